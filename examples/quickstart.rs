@@ -1,0 +1,75 @@
+//! An axum app with one limited route and one that is not.
+//!
+//! Run with
+//!
+//! ```text
+//! cargo run --example quickstart
+//! ```
+//!
+//! and, in another terminal, ask six times:
+//!
+//! ```text
+//! for i in 1 2 3 4 5 6; do curl -i http://127.0.0.1:3000/; done
+//! ```
+//!
+//! Five are answered 200, the sixth 429 with a `Retry-After`. `/health` is never refused.
+//!
+//! To play: `LIMIT` (5) and `PERIOD_SECS` (10) are the limit per client, `PORT` (3000) is where it
+//! listens, 0 for any free port, and `REDIS_URL`, such as `redis://127.0.0.1:6379`, has the limit shared by
+//! every process started with it.
+
+use std::{env, error::Error, net::SocketAddr, str::FromStr, time::Duration};
+
+use axum::{Router, routing::get};
+use tokio::net::TcpListener;
+use tower_ratelimit::{Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, RedisStore};
+
+fn app(limiter: Limiter, quota: Quota) -> Router {
+    Router::new()
+        .route("/", get(async || "hello\n"))
+        .layer(RateLimitLayer::new(limiter, Policy::new("per-ip", quota), PeerIp::default()))
+        // Routes added after the layer are outside of it.
+        .route("/health", get(async || "ok\n"))
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    tracing_subscriber::fmt().init();
+    if let Err(error) = serve().await {
+        eprintln!("error: {error}");
+        std::process::exit(1);
+    }
+    Ok(())
+}
+
+async fn serve() -> Result<(), Box<dyn Error>> {
+    let port: u16 = setting("PORT", 3000)?;
+    let limit: u64 = setting("LIMIT", 5)?;
+    let period: u64 = setting("PERIOD_SECS", 10)?;
+    let quota = Quota::new(limit, Duration::from_secs(period))?;
+
+    let (limiter, kept): (Limiter, _) = match env::var("REDIS_URL") {
+        // Patient, so that a machine with more clients than cores still gets an answer for each.
+        Ok(url) => (
+            RedisStore::connect(&url).await?.deadline(Duration::from_millis(500)).into(),
+            "in Redis, shared by every process",
+        ),
+        Err(_) => (MemoryStore::new().into(), "in this process (set REDIS_URL to share it)"),
+    };
+
+    let listener = TcpListener::bind(("127.0.0.1", port))
+        .await
+        .map_err(|error| format!("cannot listen on port {port}: {error}; set PORT to another"))?;
+    let address = listener.local_addr()?;
+    println!("listening on http://{address}, {quota} for each client, counted {kept}");
+    println!("try: curl -i http://{address}/");
+    axum::serve(listener, app(limiter, quota).into_make_service_with_connect_info::<SocketAddr>()).await?;
+    Ok(())
+}
+
+fn setting<T: FromStr>(name: &str, default: T) -> Result<T, String> {
+    match env::var(name) {
+        Ok(value) => value.parse().map_err(|_| format!("{name} must be a number, not {value:?}")),
+        Err(_) => Ok(default),
+    }
+}

@@ -1,0 +1,58 @@
+--[[
+  Fixed window: at most `limit` units in each window of `period` microseconds.
+
+  Anchored, a window opens with the first charge of its key and the next one with the first charge after
+  it closed. Aligned, windows follow the clock: every one opens a multiple of `period` after `offset`.
+
+  State     one number: the time the window opened, and the units charged in it.
+  Arguments ARGV[arg], the limit; ARGV[arg + 1], the period; ARGV[arg + 2], 1 for aligned and 0 for
+            anchored; ARGV[arg + 3], the offset, below the period, 0 where anchored.
+  Cost      GET; and SET with PX where something is charged.
+
+  A window that opened later than the one of `now` means that the clock stepped back, or that aligned
+  windows became longer. What was charged in it counts in the window of `now`, and a refusal writes
+  that down, so that the wait it names holds.
+]]
+algorithms['fixed-window'] = function(key, cost, arg)
+  local limit, period = tonumber(ARGV[arg]), tonumber(ARGV[arg + 1])
+  local opened, used = read_count(key)
+  local aligned, opens, moved = ARGV[arg + 2] == '1', now, false
+  if aligned then
+    -- The first window of 1970 may have opened before it; no clock shows that.
+    opens = math.max(0, now - (now - tonumber(ARGV[arg + 3])) % period)
+  end
+
+  if not opened then
+    opened, used = opens, 0
+  elseif opened > opens then
+    opened, moved = opens, true
+  elseif opened + period <= now or (aligned and opened < opens) then
+    opened, used = opens, 0
+  end
+
+  local free = limit - used
+  if free < 0 then
+    free = 0
+  end
+  local left = opened + period - now
+  local retry = 0
+  if cost > limit then
+    retry = -1
+  elseif cost > free then
+    retry = left
+  end
+
+  return {
+    retry = retry,
+    remaining = free,
+    reset = used > 0 and left or 0,
+    remaining_after = free - cost,
+    reset_after = used + cost > 0 and left or 0,
+    charge = function()
+      write_count(key, opened, used + cost, left)
+    end,
+    repair = moved and used > 0 and function()
+      write_count(key, opened, used, left)
+    end,
+  }
+end

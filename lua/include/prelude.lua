@@ -1,0 +1,81 @@
+--[[
+  What every algorithm may use. It stands once at the top of the assembled script; nothing in it is
+  global, and nothing in it writes.
+
+  All times are microseconds since 1970 and all numbers are integers below 2^53, which a Lua number
+  holds exactly. Numbers become text only through integer(): `..` and tostring() print 14 digits.
+
+  ARGV[1] is the time to decide at, or '' for the server's own clock. A given time is a test's manual
+  clock, which does not move with the server's, so keys written under it live for a fixed hour.
+]]
+local floor = math.floor
+
+local function integer(number)
+  return string.format('%.0f', number)
+end
+
+local now
+if ARGV[1] == '' then
+  -- Read once: on Redis before 7.2 TIME moves while a script runs.
+  local time = redis.call('TIME')
+  now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+else
+  now = tonumber(ARGV[1])
+end
+
+-- The quotient and the remainder of a * b / m, exactly. a, b and m are integers from 0 to 2^45, m is
+-- at least 1. Where the product passes 2^53, b is taken seven bits at a time, highest first: every
+-- step stays below 2^45 * 2^7 * 2 = 2^53.
+local function muldiv(a, b, m)
+  local product = a * b
+  if product < 9007199254740992 then
+    local quotient = floor(product / m)
+    return quotient, product - quotient * m
+  end
+  local quotient, rest = 0, 0
+  local place = 4398046511104 -- 2^42
+  while place >= 1 do
+    local digit = floor(b / place)
+    b = b - digit * place
+    local part = rest * 128 + a % m * digit
+    local step = floor(part / m)
+    quotient = quotient * 128 + floor(a / m) * digit + step
+    rest = part - step * m
+    place = place / 128
+  end
+  return quotient, rest
+end
+
+-- a * b / m, rounded up.
+local function muldiv_up(a, b, m)
+  local quotient, rest = muldiv(a, b, m)
+  if rest > 0 then
+    return quotient + 1
+  end
+  return quotient
+end
+
+-- The TTL in milliseconds of state that matters for `lifetime` more microseconds: rounded up, and one
+-- more because the server's idea of a key's age may lag behind `now`. State and `now` decide; a TTL
+-- only removes what no longer matters.
+local function ttl(lifetime)
+  if ARGV[1] ~= '' then
+    return '3600000'
+  end
+  return integer(floor((lifetime + 999) / 1000) + 1)
+end
+
+-- State of one time and one count is a single number: sixteen digits of time, then the digits of the
+-- count. Up to 999 Redis keeps it in 8 bytes, as an integer; above that as a short string.
+local function read_count(key)
+  local state = redis.call('GET', key)
+  if state then
+    return tonumber(string.sub(state, 1, 16)), tonumber(string.sub(state, 17))
+  end
+end
+
+local function write_count(key, at, count, lifetime)
+  redis.call('SET', key, string.format('%016.0f%.0f', at, count), 'PX', ttl(lifetime))
+end
+
+local algorithms = {}

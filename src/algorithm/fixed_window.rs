@@ -1,0 +1,158 @@
+use std::time::Duration;
+
+use super::{
+    Algorithm,
+    rules::{Admission, Count, Gauge, Plan, Replenishment, Rules},
+};
+use crate::{Error, Quota};
+
+/// A counter per window: at most the limit in each one.
+///
+/// Anchored by default: a client's window opens with its first request, and the next one with the
+/// first request after that one closed. [`aligned`](Self::aligned) windows follow the clock instead,
+/// the same for every client: the calendar minute, hour or day.
+///
+/// * **Promise**: at most the limit in each window.
+/// * **Source**: the classic counter with an expiry, here with the window's start in the state, so that
+///   neither a lost TTL nor a stepping clock can wedge it.
+/// * **Cost**: one number per key in Redis, 72 bytes with a short key while the limit is below a
+///   thousand and 104 above; GET, and SET when something is charged.
+/// * **Weakness**: the edge. A client that waits for the end of a window gets the limit just before
+///   it and the limit just after: twice the limit within a moment. Aligned windows also bring every
+///   client back at the same second. Where that hurts, use [`Gcra`](crate::Gcra).
+///
+/// A quota with a [`burst`](Quota::burst) is refused: a window has none.
+///
+/// # Example
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_ratelimit::{FixedWindow, Key, Limiter, ManualClock, MemoryStore, Policy, Quota};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tower_ratelimit::Error> {
+/// let clock = ManualClock::new(); // 2026-01-01, midnight UTC
+/// let limiter = Limiter::new(MemoryStore::new().manual_clock(clock.clone()));
+/// // Calendar days as Berlin counts them in winter, an hour ahead of UTC.
+/// let berlin = FixedWindow::aligned().utc_offset_east(Duration::from_secs(3_600));
+/// let policy = Policy::new("daily", Quota::per_day(1)).algorithm(berlin);
+/// let key = Key::new("alice");
+///
+/// assert!(limiter.check(&policy, &key, 1).await?.is_allowed());
+/// let refused = limiter.check(&policy, &key, 1).await?;
+/// assert!(!refused.is_allowed());
+/// // It is one in the morning there: the day ends in 23 hours.
+/// assert_eq!(refused.retry_after(), Some(Duration::from_secs(23 * 3_600)));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FixedWindow {
+    windows: Windows,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+enum Windows {
+    #[default]
+    Anchored,
+    /// Microseconds by which every window opens later than a multiple of its period since 1970.
+    Aligned { offset: i128 },
+}
+
+impl FixedWindow {
+    /// Windows that open with a client's first request.
+    #[must_use]
+    pub const fn anchored() -> Self {
+        Self { windows: Windows::Anchored }
+    }
+
+    /// Windows that open on every multiple of the quota's period since 1970 UTC: calendar minutes,
+    /// hours and days for quotas of those periods.
+    #[must_use]
+    pub const fn aligned() -> Self {
+        Self { windows: Windows::Aligned { offset: 0 } }
+    }
+
+    /// Aligned to the clock of a place `by` ahead of UTC, such as 5 h 30 min for India. Defaults to
+    /// UTC. Makes the windows [`aligned`](Self::aligned).
+    #[must_use]
+    pub const fn utc_offset_east(self, by: Duration) -> Self {
+        Self { windows: Windows::Aligned { offset: -(by.as_micros() as i128) } }
+    }
+
+    /// Aligned to the clock of a place `by` behind UTC, such as 5 h for New York in winter. Defaults
+    /// to UTC. Makes the windows [`aligned`](Self::aligned).
+    #[must_use]
+    pub const fn utc_offset_west(self, by: Duration) -> Self {
+        Self { windows: Windows::Aligned { offset: by.as_micros() as i128 } }
+    }
+}
+
+impl Algorithm for FixedWindow {}
+
+impl Rules for FixedWindow {
+    fn name(&self) -> &'static str {
+        "fixed-window"
+    }
+
+    fn lua(&self) -> &'static str {
+        include_str!("../../lua/fixed_window.lua")
+    }
+
+    fn parameters(&self, quota: &Quota) -> Result<Vec<u64>, Error> {
+        if quota.has_burst() {
+            return Err(Error::invalid("a fixed window has no burst: leave out `burst`, or use `Gcra`"));
+        }
+        let period = quota.period_micros();
+        let (aligned, offset) = match self.windows {
+            Windows::Anchored => (0, 0),
+            // Below the period, so it fits.
+            Windows::Aligned { offset } => (1, offset.rem_euclid(i128::from(period)) as u64),
+        };
+        Ok(vec![quota.limit(), period, aligned, offset])
+    }
+
+    fn replenishment(&self) -> Replenishment {
+        Replenishment::AtReset
+    }
+
+    fn plan(&self, parameters: &[u64], state: Option<Count>, now: u64, cost: u64) -> Plan {
+        let &[limit, period, aligned, offset] = parameters else {
+            unreachable!("`parameters` above makes four");
+        };
+        let aligned = aligned == 1;
+        let opens = if aligned {
+            // The first window of 1970 may have opened before it; no clock shows that.
+            now.saturating_sub((now + period - offset) % period)
+        } else {
+            now
+        };
+        let (opened, used, moved) = match state {
+            None => (opens, 0, false),
+            Some(state) if state.at > opens => (opens, state.count, true),
+            Some(state) if state.at + period <= now || (aligned && state.at < opens) => (opens, 0, false),
+            Some(state) => (state.at, state.count, false),
+        };
+
+        let remaining = limit.saturating_sub(used);
+        let left = opened + period - now;
+        let admission = if cost > limit {
+            Admission::Never
+        } else if cost > remaining {
+            Admission::Later(left)
+        } else {
+            Admission::Now
+        };
+        let reset = |used| if used > 0 { left } else { 0 };
+        Plan {
+            admission,
+            before: Gauge { remaining, reset: reset(used) },
+            after: Gauge {
+                remaining: remaining.saturating_sub(cost),
+                reset: reset(used.saturating_add(cost)),
+            },
+            charged: Count { at: opened, count: used.saturating_add(cost) },
+            repaired: (moved && used > 0).then_some(Count { at: opened, count: used }),
+        }
+    }
+}

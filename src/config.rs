@@ -1,0 +1,81 @@
+//! What a layer was told, shared by all services it made.
+
+use std::{fmt, sync::Arc};
+
+use http::{
+    Method, Response,
+    header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN},
+    request::Parts,
+};
+
+use crate::{
+    Charge, Decision, ErrorKind, Headers, Limiter, Rejection, ResponseMapper,
+    limiter::Check,
+    response::{RefusalBody, decorate, refuse},
+    rule::Rule,
+};
+
+#[derive(Clone)]
+pub(crate) struct Config {
+    pub(crate) limiter: Limiter,
+    pub(crate) rules: Vec<Rule>,
+    pub(crate) exempt: Option<Arc<dyn Fn(&Parts) -> bool + Send + Sync>>,
+    pub(crate) limit_preflight: bool,
+    pub(crate) headers: Headers,
+    pub(crate) mapper: Arc<dyn ResponseMapper>,
+}
+
+impl Config {
+    pub(crate) fn is_exempt(&self, request: &Parts) -> bool {
+        (!self.limit_preflight && is_preflight(request))
+            || self.exempt.as_ref().is_some_and(|exempt| exempt(request))
+    }
+
+    /// Asks for everything that `request` is charged.
+    pub(crate) fn check(&self, request: &Parts) -> Result<Check, Rejection> {
+        let charges: Result<Vec<Charge>, _> = self.rules.iter().map(|rule| rule.charge(request)).collect();
+        match charges {
+            Ok(charges) => Ok(self.limiter.check_all(&charges)),
+            Err(error) => {
+                if !matches!(error.kind(), ErrorKind::MissingIdentity | ErrorKind::InvalidIdentity) {
+                    log!(error, error = %error, "a request cannot be identified and is answered 500");
+                }
+                Err(Rejection::Unidentified(error))
+            }
+        }
+    }
+
+    pub(crate) fn refuse(&self, rejection: &Rejection, request: &Parts) -> Response<RefusalBody> {
+        log!(
+            debug,
+            status = rejection.status().as_u16(),
+            policy = rejection.decision().and_then(Decision::binding).map(|outcome| outcome.policy().name()),
+            "refused"
+        );
+        refuse(&*self.mapper, rejection, request, self.headers)
+    }
+
+    /// Tells the client of an admitted request where it stands.
+    pub(crate) fn decorate<B>(&self, response: &mut Response<B>, decision: Decision) {
+        let status = response.status();
+        decorate(response.headers_mut(), status, &decision, self.headers);
+        response.extensions_mut().insert(decision);
+    }
+}
+
+/// A browser's question whether it may send the request that it is about to send.
+fn is_preflight(request: &Parts) -> bool {
+    request.method == Method::OPTIONS
+        && request.headers.contains_key(ORIGIN)
+        && request.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("policies", &self.rules.iter().map(|rule| &rule.policy).collect::<Vec<_>>())
+            .field("limit_preflight", &self.limit_preflight)
+            .field("headers", &self.headers)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,300 @@
+//! What is asked of a store, and what it says.
+
+use std::{cmp::Ordering, fmt, sync::Arc, time::Duration};
+
+use crate::{Error, Key, Policy};
+
+/// What is asked: that `cost` units be taken from `key` under `policy`.
+///
+/// A decision is over one charge or several, all or nothing.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Charge {
+    /// How much is allowed.
+    pub policy: Policy,
+    /// Who asks.
+    pub key: Key,
+    /// How many units; 0 is always admitted and charges nothing.
+    pub cost: u64,
+}
+
+impl Charge {
+    /// `cost` units from `key` under `policy`. Any cost will do; one above the policy's capacity is
+    /// refused for good.
+    #[must_use]
+    pub fn new(policy: &Policy, key: &Key, cost: u64) -> Self {
+        Self { policy: policy.clone(), key: key.clone(), cost }
+    }
+
+    /// The cost as the algorithms take it. One unit above the capacity says all that a larger cost
+    /// does, and keeps the arithmetic small.
+    pub(crate) fn bounded_cost(&self) -> u64 {
+        self.cost.min(self.policy.capacity() + 1)
+    }
+}
+
+/// Yes, yes but later, or no.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Verdict {
+    /// Admitted now, and charged.
+    Allow,
+    /// Admitted and charged, to be carried out after this wait.
+    Delay(Duration),
+    /// Refused, and nothing was charged.
+    Deny {
+        /// The shortest wait after which the same request is admitted if the key is left alone until
+        /// then, to the microsecond. `None`: waiting cannot help, because the cost is above the
+        /// capacity.
+        retry_after: Option<Duration>,
+    },
+}
+
+impl Verdict {
+    /// Whether the request is admitted, be it later.
+    #[must_use]
+    pub const fn is_allowed(&self) -> bool {
+        !matches!(self, Self::Deny { .. })
+    }
+}
+
+/// What one policy said.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    policy: Policy,
+    verdict: Verdict,
+    remaining: u64,
+    reset_after: Duration,
+}
+
+impl Outcome {
+    /// What `policy` said. For stores of your own.
+    #[must_use]
+    pub fn new(policy: &Policy, verdict: Verdict, remaining: u64, reset_after: Duration) -> Self {
+        Self { policy: policy.clone(), verdict, remaining, reset_after }
+    }
+
+    /// The policy.
+    #[must_use]
+    pub const fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// What this policy alone would have done. Another one may have refused the request.
+    #[must_use]
+    pub const fn verdict(&self) -> Verdict {
+        self.verdict
+    }
+
+    /// Whether this policy admitted the request.
+    #[must_use]
+    pub const fn is_allowed(&self) -> bool {
+        self.verdict.is_allowed()
+    }
+
+    /// The most units that can be taken at once: the policy's [capacity](Policy::capacity).
+    #[must_use]
+    pub fn limit(&self) -> u64 {
+        self.policy.capacity()
+    }
+
+    /// The units that could be taken right after this decision.
+    #[must_use]
+    pub const fn remaining(&self) -> u64 {
+        self.remaining
+    }
+
+    /// The time until the key is as good as new, if it is left alone.
+    #[must_use]
+    pub const fn reset_after(&self) -> Duration {
+        self.reset_after
+    }
+
+    /// The wait that this policy's refusal named.
+    #[must_use]
+    pub const fn retry_after(&self) -> Option<Duration> {
+        match self.verdict {
+            Verdict::Deny { retry_after } => retry_after,
+            _ => None,
+        }
+    }
+
+    /// Which of two outcomes binds: the later to be lifted of two refusals, a refusal before an
+    /// admission, and of two admissions the one with less of its limit left.
+    fn tighter(&self, other: &Self) -> Ordering {
+        let wait = |outcome: &Self| match outcome.verdict {
+            Verdict::Deny { retry_after } => (true, retry_after.unwrap_or(Duration::MAX)),
+            _ => (false, Duration::ZERO),
+        };
+        wait(self).cmp(&wait(other)).then_with(|| {
+            let (mine, others) = (u128::from(self.remaining), u128::from(other.remaining));
+            (others * u128::from(self.limit())).cmp(&(mine * u128::from(other.limit())))
+        })
+    }
+}
+
+/// What all policies of a request said together: admitted only if every one of them admits.
+///
+/// The layer puts it into the extensions of the request, for the handler, and of the response, for
+/// layers further out. Cloning is cheap.
+///
+/// # Example
+///
+/// ```
+/// use tower_ratelimit::{Charge, Key, Limiter, MemoryStore, Policy, Quota, Verdict};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tower_ratelimit::Error> {
+/// let limiter = Limiter::new(MemoryStore::new());
+/// let (burst, daily) = (Policy::new("burst", Quota::per_hour(1)), Policy::new("daily", Quota::per_day(9)));
+/// let key = Key::new("alice");
+/// let both = [Charge::new(&burst, &key, 1), Charge::new(&daily, &key, 1)];
+///
+/// let admitted = limiter.check_all(&both).await?;
+/// assert_eq!(admitted.verdict(), Verdict::Allow);
+/// assert_eq!(admitted.binding().unwrap().policy().name(), "burst");
+///
+/// let refused = limiter.check_all(&both).await?;
+/// assert!(!refused.is_allowed());
+/// // The policy that would have admitted was not charged either.
+/// assert_eq!(refused.outcomes()[1].remaining(), 8);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Decision {
+    verdict: Verdict,
+    outcomes: Arc<[Outcome]>,
+    failure: Option<Error>,
+}
+
+impl Decision {
+    /// The decision over `outcomes`. For stores of your own.
+    #[must_use]
+    pub fn new(outcomes: impl IntoIterator<Item = Outcome>) -> Self {
+        let outcomes: Arc<[Outcome]> = outcomes.into_iter().collect();
+        let verdict =
+            outcomes.iter().map(Outcome::verdict).fold(Verdict::Allow, |all, one| match (all, one) {
+                (Verdict::Deny { retry_after: a }, Verdict::Deny { retry_after: b }) => {
+                    Verdict::Deny { retry_after: a.zip(b).map(|(a, b)| a.max(b)) }
+                }
+                (deny @ Verdict::Deny { .. }, _) | (_, deny @ Verdict::Deny { .. }) => deny,
+                (Verdict::Delay(a), Verdict::Delay(b)) => Verdict::Delay(a.max(b)),
+                (delay @ Verdict::Delay(_), _) | (_, delay) => delay,
+            });
+        Self { verdict, outcomes, failure: None }
+    }
+
+    /// Admitted because the store failed and every policy says [`Open`](crate::FailureMode::Open).
+    pub(crate) fn failed_open(failure: Error) -> Self {
+        Self { verdict: Verdict::Allow, outcomes: [].into(), failure: Some(failure) }
+    }
+
+    /// Yes, yes but later, or no.
+    #[must_use]
+    pub const fn verdict(&self) -> Verdict {
+        self.verdict
+    }
+
+    /// Whether the request is admitted, be it later.
+    #[must_use]
+    pub const fn is_allowed(&self) -> bool {
+        self.verdict.is_allowed()
+    }
+
+    /// The wait after which every policy that refused admits; `None` where nothing was refused, and
+    /// where waiting cannot help.
+    #[must_use]
+    pub const fn retry_after(&self) -> Option<Duration> {
+        match self.verdict {
+            Verdict::Deny { retry_after } => retry_after,
+            _ => None,
+        }
+    }
+
+    /// What each policy said, in the order they were asked. Empty where the store
+    /// [failed](Self::failure).
+    #[must_use]
+    pub fn outcomes(&self) -> &[Outcome] {
+        &self.outcomes
+    }
+
+    /// The outcome that matters most to the client: of refusals the one that is lifted last, of
+    /// admissions the one with the smallest share of its limit left.
+    #[must_use]
+    pub fn binding(&self) -> Option<&Outcome> {
+        // The first of equals.
+        self.outcomes.iter().rev().max_by(|a, b| a.tighter(b))
+    }
+
+    /// Why the store gave no decision, where the request was let through for that reason.
+    #[must_use]
+    pub const fn failure(&self) -> Option<&Error> {
+        self.failure.as_ref()
+    }
+}
+
+impl fmt::Debug for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Decision")
+            .field("verdict", &self.verdict)
+            .field("outcomes", &self.outcomes)
+            .field("failure", &self.failure)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Quota;
+
+    fn outcome(name: &str, limit: u64, remaining: u64, verdict: Verdict) -> Outcome {
+        Outcome::new(&Policy::new(name, Quota::per_second(limit)), verdict, remaining, Duration::ZERO)
+    }
+
+    fn deny(seconds: Option<u64>) -> Verdict {
+        Verdict::Deny { retry_after: seconds.map(Duration::from_secs) }
+    }
+
+    #[test]
+    fn the_strictest_verdict_holds() {
+        let delay = |seconds| Verdict::Delay(Duration::from_secs(seconds));
+        let rows = [
+            ("all admit", vec![Verdict::Allow, Verdict::Allow], Verdict::Allow),
+            ("one refuses", vec![Verdict::Allow, deny(Some(1)), Verdict::Allow], deny(Some(1))),
+            ("the longer wait", vec![deny(Some(1)), deny(Some(2))], deny(Some(2))),
+            ("never is longest", vec![deny(None), deny(Some(2))], deny(None)),
+            ("the longer delay", vec![delay(2), delay(1), Verdict::Allow], delay(2)),
+            ("a refusal beats a delay", vec![delay(2), deny(Some(1))], deny(Some(1))),
+            ("nothing asked", vec![], Verdict::Allow),
+        ];
+        for (name, verdicts, expected) in rows {
+            let decision = Decision::new(verdicts.into_iter().map(|verdict| outcome("p", 1, 0, verdict)));
+            assert_eq!(decision.verdict(), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_tightest_policy_binds() {
+        let rows = [
+            (
+                "less left",
+                vec![outcome("a", 10, 5, Verdict::Allow), outcome("b", 100, 20, Verdict::Allow)],
+                "b",
+            ),
+            (
+                "the first of equals",
+                vec![outcome("a", 10, 5, Verdict::Allow), outcome("b", 2, 1, Verdict::Allow)],
+                "a",
+            ),
+            ("a refusal", vec![outcome("a", 10, 0, Verdict::Allow), outcome("b", 10, 9, deny(Some(1)))], "b"),
+            ("the longest", vec![outcome("a", 1, 0, deny(Some(9))), outcome("b", 1, 0, deny(Some(1)))], "a"),
+            ("never", vec![outcome("a", 1, 0, deny(Some(9))), outcome("b", 1, 0, deny(None))], "b"),
+        ];
+        for (name, outcomes, expected) in rows {
+            let decision = Decision::new(outcomes);
+            assert_eq!(decision.binding().unwrap().policy().name(), expected, "{name}");
+        }
+    }
+}

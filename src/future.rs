@@ -1,0 +1,166 @@
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use http::{Request, Response, request::Parts};
+use pin_project_lite::pin_project;
+use tokio::time::{Sleep, sleep};
+use tower_service::Service;
+
+use crate::{Decision, Rejection, Verdict, body::ResponseBody, config::Config, limiter::Check};
+
+pin_project! {
+    /// The response of [`RateLimit`](crate::RateLimit): the inner service's, or a refusal.
+    ///
+    /// Dropping it while the decision is under way leaves nothing behind but, perhaps, the charge.
+    pub struct ResponseFuture<S, ReqBody>
+    where
+        S: Service<Request<ReqBody>>,
+    {
+        #[pin]
+        state: State<S, ReqBody, S::Future>,
+        config: Arc<Config>,
+    }
+}
+
+pin_project! {
+    #[project = StateProj]
+    enum State<S, ReqBody, F> {
+        // Waiting for the store. The service is ready and not called yet.
+        Decide {
+            check: Check,
+            call: Option<Call<S, ReqBody>>,
+        },
+        // Admitted and charged; waiting for the request's turn.
+        Delay {
+            #[pin]
+            sleep: Sleep,
+            decision: Option<Decision>,
+            call: Option<Call<S, ReqBody>>,
+        },
+        // Waiting for the inner service. No decision where the request was exempt.
+        Respond {
+            #[pin]
+            future: F,
+            decision: Option<Decision>,
+        },
+        // Not let through.
+        Refuse {
+            rejection: Rejection,
+            request: Parts,
+        },
+    }
+}
+
+/// What it takes to call the service.
+struct Call<S, ReqBody> {
+    service: S,
+    request: Parts,
+    body: ReqBody,
+}
+
+impl<S, ReqBody> Call<S, ReqBody> {
+    fn make<F>(mut self, decision: Option<Decision>) -> State<S, ReqBody, F>
+    where
+        S: Service<Request<ReqBody>, Future = F>,
+    {
+        if let Some(decision) = &decision {
+            self.request.extensions.insert(decision.clone());
+        }
+        let future = self.service.call(Request::from_parts(self.request, self.body));
+        State::Respond { future, decision }
+    }
+}
+
+impl<S, ReqBody> ResponseFuture<S, ReqBody>
+where
+    S: Service<Request<ReqBody>>,
+{
+    pub(crate) fn new(service: S, request: Request<ReqBody>, config: Arc<Config>) -> Self {
+        let (request, body) = request.into_parts();
+        let exempt = config.is_exempt(&request);
+        let call = Call { service, request, body };
+        let state = if exempt {
+            call.make(None)
+        } else {
+            match config.check(&call.request) {
+                Ok(check) => State::Decide { check, call: Some(call) },
+                Err(rejection) => State::Refuse { rejection, request: call.request },
+            }
+        };
+        Self { state, config }
+    }
+}
+
+impl<S, ReqBody, ResBody> Future for ResponseFuture<S, ReqBody>
+where
+    S: Service<Request<ReqBody>, Response = Response<ResBody>>,
+{
+    type Output = Result<Response<ResponseBody<ResBody>>, S::Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        loop {
+            let next = match this.state.as_mut().project() {
+                StateProj::Decide { check, call } => {
+                    let decided = ready!(Pin::new(check).poll(cx));
+                    let call = take(call);
+                    match decided {
+                        Ok(decision) => match decision.verdict() {
+                            Verdict::Allow => call.make(Some(decision)),
+                            Verdict::Delay(wait) => State::Delay {
+                                sleep: sleep(wait),
+                                decision: Some(decision),
+                                call: Some(call),
+                            },
+                            Verdict::Deny { .. } => State::Refuse {
+                                rejection: Rejection::Limited(decision),
+                                request: call.request,
+                            },
+                        },
+                        Err(error) => {
+                            State::Refuse { rejection: Rejection::Unavailable(error), request: call.request }
+                        }
+                    }
+                }
+                StateProj::Delay { sleep, decision, call } => {
+                    ready!(sleep.poll(cx));
+                    take(call).make(decision.take())
+                }
+                StateProj::Respond { future, decision } => {
+                    let mut response = ready!(future.poll(cx))?;
+                    if let Some(decision) = decision.take() {
+                        this.config.decorate(&mut response, decision);
+                    }
+                    return Poll::Ready(Ok(response.map(ResponseBody::service)));
+                }
+                StateProj::Refuse { rejection, request } => {
+                    let response = this.config.refuse(rejection, request);
+                    return Poll::Ready(Ok(response.map(ResponseBody::refusal)));
+                }
+            };
+            this.state.set(next);
+        }
+    }
+}
+
+/// A state's call, which is there until the state is left.
+fn take<S, ReqBody>(call: &mut Option<Call<S, ReqBody>>) -> Call<S, ReqBody> {
+    match call.take() {
+        Some(call) => call,
+        None => unreachable!("the state is replaced as soon as its call is taken"),
+    }
+}
+
+impl<S, ReqBody> fmt::Debug for ResponseFuture<S, ReqBody>
+where
+    S: Service<Request<ReqBody>>,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,83 @@
+use http::{HeaderName, request::Parts};
+
+use super::{Key, KeyExtractor};
+use crate::{Error, ErrorKind};
+
+/// The value of a request header, such as an API key.
+///
+/// A client can send what it likes in a header, so this limits those whose header something in front
+/// has checked, or those who have nothing to gain from a new identity. For a proxy's forwarding headers
+/// it is the wrong tool: anybody can send those.
+///
+/// Refused with 400: a missing header (unless [`or`](KeyExtractor::or) has another extractor), one
+/// that stands more than once, an empty one, one that is not UTF-8, and one longer than 8 KiB.
+///
+/// # Example
+///
+/// ```
+/// use http::Request;
+/// use tower_ratelimit::{Header, Key, KeyExtractor};
+///
+/// let key = Header::new("x-api-key");
+/// let (parts, ()) = Request::get("/").header("X-Api-Key", "k1").body(())?.into_parts();
+/// assert_eq!(key.extract(&parts)?, Key::new("k1"));
+///
+/// let (parts, ()) = Request::get("/").body(())?.into_parts();
+/// let error = key.extract(&parts).unwrap_err();
+/// assert_eq!(error.to_string(), "the request lacks the header `x-api-key`");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Header(HeaderName);
+
+const MAX_VALUE: usize = 8 * 1024;
+
+impl Header {
+    /// The header `name`, whatever its case.
+    ///
+    /// # Panics
+    ///
+    /// If `name` is no header name. [`From<HeaderName>`] takes one that was checked before.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        match HeaderName::try_from(name) {
+            Ok(name) => Self(name),
+            Err(_) => panic!("{name:?} is not a header name"),
+        }
+    }
+
+    fn invalid(&self, problem: &str) -> Error {
+        Error::new(ErrorKind::InvalidIdentity, format!("the header `{}` {problem}", self.0))
+    }
+}
+
+impl From<HeaderName> for Header {
+    fn from(name: HeaderName) -> Self {
+        Self(name)
+    }
+}
+
+impl KeyExtractor for Header {
+    fn extract(&self, request: &Parts) -> Result<Key, Error> {
+        let mut values = request.headers.get_all(&self.0).iter();
+        let Some(value) = values.next() else {
+            return Err(Error::new(
+                ErrorKind::MissingIdentity,
+                format!("the request lacks the header `{}`", self.0),
+            ));
+        };
+        if values.next().is_some() {
+            return Err(self.invalid("must stand once"));
+        }
+        if value.is_empty() {
+            return Err(self.invalid("is empty"));
+        }
+        if value.len() > MAX_VALUE {
+            return Err(self.invalid("is longer than 8192 bytes"));
+        }
+        match std::str::from_utf8(value.as_bytes()) {
+            Ok(value) => Ok(Key::new(value)),
+            Err(_) => Err(self.invalid("is not UTF-8")),
+        }
+    }
+}

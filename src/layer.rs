@@ -1,0 +1,166 @@
+use std::sync::Arc;
+
+use http::request::Parts;
+use tower_layer::Layer;
+
+use crate::{
+    Headers, KeyExtractor, Limiter, PolicySource, ProblemDetails, ResponseMapper, config::Config, rule::Rule,
+    service::RateLimit,
+};
+
+/// Puts a rate limit in front of a service. Give it a store, a policy and a key.
+///
+/// It has no type parameter: a function can return one, a struct can hold one. Cloning is cheap, and
+/// all services a layer makes, and all layers on one store, share its counts.
+///
+/// See the [crate docs](crate) for an example with axum.
+///
+/// # What happens to a request
+///
+/// 1. A CORS preflight, or what is [exempt](Self::exempt), goes straight to the service.
+/// 2. Each rule finds the request's key, policy and cost. Where one finds no key, the answer is 400, or
+///    500 where the server's set-up is at fault.
+/// 3. All charges are decided together, all or nothing, before the service is called.
+/// 4. Admitted, the request goes to the service with the [`Decision`](crate::Decision) in its extensions;
+///    the response gets the [`Headers`] and the decision too.
+/// 5. Refused, the client gets the [`response`](Self::response): 429. The service is not called, the
+///    body is not read, and nothing is charged.
+///
+/// A failure of the store never becomes the service's error: its error type stays its own.
+///
+/// # Where to put it
+///
+/// Inside a CORS layer, or browsers cannot read the refusals; and list the fields in
+/// `Access-Control-Expose-Headers`. Outside whatever is expensive.
+///
+/// # Example
+///
+/// A layer with two policies that are decided in one step, on any Tower service:
+///
+/// ```
+/// use http::{Request, Response, request::Parts};
+/// use tower::{Layer, ServiceExt};
+/// use tower_ratelimit::{FixedWindow, Header, MemoryStore, Policy, Quota, RateLimitLayer};
+///
+/// fn limits(store: MemoryStore) -> RateLimitLayer {
+///     RateLimitLayer::new(store, Policy::new("burst", Quota::per_second(10)), Header::new("x-api-key"))
+///         .and(
+///             Policy::new("daily", Quota::per_day(3)).algorithm(FixedWindow::anchored()),
+///             Header::new("x-api-key"),
+///         )
+///         .cost(|parts: &Parts| if parts.method == http::Method::POST { 2 } else { 1 })
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let service = limits(MemoryStore::new()).layer(tower::service_fn(|_: Request<String>| async {
+///     Ok::<_, std::convert::Infallible>(Response::new(String::from("hello")))
+/// }));
+///
+/// let post = || Request::post("/").header("x-api-key", "k1").body(String::new());
+/// assert_eq!(service.clone().oneshot(post()?).await?.status(), 200);
+/// assert_eq!(service.clone().oneshot(post()?).await?.status(), 429);
+/// let get = Request::get("/").header("x-api-key", "k1").body(String::new())?;
+/// assert_eq!(service.clone().oneshot(get).await?.status(), 200);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a layer does nothing until it wraps a service"]
+pub struct RateLimitLayer {
+    config: Arc<Config>,
+}
+
+impl RateLimitLayer {
+    /// Limits each `key` to `policy`, with the counts in `store`.
+    ///
+    /// `store` is a [`MemoryStore`](crate::MemoryStore), a [`RedisStore`](crate::RedisStore), a
+    /// [`Limiter`], or a store of your own; `policy` a [`Policy`](crate::Policy) or a [`PolicySource`].
+    pub fn new(store: impl Into<Limiter>, policy: impl Into<PolicySource>, key: impl KeyExtractor) -> Self {
+        Self {
+            config: Arc::new(Config {
+                limiter: store.into(),
+                rules: vec![rule(policy.into(), key)],
+                exempt: None,
+                limit_preflight: false,
+                headers: Headers::default(),
+                mapper: Arc::new(ProblemDetails),
+            }),
+        }
+    }
+
+    /// Limits each `key` to `policy` as well. All policies are decided in one atomic step: a request that
+    /// one refuses is charged to none.
+    ///
+    /// # Panics
+    ///
+    /// If the layer has a policy of that name already: a client could not tell the two apart.
+    pub fn and(self, policy: impl Into<PolicySource>, key: impl KeyExtractor) -> Self {
+        let policy = policy.into();
+        if let Some(new) = policy.constant() {
+            assert!(
+                !self
+                    .config
+                    .rules
+                    .iter()
+                    .filter_map(|rule| rule.policy.constant())
+                    .any(|old| old.name() == new.name()),
+                "the layer has two policies named {:?}: give each its own name",
+                new.name()
+            );
+        }
+        self.with(|config| config.rules.push(rule(policy, key)))
+    }
+
+    /// What a request costs under the rule that was added last, by [`new`](Self::new) or
+    /// [`and`](Self::and). Defaults to 1. A cost of 0 is always admitted and charges nothing; one above
+    /// the policy's capacity is refused for good.
+    pub fn cost(self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
+        self.with(|config| {
+            if let Some(last) = config.rules.last_mut() {
+                last.cost = Some(Arc::new(cost));
+            }
+        })
+    }
+
+    /// Lets requests through uncounted for which `exempt` says so, such as health checks. Defaults to
+    /// none.
+    pub fn exempt(self, exempt: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
+        self.with(|config| config.exempt = Some(Arc::new(exempt)))
+    }
+
+    /// Counts CORS preflight requests too. Defaults to letting them through uncounted: a browser sends
+    /// them unasked, and a refused one shows up as a network error.
+    pub fn limit_preflight(self) -> Self {
+        self.with(|config| config.limit_preflight = true)
+    }
+
+    /// Which fields responses carry. Defaults to [`Headers::ietf`].
+    pub fn headers(self, headers: Headers) -> Self {
+        self.with(|config| config.headers = headers)
+    }
+
+    /// Makes the response to requests that are not let through: a closure
+    /// `|rejection: &Rejection, request: &Parts| -> http::Response<_>`, or a type. Defaults to
+    /// [`ProblemDetails`].
+    pub fn response(self, mapper: impl ResponseMapper) -> Self {
+        self.with(|config| config.mapper = Arc::new(mapper))
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Config)) -> Self {
+        change(Arc::make_mut(&mut self.config));
+        self
+    }
+}
+
+fn rule(policy: PolicySource, key: impl KeyExtractor) -> Rule {
+    Rule { key: Arc::new(key), policy, cost: None }
+}
+
+impl<S> Layer<S> for RateLimitLayer {
+    type Service = RateLimit<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        RateLimit::new(inner, self.config.clone())
+    }
+}

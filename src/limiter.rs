@@ -1,0 +1,174 @@
+//! Decisions without HTTP.
+
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, ready},
+};
+
+use crate::{Answer, Charge, Decision, Error, ErrorKind, FailureMode, Key, Policy, Store};
+
+/// Decides, with no HTTP in it: for jobs, message consumers, websockets, and handlers that charge more
+/// once they have looked at the request. [`RateLimitLayer`](crate::RateLimitLayer) is built on it.
+///
+/// Cloning is cheap and gives another handle on the same store.
+///
+/// # When the store fails
+///
+/// A check whose policies all say [`Open`](FailureMode::Open) is admitted, with the failure in
+/// [`Decision::failure`]. One with a policy that says [`Closed`](FailureMode::Closed) is an error.
+/// With the feature `tracing`, one line at warn says when the trouble began and one at info when it
+/// ended.
+///
+/// # Example
+///
+/// ```
+/// use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tower_ratelimit::Error> {
+/// let limiter = Limiter::new(MemoryStore::new());
+/// let mails = Policy::new("mails", Quota::per_hour(100));
+/// let tenant = Key::new("acme");
+///
+/// // A batch of 60 mails, and another.
+/// let first = limiter.check(&mails, &tenant, 60).await?;
+/// assert!(first.is_allowed());
+/// assert_eq!(first.outcomes()[0].remaining(), 40);
+/// assert!(!limiter.check(&mails, &tenant, 60).await?.is_allowed());
+///
+/// // Looking charges nothing.
+/// assert!(limiter.peek(&mails, &tenant, 40).await?.is_allowed());
+/// assert_eq!(limiter.peek(&mails, &tenant, 0).await?.outcomes()[0].remaining(), 40);
+///
+/// limiter.reset(&mails, &tenant).await?;
+/// assert!(limiter.check(&mails, &tenant, 100).await?.is_allowed());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Limiter {
+    store: Arc<dyn Store>,
+    /// Whether the last decision failed, so that trouble is logged once an episode.
+    failing: Arc<AtomicBool>,
+}
+
+impl Limiter {
+    /// A limiter over the counts in `store`.
+    #[must_use]
+    pub fn new(store: impl Store) -> Self {
+        Self { store: Arc::new(store), failing: Arc::default() }
+    }
+
+    /// Takes `cost` units from `key` under `policy`, or refuses and takes nothing.
+    ///
+    /// The future resolves to
+    ///
+    /// * `Ok`: the [`Decision`], admitting or refusing.
+    /// * `Err`: the store failed and the policy is [`Closed`](FailureMode::Closed) then.
+    pub fn check(&self, policy: &Policy, key: &Key, cost: u64) -> Check {
+        self.check_all(&[Charge::new(policy, key, cost)])
+    }
+
+    /// Takes all of `charges`, or refuses and takes nothing, in one atomic step.
+    ///
+    /// The future resolves as that of [`check`](Self::check), and to an
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig) error where two charges are on the same key of
+    /// policies with the same name: add their costs instead.
+    pub fn check_all(&self, charges: &[Charge]) -> Check {
+        self.answer(charges, |store| store.decide(charges))
+    }
+
+    /// What [`check`](Self::check) would say now. Takes nothing.
+    ///
+    /// With a cost of 0 it always admits, and shows what remains. The future resolves as that of
+    /// [`check`](Self::check).
+    pub fn peek(&self, policy: &Policy, key: &Key, cost: u64) -> Check {
+        let charges = [Charge::new(policy, key, cost)];
+        self.answer(&charges, |store| store.peek(&charges))
+    }
+
+    /// Forgets what `key` was charged under `policy`.
+    ///
+    /// # Errors
+    ///
+    /// What the store failed with, whatever the policy's [`FailureMode`].
+    pub async fn reset(&self, policy: &Policy, key: &Key) -> Result<(), Error> {
+        self.store.reset(policy, key).await
+    }
+
+    fn answer(&self, charges: &[Charge], ask: impl FnOnce(&dyn Store) -> Answer<Decision>) -> Check {
+        let closed = charges.iter().any(|charge| charge.policy.failure_mode() == FailureMode::Closed);
+        let answer = if twice_the_same(charges) {
+            Answer::ready(Err(Error::invalid(
+                "two charges are on the same key of the same policy: add their costs, or name the policies apart",
+            )))
+        } else {
+            ask(&*self.store)
+        };
+        let mode = if closed { FailureMode::Closed } else { FailureMode::Open };
+        Check { answer, mode, failing: self.failing.clone() }
+    }
+}
+
+fn twice_the_same(charges: &[Charge]) -> bool {
+    charges.iter().enumerate().any(|(i, one)| {
+        charges[..i].iter().any(|other| one.key == other.key && one.policy.name() == other.policy.name())
+    })
+}
+
+impl<S: Store> From<S> for Limiter {
+    fn from(store: S) -> Self {
+        Self::new(store)
+    }
+}
+
+impl fmt::Debug for Limiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Limiter").finish_non_exhaustive()
+    }
+}
+
+/// A decision on its way, from [`Limiter::check`].
+#[must_use = "a check does nothing unless it is awaited"]
+#[derive(Debug)]
+pub struct Check {
+    answer: Answer<Decision>,
+    mode: FailureMode,
+    failing: Arc<AtomicBool>,
+}
+
+impl Future for Check {
+    type Output = Result<Decision, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let error = match ready!(Pin::new(&mut self.answer).poll(cx)) {
+            Ok(decision) => {
+                if self.failing.load(Ordering::Relaxed) && self.failing.swap(false, Ordering::Relaxed) {
+                    log!(info, "the rate limit store answers again");
+                }
+                return Poll::Ready(Ok(decision));
+            }
+            // A mistake in the program, not trouble with the store.
+            Err(error) if error.kind() == ErrorKind::InvalidConfig => return Poll::Ready(Err(error)),
+            Err(error) => error,
+        };
+        if !self.failing.swap(true, Ordering::Relaxed) {
+            log!(
+                warn,
+                error = %error,
+                mode = ?self.mode,
+                "the rate limit store gives no decisions; until it does, each request is decided by its policy's failure mode"
+            );
+        }
+        Poll::Ready(match self.mode {
+            FailureMode::Open => Ok(Decision::failed_open(error)),
+            FailureMode::Closed => Err(error),
+        })
+    }
+}

@@ -1,0 +1,206 @@
+//! A named limit.
+
+use std::{fmt, sync::Arc};
+
+use crate::{
+    Error, Quota,
+    algorithm::{Algorithm, Gcra},
+};
+
+/// A named limit: how much ([`Quota`]), counted how ([`Algorithm`]), and what happens when the store
+/// cannot say.
+///
+/// The name is what clients read in the `RateLimit` fields and operators in Redis keys and logs; two
+/// policies of one name share their counts. Cloning is cheap.
+///
+/// # Example
+///
+/// ```
+/// use tower_ratelimit::{FailureMode, FixedWindow, Policy, Quota};
+///
+/// let burst = Policy::new("burst", Quota::per_second(10).burst(20));
+/// assert_eq!(burst.name(), "burst");
+///
+/// let daily = Policy::new("daily", Quota::per_day(10_000))
+///     .algorithm(FixedWindow::aligned())
+///     .on_store_failure(FailureMode::Closed);
+/// assert_eq!(daily.quota().limit(), 10_000);
+///
+/// // A name that no header can carry is refused.
+/// assert!(Policy::try_new("día", Quota::per_day(10)).is_err());
+/// ```
+#[derive(Clone)]
+pub struct Policy(Arc<Inner>);
+
+#[derive(Clone)]
+struct Inner {
+    name: Arc<str>,
+    quota: Quota,
+    algorithm: Arc<dyn Algorithm>,
+    /// The quota and the algorithm's options as the twins take them.
+    parameters: Arc<[u64]>,
+    on_store_failure: FailureMode,
+}
+
+/// What to do with a request when the store gave no decision in time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FailureMode {
+    /// Let the request through, without `RateLimit` fields: for limits that protect capacity. While
+    /// the store is away, nothing is limited.
+    #[default]
+    Open,
+    /// Refuse it with 503: for limits that protect secrets, such as the one on a login.
+    Closed,
+}
+
+const MAX_NAME: usize = 64;
+
+impl Policy {
+    /// The policy `name`, counted by [`Gcra`].
+    ///
+    /// # Panics
+    ///
+    /// If `name` is empty, longer than 64 bytes, or has a character outside printable ASCII (0x20 to
+    /// 0x7E), which no header could carry. [`try_new`](Self::try_new) gives an error instead.
+    #[must_use]
+    pub fn new(name: &str, quota: Quota) -> Self {
+        match Self::try_new(name, quota) {
+            Ok(policy) => policy,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// [`new`](Self::new) for a name read from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`new`](Self::new) panics.
+    pub fn try_new(name: &str, quota: Quota) -> Result<Self, Error> {
+        if name.is_empty() || name.len() > MAX_NAME {
+            return Err(Error::invalid("a policy's name must have 1 to 64 characters"));
+        }
+        if !name.bytes().all(|byte| (0x20..=0x7e).contains(&byte)) {
+            return Err(Error::invalid(
+                "a policy's name must be printable ASCII, because header fields carry it",
+            ));
+        }
+        Ok(Self(Arc::new(Inner {
+            name: name.into(),
+            quota,
+            parameters: algorithm_parameters(&Gcra, &quota)?,
+            algorithm: Arc::new(Gcra),
+            on_store_failure: FailureMode::default(),
+        })))
+    }
+
+    /// Counts by `algorithm`. Defaults to [`Gcra`].
+    ///
+    /// # Panics
+    ///
+    /// If the quota is not for this algorithm, such as one with a burst for a
+    /// [`FixedWindow`](crate::FixedWindow). [`try_algorithm`](Self::try_algorithm) gives an error
+    /// instead.
+    #[must_use]
+    pub fn algorithm(self, algorithm: impl Algorithm) -> Self {
+        match self.try_algorithm(algorithm) {
+            Ok(policy) => policy,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// [`algorithm`](Self::algorithm) for a quota read from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`algorithm`](Self::algorithm) panics.
+    pub fn try_algorithm(mut self, algorithm: impl Algorithm) -> Result<Self, Error> {
+        let inner = Arc::make_mut(&mut self.0);
+        inner.parameters = algorithm_parameters(&algorithm, &inner.quota)?;
+        inner.algorithm = Arc::new(algorithm);
+        Ok(self)
+    }
+
+    /// What to do when the store gives no decision in time. Defaults to [`FailureMode::Open`].
+    ///
+    /// Where several policies are decided together, the strictest one's mode holds for all.
+    #[must_use]
+    pub fn on_store_failure(mut self, mode: FailureMode) -> Self {
+        Arc::make_mut(&mut self.0).on_store_failure = mode;
+        self
+    }
+
+    /// The name: printable ASCII, 1 to 64 characters.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// How much is allowed.
+    #[must_use]
+    pub fn quota(&self) -> Quota {
+        self.0.quota
+    }
+
+    /// The most that can be taken at once.
+    #[must_use]
+    pub fn capacity(&self) -> u64 {
+        self.0.quota.capacity()
+    }
+
+    pub(crate) fn failure_mode(&self) -> FailureMode {
+        self.0.on_store_failure
+    }
+
+    pub(crate) fn shared_name(&self) -> &Arc<str> {
+        &self.0.name
+    }
+
+    pub(crate) fn rules(&self) -> &dyn Algorithm {
+        &*self.0.algorithm
+    }
+
+    pub(crate) fn parameters(&self) -> &[u64] {
+        &self.0.parameters
+    }
+}
+
+fn algorithm_parameters(algorithm: &dyn Algorithm, quota: &Quota) -> Result<Arc<[u64]>, Error> {
+    Ok(algorithm.parameters(quota)?.into())
+}
+
+impl fmt::Debug for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Policy")
+            .field("name", &self.0.name)
+            .field("quota", &self.0.quota)
+            .field("algorithm", &self.0.algorithm)
+            .field("on_store_failure", &self.0.on_store_failure)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::FixedWindow;
+
+    #[test]
+    fn a_name_that_no_header_can_carry_is_refused() {
+        let long = "a".repeat(65);
+        for name in ["", "tab\there", "new\nline", "día", "del\u{7f}", &long] {
+            assert!(Policy::try_new(name, Quota::per_second(1)).is_err(), "{name:?}");
+        }
+        for name in ["a", "per ip", "a\"b\\c", "{braces}", &"a".repeat(64)] {
+            assert!(Policy::try_new(name, Quota::per_second(1)).is_ok(), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn a_burst_for_a_window_is_refused_and_the_message_says_what_to_do() {
+        let error = Policy::new("p", Quota::per_second(1).burst(2))
+            .try_algorithm(FixedWindow::anchored())
+            .unwrap_err();
+        assert_eq!(error.to_string(), "a fixed window has no burst: leave out `burst`, or use `Gcra`");
+    }
+}

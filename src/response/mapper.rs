@@ -1,0 +1,139 @@
+use std::{
+    error::Error as StdError,
+    fmt,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http::{
+    HeaderValue, Method, Response, StatusCode,
+    header::{CACHE_CONTROL, CONTENT_LENGTH},
+    request::Parts,
+};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
+
+use super::{fields::decorate, headers::Headers, rejection::Rejection};
+
+/// Makes the response to a request that is not let through.
+///
+/// Implemented by [`ProblemDetails`](crate::ProblemDetails), the default, and by closures that return
+/// any `http::Response<impl Body>`. The mapper decides status, body and content type. What must hold
+/// whatever it says is added by the layer afterwards, where the mapper did not set it: `Retry-After`
+/// and the [`Headers`] on a refusal, `Cache-Control: no-store` on 429 and 503, no content for HEAD, and
+/// the [`Decision`](crate::Decision) in the response's extensions.
+///
+/// # Example
+///
+/// ```
+/// use http::{Request, Response, request::Parts};
+/// use tower::{Layer, ServiceExt};
+/// use tower_ratelimit::{Constant, MemoryStore, Policy, Quota, RateLimitLayer, Rejection};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let layer = RateLimitLayer::new(
+///     MemoryStore::new(),
+///     Policy::new("api", Quota::per_hour(1)),
+///     Constant::new("all"),
+/// )
+/// .response(|rejection: &Rejection, _: &Parts| {
+///     let mut response = Response::new(String::from("slow down"));
+///     *response.status_mut() = rejection.status();
+///     response
+/// });
+/// let service = layer.layer(tower::service_fn(|_: Request<String>| async {
+///     Ok::<_, std::convert::Infallible>(Response::new(String::from("hello")))
+/// }));
+///
+/// let request = || Request::get("/").body(String::new());
+/// assert_eq!(service.clone().oneshot(request()?).await?.status(), 200);
+/// let refused = service.clone().oneshot(request()?).await?;
+/// assert_eq!(refused.status(), 429);
+/// assert_eq!(refused.headers()["retry-after"], "3600");
+/// # Ok(())
+/// # }
+/// ```
+pub trait ResponseMapper: Send + Sync + 'static {
+    /// The response to the request with the head `request`, which is not let through because of
+    /// `rejection`.
+    fn response(&self, rejection: &Rejection, request: &Parts) -> Response<RefusalBody>;
+}
+
+impl<F, B> ResponseMapper for F
+where
+    F: Fn(&Rejection, &Parts) -> Response<B> + Send + Sync + 'static,
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn StdError + Send + Sync>>,
+{
+    fn response(&self, rejection: &Rejection, request: &Parts) -> Response<RefusalBody> {
+        self(rejection, request).map(RefusalBody::new)
+    }
+}
+
+/// The response of `mapper`, with everything that must hold whatever the mapper does.
+pub(crate) fn refuse(
+    mapper: &dyn ResponseMapper,
+    rejection: &Rejection,
+    request: &Parts,
+    headers: Headers,
+) -> Response<RefusalBody> {
+    let mut response = mapper.response(rejection, request);
+    let status = response.status();
+    if let Some(decision) = rejection.decision() {
+        decorate(response.headers_mut(), status, decision, headers);
+        response.extensions_mut().insert(decision.clone());
+    }
+    if matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
+        response.headers_mut().entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    }
+    if request.method == Method::HEAD {
+        // What GET would be answered with, but for the content.
+        if let Some(length) = response.body().size_hint().exact() {
+            response.headers_mut().entry(CONTENT_LENGTH).or_insert(length.into());
+        }
+        *response.body_mut() = RefusalBody::new(http_body_util::Empty::new());
+    }
+    response
+}
+
+/// The body of a response that stands in for the service's: any body of bytes.
+pub struct RefusalBody(UnsyncBoxBody<Bytes, Box<dyn StdError + Send + Sync>>);
+
+impl RefusalBody {
+    /// `body`, whatever its type.
+    pub fn new<B>(body: B) -> Self
+    where
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn StdError + Send + Sync>>,
+    {
+        Self(body.map_err(Into::into).boxed_unsync())
+    }
+}
+
+impl Body for RefusalBody {
+    type Data = Bytes;
+    type Error = Box<dyn StdError + Send + Sync>;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        Pin::new(&mut self.0).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.0.size_hint()
+    }
+}
+
+impl fmt::Debug for RefusalBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RefusalBody").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,106 @@
+use http::{HeaderValue, Response, StatusCode, header::CONTENT_TYPE, request::Parts};
+use http_body_util::Full;
+
+use super::{
+    fields::{quote, seconds_up},
+    mapper::{RefusalBody, ResponseMapper},
+    rejection::Rejection,
+};
+use crate::ErrorKind;
+
+/// The default [`ResponseMapper`]: `application/problem+json` (RFC 9457), with the problem types of
+/// draft-ietf-httpapi-ratelimit-headers.
+///
+/// | rejection | status | `type` |
+/// |---|---|---|
+/// | limited | 429 | `https://iana.org/assignments/http-problem-types#quota-exceeded` |
+/// | store unavailable, policy closed | 503 | `https://iana.org/assignments/http-problem-types#temporary-reduced-capacity` |
+/// | no identity, the client's fault | 400 | `about:blank` |
+/// | no identity, the server's fault | 500 | `about:blank` |
+///
+/// A 429 lists the policies that refused in `violated-policies`. No response shows a key, an address or
+/// what the store said.
+///
+/// # Example
+///
+/// ```
+/// use http::Request;
+/// use tower_ratelimit::{Error, ErrorKind, ProblemDetails, Rejection, ResponseMapper};
+///
+/// let (request, ()) = Request::get("/").body(())?.into_parts();
+/// let missing = Rejection::Unidentified(Error::new(ErrorKind::MissingIdentity, "who are you?"));
+/// assert_eq!(ProblemDetails::default().response(&missing, &request).status(), 400);
+/// let down = Rejection::Unavailable(Error::new(ErrorKind::StoreTimeout, "secret"));
+/// assert_eq!(ProblemDetails::default().response(&down, &request).status(), 503);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct ProblemDetails;
+
+const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+const REDUCED_CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+const BLANK: &str = "about:blank";
+
+impl ResponseMapper for ProblemDetails {
+    fn response(&self, rejection: &Rejection, _: &Parts) -> Response<RefusalBody> {
+        let status = rejection.status();
+        let (kind, title, detail) = match rejection {
+            Rejection::Limited(decision) => (
+                QUOTA_EXCEEDED,
+                "Request cannot be satisfied as assigned quota has been exceeded",
+                match decision.retry_after() {
+                    Some(wait) => match seconds_up(wait).max(1) {
+                        1 => "Try again in 1 second.".to_owned(),
+                        seconds => format!("Try again in {seconds} seconds."),
+                    },
+                    None => "The request costs more than the quota can ever hold; waiting does not help."
+                        .to_owned(),
+                },
+            ),
+            Rejection::Unavailable(_) if status == StatusCode::SERVICE_UNAVAILABLE => (
+                REDUCED_CAPACITY,
+                "Request cannot be satisfied due to temporary server capacity constraints",
+                "The request could not be counted against its quota.".to_owned(),
+            ),
+            Rejection::Unidentified(error) if status == StatusCode::BAD_REQUEST => {
+                (BLANK, "Bad Request", error.to_string())
+            }
+            // What our own extractors lack is for the operator to read; what others say may be secret.
+            Rejection::Unidentified(error) if error.kind() == ErrorKind::MissingSetup => {
+                (BLANK, "Internal Server Error", error.to_string())
+            }
+            Rejection::Unidentified(_) | Rejection::Unavailable(_) => {
+                (BLANK, "Internal Server Error", "The rate limit is not set up right.".to_owned())
+            }
+        };
+
+        let mut body = String::from("{\"type\":");
+        quote(&mut body, kind);
+        body.push_str(",\"title\":");
+        quote(&mut body, title);
+        body.push_str(&format!(",\"status\":{},\"detail\":", status.as_u16()));
+        quote(&mut body, &printable(&detail));
+        if let Rejection::Limited(decision) = rejection {
+            body.push_str(",\"violated-policies\":[");
+            let mut separator = "";
+            for outcome in decision.outcomes().iter().filter(|outcome| !outcome.is_allowed()) {
+                body.push_str(separator);
+                quote(&mut body, outcome.policy().name());
+                separator = ",";
+            }
+            body.push(']');
+        }
+        body.push('}');
+
+        let mut response = Response::new(RefusalBody::new(Full::from(body)));
+        *response.status_mut() = status;
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        response
+    }
+}
+
+/// An error's message may be a user's own, of any characters; our quoting is for printable ASCII.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if matches!(c, ' '..='~') { c } else { '?' }).collect()
+}

@@ -1,0 +1,103 @@
+//! How a request becomes a charge: who, how much, at what cost.
+
+use std::{fmt, sync::Arc};
+
+use http::request::Parts;
+
+use crate::{Charge, Error, Key, KeyExtractor, Policy};
+
+/// Which [`Policy`] a request falls under: one for all, or chosen per request.
+///
+/// A [`Policy`] becomes one by itself wherever a source is wanted.
+///
+/// # Example
+///
+/// ```
+/// use http::{Request, request::Parts};
+/// use tower::{Layer, ServiceExt};
+/// use tower_ratelimit::{Constant, Key, MemoryStore, Policy, PolicySource, Quota, RateLimitLayer};
+///
+/// let (free, paid) = (Policy::new("free", Quota::per_hour(1)), Policy::new("paid", Quota::per_hour(100)));
+/// let tiers = PolicySource::per_request(move |parts: &Parts, _: &Key| {
+///     if parts.headers.contains_key("x-paid") { paid.clone() } else { free.clone() }
+/// });
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let layer = RateLimitLayer::new(MemoryStore::new(), tiers, Constant::new("all"));
+/// let service = layer.layer(tower::service_fn(|_: Request<String>| async {
+///     Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))
+/// }));
+///
+/// let free = || Request::get("/").body(String::new());
+/// assert_eq!(service.clone().oneshot(free()?).await?.status(), 200);
+/// assert_eq!(service.clone().oneshot(free()?).await?.status(), 429);
+/// let paid = Request::get("/").header("x-paid", "yes").body(String::new())?;
+/// assert_eq!(service.clone().oneshot(paid).await?.status(), 200);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct PolicySource(Source);
+
+#[derive(Clone)]
+enum Source {
+    Constant(Policy),
+    PerRequest(Arc<dyn Fn(&Parts, &Key) -> Policy + Send + Sync>),
+}
+
+impl PolicySource {
+    /// The policy that `choose` gives for the request and its key.
+    ///
+    /// Make the policies once and hand out clones: that is cheap, making one is not.
+    #[must_use]
+    pub fn per_request(choose: impl Fn(&Parts, &Key) -> Policy + Send + Sync + 'static) -> Self {
+        Self(Source::PerRequest(Arc::new(choose)))
+    }
+
+    pub(crate) fn constant(&self) -> Option<&Policy> {
+        match &self.0 {
+            Source::Constant(policy) => Some(policy),
+            Source::PerRequest(_) => None,
+        }
+    }
+
+    fn policy(&self, request: &Parts, key: &Key) -> Policy {
+        match &self.0 {
+            Source::Constant(policy) => policy.clone(),
+            Source::PerRequest(choose) => choose(request, key),
+        }
+    }
+}
+
+impl From<Policy> for PolicySource {
+    fn from(policy: Policy) -> Self {
+        Self(Source::Constant(policy))
+    }
+}
+
+impl fmt::Debug for PolicySource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Source::Constant(policy) => f.debug_tuple("Constant").field(policy).finish(),
+            Source::PerRequest(_) => f.debug_tuple("PerRequest").finish_non_exhaustive(),
+        }
+    }
+}
+
+/// One rule of a layer.
+#[derive(Clone)]
+pub(crate) struct Rule {
+    pub(crate) key: Arc<dyn KeyExtractor>,
+    pub(crate) policy: PolicySource,
+    pub(crate) cost: Option<Arc<dyn Fn(&Parts) -> u64 + Send + Sync>>,
+}
+
+impl Rule {
+    pub(crate) fn charge(&self, request: &Parts) -> Result<Charge, Error> {
+        let key = self.key.extract(request)?;
+        let policy = self.policy.policy(request, &key);
+        let cost = self.cost.as_ref().map_or(1, |cost| cost(request));
+        Ok(Charge { policy, key, cost })
+    }
+}

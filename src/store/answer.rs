@@ -1,0 +1,53 @@
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use crate::Error;
+
+/// A store's answer: there already, or on its way.
+#[must_use = "an answer does nothing unless it is awaited"]
+pub struct Answer<T>(Inner<T>);
+
+enum Inner<T> {
+    /// Taken when polled.
+    Ready(Option<Result<T, Error>>),
+    Pending(Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>),
+}
+
+impl<T> Answer<T> {
+    /// An answer that is there already.
+    pub const fn ready(result: Result<T, Error>) -> Self {
+        Self(Inner::Ready(Some(result)))
+    }
+
+    /// The answer that `future` gives.
+    pub fn pending(future: impl Future<Output = Result<T, Error>> + Send + 'static) -> Self {
+        Self(Inner::Pending(Box::pin(future)))
+    }
+}
+
+// Nothing in it is pinned but the box's content.
+impl<T> Unpin for Answer<T> {}
+
+impl<T> Future for Answer<T> {
+    type Output = Result<T, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.0 {
+            Inner::Ready(result) => match result.take() {
+                Some(result) => Poll::Ready(result),
+                None => panic!("Answer polled after completion"),
+            },
+            Inner::Pending(future) => future.as_mut().poll(cx),
+        }
+    }
+}
+
+impl<T> fmt::Debug for Answer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Answer").finish_non_exhaustive()
+    }
+}

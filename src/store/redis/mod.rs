@@ -1,0 +1,272 @@
+//! Counts in Redis, shared by every instance.
+
+mod link;
+mod reply;
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use bb8_redis::{
+    RedisConnectionManager,
+    bb8::{ManageConnection, Pool},
+};
+use redis::{Cmd, IntoConnectionInfo, RedisError, aio::ConnectionLike};
+
+use self::link::{Job, Link, Pooled};
+use super::{Answer, Store};
+use crate::{Charge, Decision, Error, ErrorKind, Key, ManualClock, Policy, script::Script};
+
+/// Counts in Redis 6.2 or later, or Valkey, shared by every instance of a service. Cloning gives
+/// another handle on the same pool.
+///
+/// Every decision is one `EVALSHA` of one script, so it is atomic, and it is made by the server's clock,
+/// so instances whose clocks differ agree. Nothing else is sent: no PING before it, no second command
+/// after it. When the server has lost its scripts, by a restart or `SCRIPT FLUSH`, the first decision
+/// to notice loads them again and none fails.
+///
+/// # Keys
+///
+/// `prefix:policy:algorithm:{identity}`, each with a TTL. The braces are the Redis Cluster hash tag.
+///
+/// # Connections
+///
+/// One decision at a time uses a connection, so a connection that breaks fails one decision. It is then
+/// replaced, whatever the pool's own settings, and the idle ones are checked. A decision takes at most
+/// the [`deadline`](Self::deadline), in which waiting for a connection is included. What was sent and
+/// not answered by then may have been charged; it is never sent again.
+///
+/// # Example
+///
+/// ```no_run
+/// use tower_ratelimit::{Key, Limiter, Policy, Quota, RedisStore};
+///
+/// # async fn example() -> Result<(), tower_ratelimit::Error> {
+/// let store = RedisStore::connect("redis://127.0.0.1:6379").await?.prefix("shop");
+/// let limiter = Limiter::new(store);
+/// let login = Policy::new("login", Quota::per_hour(1));
+///
+/// // Whichever instance asks:
+/// assert!(limiter.check(&login, &Key::new("alice"), 1).await?.is_allowed());
+/// assert!(!limiter.check(&login, &Key::new("alice"), 1).await?.is_allowed());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct RedisStore {
+    link: Arc<dyn Link>,
+    script: Arc<Script>,
+    prefix: Arc<str>,
+    deadline: Duration,
+    clock: Option<ManualClock>,
+}
+
+const DEFAULT_PREFIX: &str = "rl";
+const DEFAULT_DEADLINE: Duration = Duration::from_millis(50);
+const POOL_SIZE: u32 = 16;
+/// bb8 waits at most half of this between two attempts to connect.
+const POOL_PATIENCE: Duration = Duration::from_millis(500);
+
+impl RedisStore {
+    /// Connects to the server at `url`, such as `redis://user:password@127.0.0.1:6379/0`, with a pool
+    /// of up to 16 connections.
+    ///
+    /// Fails where the server cannot be reached or does not accept the script, so a mistake shows when
+    /// the service starts. To start without the server, see [`connect_lazy`](Self::connect_lazy).
+    ///
+    /// # Errors
+    ///
+    /// * [`InvalidConfig`](ErrorKind::InvalidConfig): `url` is malformed.
+    /// * [`StoreUnreachable`](ErrorKind::StoreUnreachable): nobody listens there, or not with this
+    ///   password.
+    /// * [`StoreRefused`](ErrorKind::StoreRefused): the server does not let this user load scripts.
+    ///
+    /// None of them shows the URL's password.
+    pub async fn connect(url: &str) -> Result<Self, Error> {
+        let (manager, address) = manager(url)?;
+        let unreachable = |error: RedisError| {
+            Error::new(
+                ErrorKind::StoreUnreachable,
+                format!(
+                    "cannot connect to Redis at {address}: {error}; check the URL and that the server runs"
+                ),
+            )
+            .with_source(error)
+        };
+        let pool = pool().build(manager).await.map_err(unreachable)?;
+        let store = Self::new(pool);
+        let mut load = redis::cmd("SCRIPT");
+        load.arg("LOAD").arg(store.script.text());
+        store.link.run(Job { command: load, script: None, deadline: POOL_PATIENCE }).await?;
+        Ok(store)
+    }
+
+    /// A store for the server at `url` that connects when it is first asked.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig) where `url` is malformed. The message does not show
+    /// its password.
+    ///
+    /// # Panics
+    ///
+    /// Outside a Tokio runtime.
+    pub fn connect_lazy(url: &str) -> Result<Self, Error> {
+        let (manager, _) = manager(url)?;
+        Ok(Self::new(pool().build_unchecked(manager)))
+    }
+
+    /// A store on a pool of your own: bb8-redis', or any bb8 pool of redis-rs connections.
+    ///
+    /// Turn bb8's `test_on_check_out` off, or every decision costs a PING. The pool's size is how many
+    /// decisions can be under way at once; more wait their turn.
+    ///
+    /// ```no_run
+    /// use tower_ratelimit::{RedisStore, bb8_redis::{RedisConnectionManager, bb8::Pool}};
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let pool = Pool::builder()
+    ///     .max_size(32)
+    ///     .test_on_check_out(false)
+    ///     .build(RedisConnectionManager::new("redis://127.0.0.1:6379")?)
+    ///     .await?;
+    /// let store = RedisStore::new(pool);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn new<M>(pool: Pool<M>) -> Self
+    where
+        M: ManageConnection<Error = RedisError>,
+        M::Connection: ConnectionLike + Sync,
+    {
+        Self {
+            link: Arc::new(Pooled::new(pool)),
+            script: Script::built_in(),
+            prefix: DEFAULT_PREFIX.into(),
+            deadline: DEFAULT_DEADLINE,
+            clock: None,
+        }
+    }
+
+    /// What every key starts with, before a colon. Defaults to `rl`. Services that share a server and
+    /// not their limits need different ones.
+    ///
+    /// # Panics
+    ///
+    /// If `prefix` is empty, longer than 64 bytes, or has a brace, a space, or anything else than
+    /// printable ASCII in it: braces would move the keys to another Cluster slot.
+    #[must_use]
+    pub fn prefix(mut self, prefix: &str) -> Self {
+        assert!(
+            (1..=64).contains(&prefix.len())
+                && prefix.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'{' && byte != b'}'),
+            "a Redis key prefix must have 1 to 64 printable ASCII characters, without spaces and braces"
+        );
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// How long one decision may take, waiting for a connection and the reply included. Defaults to
+    /// 50 milliseconds. What happens then is the policy's [`FailureMode`](crate::FailureMode).
+    ///
+    /// Redis connections give up on a reply after 500 ms by themselves, so a longer deadline only
+    /// lengthens the wait for a connection.
+    #[must_use]
+    pub const fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Takes the time from `clock`. Defaults to the Redis server's clock.
+    ///
+    /// For tests. Keys written so live for an hour, as this clock does not move with the server's.
+    #[must_use]
+    pub fn manual_clock(mut self, clock: ManualClock) -> Self {
+        self.clock = Some(clock);
+        self
+    }
+
+    fn key(&self, policy: &Policy, key: &Key) -> String {
+        // A policy's name may hold braces, a key's text does not.
+        let name = Key::new(policy.name());
+        format!("{}:{}:{}:{{{}}}", self.prefix, name.as_str(), policy.rules().name(), key.as_str())
+    }
+
+    fn evaluate(&self, charges: &[Charge], mode: &str) -> Answer<Decision> {
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(self.script.hash()).arg(charges.len());
+        for charge in charges {
+            command.arg(self.key(&charge.policy, &charge.key));
+        }
+        match &self.clock {
+            Some(clock) => command.arg(clock.micros()),
+            None => command.arg(""),
+        };
+        command.arg(mode).arg(charges.len());
+        for charge in charges {
+            let parameters = charge.policy.parameters();
+            command.arg(charge.policy.rules().name()).arg(charge.bounded_cost());
+            command.arg(parameters.len()).arg(parameters);
+        }
+        let policies: Vec<Policy> = charges.iter().map(|charge| charge.policy.clone()).collect();
+        let reply = self.run(command, Some(self.script.clone()));
+        Answer::pending(async move { reply::decode(&reply.await?, &policies) })
+    }
+
+    fn run(&self, command: Cmd, script: Option<Arc<Script>>) -> link::Reply {
+        self.link.run(Job { command, script, deadline: self.deadline })
+    }
+}
+
+impl Store for RedisStore {
+    fn decide(&self, charges: &[Charge]) -> Answer<Decision> {
+        self.evaluate(charges, "take")
+    }
+
+    fn peek(&self, charges: &[Charge]) -> Answer<Decision> {
+        self.evaluate(charges, "peek")
+    }
+
+    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
+        let mut command = redis::cmd("DEL");
+        command.arg(self.key(policy, key));
+        let reply = self.run(command, None);
+        Answer::pending(async move { reply.await.map(|_| ()) })
+    }
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStore")
+            .field("prefix", &self.prefix)
+            .field("deadline", &self.deadline)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The manager for `url`, and where it connects to, without the password.
+fn manager(url: &str) -> Result<(RedisConnectionManager, String), Error> {
+    let malformed = |error: RedisError| {
+        // The source is left out: what it quotes of the URL may be the password.
+        Error::new(
+            ErrorKind::InvalidConfig,
+            format!(
+                "the Redis URL does not work ({}); write redis://[user:password@]host[:port][/database], with \
+                 special characters in the password percent-encoded, and for rediss:// turn on the feature \
+                 `tokio-rustls-comp` of the crate `redis`",
+                error.to_string().replace(url, "..")
+            ),
+        )
+    };
+    let info = url.into_connection_info().map_err(malformed)?;
+    let address = info.addr().to_string();
+    Ok((RedisConnectionManager::new(info).map_err(malformed)?, address))
+}
+
+fn pool() -> bb8_redis::bb8::Builder<RedisConnectionManager> {
+    Pool::builder()
+        .max_size(POOL_SIZE)
+        .min_idle(1)
+        .max_lifetime(None)
+        .test_on_check_out(false)
+        .connection_timeout(POOL_PATIENCE)
+}

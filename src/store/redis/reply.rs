@@ -1,0 +1,100 @@
+//! What the script's integers mean. No number that stands for something else leaves this file.
+
+use std::time::Duration;
+
+use redis::Value;
+
+use crate::{Decision, Error, ErrorKind, Outcome, Policy, Verdict};
+
+/// Integers for each charge, see `lua/decide.lua`.
+const FIELDS: usize = 5;
+const NEVER: i64 = -1;
+
+pub(super) fn decode(reply: &Value, policies: &[Policy]) -> Result<Decision, Error> {
+    let unexpected = || {
+        Error::new(
+            ErrorKind::StoreReply,
+            "the reply of the rate limit script is not one of its decisions; is another script kept under its name?",
+        )
+    };
+    let Value::Array(values) = reply else {
+        return Err(unexpected());
+    };
+    if values.len() != policies.len() * FIELDS {
+        return Err(unexpected());
+    }
+    let mut outcomes = Vec::with_capacity(policies.len());
+    for (policy, fields) in policies.iter().zip(values.chunks_exact(FIELDS)) {
+        let [
+            Value::Int(admitted),
+            Value::Int(remaining),
+            Value::Int(reset),
+            Value::Int(retry),
+            Value::Int(delay),
+        ] = fields
+        else {
+            return Err(unexpected());
+        };
+        let verdict = match (*admitted, micros(*delay)) {
+            (1, Some(Duration::ZERO)) => Verdict::Allow,
+            (1, Some(delay)) => Verdict::Delay(delay),
+            (0, _) if *retry == NEVER => Verdict::Deny { retry_after: None },
+            (0, _) => Verdict::Deny { retry_after: Some(micros(*retry).ok_or_else(unexpected)?) },
+            _ => return Err(unexpected()),
+        };
+        let remaining = u64::try_from(*remaining).map_err(|_| unexpected())?;
+        outcomes.push(Outcome::new(policy, verdict, remaining, micros(*reset).ok_or_else(unexpected)?));
+    }
+    Ok(Decision::new(outcomes))
+}
+
+fn micros(value: i64) -> Option<Duration> {
+    u64::try_from(value).ok().map(Duration::from_micros)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Quota;
+
+    fn ints(values: &[i64]) -> Value {
+        Value::Array(values.iter().copied().map(Value::Int).collect())
+    }
+
+    #[test]
+    fn integers_become_verdicts() {
+        let second = |seconds| Some(Duration::from_secs(seconds));
+        let rows = [
+            ("admitted", [1, 4, 1_000_000, 0, 0], Verdict::Allow),
+            ("admitted, but later", [1, 4, 1_000_000, 0, 2_000_000], Verdict::Delay(Duration::from_secs(2))),
+            ("refused", [0, 4, 1_000_000, 3_000_000, 0], Verdict::Deny { retry_after: second(3) }),
+            ("refused for good", [0, 4, 1_000_000, -1, 0], Verdict::Deny { retry_after: None }),
+        ];
+        let policy = [Policy::new("p", Quota::per_second(5))];
+        for (name, reply, verdict) in rows {
+            let decision = decode(&ints(&reply), &policy).unwrap();
+            assert_eq!(decision.verdict(), verdict, "{name}");
+            assert_eq!(decision.outcomes()[0].remaining(), 4, "{name}");
+            assert_eq!(decision.outcomes()[0].reset_after(), Duration::from_secs(1), "{name}");
+        }
+    }
+
+    #[test]
+    fn anything_else_is_an_error_and_no_panic() {
+        let rows = [
+            ("nothing", Value::Nil),
+            ("too short", ints(&[1, 4, 0, 0])),
+            ("too long", ints(&[1, 4, 0, 0, 0, 0])),
+            ("text", Value::Array(vec![Value::SimpleString("OK".into()); 5])),
+            ("a strange verdict", ints(&[2, 4, 0, 0, 0])),
+            ("a negative wait", ints(&[0, 4, 0, -2, 0])),
+            ("a negative delay", ints(&[1, 4, 0, 0, -1])),
+            ("a negative rest", ints(&[1, -1, 0, 0, 0])),
+            ("a negative reset", ints(&[1, 4, i64::MIN, 0, 0])),
+        ];
+        let policy = [Policy::new("p", Quota::per_second(5))];
+        for (name, reply) in rows {
+            assert_eq!(decode(&reply, &policy).unwrap_err().kind(), ErrorKind::StoreReply, "{name}");
+        }
+    }
+}

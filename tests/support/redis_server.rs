@@ -1,0 +1,136 @@
+//! A real redis-server on a free port, for as long as the value lives.
+
+use std::{
+    io::{BufRead, BufReader, ErrorKind},
+    net::{TcpListener, TcpStream},
+    process::{Child, Command, Stdio},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+/// Started with [`start`](Self::start), stopped when dropped, on panic too. Were the test process
+/// itself killed, the server would go as well: a shell between the two waits for the end of a pipe that
+/// closes with this process.
+pub struct RedisServer {
+    port: u16,
+    arguments: Vec<String>,
+    process: Option<Process>,
+}
+
+struct Process {
+    guard: Child,
+    server: u32,
+}
+
+const GUARD: &str = r#"redis-server "$@" >/dev/null 2>&1 & echo $!; read -r _; kill -KILL $! 2>/dev/null"#;
+
+impl RedisServer {
+    pub fn start() -> Self {
+        Self::with(&[])
+    }
+
+    /// A server with arguments of its own, such as `["--maxmemory", "1mb"]`.
+    pub fn with(arguments: &[&str]) -> Self {
+        let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
+        let mut server = Self { port: 0, arguments, process: None };
+        for _ in 0..10 {
+            server.port = free_port();
+            // Another process may have taken the port meanwhile.
+            if server.try_restart() {
+                return server;
+            }
+        }
+        panic!("redis-server does not start; is it installed? `make test` installs it");
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Starts it again on its old port, with nothing in it.
+    pub fn restart(&mut self) {
+        assert!(self.try_restart(), "redis-server does not come back on port {}", self.port);
+    }
+
+    /// Kills it with SIGKILL.
+    pub fn kill(&mut self) {
+        self.process = None;
+    }
+
+    /// Sends the server a signal, such as `STOP` or `CONT`.
+    pub fn signal(&self, name: &str) {
+        let server = self.process.as_ref().unwrap().server.to_string();
+        assert!(Command::new("kill").arg(format!("-{name}")).arg(server).status().unwrap().success());
+    }
+
+    pub fn connection(&self) -> redis::Connection {
+        redis::Client::open(self.url()).unwrap().get_connection().unwrap()
+    }
+
+    /// Runs one command on a connection of its own.
+    pub fn command<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
+        let mut command = redis::cmd(words[0]);
+        command.arg(&words[1..]).query(&mut self.connection()).unwrap()
+    }
+
+    fn try_restart(&mut self) -> bool {
+        self.process = None;
+        let port = self.port.to_string();
+        let mut guard = Command::new("sh")
+            .args(["-c", GUARD, "redis-server", "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+            .args(["--dir", std::env::temp_dir().to_str().unwrap(), "--port", &port])
+            .args(&self.arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(guard.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let server = line.trim().parse().unwrap();
+        self.process = Some(Process { guard, server });
+        self.answers()
+    }
+
+    /// Waits until the server that we started, and no other one, answers.
+    fn answers(&self) -> bool {
+        let started = Instant::now();
+        let ours = self.process.as_ref().unwrap().server;
+        while started.elapsed() < Duration::from_secs(10) {
+            match TcpStream::connect(("127.0.0.1", self.port)) {
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
+                _ => {
+                    let info = redis::Client::open(self.url())
+                        .and_then(|client| client.get_connection())
+                        .and_then(|mut connection| {
+                            redis::cmd("INFO").arg("server").query::<String>(&mut connection)
+                        });
+                    match info {
+                        Ok(info) => return info.contains(&format!("process_id:{ours}\r\n")),
+                        // It asks for a password or still loads; either way it is up.
+                        Err(error) if error.to_string().contains("NOAUTH") => return true,
+                        Err(_) => {}
+                    }
+                }
+            }
+            sleep(Duration::from_millis(5));
+        }
+        false
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // SIGKILL works on a stopped process too. The guard ends when its pipe closes.
+        let _ = Command::new("kill").args(["-KILL", &self.server.to_string()]).stderr(Stdio::null()).status();
+        drop(self.guard.stdin.take());
+        let _ = self.guard.wait();
+    }
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
+}

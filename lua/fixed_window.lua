@@ -16,8 +16,8 @@
 algorithms['fixed-window'] = function(key, cost, arg)
   local limit, period = tonumber(ARGV[arg]), tonumber(ARGV[arg + 1])
   local opened, used = read_count(key)
-  local aligned, opens, moved = ARGV[arg + 2] == '1', now, false
-  if aligned then
+  local opens, moved = now, false
+  if ARGV[arg + 2] == '1' then
     -- The first window of 1970 may have opened before it; no clock shows that.
     opens = math.max(0, now - (now - tonumber(ARGV[arg + 3])) % period)
   end
@@ -26,7 +26,7 @@ algorithms['fixed-window'] = function(key, cost, arg)
     opened, used = opens, 0
   elseif opened > opens then
     opened, moved = opens, true
-  elseif opened + period <= now or (aligned and opened < opens) then
+  elseif opened + period <= now then
     opened, used = opens, 0
   end
 

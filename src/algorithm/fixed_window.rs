@@ -120,8 +120,7 @@ impl Rules for FixedWindow {
         let &[limit, period, aligned, offset] = parameters else {
             unreachable!("`parameters` above makes four");
         };
-        let aligned = aligned == 1;
-        let opens = if aligned {
+        let opens = if aligned == 1 {
             // The first window of 1970 may have opened before it; no clock shows that.
             now.saturating_sub((now + period - offset) % period)
         } else {
@@ -130,7 +129,7 @@ impl Rules for FixedWindow {
         let (opened, used, moved) = match state {
             None => (opens, 0, false),
             Some(state) if state.at > opens => (opens, state.count, true),
-            Some(state) if state.at + period <= now || (aligned && state.at < opens) => (opens, 0, false),
+            Some(state) if state.at + period <= now => (opens, 0, false),
             Some(state) => (state.at, state.count, false),
         };
 

@@ -95,7 +95,11 @@ async fn a_key_takes_no_more_memory_than_promised() {
         ("gcra, uneven", Policy::new("p", Quota::per_second(3)), 80),
         ("gcra, large", Policy::new("p", Quota::per_hour(1_000_000)), 110),
         ("window", Policy::new("p", Quota::per_minute(60)).algorithm(FixedWindow::anchored()), 80),
-        ("window, large", Policy::new("p", Quota::per_hour(1_000_000)).algorithm(FixedWindow::anchored()), 110),
+        (
+            "window, large",
+            Policy::new("p", Quota::per_hour(1_000_000)).algorithm(FixedWindow::anchored()),
+            110,
+        ),
     ];
     for (name, policy, bytes) in rows {
         let () = server.command(&["FLUSHALL"]);

@@ -69,9 +69,14 @@ end
 -- count. Up to 999 Redis keeps it in 8 bytes, as an integer; above that as a short string.
 local function read_count(key)
   local state = redis.call('GET', key)
-  if state then
-    return tonumber(string.sub(state, 1, 16)), tonumber(string.sub(state, 17))
+  if not state then
+    return nil
   end
+  local at, count = tonumber(string.sub(state, 1, 16)), tonumber(string.sub(state, 17))
+  if not at or not count then
+    error('a key of the rate limit holds something else; does another program use its prefix?', 0)
+  end
+  return at, count
 end
 
 local function write_count(key, at, count, lifetime)

@@ -24,7 +24,7 @@ pub(crate) fn decorate(fields: &mut HeaderMap, status: StatusCode, decision: &De
     let refused = !decision.is_allowed();
     if refused && !fields.contains_key(RETRY_AFTER) {
         if let Some(seconds) = retry_after(decision) {
-            fields.insert(RETRY_AFTER, seconds.into());
+            insert(fields, RETRY_AFTER, seconds);
         }
     }
     let wanted = (refused || headers.successes) && (headers.redirects || !status.is_redirection());
@@ -112,17 +112,22 @@ fn legacy(fields: &mut HeaderMap, outcome: &Outcome, reset: LegacyReset) {
         }
     };
     let remaining = outcome.remaining();
-    fields.insert(X_LIMIT, outcome.limit().into());
-    fields.insert(X_REMAINING, remaining.into());
-    fields.insert(X_USED, outcome.limit().saturating_sub(remaining).into());
-    fields.insert(X_RESET, reset.into());
+    insert(fields, X_LIMIT, outcome.limit());
+    insert(fields, X_REMAINING, remaining);
+    insert(fields, X_USED, outcome.limit().saturating_sub(remaining));
+    insert(fields, X_RESET, reset);
 }
+
+// A response holds some 24 000 fields. One that is full of them goes without ours.
 
 fn append(fields: &mut HeaderMap, name: HeaderName, value: &str) {
     if let Ok(value) = HeaderValue::try_from(value) {
-        // Fails only beyond 32 768 fields; then the response goes without.
         let _ = fields.try_append(name, value);
     }
+}
+
+pub(super) fn insert(fields: &mut HeaderMap, name: HeaderName, value: impl Into<HeaderValue>) {
+    let _ = fields.try_insert(name, value.into());
 }
 
 /// `text` in quotes, as an RFC 9651 String and as a JSON string: the same for printable ASCII, which is

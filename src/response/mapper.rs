@@ -14,7 +14,11 @@ use http::{
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
 
-use super::{fields::decorate, headers::Headers, rejection::Rejection};
+use super::{
+    fields::{decorate, insert},
+    headers::Headers,
+    rejection::Rejection,
+};
 
 /// Makes the response to a request that is not let through.
 ///
@@ -85,13 +89,15 @@ pub(crate) fn refuse(
         decorate(response.headers_mut(), status, decision, headers);
         response.extensions_mut().insert(decision.clone());
     }
-    if matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
-        response.headers_mut().entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    let fields = response.headers_mut();
+    let transient = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
+    if transient && !fields.contains_key(CACHE_CONTROL) {
+        insert(fields, CACHE_CONTROL, HeaderValue::from_static("no-store"));
     }
     if request.method == Method::HEAD {
         // What GET would be answered with, but for the content.
         if let Some(length) = response.body().size_hint().exact() {
-            response.headers_mut().entry(CONTENT_LENGTH).or_insert(length.into());
+            insert(response.headers_mut(), CONTENT_LENGTH, length);
         }
         *response.body_mut() = RefusalBody::new(http_body_util::Empty::new());
     }

@@ -51,9 +51,8 @@ struct Loads {
     done: AtomicU64,
 }
 
-/// How often a script is looked for before it is given up: with somebody flushing scripts in a loop,
-/// each attempt but the first few is as good as certain to succeed.
-const ATTEMPTS: usize = 10;
+/// How often a script that vanishes right after it was loaded is loaded again.
+const ATTEMPTS: usize = 5;
 /// How long an unanswered connection is kept out of the pool before it counts as broken.
 const GIVE_UP: Duration = Duration::from_secs(1);
 /// Between attempts to replace a connection: this at first, then up to the longer one.
@@ -118,36 +117,38 @@ where
         reply
     }
 
-    /// `EVALSHA`; where the server does not know the script, `SCRIPT LOAD` and `EVALSHA` in one write.
+    /// `EVALSHA`; where the server does not know the script, whoever notices first loads it and the others
+    /// try again. Where it is gone once more by then, each loads it for itself, in one write with its
+    /// `EVALSHA`, so that next to nothing can come between the two.
     async fn evaluate(
         &self,
         connection: &mut M::Connection,
         command: &Cmd,
         script: &Script,
     ) -> RedisResult<Value> {
-        let mut attempts = 0;
-        loop {
-            attempts += 1;
-            let seen = self.loads.done.load(Ordering::Acquire);
-            let reply = command.query_async(connection).await;
-            if !is_no_script(&reply) || attempts == ATTEMPTS {
-                return reply;
-            }
-            let turn = self.loads.turn.lock().await;
-            if self.loads.done.load(Ordering::Acquire) != seen {
-                // Somebody else loaded it while this one waited.
-                continue;
-            }
-            let mut load = redis::pipe();
-            load.cmd("SCRIPT").arg("LOAD").arg(script.text()).ignore();
-            load.add_command(command.clone());
-            let reply = load.query_async(connection).await.map(|(reply,): (Value,)| reply);
-            self.loads.done.fetch_add(1, Ordering::Release);
-            drop(turn);
-            if !is_no_script(&reply) {
-                return reply;
+        let seen = self.loads.done.load(Ordering::Acquire);
+        let reply = command.query_async(connection).await;
+        if !is_no_script(&reply) {
+            return reply;
+        }
+        {
+            let _turn = self.loads.turn.lock().await;
+            if self.loads.done.load(Ordering::Acquire) == seen {
+                let reply = load_and(connection, command, script).await;
+                self.loads.done.fetch_add(1, Ordering::Release);
+                if !is_no_script(&reply) {
+                    return reply;
+                }
             }
         }
+        let mut reply = command.query_async(connection).await;
+        for _ in 0..ATTEMPTS {
+            if !is_no_script(&reply) {
+                break;
+            }
+            reply = load_and(connection, command, script).await;
+        }
+        reply
     }
 
     /// Puts a new connection in the place of a broken one and only then gives the place back to the
@@ -229,6 +230,19 @@ where
             runtime.spawn(exchange);
         }
     }
+}
+
+/// `SCRIPT LOAD` and `command`, in one write.
+async fn load_and(
+    connection: &mut impl ConnectionLike,
+    command: &Cmd,
+    script: &Script,
+) -> RedisResult<Value> {
+    let mut both = redis::pipe();
+    both.cmd("SCRIPT").arg("LOAD").arg(script.text()).ignore();
+    both.add_command(command.clone());
+    let (reply,) = both.query_async(connection).await?;
+    Ok(reply)
 }
 
 fn is_no_script(reply: &RedisResult<Value>) -> bool {

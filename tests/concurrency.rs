@@ -1,0 +1,102 @@
+//! However many ask at once, and wherever: exactly the limit is admitted.
+
+mod support;
+
+use proptest::prelude::*;
+use support::{
+    RedisServer,
+    http::{Tally, app, hammer, serve},
+    store,
+};
+use tower_ratelimit::{FixedWindow, Gcra, Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer};
+
+const CONNECTIONS: usize = 64;
+const REFUSALS: usize = 200;
+
+fn policy() -> impl Strategy<Value = Policy> {
+    // A day is long enough that nothing comes back during the test.
+    (1..150_u64, 0..3_u8).prop_map(|(limit, algorithm)| {
+        let policy = Policy::new("p", Quota::per_day(limit));
+        match algorithm {
+            0 => policy.algorithm(Gcra),
+            1 => policy.algorithm(FixedWindow::anchored()),
+            // Windows that open twelve hours from now or before, so that none ends meanwhile.
+            _ => policy.algorithm(FixedWindow::aligned().utc_offset_west(since_midnight() / 2)),
+        }
+    })
+}
+
+fn since_midnight() -> std::time::Duration {
+    let since_epoch = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
+    std::time::Duration::from_secs(since_epoch.as_secs() % 86_400)
+}
+
+fn exactly(policy: &Policy) -> Tally {
+    let limit = usize::try_from(policy.quota().limit()).unwrap();
+    Tally { ok: limit, limited: REFUSALS, other: 0 }
+}
+
+fn for_random_policies(test: impl AsyncFn(Policy)) {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let config = ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() };
+    proptest!(config, |(policy in policy())| {
+        runtime.block_on(test(policy));
+    });
+}
+
+#[test]
+fn two_instances_on_redis_admit_exactly_the_limit() {
+    let server = RedisServer::start();
+    for_random_policies(async |policy: Policy| {
+        let () = server.command(&["FLUSHALL"]);
+        let mut instances = Vec::new();
+        for _ in 0..2 {
+            let layer = RateLimitLayer::new(store(&server).await, policy.clone(), PeerIp::default());
+            instances.push(serve(app(layer)).await);
+        }
+        let exactly = exactly(&policy);
+        assert_eq!(hammer(&instances, CONNECTIONS, exactly.ok + REFUSALS).await, exactly, "{policy:?}");
+    });
+}
+
+#[test]
+fn one_instance_in_memory_admits_exactly_the_limit() {
+    for_random_policies(async |policy: Policy| {
+        let layer = RateLimitLayer::new(MemoryStore::new(), policy.clone(), PeerIp::default());
+        let instance = serve(app(layer)).await;
+        let exactly = exactly(&policy);
+        assert_eq!(hammer(&[instance], CONNECTIONS, exactly.ok + REFUSALS).await, exactly, "{policy:?}");
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn several_policies_are_charged_together_or_not_at_all() {
+    let server = RedisServer::start();
+    let limiters =
+        [("memory", Limiter::new(MemoryStore::new())), ("redis", Limiter::new(store(&server).await))];
+    for (name, limiter) in limiters {
+        // Each key of `one` admits 10, `all` admits 25: together 25, and nothing lost on the way.
+        let (one, all) = (Policy::new("one", Quota::per_day(10)), Policy::new("all", Quota::per_day(25)));
+        let tasks: tokio::task::JoinSet<_> = (0..120)
+            .map(|i| {
+                let (limiter, one, all) = (limiter.clone(), one.clone(), all.clone());
+                async move {
+                    let charges = [
+                        tower_ratelimit::Charge::new(&one, &format!("key{}", i % 4).into(), 1),
+                        tower_ratelimit::Charge::new(&all, &"everybody".into(), 1),
+                    ];
+                    limiter.check_all(&charges).await.unwrap().is_allowed()
+                }
+            })
+            .collect();
+        let admitted = tasks.join_all().await.into_iter().filter(|admitted| *admitted).count();
+        assert_eq!(admitted, 25, "{name}");
+        let mut charged = 0;
+        for i in 0..4 {
+            let left =
+                limiter.peek(&one, &format!("key{i}").into(), 0).await.unwrap().outcomes()[0].remaining();
+            charged += 10 - left;
+        }
+        assert_eq!(charged, 25, "{name}");
+    }
+}

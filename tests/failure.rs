@@ -1,0 +1,291 @@
+//! What is promised when Redis is not well, against a real server that is not.
+
+mod support;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use support::{RedisServer, http, store};
+use tokio::{task::JoinSet, time::sleep};
+use tower_ratelimit::{
+    ErrorKind, FailureMode, FixedWindow, Key, Limiter, PeerIp, Policy, Quota, RateLimitLayer, RedisStore,
+    bb8_redis::{RedisConnectionManager, bb8::Pool},
+};
+
+/// So that a failed decision is an error and cannot pass for an admission.
+fn closed(limit: u64) -> Policy {
+    // A window, so that nothing comes back meanwhile and what was charged can be counted.
+    Policy::new("closed", Quota::per_day(limit))
+        .algorithm(FixedWindow::anchored())
+        .on_store_failure(FailureMode::Closed)
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    admitted: usize,
+    refused: usize,
+    failed: usize,
+}
+
+/// `tasks` tasks that each make `checks` checks on one key.
+async fn load(limiter: &Limiter, policy: &Policy, tasks: usize, checks: usize) -> Counts {
+    let mut running = JoinSet::new();
+    for _ in 0..tasks {
+        let (limiter, policy) = (limiter.clone(), policy.clone());
+        running.spawn(async move {
+            let mut counts = Counts::default();
+            for _ in 0..checks {
+                match limiter.check(&policy, &Key::new("alice"), 1).await {
+                    Ok(decision) if decision.is_allowed() => counts.admitted += 1,
+                    Ok(_) => counts.refused += 1,
+                    Err(_) => counts.failed += 1,
+                }
+            }
+            counts
+        });
+    }
+    running.join_all().await.into_iter().fold(Counts::default(), |all, one| Counts {
+        admitted: all.admitted + one.admitted,
+        refused: all.refused + one.refused,
+        failed: all.failed + one.failed,
+    })
+}
+
+/// Twenty attempts, 50 ms apart: within a second, as this machine counts seconds.
+async fn is_normal_again(limiter: &Limiter, policy: &Policy) -> bool {
+    for _ in 0..20 {
+        sleep(Duration::from_millis(50)).await;
+        if limiter.check(policy, &Key::new("bob"), 0).await.is_ok_and(|decision| decision.failure().is_none())
+        {
+            return true;
+        }
+    }
+    false
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn script_flush_in_a_loop_fails_no_decision_and_loses_none() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    let done = Arc::new(AtomicBool::new(false));
+    let flushing = {
+        let (mut connection, done) = (server.connection(), done.clone());
+        std::thread::spawn(move || {
+            let mut flushes = 0;
+            while !done.load(Ordering::Relaxed) {
+                let () = redis::cmd("SCRIPT").arg("FLUSH").query(&mut connection).unwrap();
+                flushes += 1;
+            }
+            flushes
+        })
+    };
+    let counts = load(&limiter, &closed(500), 32, 100).await;
+    done.store(true, Ordering::Relaxed);
+    let flushes = flushing.join().unwrap();
+    assert!(flushes > 10, "{flushes}");
+    assert_eq!((counts.admitted, counts.refused, counts.failed), (500, 2_700, 0), "{flushes} flushes");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_hundred_cold_calls_make_one_load() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    let () = server.command(&["SCRIPT", "FLUSH"]);
+    let () = server.command(&["CONFIG", "RESETSTAT"]);
+    let counts = load(&limiter, &closed(1_000), 200, 1).await;
+    assert_eq!((counts.admitted, counts.failed), (200, 0));
+    let stats: String = server.command(&["INFO", "commandstats"]);
+    assert!(stats.contains("cmdstat_script|load:calls=1,"), "{stats}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_connections_fail_at_most_one_decision_each() {
+    let server = RedisServer::start();
+    let pool = Pool::builder()
+        .max_size(8)
+        .test_on_check_out(false)
+        .build(RedisConnectionManager::new(server.url()).unwrap())
+        .await
+        .unwrap();
+    let stores = [
+        ("ours", store(&server).await),
+        ("a pool of one's own", RedisStore::new(pool).deadline(support::PATIENT)),
+    ];
+    for (name, store) in stores {
+        let () = server.command(&["FLUSHALL"]);
+        let limiter = Limiter::new(store);
+        let policy = closed(100_000);
+        let killing = {
+            let mut connection = server.connection();
+            tokio::task::spawn_blocking(move || {
+                let me: u64 = redis::cmd("CLIENT").arg("ID").query(&mut connection).unwrap();
+                let mut killed = 0;
+                for _ in 0..10 {
+                    std::thread::sleep(Duration::from_millis(10));
+                    let list: String = redis::cmd("CLIENT")
+                        .arg("LIST")
+                        .arg("TYPE")
+                        .arg("normal")
+                        .query(&mut connection)
+                        .unwrap();
+                    // The youngest, so that connections made in place of killed ones are met too.
+                    let id = |line: &str| line.split(['=', ' ']).nth(1).and_then(|id| id.parse::<u64>().ok());
+                    if let Some(victim) = list.lines().filter_map(id).filter(|id| *id != me).max() {
+                        killed += redis::cmd("CLIENT")
+                            .arg("KILL")
+                            .arg("ID")
+                            .arg(victim)
+                            .query::<usize>(&mut connection)
+                            .unwrap();
+                    }
+                }
+                killed
+            })
+        };
+        let mut counts = Counts::default();
+        while !killing.is_finished() {
+            let more = load(&limiter, &policy, 16, 20).await;
+            counts.admitted += more.admitted;
+            counts.failed += more.failed;
+        }
+        let killed = killing.await.unwrap();
+        assert!(killed > 0, "{name}");
+        assert!(counts.admitted > 0, "{name}");
+        // The last one killed may be met only now.
+        counts.failed += load(&limiter, &policy, 16, 50).await.failed;
+        assert!(counts.failed <= killed, "{name}: {} failed, {killed} killed", counts.failed);
+        // All that broke was replaced.
+        assert_eq!(load(&limiter, &policy, 16, 50).await.failed, 0, "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_server_leaves_requests_to_their_mode_and_is_used_again_when_back() {
+    let mut server = RedisServer::start();
+    let limiter = Limiter::new(RedisStore::connect(&server.url()).await.unwrap());
+    let (open, closed) = (Policy::new("open", Quota::per_day(1_000_000)), closed(1_000_000));
+
+    let loaded = {
+        let (limiter, closed) = (limiter.clone(), closed.clone());
+        tokio::spawn(async move { load(&limiter, &closed, 16, 60).await })
+    };
+    sleep(Duration::from_millis(5)).await;
+    server.kill();
+    // Nothing hangs: the load ends although nobody answers.
+    let counts = tokio::time::timeout(Duration::from_secs(60), loaded).await.unwrap().unwrap();
+    assert_eq!(counts.admitted + counts.failed, 16 * 60);
+    assert!(counts.failed > 0);
+
+    let admitted = limiter.check(&open, &Key::new("alice"), 1).await.unwrap();
+    assert!(admitted.is_allowed());
+    assert!(admitted.outcomes().is_empty());
+    let failure = admitted.failure().unwrap().kind();
+    assert!(matches!(failure, ErrorKind::StoreTimeout | ErrorKind::StoreUnreachable), "{failure:?}");
+    assert!(limiter.check(&closed, &Key::new("alice"), 1).await.is_err());
+
+    server.restart();
+    assert!(is_normal_again(&limiter, &closed).await);
+    // The script went with the server, and the counts.
+    let patient = limiter.check(&closed, &Key::new("alice"), 1).await.unwrap();
+    assert_eq!(patient.outcomes()[0].remaining(), 999_999);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn over_http_a_dead_store_is_200_without_fields_or_503() {
+    let mut server = RedisServer::start();
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    let layer = |policy| RateLimitLayer::new(store.clone(), policy, PeerIp::default());
+    let open = http::serve(http::app(layer(Policy::new("open", Quota::per_day(1))))).await;
+    let closed = http::serve(http::app(layer(closed(1)))).await;
+    server.kill();
+    let client = reqwest::Client::new();
+    for _ in 0..3 {
+        let response = client.get(format!("http://{open}/")).send().await.unwrap();
+        assert_eq!(response.status(), 200);
+        assert!(!response.headers().contains_key("ratelimit"));
+        let response = client.get(format!("http://{closed}/")).send().await.unwrap();
+        assert_eq!(response.status(), 503);
+        assert_eq!(response.headers()["cache-control"], "no-store");
+        let body = response.text().await.unwrap();
+        assert!(body.contains("temporary-reduced-capacity") && !body.contains("Redis"), "{body}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopped_server_is_as_good_as_down_and_its_replies_reach_nobody_else() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(RedisStore::connect(&server.url()).await.unwrap());
+    let policy = closed(1_000_000);
+    load(&limiter, &policy, 16, 10).await;
+    server.signal("STOP");
+    let stopped = load(&limiter, &policy, 64, 3).await;
+    assert_eq!((stopped.admitted, stopped.failed), (0, 192));
+    server.signal("CONT");
+    assert!(is_normal_again(&limiter, &policy).await);
+    // What was on its way when the server stopped was charged, and no more than that: each of the 16
+    // connections had one command under way, and those still waiting for one sent nothing.
+    let left = limiter.peek(&policy, &Key::new("alice"), 0).await.unwrap().outcomes()[0].remaining();
+    let charged = 1_000_000 - left;
+    assert!((160..=176).contains(&charged), "{charged}");
+    // A reply that came late would show the wrong remaining.
+    for i in 1..=50 {
+        let decision = limiter.check(&policy, &Key::new("carol"), 1).await.unwrap();
+        assert_eq!(decision.outcomes()[0].remaining(), 1_000_000 - i);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dropped_request_leaves_the_connection_in_step() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    let policy = closed(1_000_000);
+    for round in 0..200 {
+        // Dropped after one poll, when the command may be under way.
+        for _ in 0..8 {
+            let mut check = std::pin::pin!(limiter.check(&policy, &Key::new("dropped"), 1));
+            std::future::poll_fn(|cx| {
+                let _ = check.as_mut().poll(cx);
+                std::task::Poll::Ready(())
+            })
+            .await;
+        }
+        let decision = limiter.check(&policy, &Key::new("kept"), 1).await.unwrap();
+        assert_eq!(decision.outcomes()[0].remaining(), 999_999 - round);
+    }
+}
+
+#[tokio::test]
+async fn what_redis_refuses_is_a_failure_and_no_panic() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    let key = Key::new("alice");
+    let policy = closed(10);
+
+    // Another program's data under our key.
+    let () = server.command(&["RPUSH", "rl:closed:fixed-window:{alice}", "x"]);
+    let error = limiter.check(&policy, &key, 1).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::StoreRefused);
+    assert!(error.to_string().contains("WRONGTYPE"), "{error}");
+    let () = server.command(&["SET", "rl:closed:fixed-window:{alice}", "nonsense"]);
+    let error = limiter.check(&policy, &key, 1).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::StoreRefused);
+    assert!(error.to_string().contains("holds something else"), "{error}");
+    let () = server.command(&["DEL", "rl:closed:fixed-window:{alice}"]);
+    assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
+
+    let () = server.command(&["CONFIG", "SET", "maxmemory", "1"]);
+    let error = limiter.check(&policy, &key, 1).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::StoreRefused);
+    let () = server.command(&["CONFIG", "SET", "maxmemory", "0"]);
+
+    let () = server.command(&["REPLICAOF", "127.0.0.1", "1"]);
+    let error = limiter.check(&policy, &key, 1).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::StoreRefused);
+    let () = server.command(&["REPLICAOF", "NO", "ONE"]);
+    assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
+}

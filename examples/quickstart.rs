@@ -18,6 +18,8 @@
 //! listens, 0 for any free port, and `REDIS_URL`, such as `redis://127.0.0.1:6379`, has the limit shared by
 //! every process started with it.
 
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program that talks to a person")]
+
 use std::{env, error::Error, net::SocketAddr, str::FromStr, time::Duration};
 
 use axum::{Router, routing::get};

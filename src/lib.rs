@@ -1,5 +1,76 @@
 //! Rate limits for Axum, tonic and any Tower service: shared by every instance through Redis, or in
 //! process.
+//!
+//! [`RateLimitLayer`] wraps a service. A [key](KeyExtractor) says who is asking, a [`Policy`] how much is
+//! allowed and how it is counted, a [store](Store) keeps the counts, and a client that asked too much gets
+//! a 429 it can act on.
+//!
+//! # Example
+//!
+//! ```
+//! use std::net::SocketAddr;
+//!
+//! use axum::{Router, routing::get};
+//! use tower_ratelimit::{MemoryStore, PeerIp, Policy, Quota, RateLimitLayer};
+//!
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // With `RedisStore::connect("redis://..").await?` every instance shares the limit.
+//! let store = MemoryStore::new();
+//! let limit = RateLimitLayer::new(store, Policy::new("per-ip", Quota::per_minute(2)), PeerIp::default());
+//! let app = Router::new().route("/", get(async || "hello")).layer(limit);
+//!
+//! let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+//! let url = format!("http://{}/", listener.local_addr()?);
+//! tokio::spawn(async move {
+//!     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await
+//! });
+//!
+//! assert_eq!(reqwest::get(&url).await?.status(), 200);
+//! assert_eq!(reqwest::get(&url).await?.status(), 200);
+//! let refused = reqwest::get(&url).await?;
+//! assert_eq!(refused.status(), 429);
+//! assert_eq!(refused.headers()["retry-after"], "30");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # The parts
+//!
+//! | part | built in | your own |
+//! |---|---|---|
+//! | who: [`KeyExtractor`] | [`PeerIp`], [`Header`], [`Constant`], [`or`](KeyExtractor::or), tuples | a closure over the request's head |
+//! | how much: [`PolicySource`] | a [`Policy`], or one chosen per request | |
+//! | counted how: [`Algorithm`] | [`Gcra`], [`FixedWindow`]; see [which one when](algorithm) | |
+//! | where: [`Store`] | [`RedisStore`], [`MemoryStore`] | the trait |
+//! | store down: [`FailureMode`] | open, closed | |
+//! | what the client sees: [`ResponseMapper`], [`Headers`] | [`ProblemDetails`], IETF and legacy fields | a closure |
+//!
+//! Everything but the layer works without HTTP: see [`Limiter`].
+//!
+//! # What is promised
+//!
+//! * However many ask at once, on however many instances: exactly the limit is admitted.
+//! * A refused request is charged nothing, and several policies are charged together or not at all.
+//! * The wait that a refusal names is the shortest that helps: exactly then the same request is admitted.
+//! * A request waits for its decision at most as long as the store's
+//!   [deadline](RedisStore::deadline); then its policy's [`FailureMode`] decides.
+//! * No identity is never a shared bucket by accident: it is an answer of its own, 400 or 500.
+//!
+//! # What is not
+//!
+//! * When Redis fails over to a replica, what was not replicated is forgotten.
+//! * While the store is away, [`FailureMode::Open`] limits nothing.
+//! * A reply that came too late may stand for a charge that was made.
+//! * Policies whose identities differ are atomic on one Redis server; Redis Cluster is not supported yet.
+//!
+//! # Features
+//!
+//! | name | what it adds | default |
+//! |---|---|---|
+//! | `axum` | [`PeerIp`] reads axum's `ConnectInfo` | yes |
+//! | `redis` | [`RedisStore`] | yes |
+//! | `tracing` | decisions at debug, store trouble at warn once an episode, set-up mistakes at error | yes |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 /// Logs where the feature `tracing` is on. Never an identity.
@@ -29,6 +100,7 @@ mod script;
 mod service;
 mod store;
 
+/// The pool and the client that [`RedisStore`] is built on, in the versions it is built with.
 #[cfg(feature = "redis")]
 pub use bb8_redis;
 
@@ -51,3 +123,8 @@ pub use self::{
     service::RateLimit,
     store::{Answer, MemoryStore, Store},
 };
+
+/// The README's programs compile.
+#[cfg(all(doctest, feature = "axum", feature = "redis"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

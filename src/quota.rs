@@ -112,7 +112,7 @@ impl Quota {
     /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a limit of 0 or above 10^12, and for a
     /// period below 1 millisecond, above 400 days, or not of whole microseconds.
     pub const fn new(limit: u64, period: Duration) -> Result<Self, Error> {
-        if period.subsec_nanos() % 1_000 != 0 {
+        if !period.subsec_nanos().is_multiple_of(1_000) {
             return Err(Error::invalid("a quota's period must be of whole microseconds"));
         }
         let micros = period.as_micros();

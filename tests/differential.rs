@@ -15,7 +15,7 @@ use tower_ratelimit::{Charge, FixedWindow, Key, Limiter, ManualClock, MemoryStor
 #[derive(Clone, Debug)]
 enum Step {
     Advance(u64),
-    StepBack(u64),
+    SetBack(u64),
     /// On one policy, or on all of them at once.
     Ask {
         policy: Option<usize>,
@@ -112,7 +112,7 @@ fn steps(rules: &[Rule]) -> impl Strategy<Value = Vec<Step>> + use<> {
     let step = prop_oneof![
         12 => ask,
         4 => time.clone().prop_map(Step::Advance),
-        1 => time.prop_map(Step::StepBack),
+        1 => time.prop_map(Step::SetBack),
         1 => (0..policies, 0..KEYS.len()).prop_map(|(policy, key)| Step::Reset { policy, key }),
         3 => Just(Step::WaitForRetry),
     ];
@@ -197,7 +197,7 @@ async fn run(server: &RedisServer, rules: Vec<Rule>, steps: Vec<Step>) {
     for step in steps {
         match step {
             Step::Advance(by) => contest.clock.advance(Duration::from_micros(by)),
-            Step::StepBack(by) => contest.clock.step_back(Duration::from_micros(by)),
+            Step::SetBack(by) => contest.clock.step_back(Duration::from_micros(by)),
             Step::Ask { policy: Some(policy), key, cost, take } => {
                 contest.ask(&[policy], key, cost, take).await
             }

@@ -22,10 +22,11 @@ const MAX_RETRY_AFTER: u64 = i32::MAX as u64;
 /// Adds to `fields` what `headers` asks for. A value that no field can carry is left out.
 pub(crate) fn decorate(fields: &mut HeaderMap, status: StatusCode, decision: &Decision, headers: Headers) {
     let refused = !decision.is_allowed();
-    if refused && !fields.contains_key(RETRY_AFTER) {
-        if let Some(seconds) = retry_after(decision) {
-            insert(fields, RETRY_AFTER, seconds);
-        }
+    if refused
+        && !fields.contains_key(RETRY_AFTER)
+        && let Some(seconds) = retry_after(decision)
+    {
+        insert(fields, RETRY_AFTER, seconds);
     }
     let wanted = (refused || headers.successes) && (headers.redirects || !status.is_redirection());
     let Some(binding) = decision.binding().filter(|_| wanted) else {
@@ -144,5 +145,5 @@ pub(super) fn quote(to: &mut String, text: &str) {
 }
 
 pub(super) fn seconds_up(duration: Duration) -> u64 {
-    duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
+    duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0))
 }

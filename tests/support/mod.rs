@@ -19,3 +19,39 @@ pub const PATIENT: Duration = Duration::from_millis(500);
 pub async fn store(server: &RedisServer) -> RedisStore {
     RedisStore::connect(&server.url()).await.unwrap().deadline(PATIENT)
 }
+
+/// A service with no network, for tests that must set the clock.
+pub mod inner {
+    use std::convert::Infallible;
+
+    use ::http::{Request, Response};
+    use http_body_util::BodyExt as _;
+    use tower::{Layer, ServiceExt, service_fn};
+    use tower_ratelimit::{RateLimitLayer, ResponseBody};
+
+    /// Answers `request` with `response`, unless `layer` does not let it through.
+    pub async fn ask_for(
+        layer: &RateLimitLayer,
+        request: Request<String>,
+        response: impl Fn() -> Response<String> + Clone,
+    ) -> Response<ResponseBody<String>> {
+        let service = service_fn(|_: Request<String>| {
+            let response = response();
+            async { Ok::<_, Infallible>(response) }
+        });
+        let Ok(response) = layer.layer(service).oneshot(request).await;
+        response
+    }
+
+    pub async fn ask(layer: &RateLimitLayer, request: Request<String>) -> Response<ResponseBody<String>> {
+        ask_for(layer, request, || Response::new("hello".into())).await
+    }
+
+    pub fn get() -> Request<String> {
+        Request::get("/").body(String::new()).unwrap()
+    }
+
+    pub async fn text(response: Response<ResponseBody<String>>) -> String {
+        String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
+    }
+}

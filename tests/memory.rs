@@ -1,0 +1,67 @@
+//! `MemoryStore` stays within its bounds and keeps what matters.
+
+use std::time::Duration;
+
+use tower_ratelimit::{Key, Limiter, ManualClock, MemoryStore, Policy, Quota};
+
+fn stranger(i: u64) -> Key {
+    Key::new(format!("stranger{i}"))
+}
+
+#[tokio::test]
+async fn a_flood_of_identities_stays_within_the_capacity() {
+    let store = MemoryStore::new().capacity(1_600);
+    let limiter = Limiter::new(store.clone());
+    let policy = Policy::new("p", Quota::per_day(10));
+    for i in 0..50_000 {
+        assert!(limiter.check(&policy, &stranger(i), 1).await.unwrap().is_allowed());
+    }
+    assert!((1_000..=1_600).contains(&store.len()), "{}", store.len());
+}
+
+#[tokio::test]
+async fn keys_that_no_longer_matter_make_room_as_new_ones_come() {
+    let clock = ManualClock::new();
+    let store = MemoryStore::new().manual_clock(clock.clone());
+    let limiter = Limiter::new(store.clone());
+    let policy = Policy::new("p", Quota::per_second(1));
+    for i in 0..10_000 {
+        limiter.check(&policy, &stranger(i), 1).await.unwrap();
+    }
+    assert_eq!(store.len(), 10_000);
+    clock.advance(Duration::from_secs(2));
+    for i in 10_000..20_000 {
+        limiter.check(&policy, &stranger(i), 1).await.unwrap();
+    }
+    // The first ten thousand are gone although the capacity would hold them.
+    assert!(store.len() < 11_100, "{}", store.len());
+}
+
+#[tokio::test]
+async fn a_key_that_matters_longer_outlives_a_flood_of_keys_that_do_not() {
+    let store = MemoryStore::new().capacity(1_600);
+    let limiter = Limiter::new(store);
+    let (long, short) =
+        (Policy::new("long", Quota::per_day(1)), Policy::new("short", Quota::per_minute(100)));
+    let alice = Key::new("alice");
+    assert!(limiter.check(&long, &alice, 1).await.unwrap().is_allowed());
+    for i in 0..50_000 {
+        limiter.check(&short, &stranger(i), 1).await.unwrap();
+    }
+    assert!(!limiter.check(&long, &alice, 1).await.unwrap().is_allowed());
+}
+
+#[tokio::test]
+async fn clones_share_their_counts_and_a_reset_forgets_one_key_of_one_policy() {
+    let store = MemoryStore::new();
+    let (one, other) = (Limiter::new(store.clone()), Limiter::new(store));
+    let (a, b) = (Policy::new("a", Quota::per_day(1)), Policy::new("b", Quota::per_day(1)));
+    let (alice, bob) = (Key::new("alice"), Key::new("bob"));
+    for (policy, key) in [(&a, &alice), (&a, &bob), (&b, &alice)] {
+        assert!(one.check(policy, key, 1).await.unwrap().is_allowed());
+        assert!(!other.check(policy, key, 1).await.unwrap().is_allowed());
+    }
+    other.reset(&a, &alice).await.unwrap();
+    let left = async |policy, key| one.peek(policy, key, 0).await.unwrap().outcomes()[0].remaining();
+    assert_eq!((left(&a, &alice).await, left(&a, &bob).await, left(&b, &alice).await), (1, 0, 0));
+}

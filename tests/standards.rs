@@ -1,0 +1,444 @@
+//! What a client sees, one test for each rule of the standards that a limited HTTP service follows:
+//! draft-ietf-httpapi-ratelimit-headers-11, RFC 9651, RFC 6585, RFC 9110, RFC 9457.
+
+mod support;
+
+use std::time::Duration;
+
+use http::{HeaderMap, Request, Response, StatusCode, request::Parts};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use sfv::{BareItem, FieldType as _, List, ListEntry, Parser};
+use support::inner::{ask, ask_for, get, text};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tower_ratelimit::{
+    Answer, Charge, Constant, Decision, Error, ErrorKind, FailureMode, FixedWindow, Header, Headers, Key,
+    Limiter, ManualClock, MemoryStore, Outcome, PeerIp, Policy, Quota, RateLimitLayer, Rejection, Store,
+    Verdict,
+};
+
+const HOSTILE: &str = r#"a "quoted" \ {name}, ;q=1"#;
+
+fn layer(policy: Policy) -> RateLimitLayer {
+    RateLimitLayer::new(MemoryStore::new().manual_clock(ManualClock::new()), policy, Constant::new("all"))
+}
+
+/// Says the same to everybody.
+struct Says(fn(&Charge) -> Outcome);
+
+impl Store for Says {
+    fn decide(&self, charges: &[Charge]) -> Answer<Decision> {
+        Answer::ready(Ok(Decision::new(charges.iter().map(self.0))))
+    }
+    fn peek(&self, charges: &[Charge]) -> Answer<Decision> {
+        self.decide(charges)
+    }
+    fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
+        Answer::ready(Ok(()))
+    }
+}
+
+struct Down;
+
+impl Store for Down {
+    fn decide(&self, _: &[Charge]) -> Answer<Decision> {
+        Answer::ready(Err(Error::new(ErrorKind::StoreUnreachable, "secret of the store")))
+    }
+    fn peek(&self, charges: &[Charge]) -> Answer<Decision> {
+        self.decide(charges)
+    }
+    fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
+        Answer::ready(Ok(()))
+    }
+}
+
+/// The items of a list field, as (string, parameters), and that it is in canonical form.
+fn items(fields: &HeaderMap, name: &str) -> Vec<(String, Vec<(String, i64)>)> {
+    let text = fields[name].to_str().unwrap();
+    let list: List = Parser::new(text).parse().unwrap();
+    assert_eq!(list.serialize().as_deref(), Some(text), "{name}");
+    list.into_iter()
+        .map(|entry| {
+            let ListEntry::Item(item) = entry else { panic!("{name} holds an inner list") };
+            let BareItem::String(string) = item.bare_item else { panic!("{name} holds no string") };
+            let parameters = item.params.into_iter().map(|(key, value)| {
+                let BareItem::Integer(value) = value else { panic!("{name} holds no integer") };
+                (key.as_str().to_owned(), i64::from(value))
+            });
+            (string.as_str().to_owned(), parameters.collect())
+        })
+        .collect()
+}
+
+fn parameter(item: &(String, Vec<(String, i64)>), name: &str) -> Option<i64> {
+    item.1.iter().find(|(key, _)| key == name).map(|(_, value)| *value)
+}
+
+fn problem(body: &str) -> Value {
+    serde_json::from_str(body).unwrap()
+}
+
+#[tokio::test]
+async fn s01_the_list_fields_are_canonical_structured_fields() {
+    let layer = layer(Policy::new(HOSTILE, Quota::per_minute(5))).and(
+        Policy::new("subsecond", Quota::new(7, Duration::from_millis(500)).unwrap()),
+        Constant::new("all"),
+    );
+    let response = ask(&layer, get()).await;
+    let policies = items(response.headers(), "ratelimit-policy");
+    assert_eq!(policies[0], (HOSTILE.into(), vec![("q".into(), 5), ("w".into(), 60)]));
+    assert_eq!(policies[1], ("subsecond".into(), vec![("q".into(), 7)]));
+    let limits = items(response.headers(), "ratelimit");
+    assert_eq!(limits[0], (HOSTILE.into(), vec![("r".into(), 4), ("t".into(), 48)]));
+    assert_eq!(parameter(&limits[1], "r"), Some(6));
+}
+
+#[tokio::test]
+async fn s01_integers_beyond_the_standard_are_clamped() {
+    let store = Says(|charge| Outcome::new(&charge.policy, Verdict::Allow, u64::MAX, Duration::MAX));
+    let layer = RateLimitLayer::new(store, Policy::new("p", Quota::per_day(1)), Constant::new("all"));
+    let response = ask(&layer, get()).await;
+    let limits = items(response.headers(), "ratelimit");
+    assert_eq!(limits[0].1, [("r".into(), 999_999_999_999_999), ("t".into(), 999_999_999_999_999)]);
+}
+
+#[tokio::test]
+async fn s03_the_policy_field_stays_the_same_and_in_order() {
+    let both = layer(Policy::new("wide", Quota::per_day(100)))
+        .and(Policy::new("narrow", Quota::per_minute(2)), Constant::new("all"));
+    let tightest = both.clone().headers(Headers::ietf().tightest_only());
+    for _ in 0..4 {
+        let all = ask(&both, get()).await;
+        assert_eq!(all.headers()["ratelimit-policy"], r#""wide";q=100;w=86400, "narrow";q=2;w=60"#);
+        assert_eq!(items(all.headers(), "ratelimit").len(), 2);
+        let one = ask(&tightest, get()).await;
+        assert_eq!(one.headers()["ratelimit-policy"], all.headers()["ratelimit-policy"]);
+        assert_eq!(items(one.headers(), "ratelimit").len(), 1);
+        assert_eq!(items(one.headers(), "ratelimit")[0].0, "narrow");
+    }
+}
+
+#[test]
+fn s04_what_remains_never_promises_more_than_the_policy() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let steps = proptest::collection::vec((1..7_u64, 0..3_000_000_u64), 1..30);
+    let rule = (1..40_u64, 1..100_u64, prop_oneof![Just(0), 1..60_u64], 0..3_u8);
+    proptest!(|((limit, seconds, burst, algorithm) in rule, steps in steps)| {
+        let quota = Quota::new(limit, Duration::from_secs(seconds)).unwrap();
+        let policy = match algorithm {
+            0 if burst > 0 => Policy::new("p", quota.burst(burst)),
+            0 => Policy::new("p", quota),
+            1 => Policy::new("p", quota).algorithm(FixedWindow::anchored()),
+            _ => Policy::new("p", quota).algorithm(FixedWindow::aligned()),
+        };
+        let clock = ManualClock::new();
+        let store = MemoryStore::new().manual_clock(clock.clone());
+        for (cost, pause) in steps {
+            clock.advance(Duration::from_micros(pause * seconds));
+            let layer = RateLimitLayer::new(store.clone(), policy.clone(), Constant::new("all")).cost(move |_| cost);
+            let response = runtime.block_on(ask(&layer, get()));
+            let (q, w) = (i64::try_from(limit).unwrap(), i64::try_from(seconds).unwrap());
+            let limits = items(response.headers(), "ratelimit");
+            let (r, t) = (parameter(&limits[0], "r").unwrap(), parameter(&limits[0], "t"));
+            if let Some(t) = t {
+                prop_assert!(t >= 1);
+                prop_assert!(r * w <= q * t, "r={} t={} q={} w={}", r, t, q, w);
+            }
+            if response.status() == StatusCode::TOO_MANY_REQUESTS {
+                if cost == 1 {
+                    prop_assert_eq!(r, 0);
+                }
+                if let Some(wait) = response.headers().get("retry-after") {
+                    let wait: i64 = wait.to_str().unwrap().parse().unwrap();
+                    prop_assert!(t.is_none_or(|t| wait >= t), "Retry-After {} below t={:?}", wait, t);
+                }
+            }
+        }
+    });
+}
+
+#[tokio::test]
+async fn s05_what_an_inner_service_set_is_appended_to_and_never_replaced() {
+    let inner = || {
+        Response::builder()
+            .header("ratelimit", r#""inner";r=1"#)
+            .header("ratelimit-policy", r#""inner";q=1"#)
+            .header("x-ratelimit-remaining", "77")
+            .body(String::new())
+            .unwrap()
+    };
+    let layer = layer(Policy::new("outer", Quota::per_minute(5))).headers(Headers::ietf().and_legacy_delta());
+    let response = ask_for(&layer, get(), inner).await;
+    let values =
+        |name| response.headers().get_all(name).iter().map(|v| v.to_str().unwrap()).collect::<Vec<_>>();
+    assert_eq!(values("ratelimit"), [r#""inner";r=1"#, r#""outer";r=4;t=48"#]);
+    assert_eq!(values("ratelimit-policy"), [r#""inner";q=1"#, r#""outer";q=5;w=60"#]);
+    assert_eq!(values("x-ratelimit-remaining"), ["77"]);
+    assert!(values("x-ratelimit-limit").is_empty());
+}
+
+#[tokio::test]
+async fn s07_a_legacy_reset_is_an_epoch_or_a_delta_and_never_both() {
+    let seconds_since_epoch = || std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    let used = async |headers| {
+        let layer = layer(Policy::new("p", Quota::per_hour(4))).headers(headers).cost(|_| 3);
+        let before = seconds_since_epoch();
+        let response = ask(&layer, get()).await;
+        let field = |name: &str| response.headers()[name].to_str().unwrap().parse::<u64>().unwrap();
+        assert_eq!(field("x-ratelimit-limit"), 4);
+        assert_eq!(field("x-ratelimit-remaining"), 1);
+        assert_eq!(field("x-ratelimit-used"), 3);
+        assert!(!response.headers().contains_key("ratelimit"));
+        (before, field("x-ratelimit-reset"), seconds_since_epoch())
+    };
+    // Three quarters of an hour until all four are back.
+    let (_, delta, _) = used(Headers::legacy_delta()).await;
+    assert_eq!(delta, 2_700);
+    let (before, epoch, after) = used(Headers::legacy_epoch()).await;
+    assert!((before + 2_700..=after + 2_701).contains(&epoch), "{epoch}");
+    let (_, last, _) = used(Headers::legacy_delta().and_legacy_epoch()).await;
+    assert!(last > 1_000_000_000);
+}
+
+#[tokio::test]
+async fn s07_fields_can_be_kept_off_redirects_and_off_successes() {
+    let policy = || Policy::new("p", Quota::per_hour(2));
+    let moved = || Response::builder().status(302).body(String::new()).unwrap();
+    let rows = [
+        ("everywhere", Headers::ietf(), [true, true, true]),
+        ("not on redirects", Headers::ietf().not_on_redirects(), [true, false, true]),
+        ("refusals only", Headers::ietf().on_refusals_only(), [false, false, true]),
+        ("off", Headers::off(), [false, false, false]),
+    ];
+    for (name, headers, expected) in rows {
+        let layer = layer(policy()).headers(headers);
+        let responses =
+            [ask(&layer, get()).await, ask_for(&layer, get(), moved).await, ask(&layer, get()).await];
+        assert_eq!(responses[2].status(), 429, "{name}");
+        assert!(responses[2].headers().contains_key("retry-after"), "{name}");
+        assert_eq!(
+            responses.map(|response| response.headers().contains_key("ratelimit")),
+            expected,
+            "{name}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn s08_a_response_that_is_full_of_fields_goes_out_without_ours() {
+    let full = || {
+        let mut response = Response::new(String::from("hello"));
+        let fields = response.headers_mut();
+        for i in 0.. {
+            let name = http::HeaderName::try_from(format!("x-{i}")).unwrap();
+            if fields.try_insert(name, 1.into()).is_err() {
+                break;
+            }
+        }
+        response
+    };
+    let layer = layer(Policy::new("p", Quota::per_hour(2))).headers(Headers::ietf().and_legacy_delta());
+    let response = ask_for(&layer, get(), full).await;
+    assert_eq!(response.status(), 200);
+    assert!(response.headers().contains_key("x-1") && !response.headers().contains_key("ratelimit"));
+    assert_eq!(text(response).await, "hello");
+}
+
+#[tokio::test]
+async fn s09_each_rejection_has_its_status() {
+    let closed = Policy::new("p", Quota::per_hour(1)).on_store_failure(FailureMode::Closed);
+    let policy = || Policy::new("p", Quota::per_hour(1));
+    let key = || Constant::new("all");
+    let limited = layer(policy());
+    ask(&limited, get()).await;
+    let broken = |_: &Parts| Err::<Key, _>(Error::new(ErrorKind::StoreReply, "secret of an extractor"));
+    let rows = [
+        ("limited", limited, 429),
+        ("store down, closed", RateLimitLayer::new(Down, closed, key()), 503),
+        ("store down, open", RateLimitLayer::new(Down, policy(), key()), 200),
+        ("no header", RateLimitLayer::new(MemoryStore::new(), policy(), Header::new("x-api-key")), 400),
+        ("no connect info", RateLimitLayer::new(MemoryStore::new(), policy(), PeerIp::default()), 500),
+        ("an extractor that fails", RateLimitLayer::new(MemoryStore::new(), policy(), broken), 500),
+    ];
+    for (name, layer, status) in rows {
+        let response = ask(&layer, get()).await;
+        assert_eq!(response.status(), status, "{name}");
+        if status != 200 {
+            assert_eq!(response.headers()["content-type"], "application/problem+json", "{name}");
+            let body = text(response).await;
+            assert_eq!(problem(&body)["status"], status, "{name}");
+            assert!(!body.contains("secret"), "{name}: {body}");
+        }
+    }
+    let layer = RateLimitLayer::new(MemoryStore::new(), policy(), PeerIp::default());
+    let body = text(ask(&layer, get()).await).await;
+    assert!(body.contains("into_make_service_with_connect_info"), "{body}");
+    let layer = RateLimitLayer::new(MemoryStore::new(), policy(), Header::new("x-api-key"));
+    let body = text(ask(&layer, get()).await).await;
+    assert!(body.contains("lacks the header `x-api-key`"), "{body}");
+}
+
+#[tokio::test]
+async fn s10_retry_after_is_rounded_up_and_honoured() {
+    let rows = [
+        ("a millisecond", Quota::per_second(1_000).burst(1), "1"),
+        ("a third of a second", Quota::per_second(3).burst(1), "1"),
+        ("a second and a half", Quota::per_minute(40).burst(1), "2"),
+        ("a day", Quota::per_day(1), "86400"),
+        ("400 days", Quota::new(1, Duration::from_secs(400 * 86_400)).unwrap(), "34560000"),
+    ];
+    for (name, quota, expected) in rows {
+        let clock = ManualClock::new();
+        let store = MemoryStore::new().manual_clock(clock.clone());
+        let layer = RateLimitLayer::new(store, Policy::new("p", quota), Constant::new("all"));
+        assert_eq!(ask(&layer, get()).await.status(), 200, "{name}");
+        let refused = ask(&layer, get()).await;
+        assert_eq!(refused.headers()["retry-after"], expected, "{name}");
+        clock.advance(Duration::from_secs(expected.parse().unwrap()));
+        assert_eq!(ask(&layer, get()).await.status(), 200, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn s10_retry_after_is_bounded() {
+    let store = Says(|charge| {
+        Outcome::new(&charge.policy, Verdict::Deny { retry_after: Some(Duration::MAX) }, 0, Duration::MAX)
+    });
+    let layer = RateLimitLayer::new(store, Policy::new("p", Quota::per_day(1)), Constant::new("all"));
+    let refused = ask(&layer, get()).await;
+    assert_eq!(refused.headers()["retry-after"], "2147483647");
+    assert_eq!(parameter(&items(refused.headers(), "ratelimit")[0], "t"), Some(2_147_483_647));
+}
+
+#[tokio::test]
+async fn s10_a_cost_above_the_capacity_has_no_retry_after_and_another_detail() {
+    let layer = layer(Policy::new("p", Quota::per_hour(5))).cost(|_| 6);
+    let refused = ask(&layer, get()).await;
+    assert_eq!(refused.status(), 429);
+    assert!(!refused.headers().contains_key("retry-after"));
+    assert_eq!(refused.headers()["ratelimit"], r#""p";r=5"#);
+    assert!(text(refused).await.contains("waiting does not help"));
+}
+
+#[tokio::test]
+async fn s11_refusals_that_pass_are_not_stored() {
+    let limited = layer(Policy::new("p", Quota::per_hour(1)));
+    assert!(!ask(&limited, get()).await.headers().contains_key("cache-control"));
+    assert_eq!(ask(&limited, get()).await.headers()["cache-control"], "no-store");
+    let closed = Policy::new("p", Quota::per_hour(1)).on_store_failure(FailureMode::Closed);
+    let down = RateLimitLayer::new(Down, closed, Constant::new("all"));
+    assert_eq!(ask(&down, get()).await.headers()["cache-control"], "no-store");
+}
+
+#[tokio::test]
+async fn s12_the_body_is_a_problem_that_names_exactly_the_policies_that_refused() {
+    let layer = layer(Policy::new(HOSTILE, Quota::per_hour(1)))
+        .and(Policy::new("wide", Quota::per_hour(100)), Constant::new("all"))
+        .and(Policy::new("narrow", Quota::per_day(1)), Constant::new("all"));
+    ask(&layer, get()).await;
+    let refused = ask(&layer, get()).await;
+    assert_eq!(refused.headers()["content-type"], "application/problem+json");
+    assert_eq!(
+        problem(&text(refused).await),
+        json!({
+            "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+            "title": "Request cannot be satisfied as assigned quota has been exceeded",
+            "status": 429,
+            "detail": "Try again in 86400 seconds.",
+            "violated-policies": [HOSTILE, "narrow"],
+        })
+    );
+}
+
+#[tokio::test]
+async fn s12_head_gets_the_fields_and_no_content() {
+    let layer = layer(Policy::new("p", Quota::per_hour(1)));
+    ask(&layer, get()).await;
+    let to_get = ask(&layer, get()).await;
+    let to_head = ask(&layer, Request::head("/").body(String::new()).unwrap()).await;
+    assert_eq!(to_head.status(), 429);
+    assert_eq!(to_head.headers()["content-type"], to_get.headers()["content-type"]);
+    assert_eq!(to_head.headers()["ratelimit"], to_get.headers()["ratelimit"]);
+    let length = text(to_get).await.len();
+    assert_eq!(to_head.headers()["content-length"], length.to_string());
+    assert_eq!(text(to_head).await, "");
+}
+
+#[tokio::test]
+async fn s13_a_cors_preflight_is_exempt_unless_told_otherwise() {
+    let preflight = || {
+        Request::options("/")
+            .header("origin", "https://example.org")
+            .header("access-control-request-method", "POST")
+            .body(String::new())
+            .unwrap()
+    };
+    let options = || Request::options("/").body(String::new()).unwrap();
+    let layer = layer(Policy::new("p", Quota::per_hour(1)));
+    ask(&layer, get()).await;
+    assert_eq!(ask(&layer, preflight()).await.status(), 200);
+    assert_eq!(ask(&layer, options()).await.status(), 429);
+    assert_eq!(ask(&layer.limit_preflight(), preflight()).await.status(), 429);
+}
+
+#[tokio::test]
+async fn s14_a_refusal_does_not_wait_for_the_body() {
+    let layer =
+        RateLimitLayer::new(MemoryStore::new(), Policy::new("p", Quota::per_hour(1)), PeerIp::default());
+    let app = axum::Router::new()
+        .route("/", axum::routing::post(async |body: String| body).get(async || "hello"))
+        .layer(layer);
+    let address = support::http::serve(app).await;
+    assert_eq!(reqwest::get(format!("http://{address}/")).await.unwrap().status(), 200);
+
+    let mut connection = tokio::net::TcpStream::connect(address).await.unwrap();
+    // A body is announced and never sent.
+    connection.write_all(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n").await.unwrap();
+    let mut start = [0; 12];
+    tokio::time::timeout(Duration::from_secs(10), connection.read_exact(&mut start)).await.unwrap().unwrap();
+    assert_eq!(&start, b"HTTP/1.1 429");
+}
+
+#[tokio::test]
+async fn s14_a_refusal_charges_nothing() {
+    let clock = ManualClock::new();
+    let limiter = Limiter::new(MemoryStore::new().manual_clock(clock));
+    let (narrow, wide) = (Policy::new("narrow", Quota::per_hour(1)), Policy::new("wide", Quota::per_hour(9)));
+    let layer = RateLimitLayer::new(limiter.clone(), narrow, Constant::new("all"))
+        .and(wide.clone(), Constant::new("all"));
+    for _ in 0..5 {
+        ask(&layer, get()).await;
+    }
+    assert_eq!(limiter.peek(&wide, &Key::new("all"), 0).await.unwrap().outcomes()[0].remaining(), 8);
+}
+
+#[tokio::test]
+async fn a_mapper_decides_the_body_and_the_layer_adds_what_must_hold() {
+    let json = |rejection: &Rejection, request: &Parts| {
+        Response::builder()
+            .status(rejection.status())
+            .header("content-type", "application/json")
+            .body(format!(r#"{{"path":"{}"}}"#, request.uri.path()))
+            .unwrap()
+    };
+    let layer = layer(Policy::new("p", Quota::per_minute(1))).response(json);
+    ask(&layer, get()).await;
+    let refused = ask(&layer, get()).await;
+    assert_eq!(refused.status(), 429);
+    assert_eq!(refused.headers()["content-type"], "application/json");
+    assert_eq!(refused.headers()["retry-after"], "60");
+    assert_eq!(refused.headers()["cache-control"], "no-store");
+    assert_eq!(refused.headers()["ratelimit"], r#""p";r=0;t=60"#);
+    assert!(refused.extensions().get::<Decision>().is_some_and(|decision| !decision.is_allowed()));
+    assert_eq!(text(refused).await, r#"{"path":"/"}"#);
+
+    // What the mapper sets itself is left alone.
+    let layer = layer.response(|_: &Rejection, _: &Parts| {
+        let fields = [("retry-after", "7"), ("cache-control", "private")];
+        let response = fields.iter().fold(Response::builder().status(503), |all, (n, v)| all.header(*n, *v));
+        response.body(String::new()).unwrap()
+    });
+    let refused = ask(&layer, get()).await;
+    assert_eq!(refused.headers()["retry-after"], "7");
+    assert_eq!(refused.headers()["cache-control"], "private");
+}

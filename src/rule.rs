@@ -17,13 +17,13 @@ use crate::{Charge, Error, Key, KeyExtractor, Policy};
 /// use tower::{Layer, ServiceExt};
 /// use tower_ratelimit::{Constant, Key, MemoryStore, Policy, PolicySource, Quota, RateLimitLayer};
 ///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let (free, paid) = (Policy::new("free", Quota::per_hour(1)), Policy::new("paid", Quota::per_hour(100)));
 /// let tiers = PolicySource::per_request(move |parts: &Parts, _: &Key| {
 ///     if parts.headers.contains_key("x-paid") { paid.clone() } else { free.clone() }
 /// });
 ///
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let layer = RateLimitLayer::new(MemoryStore::new(), tiers, Constant::new("all"));
 /// let service = layer.layer(tower::service_fn(|_: Request<String>| async {
 ///     Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))

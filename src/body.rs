@@ -13,7 +13,7 @@ use crate::response::RefusalBody;
 
 pin_project! {
     /// The body of a [`RateLimit`](crate::RateLimit) service's response: the inner service's, or that of
-    /// a refusal.
+    /// a refusal. See [`ResponseMapper`](crate::ResponseMapper) for an example.
     pub struct ResponseBody<B> {
         #[pin]
         inner: Inner<B>,

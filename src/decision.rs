@@ -7,6 +7,22 @@ use crate::{Error, Key, Policy};
 /// What is asked: that `cost` units be taken from `key` under `policy`.
 ///
 /// A decision is over one charge or several, all or nothing.
+///
+/// # Example
+///
+/// ```
+/// use tower_ratelimit::{Charge, Key, Limiter, MemoryStore, Policy, Quota};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tower_ratelimit::Error> {
+/// let limiter = Limiter::new(MemoryStore::new());
+/// let uploads = Policy::new("uploads", Quota::per_hour(100));
+/// let charge = Charge::new(&uploads, &Key::new("alice"), 60);
+/// assert!(limiter.check_all(&[charge.clone()]).await?.is_allowed());
+/// assert!(!limiter.check_all(&[charge]).await?.is_allowed());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Charge {
@@ -34,6 +50,17 @@ impl Charge {
 }
 
 /// Yes, yes but later, or no.
+///
+/// # Example
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_ratelimit::Verdict;
+///
+/// assert!(Verdict::Allow.is_allowed());
+/// assert!(Verdict::Delay(Duration::from_millis(20)).is_allowed());
+/// assert!(!Verdict::Deny { retry_after: Some(Duration::from_secs(1)) }.is_allowed());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verdict {
@@ -59,6 +86,29 @@ impl Verdict {
 }
 
 /// What one policy said.
+///
+/// # Example
+///
+/// ```
+/// use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tower_ratelimit::Error> {
+/// let limiter = Limiter::new(MemoryStore::new());
+/// let policy = Policy::new("api", Quota::per_hour(2));
+///
+/// let decision = limiter.check(&policy, &Key::new("alice"), 2).await?;
+/// let admitted = &decision.outcomes()[0];
+/// assert!(admitted.is_allowed());
+/// assert_eq!((admitted.limit(), admitted.remaining()), (2, 0));
+///
+/// let decision = limiter.check(&policy, &Key::new("alice"), 1).await?;
+/// let refused = &decision.outcomes()[0];
+/// assert!(!refused.is_allowed());
+/// assert!(refused.retry_after() <= Some(refused.reset_after()));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Outcome {
     policy: Policy,

@@ -26,7 +26,7 @@ pub struct Error {
     source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
-/// What sort of failure an [`Error`] is.
+/// What sort of failure an [`Error`] is. See [`Error`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {

@@ -16,7 +16,7 @@ use crate::{Decision, Rejection, Verdict, body::ResponseBody, config::Config, li
 pin_project! {
     /// The response of [`RateLimit`](crate::RateLimit): the inner service's, or a refusal.
     ///
-    /// Dropping it while the decision is under way leaves nothing behind but, perhaps, the charge.
+    /// See [`RateLimitLayer`](crate::RateLimitLayer) for an example. Dropping it while the decision is under way leaves nothing behind but, perhaps, the charge.
     pub struct ResponseFuture<S, ReqBody>
     where
         S: Service<Request<ReqBody>>,

@@ -134,7 +134,7 @@ impl fmt::Debug for Limiter {
     }
 }
 
-/// A decision on its way, from [`Limiter::check`].
+/// A decision on its way, from [`Limiter::check`]. See [`Limiter`] for an example.
 #[must_use = "a check does nothing unless it is awaited"]
 #[derive(Debug)]
 pub struct Check {

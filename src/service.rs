@@ -14,7 +14,7 @@ use crate::{body::ResponseBody, config::Config, future::ResponseFuture};
 /// It is ready when the inner service is. Whether a request is admitted is found out in `call`, because
 /// only then is it known who asks.
 ///
-/// See the [crate docs](crate) for an example.
+/// See [`RateLimitLayer`](crate::RateLimitLayer) and the [crate docs](crate) for examples.
 #[derive(Clone, Debug)]
 pub struct RateLimit<S> {
     inner: S,

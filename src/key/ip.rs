@@ -11,7 +11,7 @@ use crate::{Error, ErrorKind};
 /// The address is axum's `ConnectInfo<SocketAddr>` (feature `axum`, on by default), so the router must
 /// be served with it:
 ///
-/// ```ignore
+/// ```text
 /// axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>())
 /// ```
 ///

@@ -105,6 +105,23 @@ pub(crate) fn refuse(
 }
 
 /// The body of a response that stands in for the service's: any body of bytes.
+///
+/// What a type of one's own that implements [`ResponseMapper`] returns:
+///
+/// ```
+/// use http::{Response, request::Parts};
+/// use tower_ratelimit::{RefusalBody, Rejection, ResponseMapper};
+///
+/// struct Curt;
+///
+/// impl ResponseMapper for Curt {
+///     fn response(&self, rejection: &Rejection, _: &Parts) -> Response<RefusalBody> {
+///         let mut response = Response::new(RefusalBody::new(String::from("no")));
+///         *response.status_mut() = rejection.status();
+///         response
+///     }
+/// }
+/// ```
 pub struct RefusalBody(UnsyncBoxBody<Bytes, Box<dyn StdError + Send + Sync>>);
 
 impl RefusalBody {

@@ -1,6 +1,17 @@
 use crate::{Decision, Error, ErrorKind};
 
 /// Why a request is answered without the service being called.
+///
+/// # Example
+///
+/// ```
+/// use tower_ratelimit::{Error, ErrorKind, Rejection};
+///
+/// let owed = Rejection::Unidentified(Error::new(ErrorKind::MissingIdentity, "no api key"));
+/// assert_eq!(owed.status(), 400);
+/// let ours = Rejection::Unidentified(Error::new(ErrorKind::MissingSetup, "no connect info"));
+/// assert_eq!(ours.status(), 500);
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Rejection {

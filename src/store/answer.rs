@@ -7,7 +7,20 @@ use std::{
 
 use crate::Error;
 
-/// A store's answer: there already, or on its way.
+/// A store's answer: there already, or on its way. A future of a `Result`.
+///
+/// # Example
+///
+/// ```
+/// use tower_ratelimit::{Answer, Error, ErrorKind};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// assert_eq!(Answer::ready(Ok(7)).await.unwrap(), 7);
+/// let late: Answer<u8> = Answer::pending(async { Err(Error::new(ErrorKind::StoreTimeout, "too late")) });
+/// assert!(late.await.is_err());
+/// # }
+/// ```
 #[must_use = "an answer does nothing unless it is awaited"]
 pub struct Answer<T>(Inner<T>);
 

@@ -13,15 +13,17 @@
   windows became longer. What was charged in it counts in the window of `now`, and a refusal writes
   that down, so that the wait it names holds.
 ]]
-algorithms['fixed-window'] = function(key, cost, arg)
-  local limit, period = tonumber(ARGV[arg]), tonumber(ARGV[arg + 1])
+
+-- The window of `key` as of `now`: when it opened, what is used of it, how long it lasts, and whether a
+-- refusal must write that down.
+local function open(key, arg)
+  local period = tonumber(ARGV[arg + 1])
   local opened, used = read_count(key)
   local opens, moved = now, false
   if ARGV[arg + 2] == '1' then
     -- The first window of 1970 may have opened before it; no clock shows that.
     opens = math.max(0, now - (now - tonumber(ARGV[arg + 3])) % period)
   end
-
   if not opened then
     opened, used = opens, 0
   elseif opened > opens then
@@ -29,19 +31,19 @@ algorithms['fixed-window'] = function(key, cost, arg)
   elseif opened + period <= now then
     opened, used = opens, 0
   end
+  return opened, used, opened + period - now, moved
+end
 
-  local free = limit - used
-  if free < 0 then
-    free = 0
-  end
-  local left = opened + period - now
+local function plan(key, cost, arg)
+  local limit = tonumber(ARGV[arg])
+  local opened, used, left, moved = open(key, arg)
+  local free = math.max(0, limit - used)
   local retry = 0
   if cost > limit then
     retry = -1
   elseif cost > free then
     retry = left
   end
-
   return {
     retry = retry,
     remaining = free,
@@ -56,3 +58,14 @@ algorithms['fixed-window'] = function(key, cost, arg)
     end,
   }
 end
+
+local function refund(key, units, arg)
+  local opened, used, left = open(key, arg)
+  if used > units then
+    write_count(key, opened, used - units, left)
+  else
+    redis.call('DEL', key)
+  end
+end
+
+return plan, refund

@@ -1,15 +1,21 @@
 //! What a layer was told, shared by all services it made.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use http::{
-    Method, Response,
+    Method, Response, StatusCode,
     header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN},
     request::Parts,
 };
 
 use crate::{
-    Charge, Decision, ErrorKind, Headers, Limiter, Rejection, ResponseMapper,
+    Charge, Decision, Headers, Limiter, Rejection, ResponseMapper,
     limiter::Check,
     response::{RefusalBody, decorate, refuse},
     rule::Rule,
@@ -19,16 +25,17 @@ use crate::{
 pub(crate) struct Config {
     pub(crate) limiter: Limiter,
     pub(crate) rules: Vec<Rule>,
-    pub(crate) exempt: Option<Arc<dyn Fn(&Parts) -> bool + Send + Sync>>,
+    pub(crate) exempt: Vec<Arc<dyn Fn(&Parts) -> bool + Send + Sync>>,
     pub(crate) limit_preflight: bool,
     pub(crate) headers: Headers,
     pub(crate) mapper: Arc<dyn ResponseMapper>,
+    /// Whether a mistake in the set-up was logged.
+    pub(crate) mistaken: Arc<AtomicBool>,
 }
 
 impl Config {
     pub(crate) fn is_exempt(&self, request: &Parts) -> bool {
-        (!self.limit_preflight && is_preflight(request))
-            || self.exempt.as_ref().is_some_and(|exempt| exempt(request))
+        (!self.limit_preflight && is_preflight(request)) || self.exempt.iter().any(|exempt| exempt(request))
     }
 
     /// Asks for everything that `request` is charged.
@@ -36,27 +43,43 @@ impl Config {
         let charges: Result<Vec<Charge>, _> = self.rules.iter().map(|rule| rule.charge(request)).collect();
         match charges {
             Ok(charges) => Ok(self.limiter.check_all(&charges)),
-            Err(error) => {
-                if !matches!(error.kind(), ErrorKind::MissingIdentity | ErrorKind::InvalidIdentity) {
-                    log!(error, error = %error, "a request cannot be identified and is answered 500");
-                }
-                Err(Rejection::Unidentified(error))
-            }
+            Err(error) => Err(Rejection::Unidentified(error)),
         }
     }
 
     pub(crate) fn refuse(&self, rejection: &Rejection, request: &Parts) -> Response<RefusalBody> {
-        log!(
-            debug,
-            status = rejection.status().as_u16(),
-            policy = rejection.decision().and_then(Decision::binding).map(|outcome| outcome.policy().name()),
-            "refused"
-        );
+        self.log(rejection);
         refuse(&*self.mapper, rejection, request, self.headers)
+    }
+
+    fn log(&self, rejection: &Rejection) {
+        match rejection {
+            Rejection::Unidentified(error) | Rejection::Unavailable(error)
+                if rejection.status() == StatusCode::INTERNAL_SERVER_ERROR =>
+            {
+                // Once: every request will meet the same mistake.
+                if !self.mistaken.swap(true, Ordering::Relaxed) {
+                    log!(error, error = %error, "the rate limit is not set up right; requests are answered 500");
+                }
+                let _ = error;
+            }
+            _ => {
+                log!(
+                    debug,
+                    status = rejection.status().as_u16(),
+                    policy = rejection
+                        .decision()
+                        .and_then(Decision::binding)
+                        .map(|outcome| outcome.policy().name()),
+                    "refused"
+                );
+            }
+        }
     }
 
     /// Tells the client of an admitted request where it stands.
     pub(crate) fn decorate<B>(&self, response: &mut Response<B>, decision: Decision) {
+        log!(trace, policy = decision.binding().map(|outcome| outcome.policy().name()), "admitted");
         let status = response.status();
         decorate(response.headers_mut(), status, &decision, self.headers);
         response.extensions_mut().insert(decision);

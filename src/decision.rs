@@ -45,7 +45,7 @@ impl Charge {
     /// The cost as the algorithms take it. One unit above the capacity says all that a larger cost
     /// does, and keeps the arithmetic small.
     pub(crate) fn bounded_cost(&self) -> u64 {
-        self.cost.min(self.policy.capacity() + 1)
+        self.cost.min(self.policy.capacity().saturating_add(1))
     }
 }
 
@@ -100,7 +100,7 @@ impl Verdict {
 /// let decision = limiter.check(&policy, &Key::new("alice"), 2).await?;
 /// let admitted = &decision.outcomes()[0];
 /// assert!(admitted.is_allowed());
-/// assert_eq!((admitted.limit(), admitted.remaining()), (2, 0));
+/// assert_eq!((admitted.capacity(), admitted.remaining()), (2, 0));
 ///
 /// let decision = limiter.check(&policy, &Key::new("alice"), 1).await?;
 /// let refused = &decision.outcomes()[0];
@@ -113,15 +113,23 @@ impl Verdict {
 pub struct Outcome {
     policy: Policy,
     verdict: Verdict,
+    granted: u64,
     remaining: u64,
     reset_after: Duration,
 }
 
 impl Outcome {
-    /// What `policy` said. For stores of your own.
+    /// What `policy` said. For stores of your own; see [`granting`](Self::granting) too.
     #[must_use]
     pub fn new(policy: &Policy, verdict: Verdict, remaining: u64, reset_after: Duration) -> Self {
-        Self { policy: policy.clone(), verdict, remaining, reset_after }
+        Self { policy: policy.clone(), verdict, granted: 0, remaining, reset_after }
+    }
+
+    /// The same, with `units` units granted. Defaults to 0.
+    #[must_use]
+    pub const fn granting(mut self, units: u64) -> Self {
+        self.granted = units;
+        self
     }
 
     /// The policy.
@@ -142,9 +150,18 @@ impl Outcome {
         self.verdict.is_allowed()
     }
 
+    /// The units that this policy granted: all that was asked for, or, where as much as there is was asked
+    /// for, as much as there was. 0 for a refusal.
+    ///
+    /// They were taken only if the [`Decision`] is an admission, and was not a peek.
+    #[must_use]
+    pub const fn granted(&self) -> u64 {
+        self.granted
+    }
+
     /// The most units that can be taken at once: the policy's [capacity](Policy::capacity).
     #[must_use]
-    pub fn limit(&self) -> u64 {
+    pub fn capacity(&self) -> u64 {
         self.policy.capacity()
     }
 
@@ -178,7 +195,7 @@ impl Outcome {
         };
         wait(self).cmp(&wait(other)).then_with(|| {
             let (mine, others) = (u128::from(self.remaining), u128::from(other.remaining));
-            (others * u128::from(self.limit())).cmp(&(mine * u128::from(other.limit())))
+            (others * u128::from(self.capacity())).cmp(&(mine * u128::from(other.capacity())))
         })
     }
 }
@@ -262,8 +279,15 @@ impl Decision {
         }
     }
 
-    /// What each policy said, in the order they were asked. Empty where the store
-    /// [failed](Self::failure).
+    /// The units that could be taken right after this decision under the policy that
+    /// [binds](Self::binding); `None` where the store [failed](Self::failure).
+    #[must_use]
+    pub fn remaining(&self) -> Option<u64> {
+        self.binding().map(Outcome::remaining)
+    }
+
+    /// What each policy said, in the order they were asked. **Empty** where the store
+    /// [failed](Self::failure) and the request was let through for that reason.
     #[must_use]
     pub fn outcomes(&self) -> &[Outcome] {
         &self.outcomes

@@ -37,10 +37,14 @@ pub enum ErrorKind {
     MissingIdentity,
     /// The request shows an identity that cannot be used: a header that is not UTF-8, or too long.
     InvalidIdentity,
-    /// The server lacks something the limiter needs, whatever the client sends: no connect info.
+    /// The server lacks something the limiter needs, whatever the client sends: no connect info. The
+    /// message is for the operator, and [`ProblemDetails`](crate::ProblemDetails) shows it in the response.
     MissingSetup,
     /// The store did not answer within the deadline. The charge may or may not have happened.
     StoreTimeout,
+    /// No connection to the store was free within the deadline: more is asked of it at once than its
+    /// pool has connections for. Nothing was charged.
+    StoreBusy,
     /// The store could not be reached, or the connection to it broke.
     StoreUnreachable,
     /// The store answered with an error: out of memory, read only, no permission, wrong type.

@@ -76,15 +76,22 @@ impl RateLimitLayer {
     ///
     /// `store` is a [`MemoryStore`](crate::MemoryStore), a [`RedisStore`](crate::RedisStore), a
     /// [`Limiter`], or a store of your own; `policy` a [`Policy`](crate::Policy) or a [`PolicySource`].
+    ///
+    /// # Panics
+    ///
+    /// If the store cannot count as the policy wants it to: a `MemoryStore` by an algorithm of your own.
     pub fn new(store: impl Into<Limiter>, policy: impl Into<PolicySource>, key: impl KeyExtractor) -> Self {
+        let (limiter, policy) = (store.into(), policy.into());
+        accept(&limiter, &policy);
         Self {
             config: Arc::new(Config {
-                limiter: store.into(),
-                rules: vec![rule(policy.into(), key)],
-                exempt: None,
+                limiter,
+                rules: vec![rule(policy, key)],
+                exempt: Vec::new(),
                 limit_preflight: false,
                 headers: Headers::default(),
                 mapper: Arc::new(ProblemDetails),
+                mistaken: Arc::default(),
             }),
         }
     }
@@ -94,9 +101,11 @@ impl RateLimitLayer {
     ///
     /// # Panics
     ///
-    /// If the layer has a policy of that name already: a client could not tell the two apart.
+    /// If the layer has a policy of that name already, because a client could not tell the two apart; and
+    /// where [`new`](Self::new) panics.
     pub fn and(self, policy: impl Into<PolicySource>, key: impl KeyExtractor) -> Self {
         let policy = policy.into();
+        accept(&self.config.limiter, &policy);
         if let Some(new) = policy.constant() {
             assert!(
                 !self
@@ -123,10 +132,13 @@ impl RateLimitLayer {
         })
     }
 
-    /// Lets requests through uncounted for which `exempt` says so, such as health checks. Defaults to
-    /// none.
+    /// Lets requests through uncounted for which `exempt` says so, such as health checks; and those that
+    /// an earlier `exempt` named. Defaults to none.
+    ///
+    /// They carry no [`Decision`](crate::Decision): a handler that takes one as an extension takes an
+    /// `Option`.
     pub fn exempt(self, exempt: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
-        self.with(|config| config.exempt = Some(Arc::new(exempt)))
+        self.with(|config| config.exempt.push(Arc::new(exempt)))
     }
 
     /// Counts CORS preflight requests too. Defaults to letting them through uncounted: a browser sends
@@ -150,6 +162,12 @@ impl RateLimitLayer {
     fn with(mut self, change: impl FnOnce(&mut Config)) -> Self {
         change(Arc::make_mut(&mut self.config));
         self
+    }
+}
+
+fn accept(limiter: &Limiter, policy: &PolicySource) {
+    if let Some(Err(error)) = policy.constant().map(|policy| limiter.accept(policy)) {
+        panic!("{error}");
     }
 }
 

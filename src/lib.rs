@@ -70,7 +70,7 @@
 //! |---|---|---|
 //! | `axum` | [`PeerIp`] reads axum's `ConnectInfo` | yes |
 //! | `redis` | [`RedisStore`] | yes |
-//! | `tracing` | decisions at debug, store trouble at warn once an episode, set-up mistakes at error | yes |
+//! | `tracing` | refusals at debug, admissions at trace, store trouble at warn once an episode, set-up mistakes at error once | yes |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 /// Logs where the feature `tracing` is on. Never an identity.
@@ -107,7 +107,9 @@ pub use bb8_redis;
 #[cfg(feature = "redis")]
 pub use self::store::RedisStore;
 pub use self::{
-    algorithm::{Algorithm, FixedWindow, Gcra},
+    algorithm::{
+        Algorithm, FixedWindow, Gcra, LeakyBucket, Replenishment, SlidingLog, SlidingWindow, TokenBucket,
+    },
     body::ResponseBody,
     clock::ManualClock,
     decision::{Charge, Decision, Outcome, Verdict},
@@ -121,7 +123,7 @@ pub use self::{
     response::{Headers, ProblemDetails, RefusalBody, Rejection, ResponseMapper},
     rule::PolicySource,
     service::RateLimit,
-    store::{Answer, MemoryStore, Store},
+    store::{Action, Answer, MemoryStore, Store},
 };
 
 /// The README's programs compile.

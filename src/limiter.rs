@@ -4,14 +4,11 @@ use std::{
     fmt,
     future::Future,
     pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
-use crate::{Answer, Charge, Decision, Error, ErrorKind, FailureMode, Key, Policy, Store};
+use crate::{Action, Answer, Charge, Decision, Error, ErrorKind, FailureMode, Key, Policy, Store};
 
 /// Decides, with no HTTP in it: for jobs, message consumers, websockets, and handlers that charge more
 /// once they have looked at the request. [`RateLimitLayer`](crate::RateLimitLayer) is built on it.
@@ -22,8 +19,6 @@ use crate::{Answer, Charge, Decision, Error, ErrorKind, FailureMode, Key, Policy
 ///
 /// A check whose policies all say [`Open`](FailureMode::Open) is admitted, with the failure in
 /// [`Decision::failure`]. One with a policy that says [`Closed`](FailureMode::Closed) is an error.
-/// With the feature `tracing`, one line at warn says when the trouble began and one at info when it
-/// ended.
 ///
 /// # Example
 ///
@@ -54,18 +49,20 @@ use crate::{Answer, Charge, Decision, Error, ErrorKind, FailureMode, Key, Policy
 #[derive(Clone)]
 pub struct Limiter {
     store: Arc<dyn Store>,
-    /// Whether the last decision failed, so that trouble is logged once an episode.
-    failing: Arc<AtomicBool>,
 }
 
 impl Limiter {
     /// A limiter over the counts in `store`.
     #[must_use]
     pub fn new(store: impl Store) -> Self {
-        Self { store: Arc::new(store), failing: Arc::default() }
+        Self { store: Arc::new(store) }
     }
 
     /// Takes `cost` units from `key` under `policy`, or refuses and takes nothing.
+    ///
+    /// A [`MemoryStore`](crate::MemoryStore) decides before this returns, a
+    /// [`RedisStore`](crate::RedisStore) when the future is polled; one that is dropped before it is done may
+    /// have charged.
     ///
     /// The future resolves to
     ///
@@ -81,7 +78,7 @@ impl Limiter {
     /// [`InvalidConfig`](ErrorKind::InvalidConfig) error where two charges are on the same key of
     /// policies with the same name: add their costs instead.
     pub fn check_all(&self, charges: &[Charge]) -> Check {
-        self.answer(charges, |store| store.decide(charges))
+        self.ask(Action::Take, charges)
     }
 
     /// What [`check`](Self::check) would say now. Takes nothing.
@@ -89,8 +86,28 @@ impl Limiter {
     /// With a cost of 0 it always admits, and shows what remains. The future resolves as that of
     /// [`check`](Self::check).
     pub fn peek(&self, policy: &Policy, key: &Key, cost: u64) -> Check {
-        let charges = [Charge::new(policy, key, cost)];
-        self.answer(&charges, |store| store.peek(&charges))
+        self.ask(Action::Peek, &[Charge::new(policy, key, cost)])
+    }
+
+    /// What [`check_all`](Self::check_all) would say now. Takes nothing.
+    pub fn peek_all(&self, charges: &[Charge]) -> Check {
+        self.ask(Action::Peek, charges)
+    }
+
+    /// Takes up to `cost` units from `key` under `policy`: as many as there are.
+    ///
+    /// [`Outcome::granted`](crate::Outcome::granted) says how many. Where there is none, it is a refusal that
+    /// names the wait until there is one. The future resolves as that of [`check`](Self::check).
+    pub fn check_up_to(&self, policy: &Policy, key: &Key, cost: u64) -> Check {
+        self.ask(Action::TakeUpTo, &[Charge::new(policy, key, cost)])
+    }
+
+    /// Gives `units` units back to `key`, the latest ones first: never more than were charged and still
+    /// count, so never above the capacity.
+    ///
+    /// The decision shows what remains then. The future resolves as that of [`check`](Self::check).
+    pub fn refund(&self, policy: &Policy, key: &Key, units: u64) -> Check {
+        self.ask(Action::Refund, &[Charge::new(policy, key, units)])
     }
 
     /// Forgets what `key` was charged under `policy`.
@@ -102,17 +119,22 @@ impl Limiter {
         self.store.reset(policy, key).await
     }
 
-    fn answer(&self, charges: &[Charge], ask: impl FnOnce(&dyn Store) -> Answer<Decision>) -> Check {
+    /// Whether the store can count as `policy` wants it to.
+    pub(crate) fn accept(&self, policy: &Policy) -> Result<(), Error> {
+        self.store.accept(policy)
+    }
+
+    fn ask(&self, action: Action, charges: &[Charge]) -> Check {
         let closed = charges.iter().any(|charge| charge.policy.failure_mode() == FailureMode::Closed);
         let answer = if twice_the_same(charges) {
             Answer::ready(Err(Error::invalid(
                 "two charges are on the same key of the same policy: add their costs, or name the policies apart",
             )))
         } else {
-            ask(&*self.store)
+            self.store.decide(action, charges)
         };
         let mode = if closed { FailureMode::Closed } else { FailureMode::Open };
-        Check { answer, mode, failing: self.failing.clone() }
+        Check { answer, mode }
     }
 }
 
@@ -135,12 +157,11 @@ impl fmt::Debug for Limiter {
 }
 
 /// A decision on its way, from [`Limiter::check`]. See [`Limiter`] for an example.
-#[must_use = "a check does nothing unless it is awaited"]
+#[must_use = "whether it is admitted is known when the check is awaited, and it may be charged before"]
 #[derive(Debug)]
 pub struct Check {
     answer: Answer<Decision>,
     mode: FailureMode,
-    failing: Arc<AtomicBool>,
 }
 
 impl Future for Check {
@@ -148,24 +169,11 @@ impl Future for Check {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let error = match ready!(Pin::new(&mut self.answer).poll(cx)) {
-            Ok(decision) => {
-                if self.failing.load(Ordering::Relaxed) && self.failing.swap(false, Ordering::Relaxed) {
-                    log!(info, "the rate limit store answers again");
-                }
-                return Poll::Ready(Ok(decision));
-            }
+            Ok(decision) => return Poll::Ready(Ok(decision)),
             // A mistake in the program, not trouble with the store.
             Err(error) if error.kind() == ErrorKind::InvalidConfig => return Poll::Ready(Err(error)),
             Err(error) => error,
         };
-        if !self.failing.swap(true, Ordering::Relaxed) {
-            log!(
-                warn,
-                error = %error,
-                mode = ?self.mode,
-                "the rate limit store gives no decisions; until it does, each request is decided by its policy's failure mode"
-            );
-        }
         Poll::Ready(match self.mode {
             FailureMode::Open => Ok(Decision::failed_open(error)),
             FailureMode::Closed => Err(error),

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use crate::{
     Error, Quota,
-    algorithm::{Algorithm, Gcra},
+    algorithm::{self, Algorithm, Gcra},
 };
 
 /// A named limit: how much ([`Quota`]), counted how ([`Algorithm`]), and what happens when the store
@@ -37,8 +37,9 @@ struct Inner {
     name: Arc<str>,
     quota: Quota,
     algorithm: Arc<dyn Algorithm>,
-    /// The quota and the algorithm's options as the twins take them.
-    parameters: Arc<[u64]>,
+    /// The quota and the algorithm's options as the algorithm's two forms take them.
+    arguments: Arc<[u64]>,
+    capacity: u64,
     on_store_failure: FailureMode,
 }
 
@@ -77,6 +78,8 @@ pub enum FailureMode {
 }
 
 const MAX_NAME: usize = 64;
+/// As the largest quota's.
+const MAX_CAPACITY: u64 = 1 << 44;
 
 impl Policy {
     /// The policy `name`, counted by [`Gcra`].
@@ -110,7 +113,8 @@ impl Policy {
         Ok(Self(Arc::new(Inner {
             name: name.into(),
             quota,
-            parameters: algorithm_parameters(&Gcra, &quota)?,
+            arguments: Gcra.arguments(&quota)?.into(),
+            capacity: quota.capacity(),
             algorithm: Arc::new(Gcra),
             on_store_failure: FailureMode::default(),
         })))
@@ -138,7 +142,9 @@ impl Policy {
     /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`algorithm`](Self::algorithm) panics.
     pub fn try_algorithm(mut self, algorithm: impl Algorithm) -> Result<Self, Error> {
         let inner = Arc::make_mut(&mut self.0);
-        inner.parameters = algorithm_parameters(&algorithm, &inner.quota)?;
+        check(&algorithm)?;
+        inner.arguments = algorithm.arguments(&inner.quota)?.into();
+        inner.capacity = algorithm.capacity(&inner.quota).clamp(1, MAX_CAPACITY);
         inner.algorithm = Arc::new(algorithm);
         Ok(self)
     }
@@ -167,28 +173,33 @@ impl Policy {
     /// The most that can be taken at once.
     #[must_use]
     pub fn capacity(&self) -> u64 {
-        self.0.quota.capacity()
+        self.0.capacity
     }
 
     pub(crate) fn failure_mode(&self) -> FailureMode {
         self.0.on_store_failure
     }
 
-    pub(crate) fn shared_name(&self) -> &Arc<str> {
-        &self.0.name
+    pub(crate) fn counting(&self) -> &Arc<dyn Algorithm> {
+        &self.0.algorithm
     }
 
-    pub(crate) fn rules(&self) -> &dyn Algorithm {
-        &*self.0.algorithm
-    }
-
-    pub(crate) fn parameters(&self) -> &[u64] {
-        &self.0.parameters
+    pub(crate) fn arguments(&self) -> &[u64] {
+        &self.0.arguments
     }
 }
 
-fn algorithm_parameters(algorithm: &dyn Algorithm, quota: &Quota) -> Result<Arc<[u64]>, Error> {
-    Ok(algorithm.parameters(quota)?.into())
+/// An algorithm from outside must not pass for one of ours: they are kept under their names.
+fn check(algorithm: &dyn Algorithm) -> Result<(), Error> {
+    let name = algorithm.name();
+    let legible = name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'));
+    if name.is_empty() || name.len() > 32 || !legible {
+        return Err(Error::invalid("an algorithm's name must be 1 to 32 of a to z, 0 to 9 and -"));
+    }
+    if algorithm.twin().is_none() && algorithm::built_in().iter().any(|ours| ours.name() == name) {
+        return Err(Error::invalid("an algorithm of your own needs a name that no built-in one has"));
+    }
+    Ok(())
 }
 
 impl fmt::Debug for Policy {

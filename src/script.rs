@@ -8,9 +8,10 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
-use crate::algorithm::{Algorithm, FixedWindow, Gcra};
+use crate::algorithm::{self, Algorithm};
 
-const PRELUDE: &str = include_str!("../lua/include/prelude.lua");
+const PRELUDE: &str =
+    concat!(include_str!("../lua/include/prelude.lua"), include_str!("../lua/include/bucket.lua"));
 const DRIVER: &str = include_str!("../lua/decide.lua");
 
 /// A text and the hash that EVALSHA names it by.
@@ -20,23 +21,28 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    /// The script that knows every algorithm of this crate.
+    /// The script that knows the algorithms of this crate.
     ///
     /// One for all policies, so that decisions of different policies can share a call, and so that a
     /// server has one script to load however many policies there are.
     pub(crate) fn built_in() -> Arc<Self> {
-        static SCRIPT: LazyLock<Arc<Script>> =
-            LazyLock::new(|| Arc::new(Script::assemble([&Gcra as &dyn Algorithm, &FixedWindow::anchored()])));
+        static SCRIPT: LazyLock<Arc<Script>> = LazyLock::new(|| Arc::new(Script::with(&[])));
         SCRIPT.clone()
     }
 
-    /// The script that knows `algorithms`.
-    fn assemble<'a>(algorithms: impl IntoIterator<Item = &'a dyn Algorithm>) -> Self {
-        let mut text = String::from(PRELUDE);
-        for algorithm in algorithms {
-            text.push_str(algorithm.lua());
+    /// The script that knows `others` besides. Their order counts.
+    pub(crate) fn with(others: &[Arc<dyn Algorithm>]) -> Self {
+        let mut text = without_comments(PRELUDE);
+        let built_in = algorithm::built_in().iter().map(|algorithm| &**algorithm);
+        for algorithm in built_in.chain(others.iter().map(|other| &**other)) {
+            // Each file is the body of a function of its own, so that no local meets another's.
+            text.push_str(&format!(
+                "\nalgorithms['{name}'], refunds['{name}'] = (function()\n{lua}\nend)()\n",
+                name = algorithm.name(),
+                lua = without_comments(algorithm.lua()),
+            ));
         }
-        text.push_str(DRIVER);
+        text.push_str(&without_comments(DRIVER));
         Self { script: redis::Script::new(&text), text }
     }
 
@@ -49,8 +55,39 @@ impl Script {
     }
 }
 
+/// `lua` without the block comments and the comment lines that begin a line: more than half of our files,
+/// which no server needs to be sent.
+fn without_comments(lua: &str) -> String {
+    let mut in_block = false;
+    let kept = lua.lines().filter(|line| {
+        let line = line.trim_start();
+        let begins = line.starts_with("--[[");
+        let is_comment = in_block || line.starts_with("--");
+        in_block = (in_block || begins) && !line.contains("]]");
+        !is_comment && !line.is_empty()
+    });
+    kept.flat_map(|line| [line, "\n"]).collect()
+}
+
 impl fmt::Debug for Script {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Script").field(&self.hash()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn comments_are_left_out_and_code_is_not() {
+        let lua = "--[[ a\n  b = 1\n]]\nlocal c = 2 -- stays\n  -- goes\n--[[ one line ]]\nreturn c\n";
+        assert_eq!(without_comments(lua), "local c = 2 -- stays\nreturn c\n");
+    }
+
+    #[test]
+    fn the_script_is_small_enough_for_a_server_that_wants_a_password_to_say_so() {
+        // Redis cuts off a client that sends more than 16 KiB before it has a password.
+        assert!(Script::built_in().text().len() < 16_384, "{}", Script::built_in().text().len());
     }
 }

@@ -24,8 +24,8 @@ use tower::{
     BoxError, Layer, Service, ServiceBuilder, ServiceExt, buffer::BufferLayer, limit::ConcurrencyLimitLayer,
 };
 use tower_ratelimit::{
-    Answer, Charge, Constant, Decision, Key, Limiter, MemoryStore, Outcome, PeerIp, Policy, PolicySource,
-    Quota, RateLimit, RateLimitLayer, RedisStore, ResponseBody, ResponseFuture, Store, Verdict,
+    Action, Answer, Charge, Constant, Decision, Key, Limiter, MemoryStore, Outcome, PeerIp, Policy,
+    PolicySource, Quota, RateLimit, RateLimitLayer, RedisStore, ResponseBody, ResponseFuture, Store, Verdict,
 };
 
 fn layer(limit: u64) -> RateLimitLayer {
@@ -150,7 +150,7 @@ async fn a_request_is_charged_once_however_often_it_is_polled() {
 struct Counting(Arc<AtomicUsize>);
 
 impl Store for Counting {
-    fn decide(&self, charges: &[Charge]) -> Answer<Decision> {
+    fn decide(&self, _: Action, charges: &[Charge]) -> Answer<Decision> {
         self.0.fetch_add(1, Ordering::Relaxed);
         let admit = |charge: &Charge| Outcome::new(&charge.policy, Verdict::Allow, 1, Duration::ZERO);
         let outcomes: Vec<_> = charges.iter().map(admit).collect();
@@ -159,9 +159,6 @@ impl Store for Counting {
             tokio::task::yield_now().await;
             Ok(Decision::new(outcomes))
         })
-    }
-    fn peek(&self, _: &[Charge]) -> Answer<Decision> {
-        panic!("the layer does not peek")
     }
     fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
         panic!("the layer does not reset")
@@ -230,14 +227,11 @@ async fn each_route_has_its_own_limit_on_one_store() {
 struct Delays;
 
 impl Store for Delays {
-    fn decide(&self, charges: &[Charge]) -> Answer<Decision> {
+    fn decide(&self, _: Action, charges: &[Charge]) -> Answer<Decision> {
         let delay = Verdict::Delay(Duration::from_secs(3));
         Answer::ready(Ok(Decision::new(
             charges.iter().map(|c| Outcome::new(&c.policy, delay, 0, Duration::ZERO)),
         )))
-    }
-    fn peek(&self, charges: &[Charge]) -> Answer<Decision> {
-        self.decide(charges)
     }
     fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
         Answer::ready(Ok(()))

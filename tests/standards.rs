@@ -12,8 +12,8 @@ use sfv::{BareItem, FieldType as _, List, ListEntry, Parser};
 use support::inner::{ask, ask_for, get, text};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tower_ratelimit::{
-    Answer, Charge, Constant, Decision, Error, ErrorKind, FailureMode, FixedWindow, Header, Headers, Key,
-    Limiter, ManualClock, MemoryStore, Outcome, PeerIp, Policy, Quota, RateLimitLayer, Rejection, Store,
+    Action, Answer, Charge, Constant, Decision, Error, ErrorKind, FailureMode, FixedWindow, Header, Headers,
+    Key, Limiter, ManualClock, MemoryStore, Outcome, PeerIp, Policy, Quota, RateLimitLayer, Rejection, Store,
     Verdict,
 };
 
@@ -27,11 +27,8 @@ fn layer(policy: Policy) -> RateLimitLayer {
 struct Says(fn(&Charge) -> Outcome);
 
 impl Store for Says {
-    fn decide(&self, charges: &[Charge]) -> Answer<Decision> {
+    fn decide(&self, _: Action, charges: &[Charge]) -> Answer<Decision> {
         Answer::ready(Ok(Decision::new(charges.iter().map(self.0))))
-    }
-    fn peek(&self, charges: &[Charge]) -> Answer<Decision> {
-        self.decide(charges)
     }
     fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
         Answer::ready(Ok(()))
@@ -41,11 +38,8 @@ impl Store for Says {
 struct Down;
 
 impl Store for Down {
-    fn decide(&self, _: &[Charge]) -> Answer<Decision> {
+    fn decide(&self, _: Action, _: &[Charge]) -> Answer<Decision> {
         Answer::ready(Err(Error::new(ErrorKind::StoreUnreachable, "secret of the store")))
-    }
-    fn peek(&self, charges: &[Charge]) -> Answer<Decision> {
-        self.decide(charges)
     }
     fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
         Answer::ready(Ok(()))

@@ -1,6 +1,6 @@
 --[[
   What every algorithm may use. It stands once at the top of the assembled script; nothing in it is
-  global, and nothing in it writes.
+  global, and nothing in it writes before it is told to.
 
   All times are microseconds since 1970 and all numbers are integers below 2^53, which a Lua number
   holds exactly. Numbers become text only through integer(): `..` and tostring() print 14 digits.
@@ -65,6 +65,10 @@ local function ttl(lifetime)
   return integer(floor((lifetime + 999) / 1000) + 1)
 end
 
+local function not_ours()
+  error('a key of the rate limit holds something else; does another program use its prefix?', 0)
+end
+
 -- State of one time and one count is a single number: sixteen digits of time, then the digits of the
 -- count. Up to 999 Redis keeps it in 8 bytes, as an integer; above that as a short string.
 local function read_count(key)
@@ -74,7 +78,7 @@ local function read_count(key)
   end
   local at, count = tonumber(string.sub(state, 1, 16)), tonumber(string.sub(state, 17))
   if not at or not count then
-    error('a key of the rate limit holds something else; does another program use its prefix?', 0)
+    not_ours()
   end
   return at, count
 end
@@ -83,4 +87,22 @@ local function write_count(key, at, count, lifetime)
   redis.call('SET', key, string.format('%016.0f%.0f', at, count), 'PX', ttl(lifetime))
 end
 
-local algorithms = {}
+-- `number` in `width` bytes, the highest first, and back.
+local function pack(number, width)
+  local bytes = ''
+  for _ = 1, width do
+    bytes = string.char(number % 256) .. bytes
+    number = floor(number / 256)
+  end
+  return bytes
+end
+
+local function unpack_at(bytes, from, width)
+  local number = 0
+  for i = from, from + width - 1 do
+    number = number * 256 + string.byte(bytes, i)
+  end
+  return number
+end
+
+local algorithms, refunds = {}, {}

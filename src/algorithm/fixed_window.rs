@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::{
     Algorithm,
-    rules::{Admission, Count, Gauge, Plan, Replenishment, Rules},
+    rules::{Change, Count, Gauge, Kept, Plan, State, Twin},
 };
 use crate::{Error, Quota};
 
@@ -15,8 +15,7 @@ use crate::{Error, Quota};
 /// * **Promise**: at most the limit in each window.
 /// * **Source**: the classic counter with an expiry, here with the window's start in the state, so that
 ///   neither a lost TTL nor a stepping clock can wedge it.
-/// * **Cost**: one number per key in Redis, 72 bytes with a short key while the limit is below a
-///   thousand and 104 above; GET, and SET when something is charged.
+/// * **Cost**: one number per key in Redis; GET, and SET when something is charged.
 /// * **Weakness**: the edge. A client that waits for the end of a window gets the limit just before
 ///   it and the limit just after: twice the limit within a moment. Aligned windows also bring every
 ///   client back at the same second. Where that hurts, use [`Gcra`](crate::Gcra).
@@ -88,18 +87,16 @@ impl FixedWindow {
     }
 }
 
-impl Algorithm for FixedWindow {}
-
-impl Rules for FixedWindow {
-    fn name(&self) -> &'static str {
+impl Algorithm for FixedWindow {
+    fn name(&self) -> &str {
         "fixed-window"
     }
 
-    fn lua(&self) -> &'static str {
+    fn lua(&self) -> &str {
         include_str!("../../lua/fixed_window.lua")
     }
 
-    fn parameters(&self, quota: &Quota) -> Result<Vec<u64>, Error> {
+    fn arguments(&self, quota: &Quota) -> Result<Vec<u64>, Error> {
         if quota.has_burst() {
             return Err(Error::invalid("a fixed window has no burst: leave out `burst`, or use `Gcra`"));
         }
@@ -112,46 +109,53 @@ impl Rules for FixedWindow {
         Ok(vec![quota.limit(), period, aligned, offset])
     }
 
-    fn replenishment(&self) -> Replenishment {
-        Replenishment::AtReset
+    fn twin(&self) -> Option<&dyn Twin> {
+        Some(self)
+    }
+}
+
+/// A window as of now.
+struct Open {
+    limit: u64,
+    opened: u64,
+    used: u64,
+    left: u64,
+    moved: bool,
+}
+
+fn open(arguments: &[u64], state: Option<&State>, now: u64) -> Open {
+    let &[limit, period, aligned, offset] = arguments else {
+        unreachable!("`arguments` above makes four");
+    };
+    let opens = if aligned == 1 {
+        // The first window of 1970 may have opened before it; no clock shows that.
+        now.saturating_sub((now + period - offset) % period)
+    } else {
+        now
+    };
+    let (opened, used, moved) = match state {
+        Some(State::Count(state)) if state.at > opens => (opens, state.count, true),
+        Some(State::Count(state)) if state.at + period > now => (state.at, state.count, false),
+        _ => (opens, 0, false),
+    };
+    Open { limit, opened, used, left: opened + period - now, moved }
+}
+
+impl Twin for FixedWindow {
+    fn plan(&self, arguments: &[u64], state: Option<&State>, now: u64, cost: u64) -> Plan {
+        let Open { limit, used, left, moved, .. } = open(arguments, state, now);
+        let reset = |used| if used > 0 { left } else { 0 };
+        let before = Gauge { remaining: limit.saturating_sub(used), reset: reset(used) };
+        Plan::of(cost, limit, before, reset(used + cost), moved && used > 0, || left)
     }
 
-    fn plan(&self, parameters: &[u64], state: Option<Count>, now: u64, cost: u64) -> Plan {
-        let &[limit, period, aligned, offset] = parameters else {
-            unreachable!("`parameters` above makes four");
+    fn apply(&self, arguments: &[u64], state: Option<State>, now: u64, change: Change) -> Option<Kept> {
+        let Open { opened, used, left, .. } = open(arguments, state.as_ref(), now);
+        let used = match change {
+            Change::Charge(cost) => used + cost,
+            Change::Repair => used,
+            Change::Refund(units) => used.saturating_sub(units),
         };
-        let opens = if aligned == 1 {
-            // The first window of 1970 may have opened before it; no clock shows that.
-            now.saturating_sub((now + period - offset) % period)
-        } else {
-            now
-        };
-        let (opened, used, moved) = match state {
-            None => (opens, 0, false),
-            Some(state) if state.at > opens => (opens, state.count, true),
-            Some(state) if state.at + period <= now => (opens, 0, false),
-            Some(state) => (state.at, state.count, false),
-        };
-
-        let remaining = limit.saturating_sub(used);
-        let left = opened + period - now;
-        let admission = if cost > limit {
-            Admission::Never
-        } else if cost > remaining {
-            Admission::Later(left)
-        } else {
-            Admission::Now
-        };
-        let reset = |used| if used > 0 { left } else { 0 };
-        Plan {
-            admission,
-            before: Gauge { remaining, reset: reset(used) },
-            after: Gauge {
-                remaining: remaining.saturating_sub(cost),
-                reset: reset(used.saturating_add(cost)),
-            },
-            charged: Count { at: opened, count: used.saturating_add(cost) },
-            repaired: (moved && used > 0).then_some(Count { at: opened, count: used }),
-        }
+        (used > 0).then_some(Kept { state: State::Count(Count { at: opened, count: used }), lifetime: left })
     }
 }

@@ -1,6 +1,7 @@
 use super::{
-    Algorithm,
-    rules::{Admission, Count, Gauge, Plan, Replenishment, Rules},
+    Algorithm, Replenishment,
+    bucket::{Bucket, rate},
+    rules::{Change, Kept, Plan, State, Twin},
 };
 use crate::{Error, Quota};
 
@@ -11,11 +12,10 @@ use crate::{Error, Quota};
 /// * **Source**: ITU-T I.371 and ATM Forum Traffic Management 4.1, "virtual scheduling"; known from the
 ///   redis-cell module, whose reply (limit, remaining, retry after, reset after) is the one given
 ///   here, but never rounded down.
-/// * **Cost**: one number per key in Redis, 72 bytes with a short key while the capacity is below
-///   about a thousand and 104 above; GET, and SET when something is charged.
+/// * **Cost**: one number per key in Redis; GET, and SET when something is charged.
 /// * **Weakness**: "10 a minute" admits, over the first minute of a busy client, the burst of 10 and
 ///   the 10 that come back meanwhile. Where no span of a minute may hold more than ten, choose a
-///   smaller burst.
+///   smaller burst, or a [`SlidingLog`](crate::SlidingLog).
 ///
 /// # Example
 ///
@@ -41,87 +41,42 @@ use crate::{Error, Quota};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Gcra;
 
-impl Algorithm for Gcra {}
-
-impl Rules for Gcra {
-    fn name(&self) -> &'static str {
+impl Algorithm for Gcra {
+    fn name(&self) -> &str {
         "gcra"
     }
 
-    fn lua(&self) -> &'static str {
+    fn lua(&self) -> &str {
         include_str!("../../lua/gcra.lua")
     }
 
-    fn parameters(&self, quota: &Quota) -> Result<Vec<u64>, Error> {
-        let divisor = gcd(quota.period_micros(), quota.limit());
-        Ok(vec![quota.period_micros() / divisor, quota.limit() / divisor, quota.capacity()])
+    fn arguments(&self, quota: &Quota) -> Result<Vec<u64>, Error> {
+        let (period, units) = rate(quota);
+        Ok(vec![period, units, quota.capacity()])
     }
 
     fn replenishment(&self) -> Replenishment {
         Replenishment::Evenly
     }
 
-    fn plan(&self, parameters: &[u64], state: Option<Count>, now: u64, cost: u64) -> Plan {
-        let &[period, units, burst] = parameters else {
-            unreachable!("`parameters` above makes three");
-        };
-        let (mut at, mut level, mut elapsed, mut paid, mut moved) = (now, 0, 0, 0, false);
-        match state {
-            None => {}
-            Some(state) if state.at > now => {
-                level = state.count;
-                moved = true;
-            }
-            Some(state) => {
-                let spans = (now - state.at) / period;
-                let remainder = (now - state.at) % period;
-                let back = u128::from(spans) * u128::from(units);
-                let drained = scale(remainder, units, period);
-                if u128::from(state.count) > back + u128::from(drained) {
-                    at = now - remainder;
-                    // Above `back`, as just seen, so `back` is below 2^64 too.
-                    level = state.count - back as u64;
-                    elapsed = remainder;
-                    paid = drained;
-                }
-            }
-        }
-        if level - paid > burst {
-            (at, level, elapsed, paid, moved) = (now, burst, 0, 0, true);
-        }
-
-        let remaining = burst + paid - level;
-        let admission = if cost > burst {
-            Admission::Never
-        } else if cost > remaining {
-            Admission::Later(scale_up(level + cost - burst, period, units) - elapsed)
-        } else {
-            Admission::Now
-        };
-        let reset = |level| scale_up(level, period, units) - elapsed;
-        Plan {
-            admission,
-            before: Gauge { remaining, reset: reset(level) },
-            after: Gauge {
-                remaining: remaining.saturating_sub(cost),
-                reset: if admission == Admission::Now { reset(level + cost) } else { 0 },
-            },
-            charged: Count { at, count: level.saturating_add(cost) },
-            repaired: (moved && level > 0).then_some(Count { at, count: level }),
-        }
+    fn twin(&self) -> Option<&dyn Twin> {
+        Some(self)
     }
 }
 
-/// `a * b / m`, rounded down. Below 2^64 wherever it is used: a quota refills within 100 years.
-fn scale(a: u64, b: u64, m: u64) -> u64 {
-    (u128::from(a) * u128::from(b) / u128::from(m)) as u64
+impl Twin for Gcra {
+    fn plan(&self, arguments: &[u64], state: Option<&State>, now: u64, cost: u64) -> Plan {
+        bucket(arguments).plan(state, now, cost)
+    }
+
+    fn apply(&self, arguments: &[u64], state: Option<State>, now: u64, change: Change) -> Option<Kept> {
+        bucket(arguments).apply(state.as_ref(), now, change)
+    }
 }
 
-/// `a * b / m`, rounded up.
-fn scale_up(a: u64, b: u64, m: u64) -> u64 {
-    (u128::from(a) * u128::from(b)).div_ceil(u128::from(m)) as u64
-}
-
-const fn gcd(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { gcd(b, a % b) }
+fn bucket(arguments: &[u64]) -> Bucket {
+    let &[period, units, burst] = arguments else {
+        unreachable!("`arguments` above makes three");
+    };
+    Bucket::continuous(period, units, burst)
 }

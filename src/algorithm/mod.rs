@@ -1,13 +1,27 @@
 //! How units are counted.
 //!
-//! | algorithm | promises | at the edge | state | pick it for |
-//! |---|---|---|---|---|
-//! | [`Gcra`] (default) | the quota's rate, with bursts up to its capacity | none: quota comes back evenly | one number | APIs, logins, nearly everything |
-//! | [`FixedWindow`] | at most the limit in each window | twice the limit within a moment, half before the edge and half after | one number | quotas people count by: per calendar day, per month's plan |
+//! # Which one when
 //!
-//! Each exists twice: as a Lua file under `lua/`, which Redis runs, and as Rust, which
-//! [`MemoryStore`](crate::MemoryStore) runs. A differential test holds the two, and a naive model,
-//! equal to the microsecond.
+//! | algorithm | promises | at a window's edge | pick it for |
+//! |---|---|---|---|
+//! | [`Gcra`] (default) | the quota's rate, and a burst | none: quota comes back evenly | APIs, logins, nearly everything |
+//! | [`TokenBucket`] | the same, refilled evenly or in steps, full or not at first | none, or a step | budgets that are topped up; clients that must earn their burst |
+//! | [`LeakyBucket::meter`] | the same, told as a level that leaks | none | whoever thinks in leaky buckets |
+//! | [`LeakyBucket::queue`] | departures evenly spaced at the quota's rate | none | smoothing the load on something slow, instead of refusing |
+//! | [`FixedWindow`] | at most the limit in each window | twice the limit within a moment | quotas people count by: per calendar day, per hour of a plan |
+//! | [`SlidingWindow`] | at most the limit in a window that slides over cells, within the width of a cell | smoothed | large limits for which a window's edge matters |
+//! | [`SlidingLog`] | at most the limit in **any** span of the period, exactly | none | small limits that must hold to the letter |
+//!
+//! | algorithm | Redis memory a key, with a key of 20 bytes | Redis commands: a refusal, a charge |
+//! |---|---|---|
+//! | [`Gcra`], [`TokenBucket`], [`LeakyBucket`], [`FixedWindow`] | 72 bytes, or 104 where a count passes 999 | GET; GET and SET |
+//! | [`SlidingWindow`] | 104 bytes with one cell or two, and 5 for each cell more | GET; GET and SET |
+//! | [`SlidingLog`] | 15 bytes for each admitted request that still counts | three or four LINDEX; those and RPUSH |
+//!
+//! # Each exists twice
+//!
+//! As a Lua file under `lua/`, which Redis runs, and as Rust, which [`MemoryStore`](crate::MemoryStore)
+//! runs. A differential test holds the two, and a naive model, equal to the microsecond.
 //!
 //! # Common to all
 //!
@@ -20,82 +34,89 @@
 //! * A changed quota keeps the state. A raised one counts what was charged against the new limit, and
 //!   a lowered one binds at once; nobody waits longer than it takes to refill the new quota.
 
+mod bucket;
 mod fixed_window;
 mod gcra;
+mod leaky_bucket;
+#[expect(unnameable_types, reason = "this is what keeps twins to this crate")]
+pub(crate) mod rules;
+mod sliding_log;
+mod sliding_window;
+mod token_bucket;
 
-use std::fmt;
+use std::{fmt, sync::LazyLock};
 
-pub use self::{fixed_window::FixedWindow, gcra::Gcra};
+use self::rules::Twin;
+pub use self::{
+    fixed_window::FixedWindow, gcra::Gcra, leaky_bucket::LeakyBucket, sliding_log::SlidingLog,
+    sliding_window::SlidingWindow, token_bucket::TokenBucket,
+};
+use crate::{Error, Quota};
 
-/// A way to count: [`Gcra`] or [`FixedWindow`], handed to [`Policy::algorithm`](crate::Policy::algorithm).
+/// A way to count, handed to [`Policy::algorithm`](crate::Policy::algorithm).
 ///
-/// The trait is sealed for now: its other half, the contract with the Lua files, is not settled enough
-/// to be built upon from outside.
-pub trait Algorithm: rules::Rules + fmt::Debug + Send + Sync + 'static {}
+/// An algorithm is a Lua file and the numbers it is called with. One of your own needs
+/// [`name`](Self::name), [`lua`](Self::lua) and [`arguments`](Self::arguments), and runs on
+/// [`RedisStore`](crate::RedisStore); the built-in ones have a twin in Rust for
+/// [`MemoryStore`](crate::MemoryStore) besides.
+pub trait Algorithm: fmt::Debug + Send + Sync + 'static {
+    /// A short and stable name: 1 to 32 of `a` to `z`, `0` to `9` and `-`.
+    ///
+    /// It is part of the key that the state is kept under, so another format of the state takes another
+    /// name.
+    fn name(&self) -> &str;
 
-#[expect(unnameable_types, reason = "this is what seals `Algorithm`")]
-pub(crate) mod rules {
-    use crate::{Error, Quota};
+    /// The Lua source: the body of a function that returns the function `plan(key, cost, arg)`.
+    fn lua(&self) -> &str;
 
-    /// What an algorithm is to a policy and to the stores. Times are microseconds since 1970.
-    pub trait Rules {
-        /// Short, stable, and part of the key its state is kept under: another state format takes
-        /// another name. Also the name the Lua file registers.
-        fn name(&self) -> &'static str;
+    /// `quota` and the algorithm's options as the integers that the Lua file finds from `ARGV[arg]` on.
+    /// Below 2^53, or Lua does not hold them exactly.
+    ///
+    /// # Errors
+    ///
+    /// Where the quota is not for this algorithm. It surfaces when the policy is built.
+    fn arguments(&self, quota: &Quota) -> Result<Vec<u64>, Error>;
 
-        /// The Lua file.
-        fn lua(&self) -> &'static str;
-
-        /// `quota` and the algorithm's options as the numbers that both twins plan with, or why the
-        /// quota is not for this algorithm.
-        fn parameters(&self, quota: &Quota) -> Result<Vec<u64>, Error>;
-
-        /// How quota comes back, for the fields that tell a client.
-        fn replenishment(&self) -> Replenishment;
-
-        /// The in-process twin of the Lua file.
-        fn plan(&self, parameters: &[u64], state: Option<Count>, now: u64, cost: u64) -> Plan;
+    /// The most units that can be taken at once; a cost above it is refused for good. Defaults to the
+    /// quota's [`capacity`](Quota::capacity).
+    fn capacity(&self, quota: &Quota) -> u64 {
+        quota.capacity()
     }
 
-    /// How quota comes back.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub enum Replenishment {
-        /// Unit by unit, evenly.
-        Evenly,
-        /// All of it, at the reset.
-        AtReset,
+    /// How units come back, for the fields that tell a client. Defaults to
+    /// [`AtReset`](Replenishment::AtReset).
+    fn replenishment(&self) -> Replenishment {
+        Replenishment::AtReset
     }
 
-    /// State of one time and one count.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct Count {
-        pub at: u64,
-        pub count: u64,
+    /// The same in Rust, for [`MemoryStore`](crate::MemoryStore). For now only this crate has twins.
+    #[doc(hidden)]
+    fn twin(&self) -> Option<&dyn Twin> {
+        None
     }
+}
 
-    /// What would happen if the charge were carried out, and if not. See `lua/decide.lua`.
-    #[derive(Clone, Copy, Debug)]
-    pub struct Plan {
-        pub admission: Admission,
-        pub before: Gauge,
-        pub after: Gauge,
-        pub charged: Count,
-        /// What a refusal has to write down, where the clock or the quota made the state stale.
-        pub repaired: Option<Count>,
-    }
+/// One of each algorithm of this crate, whatever its options.
+pub(crate) fn built_in() -> &'static [Box<dyn Algorithm>] {
+    static ALL: LazyLock<Vec<Box<dyn Algorithm>>> = LazyLock::new(|| {
+        vec![
+            Box::new(FixedWindow::anchored()),
+            Box::new(Gcra),
+            Box::new(LeakyBucket::meter()),
+            Box::new(SlidingLog),
+            Box::new(SlidingWindow::new()),
+            Box::new(TokenBucket::new()),
+        ]
+    });
+    &ALL
+}
 
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub enum Admission {
-        Now,
-        /// In so many microseconds.
-        Later(u64),
-        Never,
-    }
-
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct Gauge {
-        pub remaining: u64,
-        /// Microseconds until the state is as good as new.
-        pub reset: u64,
-    }
+/// How units come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Replenishment {
+    /// One by one, at the quota's rate.
+    Evenly,
+    /// In no way that a client could be told, but all of them by the reset.
+    AtReset,
 }

@@ -80,7 +80,7 @@ macro_rules! into_key {
     )+ };
 }
 
-into_key!(Key, &'static str, String, u64, std::net::IpAddr);
+into_key!(Key, &'static str, String, Vec<u8>, i64, u32, u64, std::net::IpAddr);
 
 impl<T: IntoKey> IntoKey for Option<T> {
     fn into_key(self) -> Result<Key, Error> {

@@ -58,18 +58,18 @@ impl Key {
                 _ => push_hex(&mut encoded, byte),
             }
         }
-        Self::bounded(encoded)
+        Self::bounded("", &encoded)
     }
 
     /// The key of `parts` together, such as a tenant and a user. The order counts.
     #[must_use]
     pub fn join<'a>(parts: impl IntoIterator<Item = &'a Self>) -> Self {
-        let mut joined = String::from(JOINED);
+        let mut joined = String::new();
         for part in parts {
             // Writing to a `String` does not fail.
             let _ = write!(joined, "{}:{}", part.0.len(), part.0);
         }
-        Self::bounded(joined)
+        Self::bounded(JOINED, &joined)
     }
 
     /// The key's text form, the one that stands in Redis keys: printable ASCII without braces and
@@ -84,22 +84,24 @@ impl Key {
     /// As the answer of the first of two extractors: itself, unless it looks like a second's.
     pub(crate) fn of_first(self) -> Self {
         if self.0.starts_with(FIRST) || self.0.starts_with(SECOND) {
-            return Self::bounded(format!("{FIRST}{}", self.0));
+            return Self::bounded(FIRST, &self.0);
         }
         self
     }
 
     /// As the answer of the second of two extractors: different from every answer of the first.
     pub(crate) fn of_second(&self) -> Self {
-        Self::bounded(format!("{SECOND}{}", self.0))
+        Self::bounded(SECOND, &self.0)
     }
 
-    fn bounded(encoded: String) -> Self {
-        if encoded.len() <= MAX_ENCODED {
-            return Self(encoded.into());
+    /// `mark` and `encoded`, or its hash where the two are too long. The mark stays, whatever the length:
+    /// it says what sort of key this is.
+    fn bounded(mark: &str, encoded: &str) -> Self {
+        if mark.len() + encoded.len() <= MAX_ENCODED {
+            return Self(format!("{mark}{encoded}").into());
         }
         let hash = Sha256::digest(encoded.as_bytes());
-        let mut short = String::from(HASHED);
+        let mut short = format!("{mark}{HASHED}");
         for &byte in hash.iter().take(16) {
             let _ = write!(short, "{byte:02x}");
         }
@@ -127,6 +129,30 @@ impl From<&str> for Key {
 impl From<String> for Key {
     fn from(identity: String) -> Self {
         Self::new(identity)
+    }
+}
+
+impl From<&[u8]> for Key {
+    fn from(identity: &[u8]) -> Self {
+        Self::new(identity)
+    }
+}
+
+impl From<Vec<u8>> for Key {
+    fn from(identity: Vec<u8>) -> Self {
+        Self::new(identity)
+    }
+}
+
+impl From<i64> for Key {
+    fn from(identity: i64) -> Self {
+        Self::new(identity.to_string())
+    }
+}
+
+impl From<u32> for Key {
+    fn from(identity: u32) -> Self {
+        Self::new(identity.to_string())
     }
 }
 
@@ -191,12 +217,15 @@ mod tests {
 
     #[test]
     fn the_answers_of_three_alternatives_never_meet() {
-        // As `a.or(b).or(c)` and `a.or(b.or(c))` make them of one identity.
-        let same = || Key::new("203.0.113.7");
-        let left = [same().of_first().of_first(), same().of_second().of_first(), same().of_second()];
-        let right = [same().of_first(), same().of_first().of_second(), same().of_second().of_second()];
-        for [a, b, c] in [left, right] {
-            assert!(a != b && b != c && a != c);
+        // As `a.or(b).or(c)` and `a.or(b.or(c))` make them of one identity, of any length.
+        for length in 0..200 {
+            let same = || Key::new("x".repeat(length));
+            let left = [same().of_first().of_first(), same().of_second().of_first(), same().of_second()];
+            let right = [same().of_first(), same().of_first().of_second(), same().of_second().of_second()];
+            for [a, b, c] in [left, right] {
+                assert!(a != b && b != c && a != c, "{length}");
+                assert!([&a, &b, &c].iter().all(|key| key.as_str().len() <= MAX_ENCODED), "{length}");
+            }
         }
     }
 }

@@ -5,7 +5,7 @@ use std::{fmt::Write as _, time::Duration};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header::RETRY_AFTER};
 
 use super::headers::{Headers, LegacyReset};
-use crate::{Decision, Outcome, Policy, algorithm::rules::Replenishment, clock::wall_micros};
+use crate::{Decision, Outcome, Policy, algorithm::Replenishment, clock::wall_micros};
 
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -47,7 +47,7 @@ pub(crate) fn decorate(fields: &mut HeaderMap, status: StatusCode, decision: &De
 ///
 /// It is not below any `t` of the same response, because the only `t` that a refusal carries is the
 /// wait of a policy that refused.
-fn retry_after(decision: &Decision) -> Option<u64> {
+pub(super) fn retry_after(decision: &Decision) -> Option<u64> {
     Some(seconds_up(decision.retry_after()?).clamp(1, MAX_RETRY_AFTER))
 }
 
@@ -89,20 +89,25 @@ fn effective_window(outcome: &Outcome, refused: bool) -> Option<u64> {
     }
     let quota = outcome.policy().quota();
     let paid_by_rate = |units: u64| {
-        let micros = u128::from(units) * quota.period().as_micros();
+        // As the policy's `w` says it, or the two would not agree.
+        let period = match quota.period() {
+            period if period < Duration::from_secs(1) => period,
+            period => Duration::from_secs(seconds_up(period)),
+        };
+        let micros = u128::from(units) * period.as_micros();
         u64::try_from(micros.div_ceil(u128::from(quota.limit()) * 1_000_000)).unwrap_or(u64::MAX)
     };
     let reset = seconds_up(outcome.reset_after());
-    let seconds = match (outcome.policy().rules().replenishment(), outcome.remaining()) {
+    let seconds = match (outcome.policy().counting().replenishment(), outcome.remaining()) {
         (Replenishment::Evenly, 0) => paid_by_rate(1).min(reset),
         (Replenishment::Evenly, units) => paid_by_rate(units),
-        (Replenishment::AtReset, units) => paid_by_rate(units).max(reset),
+        (_, units) => paid_by_rate(units).max(reset),
     };
     Some(seconds.max(1))
 }
 
 fn legacy(fields: &mut HeaderMap, outcome: &Outcome, reset: LegacyReset) {
-    if fields.contains_key(X_LIMIT) || fields.contains_key(X_REMAINING) || fields.contains_key(X_RESET) {
+    if [X_LIMIT, X_REMAINING, X_USED, X_RESET].iter().any(|name| fields.contains_key(name)) {
         // An inner service speaks of a limit of its own. These fields hold one number each.
         return;
     }
@@ -113,9 +118,9 @@ fn legacy(fields: &mut HeaderMap, outcome: &Outcome, reset: LegacyReset) {
         }
     };
     let remaining = outcome.remaining();
-    insert(fields, X_LIMIT, outcome.limit());
+    insert(fields, X_LIMIT, outcome.capacity());
     insert(fields, X_REMAINING, remaining);
-    insert(fields, X_USED, outcome.limit().saturating_sub(remaining));
+    insert(fields, X_USED, outcome.capacity().saturating_sub(remaining));
     insert(fields, X_RESET, reset);
 }
 

@@ -2,7 +2,7 @@ use http::{HeaderValue, Response, StatusCode, header::CONTENT_TYPE, request::Par
 use http_body_util::Full;
 
 use super::{
-    fields::{quote, seconds_up},
+    fields::{quote, retry_after},
     mapper::{RefusalBody, ResponseMapper},
     rejection::Rejection,
 };
@@ -49,11 +49,9 @@ impl ResponseMapper for ProblemDetails {
             Rejection::Limited(decision) => (
                 QUOTA_EXCEEDED,
                 "Request cannot be satisfied as assigned quota has been exceeded",
-                match decision.retry_after() {
-                    Some(wait) => match seconds_up(wait).max(1) {
-                        1 => "Try again in 1 second.".to_owned(),
-                        seconds => format!("Try again in {seconds} seconds."),
-                    },
+                match retry_after(decision) {
+                    Some(1) => "Try again in 1 second.".to_owned(),
+                    Some(seconds) => format!("Try again in {seconds} seconds."),
                     None => "The request costs more than the quota can ever hold; waiting does not help."
                         .to_owned(),
                 },
@@ -66,7 +64,7 @@ impl ResponseMapper for ProblemDetails {
             Rejection::Unidentified(error) if status == StatusCode::BAD_REQUEST => {
                 (BLANK, "Bad Request", error.to_string())
             }
-            // What our own extractors lack is for the operator to read; what others say may be secret.
+            // Written for the operator, and said to be shown.
             Rejection::Unidentified(error) if error.kind() == ErrorKind::MissingSetup => {
                 (BLANK, "Internal Server Error", error.to_string())
             }

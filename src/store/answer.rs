@@ -21,7 +21,7 @@ use crate::Error;
 /// assert!(late.await.is_err());
 /// # }
 /// ```
-#[must_use = "an answer does nothing unless it is awaited"]
+#[must_use = "an answer says nothing until it is awaited"]
 pub struct Answer<T>(Inner<T>);
 
 enum Inner<T> {

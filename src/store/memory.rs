@@ -10,8 +10,8 @@ use indexmap::{Equivalent, IndexMap};
 
 use super::{Answer, Store};
 use crate::{
-    Charge, Decision, Key, ManualClock, Outcome, Policy, Verdict,
-    algorithm::rules::{Admission, Count, Plan},
+    Action, Charge, Decision, Error, Key, ManualClock, Outcome, Policy, Verdict,
+    algorithm::rules::{Admission, Change, Kept, Plan, State, Twin},
     clock::wall_micros,
 };
 
@@ -65,6 +65,8 @@ enum Clock {
 }
 
 const SHARDS: usize = 16;
+/// More than the policies of one decision, so that none of them takes another's place.
+const MIN_SHARD: usize = 16;
 const DEFAULT_CAPACITY: usize = 200_000;
 /// How many old entries are looked at for every new one.
 const SWEEP: usize = 4;
@@ -81,13 +83,13 @@ struct Shard {
 }
 
 struct EntryKey {
-    policy: Arc<str>,
-    algorithm: &'static str,
+    policy: Policy,
     key: Key,
 }
 
 struct Entry {
-    state: Count,
+    /// Taken out while it is changed.
+    state: Option<State>,
     /// When the state no longer matters.
     expires: u64,
 }
@@ -96,7 +98,7 @@ struct Entry {
 #[derive(Clone, Copy, Hash)]
 struct Lookup<'a> {
     policy: &'a str,
-    algorithm: &'static str,
+    algorithm: &'a str,
     key: &'a Key,
 }
 
@@ -111,7 +113,7 @@ impl MemoryStore {
         }
     }
 
-    /// Holds at most about `keys` keys (a multiple of 16, at least 16). Defaults to 200 000.
+    /// Holds at most about `keys` keys (a multiple of 16, at least 256). Defaults to 200 000.
     ///
     /// A key is one identity under one policy. What was counted before is forgotten, so set it when
     /// the store is made.
@@ -154,62 +156,81 @@ impl MemoryStore {
         self.hasher.hash_one(key) as usize % SHARDS
     }
 
-    fn run(&self, charges: &[Charge], take: bool) -> Decision {
+    fn run(&self, action: Action, charges: &[Charge]) -> Result<Decision, Error> {
+        for charge in charges {
+            self.accept(&charge.policy)?;
+        }
         let homes: Vec<usize> = charges.iter().map(|charge| self.shard_of(&charge.key)).collect();
         let mut guards = Guards::lock(&self.shards, &homes);
         // Read under the locks, so that what one decision writes the next one does not see as future.
         let now = self.now();
+        // Under a manual clock a key is kept, as it is in Redis, so that the clock can step back to it.
+        let expiring = matches!(self.clock, Clock::Monotonic { .. });
 
-        let plans: Vec<Plan> = charges
-            .iter()
-            .zip(&homes)
-            .map(|(charge, home)| {
-                let state = guards.shard(*home).entries.get(&lookup(&charge.policy, &charge.key));
-                let state = state.map(|entry| entry.state);
-                charge.policy.rules().plan(charge.policy.parameters(), state, now, charge.bounded_cost())
-            })
-            .collect();
-        let admitted = plans.iter().all(|plan| plan.admission == Admission::Now);
+        if action == Action::Refund {
+            for (charge, home) in charges.iter().zip(&homes).filter(|(charge, _)| charge.cost > 0) {
+                guards.shard(*home).forget_expired(charge, expiring.then_some(now));
+                guards.shard(*home).change(charge, now, Change::Refund(charge.cost));
+            }
+        }
+        let mut plans = Vec::with_capacity(charges.len());
+        for (charge, home) in charges.iter().zip(&homes) {
+            let shard = guards.shard(*home);
+            shard.forget_expired(charge, expiring.then_some(now));
+            let mut cost = if action == Action::Refund { 0 } else { charge.bounded_cost() };
+            let mut plan = shard.plan(charge, now, cost);
+            if action == Action::TakeUpTo && !plan.admission.is_admitted() {
+                // What there is, or if there is nothing, when there will be something.
+                cost = plan.before.remaining.max(1);
+                plan = shard.plan(charge, now, cost);
+            }
+            plans.push((cost, plan));
+        }
 
-        if take {
-            for ((charge, home), plan) in
-                charges.iter().zip(&homes).zip(&plans).filter(|((c, _), _)| c.cost > 0)
-            {
-                let written = if admitted {
-                    Some((plan.charged, plan.after.reset))
-                } else {
-                    plan.repaired.map(|state| (state, plan.before.reset))
-                };
-                if let Some((state, reset)) = written {
-                    guards.shard(*home).write(charge, Entry { state, expires: now + reset }, now);
+        let admitted = plans.iter().all(|(_, plan)| plan.admission.is_admitted());
+        let takes = matches!(action, Action::Take | Action::TakeUpTo);
+        if takes {
+            for ((charge, home), (cost, plan)) in charges.iter().zip(&homes).zip(&plans) {
+                if *cost > 0 && admitted {
+                    guards.shard(*home).change(charge, now, Change::Charge(*cost));
+                } else if *cost > 0 && plan.stale {
+                    guards.shard(*home).change(charge, now, Change::Repair);
                 }
             }
         }
-
-        Decision::new(charges.iter().zip(&plans).map(|(charge, plan)| {
-            let gauge = if admitted && take { plan.after } else { plan.before };
-            let verdict = match plan.admission {
-                Admission::Now => Verdict::Allow,
-                Admission::Later(wait) => Verdict::Deny { retry_after: Some(Duration::from_micros(wait)) },
-                Admission::Never => Verdict::Deny { retry_after: None },
+        Ok(Decision::new(charges.iter().zip(&plans).map(|(charge, (cost, plan))| {
+            let gauge = if admitted && takes { plan.after } else { plan.before };
+            let (verdict, granted) = match plan.admission {
+                Admission::After(0) => (Verdict::Allow, *cost),
+                Admission::After(delay) => (Verdict::Delay(Duration::from_micros(delay)), *cost),
+                Admission::Retry(wait) => {
+                    (Verdict::Deny { retry_after: Some(Duration::from_micros(wait)) }, 0)
+                }
+                Admission::Never => (Verdict::Deny { retry_after: None }, 0),
             };
-            Outcome::new(&charge.policy, verdict, gauge.remaining, Duration::from_micros(gauge.reset))
-        }))
+            let reset = Duration::from_micros(gauge.reset);
+            Outcome::new(&charge.policy, verdict, gauge.remaining, reset).granting(granted)
+        })))
     }
 }
 
 impl Store for MemoryStore {
-    fn decide(&self, charges: &[Charge]) -> Answer<Decision> {
-        Answer::ready(Ok(self.run(charges, true)))
-    }
-
-    fn peek(&self, charges: &[Charge]) -> Answer<Decision> {
-        Answer::ready(Ok(self.run(charges, false)))
+    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
+        Answer::ready(self.run(action, charges))
     }
 
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
         lock(&self.shards[self.shard_of(key)]).entries.swap_remove(&lookup(policy, key));
         Answer::ready(Ok(()))
+    }
+
+    fn accept(&self, policy: &Policy) -> Result<(), Error> {
+        match policy.counting().twin() {
+            Some(_) => Ok(()),
+            None => Err(Error::invalid(
+                "a MemoryStore counts by the built-in algorithms only: use a RedisStore, or another algorithm",
+            )),
+        }
     }
 }
 
@@ -226,24 +247,47 @@ impl fmt::Debug for MemoryStore {
 }
 
 impl Shard {
-    fn write(&mut self, charge: &Charge, entry: Entry, now: u64) {
-        if let Some(old) = self.entries.get_mut(&lookup(&charge.policy, &charge.key)) {
-            *old = entry;
-            return;
+    /// Drops the state that `charge` is about where it no longer matters. It would not, unless the quota
+    /// became slower since; then Redis has forgotten it too.
+    fn forget_expired(&mut self, charge: &Charge, now: Option<u64>) {
+        let lookup = lookup(&charge.policy, &charge.key);
+        if let Some(now) = now
+            && self.entries.get(&lookup).is_some_and(|entry| entry.expires <= now)
+        {
+            self.entries.swap_remove(&lookup);
         }
-        self.make_room(now);
-        let key = EntryKey {
-            policy: charge.policy.shared_name().clone(),
-            algorithm: charge.policy.rules().name(),
-            key: charge.key.clone(),
-        };
-        self.entries.insert(key, entry);
+    }
+
+    fn plan(&self, charge: &Charge, now: u64, cost: u64) -> Plan {
+        let state =
+            self.entries.get(&lookup(&charge.policy, &charge.key)).and_then(|entry| entry.state.as_ref());
+        twin(&charge.policy).plan(charge.policy.arguments(), state, now, cost)
+    }
+
+    fn change(&mut self, charge: &Charge, now: u64, change: Change) {
+        let (policy, key) = (&charge.policy, &charge.key);
+        let apply = |state| twin(policy).apply(policy.arguments(), state, now, change);
+        let entry_of =
+            |kept: Kept| Entry { state: Some(kept.state), expires: now.saturating_add(kept.lifetime) };
+        match self.entries.get_mut(&lookup(policy, key)) {
+            Some(entry) => match apply(entry.state.take()) {
+                Some(kept) => *entry = entry_of(kept),
+                None => drop(self.entries.swap_remove(&lookup(policy, key))),
+            },
+            None => {
+                if let Some(kept) = apply(None) {
+                    self.make_room(now);
+                    self.entries
+                        .insert(EntryKey { policy: policy.clone(), key: key.clone() }, entry_of(kept));
+                }
+            }
+        }
     }
 
     /// Drops a few entries that no longer matter; where the shard is full of entries that do, the one
     /// of a few that will be as good as new first.
     fn make_room(&mut self, now: u64) {
-        if self.entries.len() >= UNSWEPT.min(self.capacity) {
+        if self.entries.len() >= UNSWEPT {
             for _ in 0..SWEEP {
                 self.advance();
                 if self.entries.get_index(self.cursor).is_some_and(|(_, entry)| entry.expires <= now) {
@@ -274,7 +318,7 @@ impl Shard {
 }
 
 fn shards(capacity: usize) -> Arc<[Mutex<Shard>]> {
-    let capacity = capacity.div_ceil(SHARDS).max(1);
+    let capacity = capacity.div_ceil(SHARDS).max(MIN_SHARD);
     (0..SHARDS).map(|_| Mutex::new(Shard { entries: IndexMap::default(), capacity, cursor: 0 })).collect()
 }
 
@@ -303,12 +347,19 @@ impl<'a> Guards<'a> {
 }
 
 fn lookup<'a>(policy: &'a Policy, key: &'a Key) -> Lookup<'a> {
-    Lookup { policy: policy.name(), algorithm: policy.rules().name(), key }
+    Lookup { policy: policy.name(), algorithm: policy.counting().name(), key }
+}
+
+fn twin(policy: &Policy) -> &dyn Twin {
+    match policy.counting().twin() {
+        Some(twin) => twin,
+        None => unreachable!("`accept` refuses a policy whose algorithm has no twin"),
+    }
 }
 
 impl EntryKey {
     fn lookup(&self) -> Lookup<'_> {
-        Lookup { policy: &self.policy, algorithm: self.algorithm, key: &self.key }
+        lookup(&self.policy, &self.key)
     }
 }
 
@@ -328,6 +379,8 @@ impl Eq for EntryKey {}
 
 impl Equivalent<EntryKey> for Lookup<'_> {
     fn equivalent(&self, entry: &EntryKey) -> bool {
-        *self.key == entry.key && *self.policy == *entry.policy && self.algorithm == entry.algorithm
+        *self.key == entry.key
+            && self.policy == entry.policy.name()
+            && self.algorithm == entry.policy.counting().name()
     }
 }

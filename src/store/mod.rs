@@ -9,7 +9,9 @@ mod redis;
 pub use self::redis::RedisStore;
 pub use self::{answer::Answer, memory::MemoryStore};
 
-use crate::{Charge, Decision, Key, Policy};
+use std::sync::Arc;
+
+use crate::{Charge, Decision, Error, Key, Policy};
 
 /// Keeps the counts and decides over them.
 ///
@@ -26,18 +28,15 @@ use crate::{Charge, Decision, Key, Policy};
 ///
 /// ```
 /// use std::time::Duration;
-/// use tower_ratelimit::{Answer, Charge, Decision, Key, Limiter, Outcome, Policy, Quota, Store, Verdict};
+/// use tower_ratelimit::{Action, Answer, Charge, Decision, Key, Limiter, Outcome, Policy, Quota, Store, Verdict};
 ///
 /// struct RefuseAll;
 ///
 /// impl Store for RefuseAll {
-///     fn decide(&self, charges: &[Charge]) -> Answer<Decision> {
+///     fn decide(&self, _: Action, charges: &[Charge]) -> Answer<Decision> {
 ///         let verdict = Verdict::Deny { retry_after: Some(Duration::from_secs(7)) };
 ///         let outcome = |charge: &Charge| Outcome::new(&charge.policy, verdict, 0, Duration::from_secs(7));
 ///         Answer::ready(Ok(Decision::new(charges.iter().map(outcome))))
-///     }
-///     fn peek(&self, charges: &[Charge]) -> Answer<Decision> {
-///         self.decide(charges)
 ///     }
 ///     fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
 ///         Answer::ready(Ok(()))
@@ -53,12 +52,48 @@ use crate::{Charge, Decision, Key, Policy};
 /// # }
 /// ```
 pub trait Store: Send + Sync + 'static {
-    /// Charges all of `charges`, or none of them where one is refused.
-    fn decide(&self, charges: &[Charge]) -> Answer<Decision>;
-
-    /// What [`decide`](Self::decide) would say now. Nothing is charged and nothing is written.
-    fn peek(&self, charges: &[Charge]) -> Answer<Decision>;
+    /// Carries out `action` on all of `charges` in one step.
+    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision>;
 
     /// Forgets what `key` was charged under `policy`.
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()>;
+
+    /// Whether the store can count as `policy` wants it to. Asked when a layer is built. Defaults to yes.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where it cannot.
+    fn accept(&self, policy: &Policy) -> Result<(), Error> {
+        let _ = policy;
+        Ok(())
+    }
+}
+
+/// A store chosen at run time.
+impl<S: Store + ?Sized> Store for Arc<S> {
+    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
+        (**self).decide(action, charges)
+    }
+
+    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
+        (**self).reset(policy, key)
+    }
+
+    fn accept(&self, policy: &Policy) -> Result<(), Error> {
+        (**self).accept(policy)
+    }
+}
+
+/// What to do with charges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Action {
+    /// Charge all of them, or none where one is refused.
+    Take,
+    /// Charge as much of the cost as there is. Asked for one charge at a time.
+    TakeUpTo,
+    /// Say what [`Take`](Self::Take) would say now, and change nothing.
+    Peek,
+    /// Give the costs back, as far as they were charged.
+    Refund,
 }

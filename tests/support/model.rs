@@ -1,84 +1,116 @@
-//! What the algorithms promise, computed the slow and obvious way: exact fractions, no packing, no
-//! shared code with the crate.
+//! What the algorithms promise, computed the slow and obvious way: exact fractions, moments found by
+//! bisection, no packing, and no code shared with the crate.
 
 use std::{collections::HashMap, time::Duration};
 
-/// A policy as the model knows it.
+/// A policy as the model knows it. Times are microseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
     pub counting: Counting,
     pub limit: u64,
     pub period: u64,
-    pub capacity: u64,
+    /// What a bucket holds. Of no meaning to the others.
+    pub burst: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counting {
+    /// GCRA, the continuous token bucket that is full at first, and the leaky bucket as a meter.
     Gcra,
+    Meter,
+    /// `step`: tokens come all at once after so long.
+    Tokens {
+        initial: u64,
+        step: Option<u64>,
+    },
+    /// `burst` of the rule passes at once, and nobody waits longer than `wait`.
+    Queue {
+        wait: u64,
+    },
     Anchored,
     /// Windows open at this many microseconds past each multiple of the period.
     Aligned(u64),
+    Log,
+    Cells(u64),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ask {
+    Take,
+    TakeUpTo,
+    Peek,
+    Refund,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Said {
     pub admitted: bool,
+    pub granted: u64,
     pub remaining: u64,
     pub reset: Duration,
+    pub delay: Duration,
     /// Of a refusal: the wait, or `None` where waiting cannot help.
     pub retry: Option<Duration>,
 }
 
-/// Everything that was charged and still counts: so many units since a moment.
-#[derive(Clone, Copy, Debug)]
-struct Account {
-    since: i128,
-    units: i128,
-}
+/// Everything that was charged and may still count: units, and a moment.
+#[derive(Clone, Debug, Default)]
+struct Account(Vec<(i128, i128)>);
 
 #[derive(Default)]
 pub struct Model {
     accounts: HashMap<(usize, String), Account>,
 }
 
-/// A look at one account at one moment.
+/// An account at a moment; and whether it had to be changed because the clock stepped back, the quota was
+/// lowered, or the key is new and does not start full.
 struct View {
     account: Account,
-    /// The account had to be moved to now, because the clock stepped back or the quota was lowered.
     moved: bool,
-    used_up: Used,
-}
-
-/// What is used of the capacity, as a fraction.
-#[derive(Clone, Copy)]
-struct Used {
-    numerator: i128,
-    denominator: i128,
 }
 
 impl Model {
-    /// All of `charges` (policy number, policy, key, cost) at `now`, or none.
-    pub fn decide(&mut self, charges: &[(usize, Rule, &str, u64)], now: u64, take: bool) -> Vec<Said> {
+    /// `ask` for all of `charges` (policy number, policy, key, cost) at `now`.
+    pub fn decide(&mut self, ask: Ask, charges: &[(usize, Rule, &str, u64)], now: u64) -> Vec<Said> {
         let now = i128::from(now);
-        let views: Vec<View> =
-            charges.iter().map(|&(id, rule, key, _)| self.view(id, rule, key, now)).collect();
-        let admitted = charges.iter().zip(&views).all(|((_, rule, _, cost), view)| view.admits(*rule, *cost));
+        let mut asked = Vec::new();
+        for &(id, rule, key, mut cost) in charges {
+            let mut view = self.view(id, rule, key, now);
+            if ask == Ask::Refund {
+                if cost > 0 {
+                    view.refund(rule, cost, now);
+                    self.accounts.insert((id, key.to_owned()), view.account.clone());
+                }
+                view = self.view(id, rule, key, now);
+                cost = 0;
+            }
+            if ask == Ask::TakeUpTo && !view.admits(rule, cost, now) {
+                cost = view.remaining(rule, now).max(1);
+            }
+            asked.push((id, rule, key, cost, view));
+        }
+        let admitted = asked.iter().all(|(_, rule, _, cost, view)| view.admits(*rule, *cost, now));
+        let takes = matches!(ask, Ask::Take | Ask::TakeUpTo);
         let mut said = Vec::new();
-        for (&(id, rule, key, cost), view) in charges.iter().zip(&views) {
-            let mut after = Account { ..view.account };
-            if take && admitted {
-                after.units += i128::from(cost);
+        for (id, rule, key, cost, view) in asked {
+            let fits = view.admits(rule, cost, now);
+            let delay = if fits { view.delay(rule, cost, now) } else { 0 };
+            let retry =
+                (!fits && cost <= capacity(rule)).then(|| first(|wait| view.admits(rule, cost, now + wait)));
+            let mut after = View { account: view.account.clone(), moved: view.moved };
+            if takes && admitted {
+                after.charge(rule, cost, now);
             }
-            if take && cost > 0 && (admitted || view.moved) {
-                self.accounts.insert((id, key.to_owned()), after);
+            if takes && cost > 0 && (admitted || view.moved) {
+                self.accounts.insert((id, key.to_owned()), after.account.clone());
             }
-            let fits = view.admits(rule, cost);
             said.push(Said {
                 admitted: fits,
-                remaining: remaining(rule, after, now),
-                reset: micros(first(now, |then| drained(rule, after, then))),
-                retry: (!fits && cost <= rule.capacity)
-                    .then(|| micros(first(now, |then| used(rule, after, then).leaves(rule.capacity, cost)))),
+                granted: if fits { cost } else { 0 },
+                remaining: after.remaining(rule, now),
+                reset: micros(first(|wait| after.is_as_new(rule, now + wait))),
+                delay: micros(delay),
+                retry: retry.map(micros),
             });
         }
         said
@@ -89,106 +121,298 @@ impl Model {
     }
 
     fn view(&self, id: usize, rule: Rule, key: &str, now: i128) -> View {
-        let fresh = Account { since: start(rule, now), units: 0 };
-        let mut account = self.accounts.get(&(id, key.to_owned())).copied().unwrap_or(fresh);
+        let Account(mut entries) = self.accounts.get(&(id, key.to_owned())).cloned().unwrap_or_default();
         let mut moved = false;
-        if account.since > fresh.since {
-            account.since = fresh.since;
-            moved = true;
-        }
-        if drained(rule, account, now) {
-            account = fresh;
-            moved = false;
-        }
-        if rule.counting == Counting::Gcra {
-            // The account moves along in the shortest spans in which whole units come back.
-            let (units, span) = lowest_terms(rule);
-            let spans = (now - account.since) / span;
-            account = Account { since: account.since + spans * span, units: account.units - spans * units };
-            if used(rule, account, now).exceeds(rule.capacity) {
-                account = Account { since: now, units: i128::from(rule.capacity) };
-                moved = true;
+        match rule.counting {
+            Counting::Log => {
+                moved = entries.iter().any(|(at, _)| *at > now);
+                for (at, _) in &mut entries {
+                    *at = (*at).min(now);
+                }
+                entries.retain(|(at, _)| at + i128::from(rule.period) > now);
             }
+            Counting::Cells(cells) => {
+                let width = i128::from(rule.period / cells);
+                let began = now - now.rem_euclid(width);
+                let latest = entries.iter().map(|(at, _)| *at).max().unwrap_or(began);
+                if latest > now {
+                    moved = true;
+                    for (at, _) in &mut entries {
+                        *at -= latest - began;
+                    }
+                }
+                for (at, _) in &mut entries {
+                    *at = (*at - at.rem_euclid(width)).min(began);
+                }
+                entries.retain(|(at, _)| at + width * i128::from(cells) >= began);
+            }
+            Counting::Anchored | Counting::Aligned(_) => {
+                let opens = match rule.counting {
+                    Counting::Aligned(offset) => {
+                        now - (now - i128::from(offset)).rem_euclid(i128::from(rule.period))
+                    }
+                    _ => now,
+                };
+                if let Some((at, _)) = entries.first_mut()
+                    && *at > opens
+                {
+                    *at = opens;
+                    moved = true;
+                }
+                entries.retain(|(at, _)| at + i128::from(rule.period) > now);
+                if entries.is_empty() {
+                    entries.push((opens, 0));
+                }
+            }
+            _ => (entries, moved) = bucket(rule, entries, now),
         }
-        View { account, moved: moved && account.units > 0, used_up: used(rule, account, now) }
+        let view = View { account: Account(entries), moved };
+        let something = view.account.0.iter().any(|(_, units)| *units > 0);
+        View { moved: moved && something, ..view }
     }
 }
 
-impl View {
-    fn admits(&self, rule: Rule, cost: u64) -> bool {
-        cost == 0 || self.used_up.leaves(rule.capacity, cost)
+/// The entry of a bucket as of `now`.
+fn bucket(rule: Rule, entries: Vec<(i128, i128)>, now: i128) -> (Vec<(i128, i128)>, bool) {
+    let burst = i128::from(rule.burst);
+    let initial = match rule.counting {
+        Counting::Tokens { initial, .. } => i128::from(initial).min(burst),
+        _ => burst,
+    };
+    let paid_after = |since, units| first(|wait| paid(rule, since, since + wait).leaves(units, 0));
+    let mut entry = entries.first().copied();
+    if let Some((since, units)) = entry
+        && initial < burst
+        && since <= now
+        && now - since >= paid_after(since, units) + paid_after(since, burst)
+    {
+        entry = None;
     }
+    let (mut since, mut units, mut moved) = match entry {
+        None => (now, burst - initial, initial < burst),
+        Some((since, units)) if since > now => (now, units, true),
+        Some((since, units)) => (since, units, false),
+    };
+    if entry.is_some() && paid(rule, since, now).leaves(units, 0) {
+        (since, units) = (now, 0);
+    }
+    // It moves along in the shortest spans in which whole units come back.
+    let (step_units, step) = steps(rule);
+    let spans = (now - since) / step;
+    (since, units) = (since + spans * step, units - spans * step_units);
+    if !fits(rule, since, units, now) {
+        (since, units, moved) = (now, i128::from(capacity(rule)), true);
+    }
+    (vec![(since, units)], moved)
 }
 
-impl Used {
-    fn leaves(self, capacity: u64, cost: u64) -> bool {
-        self.numerator + i128::from(cost) * self.denominator <= i128::from(capacity) * self.denominator
-    }
-
-    fn exceeds(self, capacity: u64) -> bool {
-        self.numerator > i128::from(capacity) * self.denominator
-    }
-}
-
-/// Where an account opened at `now` starts.
-fn start(rule: Rule, now: i128) -> i128 {
+/// What was paid of a bucket since `since`, as a fraction.
+fn paid(rule: Rule, since: i128, now: i128) -> Fraction {
+    let elapsed = (now - since).max(0);
     match rule.counting {
-        Counting::Gcra | Counting::Anchored => now,
-        Counting::Aligned(offset) => now - (now - i128::from(offset)).rem_euclid(i128::from(rule.period)),
-    }
-}
-
-/// What is used of `account` at `now`, if nothing happens until then.
-fn used(rule: Rule, account: Account, now: i128) -> Used {
-    let period = i128::from(rule.period);
-    match rule.counting {
-        Counting::Gcra => Used {
-            numerator: (account.units * period - (now - account.since) * i128::from(rule.limit)).max(0),
-            denominator: period,
-        },
-        Counting::Anchored => {
-            Used { numerator: if now >= account.since + period { 0 } else { account.units }, denominator: 1 }
+        Counting::Tokens { step: Some(_), .. } => {
+            let (units, step) = steps(rule);
+            Fraction { numerator: elapsed / step * units, denominator: 1 }
         }
-        Counting::Aligned(_) => Used {
-            numerator: if start(rule, now) > account.since { 0 } else { account.units },
-            denominator: 1,
-        },
+        _ => Fraction { numerator: elapsed * i128::from(rule.limit), denominator: i128::from(rule.period) },
     }
 }
 
-fn drained(rule: Rule, account: Account, now: i128) -> bool {
-    used(rule, account, now).numerator == 0
-}
-
-fn remaining(rule: Rule, account: Account, now: i128) -> u64 {
-    let used = used(rule, account, now);
-    let free = (i128::from(rule.capacity) * used.denominator - used.numerator).max(0) / used.denominator;
-    u64::try_from(free).unwrap()
-}
-
-/// The shortest wait from `now` until `holds`, found by bisection: once true it stays true.
-fn first(now: i128, holds: impl Fn(i128) -> bool) -> i128 {
-    let (mut low, mut high) = (0, 1);
-    if holds(now) {
-        return 0;
+/// Units, and the whole microseconds in which they come.
+fn steps(rule: Rule) -> (i128, i128) {
+    if let Counting::Tokens { step: Some(step), .. } = rule.counting {
+        let units = i128::from(step) * i128::from(rule.limit) / i128::from(rule.period);
+        return (units, i128::from(step));
     }
-    while !holds(now + high) {
-        low = high;
-        high *= 2;
-    }
-    while high - low > 1 {
-        let middle = (low + high) / 2;
-        if holds(now + middle) { high = middle } else { low = middle }
-    }
-    high
-}
-
-fn lowest_terms(rule: Rule) -> (i128, i128) {
     let (mut a, mut b) = (rule.limit, rule.period);
     while b != 0 {
         (a, b) = (b, a % b);
     }
     (i128::from(rule.limit / a), i128::from(rule.period / a))
+}
+
+/// Whether `units` owed since `since` fit into the bucket, the wait included.
+fn fits(rule: Rule, since: i128, units: i128, now: i128) -> bool {
+    paid(rule, since, now + wait(rule)).leaves(units, i128::from(rule.burst))
+}
+
+fn wait(rule: Rule) -> i128 {
+    match rule.counting {
+        Counting::Queue { wait } => i128::from(wait),
+        _ => 0,
+    }
+}
+
+pub fn capacity(rule: Rule) -> u64 {
+    match rule.counting {
+        Counting::Queue { wait } => {
+            let waiting = u128::from(wait) * u128::from(rule.limit) / u128::from(rule.period);
+            rule.burst + u64::try_from(waiting).unwrap()
+        }
+        Counting::Gcra | Counting::Meter | Counting::Tokens { .. } => rule.burst,
+        _ => rule.limit,
+    }
+}
+
+impl View {
+    fn admits(&self, rule: Rule, cost: u64, now: i128) -> bool {
+        if cost == 0 {
+            return true;
+        }
+        let cost = i128::from(cost);
+        match rule.counting {
+            Counting::Anchored | Counting::Aligned(_) | Counting::Log | Counting::Cells(_) => {
+                self.used(rule, now).leaves_room(i128::from(rule.limit), cost)
+            }
+            _ => {
+                let (since, units) = self.account.0[0];
+                let drained = paid(rule, since, now).leaves(units, 0);
+                fits(
+                    rule,
+                    since,
+                    if drained { cost } else { units + cost },
+                    if drained { since } else { now },
+                )
+            }
+        }
+    }
+
+    /// What is used, where a window counts it.
+    fn used(&self, rule: Rule, now: i128) -> Fraction {
+        let period = i128::from(rule.period);
+        let alive = |at: i128| at + period > now;
+        match rule.counting {
+            Counting::Aligned(_) | Counting::Anchored | Counting::Log => Fraction {
+                numerator: self.account.0.iter().filter(|(at, _)| alive(*at)).map(|(_, units)| units).sum(),
+                denominator: 1,
+            },
+            Counting::Cells(cells) => {
+                let width = period / i128::from(cells);
+                let began = now - now.rem_euclid(width);
+                let weigh = |(at, units): &(i128, i128)| match (began - at) / width {
+                    age if age < i128::from(cells) => units * width,
+                    age if age == i128::from(cells) => units * (width - (now - began)),
+                    _ => 0,
+                };
+                Fraction { numerator: self.account.0.iter().map(weigh).sum(), denominator: width }
+            }
+            _ => unreachable!("a bucket counts otherwise"),
+        }
+    }
+
+    fn remaining(&self, rule: Rule, now: i128) -> u64 {
+        // The largest cost that is admitted.
+        let (mut low, mut high) = (0, capacity(rule) + 1);
+        while high - low > 1 {
+            let middle = low + (high - low) / 2;
+            if self.admits(rule, middle, now) { low = middle } else { high = middle }
+        }
+        low
+    }
+
+    fn is_as_new(&self, rule: Rule, now: i128) -> bool {
+        match rule.counting {
+            Counting::Anchored | Counting::Aligned(_) | Counting::Log | Counting::Cells(_) => {
+                self.used(rule, now).numerator == 0
+            }
+            _ => {
+                let (since, units) = self.account.0[0];
+                paid(rule, since, now).leaves(units, 0)
+            }
+        }
+    }
+
+    /// How long an admitted request waits: until all that is owed, and it, passes at once.
+    fn delay(&self, rule: Rule, cost: u64, now: i128) -> i128 {
+        match rule.counting {
+            Counting::Queue { .. } if cost > 0 => {
+                let (since, units) = self.account.0[0];
+                first(|wait| {
+                    paid(rule, since, now + wait).leaves(units + i128::from(cost), i128::from(rule.burst))
+                })
+            }
+            _ => 0,
+        }
+    }
+
+    fn charge(&mut self, rule: Rule, cost: u64, now: i128) {
+        let (entries, cost) = (&mut self.account.0, i128::from(cost));
+        match rule.counting {
+            Counting::Log => entries.push((now, cost)),
+            Counting::Cells(cells) => {
+                entries.push((now - now.rem_euclid(i128::from(rule.period / cells)), cost));
+            }
+            _ => entries[0].1 += cost,
+        }
+    }
+
+    /// Takes the latest units back.
+    fn refund(&mut self, rule: Rule, units: u64, now: i128) {
+        let mut units = i128::from(units);
+        let entries = &mut self.account.0;
+        match rule.counting {
+            Counting::Anchored | Counting::Aligned(_) | Counting::Log | Counting::Cells(_) => {
+                entries.sort_by_key(|(at, _)| *at);
+                for (_, charged) in entries.iter_mut().rev() {
+                    let given = units.min(*charged);
+                    *charged -= given;
+                    units -= given;
+                }
+                entries.retain(|(_, charged)| *charged > 0);
+                if let Counting::Cells(cells) = rule.counting
+                    && !entries.is_empty()
+                {
+                    // Cells remember when they were written last, for the clock may step back behind it.
+                    entries.push((now - now.rem_euclid(i128::from(rule.period / cells)), 0));
+                }
+            }
+            _ => {
+                let (since, owed) = entries[0];
+                entries[0].1 = owed - units;
+                if paid(rule, since, now).leaves(owed - units, 0) {
+                    entries[0] = (now, 0);
+                    if !matches!(rule.counting, Counting::Tokens { initial, .. } if initial < rule.burst) {
+                        entries.clear();
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Fraction {
+    numerator: i128,
+    denominator: i128,
+}
+
+impl Fraction {
+    /// As something paid: whether at most `rest` of `owed` are left.
+    fn leaves(self, owed: i128, rest: i128) -> bool {
+        (owed - rest) * self.denominator <= self.numerator
+    }
+
+    /// As something used: whether `cost` more fit into `limit`.
+    fn leaves_room(self, limit: i128, cost: i128) -> bool {
+        self.numerator + cost * self.denominator <= limit * self.denominator
+    }
+}
+
+/// The shortest wait after which `holds` holds, found by bisection: once true it stays true.
+fn first(holds: impl Fn(i128) -> bool) -> i128 {
+    if holds(0) {
+        return 0;
+    }
+    let (mut low, mut high) = (0, 1);
+    while !holds(high) {
+        low = high;
+        high *= 2;
+    }
+    while high - low > 1 {
+        let middle = (low + high) / 2;
+        if holds(middle) { high = middle } else { low = middle }
+    }
+    high
 }
 
 fn micros(wait: i128) -> Duration {

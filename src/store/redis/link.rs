@@ -21,6 +21,7 @@ use tokio::{
     time::{Instant, sleep, timeout, timeout_at},
 };
 
+use super::health::Health;
 use crate::{Error, ErrorKind, script::Script};
 
 /// One command, and the script it needs on the server.
@@ -39,6 +40,7 @@ pub(super) trait Link: Send + Sync {
 
 pub(super) struct Pooled<M: ManageConnection> {
     pool: Pool<M>,
+    health: Arc<Health>,
     loads: Arc<Loads>,
     /// Whether the idle connections are being checked.
     checking: Arc<AtomicBool>,
@@ -55,6 +57,8 @@ struct Loads {
 const ATTEMPTS: usize = 5;
 /// How long an unanswered connection is kept out of the pool before it counts as broken.
 const GIVE_UP: Duration = Duration::from_secs(1);
+/// As long as anybody waits.
+const LONG: Duration = Duration::from_secs(86_400);
 /// Between attempts to replace a connection: this at first, then up to the longer one.
 const BACKOFF: Duration = Duration::from_millis(25);
 const MAX_BACKOFF: Duration = Duration::from_millis(250);
@@ -67,16 +71,9 @@ where
     fn run(&self, job: Job) -> Reply {
         let link = self.clone();
         Box::pin(async move {
-            let allowed = job.deadline;
-            let deadline = Instant::now() + allowed;
-            let connection = match timeout_at(deadline, link.connection()).await {
-                Ok(connection) => connection.map_err(from_redis)?,
-                Err(_) => return Err(late(format!("no connection to Redis was free within {allowed:?}"))),
-            };
-            match timeout_at(deadline, Finish(Some(Box::pin(link.exchange(connection, job))))).await {
-                Ok(reply) => reply.map_err(from_redis),
-                Err(_) => Err(late(format!("Redis did not answer within {allowed:?}"))),
-            }
+            let reply = link.clone().reply(job).await;
+            link.health.note(&reply);
+            reply
         })
     }
 }
@@ -86,8 +83,40 @@ where
     M: ManageConnection<Error = RedisError>,
     M::Connection: ConnectionLike + Sync,
 {
-    pub(super) fn new(pool: Pool<M>) -> Self {
-        Self { pool, loads: Arc::default(), checking: Arc::default() }
+    pub(super) fn new(pool: Pool<M>, health: Arc<Health>) -> Self {
+        Self { pool, health, loads: Arc::default(), checking: Arc::default() }
+    }
+
+    async fn reply(self, job: Job) -> Result<Value, Error> {
+        let allowed = job.deadline;
+        let now = Instant::now();
+        let deadline = now.checked_add(allowed).unwrap_or(now + LONG);
+        let connection = match timeout_at(deadline, self.connection()).await {
+            Ok(connection) => connection.map_err(from_redis)?,
+            Err(_) => return Err(self.no_connection(allowed)),
+        };
+        self.health.connected();
+        match timeout_at(deadline, Finish(Some(Box::pin(self.exchange(connection, job))))).await {
+            Ok(reply) => reply.map_err(from_redis),
+            Err(_) => {
+                Err(Error::new(ErrorKind::StoreTimeout, format!("Redis did not answer within {allowed:?}")))
+            }
+        }
+    }
+
+    fn no_connection(&self, allowed: Duration) -> Error {
+        match self.health.why_unreachable() {
+            Some(error) => {
+                Error::new(ErrorKind::StoreUnreachable, format!("cannot connect to Redis: {error}"))
+                    .with_source(error)
+            }
+            None => Error::new(
+                ErrorKind::StoreBusy,
+                format!(
+                    "no connection to Redis was free within {allowed:?}; give the store a larger pool or more time"
+                ),
+            ),
+        }
     }
 
     /// A connection that nobody else uses. Waits as long as it is let.
@@ -110,9 +139,17 @@ where
             None => timeout(patience, job.command.query_async(&mut *connection)).await,
         };
         let reply = reply.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()));
-        if reply.as_ref().is_err_and(is_broken) {
-            self.replace(connection);
-            self.check_idle();
+        match &reply {
+            Err(error) if is_broken(error) => {
+                self.replace(connection, BACKOFF / 4);
+                self.check_idle();
+            }
+            // A primary that was demoted. Where its name leads now is found out by connecting again, and
+            // not more often than it can be.
+            Err(error) if error.kind() == redis::ErrorKind::Server(ServerErrorKind::ReadOnly) => {
+                self.replace(connection, MAX_BACKOFF);
+            }
+            _ => {}
         }
         reply
     }
@@ -153,18 +190,24 @@ where
 
     /// Puts a new connection in the place of a broken one and only then gives the place back to the
     /// pool, so that nobody else meets the broken one. Managers need not notice: the stock ones do not.
-    fn replace(&self, mut broken: PooledConnection<'static, M>) {
+    fn replace(&self, mut broken: PooledConnection<'static, M>, mut backoff: Duration) {
         let pool = self.pool.clone();
-        let alive = Arc::downgrade(&self.loads);
+        let health = Arc::downgrade(&self.health);
         tokio::spawn(async move {
-            let mut backoff = BACKOFF;
-            while alive.strong_count() > 0 {
-                if let Ok(Ok(connection)) = timeout(GIVE_UP, pool.dedicated_connection()).await {
-                    *broken = connection;
-                    return;
-                }
+            loop {
                 sleep(backoff).await;
                 backoff = (backoff * 2).min(MAX_BACKOFF);
+                // Nobody has the store any more.
+                let Some(health) = health.upgrade() else { return };
+                match timeout(GIVE_UP, pool.dedicated_connection()).await {
+                    Ok(Ok(connection)) => {
+                        health.connected();
+                        *broken = connection;
+                        return;
+                    }
+                    Ok(Err(error)) => health.not_connected(error),
+                    Err(_) => health.not_connected(io::Error::from(io::ErrorKind::TimedOut).into()),
+                }
             }
         });
     }
@@ -177,14 +220,20 @@ where
         }
         let link = self.clone();
         tokio::spawn(async move {
+            // All of them are taken out first, or a pool that gives out the latest one first would give the
+            // same one again and again.
+            let mut idle = Vec::new();
             for _ in 0..link.pool.state().idle_connections {
-                let Ok(Ok(mut connection)) = timeout(GIVE_UP, link.pool.get_owned()).await else {
-                    break;
-                };
+                match timeout(BACKOFF, link.pool.get_owned()).await {
+                    Ok(Ok(connection)) => idle.push(connection),
+                    _ => break,
+                }
+            }
+            for mut connection in idle {
                 let ping: Result<RedisResult<Value>, _> =
                     timeout(GIVE_UP, redis::cmd("PING").query_async(&mut *connection)).await;
                 if ping.map_or(true, |pong| pong.as_ref().is_err_and(is_broken)) {
-                    link.replace(connection);
+                    link.replace(connection, BACKOFF / 4);
                 }
             }
             link.checking.store(false, Ordering::Release);
@@ -194,7 +243,12 @@ where
 
 impl<M: ManageConnection> Clone for Pooled<M> {
     fn clone(&self) -> Self {
-        Self { pool: self.pool.clone(), loads: self.loads.clone(), checking: self.checking.clone() }
+        Self {
+            pool: self.pool.clone(),
+            health: self.health.clone(),
+            loads: self.loads.clone(),
+            checking: self.checking.clone(),
+        }
     }
 }
 
@@ -252,10 +306,6 @@ fn is_no_script(reply: &RedisResult<Value>) -> bool {
 
 fn is_broken(error: &RedisError) -> bool {
     error.is_unrecoverable_error() || error.is_io_error()
-}
-
-fn late(message: String) -> Error {
-    Error::new(ErrorKind::StoreTimeout, message)
 }
 
 fn from_redis(error: RedisError) -> Error {

@@ -1,7 +1,9 @@
 //! Counts in Redis, shared by every instance.
 
+mod health;
 mod link;
 mod reply;
+mod scripts;
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -11,9 +13,13 @@ use bb8_redis::{
 };
 use redis::{Cmd, IntoConnectionInfo, RedisError, aio::ConnectionLike};
 
-use self::link::{Job, Link, Pooled};
+use self::{
+    health::{ConnectErrors, Health},
+    link::{Job, Link, Pooled},
+    scripts::Scripts,
+};
 use super::{Answer, Store};
-use crate::{Charge, Decision, Error, ErrorKind, Key, ManualClock, Policy, script::Script};
+use crate::{Action, Charge, Decision, Error, ErrorKind, Key, ManualClock, Policy, script::Script};
 
 /// Counts in Redis 6.2 or later, or Valkey, shared by every instance of a service. Cloning gives
 /// another handle on the same pool.
@@ -34,6 +40,14 @@ use crate::{Charge, Decision, Error, ErrorKind, Key, ManualClock, Policy, script
 /// the [`deadline`](Self::deadline), in which waiting for a connection is included. What was sent and
 /// not answered by then may have been charged; it is never sent again.
 ///
+/// So the pool's size and the round trip bound the decisions per second: 32 connections and 1 ms make
+/// 32 000. Where more come than that, some find no connection within the deadline and are decided by
+/// their policy's [`FailureMode`](crate::FailureMode), with a
+/// [`StoreBusy`](ErrorKind::StoreBusy) error: give the store a larger pool, or a longer deadline.
+///
+/// With the feature `tracing`, one line at warn says when trouble with the server began, and one at info
+/// when it has been over for five seconds.
+///
 /// # Example
 ///
 /// ```no_run
@@ -53,7 +67,7 @@ use crate::{Charge, Decision, Error, ErrorKind, Key, ManualClock, Policy, script
 #[derive(Clone)]
 pub struct RedisStore {
     link: Arc<dyn Link>,
-    script: Arc<Script>,
+    scripts: Arc<Scripts>,
     prefix: Arc<str>,
     deadline: Duration,
     clock: Option<ManualClock>,
@@ -61,13 +75,15 @@ pub struct RedisStore {
 
 const DEFAULT_PREFIX: &str = "rl";
 const DEFAULT_DEADLINE: Duration = Duration::from_millis(50);
-const POOL_SIZE: u32 = 16;
+/// More than any key can have been charged, and exact in Lua.
+const MOST: u64 = 1 << 50;
+const POOL_SIZE: u32 = 32;
 /// bb8 waits at most half of this between two attempts to connect.
 const POOL_PATIENCE: Duration = Duration::from_millis(500);
 
 impl RedisStore {
     /// Connects to the server at `url`, such as `redis://user:password@127.0.0.1:6379/0`, with a pool
-    /// of up to 16 connections.
+    /// of up to 32 connections.
     ///
     /// Fails where the server cannot be reached or does not accept the script, so a mistake shows when
     /// the service starts. To start without the server, see [`connect_lazy`](Self::connect_lazy).
@@ -91,10 +107,11 @@ impl RedisStore {
             )
             .with_source(error)
         };
-        let pool = pool().build(manager).await.map_err(unreachable)?;
-        let store = Self::new(pool);
+        let health = Arc::new(Health::default());
+        let pool = pool(&health).build(manager).await.map_err(unreachable)?;
+        let store = Self::over(Pooled::new(pool, health));
         let mut load = redis::cmd("SCRIPT");
-        load.arg("LOAD").arg(store.script.text());
+        load.arg("LOAD").arg(Script::built_in().text());
         store.link.run(Job { command: load, script: None, deadline: POOL_PATIENCE }).await?;
         Ok(store)
     }
@@ -111,7 +128,8 @@ impl RedisStore {
     /// Outside a Tokio runtime.
     pub fn connect_lazy(url: &str) -> Result<Self, Error> {
         let (manager, _) = manager(url)?;
-        Ok(Self::new(pool().build_unchecked(manager)))
+        let health = Arc::new(Health::default());
+        Ok(Self::over(Pooled::new(pool(&health).build_unchecked(manager), health)))
     }
 
     /// A store on a pool of your own: bb8-redis', or any bb8 pool of redis-rs connections.
@@ -138,9 +156,13 @@ impl RedisStore {
         M: ManageConnection<Error = RedisError>,
         M::Connection: ConnectionLike + Sync,
     {
+        Self::over(Pooled::new(pool, Arc::default()))
+    }
+
+    fn over(link: impl Link + 'static) -> Self {
         Self {
-            link: Arc::new(Pooled::new(pool)),
-            script: Script::built_in(),
+            link: Arc::new(link),
+            scripts: Arc::default(),
             prefix: DEFAULT_PREFIX.into(),
             deadline: DEFAULT_DEADLINE,
             clock: None,
@@ -170,8 +192,13 @@ impl RedisStore {
     ///
     /// Redis connections give up on a reply after 500 ms by themselves, so a longer deadline only
     /// lengthens the wait for a connection.
+    ///
+    /// # Panics
+    ///
+    /// If `deadline` is zero.
     #[must_use]
     pub const fn deadline(mut self, deadline: Duration) -> Self {
+        assert!(!deadline.is_zero(), "a deadline of zero lets no decision be made");
         self.deadline = deadline;
         self
     }
@@ -186,14 +213,19 @@ impl RedisStore {
     }
 
     fn key(&self, policy: &Policy, key: &Key) -> String {
-        // A policy's name may hold braces, a key's text does not.
-        let name = Key::new(policy.name());
-        format!("{}:{}:{}:{{{}}}", self.prefix, name.as_str(), policy.rules().name(), key.as_str())
+        // A policy's name may hold braces, which a key's text does not, and colons, which would make a
+        // part of the name pass for a part of a longer prefix.
+        let name = Key::new(policy.name()).as_str().replace(':', "%3A");
+        format!("{}:{name}:{}:{{{}}}", self.prefix, policy.counting().name(), key.as_str())
     }
 
-    fn evaluate(&self, charges: &[Charge], mode: &str) -> Answer<Decision> {
+    fn evaluate(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
+        let script = match self.scripts.that_knows(charges) {
+            Ok(script) => script,
+            Err(error) => return Answer::ready(Err(error)),
+        };
         let mut command = redis::cmd("EVALSHA");
-        command.arg(self.script.hash()).arg(charges.len());
+        command.arg(script.hash()).arg(charges.len());
         for charge in charges {
             command.arg(self.key(&charge.policy, &charge.key));
         }
@@ -201,14 +233,25 @@ impl RedisStore {
             Some(clock) => command.arg(clock.micros()),
             None => command.arg(""),
         };
+        // What is given back may be more than the capacity, if that was lowered since.
+        let cost = |charge: &Charge| match action {
+            Action::Refund => charge.cost.min(MOST),
+            _ => charge.bounded_cost(),
+        };
+        let mode = match action {
+            Action::Take => "take",
+            Action::TakeUpTo => "up-to",
+            Action::Peek => "peek",
+            Action::Refund => "refund",
+        };
         command.arg(mode).arg(charges.len());
         for charge in charges {
-            let parameters = charge.policy.parameters();
-            command.arg(charge.policy.rules().name()).arg(charge.bounded_cost());
-            command.arg(parameters.len()).arg(parameters);
+            let arguments = charge.policy.arguments();
+            command.arg(charge.policy.counting().name()).arg(cost(charge));
+            command.arg(arguments.len()).arg(arguments);
         }
         let policies: Vec<Policy> = charges.iter().map(|charge| charge.policy.clone()).collect();
-        let reply = self.run(command, Some(self.script.clone()));
+        let reply = self.run(command, Some(script));
         Answer::pending(async move { reply::decode(&reply.await?, &policies) })
     }
 
@@ -218,12 +261,8 @@ impl RedisStore {
 }
 
 impl Store for RedisStore {
-    fn decide(&self, charges: &[Charge]) -> Answer<Decision> {
-        self.evaluate(charges, "take")
-    }
-
-    fn peek(&self, charges: &[Charge]) -> Answer<Decision> {
-        self.evaluate(charges, "peek")
+    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
+        self.evaluate(action, charges)
     }
 
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
@@ -231,6 +270,10 @@ impl Store for RedisStore {
         command.arg(self.key(policy, key));
         let reply = self.run(command, None);
         Answer::pending(async move { reply.await.map(|_| ()) })
+    }
+
+    fn accept(&self, policy: &Policy) -> Result<(), Error> {
+        self.scripts.learn(policy)
     }
 }
 
@@ -253,7 +296,7 @@ fn manager(url: &str) -> Result<(RedisConnectionManager, String), Error> {
                 "the Redis URL does not work ({}); write redis://[user:password@]host[:port][/database], with \
                  special characters in the password percent-encoded, and for rediss:// turn on the feature \
                  `tokio-rustls-comp` of the crate `redis`",
-                error.to_string().replace(url, "..")
+                error.detail().unwrap_or("it is no URL")
             ),
         )
     };
@@ -262,11 +305,12 @@ fn manager(url: &str) -> Result<(RedisConnectionManager, String), Error> {
     Ok((RedisConnectionManager::new(info).map_err(malformed)?, address))
 }
 
-fn pool() -> bb8_redis::bb8::Builder<RedisConnectionManager> {
+fn pool(health: &Arc<Health>) -> bb8_redis::bb8::Builder<RedisConnectionManager> {
     Pool::builder()
         .max_size(POOL_SIZE)
         .min_idle(1)
         .max_lifetime(None)
         .test_on_check_out(false)
         .connection_timeout(POOL_PATIENCE)
+        .error_sink(Box::new(ConnectErrors(health.clone())))
 }

@@ -26,7 +26,7 @@ pub(super) fn decode(reply: &Value, policies: &[Policy]) -> Result<Decision, Err
     let mut outcomes = Vec::with_capacity(policies.len());
     for (policy, fields) in policies.iter().zip(values.chunks_exact(FIELDS)) {
         let [
-            Value::Int(admitted),
+            Value::Int(granted),
             Value::Int(remaining),
             Value::Int(reset),
             Value::Int(retry),
@@ -35,15 +35,17 @@ pub(super) fn decode(reply: &Value, policies: &[Policy]) -> Result<Decision, Err
         else {
             return Err(unexpected());
         };
-        let verdict = match (*admitted, micros(*delay)) {
-            (1, Some(Duration::ZERO)) => Verdict::Allow,
-            (1, Some(delay)) => Verdict::Delay(delay),
-            (0, _) if *retry == NEVER => Verdict::Deny { retry_after: None },
-            (0, _) => Verdict::Deny { retry_after: Some(micros(*retry).ok_or_else(unexpected)?) },
-            _ => return Err(unexpected()),
+        let granted = u64::try_from(*granted).map_err(|_| unexpected())?;
+        let delay = micros(*delay).ok_or_else(unexpected)?;
+        let verdict = match granted {
+            0 if *retry == NEVER => Verdict::Deny { retry_after: None },
+            0 => Verdict::Deny { retry_after: Some(micros(*retry).ok_or_else(unexpected)?) },
+            _ if delay.is_zero() => Verdict::Allow,
+            _ => Verdict::Delay(delay),
         };
         let remaining = u64::try_from(*remaining).map_err(|_| unexpected())?;
-        outcomes.push(Outcome::new(policy, verdict, remaining, micros(*reset).ok_or_else(unexpected)?));
+        let reset = micros(*reset).ok_or_else(unexpected)?;
+        outcomes.push(Outcome::new(policy, verdict, remaining, reset).granting(granted.saturating_sub(1)));
     }
     Ok(Decision::new(outcomes))
 }
@@ -86,7 +88,7 @@ mod tests {
             ("too short", ints(&[1, 4, 0, 0])),
             ("too long", ints(&[1, 4, 0, 0, 0, 0])),
             ("text", Value::Array(vec![Value::SimpleString("OK".into()); 5])),
-            ("a strange verdict", ints(&[2, 4, 0, 0, 0])),
+            ("a negative grant", ints(&[-1, 4, 0, 0, 0])),
             ("a negative wait", ints(&[0, 4, 0, -2, 0])),
             ("a negative delay", ints(&[1, 4, 0, 0, -1])),
             ("a negative rest", ints(&[1, -1, 0, 0, 0])),

@@ -1,0 +1,163 @@
+//! The twin of `lua/include/bucket.lua`, where the arithmetic is explained.
+
+use super::rules::{Admission, Change, Count, Gauge, Kept, Plan, State};
+use crate::{Error, Quota};
+
+/// A level that is paid off at `units` per `period` microseconds, with room for `burst`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bucket {
+    pub(super) period: u64,
+    pub(super) units: u64,
+    pub(super) burst: u64,
+    /// How long an admitted request may be made to wait.
+    pub(super) wait: u64,
+    /// Units are paid only when a whole period is over.
+    pub(super) stepped: bool,
+    /// What a key admits that was never seen.
+    pub(super) initial: u64,
+}
+
+/// A bucket as of now.
+struct Open {
+    at: u64,
+    level: u64,
+    elapsed: u64,
+    free: u64,
+    moved: bool,
+}
+
+impl Bucket {
+    /// One that pays continuously, starts empty and makes nobody wait.
+    pub(super) const fn continuous(period: u64, units: u64, burst: u64) -> Self {
+        Self { period, units, burst, wait: 0, stepped: false, initial: burst }
+    }
+
+    pub(super) fn plan(&self, state: Option<&State>, now: u64, cost: u64) -> Plan {
+        let Open { level, elapsed, free, moved, .. } = self.open(state, now);
+        let ahead = self.owed((level + cost).saturating_sub(self.burst)).saturating_sub(elapsed);
+        let admission = if cost > self.capacity() {
+            Admission::Never
+        } else if cost > free {
+            Admission::Retry(ahead - self.wait)
+        } else {
+            // Nothing does not wait.
+            Admission::After(if cost > 0 { ahead } else { 0 })
+        };
+        let reset = |level| self.owed(level).saturating_sub(elapsed);
+        let before = Gauge { remaining: free, reset: reset(level) };
+        let after = if admission.is_admitted() {
+            Gauge { remaining: free - cost, reset: reset(level + cost) }
+        } else {
+            before
+        };
+        Plan { admission, before, after, stale: moved && level > 0 }
+    }
+
+    pub(super) fn apply(&self, state: Option<&State>, now: u64, change: Change) -> Option<Kept> {
+        let Open { mut at, mut level, mut elapsed, .. } = self.open(state, now);
+        match change {
+            Change::Charge(cost) => level += cost,
+            Change::Repair => {}
+            Change::Refund(units) => {
+                level = level.saturating_sub(units);
+                if level <= self.paid(elapsed) {
+                    // Full. A refund gives back, it does not save up.
+                    (at, level, elapsed) = (now, 0, 0);
+                }
+            }
+        }
+        let mut lifetime = self.owed(level).saturating_sub(elapsed);
+        if self.initial < self.burst {
+            lifetime += self.owed(self.burst);
+        }
+        (lifetime > 0).then_some(Kept { state: State::Count(Count { at, count: level }), lifetime })
+    }
+
+    pub(super) fn capacity(&self) -> u64 {
+        self.burst + self.paid(self.wait)
+    }
+
+    fn open(&self, state: Option<&State>, now: u64) -> Open {
+        let state = match state {
+            Some(State::Count(count)) if !self.is_forgotten(*count, now) => Some(*count),
+            _ => None,
+        };
+        let (mut at, mut level, mut elapsed, mut moved) = (now, 0, 0, false);
+        match state {
+            None => {
+                level = self.burst - self.initial;
+                moved = level > 0;
+            }
+            Some(state) if state.at > now => {
+                level = state.count;
+                moved = true;
+            }
+            Some(state) => {
+                let remainder = (now - state.at) % self.period;
+                let back = u128::from((now - state.at) / self.period) * u128::from(self.units);
+                if u128::from(state.count) > back + u128::from(self.paid(remainder)) {
+                    at = now - remainder;
+                    // Above `back`, as just seen, so `back` is below 2^64 too.
+                    level = state.count - back as u64;
+                    elapsed = remainder;
+                }
+            }
+        }
+        match (self.burst + self.paid(elapsed + self.wait)).checked_sub(level) {
+            Some(free) => Open { at, level, elapsed, free, moved },
+            None => Open { at: now, level: self.capacity(), elapsed: 0, free: 0, moved: true },
+        }
+    }
+
+    /// Full, and then unseen for as long again as an empty bucket takes to fill.
+    fn is_forgotten(&self, state: Count, now: u64) -> bool {
+        self.initial < self.burst
+            && state.at <= now
+            && now - state.at >= self.owed(state.count).saturating_add(self.owed(self.burst))
+    }
+
+    /// Microseconds until `level` units are paid.
+    fn owed(&self, level: u64) -> u64 {
+        let (period, units) = (u128::from(self.period), u128::from(self.units));
+        let owed = if self.stepped {
+            u128::from(level).div_ceil(units) * period
+        } else {
+            (u128::from(level) * period).div_ceil(units)
+        };
+        // A quota refills within 100 years. A level from another quota may not, and is cut down to size
+        // before the result counts.
+        u64::try_from(owed).unwrap_or(u64::MAX)
+    }
+
+    /// Units that are paid in `elapsed` microseconds.
+    fn paid(&self, elapsed: u64) -> u64 {
+        let (period, units) = (u128::from(self.period), u128::from(self.units));
+        let paid = if self.stepped {
+            u128::from(elapsed) / period * units
+        } else {
+            u128::from(elapsed) * units / period
+        };
+        // Asked for less than a period and the longest wait.
+        u64::try_from(paid).unwrap_or(u64::MAX)
+    }
+}
+
+/// The quota's rate as a fraction in lowest terms: so many microseconds pay for so many units.
+pub(super) const fn rate(quota: &Quota) -> (u64, u64) {
+    let divisor = gcd(quota.period_micros(), quota.limit());
+    (quota.period_micros() / divisor, quota.limit() / divisor)
+}
+
+const fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+pub(super) fn micros(duration: std::time::Duration, what: &'static str) -> Result<u64, Error> {
+    match u64::try_from(duration.as_micros()) {
+        Ok(micros) if micros <= MAX_WAIT && duration.subsec_nanos() % 1_000 == 0 => Ok(micros),
+        _ => Err(Error::invalid(what)),
+    }
+}
+
+/// 400 days, as long as the longest period.
+const MAX_WAIT: u64 = 400 * 86_400 * 1_000_000;

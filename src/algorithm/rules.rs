@@ -1,0 +1,103 @@
+//! What an in-process twin of a Lua file is. See `lua/decide.lua` for the same in Lua.
+
+use std::collections::VecDeque;
+
+/// The twin of a Lua file: the same arguments, the same state, the same arithmetic. All times are
+/// microseconds since 1970.
+pub trait Twin: Send + Sync {
+    /// What would happen to `state` now. Changes nothing.
+    fn plan(&self, arguments: &[u64], state: Option<&State>, now: u64, cost: u64) -> Plan;
+
+    /// `state` after `change`, and for how much longer it matters; `None` where nothing is left of it.
+    fn apply(&self, arguments: &[u64], state: Option<State>, now: u64, change: Change) -> Option<Kept>;
+}
+
+/// What an algorithm remembers of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    Count(Count),
+    Log(VecDeque<Count>),
+    Cells { began: u64, width: u64, counts: Box<[u64]> },
+}
+
+/// A time and a number of units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Count {
+    pub at: u64,
+    pub count: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A charge that was planned and admitted.
+    Charge(u64),
+    /// What a refusal writes down where the clock or the quota made the state stale.
+    Repair,
+    /// Units given back.
+    Refund(u64),
+}
+
+/// State, and for how many more microseconds it matters.
+#[derive(Debug)]
+pub struct Kept {
+    pub state: State,
+    pub lifetime: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    pub admission: Admission,
+    pub before: Gauge,
+    /// As it is once the charge is carried out; as `before` where it is not admitted.
+    pub after: Gauge,
+    /// Whether a refusal has something to write down.
+    pub stale: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// Now, to be carried out after so many microseconds.
+    After(u64),
+    /// Not now, but in so many microseconds.
+    Retry(u64),
+    Never,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gauge {
+    pub remaining: u64,
+    /// Microseconds until the state is as good as new.
+    pub reset: u64,
+}
+
+impl Plan {
+    /// The plan of an algorithm that makes nobody wait: `cost` of the `remaining` units, or a refusal with
+    /// the wait that `retry` computes.
+    pub fn of(
+        cost: u64,
+        capacity: u64,
+        before: Gauge,
+        reset_after: u64,
+        stale: bool,
+        retry: impl FnOnce() -> u64,
+    ) -> Self {
+        let admission = if cost > capacity {
+            Admission::Never
+        } else if cost > before.remaining {
+            Admission::Retry(retry())
+        } else {
+            Admission::After(0)
+        };
+        let after = match admission {
+            Admission::After(_) => Gauge { remaining: before.remaining - cost, reset: reset_after },
+            Admission::Retry(_) | Admission::Never => before,
+        };
+        Self { admission, before, after, stale }
+    }
+}
+
+impl Admission {
+    pub const fn is_admitted(self) -> bool {
+        matches!(self, Self::After(_))
+    }
+}

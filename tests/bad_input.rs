@@ -24,7 +24,12 @@ async fn a_redis_url_that_does_not_work_says_so_and_keeps_its_password() {
         ("a bad database", "redis://:hunter2@host/zero", ErrorKind::InvalidConfig, "write redis://"),
         ("another scheme", "http://:hunter2@host", ErrorKind::InvalidConfig, "write redis://"),
         ("TLS", "rediss://:hunter2@host", ErrorKind::InvalidConfig, "`tokio-rustls-comp`"),
-        ("nothing", "", ErrorKind::InvalidConfig, "write redis://"),
+        (
+            "nothing",
+            "",
+            ErrorKind::InvalidConfig,
+            "the Redis URL does not work (it is no URL); write redis://",
+        ),
         ("nobody there", "redis://:hunter2@127.0.0.1:1", ErrorKind::StoreUnreachable, "at 127.0.0.1:1"),
         ("wrong password", &with_wrong_password, ErrorKind::StoreUnreachable, "assword"),
         ("no password", &locked.url(), ErrorKind::StoreRefused, "NOAUTH"),
@@ -175,4 +180,38 @@ fn a_closure_that_finds_nothing_gives_no_shared_bucket() {
     let extractor = |parts: &Parts| parts.uri.query().map(String::from);
     let (parts, ()) = Request::get("/").body(()).unwrap().into_parts();
     assert_eq!(extractor.extract(&parts).unwrap_err().kind(), ErrorKind::MissingIdentity);
+}
+
+#[tokio::test]
+async fn services_with_different_prefixes_share_no_key() {
+    let server = RedisServer::start();
+    let store = store(&server).await;
+    for (prefix, name) in [("shop", "eu:login"), ("shop:eu", "login"), ("shop", "eu%3Alogin")] {
+        let limiter = Limiter::new(store.clone().prefix(prefix));
+        let policy = Policy::new(name, Quota::per_day(1));
+        assert!(limiter.check(&policy, &Key::new("alice"), 1).await.unwrap().is_allowed(), "{prefix} {name}");
+    }
+}
+
+#[tokio::test]
+async fn a_deadline_without_end_is_one() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await.deadline(std::time::Duration::MAX));
+    let decision = limiter.check(&Policy::new("p", Quota::per_day(1)), &Key::new("alice"), 1).await.unwrap();
+    assert!(decision.is_allowed() && decision.failure().is_none());
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_be_reached_is_not_taken_for_a_busy_one() {
+    let locked = RedisServer::with(&["--requirepass", "right"]);
+    let policy = Policy::new("p", Quota::per_day(1));
+    for (url, message) in
+        [("redis://127.0.0.1:1".to_owned(), "refused"), (locked.url().replace("//", "//:wrong@"), "assword")]
+    {
+        let limiter = Limiter::new(RedisStore::connect_lazy(&url).unwrap());
+        let decision = limiter.check(&policy, &Key::new("alice"), 1).await.unwrap();
+        let failure = decision.failure().unwrap();
+        assert_eq!(failure.kind(), ErrorKind::StoreUnreachable, "{failure}");
+        assert!(failure.to_string().contains(message), "{failure}");
+    }
 }

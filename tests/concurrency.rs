@@ -8,18 +8,26 @@ use support::{
     http::{Tally, app, hammer, serve},
     store,
 };
-use tower_ratelimit::{FixedWindow, Gcra, Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer};
+use tower_ratelimit::{
+    FixedWindow, Gcra, LeakyBucket, Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, SlidingLog,
+    SlidingWindow, TokenBucket,
+};
 
 const CONNECTIONS: usize = 64;
 const REFUSALS: usize = 200;
 
 fn policy() -> impl Strategy<Value = Policy> {
     // A day is long enough that nothing comes back during the test.
-    (1..150_u64, 0..3_u8).prop_map(|(limit, algorithm)| {
+    (1..150_u64, 0..8_u8).prop_map(|(limit, algorithm)| {
         let policy = Policy::new("p", Quota::per_day(limit));
         match algorithm {
             0 => policy.algorithm(Gcra),
             1 => policy.algorithm(FixedWindow::anchored()),
+            2 => policy.algorithm(TokenBucket::new()),
+            3 => policy.algorithm(LeakyBucket::meter()),
+            4 => policy.algorithm(SlidingLog),
+            5 => policy.algorithm(SlidingWindow::new()),
+            6 => policy.algorithm(SlidingWindow::new().segments(24)),
             // Windows that open twelve hours from now or before, so that none ends meanwhile.
             _ => policy.algorithm(FixedWindow::aligned().utc_offset_west(since_midnight() / 2)),
         }
@@ -38,7 +46,7 @@ fn exactly(policy: &Policy) -> Tally {
 
 fn for_random_policies(test: impl AsyncFn(Policy)) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let config = ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() };
+    let config = ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() };
     proptest!(config, |(policy in policy())| {
         runtime.block_on(test(policy));
     });

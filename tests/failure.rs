@@ -7,7 +7,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use support::{RedisServer, http, store};
@@ -25,11 +25,16 @@ fn closed(limit: u64) -> Policy {
         .on_store_failure(FailureMode::Closed)
 }
 
+/// The promise is 50 ms. This is for a machine that is busy with other things, and far below what the
+/// parts take by themselves: 30 s for a connection, 0.5 s for a reply.
+const SLACK: Duration = Duration::from_millis(400);
+
 #[derive(Debug, Default)]
 struct Counts {
     admitted: usize,
     refused: usize,
     failed: usize,
+    longest: Duration,
 }
 
 /// `tasks` tasks that each make `checks` checks on one key.
@@ -40,11 +45,13 @@ async fn load(limiter: &Limiter, policy: &Policy, tasks: usize, checks: usize) -
         running.spawn(async move {
             let mut counts = Counts::default();
             for _ in 0..checks {
+                let asked = Instant::now();
                 match limiter.check(&policy, &Key::new("alice"), 1).await {
                     Ok(decision) if decision.is_allowed() => counts.admitted += 1,
                     Ok(_) => counts.refused += 1,
                     Err(_) => counts.failed += 1,
                 }
+                counts.longest = counts.longest.max(asked.elapsed());
             }
             counts
         });
@@ -53,6 +60,7 @@ async fn load(limiter: &Limiter, policy: &Policy, tasks: usize, checks: usize) -
         admitted: all.admitted + one.admitted,
         refused: all.refused + one.refused,
         failed: all.failed + one.failed,
+        longest: all.longest.max(one.longest),
     })
 }
 
@@ -176,8 +184,8 @@ async fn a_killed_server_leaves_requests_to_their_mode_and_is_used_again_when_ba
     };
     sleep(Duration::from_millis(5)).await;
     server.kill();
-    // Nothing hangs: the load ends although nobody answers.
-    let counts = tokio::time::timeout(Duration::from_secs(60), loaded).await.unwrap().unwrap();
+    let counts = loaded.await.unwrap();
+    assert!(counts.longest < SLACK, "{:?}", counts.longest);
     assert_eq!(counts.admitted + counts.failed, 16 * 60);
     assert!(counts.failed > 0);
 
@@ -225,6 +233,7 @@ async fn a_stopped_server_is_as_good_as_down_and_its_replies_reach_nobody_else()
     server.signal("STOP");
     let stopped = load(&limiter, &policy, 64, 3).await;
     assert_eq!((stopped.admitted, stopped.failed), (0, 192));
+    assert!(stopped.longest < SLACK, "{:?}", stopped.longest);
     server.signal("CONT");
     assert!(is_normal_again(&limiter, &policy).await);
     // What was on its way when the server stopped was charged, and no more than that: each of the 32

@@ -3,8 +3,13 @@
 mod support;
 
 use proptest::prelude::*;
+use std::time::Duration;
 use support::{RedisServer, store};
-use tower_ratelimit::{FixedWindow, Gcra, Key, Limiter, Policy, Quota};
+
+use tower_ratelimit::{
+    FailureMode, FixedWindow, Key, LeakyBucket, Limiter, Policy, Quota, SlidingLog, SlidingWindow,
+    TokenBucket,
+};
 
 const PRELUDE: &str = include_str!("../lua/include/prelude.lua");
 
@@ -29,33 +34,61 @@ fn muldiv_is_exact_up_to_2_to_the_45() {
     });
 }
 
+/// One of each, for a quota that all of them take.
+fn each(name: &str, quota: Quota) -> Vec<(&'static str, Policy)> {
+    let policy = || Policy::new(name, quota).on_store_failure(FailureMode::Closed);
+    vec![
+        ("gcra", policy()),
+        ("token bucket", policy().algorithm(TokenBucket::new())),
+        ("token bucket, not full at first", policy().algorithm(TokenBucket::new().starting_at(1))),
+        ("meter", policy().algorithm(LeakyBucket::meter())),
+        ("queue", policy().algorithm(LeakyBucket::queue(quota.period()))),
+        ("anchored window", policy().algorithm(FixedWindow::anchored())),
+        ("aligned window", policy().algorithm(FixedWindow::aligned())),
+        ("sliding window", policy().algorithm(SlidingWindow::new())),
+        ("sliding window of ten", policy().algorithm(SlidingWindow::new().segments(10))),
+        ("sliding log", policy().algorithm(SlidingLog)),
+    ]
+}
+
 #[tokio::test]
 async fn every_key_has_a_ttl_as_long_as_its_state_matters() {
     let server = RedisServer::start();
     let limiter = Limiter::new(store(&server).await);
+    let quota = |limit, period| Quota::new(limit, period).unwrap();
     let rows = [
-        ("a second", Quota::per_second(10), 1_000),
-        ("a day", Quota::per_day(10), 86_400_000),
-        ("400 days", Quota::new(1, std::time::Duration::from_secs(400 * 86_400)).unwrap(), 34_560_000_000),
-        ("a millisecond", Quota::new(1, std::time::Duration::from_millis(1)).unwrap(), 1),
+        ("a second", Quota::per_second(10)),
+        ("a day", Quota::per_day(10)),
+        ("400 days", quota(1, Duration::from_secs(400 * 86_400))),
+        ("a millisecond", quota(1, Duration::from_millis(1))),
     ];
-    for (name, quota, lifetime) in rows {
-        for (kind, policy) in [
-            ("gcra", Policy::new(name, quota).algorithm(Gcra)),
-            ("anchored", Policy::new(name, quota).algorithm(FixedWindow::anchored())),
-            ("aligned", Policy::new(name, quota).algorithm(FixedWindow::aligned())),
-        ] {
-            let capacity = policy.capacity();
-            limiter.check(&policy, &Key::new(kind), capacity).await.unwrap();
-            // A millisecond may be over by the time we look.
-            let key: Vec<String> = server.command(&["KEYS", &format!("*{{{kind}}}")]);
-            for key in key {
-                let ttl: i64 = server.command(&["PTTL", &key]);
-                assert!(ttl != -1 && ttl <= lifetime + 2, "{name}, {kind}: {ttl}");
-                if lifetime > 1_000 && kind != "aligned" {
-                    assert!(ttl > lifetime - 1_000, "{name}, {kind}: {ttl}");
+    for (name, quota) in rows {
+        for (kind, policy) in each(name, quota) {
+            let () = server.command(&["FLUSHALL"]);
+            let key = Key::new("alice");
+            let charged = limiter.check(&policy, &key, 1).await.unwrap();
+            assert!(charged.is_allowed(), "{name}, {kind}");
+            let reset = i64::try_from(charged.outcomes()[0].reset_after().as_millis()).unwrap();
+            // Each step after it keeps a TTL too.
+            for step in ["charge", "refusal", "refund"] {
+                match step {
+                    "refusal" => drop(limiter.check(&policy, &key, policy.capacity()).await.unwrap()),
+                    "refund" => drop(limiter.refund(&policy, &key, 1).await.unwrap()),
+                    _ => {}
                 }
-                let _: i64 = server.command(&["DEL", &key]);
+                let keys: Vec<String> = server.command(&["KEYS", "*"]);
+                // What matters for a millisecond may be gone by now, and a refund may leave nothing.
+                assert!(
+                    keys.len() == 1 || name == "a millisecond" || step == "refund",
+                    "{name}, {kind}, {step}"
+                );
+                for key in keys {
+                    let ttl: i64 = server.command(&["PTTL", &key]);
+                    assert_ne!(ttl, -1, "{name}, {kind}, {step}");
+                    if step == "charge" && reset > 1_000 {
+                        assert!(ttl > reset - 1_000, "{name}, {kind}: {ttl} of {reset}");
+                    }
+                }
             }
         }
     }
@@ -65,24 +98,22 @@ async fn every_key_has_a_ttl_as_long_as_its_state_matters() {
 async fn refusals_and_peeks_write_nothing() {
     let server = RedisServer::start();
     let limiter = Limiter::new(store(&server).await);
-    for policy in [
-        Policy::new("p", Quota::per_hour(3)),
-        Policy::new("p", Quota::per_hour(3)).algorithm(FixedWindow::anchored()),
-    ] {
+    for (name, policy) in each("p", Quota::per_hour(3)) {
+        let () = server.command(&["FLUSHALL"]);
         let key = Key::new("alice");
-        limiter.check(&policy, &key, 2).await.unwrap();
+        limiter.check(&policy, &key, 1).await.unwrap();
         let writes = || {
             let info: String = server.command(&["INFO", "persistence"]);
             let changes = info.lines().find_map(|line| line.strip_prefix("rdb_changes_since_last_save:"));
             changes.unwrap().trim().parse::<u64>().unwrap()
         };
         let before = writes();
-        for cost in [2, 4, u64::MAX] {
-            assert!(!limiter.check(&policy, &key, cost).await.unwrap().is_allowed());
+        for cost in [policy.capacity(), policy.capacity() + 1, u64::MAX] {
+            assert!(!limiter.check(&policy, &key, cost).await.unwrap().is_allowed(), "{name}");
         }
         assert!(limiter.check(&policy, &key, 0).await.unwrap().is_allowed());
-        assert!(limiter.peek(&policy, &key, 1).await.unwrap().is_allowed());
-        assert_eq!(writes(), before);
+        limiter.peek(&policy, &key, 1).await.unwrap();
+        assert_eq!(writes(), before, "{name}");
     }
 }
 
@@ -90,16 +121,16 @@ async fn refusals_and_peeks_write_nothing() {
 async fn a_key_takes_no_more_memory_than_promised() {
     let server = RedisServer::start();
     let limiter = Limiter::new(store(&server).await);
+    let small = Quota::per_second(10);
+    let large = Quota::per_hour(1_000_000);
     let rows = [
-        ("gcra", Policy::new("p", Quota::per_second(10).burst(20)), 80),
+        ("gcra", Policy::new("p", small.burst(20)), 80),
         ("gcra, uneven", Policy::new("p", Quota::per_second(3)), 80),
-        ("gcra, large", Policy::new("p", Quota::per_hour(1_000_000)), 110),
-        ("window", Policy::new("p", Quota::per_minute(60)).algorithm(FixedWindow::anchored()), 80),
-        (
-            "window, large",
-            Policy::new("p", Quota::per_hour(1_000_000)).algorithm(FixedWindow::anchored()),
-            110,
-        ),
+        ("gcra, large", Policy::new("p", large), 110),
+        ("token bucket", Policy::new("p", large).algorithm(TokenBucket::new()), 110),
+        ("leaky bucket", Policy::new("p", large).algorithm(LeakyBucket::meter()), 110),
+        ("fixed window", Policy::new("p", large).algorithm(FixedWindow::anchored()), 110),
+        ("sliding window", Policy::new("p", large).algorithm(SlidingWindow::new()), 110),
     ];
     for (name, policy, bytes) in rows {
         let () = server.command(&["FLUSHALL"]);
@@ -112,6 +143,21 @@ async fn a_key_takes_no_more_memory_than_promised() {
         assert!(used <= bytes, "{name}: {used}");
         eprintln!("{name}: {used} bytes");
     }
+}
+
+#[tokio::test]
+async fn a_logged_request_takes_no_more_than_20_bytes_whatever_it_costs() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    let policy = Policy::new("p", Quota::per_day(10_000_000)).algorithm(SlidingLog);
+    let requests = 5_000;
+    for i in 0..requests {
+        assert!(limiter.check(&policy, &Key::new("a"), 1 + i % 1_000).await.unwrap().is_allowed());
+    }
+    let key: String = server.command(&["RANDOMKEY"]);
+    let used: u64 = server.command(&["MEMORY", "USAGE", &key, "SAMPLES", "0"]);
+    assert!(used <= 20 * requests, "{} bytes a request", used / requests);
+    eprintln!("sliding log: {} bytes for {requests} requests", used);
 }
 
 #[tokio::test]

@@ -1,8 +1,11 @@
 //! `MemoryStore` stays within its bounds and keeps what matters.
 
+mod support;
+
 use std::time::Duration;
 
-use tower_ratelimit::{Key, Limiter, ManualClock, MemoryStore, Policy, Quota};
+use support::RedisServer;
+use tower_ratelimit::{FixedWindow, Gcra, Key, Limiter, ManualClock, MemoryStore, Policy, Quota};
 
 fn stranger(i: u64) -> Key {
     Key::new(format!("stranger{i}"))
@@ -64,4 +67,29 @@ async fn clones_share_their_counts_and_a_reset_forgets_one_key_of_one_policy() {
     other.reset(&a, &alice).await.unwrap();
     let left = async |policy, key| one.peek(policy, key, 0).await.unwrap().outcomes()[0].remaining();
     assert_eq!((left(&a, &alice).await, left(&a, &bob).await, left(&b, &alice).await), (1, 0, 0));
+}
+
+#[tokio::test]
+async fn what_redis_has_forgotten_a_slower_quota_does_not_bring_back() {
+    let server = RedisServer::start();
+    let stores = [
+        ("memory", Limiter::new(MemoryStore::new())),
+        ("redis", Limiter::new(support::store(&server).await)),
+    ];
+    let fast = Quota::new(5, Duration::from_millis(1)).unwrap();
+    for (name, limiter) in stores {
+        let policies = |quota| {
+            [
+                Policy::new("g", quota).algorithm(Gcra),
+                Policy::new("w", quota).algorithm(FixedWindow::anchored()),
+            ]
+        };
+        for (before, after) in policies(fast).into_iter().zip(policies(Quota::per_day(5))) {
+            assert!(limiter.check(&before, &Key::new("alice"), 5).await.unwrap().is_allowed());
+            // Until what was charged no longer matters, by the clocks that are tested here.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            let decision = limiter.check(&after, &Key::new("alice"), 5).await.unwrap();
+            assert!(decision.is_allowed(), "{name}, {}", before.name());
+        }
+    }
 }

@@ -12,6 +12,7 @@ use crate::algorithm::{self, Algorithm};
 
 const PRELUDE: &str =
     concat!(include_str!("../lua/include/prelude.lua"), include_str!("../lua/include/bucket.lua"));
+const CHECKED: &str = include_str!("../lua/include/checked.lua");
 const DRIVER: &str = include_str!("../lua/decide.lua");
 
 /// A text and the hash that EVALSHA names it by.
@@ -33,13 +34,19 @@ impl Script {
     /// The script that knows `others` besides. Their order counts.
     pub(crate) fn with(others: &[Arc<dyn Algorithm>]) -> Self {
         let mut text = without_comments(PRELUDE);
-        let built_in = algorithm::built_in().iter().map(|algorithm| &**algorithm);
-        for algorithm in built_in.chain(others.iter().map(|other| &**other)) {
-            // Each file is the body of a function of its own, so that no local meets another's.
+        // Each file is the body of a function of its own, so that no local meets another's.
+        for algorithm in algorithm::built_in() {
+            let (name, lua) = (algorithm.name(), without_comments(algorithm.lua()));
+            text.push_str(&format!("algorithms['{name}'], refunds['{name}'] = (function()\n{lua}end)()\n"));
+        }
+        if !others.is_empty() {
+            text.push_str(&without_comments(CHECKED));
+        }
+        for algorithm in others {
+            let (name, lua, careful) = (algorithm.name(), algorithm.lua(), cfg!(debug_assertions));
             text.push_str(&format!(
-                "\nalgorithms['{name}'], refunds['{name}'] = (function()\n{lua}\nend)()\n",
-                name = algorithm.name(),
-                lua = without_comments(algorithm.lua()),
+                "do local plan, refund = (function()\n{lua}\nend)()\n\
+                 algorithms['{name}'], refunds['{name}'] = checked('{name}', plan, {careful}), refund end\n"
             ));
         }
         text.push_str(&without_comments(DRIVER));

@@ -108,3 +108,47 @@ async fn several_policies_are_charged_together_or_not_at_all() {
         assert_eq!(charged, 25, "{name}");
     }
 }
+
+/// Checked over all spans, not over windows: whatever the traffic, no span of the period holds more than the
+/// limit.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sliding_log_holds_in_every_span_over_two_instances() {
+    let server = RedisServer::start();
+    let (limit, period) = (20, std::time::Duration::from_millis(50));
+    let policy = Policy::new("p", Quota::new(limit, period).unwrap()).algorithm(SlidingLog);
+    let mut instances = Vec::new();
+    for _ in 0..2 {
+        instances.push(Limiter::new(store(&server).await));
+    }
+    let mut running = tokio::task::JoinSet::new();
+    for i in 0..8 {
+        let (limiter, policy) = (instances[i % 2].clone(), policy.clone());
+        running.spawn(async move {
+            for _ in 0..1_000 {
+                let decision = limiter.check(&policy, &"all".into(), 1).await.unwrap();
+                assert!(decision.failure().is_none());
+            }
+        });
+    }
+    // The log itself says when each was admitted, by the one clock that counts: what it holds is looked at
+    // all the time, and put together.
+    let mut admitted = std::collections::BTreeSet::new();
+    let mut connection = server.connection();
+    while !running.is_empty() {
+        let log: Vec<Vec<u8>> =
+            redis::cmd("LRANGE").arg("rl:p:sliding-log:{all}").arg(1).arg(-1).query(&mut connection).unwrap();
+        admitted.extend(log);
+        while let Some(done) = running.try_join_next() {
+            done.unwrap();
+        }
+        tokio::task::yield_now().await;
+    }
+    let stamps: Vec<u64> = admitted
+        .iter()
+        .map(|entry| entry[..7].iter().fold(0, |stamp, byte| stamp << 8 | u64::from(*byte)))
+        .collect();
+    assert!(stamps.len() as u64 > 2 * limit, "{}", stamps.len());
+    for span in stamps.windows(usize::try_from(limit).unwrap() + 1) {
+        assert!(span[span.len() - 1] - span[0] >= 50_000, "{span:?}");
+    }
+}

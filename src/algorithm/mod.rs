@@ -56,9 +56,42 @@ use crate::{Error, Quota};
 /// A way to count, handed to [`Policy::algorithm`](crate::Policy::algorithm).
 ///
 /// An algorithm is a Lua file and the numbers it is called with. One of your own needs
-/// [`name`](Self::name), [`lua`](Self::lua) and [`arguments`](Self::arguments), and runs on
-/// [`RedisStore`](crate::RedisStore); the built-in ones have a twin in Rust for
-/// [`MemoryStore`](crate::MemoryStore) besides.
+/// [`name`](Self::name), [`lua`](Self::lua) and [`arguments`](Self::arguments), runs on
+/// [`RedisStore`](crate::RedisStore), and is decided in one atomic step with the built-in ones. Those have
+/// a twin in Rust for [`MemoryStore`](crate::MemoryStore) besides; a layer with a `MemoryStore` and an
+/// algorithm of your own is refused when it is built.
+///
+/// # The Lua file
+///
+/// is the body of a function. It returns the function `plan(key, cost, arg)`, and, if units can be given
+/// back, the function `refund(key, units, arg)` after it. `arg` is the place in `ARGV` of the first of
+/// [`arguments`](Self::arguments).
+///
+/// `plan` may read `key`, and no other key, and **writes nothing**. It returns a table:
+///
+/// | field | is |
+/// |---|---|
+/// | `retry` | 0: `cost` can be charged now; above 0: it can after so many microseconds; -1: never |
+/// | `remaining` | the units that could be charged now |
+/// | `reset` | the microseconds until the state is as good as new |
+/// | `remaining_after`, `reset_after` | the same two after the charge; needed where `retry` is 0 |
+/// | `delay` | nil, or the microseconds that the admitted request has to wait for its turn |
+/// | `charge` | a function that writes the charge down, **with a TTL**; called only if every plan of the decision admits |
+/// | `repair` | nil, or a function that writes stale state down anew; called when the decision is a refusal |
+///
+/// Numbers are integers below 2^53; a cost of 0 is always admitted. These stand ready, see
+/// `lua/include/prelude.lua`: `now`, the only clock, in microseconds since 1970; `muldiv(a, b, m)` and
+/// `muldiv_up(a, b, m)`, a product divided exactly; `integer(number)`, its digits; `ttl(microseconds)`, a
+/// lifetime as `PX` wants it; and for state of one time and one count `read_count(key)` and
+/// `write_count(key, at, count, lifetime)`.
+///
+/// A file that does not compile, a plan of another form, and, in a debug build, a write without a TTL are
+/// [`StoreRefused`](crate::ErrorKind::StoreRefused) errors that say so;
+/// [`RedisStore::try_out`](crate::RedisStore::try_out) finds them when the service starts.
+///
+/// # Example
+///
+/// `examples/custom_algorithm.rs`, with its Lua file beside it.
 pub trait Algorithm: fmt::Debug + Send + Sync + 'static {
     /// A short and stable name: 1 to 32 of `a` to `z`, `0` to `9` and `-`.
     ///
@@ -66,7 +99,7 @@ pub trait Algorithm: fmt::Debug + Send + Sync + 'static {
     /// name.
     fn name(&self) -> &str;
 
-    /// The Lua source: the body of a function that returns the function `plan(key, cost, arg)`.
+    /// The Lua source, see [above](Self#the-lua-file).
     fn lua(&self) -> &str;
 
     /// `quota` and the algorithm's options as the integers that the Lua file finds from `ARGV[arg]` on.

@@ -295,8 +295,15 @@ async fn load_and(
     let mut both = redis::pipe();
     both.cmd("SCRIPT").arg("LOAD").arg(script.text()).ignore();
     both.add_command(command.clone());
-    let (reply,) = both.query_async(connection).await?;
-    Ok(reply)
+    match both.query_async(connection).await {
+        Ok((reply,)) => Ok(reply),
+        // Of a pipeline's errors the first one is the cause: a script that does not compile is not there
+        // to be called either.
+        Err(error) => match error.clone().into_server_errors().as_deref() {
+            Some([(_, first), ..]) => Err(first.clone().into()),
+            _ => Err(error),
+        },
+    }
 }
 
 fn is_no_script(reply: &RedisResult<Value>) -> bool {

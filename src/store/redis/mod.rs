@@ -5,7 +5,14 @@ mod link;
 mod reply;
 mod scripts;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use bb8_redis::{
     RedisConnectionManager,
@@ -167,6 +174,22 @@ impl RedisStore {
             deadline: DEFAULT_DEADLINE,
             clock: None,
         }
+    }
+
+    /// Makes one decision under `policy` on a key that nobody has, charge and all, and forgets it: so that
+    /// a mistake in an [`Algorithm`](crate::Algorithm) of your own shows when the service starts.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreRefused`](ErrorKind::StoreRefused) with what Redis says of the Lua file, and everything a
+    /// decision can fail with.
+    pub async fn try_out(&self, policy: &Policy) -> Result<(), Error> {
+        static TRIES: AtomicU64 = AtomicU64::new(0);
+        let nobody = format!("%try-out:{}:{}", std::process::id(), TRIES.fetch_add(1, Ordering::Relaxed));
+        let charge = Charge::new(policy, &Key::new(nobody), 1);
+        let tried = self.decide(Action::Take, std::slice::from_ref(&charge)).await;
+        self.reset(policy, &charge.key).await?;
+        tried.map(|_| ())
     }
 
     /// What every key starts with, before a colon. Defaults to `rl`. Services that share a server and

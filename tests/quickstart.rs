@@ -3,10 +3,8 @@
 mod support;
 
 use std::{
-    env,
     io::{BufRead, BufReader},
     net::SocketAddr,
-    path::PathBuf,
     process::{Child, Command, Stdio},
 };
 
@@ -40,11 +38,7 @@ impl Drop for Quickstart {
 }
 
 fn command(settings: &[(&str, &str)]) -> Command {
-    // Test binaries are in target/<profile>/deps, examples in target/<profile>/examples.
-    let tests = env::current_exe().unwrap();
-    let path: PathBuf = tests.parent().unwrap().parent().unwrap().join("examples/quickstart");
-    assert!(path.exists(), "{} is missing: run `cargo build --example quickstart`", path.display());
-    let mut command = Command::new(path);
+    let mut command = Command::new(support::example("quickstart"));
     command.env("PORT", "0").env_remove("REDIS_URL").env_remove("LIMIT").env_remove("PERIOD_SECS");
     command.envs(settings.iter().copied());
     command

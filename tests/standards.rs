@@ -134,7 +134,7 @@ fn s04_what_remains_never_promises_more_than_the_policy() {
             let response = runtime.block_on(ask(&layer, get()));
             let stated = items(response.headers(), "ratelimit-policy");
             // Below a second it is not stated.
-            let w = parameter(&stated[0], "w").map_or(i64::try_from(millis).unwrap(), |w| w * 1_000);
+            let w = parameter(&stated[0], "w").map_or_else(|| i64::try_from(millis).unwrap(), |w| w * 1_000);
             let q = parameter(&stated[0], "q").unwrap();
             let limits = items(response.headers(), "ratelimit");
             let (r, t) = (parameter(&limits[0], "r").unwrap(), parameter(&limits[0], "t"));

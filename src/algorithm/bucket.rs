@@ -154,7 +154,7 @@ const fn gcd(a: u64, b: u64) -> u64 {
 
 pub(super) fn micros(duration: std::time::Duration, what: &'static str) -> Result<u64, Error> {
     match u64::try_from(duration.as_micros()) {
-        Ok(micros) if micros <= MAX_WAIT && duration.subsec_nanos() % 1_000 == 0 => Ok(micros),
+        Ok(micros) if micros <= MAX_WAIT && duration.subsec_nanos().is_multiple_of(1_000) => Ok(micros),
         _ => Err(Error::invalid(what)),
     }
 }

@@ -8,7 +8,7 @@ pub mod redis_server;
 
 pub use redis_server::RedisServer;
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use tower_ratelimit::RedisStore;
 
@@ -18,6 +18,15 @@ pub const PATIENT: Duration = Duration::from_millis(500);
 /// A store on `server` that waits for its decisions.
 pub async fn store(server: &RedisServer) -> RedisStore {
     RedisStore::connect(&server.url()).await.unwrap().deadline(PATIENT)
+}
+
+/// The program built from `examples/<name>.rs`.
+pub fn example(name: &str) -> PathBuf {
+    // Test binaries are in target/<profile>/deps, examples in target/<profile>/examples.
+    let tests = std::env::current_exe().unwrap();
+    let path = tests.parent().unwrap().parent().unwrap().join("examples").join(name);
+    assert!(path.exists(), "{} is missing: run `cargo build --example {name}`", path.display());
+    path
 }
 
 /// A service with no network, for tests that must set the clock.

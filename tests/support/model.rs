@@ -164,7 +164,7 @@ impl Model {
                     entries.push((opens, 0));
                 }
             }
-            _ => (entries, moved) = bucket(rule, entries, now),
+            _ => (entries, moved) = bucket(rule, &entries, now),
         }
         let view = View { account: Account(entries), moved };
         let something = view.account.0.iter().any(|(_, units)| *units > 0);
@@ -173,7 +173,7 @@ impl Model {
 }
 
 /// The entry of a bucket as of `now`.
-fn bucket(rule: Rule, entries: Vec<(i128, i128)>, now: i128) -> (Vec<(i128, i128)>, bool) {
+fn bucket(rule: Rule, entries: &[(i128, i128)], now: i128) -> (Vec<(i128, i128)>, bool) {
     let burst = i128::from(rule.burst);
     let initial = match rule.counting {
         Counting::Tokens { initial, .. } => i128::from(initial).min(burst),

@@ -1,8 +1,8 @@
 --[[
   The driver: decides one decision after another, each all or nothing.
 
-  An algorithm's file is the body of a function that returns two: plan(key, cost, arg), and where units
-  can be given back refund(key, units, arg). `arg` is the place of the algorithm's first argument in ARGV.
+  An algorithm's file is the body of a function that returns plan(key, cost, arg); where units can be
+  given back, refund(key, units, arg); and where they are held, renew(key, units, arg). `arg` is the place of the algorithm's first argument in ARGV.
 
   plan reads `key`, writes nothing, and returns a table of
 
@@ -19,6 +19,8 @@
   A plan is carried out only when every plan of its decision admits. A cost of 0, and a decision that
   only peeks, writes nothing.
 
+  renew keeps the units of this charge's holder, which is the argument after the last, from expiring.
+
   refund writes down that up to `units` units, the latest ones, were given back, never more than were
   charged and still count; with a TTL, and without the key where nothing is left.
 
@@ -28,7 +30,7 @@
   KEYS     one for every charge, in the same order.
 
   What to do: 'take'; 'peek'; 'up-to', which takes as much of one charge's cost as there is; 'refund',
-  which gives the costs back.
+  which gives the costs back; 'renew', which keeps what the charges hold.
 
   Reply: five integers for every charge, one after the other: 0 where it was refused, else 1 and the units
   that were granted; what remains; reset; retry; delay. What remains and reset are those after the charge
@@ -43,12 +45,13 @@ while arg < #ARGV do
   for i = 1, charges do
     keys = keys + 1
     local name, cost = ARGV[arg], tonumber(ARGV[arg + 1])
-    if mode == 'refund' then
-      if not refunds[name] then
-        error('the algorithm ' .. name .. ' has no refund', 0)
+    if mode == 'refund' or mode == 'renew' then
+      local change = (mode == 'refund' and refunds or renewals)[name]
+      if not change then
+        error('the algorithm ' .. name .. ' has no ' .. mode, 0)
       end
       if cost > 0 then
-        refunds[name](KEYS[keys], cost, arg + 3)
+        change(KEYS[keys], cost, arg + 3)
       end
       cost = 0
     end

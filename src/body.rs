@@ -1,7 +1,9 @@
 use std::{
+    any::Any,
     error::Error as StdError,
     fmt,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -17,6 +19,8 @@ pin_project! {
     pub struct ResponseBody<B> {
         #[pin]
         inner: Inner<B>,
+        // Units that are in use until the body ends, fails or is dropped.
+        permit: Option<Arc<dyn Any + Send + Sync>>,
     }
 }
 
@@ -35,18 +39,18 @@ pin_project! {
 }
 
 impl<B> ResponseBody<B> {
-    pub(crate) const fn service(body: B) -> Self {
-        Self { inner: Inner::Service { body } }
+    pub(crate) const fn service(body: B, permit: Option<Arc<dyn Any + Send + Sync>>) -> Self {
+        Self { inner: Inner::Service { body }, permit }
     }
 
     pub(crate) const fn refusal(body: RefusalBody) -> Self {
-        Self { inner: Inner::Refusal { body } }
+        Self { inner: Inner::Refusal { body }, permit: None }
     }
 }
 
 impl<B: Default> Default for ResponseBody<B> {
     fn default() -> Self {
-        Self::service(B::default())
+        Self::service(B::default(), None)
     }
 }
 
@@ -63,10 +67,15 @@ where
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
-        match self.project().inner.project() {
+        let this = self.project();
+        let frame = match this.inner.project() {
             InnerProj::Service { body } => body.poll_frame(cx).map_err(Into::into),
             InnerProj::Refusal { body } => body.poll_frame(cx),
+        };
+        if matches!(frame, Poll::Ready(None | Some(Err(_)))) {
+            *this.permit = None;
         }
+        frame
     }
 
     fn is_end_stream(&self) -> bool {

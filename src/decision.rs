@@ -1,8 +1,19 @@
 //! What is asked of a store, and what it says.
 
-use std::{cmp::Ordering, fmt, sync::Arc, time::Duration};
+use std::{
+    any::Any,
+    cmp::Ordering,
+    collections::hash_map::RandomState,
+    fmt,
+    hash::BuildHasher as _,
+    sync::{
+        Arc, LazyLock,
+        atomic::{self, AtomicU64},
+    },
+    time::Duration,
+};
 
-use crate::{Error, Key, Policy};
+use crate::{Error, Key, Policy, Replenishment};
 
 /// What is asked: that `cost` units be taken from `key` under `policy`.
 ///
@@ -32,6 +43,8 @@ pub struct Charge {
     pub key: Key,
     /// How many units; 0 is always admitted and charges nothing.
     pub cost: u64,
+    /// Who holds the units, where they are given back. No two charges have the same.
+    holder: u128,
 }
 
 impl Charge {
@@ -39,7 +52,17 @@ impl Charge {
     /// refused for good.
     #[must_use]
     pub fn new(policy: &Policy, key: &Key, cost: u64) -> Self {
-        Self { policy: policy.clone(), key: key.clone(), cost }
+        let holder = if is_held(policy) { next_holder() } else { 0 };
+        Self { policy: policy.clone(), key: key.clone(), cost, holder }
+    }
+
+    /// Whether its units are in use until they are given back.
+    pub(crate) fn is_held(&self) -> bool {
+        is_held(&self.policy)
+    }
+
+    pub(crate) const fn holder(&self) -> u128 {
+        self.holder
     }
 
     /// The cost as the algorithms take it. One unit above the capacity says all that a larger cost
@@ -47,6 +70,18 @@ impl Charge {
     pub(crate) fn bounded_cost(&self) -> u64 {
         self.cost.min(self.policy.capacity().saturating_add(1))
     }
+}
+
+fn is_held(policy: &Policy) -> bool {
+    policy.counting().replenishment() == Replenishment::OnRelease
+}
+
+/// A number that no other process will give out either: a random half and a counted one.
+fn next_holder() -> u128 {
+    static PROCESS: LazyLock<u64> =
+        LazyLock::new(|| RandomState::new().hash_one((std::process::id(), std::time::SystemTime::now())));
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    u128::from(*PROCESS) << 64 | u128::from(NEXT.fetch_add(1, atomic::Ordering::Relaxed))
 }
 
 /// Yes, yes but later, or no.
@@ -203,7 +238,8 @@ impl Outcome {
 /// What all policies of a request said together: admitted only if every one of them admits.
 ///
 /// The layer puts it into the extensions of the request, for the handler, and of the response, for
-/// layers further out. Cloning is cheap.
+/// layers further out. Cloning is cheap. Where a [`Concurrency`](crate::Concurrency) policy took part, the
+/// decision of a [`Limiter`](crate::Limiter) and its clones hold the units; those in the extensions do not.
 ///
 /// # Example
 ///
@@ -233,6 +269,8 @@ pub struct Decision {
     verdict: Verdict,
     outcomes: Arc<[Outcome]>,
     failure: Option<Error>,
+    /// What holds units that are given back when the last clone is dropped.
+    permit: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Decision {
@@ -249,12 +287,22 @@ impl Decision {
                 (Verdict::Delay(a), Verdict::Delay(b)) => Verdict::Delay(a.max(b)),
                 (delay @ Verdict::Delay(_), _) | (_, delay) => delay,
             });
-        Self { verdict, outcomes, failure: None }
+        Self { verdict, outcomes, failure: None, permit: None }
+    }
+
+    pub(crate) fn holding(mut self, permit: Option<Arc<dyn Any + Send + Sync>>) -> Self {
+        self.permit = permit;
+        self
+    }
+
+    /// The permit, for somebody else to hold.
+    pub(crate) fn take_permit(&mut self) -> Option<Arc<dyn Any + Send + Sync>> {
+        self.permit.take()
     }
 
     /// Admitted because the store failed and every policy says [`Open`](crate::FailureMode::Open).
     pub(crate) fn failed_open(failure: Error) -> Self {
-        Self { verdict: Verdict::Allow, outcomes: [].into(), failure: Some(failure) }
+        Self { verdict: Verdict::Allow, outcomes: [].into(), failure: Some(failure), permit: None }
     }
 
     /// Yes, yes but later, or no.

@@ -1,4 +1,5 @@
 use std::{
+    any::Any,
     fmt,
     future::Future,
     pin::Pin,
@@ -47,6 +48,8 @@ pin_project! {
             #[pin]
             future: F,
             decision: Option<Decision>,
+            // Units that are in use until the response has gone out.
+            permit: Option<Arc<dyn Any + Send + Sync>>,
         },
         // Not let through.
         Refuse {
@@ -64,15 +67,17 @@ struct Call<S, ReqBody> {
 }
 
 impl<S, ReqBody> Call<S, ReqBody> {
-    fn make<F>(mut self, decision: Option<Decision>) -> State<S, ReqBody, F>
+    fn make<F>(mut self, mut decision: Option<Decision>) -> State<S, ReqBody, F>
     where
         S: Service<Request<ReqBody>, Future = F>,
     {
+        // Not held by the extensions, which may outlive the response.
+        let permit = decision.as_mut().and_then(Decision::take_permit);
         if let Some(decision) = &decision {
             self.request.extensions.insert(decision.clone());
         }
         let future = self.service.call(Request::from_parts(self.request, self.body));
-        State::Respond { future, decision }
+        State::Respond { future, decision, permit }
     }
 }
 
@@ -131,12 +136,13 @@ where
                     ready!(sleep.poll(cx));
                     take(call).make(decision.take())
                 }
-                StateProj::Respond { future, decision } => {
+                StateProj::Respond { future, decision, permit } => {
                     let mut response = ready!(future.poll(cx))?;
+                    let permit = permit.take();
                     if let Some(decision) = decision.take() {
                         this.config.decorate(&mut response, decision);
                     }
-                    return Poll::Ready(Ok(response.map(ResponseBody::service)));
+                    return Poll::Ready(Ok(response.map(|body| ResponseBody::service(body, permit))));
                 }
                 StateProj::Refuse { rejection, request } => {
                     let response = this.config.refuse(rejection, request);

@@ -91,6 +91,7 @@ mod future;
 mod key;
 mod layer;
 mod limiter;
+mod permit;
 mod policy;
 mod quota;
 mod response;
@@ -108,7 +109,8 @@ pub use bb8_redis;
 pub use self::store::RedisStore;
 pub use self::{
     algorithm::{
-        Algorithm, FixedWindow, Gcra, LeakyBucket, Replenishment, SlidingLog, SlidingWindow, TokenBucket,
+        Algorithm, Concurrency, FixedWindow, Gcra, LeakyBucket, Replenishment, SlidingLog, SlidingWindow,
+        TokenBucket,
     },
     body::ResponseBody,
     clock::ManualClock,

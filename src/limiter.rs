@@ -8,7 +8,9 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use crate::{Action, Answer, Charge, Decision, Error, ErrorKind, FailureMode, Key, Policy, Store};
+use crate::{
+    Action, Answer, Charge, Decision, Error, ErrorKind, FailureMode, Key, Policy, Store, permit::Held,
+};
 
 /// Decides, with no HTTP in it: for jobs, message consumers, websockets, and handlers that charge more
 /// once they have looked at the request. [`RateLimitLayer`](crate::RateLimitLayer) is built on it.
@@ -134,7 +136,10 @@ impl Limiter {
             self.store.decide(action, charges)
         };
         let mode = if closed { FailureMode::Closed } else { FailureMode::Open };
-        Check { answer, mode }
+        // A peek, and what is given back, hold nothing.
+        let takes = matches!(action, Action::Take | Action::TakeUpTo);
+        let held = if takes { Held::of(&self.store, charges) } else { None };
+        Check { answer: Some(answer), mode, held }
     }
 }
 
@@ -160,23 +165,50 @@ impl fmt::Debug for Limiter {
 #[must_use = "whether it is admitted is known when the check is awaited, and it may be charged before"]
 #[derive(Debug)]
 pub struct Check {
-    answer: Answer<Decision>,
+    /// There until it is done.
+    answer: Option<Answer<Decision>>,
     mode: FailureMode,
+    /// What an admission will hold.
+    held: Option<Held>,
 }
 
 impl Future for Check {
     type Output = Result<Decision, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let error = match ready!(Pin::new(&mut self.answer).poll(cx)) {
-            Ok(decision) => return Poll::Ready(Ok(decision)),
-            // A mistake in the program, not trouble with the store.
-            Err(error) if error.kind() == ErrorKind::InvalidConfig => return Poll::Ready(Err(error)),
+        let Some(answer) = &mut self.answer else {
+            panic!("Check polled after completion");
+        };
+        let decided = ready!(Pin::new(answer).poll(cx));
+        self.answer = None;
+        let held = self.held.take();
+        let error = match decided {
+            // A refusal holds nothing, so there is nothing to release.
+            Ok(decision) => {
+                let permit = held.filter(|_| decision.is_allowed()).map(|held| held.hold() as _);
+                return Poll::Ready(Ok(decision.holding(permit)));
+            }
             Err(error) => error,
         };
+        if let Some(held) = held {
+            // A reply that came too late may stand for a charge that was made.
+            held.abandon(None);
+        }
+        // A mistake in the program, not trouble with the store.
+        if error.kind() == ErrorKind::InvalidConfig {
+            return Poll::Ready(Err(error));
+        }
         Poll::Ready(match self.mode {
             FailureMode::Open => Ok(Decision::failed_open(error)),
             FailureMode::Closed => Err(error),
         })
+    }
+}
+
+impl Drop for Check {
+    fn drop(&mut self) {
+        if let (Some(answer), Some(held)) = (self.answer.take(), self.held.take()) {
+            held.abandon(Some(answer));
+        }
     }
 }

@@ -98,6 +98,6 @@ impl Rule {
         let key = self.key.extract(request)?;
         let policy = self.policy.policy(request, &key);
         let cost = self.cost.as_ref().map_or(1, |cost| cost(request));
-        Ok(Charge { policy, key, cost })
+        Ok(Charge::new(&policy, &key, cost))
     }
 }

@@ -105,4 +105,4 @@ local function unpack_at(bytes, from, width)
   return number
 end
 
-local algorithms, refunds = {}, {}
+local algorithms, refunds, renewals = {}, {}, {}

@@ -56,9 +56,9 @@ impl Bucket {
     pub(super) fn apply(&self, state: Option<&State>, now: u64, change: Change) -> Option<Kept> {
         let Open { mut at, mut level, mut elapsed, .. } = self.open(state, now);
         match change {
-            Change::Charge(cost) => level += cost,
-            Change::Repair => {}
-            Change::Refund(units) => {
+            Change::Charge(cost, _) => level += cost,
+            Change::Repair | Change::Renew(_) => {}
+            Change::Refund(units, _) => {
                 level = level.saturating_sub(units);
                 if level <= self.paid(elapsed) {
                     // Full. A refund gives back, it does not save up.

@@ -152,9 +152,9 @@ impl Twin for FixedWindow {
     fn apply(&self, arguments: &[u64], state: Option<State>, now: u64, change: Change) -> Option<Kept> {
         let Open { opened, used, left, .. } = open(arguments, state.as_ref(), now);
         let used = match change {
-            Change::Charge(cost) => used + cost,
-            Change::Repair => used,
-            Change::Refund(units) => used.saturating_sub(units),
+            Change::Charge(cost, _) => used + cost,
+            Change::Repair | Change::Renew(_) => used,
+            Change::Refund(units, _) => used.saturating_sub(units),
         };
         (used > 0).then_some(Kept { state: State::Count(Count { at: opened, count: used }), lifetime: left })
     }

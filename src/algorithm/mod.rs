@@ -10,12 +10,14 @@
 //! | [`LeakyBucket::queue`] | departures evenly spaced at the quota's rate | none | smoothing the load on something slow, instead of refusing |
 //! | [`FixedWindow`] | at most the limit in each window | twice the limit within a moment | quotas people count by: per calendar day, per hour of a plan |
 //! | [`SlidingWindow`] | at most the limit in a window that slides over cells, within the width of a cell | smoothed | large limits for which a window's edge matters |
+//! | [`Concurrency`] | at most the limit **at once** | none | what is in use for a while: exports, uploads, jobs |
 //! | [`SlidingLog`] | at most the limit in **any** span of the period, exactly | none | small limits that must hold to the letter |
 //!
 //! | algorithm | Redis memory a key, with a key of 20 bytes | Redis commands: a refusal, a charge |
 //! |---|---|---|
 //! | [`Gcra`], [`TokenBucket`], [`LeakyBucket`], [`FixedWindow`] | 72 bytes, or 104 where a count passes 999 | GET; GET and SET |
 //! | [`SlidingWindow`] | 104 bytes with one cell or two, and 5 for each cell more | GET; GET and SET |
+//! | [`Concurrency`] | about 100 bytes for each unit in use | ZCOUNT, ZREVRANGE, ZRANGEBYSCORE; and ZADD |
 //! | [`SlidingLog`] | 15 bytes for each admitted request that still counts | three or four LINDEX; those and RPUSH |
 //!
 //! # Each exists twice
@@ -35,6 +37,7 @@
 //!   a lowered one binds at once; nobody waits longer than it takes to refill the new quota.
 
 mod bucket;
+mod concurrency;
 mod fixed_window;
 mod gcra;
 mod leaky_bucket;
@@ -48,8 +51,8 @@ use std::{fmt, sync::LazyLock};
 
 use self::rules::Twin;
 pub use self::{
-    fixed_window::FixedWindow, gcra::Gcra, leaky_bucket::LeakyBucket, sliding_log::SlidingLog,
-    sliding_window::SlidingWindow, token_bucket::TokenBucket,
+    concurrency::Concurrency, fixed_window::FixedWindow, gcra::Gcra, leaky_bucket::LeakyBucket,
+    sliding_log::SlidingLog, sliding_window::SlidingWindow, token_bucket::TokenBucket,
 };
 use crate::{Error, Quota};
 
@@ -133,6 +136,7 @@ pub trait Algorithm: fmt::Debug + Send + Sync + 'static {
 pub(crate) fn built_in() -> &'static [Box<dyn Algorithm>] {
     static ALL: LazyLock<Vec<Box<dyn Algorithm>>> = LazyLock::new(|| {
         vec![
+            Box::new(Concurrency),
             Box::new(FixedWindow::anchored()),
             Box::new(Gcra),
             Box::new(LeakyBucket::meter()),
@@ -152,4 +156,7 @@ pub enum Replenishment {
     Evenly,
     /// In no way that a client could be told, but all of them by the reset.
     AtReset,
+    /// When who holds them gives them back. The algorithm finds the holder of a charge after its last
+    /// argument, as 32 digits, and returns a third function, `renew(key, units, arg)`, that keeps its units.
+    OnRelease,
 }

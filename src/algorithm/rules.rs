@@ -17,7 +17,13 @@ pub trait Twin: Send + Sync {
 pub enum State {
     Count(Count),
     Log(VecDeque<Count>),
-    Cells { began: u64, width: u64, counts: Box<[u64]> },
+    Cells {
+        began: u64,
+        width: u64,
+        counts: Box<[u64]>,
+    },
+    /// Of each unit in use when it expires, and whose it is.
+    Holders(Vec<(u64, u128)>),
 }
 
 /// A time and a number of units.
@@ -29,12 +35,14 @@ pub struct Count {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// A charge that was planned and admitted.
-    Charge(u64),
+    /// A charge that was planned and admitted, and its holder.
+    Charge(u64, u128),
     /// What a refusal writes down where the clock or the quota made the state stale.
     Repair,
-    /// Units given back.
-    Refund(u64),
+    /// Units given back, and who held them.
+    Refund(u64, u128),
+    /// A holder that lives on.
+    Renew(u128),
 }
 
 /// State, and for how many more microseconds it matters.

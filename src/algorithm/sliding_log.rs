@@ -138,9 +138,9 @@ impl Twin for SlidingLog {
             entry.at = now;
         }
         match change {
-            Change::Charge(cost) => log.push_back(Count { at: now, count: cost }),
-            Change::Repair => {}
-            Change::Refund(mut units) => {
+            Change::Charge(cost, _) => log.push_back(Count { at: now, count: cost }),
+            Change::Repair | Change::Renew(_) => {}
+            Change::Refund(mut units, _) => {
                 // The latest units first.
                 while let Some(latest) = log.back_mut().filter(|_| units > 0) {
                     let given = units.min(latest.count);

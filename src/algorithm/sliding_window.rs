@@ -191,9 +191,9 @@ impl Twin for SlidingWindow {
     fn apply(&self, arguments: &[u64], state: Option<State>, now: u64, change: Change) -> Option<Kept> {
         let mut window = open(arguments, state.as_ref(), now);
         match change {
-            Change::Charge(cost) => window.counts[0] += cost,
-            Change::Repair => {}
-            Change::Refund(mut units) => {
+            Change::Charge(cost, _) => window.counts[0] += cost,
+            Change::Repair | Change::Renew(_) => {}
+            Change::Refund(mut units, _) => {
                 // The latest units first.
                 for count in &mut window.counts {
                     let given = units.min(*count);

@@ -67,7 +67,10 @@ fn policy_item(item: &mut String, policy: &Policy) {
     quote(item, policy.name());
     // Writing to a `String` does not fail.
     let _ = write!(item, ";q={}", quota.limit().min(MAX_INTEGER));
-    if quota.period() >= Duration::from_secs(1) {
+    if policy.counting().replenishment() == Replenishment::OnRelease {
+        // Its period is a lease and no window.
+        item.push_str(";qu=\"concurrent-requests\"");
+    } else if quota.period() >= Duration::from_secs(1) {
         let _ = write!(item, ";w={}", seconds_up(quota.period()));
     }
 }
@@ -88,6 +91,9 @@ fn effective_window(outcome: &Outcome, refused: bool) -> Option<u64> {
         return Some(seconds_up(wait).clamp(1, MAX_RETRY_AFTER));
     }
     let quota = outcome.policy().quota();
+    if outcome.policy().counting().replenishment() == Replenishment::OnRelease {
+        return None;
+    }
     let paid_by_rate = |units: u64| {
         // As the policy's `w` says it, or the two would not agree.
         let period = match quota.period() {

@@ -167,17 +167,22 @@ impl MemoryStore {
         // Under a manual clock a key is kept, as it is in Redis, so that the clock can step back to it.
         let expiring = matches!(self.clock, Clock::Monotonic { .. });
 
-        if action == Action::Refund {
-            for (charge, home) in charges.iter().zip(&homes).filter(|(charge, _)| charge.cost > 0) {
+        let change = |charge: &Charge| match action {
+            Action::Refund => Some(Change::Refund(charge.cost, charge.holder())),
+            Action::Renew => Some(Change::Renew(charge.holder())),
+            Action::Take | Action::TakeUpTo | Action::Peek => None,
+        };
+        for (charge, home) in charges.iter().zip(&homes).filter(|(charge, _)| charge.cost > 0) {
+            if let Some(change) = change(charge) {
                 guards.shard(*home).forget_expired(charge, expiring.then_some(now));
-                guards.shard(*home).change(charge, now, Change::Refund(charge.cost));
+                guards.shard(*home).change(charge, now, change);
             }
         }
         let mut plans = Vec::with_capacity(charges.len());
         for (charge, home) in charges.iter().zip(&homes) {
             let shard = guards.shard(*home);
             shard.forget_expired(charge, expiring.then_some(now));
-            let mut cost = if action == Action::Refund { 0 } else { charge.bounded_cost() };
+            let mut cost = if change(charge).is_some() { 0 } else { charge.bounded_cost() };
             let mut plan = shard.plan(charge, now, cost);
             if action == Action::TakeUpTo && !plan.admission.is_admitted() {
                 // What there is, or if there is nothing, when there will be something.
@@ -192,7 +197,7 @@ impl MemoryStore {
         if takes {
             for ((charge, home), (cost, plan)) in charges.iter().zip(&homes).zip(&plans) {
                 if *cost > 0 && admitted {
-                    guards.shard(*home).change(charge, now, Change::Charge(*cost));
+                    guards.shard(*home).change(charge, now, Change::Charge(*cost, charge.holder()));
                 } else if *cost > 0 && plan.stale {
                     guards.shard(*home).change(charge, now, Change::Repair);
                 }

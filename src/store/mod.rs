@@ -94,6 +94,8 @@ pub enum Action {
     TakeUpTo,
     /// Say what [`Take`](Self::Take) would say now, and change nothing.
     Peek,
-    /// Give the costs back, as far as they were charged.
+    /// Give the costs back, as far as they were charged. Of units that are held, those of the same charge.
     Refund,
+    /// Keep the units that the same charges hold from expiring.
+    Renew,
 }

@@ -84,6 +84,8 @@ const DEFAULT_PREFIX: &str = "rl";
 const DEFAULT_DEADLINE: Duration = Duration::from_millis(50);
 /// More than any key can have been charged, and exact in Lua.
 const MOST: u64 = 1 << 50;
+/// More units than any holder can have, as each is a member of its own.
+const MOST_HELD: u64 = 1_000_000;
 const POOL_SIZE: u32 = 32;
 /// bb8 waits at most half of this between two attempts to connect.
 const POOL_PATIENCE: Duration = Duration::from_millis(500);
@@ -119,7 +121,10 @@ impl RedisStore {
         let store = Self::over(Pooled::new(pool, health));
         let mut load = redis::cmd("SCRIPT");
         load.arg("LOAD").arg(Script::built_in().text());
-        store.link.run(Job { command: load, script: None, deadline: POOL_PATIENCE }).await?;
+        // A server that wants a password cuts off who sends it so much without one, and says so to PING.
+        for command in [redis::cmd("PING"), load] {
+            store.link.run(Job { command, script: None, deadline: POOL_PATIENCE }).await?;
+        }
         Ok(store)
     }
 
@@ -256,9 +261,10 @@ impl RedisStore {
             Some(clock) => command.arg(clock.micros()),
             None => command.arg(""),
         };
-        // What is given back may be more than the capacity, if that was lowered since.
+        // What is given back or renewed may be more than the capacity, if that was lowered since.
         let cost = |charge: &Charge| match action {
-            Action::Refund => charge.cost.min(MOST),
+            Action::Refund | Action::Renew if charge.is_held() => charge.cost.min(MOST_HELD),
+            Action::Refund | Action::Renew => charge.cost.min(MOST),
             _ => charge.bounded_cost(),
         };
         let mode = match action {
@@ -266,12 +272,17 @@ impl RedisStore {
             Action::TakeUpTo => "up-to",
             Action::Peek => "peek",
             Action::Refund => "refund",
+            Action::Renew => "renew",
         };
         command.arg(mode).arg(charges.len());
         for charge in charges {
             let arguments = charge.policy.arguments();
             command.arg(charge.policy.counting().name()).arg(cost(charge));
-            command.arg(arguments.len()).arg(arguments);
+            let held = charge.is_held();
+            command.arg(arguments.len() + usize::from(held)).arg(arguments);
+            if held {
+                command.arg(format!("{:032x}", charge.holder()));
+            }
         }
         let policies: Vec<Policy> = charges.iter().map(|charge| charge.policy.clone()).collect();
         let reply = self.run(command, Some(script));

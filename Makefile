@@ -18,6 +18,7 @@ lint:
 	done
 	RUSTDOCFLAGS="-D warnings" cargo doc --all-features --no-deps
 	.ci/layers
+	cargo test --quiet --all-features --test lua_rules
 	.ci/msrv
 	@command -v cargo-deny >/dev/null || cargo install cargo-deny --locked --debug
 	cargo deny --all-features check bans licenses sources

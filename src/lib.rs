@@ -41,7 +41,7 @@
 //! |---|---|---|
 //! | who: [`KeyExtractor`] | [`PeerIp`], [`Header`], [`Constant`], [`or`](KeyExtractor::or), tuples | a closure over the request's head |
 //! | how much: [`PolicySource`] | a [`Policy`], or one chosen per request | |
-//! | counted how: [`Algorithm`] | [`Gcra`], [`FixedWindow`]; see [which one when](algorithm) | |
+//! | counted how: [`Algorithm`] | [`Gcra`], [`FixedWindow`], [`SlidingLog`] and more; see [which one when](algorithm) | a Lua file |
 //! | where: [`Store`] | [`RedisStore`], [`MemoryStore`] | the trait |
 //! | store down: [`FailureMode`] | open, closed | |
 //! | what the client sees: [`ResponseMapper`], [`Headers`] | [`ProblemDetails`], IETF and legacy fields | a closure |
@@ -59,6 +59,7 @@
 //!
 //! # What is not
 //!
+//! * More decisions at once than the store's connections carry within the deadline count as a failing store.
 //! * When Redis fails over to a replica, what was not replicated is forgotten.
 //! * While the store is away, [`FailureMode::Open`] limits nothing.
 //! * A reply that came too late may stand for a charge that was made.

@@ -20,6 +20,9 @@
 //! | [`Concurrency`] | about 100 bytes for each unit in use | ZCOUNT, ZREVRANGE, ZRANGEBYSCORE; and ZADD |
 //! | [`SlidingLog`] | 15 bytes for each admitted request that still counts | three or four LINDEX; those and RPUSH |
 //!
+//! Coming from a Redis recipe, see [`recipes`]. To find out what a policy would have refused before it is
+//! turned on, run `examples/replay.rs` over an access log.
+//!
 //! # Each exists twice
 //!
 //! As a Lua file under `lua/`, which Redis runs, and as Rust, which [`MemoryStore`](crate::MemoryStore)
@@ -41,6 +44,7 @@ mod concurrency;
 mod fixed_window;
 mod gcra;
 mod leaky_bucket;
+pub mod recipes;
 #[expect(unnameable_types, reason = "this is what keeps twins to this crate")]
 pub(crate) mod rules;
 mod sliding_log;

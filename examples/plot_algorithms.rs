@@ -151,7 +151,7 @@ fn row(
     chart.configure_mesh().disable_mesh().disable_y_axis().x_labels(9).x_label_formatter(&seconds).draw()?;
     for edge in 1..(END / PERIOD.as_secs_f64()) as u32 {
         let x = f64::from(edge) * PERIOD.as_secs_f64();
-        let dots = (0..12).map(|i| f64::from(i));
+        let dots = (0..12).map(f64::from);
         chart.draw_series(dots.map(|y| PathElement::new([(x, y), (x, y + 0.4)], BLACK.mix(0.25))))?;
     }
     for bar in 0..(END / BAR) as u32 {

@@ -1,6 +1,6 @@
 //! What an in-process twin of a Lua file is. See `lua/decide.lua` for the same in Lua.
 
-use std::collections::VecDeque;
+use super::sliding_log::Log;
 
 /// The twin of a Lua file: the same arguments, the same state, the same arithmetic. All times are
 /// microseconds since 1970.
@@ -16,7 +16,7 @@ pub trait Twin: Send + Sync {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     Count(Count),
-    Log(VecDeque<Count>),
+    Log(Log),
     Cells {
         began: u64,
         width: u64,

@@ -2,7 +2,7 @@ use std::collections::VecDeque;
 
 use super::{
     Algorithm,
-    rules::{Change, Count, Gauge, Kept, Plan, State, Twin},
+    rules::{Change, Gauge, Kept, Plan, State, Twin},
 };
 use crate::{Error, Quota};
 
@@ -66,93 +66,102 @@ impl Algorithm for SlidingLog {
     }
 }
 
-/// The entries that count, oldest first, none of a time after now.
-struct Open<'a> {
-    limit: u64,
-    period: u64,
-    log: Option<&'a VecDeque<Count>>,
-    now: u64,
+/// The requests that may still count, oldest first. Like the list in Redis, it keeps for each the units
+/// charged up to and with it, so that what is used is known without a walk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[expect(unnameable_types, reason = "part of the sealed twins")]
+pub struct Log {
+    /// The units of everything before the first entry.
+    before: u128,
+    entries: VecDeque<Entry>,
 }
 
-impl Open<'_> {
-    fn entries(&self) -> impl DoubleEndedIterator<Item = Count> {
-        let (now, period) = (self.now, self.period);
-        self.log
-            .into_iter()
-            .flatten()
-            .filter(move |entry| entry.at + period > now)
-            .map(move |entry| Count { at: entry.at.min(now), ..*entry })
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry {
+    at: u64,
+    total: u128,
+}
+
+impl Log {
+    /// The index of the oldest entry that counts at `now`, and the units of everything before it.
+    fn first(&self, period: u64, now: u64) -> (usize, u128) {
+        let first = self.entries.partition_point(|entry| entry.at + period <= now);
+        let before = first
+            .checked_sub(1)
+            .and_then(|last| self.entries.get(last))
+            .map_or(self.before, |last| last.total);
+        (first, before)
     }
 
-    fn used(&self) -> u64 {
-        self.entries().map(|entry| entry.count).sum()
+    fn total(&self) -> u128 {
+        self.entries.back().map_or(self.before, |latest| latest.total)
     }
 
-    /// Microseconds until the oldest entries that hold `units` units count no more.
-    fn until_freed(&self, units: u64) -> u64 {
-        let mut freed = 0;
-        let last = self.entries().find(|entry| {
-            freed += entry.count;
-            freed >= units
-        });
-        last.map_or(0, |entry| entry.at + self.period - self.now)
-    }
-
-    fn reset(&self) -> u64 {
-        self.entries().next_back().map_or(0, |entry| entry.at + self.period - self.now)
+    /// Drops what counts no more, and gives entries of a time after `now` the time `now`.
+    fn settle(&mut self, period: u64, now: u64) {
+        let (first, before) = self.first(period, now);
+        self.entries.drain(..first);
+        self.before = before;
+        for entry in self.entries.iter_mut().rev().take_while(|entry| entry.at > now) {
+            entry.at = now;
+        }
     }
 }
 
-fn open<'a>(arguments: &[u64], state: Option<&'a State>, now: u64) -> Open<'a> {
+fn arguments_of(arguments: &[u64]) -> (u64, u64) {
     let &[limit, period] = arguments else {
         unreachable!("`arguments` above makes two");
     };
-    let log = match state {
-        Some(State::Log(log)) => Some(log),
-        _ => None,
-    };
-    Open { limit, period, log, now }
+    (limit, period)
 }
 
 impl Twin for SlidingLog {
     fn plan(&self, arguments: &[u64], state: Option<&State>, now: u64, cost: u64) -> Plan {
-        let log = open(arguments, state, now);
-        let used = log.used();
-        let reset = log.reset();
-        let before = Gauge { remaining: log.limit.saturating_sub(used), reset };
-        let stale = log.log.and_then(VecDeque::back).is_some_and(|latest| latest.at > now);
-        let reset_after = if cost > 0 { log.period } else { reset };
-        Plan::of(cost, log.limit, before, reset_after, stale, || log.until_freed(used + cost - log.limit))
+        let (limit, period) = arguments_of(arguments);
+        let Some(State::Log(log)) = state else {
+            let before = Gauge { remaining: limit, reset: 0 };
+            return Plan::of(cost, limit, before, if cost > 0 { period } else { 0 }, false, || 0);
+        };
+        let (first, before) = log.first(period, now);
+        // Not above what the limit was when it was charged.
+        let used = (log.total() - before) as u64;
+        let left = |entry: &Entry| entry.at.min(now) + period - now;
+        let latest = log.entries.back().filter(|_| first < log.entries.len());
+        let reset = latest.map_or(0, left);
+        let stale = latest.is_some_and(|latest| latest.at > now);
+        let gauge = Gauge { remaining: limit.saturating_sub(used), reset };
+        Plan::of(cost, limit, gauge, if cost > 0 { period } else { reset }, stale, || {
+            // The oldest entries that hold as many units as are missing.
+            let freed = before + u128::from(used + cost - limit);
+            let last = log.entries.partition_point(|entry| entry.total < freed);
+            log.entries.get(last).map_or(0, left)
+        })
     }
 
     fn apply(&self, arguments: &[u64], state: Option<State>, now: u64, change: Change) -> Option<Kept> {
-        let period = open(arguments, None, now).period;
+        let (_, period) = arguments_of(arguments);
         let mut log = match state {
             Some(State::Log(log)) => log,
-            _ => VecDeque::new(),
+            _ => Log::default(),
         };
-        while log.front().is_some_and(|entry| entry.at + period <= now) {
-            log.pop_front();
-        }
-        for entry in log.iter_mut().rev().take_while(|entry| entry.at > now) {
-            entry.at = now;
-        }
+        log.settle(period, now);
         match change {
-            Change::Charge(cost, _) => log.push_back(Count { at: now, count: cost }),
+            Change::Charge(cost, _) => {
+                let total = log.total() + u128::from(cost);
+                log.entries.push_back(Entry { at: now, total });
+            }
             Change::Repair | Change::Renew(_) => {}
-            Change::Refund(mut units, _) => {
+            Change::Refund(units, _) => {
                 // The latest units first.
-                while let Some(latest) = log.back_mut().filter(|_| units > 0) {
-                    let given = units.min(latest.count);
-                    units -= given;
-                    latest.count -= given;
-                    if latest.count == 0 {
-                        log.pop_back();
-                    }
+                let kept = log.total().saturating_sub(u128::from(units)).max(log.before);
+                let last = log.entries.partition_point(|entry| entry.total < kept);
+                log.entries.truncate(if kept == log.before { 0 } else { last + 1 });
+                if let Some(latest) = log.entries.back_mut() {
+                    latest.total = kept;
                 }
             }
         }
-        let lifetime = log.back()?.at + period - now;
+        let lifetime = log.entries.back()?.at + period - now;
         Some(Kept { state: State::Log(log), lifetime })
     }
 }

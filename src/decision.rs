@@ -118,6 +118,15 @@ impl Verdict {
     pub const fn is_allowed(&self) -> bool {
         !matches!(self, Self::Deny { .. })
     }
+
+    /// The wait that a refusal names; `None` for an admission too.
+    #[must_use]
+    pub const fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Deny { retry_after } => *retry_after,
+            _ => None,
+        }
+    }
 }
 
 /// What one policy said.
@@ -215,10 +224,7 @@ impl Outcome {
     /// The wait that this policy's refusal named.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
-        match self.verdict {
-            Verdict::Deny { retry_after } => retry_after,
-            _ => None,
-        }
+        self.verdict.retry_after()
     }
 
     /// Which of two outcomes binds: the later to be lifted of two refusals, a refusal before an
@@ -321,10 +327,7 @@ impl Decision {
     /// where waiting cannot help.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
-        match self.verdict {
-            Verdict::Deny { retry_after } => retry_after,
-            _ => None,
-        }
+        self.verdict.retry_after()
     }
 
     /// The units that could be taken right after this decision under the policy that

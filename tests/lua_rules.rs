@@ -119,10 +119,8 @@ fn problems(lua: &str, included: &BTreeSet<String>) -> Vec<String> {
                 }
             }
         }
-        if is(Some(token), "..") {
-            if !(ends_text(&tokens[..i]) && begins_text(&tokens[i + 1..])) {
-                problems.push(format!("`{before:?} .. {after:?}` may print a number"));
-            }
+        if is(Some(token), "..") && !(ends_text(&tokens[..i]) && begins_text(&tokens[i + 1..])) {
+            problems.push(format!("`{before:?} .. {after:?}` may print a number"));
         }
     }
     problems

@@ -1,11 +1,26 @@
 //! The twin of `lua/include/bucket.lua`, where the arithmetic is explained.
 
-use super::rules::{Admission, Change, Count, Gauge, Kept, Plan, State};
+use super::rules::{Admission, Change, Count, Gauge, Kept, Plan, State, Twin};
 use crate::{Error, Quota};
+
+/// An algorithm that is a bucket of its arguments.
+pub trait HasBucket: Send + Sync {
+    fn bucket(arguments: &[u64]) -> Bucket;
+}
+
+impl<T: HasBucket> Twin for T {
+    fn plan(&self, arguments: &[u64], state: Option<&State>, now: u64, cost: u64) -> Plan {
+        Self::bucket(arguments).plan(state, now, cost)
+    }
+
+    fn apply(&self, arguments: &[u64], state: Option<State>, now: u64, change: Change) -> Option<Kept> {
+        Self::bucket(arguments).apply(state.as_ref(), now, change)
+    }
+}
 
 /// A level that is paid off at `units` per `period` microseconds, with room for `burst`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bucket {
+pub struct Bucket {
     pub(super) period: u64,
     pub(super) units: u64,
     pub(super) burst: u64,

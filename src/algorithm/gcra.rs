@@ -1,7 +1,7 @@
 use super::{
     Algorithm, Replenishment,
-    bucket::{Bucket, rate},
-    rules::{Change, Kept, Plan, State, Twin},
+    bucket::{Bucket, HasBucket, rate},
+    rules::Twin,
 };
 use crate::{Error, Quota};
 
@@ -64,19 +64,11 @@ impl Algorithm for Gcra {
     }
 }
 
-impl Twin for Gcra {
-    fn plan(&self, arguments: &[u64], state: Option<&State>, now: u64, cost: u64) -> Plan {
-        bucket(arguments).plan(state, now, cost)
+impl HasBucket for Gcra {
+    fn bucket(arguments: &[u64]) -> Bucket {
+        let &[period, units, burst] = arguments else {
+            unreachable!("`arguments` above makes three");
+        };
+        Bucket::continuous(period, units, burst)
     }
-
-    fn apply(&self, arguments: &[u64], state: Option<State>, now: u64, change: Change) -> Option<Kept> {
-        bucket(arguments).apply(state.as_ref(), now, change)
-    }
-}
-
-fn bucket(arguments: &[u64]) -> Bucket {
-    let &[period, units, burst] = arguments else {
-        unreachable!("`arguments` above makes three");
-    };
-    Bucket::continuous(period, units, burst)
 }

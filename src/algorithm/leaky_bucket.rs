@@ -2,8 +2,8 @@ use std::time::Duration;
 
 use super::{
     Algorithm, Replenishment,
-    bucket::{Bucket, micros, rate},
-    rules::{Change, Kept, Plan, State, Twin},
+    bucket::{Bucket, HasBucket, micros, rate},
+    rules::Twin,
 };
 use crate::{Error, Quota};
 
@@ -114,7 +114,7 @@ impl Algorithm for LeakyBucket {
     }
 
     fn capacity(&self, quota: &Quota) -> u64 {
-        self.arguments(quota).map_or(1, |arguments| bucket(&arguments).capacity())
+        self.arguments(quota).map_or(1, |arguments| Self::bucket(&arguments).capacity())
     }
 
     fn replenishment(&self) -> Replenishment {
@@ -126,19 +126,11 @@ impl Algorithm for LeakyBucket {
     }
 }
 
-impl Twin for LeakyBucket {
-    fn plan(&self, arguments: &[u64], state: Option<&State>, now: u64, cost: u64) -> Plan {
-        bucket(arguments).plan(state, now, cost)
+impl HasBucket for LeakyBucket {
+    fn bucket(arguments: &[u64]) -> Bucket {
+        let &[period, units, burst, wait] = arguments else {
+            unreachable!("`arguments` above makes four");
+        };
+        Bucket { wait, ..Bucket::continuous(period, units, burst) }
     }
-
-    fn apply(&self, arguments: &[u64], state: Option<State>, now: u64, change: Change) -> Option<Kept> {
-        bucket(arguments).apply(state.as_ref(), now, change)
-    }
-}
-
-fn bucket(arguments: &[u64]) -> Bucket {
-    let &[period, units, burst, wait] = arguments else {
-        unreachable!("`arguments` above makes four");
-    };
-    Bucket { wait, ..Bucket::continuous(period, units, burst) }
 }

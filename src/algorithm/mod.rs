@@ -39,6 +39,7 @@
 //! * A changed quota keeps the state. A raised one counts what was charged against the new limit, and
 //!   a lowered one binds at once; nobody waits longer than it takes to refill the new quota.
 
+#[expect(unnameable_types, reason = "part of the sealed twins")]
 mod bucket;
 mod concurrency;
 mod fixed_window;
@@ -47,6 +48,7 @@ mod leaky_bucket;
 pub mod recipes;
 #[expect(unnameable_types, reason = "this is what keeps twins to this crate")]
 pub(crate) mod rules;
+#[expect(unnameable_types, reason = "part of the sealed twins")]
 mod sliding_log;
 mod sliding_window;
 mod token_bucket;

@@ -69,7 +69,6 @@ impl Algorithm for SlidingLog {
 /// The requests that may still count, oldest first. Like the list in Redis, it keeps for each the units
 /// charged up to and with it, so that what is used is known without a walk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[expect(unnameable_types, reason = "part of the sealed twins")]
 pub struct Log {
     /// The units of everything before the first entry.
     before: u128,

@@ -2,8 +2,8 @@ use std::time::Duration;
 
 use super::{
     Algorithm, Replenishment,
-    bucket::{Bucket, micros, rate},
-    rules::{Change, Kept, Plan, State, Twin},
+    bucket::{Bucket, HasBucket, micros, rate},
+    rules::Twin,
 };
 use crate::{Error, Quota};
 
@@ -118,21 +118,13 @@ impl Algorithm for TokenBucket {
     }
 }
 
-impl Twin for TokenBucket {
-    fn plan(&self, arguments: &[u64], state: Option<&State>, now: u64, cost: u64) -> Plan {
-        bucket(arguments).plan(state, now, cost)
+impl HasBucket for TokenBucket {
+    fn bucket(arguments: &[u64]) -> Bucket {
+        let &[period, units, burst, stepped, initial] = arguments else {
+            unreachable!("`arguments` above makes five");
+        };
+        Bucket { stepped: stepped == 1, initial, ..Bucket::continuous(period, units, burst) }
     }
-
-    fn apply(&self, arguments: &[u64], state: Option<State>, now: u64, change: Change) -> Option<Kept> {
-        bucket(arguments).apply(state.as_ref(), now, change)
-    }
-}
-
-fn bucket(arguments: &[u64]) -> Bucket {
-    let &[period, units, burst, stepped, initial] = arguments else {
-        unreachable!("`arguments` above makes five");
-    };
-    Bucket { stepped: stepped == 1, initial, ..Bucket::continuous(period, units, burst) }
 }
 
 #[cfg(test)]

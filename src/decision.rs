@@ -43,7 +43,7 @@ pub struct Charge {
     pub key: Key,
     /// How many units; 0 is always admitted and charges nothing.
     pub cost: u64,
-    /// Who holds the units, where they are given back. No two charges have the same.
+    /// Who holds the units, where they are given back.
     holder: u128,
 }
 
@@ -54,6 +54,11 @@ impl Charge {
     pub fn new(policy: &Policy, key: &Key, cost: u64) -> Self {
         let holder = if is_held(policy) { next_holder() } else { 0 };
         Self { policy: policy.clone(), key: key.clone(), cost, holder }
+    }
+
+    /// The same charge for a holder of its own, where its units are held: what is taken twice is held twice.
+    pub(crate) fn taken_anew(&self) -> Self {
+        Self::new(&self.policy, &self.key, self.cost)
     }
 
     /// Whether its units are in use until they are given back.

@@ -127,6 +127,16 @@ impl Limiter {
     }
 
     fn ask(&self, action: Action, charges: &[Charge]) -> Check {
+        // A peek, and what is given back, hold nothing.
+        let takes = matches!(action, Action::Take | Action::TakeUpTo);
+        if takes && charges.iter().any(Charge::is_held) {
+            let charges: Vec<Charge> = charges.iter().map(Charge::taken_anew).collect();
+            return self.ask_holding(action, &charges, Held::of(&self.store, &charges));
+        }
+        self.ask_holding(action, charges, None)
+    }
+
+    fn ask_holding(&self, action: Action, charges: &[Charge], held: Option<Held>) -> Check {
         let closed = charges.iter().any(|charge| charge.policy.failure_mode() == FailureMode::Closed);
         let answer = if twice_the_same(charges) {
             Answer::ready(Err(Error::invalid(
@@ -136,9 +146,6 @@ impl Limiter {
             self.store.decide(action, charges)
         };
         let mode = if closed { FailureMode::Closed } else { FailureMode::Open };
-        // A peek, and what is given back, hold nothing.
-        let takes = matches!(action, Action::Take | Action::TakeUpTo);
-        let held = if takes { Held::of(&self.store, charges) } else { None };
         Check { answer: Some(answer), mode, held }
     }
 }
@@ -190,8 +197,10 @@ impl Future for Check {
             }
             Err(error) => error,
         };
-        if let Some(held) = held {
-            // A reply that came too late may stand for a charge that was made.
+        // Where there is no answer, there may have been a charge.
+        if let Some(held) = held
+            && matches!(error.kind(), ErrorKind::StoreTimeout | ErrorKind::StoreUnreachable)
+        {
             held.abandon(None);
         }
         // A mistake in the program, not trouble with the store.

@@ -69,8 +69,10 @@ async fn renew(permit: Weak<Permit>, pause: Duration) {
 impl Drop for Permit {
     fn drop(&mut self) {
         let release = self.0.release();
-        // A store in memory has done it by now. Outside a runtime, the lease ends by itself.
-        if let Ok(runtime) = Handle::try_current() {
+        // Outside a runtime, the lease ends by itself.
+        if !release.is_ready()
+            && let Ok(runtime) = Handle::try_current()
+        {
             runtime.spawn(release);
         }
     }

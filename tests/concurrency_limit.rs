@@ -179,6 +179,22 @@ async fn a_check_that_is_dropped_before_it_is_done_leaves_nothing_in_use() {
 }
 
 #[tokio::test]
+async fn a_charge_that_is_asked_for_twice_is_held_twice() {
+    let server = RedisServer::start();
+    for (name, limiter) in stores(&server).await {
+        let policy = policy(2, LEASE);
+        let charge = [Charge::new(&policy, &Key::new("all"), 1)];
+        let held = [limiter.check_all(&charge).await.unwrap(), limiter.check_all(&charge).await.unwrap()];
+        assert!(!limiter.check_all(&charge).await.unwrap().is_allowed(), "{name}");
+        let [first, second] = held;
+        drop(first);
+        assert!(eventually(async || remaining(&limiter, &policy).await == 1).await, "{name}");
+        drop(second);
+        assert!(eventually(async || remaining(&limiter, &policy).await == 2).await, "{name}");
+    }
+}
+
+#[tokio::test]
 async fn a_refusal_by_another_policy_holds_nothing() {
     let server = RedisServer::start();
     for (name, limiter) in stores(&server).await {

@@ -36,6 +36,10 @@ impl<T> Answer<T> {
         Self(Inner::Ready(Some(result)))
     }
 
+    pub(crate) const fn is_ready(&self) -> bool {
+        matches!(self.0, Inner::Ready(_))
+    }
+
     /// The answer that `future` gives.
     pub fn pending(future: impl Future<Output = Result<T, Error>> + Send + 'static) -> Self {
         Self(Inner::Pending(Box::pin(future)))

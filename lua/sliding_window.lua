@@ -10,7 +10,7 @@
 
   A latest cell after that of `now` means that the clock stepped back: all cells move back with it, and
   a refusal writes that down, so that the wait it names holds. Cells of another width come from a changed
-  quota: each counts where it began.
+  quota: each counts where it ended.
 ]]
 
 -- The units of each cell as of `now`, counts[0] the latest, counts[cells] the one that slides out; and
@@ -34,9 +34,13 @@ local function open(key, cells, width, began)
   end
   for i = 0, (#state - 13) / 5 - 1 do
     local start = latest - i * old_width
+    if old_width ~= width then
+      start = math.min(start + old_width - 1, now)
+    end
     local age = math.max(0, floor((began - start + width - 1) / width))
     if start >= 0 and age <= cells then
-      counts[age] = counts[age] + unpack_at(state, 14 + i * 5, 5)
+      -- No more than five bytes hold, which is more than any limit.
+      counts[age] = math.min(counts[age] + unpack_at(state, 14 + i * 5, 5), 1099511627775)
     end
   end
   return counts, moved

@@ -107,7 +107,9 @@ impl Limiter {
     /// Gives `units` units back to `key`, the latest ones first: never more than were charged and still
     /// count, so never above the capacity.
     ///
-    /// The decision shows what remains then. The future resolves as that of [`check`](Self::check).
+    /// The decision shows what remains then; [`Decision::failure`] says where nothing was given back. Units in
+    /// use of a [`Concurrency`](crate::Concurrency) policy are given back by dropping their decision instead.
+    /// The future resolves as that of [`check`](Self::check).
     pub fn refund(&self, policy: &Policy, key: &Key, units: u64) -> Check {
         self.ask(Action::Refund, &[Charge::new(policy, key, units)])
     }
@@ -146,7 +148,7 @@ impl Limiter {
             self.store.decide(action, charges)
         };
         let mode = if closed { FailureMode::Closed } else { FailureMode::Open };
-        Check { answer: Some(answer), mode, held }
+        Check { answer: Some(answer), mode, held, polled: false }
     }
 }
 
@@ -177,6 +179,8 @@ pub struct Check {
     mode: FailureMode,
     /// What an admission will hold.
     held: Option<Held>,
+    /// Whether a store that answers later may have been asked.
+    polled: bool,
 }
 
 impl Future for Check {
@@ -186,13 +190,15 @@ impl Future for Check {
         let Some(answer) = &mut self.answer else {
             panic!("Check polled after completion");
         };
-        let decided = ready!(Pin::new(answer).poll(cx));
+        let poll = Pin::new(answer).poll(cx);
+        self.polled = true;
+        let decided = ready!(poll);
         self.answer = None;
         let held = self.held.take();
         let error = match decided {
             // A refusal holds nothing, so there is nothing to release.
             Ok(decision) => {
-                let permit = held.filter(|_| decision.is_allowed()).map(|held| held.hold() as _);
+                let permit = held.filter(|_| decision.is_allowed()).map(|held| held.hold(&decision) as _);
                 return Poll::Ready(Ok(decision.holding(permit)));
             }
             Err(error) => error,
@@ -216,7 +222,9 @@ impl Future for Check {
 
 impl Drop for Check {
     fn drop(&mut self) {
-        if let (Some(answer), Some(held)) = (self.answer.take(), self.held.take()) {
+        if let (Some(answer), Some(held)) = (self.answer.take(), self.held.take())
+            && (self.polled || answer.is_ready())
+        {
             held.abandon(Some(answer));
         }
     }

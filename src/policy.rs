@@ -78,7 +78,7 @@ pub enum FailureMode {
 }
 
 const MAX_NAME: usize = 64;
-/// As the largest quota's.
+/// More than the largest quota's, and exact in Lua.
 const MAX_CAPACITY: u64 = 1 << 44;
 
 impl Policy {
@@ -144,7 +144,11 @@ impl Policy {
         let inner = Arc::make_mut(&mut self.0);
         check(&algorithm)?;
         inner.arguments = algorithm.arguments(&inner.quota)?.into();
-        inner.capacity = algorithm.capacity(&inner.quota).clamp(1, MAX_CAPACITY);
+        let capacity = algorithm.capacity(&inner.quota);
+        if capacity == 0 || capacity > MAX_CAPACITY {
+            return Err(Error::invalid("an algorithm's capacity must be from 1 to 2^44"));
+        }
+        inner.capacity = capacity;
         inner.algorithm = Arc::new(algorithm);
         Ok(self)
     }

@@ -48,8 +48,8 @@ impl Script {
             let (name, lua, careful) = (algorithm.name(), algorithm.lua(), cfg!(debug_assertions));
             text.push_str(&format!(
                 "do local plan, refund, renew = (function()\n{lua}\nend)()\n\
-                 algorithms['{name}'] = checked('{name}', plan, {careful})\n\
-                 refunds['{name}'], renewals['{name}'] = refund, renew end\n"
+                 algorithms['{name}'], refunds['{name}'], renewals['{name}'] =\n\
+                 checked('{name}', plan, refund, renew, {careful}) end\n"
             ));
         }
         text.push_str(&without_comments(DRIVER));

@@ -2,6 +2,8 @@
 
 mod support;
 
+use std::time::Duration;
+
 use proptest::prelude::*;
 use support::{
     RedisServer,
@@ -19,7 +21,7 @@ const REFUSALS: usize = 200;
 /// Each algorithm in turn, with random limits.
 fn policies() -> impl Strategy<Value = Vec<Policy>> {
     // A day is long enough that nothing comes back during the test.
-    proptest::collection::vec(1..150_u64, 8).prop_map(|limits| {
+    proptest::collection::vec(1..150_u64, 10).prop_map(|limits| {
         let policies = limits.into_iter().map(|limit| Policy::new("p", Quota::per_day(limit)));
         let count = |(i, policy): (usize, Policy)| match i {
             0 => policy.algorithm(Gcra),
@@ -29,6 +31,12 @@ fn policies() -> impl Strategy<Value = Vec<Policy>> {
             4 => policy.algorithm(SlidingLog),
             5 => policy.algorithm(SlidingWindow::new()),
             6 => policy.algorithm(SlidingWindow::new().segments(24)),
+            7 => {
+                let limit = policy.quota().limit();
+                // All of it passes at once, and nobody waits.
+                policy.algorithm(LeakyBucket::queue(Duration::ZERO).delay_after(limit))
+            }
+            8 => policy.algorithm(TokenBucket::new().refill_every(Duration::from_secs(86_400))),
             // Windows that opened some hours ago, so that none ends meanwhile.
             _ => policy.algorithm(FixedWindow::aligned().utc_offset_west(since_midnight() / 2)),
         };
@@ -36,9 +44,9 @@ fn policies() -> impl Strategy<Value = Vec<Policy>> {
     })
 }
 
-fn since_midnight() -> std::time::Duration {
+fn since_midnight() -> Duration {
     let since_epoch = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
-    std::time::Duration::from_secs(since_epoch.as_secs() % 86_400)
+    Duration::from_secs(since_epoch.as_secs() % 86_400)
 }
 
 fn exactly(policy: &Policy) -> Tally {
@@ -118,7 +126,7 @@ async fn several_policies_are_charged_together_or_not_at_all() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sliding_log_holds_in_every_span_over_two_instances() {
     let server = RedisServer::start();
-    let (limit, period) = (20, std::time::Duration::from_millis(50));
+    let (limit, period) = (20, Duration::from_millis(50));
     let policy = Policy::new("p", Quota::new(limit, period).unwrap()).algorithm(SlidingLog);
     let mut instances = Vec::new();
     for _ in 0..2 {

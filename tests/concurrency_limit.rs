@@ -242,6 +242,48 @@ async fn never_more_than_the_limit_are_at_work_at_once() {
     assert!(eventually(async || remaining(&instances[0], &policy).await == 7).await);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn of_many_who_ask_at_once_exactly_the_limit_get_in() {
+    let server = RedisServer::start();
+    let policy = policy(23, LEASE);
+    let instances = [Limiter::new(store(&server).await), Limiter::new(store(&server).await)];
+    let asking: tokio::task::JoinSet<_> = (0..200)
+        .map(|i| {
+            let (limiter, policy) = (instances[i % 2].clone(), policy.clone());
+            async move { limiter.check(&policy, &Key::new("all"), 1).await.unwrap() }
+        })
+        .collect();
+    // All of them are kept, so that nobody leaves.
+    let decisions = asking.join_all().await;
+    assert!(decisions.iter().all(|decision| decision.failure().is_none()));
+    assert_eq!(decisions.iter().filter(|decision| decision.is_allowed()).count(), 23);
+}
+
+#[tokio::test]
+async fn what_was_asked_for_and_not_granted_is_not_held() {
+    let server = RedisServer::start();
+    for (name, limiter) in stores(&server).await {
+        let policy = policy(3, LEASE);
+        let key = Key::new("all");
+        let all = limiter.check_up_to(&policy, &key, u64::MAX).await.unwrap();
+        assert_eq!(all.outcomes()[0].granted(), 3, "{name}");
+        assert!(!limiter.check(&policy, &key, u64::MAX).await.unwrap().is_allowed(), "{name}");
+        drop(all);
+        assert!(eventually(async || remaining(&limiter, &policy).await == 3).await, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_permit_may_be_dropped_on_a_thread_that_knows_no_runtime() {
+    let server = RedisServer::start();
+    for (name, limiter) in stores(&server).await {
+        let policy = policy(1, LEASE);
+        let held = limiter.check(&policy, &Key::new("all"), 1).await.unwrap();
+        std::thread::spawn(move || drop(held)).join().unwrap();
+        assert!(eventually(async || remaining(&limiter, &policy).await == 1).await, "{name}");
+    }
+}
+
 // ===== the differential test, with holders =====
 
 #[derive(Clone, Debug)]

@@ -93,7 +93,13 @@ fn rule(algorithm: &'static str) -> impl Strategy<Value = Rule> {
                     }
                     Counting::Tokens { initial: initial.min(burst), step }
                 }
-                "queue" => Counting::Queue { wait: random % (3 * period).min(34_560_000_000_000) },
+                "queue" => {
+                    // No more may wait than 10^12 units.
+                    let longest = (3 * period)
+                        .min(34_560_000_000_000)
+                        .min(period.saturating_mul(1_000_000_000_000 / limit));
+                    Counting::Queue { wait: random % longest }
+                }
                 "anchored" => Counting::Anchored,
                 "aligned" => Counting::Aligned(random % period),
                 "log" => Counting::Log,
@@ -179,6 +185,11 @@ fn changed(rule: Rule, limit: u64, stretch: u64) -> Rule {
     };
     let counting = match rule.counting {
         Counting::Tokens { initial, step } => Counting::Tokens { initial: initial.min(burst), step },
+        Counting::Queue { wait }
+            if u128::from(wait) * u128::from(limit) / u128::from(period) > 1_000_000_000_000 =>
+        {
+            return rule;
+        }
         other => other,
     };
     Rule { counting, limit, period, burst }

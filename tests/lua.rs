@@ -7,8 +7,8 @@ use std::time::Duration;
 use support::{RedisServer, store};
 
 use tower_ratelimit::{
-    FailureMode, FixedWindow, Key, LeakyBucket, Limiter, Policy, Quota, SlidingLog, SlidingWindow,
-    TokenBucket,
+    Concurrency, FailureMode, FixedWindow, Key, LeakyBucket, Limiter, Policy, Quota, SlidingLog,
+    SlidingWindow, TokenBucket,
 };
 
 const PRELUDE: &str = include_str!("../lua/include/prelude.lua");
@@ -34,10 +34,10 @@ fn muldiv_is_exact_up_to_2_to_the_45() {
     });
 }
 
-/// One of each, for a quota that all of them take.
+/// One of each that takes the quota.
 fn each(name: &str, quota: Quota) -> Vec<(&'static str, Policy)> {
     let policy = || Policy::new(name, quota).on_store_failure(FailureMode::Closed);
-    vec![
+    let mut all = vec![
         ("gcra", policy()),
         ("token bucket", policy().algorithm(TokenBucket::new())),
         ("token bucket, not full at first", policy().algorithm(TokenBucket::new().starting_at(1))),
@@ -48,7 +48,11 @@ fn each(name: &str, quota: Quota) -> Vec<(&'static str, Policy)> {
         ("sliding window", policy().algorithm(SlidingWindow::new())),
         ("sliding window of ten", policy().algorithm(SlidingWindow::new().segments(10))),
         ("sliding log", policy().algorithm(SlidingLog)),
-    ]
+    ];
+    if quota.limit() <= 1_000_000 {
+        all.push(("concurrency", policy().algorithm(Concurrency)));
+    }
+    all
 }
 
 #[tokio::test]
@@ -59,6 +63,7 @@ async fn every_key_has_a_ttl_as_long_as_its_state_matters() {
     let rows = [
         ("a second", Quota::per_second(10)),
         ("a day", Quota::per_day(10)),
+        ("ten million a second", Quota::per_second(10_000_000)),
         ("400 days", quota(1, Duration::from_secs(400 * 86_400))),
         ("a millisecond", quota(1, Duration::from_millis(1))),
     ];
@@ -77,11 +82,9 @@ async fn every_key_has_a_ttl_as_long_as_its_state_matters() {
                     _ => {}
                 }
                 let keys: Vec<String> = server.command(&["KEYS", "*"]);
+                let brief = name == "a millisecond" || name == "ten million a second";
                 // What matters for a millisecond may be gone by now, and a refund may leave nothing.
-                assert!(
-                    keys.len() == 1 || name == "a millisecond" || step == "refund",
-                    "{name}, {kind}, {step}"
-                );
+                assert!(keys.len() == 1 || brief || step == "refund", "{name}, {kind}, {step}");
                 for key in keys {
                     let ttl: i64 = server.command(&["PTTL", &key]);
                     assert_ne!(ttl, -1, "{name}, {kind}, {step}");
@@ -101,7 +104,7 @@ async fn refusals_and_peeks_write_nothing() {
     for (name, policy) in each("p", Quota::per_hour(3)) {
         let () = server.command(&["FLUSHALL"]);
         let key = Key::new("alice");
-        limiter.check(&policy, &key, 1).await.unwrap();
+        let _held = limiter.check(&policy, &key, 1).await.unwrap();
         let writes = || {
             let info: String = server.command(&["INFO", "persistence"]);
             let changes = info.lines().find_map(|line| line.strip_prefix("rdb_changes_since_last_save:"));
@@ -130,7 +133,9 @@ async fn a_key_takes_no_more_memory_than_promised() {
         ("token bucket", Policy::new("p", large).algorithm(TokenBucket::new()), 110),
         ("leaky bucket", Policy::new("p", large).algorithm(LeakyBucket::meter()), 110),
         ("fixed window", Policy::new("p", large).algorithm(FixedWindow::anchored()), 110),
+        ("queue", Policy::new("p", large).algorithm(LeakyBucket::queue(Duration::from_secs(60))), 110),
         ("sliding window", Policy::new("p", large).algorithm(SlidingWindow::new()), 110),
+        ("sliding window of ten", Policy::new("p", large).algorithm(SlidingWindow::new().segments(10)), 200),
     ];
     for (name, policy, bytes) in rows {
         let () = server.command(&["FLUSHALL"]);
@@ -158,6 +163,22 @@ async fn a_logged_request_takes_no_more_than_20_bytes_whatever_it_costs() {
     let used: u64 = server.command(&["MEMORY", "USAGE", &key, "SAMPLES", "0"]);
     assert!(used <= 20 * requests, "{} bytes a request", used / requests);
     eprintln!("sliding log: {} bytes for {requests} requests", used);
+}
+
+#[tokio::test]
+async fn a_unit_in_use_takes_no_more_than_140_bytes() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    let policy = Policy::new("p", Quota::concurrent(1_000)).algorithm(Concurrency);
+    let mut held = Vec::new();
+    for units in [100, 900] {
+        held.push(limiter.check(&policy, &Key::new("a"), units).await.unwrap());
+        let key: String = server.command(&["RANDOMKEY"]);
+        let used: u64 = server.command(&["MEMORY", "USAGE", &key, "SAMPLES", "0"]);
+        let units: u64 = server.command(&["ZCARD", &key]);
+        assert!(used <= 140 * units, "{} bytes a unit", used / units);
+        eprintln!("concurrency: {used} bytes for {units} units");
+    }
 }
 
 #[tokio::test]

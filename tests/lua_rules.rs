@@ -62,7 +62,8 @@ const KEYWORDS: [&str; 21] = [
     "not", "or", "repeat", "return", "then", "true", "until", "while",
 ];
 /// What Redis gives a script, but for `tostring`.
-const GIVEN: [&str; 9] = ["redis", "KEYS", "ARGV", "string", "math", "tonumber", "type", "ipairs", "error"];
+const GIVEN: [&str; 10] =
+    ["redis", "KEYS", "ARGV", "string", "table", "math", "tonumber", "type", "ipairs", "error"];
 /// Names of texts, and of functions that return text.
 const TEXTS: [&str; 14] = [
     "bytes", "state", "name", "problem", "field", "mode", "integer", "pack", "char", "format", "entry",

@@ -110,10 +110,11 @@ this is no access log\n\
 
 #[test]
 fn options_that_cannot_work_say_so() {
-    let rows: [(&[&str], &str); 5] = [
+    let rows: [(&[&str], &str); 6] = [
         (&["--limit", "0", "--period", "1s"], "limit must be at least 1"),
         (&["--limit", "1", "--period", "soon"], "--period"),
         (&["--limit", "1", "--period", "1s", "--algorithm", "sliding-log", "--burst", "2"], "has no burst"),
+        (&["--limit", "1", "--period", "1s", "--segments", "5"], "--segments is of no use"),
         (&["--limit", "1", "--period", "1s", "no such file"], "cannot read no such file"),
         (&["--limit", "1", "--period", "1s", "--store", "redis://127.0.0.1:1"], "cannot connect to Redis"),
     ];

@@ -108,6 +108,9 @@ local function bucket_plan(bucket, key, cost)
 end
 
 local function bucket_refund(bucket, key, units)
+  if not read_count(key) then
+    return
+  end
   local at, level, elapsed = bucket_open(bucket, key)
   level = level - units
   if level <= bucket_paid(bucket, elapsed) then

@@ -1,8 +1,9 @@
 --[[
   What stands between the driver and an algorithm from outside: it says what is wrong with a plan instead
-  of failing somewhere. `careful` also asks, after each write, whether the key has a TTL.
+  of failing somewhere. `careful` also asks, after each write, whether the key has a TTL, and removes one
+  that has none.
 ]]
-local function checked(name, plan, careful)
+local function checked(name, plan, refund, renew, careful)
   local function complain(problem)
     error('the algorithm ' .. name .. ' ' .. problem, 0)
   end
@@ -13,18 +14,28 @@ local function checked(name, plan, careful)
     return write and function()
       write()
       if careful and redis.call('PTTL', key) == -1 then
+        redis.call('DEL', key)
         complain('wrote its key without a TTL')
       end
     end
   end
-  return function(key, cost, arg)
+  local function changing(change)
+    return change and function(key, units, arg)
+      writing(key, function()
+        change(key, units, arg)
+      end)()
+    end
+  end
+  local function planning(key, cost, arg)
     local planned = plan(key, cost, arg)
     if type(planned) ~= 'table' then
       complain('must return a table from plan')
     end
-    for _, field in ipairs({ 'retry', 'remaining', 'reset' }) do
+    planned.delay = planned.delay or 0
+    for _, field in ipairs({ 'retry', 'remaining', 'reset', 'delay' }) do
       local value = planned[field]
-      if type(value) ~= 'number' or value ~= floor(value) then
+      local least = field == 'retry' and -1 or 0
+      if type(value) ~= 'number' or value ~= floor(value) or value < least or value > 9007199254740992 then
         complain('must plan an integer ' .. field)
       end
     end
@@ -42,4 +53,5 @@ local function checked(name, plan, careful)
     planned.repair = writing(key, planned.repair)
     return planned
   end
+  return planning, changing(refund), changing(renew)
 end

@@ -27,7 +27,8 @@ end
 -- at least 1. Where the product passes 2^53, b is taken seven bits at a time, highest first: every
 -- step stays below 2^45 * 2^7 * 2 = 2^53.
 local function muldiv(a, b, m)
-  local product = a * b
+  -- As a float where there are integers too, which would wrap around.
+  local product = a * 1.0 * b
   if product < 9007199254740992 then
     local quotient = floor(product / m)
     return quotient, product - quotient * m

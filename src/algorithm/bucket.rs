@@ -69,6 +69,9 @@ impl Bucket {
     }
 
     pub(super) fn apply(&self, state: Option<&State>, now: u64, change: Change) -> Option<Kept> {
+        if state.is_none() && matches!(change, Change::Refund(..)) {
+            return None;
+        }
         let Open { mut at, mut level, mut elapsed, .. } = self.open(state, now);
         match change {
             Change::Charge(cost, _) => level += cost,

@@ -15,13 +15,14 @@ use crate::{Error, Quota};
 ///   body: it holds nothing.
 /// * With the [`Limiter`](crate::Limiter), they are held as long as the [`Decision`](crate::Decision), or
 ///   a clone of it, lives. A decision that is dropped at once holds nothing.
+///   [`Limiter::refund`](crate::Limiter::refund) gives nothing back here.
 ///
 /// Meanwhile the lease is renewed, every third of it. A release that comes late frees nobody else's units.
 ///
 /// * **Promise**: at any moment at most the limit in use, as long as no instance is cut off from the store
 ///   for longer than a lease and goes on working.
 /// * **Source**: the counting semaphore with leases.
-/// * **Cost**: one member of a sorted set per unit in use, about 100 bytes in Redis.
+/// * **Cost**: one member of a sorted set per unit in use, 50 to 140 bytes in Redis.
 /// * **Weakness**: units of an instance that was killed are missing for a lease. The retry time is when a
 ///   lease ends; units may come free much sooner.
 ///
@@ -79,16 +80,20 @@ impl Algorithm for Concurrency {
     }
 }
 
-/// When each unit in use expires, the earliest first, none later than a lease from now.
-fn in_use(state: Option<&State>, lease: u64, now: u64) -> Vec<u64> {
-    let mut expires: Vec<u64> = match state {
-        Some(State::Holders(units)) => {
-            units.iter().filter(|unit| unit.0 > now).map(|unit| unit.0.min(now + lease)).collect()
-        }
-        _ => Vec::new(),
+/// The units of the state, sorted by when they expire, and the index of the first that has not.
+fn in_use(state: Option<&State>, now: u64) -> (&[Unit], usize) {
+    let units = match state {
+        Some(State::Holders(units)) => units.as_slice(),
+        _ => &[],
     };
-    expires.sort_unstable();
-    expires
+    (units, units.partition_point(|unit| unit.expires <= now))
+}
+
+/// A unit, of one holder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unit {
+    expires: u64,
+    holder: u128,
 }
 
 impl Twin for Concurrency {
@@ -96,16 +101,17 @@ impl Twin for Concurrency {
         let &[limit, lease] = arguments else {
             unreachable!("`arguments` above makes two");
         };
-        let expires = in_use(state, lease, now);
-        let used = expires.len() as u64;
-        let reset = expires.last().map_or(0, |last| last - now);
-        let stale =
-            matches!(state, Some(State::Holders(units)) if units.iter().any(|unit| unit.0 > now + lease));
+        let (units, first) = in_use(state, now);
+        let used = (units.len() - first) as u64;
+        let left = |unit: &Unit| (unit.expires - now).min(lease);
+        let last = units.last().filter(|_| used > 0);
+        let reset = last.map_or(0, left);
+        let stale = last.is_some_and(|last| last.expires > now + lease);
         let before = Gauge { remaining: limit.saturating_sub(used), reset };
         Plan::of(cost, limit, before, if cost > 0 { lease } else { reset }, stale, || {
-            // As many units as are missing.
-            let place = usize::try_from(used + cost - limit - 1).unwrap_or(usize::MAX);
-            expires.get(place).map_or(lease, |expires| expires - now)
+            // When as many units as are missing have expired.
+            let missing = usize::try_from(used + cost - limit).unwrap_or(usize::MAX);
+            units.get(first.saturating_add(missing - 1)).map_or(lease, left)
         })
     }
 
@@ -117,29 +123,30 @@ impl Twin for Concurrency {
             Some(State::Holders(units)) => units,
             _ => Vec::new(),
         };
+        let expires = now + lease;
+        let cut = |units: &mut [Unit]| {
+            let long = units.partition_point(|unit| unit.expires <= expires);
+            units[long..].iter_mut().for_each(|unit| unit.expires = expires);
+        };
         match change {
             Change::Charge(cost, holder) => {
-                units.retain(|unit| unit.0 > now);
-                for unit in &mut units {
-                    unit.0 = unit.0.min(now + lease);
-                }
-                units.extend((0..cost).map(|_| (now + lease, holder)));
+                units.drain(..units.partition_point(|unit| unit.expires <= now));
+                cut(&mut units);
+                units.extend((0..cost).map(|_| Unit { expires, holder }));
             }
-            Change::Repair => {
-                for unit in &mut units {
-                    unit.0 = unit.0.min(now + lease);
-                }
-            }
+            Change::Repair => cut(&mut units),
             // Releases the holder's units, and nobody else's.
-            Change::Refund(_, holder) => units.retain(|unit| unit.1 != holder),
+            Change::Refund(_, holder) => units.retain(|unit| unit.holder != holder),
             // Those that have expired are somebody else's by now.
             Change::Renew(holder) => {
-                for unit in units.iter_mut().filter(|unit| unit.1 == holder && unit.0 > now) {
-                    unit.0 = now + lease;
-                }
+                let is_kept = |unit: &Unit| unit.holder == holder && unit.expires > now;
+                let kept = units.iter().filter(|unit| is_kept(unit)).count();
+                units.retain(|unit| !is_kept(unit));
+                let place = units.partition_point(|unit| unit.expires <= expires);
+                units.splice(place..place, (0..kept).map(|_| Unit { expires, holder }));
             }
         }
-        let last = units.iter().map(|unit| unit.0).max()?;
+        let last = units.last()?.expires;
         Some(Kept { state: State::Holders(units), lifetime: last.saturating_sub(now) })
     }
 }

@@ -85,6 +85,8 @@ impl LeakyBucket {
     }
 }
 
+const MAX_WAITING: u64 = 1_000_000_000_000;
+
 impl Algorithm for LeakyBucket {
     fn name(&self) -> &str {
         "leaky-bucket"
@@ -110,6 +112,12 @@ impl Algorithm for LeakyBucket {
         })?;
         let wait =
             micros(queue.max_wait, "a queue's longest wait must be of whole microseconds, up to 400 days")?;
+        let waiting = u128::from(wait) * u128::from(units) / u128::from(period);
+        if waiting > u128::from(MAX_WAITING) {
+            return Err(Error::invalid(
+                "a queue must hold at most 10^12 units: make its longest wait shorter",
+            ));
+        }
         Ok(vec![period, units, queue.delay_after, wait])
     }
 

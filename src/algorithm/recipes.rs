@@ -62,7 +62,7 @@
 //!   seconds more.
 //! * A refused cost is taken all the same, and drives the bucket into debt.
 //! * When the clock steps back, the difference is negative, and tokens are taken away; or, squared away with
-//!   an `abs`, given. Here time stands still until it has caught up.
+//!   an `abs`, given. Here it changes nothing: the level stays as it was, and leaks on from the new time.
 //!
 //! # A hash of a funnel: capacity, leak rate, level
 //!

@@ -1,6 +1,6 @@
 //! What an in-process twin of a Lua file is. See `lua/decide.lua` for the same in Lua.
 
-use super::sliding_log::Log;
+use super::{concurrency::Unit, sliding_log::Log};
 
 /// The twin of a Lua file: the same arguments, the same state, the same arithmetic. All times are
 /// microseconds since 1970.
@@ -22,8 +22,8 @@ pub enum State {
         width: u64,
         counts: Box<[u64]>,
     },
-    /// Of each unit in use when it expires, and whose it is.
-    Holders(Vec<(u64, u128)>),
+    /// The units in use, sorted by when they expire.
+    Holders(Vec<Unit>),
 }
 
 /// A time and a number of units.

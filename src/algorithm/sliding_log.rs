@@ -96,13 +96,20 @@ impl Log {
         self.entries.back().map_or(self.before, |latest| latest.total)
     }
 
-    /// Drops what counts no more, and gives entries of a time after `now` the time `now`.
+    /// Drops what counts no more, and makes entries of a time after `now` one of the time `now`.
     fn settle(&mut self, period: u64, now: u64) {
         let (first, before) = self.first(period, now);
         self.entries.drain(..first);
         self.before = before;
-        for entry in self.entries.iter_mut().rev().take_while(|entry| entry.at > now) {
-            entry.at = now;
+        // Totals being totals, one entry stands for all that are of a time after `now`.
+        let total = self.total();
+        let known = self.entries.partition_point(|entry| entry.at <= now);
+        if known < self.entries.len() {
+            self.entries.truncate(known);
+            self.entries.push_back(Entry { at: now, total });
+        }
+        if self.entries.capacity() > 4 * self.entries.len() {
+            self.entries.shrink_to(2 * self.entries.len());
         }
     }
 }

@@ -51,6 +51,8 @@ pub struct SlidingWindow {
 }
 
 const MAX_SEGMENTS: u32 = 1_000;
+/// What five bytes hold. More than any limit; only cells that are merged could come to more.
+const MAX_COUNT: u64 = (1 << 40) - 1;
 
 impl SlidingWindow {
     /// A window over one cell and the one before it.
@@ -126,10 +128,14 @@ fn open(arguments: &[u64], state: Option<&State>, now: u64) -> Open {
         moved = *latest > now;
         let latest = if moved { began } else { *latest };
         for (i, units) in (0_u64..).zip(old) {
-            let Some(start) = latest.checked_sub(i * old_width) else { break };
+            let Some(mut start) = latest.checked_sub(i * old_width) else { break };
+            if *old_width != width {
+                // Of another quota: each cell counts where it ended.
+                start = (start + old_width - 1).min(now);
+            }
             let age = began.saturating_sub(start).div_ceil(width);
             if let Some(count) = counts.get_mut(usize::try_from(age).unwrap_or(usize::MAX)) {
-                *count += units;
+                *count = (*count + units).min(MAX_COUNT);
             }
         }
     }
@@ -204,6 +210,9 @@ impl Twin for SlidingWindow {
         }
         let lifetime = window.reset();
         let Open { began, width, counts, .. } = window;
+        // Cells with nothing in them need not be kept.
+        let kept = counts.iter().rposition(|units| *units > 0).map_or(0, |oldest| oldest + 1);
+        let counts = &counts[..kept];
         (lifetime > 0).then(|| Kept { state: State::Cells { began, width, counts: counts.into() }, lifetime })
     }
 }

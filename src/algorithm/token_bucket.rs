@@ -69,13 +69,17 @@ impl TokenBucket {
     /// holds is a full one. Defaults to full.
     ///
     /// A key that is left alone is forgotten, and then never seen again, once its bucket is full and as
-    /// long again as an empty one takes to fill.
+    /// long again as an empty one takes to fill. A refund to a key that was never seen gives nothing; to one
+    /// that was, it may fill up what was missing at first.
     #[must_use]
     pub const fn starting_at(mut self, tokens: u64) -> Self {
         self.initial = Some(tokens);
         self
     }
 }
+
+/// Exact in Lua.
+const MAX_STEP: u64 = 1 << 44;
 
 impl Algorithm for TokenBucket {
     fn name(&self) -> &str {
@@ -96,7 +100,9 @@ impl Algorithm for TokenBucket {
                 let tokens = u128::from(step) * u128::from(quota.limit());
                 let period = u128::from(quota.period_micros());
                 match u64::try_from(tokens / period) {
-                    Ok(units) if step >= 1_000 && units > 0 && tokens % period == 0 => (step, units),
+                    Ok(units) if step >= 1_000 && (1..=MAX_STEP).contains(&units) && tokens % period == 0 => {
+                        (step, units)
+                    }
                     _ => return Err(Error::invalid(problem)),
                 }
             }

@@ -21,7 +21,9 @@ use crate::{
 ///
 /// # Bounded
 ///
-/// It holds at most [`capacity`](Self::capacity) keys, about 150 bytes each. Keys that no longer matter
+/// It holds at most [`capacity`](Self::capacity) keys: about 150 bytes each, and more by 8 for each cell of a
+/// sliding window, 32 for each request in a sliding log, and 32 for each unit in use of a limit on concurrency.
+/// Keys that no longer matter
 /// are dropped as new ones come. Where all of them matter, a new key takes the place of one of those
 /// that were about to be as good as new: whoever can invent identities without end can so get some of
 /// its own forgotten, and needs a limit on something it cannot invent.

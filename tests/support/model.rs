@@ -53,9 +53,9 @@ pub struct Said {
     pub retry: Option<Duration>,
 }
 
-/// Everything that was charged and may still count: units, and a moment.
+/// Everything that was charged and may still count: moments and units; and how wide cells were then.
 #[derive(Clone, Debug, Default)]
-struct Account(Vec<(i128, i128)>);
+struct Account(Vec<(i128, i128)>, i128);
 
 #[derive(Default)]
 pub struct Model {
@@ -77,7 +77,9 @@ impl Model {
         for &(id, rule, key, mut cost) in charges {
             let mut view = self.view(id, rule, key, now);
             if ask == Ask::Refund {
-                if cost > 0 {
+                let seen =
+                    self.accounts.get(&(id, key.to_owned())).is_some_and(|account| !account.0.is_empty());
+                if cost > 0 && seen {
                     view.refund(rule, cost, now);
                     self.accounts.insert((id, key.to_owned()), view.account.clone());
                 }
@@ -121,7 +123,8 @@ impl Model {
     }
 
     fn view(&self, id: usize, rule: Rule, key: &str, now: i128) -> View {
-        let Account(mut entries) = self.accounts.get(&(id, key.to_owned())).cloned().unwrap_or_default();
+        let Account(mut entries, mut old_width) =
+            self.accounts.get(&(id, key.to_owned())).cloned().unwrap_or_default();
         let mut moved = false;
         match rule.counting {
             Counting::Log => {
@@ -142,8 +145,12 @@ impl Model {
                     }
                 }
                 for (at, _) in &mut entries {
+                    if old_width != width {
+                        *at = (*at + old_width - 1).min(now);
+                    }
                     *at = (*at - at.rem_euclid(width)).min(began);
                 }
+                old_width = width;
                 entries.retain(|(at, _)| at + width * i128::from(cells) >= began);
             }
             Counting::Anchored | Counting::Aligned(_) => {
@@ -166,7 +173,7 @@ impl Model {
             }
             _ => (entries, moved) = bucket(rule, &entries, now),
         }
-        let view = View { account: Account(entries), moved };
+        let view = View { account: Account(entries, old_width), moved };
         let something = view.account.0.iter().any(|(_, units)| *units > 0);
         View { moved: moved && something, ..view }
     }

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, LazyLock, Mutex, PoisonError,
+        LazyLock, Mutex, PoisonError, Weak,
         atomic::{AtomicU64, Ordering},
     },
     time::Instant,
@@ -70,13 +70,16 @@ impl Health {
     }
 }
 
-/// Takes note of the pool's own attempts to connect.
+/// Takes note of the pool's own attempts to connect. The pool outlives the store while a connection of it
+/// is being replaced, so it must not keep the store's health alive: that is how it is known to be gone.
 #[derive(Clone, Debug)]
-pub(super) struct ConnectErrors(pub(super) Arc<Health>);
+pub(super) struct ConnectErrors(pub(super) Weak<Health>);
 
 impl ErrorSink<RedisError> for ConnectErrors {
     fn sink(&self, error: RedisError) {
-        self.0.not_connected(error);
+        if let Some(health) = self.0.upgrade() {
+            health.not_connected(error);
+        }
     }
 
     fn boxed_clone(&self) -> Box<dyn ErrorSink<RedisError>> {

@@ -346,5 +346,5 @@ fn pool(health: &Arc<Health>) -> bb8_redis::bb8::Builder<RedisConnectionManager>
         .max_lifetime(None)
         .test_on_check_out(false)
         .connection_timeout(POOL_PATIENCE)
-        .error_sink(Box::new(ConnectErrors(health.clone())))
+        .error_sink(Box::new(ConnectErrors(Arc::downgrade(health))))
 }

@@ -1,59 +1,66 @@
 //! Which script a decision needs: ours, or one that knows algorithms from outside as well.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::{Arc, PoisonError, RwLock, RwLockReadGuard},
+};
 
 use crate::{Algorithm, Charge, Error, Policy, script::Script};
 
-/// The algorithms from outside that a store has met, and the script that knows them all.
+/// The algorithms from outside that a store has met, and a script for each set of them that was decided
+/// together: so that one whose Lua does not compile spoils no decision but its own.
 #[derive(Debug, Default)]
 pub(super) struct Scripts(RwLock<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
-    /// By name, so that instances that met the same ones have the same script.
-    others: Vec<Arc<dyn Algorithm>>,
-    script: Option<Arc<Script>>,
+    /// By name.
+    others: BTreeMap<String, Arc<dyn Algorithm>>,
+    /// By the names of the algorithms from outside, sorted, so that instances have the same scripts.
+    scripts: HashMap<Vec<String>, Arc<Script>>,
 }
 
 impl Scripts {
     pub(super) fn that_knows(&self, charges: &[Charge]) -> Result<Arc<Script>, Error> {
-        if charges.iter().all(|charge| is_built_in(&charge.policy)) {
+        let others = charges.iter().map(|charge| &charge.policy).filter(|policy| !is_built_in(policy));
+        let mut names = BTreeSet::new();
+        for policy in others {
+            self.learn(policy)?;
+            names.insert(policy.counting().name().to_owned());
+        }
+        if names.is_empty() {
             return Ok(Script::built_in());
         }
-        for charge in charges {
-            self.learn(&charge.policy)?;
+        let names: Vec<String> = names.into_iter().collect();
+        if let Some(script) = self.read().scripts.get(&names) {
+            return Ok(script.clone());
         }
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        Ok(known.script.clone().unwrap_or_else(Script::built_in))
+        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let others: Vec<_> = names.iter().filter_map(|name| known.others.get(name).cloned()).collect();
+        let script = known.scripts.entry(names).or_insert_with(|| Arc::new(Script::with(&others)));
+        Ok(script.clone())
     }
 
     /// Takes the policy's algorithm in, unless it is known.
     pub(super) fn learn(&self, policy: &Policy) -> Result<(), Error> {
         let algorithm = policy.counting();
-        if is_built_in(policy) || self.knows(algorithm)? {
+        if is_built_in(policy) {
+            return Ok(());
+        }
+        let same = |known: &Arc<dyn Algorithm>| known.lua() == algorithm.lua();
+        if self.read().others.get(algorithm.name()).is_some_and(same) {
             return Ok(());
         }
         let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        match known.others.binary_search_by(|other| other.name().cmp(algorithm.name())) {
-            // Another thread was faster.
-            Ok(_) => Ok(()),
-            Err(place) => {
-                known.others.insert(place, algorithm.clone());
-                known.script = Some(Arc::new(Script::with(&known.others)));
-                Ok(())
-            }
+        let kept = known.others.entry(algorithm.name().to_owned()).or_insert_with(|| algorithm.clone());
+        if same(kept) {
+            return Ok(());
         }
+        Err(Error::invalid("two algorithms of one name have different Lua sources: rename one of them"))
     }
 
-    fn knows(&self, algorithm: &Arc<dyn Algorithm>) -> Result<bool, Error> {
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        match known.others.iter().find(|other| other.name() == algorithm.name()) {
-            None => Ok(false),
-            Some(other) if other.lua() == algorithm.lua() => Ok(true),
-            Some(_) => Err(Error::invalid(
-                "two algorithms of one name have different Lua sources: rename one of them",
-            )),
-        }
+    fn read(&self) -> RwLockReadGuard<'_, Known> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

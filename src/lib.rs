@@ -50,7 +50,8 @@
 //!
 //! # What is promised
 //!
-//! * However many ask at once, on however many instances: exactly the limit is admitted.
+//! * However many ask at once, on however many instances: exactly the limit is admitted, as long as the
+//!   store answers in time.
 //! * A refused request is charged nothing, and several policies are charged together or not at all.
 //! * The wait that a refusal names is the shortest that helps: exactly then the same request is admitted.
 //! * A request waits for its decision at most as long as the store's

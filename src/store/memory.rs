@@ -82,6 +82,9 @@ struct Shard {
     capacity: usize,
     /// Where the next sweep goes on.
     cursor: usize,
+    /// Whether state is over when it expires. Under a manual clock it is kept, as it is in Redis, so that the
+    /// clock can step back to it.
+    expiring: bool,
 }
 
 struct EntryKey {
@@ -109,7 +112,7 @@ impl MemoryStore {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            shards: shards(DEFAULT_CAPACITY),
+            shards: shards(DEFAULT_CAPACITY, true),
             hasher: RandomState::new(),
             clock: Clock::Monotonic { started: Instant::now(), wall: wall_micros() },
         }
@@ -121,7 +124,7 @@ impl MemoryStore {
     /// the store is made.
     #[must_use]
     pub fn capacity(mut self, keys: usize) -> Self {
-        self.shards = shards(keys);
+        self.shards = shards(keys, matches!(self.clock, Clock::Monotonic { .. }));
         self
     }
 
@@ -129,6 +132,9 @@ impl MemoryStore {
     #[must_use]
     pub fn manual_clock(mut self, clock: ManualClock) -> Self {
         self.clock = Clock::Manual(clock);
+        for shard in &*self.shards {
+            lock(shard).expiring = false;
+        }
         self
     }
 
@@ -166,8 +172,6 @@ impl MemoryStore {
         let mut guards = Guards::lock(&self.shards, &homes);
         // Read under the locks, so that what one decision writes the next one does not see as future.
         let now = self.now();
-        // Under a manual clock a key is kept, as it is in Redis, so that the clock can step back to it.
-        let expiring = matches!(self.clock, Clock::Monotonic { .. });
 
         let change = |charge: &Charge| match action {
             Action::Refund => Some(Change::Refund(charge.cost, charge.holder())),
@@ -176,14 +180,12 @@ impl MemoryStore {
         };
         for (charge, home) in charges.iter().zip(&homes).filter(|(charge, _)| charge.cost > 0) {
             if let Some(change) = change(charge) {
-                guards.shard(*home).forget_expired(charge, expiring.then_some(now));
                 guards.shard(*home).change(charge, now, change);
             }
         }
         let mut plans = Vec::with_capacity(charges.len());
         for (charge, home) in charges.iter().zip(&homes) {
             let shard = guards.shard(*home);
-            shard.forget_expired(charge, expiring.then_some(now));
             let mut cost = if change(charge).is_some() { 0 } else { charge.bounded_cost() };
             let mut plan = shard.plan(charge, now, cost);
             if action == Action::TakeUpTo && !plan.admission.is_admitted() {
@@ -254,20 +256,15 @@ impl fmt::Debug for MemoryStore {
 }
 
 impl Shard {
-    /// Drops the state that `charge` is about where it no longer matters. It would not, unless the quota
-    /// became slower since; then Redis has forgotten it too.
-    fn forget_expired(&mut self, charge: &Charge, now: Option<u64>) {
-        let lookup = lookup(&charge.policy, &charge.key);
-        if let Some(now) = now
-            && self.entries.get(&lookup).is_some_and(|entry| entry.expires <= now)
-        {
-            self.entries.swap_remove(&lookup);
-        }
+    /// Whether the entry no longer matters. Its state would say so too, unless the quota became slower
+    /// since; then Redis has forgotten it as well.
+    fn is_over(&self, entry: &Entry, now: u64) -> bool {
+        self.expiring && entry.expires <= now
     }
 
     fn plan(&self, charge: &Charge, now: u64, cost: u64) -> Plan {
-        let state =
-            self.entries.get(&lookup(&charge.policy, &charge.key)).and_then(|entry| entry.state.as_ref());
+        let entry = self.entries.get(&lookup(&charge.policy, &charge.key));
+        let state = entry.filter(|entry| !self.is_over(entry, now)).and_then(|entry| entry.state.as_ref());
         twin(&charge.policy).plan(charge.policy.arguments(), state, now, cost)
     }
 
@@ -276,8 +273,9 @@ impl Shard {
         let apply = |state| twin(policy).apply(policy.arguments(), state, now, change);
         let entry_of =
             |kept: Kept| Entry { state: Some(kept.state), expires: now.saturating_add(kept.lifetime) };
+        let expiring = self.expiring;
         match self.entries.get_mut(&lookup(policy, key)) {
-            Some(entry) => match apply(entry.state.take()) {
+            Some(entry) => match apply(entry.state.take().filter(|_| !(expiring && entry.expires <= now))) {
                 Some(kept) => *entry = entry_of(kept),
                 None => drop(self.entries.swap_remove(&lookup(policy, key))),
             },
@@ -324,9 +322,11 @@ impl Shard {
     }
 }
 
-fn shards(capacity: usize) -> Arc<[Mutex<Shard>]> {
+fn shards(capacity: usize, expiring: bool) -> Arc<[Mutex<Shard>]> {
     let capacity = capacity.div_ceil(SHARDS).max(MIN_SHARD);
-    (0..SHARDS).map(|_| Mutex::new(Shard { entries: IndexMap::default(), capacity, cursor: 0 })).collect()
+    (0..SHARDS)
+        .map(|_| Mutex::new(Shard { entries: IndexMap::default(), capacity, cursor: 0, expiring }))
+        .collect()
 }
 
 /// A panic under a lock leaves whole entries behind, so the lock is taken all the same.

@@ -1,0 +1,263 @@
+use std::{
+    hash::{BuildHasher, RandomState},
+    time::Duration,
+};
+
+use http::{Request, Response};
+use tokio::time::Sleep;
+use tower::retry::Policy;
+
+use super::advice::Advice;
+
+/// Sends a refused request again, when the server said: a policy for [`tower::retry::RetryLayer`].
+///
+/// The client's half of this crate. It understands any server that speaks a standard or one of the
+/// common dialects, not only this crate's.
+///
+/// # What is sent again
+///
+/// | answer | sent again |
+/// |---|---|
+/// | 429 | yes: it was not carried out |
+/// | 503 | with a `Retry-After`, or where the method is idempotent (RFC 9110, section 9.2.2) |
+/// | gRPC `RESOURCE_EXHAUSTED` (8) | with a `RetryInfo`, a `grpc-retry-pushback-ms` or a `Retry-After` |
+/// | gRPC `UNAVAILABLE` (14) | with a `RetryInfo` or a `grpc-retry-pushback-ms` |
+/// | any, with a `grpc-retry-pushback-ms` that is negative or no number | no: the server asks not to |
+/// | everything else, and every error | no |
+///
+/// A gRPC status is read from a `tonic::Status` (feature `tonic`) and from the headers of an HTTP
+/// response whose content type is `application/grpc`. `RESOURCE_EXHAUSTED` without a hint may be a
+/// message above its size limit, and `UNAVAILABLE` without one a call that was half done: neither is
+/// sent again.
+///
+/// What is not sent again is returned as it came. So is the last refusal once the
+/// [retries](Self::max_retries) are used up.
+///
+/// # How long it waits
+///
+/// The first of these that the answer holds and that is well-formed:
+///
+/// 1. `grpc-retry-pushback-ms`, exactly;
+/// 2. in a gRPC answer, the `RetryInfo` of `grpc-status-details-bin`;
+/// 3. `Retry-After`: seconds, or a date, taken relative to the answer's own `Date` if it has one;
+/// 4. `RateLimit`, drafts 08 to 11 (`"burst";r=0;t=30`): the largest `t` of the policies with `r=0`;
+/// 5. `RateLimit`, draft 07 (`limit=100, remaining=0, reset=30`);
+/// 6. `RateLimit-Remaining: 0` with `RateLimit-Reset`, in seconds;
+/// 7. `X-RateLimit-Remaining: 0` with `X-RateLimit-Reset`: seconds from now, or, above 1 000 000 000,
+///    seconds since 1970, relative to `Date` as well;
+/// 8. none of them: the [backoff](Self::backoff).
+///
+/// gRPC answers are looked at for 1 to 3 only. To all but 1 and 8 the [jitter](Self::jitter) is added. A
+/// wait of 0 becomes the first backoff, so that a server which says it on every answer is not hammered.
+///
+/// # What it does not do
+///
+/// It heeds refusals only. The `RateLimit` fields of successes tell how much is left, but slowing down
+/// for them would delay requests that the server is ready to answer, and they promise nothing.
+///
+/// # Requests
+///
+/// The request is cloned before it is sent: its body must be `Clone`, such as `String` or
+/// `http_body_util::Full<Bytes>`. A streaming body is not, and so not for this policy. Over HTTP the body
+/// of the refusal is dropped unread.
+///
+/// # Example
+///
+/// ```
+/// use std::{
+///     convert::Infallible,
+///     sync::atomic::{AtomicU32, Ordering},
+///     time::Duration,
+/// };
+///
+/// use http::{Request, Response};
+/// use tokio::time::Instant;
+/// use tower::{ServiceBuilder, ServiceExt, retry::RetryLayer};
+/// use tower_ratelimit::RetryPolicy;
+///
+/// // The clock is tokio's paused one: the example takes no time.
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// static ASKED: AtomicU32 = AtomicU32::new(0);
+/// let server = tower::service_fn(|_: Request<String>| async {
+///     let response = match ASKED.fetch_add(1, Ordering::Relaxed) {
+///         0 => Response::builder().status(429).header("retry-after", "20"),
+///         _ => Response::builder().status(200),
+///     };
+///     Ok::<_, Infallible>(response.body(String::new()).unwrap())
+/// });
+///
+/// let client = ServiceBuilder::new().layer(RetryLayer::new(RetryPolicy::default())).service(server);
+/// let start = Instant::now();
+/// let response = client.oneshot(Request::post("/").body("order".to_owned())?).await?;
+/// assert_eq!(response.status(), 200);
+/// assert!((20..=22).contains(&start.elapsed().as_secs()));
+/// assert_eq!(ASKED.load(Ordering::Relaxed), 2);
+///
+/// // A server that asks for more than the client has time for is not asked again.
+/// ASKED.store(0, Ordering::Relaxed);
+/// let hasty = RetryPolicy::default().max_wait(Duration::from_secs(5));
+/// let client = ServiceBuilder::new().layer(RetryLayer::new(hasty)).service(server);
+/// let response = client.oneshot(Request::post("/").body("order".to_owned())?).await?;
+/// assert_eq!(response.status(), 429);
+/// assert_eq!(ASKED.load(Ordering::Relaxed), 1);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Panics
+///
+/// A retry waits with [`tokio::time::sleep`], which panics outside a Tokio runtime with its timer enabled.
+#[derive(Clone, Debug)]
+pub struct RetryPolicy {
+    max_retries: u32,
+    max_wait: Duration,
+    first: Duration,
+    cap: Duration,
+    /// Percent.
+    jitter: u32,
+    // tower clones the policy for each request: what follows is about one request.
+    retries: u32,
+    backoffs: u32,
+}
+
+impl RetryPolicy {
+    /// How often one request is sent again, at most; 0 for never. Defaults to 4.
+    #[must_use]
+    pub fn max_retries(mut self, retries: u32) -> Self {
+        self.max_retries = retries;
+        self
+    }
+
+    /// The longest single wait. Defaults to 60 seconds.
+    ///
+    /// A server that asks for a longer one is not asked again: its refusal is returned. Neither the jitter
+    /// nor the backoff leads above it.
+    #[must_use]
+    pub fn max_wait(mut self, wait: Duration) -> Self {
+        self.max_wait = wait;
+        self
+    }
+
+    /// How long to wait after a refusal that names no wait. Defaults to 100 milliseconds, and 10 seconds.
+    ///
+    /// A random time between zero and a bound, which is `first` for a request's first such refusal,
+    /// doubles with each further one, and stays at `cap`.
+    ///
+    /// # Panics
+    ///
+    /// If `first` is zero or above `cap`.
+    #[must_use]
+    pub fn backoff(mut self, first: Duration, cap: Duration) -> Self {
+        assert!(!first.is_zero(), "a backoff must start above zero");
+        assert!(first <= cap, "a backoff must not start above its cap");
+        self.first = first;
+        self.cap = cap;
+        self
+    }
+
+    /// How much longer than it was told a client waits, at most, in percent of the wait. Defaults to 10.
+    ///
+    /// The share is random, so that clients which were told the same do not come back all at once. Never
+    /// shorter than told; 0 for exactly as long.
+    #[must_use]
+    pub fn jitter(mut self, percent: u32) -> Self {
+        self.jitter = percent;
+        self
+    }
+
+    /// Waits as advised, and counts it. `None` to return the answer.
+    fn follow(&mut self, advice: Advice) -> Option<Sleep> {
+        if self.retries >= self.max_retries {
+            return None;
+        }
+        let wait = match advice {
+            Advice::Leave => return None,
+            Advice::Exactly(wait) | Advice::AtLeast(wait) if wait > self.max_wait => return None,
+            Advice::Exactly(Duration::ZERO) | Advice::AtLeast(Duration::ZERO) => self.first,
+            Advice::Exactly(wait) => wait,
+            Advice::AtLeast(wait) => {
+                wait.saturating_add(up_to(wait.saturating_mul(self.jitter) / 100)).min(self.max_wait)
+            }
+            Advice::Unsaid => up_to(self.next_bound()),
+        };
+        let wait = wait.min(self.max_wait);
+        self.retries += 1;
+        log!(debug, retry = self.retries, wait_ms = wait.as_millis(), "refused, asks again after a wait");
+        Some(tokio::time::sleep(wait))
+    }
+
+    /// The backoff's bound.
+    // tower's `ExponentialBackoff` gives a future and not a duration, so that it can neither be held to
+    // `max_wait` nor share a type with the other waits.
+    fn next_bound(&mut self) -> Duration {
+        let factor = 1_u128.checked_shl(self.backoffs).unwrap_or(u128::MAX);
+        self.backoffs = self.backoffs.saturating_add(1);
+        let nanos = self.first.as_nanos().saturating_mul(factor).min(self.cap.as_nanos());
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)).min(self.cap)
+    }
+}
+
+impl Default for RetryPolicy {
+    fn default() -> Self {
+        Self {
+            max_retries: 4,
+            max_wait: Duration::from_secs(60),
+            first: Duration::from_millis(100),
+            cap: Duration::from_secs(10),
+            jitter: 10,
+            retries: 0,
+            backoffs: 0,
+        }
+    }
+}
+
+impl<B: Clone, R, E> Policy<Request<B>, Response<R>, E> for RetryPolicy {
+    type Future = Sleep;
+
+    fn retry(&mut self, request: &mut Request<B>, result: &mut Result<Response<R>, E>) -> Option<Sleep> {
+        let response = result.as_ref().ok()?;
+        let idempotent = request.method().is_idempotent();
+        self.follow(Advice::of_response(response.status(), response.headers(), idempotent))
+    }
+
+    fn clone_request(&mut self, request: &Request<B>) -> Option<Request<B>> {
+        Some(request.clone())
+    }
+}
+
+#[cfg(feature = "tonic")]
+impl<T: Clone, U> Policy<tonic::Request<T>, tonic::Response<U>, tonic::Status> for RetryPolicy {
+    type Future = Sleep;
+
+    fn retry(
+        &mut self,
+        _: &mut tonic::Request<T>,
+        result: &mut Result<tonic::Response<U>, tonic::Status>,
+    ) -> Option<Sleep> {
+        let status = result.as_ref().err()?;
+        let code = match status.code() {
+            tonic::Code::ResourceExhausted => super::advice::Code::ResourceExhausted,
+            tonic::Code::Unavailable => super::advice::Code::Unavailable,
+            _ => return None,
+        };
+        self.follow(Advice::of_call(code, status.metadata().as_ref(), status.details()))
+    }
+
+    /// Metadata, extensions and message; `tonic::Request` is not `Clone`.
+    fn clone_request(&mut self, request: &tonic::Request<T>) -> Option<tonic::Request<T>> {
+        Some(tonic::Request::from_parts(
+            request.metadata().clone(),
+            request.extensions().clone(),
+            request.get_ref().clone(),
+        ))
+    }
+}
+
+/// A random time from zero to `most`, and to 584 years.
+fn up_to(most: Duration) -> Duration {
+    // Each `RandomState` has other keys, which is all the chance that spreading clients needs.
+    let random = RandomState::new().hash_one(());
+    let nanos = most.as_nanos().min(u64::MAX.into());
+    Duration::from_nanos(u64::try_from((nanos * u128::from(random)) >> 64).unwrap_or(u64::MAX))
+}

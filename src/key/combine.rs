@@ -1,7 +1,7 @@
 use http::request::Parts;
 
 use super::{Key, KeyExtractor};
-use crate::{Error, ErrorKind};
+use crate::{Answer, Error, ErrorKind};
 
 /// One extractor, or another where the first finds nothing. Made by [`KeyExtractor::or`].
 ///
@@ -11,15 +11,18 @@ use crate::{Error, ErrorKind};
 /// use http::Request;
 /// use tower_ratelimit::{Constant, Header, Key, KeyExtractor};
 ///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let key = Header::new("x-api-key").or(Constant::new("anonymous"));
 ///
 /// let (parts, ()) = Request::get("/").header("x-api-key", "k1").body(())?.into_parts();
-/// assert_eq!(key.extract(&parts)?, Key::new("k1"));
+/// assert_eq!(key.extract(&parts).await?, Key::new("k1"));
 ///
 /// // Whoever sends no key shares one limit, and cannot be mistaken for a key named "anonymous".
 /// let (parts, ()) = Request::get("/").body(())?.into_parts();
-/// assert_ne!(key.extract(&parts)?, Key::new("anonymous"));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// assert_ne!(key.extract(&parts).await?, Key::new("anonymous"));
+/// # Ok(())
+/// # }
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Or<A, B> {
@@ -34,15 +37,29 @@ impl<A, B> Or<A, B> {
 }
 
 impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
-    fn extract(&self, request: &Parts) -> Result<Key, Error> {
-        match self.first.extract(request) {
-            Ok(key) => Ok(key.of_first()),
-            Err(error) if error.kind() == ErrorKind::MissingIdentity => {
-                self.second.extract(request).map(|key| key.of_second())
+    fn extract(&self, request: &Parts) -> Answer<Key> {
+        let missing = |error: &Error| error.kind() == ErrorKind::MissingIdentity;
+        match self.first.extract(request).now() {
+            Ok(Ok(key)) => Answer::ready(Ok(key.of_first())),
+            Ok(Err(error)) if missing(&error) => self.second.extract(request).then(of_second),
+            Ok(Err(error)) => Answer::ready(Err(error)),
+            Err(first) => {
+                // Asked for while the request is at hand, awaited only where it is needed.
+                let second = self.second.extract(request);
+                Answer::pending(async move {
+                    match first.await {
+                        Ok(key) => Ok(key.of_first()),
+                        Err(error) if missing(&error) => of_second(second.await),
+                        Err(error) => Err(error),
+                    }
+                })
             }
-            Err(error) => Err(error),
         }
     }
+}
+
+fn of_second(key: Result<Key, Error>) -> Result<Key, Error> {
+    key.map(|key| key.of_second())
 }
 
 macro_rules! all_of {
@@ -50,9 +67,22 @@ macro_rules! all_of {
         /// All of them together: the limit is per combination, such as tenant and address.
         impl<$($part: KeyExtractor),+> KeyExtractor for ($($part,)+) {
             #[expect(non_snake_case, reason = "the parts are named like their types")]
-            fn extract(&self, request: &Parts) -> Result<Key, Error> {
+            fn extract(&self, request: &Parts) -> Answer<Key> {
                 let ($($part,)+) = self;
-                Ok(Key::join([$(&$part.extract(request)?),+]))
+                $(let $part = match $part.extract(request).now() {
+                    Ok(Err(error)) => return Answer::ready(Err(error)),
+                    part => part,
+                };)+
+                if let ($(Ok(Ok($part)),)+) = ($(&$part,)+) {
+                    return Answer::ready(Ok(Key::join([$($part),+])));
+                }
+                Answer::pending(async move {
+                    $(let $part = match $part {
+                        Ok(part) => part?,
+                        Err(part) => part.await?,
+                    };)+
+                    Ok(Key::join([$(&$part),+]))
+                })
             }
         }
     };

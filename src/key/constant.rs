@@ -1,7 +1,7 @@
 use http::request::Parts;
 
 use super::{Key, KeyExtractor};
-use crate::Error;
+use crate::Answer;
 
 /// One key for every request: a limit on the service as a whole.
 ///
@@ -11,9 +11,12 @@ use crate::Error;
 /// use http::Request;
 /// use tower_ratelimit::{Constant, Key, KeyExtractor};
 ///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let (parts, ()) = Request::get("/").body(())?.into_parts();
-/// assert_eq!(Constant::new("all").extract(&parts)?, Key::new("all"));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// assert_eq!(Constant::new("all").extract(&parts).await?, Key::new("all"));
+/// # Ok(())
+/// # }
 /// ```
 #[derive(Clone, Debug)]
 pub struct Constant(Key);
@@ -27,7 +30,7 @@ impl Constant {
 }
 
 impl KeyExtractor for Constant {
-    fn extract(&self, _: &Parts) -> Result<Key, Error> {
-        Ok(self.0.clone())
+    fn extract(&self, _: &Parts) -> Answer<Key> {
+        Answer::ready(Ok(self.0.clone()))
     }
 }

@@ -2,8 +2,8 @@ use std::sync::Arc;
 
 use http::request::Parts;
 
-use super::{Key, Or};
-use crate::{Error, ErrorKind};
+use super::{AnyOf, Hashed, Key, Map, Or, Secret};
+use crate::{Answer, Error, ErrorKind};
 
 /// Finds out who is asking.
 ///
@@ -12,7 +12,8 @@ use crate::{Error, ErrorKind};
 /// request's head that return something a [`Key`] can be made of, see [`IntoKey`].
 ///
 /// An extractor sees the head of the request and never its body, so it is object safe: a
-/// `Box<dyn KeyExtractor>` chosen at run time is an extractor too.
+/// `Box<dyn KeyExtractor>` chosen at run time is an extractor too. One that has to ask somebody, such as a
+/// session store, gives an [`Answer`] that is pending.
 ///
 /// # Example
 ///
@@ -20,19 +21,22 @@ use crate::{Error, ErrorKind};
 /// use http::{Request, request::Parts};
 /// use tower_ratelimit::{ErrorKind, Key, KeyExtractor};
 ///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let tenant = |parts: &Parts| parts.uri.path().split('/').nth(1).map(String::from);
 ///
 /// let (parts, ()) = Request::get("/acme/orders").body(())?.into_parts();
-/// assert_eq!(tenant.extract(&parts)?, Key::new("acme"));
+/// assert_eq!(tenant.extract(&parts).await?, Key::new("acme"));
 ///
 /// let (parts, ()) = Request::options("*").body(())?.into_parts();
-/// assert_eq!(tenant.extract(&parts).unwrap_err().kind(), ErrorKind::MissingIdentity);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// assert_eq!(tenant.extract(&parts).await.unwrap_err().kind(), ErrorKind::MissingIdentity);
+/// # Ok(())
+/// # }
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not say who is asking",
     note = "closures must write their argument's type: `|parts: &http::request::Parts| ...`",
-    note = "and return a `Key`, a `String`, or an `Option` or a `Result` of one"
+    note = "and return a `Key`, a `String`, an `Option` or a `Result` of one, or an `Answer<Key>`"
 )]
 pub trait KeyExtractor: Send + Sync + 'static {
     /// The key of the request with the head `request`.
@@ -43,7 +47,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
     ///   [`or`](Self::or) goes on with the next extractor.
     /// * [`InvalidIdentity`](ErrorKind::InvalidIdentity): the client gave one that cannot be used (400).
     /// * [`MissingSetup`](ErrorKind::MissingSetup), or any other kind: the server is at fault (500).
-    fn extract(&self, request: &Parts) -> Result<Key, Error>;
+    fn extract(&self, request: &Parts) -> Answer<Key>;
 
     /// This extractor, or `other` where the request lacks what this one looks for.
     ///
@@ -56,9 +60,44 @@ pub trait KeyExtractor: Send + Sync + 'static {
     {
         Or::new(self, other)
     }
+
+    /// The key that `change` makes of this extractor's. It works on the key's
+    /// [text form](Key::as_str), such as for e-mail addresses whose case does not count:
+    /// `.map(|key| key.as_str().to_lowercase())`.
+    fn map<F, T>(self, change: F) -> Map<Self, F>
+    where
+        Self: Sized,
+        F: Fn(Key) -> T + Send + Sync + 'static,
+        T: IntoKey,
+    {
+        Map::new(self, change)
+    }
+
+    /// 128 bits of the HMAC-SHA256 of the key under `secret` in its place, for identities that must not
+    /// reach Redis. Every instance needs the same secret; with another one all counts start anew.
+    ///
+    /// # Panics
+    ///
+    /// If `secret` is shorter than 16 bytes. Take 32 random ones, from the configuration.
+    fn hashed(self, secret: impl AsRef<[u8]>) -> Hashed<Self>
+    where
+        Self: Sized,
+    {
+        Hashed::new(self, Secret::new(secret.as_ref()))
+    }
+
+    /// The requests whose key is one of `keys`, to [exempt](crate::RateLimitLayer::exempt) or to
+    /// [ban](crate::RateLimitLayer::ban).
+    fn is_any_of<T: Into<Key>>(self, keys: impl IntoIterator<Item = T>) -> AnyOf<Self>
+    where
+        Self: Sized,
+    {
+        AnyOf::new(self, keys.into_iter().map(Into::into).collect())
+    }
 }
 
-/// What a closure may return for a [`Key`]: a key, text, a number, or an `Option` or `Result` of one.
+/// What a closure may return for a [`Key`]: a key, text, a number, an `Option` or `Result` of one, or an
+/// [`Answer`] that comes later.
 ///
 /// `None` is a [`MissingIdentity`](ErrorKind::MissingIdentity).
 pub trait IntoKey {
@@ -67,14 +106,14 @@ pub trait IntoKey {
     /// # Errors
     ///
     /// Those of [`KeyExtractor::extract`].
-    fn into_key(self) -> Result<Key, Error>;
+    fn into_key(self) -> Answer<Key>;
 }
 
 macro_rules! into_key {
     ($($identity:ty),+) => { $(
         impl IntoKey for $identity {
-            fn into_key(self) -> Result<Key, Error> {
-                Ok(Key::from(self))
+            fn into_key(self) -> Answer<Key> {
+                Answer::ready(Ok(Key::from(self)))
             }
         }
     )+ };
@@ -83,17 +122,28 @@ macro_rules! into_key {
 into_key!(Key, &'static str, String, Vec<u8>, i64, u32, u64, std::net::IpAddr);
 
 impl<T: IntoKey> IntoKey for Option<T> {
-    fn into_key(self) -> Result<Key, Error> {
+    fn into_key(self) -> Answer<Key> {
         match self {
             Some(identity) => identity.into_key(),
-            None => Err(Error::new(ErrorKind::MissingIdentity, "the request shows no identity")),
+            None => {
+                Answer::ready(Err(Error::new(ErrorKind::MissingIdentity, "the request shows no identity")))
+            }
         }
     }
 }
 
 impl<T: IntoKey> IntoKey for Result<T, Error> {
-    fn into_key(self) -> Result<Key, Error> {
-        self.and_then(IntoKey::into_key)
+    fn into_key(self) -> Answer<Key> {
+        match self {
+            Ok(identity) => identity.into_key(),
+            Err(error) => Answer::ready(Err(error)),
+        }
+    }
+}
+
+impl IntoKey for Answer<Key> {
+    fn into_key(self) -> Self {
+        self
     }
 }
 
@@ -102,19 +152,19 @@ where
     F: Fn(&Parts) -> T + Send + Sync + 'static,
     T: IntoKey,
 {
-    fn extract(&self, request: &Parts) -> Result<Key, Error> {
+    fn extract(&self, request: &Parts) -> Answer<Key> {
         self(request).into_key()
     }
 }
 
 impl KeyExtractor for Box<dyn KeyExtractor> {
-    fn extract(&self, request: &Parts) -> Result<Key, Error> {
+    fn extract(&self, request: &Parts) -> Answer<Key> {
         (**self).extract(request)
     }
 }
 
 impl KeyExtractor for Arc<dyn KeyExtractor> {
-    fn extract(&self, request: &Parts) -> Result<Key, Error> {
+    fn extract(&self, request: &Parts) -> Answer<Key> {
         (**self).extract(request)
     }
 }

@@ -1,7 +1,7 @@
 use http::{HeaderName, request::Parts};
 
 use super::{Key, KeyExtractor};
-use crate::{Error, ErrorKind};
+use crate::{Answer, Error, ErrorKind};
 
 /// The value of a request header, such as an API key.
 ///
@@ -18,14 +18,17 @@ use crate::{Error, ErrorKind};
 /// use http::Request;
 /// use tower_ratelimit::{Header, Key, KeyExtractor};
 ///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let key = Header::new("x-api-key");
 /// let (parts, ()) = Request::get("/").header("X-Api-Key", "k1").body(())?.into_parts();
-/// assert_eq!(key.extract(&parts)?, Key::new("k1"));
+/// assert_eq!(key.extract(&parts).await?, Key::new("k1"));
 ///
 /// let (parts, ()) = Request::get("/").body(())?.into_parts();
-/// let error = key.extract(&parts).unwrap_err();
+/// let error = key.extract(&parts).await.unwrap_err();
 /// assert_eq!(error.to_string(), "the request lacks the header `x-api-key`");
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # Ok(())
+/// # }
 /// ```
 #[derive(Clone, Debug)]
 pub struct Header(HeaderName);
@@ -46,19 +49,7 @@ impl Header {
         }
     }
 
-    fn invalid(&self, problem: &str) -> Error {
-        Error::new(ErrorKind::InvalidIdentity, format!("the header `{}` {problem}", self.0))
-    }
-}
-
-impl From<HeaderName> for Header {
-    fn from(name: HeaderName) -> Self {
-        Self(name)
-    }
-}
-
-impl KeyExtractor for Header {
-    fn extract(&self, request: &Parts) -> Result<Key, Error> {
+    fn key(&self, request: &Parts) -> Result<Key, Error> {
         let mut values = request.headers.get_all(&self.0).iter();
         let Some(value) = values.next() else {
             return Err(Error::new(
@@ -79,5 +70,21 @@ impl KeyExtractor for Header {
             Ok(value) => Ok(Key::new(value)),
             Err(_) => Err(self.invalid("is not UTF-8")),
         }
+    }
+
+    fn invalid(&self, problem: &str) -> Error {
+        Error::new(ErrorKind::InvalidIdentity, format!("the header `{}` {problem}", self.0))
+    }
+}
+
+impl From<HeaderName> for Header {
+    fn from(name: HeaderName) -> Self {
+        Self(name)
+    }
+}
+
+impl KeyExtractor for Header {
+    fn extract(&self, request: &Parts) -> Answer<Key> {
+        self.key(request).into()
     }
 }

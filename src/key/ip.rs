@@ -1,25 +1,37 @@
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr};
 
 use http::request::Parts;
 
-use super::{Key, KeyExtractor};
-use crate::{Error, ErrorKind};
+use super::{Key, KeyExtractor, Within, networks::Networks, peer::Peer};
+use crate::{Answer, Error, ErrorKind};
 
 /// The address at the other end of the connection. IPv6 addresses count by their /64 network, which is
 /// what one customer gets.
 ///
-/// The address is axum's `ConnectInfo<SocketAddr>` (feature `axum`, on by default), so the router must
-/// be served with it:
+/// No header is read. **Behind a load balancer or a proxy this is the proxy's address**, one for all
+/// its clients, and the wrong key: use [`ClientIp`](crate::ClientIp) there.
+///
+/// # Where the address comes from
+///
+/// The first of these that the request's extensions hold:
+///
+/// | extension | feature | put there by |
+/// |---|---|---|
+/// | `ConnectInfo<SocketAddr>`, `MockConnectInfo<SocketAddr>` | `axum` | axum, served as below |
+/// | `TcpConnectInfo` | `tonic` | tonic's server, with its own TLS too |
+/// | `TlsConnectInfo<TcpConnectInfo>` | `tonic-tls` | tonic's server, over TLS streams of yours |
+/// | [`SocketAddr`](std::net::SocketAddr) | | you |
 ///
 /// ```text
 /// axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>())
 /// ```
 ///
-/// Without axum, put a [`SocketAddr`] into the request's extensions. Where there is neither, requests
-/// are answered 500 and the error says which call is missing.
+/// Where there is none, requests are answered 500 and the error says which call is missing.
 ///
-/// No header is read. **Behind a load balancer or a proxy this is the proxy's address**, one for all
-/// its clients, and the wrong key.
+/// A Unix socket has no address. One is known by tonic's `UdsConnectInfo`, and by the `SocketAddr` of Unix
+/// sockets, that of tokio (feature `axum`) or of std, in `ConnectInfo` or by itself. Such a request is
+/// answered 500 too, and the error says so. What helps is
+/// [`TrustedProxies::and_unix_socket`](crate::TrustedProxies::and_unix_socket).
 ///
 /// # Example
 ///
@@ -28,19 +40,22 @@ use crate::{Error, ErrorKind};
 /// use http::Request;
 /// use tower_ratelimit::{ErrorKind, Key, KeyExtractor, PeerIp};
 ///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let from = |peer: &str| {
 ///     let peer: SocketAddr = peer.parse().unwrap();
 ///     Request::get("/").extension(peer).body(()).unwrap().into_parts().0
 /// };
 /// let key = PeerIp::default();
-/// assert_eq!(key.extract(&from("203.0.113.7:4711"))?, Key::new("203.0.113.7"));
+/// assert_eq!(key.extract(&from("203.0.113.7:4711")).await?, Key::new("203.0.113.7"));
 /// // The same address in its IPv6 form.
-/// assert_eq!(key.extract(&from("[::ffff:203.0.113.7]:4711"))?, Key::new("203.0.113.7"));
-/// assert_eq!(key.extract(&from("[2001:db8::1]:80"))?, key.extract(&from("[2001:db8::2]:80"))?);
+/// assert_eq!(key.extract(&from("[::ffff:203.0.113.7]:4711")).await?, Key::new("203.0.113.7"));
+/// assert_eq!(key.extract(&from("[2001:db8::1]:80")).await?, Key::new("2001:db8::/64"));
 ///
 /// let (parts, ()) = Request::get("/").body(())?.into_parts();
-/// assert_eq!(key.extract(&parts).unwrap_err().kind(), ErrorKind::MissingSetup);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// assert_eq!(key.extract(&parts).await.unwrap_err().kind(), ErrorKind::MissingSetup);
+/// # Ok(())
+/// # }
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct PeerIp {
@@ -61,7 +76,37 @@ impl PeerIp {
         self
     }
 
-    fn key(self, address: IpAddr) -> Key {
+    /// The peer's whole address, whatever [`ipv6_prefix`](Self::ipv6_prefix) says. An IPv4 address in its
+    /// IPv6 form is given as IPv4.
+    ///
+    /// # Errors
+    ///
+    /// [`MissingSetup`](ErrorKind::MissingSetup): the server does not say who its peer is, or the peer is a
+    /// Unix socket.
+    pub fn address(&self, request: &Parts) -> Result<IpAddr, Error> {
+        match Peer::of(request) {
+            Peer::Address(address) => Ok(address),
+            Peer::UnixSocket => Err(Error::new(
+                ErrorKind::MissingSetup,
+                "the peer is a Unix socket, which has no address: use `ClientIp` with \
+                 `TrustedProxies::and_unix_socket`, or another key",
+            )),
+            Peer::Unknown => Err(unknown_peer()),
+        }
+    }
+
+    /// The requests whose peer is in one of `networks`, such as `10.0.0.0/8`; an address on its own is the
+    /// network of itself. See [`Within`] for an example.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig): one of `networks` is neither; the message names it.
+    pub fn within(self, networks: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Within<Self>, Error> {
+        Ok(Within::new(self, Networks::parse(networks)?))
+    }
+
+    /// The key of `address`.
+    pub(super) fn key(self, address: IpAddr) -> Key {
         match address.to_canonical() {
             IpAddr::V4(address) => Key::new(address.to_string()),
             IpAddr::V6(address) => {
@@ -79,33 +124,18 @@ impl Default for PeerIp {
 }
 
 impl KeyExtractor for PeerIp {
-    fn extract(&self, request: &Parts) -> Result<Key, Error> {
-        match peer(request) {
-            Some(peer) => Ok(self.key(peer.ip())),
-            None => Err(Error::new(
-                ErrorKind::MissingSetup,
-                "the server does not know its peers' addresses: serve the axum router with \
-                 `into_make_service_with_connect_info::<SocketAddr>()`, or put a `SocketAddr` into the \
-                 request's extensions",
-            )),
-        }
+    fn extract(&self, request: &Parts) -> Answer<Key> {
+        Answer::ready(self.address(request).map(|address| self.key(address)))
     }
 }
 
-fn peer(request: &Parts) -> Option<SocketAddr> {
-    #[cfg(feature = "axum")]
-    {
-        use axum::extract::connect_info::{ConnectInfo, MockConnectInfo};
-
-        let extensions = &request.extensions;
-        if let Some(ConnectInfo(peer)) = extensions.get::<ConnectInfo<SocketAddr>>() {
-            return Some(*peer);
-        }
-        if let Some(MockConnectInfo(peer)) = extensions.get::<MockConnectInfo<SocketAddr>>() {
-            return Some(*peer);
-        }
-    }
-    request.extensions.get::<SocketAddr>().copied()
+pub(super) fn unknown_peer() -> Error {
+    Error::new(
+        ErrorKind::MissingSetup,
+        "the server does not know its peers' addresses: serve the axum router with \
+         `into_make_service_with_connect_info::<SocketAddr>()`, or put a `SocketAddr` into the \
+         request's extensions",
+    )
 }
 
 #[cfg(test)]

@@ -6,6 +6,8 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
+use super::Secret;
+
 /// Who is limited: an address, an API key, a user's id, or several of them joined.
 ///
 /// Any bytes will do. They are kept in a form that is safe inside a Redis key: printable ASCII
@@ -38,6 +40,7 @@ const MAX_ENCODED: usize = 96;
 // identity can be mistaken for.
 const EMPTY: &str = "%";
 const HASHED: &str = "%#";
+const KEYED: &str = "%*";
 const JOINED: &str = "%+";
 const FIRST: &str = "%<";
 const SECOND: &str = "%>";
@@ -79,6 +82,16 @@ impl Key {
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// A key that shows nothing of this one to whoever lacks `secret`.
+    pub(super) fn hashed(&self, secret: &Secret) -> Self {
+        let mut hashed = String::from(KEYED);
+        for byte in secret.mac(&self.0) {
+            // Writing to a `String` does not fail.
+            let _ = write!(hashed, "{byte:02x}");
+        }
+        Self(hashed.into())
     }
 
     /// As the answer of the first of two extractors: itself, unless it looks like a second's.

@@ -1,0 +1,255 @@
+//! What forwarding headers say. Lists are read from the right, where the nearest proxy wrote, so that
+//! nothing to the left of an element can change what it says.
+
+use std::{
+    iter::Rev,
+    net::{IpAddr, Ipv6Addr},
+};
+
+use http::{
+    HeaderMap, HeaderName, HeaderValue,
+    header::{FORWARDED, ValueIter},
+};
+
+/// So many hops are looked at, from the right.
+pub(super) const MAX_HOPS: usize = 64;
+/// So many bytes of the header are looked at, from the right.
+pub(super) const MAX_BYTES: usize = 8 * 1024;
+
+/// The hops of `X-Forwarded-For`, from the right: `None` for one that is no address.
+pub(super) fn x_forwarded_for(headers: &HeaderMap) -> impl Iterator<Item = Option<IpAddr>> {
+    Elements::new(headers, &HeaderName::from_static("x-forwarded-for"), last_comma)
+        .map(|hop| node(hop, is_port))
+}
+
+/// The hops of `Forwarded` (RFC 7239), from the right: `None` for one that is no address.
+pub(super) fn forwarded(headers: &HeaderMap) -> impl Iterator<Item = Option<IpAddr>> {
+    Elements::new(headers, &FORWARDED, last_comma_outside_quotes).map(forwarded_for)
+}
+
+/// The address that is the whole of the header `name`, or `None`.
+///
+/// Fails where the header stands more than once.
+pub(super) fn single(headers: &HeaderMap, name: &HeaderName) -> Result<Option<IpAddr>, Twice> {
+    let mut values = headers.get_all(name).iter();
+    let first = values.next();
+    if values.next().is_some() {
+        return Err(Twice);
+    }
+    let value = first.map(HeaderValue::as_bytes).filter(|value| value.len() <= MAX_BYTES);
+    Ok(value.and_then(|value| node(trim(value), is_port)))
+}
+
+/// A header that should stand once stands twice.
+#[derive(Debug)]
+pub(super) struct Twice;
+
+/// Where the last element of a list begins to be apart from the rest.
+enum Cut {
+    /// At this comma.
+    Comma(usize),
+    /// There is one element.
+    Whole,
+    /// There is no telling: a quoted string does not begin.
+    Unbalanced,
+}
+
+/// The elements of a list, over all the lines of its header, from the right. Empty ones are left out.
+struct Elements<'a> {
+    lines: Rev<ValueIter<'a, HeaderValue>>,
+    /// What is left of the line that is being read.
+    line: Option<&'a [u8]>,
+    cut: fn(&[u8]) -> Cut,
+    hops_left: usize,
+    bytes_left: usize,
+}
+
+impl<'a> Elements<'a> {
+    fn new(headers: &'a HeaderMap, name: &HeaderName, cut: fn(&[u8]) -> Cut) -> Self {
+        let lines = headers.get_all(name).into_iter().rev();
+        Self { lines, line: None, cut, hops_left: MAX_HOPS, bytes_left: MAX_BYTES }
+    }
+}
+
+impl<'a> Iterator for Elements<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        while self.hops_left > 0 && self.bytes_left > 0 {
+            let line = match self.line.take() {
+                Some(line) => line,
+                None => self.lines.next()?.as_bytes(),
+            };
+            let hidden = line.len().saturating_sub(self.bytes_left);
+            let (_, seen) = line.split_at(hidden);
+            let element = match (self.cut)(seen) {
+                Cut::Comma(at) => {
+                    let (rest, element) = line.split_at(hidden + at);
+                    self.line = Some(rest);
+                    element.get(1..).unwrap_or_default()
+                }
+                Cut::Whole if hidden == 0 => line,
+                // The part that is seen of an element may be another address than the whole.
+                Cut::Whole | Cut::Unbalanced => {
+                    self.bytes_left = 0;
+                    return None;
+                }
+            };
+            // The comma, or the end of the line, counts too.
+            self.bytes_left = self.bytes_left.saturating_sub(element.len() + 1);
+            let element = trim(element);
+            if !element.is_empty() {
+                self.hops_left -= 1;
+                return Some(element);
+            }
+        }
+        None
+    }
+}
+
+fn last_comma(list: &[u8]) -> Cut {
+    list.iter().rposition(|&byte| byte == b',').map_or(Cut::Whole, Cut::Comma)
+}
+
+fn last_comma_outside_quotes(list: &[u8]) -> Cut {
+    let mut quoted = false;
+    let mut end = list.len();
+    while let Some((&byte, before)) = list.get(..end).and_then(<[u8]>::split_last) {
+        match byte {
+            b'"' => {
+                let backslashes = before.iter().rev().take_while(|&&byte| byte == b'\\').count();
+                let escaped = backslashes % 2 == 1;
+                if escaped && !quoted {
+                    // No quoted string ends like this.
+                    return Cut::Unbalanced;
+                }
+                quoted ^= !escaped;
+                end = before.len() - backslashes;
+            }
+            b',' if !quoted => return Cut::Comma(before.len()),
+            _ => end = before.len(),
+        }
+    }
+    if quoted { Cut::Unbalanced } else { Cut::Whole }
+}
+
+/// The address in an element of `Forwarded`: that of its one parameter `for`.
+fn forwarded_for(element: &[u8]) -> Option<IpAddr> {
+    let mut rest = element;
+    let mut found: Option<Vec<u8>> = None;
+    loop {
+        rest = trim_start(rest);
+        if let Some((b';', after)) = rest.split_first() {
+            rest = after;
+            continue;
+        }
+        if rest.is_empty() {
+            return node(&found?, |port| is_port(port) || is_obfuscated(port));
+        }
+        let name_ends = rest.iter().position(|&byte| !is_token(byte))?;
+        let (name, after) = rest.split_at_checked(name_ends).filter(|(name, _)| !name.is_empty())?;
+        let after = after.strip_prefix(b"=")?;
+        let (value, after) = value(after)?;
+        if name.eq_ignore_ascii_case(b"for") && found.replace(value).is_some() {
+            return None;
+        }
+        rest = trim_start(after);
+        if !rest.is_empty() && !rest.starts_with(b";") {
+            return None;
+        }
+    }
+}
+
+/// A quoted string without its quotes and escapes, or what stands before the next `;` or space.
+fn value(text: &[u8]) -> Option<(Vec<u8>, &[u8])> {
+    let Some(mut rest) = text.strip_prefix(b"\"") else {
+        let ends = text.iter().position(|&byte| matches!(byte, b';' | b' ' | b'\t')).unwrap_or(text.len());
+        let (value, rest) = text.split_at_checked(ends)?;
+        return (!value.contains(&b'"')).then(|| (value.to_vec(), rest));
+    };
+    let mut value = Vec::new();
+    loop {
+        let (&byte, after) = rest.split_first()?;
+        rest = after;
+        match byte {
+            b'"' => return Some((value, rest)),
+            b'\\' => {
+                let (&escaped, after) = rest.split_first()?;
+                value.push(escaped);
+                rest = after;
+            }
+            _ => value.push(byte),
+        }
+    }
+}
+
+/// The address of `v4`, `v4:port`, `v6`, `[v6]` or `[v6]:port`, in canonical form.
+fn node(text: &[u8], is_port: impl Fn(&str) -> bool) -> Option<IpAddr> {
+    let text = std::str::from_utf8(text).ok()?;
+    let address = if let Some(rest) = text.strip_prefix('[') {
+        let (address, port) = rest.split_once(']')?;
+        if !port.is_empty() && !is_port(port.strip_prefix(':')?) {
+            return None;
+        }
+        IpAddr::V6(v6(address)?)
+    } else {
+        match text.split_once(':') {
+            None => IpAddr::V4(text.parse().ok()?),
+            Some((address, port)) if !port.contains(':') && is_port(port) => {
+                IpAddr::V4(address.parse().ok()?)
+            }
+            Some(_) => IpAddr::V6(v6(text)?),
+        }
+    };
+    Some(address.to_canonical())
+}
+
+/// The zone is the proxy's name for one of its own networks: it says nothing here.
+fn v6(text: &str) -> Option<Ipv6Addr> {
+    match text.split_once('%') {
+        Some((_, "")) => None,
+        Some((address, _)) => address.parse().ok(),
+        None => text.parse().ok(),
+    }
+}
+
+fn is_port(text: &str) -> bool {
+    text.len() <= 5 && text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u16>().is_ok()
+}
+
+/// What RFC 7239 allows in a port's place.
+fn is_obfuscated(text: &str) -> bool {
+    let name = text.strip_prefix('_').unwrap_or_default();
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+}
+
+const fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric()
+        || matches!(
+            byte,
+            b'!' | b'#'
+                | b'$'
+                | b'%'
+                | b'&'
+                | b'\''
+                | b'*'
+                | b'+'
+                | b'-'
+                | b'.'
+                | b'^'
+                | b'_'
+                | b'`'
+                | b'|'
+                | b'~'
+        )
+}
+
+fn trim_start(text: &[u8]) -> &[u8] {
+    let blank = text.iter().take_while(|&&byte| matches!(byte, b' ' | b'\t')).count();
+    text.get(blank..).unwrap_or_default()
+}
+
+fn trim(text: &[u8]) -> &[u8] {
+    let blank = text.iter().rev().take_while(|&&byte| matches!(byte, b' ' | b'\t')).count();
+    trim_start(text.get(..text.len() - blank).unwrap_or_default())
+}

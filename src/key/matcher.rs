@@ -1,0 +1,53 @@
+use http::request::Parts;
+
+use super::{Key, KeyExtractor};
+use crate::Answer;
+
+/// Says whether a request is one of those that a layer [exempts](crate::RateLimitLayer::exempt) or
+/// [bans](crate::RateLimitLayer::ban).
+///
+/// Implemented by closures over the request's head, and by what
+/// [`KeyExtractor::is_any_of`](crate::KeyExtractor::is_any_of), [`PeerIp::within`](crate::PeerIp::within)
+/// and [`ClientIp::within`](crate::ClientIp::within) give. See
+/// [`RateLimitLayer::exempt`](crate::RateLimitLayer::exempt) for an example.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not say which requests it is about",
+    note = "closures must write their argument's type: `|parts: &http::request::Parts| ...`",
+    note = "and return a `bool`"
+)]
+pub trait RequestMatcher: Send + Sync + 'static {
+    /// Whether the request with the head `request` is one of them. An error means that it is not.
+    fn matches(&self, request: &Parts) -> Answer<bool>;
+}
+
+impl<F> RequestMatcher for F
+where
+    F: Fn(&Parts) -> bool + Send + Sync + 'static,
+{
+    fn matches(&self, request: &Parts) -> Answer<bool> {
+        Answer::ready(Ok(self(request)))
+    }
+}
+
+/// The requests that have one of these keys. Made by
+/// [`KeyExtractor::is_any_of`](crate::KeyExtractor::is_any_of).
+#[derive(Clone, Debug)]
+pub struct AnyOf<K> {
+    extractor: K,
+    /// Sorted.
+    keys: std::sync::Arc<[Key]>,
+}
+
+impl<K> AnyOf<K> {
+    pub(super) fn new(extractor: K, mut keys: Vec<Key>) -> Self {
+        keys.sort_unstable();
+        Self { extractor, keys: keys.into() }
+    }
+}
+
+impl<K: KeyExtractor> RequestMatcher for AnyOf<K> {
+    fn matches(&self, request: &Parts) -> Answer<bool> {
+        let keys = self.keys.clone();
+        self.extractor.extract(request).then(move |key| Ok(keys.binary_search(&key?).is_ok()))
+    }
+}

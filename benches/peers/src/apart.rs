@@ -1,0 +1,99 @@
+//! Keeps client and server apart, and both awake, while one request at a time is measured.
+//!
+//! With one request under way the two take turns, and where the kernel puts them decides what is seen: on one
+//! core a turn costs a switch, on two a wake-up of the other core, and in a virtual machine much more if that
+//! core has halted meanwhile. The same contender had 12 us in one round and 65 us in the next. So the server gets
+//! the first core and this process the others, as if they were two hosts near each other, and a process of the
+//! class `SCHED_IDLE`, which gives way to any other at once, spins on each core so that none halts.
+
+use std::{
+    env, fs,
+    hint::spin_loop,
+    io::{self, Read},
+    process::{self, Child, Command, Stdio},
+    thread::{self, available_parallelism},
+};
+
+use crate::redis_server::RedisServer;
+
+/// The argument with which this program is a spinner and nothing else.
+const ARGUMENT: &str = "--spin";
+
+/// As long as it lives, the two are apart.
+pub(crate) struct Apart {
+    spinner: Child,
+    server: String,
+    /// The cores before, such as `0-1`.
+    cores: String,
+}
+
+impl Apart {
+    /// `None` where there is but one core, and where there is no server.
+    pub(crate) fn start(server: Option<&RedisServer>) -> io::Result<Option<Self>> {
+        let cores = own_cores()?;
+        let (Some(server), [first, others @ ..]) = (server, &expand(&cores)[..]) else { return Ok(None) };
+        if others.is_empty() {
+            return Ok(None);
+        }
+        // First, so that it has all cores.
+        let spinner = Command::new("chrt")
+            .args(["--idle", "0"])
+            .arg(env::current_exe()?)
+            .arg(ARGUMENT)
+            .stdin(Stdio::piped())
+            .spawn()?;
+        let apart = Self { spinner, server: server.process().to_owned(), cores };
+        pin(&apart.server, first)?;
+        pin(&process::id().to_string(), &others.join(","))?;
+        Ok(Some(apart))
+    }
+}
+
+impl Drop for Apart {
+    fn drop(&mut self) {
+        let _ = pin(&self.server, &self.cores);
+        let _ = pin(&process::id().to_string(), &self.cores);
+        let _ = self.spinner.kill();
+        let _ = self.spinner.wait();
+    }
+}
+
+/// The cores that this process may use, such as `0-1` or `0,2-3`.
+fn own_cores() -> io::Result<String> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let cores = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    Ok(cores.unwrap_or_default().trim().to_owned())
+}
+
+fn expand(cores: &str) -> Vec<String> {
+    let number = |text: &str| text.parse::<usize>().ok();
+    let ranges = cores.split(',').filter_map(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        Some(number(first)?..=number(last)?)
+    });
+    ranges.flatten().map(|core| core.to_string()).collect()
+}
+
+/// All threads of `process` run on `cores` from now on.
+fn pin(process: &str, cores: &str) -> io::Result<()> {
+    let pinned =
+        Command::new("taskset").args(["-a", "-c", "-p", cores, process]).stdout(Stdio::null()).status()?;
+    if pinned.success() { Ok(()) } else { Err(io::Error::other("taskset cannot pin a process to a core")) }
+}
+
+/// Spins for the rest of this process's life if it was started to do so: until its standard input closes, so
+/// that it never outlives who started it.
+pub(crate) fn spin_if_asked() {
+    if env::args().nth(1).as_deref() != Some(ARGUMENT) {
+        return;
+    }
+    for _ in 0..available_parallelism().map_or(1, usize::from) {
+        thread::spawn(|| {
+            loop {
+                spin_loop();
+            }
+        });
+    }
+    let _ = io::stdin().read_to_end(&mut Vec::new());
+    process::exit(0);
+}

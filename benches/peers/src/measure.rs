@@ -1,0 +1,128 @@
+//! One measurement: so many callers in a closed loop, each with one request under way, for so long.
+
+use std::{
+    convert::Infallible,
+    hint::black_box,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use axum::body::Body;
+use http::{HeaderValue, Request, Response, StatusCode};
+use tokio::task::{spawn_blocking, yield_now};
+use tower::{Service, ServiceExt};
+
+use crate::contender::request;
+
+#[derive(Clone)]
+pub(crate) struct Load {
+    pub(crate) in_flight: usize,
+    pub(crate) keys: Arc<[HeaderValue]>,
+    pub(crate) time: Duration,
+    /// Whether each request is timed too, which costs two looks at the clock.
+    pub(crate) timed: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sample {
+    /// From the first request to the end, after which each caller finishes one more that is not counted.
+    pub(crate) elapsed: Duration,
+    pub(crate) allowed: u64,
+    pub(crate) refused: u64,
+    /// Neither 200 nor 429.
+    pub(crate) other: u64,
+    /// Nanoseconds of each request, where they were timed.
+    pub(crate) times: Vec<u32>,
+}
+
+impl Sample {
+    pub(crate) fn requests(&self) -> u64 {
+        self.allowed + self.refused + self.other
+    }
+
+    fn count(&mut self, status: StatusCode) {
+        *match status {
+            StatusCode::OK => &mut self.allowed,
+            StatusCode::TOO_MANY_REQUESTS => &mut self.refused,
+            _ => &mut self.other,
+        } += 1;
+    }
+}
+
+/// Identities of 20 bytes.
+pub(crate) fn keys(name: char, count: usize) -> Arc<[HeaderValue]> {
+    // A static value is cloned without touching a reference count that all callers share. It is never
+    // freed, and there are few of them.
+    let leak = |key: String| HeaderValue::from_static(String::leak(key));
+    (0..count).map(|n| leak(format!("client-{name}-{n:011}"))).collect()
+}
+
+/// A caller among many goes back to the scheduler after each request, as one that reads from a socket does: so as
+/// many as the scenario says are under way even where a limiter never waits. A caller that is alone does so
+/// seldom, because then it costs a look at the sockets each time.
+const SELDOM: u32 = 32;
+
+pub(crate) async fn drive<S, B>(service: S, load: Load) -> Sample
+where
+    S: Service<Request<Body>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send,
+    B: Send + 'static,
+{
+    let over = Arc::new(AtomicBool::new(false));
+    let started = Instant::now();
+    let callers: Vec<_> = (0..load.in_flight)
+        .map(|caller| tokio::spawn(call(service.clone(), load.clone(), caller as u64, over.clone())))
+        .collect();
+    // The clock is a thread's, not the runtime's, whose timers are late while its workers are busy.
+    let clock = spawn_blocking(move || {
+        sleep(load.time);
+        over.store(true, Ordering::Relaxed);
+        started.elapsed()
+    });
+    let mut sum = Sample { elapsed: clock.await.unwrap_or(load.time), ..Sample::default() };
+    for caller in callers {
+        // A caller that panicked shows as a caller without requests.
+        let sample = caller.await.unwrap_or_default();
+        sum.allowed += sample.allowed;
+        sum.refused += sample.refused;
+        sum.other += sample.other;
+        sum.times.extend(sample.times);
+    }
+    sum
+}
+
+async fn call<S, B>(mut service: S, load: Load, caller: u64, over: Arc<AtomicBool>) -> Sample
+where
+    S: Service<Request<Body>, Response = Response<B>, Error = Infallible>,
+{
+    let mut sample = Sample::default();
+    let turn = if load.in_flight == 1 { SELDOM } else { 1 };
+    let keys = load.keys;
+    let mut random = caller.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    loop {
+        for _ in 0..turn {
+            // Marsaglia's xorshift.
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            let key = keys[(random % keys.len() as u64) as usize].clone();
+            let request = black_box(request(key));
+            let started = load.timed.then(Instant::now);
+            let Ok(service) = service.ready().await;
+            let Ok(response) = service.call(request).await;
+            let took = started.map(|started| started.elapsed().as_nanos() as u32);
+            let status = response.status();
+            drop(black_box(response));
+            if over.load(Ordering::Relaxed) {
+                return sample;
+            }
+            sample.count(status);
+            sample.times.extend(took);
+        }
+        yield_now().await;
+    }
+}

@@ -1,0 +1,41 @@
+//! What a key costs in Redis: `MEMORY USAGE` of the one key that an identity leaves behind.
+
+use std::error::Error;
+
+use http::HeaderValue;
+
+use crate::{
+    bench::Bench,
+    contender::{Contender, Limit},
+};
+
+pub(crate) struct KeySize {
+    pub(crate) bytes: u64,
+    /// How long the whole key is.
+    pub(crate) key: usize,
+}
+
+/// After three requests of `identity`, or `None` where the counts are not in Redis.
+pub(crate) async fn of(
+    bench: &Bench,
+    contender: &Contender,
+    prefix: &str,
+    identity: &str,
+) -> Result<Option<KeySize>, Box<dyn Error>> {
+    let Some(server) = bench.server(contender.place) else { return Ok(None) };
+    let mut setup = bench.setup(contender, Limit::few(1000), "");
+    setup.prefix = prefix.to_owned();
+    let mut connection = redis::Client::open(server.url())?.get_connection()?;
+    // What earlier measurements left is not needed any more.
+    redis::cmd("FLUSHALL").exec(&mut connection)?;
+    let service = (contender.make)(setup).await?;
+    for _ in 0..3 {
+        service.ask(HeaderValue::from_str(identity)?).await;
+    }
+    let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut connection)?;
+    let [key] = &keys[..] else {
+        return Err(format!("{} keys for one identity", keys.len()).into());
+    };
+    let bytes = redis::cmd("MEMORY").arg("USAGE").arg(key).query(&mut connection)?;
+    Ok(Some(KeySize { bytes, key: key.len() }))
+}

@@ -1,0 +1,59 @@
+//! Whether a contender limits at all: a fast limiter that admits too much is no match.
+
+use std::{error::Error, time::Duration};
+
+use crate::{
+    bench::Bench,
+    contender::{Contender, Limit, Place},
+    measure::{Load, keys},
+};
+
+pub(crate) struct Verified {
+    /// What a limit of 5 did with ten requests, one after the other.
+    pub(crate) one_by_one: String,
+    /// How many of a limit of [`TOGETHER`] got through, asked by many at once, over two instances where the
+    /// counts are in Redis.
+    pub(crate) together: u64,
+    pub(crate) refused: u64,
+    pub(crate) exact: bool,
+}
+
+pub(crate) const TOGETHER: u32 = 1000;
+const CALLERS: usize = 64;
+const TIME: Duration = Duration::from_millis(300);
+
+pub(crate) async fn verify(bench: &Bench, contender: &Contender) -> Result<Verified, Box<dyn Error>> {
+    let key = keys('v', 1);
+    let service = (contender.make)(bench.setup(contender, Limit::few(5), "five")).await?;
+    let mut answers: Vec<(u16, u32)> = Vec::new();
+    for _ in 0..10 {
+        let status = service.ask(key[0].clone()).await.as_u16();
+        match answers.last_mut() {
+            Some((last, times)) if *last == status => *times += 1,
+            _ => answers.push((status, 1)),
+        }
+    }
+
+    let limit = bench.setup(contender, Limit::few(TOGETHER), "thousand");
+    let load = |in_flight| Load { in_flight, keys: key.clone(), time: TIME, timed: false };
+    let one = (contender.make)(limit.clone()).await?;
+    let samples = if matches!(contender.place, Place::Redis | Place::RedisCell) {
+        let other = (contender.make)(limit).await?;
+        let (one, other) = tokio::join!(one.drive(load(CALLERS / 2)), other.drive(load(CALLERS / 2)));
+        vec![one, other]
+    } else {
+        vec![one.drive(load(CALLERS)).await]
+    };
+    let together = samples.iter().map(|sample| sample.allowed).sum();
+
+    Ok(Verified {
+        exact: answers == [(200, 5), (429, 5)] && together == u64::from(TOGETHER),
+        one_by_one: answers
+            .iter()
+            .map(|(status, times)| format!("{times} x {status}"))
+            .collect::<Vec<_>>()
+            .join(", "),
+        together,
+        refused: samples.iter().map(|sample| sample.refused).sum(),
+    })
+}

@@ -7,7 +7,7 @@ use std::{
 
 use crate::Error;
 
-/// A store's answer: there already, or on its way. A future of a `Result`.
+/// What a store or a key extractor says: there already, or on its way. A future of a `Result`.
 ///
 /// # Example
 ///
@@ -40,9 +40,37 @@ impl<T> Answer<T> {
         matches!(self.0, Inner::Ready(_))
     }
 
+    /// The result, where it is there already.
+    pub(crate) fn now(self) -> Result<Result<T, Error>, Self> {
+        match self.0 {
+            Inner::Ready(Some(result)) => Ok(result),
+            other => Err(Self(other)),
+        }
+    }
+
+    /// What `change` makes of the result, now or when it is there.
+    pub(crate) fn then<U>(
+        self,
+        change: impl FnOnce(Result<T, Error>) -> Result<U, Error> + Send + 'static,
+    ) -> Answer<U>
+    where
+        T: Send + 'static,
+    {
+        match self.now() {
+            Ok(result) => Answer::ready(change(result)),
+            Err(pending) => Answer::pending(async move { change(pending.await) }),
+        }
+    }
+
     /// The answer that `future` gives.
     pub fn pending(future: impl Future<Output = Result<T, Error>> + Send + 'static) -> Self {
         Self(Inner::Pending(Box::pin(future)))
+    }
+}
+
+impl<T> From<Result<T, Error>> for Answer<T> {
+    fn from(result: Result<T, Error>) -> Self {
+        Self::ready(result)
     }
 }
 

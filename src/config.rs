@@ -15,9 +15,9 @@ use http::{
 };
 
 use crate::{
-    Charge, Decision, Headers, Limiter, Rejection, ResponseMapper,
+    Answer, Decision, Headers, Key, Limiter, Rejection, RequestMatcher, ResponseMapper,
     limiter::Check,
-    response::{RefusalBody, decorate, refuse},
+    response::{RefusalBody, decorate, is_grpc, mark, refuse},
     rule::Rule,
 };
 
@@ -25,34 +25,125 @@ use crate::{
 pub(crate) struct Config {
     pub(crate) limiter: Limiter,
     pub(crate) rules: Vec<Rule>,
-    pub(crate) exempt: Vec<Arc<dyn Fn(&Parts) -> bool + Send + Sync>>,
+    pub(crate) exempt: Vec<Arc<dyn RequestMatcher>>,
+    pub(crate) banned: Vec<Arc<dyn RequestMatcher>>,
     pub(crate) limit_preflight: bool,
+    pub(crate) soft: bool,
     pub(crate) headers: Headers,
     pub(crate) mapper: Arc<dyn ResponseMapper>,
+    pub(crate) grpc: Arc<dyn ResponseMapper>,
     /// Whether a mistake in the set-up was logged.
     pub(crate) mistaken: Arc<AtomicBool>,
 }
 
+/// Whose request it is.
+pub(crate) enum Identity {
+    /// Nobody's that is counted.
+    Exempt,
+    Banned,
+    /// One key for each rule.
+    Keys(Vec<Key>),
+}
+
+/// How a request starts.
+pub(crate) enum Start {
+    Exempt,
+    Check(Check),
+    /// An extractor or a matcher has to wait.
+    Identify(Answer<Identity>),
+}
+
 impl Config {
-    pub(crate) fn is_exempt(&self, request: &Parts) -> bool {
-        (!self.limit_preflight && is_preflight(request)) || self.exempt.iter().any(|exempt| exempt(request))
+    pub(crate) fn start(&self, request: &Parts) -> Result<Start, Rejection> {
+        if !self.limit_preflight && is_preflight(request) {
+            return Ok(Start::Exempt);
+        }
+        for (matchers, banned) in [(&self.banned, true), (&self.exempt, false)] {
+            for matcher in matchers {
+                match matcher.matches(request).now() {
+                    Ok(Ok(true)) if banned => return Err(Rejection::Banned),
+                    Ok(Ok(true)) => return Ok(Start::Exempt),
+                    Ok(_) => {}
+                    Err(_) => return Ok(Start::Identify(self.identify(request))),
+                }
+            }
+        }
+        let mut charges = Vec::with_capacity(self.rules.len());
+        for rule in &self.rules {
+            match rule.key.extract(request).now() {
+                Ok(Ok(key)) => charges.push(rule.charge(&key, request)),
+                Ok(Err(error)) => return Err(Rejection::Unidentified(error)),
+                Err(_) => return Ok(Start::Identify(self.identify(request))),
+            }
+        }
+        Ok(Start::Check(self.limiter.check_all(&charges)))
     }
 
-    /// Asks for everything that `request` is charged.
-    pub(crate) fn check(&self, request: &Parts) -> Result<Check, Rejection> {
-        let charges: Result<Vec<Charge>, _> = self.rules.iter().map(|rule| rule.charge(request)).collect();
-        match charges {
-            Ok(charges) => Ok(self.limiter.check_all(&charges)),
-            Err(error) => Err(Rejection::Unidentified(error)),
+    /// Asks everybody who has a say in whose request it is, to be awaited one after the other.
+    fn identify(&self, request: &Parts) -> Answer<Identity> {
+        let ask = |matchers: &[Arc<dyn RequestMatcher>]| -> Vec<_> {
+            matchers.iter().map(|matcher| matcher.matches(request)).collect()
+        };
+        let (banned, exempt) = (ask(&self.banned), ask(&self.exempt));
+        let keys: Vec<_> = self.rules.iter().map(|rule| rule.key.extract(request)).collect();
+        Answer::pending(async move {
+            for banned in banned {
+                if banned.await.unwrap_or(false) {
+                    return Ok(Identity::Banned);
+                }
+            }
+            for exempt in exempt {
+                if exempt.await.unwrap_or(false) {
+                    return Ok(Identity::Exempt);
+                }
+            }
+            let mut found = Vec::with_capacity(keys.len());
+            for key in keys {
+                found.push(key.await?);
+            }
+            Ok(Identity::Keys(found))
+        })
+    }
+
+    /// Asks for everything that `request` of `keys` is charged.
+    pub(crate) fn check(&self, keys: &[Key], request: &Parts) -> Check {
+        let charges: Vec<_> =
+            self.rules.iter().zip(keys).map(|(rule, key)| rule.charge(key, request)).collect();
+        self.limiter.check_all(&charges)
+    }
+
+    /// Whether a request is let through all the same.
+    pub(crate) fn pardons(&self, rejection: &Rejection) -> bool {
+        self.soft && !matches!(rejection, Rejection::Banned)
+    }
+
+    /// Gives the handler what it may ask for, and in soft mode the mark of a request over the limit.
+    pub(crate) fn mark(&self, request: &mut Parts, decision: Option<&Decision>) {
+        if let Some(decision) = decision {
+            request.extensions.insert(decision.clone());
+        }
+        request.extensions.insert(self.limiter.clone());
+        if self.soft {
+            mark(&mut request.headers, decision);
+        }
+    }
+
+    /// Has the client told to come back later than need be, where that is wanted.
+    pub(crate) fn postpone(&self, rejection: Rejection) -> Rejection {
+        match rejection {
+            Rejection::Limited(decision) => {
+                Rejection::Limited(decision.postponed(self.headers.random_wait()))
+            }
+            other => other,
         }
     }
 
     pub(crate) fn refuse(&self, rejection: &Rejection, request: &Parts) -> Response<RefusalBody> {
-        self.log(rejection);
-        refuse(&*self.mapper, rejection, request, self.headers)
+        let mapper = if is_grpc(request) { &self.grpc } else { &self.mapper };
+        refuse(&**mapper, rejection, request, &self.headers)
     }
 
-    fn log(&self, rejection: &Rejection) {
+    pub(crate) fn log(&self, rejection: &Rejection) {
         match rejection {
             Rejection::Unidentified(error) | Rejection::Unavailable(error)
                 if rejection.status() == StatusCode::INTERNAL_SERVER_ERROR =>
@@ -71,18 +162,20 @@ impl Config {
                         .decision()
                         .and_then(Decision::binding)
                         .map(|outcome| outcome.policy().name()),
+                    soft = self.soft,
                     "refused"
                 );
             }
         }
     }
 
-    /// Tells the client of an admitted request where it stands.
+    /// Tells the client of a request that the service answered where it stands.
     pub(crate) fn decorate<B>(&self, response: &mut Response<B>, decision: Decision) {
         log!(trace, policy = decision.binding().map(|outcome| outcome.policy().name()), "admitted");
-        let status = response.status();
-        decorate(response.headers_mut(), status, &decision, self.headers);
-        response.extensions_mut().insert(decision);
+        if self.soft {
+            mark(response.headers_mut(), Some(&decision));
+        }
+        decorate(response, decision, &self.headers);
     }
 }
 
@@ -98,6 +191,7 @@ impl fmt::Debug for Config {
         f.debug_struct("Config")
             .field("policies", &self.rules.iter().map(|rule| &rule.policy).collect::<Vec<_>>())
             .field("limit_preflight", &self.limit_preflight)
+            .field("soft", &self.soft)
             .field("headers", &self.headers)
             .finish_non_exhaustive()
     }

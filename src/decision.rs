@@ -160,7 +160,7 @@ impl Verdict {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    policy: Policy,
+    charge: Charge,
     verdict: Verdict,
     granted: u64,
     remaining: u64,
@@ -168,10 +168,10 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// What `policy` said. For stores of your own; see [`granting`](Self::granting) too.
+    /// What was said to `charge`. For stores of your own; see [`granting`](Self::granting) too.
     #[must_use]
-    pub fn new(policy: &Policy, verdict: Verdict, remaining: u64, reset_after: Duration) -> Self {
-        Self { policy: policy.clone(), verdict, granted: 0, remaining, reset_after }
+    pub fn new(charge: &Charge, verdict: Verdict, remaining: u64, reset_after: Duration) -> Self {
+        Self { charge: charge.clone(), verdict, granted: 0, remaining, reset_after }
     }
 
     /// The same, with `units` units granted. Defaults to 0.
@@ -184,7 +184,13 @@ impl Outcome {
     /// The policy.
     #[must_use]
     pub const fn policy(&self) -> &Policy {
-        &self.policy
+        &self.charge.policy
+    }
+
+    /// Whose units were asked for.
+    #[must_use]
+    pub const fn key(&self) -> &Key {
+        &self.charge.key
     }
 
     /// What this policy alone would have done. Another one may have refused the request.
@@ -211,7 +217,7 @@ impl Outcome {
     /// The most units that can be taken at once: the policy's [capacity](Policy::capacity).
     #[must_use]
     pub fn capacity(&self) -> u64 {
-        self.policy.capacity()
+        self.charge.policy.capacity()
     }
 
     /// The units that could be taken right after this decision.
@@ -280,6 +286,10 @@ pub struct Decision {
     verdict: Verdict,
     outcomes: Arc<[Outcome]>,
     failure: Option<Error>,
+    /// How much later than need be the client is told to come back.
+    postponed: Duration,
+    /// Whether the response's fields tell it already.
+    told: bool,
     /// What holds units that are given back when the last clone is dropped.
     permit: Option<Arc<dyn Any + Send + Sync>>,
 }
@@ -298,7 +308,7 @@ impl Decision {
                 (Verdict::Delay(a), Verdict::Delay(b)) => Verdict::Delay(a.max(b)),
                 (delay @ Verdict::Delay(_), _) | (_, delay) => delay,
             });
-        Self { verdict, outcomes, failure: None, permit: None }
+        Self { verdict, outcomes, failure: None, postponed: Duration::ZERO, told: false, permit: None }
     }
 
     pub(crate) fn holding(mut self, permit: Option<Arc<dyn Any + Send + Sync>>) -> Self {
@@ -313,7 +323,43 @@ impl Decision {
 
     /// Admitted because the store failed and every policy says [`Open`](crate::FailureMode::Open).
     pub(crate) fn failed_open(failure: Error) -> Self {
-        Self { verdict: Verdict::Allow, outcomes: [].into(), failure: Some(failure), permit: None }
+        Self { failure: Some(failure), ..Self::new([]) }
+    }
+
+    /// The same, where the client is told to come back `by` later than need be.
+    pub(crate) fn postponed(mut self, by: Duration) -> Self {
+        self.postponed = by;
+        self
+    }
+
+    /// The wait that the client is told.
+    pub(crate) fn advised_wait(&self) -> Option<Duration> {
+        self.retry_after().map(|wait| wait.saturating_add(self.postponed))
+    }
+
+    pub(crate) fn told(mut self) -> Self {
+        self.told = true;
+        self
+    }
+
+    pub(crate) const fn is_told(&self) -> bool {
+        self.told
+    }
+
+    /// This one and `newer`, which is right where both speak of one policy and key.
+    pub(crate) fn updated(&self, newer: &Self) -> Self {
+        let mut outcomes = self.outcomes.to_vec();
+        for outcome in &*newer.outcomes {
+            let same = |old: &&mut Outcome| {
+                old.policy().name() == outcome.policy().name() && old.key() == outcome.key()
+            };
+            match outcomes.iter_mut().find(same) {
+                Some(old) => *old = outcome.clone(),
+                None => outcomes.push(outcome.clone()),
+            }
+        }
+        let failure = newer.failure.clone().or_else(|| self.failure.clone());
+        Self { failure, postponed: newer.postponed, ..Self::new(outcomes) }
     }
 
     /// Yes, yes but later, or no.
@@ -380,7 +426,8 @@ mod tests {
     use crate::Quota;
 
     fn outcome(name: &str, limit: u64, remaining: u64, verdict: Verdict) -> Outcome {
-        Outcome::new(&Policy::new(name, Quota::per_second(limit)), verdict, remaining, Duration::ZERO)
+        let policy = Policy::new(name, Quota::per_second(limit));
+        Outcome::new(&Charge::new(&policy, &Key::new("k"), 1), verdict, remaining, Duration::ZERO)
     }
 
     fn deny(seconds: Option<u64>) -> Verdict {

@@ -12,7 +12,12 @@ use pin_project_lite::pin_project;
 use tokio::time::{Sleep, sleep};
 use tower_service::Service;
 
-use crate::{Decision, Rejection, Verdict, body::ResponseBody, config::Config, limiter::Check};
+use crate::{
+    Answer, Decision, Rejection, Verdict,
+    body::ResponseBody,
+    config::{Config, Identity, Start},
+    limiter::Check,
+};
 
 pin_project! {
     /// The response of [`RateLimit`](crate::RateLimit): the inner service's, or a refusal.
@@ -31,6 +36,11 @@ pin_project! {
 pin_project! {
     #[project = StateProj]
     enum State<S, ReqBody, F> {
+        // Waiting to know whose request it is. The service is ready and not called yet.
+        Identify {
+            identity: Answer<Identity>,
+            call: Option<Call<S, ReqBody>>,
+        },
         // Waiting for the store. The service is ready and not called yet.
         Decide {
             check: Check,
@@ -67,17 +77,27 @@ struct Call<S, ReqBody> {
 }
 
 impl<S, ReqBody> Call<S, ReqBody> {
-    fn make<F>(mut self, mut decision: Option<Decision>) -> State<S, ReqBody, F>
+    fn make<F>(mut self, mut decision: Option<Decision>, config: &Config) -> State<S, ReqBody, F>
     where
         S: Service<Request<ReqBody>, Future = F>,
     {
         // Not held by the extensions, which may outlive the response.
         let permit = decision.as_mut().and_then(Decision::take_permit);
-        if let Some(decision) = &decision {
-            self.request.extensions.insert(decision.clone());
-        }
+        config.mark(&mut self.request, decision.as_ref());
         let future = self.service.call(Request::from_parts(self.request, self.body));
         State::Respond { future, decision, permit }
+    }
+
+    /// Not let through, unless the layer only marks what it would refuse.
+    fn refuse<F>(self, rejection: Rejection, config: &Config) -> State<S, ReqBody, F>
+    where
+        S: Service<Request<ReqBody>, Future = F>,
+    {
+        config.log(&rejection);
+        if config.pardons(&rejection) {
+            return self.make(rejection.into_decision(), config);
+        }
+        State::Refuse { rejection: config.postpone(rejection), request: self.request }
     }
 }
 
@@ -87,15 +107,12 @@ where
 {
     pub(crate) fn new(service: S, request: Request<ReqBody>, config: Arc<Config>) -> Self {
         let (request, body) = request.into_parts();
-        let exempt = config.is_exempt(&request);
         let call = Call { service, request, body };
-        let state = if exempt {
-            call.make(None)
-        } else {
-            match config.check(&call.request) {
-                Ok(check) => State::Decide { check, call: Some(call) },
-                Err(rejection) => State::Refuse { rejection, request: call.request },
-            }
+        let state = match config.start(&call.request) {
+            Ok(Start::Check(check)) => State::Decide { check, call: Some(call) },
+            Ok(Start::Identify(identity)) => State::Identify { identity, call: Some(call) },
+            Ok(Start::Exempt) => call.make(None, &config),
+            Err(rejection) => call.refuse(rejection, &config),
         };
         Self { state, config }
     }
@@ -111,30 +128,37 @@ where
         let mut this = self.project();
         loop {
             let next = match this.state.as_mut().project() {
+                StateProj::Identify { identity, call } => {
+                    let identified = ready!(Pin::new(identity).poll(cx));
+                    let call = take(call);
+                    match identified {
+                        Ok(Identity::Keys(keys)) => {
+                            State::Decide { check: this.config.check(&keys, &call.request), call: Some(call) }
+                        }
+                        Ok(Identity::Exempt) => call.make(None, this.config),
+                        Ok(Identity::Banned) => call.refuse(Rejection::Banned, this.config),
+                        Err(error) => call.refuse(Rejection::Unidentified(error), this.config),
+                    }
+                }
                 StateProj::Decide { check, call } => {
                     let decided = ready!(Pin::new(check).poll(cx));
                     let call = take(call);
                     match decided {
                         Ok(decision) => match decision.verdict() {
-                            Verdict::Allow => call.make(Some(decision)),
+                            Verdict::Allow => call.make(Some(decision), this.config),
                             Verdict::Delay(wait) => State::Delay {
                                 sleep: sleep(wait),
                                 decision: Some(decision),
                                 call: Some(call),
                             },
-                            Verdict::Deny { .. } => State::Refuse {
-                                rejection: Rejection::Limited(decision),
-                                request: call.request,
-                            },
+                            Verdict::Deny { .. } => call.refuse(Rejection::Limited(decision), this.config),
                         },
-                        Err(error) => {
-                            State::Refuse { rejection: Rejection::Unavailable(error), request: call.request }
-                        }
+                        Err(error) => call.refuse(Rejection::Unavailable(error), this.config),
                     }
                 }
                 StateProj::Delay { sleep, decision, call } => {
                     ready!(sleep.poll(cx));
-                    take(call).make(decision.take())
+                    take(call).make(decision.take(), this.config)
                 }
                 StateProj::Respond { future, decision, permit } => {
                     let mut response = ready!(future.poll(cx))?;

@@ -4,8 +4,8 @@ use http::request::Parts;
 use tower_layer::Layer;
 
 use crate::{
-    Headers, KeyExtractor, Limiter, PolicySource, ProblemDetails, ResponseMapper, config::Config, rule::Rule,
-    service::RateLimit,
+    GrpcStatus, Headers, KeyExtractor, Limiter, PolicySource, ProblemDetails, RequestMatcher, ResponseMapper,
+    config::Config, rule::Rule, service::RateLimit,
 };
 
 /// Puts a rate limit in front of a service. Give it a store, a policy and a key.
@@ -23,7 +23,7 @@ use crate::{
 /// 3. All charges are decided together, all or nothing, before the service is called.
 /// 4. Admitted, the request goes to the service with the [`Decision`](crate::Decision) in its extensions;
 ///    the response gets the [`Headers`] and the decision too.
-/// 5. Refused, the client gets the [`response`](Self::response): 429. The service is not called, the
+/// 5. Refused, the client gets the [`response`](Self::response): 429, or over gRPC `RESOURCE_EXHAUSTED`. The service is not called, the
 ///    body is not read, and nothing is charged.
 ///
 /// A failure of the store never becomes the service's error: its error type stays its own.
@@ -88,9 +88,12 @@ impl RateLimitLayer {
                 limiter,
                 rules: vec![rule(policy, key)],
                 exempt: Vec::new(),
+                banned: Vec::new(),
                 limit_preflight: false,
+                soft: false,
                 headers: Headers::default(),
                 mapper: Arc::new(ProblemDetails),
+                grpc: Arc::new(GrpcStatus::default()),
                 mistaken: Arc::default(),
             }),
         }
@@ -132,13 +135,49 @@ impl RateLimitLayer {
         })
     }
 
-    /// Lets requests through uncounted for which `exempt` says so, such as health checks; and those that
-    /// an earlier `exempt` named. Defaults to none.
+    /// Lets the requests that `exempt` matches through uncounted, and those that an earlier `exempt` named:
+    /// a closure over the request's head, or an extractor's keys or networks. Defaults to none.
     ///
-    /// They carry no [`Decision`](crate::Decision): a handler that takes one as an extension takes an
-    /// `Option`.
-    pub fn exempt(self, exempt: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
+    /// They carry no [`Decision`](crate::Decision): a handler that takes one takes an `Option`.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use http::request::Parts;
+    /// use tower_ratelimit::{Header, KeyExtractor, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer};
+    ///
+    /// # fn main() -> Result<(), tower_ratelimit::Error> {
+    /// let policy = Policy::new("per-ip", Quota::per_second(10));
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), policy, PeerIp::default())
+    ///     .exempt(|parts: &Parts| parts.uri.path() == "/health")
+    ///     .exempt(PeerIp::default().within(["192.0.2.0/24", "2001:db8::/32"])?)
+    ///     .exempt(Header::new("x-api-key").is_any_of(["partner-1", "partner-2"]))
+    ///     .ban(PeerIp::default().within(["203.0.113.66"])?);
+    /// # drop(layer);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn exempt(self, exempt: impl RequestMatcher) -> Self {
         self.with(|config| config.exempt.push(Arc::new(exempt)))
+    }
+
+    /// Refuses the requests that `banned` matches outright, exempt or not, and those that an earlier `ban`
+    /// named: 429 with the problem type `abnormal-usage-detected` and no `Retry-After`. Nothing is asked of the
+    /// store. Defaults to none.
+    pub fn ban(self, banned: impl RequestMatcher) -> Self {
+        self.with(|config| config.banned.push(Arc::new(banned)))
+    }
+
+    /// Lets every request through but the [banned](Self::ban) ones, and marks those over the limit: the
+    /// [`Decision`](crate::Decision) in the extensions is a refusal, and the field `X-RateLimit-Exceeded`, on the
+    /// request and on the response, lists the policies that refused. Nothing is charged for them. Defaults to
+    /// refusing.
+    ///
+    /// For trying a limit out, or for serving less to those over it. A request that shows no identity, and
+    /// one that the store could not decide, goes through unmarked. Where only one policy of several is to be
+    /// soft, give it a layer of its own.
+    pub fn soft(self) -> Self {
+        self.with(|config| config.soft = true)
     }
 
     /// Counts CORS preflight requests too. Defaults to letting them through uncounted: a browser sends
@@ -157,6 +196,12 @@ impl RateLimitLayer {
     /// [`ProblemDetails`].
     pub fn response(self, mapper: impl ResponseMapper) -> Self {
         self.with(|config| config.mapper = Arc::new(mapper))
+    }
+
+    /// Makes the response to gRPC requests that are not let through. Defaults to [`GrpcStatus`]. A gRPC
+    /// client cannot read anything else, so [`response`](Self::response) is not asked for these.
+    pub fn grpc_response(self, mapper: impl ResponseMapper) -> Self {
+        self.with(|config| config.grpc = Arc::new(mapper))
     }
 
     fn with(mut self, change: impl FnOnce(&mut Config)) -> Self {

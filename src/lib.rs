@@ -70,8 +70,11 @@
 //!
 //! | name | what it adds | default |
 //! |---|---|---|
-//! | `axum` | [`PeerIp`] reads axum's `ConnectInfo` | yes |
+//! | `axum` | [`PeerIp`] reads axum's `ConnectInfo`; [`FromExtractor`], [`MatchedRoute`]; [`Decision`] and [`Limiter`] are extractors, [`Rejection`] a response | yes |
 //! | `redis` | [`RedisStore`] | yes |
+//! | `retry` | `RetryPolicy`, the client's half: waits as long as a server that refused a request asks for | no |
+//! | `tonic` | gRPC refusals carry `RetryInfo` and `QuotaFailure`; [`PeerIp`] reads tonic's connect info | no |
+//! | `tonic-tls` | [`PeerIp`] reads it under TLS streams that you hand to tonic yourself | no |
 //! | `tracing` | refusals at debug, admissions at trace, store trouble at warn once an episode, set-up mistakes at error once | yes |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -84,11 +87,14 @@ macro_rules! log {
 }
 
 pub mod algorithm;
+mod answer;
 mod body;
 mod clock;
 mod config;
 mod decision;
 mod error;
+#[cfg(feature = "axum")]
+mod extract;
 mod future;
 mod key;
 mod layer;
@@ -97,6 +103,8 @@ mod permit;
 mod policy;
 mod quota;
 mod response;
+#[cfg(feature = "retry")]
+mod retry;
 mod rule;
 #[cfg(feature = "redis")]
 mod script;
@@ -107,6 +115,10 @@ mod store;
 #[cfg(feature = "redis")]
 pub use bb8_redis;
 
+#[cfg(feature = "axum")]
+pub use self::key::{FromExtractor, MatchedRoute};
+#[cfg(feature = "retry")]
+pub use self::retry::RetryPolicy;
 #[cfg(feature = "redis")]
 pub use self::store::RedisStore;
 pub use self::{
@@ -114,20 +126,24 @@ pub use self::{
         Algorithm, Concurrency, FixedWindow, Gcra, LeakyBucket, Replenishment, SlidingLog, SlidingWindow,
         TokenBucket,
     },
+    answer::Answer,
     body::ResponseBody,
     clock::ManualClock,
     decision::{Charge, Decision, Outcome, Verdict},
     error::{Error, ErrorKind},
     future::ResponseFuture,
-    key::{Constant, Header, IntoKey, Key, KeyExtractor, Or, PeerIp},
+    key::{
+        AnyOf, ClientIp, Constant, Cookie, ForwardingHeader, FromExtension, Hashed, Header, IntoKey, Key,
+        KeyExtractor, Map, Or, PeerIp, RequestMatcher, RequestMethod, RequestPath, TrustedProxies, Within,
+    },
     layer::RateLimitLayer,
     limiter::{Check, Limiter},
     policy::{FailureMode, Policy},
     quota::Quota,
-    response::{Headers, ProblemDetails, RefusalBody, Rejection, ResponseMapper},
+    response::{GrpcStatus, Headers, ProblemDetails, RefusalBody, Rejection, ResponseMapper},
     rule::PolicySource,
     service::RateLimit,
-    store::{Action, Answer, MemoryStore, Store},
+    store::{Action, MemoryStore, Store},
 };
 
 /// The README's programs compile.

@@ -114,6 +114,57 @@ impl Limiter {
         self.ask(Action::Refund, &[Charge::new(policy, key, units)])
     }
 
+    /// Takes `units` units more from every key that `decision` was over, under the same policies: for a
+    /// handler that knows the cost only after it has looked at the request, or has answered it. All or
+    /// nothing, as [`check_all`](Self::check_all); after a decision that the [failed](Decision::failure) store
+    /// did not make, nothing is asked and everything admitted.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # #[cfg(feature = "axum")] mod example {
+    /// use axum::{Router, body::Body, response::IntoResponse, routing::post};
+    /// use http::Request;
+    /// use tower::ServiceExt;
+    /// use tower_ratelimit::{
+    ///     Constant, Decision, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, Rejection,
+    /// };
+    ///
+    /// // One unit for the request, and one more for each line of its body.
+    /// async fn import(decision: Decision, limiter: Limiter, body: String) -> Result<impl IntoResponse, Rejection> {
+    ///     let lines = body.lines().count() as u64;
+    ///     let decision = Rejection::unless_allowed(limiter.charge_more(&decision, lines).await)?;
+    ///     Ok((decision, "done"))
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # pub async fn main() {
+    /// let policy = Policy::new("lines", Quota::per_hour(5));
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), policy, Constant::new("all"));
+    /// let app = Router::new().route("/", post(import)).layer(layer);
+    ///
+    /// let send = async |body: &'static str| {
+    ///     app.clone().oneshot(Request::post("/").body(Body::from(body)).unwrap()).await.unwrap()
+    /// };
+    /// let done = send("a\nb\n").await;
+    /// assert_eq!(done.headers()["ratelimit"], r#""lines";r=2;t=1440"#);
+    /// // The request itself is admitted, its two lines are not.
+    /// let refused = send("c\nd\n").await;
+    /// assert_eq!(refused.status(), 429);
+    /// assert_eq!(refused.headers()["retry-after"], "720");
+    /// # }
+    /// # }
+    /// # #[cfg(feature = "axum")] example::main();
+    /// ```
+    pub fn charge_more(&self, decision: &Decision, units: u64) -> Check {
+        self.ask(Action::Take, &charges_of(decision, units))
+    }
+
+    /// Gives `units` units back to every key that `decision` was over, as [`refund`](Self::refund) does.
+    pub fn give_back(&self, decision: &Decision, units: u64) -> Check {
+        self.ask(Action::Refund, &charges_of(decision, units))
+    }
+
     /// Forgets what `key` was charged under `policy`.
     ///
     /// # Errors
@@ -150,6 +201,10 @@ impl Limiter {
         let mode = if closed { FailureMode::Closed } else { FailureMode::Open };
         Check { answer: Some(answer), mode, held, polled: false }
     }
+}
+
+fn charges_of(decision: &Decision, units: u64) -> Vec<Charge> {
+    decision.outcomes().iter().map(|outcome| Charge::new(outcome.policy(), outcome.key(), units)).collect()
 }
 
 fn twice_the_same(charges: &[Charge]) -> bool {

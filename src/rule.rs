@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use http::request::Parts;
 
-use crate::{Charge, Error, Key, KeyExtractor, Policy};
+use crate::{Charge, Key, KeyExtractor, Policy};
 
 /// Which [`Policy`] a request falls under: one for all, or chosen per request.
 ///
@@ -94,10 +94,10 @@ pub(crate) struct Rule {
 }
 
 impl Rule {
-    pub(crate) fn charge(&self, request: &Parts) -> Result<Charge, Error> {
-        let key = self.key.extract(request)?;
-        let policy = self.policy.policy(request, &key);
+    /// What `request` is charged, once it is known whose it is.
+    pub(crate) fn charge(&self, key: &Key, request: &Parts) -> Charge {
+        let policy = self.policy.policy(request, key);
         let cost = self.cost.as_ref().map_or(1, |cost| cost(request));
-        Ok(Charge::new(&policy, &key, cost))
+        Charge::new(&policy, key, cost)
     }
 }

@@ -62,3 +62,8 @@ where
         ResponseFuture::new(ready, request, self.config.clone())
     }
 }
+
+#[cfg(feature = "tonic")]
+impl<S: tonic::server::NamedService> tonic::server::NamedService for RateLimit<S> {
+    const NAME: &'static str = S::NAME;
+}

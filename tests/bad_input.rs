@@ -175,11 +175,11 @@ fn a_name_that_is_no_header_is_refused_when_built() {
     let _ = Header::new("no header");
 }
 
-#[test]
-fn a_closure_that_finds_nothing_gives_no_shared_bucket() {
+#[tokio::test]
+async fn a_closure_that_finds_nothing_gives_no_shared_bucket() {
     let extractor = |parts: &Parts| parts.uri.query().map(String::from);
     let (parts, ()) = Request::get("/").body(()).unwrap().into_parts();
-    assert_eq!(extractor.extract(&parts).unwrap_err().kind(), ErrorKind::MissingIdentity);
+    assert_eq!(extractor.extract(&parts).await.unwrap_err().kind(), ErrorKind::MissingIdentity);
 }
 
 #[tokio::test]

@@ -152,7 +152,7 @@ struct Counting(Arc<AtomicUsize>);
 impl Store for Counting {
     fn decide(&self, _: Action, charges: &[Charge]) -> Answer<Decision> {
         self.0.fetch_add(1, Ordering::Relaxed);
-        let admit = |charge: &Charge| Outcome::new(&charge.policy, Verdict::Allow, 1, Duration::ZERO);
+        let admit = |charge: &Charge| Outcome::new(charge, Verdict::Allow, 1, Duration::ZERO);
         let outcomes: Vec<_> = charges.iter().map(admit).collect();
         // Not ready at once, so that the future is polled again.
         Answer::pending(async move {
@@ -179,7 +179,7 @@ async fn the_decision_is_in_the_extensions_of_request_and_response() {
 
 #[tokio::test]
 async fn exempt_requests_are_neither_counted_nor_told() {
-    let layer = layer(1).exempt(|parts| parts.uri.path() == "/health");
+    let layer = layer(1).exempt(|parts: &http::request::Parts| parts.uri.path() == "/health");
     let health = || Request::get("/health").body(String::new()).unwrap();
     ask(&layer, get_request()).await;
     assert_eq!(ask(&layer, get_request()).await.status(), 429);
@@ -229,9 +229,7 @@ struct Delays;
 impl Store for Delays {
     fn decide(&self, _: Action, charges: &[Charge]) -> Answer<Decision> {
         let delay = Verdict::Delay(Duration::from_secs(3));
-        Answer::ready(Ok(Decision::new(
-            charges.iter().map(|c| Outcome::new(&c.policy, delay, 0, Duration::ZERO)),
-        )))
+        Answer::ready(Ok(Decision::new(charges.iter().map(|c| Outcome::new(c, delay, 0, Duration::ZERO)))))
     }
     fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
         Answer::ready(Ok(()))

@@ -89,7 +89,7 @@ async fn s01_the_list_fields_are_canonical_structured_fields() {
 
 #[tokio::test]
 async fn s01_integers_beyond_the_standard_are_clamped() {
-    let store = Says(|charge| Outcome::new(&charge.policy, Verdict::Allow, u64::MAX, Duration::MAX));
+    let store = Says(|charge| Outcome::new(charge, Verdict::Allow, u64::MAX, Duration::MAX));
     let layer = RateLimitLayer::new(store, Policy::new("p", Quota::per_day(1)), Constant::new("all"));
     let response = ask(&layer, get()).await;
     let limits = items(response.headers(), "ratelimit");
@@ -300,7 +300,7 @@ async fn s10_retry_after_is_rounded_up_and_honoured() {
 #[tokio::test]
 async fn s10_retry_after_is_bounded() {
     let store = Says(|charge| {
-        Outcome::new(&charge.policy, Verdict::Deny { retry_after: Some(Duration::MAX) }, 0, Duration::MAX)
+        Outcome::new(charge, Verdict::Deny { retry_after: Some(Duration::MAX) }, 0, Duration::MAX)
     });
     let layer = RateLimitLayer::new(store, Policy::new("p", Quota::per_day(1)), Constant::new("all"));
     let refused = ask(&layer, get()).await;

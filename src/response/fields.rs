@@ -2,41 +2,127 @@
 
 use std::{fmt::Write as _, time::Duration};
 
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header::RETRY_AFTER};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header::RETRY_AFTER};
 
-use super::headers::{Headers, LegacyReset};
+use super::headers::{Headers, Ietf, LegacyReset};
 use crate::{Decision, Outcome, Policy, algorithm::Replenishment, clock::wall_micros};
 
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const RATELIMIT_LIMIT: HeaderName = HeaderName::from_static("ratelimit-limit");
+const RATELIMIT_REMAINING: HeaderName = HeaderName::from_static("ratelimit-remaining");
+const RATELIMIT_RESET: HeaderName = HeaderName::from_static("ratelimit-reset");
 const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 const X_USED: HeaderName = HeaderName::from_static("x-ratelimit-used");
 const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+const X_EXCEEDED: HeaderName = HeaderName::from_static("x-ratelimit-exceeded");
 
 /// The largest Integer of RFC 9651.
 const MAX_INTEGER: u64 = 999_999_999_999_999;
 /// Clients keep `Retry-After` in 32 bits, with a sign.
 const MAX_RETRY_AFTER: u64 = i32::MAX as u64;
 
-/// Adds to `fields` what `headers` asks for. A value that no field can carry is left out.
-pub(crate) fn decorate(fields: &mut HeaderMap, status: StatusCode, decision: &Decision, headers: Headers) {
-    let refused = !decision.is_allowed();
-    if refused
-        && !fields.contains_key(RETRY_AFTER)
+/// Adds to the response of a request that was let through what `headers` asks for.
+pub(crate) fn decorate<B>(response: &mut Response<B>, decision: Decision, headers: &Headers) {
+    let status = response.status();
+    let inner = response.extensions_mut().remove::<Decision>();
+    let decision = match &inner {
+        // A handler asked for more and gave the decision on for us to tell.
+        Some(inner) if !inner.is_told() => {
+            let decision = decision.updated(inner);
+            write(response.headers_mut(), status, &decision, headers, |_| true);
+            decision
+        }
+        // A limit further in told its part.
+        Some(inner) => {
+            let news = |outcome: &Outcome| {
+                !inner.outcomes().iter().any(|told| told.policy().name() == outcome.policy().name())
+            };
+            write(response.headers_mut(), status, &decision, headers, news);
+            decision.updated(inner)
+        }
+        None => {
+            write(response.headers_mut(), status, &decision, headers, |_| true);
+            decision
+        }
+    };
+    response.extensions_mut().insert(decision.told());
+}
+
+/// Adds to a refusal what `headers` asks for.
+pub(super) fn decorate_refusal<B>(response: &mut Response<B>, decision: &Decision, headers: &Headers) {
+    let status = response.status();
+    let fields = response.headers_mut();
+    if !fields.contains_key(RETRY_AFTER)
         && let Some(seconds) = retry_after(decision)
     {
         insert(fields, RETRY_AFTER, seconds);
     }
+    write(fields, status, decision, headers, |_| true);
+    response.extensions_mut().insert(decision.clone().told());
+}
+
+/// Marks a request or a response that went through although a policy refused it. What a client wrote
+/// there itself is not left standing.
+pub(crate) fn mark(fields: &mut HeaderMap, decision: Option<&Decision>) {
+    fields.remove(X_EXCEEDED);
+    let refused = decision.into_iter().flat_map(Decision::outcomes).filter(|outcome| !outcome.is_allowed());
+    let names = list(refused, |item, outcome| quote(item, outcome.policy().name()));
+    if !names.is_empty() {
+        append(fields, X_EXCEEDED, &names);
+    }
+}
+
+/// A value that no field can carry is left out.
+fn write(
+    fields: &mut HeaderMap,
+    status: StatusCode,
+    decision: &Decision,
+    headers: &Headers,
+    news: impl Fn(&Outcome) -> bool,
+) {
+    let refused = !decision.is_allowed();
     let wanted = (refused || headers.successes) && (headers.redirects || !status.is_redirection());
     let Some(binding) = decision.binding().filter(|_| wanted) else {
         return;
     };
-    if headers.ietf {
-        let all = decision.outcomes();
-        append(fields, RATELIMIT_POLICY, &list(all, |item, outcome| policy_item(item, outcome.policy())));
-        let reported = if headers.tightest_only { std::slice::from_ref(binding) } else { all };
-        append(fields, RATELIMIT, &list(reported, |item, outcome| limit_item(item, outcome, refused)));
+    let all = || decision.outcomes().iter().filter(|outcome| news(outcome));
+    match headers.ietf {
+        Ietf::Off => {}
+        Ietf::List => {
+            append(
+                fields,
+                RATELIMIT_POLICY,
+                &list(all(), |item, outcome| policy_item(item, outcome.policy())),
+            );
+            let item = |item: &mut String, outcome: &Outcome| limit_item(item, outcome, refused, headers);
+            let limits = match headers.tightest_only {
+                true => list([binding].into_iter().filter(|outcome| news(outcome)), item),
+                false => list(all(), item),
+            };
+            append(fields, RATELIMIT, &limits);
+        }
+        Ietf::Draft07 => {
+            // A dictionary, whose members would be the inner service's and ours by turns.
+            if !fields.contains_key(RATELIMIT) {
+                let (limit, remaining, reset) = numbers(binding, refused);
+                let value = format!("limit={limit}, remaining={remaining}, reset={reset}");
+                append(fields, RATELIMIT, &value);
+                append(fields, RATELIMIT_POLICY, &quota_list(decision.outcomes()));
+            }
+        }
+        Ietf::Draft06 => {
+            let names = [RATELIMIT_LIMIT, RATELIMIT_REMAINING, RATELIMIT_RESET];
+            if !names.iter().any(|name| fields.contains_key(name)) {
+                let (limit, remaining, reset) = numbers(binding, refused);
+                for (name, value) in names.into_iter().zip([limit, remaining, reset]) {
+                    insert(fields, name, value);
+                }
+                append(fields, RATELIMIT_POLICY, &quota_list(decision.outcomes()));
+            }
+        }
     }
     if let Some(reset) = headers.legacy {
         legacy(fields, binding, reset);
@@ -48,10 +134,33 @@ pub(crate) fn decorate(fields: &mut HeaderMap, status: StatusCode, decision: &De
 /// It is not below any `t` of the same response, because the only `t` that a refusal carries is the
 /// wait of a policy that refused.
 pub(super) fn retry_after(decision: &Decision) -> Option<u64> {
-    Some(seconds_up(decision.retry_after()?).clamp(1, MAX_RETRY_AFTER))
+    Some(seconds_up(decision.advised_wait()?).clamp(1, MAX_RETRY_AFTER))
 }
 
-fn list(outcomes: &[Outcome], item: impl Fn(&mut String, &Outcome)) -> String {
+/// Limit, remaining and reset, as the older drafts have them. The reset is the newer drafts' `t`, so that
+/// it never passes `Retry-After`, where there is one, and the time until all is back, where there is not.
+fn numbers(outcome: &Outcome, refused: bool) -> (u64, u64, u64) {
+    let reset = effective_window(outcome, refused).unwrap_or_else(|| seconds_up(outcome.reset_after()));
+    (outcome.capacity().min(MAX_INTEGER), outcome.remaining().min(MAX_INTEGER), reset.min(MAX_INTEGER))
+}
+
+/// `100;w=60, 1000;w=86400`: policies have no names in the older drafts, and each number stands once.
+fn quota_list(outcomes: &[Outcome]) -> String {
+    let mut seen = Vec::new();
+    let quotas = outcomes.iter().filter(|outcome| {
+        let limit = outcome.policy().quota().limit();
+        !seen.contains(&limit) && {
+            seen.push(limit);
+            true
+        }
+    });
+    list(quotas, |item, outcome| {
+        let _ = write!(item, "{}", outcome.policy().quota().limit().min(MAX_INTEGER));
+        window(item, outcome.policy());
+    })
+}
+
+fn list<'a>(outcomes: impl IntoIterator<Item = &'a Outcome>, item: impl Fn(&mut String, &Outcome)) -> String {
     let mut list = String::new();
     for outcome in outcomes {
         if !list.is_empty() {
@@ -70,16 +179,29 @@ fn policy_item(item: &mut String, policy: &Policy) {
     if policy.counting().replenishment() == Replenishment::OnRelease {
         // Its period is a lease and no window.
         item.push_str(";qu=\"concurrent-requests\"");
-    } else if quota.period() >= Duration::from_secs(1) {
-        let _ = write!(item, ";w={}", seconds_up(quota.period()));
+    } else {
+        window(item, policy);
     }
 }
 
-fn limit_item(item: &mut String, outcome: &Outcome, refused: bool) {
+/// `;w=60`. A window below a second cannot be told.
+fn window(item: &mut String, policy: &Policy) {
+    let period = policy.quota().period();
+    if period >= Duration::from_secs(1) && policy.counting().replenishment() != Replenishment::OnRelease {
+        let _ = write!(item, ";w={}", seconds_up(period));
+    }
+}
+
+fn limit_item(item: &mut String, outcome: &Outcome, refused: bool, headers: &Headers) {
     quote(item, outcome.policy().name());
     let _ = write!(item, ";r={}", outcome.remaining().min(MAX_INTEGER));
     if let Some(seconds) = effective_window(outcome, refused) {
         let _ = write!(item, ";t={}", seconds.min(MAX_INTEGER));
+    }
+    if let Some(secret) = &headers.partition_key {
+        // 96 bits: whole groups of base64, with nothing to pad.
+        let mac = secret.mac(outcome.key().as_str());
+        let _ = write!(item, ";pk=:{}:", STANDARD.encode(&mac[..12]));
     }
 }
 
@@ -133,6 +255,9 @@ fn legacy(fields: &mut HeaderMap, outcome: &Outcome, reset: LegacyReset) {
 // A response holds some 24 000 fields. One that is full of them goes without ours.
 
 fn append(fields: &mut HeaderMap, name: HeaderName, value: &str) {
+    if value.is_empty() {
+        return;
+    }
     if let Ok(value) = HeaderValue::try_from(value) {
         let _ = fields.try_append(name, value);
     }

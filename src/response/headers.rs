@@ -1,3 +1,10 @@
+use std::{
+    hash::{BuildHasher as _, RandomState},
+    time::Duration,
+};
+
+use crate::key::Secret;
+
 /// Which fields tell a client about its limits, and on which responses.
 ///
 /// `Retry-After` is on every refusal that waiting helps against, whatever is chosen here.
@@ -5,6 +12,8 @@
 /// | dialect | on the wire | spoken by |
 /// |---|---|---|
 /// | [`ietf`](Self::ietf) (default) | `RateLimit-Policy: "burst";q=100;w=60` and `RateLimit: "burst";r=50;t=30` | draft-ietf-httpapi-ratelimit-headers 08 to 11 |
+/// | [`ietf_draft_07`](Self::ietf_draft_07) | `RateLimit: limit=100, remaining=50, reset=30` and `RateLimit-Policy: 100;w=60` | draft 07, clients of express-rate-limit's `draft-7` |
+/// | [`ietf_draft_06`](Self::ietf_draft_06) | `RateLimit-Limit`, `-Remaining`, `-Reset`, and `RateLimit-Policy: 100;w=60` | drafts 04 to 06, clients of `draft-6` |
 /// | [`legacy_epoch`](Self::legacy_epoch) | `X-RateLimit-Limit`, `-Remaining`, `-Used`, and `-Reset` in seconds since 1970 | GitHub and most public APIs |
 /// | [`legacy_delta`](Self::legacy_delta) | the same, with `-Reset` in seconds from now | Envoy, Reddit |
 /// | [`off`](Self::off) | nothing | |
@@ -17,9 +26,9 @@
 ///
 /// # Several policies
 ///
-/// The list fields name each one, in the order of the layer. The legacy fields, which hold one number,
+/// The list fields name each one, in the order of the layer. The others, which hold one number each,
 /// speak of the policy that [binds](crate::Decision::binding). A field that an inner service set is
-/// never replaced: list fields are appended to it, legacy ones then left out.
+/// never replaced: list fields are appended to it, the others then left out.
 ///
 /// # Example
 ///
@@ -53,13 +62,24 @@
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Headers {
-    pub(super) ietf: bool,
+    pub(super) ietf: Ietf,
     pub(super) legacy: Option<LegacyReset>,
     pub(super) successes: bool,
     pub(super) redirects: bool,
     pub(super) tightest_only: bool,
+    pub(super) jitter: Duration,
+    pub(super) partition_key: Option<Secret>,
+}
+
+/// Which of the drafts' fields, which share names and not their forms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ietf {
+    Off,
+    Draft06,
+    Draft07,
+    List,
 }
 
 /// What `X-RateLimit-Reset` counts from. Never both: a client cannot tell them apart.
@@ -72,45 +92,65 @@ pub(super) enum LegacyReset {
 impl Headers {
     /// The IETF list fields `RateLimit-Policy` and `RateLimit`. The default.
     #[must_use]
-    pub const fn ietf() -> Self {
-        Self { ietf: true, ..Self::off() }
+    pub fn ietf() -> Self {
+        Self { ietf: Ietf::List, ..Self::off() }
+    }
+
+    /// The fields of draft 07: one dictionary for the policy that binds.
+    #[must_use]
+    pub fn ietf_draft_07() -> Self {
+        Self { ietf: Ietf::Draft07, ..Self::off() }
+    }
+
+    /// The three fields of drafts 04 to 06, for the policy that binds.
+    #[must_use]
+    pub fn ietf_draft_06() -> Self {
+        Self { ietf: Ietf::Draft06, ..Self::off() }
     }
 
     /// The `X-RateLimit-*` fields, with a reset in seconds since 1970 UTC.
     #[must_use]
-    pub const fn legacy_epoch() -> Self {
+    pub fn legacy_epoch() -> Self {
         Self::off().and_legacy_epoch()
     }
 
     /// The `X-RateLimit-*` fields, with a reset in seconds from now.
     #[must_use]
-    pub const fn legacy_delta() -> Self {
+    pub fn legacy_delta() -> Self {
         Self::off().and_legacy_delta()
     }
 
     /// No fields but `Retry-After`.
     #[must_use]
-    pub const fn off() -> Self {
-        Self { ietf: false, legacy: None, successes: true, redirects: true, tightest_only: false }
+    pub fn off() -> Self {
+        Self {
+            ietf: Ietf::Off,
+            legacy: None,
+            successes: true,
+            redirects: true,
+            tightest_only: false,
+            jitter: Duration::ZERO,
+            partition_key: None,
+        }
     }
 
     /// These, and the fields of [`legacy_epoch`](Self::legacy_epoch).
     #[must_use]
-    pub const fn and_legacy_epoch(mut self) -> Self {
+    pub fn and_legacy_epoch(mut self) -> Self {
         self.legacy = Some(LegacyReset::Epoch);
         self
     }
 
     /// These, and the fields of [`legacy_delta`](Self::legacy_delta).
     #[must_use]
-    pub const fn and_legacy_delta(mut self) -> Self {
+    pub fn and_legacy_delta(mut self) -> Self {
         self.legacy = Some(LegacyReset::Delta);
         self
     }
 
     /// On refusals only. Defaults to every response.
     #[must_use]
-    pub const fn on_refusals_only(mut self) -> Self {
+    pub fn on_refusals_only(mut self) -> Self {
         self.successes = false;
         self
     }
@@ -118,7 +158,7 @@ impl Headers {
     /// Not on redirections (3xx), where a client may take them for the target's. Defaults to every
     /// response.
     #[must_use]
-    pub const fn not_on_redirects(mut self) -> Self {
+    pub fn not_on_redirects(mut self) -> Self {
         self.redirects = false;
         self
     }
@@ -126,10 +166,48 @@ impl Headers {
     /// Only the policy that [binds](crate::Decision::binding) in `RateLimit`. `RateLimit-Policy` names all
     /// of them still. Defaults to all.
     #[must_use]
-    pub const fn tightest_only(mut self) -> Self {
+    pub fn tightest_only(mut self) -> Self {
         self.tightest_only = true;
         self
     }
+}
+
+impl Headers {
+    /// Has clients told to come back up to `up_to` later than need be, each at random, so that those refused
+    /// together do not return together. `Retry-After`, the problem's text and gRPC's RetryInfo agree.
+    /// Defaults to none.
+    #[must_use]
+    pub fn jitter(mut self, up_to: Duration) -> Self {
+        self.jitter = up_to;
+        self
+    }
+
+    /// Adds `pk` to the items of the list form's `RateLimit`: 96 bits of an HMAC-SHA256 of the key under
+    /// `secret`, by which a client can tell that two of its requests count together. Defaults to none: it lets
+    /// a client be recognised.
+    ///
+    /// # Panics
+    ///
+    /// If `secret` is shorter than 16 bytes.
+    #[must_use]
+    pub fn partition_key(mut self, secret: impl AsRef<[u8]>) -> Self {
+        self.partition_key = Some(Secret::new(secret.as_ref()));
+        self
+    }
+
+    /// A random wait of up to the jitter.
+    pub(crate) fn random_wait(&self) -> Duration {
+        let micros = u64::try_from(self.jitter.as_micros()).unwrap_or(u64::MAX);
+        match micros {
+            0 => Duration::ZERO,
+            _ => Duration::from_micros(random() % micros.saturating_add(1)),
+        }
+    }
+}
+
+/// Each `RandomState` has keys of its own, unpredictable ones.
+fn random() -> u64 {
+    RandomState::new().hash_one(())
 }
 
 impl Default for Headers {

@@ -15,18 +15,22 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
 
 use super::{
-    fields::{decorate, insert},
+    fields::{decorate_refusal, insert},
+    grpc::{bound, is_grpc},
     headers::Headers,
     rejection::Rejection,
 };
 
 /// Makes the response to a request that is not let through.
 ///
-/// Implemented by [`ProblemDetails`](crate::ProblemDetails), the default, and by closures that return
-/// any `http::Response<impl Body>`. The mapper decides status, body and content type. What must hold
-/// whatever it says is added by the layer afterwards, where the mapper did not set it: `Retry-After`
-/// and the [`Headers`] on a refusal, `Cache-Control: no-store` on 429 and 503, no content for HEAD, and
-/// the [`Decision`](crate::Decision) in the response's extensions.
+/// Implemented by [`ProblemDetails`](crate::ProblemDetails), the default, by
+/// [`GrpcStatus`](crate::GrpcStatus), the default for gRPC, and by closures that return any
+/// `http::Response<impl Body>` or, with the feature `axum`, anything that is `IntoResponse`.
+///
+/// The mapper decides status, body and content type. What must hold whatever it says is added by the
+/// layer afterwards, where the mapper did not set it: the rejection's status in place of 200,
+/// `Retry-After` and the [`Headers`] on a refusal, `Cache-Control: no-store` on 429 and 503, no content for
+/// HEAD, and the [`Decision`](crate::Decision) in the response's extensions.
 ///
 /// # Example
 ///
@@ -65,6 +69,7 @@ pub trait ResponseMapper: Send + Sync + 'static {
     fn response(&self, rejection: &Rejection, request: &Parts) -> Response<RefusalBody>;
 }
 
+#[cfg(not(feature = "axum"))]
 impl<F, B> ResponseMapper for F
 where
     F: Fn(&Rejection, &Parts) -> Response<B> + Send + Sync + 'static,
@@ -76,19 +81,38 @@ where
     }
 }
 
+/// `Response` of any body of bytes is `IntoResponse` too.
+#[cfg(feature = "axum")]
+impl<F, R> ResponseMapper for F
+where
+    F: Fn(&Rejection, &Parts) -> R + Send + Sync + 'static,
+    R: axum::response::IntoResponse,
+{
+    fn response(&self, rejection: &Rejection, request: &Parts) -> Response<RefusalBody> {
+        self(rejection, request).into_response().map(RefusalBody::new)
+    }
+}
+
 /// The response of `mapper`, with everything that must hold whatever the mapper does.
 pub(crate) fn refuse(
     mapper: &dyn ResponseMapper,
     rejection: &Rejection,
     request: &Parts,
-    headers: Headers,
+    headers: &Headers,
 ) -> Response<RefusalBody> {
     let mut response = mapper.response(rejection, request);
-    let status = response.status();
-    if let Some(decision) = rejection.decision() {
-        decorate(response.headers_mut(), status, decision, headers);
-        response.extensions_mut().insert(decision.clone());
+    if response.status() == StatusCode::OK && !is_grpc(request) {
+        // What a mapper that says nothing of a status leaves. A refusal that passes for a success is one that
+        // no client notices.
+        *response.status_mut() = rejection.status();
     }
+    if let Some(decision) = rejection.decision() {
+        decorate_refusal(&mut response, decision, headers);
+        if is_grpc(request) {
+            bound(response.headers_mut());
+        }
+    }
+    let status = response.status();
     let fields = response.headers_mut();
     let transient = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
     if transient && !fields.contains_key(CACHE_CONTROL) {

@@ -14,6 +14,7 @@ use crate::ErrorKind;
 /// | rejection | status | `type` |
 /// |---|---|---|
 /// | limited | 429 | `https://iana.org/assignments/http-problem-types#quota-exceeded` |
+/// | banned | 429 | `https://iana.org/assignments/http-problem-types#abnormal-usage-detected` |
 /// | store unavailable, policy closed | 503 | `https://iana.org/assignments/http-problem-types#temporary-reduced-capacity` |
 /// | no identity, the client's fault | 400 | `about:blank` |
 /// | no identity, the server's fault | 500 | `about:blank` |
@@ -40,6 +41,7 @@ pub struct ProblemDetails;
 
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 const REDUCED_CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+const ABNORMAL_USAGE: &str = "https://iana.org/assignments/http-problem-types#abnormal-usage-detected";
 const BLANK: &str = "about:blank";
 
 impl ResponseMapper for ProblemDetails {
@@ -55,6 +57,11 @@ impl ResponseMapper for ProblemDetails {
                     None => "The request costs more than the quota can ever hold; waiting does not help."
                         .to_owned(),
                 },
+            ),
+            Rejection::Banned => (
+                ABNORMAL_USAGE,
+                "Request not satisfied due to detection of abnormal request pattern",
+                "Requests of this client are not answered; waiting does not help.".to_owned(),
             ),
             Rejection::Unavailable(_) if status == StatusCode::SERVICE_UNAVAILABLE => (
                 REDUCED_CAPACITY,

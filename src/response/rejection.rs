@@ -1,3 +1,6 @@
+use std::{error::Error as StdError, fmt};
+
+use super::fields::retry_after;
 use crate::{Decision, Error, ErrorKind};
 
 /// Why a request is answered without the service being called.
@@ -21,16 +24,18 @@ pub enum Rejection {
     /// [`MissingIdentity`](ErrorKind::MissingIdentity) and
     /// [`InvalidIdentity`](ErrorKind::InvalidIdentity), the server's for every other kind.
     Unidentified(Error),
+    /// It is one of those that the layer [bans](crate::RateLimitLayer::ban).
+    Banned,
     /// The store gave no decision and a policy is [`Closed`](crate::FailureMode::Closed) then.
     Unavailable(Error),
 }
 
 impl Rejection {
-    /// The status of the default response: 429, 400 or 500, and 503.
+    /// The status of the default response: 429, 400 or 500, 429 for a ban too, and 503.
     #[must_use]
     pub fn status(&self) -> http::StatusCode {
         match self {
-            Self::Limited(_) => http::StatusCode::TOO_MANY_REQUESTS,
+            Self::Limited(_) | Self::Banned => http::StatusCode::TOO_MANY_REQUESTS,
             Self::Unidentified(error) => match error.kind() {
                 ErrorKind::MissingIdentity | ErrorKind::InvalidIdentity => http::StatusCode::BAD_REQUEST,
                 _ => http::StatusCode::INTERNAL_SERVER_ERROR,
@@ -48,6 +53,56 @@ impl Rejection {
         match self {
             Self::Limited(decision) => Some(decision),
             _ => None,
+        }
+    }
+
+    pub(crate) fn into_decision(self) -> Option<Decision> {
+        match self {
+            Self::Limited(decision) => Some(decision),
+            _ => None,
+        }
+    }
+
+    /// The whole seconds after which the client may come back, as `Retry-After` names them: at least 1.
+    /// `None` where waiting cannot help, or nobody knows how long it will take.
+    #[must_use]
+    pub fn retry_after_seconds(&self) -> Option<u64> {
+        retry_after(self.decision()?)
+    }
+
+    /// The decision, if it is an admission; the rejection that it stands for, if it is not. For handlers
+    /// that ask a [`Limiter`](crate::Limiter) themselves.
+    ///
+    /// # Errors
+    ///
+    /// [`Limited`](Self::Limited) for a refusal, [`Unavailable`](Self::Unavailable) for an error.
+    pub fn unless_allowed(decided: Result<Decision, Error>) -> Result<Decision, Self> {
+        match decided {
+            Ok(decision) if decision.is_allowed() => Ok(decision),
+            Ok(decision) => Err(Self::Limited(decision)),
+            Err(error) => Err(Self::Unavailable(error)),
+        }
+    }
+}
+
+impl fmt::Display for Rejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Limited(decision) => match decision.retry_after() {
+                Some(wait) => write!(f, "over the rate limit; try again in {wait:?}"),
+                None => f.write_str("the cost is above what the rate limit can ever hold"),
+            },
+            Self::Unidentified(error) | Self::Unavailable(error) => error.fmt(f),
+            Self::Banned => f.write_str("banned from the service"),
+        }
+    }
+}
+
+impl StdError for Rejection {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        match self {
+            Self::Unidentified(error) | Self::Unavailable(error) => error.source(),
+            Self::Limited(_) | Self::Banned => None,
         }
     }
 }

@@ -218,7 +218,7 @@ impl MemoryStore {
                 Admission::Never => (Verdict::Deny { retry_after: None }, 0),
             };
             let reset = Duration::from_micros(gauge.reset);
-            Outcome::new(&charge.policy, verdict, gauge.remaining, reset).granting(granted)
+            Outcome::new(charge, verdict, gauge.remaining, reset).granting(granted)
         })))
     }
 }

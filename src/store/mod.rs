@@ -1,17 +1,16 @@
 //! Where the counts are kept: [`MemoryStore`] in this process, `RedisStore` for all of them.
 
-mod answer;
 mod memory;
 #[cfg(feature = "redis")]
 mod redis;
 
+pub use self::memory::MemoryStore;
 #[cfg(feature = "redis")]
 pub use self::redis::RedisStore;
-pub use self::{answer::Answer, memory::MemoryStore};
 
 use std::sync::Arc;
 
-use crate::{Charge, Decision, Error, Key, Policy};
+use crate::{Answer, Charge, Decision, Error, Key, Policy};
 
 /// Keeps the counts and decides over them.
 ///
@@ -35,7 +34,7 @@ use crate::{Charge, Decision, Error, Key, Policy};
 /// impl Store for RefuseAll {
 ///     fn decide(&self, _: Action, charges: &[Charge]) -> Answer<Decision> {
 ///         let verdict = Verdict::Deny { retry_after: Some(Duration::from_secs(7)) };
-///         let outcome = |charge: &Charge| Outcome::new(&charge.policy, verdict, 0, Duration::from_secs(7));
+///         let outcome = |charge: &Charge| Outcome::new(charge, verdict, 0, Duration::from_secs(7));
 ///         Answer::ready(Ok(Decision::new(charges.iter().map(outcome))))
 ///     }
 ///     fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {

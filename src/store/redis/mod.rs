@@ -284,9 +284,9 @@ impl RedisStore {
                 command.arg(format!("{:032x}", charge.holder()));
             }
         }
-        let policies: Vec<Policy> = charges.iter().map(|charge| charge.policy.clone()).collect();
+        let charges = charges.to_vec();
         let reply = self.run(command, Some(script));
-        Answer::pending(async move { reply::decode(&reply.await?, &policies) })
+        Answer::pending(async move { reply::decode(&reply.await?, &charges) })
     }
 
     fn run(&self, command: Cmd, script: Option<Arc<Script>>) -> link::Reply {

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use redis::Value;
 
-use crate::{Decision, Error, ErrorKind, Outcome, Policy, Verdict};
+use crate::{Charge, Decision, Error, ErrorKind, Outcome, Verdict};
 
 /// Integers for each charge, see `lua/decide.lua`.
 const FIELDS: usize = 5;
 const NEVER: i64 = -1;
 
-pub(super) fn decode(reply: &Value, policies: &[Policy]) -> Result<Decision, Error> {
+pub(super) fn decode(reply: &Value, charges: &[Charge]) -> Result<Decision, Error> {
     let unexpected = || {
         Error::new(
             ErrorKind::StoreReply,
@@ -20,11 +20,11 @@ pub(super) fn decode(reply: &Value, policies: &[Policy]) -> Result<Decision, Err
     let Value::Array(values) = reply else {
         return Err(unexpected());
     };
-    if values.len() != policies.len() * FIELDS {
+    if values.len() != charges.len() * FIELDS {
         return Err(unexpected());
     }
-    let mut outcomes = Vec::with_capacity(policies.len());
-    for (policy, fields) in policies.iter().zip(values.chunks_exact(FIELDS)) {
+    let mut outcomes = Vec::with_capacity(charges.len());
+    for (charge, fields) in charges.iter().zip(values.chunks_exact(FIELDS)) {
         let [
             Value::Int(granted),
             Value::Int(remaining),
@@ -45,7 +45,7 @@ pub(super) fn decode(reply: &Value, policies: &[Policy]) -> Result<Decision, Err
         };
         let remaining = u64::try_from(*remaining).map_err(|_| unexpected())?;
         let reset = micros(*reset).ok_or_else(unexpected)?;
-        outcomes.push(Outcome::new(policy, verdict, remaining, reset).granting(granted.saturating_sub(1)));
+        outcomes.push(Outcome::new(charge, verdict, remaining, reset).granting(granted.saturating_sub(1)));
     }
     Ok(Decision::new(outcomes))
 }
@@ -57,7 +57,7 @@ fn micros(value: i64) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Quota;
+    use crate::{Key, Policy, Quota};
 
     fn ints(values: &[i64]) -> Value {
         Value::Array(values.iter().copied().map(Value::Int).collect())
@@ -72,9 +72,9 @@ mod tests {
             ("refused", [0, 4, 1_000_000, 3_000_000, 0], Verdict::Deny { retry_after: second(3) }),
             ("refused for good", [0, 4, 1_000_000, -1, 0], Verdict::Deny { retry_after: None }),
         ];
-        let policy = [Policy::new("p", Quota::per_second(5))];
+        let charges = [Charge::new(&Policy::new("p", Quota::per_second(5)), &Key::new("k"), 1)];
         for (name, reply, verdict) in rows {
-            let decision = decode(&ints(&reply), &policy).unwrap();
+            let decision = decode(&ints(&reply), &charges).unwrap();
             assert_eq!(decision.verdict(), verdict, "{name}");
             assert_eq!(decision.outcomes()[0].remaining(), 4, "{name}");
             assert_eq!(decision.outcomes()[0].reset_after(), Duration::from_secs(1), "{name}");
@@ -94,9 +94,9 @@ mod tests {
             ("a negative rest", ints(&[1, -1, 0, 0, 0])),
             ("a negative reset", ints(&[1, 4, i64::MIN, 0, 0])),
         ];
-        let policy = [Policy::new("p", Quota::per_second(5))];
+        let charges = [Charge::new(&Policy::new("p", Quota::per_second(5)), &Key::new("k"), 1)];
         for (name, reply) in rows {
-            assert_eq!(decode(&reply, &policy).unwrap_err().kind(), ErrorKind::StoreReply, "{name}");
+            assert_eq!(decode(&reply, &charges).unwrap_err().kind(), ErrorKind::StoreReply, "{name}");
         }
     }
 }

@@ -97,6 +97,7 @@ mod error;
 mod extract;
 mod future;
 mod key;
+mod keyed;
 mod layer;
 mod limiter;
 mod permit;
@@ -136,6 +137,7 @@ pub use self::{
         AnyOf, ClientIp, Constant, Cookie, ForwardingHeader, FromExtension, Hashed, Header, IntoKey, Key,
         KeyExtractor, Map, Or, PeerIp, RequestMatcher, RequestMethod, RequestPath, TrustedProxies, Within,
     },
+    keyed::{KeyedRateLimit, KeyedRateLimitLayer, KeyedResponseFuture},
     layer::RateLimitLayer,
     limiter::{Check, Limiter},
     policy::{FailureMode, Policy},

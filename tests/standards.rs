@@ -96,6 +96,14 @@ async fn s01_integers_beyond_the_standard_are_clamped() {
     assert_eq!(limits[0].1, [("r".into(), 999_999_999_999_999), ("t".into(), 999_999_999_999_999)]);
 }
 
+#[test]
+fn s02_a_name_that_no_field_can_carry_is_refused_and_the_others_are_escaped() {
+    for name in ["tab\there", "new\nline", "d\u{ed}a", "del\u{7f}", ""] {
+        assert!(Policy::try_new(name, Quota::per_second(1)).is_err(), "{name:?}");
+    }
+    assert!(Policy::try_new(HOSTILE, Quota::per_second(1)).is_ok());
+}
+
 #[tokio::test]
 async fn s03_the_policy_field_stays_the_same_and_in_order() {
     let both = layer(Policy::new("wide", Quota::per_day(100)))
@@ -173,6 +181,73 @@ async fn s05_what_an_inner_service_set_is_appended_to_and_never_replaced() {
     assert_eq!(values("ratelimit-policy"), [r#""inner";q=1"#, r#""outer";q=5;w=60"#]);
     assert_eq!(values("x-ratelimit-used"), ["77"]);
     assert!(values("x-ratelimit-limit").is_empty());
+}
+
+#[tokio::test]
+async fn s06_a_partition_key_is_a_keyed_hash_and_off_by_default() {
+    let of = async |secret: &str, key: &str| {
+        let store = MemoryStore::new().manual_clock(ManualClock::new());
+        let layer = RateLimitLayer::new(store, Policy::new("p", Quota::per_hour(4)), Constant::new(key))
+            .headers(Headers::ietf().partition_key(secret));
+        let response = ask(&layer, get()).await;
+        assert!(!response.headers()["ratelimit-policy"].to_str().unwrap().contains("pk"));
+        let text = response.headers()["ratelimit"].to_str().unwrap().to_owned();
+        let list: List = Parser::new(&text).parse().unwrap();
+        assert_eq!(list.serialize(), Some(text));
+        let ListEntry::Item(item) = &list[0] else { panic!("an inner list") };
+        let Some(BareItem::ByteSequence(bytes)) = item.params.get("pk") else { panic!("no pk") };
+        bytes.clone()
+    };
+    let secret = "0123456789abcdef";
+    let alice = of(secret, "alice").await;
+    assert_eq!(alice.len(), 12);
+    assert_eq!(alice, of(secret, "alice").await);
+    assert_ne!(alice, of(secret, "bob").await);
+    assert_ne!(alice, of("another secret, longer", "alice").await);
+    let plain = ask(&layer(Policy::new("p", Quota::per_hour(4))), get()).await;
+    assert!(!plain.headers()["ratelimit"].to_str().unwrap().contains("pk"));
+}
+
+#[tokio::test]
+async fn s07_the_older_drafts_speak_of_the_policy_that_binds() {
+    let both = |headers| {
+        layer(Policy::new("wide", Quota::per_day(100)))
+            .and(Policy::new("narrow", Quota::per_minute(2)), Constant::new("all"))
+            .and(Policy::new("same number", Quota::per_hour(100)), Constant::new("all"))
+            .headers(headers)
+    };
+    let seventh = both(Headers::ietf_draft_07());
+    let response = ask(&seventh, get()).await;
+    assert_eq!(response.headers()["ratelimit"], "limit=2, remaining=1, reset=30");
+    assert_eq!(response.headers()["ratelimit-policy"], "100;w=86400, 2;w=60");
+    let dictionary: sfv::Dictionary =
+        Parser::new(response.headers()["ratelimit"].to_str().unwrap()).parse().unwrap();
+    assert_eq!(dictionary.len(), 3);
+    ask(&seventh, get()).await;
+    let refused = ask(&seventh, get()).await;
+    assert_eq!(refused.headers()["ratelimit"], "limit=2, remaining=0, reset=30");
+    assert_eq!(refused.headers()["retry-after"], "30");
+
+    let response = ask(&both(Headers::ietf_draft_06()), get()).await;
+    for (name, value) in [("limit", "2"), ("remaining", "1"), ("reset", "30")] {
+        assert_eq!(response.headers()[format!("ratelimit-{name}")], value);
+    }
+    assert_eq!(response.headers()["ratelimit-policy"], "100;w=86400, 2;w=60");
+    assert!(!response.headers().contains_key("ratelimit"));
+    // An inner service's are left alone.
+    for headers in [Headers::ietf_draft_06(), Headers::ietf_draft_07()] {
+        let inner = || {
+            let names = ["ratelimit", "ratelimit-limit"];
+            names
+                .iter()
+                .fold(Response::builder(), |r, name| r.header(*name, "limit=7"))
+                .body("".into())
+                .unwrap()
+        };
+        let response = ask_for(&both(headers), get(), inner).await;
+        assert_eq!(response.headers().get_all("ratelimit").iter().count(), 1);
+        assert!(!response.headers().contains_key("ratelimit-policy"));
+    }
 }
 
 #[tokio::test]
@@ -295,6 +370,23 @@ async fn s10_retry_after_is_rounded_up_and_honoured() {
         clock.advance(Duration::from_secs(expected.parse().unwrap()));
         assert_eq!(ask(&layer, get()).await.status(), 200, "{name}");
     }
+}
+
+#[tokio::test]
+async fn s10_jitter_is_upwards_only_and_the_same_wherever_it_is_told() {
+    let layer = layer(Policy::new("p", Quota::per_minute(1)))
+        .headers(Headers::ietf().jitter(Duration::from_secs(40)));
+    ask(&layer, get()).await;
+    let mut waits = std::collections::BTreeSet::new();
+    for _ in 0..100 {
+        let refused = ask(&layer, get()).await;
+        let wait: u64 = refused.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+        assert!((60..=100).contains(&wait), "{wait}");
+        assert_eq!(refused.headers()["ratelimit"], r#""p";r=0;t=60"#);
+        assert_eq!(problem(&text(refused).await)["detail"], format!("Try again in {wait} seconds."));
+        waits.insert(wait);
+    }
+    assert!(waits.len() > 10, "{waits:?}");
 }
 
 #[tokio::test]
@@ -439,4 +531,47 @@ async fn a_mapper_decides_the_body_and_the_layer_adds_what_must_hold() {
     let refused = ask(&layer, get()).await;
     assert_eq!(refused.headers()["retry-after"], "7");
     assert_eq!(refused.headers()["cache-control"], "private");
+}
+
+#[tokio::test]
+async fn a_mapper_that_sets_no_status_does_not_pass_for_a_success() {
+    let layer = layer(Policy::new("p", Quota::per_minute(1)))
+        .response(|rejection: &Rejection, _: &Parts| axum::Json(json!({ "error": rejection.to_string() })));
+    ask(&layer, get()).await;
+    let refused = ask(&layer, get()).await;
+    assert_eq!(refused.status(), 429);
+    assert_eq!(refused.headers()["content-type"], "application/json");
+    assert_eq!(problem(&text(refused).await)["error"], "over the rate limit; try again in 60s");
+}
+
+#[tokio::test]
+async fn soft_mode_lets_through_and_marks_in_extension_and_field() {
+    let limiter = Limiter::new(MemoryStore::new().manual_clock(ManualClock::new()));
+    let narrow = Policy::new("narrow", Quota::per_hour(1));
+    let layer = RateLimitLayer::new(limiter.clone(), narrow, Constant::new("all"))
+        .and(Policy::new("wide", Quota::per_hour(9)), Constant::new("all"))
+        .soft();
+    let seen = async |request: Request<String>| {
+        let inner = tower::service_fn(|request: Request<String>| async move {
+            let refused =
+                request.extensions().get::<Decision>().is_some_and(|decision| !decision.is_allowed());
+            let field = request.headers().get("x-ratelimit-exceeded").map(|v| v.to_str().unwrap().to_owned());
+            Ok::<_, std::convert::Infallible>(Response::new(format!("{refused} {field:?}")))
+        });
+        let Ok(response) = tower::ServiceExt::oneshot(tower::Layer::layer(&layer, inner), request).await;
+        assert_eq!(response.status(), 200);
+        assert!(!response.headers().contains_key("retry-after"));
+        let field = response.headers().get("x-ratelimit-exceeded").map(|v| v.to_str().unwrap().to_owned());
+        (field, text(response).await)
+    };
+    // What the client writes there itself does not stand.
+    let forged = Request::get("/").header("x-ratelimit-exceeded", "\"forged\"").body(String::new()).unwrap();
+    assert_eq!(seen(forged).await, (None, "false None".into()));
+    let mark = Some(r#""narrow""#.to_owned());
+    assert_eq!(seen(get()).await, (mark.clone(), format!("true {mark:?}")));
+    let wide = Policy::new("wide", Quota::per_hour(9));
+    assert_eq!(limiter.peek(&wide, &Key::new("all"), 0).await.unwrap().remaining(), Some(8));
+    // Nor does it refuse for want of an identity; but a ban holds.
+    let strict = RateLimitLayer::new(limiter, wide, Header::new("x-api-key")).soft().ban(|_: &Parts| true);
+    assert_eq!(ask(&strict, get()).await.status(), 429);
 }

@@ -1,0 +1,389 @@
+//! The layer for Tower services whose requests are not HTTP.
+
+use std::{
+    error::Error as StdError,
+    fmt,
+    future::Future,
+    mem,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use pin_project_lite::pin_project;
+use tokio::time::{Instant, Sleep, sleep};
+use tower_layer::Layer;
+use tower_service::Service;
+
+use crate::{Answer, Charge, Decision, IntoKey, Key, Limiter, Policy, Rejection, Verdict, limiter::Check};
+
+/// Puts a rate limit in front of a Tower service whatever its requests are: messages, jobs, calls to
+/// somebody else's API.
+///
+/// The key comes from a closure over the request. A refusal is an error, a [`Rejection`] in a boxed error as
+/// tower's own `load_shed` and `timeout` do it: `error.downcast_ref::<Rejection>()` finds it, with the wait in
+/// it. Or, on the calling side of a limit, [`wait`](Self::wait) has requests wait for their turn.
+///
+/// For HTTP there is [`RateLimitLayer`](crate::RateLimitLayer), which answers instead.
+///
+/// # Example
+///
+/// ```
+/// use tower::{ServiceBuilder, ServiceExt};
+/// use tower_ratelimit::{KeyedRateLimitLayer, MemoryStore, Policy, Quota, Rejection};
+///
+/// #[derive(Clone)]
+/// struct Job {
+///     tenant: String,
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tower::BoxError> {
+/// let policy = Policy::new("jobs", Quota::per_hour(1));
+/// let limit = KeyedRateLimitLayer::new(MemoryStore::new(), policy, |job: &Job| job.tenant.clone());
+/// let service = ServiceBuilder::new()
+///     .layer(limit)
+///     .service_fn(|job: Job| async move { Ok::<_, std::io::Error>(format!("done for {}", job.tenant)) });
+///
+/// let job = |tenant: &str| Job { tenant: tenant.into() };
+/// assert_eq!(service.clone().oneshot(job("acme")).await?, "done for acme");
+/// let error = service.clone().oneshot(job("acme")).await.unwrap_err();
+/// let rejection = error.downcast_ref::<Rejection>().unwrap();
+/// assert_eq!(rejection.retry_after_seconds(), Some(3600));
+/// service.oneshot(job("globex")).await?;
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a layer does nothing until it wraps a service"]
+pub struct KeyedRateLimitLayer<R> {
+    config: Arc<Config<R>>,
+}
+
+struct Config<R> {
+    limiter: Limiter,
+    rules: Vec<Rule<R>>,
+    patience: Duration,
+}
+
+struct Rule<R> {
+    policy: Policy,
+    key: Arc<dyn Fn(&R) -> Answer<Key> + Send + Sync>,
+    cost: Option<Arc<dyn Fn(&R) -> u64 + Send + Sync>>,
+}
+
+impl<R: 'static> KeyedRateLimitLayer<R> {
+    /// Limits each key that `key` finds in a request to `policy`, with the counts in `store`.
+    ///
+    /// # Panics
+    ///
+    /// If the store cannot count as the policy wants it to.
+    pub fn new<K: IntoKey>(
+        store: impl Into<Limiter>,
+        policy: Policy,
+        key: impl Fn(&R) -> K + Send + Sync + 'static,
+    ) -> Self {
+        let config = Config { limiter: store.into(), rules: Vec::new(), patience: Duration::ZERO };
+        Self { config: Arc::new(config) }.and(policy, key)
+    }
+
+    /// Limits each `key` to `policy` as well. All policies are decided in one atomic step.
+    ///
+    /// # Panics
+    ///
+    /// If the layer has a policy of that name already; and where [`new`](Self::new) panics.
+    pub fn and<K: IntoKey>(self, policy: Policy, key: impl Fn(&R) -> K + Send + Sync + 'static) -> Self {
+        if let Err(error) = self.config.limiter.accept(&policy) {
+            panic!("{error}");
+        }
+        assert!(
+            !self.config.rules.iter().any(|rule| rule.policy.name() == policy.name()),
+            "the layer has two policies named {:?}: give each its own name",
+            policy.name()
+        );
+        let key = Arc::new(move |request: &R| key(request).into_key());
+        self.with(|config| config.rules.push(Rule { policy, key, cost: None }))
+    }
+
+    /// What a request costs under the policy that was added last. Defaults to 1.
+    pub fn cost(self, cost: impl Fn(&R) -> u64 + Send + Sync + 'static) -> Self {
+        self.with(|config| {
+            if let Some(last) = config.rules.last_mut() {
+                last.cost = Some(Arc::new(cost));
+            }
+        })
+    }
+
+    /// Has a request that is over the limit wait for its turn, asking again when it may be there, for up to
+    /// `patience` in all; one whose turn cannot come by then is refused at once. Defaults to refusing.
+    ///
+    /// The inner service, which is ready, is kept so meanwhile: put what is scarce, such as a limit on
+    /// concurrency, inside of something that is always ready, such as tower's `buffer`.
+    pub fn wait(self, patience: Duration) -> Self {
+        self.with(|config| config.patience = patience)
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Config<R>)) -> Self {
+        change(Arc::make_mut(&mut self.config));
+        self
+    }
+}
+
+impl<R> Config<R> {
+    fn identify(&self, request: &R) -> Result<Vec<Charge>, Identify> {
+        let mut keys = self.rules.iter().map(|rule| (rule.key)(request)).collect::<Vec<_>>();
+        if keys.iter().all(Answer::is_ready) {
+            let keys: Result<Vec<_>, _> = keys.drain(..).filter_map(|key| key.now().ok()).collect();
+            return match keys {
+                Ok(keys) => Ok(self.charges(&keys, request)),
+                Err(error) => Err(Answer::ready(Err(error))),
+            };
+        }
+        Err(Answer::pending(async move {
+            let mut found = Vec::with_capacity(keys.len());
+            for key in keys {
+                found.push(key.await?);
+            }
+            Ok(found)
+        }))
+    }
+
+    fn charges(&self, keys: &[Key], request: &R) -> Vec<Charge> {
+        let charge = |(rule, key): (&Rule<R>, &Key)| {
+            Charge::new(&rule.policy, key, rule.cost.as_ref().map_or(1, |cost| cost(request)))
+        };
+        self.rules.iter().zip(keys).map(charge).collect()
+    }
+}
+
+type Identify = Answer<Vec<Key>>;
+type BoxError = Box<dyn StdError + Send + Sync>;
+
+impl<S, R> Layer<S> for KeyedRateLimitLayer<R> {
+    type Service = KeyedRateLimit<S, R>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        KeyedRateLimit { inner, config: self.config.clone() }
+    }
+}
+
+/// A service behind a rate limit. Made by [`KeyedRateLimitLayer`], which has an example.
+pub struct KeyedRateLimit<S, R> {
+    inner: S,
+    config: Arc<Config<R>>,
+}
+
+impl<S, R> Service<R> for KeyedRateLimit<S, R>
+where
+    S: Service<R> + Clone,
+    S::Error: Into<BoxError>,
+{
+    type Response = S::Response;
+    type Error = BoxError;
+    type Future = KeyedResponseFuture<S, R>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, request: R) -> Self::Future {
+        // The service that was driven to readiness is the one to call.
+        let clone = self.inner.clone();
+        let service = mem::replace(&mut self.inner, clone);
+        let identified = self.config.identify(&request);
+        let call = Some((service, request));
+        let state = match identified {
+            Ok(charges) => {
+                let check = self.config.limiter.check_all(&charges);
+                State::Decide { check, charges, since: None, call }
+            }
+            Err(identity) => State::Identify { identity, call },
+        };
+        KeyedResponseFuture { state, config: self.config.clone() }
+    }
+}
+
+pin_project! {
+    /// The response of [`KeyedRateLimit`]: the inner service's, or a refusal. Dropping it while the decision is
+    /// under way leaves nothing behind but, perhaps, the charge.
+    pub struct KeyedResponseFuture<S, R>
+    where
+        S: Service<R>,
+    {
+        #[pin]
+        state: State<S, R, S::Future>,
+        config: Arc<Config<R>>,
+    }
+}
+
+pin_project! {
+    #[project = StateProj]
+    enum State<S, R, F> {
+        // Waiting to know whose request it is. The service is ready and not called yet.
+        Identify {
+            identity: Identify,
+            call: Option<(S, R)>,
+        },
+        // Waiting for the store, for the first time or, since then, again.
+        Decide {
+            check: Check,
+            charges: Vec<Charge>,
+            since: Option<Instant>,
+            call: Option<(S, R)>,
+        },
+        // Refused, and waiting to ask again.
+        Wait {
+            #[pin]
+            sleep: Sleep,
+            charges: Vec<Charge>,
+            since: Instant,
+            call: Option<(S, R)>,
+        },
+        // Admitted and charged; waiting for the request's turn.
+        Delay {
+            #[pin]
+            sleep: Sleep,
+            decision: Option<Decision>,
+            call: Option<(S, R)>,
+        },
+        // Waiting for the inner service. The decision holds what is in use until then.
+        Respond {
+            #[pin]
+            future: F,
+            decision: Option<Decision>,
+        },
+    }
+}
+
+impl<S, R> Future for KeyedResponseFuture<S, R>
+where
+    S: Service<R>,
+    S::Error: Into<BoxError>,
+{
+    type Output = Result<S::Response, BoxError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        loop {
+            let next = match this.state.as_mut().project() {
+                StateProj::Identify { identity, call } => {
+                    let keys = ready!(Pin::new(identity).poll(cx)).map_err(Rejection::Unidentified)?;
+                    let call = call.take();
+                    let charges = call
+                        .as_ref()
+                        .map(|(_, request)| this.config.charges(&keys, request))
+                        .unwrap_or_default();
+                    let check = this.config.limiter.check_all(&charges);
+                    State::Decide { check, charges, since: None, call }
+                }
+                StateProj::Decide { check, charges, since, call } => {
+                    let decision = ready!(Pin::new(check).poll(cx)).map_err(Rejection::Unavailable)?;
+                    match decision.verdict() {
+                        Verdict::Allow => respond(call.take(), decision),
+                        Verdict::Delay(wait) => {
+                            State::Delay { sleep: sleep(wait), decision: Some(decision), call: call.take() }
+                        }
+                        Verdict::Deny { retry_after } => {
+                            let now = Instant::now();
+                            let since = since.unwrap_or(now);
+                            let left = this.config.patience.saturating_sub(now - since);
+                            match retry_after.filter(|wait| *wait <= left && !left.is_zero()) {
+                                Some(wait) => State::Wait {
+                                    sleep: sleep(wait),
+                                    charges: mem::take(charges),
+                                    since,
+                                    call: call.take(),
+                                },
+                                None => return Poll::Ready(Err(Rejection::Limited(decision).into())),
+                            }
+                        }
+                    }
+                }
+                StateProj::Wait { sleep, charges, since, call } => {
+                    ready!(sleep.poll(cx));
+                    State::Decide {
+                        check: this.config.limiter.check_all(charges),
+                        charges: mem::take(charges),
+                        since: Some(*since),
+                        call: call.take(),
+                    }
+                }
+                StateProj::Delay { sleep, decision, call } => {
+                    ready!(sleep.poll(cx));
+                    match decision.take() {
+                        Some(decision) => respond(call.take(), decision),
+                        None => unreachable!("the state is replaced as soon as its decision is taken"),
+                    }
+                }
+                StateProj::Respond { future, decision } => {
+                    let response = ready!(future.poll(cx)).map_err(Into::into);
+                    *decision = None;
+                    return Poll::Ready(response);
+                }
+            };
+            this.state.set(next);
+        }
+    }
+}
+
+fn respond<S: Service<R>, R>(call: Option<(S, R)>, decision: Decision) -> State<S, R, S::Future> {
+    match call {
+        Some((mut service, request)) => {
+            State::Respond { future: service.call(request), decision: Some(decision) }
+        }
+        None => unreachable!("the state is replaced as soon as its call is taken"),
+    }
+}
+
+// Written out, because derived ones would ask the same of `R`.
+
+impl<R> Clone for KeyedRateLimitLayer<R> {
+    fn clone(&self) -> Self {
+        Self { config: self.config.clone() }
+    }
+}
+
+impl<S: Clone, R> Clone for KeyedRateLimit<S, R> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), config: self.config.clone() }
+    }
+}
+
+impl<R> Clone for Config<R> {
+    fn clone(&self) -> Self {
+        Self { limiter: self.limiter.clone(), rules: self.rules.clone(), patience: self.patience }
+    }
+}
+
+impl<R> Clone for Rule<R> {
+    fn clone(&self) -> Self {
+        Self { policy: self.policy.clone(), key: self.key.clone(), cost: self.cost.clone() }
+    }
+}
+
+impl<R> fmt::Debug for Config<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("policies", &self.rules.iter().map(|rule| &rule.policy).collect::<Vec<_>>())
+            .field("patience", &self.patience)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<R> fmt::Debug for KeyedRateLimitLayer<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyedRateLimitLayer").field("config", &self.config).finish()
+    }
+}
+
+impl<S: fmt::Debug, R> fmt::Debug for KeyedRateLimit<S, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyedRateLimit").field("inner", &self.inner).field("config", &self.config).finish()
+    }
+}
+
+impl<S: Service<R>, R> fmt::Debug for KeyedResponseFuture<S, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyedResponseFuture").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,271 @@
+//! Who is asking: each extractor through a layer or by itself.
+
+mod support;
+
+use axum::{Router, body::Body, extract::FromRequestParts, extract::State, routing::get};
+use http::{Request, StatusCode, request::Parts};
+use proptest::prelude::*;
+use support::inner::{ask, text};
+use tower::ServiceExt;
+use tower_ratelimit::{
+    Answer, Constant, Cookie, Decision, Error, ErrorKind, FromExtension, FromExtractor, Header, Key,
+    KeyExtractor, Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rejection, RequestMethod,
+    RequestPath,
+};
+
+fn limit(name: &str, limit: u64, key: impl KeyExtractor) -> RateLimitLayer {
+    RateLimitLayer::new(MemoryStore::new(), Policy::new(name, Quota::per_hour(limit)), key)
+}
+
+fn head(request: http::request::Builder) -> Parts {
+    request.body(()).unwrap().into_parts().0
+}
+
+#[tokio::test]
+async fn a_cookie_is_found_among_others_and_odd_ones_are_named() {
+    let rows: [(&str, &[&str], Result<&str, ErrorKind>); 9] = [
+        ("alone", &["s=1"], Ok("1")),
+        ("among others", &["a=b; s=1; c=d"], Ok("1")),
+        ("on another line", &["a=b", "s=1"], Ok("1")),
+        ("with an equals sign", &["s=a=b"], Ok("a=b")),
+        ("no space after the semicolon", &["a=b;s=1"], Ok("1")),
+        ("of a longer name", &["xs=1; sx=2"], Err(ErrorKind::MissingIdentity)),
+        ("none", &[], Err(ErrorKind::MissingIdentity)),
+        ("twice", &["s=1; s=2"], Err(ErrorKind::InvalidIdentity)),
+        ("empty", &["s="], Err(ErrorKind::InvalidIdentity)),
+    ];
+    for (name, lines, expected) in rows {
+        let request = lines.iter().fold(Request::get("/"), |request, line| request.header("cookie", *line));
+        let key = Cookie::new("s").extract(&head(request)).await;
+        assert_eq!(key.map_err(|error| error.kind()), expected.map(Key::new), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn method_and_path_are_what_the_request_says() {
+    let request = head(Request::post("/a/b?c=d"));
+    assert_eq!(RequestMethod::default().extract(&request).await.unwrap(), Key::new("POST"));
+    assert_eq!(RequestPath::default().extract(&request).await.unwrap(), Key::new("/a/b"));
+}
+
+#[tokio::test]
+async fn a_missing_extension_is_the_servers_fault_unless_told_otherwise() {
+    let key = || FromExtension::new(|user: &u64| *user);
+    let error = key().extract(&head(Request::get("/"))).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::MissingSetup);
+    assert!(error.to_string().contains("`u64`"), "{error}");
+    let either = key().or_missing().or(Constant::new("anonymous"));
+    assert!(either.extract(&head(Request::get("/"))).await.is_ok());
+    assert_eq!(key().extract(&head(Request::get("/").extension(7_u64))).await.unwrap(), Key::new("7"));
+}
+
+/// Whoever has this token; it takes a while to find out.
+struct User(String);
+
+impl FromRequestParts<Vec<(&'static str, &'static str)>> for User {
+    type Rejection = StatusCode;
+
+    async fn from_request_parts(
+        request: &mut Parts,
+        users: &Vec<(&'static str, &'static str)>,
+    ) -> Result<Self, StatusCode> {
+        tokio::task::yield_now().await;
+        let token = request.headers.get("authorization").ok_or(StatusCode::UNAUTHORIZED)?;
+        let user = users.iter().find(|(known, _)| token == known).ok_or(StatusCode::UNAUTHORIZED)?;
+        Ok(Self(user.1.into()))
+    }
+}
+
+#[tokio::test]
+async fn an_async_extractor_with_state_is_a_key_and_combines() {
+    let users = vec![("t1", "alice"), ("t2", "bob"), ("t3", "alice")];
+    let user = || FromExtractor::with_state(users.clone(), |User(name)| name);
+    let with = |token: &str| Request::get("/").header("authorization", token);
+    let key = user().extract(&head(with("t1"))).await.unwrap();
+    assert_eq!(key, Key::new("alice"));
+    assert_eq!(user().extract(&head(with("t9"))).await.unwrap_err().kind(), ErrorKind::MissingIdentity);
+
+    let combined = (user().or(Constant::new("nobody")), RequestMethod::default());
+    let one = combined.extract(&head(with("t1"))).await.unwrap();
+    assert_eq!(one, combined.extract(&head(with("t3"))).await.unwrap());
+    assert_ne!(one, combined.extract(&head(with("t9"))).await.unwrap());
+    assert_eq!(one, Key::join([&Key::new("alice"), &Key::new("GET")]));
+
+    // Through a layer: alice's two tokens share a limit.
+    let layer = limit("per-user", 1, user());
+    let mut statuses = Vec::new();
+    for token in ["t1", "t3", "t2", "t9"] {
+        statuses.push(ask(&layer, with(token).body(String::new()).unwrap()).await.status().as_u16());
+    }
+    assert_eq!(statuses, [200, 429, 200, 400]);
+}
+
+#[tokio::test]
+async fn an_extractor_that_fails_by_itself_is_the_servers_fault() {
+    let layer = limit("p", 1, FromExtractor::new(|axum::Extension(name): axum::Extension<String>| name));
+    let response = ask(&layer, Request::get("/").body(String::new()).unwrap()).await;
+    assert_eq!(response.status(), 500);
+}
+
+#[tokio::test]
+async fn a_mapped_key_is_made_of_the_first_ones_text() {
+    let key = Header::new("x-email").map(|key: Key| key.as_str().to_lowercase());
+    let from = |email: &str| head(Request::get("/").header("x-email", email));
+    assert_eq!(
+        key.extract(&from("A@Example.org")).await.unwrap(),
+        key.extract(&from("a@example.ORG")).await.unwrap()
+    );
+    let refused = Header::new("x-email").map(|_: Key| None::<Key>);
+    assert_eq!(refused.extract(&from("a")).await.unwrap_err().kind(), ErrorKind::MissingIdentity);
+}
+
+#[tokio::test]
+async fn a_hashed_key_shows_nothing_and_needs_the_same_secret() {
+    let secret = b"0123456789abcdef";
+    let hashed = |secret: &[u8], value: &'static str| {
+        let key = Header::new("x-api-key").hashed(secret);
+        async move { key.extract(&head(Request::get("/").header("x-api-key", value))).await.unwrap() }
+    };
+    let one = hashed(secret, "secret-key").await;
+    assert!(!one.as_str().contains("secret"), "{}", one.as_str());
+    assert_eq!(one, hashed(secret, "secret-key").await);
+    assert_ne!(one, hashed(secret, "secret-kez").await);
+    assert_ne!(one, hashed(b"0123456789abcdeF", "secret-key").await);
+    // Nobody can ask for that key by its text.
+    assert_ne!(one, Key::new(one.as_str()));
+}
+
+#[test]
+#[should_panic(expected = "at least 16 bytes")]
+fn a_secret_that_can_be_guessed_is_refused_when_built() {
+    let _ = Header::new("x-api-key").hashed("short");
+}
+
+#[tokio::test]
+async fn identities_can_be_exempt_or_banned_and_a_ban_comes_first() {
+    let api_key = || Header::new("x-api-key");
+    let layer = limit("p", 1, Constant::new("all"))
+        .exempt(api_key().is_any_of(["partner", "both"]))
+        .exempt(FromExtractor::with_state(vec![("t1", "admin")], |User(name)| name).is_any_of(["admin"]))
+        .ban(api_key().is_any_of(["mallory", "both"]))
+        .ban(|parts: &Parts| parts.uri.path() == "/admin");
+    let with = |name: &str, value: &str| Request::get("/").header(name, value).body(String::new()).unwrap();
+    assert_eq!(ask(&layer, with("x-api-key", "anyone")).await.status(), 200);
+    assert_eq!(ask(&layer, with("x-api-key", "anyone")).await.status(), 429);
+    for _ in 0..3 {
+        assert_eq!(ask(&layer, with("x-api-key", "partner")).await.status(), 200);
+        assert_eq!(ask(&layer, with("authorization", "t1")).await.status(), 200);
+    }
+    let banned = ask(&layer, with("x-api-key", "both")).await;
+    assert_eq!(banned.status(), 429);
+    assert!(!banned.headers().contains_key("retry-after"));
+    assert_eq!(banned.headers()["cache-control"], "no-store");
+    let problem: serde_json::Value = serde_json::from_str(&text(banned).await).unwrap();
+    assert_eq!(problem["type"], "https://iana.org/assignments/http-problem-types#abnormal-usage-detected");
+    assert_eq!(ask(&layer, with("x-api-key", "mallory")).await.status(), 429);
+    let admin = Request::get("/admin").header("authorization", "t1").body(String::new()).unwrap();
+    assert_eq!(ask(&layer, admin).await.status(), 429);
+}
+
+#[tokio::test]
+async fn addresses_can_be_exempt_by_their_network() {
+    let layer = limit("per-ip", 1, PeerIp::default())
+        .exempt(PeerIp::default().within(["192.0.2.0/24", "2001:db8::/32"]).unwrap());
+    let from = |peer: &str| {
+        let peer: std::net::SocketAddr = peer.parse().unwrap();
+        Request::get("/").extension(peer).body(String::new()).unwrap()
+    };
+    for (peer, second) in [("192.0.2.9:1", 200), ("[2001:db8::9]:1", 200), ("198.51.100.1:1", 429)] {
+        assert_eq!(ask(&layer, from(peer)).await.status(), 200, "{peer}");
+        assert_eq!(ask(&layer, from(peer)).await.status(), second, "{peer}");
+    }
+}
+
+#[tokio::test]
+async fn a_closure_may_answer_later() {
+    let slow = |parts: &Parts| {
+        let path = parts.uri.path().to_owned();
+        Answer::pending(async move {
+            tokio::task::yield_now().await;
+            match path.as_str() {
+                "/" => Err(Error::new(ErrorKind::MissingIdentity, "nobody")),
+                path => Ok(Key::new(path)),
+            }
+        })
+    };
+    let layer = limit("p", 1, slow);
+    let get = |path: &str| Request::get(path).body(String::new()).unwrap();
+    let mut statuses = Vec::new();
+    for path in ["/a", "/a", "/b", "/"] {
+        statuses.push(ask(&layer, get(path)).await.status().as_u16());
+    }
+    assert_eq!(statuses, [200, 429, 200, 400]);
+}
+
+#[tokio::test]
+async fn handlers_take_the_decision_and_the_limiter_and_are_told_what_is_missing() {
+    async fn handler(State(()): State<()>, decision: Option<Decision>, limiter: Limiter) -> String {
+        let more = match &decision {
+            Some(decision) => limiter.charge_more(decision, 2).await.unwrap().remaining(),
+            None => None,
+        };
+        format!("{:?} {more:?}", decision.and_then(|decision| decision.remaining()))
+    }
+    let app = Router::new()
+        .route("/", get(handler))
+        .route("/strict", get(async |_: Decision| "strict"))
+        .layer(limit("p", 9, Constant::new("all")).exempt(|parts: &Parts| parts.uri.query().is_some()))
+        .route("/bare", get(handler));
+    let ask = async |path: &str| {
+        let request = Request::get(path).body(Body::empty()).unwrap();
+        let response = app.clone().oneshot(request).await.unwrap();
+        let status = response.status();
+        let body = axum::body::to_bytes(response.into_body(), 9_999).await.unwrap();
+        (status.as_u16(), String::from_utf8(body.to_vec()).unwrap())
+    };
+    assert_eq!(ask("/").await, (200, "Some(8) Some(6)".into()));
+    assert_eq!(ask("/?free").await, (200, "None None".into()));
+    let (status, body) = ask("/bare").await;
+    assert!(status == 500 && body.contains("RateLimitLayer"), "{body}");
+    assert_eq!(ask("/strict?free").await.0, 500);
+    assert_eq!(ask("/strict").await.0, 200);
+}
+
+#[tokio::test]
+async fn a_refusal_of_a_handlers_own_is_told_once_and_by_the_layers_rules() {
+    async fn handler(decision: Decision, limiter: Limiter) -> Result<&'static str, Rejection> {
+        Rejection::unless_allowed(limiter.charge_more(&decision, 5).await)?;
+        Ok("done")
+    }
+    let app = Router::new().route("/", get(handler)).layer(limit("p", 4, Constant::new("all")));
+    let response = app.oneshot(Request::get("/").body(Body::empty()).unwrap()).await.unwrap();
+    assert_eq!(response.status(), 429);
+    let fields: Vec<_> = response.headers().get_all("ratelimit").iter().collect();
+    assert_eq!(fields, [r#""p";r=3"#]);
+    assert!(!response.extensions().get::<Decision>().unwrap().is_allowed());
+}
+
+#[tokio::test]
+async fn nested_layers_each_tell_their_part_once() {
+    let inner = limit("inner", 5, Constant::new("all"));
+    let outer = limit("outer", 9, Constant::new("all"));
+    let app = Router::new().route("/", get(async || "").layer(inner)).layer(outer);
+    let response = app.oneshot(Request::get("/").body(Body::empty()).unwrap()).await.unwrap();
+    let fields: Vec<_> =
+        response.headers().get_all("ratelimit").iter().map(|v| v.to_str().unwrap()).collect();
+    assert_eq!(fields, [r#""inner";r=4;t=2880"#, r#""outer";r=8;t=3200"#]);
+    assert_eq!(response.extensions().get::<Decision>().unwrap().outcomes().len(), 2);
+}
+
+proptest! {
+    #[test]
+    fn cookies_of_any_bytes_are_an_answer_and_no_panic(line in proptest::collection::vec(any::<u8>(), 0..200)) {
+        if let Ok(value) = http::HeaderValue::from_bytes(&line) {
+            let parts = head(Request::get("/").header("cookie", value));
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            if let Ok(key) = runtime.block_on(Cookie::new("s").extract(&parts)) {
+                prop_assert!(key.as_str().len() <= 96);
+            }
+        }
+    }
+}

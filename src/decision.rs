@@ -285,7 +285,7 @@ impl Outcome {
 pub struct Decision {
     verdict: Verdict,
     outcomes: Arc<[Outcome]>,
-    failure: Option<Error>,
+    failure: Option<Arc<Error>>,
     /// How much later than need be the client is told to come back.
     postponed: Duration,
     /// Whether the response's fields tell it already.
@@ -323,7 +323,7 @@ impl Decision {
 
     /// Admitted because the store failed and every policy says [`Open`](crate::FailureMode::Open).
     pub(crate) fn failed_open(failure: Error) -> Self {
-        Self { failure: Some(failure), ..Self::new([]) }
+        Self { failure: Some(Arc::new(failure)), ..Self::new([]) }
     }
 
     /// The same, where the client is told to come back `by` later than need be.
@@ -405,8 +405,8 @@ impl Decision {
 
     /// Why the store gave no decision, where the request was let through for that reason.
     #[must_use]
-    pub const fn failure(&self) -> Option<&Error> {
-        self.failure.as_ref()
+    pub fn failure(&self) -> Option<&Error> {
+        self.failure.as_deref()
     }
 }
 

@@ -151,7 +151,7 @@ impl RateLimitLayer {
     /// let layer = RateLimitLayer::new(MemoryStore::new(), policy, PeerIp::default())
     ///     .exempt(|parts: &Parts| parts.uri.path() == "/health")
     ///     .exempt(PeerIp::default().within(["192.0.2.0/24", "2001:db8::/32"])?)
-    ///     .exempt(Header::new("x-api-key").is_any_of(["partner-1", "partner-2"]))
+    ///     .exempt(Header::new("x-api-key").any_of(["partner-1", "partner-2"]))
     ///     .ban(PeerIp::default().within(["203.0.113.66"])?);
     /// # drop(layer);
     /// # Ok(())

@@ -4,6 +4,7 @@
 //! it and nothing to find at run time.
 
 use std::{
+    collections::BTreeSet,
     fmt,
     sync::{Arc, LazyLock},
 };
@@ -54,6 +55,12 @@ impl Script {
         }
         text.push_str(&without_comments(DRIVER));
         Self { script: redis::Script::new(&text), text }
+    }
+
+    /// The Redis commands that it calls, in lower case, sorted.
+    pub(crate) fn commands(&self) -> BTreeSet<String> {
+        let calls = self.text.split("redis.call('").skip(1).chain(self.text.split("redis.pcall('").skip(1));
+        calls.filter_map(|call| call.split('\'').next()).map(str::to_ascii_lowercase).collect()
     }
 
     pub(crate) fn text(&self) -> &str {

@@ -31,7 +31,7 @@ async fn length(text: &'static str) -> Result<usize, Infallible> {
 }
 
 fn rejection(error: &BoxError) -> &Rejection {
-    error.downcast_ref().expect("a refusal is a `Rejection`")
+    error.downcast_ref().unwrap()
 }
 
 #[tokio::test]
@@ -121,7 +121,7 @@ async fn a_queue_delays_and_a_slot_is_held_until_the_answer() {
     assert_eq!(layer.layer(service_fn(length)).oneshot("abc").await.unwrap(), 3);
 
     let limiter = Limiter::new(MemoryStore::new());
-    let slots = Policy::new("slots", Quota::concurrent(1)).algorithm(Concurrency::default());
+    let slots = Policy::new("slots", Quota::concurrent(1)).algorithm(Concurrency);
     let layer = KeyedRateLimitLayer::new(limiter.clone(), slots.clone(), |_: &&'static str| "all");
     let inner = limiter.clone();
     let service =

@@ -145,9 +145,9 @@ fn a_secret_that_can_be_guessed_is_refused_when_built() {
 async fn identities_can_be_exempt_or_banned_and_a_ban_comes_first() {
     let api_key = || Header::new("x-api-key");
     let layer = limit("p", 1, Constant::new("all"))
-        .exempt(api_key().is_any_of(["partner", "both"]))
-        .exempt(FromExtractor::with_state(vec![("t1", "admin")], |User(name)| name).is_any_of(["admin"]))
-        .ban(api_key().is_any_of(["mallory", "both"]))
+        .exempt(api_key().any_of(["partner", "both"]))
+        .exempt(FromExtractor::with_state(vec![("t1", "admin")], |User(name)| name).any_of(["admin"]))
+        .ban(api_key().any_of(["mallory", "both"]))
         .ban(|parts: &Parts| parts.uri.path() == "/admin");
     let with = |name: &str, value: &str| Request::get("/").header(name, value).body(String::new()).unwrap();
     assert_eq!(ask(&layer, with("x-api-key", "anyone")).await.status(), 200);

@@ -88,7 +88,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
 
     /// The requests whose key is one of `keys`, to [exempt](crate::RateLimitLayer::exempt) or to
     /// [ban](crate::RateLimitLayer::ban).
-    fn is_any_of<T: Into<Key>>(self, keys: impl IntoIterator<Item = T>) -> AnyOf<Self>
+    fn any_of<T: Into<Key>>(self, keys: impl IntoIterator<Item = T>) -> AnyOf<Self>
     where
         Self: Sized,
     {

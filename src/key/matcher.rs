@@ -7,7 +7,7 @@ use crate::Answer;
 /// [bans](crate::RateLimitLayer::ban).
 ///
 /// Implemented by closures over the request's head, and by what
-/// [`KeyExtractor::is_any_of`](crate::KeyExtractor::is_any_of), [`PeerIp::within`](crate::PeerIp::within)
+/// [`KeyExtractor::any_of`](crate::KeyExtractor::any_of), [`PeerIp::within`](crate::PeerIp::within)
 /// and [`ClientIp::within`](crate::ClientIp::within) give. See
 /// [`RateLimitLayer::exempt`](crate::RateLimitLayer::exempt) for an example.
 #[diagnostic::on_unimplemented(
@@ -30,7 +30,7 @@ where
 }
 
 /// The requests that have one of these keys. Made by
-/// [`KeyExtractor::is_any_of`](crate::KeyExtractor::is_any_of).
+/// [`KeyExtractor::any_of`](crate::KeyExtractor::any_of).
 #[derive(Clone, Debug)]
 pub struct AnyOf<K> {
     extractor: K,

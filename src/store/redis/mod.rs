@@ -240,6 +240,43 @@ impl RedisStore {
         self
     }
 
+    /// The least a Redis user needs for this store, in the words of `ACL SETUSER`: keys under the
+    /// [prefix](Self::prefix) and the commands that the built-in algorithms use. An algorithm of your own
+    /// may need more.
+    ///
+    /// For Redis 7 and later; Redis 6 wants `+script` in place of `+script|load`.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::RedisStore;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_ratelimit::Error> {
+    /// let store = RedisStore::connect_lazy("redis://127.0.0.1:6379")?.prefix("shop");
+    /// // ACL SETUSER limiter on >password ~shop:* -@all ...
+    /// assert!(store.acl_rule().starts_with("~shop:* -@all +evalsha +script|load +ping "));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn acl_rule(&self) -> String {
+        let mut prefix = String::new();
+        for character in self.prefix.chars() {
+            // The pattern is a glob.
+            if matches!(character, '*' | '?' | '[' | ']' | '\\' | '^') {
+                prefix.push('\\');
+            }
+            prefix.push(character);
+        }
+        let mut rule = format!("~{prefix}:* -@all +evalsha +script|load +ping");
+        for command in Script::built_in().commands() {
+            rule.push_str(" +");
+            rule.push_str(&command);
+        }
+        rule
+    }
+
     fn key(&self, policy: &Policy, key: &Key) -> String {
         // A policy's name may hold braces, which a key's text does not, and colons, which would make a
         // part of the name pass for a part of a longer prefix.

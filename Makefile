@@ -1,6 +1,6 @@
 # `make test` is all a fresh machine needs; `make lint` is what a change must pass besides.
 
-.PHONY: test test-oldest lint bench
+.PHONY: test test-oldest fuzz lint bench bench-peers
 SHELL := bash
 
 test:
@@ -33,5 +33,18 @@ lint:
 	cargo deny --all-features check bans licenses sources
 	cargo package --allow-dirty
 
+# Each target for three minutes, on nightly; what it finds stays below fuzz/target.
+fuzz:
+	@command -v cargo-fuzz >/dev/null || cargo install cargo-fuzz --locked
+	cd fuzz && for target in forwarding key; do \
+		mkdir -p target/found/$$target && \
+		cargo +nightly fuzz run $$target target/found/$$target corpus/$$target -- \
+			-max_total_time=180 -max_len=12288 || exit 1; \
+	done
+
 bench:
 	cargo bench --all-features
+
+# This crate and the others that do what it does, in one run; prints Markdown. Installs wrk where it is missing.
+bench-peers:
+	benches/peers/run

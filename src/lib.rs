@@ -39,14 +39,14 @@
 //!
 //! | part | built in | your own |
 //! |---|---|---|
-//! | who: [`KeyExtractor`] | [`PeerIp`], [`Header`], [`Constant`], [`or`](KeyExtractor::or), tuples | a closure over the request's head |
+//! | who: [`KeyExtractor`] | [`PeerIp`], [`ClientIp`], [`Header`], [`Cookie`], [`FromExtractor`] and more; [`or`](KeyExtractor::or), tuples | a closure over the request's head |
 //! | how much: [`PolicySource`] | a [`Policy`], or one chosen per request | |
 //! | counted how: [`Algorithm`] | [`Gcra`], [`FixedWindow`], [`SlidingLog`] and more; see [which one when](algorithm) | a Lua file |
 //! | where: [`Store`] | [`RedisStore`], [`MemoryStore`] | the trait |
 //! | store down: [`FailureMode`] | open, closed | |
-//! | what the client sees: [`ResponseMapper`], [`Headers`] | [`ProblemDetails`], IETF and legacy fields | a closure |
+//! | what the client sees: [`ResponseMapper`], [`Headers`] | [`ProblemDetails`], [`GrpcStatus`], IETF and legacy fields | a closure |
 //!
-//! Everything but the layer works without HTTP: see [`Limiter`].
+//! Requests that are not HTTP are limited by [`KeyedRateLimitLayer`], and what is no request by [`Limiter`].
 //!
 //! # What is promised
 //!

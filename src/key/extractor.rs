@@ -7,9 +7,10 @@ use crate::{Answer, Error, ErrorKind};
 
 /// Finds out who is asking.
 ///
-/// Implemented by [`PeerIp`](crate::PeerIp), [`Header`](crate::Header),
-/// [`Constant`](crate::Constant), tuples of extractors (all of them together), and closures over the
-/// request's head that return something a [`Key`] can be made of, see [`IntoKey`].
+/// Implemented by [`PeerIp`](crate::PeerIp), [`ClientIp`](crate::ClientIp), [`Header`](crate::Header),
+/// [`Cookie`](crate::Cookie), [`FromExtension`](crate::FromExtension), [`Constant`](crate::Constant) and others
+/// of this crate, tuples of extractors (all of them together), and closures over the request's head that return
+/// something a [`Key`] can be made of, see [`IntoKey`].
 ///
 /// An extractor sees the head of the request and never its body, so it is object safe: a
 /// `Box<dyn KeyExtractor>` chosen at run time is an extractor too. One that has to ask somebody, such as a

@@ -17,7 +17,7 @@ use http::{
 use crate::{
     Answer, Decision, Headers, Key, Limiter, Rejection, RequestMatcher, ResponseMapper,
     limiter::Check,
-    response::{RefusalBody, decorate, is_grpc, mark, refuse},
+    response::{RefusalBody, bound_admitted, decorate, is_grpc, mark, refuse},
     rule::Rule,
 };
 
@@ -176,6 +176,7 @@ impl Config {
             mark(response.headers_mut(), Some(&decision));
         }
         decorate(response, decision, &self.headers);
+        bound_admitted(response.headers_mut());
     }
 }
 

@@ -19,6 +19,9 @@ const X_USED: HeaderName = HeaderName::from_static("x-ratelimit-used");
 const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 const X_EXCEEDED: HeaderName = HeaderName::from_static("x-ratelimit-exceeded");
 
+/// The fields that grow with the number of policies.
+pub(super) const LIMIT_LISTS: [HeaderName; 3] = [RATELIMIT, RATELIMIT_POLICY, X_EXCEEDED];
+
 /// The largest Integer of RFC 9651.
 const MAX_INTEGER: u64 = 999_999_999_999_999;
 /// Clients keep `Retry-After` in 32 bits, with a sign.

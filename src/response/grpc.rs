@@ -7,7 +7,7 @@ use http::{
 };
 
 use super::{
-    fields::insert,
+    fields::{LIMIT_LISTS, insert},
     mapper::{RefusalBody, ResponseMapper},
     rejection::Rejection,
 };
@@ -166,7 +166,11 @@ impl ResponseMapper for GrpcStatus {
 
 /// Whether the client speaks gRPC or grpc-web, and takes nothing else for an answer.
 pub(crate) fn is_grpc(request: &Parts) -> bool {
-    let Some(kind) = request.headers.get(CONTENT_TYPE) else { return false };
+    is_grpc_type(&request.headers)
+}
+
+fn is_grpc_type(fields: &HeaderMap) -> bool {
+    let Some(kind) = fields.get(CONTENT_TYPE) else { return false };
     let kind = kind.as_bytes();
     const GRPC: &[u8] = b"application/grpc";
     kind.len() >= GRPC.len()
@@ -184,17 +188,22 @@ fn content_type(request: &Parts) -> HeaderValue {
     }
 }
 
-/// As `grpc-message` wants it: printable ASCII but `%` stays as it is.
+/// As `grpc-message` wants it: printable ASCII but `%` stays as it is. Cut between characters, because clients
+/// report half a one as a status of their own.
 fn percent_encoded(message: &str) -> String {
     let mut encoded = String::with_capacity(message.len());
-    for byte in message.bytes() {
-        match byte {
-            b'%' => encoded.push_str("%25"),
-            0x20..=0x7e => encoded.push(char::from(byte)),
-            _ => encoded.push_str(&format!("%{byte:02X}")),
-        }
+    for char in message.chars() {
         if encoded.len() >= MAX_MESSAGE {
             break;
+        }
+        match char {
+            '%' => encoded.push_str("%25"),
+            ' '..='~' => encoded.push(char),
+            _ => {
+                for byte in char.encode_utf8(&mut [0; 4]).bytes() {
+                    encoded.push_str(&format!("%{byte:02X}"));
+                }
+            }
         }
     }
     encoded
@@ -203,17 +212,28 @@ fn percent_encoded(message: &str) -> String {
 /// Keeps the block below what clients take, dropping what they need least first.
 pub(super) fn bound(fields: &mut HeaderMap) {
     let needed = [CONTENT_TYPE, GRPC_STATUS, GRPC_MESSAGE, GRPC_PUSHBACK, GRPC_DETAILS, RETRY_AFTER];
-    // As HTTP/2 counts it: 32 bytes more a field.
-    let size = |fields: &HeaderMap| -> usize {
-        fields.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum()
-    };
-    if size(fields) > MAX_BLOCK {
+    if block_size(fields) > MAX_BLOCK {
         let spare: Vec<_> = fields.keys().filter(|name| !needed.contains(name)).cloned().collect();
         for name in spare {
             fields.remove(name);
         }
     }
-    if size(fields) > MAX_BLOCK {
+    if block_size(fields) > MAX_BLOCK {
         fields.remove(GRPC_DETAILS);
     }
+}
+
+/// Drops what the limit adds to a gRPC service's own response, where it makes the block too large: a client
+/// would end the connection, with all its calls. What the service itself says stays.
+pub(crate) fn bound_admitted(fields: &mut HeaderMap) {
+    if is_grpc_type(fields) && block_size(fields) > MAX_BLOCK {
+        for name in LIMIT_LISTS {
+            fields.remove(name);
+        }
+    }
+}
+
+/// As HTTP/2 counts it: 32 bytes more a field.
+fn block_size(fields: &HeaderMap) -> usize {
+    fields.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum()
 }

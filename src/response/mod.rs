@@ -9,7 +9,7 @@ mod rejection;
 
 pub(crate) use self::{
     fields::{decorate, mark},
-    grpc::is_grpc,
+    grpc::{bound_admitted, is_grpc},
     mapper::refuse,
 };
 pub use self::{

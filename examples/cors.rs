@@ -1,0 +1,74 @@
+//! An API that a page of another origin calls, and what its script can read of the limit.
+//!
+//! Run with
+//!
+//! ```text
+//! cargo run --example cors
+//! ```
+//!
+//! and open the page that it names, or ask as a browser would, twice:
+//!
+//! ```text
+//! curl -i -H 'origin: http://page.example' http://127.0.0.1:3000/
+//!     200
+//!     access-control-allow-origin: *
+//!     ratelimit: "per-ip";r=0;t=60
+//! curl -i -H 'origin: http://page.example' http://127.0.0.1:3000/
+//!     429
+//!     access-control-allow-origin: *
+//!     retry-after: 60
+//!     access-control-expose-headers: ratelimit,ratelimit-policy,retry-after
+//! ```
+//!
+//! Without `Access-Control-Expose-Headers`, a script sees the 429 and not how long to wait; with the rate limit
+//! outside of the CORS layer, it sees a network error. `.ci/browser-cors` tries it with Chromium.
+//!
+//! `PORT` (3000) is where the API listens and `PAGE_PORT` (3001) where the page is, 0 for any free port.
+
+#![allow(clippy::print_stdout, reason = "a program that talks to a person")]
+
+use std::{env, error::Error, net::SocketAddr};
+
+use axum::{Router, response::Html, routing::get};
+use http::{HeaderName, Method, header::RETRY_AFTER};
+use tokio::net::TcpListener;
+use tower_http::cors::{Any, CorsLayer};
+use tower_ratelimit::{Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer};
+
+pub(crate) fn app(limiter: impl Into<Limiter>) -> Router {
+    let policy = Policy::new("per-ip", Quota::per_minute(1));
+    let limit = RateLimitLayer::new(limiter, policy, PeerIp::default());
+    let cors = CorsLayer::new()
+        .allow_origin(Any)
+        .allow_methods([Method::GET, Method::POST])
+        .allow_headers([HeaderName::from_static("x-asks")])
+        .expose_headers([
+            HeaderName::from_static("ratelimit"),
+            HeaderName::from_static("ratelimit-policy"),
+            RETRY_AFTER,
+        ]);
+    // The layer that is added last is the outermost: refusals pass it too.
+    Router::new().route("/", get(async || "hello\n")).layer(limit).layer(cors)
+}
+
+/// A page that asks `api` twice and writes down what it can read. The field of its own makes the browser send
+/// a preflight request first, which is not counted.
+fn page(api: SocketAddr) -> Router {
+    let page = include_str!("cors.html").replace("API", &format!("http://{api}/"));
+    Router::new().route("/", get(async move || Html(page)))
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    tracing_subscriber::fmt().init();
+    let port = |name, default| env::var(name).map_or(Ok(default), |port| port.parse::<u16>());
+    let api = TcpListener::bind(("127.0.0.1", port("PORT", 3000)?)).await?;
+    let pages = TcpListener::bind(("127.0.0.1", port("PAGE_PORT", 3001)?)).await?;
+    println!("the API is http://{}", api.local_addr()?);
+    println!("the page is http://{}", pages.local_addr()?);
+    let page = page(api.local_addr()?);
+    tokio::spawn(async move { axum::serve(pages, page).await });
+    let app = app(MemoryStore::new());
+    axum::serve(api, app.into_make_service_with_connect_info::<SocketAddr>()).await?;
+    Ok(())
+}

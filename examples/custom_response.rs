@@ -1,0 +1,110 @@
+//! Refusals in your own words: by a closure, by a type, and none at all but less of an answer.
+//!
+//! Run with
+//!
+//! ```text
+//! cargo run --example custom_response
+//! ```
+//!
+//! and, in another terminal, ask each route twice: one request a minute is within its limit.
+//!
+//! ```text
+//! curl -i http://127.0.0.1:3000/json
+//!     200
+//!     ratelimit: "json";r=0;t=60
+//!     hello
+//! curl -i http://127.0.0.1:3000/json
+//!     429
+//!     retry-after: 60
+//!     content-type: application/json
+//!     {"error":"slow down","seconds":60}
+//! curl -i -H 'accept: text/html' http://127.0.0.1:3000/page
+//!     200
+//!     ratelimit: "page";r=0;t=60
+//!     hello
+//! curl -i -H 'accept: text/html' http://127.0.0.1:3000/page
+//!     429
+//!     retry-after: 60
+//!     content-type: text/html
+//!     <h1>429 Too Many Requests</h1>
+//! curl -i http://127.0.0.1:3000/page
+//!     429
+//!     retry-after: 60
+//!     content-type: application/problem+json
+//! curl -i http://127.0.0.1:3000/search
+//!     200
+//!     ratelimit: "search";r=0;t=60
+//!     ten results
+//! curl -i http://127.0.0.1:3000/search
+//!     200
+//!     x-ratelimit-exceeded: "search"
+//!     one result, from the cache
+//! ```
+//!
+//! `PORT` (3000) is where it listens, 0 for any free port.
+
+#![allow(clippy::print_stdout, reason = "a program that talks to a person")]
+
+use std::{env, error::Error, net::SocketAddr};
+
+use axum::{Json, Router, routing::get};
+use http::{
+    HeaderValue, Response,
+    header::{ACCEPT, CONTENT_TYPE},
+    request::Parts,
+};
+use serde_json::json;
+use tokio::net::TcpListener;
+use tower_ratelimit::{
+    Decision, Limiter, MemoryStore, PeerIp, Policy, ProblemDetails, Quota, RateLimitLayer, RefusalBody,
+    Rejection, ResponseMapper,
+};
+
+/// A page for people, and for programs what they get by default.
+struct Page;
+
+impl ResponseMapper for Page {
+    fn response(&self, rejection: &Rejection, request: &Parts) -> Response<RefusalBody> {
+        let accepted = request.headers.get(ACCEPT).and_then(|value| value.to_str().ok());
+        if !accepted.is_some_and(|types| types.contains("text/html")) {
+            return ProblemDetails::default().response(rejection, request);
+        }
+        let page = format!("<h1>{}</h1>\n", rejection.status());
+        let mut response = Response::new(RefusalBody::new(page));
+        *response.status_mut() = rejection.status();
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/html"));
+        response
+    }
+}
+
+/// Refuses nobody: who is over the limit is served less.
+async fn search(decision: Decision) -> &'static str {
+    if decision.is_allowed() { "ten results\n" } else { "one result, from the cache\n" }
+}
+
+pub(crate) fn app(limiter: impl Into<Limiter>) -> Router {
+    let limiter = limiter.into();
+    let limit = |name| {
+        RateLimitLayer::new(limiter.clone(), Policy::new(name, Quota::per_minute(1)), PeerIp::default())
+    };
+    // Anything that axum takes for a response. It sets no status, so it gets the rejection's, and `Retry-After`
+    // and the other fields are added whatever the closure says.
+    let json = |rejection: &Rejection, _: &Parts| {
+        Json(json!({ "error": "slow down", "seconds": rejection.retry_after_seconds() }))
+    };
+    Router::new()
+        .route("/json", get(async || "hello\n").layer(limit("json").response(json)))
+        .route("/page", get(async || "hello\n").layer(limit("page").response(Page)))
+        .route("/search", get(search).layer(limit("search").soft()))
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    tracing_subscriber::fmt().init();
+    let port = env::var("PORT").map_or(Ok(3000), |port| port.parse::<u16>())?;
+    let listener = TcpListener::bind(("127.0.0.1", port)).await?;
+    println!("listening on http://{}", listener.local_addr()?);
+    axum::serve(listener, app(MemoryStore::new()).into_make_service_with_connect_info::<SocketAddr>())
+        .await?;
+    Ok(())
+}

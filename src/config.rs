@@ -17,7 +17,7 @@ use http::{
 use crate::{
     Answer, Decision, Headers, Key, Limiter, Rejection, RequestMatcher, ResponseMapper,
     limiter::Check,
-    response::{RefusalBody, bound_admitted, decorate, is_grpc, mark, refuse},
+    response::{RefusalBody, bound_admitted, decorate, is_grpc, mark_request, mark_response, refuse},
     rule::Rule,
 };
 
@@ -119,13 +119,15 @@ impl Config {
 
     /// Gives the handler what it may ask for, and in soft mode the mark of a request over the limit.
     pub(crate) fn mark(&self, request: &mut Parts, decision: Option<&Decision>) {
+        if self.soft {
+            // What a limit further out found, which has put its decision there.
+            let outer = request.extensions.get::<Decision>();
+            mark_request(&mut request.headers, outer, decision);
+        }
         if let Some(decision) = decision {
             request.extensions.insert(decision.clone());
         }
         request.extensions.insert(self.limiter.clone());
-        if self.soft {
-            mark(&mut request.headers, decision);
-        }
     }
 
     /// Has the client told to come back later than need be, where that is wanted.
@@ -173,7 +175,7 @@ impl Config {
     pub(crate) fn decorate<B>(&self, response: &mut Response<B>, decision: Decision) {
         log!(trace, policy = decision.binding().map(|outcome| outcome.policy().name()), "admitted");
         if self.soft {
-            mark(response.headers_mut(), Some(&decision));
+            mark_response(response.headers_mut(), &decision);
         }
         decorate(response, decision, &self.headers);
         bound_admitted(response.headers_mut());

@@ -1,11 +1,13 @@
 //! What a gRPC client sees, over real sockets, by the rules of gRPC over HTTP/2, gRFC A6 and `google.rpc`.
 #![cfg(all(feature = "axum", feature = "redis", feature = "tonic"))]
 
-#[allow(clippy::all, missing_docs, unnameable_types, unreachable_pub, unused_qualifications)]
+#[allow(clippy::all, missing_docs, unnameable_types, unreachable_pub, unused_qualifications, reason = "generated")]
 #[path = "../examples/tonic/greeter.rs"]
 #[rustfmt::skip]
 mod greeter;
 mod support;
+
+use support::Down;
 
 use std::{
     convert::Infallible,
@@ -139,17 +141,6 @@ async fn raw(server: SocketAddr, calls: usize) -> Response<Incoming> {
 
 fn size(fields: &HeaderMap) -> usize {
     fields.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum()
-}
-
-struct Down;
-
-impl Store for Down {
-    fn decide(&self, _: Action, _: &[Charge]) -> Answer<Decision> {
-        Answer::ready(Err(Error::new(ErrorKind::StoreUnreachable, "secret of the store")))
-    }
-    fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
-        Answer::ready(Ok(()))
-    }
 }
 
 fn closed() -> RateLimitLayer {

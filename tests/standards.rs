@@ -9,6 +9,7 @@ use http::{HeaderMap, Request, Response, StatusCode, request::Parts};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use sfv::{BareItem, FieldType as _, List, ListEntry, Parser};
+use support::Down;
 use support::inner::{ask, ask_for, get, text};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tower_ratelimit::{
@@ -29,17 +30,6 @@ struct Says(fn(&Charge) -> Outcome);
 impl Store for Says {
     fn decide(&self, _: Action, charges: &[Charge]) -> Answer<Decision> {
         Answer::ready(Ok(Decision::new(charges.iter().map(self.0))))
-    }
-    fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
-        Answer::ready(Ok(()))
-    }
-}
-
-struct Down;
-
-impl Store for Down {
-    fn decide(&self, _: Action, _: &[Charge]) -> Answer<Decision> {
-        Answer::ready(Err(Error::new(ErrorKind::StoreUnreachable, "secret of the store")))
     }
     fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
         Answer::ready(Ok(()))
@@ -574,4 +564,28 @@ async fn soft_mode_lets_through_and_marks_in_extension_and_field() {
     // Nor does it refuse for want of an identity; but a ban holds.
     let strict = RateLimitLayer::new(limiter, wide, Header::new("x-api-key")).soft().ban(|_: &Parts| true);
     assert_eq!(ask(&strict, get()).await.status(), 429);
+}
+
+#[tokio::test]
+async fn two_soft_limits_leave_each_others_mark() {
+    let soft = |name, limit| layer(Policy::new(name, Quota::per_hour(limit))).soft();
+    for (outer, inner) in [(1, 9), (9, 1), (1, 1)] {
+        let (outer_layer, inner_layer) = (soft("outer", outer), soft("inner", inner));
+        let both = async || {
+            let service = tower::service_fn(|request: Request<String>| async move {
+                let field = request.headers().get("x-ratelimit-exceeded").cloned();
+                Ok::<_, std::convert::Infallible>(Response::new(format!("{field:?}")))
+            });
+            let service = tower::Layer::layer(&outer_layer, tower::Layer::layer(&inner_layer, service));
+            let Ok(response) = tower::ServiceExt::oneshot(service, get()).await;
+            response
+        };
+        both().await;
+        let response = both().await;
+        let marks = response.headers().get_all("x-ratelimit-exceeded").iter().count();
+        assert_eq!(marks, usize::from(outer == 1) + usize::from(inner == 1));
+        let body = http_body_util::BodyExt::collect(response.into_body()).await.unwrap().to_bytes();
+        let seen = String::from_utf8(body.to_vec()).unwrap();
+        assert_eq!((seen.contains("outer"), seen.contains("inner")), (outer == 1, inner == 1), "{seen}");
+    }
 }

@@ -5,7 +5,7 @@
 //! It ends by itself. `greeter.rs` is made from `greeter.proto`, so no protoc is needed.
 #![allow(clippy::print_stdout, reason = "it is what a program is for")]
 
-#[allow(clippy::all, missing_docs, unnameable_types, unreachable_pub, unused_qualifications)]
+#[allow(clippy::all, missing_docs, unnameable_types, unreachable_pub, unused_qualifications, reason = "generated")]
 #[rustfmt::skip]
 mod greeter;
 

@@ -67,15 +67,24 @@ pub(super) fn decorate_refusal<B>(response: &mut Response<B>, decision: &Decisio
     response.extensions_mut().insert(decision.clone().told());
 }
 
-/// Marks a request or a response that went through although a policy refused it. What a client wrote
-/// there itself is not left standing.
-pub(crate) fn mark(fields: &mut HeaderMap, decision: Option<&Decision>) {
+/// Marks a request that goes through although `ours`, or a soft limit further out, refused it. What a client
+/// wrote there itself is not left standing.
+pub(crate) fn mark_request(fields: &mut HeaderMap, outer: Option<&Decision>, ours: Option<&Decision>) {
     fields.remove(X_EXCEEDED);
-    let refused = decision.into_iter().flat_map(Decision::outcomes).filter(|outcome| !outcome.is_allowed());
-    let names = list(refused, |item, outcome| quote(item, outcome.policy().name()));
-    if !names.is_empty() {
-        append(fields, X_EXCEEDED, &names);
-    }
+    append(fields, X_EXCEEDED, &exceeded(outer.into_iter().chain(ours)));
+}
+
+/// Marks the response to a request that went through although `decision` refused it.
+pub(crate) fn mark_response(fields: &mut HeaderMap, decision: &Decision) {
+    append(fields, X_EXCEEDED, &exceeded([decision]));
+}
+
+/// The policies that refused.
+fn exceeded<'a>(decisions: impl IntoIterator<Item = &'a Decision>) -> String {
+    let outcomes = decisions.into_iter().flat_map(Decision::outcomes);
+    list(outcomes.filter(|outcome| !outcome.is_allowed()), |item, outcome| {
+        quote(item, outcome.policy().name());
+    })
 }
 
 /// A value that no field can carry is left out.

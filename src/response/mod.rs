@@ -8,7 +8,7 @@ mod problem;
 mod rejection;
 
 pub(crate) use self::{
-    fields::{decorate, mark},
+    fields::{decorate, mark_request, mark_response},
     grpc::{bound_admitted, is_grpc},
     mapper::refuse,
 };

@@ -10,7 +10,7 @@ pub use redis_server::RedisServer;
 
 use std::{path::PathBuf, time::Duration};
 
-use tower_ratelimit::RedisStore;
+use tower_ratelimit::{Action, Answer, Charge, Decision, Error, ErrorKind, Key, Policy, RedisStore, Store};
 
 /// As long as redis-rs waits: tests count, they do not race a busy machine.
 pub const PATIENT: Duration = Duration::from_millis(500);
@@ -18,6 +18,18 @@ pub const PATIENT: Duration = Duration::from_millis(500);
 /// A store on `server` that waits for its decisions.
 pub async fn store(server: &RedisServer) -> RedisStore {
     RedisStore::connect(&server.url()).await.unwrap().deadline(PATIENT)
+}
+
+/// A store that nobody reaches, and that says more than a client should see.
+pub struct Down;
+
+impl Store for Down {
+    fn decide(&self, _: Action, _: &[Charge]) -> Answer<Decision> {
+        Answer::ready(Err(Error::new(ErrorKind::StoreUnreachable, "secret of the store")))
+    }
+    fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
+        Answer::ready(Ok(()))
+    }
 }
 
 /// The program built from `examples/<name>.rs`.

@@ -2,7 +2,8 @@
   The driver: decides one decision after another, each all or nothing.
 
   An algorithm's file is the body of a function that returns plan(key, cost, arg); where units can be
-  given back, refund(key, units, arg); and where they are held, renew(key, units, arg). `arg` is the place of the algorithm's first argument in ARGV.
+  given back, refund(key, units, arg); and where they are held, renew(key, units, arg). `arg` is the
+  place of the algorithm's first argument in ARGV.
 
   plan reads `key`, writes nothing, and returns a table of
 
@@ -19,69 +20,128 @@
   A plan is carried out only when every plan of its decision admits. A cost of 0, and a decision that
   only peeks, writes nothing.
 
+  An algorithm that many requests ask may return take(key, cost, arg) after renew, nil where it has none:
+  for a decision of one charge, the plan and its carrying out in one, without a table. It returns retry,
+  what remains and reset after that, and the delay, 0 for none.
+
   renew keeps the units of this charge's holder, which is the argument after the last, from expiring.
 
   refund writes down that up to `units` units, the latest ones, were given back, never more than were
   charged and still count; with a TTL, and without the key where nothing is left.
 
   ARGV[1]  the time, see include/prelude.lua
-  then for every decision what to do, the number of its charges, and
-  for every charge: the algorithm's name, the cost, the number of arguments, the arguments.
+  ARGV[2]  the number of policies, then for each of them the algorithm's name, the number of its
+           arguments, the arguments
+  then for every run of decisions of one form what to do, their number, the number of charges of each,
+  and for every charge which policy, counted from 1, and the cost.
   KEYS     one for every charge, in the same order.
 
   What to do: 'take'; 'peek'; 'up-to', which takes as much of one charge's cost as there is; 'refund',
   which gives the costs back; 'renew', which keeps what the charges hold.
 
-  Reply: five integers for every charge, one after the other: 0 where it was refused, else 1 and the units
-  that were granted; what remains; reset; retry; delay. What remains and reset are those after the charge
-  where the decision was carried out.
+  Reply: for every decision, one after the other, five integers for each of its charges: 0 where it was
+  refused, else 1 and the units that were granted; what remains; reset; retry; delay. What remains and
+  reset are those after the charge where the decision was carried out. A decision that failed has
+  one text instead, the error; the others of the call are not touched by it.
 ]]
-local reply, keys, arg = {}, 0, 2
-while arg < #ARGV do
-  local mode, charges = ARGV[arg], tonumber(ARGV[arg + 1])
-  arg = arg + 2
+local PLAN, REFUND, RENEW, TAKE, NAME, PLACE = 1, 2, 3, 4, 5, 6
+-- Tables are made as large as they usually become: one that grows costs as much as a decision.
+local policies, arg = { false }, 3
+for i = 1, tonumber(ARGV[2]) do
+  local plan, refund, renew, take = make(ARGV[arg])
+  policies[i] = { plan, refund, renew, take, ARGV[arg], arg + 2 }
+  arg = arg + 2 + tonumber(ARGV[arg + 1])
+end
 
+local reply, size = { 0, 0, 0, 0, 0 }, 0
+
+local function report(granted, remaining, reset, retry, delay)
+  reply[size + 1], reply[size + 2], reply[size + 3] = granted, remaining, reset
+  reply[size + 4], reply[size + 5] = retry, delay
+  size = size + 5
+end
+
+-- The plan of one charge, which stands at `at` in ARGV, and its cost. Gives back and renews at once.
+local function look(mode, key, at)
+  local policy, cost = policies[tonumber(ARGV[at])], tonumber(ARGV[at + 1])
+  if mode == 'refund' or mode == 'renew' then
+    local change = policy[mode == 'refund' and REFUND or RENEW]
+    if not change then
+      local name = policy[NAME]
+      error('the algorithm ' .. name .. ' has no ' .. mode, 0)
+    end
+    if cost > 0 then
+      change(key, cost, policy[PLACE])
+    end
+    cost = 0
+  end
+  local plan = policy[PLAN](key, cost, policy[PLACE])
+  if mode == 'up-to' and plan.retry ~= 0 then
+    -- What there is, or if there is nothing, when there will be something.
+    cost = math.max(1, plan.remaining)
+    plan = policy[PLAN](key, cost, policy[PLACE])
+  end
+  return plan, cost
+end
+
+-- The decision whose charges stand in ARGV from `at` on and whose keys in KEYS after `keys`.
+local function decide(mode, charges, at, keys)
+  if charges == 1 and mode == 'take' then
+    local policy, cost = policies[tonumber(ARGV[at])], tonumber(ARGV[at + 1])
+    if policy[TAKE] then
+      local retry, remaining, reset, delay = policy[TAKE](KEYS[keys + 1], cost, policy[PLACE])
+      return report(retry == 0 and 1 + cost or 0, remaining, reset, retry, delay)
+    end
+  end
   local plans, costs, admitted = {}, {}, true
   for i = 1, charges do
-    keys = keys + 1
-    local name, cost = ARGV[arg], tonumber(ARGV[arg + 1])
-    if mode == 'refund' or mode == 'renew' then
-      local change = (mode == 'refund' and refunds or renewals)[name]
-      if not change then
-        error('the algorithm ' .. name .. ' has no ' .. mode, 0)
-      end
-      if cost > 0 then
-        change(KEYS[keys], cost, arg + 3)
-      end
-      cost = 0
-    end
-    local plan = algorithms[name](KEYS[keys], cost, arg + 3)
-    if mode == 'up-to' and plan.retry ~= 0 then
-      -- What there is, or if there is nothing, when there will be something.
-      cost = math.max(1, plan.remaining)
-      plan = algorithms[name](KEYS[keys], cost, arg + 3)
-    end
+    local plan, cost = look(mode, KEYS[keys + i], at + 2 * (i - 1))
     plans[i], costs[i] = plan, cost
     admitted = admitted and plan.retry == 0
-    arg = arg + 3 + tonumber(ARGV[arg + 2])
   end
-
-  local take = mode == 'take' or mode == 'up-to'
-  for i, plan in ipairs(plans) do
-    if take and costs[i] > 0 then
-      if admitted then
-        plan.charge()
-      elseif plan.repair then
-        plan.repair()
+  local takes = mode == 'take' or mode == 'up-to'
+  if takes then
+    for i, plan in ipairs(plans) do
+      if costs[i] > 0 then
+        if admitted then
+          plan.charge()
+        elseif plan.repair then
+          plan.repair()
+        end
       end
     end
-    local charged = take and admitted
-    local at = #reply
-    reply[at + 1] = plan.retry == 0 and 1 + costs[i] or 0
-    reply[at + 2] = charged and plan.remaining_after or plan.remaining
-    reply[at + 3] = charged and plan.reset_after or plan.reset
-    reply[at + 4] = plan.retry
-    reply[at + 5] = plan.delay or 0
   end
+  local charged = takes and admitted
+  for i, plan in ipairs(plans) do
+    report(
+      plan.retry == 0 and 1 + costs[i] or 0,
+      charged and plan.remaining_after or plan.remaining,
+      charged and plan.reset_after or plan.reset,
+      plan.retry,
+      plan.delay or 0
+    )
+  end
+end
+
+local keys = 0
+while arg < #ARGV do
+  local mode, charges = ARGV[arg], tonumber(ARGV[arg + 2])
+  local decisions = tonumber(ARGV[arg + 1])
+  arg = arg + 3
+  for _ = 1, decisions do
+    local before = size
+    local fine, problem = pcall(decide, mode, charges, arg, keys)
+    if not fine then
+      -- Redis 7 raises a table, where its elders raise a text.
+      size = before + 1
+      reply[size] = type(problem) == 'table' and problem.err or problem
+    end
+    arg = arg + 2 * charges
+    keys = keys + charges
+  end
+end
+-- The room that errors left unused.
+for i = size + 1, 5 do
+  reply[i] = nil
 end
 return reply

@@ -34,7 +34,8 @@ local function open(key, arg)
   return opened, used, opened + period - now, moved
 end
 
-local function plan(key, cost, arg)
+-- The window of `key` as of `now`, what is free in it, and what it says to `cost`.
+local function weigh(key, cost, arg)
   local limit = tonumber(ARGV[arg])
   local opened, used, left, moved = open(key, arg)
   local free = math.max(0, limit - used)
@@ -44,6 +45,11 @@ local function plan(key, cost, arg)
   elseif cost > free then
     retry = left
   end
+  return opened, used, left, moved, free, retry
+end
+
+local function plan(key, cost, arg)
+  local opened, used, left, moved, free, retry = weigh(key, cost, arg)
   return {
     retry = retry,
     remaining = free,
@@ -68,4 +74,13 @@ local function refund(key, units, arg)
   end
 end
 
-return plan, refund
+local function take(key, cost, arg)
+  local opened, used, left, moved, free, retry = weigh(key, cost, arg)
+  local charged = retry == 0 and cost or 0
+  if charged > 0 or retry ~= 0 and moved and used > 0 then
+    write_count(key, opened, used + charged, left)
+  end
+  return retry, free - charged, used + charged > 0 and left or 0, 0
+end
+
+return plan, refund, nil, take

@@ -12,6 +12,7 @@
 ]]
 return bucket_algorithm(function(arg)
   return {
+    capacity = 0,
     period = tonumber(ARGV[arg]),
     units = tonumber(ARGV[arg + 1]),
     burst = tonumber(ARGV[arg + 2]),

@@ -13,6 +13,7 @@
 return bucket_algorithm(function(arg)
   local burst, initial = tonumber(ARGV[arg + 2]), tonumber(ARGV[arg + 4])
   return {
+    capacity = 0,
     period = tonumber(ARGV[arg]),
     units = tonumber(ARGV[arg + 1]),
     burst = burst,

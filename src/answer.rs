@@ -64,7 +64,11 @@ impl<T> Answer<T> {
 
     /// The answer that `future` gives.
     pub fn pending(future: impl Future<Output = Result<T, Error>> + Send + 'static) -> Self {
-        Self(Inner::Pending(Box::pin(future)))
+        Self::from_boxed(Box::pin(future))
+    }
+
+    pub(crate) fn from_boxed(future: Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>) -> Self {
+        Self(Inner::Pending(future))
     }
 }
 

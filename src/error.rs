@@ -42,8 +42,8 @@ pub enum ErrorKind {
     MissingSetup,
     /// The store did not answer within the deadline. The charge may or may not have happened.
     StoreTimeout,
-    /// No connection to the store was free within the deadline: more is asked of it at once than its
-    /// pool has connections for. Nothing was charged.
+    /// The decision's turn did not come within the deadline: more is asked of the store than it can do.
+    /// Nothing was charged.
     StoreBusy,
     /// The store could not be reached, or the connection to it broke.
     StoreUnreachable,

@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use crate::{
-    Error, Quota,
+    Error, Key, Quota,
     algorithm::{self, Algorithm, Gcra},
 };
 
@@ -40,6 +40,8 @@ struct Inner {
     /// The quota and the algorithm's options as the algorithm's two forms take them.
     arguments: Arc<[u64]>,
     capacity: u64,
+    /// See [`Policy::label`].
+    label: Box<str>,
     on_store_failure: FailureMode,
 }
 
@@ -115,6 +117,7 @@ impl Policy {
             quota,
             arguments: Gcra.arguments(&quota)?.into(),
             capacity: quota.capacity(),
+            label: label(name, &Gcra),
             algorithm: Arc::new(Gcra),
             on_store_failure: FailureMode::default(),
         })))
@@ -149,6 +152,7 @@ impl Policy {
             return Err(Error::invalid("an algorithm's capacity must be from 1 to 2^44"));
         }
         inner.capacity = capacity;
+        inner.label = label(&inner.name, &algorithm);
         inner.algorithm = Arc::new(algorithm);
         Ok(self)
     }
@@ -180,6 +184,16 @@ impl Policy {
         self.0.capacity
     }
 
+    /// The policy's part of the key of its state.
+    pub(crate) fn label(&self) -> &str {
+        &self.0.label
+    }
+
+    /// Whether both are clones of one.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     pub(crate) fn failure_mode(&self) -> FailureMode {
         self.0.on_store_failure
     }
@@ -191,6 +205,12 @@ impl Policy {
     pub(crate) fn arguments(&self) -> &[u64] {
         &self.0.arguments
     }
+}
+
+/// `name:algorithm`. A name may hold braces, which a key's text does not, and colons, which would make a part
+/// of the name pass for a part of a longer prefix.
+fn label(name: &str, algorithm: &dyn Algorithm) -> Box<str> {
+    format!("{}:{}", Key::new(name).as_str().replace(':', "%3A"), algorithm.name()).into()
 }
 
 /// An algorithm from outside must not pass for one of ours: they are kept under their names.

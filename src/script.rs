@@ -35,24 +35,25 @@ impl Script {
     /// The script that knows `others` besides. Their order counts.
     pub(crate) fn with(others: &[Arc<dyn Algorithm>]) -> Self {
         let mut text = without_comments(PRELUDE);
-        // Each file is the body of a function of its own, so that no local meets another's.
-        for algorithm in algorithm::built_in() {
-            let (name, lua) = (algorithm.name(), without_comments(algorithm.lua()));
-            text.push_str(&format!(
-                "algorithms['{name}'], refunds['{name}'], renewals['{name}'] = (function()\n{lua}end)()\n"
-            ));
-        }
         if !others.is_empty() {
             text.push_str(&without_comments(CHECKED));
+        }
+        // Each file is the body of a function of its own, so that no local meets another's. All of them stand
+        // in one function, because Redis runs the whole text at every call: a function that is not made costs
+        // nothing then.
+        text.push_str("local function make(name)\n");
+        for algorithm in algorithm::built_in() {
+            let (name, lua) = (algorithm.name(), without_comments(algorithm.lua()));
+            text.push_str(&format!("if name == '{name}' then\nreturn (function()\n{lua}end)()\nend\n"));
         }
         for algorithm in others {
             let (name, lua, careful) = (algorithm.name(), algorithm.lua(), cfg!(debug_assertions));
             text.push_str(&format!(
-                "do local plan, refund, renew = (function()\n{lua}\nend)()\n\
-                 algorithms['{name}'], refunds['{name}'], renewals['{name}'] =\n\
-                 checked('{name}', plan, refund, renew, {careful}) end\n"
+                "if name == '{name}' then\nlocal plan, refund, renew = (function()\n{lua}\nend)()\n\
+                 return checked('{name}', plan, refund, renew, {careful})\nend\n"
             ));
         }
+        text.push_str("end\n");
         text.push_str(&without_comments(DRIVER));
         Self { script: redis::Script::new(&text), text }
     }

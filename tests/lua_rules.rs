@@ -62,8 +62,8 @@ const KEYWORDS: [&str; 21] = [
     "not", "or", "repeat", "return", "then", "true", "until", "while",
 ];
 /// What Redis gives a script, but for `tostring`.
-const GIVEN: [&str; 10] =
-    ["redis", "KEYS", "ARGV", "string", "table", "math", "tonumber", "type", "ipairs", "error"];
+const GIVEN: [&str; 11] =
+    ["redis", "KEYS", "ARGV", "string", "table", "math", "tonumber", "type", "ipairs", "error", "pcall"];
 /// Names of texts, and of functions that return text.
 const TEXTS: [&str; 14] = [
     "bytes", "state", "name", "problem", "field", "mode", "integer", "pack", "char", "format", "entry",
@@ -173,7 +173,9 @@ fn lua_files(folder: &str) -> Vec<(String, String)> {
 #[test]
 fn the_lua_files_hold_the_rules() {
     let include = lua_files("lua/include");
-    let included: BTreeSet<String> = include.iter().flat_map(|(_, lua)| declared(&tokens(lua))).collect();
+    let mut included: BTreeSet<String> = include.iter().flat_map(|(_, lua)| declared(&tokens(lua))).collect();
+    // Put together from the algorithms' files by src/script.rs.
+    included.insert("make".to_owned());
     let files = [include, lua_files("lua"), lua_files("examples")].concat();
     assert!(files.len() > 10);
     for (path, lua) in files {

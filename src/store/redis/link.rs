@@ -1,10 +1,10 @@
-//! The way to Redis: a pool whose connections are used one decision at a time, replaced when they
-//! break, and never left with a reply that somebody else could read.
+//! The way to Redis: a pool whose connections carry one call at a time, are replaced when they break, and
+//! are never left with a reply that somebody else could read.
 
 use std::{
-    future::Future,
+    future::{Future, poll_fn},
     io,
-    pin::Pin,
+    pin::{Pin, pin},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -21,29 +21,32 @@ use tokio::{
     time::{Instant, sleep, timeout, timeout_at},
 };
 
-use super::health::Health;
-use crate::{Error, ErrorKind, script::Script};
+use super::{
+    call::{self, Job},
+    health::Health,
+    queue::{Entry, Queue},
+    reply,
+};
+use crate::{Decision, Error, ErrorKind, script::Script};
 
-/// One command, and the script it needs on the server.
-pub(super) struct Job {
-    pub(super) command: Cmd,
-    pub(super) script: Option<Arc<Script>>,
-    pub(super) deadline: Duration,
-}
-
-pub(super) type Reply = Pin<Box<dyn Future<Output = Result<Value, Error>> + Send>>;
+pub(super) type Reply<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
 
 /// A [`Pooled`] whatever its manager is.
 pub(super) trait Link: Send + Sync {
-    fn run(&self, job: Job) -> Reply;
+    /// Makes a decision, alone or together with others that are asked for meanwhile.
+    fn decide(self: Arc<Self>, job: Job) -> Reply<Decision>;
+
+    /// Runs a command that needs no script.
+    fn run(self: Arc<Self>, command: Cmd, deadline: Duration) -> Reply<Value>;
 }
 
 pub(super) struct Pooled<M: ManageConnection> {
     pool: Pool<M>,
+    queue: Queue,
     health: Arc<Health>,
-    loads: Arc<Loads>,
+    loads: Loads,
     /// Whether the idle connections are being checked.
-    checking: Arc<AtomicBool>,
+    checking: AtomicBool,
 }
 
 /// Keeps a hundred callers that miss the same script from loading it a hundred times.
@@ -55,6 +58,8 @@ struct Loads {
 
 /// How often a script that vanishes right after it was loaded is loaded again.
 const ATTEMPTS: usize = 5;
+/// How many connections that turn out to be dead a call tries.
+const DEAD: usize = 64;
 /// How long an unanswered connection is kept out of the pool before it counts as broken.
 const GIVE_UP: Duration = Duration::from_secs(1);
 /// As long as anybody waits.
@@ -68,11 +73,18 @@ where
     M: ManageConnection<Error = RedisError>,
     M::Connection: ConnectionLike + Sync,
 {
-    fn run(&self, job: Job) -> Reply {
-        let link = self.clone();
+    fn decide(self: Arc<Self>, job: Job) -> Reply<Decision> {
         Box::pin(async move {
-            let reply = link.clone().reply(job).await;
-            link.health.note(&reply);
+            let decision = self.decision(job).await;
+            self.health.note(&decision);
+            decision
+        })
+    }
+
+    fn run(self: Arc<Self>, command: Cmd, deadline: Duration) -> Reply<Value> {
+        Box::pin(async move {
+            let reply = self.reply(command, deadline).await;
+            self.health.note(&reply);
             reply
         })
     }
@@ -84,38 +96,69 @@ where
     M::Connection: ConnectionLike + Sync,
 {
     pub(super) fn new(pool: Pool<M>, health: Arc<Health>) -> Self {
-        Self { pool, health, loads: Arc::default(), checking: Arc::default() }
-    }
-
-    async fn reply(self, job: Job) -> Result<Value, Error> {
-        let allowed = job.deadline;
-        let now = Instant::now();
-        let deadline = now.checked_add(allowed).unwrap_or(now + LONG);
-        let connection = match timeout_at(deadline, self.connection()).await {
-            Ok(connection) => connection.map_err(from_redis)?,
-            Err(_) => return Err(self.no_connection(allowed)),
-        };
-        self.health.connected();
-        match timeout_at(deadline, Finish(Some(Box::pin(self.exchange(connection, job))))).await {
-            Ok(reply) => reply.map_err(from_redis),
-            Err(_) => {
-                Err(Error::new(ErrorKind::StoreTimeout, format!("Redis did not answer within {allowed:?}")))
-            }
+        Self {
+            pool,
+            queue: Queue::default(),
+            health,
+            loads: Loads::default(),
+            checking: AtomicBool::default(),
         }
     }
 
-    fn no_connection(&self, allowed: Duration) -> Error {
-        match self.health.why_unreachable() {
-            Some(error) => {
-                Error::new(ErrorKind::StoreUnreachable, format!("cannot connect to Redis: {error}"))
-                    .with_source(error)
+    async fn decision(self: &Arc<Self>, job: Job) -> Result<Decision, Error> {
+        let (allowed, deadline) = (job.deadline, in_time(job.deadline));
+        match self.queue.enter(job) {
+            Entry::Lane(job) => {
+                // Dropped wherever this ends, and then it is somebody else's.
+                let lane = Lane { link: self.clone(), polled: true };
+                let connection = self.connection_until(deadline, allowed).await?;
+                let call = async move {
+                    let jobs = [job];
+                    let mut decisions = lane.link.call(connection, &jobs).await;
+                    drop(lane);
+                    decisions.pop()
+                };
+                match timeout_at(deadline, Finish(Some(Box::pin(call)))).await {
+                    Ok(decision) => decision.unwrap_or_else(|| Err(reply::unexpected())),
+                    Err(_) => Err(too_late(allowed)),
+                }
             }
-            None => Error::new(
+            Entry::Wait(mut ticket) => match timeout_at(deadline, &mut ticket.reply).await {
+                Ok(Ok(decision)) => decision,
+                Ok(Err(_)) => Err(too_late(allowed)),
+                Err(_) if ticket.give_up() => Err(self.no_turn(allowed)),
+                Err(_) => Err(too_late(allowed)),
+            },
+            Entry::Full => Err(Error::new(
                 ErrorKind::StoreBusy,
-                format!(
-                    "no connection to Redis was free within {allowed:?}; give the store a larger pool or more time"
-                ),
-            ),
+                "too many decisions wait for Redis; give it more connections, or spread the keys over more servers",
+            )),
+        }
+    }
+
+    async fn reply(self: &Arc<Self>, command: Cmd, allowed: Duration) -> Result<Value, Error> {
+        let deadline = in_time(allowed);
+        let connection = self.connection_until(deadline, allowed).await?;
+        let link = self.clone();
+        let exchange = async move { link.exchange(connection, &command, None, allowed).await };
+        match timeout_at(deadline, Finish(Some(Box::pin(exchange)))).await {
+            Ok(reply) => reply.map_err(from_redis),
+            Err(_) => Err(too_late(allowed)),
+        }
+    }
+
+    async fn connection_until(
+        &self,
+        deadline: Instant,
+        allowed: Duration,
+    ) -> Result<PooledConnection<'static, M>, Error> {
+        match timeout_at(deadline, self.connection()).await {
+            Ok(Ok(connection)) => {
+                self.health.connected();
+                Ok(connection)
+            }
+            Ok(Err(error)) => Err(from_redis(error)),
+            Err(_) => Err(self.no_turn(allowed)),
         }
     }
 
@@ -131,14 +174,76 @@ where
         }
     }
 
+    /// Nothing was sent.
+    fn no_turn(&self, allowed: Duration) -> Error {
+        match self.health.why_unreachable() {
+            Some(error) => {
+                Error::new(ErrorKind::StoreUnreachable, format!("cannot connect to Redis: {error}"))
+                    .with_source(error)
+            }
+            None => Error::new(
+                ErrorKind::StoreBusy,
+                format!(
+                    "Redis or the pool of connections to it was busy for {allowed:?}; give it less to do, or the \
+                     store more time"
+                ),
+            ),
+        }
+    }
+
+    /// Makes `jobs` in one call. The connection returns to the pool when that is done.
+    async fn call(
+        self: &Arc<Self>,
+        connection: PooledConnection<'static, M>,
+        jobs: &[Job],
+    ) -> Vec<Result<Decision, Error>> {
+        let Some(first) = jobs.first() else { return Vec::new() };
+        let command = call::command(jobs);
+        match self.exchange(connection, &command, Some(&first.script), first.deadline).await {
+            Ok(reply) => call::decode(&reply, jobs),
+            Err(error) => jobs.iter().map(|_| Err(from_redis(error.clone()))).collect(),
+        }
+    }
+
     /// One command and its reply. The connection returns to the pool when both are done.
-    async fn exchange(self, mut connection: PooledConnection<'static, M>, job: Job) -> RedisResult<Value> {
-        let patience = job.deadline.max(GIVE_UP);
-        let reply = match &job.script {
-            Some(script) => timeout(patience, self.evaluate(&mut *connection, &job.command, script)).await,
-            None => timeout(patience, job.command.query_async(&mut *connection)).await,
+    async fn exchange(
+        self: &Arc<Self>,
+        mut connection: PooledConnection<'static, M>,
+        command: &Cmd,
+        script: Option<&Script>,
+        deadline: Duration,
+    ) -> RedisResult<Value> {
+        let patience = deadline.max(GIVE_UP);
+        let mut dead = 0;
+        let reply = loop {
+            let seen = self.loads.done.load(Ordering::Acquire);
+            let (reply, at_once) = {
+                let mut query = pin!(timeout(patience, command.query_async(&mut *connection)));
+                match poll_fn(|cx| Poll::Ready(query.as_mut().poll(cx))).await {
+                    Poll::Ready(reply) => (in_patience(reply), true),
+                    Poll::Pending => (in_patience(query.await), false),
+                }
+            };
+            match script {
+                // No reply comes before the first wait for one: this connection had been closed while it was
+                // idle, and nothing went out on it. So it is no second charge to ask on another one.
+                _ if at_once && dead < DEAD && reply.as_ref().is_err_and(is_broken) => {
+                    dead += 1;
+                    self.replace(connection, BACKOFF / 4);
+                    self.check_idle();
+                    connection = match timeout(patience, self.connection()).await {
+                        Ok(connection) => connection?,
+                        Err(_) => return Err(io::Error::from(io::ErrorKind::TimedOut).into()),
+                    };
+                }
+                Some(script) if is_no_script(&reply) => {
+                    break in_patience(
+                        timeout(patience, self.load(&mut *connection, command, script, seen)).await,
+                    );
+                }
+                _ => break reply,
+            }
         };
-        let reply = reply.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()));
         match &reply {
             Err(error) if is_broken(error) => {
                 self.replace(connection, BACKOFF / 4);
@@ -149,25 +254,21 @@ where
             Err(error) if error.kind() == redis::ErrorKind::Server(ServerErrorKind::ReadOnly) => {
                 self.replace(connection, MAX_BACKOFF);
             }
+            Ok(reply) if call::is_read_only(reply) => self.replace(connection, MAX_BACKOFF),
             _ => {}
         }
         reply
     }
 
-    /// `EVALSHA`; where the server does not know the script, whoever notices first loads it and the others
-    /// try again. Where it is gone once more by then, each loads it for itself, in one write with its
-    /// `EVALSHA`, so that next to nothing can come between the two.
-    async fn evaluate(
+    /// The server does not know the script: whoever notices first loads it and the others try again. `seen` is
+    /// how often it had been loaded before it was missed.
+    async fn load(
         &self,
         connection: &mut M::Connection,
         command: &Cmd,
         script: &Script,
+        seen: u64,
     ) -> RedisResult<Value> {
-        let seen = self.loads.done.load(Ordering::Acquire);
-        let reply = command.query_async(connection).await;
-        if !is_no_script(&reply) {
-            return reply;
-        }
         {
             let _turn = self.loads.turn.lock().await;
             if self.loads.done.load(Ordering::Acquire) == seen {
@@ -179,6 +280,15 @@ where
             }
         }
         let mut reply = command.query_async(connection).await;
+        if is_no_script(&reply) {
+            // Somebody flushes scripts all the time. The text sent along cannot be missed; a user that was
+            // not granted EVAL has to be lucky.
+            let evaluated = with_text(command, script).query_async(connection).await;
+            let forbidden = redis::ErrorKind::Server(ServerErrorKind::NoPerm);
+            if !evaluated.as_ref().is_err_and(|error: &RedisError| error.kind() == forbidden) {
+                return evaluated;
+            }
+        }
         for _ in 0..ATTEMPTS {
             if !is_no_script(&reply) {
                 break;
@@ -213,8 +323,8 @@ where
     }
 
     /// Where one connection broke, others may have. Asks those that are idle, once, so that each need
-    /// not fail a decision of its own.
-    fn check_idle(&self) {
+    /// not fail a call of its own.
+    fn check_idle(self: &Arc<Self>) {
         if self.checking.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -241,13 +351,63 @@ where
     }
 }
 
-impl<M: ManageConnection> Clone for Pooled<M> {
-    fn clone(&self) -> Self {
-        Self {
-            pool: self.pool.clone(),
-            health: self.health.clone(),
-            loads: self.loads.clone(),
-            checking: self.checking.clone(),
+/// One of the [`Queue`]'s lanes. Whoever drops it hands it to those who wait.
+struct Lane<M>
+where
+    M: ManageConnection<Error = RedisError>,
+    M::Connection: ConnectionLike + Sync,
+{
+    link: Arc<Pooled<M>>,
+    /// Whether a runtime has run it: one that drops new tasks at once would be handed the same lane for ever.
+    polled: bool,
+}
+
+impl<M> Lane<M>
+where
+    M: ManageConnection<Error = RedisError>,
+    M::Connection: ConnectionLike + Sync,
+{
+    /// Carries calls as long as anybody waits for one.
+    async fn carry(mut self) {
+        self.polled = true;
+        while self.link.queue.is_waited_for() {
+            let connection = match timeout(MAX_BACKOFF, self.link.connection()).await {
+                Ok(Ok(connection)) => connection,
+                Ok(Err(error)) => {
+                    self.link.queue.fail(|| from_redis(error.clone()));
+                    continue;
+                }
+                Err(_) => continue,
+            };
+            self.link.health.connected();
+            let batch = self.link.queue.gather();
+            let decisions = self.link.call(connection, &batch.jobs).await;
+            batch.answer(decisions);
+        }
+    }
+}
+
+impl<M> Drop for Lane<M>
+where
+    M: ManageConnection<Error = RedisError>,
+    M::Connection: ConnectionLike + Sync,
+{
+    fn drop(&mut self) {
+        while self.link.queue.leave() {
+            let lane = || Self { link: self.link.clone(), polled: false };
+            match Handle::try_current() {
+                Ok(runtime) if self.polled => {
+                    runtime.spawn(lane().carry());
+                    return;
+                }
+                // Nobody is left to carry anything.
+                _ => self.link.queue.fail(|| {
+                    Error::new(
+                        ErrorKind::StoreUnreachable,
+                        "the Tokio runtime that talks to Redis was shut down",
+                    )
+                }),
+            }
         }
     }
 }
@@ -256,13 +416,13 @@ impl<M: ManageConnection> Clone for Pooled<M> {
 /// stays out of the pool until the reply is read, so it never comes back out of step.
 struct Finish<F>(Option<Pin<Box<F>>>)
 where
-    F: Future<Output = RedisResult<Value>> + Send + 'static;
+    F: Future<Output: Send> + Send + 'static;
 
 impl<F> Future for Finish<F>
 where
-    F: Future<Output = RedisResult<Value>> + Send + 'static,
+    F: Future<Output: Send> + Send + 'static,
 {
-    type Output = RedisResult<Value>;
+    type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Some(exchange) = &mut self.0 else {
@@ -276,7 +436,7 @@ where
 
 impl<F> Drop for Finish<F>
 where
-    F: Future<Output = RedisResult<Value>> + Send + 'static,
+    F: Future<Output: Send> + Send + 'static,
 {
     fn drop(&mut self) {
         // Outside a runtime there is nobody left to use the connection either.
@@ -304,6 +464,34 @@ async fn load_and(
             _ => Err(error),
         },
     }
+}
+
+/// `command`, an `EVALSHA`, as an `EVAL`.
+fn with_text(command: &Cmd, script: &Script) -> Cmd {
+    let mut evaluation = redis::cmd("EVAL");
+    evaluation.arg(script.text());
+    for argument in command.args_iter().skip(2) {
+        match argument {
+            redis::Arg::Simple(bytes) => evaluation.arg(bytes),
+            // Ours has no cursor, and the library may come to know more kinds.
+            _ => &mut evaluation,
+        };
+    }
+    evaluation
+}
+
+fn in_time(allowed: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(allowed).unwrap_or(now + LONG)
+}
+
+/// The server may have done what it was asked to.
+fn too_late(allowed: Duration) -> Error {
+    Error::new(ErrorKind::StoreTimeout, format!("Redis did not answer within {allowed:?}"))
+}
+
+fn in_patience<T, E>(reply: Result<RedisResult<T>, E>) -> RedisResult<T> {
+    reply.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
 }
 
 fn is_no_script(reply: &RedisResult<Value>) -> bool {

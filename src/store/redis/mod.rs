@@ -1,7 +1,9 @@
 //! Counts in Redis, shared by every instance.
 
+mod call;
 mod health;
 mod link;
+mod queue;
 mod reply;
 mod scripts;
 
@@ -18,11 +20,12 @@ use bb8_redis::{
     RedisConnectionManager,
     bb8::{ManageConnection, Pool},
 };
-use redis::{Cmd, IntoConnectionInfo, RedisError, aio::ConnectionLike};
+use redis::{IntoConnectionInfo, RedisError, aio::ConnectionLike};
 
 use self::{
+    call::Job,
     health::{ConnectErrors, Health},
-    link::{Job, Link, Pooled},
+    link::{Link, Pooled},
     scripts::Scripts,
 };
 use super::{Answer, Store};
@@ -31,10 +34,10 @@ use crate::{Action, Charge, Decision, Error, ErrorKind, Key, ManualClock, Policy
 /// Counts in Redis 6.2 or later, or Valkey, shared by every instance of a service. Cloning gives
 /// another handle on the same pool.
 ///
-/// Every decision is one `EVALSHA` of one script, so it is atomic, and it is made by the server's clock,
-/// so instances whose clocks differ agree. Nothing else is sent: no PING before it, no second command
-/// after it. When the server has lost its scripts, by a restart or `SCRIPT FLUSH`, the first decision
-/// to notice loads them again and none fails.
+/// Every decision is made in one `EVALSHA` of one script, so it is atomic, and by the server's clock, so
+/// instances whose clocks differ agree. Nothing else is sent: no PING before it, no second command after
+/// it. When the server has lost its scripts, by a restart or `SCRIPT FLUSH`, the first decision to notice
+/// loads them again and none fails.
 ///
 /// # Keys
 ///
@@ -42,15 +45,18 @@ use crate::{Action, Charge, Decision, Error, ErrorKind, Key, ManualClock, Policy
 ///
 /// # Connections
 ///
-/// One decision at a time uses a connection, so a connection that breaks fails one decision. It is then
-/// replaced, whatever the pool's own settings, and the idle ones are checked. A decision takes at most
-/// the [`deadline`](Self::deadline), in which waiting for a connection is included. What was sent and
-/// not answered by then may have been charged; it is never sent again.
+/// A decision is sent at once where one of four lanes is free; a connection carries one call at a time. While
+/// all are in use, decisions gather, up to 128 of them, and go together in the next call: each is still
+/// all or nothing, has its own error and its own deadline, and can be dropped. So one Redis makes more
+/// decisions the more are asked for at once, and a pool of eight connections is plenty.
 ///
-/// So the pool's size and the round trip bound the decisions per second: 32 connections and 1 ms make
-/// 32 000. Where more come than that, some find no connection within the deadline and are decided by
-/// their policy's [`FailureMode`](crate::FailureMode), with a
-/// [`StoreBusy`](ErrorKind::StoreBusy) error: give the store a larger pool, or a longer deadline.
+/// A connection that was closed while it was idle fails nothing. One that breaks while a call is under way
+/// fails that call's decisions. It is then replaced, whatever the pool's own settings, and the idle ones are
+/// checked. A decision takes at most the [`deadline`](Self::deadline), in which waiting for a connection is
+/// included. What was sent and not answered by then may have been charged; it is never sent again.
+///
+/// What cannot be sent within the deadline because Redis is busy is decided by its policy's
+/// [`FailureMode`](crate::FailureMode), with a [`StoreBusy`](ErrorKind::StoreBusy) error.
 ///
 /// With the feature `tracing`, one line at warn says when trouble with the server began, and one at info
 /// when it has been over for five seconds.
@@ -82,17 +88,14 @@ pub struct RedisStore {
 
 const DEFAULT_PREFIX: &str = "rl";
 const DEFAULT_DEADLINE: Duration = Duration::from_millis(50);
-/// More than any key can have been charged, and exact in Lua.
-const MOST: u64 = 1 << 50;
-/// More units than any holder can have, as each is a member of its own.
-const MOST_HELD: u64 = 1_000_000;
-const POOL_SIZE: u32 = 32;
+/// More than there are lanes, for those that are being replaced.
+const POOL_SIZE: u32 = 8;
 /// bb8 waits at most half of this between two attempts to connect.
 const POOL_PATIENCE: Duration = Duration::from_millis(500);
 
 impl RedisStore {
     /// Connects to the server at `url`, such as `redis://user:password@127.0.0.1:6379/0`, with a pool
-    /// of up to 32 connections.
+    /// of up to 8 connections.
     ///
     /// Fails where the server cannot be reached or does not accept the script, so a mistake shows when
     /// the service starts. To start without the server, see [`connect_lazy`](Self::connect_lazy).
@@ -123,7 +126,7 @@ impl RedisStore {
         load.arg("LOAD").arg(Script::built_in().text());
         // A server that wants a password cuts off who sends it so much without one, and says so to PING.
         for command in [redis::cmd("PING"), load] {
-            store.link.run(Job { command, script: None, deadline: POOL_PATIENCE }).await?;
+            store.link.clone().run(command, POOL_PATIENCE).await?;
         }
         Ok(store)
     }
@@ -146,15 +149,15 @@ impl RedisStore {
 
     /// A store on a pool of your own: bb8-redis', or any bb8 pool of redis-rs connections.
     ///
-    /// Turn bb8's `test_on_check_out` off, or every decision costs a PING. The pool's size is how many
-    /// decisions can be under way at once; more wait their turn.
+    /// Turn bb8's `test_on_check_out` off, or every call costs a PING. Up to four connections are used at once,
+    /// and others while broken ones are replaced.
     ///
     /// ```no_run
     /// use tower_ratelimit::{RedisStore, bb8_redis::{RedisConnectionManager, bb8::Pool}};
     ///
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// let pool = Pool::builder()
-    ///     .max_size(32)
+    ///     .max_size(8)
     ///     .test_on_check_out(false)
     ///     .build(RedisConnectionManager::new("redis://127.0.0.1:6379")?)
     ///     .await?;
@@ -277,57 +280,20 @@ impl RedisStore {
         rule
     }
 
-    fn key(&self, policy: &Policy, key: &Key) -> String {
-        // A policy's name may hold braces, which a key's text does not, and colons, which would make a
-        // part of the name pass for a part of a longer prefix.
-        let name = Key::new(policy.name()).as_str().replace(':', "%3A");
-        format!("{}:{name}:{}:{{{}}}", self.prefix, policy.counting().name(), key.as_str())
-    }
-
     fn evaluate(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
         let script = match self.scripts.that_knows(charges) {
             Ok(script) => script,
             Err(error) => return Answer::ready(Err(error)),
         };
-        let mut command = redis::cmd("EVALSHA");
-        command.arg(script.hash()).arg(charges.len());
-        for charge in charges {
-            command.arg(self.key(&charge.policy, &charge.key));
-        }
-        match &self.clock {
-            Some(clock) => command.arg(clock.micros()),
-            None => command.arg(""),
+        let job = Job {
+            action,
+            charges: charges.to_vec(),
+            prefix: self.prefix.clone(),
+            time: self.clock.as_ref().map(ManualClock::micros),
+            script,
+            deadline: self.deadline,
         };
-        // What is given back or renewed may be more than the capacity, if that was lowered since.
-        let cost = |charge: &Charge| match action {
-            Action::Refund | Action::Renew if charge.is_held() => charge.cost.min(MOST_HELD),
-            Action::Refund | Action::Renew => charge.cost.min(MOST),
-            _ => charge.bounded_cost(),
-        };
-        let mode = match action {
-            Action::Take => "take",
-            Action::TakeUpTo => "up-to",
-            Action::Peek => "peek",
-            Action::Refund => "refund",
-            Action::Renew => "renew",
-        };
-        command.arg(mode).arg(charges.len());
-        for charge in charges {
-            let arguments = charge.policy.arguments();
-            command.arg(charge.policy.counting().name()).arg(cost(charge));
-            let held = charge.is_held();
-            command.arg(arguments.len() + usize::from(held)).arg(arguments);
-            if held {
-                command.arg(format!("{:032x}", charge.holder()));
-            }
-        }
-        let charges = charges.to_vec();
-        let reply = self.run(command, Some(script));
-        Answer::pending(async move { reply::decode(&reply.await?, &charges) })
-    }
-
-    fn run(&self, command: Cmd, script: Option<Arc<Script>>) -> link::Reply {
-        self.link.run(Job { command, script, deadline: self.deadline })
+        Answer::from_boxed(self.link.clone().decide(job))
     }
 }
 
@@ -337,9 +303,11 @@ impl Store for RedisStore {
     }
 
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
+        let mut of = String::new();
+        call::write_key(&mut of, &self.prefix, policy, key);
         let mut command = redis::cmd("DEL");
-        command.arg(self.key(policy, key));
-        let reply = self.run(command, None);
+        command.arg(of);
+        let reply = self.link.clone().run(command, self.deadline);
         Answer::pending(async move { reply.await.map(|_| ()) })
     }
 

@@ -10,44 +10,57 @@ use crate::{Charge, Decision, Error, ErrorKind, Outcome, Verdict};
 const FIELDS: usize = 5;
 const NEVER: i64 = -1;
 
-pub(super) fn decode(reply: &Value, charges: &[Charge]) -> Result<Decision, Error> {
-    let unexpected = || {
-        Error::new(
-            ErrorKind::StoreReply,
-            "the reply of the rate limit script is not one of its decisions; is another script kept under its name?",
-        )
+/// The decision over `charges` with which `rest` begins, and takes it from there. Sets `rest` to `None` where
+/// it begins with something else.
+pub(super) fn decision(rest: &mut Option<&[Value]>, charges: &[Charge]) -> Result<Decision, Error> {
+    let values = rest.take().unwrap_or_default();
+    // A text in place of the integers is what went wrong with this one.
+    let problem = match values.first() {
+        Some(Value::BulkString(text)) => Some(String::from_utf8_lossy(text)),
+        Some(Value::SimpleString(text)) => Some(text.as_str().into()),
+        _ => None,
     };
-    let Value::Array(values) = reply else {
-        return Err(unexpected());
-    };
-    if values.len() != charges.len() * FIELDS {
-        return Err(unexpected());
+    if let Some(problem) = problem {
+        *rest = values.get(1..);
+        return Err(refused(&problem));
     }
+    let (values, others) = values.split_at_checked(charges.len() * FIELDS).ok_or_else(unexpected)?;
     let mut outcomes = Vec::with_capacity(charges.len());
     for (charge, fields) in charges.iter().zip(values.chunks_exact(FIELDS)) {
-        let [
-            Value::Int(granted),
-            Value::Int(remaining),
-            Value::Int(reset),
-            Value::Int(retry),
-            Value::Int(delay),
-        ] = fields
-        else {
-            return Err(unexpected());
-        };
-        let granted = u64::try_from(*granted).map_err(|_| unexpected())?;
-        let delay = micros(*delay).ok_or_else(unexpected)?;
-        let verdict = match granted {
-            0 if *retry == NEVER => Verdict::Deny { retry_after: None },
-            0 => Verdict::Deny { retry_after: Some(micros(*retry).ok_or_else(unexpected)?) },
-            _ if delay.is_zero() => Verdict::Allow,
-            _ => Verdict::Delay(delay),
-        };
-        let remaining = u64::try_from(*remaining).map_err(|_| unexpected())?;
-        let reset = micros(*reset).ok_or_else(unexpected)?;
-        outcomes.push(Outcome::new(charge, verdict, remaining, reset).granting(granted.saturating_sub(1)));
+        outcomes.push(outcome(charge, fields).ok_or_else(unexpected)?);
     }
+    *rest = Some(others);
     Ok(Decision::new(outcomes))
+}
+
+fn outcome(charge: &Charge, fields: &[Value]) -> Option<Outcome> {
+    let [Value::Int(granted), Value::Int(remaining), Value::Int(reset), Value::Int(retry), Value::Int(delay)] =
+        fields
+    else {
+        return None;
+    };
+    let granted = u64::try_from(*granted).ok()?;
+    let delay = micros(*delay)?;
+    let verdict = match granted {
+        0 if *retry == NEVER => Verdict::Deny { retry_after: None },
+        0 => Verdict::Deny { retry_after: Some(micros(*retry)?) },
+        _ if delay.is_zero() => Verdict::Allow,
+        _ => Verdict::Delay(delay),
+    };
+    let remaining = u64::try_from(*remaining).ok()?;
+    Some(Outcome::new(charge, verdict, remaining, micros(*reset)?).granting(granted.saturating_sub(1)))
+}
+
+pub(super) fn unexpected() -> Error {
+    Error::new(
+        ErrorKind::StoreReply,
+        "the reply of the rate limit script is not one of its decisions; is another script kept under its name?",
+    )
+}
+
+/// What one decision of several failed with.
+fn refused(problem: &str) -> Error {
+    Error::new(ErrorKind::StoreRefused, format!("Redis refused the command: {problem}"))
 }
 
 fn micros(value: i64) -> Option<Duration> {
@@ -57,7 +70,24 @@ fn micros(value: i64) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Key, Policy, Quota};
+    use crate::{
+        Action, Key, Policy, Quota,
+        script::Script,
+        store::redis::call::{self, Job},
+    };
+
+    /// Of a reply that has nothing else in it.
+    fn decode(reply: &Value, charges: &[Charge]) -> Result<Decision, Error> {
+        let job = Job {
+            action: Action::Take,
+            charges: charges.to_vec(),
+            prefix: "rl".into(),
+            time: None,
+            script: Script::built_in(),
+            deadline: Duration::ZERO,
+        };
+        call::decode(reply, &[job]).remove(0)
+    }
 
     fn ints(values: &[i64]) -> Value {
         Value::Array(values.iter().copied().map(Value::Int).collect())

@@ -1,0 +1,139 @@
+//! What one call of the script says: several decisions in one `EVALSHA`.
+
+use std::{fmt::Write as _, sync::Arc, time::Duration};
+
+use redis::{Cmd, Value};
+
+use super::reply;
+use crate::{Action, Charge, Decision, Error, Policy, script::Script};
+
+/// One decision to be made.
+pub(super) struct Job {
+    pub(super) action: Action,
+    pub(super) charges: Vec<Charge>,
+    pub(super) prefix: Arc<str>,
+    /// A manual clock's time, in microseconds. The server's own where there is none.
+    pub(super) time: Option<u64>,
+    pub(super) script: Arc<Script>,
+    pub(super) deadline: Duration,
+}
+
+/// More than any key can have been charged, and exact in Lua.
+const MOST: u64 = 1 << 50;
+/// More units than any holder can have, as each is a member of its own.
+const MOST_HELD: u64 = 1_000_000;
+/// How many of the policies a call has named already are looked through for the next charge's.
+const REMEMBERED: usize = 8;
+
+impl Job {
+    /// Whether both can be made in one call.
+    pub(super) fn goes_with(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.script, &other.script) && self.time == other.time
+    }
+
+    /// What is given back or renewed may be more than the capacity, if that was lowered since.
+    fn cost(&self, charge: &Charge) -> u64 {
+        match self.action {
+            Action::Refund | Action::Renew if charge.is_held() => charge.cost.min(MOST_HELD),
+            Action::Refund | Action::Renew => charge.cost.min(MOST),
+            Action::Take | Action::TakeUpTo | Action::Peek => charge.bounded_cost(),
+        }
+    }
+
+    const fn mode(&self) -> &'static str {
+        match self.action {
+            Action::Take => "take",
+            Action::TakeUpTo => "up-to",
+            Action::Peek => "peek",
+            Action::Refund => "refund",
+            Action::Renew => "renew",
+        }
+    }
+
+    /// Whether both are of one form, see `lua/decide.lua`.
+    fn is_like(&self, other: &Self) -> bool {
+        self.action == other.action && self.charges.len() == other.charges.len()
+    }
+}
+
+/// `prefix:policy:algorithm:{identity}`
+pub(super) fn write_key(to: &mut String, prefix: &str, policy: &Policy, key: &crate::Key) {
+    // Writing to a `String` does not fail.
+    let _ = write!(to, "{prefix}:{}:{{{}}}", policy.label(), key.as_str());
+}
+
+/// The call that makes `jobs`, which all go with the first.
+pub(super) fn command(jobs: &[Job]) -> Cmd {
+    let charges: usize = jobs.iter().map(|job| job.charges.len()).sum();
+    let mut command = Cmd::with_capacity(
+        8 + 3 * jobs.len() + 8 * charges.min(REMEMBERED) + 3 * charges,
+        128 + 96 * charges,
+    );
+    let Some(first) = jobs.first() else { return command };
+    command.arg("EVALSHA").arg(first.script.hash()).arg(charges);
+    let mut key = String::with_capacity(128);
+    for (job, charge) in each(jobs) {
+        key.clear();
+        write_key(&mut key, &job.prefix, &charge.policy, &charge.key);
+        command.arg(&key);
+    }
+    match first.time {
+        Some(time) => command.arg(time),
+        None => command.arg(""),
+    };
+
+    let mut policies: Vec<&Charge> = Vec::with_capacity(charges.min(REMEMBERED));
+    let mut places = Vec::with_capacity(charges);
+    for (_, charge) in each(jobs) {
+        // A holder is an argument too, so who holds has a policy of his own.
+        let same = |known: &&Charge| !charge.is_held() && known.policy.is(&charge.policy);
+        let from = policies.len().saturating_sub(REMEMBERED);
+        let place = policies[from..].iter().position(same).map(|place| from + place);
+        places.push(place.unwrap_or(policies.len()) + 1);
+        if place.is_none() {
+            policies.push(charge);
+        }
+    }
+    command.arg(policies.len());
+    for charge in policies {
+        let (arguments, held) = (charge.policy.arguments(), charge.is_held());
+        command.arg(charge.policy.counting().name()).arg(arguments.len() + usize::from(held)).arg(arguments);
+        if held {
+            command.arg(format!("{:032x}", charge.holder()));
+        }
+    }
+
+    let mut places = places.into_iter();
+    for run in jobs.chunk_by(Job::is_like) {
+        let Some(first) = run.first() else { continue };
+        command.arg(first.mode()).arg(run.len()).arg(first.charges.len());
+        for ((job, charge), place) in each(run).zip(places.by_ref()) {
+            command.arg(place).arg(job.cost(charge));
+        }
+    }
+    command
+}
+
+fn each(jobs: &[Job]) -> impl Iterator<Item = (&Job, &Charge)> {
+    jobs.iter().flat_map(|job| job.charges.iter().map(move |charge| (job, charge)))
+}
+
+/// What became of each of `jobs`, in their order.
+pub(super) fn decode(reply: &Value, jobs: &[Job]) -> Vec<Result<Decision, Error>> {
+    let mut rest = match reply {
+        Value::Array(values) => Some(&**values),
+        _ => None,
+    };
+    let decisions: Vec<_> = jobs.iter().map(|job| reply::decision(&mut rest, &job.charges)).collect();
+    match rest {
+        Some([]) => decisions,
+        // Where something is too much or too little, nothing of it is to be believed.
+        _ => jobs.iter().map(|_| Err(reply::unexpected())).collect(),
+    }
+}
+
+/// Whether a decision failed because the server is a replica.
+pub(super) fn is_read_only(reply: &Value) -> bool {
+    let says_so = |value: &Value| matches!(value, Value::BulkString(text) if text.starts_with(b"READONLY"));
+    matches!(reply, Value::Array(values) if values.iter().any(says_so))
+}

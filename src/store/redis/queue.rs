@@ -1,0 +1,174 @@
+//! Group commit: decisions that are asked for while others are under way gather, and go together.
+//!
+//! There are so many lanes. A lane carries one call at a time. A decision that finds a free lane goes at
+//! once and alone; one that finds none waits, and the first lane to become free takes all that wait by
+//! then in its next call. So a lone decision waits for nobody, and the more there are the more share a
+//! call, of which the greater part of the cost is the call itself.
+
+use std::{
+    collections::VecDeque,
+    mem,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use tokio::sync::oneshot;
+
+use super::call::Job;
+use crate::{Decision, Error};
+
+/// Calls under way at once. More would make each call carry less, and cost Redis more for each decision;
+/// fewer would leave the client idle while Redis decides, and let one slow connection hold up more.
+pub(super) const LANES: usize = 4;
+/// Decisions in one call. Redis does nothing else for so many times some 4 microseconds.
+const MOST_JOBS: usize = 128;
+/// Charges in one call, where decisions have several. A key is at most 300 bytes, so a call is at most 100 KB.
+const MOST_CHARGES: usize = 256;
+/// Decisions that wait. Whoever comes when there are more is turned away at once.
+const MOST_WAITING: usize = 16_384;
+
+#[derive(Default)]
+pub(super) struct Queue(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    /// Lanes in use.
+    busy: usize,
+    waiting: VecDeque<Waiting>,
+}
+
+/// A decision that waits for a lane.
+pub(super) struct Waiting {
+    job: Job,
+    taken: Arc<AtomicBool>,
+    reply: oneshot::Sender<Result<Decision, Error>>,
+}
+
+/// What whoever asked for it holds.
+pub(super) struct Ticket {
+    pub(super) reply: oneshot::Receiver<Result<Decision, Error>>,
+    /// Set by the first of the two: the lane that takes the decision, or the one who waits and gives up.
+    taken: Arc<AtomicBool>,
+}
+
+pub(super) enum Entry {
+    /// There is a free lane, which is now the caller's to [leave](Queue::leave).
+    Lane(Job),
+    Wait(Ticket),
+    Full,
+}
+
+impl Queue {
+    pub(super) fn enter(&self, job: Job) -> Entry {
+        let mut state = self.lock();
+        if state.busy < LANES {
+            state.busy += 1;
+            return Entry::Lane(job);
+        }
+        state.forget_abandoned();
+        if state.waiting.len() >= MOST_WAITING {
+            return Entry::Full;
+        }
+        let (reply, receiver) = oneshot::channel();
+        let taken = Arc::new(AtomicBool::new(false));
+        let ticket = Ticket { reply: receiver, taken: taken.clone() };
+        state.waiting.push_back(Waiting { job, taken, reply });
+        Entry::Wait(ticket)
+    }
+
+    /// Leaves a lane. `true` where somebody waits for it: then it is still the caller's.
+    pub(super) fn leave(&self) -> bool {
+        let mut state = self.lock();
+        state.forget_abandoned();
+        if state.waiting.is_empty() {
+            state.busy -= 1;
+            return false;
+        }
+        true
+    }
+
+    /// Whether anybody waits still.
+    pub(super) fn is_waited_for(&self) -> bool {
+        let mut state = self.lock();
+        state.forget_abandoned();
+        !state.waiting.is_empty()
+    }
+
+    /// Takes what can go in one call, the oldest first.
+    pub(super) fn gather(&self) -> Batch {
+        let mut batch = Batch { jobs: Vec::new(), replies: Vec::new() };
+        let mut charges = 0;
+        let mut state = self.lock();
+        while let Some(next) = state.waiting.front() {
+            if next.is_abandoned() {
+                state.waiting.pop_front();
+                continue;
+            }
+            charges += next.job.charges.len();
+            if let Some(first) = batch.jobs.first()
+                && (batch.jobs.len() >= MOST_JOBS || charges > MOST_CHARGES || !next.job.goes_with(first))
+            {
+                break;
+            }
+            if let Some(next) = state.waiting.pop_front()
+                && !next.taken.swap(true, Ordering::Relaxed)
+            {
+                batch.jobs.push(next.job);
+                batch.replies.push(next.reply);
+            }
+        }
+        batch
+    }
+
+    /// Answers all that wait with `error`.
+    pub(super) fn fail(&self, error: impl Fn() -> Error) {
+        let waiting = mem::take(&mut self.lock().waiting);
+        for waiting in waiting {
+            let _ = waiting.reply.send(Err(error()));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Those who gave up are the oldest, or nearly so: they all wait equally long.
+    fn forget_abandoned(&mut self) {
+        while self.waiting.front().is_some_and(Waiting::is_abandoned) {
+            self.waiting.pop_front();
+        }
+    }
+}
+
+impl Waiting {
+    fn is_abandoned(&self) -> bool {
+        self.reply.is_closed()
+    }
+}
+
+impl Ticket {
+    /// Waits no longer. `true` where the decision was not sent and never will be.
+    pub(super) fn give_up(self) -> bool {
+        !self.taken.swap(true, Ordering::Relaxed)
+    }
+}
+
+/// What goes in one call.
+pub(super) struct Batch {
+    pub(super) jobs: Vec<Job>,
+    replies: Vec<oneshot::Sender<Result<Decision, Error>>>,
+}
+
+impl Batch {
+    /// Gives each its own.
+    pub(super) fn answer(self, answers: impl IntoIterator<Item = Result<Decision, Error>>) {
+        for (reply, answer) in self.replies.into_iter().zip(answers) {
+            // Nobody waits for it any more.
+            let _ = reply.send(answer);
+        }
+    }
+}

@@ -157,12 +157,13 @@ impl Limiter {
     /// # #[cfg(feature = "axum")] example::main();
     /// ```
     pub fn charge_more(&self, decision: &Decision, units: u64) -> Check {
-        self.ask(Action::Take, &charges_of(decision, units))
+        self.ask_again(Action::Take, decision, units)
     }
 
-    /// Gives `units` units back to every key that `decision` was over, as [`refund`](Self::refund) does.
+    /// Gives `units` units back to every key that `decision` was over, as [`refund`](Self::refund) does; after a
+    /// decision that the failed store did not make, to nobody.
     pub fn give_back(&self, decision: &Decision, units: u64) -> Check {
-        self.ask(Action::Refund, &charges_of(decision, units))
+        self.ask_again(Action::Refund, decision, units)
     }
 
     /// Forgets what `key` was charged under `policy`.
@@ -187,6 +188,16 @@ impl Limiter {
             return self.ask_holding(action, &charges, Held::of(&self.store, &charges));
         }
         self.ask_holding(action, charges, None)
+    }
+
+    fn ask_again(&self, action: Action, decision: &Decision, units: u64) -> Check {
+        let charges = charges_of(decision, units);
+        if charges.is_empty() {
+            // It stands as it is, with its failure.
+            let answer = Answer::ready(Ok(decision.clone()));
+            return Check { answer: Some(answer), mode: FailureMode::Open, held: None, polled: false };
+        }
+        self.ask(action, &charges)
     }
 
     fn ask_holding(&self, action: Action, charges: &[Charge], held: Option<Held>) -> Check {

@@ -2,15 +2,23 @@
 
 mod support;
 
-use axum::{Router, body::Body, extract::FromRequestParts, extract::State, routing::get};
-use http::{Request, StatusCode, request::Parts};
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use axum::{Extension, Router, body::Body, extract::FromRequestParts, extract::State, routing::get};
+use http::{Method, Request, StatusCode, Uri, request::Parts};
 use proptest::prelude::*;
-use support::inner::{ask, text};
+use support::{
+    Down,
+    inner::{ask, text},
+};
 use tower::ServiceExt;
 use tower_ratelimit::{
-    Answer, Constant, Cookie, Decision, Error, ErrorKind, FromExtension, FromExtractor, Header, Key,
-    KeyExtractor, Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rejection, RequestMethod,
-    RequestPath,
+    Action, Answer, Charge, Constant, Cookie, Decision, Error, ErrorKind, FromExtension, FromExtractor,
+    Header, Headers, Key, KeyExtractor, Limiter, ManualClock, MatchedRoute, MemoryStore, Outcome, PeerIp,
+    Policy, Quota, RateLimitLayer, Rejection, RequestMethod, RequestPath, Store,
 };
 
 fn limit(name: &str, limit: u64, key: impl KeyExtractor) -> RateLimitLayer {
@@ -39,6 +47,42 @@ async fn a_cookie_is_found_among_others_and_odd_ones_are_named() {
         let key = Cookie::new("s").extract(&head(request)).await;
         assert_eq!(key.map_err(|error| error.kind()), expected.map(Key::new), "{name}");
     }
+}
+
+#[tokio::test]
+async fn a_cookie_is_taken_as_it_stands_up_to_8_kib() {
+    let longest = [b"s=".as_slice(), &[b'a'; 8_192]].concat();
+    let too_long = [&longest, b"a".as_slice()].concat();
+    let rows: [(&str, &[u8], Result<Key, ErrorKind>); 5] = [
+        ("quotes are part of it", br#"s="1""#, Ok(Key::new("\"1\""))),
+        ("the case of the name counts", b"S=1", Err(ErrorKind::MissingIdentity)),
+        ("not UTF-8", b"s=\xff", Err(ErrorKind::InvalidIdentity)),
+        ("the longest", &longest, Ok(Key::new([b'a'; 8_192]))),
+        ("too long", &too_long, Err(ErrorKind::InvalidIdentity)),
+    ];
+    for (name, line, expected) in rows {
+        let key = Cookie::new("s").extract(&head(Request::get("/").header("cookie", line))).await;
+        assert_eq!(key.map_err(|error| error.kind()), expected, "{name}");
+    }
+}
+
+#[test]
+fn a_name_that_no_cookie_can_have_is_refused_when_built() {
+    for name in ["", "a b", "a=b", "a;b", "a,b", "a\tb", "\u{fc}"] {
+        assert!(std::panic::catch_unwind(|| Cookie::new(name)).is_err(), "{name:?}");
+    }
+    let _ = Cookie::new("__Host-session.id");
+}
+
+#[tokio::test]
+async fn what_matches_no_route_has_a_key_that_no_route_has() {
+    let app = Router::new().route("/", get(async || "")).layer(limit("p", 1, MatchedRoute::default()));
+    let mut statuses = Vec::new();
+    for path in ["/", "/nowhere", "/elsewhere"] {
+        let request = Request::get(path).body(Body::empty()).unwrap();
+        statuses.push(app.clone().oneshot(request).await.unwrap().status().as_u16());
+    }
+    assert_eq!(statuses, [200, 404, 429]);
 }
 
 #[tokio::test]
@@ -102,9 +146,46 @@ async fn an_async_extractor_with_state_is_a_key_and_combines() {
 
 #[tokio::test]
 async fn an_extractor_that_fails_by_itself_is_the_servers_fault() {
-    let layer = limit("p", 1, FromExtractor::new(|axum::Extension(name): axum::Extension<String>| name));
+    let layer = limit("p", 1, FromExtractor::new(|Extension(name): Extension<String>| name));
     let response = ask(&layer, Request::get("/").body(String::new()).unwrap()).await;
     assert_eq!(response.status(), 500);
+}
+
+#[tokio::test]
+async fn an_extractor_sees_the_whole_head() {
+    type Head = (Method, Uri, Extension<u8>);
+    let key = FromExtractor::new(|(method, uri, Extension(n)): Head| format!("{method} {uri} {n}"));
+    let request = head(Request::post("/a?b=c").extension(7_u8));
+    assert_eq!(key.extract(&request).await.unwrap(), Key::new("POST /a?b=c 7"));
+}
+
+/// Refuses every request with the status that is the state.
+struct Refused;
+
+impl FromRequestParts<StatusCode> for Refused {
+    type Rejection = StatusCode;
+
+    async fn from_request_parts(_: &mut Parts, status: &StatusCode) -> Result<Self, StatusCode> {
+        Err(*status)
+    }
+}
+
+#[tokio::test]
+async fn the_status_that_an_extractor_refuses_with_says_whose_fault_it_is() {
+    for (status, kind) in [
+        (303, ErrorKind::MissingSetup),
+        (399, ErrorKind::MissingSetup),
+        (400, ErrorKind::MissingIdentity),
+        (404, ErrorKind::MissingIdentity),
+        (499, ErrorKind::MissingIdentity),
+        (500, ErrorKind::MissingSetup),
+        (503, ErrorKind::MissingSetup),
+    ] {
+        let key = FromExtractor::with_state(StatusCode::from_u16(status).unwrap(), |_: Refused| "all");
+        let error = key.extract(&head(Request::get("/"))).await.unwrap_err();
+        assert_eq!(error.kind(), kind, "{status}");
+        assert!(error.to_string().contains(&status.to_string()), "{error}");
+    }
 }
 
 #[tokio::test]
@@ -117,6 +198,18 @@ async fn a_mapped_key_is_made_of_the_first_ones_text() {
     );
     let refused = Header::new("x-email").map(|_: Key| None::<Key>);
     assert_eq!(refused.extract(&from("a")).await.unwrap_err().kind(), ErrorKind::MissingIdentity);
+}
+
+#[tokio::test]
+async fn a_mapped_key_may_come_later_and_an_error_stays_what_it_is() {
+    let shout = |key: Key| key.as_str().to_uppercase();
+    let later = FromExtractor::with_state(vec![("t1", "alice")], |User(name)| name).map(shout);
+    let with = |token: &str| head(Request::get("/").header("authorization", token));
+    assert_eq!(later.extract(&with("t1")).await.unwrap(), Key::new("ALICE"));
+    assert_eq!(later.extract(&with("t9")).await.unwrap_err().kind(), ErrorKind::MissingIdentity);
+    let no_layer = FromExtension::new(|user: &u64| *user).map(shout);
+    let error = no_layer.extract(&head(Request::get("/"))).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::MissingSetup);
 }
 
 #[tokio::test]
@@ -135,10 +228,29 @@ async fn a_hashed_key_shows_nothing_and_needs_the_same_secret() {
     assert_ne!(one, Key::new(one.as_str()));
 }
 
+#[tokio::test]
+async fn a_hashed_key_is_the_same_in_every_version() {
+    // Instances of two versions that run side by side share their counts.
+    let key = Constant::new("user-4").hashed(b"0123456789abcdef");
+    let hashed = key.extract(&head(Request::get("/"))).await.unwrap();
+    assert_eq!(hashed.as_str(), "%*a6949588618bfddffa881161bfd2fd6d");
+}
+
 #[test]
 #[should_panic(expected = "at least 16 bytes")]
 fn a_secret_that_can_be_guessed_is_refused_when_built() {
-    let _ = Header::new("x-api-key").hashed("short");
+    let _ = Header::new("x-api-key").hashed("15 bytes of it!");
+}
+
+#[test]
+fn a_secret_is_not_shown_by_debug() {
+    let secret = "0123456789abcdef";
+    let key = Header::new("x-api-key").hashed(secret);
+    let fields = Headers::ietf().partition_key(secret);
+    let layer = limit("p", 1, key.clone()).headers(fields.clone());
+    let shown = format!("{key:?} {fields:?} {layer:?}");
+    // Neither as text nor as numbers.
+    assert!(!shown.contains("0123") && !shown.contains("48, 49"), "{shown}");
 }
 
 #[tokio::test]
@@ -165,6 +277,34 @@ async fn identities_can_be_exempt_or_banned_and_a_ban_comes_first() {
     assert_eq!(ask(&layer, with("x-api-key", "mallory")).await.status(), 429);
     let admin = Request::get("/admin").header("authorization", "t1").body(String::new()).unwrap();
     assert_eq!(ask(&layer, admin).await.status(), 429);
+}
+
+#[tokio::test]
+async fn any_number_of_identities_in_any_order_can_be_exempt() {
+    let names = ["d", "a", "e", "c", "b"];
+    let layer = limit("p", 1, Constant::new("all")).exempt(Header::new("x-api-key").any_of(names));
+    let with = |name: &str| Request::get("/").header("x-api-key", name).body(String::new()).unwrap();
+    ask(&layer, with("f")).await;
+    for name in names {
+        assert_eq!(ask(&layer, with(name)).await.status(), 200, "{name}");
+    }
+    assert_eq!(ask(&layer, with("f")).await.status(), 429);
+}
+
+#[tokio::test]
+async fn who_is_banned_may_take_a_while_to_find_out() {
+    let user = || FromExtractor::with_state(vec![("t1", "mallory"), ("t2", "bob")], |User(name)| name);
+    let layer = limit("p", 9, Constant::new("all"))
+        .ban(user().any_of(["mallory"]))
+        .exempt(|parts: &Parts| parts.uri.path() == "/health");
+    let with = |path: &str, token: &str| {
+        Request::get(path).header("authorization", token).body(String::new()).unwrap()
+    };
+    for (path, token, status) in
+        [("/", "t1", 429), ("/health", "t1", 429), ("/", "t2", 200), ("/health", "t2", 200), ("/", "t9", 200)]
+    {
+        assert_eq!(ask(&layer, with(path, token)).await.status(), status, "{path} {token}");
+    }
 }
 
 #[tokio::test]
@@ -243,6 +383,75 @@ async fn a_refusal_of_a_handlers_own_is_told_once_and_by_the_layers_rules() {
     let fields: Vec<_> = response.headers().get_all("ratelimit").iter().collect();
     assert_eq!(fields, [r#""p";r=3"#]);
     assert!(!response.extensions().get::<Decision>().unwrap().is_allowed());
+}
+
+#[tokio::test]
+async fn a_refusal_of_a_handlers_own_names_the_wait_and_is_not_stored() {
+    async fn handler(decision: Decision, limiter: Limiter) -> Result<&'static str, Rejection> {
+        Rejection::unless_allowed(limiter.charge_more(&decision, 4).await)?;
+        Ok("done")
+    }
+    let app = Router::new().route("/", get(handler)).layer(limit("p", 4, Constant::new("all")));
+    let response = app.oneshot(Request::get("/").body(Body::empty()).unwrap()).await.unwrap();
+    assert_eq!(response.status(), 429);
+    assert_eq!(response.headers()["retry-after"], "900");
+    assert_eq!(response.headers()["cache-control"], "no-store");
+}
+
+#[tokio::test]
+async fn a_handler_gets_the_limiter_and_the_decision_of_the_innermost_layer() {
+    let handler = async |decision: Decision, limiter: Limiter| {
+        limiter.charge_more(&decision, 2).await.unwrap().remaining().unwrap().to_string()
+    };
+    // Each on a store of its own.
+    let (inner, outer) = (limit("inner", 5, Constant::new("all")), limit("outer", 9, Constant::new("all")));
+    let app = Router::new().route("/", get(handler)).layer(inner).layer(outer);
+    let response = app.oneshot(Request::get("/").body(Body::empty()).unwrap()).await.unwrap();
+    assert_eq!(axum::body::to_bytes(response.into_body(), 9).await.unwrap(), "2");
+}
+
+#[tokio::test]
+async fn what_is_charged_more_and_given_back_is_so_for_every_key_of_the_decision() {
+    let limiter = Limiter::new(MemoryStore::new().manual_clock(ManualClock::new()));
+    let (narrow, wide) = (Policy::new("narrow", Quota::per_hour(5)), Policy::new("wide", Quota::per_hour(9)));
+    let charges =
+        [Charge::new(&narrow, &Key::new("alice"), 1), Charge::new(&wide, &Key::new("everybody"), 1)];
+    let left = |decision: &Decision| decision.outcomes().iter().map(Outcome::remaining).collect::<Vec<_>>();
+    let decision = limiter.check_all(&charges).await.unwrap();
+    assert_eq!(left(&decision), [4, 8]);
+    assert_eq!(left(&limiter.charge_more(&decision, 3).await.unwrap()), [1, 5]);
+    // All or nothing.
+    assert!(!limiter.charge_more(&decision, 2).await.unwrap().is_allowed());
+    assert_eq!(left(&limiter.give_back(&decision, 2).await.unwrap()), [3, 7]);
+    assert_eq!(left(&limiter.peek_all(&charges).await.unwrap()), [3, 7]);
+}
+
+/// Is down, and counts how often it is asked.
+#[derive(Clone, Default)]
+struct Asked(Arc<AtomicUsize>);
+
+impl Store for Asked {
+    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Down.decide(action, charges)
+    }
+    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
+        Down.reset(policy, key)
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_failed_is_not_asked_for_more() {
+    let asked = Asked::default();
+    let limiter = Limiter::new(asked.clone());
+    let decision = limiter.check(&Policy::new("p", Quota::per_hour(5)), &Key::new("alice"), 1).await.unwrap();
+    for later in [limiter.charge_more(&decision, 2).await, limiter.give_back(&decision, 1).await] {
+        let later = later.unwrap();
+        assert!(later.is_allowed());
+        // Nothing was given back either.
+        assert_eq!(later.failure().unwrap().kind(), ErrorKind::StoreUnreachable);
+    }
+    assert_eq!(asked.0.load(Ordering::Relaxed), 1);
 }
 
 #[tokio::test]

@@ -120,9 +120,7 @@ impl Config {
     /// Gives the handler what it may ask for, and in soft mode the mark of a request over the limit.
     pub(crate) fn mark(&self, request: &mut Parts, decision: Option<&Decision>) {
         if self.soft {
-            // What a limit further out found, which has put its decision there.
-            let outer = request.extensions.get::<Decision>();
-            mark_request(&mut request.headers, outer, decision);
+            mark_request(request, decision);
         }
         if let Some(decision) = decision {
             request.extensions.insert(decision.clone());

@@ -12,7 +12,7 @@ use support::{
     inner::{ask, get},
     store,
 };
-use tower_ratelimit::{Header, Key, Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer};
+use tower_ratelimit::{Constant, Header, Key, Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer};
 use tracing_subscriber::fmt::MakeWriter;
 
 #[derive(Clone, Default)]
@@ -94,4 +94,17 @@ async fn refusals_are_logged_with_their_policy_and_without_the_identity() {
     assert_eq!(lines.with("refused"), 2, "{}", lines.text());
     assert_eq!(lines.with("\"api\""), 3, "{}", lines.text());
     assert_eq!(lines.with("secret"), 0, "{}", lines.text());
+}
+
+#[tokio::test]
+async fn what_a_soft_limit_would_refuse_is_logged_as_such() {
+    let (lines, _guard) = listen();
+    let layer =
+        RateLimitLayer::new(MemoryStore::new(), Policy::new("api", Quota::per_day(1)), Constant::new("all"));
+    let soft = layer.clone().soft();
+    for _ in 0..3 {
+        ask(&soft, get()).await;
+    }
+    ask(&layer, get()).await;
+    assert_eq!((lines.with("soft=true"), lines.with("soft=false")), (2, 1), "{}", lines.text());
 }

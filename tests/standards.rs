@@ -13,9 +13,9 @@ use support::Down;
 use support::inner::{ask, ask_for, get, text};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tower_ratelimit::{
-    Action, Answer, Charge, Constant, Decision, Error, ErrorKind, FailureMode, FixedWindow, Header, Headers,
-    Key, Limiter, ManualClock, MemoryStore, Outcome, PeerIp, Policy, Quota, RateLimitLayer, Rejection, Store,
-    Verdict,
+    Action, Answer, Charge, Concurrency, Constant, Decision, Error, ErrorKind, FailureMode, FixedWindow,
+    Header, Headers, Key, Limiter, ManualClock, MemoryStore, Outcome, PeerIp, Policy, Quota, RateLimitLayer,
+    Rejection, Store, Verdict,
 };
 
 const HOSTILE: &str = r#"a "quoted" \ {name}, ;q=1"#;
@@ -199,6 +199,28 @@ async fn s06_a_partition_key_is_a_keyed_hash_and_off_by_default() {
 }
 
 #[tokio::test]
+async fn s06_a_partition_key_is_the_first_96_bits_and_on_every_item() {
+    // Of "user-4", with a character that not every base64 has.
+    let pk = "pk=:ppSViGGL/d/6iBFh:";
+    let layer = layer(Policy::new("narrow", Quota::per_hour(1)))
+        .and(Policy::new("wide", Quota::per_day(9)), Constant::new("user-4"))
+        .headers(Headers::ietf().partition_key("0123456789abcdef"));
+    for status in [200, 429] {
+        let response = ask(&layer, get()).await;
+        assert_eq!(response.status(), status);
+        let items = response.headers()["ratelimit"].to_str().unwrap().to_owned();
+        assert_eq!(items.matches(";pk=:").count(), 2, "{items}");
+        assert!(items.ends_with(pk), "{items}");
+    }
+}
+
+#[test]
+#[should_panic(expected = "at least 16 bytes")]
+fn s06_a_partition_key_under_a_secret_that_can_be_guessed_is_refused() {
+    let _ = Headers::ietf().partition_key("15 bytes of it!");
+}
+
+#[tokio::test]
 async fn s07_the_older_drafts_speak_of_the_policy_that_binds() {
     let both = |headers| {
         layer(Policy::new("wide", Quota::per_day(100)))
@@ -237,6 +259,67 @@ async fn s07_the_older_drafts_speak_of_the_policy_that_binds() {
         let response = ask_for(&both(headers), get(), inner).await;
         assert_eq!(response.headers().get_all("ratelimit").iter().count(), 1);
         assert!(!response.headers().contains_key("ratelimit-policy"));
+    }
+}
+
+/// The three numbers, in whichever of the older drafts.
+fn three(fields: &HeaderMap) -> String {
+    let field = |name: &str| fields[name].to_str().unwrap();
+    match fields.get("ratelimit") {
+        Some(all) => all.to_str().unwrap().to_owned(),
+        None => format!(
+            "limit={}, remaining={}, reset={}",
+            field("ratelimit-limit"),
+            field("ratelimit-remaining"),
+            field("ratelimit-reset")
+        ),
+    }
+}
+
+#[tokio::test]
+async fn s07_the_older_drafts_agree_with_each_other_and_with_retry_after() {
+    let rows = [
+        ("a burst", Quota::per_minute(2).burst(4), 1, "limit=4, remaining=3, reset=90", "2;w=60"),
+        ("a second", Quota::per_second(3), 1, "limit=3, remaining=2, reset=1", "3;w=1"),
+        (
+            "below a second",
+            Quota::new(3, Duration::from_millis(999)).unwrap(),
+            1,
+            "limit=3, remaining=2, reset=1",
+            "3",
+        ),
+        ("nothing left", Quota::per_minute(2), 2, "limit=2, remaining=0, reset=30", "2;w=60"),
+    ];
+    for (name, quota, cost, numbers, policy) in rows {
+        for headers in [Headers::ietf_draft_06(), Headers::ietf_draft_07()] {
+            let layer = layer(Policy::new("p", quota)).headers(headers.clone()).cost(move |_| cost);
+            let response = ask(&layer, get()).await;
+            assert_eq!(three(response.headers()), numbers, "{name}, {headers:?}");
+            assert_eq!(response.headers()["ratelimit-policy"], policy, "{name}, {headers:?}");
+        }
+    }
+    for headers in [Headers::ietf_draft_06(), Headers::ietf_draft_07()] {
+        let hourly = layer(Policy::new("p", Quota::per_hour(5))).headers(headers.clone());
+        assert_eq!(ask(&hourly, get()).await.status(), 200);
+        // Refused with units left: no window, so the time until all are back.
+        let refused = ask(&hourly.clone().cost(|_| 5), get()).await;
+        assert_eq!(three(refused.headers()), "limit=5, remaining=4, reset=720");
+        assert_eq!(refused.headers()["retry-after"], "720");
+        ask(&hourly.clone().cost(|_| 4), get()).await;
+        let refused = ask(&hourly, get()).await;
+        assert_eq!(three(refused.headers()), "limit=5, remaining=0, reset=720");
+        assert_eq!(refused.headers()["retry-after"], "720");
+
+        let store = Says(|charge| Outcome::new(charge, Verdict::Allow, u64::MAX, Duration::MAX));
+        let largest = RateLimitLayer::new(store, Policy::new("p", Quota::per_day(7)), Constant::new("all"));
+        let response = ask(&largest.headers(headers.clone()), get()).await;
+        assert_eq!(three(response.headers()), "limit=7, remaining=999999999999999, reset=999999999999999");
+
+        // Units in use have no window; their period is a lease.
+        let slots = Policy::new("slots", Quota::concurrent(2)).algorithm(Concurrency);
+        let response = ask(&layer(slots).headers(headers), get()).await;
+        assert_eq!(three(response.headers()), "limit=2, remaining=1, reset=30");
+        assert_eq!(response.headers()["ratelimit-policy"], "2");
     }
 }
 
@@ -377,6 +460,27 @@ async fn s10_jitter_is_upwards_only_and_the_same_wherever_it_is_told() {
         waits.insert(wait);
     }
     assert!(waits.len() > 10, "{waits:?}");
+    // All of the range is used.
+    assert!(waits.first() < Some(&80) && waits.last() > Some(&80), "{waits:?}");
+}
+
+#[tokio::test]
+async fn s10_jitter_of_any_length_is_bounded_and_names_no_wait_where_none_helps() {
+    let forever = || Headers::ietf().jitter(Duration::MAX);
+    let limited = layer(Policy::new("p", Quota::per_minute(1))).headers(forever());
+    ask(&limited, get()).await;
+    let store = Says(|charge| {
+        Outcome::new(charge, Verdict::Deny { retry_after: Some(Duration::MAX) }, 0, Duration::MAX)
+    });
+    let longest = RateLimitLayer::new(store, Policy::new("p", Quota::per_day(1)), Constant::new("all"));
+    for layer in [limited.clone(), longest.headers(forever())] {
+        let refused = ask(&layer, get()).await;
+        let wait: u64 = refused.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+        assert!((60..=2_147_483_647).contains(&wait), "{wait}");
+    }
+    let too_much = ask(&limited.cost(|_| 2), get()).await;
+    assert_eq!(too_much.status(), 429);
+    assert!(!too_much.headers().contains_key("retry-after"));
 }
 
 #[tokio::test]
@@ -567,6 +671,46 @@ async fn soft_mode_lets_through_and_marks_in_extension_and_field() {
 }
 
 #[tokio::test]
+async fn a_soft_limits_mark_lists_all_that_refused_as_strings() {
+    let layer = layer(Policy::new(HOSTILE, Quota::per_hour(1)))
+        .and(Policy::new("wide", Quota::per_hour(9)), Constant::new("all"))
+        .and(Policy::new("narrow", Quota::per_day(1)), Constant::new("all"))
+        .soft();
+    ask(&layer, get()).await;
+    let marked = ask(&layer, get()).await;
+    let names = items(marked.headers(), "x-ratelimit-exceeded");
+    assert_eq!(names, [(HOSTILE.to_owned(), Vec::new()), ("narrow".to_owned(), Vec::new())]);
+}
+
+#[tokio::test]
+async fn a_soft_limit_lets_through_unmarked_what_it_cannot_decide() {
+    let policy = || Policy::new("p", Quota::per_hour(1)).on_store_failure(FailureMode::Closed);
+    let memory = MemoryStore::new;
+    let later = |_: &Parts| {
+        Answer::<Key>::pending(async { Err(Error::new(ErrorKind::MissingIdentity, "it shows none")) })
+    };
+    let rows = [
+        ("no header", RateLimitLayer::new(memory(), policy(), Header::new("x-api-key"))),
+        ("no connect info", RateLimitLayer::new(memory(), policy(), PeerIp::default())),
+        ("no identity, after a while", RateLimitLayer::new(memory(), policy(), later)),
+        ("store down, closed", RateLimitLayer::new(Down, policy(), Constant::new("all"))),
+    ];
+    for (name, layer) in rows {
+        let seen = |request: Request<String>| async move {
+            let decided = request.extensions().get::<Decision>().is_some();
+            let marked = request.headers().contains_key("x-ratelimit-exceeded");
+            Ok::<_, std::convert::Infallible>(Response::new(format!("{decided} {marked}")))
+        };
+        let service = tower::Layer::layer(&layer.soft(), tower::service_fn(seen));
+        let forged = Request::get("/").header("x-ratelimit-exceeded", "\"p\"").body(String::new()).unwrap();
+        let Ok(response) = tower::ServiceExt::oneshot(service, forged).await;
+        assert_eq!(response.status(), 200, "{name}");
+        assert!(!response.headers().contains_key("x-ratelimit-exceeded"), "{name}");
+        assert_eq!(text(response).await, "false false", "{name}");
+    }
+}
+
+#[tokio::test]
 async fn two_soft_limits_leave_each_others_mark() {
     let soft = |name, limit| layer(Policy::new(name, Quota::per_hour(limit))).soft();
     for (outer, inner) in [(1, 9), (9, 1), (1, 1)] {
@@ -588,4 +732,55 @@ async fn two_soft_limits_leave_each_others_mark() {
         let seen = String::from_utf8(body.to_vec()).unwrap();
         assert_eq!((seen.contains("outer"), seen.contains("inner")), (outer == 1, inner == 1), "{seen}");
     }
+}
+
+#[tokio::test]
+async fn a_request_keeps_the_marks_of_all_soft_limits_that_it_passed() {
+    let limits = |name, limit| layer(Policy::new(name, Quota::per_hour(limit)));
+    // One that is not soft in between, and one that cannot decide.
+    let rows = [
+        ("soft", limits("middle", 9).soft(), r#"Some("\"outer\", \"inner\"")"#),
+        ("soft and over", limits("middle", 1).soft(), r#"Some("\"outer\", \"middle\", \"inner\"")"#),
+        ("not soft", limits("middle", 9), r#"Some("\"outer\", \"inner\"")"#),
+        (
+            "undecided",
+            RateLimitLayer::new(Down, Policy::new("middle", Quota::per_hour(1)), Constant::new("all")).soft(),
+            r#"Some("\"outer\", \"inner\"")"#,
+        ),
+    ];
+    for (name, middle, expected) in rows {
+        let (outer, inner) = (limits("outer", 1).soft(), limits("inner", 1).soft());
+        let service = tower::ServiceBuilder::new().layer(outer).layer(middle).layer(inner).service_fn(
+            |request: Request<String>| async move {
+                let field =
+                    request.headers().get("x-ratelimit-exceeded").map(|v| v.to_str().unwrap().to_owned());
+                Ok::<_, std::convert::Infallible>(Response::new(format!("{field:?}")))
+            },
+        );
+        let mut seen = String::new();
+        for _ in 0..2 {
+            let Ok(response) = tower::ServiceExt::oneshot(service.clone(), get()).await;
+            let body = http_body_util::BodyExt::collect(response.into_body()).await.unwrap().to_bytes();
+            seen = String::from_utf8(body.to_vec()).unwrap();
+        }
+        assert_eq!(seen, expected, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_limit_that_is_not_soft_leaves_the_mark_of_a_gateway_alone() {
+    let layer = layer(Policy::new("p", Quota::per_hour(2)));
+    let service = tower::Layer::layer(
+        &layer,
+        tower::service_fn(|request: Request<String>| async move {
+            Ok::<_, std::convert::Infallible>(Response::new(format!(
+                "{:?}",
+                request.headers().get("x-ratelimit-exceeded")
+            )))
+        }),
+    );
+    let request =
+        Request::get("/").header("x-ratelimit-exceeded", "\"gateway\"").body(String::new()).unwrap();
+    let Ok(response) = tower::ServiceExt::oneshot(service, request).await;
+    assert!(text(response).await.contains("gateway"));
 }

@@ -3,7 +3,7 @@
 use std::{fmt::Write as _, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header::RETRY_AFTER};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header::RETRY_AFTER, request::Parts};
 
 use super::headers::{Headers, Ietf, LegacyReset};
 use crate::{Decision, Outcome, Policy, algorithm::Replenishment, clock::wall_micros};
@@ -67,22 +67,34 @@ pub(super) fn decorate_refusal<B>(response: &mut Response<B>, decision: &Decisio
     response.extensions_mut().insert(decision.clone().told());
 }
 
-/// Marks a request that goes through although `ours`, or a soft limit further out, refused it. What a client
+/// The policies of the soft limits that a request has passed, those that refused it, as the field lists them.
+#[derive(Clone)]
+struct Exceeded(String);
+
+/// Marks a request that goes through although `decision`, or a soft limit further out, refused it. What a client
 /// wrote there itself is not left standing.
-pub(crate) fn mark_request(fields: &mut HeaderMap, outer: Option<&Decision>, ours: Option<&Decision>) {
-    fields.remove(X_EXCEEDED);
-    append(fields, X_EXCEEDED, &exceeded(outer.into_iter().chain(ours)));
+pub(crate) fn mark_request(request: &mut Parts, decision: Option<&Decision>) {
+    let ours = decision.map(exceeded).unwrap_or_default();
+    let marks = match request.extensions.remove::<Exceeded>() {
+        Some(Exceeded(outer)) if ours.is_empty() => outer,
+        Some(Exceeded(outer)) => format!("{outer}, {ours}"),
+        None => ours,
+    };
+    request.headers.remove(X_EXCEEDED);
+    append(&mut request.headers, X_EXCEEDED, &marks);
+    if !marks.is_empty() {
+        request.extensions.insert(Exceeded(marks));
+    }
 }
 
 /// Marks the response to a request that went through although `decision` refused it.
 pub(crate) fn mark_response(fields: &mut HeaderMap, decision: &Decision) {
-    append(fields, X_EXCEEDED, &exceeded([decision]));
+    append(fields, X_EXCEEDED, &exceeded(decision));
 }
 
 /// The policies that refused.
-fn exceeded<'a>(decisions: impl IntoIterator<Item = &'a Decision>) -> String {
-    let outcomes = decisions.into_iter().flat_map(Decision::outcomes);
-    list(outcomes.filter(|outcome| !outcome.is_allowed()), |item, outcome| {
+fn exceeded(decision: &Decision) -> String {
+    list(decision.outcomes().iter().filter(|outcome| !outcome.is_allowed()), |item, outcome| {
         quote(item, outcome.policy().name());
     })
 }

@@ -11,8 +11,8 @@ use std::time::Duration;
 use example::DayAndNight;
 use support::{RedisServer, inner, store};
 use tower_ratelimit::{
-    Algorithm, Charge, Constant, Error, ErrorKind, FailureMode, FixedWindow, Key, Limiter, ManualClock,
-    MemoryStore, Policy, PolicySource, Quota, RateLimitLayer,
+    Algorithm, Charge, Constant, Error, ErrorKind, FailureMode, FixedWindow, Key, KeyedRateLimitLayer,
+    Limiter, ManualClock, MemoryStore, Policy, PolicySource, Quota, RateLimitLayer,
 };
 
 fn reports() -> Policy {
@@ -120,6 +120,21 @@ async fn a_name_stands_for_one_source_and_for_no_built_in_algorithm() {
 #[should_panic(expected = "use a RedisStore")]
 async fn memory_refuses_an_algorithm_without_a_twin_when_the_layer_is_built() {
     let _ = RateLimitLayer::new(MemoryStore::new(), reports(), Constant::new("all"));
+}
+
+#[test]
+fn memory_refuses_it_as_a_further_policy_too() {
+    let plain = || Policy::new("plain", Quota::per_hour(5));
+    let layer = || {
+        let _ = RateLimitLayer::new(MemoryStore::new(), plain(), Constant::new("all"))
+            .and(reports(), Constant::new("all"));
+    };
+    let keyed = || {
+        let _ =
+            KeyedRateLimitLayer::new(MemoryStore::new(), plain(), |_: &u8| "all").and(reports(), |_| "all");
+    };
+    assert!(std::panic::catch_unwind(layer).is_err());
+    assert!(std::panic::catch_unwind(keyed).is_err());
 }
 
 #[tokio::test]

@@ -45,8 +45,8 @@ use tonic_types::{StatusExt as _, pb};
 use tonic_web::{GrpcWebClientLayer, GrpcWebLayer};
 use tower::{Layer, ServiceBuilder, ServiceExt as _};
 use tower_ratelimit::{
-    Action, Answer, Charge, Constant, Decision, Error, ErrorKind, FailureMode, GrpcStatus, Header, Key,
-    ManualClock, MemoryStore, Outcome, PeerIp, Policy, Quota, RateLimitLayer, Store, Verdict,
+    Action, Answer, Charge, Constant, Decision, Error, ErrorKind, FailureMode, GrpcStatus, Header, Headers,
+    Key, ManualClock, MemoryStore, Outcome, PeerIp, Policy, Quota, RateLimitLayer, Store, Verdict,
 };
 
 const HELLO: &str = "/greeter.Greeter/SayHello";
@@ -289,6 +289,24 @@ async fn s16_the_retry_info_is_above_zero_or_not_there() {
     assert_eq!(never.code(), Code::ResourceExhausted);
     assert!(never.get_error_details().retry_info().is_none());
     assert_eq!(never.get_error_details().quota_failure().unwrap().violations.len(), 1);
+}
+
+#[tokio::test]
+async fn s16_jitter_is_told_alike_in_all_that_name_the_wait() {
+    let layer = refusing(Duration::from_secs(10))
+        .headers(Headers::ietf().jitter(Duration::from_secs(1_000)))
+        .grpc_response(GrpcStatus::default().retry_pushback());
+    let mut longest = Duration::ZERO;
+    for _ in 0..9 {
+        let status = refusal(layer.clone(), 1).await;
+        let told = status.get_error_details().retry_info().unwrap().retry_delay.unwrap();
+        let number = |name| status.metadata().get(name).unwrap().to_str().unwrap().parse::<u64>().unwrap();
+        assert!((Duration::from_secs(10)..=Duration::from_secs(1_010)).contains(&told), "{told:?}");
+        assert_eq!(u128::from(number("grpc-retry-pushback-ms")), told.as_micros().div_ceil(1_000));
+        assert_eq!(u128::from(number("retry-after")), told.as_micros().div_ceil(1_000_000));
+        longest = longest.max(told);
+    }
+    assert!(longest > Duration::from_secs(20), "{longest:?}");
 }
 
 #[tokio::test]

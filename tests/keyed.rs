@@ -1,5 +1,7 @@
 //! The layer for requests that are not HTTP.
 
+mod support;
+
 use std::{
     convert::Infallible,
     future::{Ready, ready},
@@ -12,14 +14,15 @@ use std::{
     time::Duration,
 };
 
+use support::Down;
 use tokio::{
     task::{JoinSet, yield_now},
-    time::Instant,
+    time::{Instant, timeout},
 };
 use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Answer, Concurrency, Error, ErrorKind, Key, KeyedRateLimitLayer, LeakyBucket, Limiter, MemoryStore,
-    Policy, Quota, Rejection,
+    Action, Answer, Charge, Concurrency, Decision, Error, ErrorKind, FailureMode, Key, KeyedRateLimitLayer,
+    LeakyBucket, Limiter, MemoryStore, Outcome, Policy, Quota, Rejection, Store, Verdict,
 };
 
 fn policy(limit: u64) -> Policy {
@@ -81,6 +84,120 @@ async fn several_policies_are_charged_together_at_their_costs_or_not_at_all() {
     assert_eq!(left, Some(99));
 }
 
+#[tokio::test]
+async fn a_cost_is_that_of_the_policy_before_it() {
+    let limiter = Limiter::new(MemoryStore::new());
+    let wide = Policy::new("wide", Quota::per_hour(100));
+    let layer = KeyedRateLimitLayer::new(limiter.clone(), policy(5), |_: &&'static str| "all")
+        .and(wide.clone(), |_| "all")
+        .cost(|text| text.len() as u64);
+    layer.layer(service_fn(length)).oneshot("abc").await.unwrap();
+    let left = async |policy| limiter.peek(policy, &Key::new("all"), 0).await.unwrap().remaining();
+    assert_eq!((left(&policy(5)).await, left(&wide).await), (Some(4), Some(97)));
+}
+
+#[tokio::test]
+async fn a_store_that_is_down_is_an_error_of_its_own_only_where_the_policy_is_closed() {
+    for (mode, admitted) in [(FailureMode::Open, true), (FailureMode::Closed, false)] {
+        let policy = policy(1).on_store_failure(mode);
+        let layer = KeyedRateLimitLayer::new(Down, policy, |_: &&'static str| "all").wait(Duration::MAX);
+        match layer.layer(service_fn(length)).oneshot("abc").await {
+            Ok(_) => assert!(admitted),
+            Err(error) => {
+                assert!(!admitted && matches!(rejection(&error), Rejection::Unavailable(_)), "{error:?}");
+            }
+        }
+    }
+}
+
+/// Says this to the so-manieth question, from 0 on.
+struct Says(fn(usize) -> Verdict, Arc<AtomicUsize>);
+
+impl Store for Says {
+    fn decide(&self, _: Action, charges: &[Charge]) -> Answer<Decision> {
+        let asked = self.1.fetch_add(1, Ordering::Relaxed);
+        assert!(asked < 100, "it never gives up");
+        let say = |charge| Outcome::new(charge, (self.0)(asked), 0, Duration::ZERO);
+        Answer::ready(Ok(Decision::new(charges.iter().map(say))))
+    }
+    fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
+        Answer::ready(Ok(()))
+    }
+}
+
+const fn deny(seconds: u64) -> Verdict {
+    Verdict::Deny { retry_after: Some(Duration::from_secs(seconds)) }
+}
+
+#[tokio::test(start_paused = true)]
+async fn patience_is_for_all_waits_together_and_a_delay_takes_none() {
+    struct Row {
+        name: &'static str,
+        says: fn(usize) -> Verdict,
+        patience: u64,
+        admitted: bool,
+        asked: usize,
+        seconds: u64,
+    }
+    let at_once_next_time = |asked| if asked == 0 { deny(1) } else { Verdict::Allow };
+    let rows = [
+        Row {
+            name: "two more seconds each time",
+            says: |_| deny(2),
+            patience: 5,
+            admitted: false,
+            asked: 3,
+            seconds: 4,
+        },
+        Row {
+            name: "at the last moment",
+            says: at_once_next_time,
+            patience: 1,
+            admitted: true,
+            asked: 2,
+            seconds: 1,
+        },
+        Row { name: "too late", says: |_| deny(2), patience: 1, admitted: false, asked: 1, seconds: 0 },
+        Row {
+            name: "no patience and no wait",
+            says: |_| deny(0),
+            patience: 0,
+            admitted: false,
+            asked: 1,
+            seconds: 0,
+        },
+        Row {
+            name: "never",
+            says: |_| Verdict::Deny { retry_after: None },
+            patience: 9,
+            admitted: false,
+            asked: 1,
+            seconds: 0,
+        },
+        Row {
+            name: "delayed",
+            says: |_| Verdict::Delay(Duration::from_secs(3)),
+            patience: 0,
+            admitted: true,
+            asked: 1,
+            seconds: 3,
+        },
+    ];
+    for Row { name, says, patience, admitted, asked, seconds } in rows {
+        let questions = Arc::new(AtomicUsize::new(0));
+        let layer =
+            KeyedRateLimitLayer::new(Says(says, questions.clone()), policy(1), |_: &&'static str| "all")
+                .wait(Duration::from_secs(patience));
+        let started = Instant::now();
+        let call = layer.layer(service_fn(length)).oneshot("abc");
+        let answer = timeout(Duration::from_secs(60), call).await.expect(name);
+        assert_eq!(answer.is_ok(), admitted, "{name}");
+        assert_eq!(questions.load(Ordering::Relaxed), asked, "{name}");
+        // A timer of tokio's is up to a millisecond late.
+        assert_eq!(started.elapsed().as_secs(), seconds, "{name}");
+    }
+}
+
 // The stores take their time from the machine's clock and the waits from Tokio's, so none of these can be
 // paused; each wait is a few milliseconds.
 
@@ -134,6 +251,18 @@ async fn a_queue_delays_and_a_slot_is_held_until_the_answer() {
     // Inside, the one slot is taken; afterwards it is free.
     assert!(!service.clone().oneshot("abc").await.unwrap());
     assert!(!service.oneshot("abc").await.unwrap());
+}
+
+#[tokio::test]
+async fn a_slot_is_free_with_the_answer_even_where_the_future_is_kept() {
+    let limiter = Limiter::new(MemoryStore::new());
+    let slots = Policy::new("slots", Quota::concurrent(1)).algorithm(Concurrency);
+    let layer = KeyedRateLimitLayer::new(limiter.clone(), slots.clone(), |_: &&'static str| "all");
+    let mut service = layer.layer(service_fn(length));
+    let mut call = Box::pin(service.ready().await.unwrap().call("abc"));
+    assert_eq!(call.as_mut().await.unwrap(), 3);
+    assert!(limiter.peek(&slots, &Key::new("all"), 1).await.unwrap().is_allowed());
+    drop(call);
 }
 
 /// Ready once for each `poll_ready`, and only itself: a clone starts unready.

@@ -181,6 +181,10 @@ impl Outcome {
         self
     }
 
+    pub(crate) const fn charge(&self) -> &Charge {
+        &self.charge
+    }
+
     /// The policy.
     #[must_use]
     pub const fn policy(&self) -> &Policy {

@@ -194,6 +194,11 @@ impl Policy {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
+    /// Whether both count the same units by the same rule: what one says of a key the other would say.
+    pub(crate) fn counts_as(&self, other: &Self) -> bool {
+        self.is(other) || self.label() == other.label() && self.arguments() == other.arguments()
+    }
+
     pub(crate) fn failure_mode(&self) -> FailureMode {
         self.0.on_store_failure
     }

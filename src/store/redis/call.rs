@@ -4,7 +4,10 @@ use std::{fmt::Write as _, sync::Arc, time::Duration};
 
 use redis::{Cmd, Value};
 
-use super::reply;
+use super::{
+    denied::{Asked, Denied},
+    reply,
+};
 use crate::{Action, Charge, Decision, Error, Policy, script::Script};
 
 /// One decision to be made.
@@ -16,6 +19,8 @@ pub(super) struct Job {
     pub(super) time: Option<u64>,
     pub(super) script: Arc<Script>,
     pub(super) deadline: Duration,
+    /// Who remembers a refusal, and forgets one when units are given back.
+    pub(super) denied: Option<(Arc<Denied>, Asked)>,
 }
 
 /// More than any key can have been charged, and exact in Lua.
@@ -126,7 +131,20 @@ pub(super) fn decode(reply: &Value, jobs: &[Job]) -> Vec<Result<Decision, Error>
     };
     let decisions: Vec<_> = jobs.iter().map(|job| reply::decision(&mut rest, &job.charges)).collect();
     match rest {
-        Some([]) => decisions,
+        Some([]) => {
+            for (job, decision) in jobs.iter().zip(&decisions) {
+                match (&job.denied, decision) {
+                    (Some((denied, asked)), Ok(decision)) if job.action == Action::Take => {
+                        denied.remember(decision, *asked);
+                    }
+                    (Some((denied, _)), _) if job.action == Action::Refund => {
+                        job.charges.iter().for_each(|charge| denied.forget(&charge.policy, &charge.key));
+                    }
+                    _ => {}
+                }
+            }
+            decisions
+        }
         // Where something is too much or too little, nothing of it is to be believed.
         _ => jobs.iter().map(|_| Err(reply::unexpected())).collect(),
     }

@@ -1,6 +1,7 @@
 //! Counts in Redis, shared by every instance.
 
 mod call;
+mod denied;
 mod health;
 mod link;
 mod queue;
@@ -24,6 +25,7 @@ use redis::{IntoConnectionInfo, RedisError, aio::ConnectionLike};
 
 use self::{
     call::Job,
+    denied::Denied,
     health::{ConnectErrors, Health},
     link::{Link, Pooled},
     scripts::Scripts,
@@ -84,10 +86,14 @@ pub struct RedisStore {
     prefix: Arc<str>,
     deadline: Duration,
     clock: Option<ManualClock>,
+    denied: Option<Arc<Denied>>,
+    /// How long a refusal is remembered.
+    remembering: Duration,
 }
 
 const DEFAULT_PREFIX: &str = "rl";
 const DEFAULT_DEADLINE: Duration = Duration::from_millis(50);
+const DEFAULT_REMEMBERING: Duration = Duration::from_secs(1);
 /// More than there are lanes, for those that are being replaced.
 const POOL_SIZE: u32 = 8;
 /// bb8 waits at most half of this between two attempts to connect.
@@ -181,7 +187,17 @@ impl RedisStore {
             prefix: DEFAULT_PREFIX.into(),
             deadline: DEFAULT_DEADLINE,
             clock: None,
+            denied: None,
+            remembering: DEFAULT_REMEMBERING,
         }
+        .remembering_anew()
+    }
+
+    /// With nothing remembered of what was asked under another prefix or clock.
+    fn remembering_anew(mut self) -> Self {
+        self.denied = (!self.remembering.is_zero())
+            .then(|| Arc::new(Denied::new(self.remembering, self.clock.clone())));
+        self
     }
 
     /// Makes one decision under `policy` on a key that nobody has, charge and all, and forgets it: so that
@@ -215,7 +231,7 @@ impl RedisStore {
             "a Redis key prefix must have 1 to 64 printable ASCII characters, without spaces and braces"
         );
         self.prefix = prefix.into();
-        self
+        self.remembering_anew()
     }
 
     /// How long one decision may take, waiting for a connection and the reply included. Defaults to
@@ -234,13 +250,29 @@ impl RedisStore {
         self
     }
 
+    /// How long a refusal may be answered from this process's memory before Redis is asked again. Defaults to
+    /// one second; zero turns it off.
+    ///
+    /// A key that has nothing left is refused here, without Redis, until it has something again: the same
+    /// verdict and the wait that is left. It holds the refusals of up to 4096 keys, for requests of one unit.
+    ///
+    /// What else may end a refusal early is honoured at once where it happens through this store or its
+    /// clones, and within this time where another instance does it: a [reset](crate::Limiter::reset), a
+    /// [refund](crate::Limiter::refund), a higher limit under the same name. Where a request is counted by
+    /// several policies, what is said of those that did not refuse it may be as old as this too.
+    #[must_use]
+    pub fn deny_cache(mut self, longest: Duration) -> Self {
+        self.remembering = longest;
+        self.remembering_anew()
+    }
+
     /// Takes the time from `clock`. Defaults to the Redis server's clock.
     ///
     /// For tests. Keys written so live for an hour, as this clock does not move with the server's.
     #[must_use]
     pub fn manual_clock(mut self, clock: ManualClock) -> Self {
         self.clock = Some(clock);
-        self
+        self.remembering_anew()
     }
 
     /// The least a Redis user needs for this store, in the words of `ACL SETUSER`: keys under the
@@ -281,6 +313,14 @@ impl RedisStore {
     }
 
     fn evaluate(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
+        let denied = match (action, &self.denied) {
+            (Action::Take, Some(denied)) => match denied.look(charges) {
+                Ok(decision) => return Answer::ready(Ok(decision)),
+                Err(asked) => Some((denied.clone(), asked)),
+            },
+            (Action::Refund, Some(denied)) => Some((denied.clone(), denied.asked())),
+            _ => None,
+        };
         let script = match self.scripts.that_knows(charges) {
             Ok(script) => script,
             Err(error) => return Answer::ready(Err(error)),
@@ -292,6 +332,7 @@ impl RedisStore {
             time: self.clock.as_ref().map(ManualClock::micros),
             script,
             deadline: self.deadline,
+            denied,
         };
         Answer::from_boxed(self.link.clone().decide(job))
     }
@@ -308,7 +349,15 @@ impl Store for RedisStore {
         let mut command = redis::cmd("DEL");
         command.arg(of);
         let reply = self.link.clone().run(command, self.deadline);
-        Answer::pending(async move { reply.await.map(|_| ()) })
+        let (denied, policy, key) = (self.denied.clone(), policy.clone(), key.clone());
+        let forget = move || denied.iter().for_each(|denied| denied.forget(&policy, &key));
+        // Before it, in case nobody waits for the end of it.
+        forget();
+        Answer::pending(async move {
+            let reply = reply.await;
+            forget();
+            reply.map(|_| ())
+        })
     }
 
     fn accept(&self, policy: &Policy) -> Result<(), Error> {

@@ -85,6 +85,7 @@ mod tests {
             time: None,
             script: Script::built_in(),
             deadline: Duration::ZERO,
+            denied: None,
         };
         call::decode(reply, &[job]).remove(0)
     }

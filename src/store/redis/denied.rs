@@ -1,0 +1,172 @@
+//! The deny cache: a key that has nothing left is refused here until it has something again.
+//!
+//! What is remembered is a refusal of one unit by a policy that had none left. From then until the wait it
+//! named is over nobody anywhere can be charged a unit under that policy and key, so nothing changes, and
+//! the same question has the same answer, with so much less to wait. Three things do change it: a reset,
+//! a refund, and a policy of the same name with a higher limit. Through the same store they take effect
+//! at once; what another instance does is seen when the refusal has been remembered for [`Denied::longest`].
+//!
+//! Refusals of several units are not remembered. The wait they name is for all of them, and before it is
+//! over fewer may be there and go to somebody else.
+//!
+//! A table of places that each hold the latest refusal whose hash leads there: of fixed size, with nothing to
+//! evict. A refusal that is overwritten costs a question to Redis, and nothing else.
+
+use std::{
+    hash::{BuildHasher, RandomState},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use crate::{Charge, Decision, Key, ManualClock, Outcome, Policy, Verdict};
+
+pub(super) struct Denied {
+    places: Box<[Mutex<Option<Box<Refusal>>>]>,
+    hasher: RandomState,
+    clock: Clock,
+    /// How long a refusal is remembered at most.
+    longest: u64,
+    /// How often something was forgotten. A reply that was on its way meanwhile is not remembered.
+    forgotten: AtomicU64,
+}
+
+enum Clock {
+    Monotonic(Instant),
+    /// The one that Redis is told to decide by.
+    Manual(ManualClock),
+}
+
+/// What a question was before it was asked.
+#[derive(Clone, Copy)]
+pub(super) struct Asked {
+    at: u64,
+    forgotten: u64,
+}
+
+struct Refusal {
+    decision: Decision,
+    /// When the reply came. Redis had decided before that, so this is the latest that the waits count from.
+    came: u64,
+    /// When it is no longer sure. Counted from before the question was asked, so never too late.
+    over: u64,
+}
+
+const PLACES: usize = 4096;
+
+impl Denied {
+    pub(super) fn new(longest: Duration, clock: Option<ManualClock>) -> Self {
+        Self {
+            places: (0..PLACES).map(|_| Mutex::new(None)).collect(),
+            hasher: RandomState::new(),
+            clock: clock.map_or_else(|| Clock::Monotonic(Instant::now()), Clock::Manual),
+            longest: micros(longest),
+            forgotten: AtomicU64::new(0),
+        }
+    }
+
+    /// The decision over `charges`, where it is known, or what [`remember`](Self::remember) needs.
+    pub(super) fn look(&self, charges: &[Charge]) -> Result<Decision, Asked> {
+        let asked = self.asked();
+        let now = asked.at;
+        for charge in charges {
+            let place = self.place(&charge.policy, &charge.key);
+            if let Some(refusal) = &*place
+                && (refusal.came..refusal.over).contains(&now)
+                && is_over(&refusal.decision, charges)
+            {
+                let (decision, passed) = (refusal.decision.clone(), now - refusal.came);
+                drop(place);
+                return Ok(later(&decision, Duration::from_micros(passed)));
+            }
+        }
+        Err(asked)
+    }
+
+    pub(super) fn asked(&self) -> Asked {
+        Asked { at: self.now(), forgotten: self.forgotten.load(Ordering::Acquire) }
+    }
+
+    /// Takes note of a decision, if it is a refusal that lasts.
+    pub(super) fn remember(&self, decision: &Decision, asked: Asked) {
+        if decision.is_allowed() || asked.forgotten != self.forgotten.load(Ordering::Acquire) {
+            return;
+        }
+        let mut lasts = self.longest;
+        let mut first = None;
+        for outcome in decision.outcomes() {
+            if outcome.charge().is_held() {
+                // A slot may come free at any moment.
+                return;
+            }
+            if outcome.is_allowed() {
+                continue;
+            }
+            match outcome.retry_after() {
+                Some(wait) if outcome.charge().cost == 1 && outcome.remaining() == 0 => {
+                    lasts = lasts.min(micros(wait));
+                }
+                _ => return,
+            }
+            first.get_or_insert(outcome);
+        }
+        if let Some(first) = first {
+            let (came, over) = (self.now(), asked.at.saturating_add(lasts));
+            let refusal = Refusal { decision: decision.clone(), came, over };
+            *self.place(first.policy(), first.key()) = Some(Box::new(refusal));
+        }
+    }
+
+    /// Forgets what is remembered of `key` under `policy`: to be called when the store has given units back,
+    /// so that no reply from before that is remembered after it.
+    pub(super) fn forget(&self, policy: &Policy, key: &Key) {
+        // In this order, or a reply could be remembered between the two.
+        self.forgotten.fetch_add(1, Ordering::AcqRel);
+        self.place(policy, key).take();
+    }
+
+    fn place(&self, policy: &Policy, key: &Key) -> MutexGuard<'_, Option<Box<Refusal>>> {
+        let hash = self.hasher.hash_one((policy.label(), key));
+        // Nothing panics under the lock.
+        self.places[hash as usize % PLACES].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> u64 {
+        match &self.clock {
+            Clock::Monotonic(started) => micros(started.elapsed()),
+            Clock::Manual(clock) => clock.micros(),
+        }
+    }
+}
+
+/// Whether `decision` is over the same charges.
+fn is_over(decision: &Decision, charges: &[Charge]) -> bool {
+    let outcomes = decision.outcomes();
+    outcomes.len() == charges.len()
+        && outcomes.iter().zip(charges).all(|(outcome, charge)| {
+            outcome.charge().cost == charge.cost
+                && outcome.key() == &charge.key
+                && outcome.policy().counts_as(&charge.policy)
+        })
+}
+
+/// The same decision when `passed` is over. Nothing has been charged to what refused; of the others it says
+/// what was so.
+fn later(decision: &Decision, passed: Duration) -> Decision {
+    Decision::new(decision.outcomes().iter().map(|outcome| {
+        let verdict = match outcome.verdict() {
+            Verdict::Deny { retry_after } => {
+                Verdict::Deny { retry_after: retry_after.map(|wait| wait.saturating_sub(passed)) }
+            }
+            other => other,
+        };
+        let reset = outcome.reset_after().saturating_sub(passed);
+        Outcome::new(outcome.charge(), verdict, outcome.remaining(), reset).granting(outcome.granted())
+    }))
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}

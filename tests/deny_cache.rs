@@ -60,6 +60,22 @@ async fn a_refused_key_asks_redis_once_a_second_and_the_wait_runs_down() {
 }
 
 #[tokio::test]
+async fn a_wait_of_less_than_the_bound_ends_it() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let limiter = Limiter::new(store(&server).await.manual_clock(clock.clone()));
+    let (policy, key) = (Policy::new("p", Quota::per_second(4)), Key::new("alice"));
+    limiter.check(&policy, &key, 4).await.unwrap();
+    for _ in 0..10 {
+        let refused = limiter.check(&policy, &key, 1).await.unwrap();
+        clock.advance(refused.retry_after().unwrap() - Duration::from_micros(1));
+        assert!(!limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
+        clock.advance(Duration::from_micros(1));
+        assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
+    }
+}
+
+#[tokio::test]
 async fn what_gives_units_back_through_the_same_store_is_seen_at_once() {
     let server = RedisServer::start();
     let store = store(&server).await;
@@ -112,7 +128,8 @@ async fn only_what_is_sure_is_remembered() {
     let (slots, dear) =
         (Policy::new("slots", Quota::per_day(1)).algorithm(Concurrency), Policy::new("dear", Quota::per_day(5)));
 
-    let held = limiter.check(&slots, &key, 1).await.unwrap();
+    // By another instance, whose release nobody here sees.
+    let held = Limiter::new(store(&server).await).check(&slots, &key, 1).await.unwrap();
     assert!(!limiter.check(&slots, &key, 1).await.unwrap().is_allowed());
     drop(held);
     let freed = async {
@@ -135,6 +152,8 @@ async fn only_what_is_sure_is_remembered() {
     assert_eq!(calls(&server) - before, 1);
     // A day for five, so two take longer than one.
     assert!(larger.retry_after() > Some(Duration::from_secs(86_400 / 5 + 1)));
+    assert!(!limiter.check(&dear, &key, 2).await.unwrap().is_allowed());
+    assert_eq!(calls(&server) - before, 2);
 }
 
 #[tokio::test]

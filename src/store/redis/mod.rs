@@ -52,6 +52,8 @@ use crate::{Action, Charge, Decision, Error, ErrorKind, Key, ManualClock, Policy
 /// all or nothing, has its own error and its own deadline, and can be dropped. So one Redis makes more
 /// decisions the more are asked for at once, and a pool of eight connections is plenty.
 ///
+/// A key that has nothing left is refused without a call, see [`deny_cache`](Self::deny_cache).
+///
 /// A connection that was closed while it was idle fails nothing. One that breaks while a call is under way
 /// fails that call's decisions. It is then replaced, whatever the pool's own settings, and the idle ones are
 /// checked. A decision takes at most the [`deadline`](Self::deadline), in which waiting for a connection is

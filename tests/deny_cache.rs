@@ -7,8 +7,8 @@ use std::time::Duration;
 use support::{RedisServer, store};
 use tokio::time::sleep;
 use tower_ratelimit::{
-    Charge, Concurrency, FixedWindow, Gcra, Key, LeakyBucket, Limiter, ManualClock, Policy, Quota, RedisStore,
-    SlidingLog, SlidingWindow, TokenBucket,
+    Charge, Concurrency, FixedWindow, Gcra, Key, LeakyBucket, Limiter, ManualClock, Policy, Quota,
+    RedisStore, SlidingLog, SlidingWindow, TokenBucket,
 };
 
 fn calls(server: &RedisServer) -> usize {
@@ -125,8 +125,10 @@ async fn only_what_is_sure_is_remembered() {
     let server = RedisServer::start();
     let limiter = Limiter::new(store(&server).await);
     let key = Key::new("alice");
-    let (slots, dear) =
-        (Policy::new("slots", Quota::per_day(1)).algorithm(Concurrency), Policy::new("dear", Quota::per_day(5)));
+    let (slots, dear) = (
+        Policy::new("slots", Quota::per_day(1)).algorithm(Concurrency),
+        Policy::new("dear", Quota::per_day(5)),
+    );
 
     // By another instance, whose release nobody here sees.
     let held = Limiter::new(store(&server).await).check(&slots, &key, 1).await.unwrap();

@@ -53,6 +53,14 @@ impl Key {
         if identity.is_empty() {
             return Self(EMPTY.into());
         }
+        let is_plain = |byte: &u8| matches!(byte, 0x21..=0x7e if !b"{}%".contains(byte));
+        if identity.len() <= MAX_ENCODED
+            && identity.iter().all(is_plain)
+            && let Ok(plain) = str::from_utf8(identity)
+        {
+            // As nearly all are: nothing to encode.
+            return Self(plain.into());
+        }
         let mut encoded = String::with_capacity(identity.len());
         for &byte in identity {
             match byte {

@@ -1,6 +1,6 @@
 //! What one call of the script says: several decisions in one `EVALSHA`.
 
-use std::{fmt::Write as _, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use redis::{Cmd, Value};
 
@@ -63,8 +63,9 @@ impl Job {
 
 /// `prefix:policy:algorithm:{identity}`
 pub(super) fn write_key(to: &mut String, prefix: &str, policy: &Policy, key: &crate::Key) {
-    // Writing to a `String` does not fail.
-    let _ = write!(to, "{prefix}:{}:{{{}}}", policy.label(), key.as_str());
+    for part in [prefix, ":", policy.label(), ":{", key.as_str(), "}"] {
+        to.push_str(part);
+    }
 }
 
 /// The call that makes `jobs`, which all go with the first.

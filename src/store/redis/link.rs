@@ -108,25 +108,16 @@ where
     async fn decision(self: &Arc<Self>, job: Job) -> Result<Decision, Error> {
         let (allowed, deadline) = (job.deadline, in_time(job.deadline));
         match self.queue.enter(job) {
+            // Boxed, because most wait and need no room for it.
             Entry::Lane(job) => {
                 // Dropped wherever this ends, and then it is somebody else's.
                 let lane = Lane { link: self.clone(), polled: true };
-                let connection = self.connection_until(deadline, allowed).await?;
-                let call = async move {
-                    let jobs = [job];
-                    let mut decisions = lane.link.call(connection, &jobs).await;
-                    drop(lane);
-                    decisions.pop()
-                };
-                match timeout_at(deadline, Finish(Some(Box::pin(call)))).await {
-                    Ok(decision) => decision.unwrap_or_else(|| Err(reply::unexpected())),
-                    Err(_) => Err(too_late(allowed)),
-                }
+                Box::pin(lane.carry_alone(job, deadline)).await
             }
             Entry::Wait(mut ticket) => match timeout_at(deadline, &mut ticket.reply).await {
                 Ok(Ok(decision)) => decision,
                 Ok(Err(_)) => Err(too_late(allowed)),
-                Err(_) if ticket.give_up() => Err(self.no_turn(allowed)),
+                Err(_) if self.queue.give_up(&ticket) => Err(self.no_turn(allowed)),
                 Err(_) => Err(too_late(allowed)),
             },
             Entry::Full => Err(Error::new(
@@ -367,6 +358,21 @@ where
     M: ManageConnection<Error = RedisError>,
     M::Connection: ConnectionLike + Sync,
 {
+    /// Carries one decision that found it free.
+    async fn carry_alone(self, job: Job, deadline: Instant) -> Result<Decision, Error> {
+        let allowed = job.deadline;
+        let connection = self.link.connection_until(deadline, allowed).await?;
+        let call = async move {
+            let mut decisions = self.link.call(connection, &[job]).await;
+            drop(self);
+            decisions.pop()
+        };
+        match timeout_at(deadline, Finish(Some(Box::pin(call)))).await {
+            Ok(decision) => decision.unwrap_or_else(|| Err(reply::unexpected())),
+            Err(_) => Err(too_late(allowed)),
+        }
+    }
+
     /// Carries calls as long as anybody waits for one.
     async fn carry(mut self) {
         self.polled = true;

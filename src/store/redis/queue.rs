@@ -8,10 +8,7 @@
 use std::{
     collections::VecDeque,
     mem,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use tokio::sync::oneshot;
@@ -36,21 +33,22 @@ pub(super) struct Queue(Mutex<State>);
 struct State {
     /// Lanes in use.
     busy: usize,
+    /// In the order of their numbers.
     waiting: VecDeque<Waiting>,
+    next: u64,
 }
 
 /// A decision that waits for a lane.
 pub(super) struct Waiting {
     job: Job,
-    taken: Arc<AtomicBool>,
+    number: u64,
     reply: oneshot::Sender<Result<Decision, Error>>,
 }
 
 /// What whoever asked for it holds.
 pub(super) struct Ticket {
     pub(super) reply: oneshot::Receiver<Result<Decision, Error>>,
-    /// Set by the first of the two: the lane that takes the decision, or the one who waits and gives up.
-    taken: Arc<AtomicBool>,
+    number: u64,
 }
 
 pub(super) enum Entry {
@@ -72,10 +70,17 @@ impl Queue {
             return Entry::Full;
         }
         let (reply, receiver) = oneshot::channel();
-        let taken = Arc::new(AtomicBool::new(false));
-        let ticket = Ticket { reply: receiver, taken: taken.clone() };
-        state.waiting.push_back(Waiting { job, taken, reply });
-        Entry::Wait(ticket)
+        let number = state.next;
+        state.next += 1;
+        state.waiting.push_back(Waiting { job, number, reply });
+        Entry::Wait(Ticket { reply: receiver, number })
+    }
+
+    /// Waits no longer. `true` where the decision was not sent and never will be.
+    pub(super) fn give_up(&self, ticket: &Ticket) -> bool {
+        let mut state = self.lock();
+        let place = state.waiting.binary_search_by_key(&ticket.number, |waiting| waiting.number);
+        place.is_ok_and(|place| state.waiting.remove(place).is_some())
     }
 
     /// Leaves a lane. `true` where somebody waits for it: then it is still the caller's.
@@ -112,9 +117,7 @@ impl Queue {
             {
                 break;
             }
-            if let Some(next) = state.waiting.pop_front()
-                && !next.taken.swap(true, Ordering::Relaxed)
-            {
+            if let Some(next) = state.waiting.pop_front() {
                 batch.jobs.push(next.job);
                 batch.replies.push(next.reply);
             }
@@ -147,13 +150,6 @@ impl State {
 impl Waiting {
     fn is_abandoned(&self) -> bool {
         self.reply.is_closed()
-    }
-}
-
-impl Ticket {
-    /// Waits no longer. `true` where the decision was not sent and never will be.
-    pub(super) fn give_up(self) -> bool {
-        !self.taken.swap(true, Ordering::Relaxed)
     }
 }
 

@@ -55,17 +55,21 @@ pub(crate) enum Start {
 
 impl Config {
     pub(crate) fn start(&self, request: &Parts) -> Result<Start, Rejection> {
-        if !self.limit_preflight && is_preflight(request) {
+        for matcher in &self.banned {
+            match matcher.matches(request).now() {
+                Ok(Ok(true)) => return Err(Rejection::Banned),
+                Ok(_) => {}
+                Err(_) => return Ok(Start::Identify(self.identify(request))),
+            }
+        }
+        if self.lets_preflight(request) {
             return Ok(Start::Exempt);
         }
-        for (matchers, banned) in [(&self.banned, true), (&self.exempt, false)] {
-            for matcher in matchers {
-                match matcher.matches(request).now() {
-                    Ok(Ok(true)) if banned => return Err(Rejection::Banned),
-                    Ok(Ok(true)) => return Ok(Start::Exempt),
-                    Ok(_) => {}
-                    Err(_) => return Ok(Start::Identify(self.identify(request))),
-                }
+        for matcher in &self.exempt {
+            match matcher.matches(request).now() {
+                Ok(Ok(true)) => return Ok(Start::Exempt),
+                Ok(_) => {}
+                Err(_) => return Ok(Start::Identify(self.identify(request))),
             }
         }
         let mut charges = Vec::with_capacity(self.rules.len());
@@ -79,18 +83,26 @@ impl Config {
         Ok(Start::Check(self.limiter.check_all(&charges)))
     }
 
+    fn lets_preflight(&self, request: &Parts) -> bool {
+        !self.limit_preflight && is_preflight(request)
+    }
+
     /// Asks everybody who has a say in whose request it is, to be awaited one after the other.
     fn identify(&self, request: &Parts) -> Answer<Identity> {
         let ask = |matchers: &[Arc<dyn RequestMatcher>]| -> Vec<_> {
             matchers.iter().map(|matcher| matcher.matches(request)).collect()
         };
         let (banned, exempt) = (ask(&self.banned), ask(&self.exempt));
+        let preflight = self.lets_preflight(request);
         let keys: Vec<_> = self.rules.iter().map(|rule| rule.key.extract(request)).collect();
         Answer::pending(async move {
             for banned in banned {
                 if banned.await.unwrap_or(false) {
                     return Ok(Identity::Banned);
                 }
+            }
+            if preflight {
+                return Ok(Identity::Exempt);
             }
             for exempt in exempt {
                 if exempt.await.unwrap_or(false) {

@@ -17,7 +17,8 @@ use crate::{
 ///
 /// # What happens to a request
 ///
-/// 1. A CORS preflight, or what is [exempt](Self::exempt), goes straight to the service.
+/// 1. What is [banned](Self::ban) is refused. A CORS preflight, or what is [exempt](Self::exempt), goes straight
+///    to the service.
 /// 2. Each rule finds the request's key, policy and cost. Where one finds no key, the answer is 400, or
 ///    500 where the server's set-up is at fault.
 /// 3. All charges are decided together, all or nothing, before the service is called.
@@ -161,9 +162,9 @@ impl RateLimitLayer {
         self.with(|config| config.exempt.push(Arc::new(exempt)))
     }
 
-    /// Refuses the requests that `banned` matches outright, exempt or not, and those that an earlier `ban`
-    /// named: 429 with the problem type `abnormal-usage-detected` and no `Retry-After`. Nothing is asked of the
-    /// store. Defaults to none.
+    /// Refuses the requests that `banned` matches outright, exempt or not, CORS preflights too, and those that an
+    /// earlier `ban` named: 429 with the problem type `abnormal-usage-detected` and no `Retry-After`. Nothing is
+    /// asked of the store. Defaults to none.
     pub fn ban(self, banned: impl RequestMatcher) -> Self {
         self.with(|config| config.banned.push(Arc::new(banned)))
     }

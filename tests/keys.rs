@@ -308,6 +308,30 @@ async fn who_is_banned_may_take_a_while_to_find_out() {
 }
 
 #[tokio::test]
+async fn a_ban_holds_for_preflights_too_whenever_it_is_known() {
+    let at_once = |_: &Parts| Key::new("mallory");
+    let later = |_: &Parts| Answer::pending(async { Ok(Key::new("mallory")) });
+    let preflight = || {
+        Request::options("/")
+            .header("origin", "https://page.example")
+            .header("access-control-request-method", "GET")
+            .body(String::new())
+            .unwrap()
+    };
+    for (named, status) in [("mallory", 429), ("somebody else", 200)] {
+        let layers = [
+            limit("p", 1, Constant::new("all")).ban(at_once.any_of([named])),
+            limit("p", 1, Constant::new("all")).ban(later.any_of([named])),
+        ];
+        for layer in layers {
+            for _ in 0..3 {
+                assert_eq!(ask(&layer, preflight()).await.status(), status, "{named}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn addresses_can_be_exempt_by_their_network() {
     let layer = limit("per-ip", 1, PeerIp::default())
         .exempt(PeerIp::default().within(["192.0.2.0/24", "2001:db8::/32"]).unwrap());

@@ -515,6 +515,38 @@ async fn s11_refusals_that_pass_are_not_stored() {
 }
 
 #[tokio::test]
+async fn s11_no_refusal_is_stored_whatever_its_status() {
+    let policy = || Policy::new("p", Quota::per_hour(1));
+    let no_header = RateLimitLayer::new(MemoryStore::new(), policy(), Header::new("x-api-key"));
+    let no_peer = RateLimitLayer::new(MemoryStore::new(), policy(), PeerIp::default());
+    let moved = |_: &Rejection, _: &Parts| Response::builder().status(301).body(String::new()).unwrap();
+    let call = || Request::post("/").header("content-type", "application/grpc").body(String::new()).unwrap();
+    let rows = [
+        ("no identity", &no_header, get(), 400),
+        ("no set-up", &no_peer, get(), 500),
+        ("moved", &no_header.clone().response(moved), get(), 301),
+        ("gRPC", &no_header, call(), 200),
+    ];
+    for (name, layer, request, status) in rows {
+        let refused = ask(layer, request).await;
+        assert_eq!(refused.status(), status, "{name}");
+        assert_eq!(refused.headers()["cache-control"], "no-store", "{name}");
+    }
+}
+
+#[tokio::test]
+async fn s15_what_is_no_post_is_no_grpc_whatever_content_type_it_claims() {
+    let layer = layer(Policy::new("p", Quota::per_hour(1)));
+    ask(&layer, get()).await;
+    for (method, status) in [("GET", 429), ("HEAD", 429), ("PUT", 429), ("POST", 200)] {
+        let request = Request::builder().method(method).header("content-type", "application/grpc");
+        let refused = ask(&layer, request.body(String::new()).unwrap()).await;
+        assert_eq!(refused.status(), status, "{method}");
+        assert_eq!(refused.headers().contains_key("grpc-status"), status == 200, "{method}");
+    }
+}
+
+#[tokio::test]
 async fn s12_the_body_is_a_problem_that_names_exactly_the_policies_that_refused() {
     let layer = layer(Policy::new(HOSTILE, Quota::per_hour(1)))
         .and(Policy::new("wide", Quota::per_hour(100)), Constant::new("all"))

@@ -1,7 +1,7 @@
 use std::borrow::Cow;
 
 use http::{
-    HeaderMap, HeaderName, HeaderValue, Response,
+    HeaderMap, HeaderName, HeaderValue, Method, Response,
     header::{CONTENT_TYPE, RETRY_AFTER},
     request::Parts,
 };
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::ErrorKind;
 
-/// The [`ResponseMapper`] for gRPC requests, those whose content type begins with `application/grpc`:
+/// The [`ResponseMapper`] for gRPC requests, those by POST whose content type begins with `application/grpc`:
 /// a status in the headers and no body, with HTTP 200, as gRPC clients understand it.
 ///
 /// | rejection | gRPC status |
@@ -164,9 +164,10 @@ impl ResponseMapper for GrpcStatus {
     }
 }
 
-/// Whether the client speaks gRPC or grpc-web, and takes nothing else for an answer.
+/// Whether the client speaks gRPC or grpc-web, and takes nothing else for an answer. Both are sent by POST only;
+/// anything else would be refused with a 200 that caches may keep.
 pub(crate) fn is_grpc(request: &Parts) -> bool {
-    is_grpc_type(&request.headers)
+    request.method == Method::POST && is_grpc_type(&request.headers)
 }
 
 fn is_grpc_type(fields: &HeaderMap) -> bool {

@@ -29,7 +29,7 @@ use super::{
 ///
 /// The mapper decides status, body and content type. What must hold whatever it says is added by the
 /// layer afterwards, where the mapper did not set it: the rejection's status in place of 200,
-/// `Retry-After` and the [`Headers`] on a refusal, `Cache-Control: no-store` on 429 and 503, no content for
+/// `Retry-After` and the [`Headers`] on a refusal, `Cache-Control: no-store`, no content for
 /// HEAD, and the [`Decision`](crate::Decision) in the response's extensions.
 ///
 /// # Example
@@ -112,10 +112,9 @@ pub(crate) fn refuse(
             bound(response.headers_mut());
         }
     }
-    let status = response.status();
     let fields = response.headers_mut();
-    let transient = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
-    if transient && !fields.contains_key(CACHE_CONTROL) {
+    // Whatever the status: it is about one client at one moment, and some statuses are cached unasked.
+    if !fields.contains_key(CACHE_CONTROL) {
         insert(fields, CACHE_CONTROL, HeaderValue::from_static("no-store"));
     }
     if request.method == Method::HEAD {

@@ -9,11 +9,14 @@ use std::sync::{
 
 use axum::{Extension, Router, body::Body, extract::FromRequestParts, extract::State, routing::get};
 use http::{Method, Request, StatusCode, Uri, request::Parts};
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use proptest::prelude::*;
 use support::{
     Down,
     inner::{ask, text},
 };
+use tokio::net::TcpStream;
 use tower::ServiceExt;
 use tower_ratelimit::{
     Action, Answer, Charge, Constant, Cookie, Decision, Error, ErrorKind, FromExtension, FromExtractor,
@@ -83,6 +86,21 @@ async fn what_matches_no_route_has_a_key_that_no_route_has() {
         statuses.push(app.clone().oneshot(request).await.unwrap().status().as_u16());
     }
     assert_eq!(statuses, [200, 404, 429]);
+}
+
+#[tokio::test]
+async fn spaces_around_a_header_make_no_other_identity_over_http_2_either() {
+    let app = Router::new().route("/", get(async || "")).layer(limit("p", 2, Header::new("x-api-key")));
+    let address = support::http::serve(app).await;
+    let socket = TokioIo::new(TcpStream::connect(address).await.unwrap());
+    let (mut client, connection) = http2::handshake(TokioExecutor::new(), socket).await.unwrap();
+    tokio::spawn(connection);
+    let rows = [("k1", 200), ("k1 ", 200), (" \tk1", 429), ("k 1", 200), (" \t ", 400), ("", 400)];
+    for (value, status) in rows {
+        let request = Request::get(format!("http://{address}/")).header("x-api-key", value);
+        let response = client.send_request(request.body(String::new()).unwrap()).await.unwrap();
+        assert_eq!(response.status(), status, "{value:?}");
+    }
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@ use http::{HeaderName, request::Parts};
 use super::{Key, KeyExtractor};
 use crate::{Answer, Error, ErrorKind};
 
-/// The value of a request header, such as an API key.
+/// The value of a request header, such as an API key, without the spaces around it.
 ///
 /// A client can send what it likes in a header, so this limits those whose header something in front
 /// has checked, or those who have nothing to gain from a new identity. For a proxy's forwarding headers
@@ -60,13 +60,15 @@ impl Header {
         if values.next().is_some() {
             return Err(self.invalid("must stand once"));
         }
+        // HTTP/1 drops the spaces around a value, HTTP/2 keeps them; they must not make another identity.
+        let value = value.as_bytes().trim_ascii();
         if value.is_empty() {
             return Err(self.invalid("is empty"));
         }
         if value.len() > MAX_VALUE {
             return Err(self.invalid("is longer than 8192 bytes"));
         }
-        match std::str::from_utf8(value.as_bytes()) {
+        match std::str::from_utf8(value) {
             Ok(value) => Ok(Key::new(value)),
             Err(_) => Err(self.invalid("is not UTF-8")),
         }

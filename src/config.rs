@@ -134,8 +134,13 @@ impl Config {
         if self.soft {
             mark_request(request, decision);
         }
-        if let Some(decision) = decision {
-            request.extensions.insert(decision.clone());
+        match decision {
+            Some(decision) => {
+                request.extensions.insert(decision.clone());
+            }
+            // The handler charges more by the decision of a layer further out, which its limiter has to fit.
+            None if request.extensions.get::<Decision>().is_some() => return,
+            None => {}
         }
         request.extensions.insert(self.limiter.clone());
     }

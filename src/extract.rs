@@ -31,7 +31,8 @@ impl<S: Sync> OptionalFromRequestParts<S> for Decision {
     }
 }
 
-/// The limiter of the innermost layer, to charge more once the request has been looked at.
+/// The limiter of the layer whose [`Decision`] the handler sees, to charge more once the request has been looked
+/// at: of the innermost layer that counted the request, or, where none did, of the innermost.
 impl<S: Sync> FromRequestParts<S> for Limiter {
     type Rejection = Rejection;
 

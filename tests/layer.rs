@@ -24,7 +24,7 @@ use tower::{
     BoxError, Layer, Service, ServiceBuilder, ServiceExt, buffer::BufferLayer, limit::ConcurrencyLimitLayer,
 };
 use tower_ratelimit::{
-    Action, Answer, Charge, Constant, Decision, Key, Limiter, MemoryStore, Outcome, PeerIp, Policy,
+    Action, Answer, Charge, Constant, Decision, Header, Key, Limiter, MemoryStore, Outcome, PeerIp, Policy,
     PolicySource, Quota, RateLimit, RateLimitLayer, RedisStore, ResponseBody, ResponseFuture, Store, Verdict,
 };
 
@@ -175,6 +175,31 @@ async fn the_decision_is_in_the_extensions_of_request_and_response() {
     let decision = response.extensions().get::<Decision>().unwrap();
     assert_eq!(decision.outcomes()[0].remaining(), 4);
     assert_eq!(axum::body::to_bytes(response.into_body(), 10).await.unwrap(), "4");
+}
+
+#[tokio::test]
+async fn the_limiter_of_a_request_is_that_of_its_decision() {
+    let layer = |store: &MemoryStore, name| {
+        RateLimitLayer::new(store.clone(), Policy::new(name, Quota::per_hour(9)), Constant::new("all"))
+    };
+    let (outside, inside) = (MemoryStore::new(), MemoryStore::new());
+    let nobody = Policy::new("inner", Quota::per_hour(9));
+    let inner_layers = [
+        ("exempt", layer(&inside, "inner").exempt(|_: &http::request::Parts| true)),
+        ("pardoned", RateLimitLayer::new(inside.clone(), nobody, Header::new("x-api-key")).soft()),
+    ];
+    let outer = Policy::new("outer", Quota::per_hour(9));
+    for (left, (name, inner)) in [6, 3].into_iter().zip(inner_layers) {
+        let handler = async |Extension(decision): Extension<Decision>,
+                             Extension(limiter): Extension<Limiter>| {
+            assert!(limiter.charge_more(&decision, 2).await.unwrap().is_allowed());
+        };
+        let app = Router::new().route("/", get(handler)).layer(inner).layer(layer(&outside, "outer"));
+        let request = Request::get("/").body(axum::body::Body::empty()).unwrap();
+        assert_eq!(app.oneshot(request).await.unwrap().status(), 200, "{name}");
+        let counted = Limiter::new(outside.clone()).peek(&outer, &Key::new("all"), 0).await.unwrap();
+        assert_eq!(counted.remaining(), Some(left), "{name}");
+    }
 }
 
 #[tokio::test]

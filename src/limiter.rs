@@ -74,7 +74,8 @@ impl Limiter {
         self.check_all(&[Charge::new(policy, key, cost)])
     }
 
-    /// Takes all of `charges`, or refuses and takes nothing, in one atomic step.
+    /// Takes all of `charges`, or refuses and takes nothing, in one atomic step. No charges at all are admitted,
+    /// and nothing is asked of the store.
     ///
     /// The future resolves as that of [`check`](Self::check), and to an
     /// [`InvalidConfig`](ErrorKind::InvalidConfig) error where two charges are on the same key of
@@ -202,7 +203,9 @@ impl Limiter {
 
     fn ask_holding(&self, action: Action, charges: &[Charge], held: Option<Held>) -> Check {
         let closed = charges.iter().any(|charge| charge.policy.failure_mode() == FailureMode::Closed);
-        let answer = if twice_the_same(charges) {
+        let answer = if charges.is_empty() {
+            Answer::ready(Ok(Decision::new([])))
+        } else if twice_the_same(charges) {
             Answer::ready(Err(Error::invalid(
                 "two charges are on the same key of the same policy: add their costs, or name the policies apart",
             )))

@@ -166,6 +166,18 @@ impl Store for Counting {
 }
 
 #[tokio::test]
+async fn where_nothing_is_charged_no_store_is_asked() {
+    let store = Counting::default();
+    let limiter = Limiter::new(store.clone());
+    // As after a decision that the store did not make.
+    let nothing = Decision::new([]);
+    assert!(limiter.charge_more(&nothing, 5).await.unwrap().is_allowed());
+    assert!(limiter.give_back(&nothing, 5).await.unwrap().is_allowed());
+    assert!(limiter.check_all(&[]).await.unwrap().is_allowed());
+    assert_eq!(store.0.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test]
 async fn the_decision_is_in_the_extensions_of_request_and_response() {
     let handler =
         async |Extension(decision): Extension<Decision>| decision.outcomes()[0].remaining().to_string();

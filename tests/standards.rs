@@ -154,6 +154,51 @@ fn s04_what_remains_never_promises_more_than_the_policy() {
 }
 
 #[tokio::test]
+async fn s04_no_t_passes_a_retry_after_that_was_there_before() {
+    let refused = |wait: &'static str| {
+        move || {
+            let response = Response::builder().status(429).header("retry-after", wait);
+            response.body(String::new()).unwrap()
+        }
+    };
+    let daily = || Policy::new("daily", Quota::per_day(100));
+    let rows = [
+        ("shorter", "60", r#""daily";r=99"#, "limit=100, remaining=99, reset=60"),
+        ("longer", "90000", r#""daily";r=99;t=85536"#, "limit=100, remaining=99, reset=85536"),
+        (
+            "a date, which is not compared",
+            "Fri, 31 Dec 9999 23:59:59 GMT",
+            r#""daily";r=99"#,
+            "limit=100, remaining=99, reset=85536",
+        ),
+    ];
+    for (name, wait, list, dictionary) in rows {
+        let response = ask_for(&layer(daily()), get(), refused(wait)).await;
+        assert_eq!(response.headers()["retry-after"], wait, "{name}");
+        assert_eq!(response.headers()["ratelimit"], list, "{name}");
+        let older = layer(daily()).headers(Headers::ietf_draft_07());
+        let response = ask_for(&older, get(), refused(wait)).await;
+        assert_eq!(response.headers()["ratelimit"], dictionary, "{name}");
+    }
+    // A limit further in, and a mapper of our own, that say less than the outer limit's `t`.
+    let service = tower::Layer::layer(
+        &layer(Policy::new("burst", Quota::per_minute(1))),
+        tower::service_fn(|_: Request<String>| async {
+            Ok::<_, std::convert::Infallible>(Response::new(String::new()))
+        }),
+    );
+    let service = tower::Layer::layer(&layer(daily()), service);
+    let Ok(_) = tower::ServiceExt::oneshot(service.clone(), get()).await;
+    let Ok(response) = tower::ServiceExt::oneshot(service, get()).await;
+    let fields: Vec<_> = response.headers().get_all("ratelimit").iter().collect();
+    assert_eq!(fields, [r#""burst";r=0;t=60"#, r#""daily";r=98"#]);
+    let hasty =
+        layer(Policy::new("p", Quota::per_hour(1))).response(move |_: &Rejection, _: &Parts| refused("7")());
+    ask(&hasty, get()).await;
+    assert_eq!(ask(&hasty, get()).await.headers()["ratelimit"], r#""p";r=0"#);
+}
+
+#[tokio::test]
 async fn s05_what_an_inner_service_set_is_appended_to_and_never_replaced() {
     let inner = || {
         Response::builder()

@@ -112,6 +112,7 @@ fn write(
     let Some(binding) = decision.binding().filter(|_| wanted) else {
         return;
     };
+    let latest = latest_t(fields);
     let all = || decision.outcomes().iter().filter(|outcome| news(outcome));
     match headers.ietf {
         Ietf::Off => {}
@@ -121,7 +122,8 @@ fn write(
                 RATELIMIT_POLICY,
                 &list(all(), |item, outcome| policy_item(item, outcome.policy())),
             );
-            let item = |item: &mut String, outcome: &Outcome| limit_item(item, outcome, refused, headers);
+            let item =
+                |item: &mut String, outcome: &Outcome| limit_item(item, outcome, refused, latest, headers);
             let limits = match headers.tightest_only {
                 true => list([binding].into_iter().filter(|outcome| news(outcome)), item),
                 false => list(all(), item),
@@ -131,7 +133,7 @@ fn write(
         Ietf::Draft07 => {
             // A dictionary, whose members would be the inner service's and ours by turns.
             if !fields.contains_key(RATELIMIT) {
-                let (limit, remaining, reset) = numbers(binding, refused);
+                let (limit, remaining, reset) = numbers(binding, refused, latest);
                 let value = format!("limit={limit}, remaining={remaining}, reset={reset}");
                 append(fields, RATELIMIT, &value);
                 append(fields, RATELIMIT_POLICY, &quota_list(decision.outcomes()));
@@ -140,7 +142,7 @@ fn write(
         Ietf::Draft06 => {
             let names = [RATELIMIT_LIMIT, RATELIMIT_REMAINING, RATELIMIT_RESET];
             if !names.iter().any(|name| fields.contains_key(name)) {
-                let (limit, remaining, reset) = numbers(binding, refused);
+                let (limit, remaining, reset) = numbers(binding, refused, latest);
                 for (name, value) in names.into_iter().zip([limit, remaining, reset]) {
                     insert(fields, name, value);
                 }
@@ -154,17 +156,22 @@ fn write(
 }
 
 /// The wait a refusal names, in whole seconds: never too short, never 0.
-///
-/// It is not below any `t` of the same response, because the only `t` that a refusal carries is the
-/// wait of a policy that refused.
 pub(super) fn retry_after(decision: &Decision) -> Option<u64> {
     Some(seconds_up(decision.advised_wait()?).clamp(1, MAX_RETRY_AFTER))
 }
 
-/// Limit, remaining and reset, as the older drafts have them. The reset is the newer drafts' `t`, so that
-/// it never passes `Retry-After`, where there is one, and the time until all is back, where there is not.
-fn numbers(outcome: &Outcome, refused: bool) -> (u64, u64, u64) {
+/// The latest `t` that does not pass the response's `Retry-After`, which may be a limit's further in, the
+/// service's or the mapper's own. 0, which no `t` is, where that is a date: dates are not compared.
+fn latest_t(fields: &HeaderMap) -> u64 {
+    let Some(wait) = fields.get(RETRY_AFTER) else { return u64::MAX };
+    wait.to_str().ok().and_then(|seconds| seconds.parse().ok()).unwrap_or(0)
+}
+
+/// Limit, remaining and reset, as the older drafts have them. The reset is the newer drafts' `t`, or the time
+/// until all is back where there is none, and does not pass `Retry-After` either.
+fn numbers(outcome: &Outcome, refused: bool, latest: u64) -> (u64, u64, u64) {
     let reset = effective_window(outcome, refused).unwrap_or_else(|| seconds_up(outcome.reset_after()));
+    let reset = if latest == 0 { reset } else { reset.min(latest) };
     (outcome.capacity().min(MAX_INTEGER), outcome.remaining().min(MAX_INTEGER), reset.min(MAX_INTEGER))
 }
 
@@ -216,10 +223,10 @@ fn window(item: &mut String, policy: &Policy) {
     }
 }
 
-fn limit_item(item: &mut String, outcome: &Outcome, refused: bool, headers: &Headers) {
+fn limit_item(item: &mut String, outcome: &Outcome, refused: bool, latest: u64, headers: &Headers) {
     quote(item, outcome.policy().name());
     let _ = write!(item, ";r={}", outcome.remaining().min(MAX_INTEGER));
-    if let Some(seconds) = effective_window(outcome, refused) {
+    if let Some(seconds) = effective_window(outcome, refused).filter(|seconds| *seconds <= latest) {
         let _ = write!(item, ";t={}", seconds.min(MAX_INTEGER));
     }
     if let Some(secret) = &headers.partition_key {

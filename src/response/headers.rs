@@ -22,7 +22,8 @@ use crate::key::Secret;
 ///
 /// `q` and `w` are the quota: so many units per so many seconds (`w` is left out for periods below a
 /// second). `r` is what can be taken now. `t` is the seconds that `r` is to last: long enough that a
-/// client which spends `r` evenly over `t` stays within the quota, and never more than `Retry-After`.
+/// client which spends `r` evenly over `t` stays within the quota, and never more than `Retry-After`; where the
+/// response's `Retry-After` is sooner, `t` is left out.
 ///
 /// # Several policies
 ///

@@ -219,6 +219,29 @@ async fn s05_what_an_inner_service_set_is_appended_to_and_never_replaced() {
 }
 
 #[tokio::test]
+async fn s05_a_list_is_not_appended_to_a_dictionary() {
+    let rows = [
+        ("dictionary", "limit=100, remaining=50, reset=30", false),
+        ("dictionary of one", "limit=100", false),
+        ("list", r#""inner";r=1;t=5"#, true),
+        ("list with an odd name", r#""a=b";r=1"#, true),
+        ("list of tokens", "inner;r=1;t=5", true),
+    ];
+    for (name, field, appended) in rows {
+        let inner = || {
+            let fields =
+                Response::builder().header("ratelimit", field).header("ratelimit-policy", "100;w=60");
+            fields.body(String::new()).unwrap()
+        };
+        let response = ask_for(&layer(Policy::new("outer", Quota::per_minute(5))), get(), inner).await;
+        for of in ["ratelimit", "ratelimit-policy"] {
+            let count = response.headers().get_all(of).iter().count();
+            assert_eq!(count, 1 + usize::from(appended), "{name}, {of}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn s06_a_partition_key_is_a_keyed_hash_and_off_by_default() {
     let of = async |secret: &str, key: &str| {
         let store = MemoryStore::new().manual_clock(ManualClock::new());

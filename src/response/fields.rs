@@ -116,6 +116,8 @@ fn write(
     let all = || decision.outcomes().iter().filter(|outcome| news(outcome));
     match headers.ietf {
         Ietf::Off => {}
+        // Together with draft 07's dictionary, a list is neither.
+        Ietf::List if fields.get_all(RATELIMIT).iter().any(is_dictionary) => {}
         Ietf::List => {
             append(
                 fields,
@@ -158,6 +160,12 @@ fn write(
 /// The wait a refusal names, in whole seconds: never too short, never 0.
 pub(super) fn retry_after(decision: &Decision) -> Option<u64> {
     Some(seconds_up(decision.advised_wait()?).clamp(1, MAX_RETRY_AFTER))
+}
+
+/// Whether it begins as an RFC 9651 Dictionary with a value does, `limit=100`, and no List of Items.
+fn is_dictionary(value: &HeaderValue) -> bool {
+    let first = value.as_bytes().split(|byte| b";,\"".contains(byte)).next();
+    first.is_some_and(|first| first.contains(&b'='))
 }
 
 /// The latest `t` that does not pass the response's `Retry-After`, which may be a limit's further in, the

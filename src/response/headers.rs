@@ -29,7 +29,8 @@ use crate::key::Secret;
 ///
 /// The list fields name each one, in the order of the layer. The others, which hold one number each,
 /// speak of the policy that [binds](crate::Decision::binding). A field that an inner service set is
-/// never replaced: list fields are appended to it, the others then left out.
+/// never replaced: list fields are appended to it, unless it is draft 07's dictionary; the others are then left
+/// out.
 ///
 /// # Example
 ///

@@ -256,6 +256,17 @@ impl Outcome {
     }
 }
 
+/// What became of a decision that is in a response's extensions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Telling {
+    /// It is a handler's, for the layer in front of it to tell.
+    Asked,
+    /// A layer put it there and told nothing of it.
+    Silent,
+    /// A layer put it there, and the response's lists name its policies.
+    Told,
+}
+
 /// What all policies of a request said together: admitted only if every one of them admits.
 ///
 /// The layer puts it into the extensions of the request, for the handler, and of the response, for
@@ -292,8 +303,7 @@ pub struct Decision {
     failure: Option<Arc<Error>>,
     /// How much later than need be the client is told to come back.
     postponed: Duration,
-    /// Whether the response's fields tell it already.
-    told: bool,
+    telling: Telling,
     /// What holds units that are given back when the last clone is dropped.
     permit: Option<Arc<dyn Any + Send + Sync>>,
 }
@@ -312,7 +322,14 @@ impl Decision {
                 (Verdict::Delay(a), Verdict::Delay(b)) => Verdict::Delay(a.max(b)),
                 (delay @ Verdict::Delay(_), _) | (_, delay) => delay,
             });
-        Self { verdict, outcomes, failure: None, postponed: Duration::ZERO, told: false, permit: None }
+        Self {
+            verdict,
+            outcomes,
+            failure: None,
+            postponed: Duration::ZERO,
+            telling: Telling::Asked,
+            permit: None,
+        }
     }
 
     pub(crate) fn holding(mut self, permit: Option<Arc<dyn Any + Send + Sync>>) -> Self {
@@ -341,13 +358,14 @@ impl Decision {
         self.retry_after().map(|wait| wait.saturating_add(self.postponed))
     }
 
-    pub(crate) fn told(mut self) -> Self {
-        self.told = true;
+    /// The same as a layer leaves it in the response's extensions.
+    pub(crate) fn passed_on(mut self, told: bool) -> Self {
+        self.telling = if told { Telling::Told } else { Telling::Silent };
         self
     }
 
-    pub(crate) const fn is_told(&self) -> bool {
-        self.told
+    pub(crate) const fn telling(&self) -> Telling {
+        self.telling
     }
 
     /// This one and `newer`, which is right where both speak of one policy and key.

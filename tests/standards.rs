@@ -884,3 +884,27 @@ async fn a_limit_that_is_not_soft_leaves_the_mark_of_a_gateway_alone() {
     let Ok(response) = tower::ServiceExt::oneshot(service, request).await;
     assert!(text(response).await.contains("gateway"));
 }
+
+#[tokio::test]
+async fn a_limit_that_tells_nothing_does_not_silence_one_further_out() {
+    let api = |limit| layer(Policy::new("api", Quota::per_hour(limit)));
+    let rows = [
+        ("told", api(3), vec![r#""api";r=2;t=2400"#]),
+        ("off", api(3).headers(Headers::off()), vec![r#""api";r=4;t=2880"#]),
+        ("refusals only", api(3).headers(Headers::ietf().on_refusals_only()), vec![r#""api";r=4;t=2880"#]),
+        (
+            "another name, off",
+            layer(Policy::new("b", Quota::per_hour(3))).headers(Headers::off()),
+            vec![r#""api";r=4;t=2880"#],
+        ),
+    ];
+    for (name, inner, expected) in rows {
+        let service = tower::service_fn(|_: Request<String>| async {
+            Ok::<_, std::convert::Infallible>(Response::new(String::new()))
+        });
+        let service = tower::Layer::layer(&api(5), tower::Layer::layer(&inner, service));
+        let Ok(response) = tower::ServiceExt::oneshot(service, get()).await;
+        let fields: Vec<_> = response.headers().get_all("ratelimit").iter().collect();
+        assert_eq!(fields, expected, "{name}");
+    }
+}

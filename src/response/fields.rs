@@ -6,7 +6,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header::RETRY_AFTER, request::Parts};
 
 use super::headers::{Headers, Ietf, LegacyReset};
-use crate::{Decision, Outcome, Policy, algorithm::Replenishment, clock::wall_micros};
+use crate::{Decision, Outcome, Policy, algorithm::Replenishment, clock::wall_micros, decision::Telling};
 
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -31,27 +31,30 @@ const MAX_RETRY_AFTER: u64 = i32::MAX as u64;
 pub(crate) fn decorate<B>(response: &mut Response<B>, decision: Decision, headers: &Headers) {
     let status = response.status();
     let inner = response.extensions_mut().remove::<Decision>();
-    let decision = match &inner {
+    let fields = response.headers_mut();
+    let (decision, told) = match inner {
         // A handler asked for more and gave the decision on for us to tell.
-        Some(inner) if !inner.is_told() => {
-            let decision = decision.updated(inner);
-            write(response.headers_mut(), status, &decision, headers, |_| true);
-            decision
+        Some(inner) if inner.telling() == Telling::Asked => {
+            let decision = decision.updated(&inner);
+            let told = write(fields, status, &decision, headers, |_| true);
+            (decision, told)
         }
-        // A limit further in told its part.
         Some(inner) => {
+            // A limit further in may have told its part.
+            let told = inner.telling() == Telling::Told;
             let news = |outcome: &Outcome| {
-                !inner.outcomes().iter().any(|told| told.policy().name() == outcome.policy().name())
+                let same = |inner: &Outcome| inner.policy().name() == outcome.policy().name();
+                !told || !inner.outcomes().iter().any(same)
             };
-            write(response.headers_mut(), status, &decision, headers, news);
-            decision.updated(inner)
+            let told = write(fields, status, &decision, headers, news) || told;
+            (decision.updated(&inner), told)
         }
         None => {
-            write(response.headers_mut(), status, &decision, headers, |_| true);
-            decision
+            let told = write(fields, status, &decision, headers, |_| true);
+            (decision, told)
         }
     };
-    response.extensions_mut().insert(decision.told());
+    response.extensions_mut().insert(decision.passed_on(told));
 }
 
 /// Adds to a refusal what `headers` asks for.
@@ -63,8 +66,8 @@ pub(super) fn decorate_refusal<B>(response: &mut Response<B>, decision: &Decisio
     {
         insert(fields, RETRY_AFTER, seconds);
     }
-    write(fields, status, decision, headers, |_| true);
-    response.extensions_mut().insert(decision.clone().told());
+    let told = write(fields, status, decision, headers, |_| true);
+    response.extensions_mut().insert(decision.clone().passed_on(told));
 }
 
 /// The policies of the soft limits that a request has passed, those that refused it, as the field lists them.
@@ -99,19 +102,20 @@ fn exceeded(decision: &Decision) -> String {
     })
 }
 
-/// A value that no field can carry is left out.
+/// A value that no field can carry is left out. Whether the lists name the decision's policies now.
 fn write(
     fields: &mut HeaderMap,
     status: StatusCode,
     decision: &Decision,
     headers: &Headers,
     news: impl Fn(&Outcome) -> bool,
-) {
+) -> bool {
     let refused = !decision.is_allowed();
     let wanted = (refused || headers.successes) && (headers.redirects || !status.is_redirection());
     let Some(binding) = decision.binding().filter(|_| wanted) else {
-        return;
+        return false;
     };
+    let mut told = false;
     let latest = latest_t(fields);
     let all = || decision.outcomes().iter().filter(|outcome| news(outcome));
     match headers.ietf {
@@ -119,11 +123,8 @@ fn write(
         // Together with draft 07's dictionary, a list is neither.
         Ietf::List if fields.get_all(RATELIMIT).iter().any(is_dictionary) => {}
         Ietf::List => {
-            append(
-                fields,
-                RATELIMIT_POLICY,
-                &list(all(), |item, outcome| policy_item(item, outcome.policy())),
-            );
+            let policies = list(all(), |item, outcome| policy_item(item, outcome.policy()));
+            told = append(fields, RATELIMIT_POLICY, &policies);
             let item =
                 |item: &mut String, outcome: &Outcome| limit_item(item, outcome, refused, latest, headers);
             let limits = match headers.tightest_only {
@@ -155,6 +156,7 @@ fn write(
     if let Some(reset) = headers.legacy {
         legacy(fields, binding, reset);
     }
+    told
 }
 
 /// The wait a refusal names, in whole seconds: never too short, never 0.
@@ -293,13 +295,10 @@ fn legacy(fields: &mut HeaderMap, outcome: &Outcome, reset: LegacyReset) {
 
 // A response holds some 24 000 fields. One that is full of them goes without ours.
 
-fn append(fields: &mut HeaderMap, name: HeaderName, value: &str) {
-    if value.is_empty() {
-        return;
-    }
-    if let Ok(value) = HeaderValue::try_from(value) {
-        let _ = fields.try_append(name, value);
-    }
+/// Whether there was something to add and it was added.
+fn append(fields: &mut HeaderMap, name: HeaderName, value: &str) -> bool {
+    !value.is_empty()
+        && HeaderValue::try_from(value).is_ok_and(|value| fields.try_append(name, value).is_ok())
 }
 
 pub(super) fn insert(fields: &mut HeaderMap, name: HeaderName, value: impl Into<HeaderValue>) {

@@ -19,9 +19,10 @@ use support::{
 use tokio::net::TcpStream;
 use tower::ServiceExt;
 use tower_ratelimit::{
-    Action, Answer, Charge, Constant, Cookie, Decision, Error, ErrorKind, FromExtension, FromExtractor,
-    Header, Headers, Key, KeyExtractor, Limiter, ManualClock, MatchedRoute, MemoryStore, Outcome, PeerIp,
-    Policy, Quota, RateLimitLayer, Rejection, RequestMethod, RequestPath, Store,
+    Action, Answer, Charge, ClientIp, Constant, Cookie, Decision, Error, ErrorKind, FromExtension,
+    FromExtractor, Header, Headers, Key, KeyExtractor, Limiter, ManualClock, MatchedRoute, MemoryStore,
+    Outcome, PeerIp, Policy, Quota, RateLimitLayer, Rejection, RequestMatcher, RequestMethod, RequestPath,
+    Store, TrustedProxies,
 };
 
 fn limit(name: &str, limit: u64, key: impl KeyExtractor) -> RateLimitLayer {
@@ -346,6 +347,69 @@ async fn a_ban_holds_for_preflights_too_whenever_it_is_known() {
                 assert_eq!(ask(&layer, preflight()).await.status(), status, "{named}");
             }
         }
+    }
+}
+
+#[tokio::test]
+async fn identities_are_named_as_the_client_shows_them_whatever_key_they_become() {
+    let secret = [7; 32];
+    let request = |address: &str| {
+        let peer: std::net::SocketAddr = address.parse().unwrap();
+        Request::get("/").extension(peer)
+    };
+    let from = |address: &str| head(request(address));
+    let with_key = |key: &str| head(request("[2001:db8:9::1]:1").header("x-api-key", key));
+    let address = |text: &str| text.parse::<std::net::IpAddr>().unwrap();
+    let either = || Header::new("x-api-key").or(PeerIp::default());
+    let three = || Header::new("x-a").or(Header::new("x-api-key").hashed(secret)).or(PeerIp::default());
+    let proxied = || ClientIp::behind(TrustedProxies::hops(1));
+    let boxed: Box<dyn KeyExtractor> = Box::new(either());
+    let shared: Arc<dyn KeyExtractor> = Arc::new(either());
+    let in_v6 = from("[2001:db8::66]:1");
+    let both = head(request("198.51.100.1:1").header("x-forwarded-for", "2001:db8::66"));
+    type Row = (&'static str, Box<dyn RequestMatcher>, Parts, bool);
+    let rows: [Row; 18] = [
+        ("v4", Box::new(PeerIp::default().any_of([address("203.0.113.7")])), from("203.0.113.7:1"), true),
+        ("v6", Box::new(PeerIp::default().any_of([address("2001:db8::66")])), in_v6.clone(), true),
+        (
+            "v6, written at length",
+            Box::new(PeerIp::default().any_of(["2001:DB8:0::0066"])),
+            in_v6.clone(),
+            true,
+        ),
+        ("v6, its network", Box::new(PeerIp::default().any_of(["2001:db8::/64"])), in_v6.clone(), true),
+        ("v6, another", Box::new(PeerIp::default().any_of(["2001:db8:1::66"])), in_v6.clone(), false),
+        (
+            "v6 by /128",
+            Box::new(PeerIp::default().ipv6_prefix(128).any_of(["2001:db8::67"])),
+            in_v6.clone(),
+            false,
+        ),
+        ("v4 in v6", Box::new(PeerIp::default().any_of(["::ffff:203.0.113.7"])), from("203.0.113.7:1"), true),
+        ("v6 behind a proxy", Box::new(proxied().any_of([address("2001:db8::66")])), both, true),
+        ("hashed", Box::new(Header::new("x-api-key").hashed(secret).any_of(["k"])), with_key("k"), true),
+        (
+            "hashed, another",
+            Box::new(Header::new("x-api-key").hashed(secret).any_of(["k"])),
+            with_key("l"),
+            false,
+        ),
+        (
+            "hashed v6",
+            Box::new(PeerIp::default().hashed(secret).any_of(["2001:db8::66"])),
+            in_v6.clone(),
+            true,
+        ),
+        ("the first of two", Box::new(either().any_of(["k"])), with_key("k"), true),
+        ("the second of two", Box::new(either().any_of(["2001:db8::66"])), in_v6.clone(), true),
+        ("the second of two, its network", Box::new(either().any_of(["2001:db8::/64"])), in_v6.clone(), true),
+        ("the second of three", Box::new(three().any_of(["k"])), with_key("k"), true),
+        ("the third of three", Box::new(three().any_of(["2001:db8::66"])), in_v6.clone(), true),
+        ("boxed", Box::new(boxed.any_of(["2001:db8::66"])), in_v6.clone(), true),
+        ("shared", Box::new(shared.any_of(["2001:db8::66"])), in_v6.clone(), true),
+    ];
+    for (name, matcher, request, expected) in rows {
+        assert_eq!(matcher.matches(&request).await.unwrap(), expected, "{name}");
     }
 }
 

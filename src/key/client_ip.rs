@@ -198,6 +198,10 @@ impl KeyExtractor for ClientIp {
     fn extract(&self, request: &Parts) -> Answer<Key> {
         Answer::ready(self.address(request).map(|address| self.addresses.key(address)))
     }
+
+    fn keys_of(&self, identity: &Key) -> Vec<Key> {
+        vec![self.addresses.key_of(identity)]
+    }
 }
 
 /// Which hops of a request are your own proxies. See [`ClientIp`] for what follows and an example.

@@ -56,6 +56,12 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
             }
         }
     }
+
+    fn keys_of(&self, identity: &Key) -> Vec<Key> {
+        let first = self.first.keys_of(identity).into_iter().map(Key::of_first);
+        let second = self.second.keys_of(identity).into_iter().map(|key| key.of_second());
+        first.chain(second).collect()
+    }
 }
 
 fn of_second(key: Result<Key, Error>) -> Result<Key, Error> {

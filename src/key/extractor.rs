@@ -87,13 +87,32 @@ pub trait KeyExtractor: Send + Sync + 'static {
         Hashed::new(self, Secret::new(secret.as_ref()))
     }
 
-    /// The requests whose key is one of `keys`, to [exempt](crate::RateLimitLayer::exempt) or to
+    /// The requests of these identities, to [exempt](crate::RateLimitLayer::exempt) or to
     /// [ban](crate::RateLimitLayer::ban).
-    fn any_of<T: Into<Key>>(self, keys: impl IntoIterator<Item = T>) -> AnyOf<Self>
+    ///
+    /// Name an identity as the client shows it. It is found whatever key it becomes:
+    ///
+    /// | extractor | name | who is meant |
+    /// |---|---|---|
+    /// | [`PeerIp`](crate::PeerIp), [`ClientIp`](crate::ClientIp) | an address | that IPv4 address; of an IPv6 address, everybody in its network, which is one key |
+    /// | [`a.or(b)`](Self::or) | what `a` finds, or what `b` does | whoever shows it to either: with a header first, a client can send an address of `b` there |
+    /// | [`hashed`](Self::hashed) | the identity itself | |
+    /// | [`map`](Self::map) | what the function makes of it | |
+    /// | a tuple | [`Key::join`] of the parts' keys, of an IPv6 address `2001:db8::/64` | |
+    ///
+    /// To name single IPv6 addresses, or networks, use [`PeerIp::within`](crate::PeerIp::within). To exempt by one
+    /// extractor of an `or` alone, ask that one: `.exempt(PeerIp::default().any_of(["192.0.2.1"]))`.
+    fn any_of<T: Into<Key>>(self, identities: impl IntoIterator<Item = T>) -> AnyOf<Self>
     where
         Self: Sized,
     {
-        AnyOf::new(self, keys.into_iter().map(Into::into).collect())
+        AnyOf::new(self, identities.into_iter().map(Into::into))
+    }
+
+    /// The keys that this extractor gives for an identity which [`any_of`](Self::any_of) names `identity`.
+    /// Defaults to `identity`; an extractor that wraps another one and passes its keys on asks that one.
+    fn keys_of(&self, identity: &Key) -> Vec<Key> {
+        vec![identity.clone()]
     }
 }
 
@@ -162,10 +181,18 @@ impl KeyExtractor for Box<dyn KeyExtractor> {
     fn extract(&self, request: &Parts) -> Answer<Key> {
         (**self).extract(request)
     }
+
+    fn keys_of(&self, identity: &Key) -> Vec<Key> {
+        (**self).keys_of(identity)
+    }
 }
 
 impl KeyExtractor for Arc<dyn KeyExtractor> {
     fn extract(&self, request: &Parts) -> Answer<Key> {
         (**self).extract(request)
+    }
+
+    fn keys_of(&self, identity: &Key) -> Vec<Key> {
+        (**self).keys_of(identity)
     }
 }

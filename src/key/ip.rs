@@ -105,6 +105,11 @@ impl PeerIp {
         Ok(Within::new(self, Networks::parse(networks)?))
     }
 
+    /// The key of the address that `identity` is the text of. A network's is one already.
+    pub(super) fn key_of(self, identity: &Key) -> Key {
+        identity.as_str().parse().map_or_else(|_| identity.clone(), |address| self.key(address))
+    }
+
     /// The key of `address`.
     pub(super) fn key(self, address: IpAddr) -> Key {
         match address.to_canonical() {
@@ -126,6 +131,10 @@ impl Default for PeerIp {
 impl KeyExtractor for PeerIp {
     fn extract(&self, request: &Parts) -> Answer<Key> {
         Answer::ready(self.address(request).map(|address| self.key(address)))
+    }
+
+    fn keys_of(&self, identity: &Key) -> Vec<Key> {
+        vec![self.key_of(identity)]
     }
 }
 

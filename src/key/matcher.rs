@@ -29,8 +29,7 @@ where
     }
 }
 
-/// The requests that have one of these keys. Made by
-/// [`KeyExtractor::any_of`](crate::KeyExtractor::any_of).
+/// The requests of these identities. Made by [`KeyExtractor::any_of`](crate::KeyExtractor::any_of).
 #[derive(Clone, Debug)]
 pub struct AnyOf<K> {
     extractor: K,
@@ -38,9 +37,17 @@ pub struct AnyOf<K> {
     keys: std::sync::Arc<[Key]>,
 }
 
-impl<K> AnyOf<K> {
-    pub(super) fn new(extractor: K, mut keys: Vec<Key>) -> Self {
+impl<K: KeyExtractor> AnyOf<K> {
+    pub(super) fn new(extractor: K, identities: impl Iterator<Item = Key>) -> Self {
+        let keys = |identity: Key| {
+            let mut keys = extractor.keys_of(&identity);
+            // Who has a key in its final form, from an extractor, may name that too.
+            keys.push(identity);
+            keys
+        };
+        let mut keys: Vec<_> = identities.flat_map(keys).collect();
         keys.sort_unstable();
+        keys.dedup();
         Self { extractor, keys: keys.into() }
     }
 }

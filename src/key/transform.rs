@@ -57,4 +57,8 @@ impl<K: KeyExtractor> KeyExtractor for Hashed<K> {
         let secret = self.secret.clone();
         self.extractor.extract(request).then(move |key| Ok(key?.hashed(&secret)))
     }
+
+    fn keys_of(&self, identity: &Key) -> Vec<Key> {
+        self.extractor.keys_of(identity).iter().map(|key| key.hashed(&self.secret)).collect()
+    }
 }

@@ -1,7 +1,7 @@
 //! What a layer was told, shared by all services it made.
 
 use std::{
-    fmt,
+    fmt, iter,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -15,7 +15,7 @@ use http::{
 };
 
 use crate::{
-    Answer, Decision, Headers, Key, Limiter, Rejection, RequestMatcher, ResponseMapper,
+    Answer, Charge, Decision, Headers, Key, Limiter, Rejection, RequestMatcher, ResponseMapper,
     limiter::Check,
     response::{RefusalBody, bound_admitted, decorate, is_grpc, mark_request, mark_response, refuse},
     rule::Rule,
@@ -41,7 +41,7 @@ pub(crate) enum Identity {
     /// Nobody's that is counted.
     Exempt,
     Banned,
-    /// One key for each rule.
+    /// One key for each rule that has no charge yet.
     Keys(Vec<Key>),
 }
 
@@ -49,78 +49,69 @@ pub(crate) enum Identity {
 pub(crate) enum Start {
     Exempt,
     Check(Check),
-    /// An extractor or a matcher has to wait.
-    Identify(Answer<Identity>),
+    /// An extractor or a matcher has to wait. The first rules may have their charges already.
+    Identify(Answer<Identity>, Vec<Charge>),
 }
 
 impl Config {
+    /// Nobody is asked twice: who has to wait is awaited, and who comes after is asked while the request is at
+    /// hand.
     pub(crate) fn start(&self, request: &Parts) -> Result<Start, Rejection> {
-        for matcher in &self.banned {
-            match matcher.matches(request).now() {
+        let ask = |matcher: &Arc<dyn RequestMatcher>| matcher.matches(request);
+        let identify = |rule: &Rule| rule.key.extract(request);
+        let preflight = !self.limit_preflight && is_preflight(request);
+
+        let mut banned = self.banned.iter().map(ask);
+        while let Some(answer) = banned.next() {
+            match answer.now() {
                 Ok(Ok(true)) => return Err(Rejection::Banned),
                 Ok(_) => {}
-                Err(_) => return Ok(Start::Identify(self.identify(request))),
+                Err(waits) => {
+                    let banned = iter::once(waits).chain(banned).collect();
+                    let (exempt, keys) = match preflight {
+                        true => (vec![Answer::ready(Ok(true))], Vec::new()),
+                        false => {
+                            (self.exempt.iter().map(ask).collect(), self.rules.iter().map(identify).collect())
+                        }
+                    };
+                    return Ok(Start::Identify(await_all(banned, exempt, keys), Vec::new()));
+                }
             }
         }
-        if self.lets_preflight(request) {
+        if preflight {
             return Ok(Start::Exempt);
         }
-        for matcher in &self.exempt {
-            match matcher.matches(request).now() {
+        let mut exempt = self.exempt.iter().map(ask);
+        while let Some(answer) = exempt.next() {
+            match answer.now() {
                 Ok(Ok(true)) => return Ok(Start::Exempt),
                 Ok(_) => {}
-                Err(_) => return Ok(Start::Identify(self.identify(request))),
+                Err(waits) => {
+                    let exempt = iter::once(waits).chain(exempt).collect();
+                    let keys = self.rules.iter().map(identify).collect();
+                    return Ok(Start::Identify(await_all(Vec::new(), exempt, keys), Vec::new()));
+                }
             }
         }
         let mut charges = Vec::with_capacity(self.rules.len());
-        for rule in &self.rules {
-            match rule.key.extract(request).now() {
+        let mut rules = self.rules.iter();
+        while let Some(rule) = rules.next() {
+            match identify(rule).now() {
                 Ok(Ok(key)) => charges.push(rule.charge(&key, request)),
                 Ok(Err(error)) => return Err(Rejection::Unidentified(error)),
-                Err(_) => return Ok(Start::Identify(self.identify(request))),
+                Err(waits) => {
+                    let keys = iter::once(waits).chain(rules.map(identify)).collect();
+                    return Ok(Start::Identify(await_all(Vec::new(), Vec::new(), keys), charges));
+                }
             }
         }
         Ok(Start::Check(self.limiter.check_all(&charges)))
     }
 
-    fn lets_preflight(&self, request: &Parts) -> bool {
-        !self.limit_preflight && is_preflight(request)
-    }
-
-    /// Asks everybody who has a say in whose request it is, to be awaited one after the other.
-    fn identify(&self, request: &Parts) -> Answer<Identity> {
-        let ask = |matchers: &[Arc<dyn RequestMatcher>]| -> Vec<_> {
-            matchers.iter().map(|matcher| matcher.matches(request)).collect()
-        };
-        let (banned, exempt) = (ask(&self.banned), ask(&self.exempt));
-        let preflight = self.lets_preflight(request);
-        let keys: Vec<_> = self.rules.iter().map(|rule| rule.key.extract(request)).collect();
-        Answer::pending(async move {
-            for banned in banned {
-                if banned.await.unwrap_or(false) {
-                    return Ok(Identity::Banned);
-                }
-            }
-            if preflight {
-                return Ok(Identity::Exempt);
-            }
-            for exempt in exempt {
-                if exempt.await.unwrap_or(false) {
-                    return Ok(Identity::Exempt);
-                }
-            }
-            let mut found = Vec::with_capacity(keys.len());
-            for key in keys {
-                found.push(key.await?);
-            }
-            Ok(Identity::Keys(found))
-        })
-    }
-
-    /// Asks for everything that `request` of `keys` is charged.
-    pub(crate) fn check(&self, keys: &[Key], request: &Parts) -> Check {
-        let charges: Vec<_> =
-            self.rules.iter().zip(keys).map(|(rule, key)| rule.charge(key, request)).collect();
+    /// Asks for everything that `request` is charged: `charges`, and those of `keys` for the other rules.
+    pub(crate) fn check(&self, mut charges: Vec<Charge>, keys: &[Key], request: &Parts) -> Check {
+        let rules = &self.rules[charges.len()..];
+        charges.extend(rules.iter().zip(keys).map(|(rule, key)| rule.charge(key, request)));
         self.limiter.check_all(&charges)
     }
 
@@ -195,6 +186,31 @@ impl Config {
         decorate(response, decision, &self.headers);
         bound_admitted(response.headers_mut());
     }
+}
+
+/// Awaits who has a say in whose request it is, one after the other.
+fn await_all(
+    banned: Vec<Answer<bool>>,
+    exempt: Vec<Answer<bool>>,
+    keys: Vec<Answer<Key>>,
+) -> Answer<Identity> {
+    Answer::pending(async move {
+        for banned in banned {
+            if banned.await.unwrap_or(false) {
+                return Ok(Identity::Banned);
+            }
+        }
+        for exempt in exempt {
+            if exempt.await.unwrap_or(false) {
+                return Ok(Identity::Exempt);
+            }
+        }
+        let mut found = Vec::with_capacity(keys.len());
+        for key in keys {
+            found.push(key.await?);
+        }
+        Ok(Identity::Keys(found))
+    })
 }
 
 /// A browser's question whether it may send the request that it is about to send.

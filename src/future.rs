@@ -2,6 +2,7 @@ use std::{
     any::Any,
     fmt,
     future::Future,
+    mem,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -13,7 +14,7 @@ use tokio::time::{Sleep, sleep};
 use tower_service::Service;
 
 use crate::{
-    Answer, Decision, Rejection, Verdict,
+    Answer, Charge, Decision, Rejection, Verdict,
     body::ResponseBody,
     config::{Config, Identity, Start},
     limiter::Check,
@@ -39,6 +40,8 @@ pin_project! {
         // Waiting to know whose request it is. The service is ready and not called yet.
         Identify {
             identity: Answer<Identity>,
+            // Of the rules whose keys are known.
+            charges: Vec<Charge>,
             call: Option<Call<S, ReqBody>>,
         },
         // Waiting for the store. The service is ready and not called yet.
@@ -110,7 +113,7 @@ where
         let call = Call { service, request, body };
         let state = match config.start(&call.request) {
             Ok(Start::Check(check)) => State::Decide { check, call: Some(call) },
-            Ok(Start::Identify(identity)) => State::Identify { identity, call: Some(call) },
+            Ok(Start::Identify(identity, charges)) => State::Identify { identity, charges, call: Some(call) },
             Ok(Start::Exempt) => call.make(None, &config),
             Err(rejection) => call.refuse(rejection, &config),
         };
@@ -128,12 +131,14 @@ where
         let mut this = self.project();
         loop {
             let next = match this.state.as_mut().project() {
-                StateProj::Identify { identity, call } => {
+                StateProj::Identify { identity, charges, call } => {
                     let identified = ready!(Pin::new(identity).poll(cx));
                     let call = take(call);
                     match identified {
                         Ok(Identity::Keys(keys)) => {
-                            State::Decide { check: this.config.check(&keys, &call.request), call: Some(call) }
+                            let charges = mem::take(charges);
+                            let check = this.config.check(charges, &keys, &call.request);
+                            State::Decide { check, call: Some(call) }
                         }
                         Ok(Identity::Exempt) => call.make(None, this.config),
                         Ok(Identity::Banned) => call.refuse(Rejection::Banned, this.config),

@@ -449,6 +449,36 @@ async fn a_closure_may_answer_later() {
 }
 
 #[tokio::test]
+async fn whoever_has_a_say_in_whose_request_it_is_is_asked_once() {
+    let counts: [_; 5] = std::array::from_fn(|_| Arc::new(AtomicUsize::new(0)));
+    let key = |of: usize, late: bool| {
+        let count = counts[of].clone();
+        move |_: &Parts| {
+            count.fetch_add(1, Ordering::Relaxed);
+            match late {
+                true => Answer::pending(async { Ok(Key::new("all")) }),
+                false => Answer::ready(Ok(Key::new("all"))),
+            }
+        }
+    };
+    for late in 0..32 {
+        let is_late = |of: usize| late >> of & 1 == 1;
+        let cost = counts[4].clone();
+        let layer = limit("a", 9, key(2, is_late(2)))
+            .cost(move |_| {
+                cost.fetch_add(1, Ordering::Relaxed);
+                1
+            })
+            .and(Policy::new("b", Quota::per_hour(9)), key(3, is_late(3)))
+            .ban(key(0, is_late(0)).any_of(["nobody"]))
+            .exempt(key(1, is_late(1)).any_of(["nobody"]));
+        let response = ask(&layer, Request::get("/").body(String::new()).unwrap()).await;
+        assert_eq!(response.headers()["ratelimit"], r#""a";r=8;t=3200, "b";r=8;t=3200"#);
+        assert_eq!(counts.each_ref().map(|count| count.swap(0, Ordering::Relaxed)), [1; 5], "{late:b}");
+    }
+}
+
+#[tokio::test]
 async fn handlers_take_the_decision_and_the_limiter_and_are_told_what_is_missing() {
     async fn handler(State(()): State<()>, decision: Option<Decision>, limiter: Limiter) -> String {
         let more = match &decision {

@@ -271,7 +271,9 @@ pub(crate) enum Telling {
 ///
 /// The layer puts it into the extensions of the request, for the handler, and of the response, for
 /// layers further out. Cloning is cheap. Where a [`Concurrency`](crate::Concurrency) policy took part, the
-/// decision of a [`Limiter`](crate::Limiter) and its clones hold the units; those in the extensions do not.
+/// decision of a [`Limiter`](crate::Limiter) and its clones hold the units; those that the layer puts into the
+/// extensions do not. Of one that a handler puts into its response's, the layer holds the units until the body is
+/// done.
 ///
 /// # Example
 ///

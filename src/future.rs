@@ -62,7 +62,7 @@ pin_project! {
             future: F,
             decision: Option<Decision>,
             // Units that are in use until the response has gone out.
-            permit: Option<Arc<dyn Any + Send + Sync>>,
+            permit: Option<Permit>,
         },
         // Not let through.
         Refuse {
@@ -167,7 +167,9 @@ where
                 }
                 StateProj::Respond { future, decision, permit } => {
                     let mut response = ready!(future.poll(cx))?;
-                    let permit = permit.take();
+                    // In the extensions, what the handler took would end with the head of the response.
+                    let taken = response.extensions_mut().get_mut().and_then(Decision::take_permit);
+                    let permit = both(permit.take(), taken);
                     if let Some(decision) = decision.take() {
                         this.config.decorate(&mut response, decision);
                     }
@@ -180,6 +182,15 @@ where
             };
             this.state.set(next);
         }
+    }
+}
+
+type Permit = Arc<dyn Any + Send + Sync>;
+
+fn both(one: Option<Permit>, other: Option<Permit>) -> Option<Permit> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(Arc::new((one, other))),
+        (one, other) => one.or(other),
     }
 }
 

@@ -105,6 +105,42 @@ async fn a_response_holds_its_unit_until_its_body_ends_fails_or_is_dropped() {
 }
 
 #[tokio::test]
+async fn units_that_a_handler_takes_and_gives_on_are_held_until_its_body_is_done() {
+    let limiter = Limiter::new(MemoryStore::new());
+    let (requests, exports) =
+        (policy(9, LEASE), Policy::new("exports", Quota::concurrent(1)).algorithm(Concurrency));
+    let layers = [
+        ("counted", RateLimitLayer::new(limiter.clone(), requests.clone(), Constant::new("all"))),
+        (
+            "exempt",
+            RateLimitLayer::new(limiter.clone(), requests.clone(), Constant::new("all"))
+                .exempt(|_: &http::request::Parts| true),
+        ),
+    ];
+    for (name, layer) in layers {
+        let handler = {
+            let (limiter, exports) = (limiter.clone(), exports.clone());
+            service_fn(move |_: Request<String>| {
+                let check = limiter.check(&exports, &Key::new("all"), 1);
+                async {
+                    let mut response = Response::new(String::from("much"));
+                    response.extensions_mut().insert(check.await.unwrap());
+                    Ok::<_, Infallible>(response)
+                }
+            })
+        };
+        let Ok(response) = layer.layer(handler).oneshot(inner::get()).await;
+        let (head, body) = response.into_parts();
+        assert_eq!(remaining(&limiter, &exports).await, 0, "{name}");
+        assert_eq!(remaining(&limiter, &requests).await, 8 + u64::from(name == "exempt"), "{name}");
+        body.collect().await.unwrap();
+        assert!(eventually(async || remaining(&limiter, &exports).await == 1).await, "{name}");
+        assert!(eventually(async || remaining(&limiter, &requests).await == 9).await, "{name}");
+        drop(head);
+    }
+}
+
+#[tokio::test]
 async fn a_lease_is_renewed_while_it_is_held_and_ends_when_its_holder_is_killed() {
     let server = RedisServer::start();
     let limiter = Limiter::new(store(&server).await);

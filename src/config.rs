@@ -4,7 +4,7 @@ use std::{
     fmt, iter,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -15,7 +15,8 @@ use http::{
 };
 
 use crate::{
-    Answer, Charge, Decision, Headers, Key, Limiter, Rejection, RequestMatcher, ResponseMapper,
+    Answer, Charge, Decision, ErrorKind, Headers, Key, Limiter, Rejection, RequestMatcher, ResponseMapper,
+    clock::wall_micros,
     limiter::Check,
     response::{RefusalBody, bound_admitted, decorate, is_grpc, mark_request, mark_response, refuse},
     rule::Rule,
@@ -34,6 +35,23 @@ pub(crate) struct Config {
     pub(crate) grpc: Arc<dyn ResponseMapper>,
     /// Whether a mistake in the set-up was logged.
     pub(crate) mistaken: Arc<AtomicBool>,
+    pub(crate) trouble: Arc<Trouble>,
+}
+
+/// When an extractor failed last, in microseconds since 1970; 0 for never.
+#[derive(Default)]
+pub(crate) struct Trouble(AtomicU64);
+
+/// An episode of failures is over once there was none for so long.
+const CALM: u64 = 60_000_000;
+
+impl Trouble {
+    /// Notes a failure: whether it is the first of an episode.
+    fn begins(&self) -> bool {
+        let now = wall_micros();
+        let last = self.0.swap(now, Ordering::Relaxed);
+        last == 0 || now.saturating_sub(last) > CALM
+    }
 }
 
 /// Whose request it is.
@@ -154,11 +172,19 @@ impl Config {
     pub(crate) fn log(&self, rejection: &Rejection) {
         match rejection {
             Rejection::Unidentified(error) | Rejection::Unavailable(error)
-                if rejection.status() == StatusCode::INTERNAL_SERVER_ERROR =>
+                if matches!(error.kind(), ErrorKind::MissingSetup | ErrorKind::InvalidConfig) =>
             {
                 // Once: every request will meet the same mistake.
                 if !self.mistaken.swap(true, Ordering::Relaxed) {
                     log!(error, error = %error, "the rate limit is not set up right; requests are answered 500");
+                }
+                let _ = error;
+            }
+            Rejection::Unidentified(error) if rejection.status() == StatusCode::INTERNAL_SERVER_ERROR => {
+                if self.trouble.begins() {
+                    log!(warn, error = %error, "it cannot be found out whose requests they are");
+                } else {
+                    log!(debug, error = %error, "it cannot be found out whose request it is");
                 }
                 let _ = error;
             }

@@ -40,6 +40,9 @@ pub enum ErrorKind {
     /// The server lacks something the limiter needs, whatever the client sends: no connect info. The
     /// message is for the operator, and [`ProblemDetails`](crate::ProblemDetails) shows it in the response.
     MissingSetup,
+    /// The server could not find the identity out just now, and it is not the client's fault: a session store is
+    /// away. The request is answered 500, without the message.
+    IdentityUnavailable,
     /// The store did not answer within the deadline. The charge may or may not have happened.
     StoreTimeout,
     /// The decision's turn did not come within the deadline: more is asked of the store than it can do.

@@ -96,6 +96,7 @@ impl RateLimitLayer {
                 mapper: Arc::new(ProblemDetails),
                 grpc: Arc::new(GrpcStatus::default()),
                 mistaken: Arc::default(),
+                trouble: Arc::default(),
             }),
         }
     }

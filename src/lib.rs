@@ -75,7 +75,7 @@
 //! | `retry` | `RetryPolicy`, the client's half: waits as long as a server that refused a request asks for | no |
 //! | `tonic` | gRPC refusals carry `RetryInfo` and `QuotaFailure`; [`PeerIp`] reads tonic's connect info | no |
 //! | `tonic-tls` | [`PeerIp`] reads it under TLS streams that you hand to tonic yourself | no |
-//! | `tracing` | refusals at debug, admissions at trace, store trouble at warn once an episode, set-up mistakes at error once | yes |
+//! | `tracing` | refusals at debug, admissions at trace, store trouble and extractors that fail at warn once an episode, set-up mistakes at error once | yes |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 /// Logs where the feature `tracing` is on. Never an identity.

@@ -165,9 +165,13 @@ async fn an_async_extractor_with_state_is_a_key_and_combines() {
 
 #[tokio::test]
 async fn an_extractor_that_fails_by_itself_is_the_servers_fault() {
-    let layer = limit("p", 1, FromExtractor::new(|Extension(name): Extension<String>| name));
-    let response = ask(&layer, Request::get("/").body(String::new()).unwrap()).await;
+    let broken = || FromExtractor::new(|Extension(name): Extension<String>| name);
+    let error = broken().extract(&head(Request::get("/"))).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::IdentityUnavailable);
+    let response = ask(&limit("p", 1, broken()), Request::get("/").body(String::new()).unwrap()).await;
     assert_eq!(response.status(), 500);
+    let body = text(response).await;
+    assert!(!body.contains("set up") && !body.contains("extractor"), "{body}");
 }
 
 #[tokio::test]
@@ -192,13 +196,13 @@ impl FromRequestParts<StatusCode> for Refused {
 #[tokio::test]
 async fn the_status_that_an_extractor_refuses_with_says_whose_fault_it_is() {
     for (status, kind) in [
-        (303, ErrorKind::MissingSetup),
-        (399, ErrorKind::MissingSetup),
+        (303, ErrorKind::IdentityUnavailable),
+        (399, ErrorKind::IdentityUnavailable),
         (400, ErrorKind::MissingIdentity),
         (404, ErrorKind::MissingIdentity),
         (499, ErrorKind::MissingIdentity),
-        (500, ErrorKind::MissingSetup),
-        (503, ErrorKind::MissingSetup),
+        (500, ErrorKind::IdentityUnavailable),
+        (503, ErrorKind::IdentityUnavailable),
     ] {
         let key = FromExtractor::with_state(StatusCode::from_u16(status).unwrap(), |_: Refused| "all");
         let error = key.extract(&head(Request::get("/"))).await.unwrap_err();

@@ -12,7 +12,9 @@ use support::{
     inner::{ask, get},
     store,
 };
-use tower_ratelimit::{Constant, Header, Key, Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer};
+use tower_ratelimit::{
+    Constant, Error, ErrorKind, Header, Key, Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer,
+};
 use tracing_subscriber::fmt::MakeWriter;
 
 #[derive(Clone, Default)]
@@ -107,4 +109,20 @@ async fn what_a_soft_limit_would_refuse_is_logged_as_such() {
     }
     ask(&layer, get()).await;
     assert_eq!((lines.with("soft=true"), lines.with("soft=false")), (2, 1), "{}", lines.text());
+}
+
+#[tokio::test]
+async fn identities_that_cannot_be_found_out_just_now_are_one_warning_and_no_mistake_in_the_set_up() {
+    let (lines, _guard) = listen();
+    let away = |_: &http::request::Parts| -> Result<Key, Error> {
+        Err(Error::new(ErrorKind::IdentityUnavailable, "the session store is away"))
+    };
+    let layer = RateLimitLayer::new(MemoryStore::new(), Policy::new("p", Quota::per_day(1)), away);
+    for _ in 0..5 {
+        assert_eq!(ask(&layer, get()).await.status(), 500);
+    }
+    let of = |level: &str| {
+        lines.text().lines().filter(|line| line.contains(level) && line.contains("session store")).count()
+    };
+    assert_eq!([of("ERROR"), of("WARN"), of("DEBUG")], [0, 1, 4], "{}", lines.text());
 }

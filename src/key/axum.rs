@@ -14,7 +14,7 @@ use crate::{Answer, Error, ErrorKind};
 ///
 /// Where it refuses the request, the answer is 400 if it refused with a status from 400 to 499
 /// ([`MissingIdentity`](ErrorKind::MissingIdentity), so [`or`](KeyExtractor::or) goes on with the next), else
-/// 500. The extractor's own response is not sent.
+/// 500 ([`IdentityUnavailable`](ErrorKind::IdentityUnavailable)). The extractor's own response is not sent.
 ///
 /// # Example
 ///
@@ -80,7 +80,10 @@ impl<E: 'static> FromExtractor<E> {
 }
 
 fn refused(status: StatusCode) -> Error {
-    let kind = if status.is_client_error() { ErrorKind::MissingIdentity } else { ErrorKind::MissingSetup };
+    let kind = match status.is_client_error() {
+        true => ErrorKind::MissingIdentity,
+        false => ErrorKind::IdentityUnavailable,
+    };
     Error::new(kind, format!("the request shows no identity: its extractor said {status}"))
 }
 

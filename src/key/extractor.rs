@@ -47,7 +47,9 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// * [`MissingIdentity`](ErrorKind::MissingIdentity): the client owed one and gave none (400);
     ///   [`or`](Self::or) goes on with the next extractor.
     /// * [`InvalidIdentity`](ErrorKind::InvalidIdentity): the client gave one that cannot be used (400).
-    /// * [`MissingSetup`](ErrorKind::MissingSetup), or any other kind: the server is at fault (500).
+    /// * [`MissingSetup`](ErrorKind::MissingSetup): the server lacks something, whoever asks (500).
+    /// * [`IdentityUnavailable`](ErrorKind::IdentityUnavailable), or any other kind: the server cannot say just
+    ///   now (500).
     fn extract(&self, request: &Parts) -> Answer<Key>;
 
     /// This extractor, or `other` where the request lacks what this one looks for.

@@ -136,7 +136,8 @@ impl ResponseMapper for GrpcStatus {
                 ErrorKind::MissingIdentity | ErrorKind::InvalidIdentity => (3, error.to_string().into()),
                 // Written for the operator, and said to be shown.
                 ErrorKind::MissingSetup => (13, error.to_string().into()),
-                _ => (13, "the rate limit is not set up right".into()),
+                ErrorKind::InvalidConfig => (13, "the rate limit is not set up right".into()),
+                _ => (13, "it could not be found out whose call it is".into()),
             },
             Rejection::Unavailable(_) => (13, "the rate limit is not set up right".into()),
         };

@@ -75,6 +75,9 @@ impl ResponseMapper for ProblemDetails {
             Rejection::Unidentified(error) if error.kind() == ErrorKind::MissingSetup => {
                 (BLANK, "Internal Server Error", error.to_string())
             }
+            Rejection::Unidentified(error) if error.kind() != ErrorKind::InvalidConfig => {
+                (BLANK, "Internal Server Error", "It could not be found out whose request it is.".to_owned())
+            }
             Rejection::Unidentified(_) | Rejection::Unavailable(_) => {
                 (BLANK, "Internal Server Error", "The rate limit is not set up right.".to_owned())
             }

@@ -16,7 +16,10 @@ use tokio::time::{Instant, Sleep, sleep};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::{Answer, Charge, Decision, IntoKey, Key, Limiter, Policy, Rejection, Verdict, limiter::Check};
+use crate::{
+    Answer, Charge, Decision, IntoKey, Key, Limiter, Policy, Rejection, Replenishment, Verdict,
+    limiter::Check,
+};
 
 /// Puts a rate limit in front of a Tower service whatever its requests are: messages, jobs, calls to
 /// somebody else's API.
@@ -117,6 +120,10 @@ impl<R: 'static> KeyedRateLimitLayer<R> {
     /// Has a request that is over the limit wait for its turn, asking again when it may be there, for up to
     /// `patience` in all; one whose turn cannot come by then is refused at once. Defaults to refusing.
     ///
+    /// Units in use, of a [`Concurrency`](crate::Concurrency) policy, come back when whoever has them is done, which
+    /// nobody knows beforehand. For these it looks again after 10 milliseconds and then ever later, up to every 250,
+    /// until the patience is over.
+    ///
     /// The inner service, which is ready, is kept so meanwhile: put what is scarce, such as a limit on
     /// concurrency, inside of something that is always ready, such as tower's `buffer`.
     pub fn wait(self, patience: Duration) -> Self {
@@ -195,7 +202,7 @@ where
         let state = match identified {
             Ok(charges) => {
                 let check = self.config.limiter.check_all(&charges);
-                State::Decide { check, charges, since: None, call }
+                State::Decide { check, charges, waited: None, call }
             }
             Err(identity) => State::Identify { identity, call },
         };
@@ -224,11 +231,11 @@ pin_project! {
             identity: Identify,
             call: Option<(S, R)>,
         },
-        // Waiting for the store, for the first time or, since then, again.
+        // Waiting for the store, for the first time or, after a wait, again.
         Decide {
             check: Check,
             charges: Vec<Charge>,
-            since: Option<Instant>,
+            waited: Option<Waited>,
             call: Option<(S, R)>,
         },
         // Refused, and waiting to ask again.
@@ -236,7 +243,7 @@ pin_project! {
             #[pin]
             sleep: Sleep,
             charges: Vec<Charge>,
-            since: Instant,
+            waited: Waited,
             call: Option<(S, R)>,
         },
         // Admitted and charged; waiting for the request's turn.
@@ -274,24 +281,22 @@ where
                         .map(|(_, request)| this.config.charges(&keys, request))
                         .unwrap_or_default();
                     let check = this.config.limiter.check_all(&charges);
-                    State::Decide { check, charges, since: None, call }
+                    State::Decide { check, charges, waited: None, call }
                 }
-                StateProj::Decide { check, charges, since, call } => {
+                StateProj::Decide { check, charges, waited, call } => {
                     let decision = ready!(Pin::new(check).poll(cx)).map_err(Rejection::Unavailable)?;
                     match decision.verdict() {
                         Verdict::Allow => respond(call.take(), decision),
                         Verdict::Delay(wait) => {
                             State::Delay { sleep: sleep(wait), decision: Some(decision), call: call.take() }
                         }
-                        Verdict::Deny { retry_after } => {
-                            let now = Instant::now();
-                            let since = since.unwrap_or(now);
-                            let left = this.config.patience.saturating_sub(now - since);
-                            match retry_after.filter(|wait| *wait <= left && !left.is_zero()) {
+                        Verdict::Deny { .. } => {
+                            let mut waited = waited.take().unwrap_or_else(Waited::new);
+                            match waited.next(&decision, this.config.patience) {
                                 Some(wait) => State::Wait {
                                     sleep: sleep(wait),
                                     charges: mem::take(charges),
-                                    since,
+                                    waited,
                                     call: call.take(),
                                 },
                                 None => return Poll::Ready(Err(Rejection::Limited(decision).into())),
@@ -299,12 +304,12 @@ where
                         }
                     }
                 }
-                StateProj::Wait { sleep, charges, since, call } => {
+                StateProj::Wait { sleep, charges, waited, call } => {
                     ready!(sleep.poll(cx));
                     State::Decide {
                         check: this.config.limiter.check_all(charges),
                         charges: mem::take(charges),
-                        since: Some(*since),
+                        waited: Some(*waited),
                         call: call.take(),
                     }
                 }
@@ -323,6 +328,47 @@ where
             };
             this.state.set(next);
         }
+    }
+}
+
+/// How a request has waited for its turn.
+#[derive(Clone, Copy)]
+struct Waited {
+    since: Instant,
+    /// How long it would wait for units in use.
+    pause: Duration,
+}
+
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+
+impl Waited {
+    fn new() -> Self {
+        Self { since: Instant::now(), pause: FIRST_PAUSE }
+    }
+
+    /// How long it waits now that `decision` refuses it; `None` where its turn cannot come in time.
+    fn next(&mut self, decision: &Decision, patience: Duration) -> Option<Duration> {
+        let left = patience.saturating_sub(self.since.elapsed());
+        let mut wait = Duration::ZERO;
+        let mut in_use = false;
+        for outcome in decision.outcomes().iter().filter(|outcome| !outcome.is_allowed()) {
+            let named = outcome.retry_after()?;
+            if outcome.policy().counting().replenishment() == Replenishment::OnRelease {
+                // It names the end of a lease, which is when units come back of somebody who died.
+                in_use = true;
+            } else {
+                wait = wait.max(named);
+            }
+        }
+        if left.is_zero() || wait > left {
+            return None;
+        }
+        if in_use {
+            wait = wait.max(self.pause).min(left);
+            self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        }
+        Some(wait)
     }
 }
 

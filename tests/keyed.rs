@@ -219,6 +219,53 @@ async fn a_patient_caller_waits_for_its_turn_and_nobody_is_refused() {
 }
 
 #[tokio::test]
+async fn a_patient_caller_takes_a_unit_soon_after_it_is_given_back() {
+    let slots = || Policy::new("slots", Quota::concurrent(1)).algorithm(Concurrency);
+    // Others may be charged too, and say when.
+    let rate = Policy::new("rate", Quota::new(1, Duration::from_millis(20)).unwrap());
+    let store = MemoryStore::new();
+    let layers = [
+        KeyedRateLimitLayer::new(store.clone(), slots(), |_: &&'static str| "a"),
+        KeyedRateLimitLayer::new(store, slots(), |_: &&'static str| "b").and(rate, |_| "b"),
+    ];
+    for layer in layers {
+        let service =
+            layer.wait(Duration::from_secs(20)).layer(service_fn(|text: &'static str| async move {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                length(text).await
+            }));
+        let calls: JoinSet<_> = (0..4).map(|_| service.clone().oneshot("abc")).collect();
+        let answers = calls.join_all().await;
+        assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    }
+}
+
+// This one can: no lease ends meanwhile.
+#[tokio::test(start_paused = true)]
+async fn patience_for_a_unit_in_use_ends_and_none_is_had_for_what_cannot_come() {
+    let slots = Policy::new("slots", Quota::concurrent(2)).algorithm(Concurrency);
+    let layer = KeyedRateLimitLayer::new(MemoryStore::new(), slots, |_: &&'static str| "all")
+        .cost(|text| text.len() as u64)
+        .wait(Duration::from_secs(1));
+    let service = layer.layer(service_fn(length));
+    let stuck = layer
+        .layer(service_fn(async |_: &'static str| std::future::pending::<Result<usize, Infallible>>().await));
+    let holder = tokio::spawn(stuck.oneshot("ab"));
+    yield_now().await;
+    for (text, least, most) in [("a", 1_000, 1_010), ("abc", 0, 0)] {
+        let started = Instant::now();
+        let error = service.clone().oneshot(text).await.unwrap_err();
+        assert!(matches!(rejection(&error), Rejection::Limited(_)), "{text}");
+        let waited = started.elapsed().as_millis();
+        assert!((least..=most).contains(&waited), "{text}: {waited} ms");
+    }
+    // One that never ends is given up, and its units with it.
+    holder.abort();
+    assert!(holder.await.unwrap_err().is_cancelled());
+    assert_eq!(service.oneshot("ab").await.unwrap(), 2);
+}
+
+#[tokio::test]
 async fn who_cannot_come_in_time_is_refused_at_once() {
     let layer = KeyedRateLimitLayer::new(MemoryStore::new(), policy(1), |_: &&'static str| "all")
         .wait(Duration::from_secs(60));

@@ -18,7 +18,7 @@ use crate::{
     Answer, Charge, Decision, ErrorKind, Headers, Key, Limiter, Rejection, RequestMatcher, ResponseMapper,
     clock::wall_micros,
     limiter::Check,
-    response::{RefusalBody, bound_admitted, decorate, is_grpc, mark_request, mark_response, refuse},
+    response::{RefusalBody, decorate, is_grpc, mark_request, refuse},
     rule::Rule,
 };
 
@@ -206,11 +206,7 @@ impl Config {
     /// Tells the client of a request that the service answered where it stands.
     pub(crate) fn decorate<B>(&self, response: &mut Response<B>, decision: Decision) {
         log!(trace, policy = decision.binding().map(|outcome| outcome.policy().name()), "admitted");
-        if self.soft {
-            mark_response(response.headers_mut(), &decision);
-        }
-        decorate(response, decision, &self.headers);
-        bound_admitted(response.headers_mut());
+        decorate(response, decision, &self.headers, self.soft);
     }
 }
 

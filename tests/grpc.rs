@@ -361,6 +361,27 @@ async fn s18_the_header_block_of_an_admitted_call_stays_below_8_kib() {
 }
 
 #[tokio::test]
+async fn s18_what_the_service_itself_says_stays_however_large_it_is() {
+    let upstream = r#""upstream";r=1;t=5"#;
+    for (length, told) in [(100, 2), (7_000, 1), (9_000, 1)] {
+        let service = tower::service_fn(move |_| async move {
+            let response = Response::builder()
+                .header("content-type", "application/grpc")
+                .header("ratelimit", upstream)
+                .header("ratelimit-policy", r#""upstream";q=9"#)
+                .header("x-large", "x".repeat(length));
+            Ok::<_, Infallible>(response.body(String::new()).unwrap())
+        });
+        let Ok(response) = one().layer(service).oneshot(wire_call(HELLO, "application/grpc")).await;
+        for field in ["ratelimit", "ratelimit-policy"] {
+            assert_eq!(response.headers().get_all(field).iter().count(), told, "{field}, {length}");
+        }
+        assert_eq!(response.headers()["ratelimit"], upstream);
+        assert_eq!(response.headers()["x-large"].len(), length);
+    }
+}
+
+#[tokio::test]
 async fn s18_the_layer_has_no_error_of_its_own() {
     let key = |_: &Parts| Err::<Key, _>(Error::new(ErrorKind::StoreReply, "any"));
     for layer in [one().cost(|_| 2), closed(), layer(Quota::per_hour(1), key), many()] {

@@ -5,7 +5,10 @@ use std::{fmt::Write as _, time::Duration};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header::RETRY_AFTER, request::Parts};
 
-use super::headers::{Headers, Ietf, LegacyReset};
+use super::{
+    grpc::{bound_admitted, lists_of_call},
+    headers::{Headers, Ietf, LegacyReset},
+};
 use crate::{Decision, Outcome, Policy, algorithm::Replenishment, clock::wall_micros, decision::Telling};
 
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -27,11 +30,17 @@ const MAX_INTEGER: u64 = 999_999_999_999_999;
 /// Clients keep `Retry-After` in 32 bits, with a sign.
 const MAX_RETRY_AFTER: u64 = i32::MAX as u64;
 
-/// Adds to the response of a request that was let through what `headers` asks for.
-pub(crate) fn decorate<B>(response: &mut Response<B>, decision: Decision, headers: &Headers) {
+/// Adds to the response of a request that was let through what `headers` asks for, and in soft mode the mark of
+/// one that `decision` refused.
+pub(crate) fn decorate<B>(response: &mut Response<B>, decision: Decision, headers: &Headers, soft: bool) {
     let status = response.status();
     let inner = response.extensions_mut().remove::<Decision>();
     let fields = response.headers_mut();
+    let own = lists_of_call(fields);
+    if soft {
+        append(fields, X_EXCEEDED, &exceeded(&decision));
+    }
+    let before = inner.as_ref().is_some_and(|inner| inner.telling() == Telling::Told);
     let (decision, told) = match inner {
         // A handler asked for more and gave the decision on for us to tell.
         Some(inner) if inner.telling() == Telling::Asked => {
@@ -41,12 +50,11 @@ pub(crate) fn decorate<B>(response: &mut Response<B>, decision: Decision, header
         }
         Some(inner) => {
             // A limit further in may have told its part.
-            let told = inner.telling() == Telling::Told;
             let news = |outcome: &Outcome| {
                 let same = |inner: &Outcome| inner.policy().name() == outcome.policy().name();
-                !told || !inner.outcomes().iter().any(same)
+                !before || !inner.outcomes().iter().any(same)
             };
-            let told = write(fields, status, &decision, headers, news) || told;
+            let told = write(fields, status, &decision, headers, news);
             (decision.updated(&inner), told)
         }
         None => {
@@ -54,7 +62,8 @@ pub(crate) fn decorate<B>(response: &mut Response<B>, decision: Decision, header
             (decision, told)
         }
     };
-    response.extensions_mut().insert(decision.passed_on(told));
+    let left_out = own.is_some_and(|own| bound_admitted(fields, own));
+    response.extensions_mut().insert(decision.passed_on(before || (told && !left_out)));
 }
 
 /// Adds to a refusal what `headers` asks for.
@@ -88,11 +97,6 @@ pub(crate) fn mark_request(request: &mut Parts, decision: Option<&Decision>) {
     if !marks.is_empty() {
         request.extensions.insert(Exceeded(marks));
     }
-}
-
-/// Marks the response to a request that went through although `decision` refused it.
-pub(crate) fn mark_response(fields: &mut HeaderMap, decision: &Decision) {
-    append(fields, X_EXCEEDED, &exceeded(decision));
 }
 
 /// The policies that refused.

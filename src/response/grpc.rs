@@ -225,14 +225,27 @@ pub(super) fn bound(fields: &mut HeaderMap) {
     }
 }
 
-/// Drops what the limit adds to a gRPC service's own response, where it makes the block too large: a client
-/// would end the connection, with all its calls. What the service itself says stays.
-pub(crate) fn bound_admitted(fields: &mut HeaderMap) {
-    if is_grpc_type(fields) && block_size(fields) > MAX_BLOCK {
-        for name in LIMIT_LISTS {
-            fields.remove(name);
+/// The values of each of [`LIMIT_LISTS`].
+type Lists = [Vec<HeaderValue>; 3];
+
+/// The lists of a response before the limit adds to them, if a gRPC client will read it.
+pub(super) fn lists_of_call(fields: &HeaderMap) -> Option<Lists> {
+    is_grpc_type(fields).then(|| LIMIT_LISTS.map(|name| fields.get_all(name).iter().cloned().collect()))
+}
+
+/// Leaves out what the limit added to the lists `own` of a gRPC service, where it makes the block too large: a
+/// client would end the connection, with all its calls. Whether it did.
+pub(super) fn bound_admitted(fields: &mut HeaderMap, own: Lists) -> bool {
+    let too_large = block_size(fields) > MAX_BLOCK;
+    if too_large {
+        for (name, values) in LIMIT_LISTS.into_iter().zip(own) {
+            fields.remove(&name);
+            for value in values {
+                let _ = fields.try_append(&name, value);
+            }
         }
     }
+    too_large
 }
 
 /// As HTTP/2 counts it: 32 bytes more a field.

@@ -8,8 +8,8 @@ mod problem;
 mod rejection;
 
 pub(crate) use self::{
-    fields::{decorate, mark_request, mark_response},
-    grpc::{bound_admitted, is_grpc},
+    fields::{decorate, mark_request},
+    grpc::is_grpc,
     mapper::refuse,
 };
 pub use self::{

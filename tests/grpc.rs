@@ -456,6 +456,29 @@ async fn s19_grpc_web_is_answered_in_its_own_content_type() {
 }
 
 #[tokio::test]
+async fn s19_a_content_type_of_the_clients_own_making_is_not_sent_back() {
+    let long = format!("application/grpc-web;{}", "x".repeat(30_000));
+    let table = [
+        ("application/grpc", "application/grpc"),
+        ("application/grpc+proto", "application/grpc"),
+        ("application/grpc-web+proto; charset=utf-8", "application/grpc-web+proto"),
+        ("Application/GRPC-Web-Text", "application/grpc-web-text"),
+        ("application/grpc-web-text+mine", "application/grpc-web-text"),
+        ("application/grpc-web+mine", "application/grpc-web"),
+        ("application/grpc-webbed", "application/grpc-web"),
+        (&long, "application/grpc-web"),
+    ];
+    let service = tower::service_fn(|_| async { Ok::<_, Infallible>(Response::new(String::new())) });
+    let limited = one().layer(service);
+    let Ok(_) = limited.clone().oneshot(wire_call(HELLO, "application/grpc")).await;
+    for (kind, expected) in table {
+        let Ok(response) = limited.clone().oneshot(wire_call(HELLO, kind)).await;
+        assert_eq!(response.headers()["grpc-status"], "8", "{kind}");
+        assert_eq!(response.headers()["content-type"], expected, "{kind}");
+    }
+}
+
+#[tokio::test]
 async fn s20_the_peer_of_a_tonic_server_is_known() {
     let named = GrpcStatus::default().name_identities();
     let details = refusal(layer(Quota::per_hour(1), PeerIp::default()).grpc_response(named), 2).await;

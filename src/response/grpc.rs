@@ -26,8 +26,8 @@ use crate::ErrorKind;
 ///
 /// With the feature `tonic` a limited call's status has details: a `RetryInfo` with the wait, and a
 /// `QuotaFailure` with one violation for each policy that refused. A call is charged once, when it starts, be
-/// it a stream or not. grpc-web is answered in its own content type. The block of header fields stays below
-/// 8 KiB.
+/// it a stream or not. grpc-web is answered as grpc-web, and in text where it came in text. The block of header
+/// fields stays below 8 KiB.
 ///
 /// # Example
 ///
@@ -180,14 +180,22 @@ fn is_grpc_type(fields: &HeaderMap) -> bool {
         && matches!(kind.get(GRPC.len()), None | Some(b'+' | b'-' | b';' | b' '))
 }
 
-/// grpc-web clients want their own type back; for the others it is always the same.
+/// The more special first.
+const GRPC_TYPES: [&str; 5] = [
+    "application/grpc-web-text+proto",
+    "application/grpc-web-text",
+    "application/grpc-web+proto",
+    "application/grpc-web",
+    "application/grpc",
+];
+
+/// grpc-web clients want their own type back, of those there are; for the others it is always the same.
 fn content_type(request: &Parts) -> HeaderValue {
-    match request.headers.get(CONTENT_TYPE) {
-        Some(kind) if kind.as_bytes().to_ascii_lowercase().starts_with(b"application/grpc-web") => {
-            kind.clone()
-        }
-        _ => HeaderValue::from_static("application/grpc"),
-    }
+    let kind = request.headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+    let begins = |known: &&str| {
+        kind.get(..known.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(known.as_bytes()))
+    };
+    HeaderValue::from_static(GRPC_TYPES.into_iter().find(begins).unwrap_or("application/grpc"))
 }
 
 /// As `grpc-message` wants it: printable ASCII but `%` stays as it is. Cut between characters, because clients

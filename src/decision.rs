@@ -386,6 +386,18 @@ impl Decision {
         Self { failure, postponed: newer.postponed, ..Self::new(outcomes) }
     }
 
+    /// The same, with only the first outcome of those whose policies have one name: nothing else tells the items
+    /// of a field apart.
+    pub(crate) fn by_name(&self) -> Self {
+        let mut outcomes: Vec<Outcome> = Vec::with_capacity(self.outcomes.len());
+        for outcome in &*self.outcomes {
+            if !outcomes.iter().any(|first| first.policy().name() == outcome.policy().name()) {
+                outcomes.push(outcome.clone());
+            }
+        }
+        Self { outcomes: outcomes.into(), ..self.clone() }
+    }
+
     /// Yes, yes but later, or no.
     #[must_use]
     pub const fn verdict(&self) -> Verdict {

@@ -120,6 +120,9 @@ impl Limiter {
     /// nothing, as [`check_all`](Self::check_all); after a decision that the [failed](Decision::failure) store
     /// did not make, nothing is asked and everything admitted.
     ///
+    /// The response tells the client of its own keys, those of the layer: a decision over somebody else's under the
+    /// same policy, from [`check`](Self::check), changes nothing in the fields.
+    ///
     /// # Example
     ///
     /// ```

@@ -595,6 +595,29 @@ async fn a_store_that_failed_is_not_asked_for_more() {
 }
 
 #[tokio::test]
+async fn a_handlers_charge_on_another_key_leaves_the_clients_own_item() {
+    let policy = || Policy::new("p", Quota::per_hour(9));
+    for (others, status) in [(2, 200), (10, 429)] {
+        let handler = async move |limiter: Limiter| {
+            let charged = limiter.check(&policy(), &Key::new("somebody else"), others).await;
+            Rejection::unless_allowed(charged).map(|decision| (decision, "done"))
+        };
+        for headers in [Headers::ietf(), Headers::ietf().tightest_only()] {
+            let layer = limit("p", 9, Constant::new("all")).headers(headers);
+            let app = Router::new().route("/", get(handler)).layer(layer);
+            let response = app.oneshot(Request::get("/").body(Body::empty()).unwrap()).await.unwrap();
+            assert_eq!(response.status(), status);
+            assert_eq!(response.headers()["ratelimit-policy"], r#""p";q=9;w=3600"#);
+            let fields: Vec<_> =
+                response.headers().get_all("ratelimit").iter().map(|v| v.to_str().unwrap()).collect();
+            assert_eq!(fields, [if status == 200 { r#""p";r=8;t=3200"# } else { r#""p";r=8"# }]);
+            let decision = response.extensions().get::<Decision>().unwrap();
+            assert_eq!((decision.outcomes().len(), decision.is_allowed()), (2, status == 200));
+        }
+    }
+}
+
+#[tokio::test]
 async fn nested_layers_each_tell_their_part_once() {
     let inner = limit("inner", 5, Constant::new("all"));
     let outer = limit("outer", 9, Constant::new("all"));

@@ -45,7 +45,8 @@ pub(crate) fn decorate<B>(response: &mut Response<B>, decision: Decision, header
         // A handler asked for more and gave the decision on for us to tell.
         Some(inner) if inner.telling() == Telling::Asked => {
             let decision = decision.updated(&inner);
-            let told = write(fields, status, &decision, headers, |_| true);
+            // Of what it asked under the same policy for somebody else, the client's own comes first.
+            let told = write(fields, status, &decision.by_name(), headers, |_| true);
             (decision, told)
         }
         Some(inner) => {

@@ -15,6 +15,7 @@ use tower_ratelimit::RetryPolicy;
 
 const FIRST: Duration = Duration::from_millis(100);
 const DATE: &str = "Tue, 15 Nov 1994 08:12:31 GMT";
+const PROBLEM: (&str, &str) = ("content-type", "application/problem+json");
 
 /// Takes what it is told to the millisecond.
 fn exact() -> RetryPolicy {
@@ -213,6 +214,19 @@ fn each_dialect_says_when_to_come_back() {
             &[("ratelimit", r#""a";r=?"#), ("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "7")],
             waits(7),
         ),
+        // Of this crate's problems
+        ("a problem that no wait helps against", &[PROBLEM, ("ratelimit", r#""a";r=5"#)], Returns),
+        ("a problem that no wait helps against, used up", &[PROBLEM, ("ratelimit", r#""a";r=0"#)], Returns),
+        ("a problem of two policies", &[PROBLEM, ("ratelimit", r#""a";r=5, "b";r=0;t=7"#)], waits(7)),
+        ("a problem with another's time", &[PROBLEM, ("ratelimit", r#""a";r=5, "b";r=1;t=7"#)], BacksOff),
+        (
+            "a problem with Retry-After",
+            &[PROBLEM, ("ratelimit", r#""a";r=5"#), ("retry-after", "7")],
+            waits(7),
+        ),
+        ("a problem with a dictionary", &[PROBLEM, ("ratelimit", "limit=5, remaining=5")], BacksOff),
+        ("a problem with fields of its own", &[PROBLEM, ("ratelimit", r#""a";r=?"#)], BacksOff),
+        ("a problem that says nothing", &[PROBLEM], BacksOff),
         // gRFC A6
         (
             "pushback",
@@ -318,6 +332,30 @@ fn a_grpc_refusal_over_http_is_sent_again_where_it_has_a_hint() {
     let fields: Fields<'_> = &[("content-type", "text/plain"), ("grpc-status", "8"), ("retry-after", "7")];
     let (_, waits) = paused(ask(exact(), request(&Method::POST), 1, (200, fields)));
     assert!(waits.is_empty(), "another content type is no gRPC");
+}
+
+#[test]
+fn a_cost_above_the_capacity_is_asked_for_once() {
+    use tower::Layer;
+    use tower_ratelimit::{Constant, MemoryStore, Policy, Quota, RateLimitLayer};
+
+    let store = MemoryStore::new();
+    let policy = Policy::new("p", Quota::per_hour(5));
+    for content_type in ["text/plain", "application/grpc"] {
+        let asked = Arc::new(Mutex::new(0));
+        let count = asked.clone();
+        let layer =
+            RateLimitLayer::new(store.clone(), policy.clone(), Constant::new("all")).cost(move |_| {
+                *count.lock().unwrap() += 1;
+                6
+            });
+        let service =
+            tower::service_fn(|_: Request<String>| async { Ok::<_, Infallible>(response(200, &[])) });
+        let service = layer.layer(service.map_response(|response| response.map(|()| String::new())));
+        let request = Request::post("/").header("content-type", content_type).body(String::new()).unwrap();
+        paused(Retry::new(RetryPolicy::default(), service).oneshot(request)).unwrap();
+        assert_eq!(*asked.lock().unwrap(), 1, "{content_type}");
+    }
 }
 
 #[test]

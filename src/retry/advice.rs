@@ -55,6 +55,9 @@ impl Advice {
         if let Some(pushback) = Self::pushback(fields) {
             return pushback;
         }
+        if status == StatusCode::TOO_MANY_REQUESTS && wait.is_none() && is_final(fields) {
+            return Self::Leave;
+        }
         wait.or_else(|| rate_limit_list(fields))
             .or_else(|| rate_limit_dictionary(fields))
             .or_else(|| rate_limit_fields(fields))
@@ -92,8 +95,14 @@ fn retry_after(fields: &HeaderMap) -> Option<Duration> {
 
 /// Drafts 08 to 11, `"burst";r=0;t=30`: the longest of the policies that are used up.
 fn rate_limit_list(fields: &HeaderMap) -> Option<Duration> {
+    let used_up = rate_limit_items(fields)?.into_iter().filter(|(remaining, _)| *remaining == 0);
+    used_up.filter_map(|(_, wait)| wait).max().map(Duration::from_secs)
+}
+
+/// `r` and `t` of each policy.
+fn rate_limit_items(fields: &HeaderMap) -> Option<Vec<(u64, Option<u64>)>> {
     let list: List = Parser::new(&all(fields, "ratelimit")?).parse().ok()?;
-    let mut longest = None;
+    let mut items = Vec::with_capacity(list.len());
     for entry in list {
         let ListEntry::Item(item) = entry else { return None };
         // Before draft 11 a name could be a Token.
@@ -103,11 +112,16 @@ fn rate_limit_list(fields: &HeaderMap) -> Option<Duration> {
             Some(wait) => Some(count(wait)?),
             None => None,
         };
-        if remaining == 0 {
-            longest = longest.max(wait);
-        }
+        items.push((remaining, wait));
     }
-    longest.map(Duration::from_secs)
+    Some(items)
+}
+
+/// A problem that names policies and no time at all: so this crate refuses a cost above what they can ever hold.
+fn is_final(fields: &HeaderMap) -> bool {
+    one(fields, "content-type").is_some_and(|kind| kind.starts_with("application/problem+json"))
+        && rate_limit_items(fields)
+            .is_some_and(|items| !items.is_empty() && items.iter().all(|(_, wait)| wait.is_none()))
 }
 
 /// Draft 07, `limit=100, remaining=0, reset=30`.

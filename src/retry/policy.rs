@@ -19,6 +19,7 @@ use super::advice::Advice;
 /// | answer | sent again |
 /// |---|---|
 /// | 429 | yes: it was not carried out |
+/// | 429 with `application/problem+json`, a `RateLimit` list in which no policy has a `t`, and no `Retry-After` | no: the request costs more than the quota can ever hold |
 /// | 503 | with a `Retry-After`, or where the method is idempotent (RFC 9110, section 9.2.2) |
 /// | gRPC `RESOURCE_EXHAUSTED` (8) | with a `RetryInfo`, a `grpc-retry-pushback-ms` or a `Retry-After` |
 /// | gRPC `UNAVAILABLE` (14) | with a `RetryInfo` or a `grpc-retry-pushback-ms` |
@@ -29,6 +30,11 @@ use super::advice::Advice;
 /// response whose content type is `application/grpc`. `RESOURCE_EXHAUSTED` without a hint may be a
 /// message above its size limit, and `UNAVAILABLE` without one a call that was half done: neither is
 /// sent again.
+///
+/// A [ban](crate::RateLimitLayer::ban) of this crate's is told in the body alone, which is not read: over HTTP it is
+/// a 429 that names no wait, and is sent again after the backoff. So is a cost above the capacity where the layer's
+/// [`Headers`](crate::Headers) have no list. Give such refusals another status, by
+/// [`RateLimitLayer::response`](crate::RateLimitLayer::response), where that matters.
 ///
 /// What is not sent again is returned as it came. So is the last refusal once the
 /// [retries](Self::max_retries) are used up.
@@ -60,6 +66,10 @@ use super::advice::Advice;
 /// The request is cloned before it is sent: its body must be `Clone`, such as `String` or
 /// `http_body_util::Full<Bytes>`. A streaming body is not, and so not for this policy. Over HTTP the body
 /// of the refusal is dropped unread.
+///
+/// A tonic request's `grpc-timeout` ([`Request::set_timeout`](https://docs.rs/tonic/0.14/tonic/struct.Request.html#method.set_timeout))
+/// is copied with its metadata, so each attempt has that much time, and the waits between come on top. To bound
+/// them all together, put tower's `TimeoutLayer` outside of the retry.
 ///
 /// # Example
 ///

@@ -181,6 +181,7 @@ impl Outcome {
         self
     }
 
+    #[cfg(feature = "redis")]
     pub(crate) const fn charge(&self) -> &Charge {
         &self.charge
     }

@@ -41,6 +41,7 @@ struct Inner {
     arguments: Arc<[u64]>,
     capacity: u64,
     /// See [`Policy::label`].
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "nothing is kept under it in process"))]
     label: Box<str>,
     on_store_failure: FailureMode,
 }
@@ -185,16 +186,19 @@ impl Policy {
     }
 
     /// The policy's part of the key of its state.
+    #[cfg(feature = "redis")]
     pub(crate) fn label(&self) -> &str {
         &self.0.label
     }
 
     /// Whether both are clones of one.
+    #[cfg(feature = "redis")]
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// Whether both count the same units by the same rule: what one says of a key the other would say.
+    #[cfg(feature = "redis")]
     pub(crate) fn counts_as(&self, other: &Self) -> bool {
         self.is(other) || self.label() == other.label() && self.arguments() == other.arguments()
     }

@@ -138,7 +138,7 @@ pub(super) fn decode(reply: &Value, jobs: &[Job]) -> Vec<Result<Decision, Error>
                     (Some((denied, asked)), Ok(decision)) if job.action == Action::Take => {
                         denied.remember(decision, *asked);
                     }
-                    (Some((denied, _)), _) if job.action == Action::Refund => {
+                    (Some((denied, _)), _) if job.action != Action::Take => {
                         job.charges.iter().for_each(|charge| denied.forget(&charge.policy, &charge.key));
                     }
                     _ => {}

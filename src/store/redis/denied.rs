@@ -3,7 +3,7 @@
 //! What is remembered is a refusal of one unit by a policy that had none left. From then until the wait it
 //! named is over nobody anywhere can be charged a unit under that policy and key, so nothing changes, and
 //! the same question has the same answer, with so much less to wait. Three things do change it: a reset,
-//! a refund, and a policy of the same name with a higher limit. Through the same store they take effect
+//! a refund, and a policy of the same name with another quota. Through the same store they take effect
 //! at once; what another instance does is seen when the refusal has been remembered for [`Denied::longest`].
 //!
 //! Refusals of several units are not remembered. The wait they name is for all of them, and before it is
@@ -72,11 +72,13 @@ impl Denied {
         let asked = self.asked();
         let now = asked.at;
         for charge in charges {
-            let place = self.place(&charge.policy, &charge.key);
-            if let Some(refusal) = &*place
-                && (refusal.came..refusal.over).contains(&now)
-                && is_over(&refusal.decision, charges)
-            {
+            let mut place = self.place(&charge.policy, &charge.key);
+            let Some(refusal) = &*place else { continue };
+            if !(refusal.came..refusal.over).contains(&now) || refusal.is_doubted_by(charge) {
+                // It is over, or the clock stepped back, or the key is counted by another rule: what is asked
+                // now may change what was so.
+                *place = None;
+            } else if is_over(&refusal.decision, charges) {
                 let (decision, passed) = (refusal.decision.clone(), now - refusal.came);
                 drop(place);
                 return Ok(later(&decision, Duration::from_micros(passed)));
@@ -138,6 +140,17 @@ impl Denied {
             Clock::Monotonic(started) => micros(started.elapsed()),
             Clock::Manual(clock) => clock.micros(),
         }
+    }
+}
+
+impl Refusal {
+    /// Whether `charge` is on what refused, under a policy of the same name that counts otherwise.
+    fn is_doubted_by(&self, charge: &Charge) -> bool {
+        self.decision.outcomes().iter().any(|outcome| {
+            outcome.key() == &charge.key
+                && outcome.policy().label() == charge.policy.label()
+                && !outcome.policy().counts_as(&charge.policy)
+        })
     }
 }
 

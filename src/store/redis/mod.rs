@@ -320,7 +320,7 @@ impl RedisStore {
                 Ok(decision) => return Answer::ready(Ok(decision)),
                 Err(asked) => Some((denied.clone(), asked)),
             },
-            (Action::Refund, Some(denied)) => Some((denied.clone(), denied.asked())),
+            (Action::Refund | Action::TakeUpTo, Some(denied)) => Some((denied.clone(), denied.asked())),
             _ => None,
         };
         let script = match self.scripts.that_knows(charges) {

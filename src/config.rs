@@ -1,7 +1,7 @@
 //! What a layer was told, shared by all services it made.
 
 use std::{
-    fmt, iter,
+    fmt, iter, slice,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -111,11 +111,22 @@ impl Config {
                 }
             }
         }
+        if let [rule] = &*self.rules {
+            // The same as below without a list, for nearly every layer.
+            return match identify(rule).now() {
+                Ok(Ok(key)) => {
+                    let charge = rule.charge(key, request);
+                    Ok(Start::Check(self.limiter.check_all(slice::from_ref(&charge))))
+                }
+                Ok(Err(error)) => Err(Rejection::Unidentified(error)),
+                Err(waits) => Ok(Start::Identify(await_all(Vec::new(), Vec::new(), vec![waits]), Vec::new())),
+            };
+        }
         let mut charges = Vec::with_capacity(self.rules.len());
         let mut rules = self.rules.iter();
         while let Some(rule) = rules.next() {
             match identify(rule).now() {
-                Ok(Ok(key)) => charges.push(rule.charge(&key, request)),
+                Ok(Ok(key)) => charges.push(rule.charge(key, request)),
                 Ok(Err(error)) => return Err(Rejection::Unidentified(error)),
                 Err(waits) => {
                     let keys = iter::once(waits).chain(rules.map(identify)).collect();
@@ -127,7 +138,7 @@ impl Config {
     }
 
     /// Asks for everything that `request` is charged: `charges`, and those of `keys` for the other rules.
-    pub(crate) fn check(&self, mut charges: Vec<Charge>, keys: &[Key], request: &Parts) -> Check {
+    pub(crate) fn check(&self, mut charges: Vec<Charge>, keys: Vec<Key>, request: &Parts) -> Check {
         let rules = &self.rules[charges.len()..];
         charges.extend(rules.iter().zip(keys).map(|(rule, key)| rule.charge(key, request)));
         self.limiter.check_all(&charges)

@@ -52,8 +52,12 @@ impl Charge {
     /// refused for good.
     #[must_use]
     pub fn new(policy: &Policy, key: &Key, cost: u64) -> Self {
-        let holder = if is_held(policy) { next_holder() } else { 0 };
-        Self { policy: policy.clone(), key: key.clone(), cost, holder }
+        Self::of(policy.clone(), key.clone(), cost)
+    }
+
+    pub(crate) fn of(policy: Policy, key: Key, cost: u64) -> Self {
+        let holder = if is_held(&policy) { next_holder() } else { 0 };
+        Self { policy, key, cost, holder }
     }
 
     /// The same charge for a holder of its own, where its units are held: what is taken twice is held twice.

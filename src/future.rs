@@ -6,15 +6,16 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use http::{Request, Response, request::Parts};
 use pin_project_lite::pin_project;
-use tokio::time::{Sleep, sleep};
+use tokio::time::Sleep;
 use tower_service::Service;
 
 use crate::{
-    Answer, Charge, Decision, Rejection, Verdict,
+    Answer, Charge, Decision, Error, Rejection, Verdict,
     body::ResponseBody,
     config::{Config, Identity, Start},
     limiter::Check,
@@ -49,10 +50,12 @@ pin_project! {
             check: Check,
             call: Option<Call<S, ReqBody>>,
         },
-        // Admitted and charged; waiting for the request's turn.
+        // Admitted and charged; waiting for the request's turn, from the first poll on: the service may be
+        // called where there is no runtime yet.
         Delay {
+            wait: Duration,
             #[pin]
-            sleep: Sleep,
+            sleep: Option<Sleep>,
             decision: Option<Decision>,
             call: Option<Call<S, ReqBody>>,
         },
@@ -91,6 +94,23 @@ impl<S, ReqBody> Call<S, ReqBody> {
         State::Respond { future, decision, permit }
     }
 
+    /// Does what was decided.
+    fn carry_on<F>(self, decided: Result<Decision, Error>, config: &Config) -> State<S, ReqBody, F>
+    where
+        S: Service<Request<ReqBody>, Future = F>,
+    {
+        match decided {
+            Ok(decision) => match decision.verdict() {
+                Verdict::Allow => self.make(Some(decision), config),
+                Verdict::Delay(wait) => {
+                    State::Delay { wait, sleep: None, decision: Some(decision), call: Some(self) }
+                }
+                Verdict::Deny { .. } => self.refuse(Rejection::Limited(decision), config),
+            },
+            Err(error) => self.refuse(Rejection::Unavailable(error), config),
+        }
+    }
+
     /// Not let through, unless the layer only marks what it would refuse.
     fn refuse<F>(self, rejection: Rejection, config: &Config) -> State<S, ReqBody, F>
     where
@@ -112,7 +132,11 @@ where
         let (request, body) = request.into_parts();
         let call = Call { service, request, body };
         let state = match config.start(&call.request) {
-            Ok(Start::Check(check)) => State::Decide { check, call: Some(call) },
+            // A store in process has decided: the service is called here and now.
+            Ok(Start::Check(mut check)) => match check.now() {
+                Some(decided) => call.carry_on(decided, &config),
+                None => State::Decide { check, call: Some(call) },
+            },
             Ok(Start::Identify(identity, charges)) => State::Identify { identity, charges, call: Some(call) },
             Ok(Start::Exempt) => call.make(None, &config),
             Err(rejection) => call.refuse(rejection, &config),
@@ -137,7 +161,7 @@ where
                     match identified {
                         Ok(Identity::Keys(keys)) => {
                             let charges = mem::take(charges);
-                            let check = this.config.check(charges, &keys, &call.request);
+                            let check = this.config.check(charges, keys, &call.request);
                             State::Decide { check, call: Some(call) }
                         }
                         Ok(Identity::Exempt) => call.make(None, this.config),
@@ -147,22 +171,16 @@ where
                 }
                 StateProj::Decide { check, call } => {
                     let decided = ready!(Pin::new(check).poll(cx));
-                    let call = take(call);
-                    match decided {
-                        Ok(decision) => match decision.verdict() {
-                            Verdict::Allow => call.make(Some(decision), this.config),
-                            Verdict::Delay(wait) => State::Delay {
-                                sleep: sleep(wait),
-                                decision: Some(decision),
-                                call: Some(call),
-                            },
-                            Verdict::Deny { .. } => call.refuse(Rejection::Limited(decision), this.config),
-                        },
-                        Err(error) => call.refuse(Rejection::Unavailable(error), this.config),
-                    }
+                    take(call).carry_on(decided, this.config)
                 }
-                StateProj::Delay { sleep, decision, call } => {
-                    ready!(sleep.poll(cx));
+                StateProj::Delay { wait, mut sleep, decision, call } => {
+                    match sleep.as_mut().as_pin_mut() {
+                        Some(sleep) => ready!(sleep.poll(cx)),
+                        None => {
+                            sleep.set(Some(tokio::time::sleep(*wait)));
+                            continue;
+                        }
+                    }
                     take(call).make(decision.take(), this.config)
                 }
                 StateProj::Respond { future, decision, permit } => {

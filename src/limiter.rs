@@ -255,6 +255,44 @@ pub struct Check {
     polled: bool,
 }
 
+impl Check {
+    /// The decision, where the store made it already: then it is taken.
+    pub(crate) fn now(&mut self) -> Option<Result<Decision, Error>> {
+        match self.answer.take()?.now() {
+            Ok(decided) => Some(self.settle(decided)),
+            Err(answer) => {
+                self.answer = Some(answer);
+                None
+            }
+        }
+    }
+
+    /// What the answer of the store comes to.
+    fn settle(&mut self, decided: Result<Decision, Error>) -> Result<Decision, Error> {
+        let held = self.held.take();
+        let error = match decided {
+            // A refusal holds nothing, so there is nothing to release.
+            Ok(decision) => {
+                let permit = held.filter(|_| decision.is_allowed()).map(|held| held.hold(&decision) as _);
+                return Ok(decision.holding(permit));
+            }
+            Err(error) => error,
+        };
+        // Where there is no answer, there may have been a charge.
+        if let Some(held) = held
+            && matches!(error.kind(), ErrorKind::StoreTimeout | ErrorKind::StoreUnreachable)
+        {
+            held.abandon(None);
+        }
+        match self.mode {
+            // A mistake in the program, not trouble with the store.
+            _ if error.kind() == ErrorKind::InvalidConfig => Err(error),
+            FailureMode::Open => Ok(Decision::failed_open(error)),
+            FailureMode::Closed => Err(error),
+        }
+    }
+}
+
 impl Future for Check {
     type Output = Result<Decision, Error>;
 
@@ -266,29 +304,7 @@ impl Future for Check {
         self.polled = true;
         let decided = ready!(poll);
         self.answer = None;
-        let held = self.held.take();
-        let error = match decided {
-            // A refusal holds nothing, so there is nothing to release.
-            Ok(decision) => {
-                let permit = held.filter(|_| decision.is_allowed()).map(|held| held.hold(&decision) as _);
-                return Poll::Ready(Ok(decision.holding(permit)));
-            }
-            Err(error) => error,
-        };
-        // Where there is no answer, there may have been a charge.
-        if let Some(held) = held
-            && matches!(error.kind(), ErrorKind::StoreTimeout | ErrorKind::StoreUnreachable)
-        {
-            held.abandon(None);
-        }
-        // A mistake in the program, not trouble with the store.
-        if error.kind() == ErrorKind::InvalidConfig {
-            return Poll::Ready(Err(error));
-        }
-        Poll::Ready(match self.mode {
-            FailureMode::Open => Ok(Decision::failed_open(error)),
-            FailureMode::Closed => Err(error),
-        })
+        Poll::Ready(self.settle(decided))
     }
 }
 

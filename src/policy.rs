@@ -192,7 +192,6 @@ impl Policy {
     }
 
     /// Whether both are clones of one.
-    #[cfg(feature = "redis")]
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }

@@ -95,9 +95,9 @@ pub(crate) struct Rule {
 
 impl Rule {
     /// What `request` is charged, once it is known whose it is.
-    pub(crate) fn charge(&self, key: &Key, request: &Parts) -> Charge {
-        let policy = self.policy.policy(request, key);
+    pub(crate) fn charge(&self, key: Key, request: &Parts) -> Charge {
+        let policy = self.policy.policy(request, &key);
         let cost = self.cost.as_ref().map_or(1, |cost| cost(request));
-        Charge::new(&policy, key, cost)
+        Charge::of(policy, key, cost)
     }
 }

@@ -53,7 +53,7 @@ impl Key {
         if identity.is_empty() {
             return Self(EMPTY.into());
         }
-        let is_plain = |byte: &u8| matches!(byte, 0x21..=0x7e if !b"{}%".contains(byte));
+        let is_plain = |byte: &u8| matches!(byte, 0x21..=0x7e) && !matches!(byte, b'{' | b'}' | b'%');
         if identity.len() <= MAX_ENCODED
             && identity.iter().all(is_plain)
             && let Ok(plain) = str::from_utf8(identity)

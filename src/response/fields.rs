@@ -1,6 +1,6 @@
 //! Decisions as header fields.
 
-use std::{fmt::Write as _, time::Duration};
+use std::time::Duration;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header::RETRY_AFTER, request::Parts};
@@ -128,7 +128,11 @@ fn write(
         // Together with draft 07's dictionary, a list is neither.
         Ietf::List if fields.get_all(RATELIMIT).iter().any(is_dictionary) => {}
         Ietf::List => {
-            let policies = list(all(), |item, outcome| policy_item(item, outcome.policy()));
+            let policies = || list(all(), |item, outcome| policy_item(item, outcome.policy()));
+            let policies = match decision.outcomes().iter().all(&news) {
+                true => headers.written.of(decision.outcomes(), policies),
+                false => policies().into(),
+            };
             told = append(fields, RATELIMIT_POLICY, &policies);
             let item =
                 |item: &mut String, outcome: &Outcome| limit_item(item, outcome, refused, latest, headers);
@@ -201,13 +205,14 @@ fn quota_list(outcomes: &[Outcome]) -> String {
         }
     });
     list(quotas, |item, outcome| {
-        let _ = write!(item, "{}", outcome.policy().quota().limit().min(MAX_INTEGER));
+        number(item, "", outcome.policy().quota().limit());
         window(item, outcome.policy());
     })
 }
 
 fn list<'a>(outcomes: impl IntoIterator<Item = &'a Outcome>, item: impl Fn(&mut String, &Outcome)) -> String {
-    let mut list = String::new();
+    // For one item, which is the usual case.
+    let mut list = String::with_capacity(64);
     for outcome in outcomes {
         if !list.is_empty() {
             list.push_str(", ");
@@ -220,8 +225,7 @@ fn list<'a>(outcomes: impl IntoIterator<Item = &'a Outcome>, item: impl Fn(&mut 
 fn policy_item(item: &mut String, policy: &Policy) {
     let quota = policy.quota();
     quote(item, policy.name());
-    // Writing to a `String` does not fail.
-    let _ = write!(item, ";q={}", quota.limit().min(MAX_INTEGER));
+    number(item, ";q=", quota.limit());
     if policy.counting().replenishment() == Replenishment::OnRelease {
         // Its period is a lease and no window.
         item.push_str(";qu=\"concurrent-requests\"");
@@ -234,21 +238,29 @@ fn policy_item(item: &mut String, policy: &Policy) {
 fn window(item: &mut String, policy: &Policy) {
     let period = policy.quota().period();
     if period >= Duration::from_secs(1) && policy.counting().replenishment() != Replenishment::OnRelease {
-        let _ = write!(item, ";w={}", seconds_up(period));
+        number(item, ";w=", seconds_up(period));
     }
 }
 
 fn limit_item(item: &mut String, outcome: &Outcome, refused: bool, latest: u64, headers: &Headers) {
     quote(item, outcome.policy().name());
-    let _ = write!(item, ";r={}", outcome.remaining().min(MAX_INTEGER));
+    number(item, ";r=", outcome.remaining());
     if let Some(seconds) = effective_window(outcome, refused).filter(|seconds| *seconds <= latest) {
-        let _ = write!(item, ";t={}", seconds.min(MAX_INTEGER));
+        number(item, ";t=", seconds);
     }
     if let Some(secret) = &headers.partition_key {
         // 96 bits: whole groups of base64, with nothing to pad.
         let mac = secret.mac(outcome.key().as_str());
-        let _ = write!(item, ";pk=:{}:", STANDARD.encode(&mac[..12]));
+        item.push_str(";pk=:");
+        STANDARD.encode_string(&mac[..12], item);
+        item.push(':');
     }
+}
+
+/// Without formatting machinery: these are written for every response.
+fn number(to: &mut String, before: &str, number: u64) {
+    to.push_str(before);
+    to.push_str(itoa::Buffer::new().format(number.min(MAX_INTEGER)));
 }
 
 /// The seconds over which the remaining units are to last.
@@ -268,8 +280,12 @@ fn effective_window(outcome: &Outcome, refused: bool) -> Option<u64> {
             period if period < Duration::from_secs(1) => period,
             period => Duration::from_secs(seconds_up(period)),
         };
-        let micros = u128::from(units) * period.as_micros();
-        u64::try_from(micros.div_ceil(u128::from(quota.limit()) * 1_000_000)).unwrap_or(u64::MAX)
+        let (micros, each) = (period.as_micros(), u128::from(quota.limit()) * 1_000_000);
+        match (u64::try_from(u128::from(units) * micros), u64::try_from(each)) {
+            // Nearly always, and a division of 128 bits costs as much as the rest.
+            (Ok(micros), Ok(each)) => micros.div_ceil(each),
+            _ => u64::try_from((u128::from(units) * micros).div_ceil(each)).unwrap_or(u64::MAX),
+        }
     };
     let reset = seconds_up(outcome.reset_after());
     let seconds = match (outcome.policy().counting().replenishment(), outcome.remaining()) {
@@ -314,6 +330,11 @@ pub(super) fn insert(fields: &mut HeaderMap, name: HeaderName, value: impl Into<
 /// all that a policy's name and our own texts consist of.
 pub(super) fn quote(to: &mut String, text: &str) {
     to.push('"');
+    if !text.contains(['"', '\\']) {
+        to.push_str(text);
+        to.push('"');
+        return;
+    }
     for character in text.chars() {
         if matches!(character, '"' | '\\') {
             to.push('\\');

@@ -1,9 +1,11 @@
 use std::{
+    borrow::Cow,
     hash::{BuildHasher as _, RandomState},
+    sync::OnceLock,
     time::Duration,
 };
 
-use crate::key::Secret;
+use crate::{Outcome, Policy, key::Secret};
 
 /// Which fields tell a client about its limits, and on which responses.
 ///
@@ -73,7 +75,41 @@ pub struct Headers {
     pub(super) tightest_only: bool,
     pub(super) jitter: Duration,
     pub(super) partition_key: Option<Secret>,
+    pub(super) written: Written,
 }
+
+/// The `RateLimit-Policy` of the policies that were told first. Nearly always they are those of every response.
+#[derive(Debug, Default)]
+pub(super) struct Written(OnceLock<(Box<[Policy]>, Box<str>)>);
+
+impl Written {
+    /// What `write` makes of the policies of `outcomes`, which is asked once for the same ones.
+    pub(super) fn of(&self, outcomes: &[Outcome], write: impl Fn() -> String) -> Cow<'_, str> {
+        let (policies, text) =
+            self.0.get_or_init(|| (outcomes.iter().map(Outcome::policy).cloned().collect(), write().into()));
+        let same = |(policy, outcome): (&Policy, &Outcome)| policy.is(outcome.policy());
+        if policies.len() == outcomes.len() && policies.iter().zip(outcomes).all(same) {
+            Cow::Borrowed(text)
+        } else {
+            Cow::Owned(write())
+        }
+    }
+}
+
+/// A layer's own.
+impl Clone for Written {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl PartialEq for Written {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Written {}
 
 /// Which of the drafts' fields, which share names and not their forms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,6 +169,7 @@ impl Headers {
             tightest_only: false,
             jitter: Duration::ZERO,
             partition_key: None,
+            written: Written::default(),
         }
     }
 

@@ -42,9 +42,12 @@ fuzz:
 			-max_total_time=180 -max_len=12288 || exit 1; \
 	done
 
+# The parts, then this crate and the others that do what it does, in one run; writes docs/performance.md. Installs
+# wrk where it is missing, and wants the machine for itself for ten minutes.
 bench:
 	cargo bench --all-features
+	@$(MAKE) --no-print-directory bench-peers
 
-# This crate and the others that do what it does, in one run; prints Markdown. Installs wrk where it is missing.
 bench-peers:
-	benches/peers/run
+	benches/peers/run > target/performance.md
+	cat target/performance.md benches/peers/notes.md > docs/performance.md

@@ -330,7 +330,7 @@ pub(super) fn insert(fields: &mut HeaderMap, name: HeaderName, value: impl Into<
 /// all that a policy's name and our own texts consist of.
 pub(super) fn quote(to: &mut String, text: &str) {
     to.push('"');
-    if !text.contains(['"', '\\']) {
+    if !text.bytes().any(|byte| matches!(byte, b'"' | b'\\')) {
         to.push_str(text);
         to.push('"');
         return;

@@ -1,3 +1,5 @@
+use std::borrow::Cow;
+
 use http::{HeaderValue, Response, StatusCode, header::CONTENT_TYPE, request::Parts};
 use http_body_util::Full;
 
@@ -47,47 +49,54 @@ const BLANK: &str = "about:blank";
 impl ResponseMapper for ProblemDetails {
     fn response(&self, rejection: &Rejection, _: &Parts) -> Response<RefusalBody> {
         let status = rejection.status();
-        let (kind, title, detail) = match rejection {
+        let (kind, title, detail): (_, _, Cow<'_, str>) = match rejection {
             Rejection::Limited(decision) => (
                 QUOTA_EXCEEDED,
                 "Request cannot be satisfied as assigned quota has been exceeded",
                 match retry_after(decision) {
-                    Some(1) => "Try again in 1 second.".to_owned(),
-                    Some(seconds) => format!("Try again in {seconds} seconds."),
-                    None => "The request costs more than the quota can ever hold; waiting does not help."
-                        .to_owned(),
+                    Some(1) => "Try again in 1 second.".into(),
+                    Some(seconds) => {
+                        ["Try again in ", itoa::Buffer::new().format(seconds), " seconds."].concat().into()
+                    }
+                    None => {
+                        "The request costs more than the quota can ever hold; waiting does not help.".into()
+                    }
                 },
             ),
             Rejection::Banned => (
                 ABNORMAL_USAGE,
                 "Request not satisfied due to detection of abnormal request pattern",
-                "Requests of this client are not answered; waiting does not help.".to_owned(),
+                "Requests of this client are not answered; waiting does not help.".into(),
             ),
             Rejection::Unavailable(_) if status == StatusCode::SERVICE_UNAVAILABLE => (
                 REDUCED_CAPACITY,
                 "Request cannot be satisfied due to temporary server capacity constraints",
-                "The request could not be counted against its quota.".to_owned(),
+                "The request could not be counted against its quota.".into(),
             ),
             Rejection::Unidentified(error) if status == StatusCode::BAD_REQUEST => {
-                (BLANK, "Bad Request", error.to_string())
+                (BLANK, "Bad Request", error.to_string().into())
             }
             // Written for the operator, and said to be shown.
             Rejection::Unidentified(error) if error.kind() == ErrorKind::MissingSetup => {
-                (BLANK, "Internal Server Error", error.to_string())
+                (BLANK, "Internal Server Error", error.to_string().into())
             }
             Rejection::Unidentified(error) if error.kind() != ErrorKind::InvalidConfig => {
-                (BLANK, "Internal Server Error", "It could not be found out whose request it is.".to_owned())
+                (BLANK, "Internal Server Error", "It could not be found out whose request it is.".into())
             }
             Rejection::Unidentified(_) | Rejection::Unavailable(_) => {
-                (BLANK, "Internal Server Error", "The rate limit is not set up right.".to_owned())
+                (BLANK, "Internal Server Error", "The rate limit is not set up right.".into())
             }
         };
 
-        let mut body = String::from("{\"type\":");
+        // Longer than most, so that it need not grow.
+        let mut body = String::with_capacity(384);
+        body.push_str("{\"type\":");
         quote(&mut body, kind);
         body.push_str(",\"title\":");
         quote(&mut body, title);
-        body.push_str(&format!(",\"status\":{},\"detail\":", status.as_u16()));
+        body.push_str(",\"status\":");
+        body.push_str(status.as_str());
+        body.push_str(",\"detail\":");
         quote(&mut body, &printable(&detail));
         if let Rejection::Limited(decision) = rejection {
             body.push_str(",\"violated-policies\":[");
@@ -109,6 +118,9 @@ impl ResponseMapper for ProblemDetails {
 }
 
 /// An error's message may be a user's own, of any characters; our quoting is for printable ASCII.
-fn printable(text: &str) -> String {
+fn printable(text: &str) -> Cow<'_, str> {
+    if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+        return text.into();
+    }
     text.chars().map(|c| if matches!(c, ' '..='~') { c } else { '?' }).collect()
 }

@@ -24,6 +24,15 @@
   for a decision of one charge, the plan and its carrying out in one, without a table. It returns retry,
   what remains and reset after that, and the delay, 0 for none.
 
+  One whose units can be leased returns lending after take, which makes lease(key, cost, arg, wanted, name,
+  units, spent); nil where that cannot be done without admitting more than the limit at some time. lease takes
+  back a lease or a part of one: of the one that is called `name`, `units` units, of which `spent` were spent;
+  nothing of one that has ended. Then it takes `cost`, and where that is admitted it leases up to `wanted`
+  units more: at most a quarter of what is free then, so that a lease shrinks to nothing near the limit, and
+  others find something too. It returns what take returns, without the delay, and then the units leased, how
+  many microseconds the lease lasts from `now` on, and its name, an integer. Whoever has a lease may spend
+  its units, each at any time until it ends.
+
   renew keeps the units of this charge's holder, which is the argument after the last, from expiring.
 
   refund writes down that up to `units` units, the latest ones, were given back, never more than were
@@ -33,23 +42,27 @@
   ARGV[2]  the number of policies, then for each of them the algorithm's name, the number of its
            arguments, the arguments
   then for every run of decisions of one form what to do, their number, the number of charges of each,
-  and for every charge which policy, counted from 1, and the cost.
+  and for every charge which policy, counted from 1, and the cost; to 'lease' then the units wanted, and
+  the name, the units and the units spent of what is taken back.
   KEYS     one for every charge, in the same order.
 
   What to do: 'take'; 'peek'; 'up-to', which takes as much of one charge's cost as there is; 'refund',
-  which gives the costs back; 'renew', which keeps what the charges hold.
+  which gives the costs back; 'renew', which keeps what the charges hold; 'lease', for one charge, see
+  above.
 
   Reply: for every decision, one after the other, five integers for each of its charges: 0 where it was
   refused, else 1 and the units that were granted; what remains; reset; retry; delay. What remains and
-  reset are those after the charge where the decision was carried out. A decision that failed has
-  one text instead, the error; the others of the call are not touched by it.
+  reset are those after the charge where the decision was carried out. Of a lease, the units that were
+  granted are the cost and those leased, and where it was not refused, how long it lasts and its name stand
+  in the place of retry and delay. A decision that failed has one text instead, the error; the others of
+  the call are not touched by it.
 ]]
-local PLAN, REFUND, RENEW, TAKE, NAME, PLACE = 1, 2, 3, 4, 5, 6
+local PLAN, REFUND, RENEW, TAKE, NAME, PLACE, LENDING = 1, 2, 3, 4, 5, 6, 7
 -- Tables are made as large as they usually become: one that grows costs as much as a decision.
 local policies, arg = { false }, 3
 for i = 1, tonumber(ARGV[2]) do
-  local plan, refund, renew, take = make(ARGV[arg])
-  policies[i] = { plan, refund, renew, take, ARGV[arg], arg + 2 }
+  local plan, refund, renew, take, lending = make(ARGV[arg])
+  policies[i] = { plan, refund, renew, take, ARGV[arg], arg + 2, lending }
   arg = arg + 2 + tonumber(ARGV[arg + 1])
 end
 
@@ -93,6 +106,17 @@ local function decide(mode, charges, at, keys)
       return report(retry == 0 and 1 + cost or 0, remaining, reset, retry, delay)
     end
   end
+  if mode == 'lease' then
+    local policy, cost = policies[tonumber(ARGV[at])], tonumber(ARGV[at + 1])
+    local wanted, called = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
+    local units, spent = tonumber(ARGV[at + 4]), tonumber(ARGV[at + 5])
+    local retry, remaining, reset, leased, lasts, name =
+      policy[LENDING]()(KEYS[keys + 1], cost, policy[PLACE], wanted, called, units, spent)
+    if retry ~= 0 then
+      return report(0, remaining, reset, retry, 0)
+    end
+    return report(1 + cost + leased, remaining, reset, lasts, name)
+  end
   local plans, costs, admitted = {}, {}, true
   for i = 1, charges do
     local plan, cost = look(mode, KEYS[keys + i], at + 2 * (i - 1))
@@ -127,6 +151,7 @@ local keys = 0
 while arg < #ARGV do
   local mode, charges = ARGV[arg], tonumber(ARGV[arg + 2])
   local decisions = tonumber(ARGV[arg + 1])
+  local numbers = mode == 'lease' and 6 or 2 * charges
   arg = arg + 3
   for _ = 1, decisions do
     local before = size
@@ -136,7 +161,7 @@ while arg < #ARGV do
       size = before + 1
       reply[size] = type(problem) == 'table' and problem.err or problem
     end
-    arg = arg + 2 * charges
+    arg = arg + numbers
     keys = keys + charges
   end
 end

@@ -140,7 +140,7 @@ pub use self::{
     keyed::{KeyedRateLimit, KeyedRateLimitLayer, KeyedResponseFuture},
     layer::RateLimitLayer,
     limiter::{Check, Limiter},
-    policy::{FailureMode, Policy},
+    policy::{FailureMode, LeaseBound, Policy},
     quota::Quota,
     response::{GrpcStatus, Headers, ProblemDetails, RefusalBody, Rejection, ResponseMapper},
     rule::PolicySource,

@@ -1,6 +1,6 @@
 //! A named limit.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use crate::{
     Error, Key, Quota,
@@ -44,6 +44,8 @@ struct Inner {
     #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "nothing is kept under it in process"))]
     label: Box<str>,
     on_store_failure: FailureMode,
+    /// Zero where nothing is leased.
+    most_leased: u64,
 }
 
 /// What to do with a request when the store gave no decision in time.
@@ -80,6 +82,38 @@ pub enum FailureMode {
     Closed,
 }
 
+/// What [leases](Policy::leased) may withhold: how many units of a key are held by an instance that does not
+/// need them, and for how long. From [`Policy::lease_bound`], where there is an example.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseBound {
+    units: u64,
+    after_a_crash: Duration,
+}
+
+impl LeaseBound {
+    /// The most units of one key that one instance holds.
+    #[must_use]
+    pub const fn units(&self) -> u64 {
+        self.units
+    }
+
+    /// How long an instance that runs holds units that it does not spend: 1.5 seconds. Longer where Redis
+    /// cannot be reached, as [after a crash](Self::after_a_crash) then.
+    #[must_use]
+    pub const fn while_running(&self) -> Duration {
+        Duration::from_millis(1_500)
+    }
+
+    /// How long the units may be missed that an instance held when it was killed or shut down, or could no
+    /// longer reach Redis. They count as spent then: in a window until it ends, in a bucket, within a second,
+    /// as if they had been taken that late.
+    #[must_use]
+    pub const fn after_a_crash(&self) -> Duration {
+        self.after_a_crash
+    }
+}
+
+const MAX_LEASED: u64 = 1_000_000_000_000;
 const MAX_NAME: usize = 64;
 /// More than the largest quota's, and exact in Lua.
 const MAX_CAPACITY: u64 = 1 << 44;
@@ -121,6 +155,7 @@ impl Policy {
             label: label(name, &Gcra),
             algorithm: Arc::new(Gcra),
             on_store_failure: FailureMode::default(),
+            most_leased: 0,
         })))
     }
 
@@ -155,7 +190,91 @@ impl Policy {
         inner.capacity = capacity;
         inner.label = label(&inner.name, &algorithm);
         inner.algorithm = Arc::new(algorithm);
+        self.check_lease()
+    }
+
+    /// Lets each instance take up to `most` units of a hot key from Redis in one call, and spend them in
+    /// process, without a call for each request. Defaults to none: every request asks Redis.
+    ///
+    /// For a [`RedisStore`](crate::RedisStore). A [`MemoryStore`](crate::MemoryStore) is in process anyway and
+    /// takes no notice.
+    ///
+    /// * **Promise**: still never more than the limit, over all instances and whatever the algorithm promises
+    ///   it for, counted when a unit is spent. Redis counts a unit from when it is leased, and a lease ends no
+    ///   later than what it was charged to: its window, the cell of a sliding window; a bucket keeps the room
+    ///   of leased units free until they are spent or the lease ends, within a second.
+    /// * **Price**: an instance may hold units that another one is refused for. An instance that runs gives
+    ///   back within 1.5 seconds what it does not use; for one that is gone, see
+    ///   [`lease_bound`](Self::lease_bound).
+    /// * **How many** are leased follows the demand: none for a key that is asked for less than ten times a
+    ///   second, twice as many each time they are used up quickly, and never more than a quarter of what is
+    ///   left. Up to 4096 keys are leased at a time.
+    ///
+    /// Only requests that are counted by this policy alone are admitted so. Those that are counted by several
+    /// policies at once, and peeks, ask Redis and take leased units for spent. What remains, and the reset, are
+    /// told as of the last call, less what was spent here.
+    ///
+    /// A [reset](crate::Limiter::reset) drops what is on lease here; what other instances have on lease then
+    /// they may still spend. The same holds where the clock of Redis is set: units on lease at that moment may
+    /// count in the window before or after.
+    ///
+    /// # Panics
+    ///
+    /// If `most` is 0 or above 10^12, or the algorithm is one whose units cannot be leased exactly:
+    /// [`SlidingLog`](crate::SlidingLog), [`LeakyBucket::queue`](crate::LeakyBucket::queue),
+    /// [`Concurrency`](crate::Concurrency), or one of your own. [`try_leased`](Self::try_leased) gives an error
+    /// instead; so does [`try_algorithm`](Self::try_algorithm) where that comes later.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_ratelimit::{Policy, Quota, SlidingLog};
+    ///
+    /// let api = Policy::new("api", Quota::per_second(50_000)).leased(1_000);
+    /// let bound = api.lease_bound().unwrap();
+    /// assert_eq!(bound.units(), 1_000);
+    /// // A second, and then they come back at 50 a millisecond.
+    /// assert_eq!(bound.after_a_crash(), Duration::from_millis(1_020));
+    ///
+    /// let exact = Policy::new("exact", Quota::per_second(50_000)).algorithm(SlidingLog);
+    /// assert!(exact.try_leased(1_000).is_err());
+    /// ```
+    #[must_use]
+    pub fn leased(self, most: u64) -> Self {
+        match self.try_leased(most) {
+            Ok(policy) => policy,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// [`leased`](Self::leased) for a number read from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`leased`](Self::leased) panics.
+    pub fn try_leased(mut self, most: u64) -> Result<Self, Error> {
+        if most == 0 || most > MAX_LEASED {
+            return Err(Error::invalid(
+                "a lease must be of 1 to 10^12 units: leave out `leased` where nothing is to be leased",
+            ));
+        }
+        Arc::make_mut(&mut self.0).most_leased = most;
+        self.check_lease()
+    }
+
+    fn check_lease(self) -> Result<Self, Error> {
+        if self.0.most_leased > 0 && self.missed().is_none() {
+            return Err(Error::invalid(
+                "this algorithm's units cannot be leased without admitting too many at times: leave out `leased`, \
+                 or use `Gcra`, `TokenBucket`, `LeakyBucket::meter`, `FixedWindow` or `SlidingWindow`",
+            ));
+        }
         Ok(self)
+    }
+
+    fn missed(&self) -> Option<u64> {
+        self.0.algorithm.twin()?.missed(&self.0.arguments, self.0.most_leased)
     }
 
     /// What to do when the store gives no decision in time. Defaults to [`FailureMode::Open`].
@@ -183,6 +302,20 @@ impl Policy {
     #[must_use]
     pub fn capacity(&self) -> u64 {
         self.0.capacity
+    }
+
+    /// How many units [leases](Self::leased) may withhold, and for how long. `None` where nothing is leased.
+    #[must_use]
+    pub fn lease_bound(&self) -> Option<LeaseBound> {
+        let units = self.0.most_leased;
+        let missed = self.missed().filter(|_| units > 0)?;
+        Some(LeaseBound { units, after_a_crash: Duration::from_micros(missed) })
+    }
+
+    /// Zero where nothing is leased.
+    #[cfg(feature = "redis")]
+    pub(crate) fn most_leased(&self) -> u64 {
+        self.0.most_leased
     }
 
     /// The policy's part of the key of its state.
@@ -241,6 +374,7 @@ impl fmt::Debug for Policy {
             .field("quota", &self.0.quota)
             .field("algorithm", &self.0.algorithm)
             .field("on_store_failure", &self.0.on_store_failure)
+            .field("most_leased", &self.0.most_leased)
             .finish()
     }
 }

@@ -65,9 +65,9 @@ const KEYWORDS: [&str; 21] = [
 const GIVEN: [&str; 11] =
     ["redis", "KEYS", "ARGV", "string", "table", "math", "tonumber", "type", "ipairs", "error", "pcall"];
 /// Names of texts, and of functions that return text.
-const TEXTS: [&str; 14] = [
-    "bytes", "state", "name", "problem", "field", "mode", "integer", "pack", "char", "format", "entry",
-    "after", "ARGV", "ttl",
+const TEXTS: [&str; 15] = [
+    "bytes", "state", "text", "name", "problem", "field", "mode", "integer", "pack", "char", "format",
+    "entry", "after", "ARGV", "ttl",
 ];
 
 /// The names that `local`, parameters and loops declare.

@@ -19,9 +19,19 @@
   A level above the capacity comes from a lowered quota, and a time before `at` from a clock that stepped
   back. Either way the state starts again at `now`, the first with a full level and the second with the
   level it had, and a refusal writes that down, so that the wait it names holds.
+
+  Units that an instance has on lease are out: they take up room, as a level does, and are not paid off,
+  because nobody knows yet when they are spent. So level and out together never pass the burst. They
+  become level when they are reported spent, or else when the lease ends, as if all of them were spent
+  then; never earlier than they really are. In any span, what was spent in it is level that came in it, or
+  is still out at its end: no more than the burst and what was paid in the span.
+
+  Leases are kept by generation, which is all that a key needs to know of any number of them: time is cut
+  into slots, and a lease that is taken in one ends with the next. The state then has after a comma the
+  latest slot, the units out since then, and those out since the slot before. Where none is out it is one
+  number as before.
 ]]
 
--- Microseconds from `at` on until `level` units are paid.
 -- The functions of an algorithm whose arguments, from `arg` on, `bucket_of` makes a bucket of.
 local function bucket_algorithm(bucket_of)
   -- Microseconds from `at` on until `level` units are paid.
@@ -44,6 +54,13 @@ local function bucket_algorithm(bucket_of)
   -- one policy.
   local latest, place
 
+  -- What is out on lease of the key that was opened last, nil for nothing: the latest slot, what is out
+  -- since then at [0], and since the slot before at [1].
+  local lent
+  -- What only leases need, made when the first one is met, as most calls meet none.
+  local settle, drained, lease
+  local lending
+
   local function bucket_at(arg)
     if arg ~= place then
       latest, place = bucket_of(arg), arg
@@ -55,9 +72,14 @@ local function bucket_algorithm(bucket_of)
   -- The state of `key` as of `now`: `at`, `level`, the time since `at`, the units that are free, and
   -- whether a refusal must write that down.
   local function open(bucket, key)
-    local at, level = read_count(key)
-    local elapsed, moved = 0, false
-    if at and bucket.initial and at <= now then
+    local at, level, text = read_count(key)
+    local elapsed, moved, out = 0, false, 0
+    lent = nil
+    if text then
+      lending()
+      at, level, out, moved = settle(bucket, at, level, text)
+    end
+    if at and bucket.initial and not lent and at <= now then
       -- Full, and then unseen for as long again as an empty bucket takes to fill: never seen.
       if now - at >= owed(bucket, level) + owed(bucket, bucket.burst) then
         at = nil
@@ -79,9 +101,9 @@ local function bucket_algorithm(bucket_of)
         at, level, elapsed = now, 0, 0
       end
     end
-    local free = bucket.burst - level + paid(bucket, elapsed + bucket.wait)
+    local free = bucket.burst - level - out + paid(bucket, elapsed + bucket.wait)
     if free < 0 then
-      at, level, elapsed, free, moved = now, bucket.capacity, 0, 0, true
+      at, level, elapsed, free, moved = now, math.max(0, bucket.capacity - out), 0, 0, true
     end
     return at, level, elapsed, free, moved
   end
@@ -90,7 +112,11 @@ local function bucket_algorithm(bucket_of)
     if bucket.initial then
       reset = reset + owed(bucket, bucket.burst)
     end
-    write_count(key, at, level, reset)
+    local text
+    if lent then
+      text = integer(lent.slot) .. ',' .. integer(lent[0]) .. ',' .. integer(lent[1])
+    end
+    write_count(key, at, level, reset, text)
   end
 
   -- The state of `key` as of `now`, and what it says to `cost`: the wait until that fits, -1 for never,
@@ -99,7 +125,10 @@ local function bucket_algorithm(bucket_of)
     local at, level, elapsed, free, moved = open(bucket, key)
     -- Until all of the cost would fit without a wait.
     local ahead = 0
-    if level + cost > bucket.burst then
+    if lent then
+      ahead = drained(bucket, level, elapsed, math.max(0, bucket.burst - cost))
+      ahead = cost > free and math.max(ahead, bucket.wait + 1) or math.min(ahead, bucket.wait)
+    elseif level + cost > bucket.burst then
       ahead = math.max(0, owed(bucket, level + cost - bucket.burst) - elapsed)
     end
     local retry = 0
@@ -113,6 +142,9 @@ local function bucket_algorithm(bucket_of)
   end
 
   local function reset_of(bucket, level, elapsed)
+    if lent then
+      return drained(bucket, level, elapsed, 0)
+    end
     return math.max(0, owed(bucket, level) - elapsed)
   end
 
@@ -121,6 +153,8 @@ local function bucket_algorithm(bucket_of)
     local at, level, elapsed, free, moved, retry, delay = weigh(bucket, key, cost)
     local reset = reset_of(bucket, level, elapsed)
     local reset_after = retry == 0 and reset_of(bucket, level + cost, elapsed)
+    -- Another key may be opened before this one is charged.
+    local leased = lent
     return {
       retry = retry,
       delay = delay,
@@ -129,9 +163,11 @@ local function bucket_algorithm(bucket_of)
       remaining_after = free - cost,
       reset_after = reset_after,
       charge = function()
+        lent = leased
         write(bucket, key, at, level + cost, reset_after)
       end,
-      repair = moved and level > 0 and function()
+      repair = moved and (level > 0 or leased) and function()
+        lent = leased
         write(bucket, key, at, level, reset)
       end,
     }
@@ -142,7 +178,7 @@ local function bucket_algorithm(bucket_of)
     local at, level, elapsed, free, moved, retry, delay = weigh(bucket, key, cost)
     if retry ~= 0 then
       local reset = reset_of(bucket, level, elapsed)
-      if moved and level > 0 then
+      if moved and (level > 0 or lent) then
         write(bucket, key, at, level, reset)
       end
       return retry, free, reset, 0
@@ -165,7 +201,7 @@ local function bucket_algorithm(bucket_of)
       -- Full. A refund gives back, it does not save up.
       at, level, elapsed = now, 0, 0
     end
-    local reset = math.max(0, owed(bucket, level) - elapsed)
+    local reset = reset_of(bucket, level, elapsed)
     if reset == 0 and not bucket.initial then
       redis.call('DEL', key)
     else
@@ -173,5 +209,111 @@ local function bucket_algorithm(bucket_of)
     end
   end
 
-  return plan, refund, nil, take
+  function lending()
+    -- Of a slot, and of what was out since the slot before.
+    local SLOT = 500000
+
+    -- The level after the leases in `some` that are over by `moment` became level, each when it ended, and its
+    -- time.
+    local function expire(bucket, at, level, some, moment)
+      for age = 1, 0, -1 do
+        local units, ended = some[age], (some.slot - age + 2) * SLOT
+        if units > 0 and ended <= moment then
+          local spans = floor(math.max(0, ended - at) / bucket.period)
+          at = at + spans * bucket.period
+          level = level - spans * bucket.units
+          if ended >= at and level <= paid(bucket, ended - at) then
+            at, level = ended, 0
+          end
+          level = math.min(level + units, bucket.capacity + paid(bucket, math.max(0, ended - at)))
+          some[age] = 0
+        end
+      end
+      return at, level
+    end
+
+    -- Finds out from the state's `text` what is out as of `now`. The level without it, its time, how much it
+    -- is, and whether a refusal must write that down.
+    function settle(bucket, at, level, text)
+      local slot, out, before = string.match(text, '^(%d+),(%d+),(%d+)$')
+      if not slot then
+        not_ours()
+      end
+      lent = { [0] = tonumber(out), tonumber(before), slot = tonumber(slot) }
+      local moved = false
+      if lent.slot > floor(now / SLOT) + 1 then
+        -- The clock stepped back. They last longer than any lease from now on, so longer than they did.
+        lent.slot, moved = floor(now / SLOT) + 1, true
+      end
+      if at > now then
+        at, moved = now, true
+      end
+      at, level = expire(bucket, at, level, lent, now)
+      out = lent[0] + lent[1]
+      if out == 0 then
+        lent = nil
+      end
+      return at, level, out, moved
+    end
+
+    -- Microseconds until no more than `room` units are left of the level and what is out, if nothing is given
+    -- back.
+    function drained(bucket, level, elapsed, room)
+      local at, moment = now - elapsed, now
+      local some = { [0] = lent[0], lent[1], slot = lent.slot }
+      for age = 1, 0, -1 do
+        -- Beside what is out the level can shrink to nothing. Where that does not do, leases have to end.
+        if some[age] > 0 and some[0] + some[1] > room then
+          moment = (some.slot - age + 2) * SLOT
+          at, level = expire(bucket, at, level, some, moment)
+        end
+      end
+      local over = math.max(0, level + some[0] + some[1] - room)
+      return moment - now + math.max(0, owed(bucket, over) - (moment - at))
+    end
+
+    -- A lease is called by its slot.
+    function lease(key, cost, arg, wanted, name, units, spent)
+      local bucket = bucket_at(arg)
+      if units > 0 then
+        local at, level, elapsed = open(bucket, key)
+        local age = lent and lent.slot - name
+        if age == 0 or age == 1 then
+          -- Not more than is out: somebody else may have reset the key.
+          local back = math.min(units, lent[age])
+          lent[age] = lent[age] - back
+          level = level + math.min(spent, back)
+          if lent[0] + lent[1] == 0 then
+            lent = nil
+          end
+          local reset = reset_of(bucket, level, elapsed)
+          if reset == 0 and not bucket.initial then
+            redis.call('DEL', key)
+          else
+            write(bucket, key, at, level, reset)
+          end
+        end
+      end
+      local retry, remaining, reset = take(key, cost, arg)
+      local slot = floor(now / SLOT)
+      local leased = retry == 0 and math.min(wanted, floor(remaining / 4)) or 0
+      if leased > 0 then
+        local at, level, elapsed = open(bucket, key)
+        if not lent then
+          lent = { [0] = 0, 0, slot = slot }
+        elseif lent.slot < slot then
+          -- What was out since the slot before that one has ended.
+          lent = { [0] = 0, lent[0], slot = slot }
+        end
+        lent[0] = lent[0] + leased
+        slot, remaining, reset = lent.slot, remaining - leased, reset_of(bucket, level, elapsed)
+        write(bucket, key, at, level, reset)
+      end
+      return retry, remaining, reset, leased, (slot + 2) * SLOT - now, slot
+    end
+
+    return lease
+  end
+
+  return plan, refund, nil, take, lending
 end

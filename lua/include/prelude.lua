@@ -75,23 +75,32 @@ local function not_ours()
 end
 
 -- State of one time and one count is a single number: sixteen digits of time, then the digits of the
--- count. Up to 999 Redis keeps it in 8 bytes, as an integer; above that as a short string.
+-- count. Up to 999 Redis keeps it in 8 bytes, as an integer; above that as a short string. A text may
+-- follow after a comma; read_count returns it last, nil where there is none.
 local function read_count(key)
   local state = redis.call('GET', key)
   if not state then
     return nil
   end
   local at, count = tonumber(string.sub(state, 1, 16)), tonumber(string.sub(state, 17))
+  local text
+  if not count then
+    count, text = string.match(state, '^(%d+),(.+)$', 17)
+    count = count and tonumber(count)
+  end
   if not at or not count then
     not_ours()
   end
-  return at, count
+  return at, count, text
 end
 
-local function write_count(key, at, count, lifetime)
+local function write_count(key, at, count, lifetime, text)
   -- The digits of the time in two halves, for the sake of integer()'s short way.
   local high = floor(at / 100000000)
   local state = string.format('%08d%08d', high, at - high * 100000000) .. integer(count)
+  if text then
+    state = state .. ',' .. text
+  end
   redis.call('SET', key, state, 'PX', ttl(lifetime))
 end
 

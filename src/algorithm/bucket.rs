@@ -16,7 +16,16 @@ impl<T: HasBucket> Twin for T {
     fn apply(&self, arguments: &[u64], state: Option<State>, now: u64, change: Change) -> Option<Kept> {
         Self::bucket(arguments).apply(state.as_ref(), now, change)
     }
+
+    fn missed(&self, arguments: &[u64], units: u64) -> Option<u64> {
+        let bucket = Self::bucket(arguments);
+        // Who waits for his turn waits for those before him, who have to be known.
+        (bucket.wait == 0).then(|| LONGEST_LEASE.saturating_add(bucket.owed(units)))
+    }
 }
+
+/// Two slots of lua/include/bucket.lua, in microseconds. In process nothing is leased.
+const LONGEST_LEASE: u64 = 1_000_000;
 
 /// A level that is paid off at `units` per `period` microseconds, with room for `burst`.
 #[derive(Clone, Copy, Debug)]

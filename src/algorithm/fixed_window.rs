@@ -142,6 +142,11 @@ fn open(arguments: &[u64], state: Option<&State>, now: u64) -> Open {
 }
 
 impl Twin for FixedWindow {
+    fn missed(&self, arguments: &[u64], _: u64) -> Option<u64> {
+        // Until the window ends.
+        arguments.get(1).copied()
+    }
+
     fn plan(&self, arguments: &[u64], state: Option<&State>, now: u64, cost: u64) -> Plan {
         let Open { limit, used, left, moved, .. } = open(arguments, state, now);
         let reset = |used| if used > 0 { left } else { 0 };

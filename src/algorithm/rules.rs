@@ -8,6 +8,13 @@ pub trait Twin: Send + Sync {
     /// What would happen to `state` now. Changes nothing.
     fn plan(&self, arguments: &[u64], state: Option<&State>, now: u64, cost: u64) -> Plan;
 
+    /// For how many microseconds `units` units of a lease that nobody gives back may be missed; `None` where
+    /// units cannot be leased without admitting more than the limit at some time.
+    fn missed(&self, arguments: &[u64], units: u64) -> Option<u64> {
+        let _ = (arguments, units);
+        None
+    }
+
     /// `state` after `change`, and for how much longer it matters; `None` where nothing is left of it.
     fn apply(&self, arguments: &[u64], state: Option<State>, now: u64, change: Change) -> Option<Kept>;
 }

@@ -183,6 +183,12 @@ impl Open {
 }
 
 impl Twin for SlidingWindow {
+    fn missed(&self, arguments: &[u64], _: u64) -> Option<u64> {
+        let &[_, cells, width] = arguments else { return None };
+        // Until the cell has slid out.
+        Some((cells + 1) * width)
+    }
+
     fn plan(&self, arguments: &[u64], state: Option<&State>, now: u64, cost: u64) -> Plan {
         let window = open(arguments, state, now);
         let reset = window.reset();

@@ -6,6 +6,7 @@ use redis::{Cmd, Value};
 
 use super::{
     denied::{Asked, Denied},
+    leases::Terms,
     reply,
 };
 use crate::{Action, Charge, Decision, Error, Policy, script::Script};
@@ -21,6 +22,8 @@ pub(super) struct Job {
     pub(super) deadline: Duration,
     /// Who remembers a refusal, and forgets one when units are given back.
     pub(super) denied: Option<(Arc<Denied>, Asked)>,
+    /// What is leased and given back besides. Of a job with one charge.
+    pub(super) lease: Option<Terms>,
 }
 
 /// More than any key can have been charged, and exact in Lua.
@@ -46,6 +49,9 @@ impl Job {
     }
 
     const fn mode(&self) -> &'static str {
+        if self.lease.is_some() {
+            return "lease";
+        }
         match self.action {
             Action::Take => "take",
             Action::TakeUpTo => "up-to",
@@ -57,7 +63,7 @@ impl Job {
 
     /// Whether both are of one form, see `lua/decide.lua`.
     fn is_like(&self, other: &Self) -> bool {
-        self.action == other.action && self.charges.len() == other.charges.len()
+        self.mode() == other.mode() && self.charges.len() == other.charges.len()
     }
 }
 
@@ -115,6 +121,11 @@ pub(super) fn command(jobs: &[Job]) -> Cmd {
         command.arg(first.mode()).arg(run.len()).arg(first.charges.len());
         for ((job, charge), place) in each(run).zip(places.by_ref()) {
             command.arg(place).arg(job.cost(charge));
+            if let Some(lease) = &job.lease {
+                let back = lease.back;
+                command.arg(lease.wanted).arg(back.name).arg(back.units).arg(back.spent);
+                lease.sent();
+            }
         }
     }
     command
@@ -130,10 +141,24 @@ pub(super) fn decode(reply: &Value, jobs: &[Job]) -> Vec<Result<Decision, Error>
         Value::Array(values) => Some(&**values),
         _ => None,
     };
-    let decisions: Vec<_> = jobs.iter().map(|job| reply::decision(&mut rest, &job.charges)).collect();
+    let mut leased = Vec::new();
+    let decide = |job: &Job| match (&job.lease, &*job.charges) {
+        (Some(_), [charge]) => reply::leased(&mut rest, charge).map(|(decision, granted)| {
+            leased.push(granted);
+            decision
+        }),
+        _ => reply::decision(&mut rest, &job.charges),
+    };
+    let decisions: Vec<_> = jobs.iter().map(decide).collect();
     match rest {
         Some([]) => {
+            let mut leased = leased.into_iter();
             for (job, decision) in jobs.iter().zip(&decisions) {
+                if let (Some(lease), Ok(decision)) = (&job.lease, decision)
+                    && let Some(granted) = leased.next()
+                {
+                    lease.came(granted, decision);
+                }
                 match (&job.denied, decision) {
                     (Some((denied, asked)), Ok(decision)) if job.action == Action::Take => {
                         denied.remember(decision, *asked);

@@ -18,9 +18,10 @@ use std::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
+use super::clock::{Clock, micros};
 use crate::{Charge, Decision, Key, ManualClock, Outcome, Policy, Verdict};
 
 pub(super) struct Denied {
@@ -31,12 +32,6 @@ pub(super) struct Denied {
     longest: u64,
     /// How often something was forgotten. A reply that was on its way meanwhile is not remembered.
     forgotten: AtomicU64,
-}
-
-enum Clock {
-    Monotonic(Instant),
-    /// The one that Redis is told to decide by.
-    Manual(ManualClock),
 }
 
 /// What a question was before it was asked.
@@ -61,7 +56,7 @@ impl Denied {
         Self {
             places: (0..PLACES).map(|_| Mutex::new(None)).collect(),
             hasher: RandomState::new(),
-            clock: clock.map_or_else(|| Clock::Monotonic(Instant::now()), Clock::Manual),
+            clock: Clock::new(clock),
             longest: micros(longest),
             forgotten: AtomicU64::new(0),
         }
@@ -136,10 +131,7 @@ impl Denied {
     }
 
     fn now(&self) -> u64 {
-        match &self.clock {
-            Clock::Monotonic(started) => micros(started.elapsed()),
-            Clock::Manual(clock) => clock.micros(),
-        }
+        self.clock.micros()
     }
 }
 
@@ -178,8 +170,4 @@ fn later(decision: &Decision, passed: Duration) -> Decision {
         let reset = outcome.reset_after().saturating_sub(passed);
         Outcome::new(outcome.charge(), verdict, outcome.remaining(), reset).granting(outcome.granted())
     }))
-}
-
-fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }

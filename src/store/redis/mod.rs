@@ -1,8 +1,10 @@
 //! Counts in Redis, shared by every instance.
 
 mod call;
+mod clock;
 mod denied;
 mod health;
+mod leases;
 mod link;
 mod queue;
 mod reply;
@@ -22,11 +24,13 @@ use bb8_redis::{
     bb8::{ManageConnection, Pool},
 };
 use redis::{IntoConnectionInfo, RedisError, aio::ConnectionLike};
+use tokio::runtime::Handle;
 
 use self::{
     call::Job,
     denied::Denied,
     health::{ConnectErrors, Health},
+    leases::{Leases, Terms},
     link::{Link, Pooled},
     scripts::Scripts,
 };
@@ -52,7 +56,8 @@ use crate::{Action, Charge, Decision, Error, ErrorKind, Key, ManualClock, Policy
 /// all or nothing, has its own error and its own deadline, and can be dropped. So one Redis makes more
 /// decisions the more are asked for at once, and a pool of eight connections is plenty.
 ///
-/// A key that has nothing left is refused without a call, see [`deny_cache`](Self::deny_cache).
+/// A key that has nothing left is refused without a call, see [`deny_cache`](Self::deny_cache), and a hot one
+/// can be admitted without one, see [`Policy::leased`].
 ///
 /// A connection that was closed while it was idle fails nothing. One that breaks while a call is under way
 /// fails that call's decisions. It is then replaced, whatever the pool's own settings, and the idle ones are
@@ -91,6 +96,7 @@ pub struct RedisStore {
     denied: Option<Arc<Denied>>,
     /// How long a refusal is remembered.
     remembering: Duration,
+    leases: Arc<Leases>,
 }
 
 const DEFAULT_PREFIX: &str = "rl";
@@ -183,10 +189,12 @@ impl RedisStore {
     }
 
     fn over(link: impl Link + 'static) -> Self {
+        let (link, prefix): (Arc<dyn Link>, Arc<str>) = (Arc::new(link), DEFAULT_PREFIX.into());
         Self {
-            link: Arc::new(link),
+            leases: Arc::new(Leases::new(link.clone(), prefix.clone(), None, None)),
+            link,
             scripts: Arc::default(),
-            prefix: DEFAULT_PREFIX.into(),
+            prefix,
             deadline: DEFAULT_DEADLINE,
             clock: None,
             denied: None,
@@ -195,10 +203,12 @@ impl RedisStore {
         .remembering_anew()
     }
 
-    /// With nothing remembered of what was asked under another prefix or clock.
+    /// With nothing remembered, and nothing on lease, of what was asked under another prefix or clock.
     fn remembering_anew(mut self) -> Self {
         self.denied = (!self.remembering.is_zero())
             .then(|| Arc::new(Denied::new(self.remembering, self.clock.clone())));
+        let (link, prefix) = (self.link.clone(), self.prefix.clone());
+        self.leases = Arc::new(Leases::new(link, prefix, self.clock.clone(), self.denied.clone()));
         self
     }
 
@@ -260,7 +270,8 @@ impl RedisStore {
     ///
     /// What else may end a refusal early is honoured at once where it happens through this store or its
     /// clones, and within this time where another instance does it: a [reset](crate::Limiter::reset), a
-    /// [refund](crate::Limiter::refund), a higher limit under the same name. Where a request is counted by
+    /// [refund](crate::Limiter::refund), units on [lease](Policy::leased) that are given back, a higher limit
+    /// under the same name. Where a request is counted by
     /// several policies, what is said of those that did not refuse it may be as old as this too.
     #[must_use]
     pub fn deny_cache(mut self, longest: Duration) -> Self {
@@ -315,6 +326,16 @@ impl RedisStore {
     }
 
     fn evaluate(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
+        let hot = match (action, charges) {
+            (Action::Take, [charge]) if charge.policy.most_leased() > 0 && charge.cost > 0 => Some(charge),
+            _ => None,
+        };
+        if let Some((decision, low)) = hot.and_then(|charge| self.leases.spend(charge)) {
+            if low && let (Ok(runtime), [charge]) = (Handle::try_current(), charges) {
+                self.lease_ahead(charge, &runtime);
+            }
+            return Answer::ready(Ok(decision));
+        }
         let denied = match (action, &self.denied) {
             (Action::Take, Some(denied)) => match denied.look(charges) {
                 Ok(decision) => return Answer::ready(Ok(decision)),
@@ -327,16 +348,51 @@ impl RedisStore {
             Ok(script) => script,
             Err(error) => return Answer::ready(Err(error)),
         };
-        let job = Job {
+        let lease = hot.and_then(|charge| self.leases.fetch(charge, false));
+        let job = Job { denied, ..self.job(action, charges.to_vec(), script, lease) };
+        if action == Action::Refund {
+            return self.refund(job);
+        }
+        Answer::from_boxed(self.link.clone().decide(job))
+    }
+
+    fn job(&self, action: Action, charges: Vec<Charge>, script: Arc<Script>, lease: Option<Terms>) -> Job {
+        Job {
             action,
-            charges: charges.to_vec(),
+            charges,
             prefix: self.prefix.clone(),
             time: self.clock.as_ref().map(ManualClock::micros),
             script,
             deadline: self.deadline,
-            denied,
-        };
-        Answer::from_boxed(self.link.clone().decide(job))
+            denied: None,
+            lease,
+        }
+    }
+
+    /// Asks for more before what is on lease runs out.
+    fn lease_ahead(&self, charge: &Charge, runtime: &Handle) {
+        if let Some(lease) = self.leases.fetch(charge, true) {
+            let nothing = Charge::new(&charge.policy, &charge.key, 0);
+            let job = self.job(Action::Take, vec![nothing], Script::built_in(), Some(lease));
+            self.leases.spawn(job, runtime);
+        }
+    }
+
+    /// What was spent of a lease can be given back once Redis knows of it.
+    fn refund(&self, job: Job) -> Answer<Decision> {
+        let (link, leases) = (self.link.clone(), self.leases.clone());
+        if job.charges.iter().all(|charge| charge.policy.most_leased() == 0) {
+            return Answer::from_boxed(link.decide(job));
+        }
+        Answer::pending(async move {
+            for charge in &job.charges {
+                if let Some(first) = leases.take_back(&charge.policy, &charge.key) {
+                    // Where it fails, the lease's end settles it.
+                    let _ = link.clone().decide(first).await;
+                }
+            }
+            link.decide(job).await
+        })
     }
 }
 
@@ -351,8 +407,12 @@ impl Store for RedisStore {
         let mut command = redis::cmd("DEL");
         command.arg(of);
         let reply = self.link.clone().run(command, self.deadline);
-        let (denied, policy, key) = (self.denied.clone(), policy.clone(), key.clone());
-        let forget = move || denied.iter().for_each(|denied| denied.forget(&policy, &key));
+        let (denied, leases) = (self.denied.clone(), self.leases.clone());
+        let (policy, key) = (policy.clone(), key.clone());
+        let forget = move || {
+            leases.forget(&policy, &key);
+            denied.iter().for_each(|denied| denied.forget(&policy, &key));
+        };
         // Before it, in case nobody waits for the end of it.
         forget();
         Answer::pending(async move {
@@ -372,6 +432,7 @@ impl fmt::Debug for RedisStore {
         f.debug_struct("RedisStore")
             .field("prefix", &self.prefix)
             .field("deadline", &self.deadline)
+            .field("leases", &self.leases)
             .finish_non_exhaustive()
     }
 }

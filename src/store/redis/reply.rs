@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use redis::Value;
 
+use super::leases::Granted;
 use crate::{Charge, Decision, Error, ErrorKind, Outcome, Verdict};
 
 /// Integers for each charge, see `lua/decide.lua`.
@@ -13,6 +14,25 @@ const NEVER: i64 = -1;
 /// The decision over `charges` with which `rest` begins, and takes it from there. Sets `rest` to `None` where
 /// it begins with something else.
 pub(super) fn decision(rest: &mut Option<&[Value]>, charges: &[Charge]) -> Result<Decision, Error> {
+    let (values, others) = split(rest, charges.len())?;
+    let mut outcomes = Vec::with_capacity(charges.len());
+    for (charge, fields) in charges.iter().zip(values.chunks_exact(FIELDS)) {
+        outcomes.push(outcome(charge, fields).ok_or_else(unexpected)?);
+    }
+    *rest = Some(others);
+    Ok(Decision::new(outcomes))
+}
+
+/// The same of one charge, with what was leased besides.
+pub(super) fn leased(rest: &mut Option<&[Value]>, charge: &Charge) -> Result<(Decision, Granted), Error> {
+    let (values, others) = split(rest, 1)?;
+    let (outcome, granted) = lease(charge, values).ok_or_else(unexpected)?;
+    *rest = Some(others);
+    Ok((Decision::new([outcome]), granted))
+}
+
+/// What is said of so many charges, and the rest of it.
+fn split<'a>(rest: &mut Option<&'a [Value]>, charges: usize) -> Result<(&'a [Value], &'a [Value]), Error> {
     let values = rest.take().unwrap_or_default();
     // A text in place of the integers is what went wrong with this one.
     let problem = match values.first() {
@@ -24,13 +44,25 @@ pub(super) fn decision(rest: &mut Option<&[Value]>, charges: &[Charge]) -> Resul
         *rest = values.get(1..);
         return Err(refused(&problem));
     }
-    let (values, others) = values.split_at_checked(charges.len() * FIELDS).ok_or_else(unexpected)?;
-    let mut outcomes = Vec::with_capacity(charges.len());
-    for (charge, fields) in charges.iter().zip(values.chunks_exact(FIELDS)) {
-        outcomes.push(outcome(charge, fields).ok_or_else(unexpected)?);
+    values.split_at_checked(charges * FIELDS).ok_or_else(unexpected)
+}
+
+fn lease(charge: &Charge, fields: &[Value]) -> Option<(Outcome, Granted)> {
+    let [Value::Int(granted), Value::Int(remaining), Value::Int(reset), Value::Int(lasts), Value::Int(name)] =
+        fields
+    else {
+        return None;
+    };
+    if *granted == 0 {
+        return Some((outcome(charge, fields)?, Granted { units: 0, lasts: 0, name: 0 }));
     }
-    *rest = Some(others);
-    Ok(Decision::new(outcomes))
+    let cost = charge.bounded_cost();
+    let units = u64::try_from(*granted - 1).ok()?.checked_sub(cost)?;
+    let granted = Granted { units, lasts: u64::try_from(*lasts).ok()?, name: u64::try_from(*name).ok()? };
+    // What is leased can be taken too, here.
+    let remaining = u64::try_from(*remaining).ok()?.saturating_add(units);
+    let outcome = Outcome::new(charge, Verdict::Allow, remaining, micros(*reset)?);
+    Some((outcome.granting(cost), granted))
 }
 
 fn outcome(charge: &Charge, fields: &[Value]) -> Option<Outcome> {
@@ -86,6 +118,7 @@ mod tests {
             script: Script::built_in(),
             deadline: Duration::ZERO,
             denied: None,
+            lease: None,
         };
         call::decode(reply, &[job]).remove(0)
     }

@@ -1,0 +1,501 @@
+//! Leases: a hot key takes units in one call and spends them here.
+//!
+//! Redis has charged a lease, or keeps its room free, before a unit of it is spent, and until it ends; see
+//! `lua/decide.lua`. So nothing here can admit more than the limit as long as a unit is spent once, and
+//! before the end. The end is counted from before the call was sent, by the time that Redis says is left,
+//! so it comes no later here than there. Everything else, how much to ask for and when to give it back,
+//! is only about how well it does.
+//!
+//! What is given back is taken out first. A report that nobody may have sent is sent again, and no other:
+//! one that fails is dropped, and the lease's end settles it.
+
+use std::{
+    collections::{HashMap, hash_map},
+    fmt,
+    hash::{BuildHasher, RandomState},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{runtime::Handle, time::sleep};
+
+use super::{
+    call::Job,
+    clock::{Clock, micros},
+    denied::Denied,
+    link::Link,
+};
+use crate::{Action, Charge, Decision, Error, Key, ManualClock, Outcome, Policy, Verdict, script::Script};
+
+pub(super) struct Leases {
+    shards: Box<[Mutex<HashMap<u64, Entry>>]>,
+    hasher: RandomState,
+    clock: Clock,
+    link: Arc<dyn Link>,
+    prefix: Arc<str>,
+    denied: Option<Arc<Denied>>,
+    /// Whether a task gives back what is not used.
+    sweeping: AtomicBool,
+    /// Calls that nobody waits for.
+    under_way: Arc<AtomicUsize>,
+}
+
+/// A key that was asked for lately.
+struct Entry {
+    policy: Policy,
+    key: Key,
+    lease: Option<Lease>,
+    /// How many units to ask for next: so many as were used up quickly, and none for a key that is not hot.
+    want: u64,
+    /// When Redis was last asked for this key.
+    asked: u64,
+    /// Whether a lease is on its way. One at a time.
+    fetching: bool,
+    /// Whether the key was reset meanwhile.
+    reset: bool,
+}
+
+struct Lease {
+    /// What Redis calls it.
+    name: u64,
+    left: u64,
+    /// Spent, and not reported yet.
+    spent: u64,
+    /// More is asked for when fewer are left.
+    low: u64,
+    /// Before the call that brought it was sent.
+    from: u64,
+    /// By then it is over.
+    end: u64,
+    used: u64,
+    /// What Redis said remained beside it, and when all would be as good as new.
+    remaining: u64,
+    reset: u64,
+}
+
+/// What is given back of a lease.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Back {
+    pub(super) name: u64,
+    /// Those that were spent too.
+    pub(super) units: u64,
+    pub(super) spent: u64,
+}
+
+/// What a job asks for besides its cost.
+pub(super) struct Terms {
+    pub(super) wanted: u64,
+    pub(super) back: Back,
+    fetch: Option<Fetch>,
+}
+
+/// A lease on its way.
+struct Fetch {
+    leases: Arc<Leases>,
+    policy: Policy,
+    key: Key,
+    asked: u64,
+    sent: AtomicBool,
+    came: AtomicBool,
+}
+
+/// What Redis gave.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Granted {
+    pub(super) units: u64,
+    pub(super) lasts: u64,
+    pub(super) name: u64,
+}
+
+const SHARDS: usize = 64;
+/// Keys in a shard. Others are decided by Redis, as if nothing were leased.
+const MOST_KEYS: usize = 64;
+/// A key that is asked for again so soon is given more, and one that is not so soon is given less.
+const QUICK: u64 = 100_000;
+const SLOW: u64 = 400_000;
+/// A lease of which nothing was spent for so long is given back, and so is what is left of one so old.
+const QUIET: u64 = 250_000;
+const OLD: u64 = 1_000_000;
+/// Between two looks for such ones.
+const PAUSE: Duration = Duration::from_millis(100);
+/// A lease that ends within so much time is given back while it can be.
+const LAST_CHANCE: u64 = 150_000;
+/// How long giving back may take.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+impl Leases {
+    pub(super) fn new(
+        link: Arc<dyn Link>,
+        prefix: Arc<str>,
+        clock: Option<ManualClock>,
+        denied: Option<Arc<Denied>>,
+    ) -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            hasher: RandomState::new(),
+            clock: Clock::new(clock),
+            link,
+            prefix,
+            denied,
+            sweeping: AtomicBool::new(false),
+            under_way: Arc::default(),
+        }
+    }
+
+    /// Spends the units of `charge`, where there are enough on lease. Says also whether few are left.
+    pub(super) fn spend(&self, charge: &Charge) -> Option<(Decision, bool)> {
+        let (remaining, reset, low) = {
+            let (hash, mut shard) = self.shard(&charge.policy, &charge.key);
+            let entry = shard.get_mut(&hash).filter(|entry| entry.is_of(charge))?;
+            let lease = entry.lease.as_mut()?;
+            // Read under the lock: no lease is younger.
+            let now = self.clock.micros();
+            if !(lease.from..lease.end).contains(&now) {
+                entry.lease = None;
+                return None;
+            }
+            lease.left = lease.left.checked_sub(charge.cost)?;
+            lease.spent += charge.cost;
+            lease.used = now;
+            let low = lease.left < lease.low && !entry.fetching;
+            (lease.remaining + lease.left, lease.reset.saturating_sub(now - lease.from), low)
+        };
+        let outcome = Outcome::new(charge, Verdict::Allow, remaining, Duration::from_micros(reset));
+        Some((Decision::new([outcome.granting(charge.cost)]), low))
+    }
+
+    /// What to ask Redis for beside the cost of `charge`: nothing for a key that is not hot, or for which a
+    /// lease is on its way. `ahead` says that there is enough left for now.
+    pub(super) fn fetch(self: &Arc<Self>, charge: &Charge, ahead: bool) -> Option<Terms> {
+        let asked = self.clock.micros();
+        let most = charge.policy.most_leased();
+        let (hash, mut shard) = self.shard(&charge.policy, &charge.key);
+        let entry = entry(&mut shard, hash, charge, asked)?;
+        if entry.fetching {
+            return None;
+        }
+        let since = asked.saturating_sub(entry.asked);
+        if since < QUICK {
+            entry.want = (entry.want * 2).clamp(1, most);
+        } else if since > SLOW {
+            entry.want /= 2;
+        }
+        entry.asked = asked;
+        let (back, left) = match &mut entry.lease {
+            Some(lease) if ahead => {
+                let reported = Back { name: lease.name, units: lease.spent, spent: lease.spent };
+                lease.spent = 0;
+                (reported, lease.left)
+            }
+            lease => (lease.take().map(|lease| lease.back()).unwrap_or_default(), 0),
+        };
+        let wanted = entry.want.min(most).saturating_sub(left);
+        if wanted == 0 && back.units == 0 {
+            return None;
+        }
+        entry.fetching = true;
+        drop(shard);
+        let fetch = Fetch {
+            leases: self.clone(),
+            policy: charge.policy.clone(),
+            key: charge.key.clone(),
+            asked,
+            sent: AtomicBool::new(false),
+            came: AtomicBool::new(false),
+        };
+        Some(Terms { wanted, back, fetch: Some(fetch) })
+    }
+
+    /// Puts down what came of a fetch, which may be nothing.
+    fn put(self: &Arc<Self>, fetch: &Fetch, said: Option<(Granted, &Outcome)>) {
+        let replaced = {
+            let (hash, mut shard) = self.shard(&fetch.policy, &fetch.key);
+            // It is not evicted while something is on its way.
+            let Some(entry) = shard.get_mut(&hash) else { return };
+            entry.fetching = false;
+            let reset = std::mem::take(&mut entry.reset);
+            let now = self.clock.micros();
+            match said {
+                // What was charged before a reset is not there any more.
+                Some((granted, outcome)) if granted.units > 0 && !reset => {
+                    let end = fetch.asked.saturating_add(granted.lasts);
+                    if !(fetch.asked..end).contains(&now) {
+                        return;
+                    }
+                    let older = entry.lease.take();
+                    let (same, replaced) = match older {
+                        Some(older) if older.name == granted.name => (Some(older), None),
+                        older => (None, older),
+                    };
+                    let (left, spent, ends) =
+                        same.map_or((0, 0, 0), |lease| (lease.left, lease.spent, lease.end));
+                    let left = left + granted.units;
+                    entry.lease = Some(Lease {
+                        name: granted.name,
+                        left,
+                        spent,
+                        low: left / 4,
+                        from: fetch.asked,
+                        // Neither is later than that of Redis.
+                        end: end.max(ends),
+                        used: now,
+                        remaining: outcome.remaining() - granted.units,
+                        reset: micros(outcome.reset_after()),
+                    });
+                    replaced
+                }
+                _ => {
+                    // There is not much left to ask for.
+                    if let Some(lease) = &mut entry.lease {
+                        lease.low = 0;
+                    }
+                    return;
+                }
+            }
+        };
+        if let Some(replaced) = replaced {
+            self.give_back(&fetch.policy, &fetch.key, replaced.back());
+        }
+        self.start_sweeping();
+    }
+
+    /// Forgets the lease of a key whose charges are forgotten too.
+    pub(super) fn forget(&self, policy: &Policy, key: &Key) {
+        let (hash, mut shard) = self.shard(policy, key);
+        if let Some(entry) = shard.get_mut(&hash) {
+            entry.lease = None;
+            entry.reset = entry.fetching;
+        }
+    }
+
+    /// What gives the lease of a key back, where there is one.
+    pub(super) fn take_back(&self, policy: &Policy, key: &Key) -> Option<Job> {
+        let (hash, mut shard) = self.shard(policy, key);
+        let entry = shard.get_mut(&hash)?;
+        let (lease, policy, key) = (entry.lease.take()?, entry.policy.clone(), entry.key.clone());
+        drop(shard);
+        self.returning(&policy, &key, lease.back())
+    }
+
+    fn give_back(&self, policy: &Policy, key: &Key, back: Back) {
+        // Outside a runtime there is nobody to do it, and the lease's end settles it.
+        if let (Some(job), Ok(runtime)) = (self.returning(policy, key, back), Handle::try_current()) {
+            self.spawn(job, &runtime);
+        }
+    }
+
+    /// Makes a call that nobody waits for.
+    pub(super) fn spawn(&self, job: Job, runtime: &Handle) {
+        let call = UnderWay::new(&self.under_way);
+        let decide = self.link.clone().decide(job);
+        runtime.spawn(async move {
+            let _call = call;
+            let _: Result<Decision, Error> = decide.await;
+        });
+    }
+
+    fn returning(&self, policy: &Policy, key: &Key, back: Back) -> Option<Job> {
+        (back.units > 0).then(|| Job {
+            action: Action::Refund,
+            charges: vec![Charge::new(policy, key, 0)],
+            prefix: self.prefix.clone(),
+            time: self.clock.told(),
+            script: Script::built_in(),
+            deadline: PATIENCE,
+            denied: self.denied.as_ref().map(|denied| (denied.clone(), denied.asked())),
+            lease: Some(Terms { wanted: 0, back, fetch: None }),
+        })
+    }
+
+    fn start_sweeping(self: &Arc<Self>) {
+        if let Ok(runtime) = Handle::try_current()
+            && !self.sweeping.swap(true, Ordering::SeqCst)
+        {
+            runtime.spawn(sweep(Sweeper(Some(Arc::downgrade(self)))));
+        }
+    }
+
+    /// Gives back what is not used. `true` where something is on lease still.
+    fn sweep(&self) -> bool {
+        let mut some = false;
+        let mut unused = Vec::new();
+        for shard in &self.shards {
+            let mut shard = lock(shard);
+            let now = self.clock.micros();
+            for entry in shard.values_mut() {
+                let Some(lease) = &entry.lease else { continue };
+                if !(lease.from..lease.end).contains(&now) {
+                    entry.lease = None;
+                } else if now.saturating_sub(lease.used) >= QUIET
+                    || now - lease.from >= OLD
+                    || lease.end - now <= LAST_CHANCE && !entry.fetching
+                {
+                    // What was asked for was too much.
+                    entry.want /= 2;
+                    let back = lease.back();
+                    entry.lease = None;
+                    unused.push((entry.policy.clone(), entry.key.clone(), back));
+                } else {
+                    some = true;
+                }
+            }
+        }
+        for (policy, key, back) in unused {
+            self.give_back(&policy, &key, back);
+        }
+        some
+    }
+
+    fn has_some(&self) -> bool {
+        self.shards.iter().any(|shard| lock(shard).values().any(|entry| entry.lease.is_some()))
+    }
+
+    fn shard(&self, policy: &Policy, key: &Key) -> (u64, MutexGuard<'_, HashMap<u64, Entry>>) {
+        let hash = self.hasher.hash_one((policy.label(), key));
+        (hash, lock(&self.shards[hash as usize % SHARDS]))
+    }
+}
+
+fn lock(shard: &Mutex<HashMap<u64, Entry>>) -> MutexGuard<'_, HashMap<u64, Entry>> {
+    // Nothing panics under the lock.
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The entry of `charge`, made where there is room for it.
+fn entry<'a>(
+    shard: &'a mut HashMap<u64, Entry>,
+    hash: u64,
+    charge: &Charge,
+    now: u64,
+) -> Option<&'a mut Entry> {
+    if shard.len() >= MOST_KEYS && !shard.contains_key(&hash) {
+        let idle = shard.iter().filter(|(_, entry)| entry.is_idle()).min_by_key(|(_, entry)| entry.asked);
+        let idle = *idle?.0;
+        shard.remove(&idle);
+    }
+    // The first time is not soon after another one.
+    let new = || Entry {
+        policy: charge.policy.clone(),
+        key: charge.key.clone(),
+        lease: None,
+        want: 0,
+        asked: now.saturating_sub(QUICK),
+        fetching: false,
+        reset: false,
+    };
+    match shard.entry(hash) {
+        hash_map::Entry::Vacant(place) => Some(place.insert(new())),
+        hash_map::Entry::Occupied(place) => {
+            let entry = place.into_mut();
+            if !entry.is_of(charge) {
+                // Another quota's, or by a rare chance another key's.
+                if !entry.is_idle() {
+                    return None;
+                }
+                *entry = new();
+            }
+            Some(entry)
+        }
+    }
+}
+
+impl Entry {
+    fn is_of(&self, charge: &Charge) -> bool {
+        self.key == charge.key && self.policy.counts_as(&charge.policy)
+    }
+
+    const fn is_idle(&self) -> bool {
+        self.lease.is_none() && !self.fetching
+    }
+}
+
+impl Lease {
+    const fn back(&self) -> Back {
+        Back { name: self.name, units: self.left + self.spent, spent: self.spent }
+    }
+}
+
+impl Terms {
+    /// Whoever finds out that it was never sent may send it again.
+    pub(super) fn sent(&self) {
+        if let Some(fetch) = &self.fetch {
+            fetch.sent.store(true, Ordering::Release);
+        }
+    }
+
+    /// Redis gave `granted`, and said `decision` of the cost.
+    pub(super) fn came(&self, granted: Granted, decision: &Decision) {
+        if let (Some(fetch), [outcome]) = (&self.fetch, decision.outcomes()) {
+            fetch.came.store(true, Ordering::Release);
+            fetch.leases.put(fetch, Some((granted, outcome)));
+        }
+    }
+}
+
+impl Drop for Terms {
+    fn drop(&mut self) {
+        let Some(fetch) = &mut self.fetch else { return };
+        if !*fetch.came.get_mut() {
+            fetch.leases.put(fetch, None);
+        }
+        if !*fetch.sent.get_mut() {
+            fetch.leases.give_back(&fetch.policy, &fetch.key, self.back);
+        }
+    }
+}
+
+/// Runs as long as anything is on lease, and does not keep the store alive.
+async fn sweep(mut sweeper: Sweeper) {
+    loop {
+        sleep(PAUSE).await;
+        let Some(leases) = sweeper.0.as_ref().and_then(Weak::upgrade) else { return };
+        if leases.sweep() {
+            continue;
+        }
+        leases.sweeping.store(false, Ordering::SeqCst);
+        // One that came meanwhile found that somebody sweeps.
+        if !leases.has_some() || leases.sweeping.swap(true, Ordering::SeqCst) {
+            sweeper.0 = None;
+            return;
+        }
+    }
+}
+
+struct UnderWay(Arc<AtomicUsize>);
+
+impl UnderWay {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::AcqRel);
+        Self(count.clone())
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl fmt::Debug for Leases {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let keys = |shard| lock(shard).values().filter(|entry| entry.lease.is_some()).count();
+        f.debug_struct("Leases")
+            .field("keys", &self.shards.iter().map(keys).sum::<usize>())
+            .field("under_way", &self.under_way.load(Ordering::Acquire))
+            .finish()
+    }
+}
+
+/// The task, whose runtime may be shut down: then the next runtime's begins anew.
+struct Sweeper(Option<Weak<Leases>>);
+
+impl Drop for Sweeper {
+    fn drop(&mut self) {
+        if let Some(leases) = self.0.take().and_then(|leases| leases.upgrade()) {
+            leases.sweeping.store(false, Ordering::SeqCst);
+        }
+    }
+}

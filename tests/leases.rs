@@ -328,3 +328,275 @@ never_more_than_promised! {
     a_leased_sliding_window_admits_no_more_than_promised: Kind::Cells(1),
     a_leased_sliding_window_of_five_admits_no_more_than_promised: Kind::Cells(5),
 }
+
+/// An instance on the real clock.
+async fn instance(server: &RedisServer) -> Instance {
+    let store = store(server).await.deny_cache(Duration::ZERO);
+    Instance { limiter: Limiter::new(store.clone()), store }
+}
+
+/// Makes the key hot, until something is on lease. How many units were admitted meanwhile.
+async fn warm_up(instance: &Instance, policy: &Policy) -> u64 {
+    let mut admitted = 0;
+    while !instance.has_leases() {
+        admitted += u64::from(instance.take(policy, 1).await.is_allowed());
+        instance.settled().await;
+    }
+    admitted
+}
+
+async fn within(patience: Duration, mut holds: impl AsyncFnMut() -> bool) -> bool {
+    let until = tokio::time::Instant::now() + patience;
+    while !holds().await {
+        if tokio::time::Instant::now() > until {
+            return false;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    true
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_tasks_on_two_instances_admit_exactly_the_limit_with_few_calls() {
+    let server = RedisServer::start();
+    let limit = 40_000;
+    let policies = [
+        Policy::new("window", Quota::per_day(limit)).algorithm(FixedWindow::anchored()),
+        Policy::new("cells", Quota::per_day(limit)).algorithm(SlidingWindow::new()),
+        // Less than one comes back in a day.
+        Policy::new("gcra", Quota::new(1, Duration::from_secs(75_000)).unwrap().burst(limit)),
+    ];
+    for policy in policies {
+        let policy = policy.leased(500);
+        let instances = [instance(&server).await, instance(&server).await];
+        let before = calls(&server);
+        let run = async |tasks: usize, times: usize| {
+            let mut running = tokio::task::JoinSet::new();
+            for i in 0..tasks {
+                let (instance, policy) = (instances[i % 2].clone(), policy.clone());
+                running.spawn(async move {
+                    let mut admitted = 0;
+                    for _ in 0..times {
+                        admitted += u64::from(instance.take(&policy, 1).await.is_allowed());
+                        tokio::task::yield_now().await;
+                    }
+                    admitted
+                });
+            }
+            running.join_all().await.into_iter().sum::<u64>()
+        };
+        let mut admitted = run(32, 1_000).await;
+        let asked = calls(&server) - before;
+        assert!(asked < 32_000 / 8, "{}: {asked} calls", policy.name());
+        // The rest, as far as the other instance has nothing of it on lease.
+        admitted += run(32, 400).await;
+        assert!(admitted <= limit, "{}: {admitted}", policy.name());
+        // And when all are idle, all of it.
+        for instance in &instances {
+            assert!(
+                within(Duration::from_secs(5), async || !instance.has_leases()).await,
+                "{}",
+                policy.name()
+            );
+            instance.settled().await;
+        }
+        admitted += run(8, 300).await;
+        for instance in &instances {
+            instance.give_back(&policy).await;
+        }
+        let rest = instances[0].remaining(&policy).await;
+        assert_eq!(admitted + rest, limit, "{}", policy.name());
+        eprintln!("{}: {admitted} admitted, {asked} calls for the first 32000 requests", policy.name());
+    }
+}
+
+#[tokio::test]
+async fn a_quiet_key_gives_its_units_back_and_a_dropped_store_leaves_no_task() {
+    let server = RedisServer::start();
+    let limit = 1_000;
+    let policies = [
+        Policy::new("window", Quota::per_day(limit)).algorithm(FixedWindow::aligned()),
+        Policy::new("cells", Quota::per_day(limit)).algorithm(SlidingWindow::new().segments(4)),
+        Policy::new("gcra", Quota::per_day(1).burst(limit)),
+    ];
+    let other = instance(&server).await;
+    for policy in policies {
+        let policy = policy.leased(100);
+        let bound = policy.lease_bound().unwrap();
+        let busy = instance(&server).await;
+        let admitted = warm_up(&busy, &policy).await;
+        let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
+        assert!(other.remaining(&policy).await < limit - admitted, "{}", policy.name());
+        let back = async || other.remaining(&policy).await == limit - admitted;
+        assert!(within(bound.while_running(), back).await, "{}", policy.name());
+        // The task that gave them back has nothing to do any more.
+        let fewer = async || tokio::runtime::Handle::current().metrics().num_alive_tasks() < tasks;
+        assert!(within(Duration::from_secs(1), fewer).await, "{}", policy.name());
+
+        // One whose store is dropped ends too, whatever it had on lease.
+        warm_up(&busy, &policy).await;
+        let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
+        drop(busy);
+        let fewer = async || tokio::runtime::Handle::current().metrics().num_alive_tasks() < tasks;
+        assert!(within(Duration::from_secs(1), fewer).await, "{}", policy.name());
+    }
+}
+
+#[tokio::test]
+async fn what_a_crashed_instance_held_comes_back_after_the_documented_time() {
+    let server = RedisServer::start();
+    let redis = store(&server).await;
+    let clock = ManualClock::new();
+    let quota = Quota::new(1_000, Duration::from_secs(10)).unwrap();
+    let policies = [
+        Policy::new("gcra", quota),
+        Policy::new("meter", quota).algorithm(LeakyBucket::meter()),
+        Policy::new("window", quota).algorithm(FixedWindow::anchored()),
+        Policy::new("cells", quota).algorithm(SlidingWindow::new().segments(5)),
+    ];
+    for policy in policies {
+        let name = policy.name().to_owned();
+        let policy = policy.leased(64);
+        let bound = policy.lease_bound().unwrap();
+        let other = Instance::new(&redis, &clock);
+        let crashed = Instance::new(&redis, &clock);
+        for _ in 0..40 {
+            crashed.take(&policy, 1).await;
+            crashed.settled().await;
+        }
+        assert!(crashed.has_leases(), "{name}");
+        drop(crashed);
+        let remaining = other.remaining(&policy).await;
+        assert!(remaining < 1_000 - 40 && remaining >= 1_000 - 40 - bound.units(), "{name}: {remaining}");
+        // What was spent comes back in its own time.
+        clock.advance(bound.after_a_crash() + Duration::from_millis(400));
+        assert_eq!(other.remaining(&policy).await, 1_000, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn leases_on_a_key_are_fetched_one_at_a_time_and_nothing_is_lost_with_a_dropped_request() {
+    let server = RedisServer::start();
+    let limit = 10_000;
+    let policy = Policy::new("p", Quota::per_day(limit)).algorithm(FixedWindow::anchored()).leased(50);
+    let busy = instance(&server).await;
+    let other = instance(&server).await;
+    let key = Key::new("alice");
+    let mut admitted = 0;
+    for round in 0..300 {
+        // Some are polled and dropped, some never polled.
+        let mut checks: Vec<_> = (0..8).map(|_| busy.limiter.check(&policy, &key, 1)).collect();
+        for check in checks.iter_mut().take(round % 5) {
+            let _ = futures_util::FutureExt::now_or_never(check);
+        }
+        drop(checks);
+        admitted += u64::from(busy.take(&policy, 1).await.is_allowed());
+        // Never more on lease than allowed: what Redis has charged is what was spent, what was asked for by those
+        // that were dropped, and one lease.
+        let charged = limit - other.remaining(&policy).await;
+        assert!(charged >= admitted && charged <= 9 * (round as u64 + 1) + 50, "{charged} of {admitted}");
+    }
+    assert!(busy.take(&policy, 1).await.is_allowed());
+    let before = other.remaining(&policy).await;
+    assert!(within(policy.lease_bound().unwrap().while_running(), async || !busy.has_leases()).await);
+    busy.settled().await;
+    // All that is missed now are units of requests that were sent or spent: a request that is dropped may have
+    // been charged, what it was to fetch besides is not lost.
+    let charged = limit - other.remaining(&policy).await;
+    assert!(charged > admitted && charged <= 9 * 301, "{charged} of {admitted}, {before} before");
+    // And leases can still be fetched.
+    warm_up(&busy, &policy).await;
+}
+
+#[tokio::test]
+async fn reset_and_refund_take_what_is_on_lease_into_account() {
+    let server = RedisServer::start();
+    let policies = [
+        Policy::new("window", Quota::per_day(1_000)).algorithm(FixedWindow::anchored()),
+        Policy::new("cells", Quota::per_day(1_000)).algorithm(SlidingWindow::new()),
+        Policy::new("gcra", Quota::per_day(1).burst(1_000)),
+    ];
+    for policy in policies {
+        let (key, name) = (Key::new("alice"), policy.name().to_owned());
+        let policy = policy.leased(100);
+        let (busy, other) = (instance(&server).await, instance(&server).await);
+        let mut admitted = warm_up(&busy, &policy).await;
+        for _ in 0..20 {
+            admitted += u64::from(busy.take(&policy, 1).await.is_allowed());
+            busy.settled().await;
+        }
+        assert!(busy.has_leases(), "{name}");
+        // Of what is on lease no more is given back than was spent of it.
+        let refunded = busy.limiter.refund(&policy, &key, 3).await.unwrap();
+        assert_eq!(refunded.remaining(), Some(1_000 - admitted + 3), "{name}");
+        assert!(!busy.has_leases(), "{name}");
+        warm_up(&busy, &policy).await;
+        busy.limiter.reset(&policy, &key).await.unwrap();
+        assert!(!busy.has_leases(), "{name}");
+        assert_eq!(other.remaining(&policy).await, 1_000, "{name}");
+        // All of it, and no more.
+        assert!(busy.take(&policy, 1_000).await.is_allowed(), "{name}");
+        assert!(!other.take(&policy, 1).await.is_allowed(), "{name}");
+    }
+}
+
+/// What is left of a lease, and of the limit, is one number to whoever asks this instance.
+#[tokio::test]
+async fn a_leased_unit_says_what_remains_as_of_the_last_call() {
+    let server = RedisServer::start();
+    let redis = store(&server).await;
+    let clock = ManualClock::new();
+    let policy = Policy::new("p", Quota::per_minute(1_000)).algorithm(FixedWindow::anchored()).leased(20);
+    let busy = Instance::new(&redis, &clock);
+    for taken in 1..=200 {
+        let decision = busy.take(&policy, 1).await;
+        assert_eq!(decision.remaining(), Some(1_000 - taken));
+        assert_eq!(decision.outcomes()[0].granted(), 1);
+        let passed = Duration::from_millis(taken - 1);
+        assert_eq!(decision.outcomes()[0].reset_after(), Duration::from_secs(60) - passed);
+        busy.settled().await;
+        clock.advance(Duration::from_millis(1));
+    }
+    assert!(calls(&server) < 100, "{}", calls(&server));
+}
+
+#[test]
+fn what_cannot_be_leased_exactly_is_refused_in_either_order() {
+    let queue = LeakyBucket::queue(Duration::from_secs(1));
+    let policy = || Policy::new("p", Quota::per_second(10));
+    let rows = [
+        ("log", policy().leased(5).try_algorithm(SlidingLog)),
+        ("log", policy().algorithm(SlidingLog).try_leased(5)),
+        ("queue", policy().leased(5).try_algorithm(queue)),
+        ("queue", policy().algorithm(queue).try_leased(5)),
+        ("in use", policy().leased(5).try_algorithm(Concurrency)),
+        ("in use", policy().algorithm(Concurrency).try_leased(5)),
+        ("nothing", policy().try_leased(0)),
+        ("too much", policy().try_leased(u64::MAX)),
+    ];
+    for (name, built) in rows {
+        let error = built.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{name}");
+        assert!(error.to_string().contains("leave out `leased`"), "{name}: {error}");
+    }
+    let either = [
+        policy().leased(5).algorithm(FixedWindow::anchored()),
+        policy().algorithm(FixedWindow::anchored()).leased(5),
+    ];
+    for policy in either {
+        let bound = policy.lease_bound().unwrap();
+        assert_eq!((bound.units(), bound.after_a_crash()), (5, Duration::from_secs(1)));
+    }
+    assert_eq!(policy().lease_bound(), None);
+}
+
+#[tokio::test]
+async fn a_store_in_memory_takes_no_notice() {
+    let limiter = Limiter::new(MemoryStore::new());
+    let policy = Policy::new("p", Quota::per_day(100)).leased(50);
+    for left in (0..100).rev() {
+        let decision = limiter.check(&policy, &Key::new("alice"), 1).await.unwrap();
+        assert_eq!(decision.remaining(), Some(left));
+    }
+    assert!(!limiter.check(&policy, &Key::new("alice"), 1).await.unwrap().is_allowed());
+}

@@ -2,9 +2,9 @@
 //!
 //! What is remembered is a refusal of one unit by a policy that had none left. From then until the wait it
 //! named is over nobody anywhere can be charged a unit under that policy and key, so nothing changes, and
-//! the same question has the same answer, with so much less to wait. Three things do change it: a reset,
-//! a refund, and a policy of the same name with another quota. Through the same store they take effect
-//! at once; what another instance does is seen when the refusal has been remembered for [`Denied::longest`].
+//! the same question has the same answer, with so much less to wait. Four things do change it: a reset,
+//! a refund, units on lease that are given back, and a policy of the same name with another quota. Through the
+//! same store they take effect at once; what another instance does is seen when the refusal has been remembered for [`Denied::longest`].
 //!
 //! Refusals of several units are not remembered. The wait they name is for all of them, and before it is
 //! over fewer may be there and go to somebody else.

@@ -51,7 +51,7 @@ struct Entry {
     /// How many units to ask for next: so many as were used up quickly, and none for a key that is not hot.
     want: u64,
     /// When Redis was last asked for this key.
-    asked: u64,
+    asked: Option<u64>,
     /// Whether a lease is on its way. One at a time.
     fetching: bool,
     /// Whether the key was reset meanwhile.
@@ -173,17 +173,15 @@ impl Leases {
         let asked = self.clock.micros();
         let most = charge.policy.most_leased();
         let (hash, mut shard) = self.shard(&charge.policy, &charge.key);
-        let entry = entry(&mut shard, hash, charge, asked)?;
+        let entry = entry(&mut shard, hash, charge)?;
         if entry.fetching {
             return None;
         }
-        let since = asked.saturating_sub(entry.asked);
-        if since < QUICK {
-            entry.want = (entry.want * 2).clamp(1, most);
-        } else if since > SLOW {
-            entry.want /= 2;
+        match entry.asked.replace(asked).map(|before| asked.saturating_sub(before)) {
+            Some(since) if since < QUICK => entry.want = (entry.want * 2).clamp(1, most),
+            Some(since) if since > SLOW => entry.want /= 2,
+            _ => {}
         }
-        entry.asked = asked;
         let (back, left) = match &mut entry.lease {
             Some(lease) if ahead => {
                 let reported = Back { name: lease.name, units: lease.spent, spent: lease.spent };
@@ -365,24 +363,18 @@ fn lock(shard: &Mutex<HashMap<u64, Entry>>) -> MutexGuard<'_, HashMap<u64, Entry
 }
 
 /// The entry of `charge`, made where there is room for it.
-fn entry<'a>(
-    shard: &'a mut HashMap<u64, Entry>,
-    hash: u64,
-    charge: &Charge,
-    now: u64,
-) -> Option<&'a mut Entry> {
+fn entry<'a>(shard: &'a mut HashMap<u64, Entry>, hash: u64, charge: &Charge) -> Option<&'a mut Entry> {
     if shard.len() >= MOST_KEYS && !shard.contains_key(&hash) {
         let idle = shard.iter().filter(|(_, entry)| entry.is_idle()).min_by_key(|(_, entry)| entry.asked);
         let idle = *idle?.0;
         shard.remove(&idle);
     }
-    // The first time is not soon after another one.
     let new = || Entry {
         policy: charge.policy.clone(),
         key: charge.key.clone(),
         lease: None,
         want: 0,
-        asked: now.saturating_sub(QUICK),
+        asked: None,
         fetching: false,
         reset: false,
     };

@@ -36,7 +36,14 @@ use std::{
 /// # }
 /// ```
 #[derive(Clone, Debug)]
-pub struct ManualClock(Arc<AtomicU64>);
+pub struct ManualClock(Arc<Shown>);
+
+#[derive(Debug)]
+struct Shown {
+    micros: AtomicU64,
+    /// How often it was set back.
+    set_back: AtomicU64,
+}
 
 /// 2026-01-01T00:00:00Z.
 const START: u64 = 1_767_225_600_000_000;
@@ -48,7 +55,7 @@ impl ManualClock {
     /// A clock that shows 2026-01-01T00:00:00Z.
     #[must_use]
     pub fn new() -> Self {
-        Self(Arc::new(AtomicU64::new(START)))
+        Self(Arc::new(Shown { micros: AtomicU64::new(START), set_back: AtomicU64::new(0) }))
     }
 
     /// Moves the clock forward by `by`, of which the part below a microsecond is dropped. It stops
@@ -74,12 +81,23 @@ impl ManualClock {
     }
 
     pub(crate) fn micros(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.0.micros.load(Ordering::Relaxed)
+    }
+
+    /// How often it was set back: what a clock that only goes forward would have noticed.
+    #[cfg(feature = "redis")]
+    pub(crate) fn times_set_back(&self) -> u64 {
+        self.0.set_back.load(Ordering::Relaxed)
     }
 
     fn change(&self, change: impl Fn(u64) -> u64) {
-        // `fetch_update` with a closure that never gives `None` does not fail.
-        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| Some(change(now).min(END)));
+        let change = |now| change(now).min(END);
+        let changed =
+            self.0.micros.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| Some(change(now)));
+        // A closure that never gives `None` does not fail.
+        if changed.is_ok_and(|before| change(before) < before) {
+            self.0.set_back.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
 

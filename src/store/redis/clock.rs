@@ -24,6 +24,14 @@ impl Clock {
         }
     }
 
+    /// How often it went back.
+    pub(super) fn times_set_back(&self) -> u64 {
+        match self {
+            Self::Monotonic(_) => 0,
+            Self::Manual(clock) => clock.times_set_back(),
+        }
+    }
+
     /// What Redis is told to decide by.
     pub(super) fn told(&self) -> Option<u64> {
         match self {

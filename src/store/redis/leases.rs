@@ -6,8 +6,9 @@
 //! so it comes no later here than there. Everything else, how much to ask for and when to give it back,
 //! is only about how well it does.
 //!
-//! What is given back is taken out first. A report that nobody may have sent is sent again, and no other:
-//! one that fails is dropped, and the lease's end settles it.
+//! What is given back is taken out first, and names its lease: of one that has ended Redis takes nothing
+//! back. A report that was surely not sent is sent again, and no other: one that fails is dropped, and the
+//! lease's end settles it.
 
 use std::{
     collections::{HashMap, hash_map},
@@ -68,6 +69,8 @@ struct Lease {
     low: u64,
     /// Before the call that brought it was sent.
     from: u64,
+    /// How often the clock had been set back by then.
+    set_back: u64,
     /// By then it is over.
     end: u64,
     used: u64,
@@ -98,6 +101,7 @@ struct Fetch {
     policy: Policy,
     key: Key,
     asked: u64,
+    set_back: u64,
     sent: AtomicBool,
     came: AtomicBool,
 }
@@ -119,6 +123,8 @@ const SLOW: u64 = 400_000;
 /// A lease of which nothing was spent for so long is given back, and so is what is left of one so old.
 const QUIET: u64 = 250_000;
 const OLD: u64 = 1_000_000;
+/// No lease is spent from for longer, so that clocks of different speed do not matter.
+const LONGEST: u64 = 2_000_000;
 /// Between two looks for such ones.
 const PAUSE: Duration = Duration::from_millis(100);
 /// A lease that ends within so much time is given back while it can be.
@@ -153,8 +159,7 @@ impl Leases {
             let lease = entry.lease.as_mut()?;
             // Read under the lock: no lease is younger.
             let now = self.clock.micros();
-            if !(lease.from..lease.end).contains(&now) {
-                entry.lease = None;
+            if !lease.is_on(now, self.clock.times_set_back()) {
                 return None;
             }
             lease.left = lease.left.checked_sub(charge.cost)?;
@@ -170,7 +175,7 @@ impl Leases {
     /// What to ask Redis for beside the cost of `charge`: nothing for a key that is not hot, or for which a
     /// lease is on its way. `ahead` says that there is enough left for now.
     pub(super) fn fetch(self: &Arc<Self>, charge: &Charge, ahead: bool) -> Option<Terms> {
-        let asked = self.clock.micros();
+        let (set_back, asked) = (self.clock.times_set_back(), self.clock.micros());
         let most = charge.policy.most_leased();
         let (hash, mut shard) = self.shard(&charge.policy, &charge.key);
         let entry = entry(&mut shard, hash, charge)?;
@@ -201,6 +206,7 @@ impl Leases {
             policy: charge.policy.clone(),
             key: charge.key.clone(),
             asked,
+            set_back,
             sent: AtomicBool::new(false),
             came: AtomicBool::new(false),
         };
@@ -219,17 +225,15 @@ impl Leases {
             match said {
                 // What was charged before a reset is not there any more.
                 Some((granted, outcome)) if granted.units > 0 && !reset => {
-                    let end = fetch.asked.saturating_add(granted.lasts);
-                    if !(fetch.asked..end).contains(&now) {
-                        return;
-                    }
+                    // Were this clock slower than that of Redis by a thousandth, it would still not be late.
+                    let lasts = granted.lasts.min(LONGEST);
+                    let end = fetch.asked.saturating_add(lasts - lasts.div_ceil(1_000));
                     let older = entry.lease.take();
                     let (same, replaced) = match older {
                         Some(older) if older.name == granted.name => (Some(older), None),
                         older => (None, older),
                     };
-                    let (left, spent, ends) =
-                        same.map_or((0, 0, 0), |lease| (lease.left, lease.spent, lease.end));
+                    let (left, spent) = same.map_or((0, 0), |lease| (lease.left, lease.spent));
                     let left = left + granted.units;
                     entry.lease = Some(Lease {
                         name: granted.name,
@@ -237,8 +241,8 @@ impl Leases {
                         spent,
                         low: left / 4,
                         from: fetch.asked,
-                        // Neither is later than that of Redis.
-                        end: end.max(ends),
+                        set_back: fetch.set_back,
+                        end,
                         used: now,
                         remaining: outcome.remaining() - granted.units,
                         reset: micros(outcome.reset_after()),
@@ -325,9 +329,8 @@ impl Leases {
             let now = self.clock.micros();
             for entry in shard.values_mut() {
                 let Some(lease) = &entry.lease else { continue };
-                if !(lease.from..lease.end).contains(&now) {
-                    entry.lease = None;
-                } else if now.saturating_sub(lease.used) >= QUIET
+                if !lease.is_on(now, self.clock.times_set_back())
+                    || now.saturating_sub(lease.used) >= QUIET
                     || now - lease.from >= OLD
                     || lease.end - now <= LAST_CHANCE && !entry.fetching
                 {
@@ -405,6 +408,11 @@ impl Entry {
 }
 
 impl Lease {
+    /// Whether its units may be spent. Who sets the clock back does not know what Redis saw meanwhile.
+    const fn is_on(&self, now: u64, set_back: u64) -> bool {
+        self.from <= now && now < self.end && self.set_back == set_back
+    }
+
     const fn back(&self) -> Back {
         Back { name: self.name, units: self.left + self.spent, spent: self.spent }
     }

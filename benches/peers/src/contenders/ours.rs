@@ -23,7 +23,18 @@ pub(super) fn modes() -> Vec<Contender> {
             |store| store,
             |policy| policy.algorithm(FixedWindow::anchored()),
         ),
-        // The next ones go here: leases (`Role::OurLeased`), the deny cache off (`Role::OurOther`).
+        redis(
+            "tower-ratelimit, RedisStore, leased",
+            Role::OurLeased,
+            |store| store,
+            |policy| policy.leased(1_000),
+        ),
+        redis(
+            "tower-ratelimit, RedisStore, deny cache off",
+            Role::OurOther,
+            |store| store.deny_cache(Duration::ZERO),
+            |policy| policy,
+        ),
         memory("tower-ratelimit, MemoryStore", |policy| policy),
     ]
 }

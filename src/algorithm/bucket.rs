@@ -1,6 +1,6 @@
 //! The twin of `lua/include/bucket.lua`, where the arithmetic is explained.
 
-use super::rules::{Admission, Change, Count, Gauge, Kept, Plan, State, Twin};
+use super::rules::{Admission, Change, Count, Gauge, Kept, Plan, State, Taken, Twin};
 use crate::{Error, Quota};
 
 /// An algorithm that is a bucket of its arguments.
@@ -21,6 +21,10 @@ impl<T: HasBucket> Twin for T {
         let bucket = Self::bucket(arguments);
         // Who waits for his turn waits for those before him, who have to be known.
         (bucket.wait == 0).then(|| LONGEST_LEASE.saturating_add(bucket.owed(units)))
+    }
+
+    fn take(&self, arguments: &[u64], state: &mut Option<State>, now: u64, cost: u64, _: u128) -> Taken {
+        Self::bucket(arguments).take(state, now, cost)
     }
 }
 
@@ -57,16 +61,9 @@ impl Bucket {
     }
 
     pub(super) fn plan(&self, state: Option<&State>, now: u64, cost: u64) -> Plan {
-        let Open { level, elapsed, free, moved, .. } = self.open(state, now);
-        let ahead = self.owed((level + cost).saturating_sub(self.burst)).saturating_sub(elapsed);
-        let admission = if cost > self.capacity() {
-            Admission::Never
-        } else if cost > free {
-            Admission::Retry(ahead - self.wait)
-        } else {
-            // Nothing does not wait.
-            Admission::After(if cost > 0 { ahead } else { 0 })
-        };
+        let open = self.open(state, now);
+        let admission = self.admission(&open, cost);
+        let Open { level, elapsed, free, moved, .. } = open;
         let reset = |level| self.owed(level).saturating_sub(elapsed);
         let before = Gauge { remaining: free, reset: reset(level) };
         let after = if admission.is_admitted() {
@@ -93,11 +90,50 @@ impl Bucket {
                 }
             }
         }
-        let mut lifetime = self.owed(level).saturating_sub(elapsed);
-        if self.initial < self.burst {
-            lifetime += self.owed(self.burst);
-        }
+        let lifetime = self.lifetime(self.owed(level).saturating_sub(elapsed));
         (lifetime > 0).then_some(Kept { state: State::Count(Count { at, count: level }), lifetime })
+    }
+
+    /// As the default, but opens the bucket once and computes only what is asked for.
+    pub(super) fn take(&self, state: &mut Option<State>, now: u64, cost: u64) -> Taken {
+        let open = self.open(state.as_ref(), now);
+        let admission = self.admission(&open, cost);
+        let Open { at, mut level, elapsed, mut free, moved } = open;
+        let written = if admission.is_admitted() {
+            level += cost;
+            free -= cost;
+            true
+        } else {
+            moved && level > 0
+        };
+        let reset = self.owed(level).saturating_sub(elapsed);
+        let lifetime = (written && cost > 0).then(|| {
+            let lifetime = self.lifetime(reset);
+            *state = (lifetime > 0).then_some(State::Count(Count { at, count: level }));
+            lifetime
+        });
+        Taken { admission, gauge: Gauge { remaining: free, reset }, lifetime }
+    }
+
+    fn admission(&self, open: &Open, cost: u64) -> Admission {
+        let ahead = || {
+            let above = (open.level + cost).saturating_sub(self.burst);
+            self.owed(above).saturating_sub(open.elapsed)
+        };
+        if cost > self.capacity() {
+            Admission::Never
+        } else if cost > open.free {
+            Admission::Retry(ahead() - self.wait)
+        } else {
+            // Nothing does not wait.
+            Admission::After(if cost > 0 { ahead() } else { 0 })
+        }
+    }
+
+    /// For how long a state matters that is as good as new after `reset`.
+    fn lifetime(&self, reset: u64) -> u64 {
+        // What starts below full is as good as new only when it may be forgotten.
+        if self.initial < self.burst { reset + self.owed(self.burst) } else { reset }
     }
 
     pub(super) fn capacity(&self) -> u64 {
@@ -149,6 +185,8 @@ impl Bucket {
             return level.div_ceil(self.units).saturating_mul(self.period);
         }
         match level.checked_mul(self.period) {
+            // Divisions are most of what a decision computes, and these need none.
+            Some(0) => 0,
             // Nearly always, and much cheaper.
             Some(product) => product.div_ceil(self.units),
             // A quota refills within 100 years. A level from another quota may not, and is cut down to size
@@ -166,6 +204,7 @@ impl Bucket {
             return (elapsed / self.period).saturating_mul(self.units);
         }
         match elapsed.checked_mul(self.units) {
+            Some(product) if product < self.period => 0,
             Some(product) => product / self.period,
             None => {
                 let product = u128::from(elapsed) * u128::from(self.units);

@@ -17,18 +17,37 @@ pub trait Twin: Send + Sync {
 
     /// `state` after `change`, and for how much longer it matters; `None` where nothing is left of it.
     fn apply(&self, arguments: &[u64], state: Option<State>, now: u64, change: Change) -> Option<Kept>;
+
+    /// What a decision over one charge does: plans it, and carries it out or, where it is refused, writes
+    /// stale state down anew.
+    fn take(&self, arguments: &[u64], state: &mut Option<State>, now: u64, cost: u64, holder: u128) -> Taken {
+        let Plan { admission, before, after, stale } = self.plan(arguments, state.as_ref(), now, cost);
+        let (gauge, change) = if admission.is_admitted() {
+            (after, Some(Change::Charge(cost, holder)))
+        } else {
+            (before, stale.then_some(Change::Repair))
+        };
+        let change = change.filter(|_| cost > 0);
+        let lifetime = change.map(|change| self.change(arguments, state, now, change));
+        Taken { admission, gauge, lifetime }
+    }
+
+    /// [`apply`](Self::apply), in place. For how much longer the state matters.
+    fn change(&self, arguments: &[u64], state: &mut Option<State>, now: u64, change: Change) -> u64 {
+        let kept = self.apply(arguments, state.take(), now, change);
+        let lifetime = kept.as_ref().map_or(0, |kept| kept.lifetime);
+        *state = kept.map(|kept| kept.state);
+        lifetime
+    }
 }
 
 /// What an algorithm remembers of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     Count(Count),
-    Log(Log),
-    Cells {
-        began: u64,
-        width: u64,
-        counts: Box<[u64]>,
-    },
+    // In a box, so that the most common state, a count, does not take up the room of the largest.
+    Log(Box<Log>),
+    Cells(Box<Cells>),
     /// The units in use, sorted by when they expire.
     Holders(Vec<Unit>),
 }
@@ -38,6 +57,14 @@ pub enum State {
 pub struct Count {
     pub at: u64,
     pub count: u64,
+}
+
+/// The counts of equal spans of time, the latest first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cells {
+    pub began: u64,
+    pub width: u64,
+    pub counts: Box<[u64]>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +94,15 @@ pub struct Plan {
     pub after: Gauge,
     /// Whether a refusal has something to write down.
     pub stale: bool,
+}
+
+/// What was said to a charge, and how the key stands after it.
+#[derive(Clone, Copy, Debug)]
+pub struct Taken {
+    pub admission: Admission,
+    pub gauge: Gauge,
+    /// For how many more microseconds the state matters, where it was written.
+    pub lifetime: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

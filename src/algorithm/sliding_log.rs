@@ -148,7 +148,7 @@ impl Twin for SlidingLog {
         let (_, period) = arguments_of(arguments);
         let mut log = match state {
             Some(State::Log(log)) => log,
-            _ => Log::default(),
+            _ => Box::default(),
         };
         log.settle(period, now);
         match change {

@@ -1,6 +1,6 @@
 use super::{
     Algorithm,
-    rules::{Change, Gauge, Kept, Plan, State, Twin},
+    rules::{Cells, Change, Gauge, Kept, Plan, State, Twin},
 };
 use crate::{Error, Quota};
 
@@ -124,7 +124,8 @@ fn open(arguments: &[u64], state: Option<&State>, now: u64) -> Open {
     let began = now - gone;
     let mut counts = vec![0; cells as usize + 1];
     let mut moved = false;
-    if let Some(State::Cells { began: latest, width: old_width, counts: old }) = state {
+    if let Some(State::Cells(cells)) = state {
+        let Cells { began: latest, width: old_width, counts: old } = &**cells;
         moved = *latest > now;
         let latest = if moved { began } else { *latest };
         for (i, units) in (0_u64..).zip(old) {
@@ -218,8 +219,9 @@ impl Twin for SlidingWindow {
         let Open { began, width, counts, .. } = window;
         // Cells with nothing in them need not be kept.
         let kept = counts.iter().rposition(|units| *units > 0).map_or(0, |oldest| oldest + 1);
-        let counts = &counts[..kept];
-        (lifetime > 0).then(|| Kept { state: State::Cells { began, width, counts: counts.into() }, lifetime })
+        let counts = counts[..kept].into();
+        (lifetime > 0)
+            .then(|| Kept { state: State::Cells(Box::new(Cells { began, width, counts })), lifetime })
     }
 }
 

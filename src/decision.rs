@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{Error, Key, Policy, Replenishment};
+use crate::{Error, Key, Policy};
 
 /// What is asked: that `cost` units be taken from `key` under `policy`.
 ///
@@ -56,7 +56,7 @@ impl Charge {
     }
 
     pub(crate) fn of(policy: Policy, key: Key, cost: u64) -> Self {
-        let holder = if is_held(&policy) { next_holder() } else { 0 };
+        let holder = if policy.is_held() { next_holder() } else { 0 };
         Self { policy, key, cost, holder }
     }
 
@@ -67,7 +67,7 @@ impl Charge {
 
     /// Whether its units are in use until they are given back.
     pub(crate) fn is_held(&self) -> bool {
-        is_held(&self.policy)
+        self.policy.is_held()
     }
 
     pub(crate) const fn holder(&self) -> u128 {
@@ -79,10 +79,6 @@ impl Charge {
     pub(crate) fn bounded_cost(&self) -> u64 {
         self.cost.min(self.policy.capacity().saturating_add(1))
     }
-}
-
-fn is_held(policy: &Policy) -> bool {
-    policy.counting().replenishment() == Replenishment::OnRelease
 }
 
 /// A number that no other process will give out either: a random half and a counted one.
@@ -175,7 +171,11 @@ impl Outcome {
     /// What was said to `charge`. For stores of your own; see [`granting`](Self::granting) too.
     #[must_use]
     pub fn new(charge: &Charge, verdict: Verdict, remaining: u64, reset_after: Duration) -> Self {
-        Self { charge: charge.clone(), verdict, granted: 0, remaining, reset_after }
+        Self::of(charge.clone(), verdict, remaining, reset_after)
+    }
+
+    pub(crate) const fn of(charge: Charge, verdict: Verdict, remaining: u64, reset_after: Duration) -> Self {
+        Self { charge, verdict, granted: 0, remaining, reset_after }
     }
 
     /// The same, with `units` units granted. Defaults to 0.
@@ -329,6 +329,15 @@ impl Decision {
                 (Verdict::Delay(a), Verdict::Delay(b)) => Verdict::Delay(a.max(b)),
                 (delay @ Verdict::Delay(_), _) | (_, delay) => delay,
             });
+        Self::over(verdict, outcomes)
+    }
+
+    /// The decision over one outcome: [`new`](Self::new) in a single allocation.
+    pub(crate) fn of_one(outcome: Outcome) -> Self {
+        Self::over(outcome.verdict, Arc::new([outcome]))
+    }
+
+    const fn over(verdict: Verdict, outcomes: Arc<[Outcome]>) -> Self {
         Self {
             verdict,
             outcomes,
@@ -339,9 +348,8 @@ impl Decision {
         }
     }
 
-    pub(crate) fn holding(mut self, permit: Option<Arc<dyn Any + Send + Sync>>) -> Self {
-        self.permit = permit;
-        self
+    pub(crate) fn hold(&mut self, permit: Arc<dyn Any + Send + Sync>) {
+        self.permit = Some(permit);
     }
 
     /// The permit, for somebody else to hold.

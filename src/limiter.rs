@@ -71,7 +71,7 @@ impl Limiter {
     /// * `Ok`: the [`Decision`], admitting or refusing.
     /// * `Err`: the store failed and the policy is [`Closed`](FailureMode::Closed) then.
     pub fn check(&self, policy: &Policy, key: &Key, cost: u64) -> Check {
-        self.check_all(&[Charge::new(policy, key, cost)])
+        self.ask_one(Action::Take, Charge::new(policy, key, cost))
     }
 
     /// Takes all of `charges`, or refuses and takes nothing, in one atomic step. No charges at all are admitted,
@@ -89,7 +89,7 @@ impl Limiter {
     /// With a cost of 0 it always admits, and shows what remains. The future resolves as that of
     /// [`check`](Self::check).
     pub fn peek(&self, policy: &Policy, key: &Key, cost: u64) -> Check {
-        self.ask(Action::Peek, &[Charge::new(policy, key, cost)])
+        self.ask_one(Action::Peek, Charge::new(policy, key, cost))
     }
 
     /// What [`check_all`](Self::check_all) would say now. Takes nothing.
@@ -102,7 +102,7 @@ impl Limiter {
     /// [`Outcome::granted`](crate::Outcome::granted) says how many. Where there is none, it is a refusal that
     /// names the wait until there is one. The future resolves as that of [`check`](Self::check).
     pub fn check_up_to(&self, policy: &Policy, key: &Key, cost: u64) -> Check {
-        self.ask(Action::TakeUpTo, &[Charge::new(policy, key, cost)])
+        self.ask_one(Action::TakeUpTo, Charge::new(policy, key, cost))
     }
 
     /// Gives `units` units back to `key`, the latest ones first: never more than were charged and still
@@ -112,7 +112,7 @@ impl Limiter {
     /// use of a [`Concurrency`](crate::Concurrency) policy are given back by dropping their decision instead.
     /// The future resolves as that of [`check`](Self::check).
     pub fn refund(&self, policy: &Policy, key: &Key, units: u64) -> Check {
-        self.ask(Action::Refund, &[Charge::new(policy, key, units)])
+        self.ask_one(Action::Refund, Charge::new(policy, key, units))
     }
 
     /// Takes `units` units more from every key that `decision` was over, under the same policies: for a
@@ -182,6 +182,15 @@ impl Limiter {
     /// Whether the store can count as `policy` wants it to.
     pub(crate) fn accept(&self, policy: &Policy) -> Result<(), Error> {
         self.store.accept(policy)
+    }
+
+    /// As [`ask`](Self::ask), for one charge that the store may keep.
+    pub(crate) fn ask_one(&self, action: Action, charge: Charge) -> Check {
+        if charge.is_held() {
+            return self.ask(action, &[charge]);
+        }
+        let mode = charge.policy.failure_mode();
+        Check { answer: Some(self.store.decide_one(action, charge)), mode, held: None, polled: false }
     }
 
     fn ask(&self, action: Action, charges: &[Charge]) -> Check {
@@ -271,10 +280,13 @@ impl Check {
     fn settle(&mut self, decided: Result<Decision, Error>) -> Result<Decision, Error> {
         let held = self.held.take();
         let error = match decided {
-            // A refusal holds nothing, so there is nothing to release.
-            Ok(decision) => {
-                let permit = held.filter(|_| decision.is_allowed()).map(|held| held.hold(&decision) as _);
-                return Ok(decision.holding(permit));
+            Ok(mut decision) => {
+                // A refusal holds nothing, so there is nothing to release.
+                if let Some(held) = held.filter(|_| decision.is_allowed()) {
+                    let permit = held.hold(&decision);
+                    decision.hold(permit);
+                }
+                return Ok(decision);
             }
             Err(error) => error,
         };

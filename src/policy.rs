@@ -1,9 +1,15 @@
 //! A named limit.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    collections::hash_map::RandomState,
+    fmt,
+    hash::BuildHasher as _,
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
 use crate::{
-    Error, Key, Quota,
+    Error, Key, Quota, Replenishment,
     algorithm::{self, Algorithm, Gcra},
 };
 
@@ -43,6 +49,10 @@ struct Inner {
     /// See [`Policy::label`].
     #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "nothing is kept under it in process"))]
     label: Box<str>,
+    /// See [`Policy::tag`].
+    tag: u64,
+    /// See [`Policy::is_held`].
+    held: bool,
     on_store_failure: FailureMode,
     /// Zero where nothing is leased.
     most_leased: u64,
@@ -147,12 +157,15 @@ impl Policy {
                 "a policy's name must be printable ASCII, because header fields carry it",
             ));
         }
+        let label = label(name, &Gcra);
         Ok(Self(Arc::new(Inner {
             name: name.into(),
             quota,
             arguments: Gcra.arguments(&quota)?.into(),
             capacity: quota.capacity(),
-            label: label(name, &Gcra),
+            tag: tag(&label),
+            label,
+            held: false,
             algorithm: Arc::new(Gcra),
             on_store_failure: FailureMode::default(),
             most_leased: 0,
@@ -189,6 +202,8 @@ impl Policy {
         }
         inner.capacity = capacity;
         inner.label = label(&inner.name, &algorithm);
+        inner.tag = tag(&inner.label);
+        inner.held = algorithm.replenishment() == Replenishment::OnRelease;
         inner.algorithm = Arc::new(algorithm);
         self.check_lease()
     }
@@ -319,9 +334,18 @@ impl Policy {
     }
 
     /// The policy's part of the key of its state.
-    #[cfg(feature = "redis")]
     pub(crate) fn label(&self) -> &str {
         &self.0.label
+    }
+
+    /// A hash of the label, the same as long as the process lives.
+    pub(crate) fn tag(&self) -> u64 {
+        self.0.tag
+    }
+
+    /// Whether its units are in use until they are given back.
+    pub(crate) fn is_held(&self) -> bool {
+        self.0.held
     }
 
     /// Whether both are clones of one.
@@ -329,10 +353,15 @@ impl Policy {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
+    /// Whether both are kept under one label.
+    pub(crate) fn shares_counts_with(&self, other: &Self) -> bool {
+        self.is(other) || self.label() == other.label()
+    }
+
     /// Whether both count the same units by the same rule: what one says of a key the other would say.
     #[cfg(feature = "redis")]
     pub(crate) fn counts_as(&self, other: &Self) -> bool {
-        self.is(other) || self.label() == other.label() && self.arguments() == other.arguments()
+        self.is(other) || self.shares_counts_with(other) && self.arguments() == other.arguments()
     }
 
     pub(crate) fn failure_mode(&self) -> FailureMode {
@@ -352,6 +381,11 @@ impl Policy {
 /// of the name pass for a part of a longer prefix.
 fn label(name: &str, algorithm: &dyn Algorithm) -> Box<str> {
     format!("{}:{}", Key::new(name).as_str().replace(':', "%3A"), algorithm.name()).into()
+}
+
+fn tag(label: &str) -> u64 {
+    static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    HASHER.hash_one(label)
 }
 
 /// An algorithm from outside must not pass for one of ours: they are kept under their names.

@@ -23,6 +23,34 @@ async fn a_flood_of_identities_stays_within_the_capacity() {
 }
 
 #[tokio::test]
+async fn a_capacity_of_any_size_is_filled_and_kept() {
+    struct Row {
+        capacity: usize,
+        most: usize,
+    }
+    let rows = [
+        Row { capacity: 0, most: 256 },
+        Row { capacity: 256, most: 256 },
+        Row { capacity: 4_000, most: 4_000 },
+        // In parts of a power of two, each rounded up.
+        Row { capacity: 65_536, most: 65_536 },
+        Row { capacity: 65_537, most: 65_568 },
+        Row { capacity: 100_000, most: 100_032 },
+    ];
+    let policy = Policy::new("p", Quota::per_day(10));
+    for Row { capacity, most } in rows {
+        let store = MemoryStore::new().capacity(capacity);
+        let limiter = Limiter::new(store.clone());
+        for i in 0..2 * most as u64 {
+            limiter.check(&policy, &stranger(i), 1).await.unwrap();
+        }
+        assert!((most * 99 / 100..=most).contains(&store.len()), "{capacity}: {}", store.len());
+    }
+    // No memory is taken before there are keys.
+    assert!(MemoryStore::new().capacity(usize::MAX).is_empty());
+}
+
+#[tokio::test]
 async fn keys_that_no_longer_matter_make_room_as_new_ones_come() {
     let clock = ManualClock::new();
     let store = MemoryStore::new().manual_clock(clock.clone());

@@ -54,6 +54,12 @@ pub trait Store: Send + Sync + 'static {
     /// Carries out `action` on all of `charges` in one step.
     fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision>;
 
+    /// [`decide`](Self::decide) over one charge, which the store may keep: for one that would clone it
+    /// otherwise. Defaults to `decide`.
+    fn decide_one(&self, action: Action, charge: Charge) -> Answer<Decision> {
+        self.decide(action, &[charge])
+    }
+
     /// Forgets what `key` was charged under `policy`.
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()>;
 
@@ -72,6 +78,10 @@ pub trait Store: Send + Sync + 'static {
 impl<S: Store + ?Sized> Store for Arc<S> {
     fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
         (**self).decide(action, charges)
+    }
+
+    fn decide_one(&self, action: Action, charge: Charge) -> Answer<Decision> {
+        (**self).decide_one(action, charge)
     }
 
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {

@@ -1,7 +1,7 @@
 //! What a layer was told, shared by all services it made.
 
 use std::{
-    fmt, iter, slice,
+    fmt, iter,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -15,7 +15,8 @@ use http::{
 };
 
 use crate::{
-    Answer, Charge, Decision, ErrorKind, Headers, Key, Limiter, Rejection, RequestMatcher, ResponseMapper,
+    Action, Answer, Charge, Decision, ErrorKind, Headers, Key, Limiter, Rejection, RequestMatcher,
+    ResponseMapper,
     clock::wall_micros,
     limiter::Check,
     response::{RefusalBody, decorate, is_grpc, mark_request, refuse},
@@ -116,7 +117,7 @@ impl Config {
             return match identify(rule).now() {
                 Ok(Ok(key)) => {
                     let charge = rule.charge(key, request);
-                    Ok(Start::Check(self.limiter.check_all(slice::from_ref(&charge))))
+                    Ok(Start::Check(self.limiter.ask_one(Action::Take, charge)))
                 }
                 Ok(Err(error)) => Err(Rejection::Unidentified(error)),
                 Err(waits) => Ok(Start::Identify(await_all(Vec::new(), Vec::new(), vec![waits]), Vec::new())),

@@ -221,9 +221,9 @@ impl Policy {
     /// * **Price**: an instance may hold units that another one is refused for. An instance that runs gives
     ///   back within 1.5 seconds what it does not use; for one that is gone, see
     ///   [`lease_bound`](Self::lease_bound).
-    /// * **How many** are leased follows the demand: none for a key that is asked for less than ten times a
-    ///   second, twice as many each time they are used up quickly, and never more than a quarter of what is
-    ///   left. Up to 4096 keys are leased at a time.
+    /// * **How many** are leased follows the demand: none for a key that is asked for less than a hundred
+    ///   times a second here, twice as many each time they are used up quickly, and never more than a quarter of
+    ///   what is left. Up to 4096 keys are leased at a time.
     ///
     /// Only requests that are counted by this policy alone are admitted so. Those that are counted by several
     /// policies at once, and peeks, ask Redis and take leased units for spent. What remains, and the reset, are

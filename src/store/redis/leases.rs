@@ -117,9 +117,12 @@ pub(super) struct Granted {
 const SHARDS: usize = 64;
 /// Keys in a shard. Others are decided by Redis, as if nothing were leased.
 const MOST_KEYS: usize = 64;
-/// A key that is asked for again so soon is given more, and one that is not so soon is given less.
-const QUICK: u64 = 100_000;
-const SLOW: u64 = 400_000;
+/// For a key that needs a call again so soon more is asked for, and for one that needs none for so long less.
+/// Colder keys would pay more for giving back than they save.
+const QUICK: u64 = 10_000;
+const SLOW: u64 = 50_000;
+/// A lease of fewer units costs about what they would cost one by one.
+const FIRST: u64 = 8;
 /// A lease of which nothing was spent for so long is given back, and so is what is left of one so old.
 const QUIET: u64 = 250_000;
 const OLD: u64 = 1_000_000;
@@ -183,7 +186,9 @@ impl Leases {
             return None;
         }
         match entry.asked.replace(asked).map(|before| asked.saturating_sub(before)) {
-            Some(since) if since < QUICK => entry.want = (entry.want * 2).clamp(1, most),
+            Some(since) if since < QUICK => {
+                entry.want = (entry.want * 2).clamp(FIRST.min(most), most);
+            }
             Some(since) if since > SLOW => entry.want /= 2,
             _ => {}
         }
@@ -239,7 +244,7 @@ impl Leases {
                         name: granted.name,
                         left,
                         spent,
-                        low: left / 4,
+                        low: left / 2,
                         from: fetch.asked,
                         set_back: fetch.set_back,
                         end,
@@ -368,8 +373,9 @@ fn lock(shard: &Mutex<HashMap<u64, Entry>>) -> MutexGuard<'_, HashMap<u64, Entry
 /// The entry of `charge`, made where there is room for it.
 fn entry<'a>(shard: &'a mut HashMap<u64, Entry>, hash: u64, charge: &Charge) -> Option<&'a mut Entry> {
     if shard.len() >= MOST_KEYS && !shard.contains_key(&hash) {
-        let idle = shard.iter().filter(|(_, entry)| entry.is_idle()).min_by_key(|(_, entry)| entry.asked);
-        let idle = *idle?.0;
+        // The coldest of a few. To look at all of them would cost cold keys more than a lease saves hot ones.
+        let idle = shard.iter().filter(|(_, entry)| entry.is_idle()).take(4);
+        let idle = *idle.min_by_key(|(_, entry)| entry.asked)?.0;
         shard.remove(&idle);
     }
     let new = || Entry {

@@ -27,7 +27,7 @@ pub(super) fn modes() -> Vec<Contender> {
             "tower-ratelimit, RedisStore, leased",
             Role::OurLeased,
             |store| store,
-            |policy| policy.leased(1_000),
+            |policy| policy.leased(10_000),
         ),
         redis(
             "tower-ratelimit, RedisStore, deny cache off",

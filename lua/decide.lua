@@ -1,8 +1,8 @@
 --[[
   The driver: decides one decision after another, each all or nothing.
 
-  An algorithm's file is the body of a function that returns plan(key, cost, arg); where units can be
-  given back, refund(key, units, arg); and where they are held, renew(key, units, arg). `arg` is the
+  An algorithm's file is the body of a function of `leasing`, that returns plan(key, cost, arg); where units
+  can be given back, refund(key, units, arg); and where they are held, renew(key, units, arg). `arg` is the
   place of the algorithm's first argument in ARGV.
 
   plan reads `key`, writes nothing, and returns a table of
@@ -24,14 +24,14 @@
   for a decision of one charge, the plan and its carrying out in one, without a table. It returns retry,
   what remains and reset after that, and the delay, 0 for none.
 
-  One whose units can be leased returns lending after take, which makes lease(key, cost, arg, wanted, name,
-  units, spent); nil where that cannot be done without admitting more than the limit at some time. lease takes
-  back a lease or a part of one: of the one that is called `name`, `units` units, of which `spent` were spent;
-  nothing of one that has ended. Then it takes `cost`, and where that is admitted it leases up to `wanted`
-  units more: at most a quarter of what is free then, so that a lease shrinks to nothing near the limit, and
-  others find something too. It returns what take returns, without the delay, and then the units leased, how
-  many microseconds the lease lasts from `now` on, and its name, an integer. Whoever has a lease may spend
-  its units, each at any time until it ends.
+  Where `leasing` says that it is asked for, one whose units can be leased returns lease(key, cost, arg,
+  wanted, name, units, spent) after take; nil where that cannot be done without admitting more than the limit
+  at some time. It takes back a lease or a part of one: of the one that is called `name`, `units` units, of
+  which `spent` were spent; nothing of one that has ended. Then it takes `cost`, and where that is admitted it
+  leases up to `wanted` units more: at most a quarter of what is free then, so that a lease shrinks to
+  nothing near the limit, and others find something too. It returns what take returns, without the delay, and
+  then the units leased, how many microseconds the lease lasts from `now` on, and its name, an integer.
+  Whoever has a lease may spend its units, each at any time until it ends.
 
   renew keeps the units of this charge's holder, which is the argument after the last, from expiring.
 
@@ -57,12 +57,12 @@
   in the place of retry and delay. A decision that failed has one text instead, the error; the others of
   the call are not touched by it.
 ]]
-local PLAN, REFUND, RENEW, TAKE, NAME, PLACE, LENDING = 1, 2, 3, 4, 5, 6, 7
+local PLAN, REFUND, RENEW, TAKE, NAME, PLACE = 1, 2, 3, 4, 5, 6
 -- Tables are made as large as they usually become: one that grows costs as much as a decision.
 local policies, arg = { false }, 3
 for i = 1, tonumber(ARGV[2]) do
-  local plan, refund, renew, take, lending = make(ARGV[arg])
-  policies[i] = { plan, refund, renew, take, ARGV[arg], arg + 2, lending }
+  local plan, refund, renew, take = make(ARGV[arg])
+  policies[i] = { plan, refund, renew, take, ARGV[arg], arg + 2 }
   arg = arg + 2 + tonumber(ARGV[arg + 1])
 end
 
@@ -110,8 +110,9 @@ local function decide(mode, charges, at, keys)
     local policy, cost = policies[tonumber(ARGV[at])], tonumber(ARGV[at + 1])
     local wanted, called = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
     local units, spent = tonumber(ARGV[at + 4]), tonumber(ARGV[at + 5])
+    local _, _, _, _, lease = make(policy[NAME], true)
     local retry, remaining, reset, leased, lasts, name =
-      policy[LENDING]()(KEYS[keys + 1], cost, policy[PLACE], wanted, called, units, spent)
+      lease(KEYS[keys + 1], cost, policy[PLACE], wanted, called, units, spent)
     if retry ~= 0 then
       return report(0, remaining, reset, retry, 0)
     end

@@ -83,21 +83,23 @@ local function take(key, cost, arg)
   return retry, free - charged, used + charged > 0 and left or 0, 0
 end
 
--- A lease is charged when it is taken and ends with its window, by whose end it is called.
-local function lending()
-  return function(key, cost, arg, wanted, name, units, spent)
-    local _, _, left = open(key, arg)
-    if units > spent and name == now + left then
-      refund(key, units - spent, arg)
-    end
-    local retry, remaining, reset = take(key, cost, arg)
-    local leased = retry == 0 and math.min(wanted, floor(remaining / 4)) or 0
-    if leased > 0 then
-      retry, remaining, reset = take(key, leased, arg)
-    end
-    _, _, left = open(key, arg)
-    return retry, remaining, reset, leased, left, now + left
-  end
+if not leasing then
+  return plan, refund, nil, take
 end
 
-return plan, refund, nil, take, lending
+-- A lease is charged when it is taken and ends with its window, by whose end it is called.
+local function lease(key, cost, arg, wanted, name, units, spent)
+  local _, _, left = open(key, arg)
+  if units > spent and name == now + left then
+    refund(key, units - spent, arg)
+  end
+  local retry, remaining, reset = take(key, cost, arg)
+  local leased = retry == 0 and math.min(wanted, floor(remaining / 4)) or 0
+  if leased > 0 then
+    retry, remaining, reset = take(key, leased, arg)
+  end
+  _, _, left = open(key, arg)
+  return retry, remaining, reset, leased, left, now + left
+end
+
+return plan, refund, nil, take, lease

@@ -18,4 +18,4 @@ return bucket_algorithm(function(arg)
     burst = tonumber(ARGV[arg + 2]),
     wait = 0,
   }
-end)
+end, leasing)

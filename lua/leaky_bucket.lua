@@ -21,4 +21,4 @@ return bucket_algorithm(function(arg)
     burst = tonumber(ARGV[arg + 2]),
     wait = tonumber(ARGV[arg + 3]),
   }
-end)
+end, leasing)

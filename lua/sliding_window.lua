@@ -147,35 +147,40 @@ local function refund(key, units, arg)
   end
 end
 
--- A lease is charged to the latest cell when it is taken and ends with that cell, by whose end it is called:
--- within a cell units weigh the same at any moment.
-local function lending()
-  local function take(key, cost, arg)
-    local planned = plan(key, cost, arg)
-    if planned.retry == 0 and cost > 0 then
-      planned.charge()
-    elseif planned.retry ~= 0 and planned.repair then
-      planned.repair()
-    end
-    local fine = planned.retry == 0
-    return planned.retry, fine and planned.remaining_after or planned.remaining,
-      fine and planned.reset_after or planned.reset
-  end
-
-  return function(key, cost, arg, wanted, name, units, spent)
-    local cells, width = tonumber(ARGV[arg + 1]), tonumber(ARGV[arg + 2])
-    local began = now - now % width
-    if units > spent and name == began + width then
-      -- Not more than are in the cell: somebody else may have reset the key.
-      refund(key, math.min(open(key, cells, width, began)[0], units - spent), arg)
-    end
-    local retry, remaining, reset = take(key, cost, arg)
-    local leased = retry == 0 and math.min(wanted, floor(remaining / 4)) or 0
-    if leased > 0 then
-      retry, remaining, reset = take(key, leased, arg)
-    end
-    return retry, remaining, reset, leased, began + width - now, began + width
-  end
+if not leasing then
+  return plan, refund
 end
 
-return plan, refund, nil, nil, lending
+local function take(key, cost, arg)
+  local planned = plan(key, cost, arg)
+  if planned.retry ~= 0 then
+    if planned.repair then
+      planned.repair()
+    end
+    return planned.retry, planned.remaining, planned.reset
+  end
+  if cost > 0 then
+    planned.charge()
+  end
+  return 0, planned.remaining_after, planned.reset_after
+end
+
+-- A lease is charged to the latest cell when it is taken and ends with that cell, by whose end it is called:
+-- within a cell units weigh the same at any moment.
+local function lease(key, cost, arg, wanted, name, units, spent)
+  local cells, width = tonumber(ARGV[arg + 1]), tonumber(ARGV[arg + 2])
+  local began = now - now % width
+  if units > spent and name == began + width then
+    -- Not more than are in the cell: somebody else may have reset the key.
+    local counts = open(key, cells, width, began)
+    refund(key, math.min(counts[0], units - spent), arg)
+  end
+  local retry, remaining, reset = take(key, cost, arg)
+  local leased = retry == 0 and math.min(wanted, floor(remaining / 4)) or 0
+  if leased > 0 then
+    retry, remaining, reset = take(key, leased, arg)
+  end
+  return retry, remaining, reset, leased, began + width - now, began + width
+end
+
+return plan, refund, nil, nil, lease

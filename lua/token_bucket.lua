@@ -21,4 +21,4 @@ return bucket_algorithm(function(arg)
     stepped = ARGV[arg + 3] == '1',
     initial = initial < burst and initial or nil,
   }
-end)
+end, leasing)

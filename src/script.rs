@@ -41,10 +41,12 @@ impl Script {
         // Each file is the body of a function of its own, so that no local meets another's. All of them stand
         // in one function, because Redis runs the whole text at every call: a function that is not made costs
         // nothing then.
-        text.push_str("local function make(name)\n");
+        text.push_str("local function make(name, leasing)\n");
         for algorithm in algorithm::built_in() {
             let (name, lua) = (algorithm.name(), without_comments(algorithm.lua()));
-            text.push_str(&format!("if name == '{name}' then\nreturn (function()\n{lua}end)()\nend\n"));
+            text.push_str(&format!(
+                "if name == '{name}' then\nreturn (function(leasing)\n{lua}end)(leasing)\nend\n"
+            ));
         }
         for algorithm in others {
             let (name, lua, careful) = (algorithm.name(), algorithm.lua(), cfg!(debug_assertions));

@@ -32,8 +32,87 @@
   number as before.
 ]]
 
--- The functions of an algorithm whose arguments, from `arg` on, `bucket_of` makes a bucket of.
-local function bucket_algorithm(bucket_of)
+-- What only leases need, of buckets with these functions; most calls need nothing of it. What is out on lease of
+-- a key is a table: `slot`, the latest slot; at [0], the units out since then, and at [1], those since the slot
+-- before; and how to find out when it is `drained`.
+local function lending(owed, paid)
+  -- The length of a slot, in microseconds.
+  local SLOT = 500000
+
+  -- The level after the leases that are over by `moment` became level, each when it ended, and its time.
+  local function expire(lent, bucket, at, level, moment)
+    for age = 1, 0, -1 do
+      local units, ended = lent[age], (lent.slot - age + 2) * SLOT
+      if units > 0 and ended <= moment then
+        local spans = floor(math.max(0, ended - at) / bucket.period)
+        at = at + spans * bucket.period
+        level = level - spans * bucket.units
+        if ended >= at and level <= paid(bucket, ended - at) then
+          at, level = ended, 0
+        end
+        level = math.min(level + units, bucket.capacity + paid(bucket, math.max(0, ended - at)))
+        lent[age] = 0
+      end
+    end
+    return at, level
+  end
+
+  -- Microseconds until no more than `room` units are left of the level and what is out, if nothing is given
+  -- back.
+  local function drained(lent, bucket, level, elapsed, room)
+    local at, moment = now - elapsed, now
+    local left = { [0] = lent[0], lent[1], slot = lent.slot }
+    for age = 1, 0, -1 do
+      -- Beside what is out the level can shrink to nothing. Where that does not do, leases have to end.
+      if left[age] > 0 and left[0] + left[1] > room then
+        moment = (left.slot - age + 2) * SLOT
+        at, level = expire(left, bucket, at, level, moment)
+      end
+    end
+    local over = math.max(0, level + left[0] + left[1] - room)
+    return moment - now + math.max(0, owed(bucket, over) - (moment - at))
+  end
+
+  -- Finds out from the state's `text` what is out as of `now`. The level without it and its time, how much it
+  -- is, whether a refusal must write that down, and the table, nil for nothing.
+  local function settle(bucket, at, level, text)
+    local slot, out, before = string.match(text, '^(%d+),(%d+),(%d+)$')
+    if not slot then
+      not_ours()
+    end
+    local lent = { [0] = tonumber(out), tonumber(before), slot = tonumber(slot), drained = drained }
+    local moved = false
+    if lent.slot > floor(now / SLOT) + 1 then
+      -- The clock stepped back. They last longer than any lease from now on, so longer than they did.
+      lent.slot, moved = floor(now / SLOT) + 1, true
+    end
+    if at > now then
+      at, moved = now, true
+    end
+    at, level = expire(lent, bucket, at, level, now)
+    out = lent[0] + lent[1]
+    return at, level, out, moved, out > 0 and lent or nil
+  end
+
+  -- Leases `units` more. What is out then, how long they last, and the slot that they are called by.
+  local function lend(lent, units)
+    local slot = floor(now / SLOT)
+    if not lent then
+      lent = { [0] = 0, 0, slot = slot, drained = drained }
+    elseif lent.slot < slot then
+      -- What was out since the slot before that one has ended.
+      lent = { [0] = 0, lent[0], slot = slot, drained = drained }
+    end
+    lent[0] = lent[0] + units
+    return lent, (lent.slot + 2) * SLOT - now, lent.slot
+  end
+
+  return settle, lend
+end
+
+-- The functions of an algorithm whose arguments, from `arg` on, `bucket_of` makes a bucket of: those of
+-- leases too where `leasing` says so.
+local function bucket_algorithm(bucket_of, leasing)
   -- Microseconds from `at` on until `level` units are paid.
   local function owed(bucket, level)
     if bucket.stepped then
@@ -54,12 +133,8 @@ local function bucket_algorithm(bucket_of)
   -- one policy.
   local latest, place
 
-  -- What is out on lease of the key that was opened last, nil for nothing: the latest slot, what is out
-  -- since then at [0], and since the slot before at [1].
+  -- What is out on lease of the key that was opened last, nil for nothing.
   local lent
-  -- What only leases need, made when the first one is met, as most calls meet none.
-  local settle, drained, lease
-  local lending
 
   local function bucket_at(arg)
     if arg ~= place then
@@ -76,8 +151,7 @@ local function bucket_algorithm(bucket_of)
     local elapsed, moved, out = 0, false, 0
     lent = nil
     if text then
-      lending()
-      at, level, out, moved = settle(bucket, at, level, text)
+      at, level, out, moved, lent = lending(owed, paid)(bucket, at, level, text)
     end
     if at and bucket.initial and not lent and at <= now then
       -- Full, and then unseen for as long again as an empty bucket takes to fill: never seen.
@@ -126,7 +200,7 @@ local function bucket_algorithm(bucket_of)
     -- Until all of the cost would fit without a wait.
     local ahead = 0
     if lent then
-      ahead = drained(bucket, level, elapsed, math.max(0, bucket.burst - cost))
+      ahead = lent:drained(bucket, level, elapsed, math.max(0, bucket.burst - cost))
       ahead = cost > free and math.max(ahead, bucket.wait + 1) or math.min(ahead, bucket.wait)
     elseif level + cost > bucket.burst then
       ahead = math.max(0, owed(bucket, level + cost - bucket.burst) - elapsed)
@@ -143,7 +217,7 @@ local function bucket_algorithm(bucket_of)
 
   local function reset_of(bucket, level, elapsed)
     if lent then
-      return drained(bucket, level, elapsed, 0)
+      return lent:drained(bucket, level, elapsed, 0)
     end
     return math.max(0, owed(bucket, level) - elapsed)
   end
@@ -209,111 +283,46 @@ local function bucket_algorithm(bucket_of)
     end
   end
 
-  function lending()
-    -- Of a slot, and of what was out since the slot before.
-    local SLOT = 500000
-
-    -- The level after the leases in `some` that are over by `moment` became level, each when it ended, and its
-    -- time.
-    local function expire(bucket, at, level, some, moment)
-      for age = 1, 0, -1 do
-        local units, ended = some[age], (some.slot - age + 2) * SLOT
-        if units > 0 and ended <= moment then
-          local spans = floor(math.max(0, ended - at) / bucket.period)
-          at = at + spans * bucket.period
-          level = level - spans * bucket.units
-          if ended >= at and level <= paid(bucket, ended - at) then
-            at, level = ended, 0
-          end
-          level = math.min(level + units, bucket.capacity + paid(bucket, math.max(0, ended - at)))
-          some[age] = 0
-        end
-      end
-      return at, level
-    end
-
-    -- Finds out from the state's `text` what is out as of `now`. The level without it, its time, how much it
-    -- is, and whether a refusal must write that down.
-    function settle(bucket, at, level, text)
-      local slot, out, before = string.match(text, '^(%d+),(%d+),(%d+)$')
-      if not slot then
-        not_ours()
-      end
-      lent = { [0] = tonumber(out), tonumber(before), slot = tonumber(slot) }
-      local moved = false
-      if lent.slot > floor(now / SLOT) + 1 then
-        -- The clock stepped back. They last longer than any lease from now on, so longer than they did.
-        lent.slot, moved = floor(now / SLOT) + 1, true
-      end
-      if at > now then
-        at, moved = now, true
-      end
-      at, level = expire(bucket, at, level, lent, now)
-      out = lent[0] + lent[1]
-      if out == 0 then
-        lent = nil
-      end
-      return at, level, out, moved
-    end
-
-    -- Microseconds until no more than `room` units are left of the level and what is out, if nothing is given
-    -- back.
-    function drained(bucket, level, elapsed, room)
-      local at, moment = now - elapsed, now
-      local some = { [0] = lent[0], lent[1], slot = lent.slot }
-      for age = 1, 0, -1 do
-        -- Beside what is out the level can shrink to nothing. Where that does not do, leases have to end.
-        if some[age] > 0 and some[0] + some[1] > room then
-          moment = (some.slot - age + 2) * SLOT
-          at, level = expire(bucket, at, level, some, moment)
-        end
-      end
-      local over = math.max(0, level + some[0] + some[1] - room)
-      return moment - now + math.max(0, owed(bucket, over) - (moment - at))
-    end
-
-    -- A lease is called by its slot.
-    function lease(key, cost, arg, wanted, name, units, spent)
-      local bucket = bucket_at(arg)
-      if units > 0 then
-        local at, level, elapsed = open(bucket, key)
-        local age = lent and lent.slot - name
-        if age == 0 or age == 1 then
-          -- Not more than is out: somebody else may have reset the key.
-          local back = math.min(units, lent[age])
-          lent[age] = lent[age] - back
-          level = level + math.min(spent, back)
-          if lent[0] + lent[1] == 0 then
-            lent = nil
-          end
-          local reset = reset_of(bucket, level, elapsed)
-          if reset == 0 and not bucket.initial then
-            redis.call('DEL', key)
-          else
-            write(bucket, key, at, level, reset)
-          end
-        end
-      end
-      local retry, remaining, reset = take(key, cost, arg)
-      local slot = floor(now / SLOT)
-      local leased = retry == 0 and math.min(wanted, floor(remaining / 4)) or 0
-      if leased > 0 then
-        local at, level, elapsed = open(bucket, key)
-        if not lent then
-          lent = { [0] = 0, 0, slot = slot }
-        elseif lent.slot < slot then
-          -- What was out since the slot before that one has ended.
-          lent = { [0] = 0, lent[0], slot = slot }
-        end
-        lent[0] = lent[0] + leased
-        slot, remaining, reset = lent.slot, remaining - leased, reset_of(bucket, level, elapsed)
-        write(bucket, key, at, level, reset)
-      end
-      return retry, remaining, reset, leased, (slot + 2) * SLOT - now, slot
-    end
-
-    return lease
+  if not leasing then
+    return plan, refund, nil, take
   end
 
-  return plan, refund, nil, take, lending
+  local _, lend = lending(owed, paid)
+
+  -- A lease is called by its slot.
+  local function lease(key, cost, arg, wanted, name, units, spent)
+    local bucket = bucket_at(arg)
+    if units > 0 then
+      local at, level, elapsed = open(bucket, key)
+      local age = lent and lent.slot - name
+      if age == 0 or age == 1 then
+        -- Not more than is out: somebody else may have reset the key.
+        local back = math.min(units, lent[age])
+        lent[age] = lent[age] - back
+        level = level + math.min(spent, back)
+        if lent[0] + lent[1] == 0 then
+          lent = nil
+        end
+        local reset = reset_of(bucket, level, elapsed)
+        if reset == 0 and not bucket.initial then
+          redis.call('DEL', key)
+        else
+          write(bucket, key, at, level, reset)
+        end
+      end
+    end
+    local retry, remaining, reset = take(key, cost, arg)
+    local leased = retry == 0 and math.min(wanted, floor(remaining / 4)) or 0
+    if leased == 0 then
+      return retry, remaining, reset, 0, 0, 0
+    end
+    local at, level, elapsed = open(bucket, key)
+    local lasts, slot
+    lent, lasts, slot = lend(lent, leased)
+    reset = reset_of(bucket, level, elapsed)
+    write(bucket, key, at, level, reset)
+    return 0, remaining - leased, reset, leased, lasts, slot
+  end
+
+  return plan, refund, nil, take, lease
 end

@@ -20,6 +20,8 @@
 //! | [`Concurrency`] | 50 to 140 bytes for each unit in use | ZCOUNT, ZREVRANGE, ZRANGEBYSCORE; and ZADD |
 //! | [`SlidingLog`] | 15 bytes for each admitted request that still counts | three or four LINDEX; those and RPUSH |
 //!
+//! A bucket takes up to 50 bytes more while units of it are on [lease](crate::Policy::leased).
+//!
 //! Coming from a Redis recipe, see [`recipes`]. To find out what a policy would have refused before it is
 //! turned on, run `examples/replay.rs` over an access log.
 //!

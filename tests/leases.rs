@@ -239,7 +239,7 @@ async fn live(server: &RedisServer, redis: &RedisStore, rule: Rule, steps: Vec<S
     let mut instances: Vec<Instance> = (0..=INSTANCES).map(|_| Instance::new(redis, &clock)).collect();
     let mut judge = Judge { rule: rule.clone(), spent: Vec::new(), windows: BTreeMap::new() };
     let time = || u64::try_from(clock.now().as_micros()).unwrap();
-    let mut passed = 0;
+    let (mut passed, mut set_back) = (0, 0);
     for step in steps {
         for instance in &instances {
             instance.settled().await;
@@ -249,7 +249,10 @@ async fn live(server: &RedisServer, redis: &RedisStore, rule: Rule, steps: Vec<S
                 clock.advance(Duration::from_micros(by));
                 passed += by;
             }
-            Step::SetBack(by) => clock.step_back(Duration::from_micros(by)),
+            Step::SetBack(by) => {
+                clock.step_back(Duration::from_micros(by));
+                set_back += by;
+            }
             Step::Ask { instance, cost, times } => {
                 let policy = if instance == INSTANCES { &plain } else { &leased };
                 for _ in 0..times {
@@ -275,7 +278,9 @@ async fn live(server: &RedisServer, redis: &RedisStore, rule: Rule, steps: Vec<S
         instance.give_back(&leased).await;
     }
     let refill = rule.period * rule.burst.div_ceil(rule.limit).max(2);
-    clock.advance(leased.lease_bound().unwrap().after_a_crash() + Duration::from_micros(refill));
+    // Where nobody asks after the clock was set back, what was written before waits until it is as late again.
+    let wait = Duration::from_micros(refill + set_back);
+    clock.advance(leased.lease_bound().unwrap().after_a_crash() + wait);
     let all = match rule.kind {
         // Forgotten by now, and as never seen.
         Kind::StartsEmpty => rule.burst / 3,

@@ -167,9 +167,10 @@ local function bucket_algorithm(bucket_of, leasing)
     elseif at > now then
       at, moved = now, true
     else
-      local spans = floor((now - at) / bucket.period)
-      at = at + spans * bucket.period
-      elapsed = now - at
+      -- What is over in whole periods.
+      elapsed = (now - at) % bucket.period
+      local spans = (now - at - elapsed) / bucket.period
+      at = now - elapsed
       level = level - spans * bucket.units
       if level <= paid(bucket, elapsed) then
         at, level, elapsed = now, 0, 0

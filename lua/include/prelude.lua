@@ -34,7 +34,9 @@ local function muldiv(a, b, m)
   -- As a float where there are integers too, which would wrap around.
   local product = a * 1.0 * b
   if product < 9007199254740992 then
-    local quotient = floor(product / m)
+    local quotient = product / m
+    -- As floor() does it, without a call.
+    quotient = quotient - quotient % 1
     return quotient, product - quotient * m
   end
   local quotient, rest = 0, 0
@@ -67,7 +69,8 @@ local function ttl(lifetime)
   if ARGV[1] ~= '' then
     return '3600000'
   end
-  return integer(floor((lifetime + 999) / 1000) + 1)
+  lifetime = lifetime + 999
+  return integer((lifetime - lifetime % 1000) / 1000 + 1)
 end
 
 local function not_ours()
@@ -96,8 +99,13 @@ end
 
 local function write_count(key, at, count, lifetime, text)
   -- The digits of the time in two halves, for the sake of integer()'s short way.
-  local high = floor(at / 100000000)
-  local state = string.format('%08d%08d', high, at - high * 100000000) .. integer(count)
+  local low = at % 100000000
+  local state
+  if count < 2147483648 then
+    state = string.format('%08d%08d%d', (at - low) / 100000000, low, count)
+  else
+    state = string.format('%08d%08d%.0f', (at - low) / 100000000, low, count)
+  end
   if text then
     state = state .. ',' .. text
   end

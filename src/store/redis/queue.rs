@@ -1,9 +1,10 @@
 //! Group commit: decisions that are asked for while others are under way gather, and go together.
 //!
-//! There are so many lanes. A lane carries one call at a time. A decision that finds a free lane goes at
-//! once and alone; one that finds none waits, and the first lane to become free takes all that wait by
-//! then in its next call. So a lone decision waits for nobody, and the more there are the more share a
-//! call, of which the greater part of the cost is the call itself.
+//! There are so many lanes. A lane carries one call at a time. A decision that finds nothing under way goes at
+//! once and alone. One that finds a call under way and a lane free waits until the tasks that can run now
+//! have run, and goes with what they asked for. Where no lane is free it waits for the first to become so,
+//! which takes all that wait by then. So a lone decision waits for nobody, and the more there are the more
+//! share a call, which costs as much as two of the decisions in it.
 
 use std::{
     collections::VecDeque,
@@ -52,8 +53,11 @@ pub(super) struct Ticket {
 }
 
 pub(super) enum Entry {
-    /// There is a free lane, which is now the caller's to [leave](Queue::leave).
+    /// Nothing is under way: this one goes at once, in a lane that is now the caller's to
+    /// [leave](Queue::leave).
     Lane(Job),
+    /// There is a free lane, the caller's too, to carry whoever waits by then.
+    Carry(Ticket),
     Wait(Ticket),
     Full,
 }
@@ -61,8 +65,8 @@ pub(super) enum Entry {
 impl Queue {
     pub(super) fn enter(&self, job: Job) -> Entry {
         let mut state = self.lock();
-        if state.busy < LANES {
-            state.busy += 1;
+        if state.busy == 0 {
+            state.busy = 1;
             return Entry::Lane(job);
         }
         state.forget_abandoned();
@@ -73,7 +77,12 @@ impl Queue {
         let number = state.next;
         state.next += 1;
         state.waiting.push_back(Waiting { job, number, reply });
-        Entry::Wait(Ticket { reply: receiver, number })
+        let ticket = Ticket { reply: receiver, number };
+        if state.busy < LANES {
+            state.busy += 1;
+            return Entry::Carry(ticket);
+        }
+        Entry::Wait(ticket)
     }
 
     /// Waits no longer. `true` where the decision was not sent and never will be.

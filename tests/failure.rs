@@ -176,6 +176,40 @@ async fn a_killed_connection_fails_what_was_under_way_on_it_and_nothing_later() 
     }
 }
 
+/// What a killed connection had under way is lost at most: the decisions of a call, and a lease that was fetched.
+#[tokio::test(flavor = "multi_thread")]
+async fn leases_under_killed_connections_admit_no_more_and_lose_little() {
+    let server = RedisServer::start();
+    let instances = [Limiter::new(store(&server).await), Limiter::new(store(&server).await)];
+    let (limit, most) = (100_000, 500);
+    let policy = closed(limit).leased(most);
+    let loads: Vec<_> = instances
+        .iter()
+        .map(|limiter| {
+            let (limiter, policy) = (limiter.clone(), policy.clone());
+            tokio::spawn(async move { load(&limiter, &policy, 16, 4_000).await })
+        })
+        .collect();
+    let mut killed = 0;
+    for _ in 0..10 {
+        sleep(Duration::from_millis(5)).await;
+        killed += server.command::<usize>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    }
+    let mut admitted = 0;
+    for load in loads {
+        admitted += load.await.unwrap().admitted;
+    }
+    assert!(killed > 10, "{killed}");
+    // Longer than an instance keeps what it does not use.
+    sleep(policy.lease_bound().unwrap().while_running() + Duration::from_millis(500)).await;
+    let plain = closed(limit);
+    let left = instances[0].peek(&plain, &Key::new("alice"), 0).await.unwrap().outcomes()[0].remaining();
+    let charged = usize::try_from(limit - left).unwrap();
+    assert!(admitted <= charged, "{admitted} admitted, {charged} charged");
+    let lost = charged - admitted;
+    assert!(lost <= killed * (usize::try_from(most).unwrap() + 16), "{lost} lost, {killed} killed");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_that_were_closed_while_they_were_idle_fail_no_decision() {
     let server = RedisServer::start();

@@ -266,7 +266,8 @@ impl RedisStore {
     /// one second; zero turns it off.
     ///
     /// A key that has nothing left is refused here, without Redis, until it has something again: the same
-    /// verdict and the wait that is left. It holds the refusals of up to 4096 keys, for requests of one unit.
+    /// verdict and the wait that is left. It holds the refusals of up to 4096 keys, some 270
+    /// bytes each, for requests of one unit.
     ///
     /// What else may end a refusal early is honoured at once where it happens through this store or its
     /// clones, and within this time where another instance does it: a [reset](crate::Limiter::reset), a

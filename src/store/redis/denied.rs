@@ -3,8 +3,9 @@
 //! What is remembered is a refusal of one unit by a policy that had none left. From then until the wait it
 //! named is over nobody anywhere can be charged a unit under that policy and key, so nothing changes, and
 //! the same question has the same answer, with so much less to wait. Four things do change it: a reset,
-//! a refund, units on lease that are given back, and a policy of the same name with another quota. Through the
-//! same store they take effect at once; what another instance does is seen when the refusal has been remembered for [`Denied::longest`].
+//! a refund, units on lease that are given back, and a policy of the same name with another quota. Through
+//! the same store they take effect at once; what another instance does is seen when the refusal has been
+//! remembered for [`Denied::longest`].
 //!
 //! Refusals of several units are not remembered. The wait they name is for all of them, and before it is
 //! over fewer may be there and go to somebody else.
@@ -88,7 +89,7 @@ impl Denied {
 
     /// Takes note of a decision, if it is a refusal that lasts.
     pub(super) fn remember(&self, decision: &Decision, asked: Asked) {
-        if decision.is_allowed() || asked.forgotten != self.forgotten.load(Ordering::Acquire) {
+        if decision.is_allowed() {
             return;
         }
         let mut lasts = self.longest;
@@ -112,14 +113,18 @@ impl Denied {
         if let Some(first) = first {
             let (came, over) = (self.now(), asked.at.saturating_add(lasts));
             let refusal = Refusal { decision: decision.clone(), came, over };
-            *self.place(first.policy(), first.key()) = Some(Box::new(refusal));
+            let mut place = self.place(first.policy(), first.key());
+            // Under the lock, so that what is forgotten from now on is forgotten with this.
+            if asked.forgotten == self.forgotten.load(Ordering::Acquire) {
+                *place = Some(Box::new(refusal));
+            }
         }
     }
 
     /// Forgets what is remembered of `key` under `policy`: to be called when the store has given units back,
     /// so that no reply from before that is remembered after it.
     pub(super) fn forget(&self, policy: &Policy, key: &Key) {
-        // In this order, or a reply could be remembered between the two.
+        // In this order: a reply that comes later sees the first, and one that came before goes with the second.
         self.forgotten.fetch_add(1, Ordering::AcqRel);
         self.place(policy, key).take();
     }

@@ -21,7 +21,7 @@ lint:
 	cargo fmt --check
 	cargo clippy --all-features --lib --examples --benches -- -D warnings
 	cargo clippy --all-features --tests -- -D warnings -A clippy::unwrap_used -A clippy::print_stderr
-	@for features in "" axum redis retry "retry tonic" tonic tonic-tls tracing; do \
+	@for features in "" axum redis cluster retry "retry tonic" tonic tonic-tls tracing; do \
 		echo "clippy with only the feature '$$features'"; \
 		cargo clippy --quiet --lib --no-default-features --features "$$features" -- -D warnings || exit 1; \
 	done

@@ -1,8 +1,9 @@
 //! A real redis-server on a free port, for as long as the value lives.
 
 use std::{
-    io::{BufRead, BufReader, ErrorKind},
+    io::{BufRead, BufReader, ErrorKind, Write},
     net::{TcpListener, TcpStream},
+    path::PathBuf,
     process::{Child, Command, Stdio},
     thread::sleep,
     time::{Duration, Instant},
@@ -14,15 +15,20 @@ use std::{
 pub struct RedisServer {
     port: u16,
     arguments: Vec<String>,
+    /// Whether it is a node of a Cluster.
+    node: bool,
     process: Option<Process>,
 }
 
 struct Process {
     guard: Child,
     server: u32,
+    /// Whether what it leaves behind is needed again.
+    keep: bool,
 }
 
-const GUARD: &str = r#"redis-server "$@" >/dev/null 2>&1 & echo $!; read -r _; kill -KILL $! 2>/dev/null"#;
+const GUARD: &str = r#"redis-server "$@" >/dev/null 2>&1 & echo $!; read -r keep; kill -KILL $! 2>/dev/null
+    test -z "$LEFT_BEHIND" -o -n "$keep" || rm -f "$LEFT_BEHIND""#;
 
 impl RedisServer {
     pub fn start() -> Self {
@@ -31,10 +37,31 @@ impl RedisServer {
 
     /// A server with arguments of its own, such as `["--maxmemory", "1mb"]`.
     pub fn with(arguments: &[&str]) -> Self {
+        Self::start_as(arguments, false)
+    }
+
+    /// A node of no Cluster yet.
+    pub fn node() -> Self {
+        let arguments = [
+            "--cluster-node-timeout",
+            "1000",
+            "--cluster-require-full-coverage",
+            "no",
+            // A primary that gave its last slot away stays one.
+            "--cluster-allow-replica-migration",
+            "no",
+        ];
+        Self::start_as(&arguments, true)
+    }
+
+    fn start_as(arguments: &[&str], node: bool) -> Self {
         let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
-        let mut server = Self { port: 0, arguments, process: None };
-        for _ in 0..10 {
+        let mut server = Self { port: 0, arguments, node, process: None };
+        for _ in 0..100 {
             server.port = free_port();
+            if node && !bus_is_free(server.port) {
+                continue;
+            }
             // Another process may have taken the port meanwhile.
             if server.try_restart() {
                 return server;
@@ -51,6 +78,11 @@ impl RedisServer {
         self.port
     }
 
+    /// Where a node keeps what it knows of the Cluster.
+    fn nodes_file(&self) -> PathBuf {
+        std::env::temp_dir().join(format!("tower-ratelimit-{}-{}.nodes", std::process::id(), self.port))
+    }
+
     /// Starts it again on its old port, with nothing in it.
     pub fn restart(&mut self) {
         assert!(self.try_restart(), "redis-server does not come back on port {}", self.port);
@@ -58,6 +90,9 @@ impl RedisServer {
 
     /// Kills it with SIGKILL.
     pub fn kill(&mut self) {
+        if let Some(process) = &mut self.process {
+            process.keep = true;
+        }
         self.process = None;
     }
 
@@ -78,12 +113,18 @@ impl RedisServer {
     }
 
     fn try_restart(&mut self) -> bool {
-        self.process = None;
+        self.kill();
         let port = self.port.to_string();
+        let (nodes, mut node) = (self.nodes_file(), Vec::new());
+        if self.node {
+            node = vec!["--cluster-enabled", "yes", "--cluster-config-file", nodes.to_str().unwrap()];
+        }
         let mut guard = Command::new("sh")
             .args(["-c", GUARD, "redis-server", "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
             .args(["--dir", std::env::temp_dir().to_str().unwrap(), "--port", &port])
             .args(&self.arguments)
+            .args(&node)
+            .env("LEFT_BEHIND", node.last().copied().unwrap_or_default())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -91,7 +132,7 @@ impl RedisServer {
         let mut line = String::new();
         BufReader::new(guard.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let server = line.trim().parse().unwrap();
-        self.process = Some(Process { guard, server });
+        self.process = Some(Process { guard, server, keep: false });
         self.answers()
     }
 
@@ -122,15 +163,33 @@ impl RedisServer {
     }
 }
 
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        self.process = None;
+        if self.node {
+            let _ = std::fs::remove_file(self.nodes_file());
+        }
+    }
+}
+
 impl Drop for Process {
     fn drop(&mut self) {
         // SIGKILL works on a stopped process too. The guard ends when its pipe closes.
         let _ = Command::new("kill").args(["-KILL", &self.server.to_string()]).stderr(Stdio::null()).status();
-        drop(self.guard.stdin.take());
+        let mut pipe = self.guard.stdin.take();
+        if self.keep {
+            let _ = pipe.as_mut().unwrap().write_all(b"keep\n");
+        }
+        drop(pipe);
         let _ = self.guard.wait();
     }
 }
 
 fn free_port() -> u16 {
     TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
+}
+
+/// Nodes talk to each other on another port, which is higher by this much.
+fn bus_is_free(port: u16) -> bool {
+    port.checked_add(10_000).is_some_and(|bus| TcpListener::bind(("127.0.0.1", bus)).is_ok())
 }

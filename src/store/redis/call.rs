@@ -39,6 +39,26 @@ impl Job {
         Arc::ptr_eq(&self.script, &other.script) && self.time == other.time
     }
 
+    /// A part of this one, or what follows from it, with nothing to remember of its own.
+    #[cfg(feature = "cluster")]
+    pub(super) fn part(&self, action: Action, charges: Vec<Charge>) -> Self {
+        let (prefix, script) = (self.prefix.clone(), self.script.clone());
+        Self { action, charges, prefix, script, denied: None, lease: None, ..*self }
+    }
+
+    /// What is remembered of its decision, or forgotten for it.
+    pub(super) fn settle(&self, decision: Option<&Decision>) {
+        match (&self.denied, decision) {
+            (Some((denied, asked)), Some(decision)) if self.action == Action::Take => {
+                denied.remember(decision, *asked);
+            }
+            (Some((denied, _)), _) if self.action != Action::Take => {
+                self.charges.iter().for_each(|charge| denied.forget(&charge.policy, &charge.key));
+            }
+            _ => {}
+        }
+    }
+
     /// What is given back or renewed may be more than the capacity, if that was lowered since.
     fn cost(&self, charge: &Charge) -> u64 {
         match self.action {
@@ -159,15 +179,7 @@ pub(super) fn decode(reply: &Value, jobs: &[Job]) -> Vec<Result<Decision, Error>
                 {
                     lease.came(granted, decision);
                 }
-                match (&job.denied, decision) {
-                    (Some((denied, asked)), Ok(decision)) if job.action == Action::Take => {
-                        denied.remember(decision, *asked);
-                    }
-                    (Some((denied, _)), _) if job.action != Action::Take => {
-                        job.charges.iter().for_each(|charge| denied.forget(&charge.policy, &charge.key));
-                    }
-                    _ => {}
-                }
+                job.settle(decision.as_ref().ok());
             }
             decisions
         }

@@ -39,6 +39,9 @@ pub(super) trait Link: Send + Sync {
 
     /// Runs a command that needs no script.
     fn run(self: Arc<Self>, command: Cmd, deadline: Duration) -> Reply<Value>;
+
+    /// The commands it sends, in the words of an ACL.
+    fn commands(&self) -> &'static [&'static str];
 }
 
 pub(super) struct Pooled<M: ManageConnection> {
@@ -62,7 +65,7 @@ const ATTEMPTS: usize = 5;
 /// How many connections that turn out to be dead a call tries.
 const DEAD: usize = 64;
 /// How long an unanswered connection is kept out of the pool before it counts as broken.
-const GIVE_UP: Duration = Duration::from_secs(1);
+pub(super) const GIVE_UP: Duration = Duration::from_secs(1);
 /// As long as anybody waits.
 const LONG: Duration = Duration::from_secs(86_400);
 /// Between attempts to replace a connection: this at first, then up to the longer one.
@@ -88,6 +91,10 @@ where
             self.health.note(&reply);
             reply
         })
+    }
+
+    fn commands(&self) -> &'static [&'static str] {
+        &["evalsha", "script|load", "ping"]
     }
 }
 
@@ -121,10 +128,7 @@ where
                 self.wait(ticket, deadline, allowed).await
             }
             Entry::Wait(ticket) => self.wait(ticket, deadline, allowed).await,
-            Entry::Full => Err(Error::new(
-                ErrorKind::StoreBusy,
-                "too many decisions wait for Redis; give it more connections, or spread the keys over more servers",
-            )),
+            Entry::Full => Err(too_many()),
         }
     }
 
@@ -137,7 +141,7 @@ where
         match timeout_at(deadline, &mut ticket.reply).await {
             Ok(Ok(decision)) => decision,
             Ok(Err(_)) => Err(too_late(allowed)),
-            Err(_) if self.queue.give_up(&ticket) => Err(self.no_turn(allowed)),
+            Err(_) if self.queue.give_up(&ticket) => Err(no_turn(&self.health, allowed)),
             Err(_) => Err(too_late(allowed)),
         }
     }
@@ -158,43 +162,11 @@ where
         deadline: Instant,
         allowed: Duration,
     ) -> Result<PooledConnection<'static, M>, Error> {
-        match timeout_at(deadline, self.connection()).await {
-            Ok(Ok(connection)) => {
-                self.health.connected();
-                Ok(connection)
-            }
-            Ok(Err(error)) => Err(from_redis(error)),
-            Err(_) => Err(self.no_turn(allowed)),
-        }
+        connection_until(&self.pool, &self.health, deadline, allowed).await
     }
 
-    /// A connection that nobody else uses. Waits as long as it is let.
     async fn connection(&self) -> RedisResult<PooledConnection<'static, M>> {
-        loop {
-            match self.pool.get_owned().await {
-                Ok(connection) => return Ok(connection),
-                Err(RunError::User(error)) => return Err(error),
-                // The pool's own patience, which may be shorter than ours.
-                Err(RunError::TimedOut) => {}
-            }
-        }
-    }
-
-    /// Nothing was sent.
-    fn no_turn(&self, allowed: Duration) -> Error {
-        match self.health.why_unreachable() {
-            Some(error) => {
-                Error::new(ErrorKind::StoreUnreachable, format!("cannot connect to Redis: {error}"))
-                    .with_source(error)
-            }
-            None => Error::new(
-                ErrorKind::StoreBusy,
-                format!(
-                    "Redis or the pool of connections to it was busy for {allowed:?}; give it less to do, or the \
-                     store more time"
-                ),
-            ),
-        }
+        connection(&self.pool).await
     }
 
     /// Makes `jobs` in one call. The connection returns to the pool when that is done.
@@ -438,7 +410,7 @@ where
 
 /// An exchange that, when nobody waits for it any more, is finished in the background: its connection
 /// stays out of the pool until the reply is read, so it never comes back out of step.
-struct Finish<F>(Option<Pin<Box<F>>>)
+pub(super) struct Finish<F>(pub(super) Option<Pin<Box<F>>>)
 where
     F: Future<Output: Send> + Send + 'static;
 
@@ -491,7 +463,7 @@ async fn load_and(
 }
 
 /// `command`, an `EVALSHA`, as an `EVAL`.
-fn with_text(command: &Cmd, script: &Script) -> Cmd {
+pub(super) fn with_text(command: &Cmd, script: &Script) -> Cmd {
     let mut evaluation = redis::cmd("EVAL");
     evaluation.arg(script.text());
     for argument in command.args_iter().skip(2) {
@@ -504,13 +476,69 @@ fn with_text(command: &Cmd, script: &Script) -> Cmd {
     evaluation
 }
 
-fn in_time(allowed: Duration) -> Instant {
+/// One of `pool`'s connections, that nobody else uses. Waits as long as it is let.
+async fn connection<M>(pool: &Pool<M>) -> RedisResult<PooledConnection<'static, M>>
+where
+    M: ManageConnection<Error = RedisError>,
+{
+    loop {
+        match pool.get_owned().await {
+            Ok(connection) => return Ok(connection),
+            Err(RunError::User(error)) => return Err(error),
+            // The pool's own patience, which may be shorter than ours.
+            Err(RunError::TimedOut) => {}
+        }
+    }
+}
+
+pub(super) async fn connection_until<M>(
+    pool: &Pool<M>,
+    health: &Health,
+    deadline: Instant,
+    allowed: Duration,
+) -> Result<PooledConnection<'static, M>, Error>
+where
+    M: ManageConnection<Error = RedisError>,
+{
+    match timeout_at(deadline, connection(pool)).await {
+        Ok(Ok(connection)) => {
+            health.connected();
+            Ok(connection)
+        }
+        Ok(Err(error)) => Err(from_redis(error)),
+        Err(_) => Err(no_turn(health, allowed)),
+    }
+}
+
+/// Nothing was sent.
+fn no_turn(health: &Health, allowed: Duration) -> Error {
+    match health.why_unreachable() {
+        Some(error) => Error::new(ErrorKind::StoreUnreachable, format!("cannot connect to Redis: {error}"))
+            .with_source(error),
+        None => Error::new(
+            ErrorKind::StoreBusy,
+            format!(
+                "Redis or the pool of connections to it was busy for {allowed:?}; give it less to do, or the store \
+                 more time"
+            ),
+        ),
+    }
+}
+
+pub(super) fn too_many() -> Error {
+    Error::new(
+        ErrorKind::StoreBusy,
+        "too many decisions wait for Redis; give it more connections, or spread the keys over more servers",
+    )
+}
+
+pub(super) fn in_time(allowed: Duration) -> Instant {
     let now = Instant::now();
     now.checked_add(allowed).unwrap_or(now + LONG)
 }
 
 /// The server may have done what it was asked to.
-fn too_late(allowed: Duration) -> Error {
+pub(super) fn too_late(allowed: Duration) -> Error {
     Error::new(ErrorKind::StoreTimeout, format!("Redis did not answer within {allowed:?}"))
 }
 
@@ -518,7 +546,7 @@ fn in_patience<T, E>(reply: Result<RedisResult<T>, E>) -> RedisResult<T> {
     reply.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
 }
 
-fn is_no_script(reply: &RedisResult<Value>) -> bool {
+pub(super) fn is_no_script(reply: &RedisResult<Value>) -> bool {
     let no_script = redis::ErrorKind::Server(ServerErrorKind::NoScript);
     reply.as_ref().is_err_and(|error| error.kind() == no_script)
 }
@@ -527,13 +555,19 @@ fn is_broken(error: &RedisError) -> bool {
     error.is_unrecoverable_error() || error.is_io_error()
 }
 
-fn from_redis(error: RedisError) -> Error {
+pub(super) fn from_redis(error: RedisError) -> Error {
     let (kind, problem) = if error.is_timeout() {
         (ErrorKind::StoreTimeout, "Redis did not answer in time")
     } else if is_broken(&error) {
         (ErrorKind::StoreUnreachable, "the connection to Redis broke")
     } else if matches!(error.kind(), redis::ErrorKind::Parse | redis::ErrorKind::UnexpectedReturnType) {
         (ErrorKind::StoreReply, "the reply of Redis makes no sense")
+    } else if error.kind() == redis::ErrorKind::Server(ServerErrorKind::Moved) {
+        (
+            ErrorKind::StoreRefused,
+            "the server is a node of a Redis Cluster, and others have the rest of the keys; connect to all of them with \
+             RedisStore::connect_cluster, which the feature `cluster` has",
+        )
     } else {
         (ErrorKind::StoreRefused, "Redis refused the command")
     };

@@ -2,6 +2,8 @@
 
 mod call;
 mod clock;
+#[cfg(feature = "cluster")]
+mod cluster;
 mod denied;
 mod health;
 mod leases;
@@ -26,6 +28,8 @@ use bb8_redis::{
 use redis::{IntoConnectionInfo, RedisError, aio::ConnectionLike};
 use tokio::runtime::Handle;
 
+#[cfg(feature = "cluster")]
+use self::cluster::Clustered;
 use self::{
     call::Job,
     denied::Denied,
@@ -124,18 +128,10 @@ impl RedisStore {
     /// None of them shows the URL's password.
     pub async fn connect(url: &str) -> Result<Self, Error> {
         let (manager, address) = manager(url)?;
-        let unreachable = |error: RedisError| {
-            Error::new(
-                ErrorKind::StoreUnreachable,
-                format!(
-                    "cannot connect to Redis at {address}: {error}; check the URL and that the server runs"
-                ),
-            )
-            .with_source(error)
-        };
+        let unreachable = |error| unreachable(&address, error);
         let health = Arc::new(Health::default());
-        let pool = pool(&health).build(manager).await.map_err(unreachable)?;
-        let store = Self::over(Pooled::new(pool, health));
+        let pool = pool(&health, POOL_SIZE).build(manager).await.map_err(unreachable)?;
+        let store = Self::over(Arc::new(Pooled::new(pool, health)));
         let mut load = redis::cmd("SCRIPT");
         load.arg("LOAD").arg(Script::built_in().text());
         // A server that wants a password cuts off who sends it so much without one, and says so to PING.
@@ -158,10 +154,75 @@ impl RedisStore {
     pub fn connect_lazy(url: &str) -> Result<Self, Error> {
         let (manager, _) = manager(url)?;
         let health = Arc::new(Health::default());
-        Ok(Self::over(Pooled::new(pool(&health).build_unchecked(manager), health)))
+        Ok(Self::over(Arc::new(Pooled::new(pool(&health, POOL_SIZE).build_unchecked(manager), health))))
     }
 
-    /// A store on a pool of your own: bb8-redis', or any bb8 pool of redis-rs connections.
+    /// Connects to the Redis Cluster, or Valkey's, that the servers at `urls` belong to. The first ones that
+    /// answer name the others.
+    ///
+    /// ```no_run
+    /// use tower_ratelimit::RedisStore;
+    ///
+    /// # async fn example() -> Result<(), tower_ratelimit::Error> {
+    /// let store = RedisStore::connect_cluster(["redis://10.0.0.1:6379", "redis://10.0.0.2:6379"]).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # What differs from one server
+    ///
+    /// * All policies of one identity are in one slot, and decided in one atomic step. A decision over
+    ///   several identities, such as an address and an API key, is made one identity after the other, in the
+    ///   order of the rules. Where one refuses, what those before it took is given back. So never more is
+    ///   admitted than the limits say, and for the moment between the two somebody else may be refused. Put first
+    ///   what refuses most.
+    /// * Each decision is a call of its own. The calls to one node are pipelined.
+    /// * A decision whose connection breaks is asked again, on the connection that replaces it or on the node that
+    ///   took over. If the first one had been carried out, it is charged twice; it is admitted once.
+    /// * While a slot moves its keys are followed. While a node is down, what it decides fails by the policy's
+    ///   [`FailureMode`](crate::FailureMode), and the others' keys are decided as ever. When a replica takes
+    ///   over, what had not reached it is forgotten: that much can be admitted again.
+    /// * Time is each node's own clock. Where a slot moves to a node whose clock is ahead, its keys
+    ///   are that much further on.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect). A cluster some of whose nodes are down can be connected to.
+    #[cfg(feature = "cluster")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
+    pub async fn connect_cluster<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Result<Self, Error> {
+        let (client, addresses) = cluster::client(urls)?;
+        let health = Arc::new(Health::default());
+        let unreachable = |error| unreachable(&addresses, error);
+        let pool = pool(&health, cluster::CONNECTIONS).build(client).await.map_err(unreachable)?;
+        let link = Arc::new(Clustered::new(pool, health));
+        link.load(&Script::built_in()).await?;
+        Ok(Self::over(link))
+    }
+
+    /// A store for the Redis Cluster of the servers at `urls` that connects when it is first asked, see
+    /// [`connect_cluster`](Self::connect_cluster).
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig) where a URL is malformed, there is none, or they differ in
+    /// more than the address.
+    ///
+    /// # Panics
+    ///
+    /// Outside a Tokio runtime.
+    #[cfg(feature = "cluster")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
+    pub fn connect_cluster_lazy<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Result<Self, Error> {
+        let (client, _) = cluster::client(urls)?;
+        let health = Arc::new(Health::default());
+        let pool = pool(&health, cluster::CONNECTIONS).build_unchecked(client);
+        Ok(Self::over(Arc::new(Clustered::new(pool, health))))
+    }
+
+    /// A store on a pool of your own: bb8-redis', or any bb8 pool of redis-rs connections. With the feature
+    /// `cluster`, a pool of `ClusterConnection`s too, such as one whose manager is redis-rs' `ClusterClient`; give
+    /// that one a response timeout.
     ///
     /// Turn bb8's `test_on_check_out` off, or every call costs a PING. Up to four connections are used at once,
     /// and others while broken ones are replaced.
@@ -185,11 +246,15 @@ impl RedisStore {
         M: ManageConnection<Error = RedisError>,
         M::Connection: ConnectionLike + Sync,
     {
-        Self::over(Pooled::new(pool, Arc::default()))
+        #[cfg(feature = "cluster")]
+        if cluster::is_clustered(&pool) {
+            return Self::over(Arc::new(Clustered::new(pool, Arc::default())));
+        }
+        Self::over(Arc::new(Pooled::new(pool, Arc::default())))
     }
 
-    fn over(link: impl Link + 'static) -> Self {
-        let (link, prefix): (Arc<dyn Link>, Arc<str>) = (Arc::new(link), DEFAULT_PREFIX.into());
+    fn over(link: Arc<dyn Link>) -> Self {
+        let prefix: Arc<str> = DEFAULT_PREFIX.into();
         Self {
             leases: Arc::new(Leases::new(link.clone(), prefix.clone(), None, None)),
             link,
@@ -318,8 +383,9 @@ impl RedisStore {
             }
             prefix.push(character);
         }
-        let mut rule = format!("~{prefix}:* -@all +evalsha +script|load +ping");
-        for command in Script::built_in().commands() {
+        let mut rule = format!("~{prefix}:* -@all");
+        let ours = self.link.commands().iter().map(|&command| command.to_owned());
+        for command in ours.chain(Script::built_in().commands()) {
             rule.push_str(" +");
             rule.push_str(&command);
         }
@@ -440,26 +506,38 @@ impl fmt::Debug for RedisStore {
 
 /// The manager for `url`, and where it connects to, without the password.
 fn manager(url: &str) -> Result<(RedisConnectionManager, String), Error> {
-    let malformed = |error: RedisError| {
-        // The source is left out: what it quotes of the URL may be the password.
-        Error::new(
-            ErrorKind::InvalidConfig,
-            format!(
-                "the Redis URL does not work ({}); write redis://[user:password@]host[:port][/database], with \
-                 special characters in the password percent-encoded, and for rediss:// turn on the feature \
-                 `tokio-rustls-comp` of the crate `redis`",
-                error.detail().unwrap_or("it is no URL")
-            ),
-        )
-    };
     let info = url.into_connection_info().map_err(malformed)?;
     let address = info.addr().to_string();
     Ok((RedisConnectionManager::new(info).map_err(malformed)?, address))
 }
 
-fn pool(health: &Arc<Health>) -> bb8_redis::bb8::Builder<RedisConnectionManager> {
+fn malformed(error: RedisError) -> Error {
+    // The source is left out: what it quotes of the URL may be the password.
+    Error::new(
+        ErrorKind::InvalidConfig,
+        format!(
+            "the Redis URL does not work ({}); write redis://[user:password@]host[:port][/database], with \
+             special characters in the password percent-encoded, and for rediss:// turn on the feature \
+             `tokio-rustls-comp` of the crate `redis`",
+            error.detail().unwrap_or("it is no URL")
+        ),
+    )
+}
+
+fn unreachable(address: &str, error: RedisError) -> Error {
+    Error::new(
+        ErrorKind::StoreUnreachable,
+        format!("cannot connect to Redis at {address}: {error}; check the URL and that the server runs"),
+    )
+    .with_source(error)
+}
+
+fn pool<M>(health: &Arc<Health>, size: u32) -> bb8_redis::bb8::Builder<M>
+where
+    M: ManageConnection<Error = RedisError>,
+{
     Pool::builder()
-        .max_size(POOL_SIZE)
+        .max_size(size)
         .min_idle(1)
         .max_lifetime(None)
         .test_on_check_out(false)

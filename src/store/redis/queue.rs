@@ -25,7 +25,7 @@ const MOST_JOBS: usize = 128;
 /// Charges in one call, where decisions have several. A key is at most 300 bytes, so a call is at most 100 KB.
 const MOST_CHARGES: usize = 256;
 /// Decisions that wait. Whoever comes when there are more is turned away at once.
-const MOST_WAITING: usize = 16_384;
+pub(super) const MOST_WAITING: usize = 16_384;
 
 #[derive(Default)]
 pub(super) struct Queue(Mutex<State>);

@@ -1,0 +1,121 @@
+//! What a Cluster costs and adds: decisions a second, and the CPU time of servers and client for each, on one
+//! server and on a Cluster of one and of three primaries, all on this machine.
+//!
+//! ```text
+//! cargo bench --features cluster --bench cluster
+//! ```
+
+#![allow(dead_code, unreachable_pub, reason = "of the tests' servers only a part is used")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a program for whoever measures")]
+
+#[path = "../tests/support/redis_cluster.rs"]
+mod redis_cluster;
+#[path = "../tests/support/redis_server.rs"]
+mod redis_server;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use redis_cluster::RedisCluster;
+use redis_server::RedisServer;
+use tokio::task::JoinSet;
+use tower_ratelimit::{Key, Limiter, Policy, Quota, RedisStore};
+
+const KEYS: u64 = 10_000;
+const ROUND: Duration = Duration::from_secs(1);
+const ROUNDS: usize = 5;
+
+/// What one round saw.
+#[derive(Clone, Copy)]
+struct Seen {
+    decisions_a_second: f64,
+    /// Microseconds of CPU time for each decision.
+    servers: f64,
+    client: f64,
+}
+
+/// `callers` at once, each with one request after the other, over all keys.
+async fn round(limiter: &Limiter, policy: &Policy, nodes: &[RedisServer], callers: usize) -> Seen {
+    let (servers_before, client_before) = (servers_cpu(nodes), client_cpu());
+    let (started, made, next) = (Instant::now(), Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let mut running = JoinSet::new();
+    for _ in 0..callers {
+        let (limiter, policy, made, next) = (limiter.clone(), policy.clone(), made.clone(), next.clone());
+        running.spawn(async move {
+            while started.elapsed() < ROUND {
+                let key = Key::new(format!("user-{}", next.fetch_add(7919, Ordering::Relaxed) % KEYS));
+                if limiter.check(&policy, &key, 1).await.is_ok_and(|decision| decision.is_allowed()) {
+                    made.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        });
+    }
+    while running.join_next().await.is_some() {}
+    let (made, took) = (made.load(Ordering::Relaxed) as f64, started.elapsed().as_secs_f64());
+    Seen {
+        decisions_a_second: made / took,
+        servers: (servers_cpu(nodes) - servers_before) * 1e6 / made,
+        client: (client_cpu() - client_before) * 1e6 / made,
+    }
+}
+
+/// Seconds of CPU time.
+fn servers_cpu(nodes: &[RedisServer]) -> f64 {
+    let used = |node: &RedisServer| {
+        let info: String = node.command(&["INFO", "cpu"]);
+        let fields = ["used_cpu_user:", "used_cpu_sys:"];
+        let field = |name| info.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
+        fields.into_iter().filter_map(field).sum::<f64>()
+    };
+    nodes.iter().map(used).sum()
+}
+
+fn client_cpu() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // After the name, which may have spaces in it; user and system time are the 14th and 15th field of all.
+    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(2);
+    fields.filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0
+}
+
+fn median(mut of: Vec<f64>) -> f64 {
+    of.sort_by(f64::total_cmp);
+    of[of.len() / 2]
+}
+
+#[tokio::main]
+async fn main() -> Result<(), tower_ratelimit::Error> {
+    let policy = Policy::new("bench", Quota::per_second(1_000_000));
+    let server = [RedisServer::start()];
+    let (one, three) = (RedisCluster::start(1), RedisCluster::start(3));
+    let longer = Duration::from_secs(1);
+    let setups = [
+        ("one server", &server[..], RedisStore::connect(&server[0].url()).await?),
+        ("a Cluster of 1", &one.nodes, RedisStore::connect_cluster(one.urls()).await?),
+        ("a Cluster of 3", &three.nodes, RedisStore::connect_cluster(three.urls()).await?),
+    ];
+    println!("| | callers | decisions/s | servers, us each | client, us each |\n|---|---|---|---|---|");
+    for callers in [1, 64, 256] {
+        let mut seen = vec![Vec::new(); setups.len()];
+        for _ in 0..ROUNDS {
+            for ((_, nodes, store), seen) in setups.iter().zip(&mut seen) {
+                let limiter = Limiter::new(store.clone().deadline(longer));
+                seen.push(round(&limiter, &policy, nodes, callers).await);
+            }
+        }
+        for ((name, ..), seen) in setups.iter().zip(&seen) {
+            let of = |part: fn(&Seen) -> f64| median(seen.iter().map(part).collect());
+            println!(
+                "| {name} | {callers} | {:.0} | {:.1} | {:.1} |",
+                of(|seen| seen.decisions_a_second),
+                of(|seen| seen.servers),
+                of(|seen| seen.client)
+            );
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,316 @@
+//! The way to a Redis Cluster: redis-rs' cluster client, which knows which node has a key, follows it when it
+//! moves, and keeps one connection to each node. Calls of one node share its connection without waiting for
+//! each other's replies. A call of several decisions, as a single server gets it, would do little here, since
+//! all keys of a call must be in one slot of the 16 384.
+//!
+//! A decision over several identities is made slot by slot. Where one refuses, or fails, what the ones
+//! before it took is given back: so never more is admitted than by one call, and for a moment less may be.
+
+use std::{
+    any::{Any, TypeId},
+    slice,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use bb8_redis::bb8::{ManageConnection, Pool};
+use redis::{
+    Cmd, ConnectionInfo, IntoConnectionInfo as _, RedisError, RedisResult, RetryMethod, Value,
+    cluster::{ClusterClient, ClusterClientBuilder},
+    cluster_async::ClusterConnection,
+    cluster_routing::{MultipleNodeRoutingInfo, ResponsePolicy, RoutingInfo},
+};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, sleep, timeout_at},
+};
+
+use super::{
+    call::{self, Job},
+    health::Health,
+    link::{
+        Finish, GIVE_UP, Link, Reply, connection_until, from_redis, in_time, is_no_script, too_late,
+        too_many, with_text,
+    },
+    malformed,
+    queue::MOST_WAITING,
+    reply,
+};
+use crate::{Action, Charge, Decision, Error, ErrorKind, Outcome, script::Script};
+
+pub(super) struct Clustered<M: ManageConnection> {
+    pool: Pool<M>,
+    health: Arc<Health>,
+    /// As many decisions as may be under way.
+    places: Semaphore,
+    /// Whether all connections are being made anew.
+    renewing: AtomicBool,
+}
+
+impl<M> Link for Clustered<M>
+where
+    M: ManageConnection<Error = RedisError>,
+    M::Connection: Sync,
+{
+    fn decide(self: Arc<Self>, job: Job) -> Reply<Decision> {
+        Box::pin(async move {
+            let decision = self.decision(job).await;
+            self.health.note(&decision);
+            decision
+        })
+    }
+
+    fn run(self: Arc<Self>, command: Cmd, deadline: Duration) -> Reply<Value> {
+        Box::pin(async move {
+            let until = in_time(deadline);
+            let reply = match self.connection(until, deadline).await {
+                Ok(mut connection) => self.reply(until, deadline, command.query_async(&mut connection)).await,
+                Err(error) => Err(error),
+            };
+            self.health.note(&reply);
+            reply
+        })
+    }
+
+    fn commands(&self) -> &'static [&'static str] {
+        // A node that does not know the script gets its text: where a slot moves there is no telling which node
+        // would have to load it.
+        &["evalsha", "eval", "script|load", "ping", "asking", "cluster|slots"]
+    }
+}
+
+/// A cluster connection is one connection to each node, which all calls share. Four of them made no more decisions
+/// than one (`benches/cluster.rs`), and each would have to find out for itself where a slot went.
+pub(super) const CONNECTIONS: u32 = 1;
+/// A node that does not answer holds up what looks for the others no longer than this.
+const CONNECT: Duration = Duration::from_millis(250);
+const RESPONSE: Duration = Duration::from_millis(500);
+/// Before a slot that moves is asked for again.
+const AGAIN: Duration = Duration::from_millis(1);
+/// Between two times that all connections are made anew.
+const RENEWAL: Duration = Duration::from_secs(2);
+
+/// The client for `urls`, and where it connects to, without the passwords.
+pub(super) fn client<U: AsRef<str>>(
+    urls: impl IntoIterator<Item = U>,
+) -> Result<(ClusterClient, String), Error> {
+    let infos: Result<Vec<ConnectionInfo>, _> =
+        urls.into_iter().map(|url| url.as_ref().into_connection_info()).collect();
+    let infos = infos.map_err(malformed)?;
+    let addresses: Vec<_> = infos.iter().map(|info| info.addr().to_string()).collect();
+    let client = ClusterClientBuilder::new(infos)
+        .connection_timeout(CONNECT)
+        .response_timeout(RESPONSE)
+        // What a slot on the move answers to two keys, or a cluster without this slot's primary: 2 ms, 4 ms...
+        .min_retry_wait(1)
+        .retry_wait_formula(1, 2)
+        .max_retry_wait(25)
+        .build()
+        .map_err(|error| {
+            let problem = error.detail().map_or_else(|| error.to_string(), ToOwned::to_owned);
+            Error::new(
+                ErrorKind::InvalidConfig,
+                format!("no Redis Cluster can be found by these URLs: {problem}"),
+            )
+        })?;
+    Ok((client, addresses.join(", ")))
+}
+
+/// Whether its connections are to a Cluster.
+pub(super) fn is_clustered<M: ManageConnection>(_: &Pool<M>) -> bool {
+    TypeId::of::<M::Connection>() == TypeId::of::<ClusterConnection>()
+}
+
+impl<M> Clustered<M>
+where
+    M: ManageConnection<Error = RedisError>,
+    M::Connection: Sync,
+{
+    pub(super) fn new(pool: Pool<M>, health: Arc<Health>) -> Self {
+        Self { pool, health, places: Semaphore::new(MOST_WAITING), renewing: AtomicBool::default() }
+    }
+
+    /// Loads `script` where it can be, which is on one node at least.
+    pub(super) async fn load(self: &Arc<Self>, script: &Script) -> Result<(), Error> {
+        let deadline = in_time(RESPONSE);
+        let mut connection = self.connection(deadline, RESPONSE).await?;
+        let mut load = redis::cmd("SCRIPT");
+        load.arg("LOAD").arg(script.text());
+        let anywhere =
+            RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, Some(ResponsePolicy::OneSucceeded)));
+        self.reply(deadline, RESPONSE, connection.route_command(load, anywhere)).await.map(|_| ())
+    }
+
+    async fn decision(self: &Arc<Self>, job: Job) -> Result<Decision, Error> {
+        let (allowed, deadline) = (job.deadline, in_time(job.deadline));
+        let Ok(_place) = self.places.try_acquire() else { return Err(too_many()) };
+        let one_slot =
+            job.charges.iter().all(|charge| job.charges.first().is_some_and(|first| first.key == charge.key));
+        if one_slot && job.lease.is_none() {
+            return self.ask(&job, deadline, allowed).await;
+        }
+        // Units that were leased, or that have to be given back, must not be lost with whoever asked for them.
+        let link = self.clone();
+        let finish = async move {
+            let until = deadline.max(in_time(GIVE_UP));
+            if one_slot { link.ask(&job, until, allowed).await } else { link.slot_by_slot(&job, until).await }
+        };
+        timeout_at(deadline, Finish(Some(Box::pin(finish)))).await.unwrap_or_else(|_| Err(too_late(allowed)))
+    }
+
+    /// Makes a decision whose keys are all in one slot.
+    async fn ask(
+        self: &Arc<Self>,
+        job: &Job,
+        deadline: Instant,
+        allowed: Duration,
+    ) -> Result<Decision, Error> {
+        let mut connection = self.connection(deadline, allowed).await?;
+        let command = call::command(slice::from_ref(job));
+        let reply = evaluate(&mut connection, &command, &job.script);
+        let reply = self.reply(deadline, allowed, reply).await?;
+        call::decode(&reply, slice::from_ref(job)).pop().unwrap_or_else(|| Err(reply::unexpected()))
+    }
+
+    /// Makes a decision over several identities.
+    async fn slot_by_slot(self: &Arc<Self>, job: &Job, deadline: Instant) -> Result<Decision, Error> {
+        let takes = matches!(job.action, Action::Take | Action::TakeUpTo);
+        let mut outcomes: Vec<Option<Outcome>> = vec![None; job.charges.len()];
+        let mut taken: Vec<Vec<usize>> = Vec::new();
+        let mut problem = None;
+        let mut refused = false;
+        for places in by_identity(&job.charges) {
+            let action = if refused { Action::Peek } else { job.action };
+            let part = job.part(action, places.iter().map(|&place| job.charges[place].clone()).collect());
+            let decision = match self.ask(&part, deadline, job.deadline).await {
+                Ok(decision) => decision,
+                Err(error) if takes => {
+                    self.give_back(job, &taken, &mut outcomes).await;
+                    return Err(error);
+                }
+                // To give back and to renew what can be is better than nothing.
+                Err(error) => {
+                    problem.get_or_insert(error);
+                    continue;
+                }
+            };
+            for (&place, outcome) in places.iter().zip(decision.outcomes()) {
+                outcomes[place] = Some(outcome.clone());
+            }
+            if takes && !refused {
+                if decision.is_allowed() {
+                    taken.push(places);
+                } else {
+                    refused = true;
+                    self.give_back(job, &taken, &mut outcomes).await;
+                }
+            }
+        }
+        if let Some(problem) = problem {
+            return Err(problem);
+        }
+        let decision = Decision::new(outcomes.into_iter().flatten());
+        job.settle(Some(&decision));
+        Ok(decision)
+    }
+
+    /// Gives back what a decision took that is not admitted after all.
+    async fn give_back(self: &Arc<Self>, job: &Job, taken: &[Vec<usize>], outcomes: &mut [Option<Outcome>]) {
+        for places in taken {
+            let given = |place: &usize| {
+                let granted = outcomes[*place].as_ref().map_or(0, Outcome::granted);
+                let mut charge = job.charges[*place].clone();
+                charge.cost = granted;
+                charge
+            };
+            let mut part = job.part(Action::Refund, places.iter().map(given).collect());
+            part.denied.clone_from(&job.denied);
+            let allowed = job.deadline.max(GIVE_UP);
+            // Where this fails, that much less is admitted until it would have been free again.
+            let Ok(decision) = self.ask(&part, in_time(allowed), allowed).await else { continue };
+            for (&place, back) in places.iter().zip(decision.outcomes()) {
+                if let Some(outcome) = &mut outcomes[place] {
+                    *outcome = with_numbers_of(outcome, back);
+                }
+            }
+        }
+    }
+
+    async fn reply(
+        self: &Arc<Self>,
+        deadline: Instant,
+        allowed: Duration,
+        reply: impl Future<Output = RedisResult<Value>>,
+    ) -> Result<Value, Error> {
+        match timeout_at(deadline, reply).await {
+            Ok(reply) => reply.map_err(from_redis),
+            Err(_) => {
+                self.renew();
+                Err(too_late(allowed))
+            }
+        }
+    }
+
+    /// Connects anew, so that the nodes are looked for again. redis-rs does so when a node answers that it has
+    /// lost a slot, or cuts its connection; one that hangs does neither.
+    fn renew(self: &Arc<Self>) {
+        if self.renewing.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let link = self.clone();
+        tokio::spawn(async move {
+            for _ in 0..link.pool.state().connections {
+                let Ok(new) = link.pool.dedicated_connection().await else { break };
+                if let Ok(mut old) = link.pool.get_owned().await {
+                    *old = new;
+                }
+            }
+            sleep(RENEWAL).await;
+            link.renewing.store(false, Ordering::Release);
+        });
+    }
+
+    async fn connection(&self, deadline: Instant, allowed: Duration) -> Result<ClusterConnection, Error> {
+        let connection = connection_until(&self.pool, &self.health, deadline, allowed).await?;
+        // Given back to the pool at once: a clone of it can be used beside it.
+        (&*connection as &dyn Any).downcast_ref::<ClusterConnection>().cloned().ok_or_else(reply::unexpected)
+    }
+}
+
+/// The places of the charges on each identity, in the order in which they come first.
+fn by_identity(charges: &[Charge]) -> Vec<Vec<usize>> {
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    for (place, charge) in charges.iter().enumerate() {
+        match groups.iter_mut().find(|group| charges[group[0]].key == charge.key) {
+            Some(group) => group.push(place),
+            None => groups.push(vec![place]),
+        }
+    }
+    groups
+}
+
+/// What `outcome` says, with what is there now that it was given back.
+fn with_numbers_of(outcome: &Outcome, now: &Outcome) -> Outcome {
+    Outcome::new(outcome.charge(), outcome.verdict(), now.remaining(), now.reset_after())
+        .granting(outcome.granted())
+}
+
+/// Nothing else than a reply that a node gave for good, or no reply.
+async fn evaluate(connection: &mut ClusterConnection, command: &Cmd, script: &Script) -> RedisResult<Value> {
+    loop {
+        let mut reply = command.query_async(connection).await;
+        if is_no_script(&reply) {
+            reply = with_text(command, script).query_async(connection).await;
+        }
+        // redis-rs follows these itself, so many times. It sends the word that lets a node answer for a slot that is
+        // on its way there apart from the command, and another one's may come between. Nothing was carried out.
+        let moved = reply.as_ref().err().map(|error: &RedisError| error.retry_method());
+        if !matches!(moved, Some(RetryMethod::AskRedirect | RetryMethod::MovedRedirect)) {
+            return reply;
+        }
+        sleep(AGAIN).await;
+    }
+}

@@ -11,8 +11,8 @@ use proptest::{
 };
 use support::{RedisServer, store};
 use tower_ratelimit::{
-    Concurrency, Decision, ErrorKind, FixedWindow, Key, LeakyBucket, Limiter, ManualClock, MemoryStore,
-    Policy, Quota, RedisStore, SlidingLog, SlidingWindow, TokenBucket,
+    Charge, Concurrency, Decision, ErrorKind, FixedWindow, Key, LeakyBucket, Limiter, ManualClock,
+    MemoryStore, Policy, Quota, RedisStore, SlidingLog, SlidingWindow, TokenBucket,
 };
 
 fn calls(server: &RedisServer) -> usize {
@@ -535,6 +535,26 @@ async fn reset_and_refund_take_what_is_on_lease_into_account() {
         assert!(busy.take(&policy, 1_000).await.is_allowed(), "{name}");
         assert!(!other.take(&policy, 1).await.is_allowed(), "{name}");
     }
+}
+
+/// A lease that is too small for a request goes back with it, and may be what others were refused for.
+#[tokio::test]
+async fn a_remembered_refusal_ends_when_a_request_gives_a_lease_back() {
+    let server = RedisServer::start();
+    let (redis, clock) = (store(&server).await, ManualClock::new());
+    let busy = Instance::new(&redis, &clock);
+    let policy = Policy::new("p", Quota::per_day(1_000)).algorithm(FixedWindow::anchored()).leased(100);
+    let key = Key::new("alice");
+    warm_up(&busy, &policy).await;
+    // All that is not on lease.
+    busy.limiter.check_up_to(&policy, &key, 1_000).await.unwrap();
+    let both =
+        [Charge::new(&policy, &key, 1), Charge::new(&Policy::new("q", Quota::per_day(1_000)), &key, 1)];
+    assert!(!busy.limiter.check_all(&both).await.unwrap().is_allowed());
+    assert!(busy.has_leases());
+    assert!(!busy.take(&policy, 100).await.is_allowed());
+    assert!(!busy.has_leases());
+    assert!(busy.limiter.check_all(&both).await.unwrap().is_allowed());
 }
 
 /// What is left of a lease, and of the limit, is one number to whoever asks this instance.

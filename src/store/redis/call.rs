@@ -48,14 +48,12 @@ impl Job {
 
     /// What is remembered of its decision, or forgotten for it.
     pub(super) fn settle(&self, decision: Option<&Decision>) {
-        match (&self.denied, decision) {
-            (Some((denied, asked)), Some(decision)) if self.action == Action::Take => {
-                denied.remember(decision, *asked);
-            }
-            (Some((denied, _)), _) if self.action != Action::Take => {
-                self.charges.iter().for_each(|charge| denied.forget(&charge.policy, &charge.key));
-            }
-            _ => {}
+        let Some((denied, asked)) = &self.denied else { return };
+        // One that fetches a lease may give an older one back.
+        if self.action != Action::Take || self.lease.as_ref().is_some_and(Terms::frees_some) {
+            self.charges.iter().for_each(|charge| denied.forget(&charge.policy, &charge.key));
+        } else if let Some(decision) = decision {
+            denied.remember(decision, *asked);
         }
     }
 

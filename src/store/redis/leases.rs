@@ -432,6 +432,11 @@ impl Terms {
         }
     }
 
+    /// Whether units come back that others can have.
+    pub(super) const fn frees_some(&self) -> bool {
+        self.back.units > self.back.spent
+    }
+
     /// Redis gave `granted`, and said `decision` of the cost.
     pub(super) fn came(&self, granted: Granted, decision: &Decision) {
         if let (Some(fetch), [outcome]) = (&self.fetch, decision.outcomes()) {

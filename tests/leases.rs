@@ -5,6 +5,7 @@ mod support;
 
 use std::{collections::BTreeMap, time::Duration};
 
+use futures_util::FutureExt as _;
 use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
@@ -484,7 +485,7 @@ async fn leases_on_a_key_are_fetched_one_at_a_time_and_nothing_is_lost_with_a_dr
         // Some are polled and dropped, some never polled.
         let mut checks: Vec<_> = (0..8).map(|_| busy.limiter.check(&policy, &key, 1)).collect();
         for check in checks.iter_mut().take(round % 5) {
-            let _ = futures_util::FutureExt::now_or_never(check);
+            let _ = check.now_or_never();
         }
         drop(checks);
         admitted += u64::from(busy.take(&policy, 1).await.is_allowed());
@@ -535,6 +536,24 @@ async fn reset_and_refund_take_what_is_on_lease_into_account() {
         assert!(busy.take(&policy, 1_000).await.is_allowed(), "{name}");
         assert!(!other.take(&policy, 1).await.is_allowed(), "{name}");
     }
+}
+
+#[tokio::test]
+async fn a_refund_that_is_dropped_while_it_waits_for_its_turn_loses_no_lease() {
+    let server = RedisServer::start();
+    let limit = 1_000;
+    let policy = Policy::new("p", Quota::per_day(limit)).algorithm(FixedWindow::anchored()).leased(100);
+    let busy = instance(&server).await;
+    let admitted = warm_up(&busy, &policy).await;
+    // A call is under way, so what comes now waits.
+    let mut other = busy.limiter.check(&policy, &Key::new("bob"), 1);
+    assert!((&mut other).now_or_never().is_none());
+    let mut refund = busy.limiter.refund(&policy, &Key::new("alice"), 0);
+    assert!((&mut refund).now_or_never().is_none());
+    drop(refund);
+    assert!(other.await.unwrap().is_allowed());
+    let back = async || busy.remaining(&policy).await == limit - admitted;
+    assert!(within(policy.lease_bound().unwrap().while_running(), back).await);
 }
 
 /// A lease that is too small for a request goes back with it, and may be what others were refused for.

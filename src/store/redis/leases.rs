@@ -21,7 +21,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::{runtime::Handle, time::sleep};
+use tokio::{runtime::Handle, task::JoinHandle, time::sleep};
 
 use super::{
     call::Job,
@@ -40,7 +40,7 @@ pub(super) struct Leases {
     denied: Option<Arc<Denied>>,
     /// Whether a task gives back what is not used.
     sweeping: AtomicBool,
-    /// Calls that nobody waits for.
+    /// Calls that are made whether anybody waits for them or not.
     under_way: Arc<AtomicUsize>,
 }
 
@@ -294,14 +294,14 @@ impl Leases {
         }
     }
 
-    /// Makes a call that nobody waits for.
-    pub(super) fn spawn(&self, job: Job, runtime: &Handle) {
+    /// Makes a call that is made whether anybody waits for it or not.
+    pub(super) fn spawn(&self, job: Job, runtime: &Handle) -> JoinHandle<()> {
         let call = UnderWay::new(&self.under_way);
         let decide = self.link.clone().decide(job);
         runtime.spawn(async move {
             let _call = call;
             let _: Result<Decision, Error> = decide.await;
-        });
+        })
     }
 
     fn returning(&self, policy: &Policy, key: &Key, back: Back) -> Option<Job> {

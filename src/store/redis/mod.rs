@@ -454,8 +454,8 @@ impl RedisStore {
         Answer::pending(async move {
             for charge in &job.charges {
                 if let Some(first) = leases.take_back(&charge.policy, &charge.key) {
-                    // Where it fails, the lease's end settles it.
-                    let _ = link.clone().decide(first).await;
+                    // Whoever drops the refund does not drop this. Where it fails, the lease's end settles it.
+                    let _ = leases.spawn(first, &Handle::current()).await;
                 }
             }
             link.decide(job).await

@@ -538,6 +538,39 @@ async fn reset_and_refund_take_what_is_on_lease_into_account() {
     }
 }
 
+/// Whatever takes a lease out, it is not given back to what came after the reset.
+#[tokio::test]
+async fn a_lease_that_was_on_its_way_back_at_a_reset_frees_nothing_after_it() {
+    let server = RedisServer::start();
+    let (redis, clock) = (store(&server).await, ManualClock::new());
+    let quota = Quota::per_day(1_000);
+    let policies = [
+        Policy::new("anchored", quota).algorithm(FixedWindow::anchored()),
+        Policy::new("aligned", quota).algorithm(FixedWindow::aligned()),
+        Policy::new("cells", quota).algorithm(SlidingWindow::new()),
+        Policy::new("gcra", quota),
+    ];
+    for policy in policies {
+        let (policy, key) = (policy.leased(100), Key::new("alice"));
+        for dropped in [true, false] {
+            let busy = Instance::new(&redis, &clock);
+            warm_up(&busy, &policy).await;
+            // More than is left of the lease, which it gives back when it is sent.
+            let late = busy.limiter.check(&policy, &key, 100);
+            busy.limiter.reset(&policy, &key).await.unwrap();
+            assert!(busy.take(&policy, 1_000).await.is_allowed());
+            if dropped {
+                drop(late);
+                busy.settled().await;
+            } else {
+                assert!(!late.await.unwrap().is_allowed());
+            }
+            assert_eq!(busy.remaining(&policy).await, 0, "{}, {dropped}", policy.name());
+            busy.limiter.reset(&policy, &key).await.unwrap();
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_refund_that_is_dropped_while_it_waits_for_its_turn_loses_no_lease() {
     let server = RedisServer::start();

@@ -140,9 +140,8 @@ pub(super) fn command(jobs: &[Job]) -> Cmd {
         for ((job, charge), place) in each(run).zip(places.by_ref()) {
             command.arg(place).arg(job.cost(charge));
             if let Some(lease) = &job.lease {
-                let back = lease.back;
+                let back = lease.send();
                 command.arg(lease.wanted).arg(back.name).arg(back.units).arg(back.spent);
-                lease.sent();
             }
         }
     }

@@ -7,8 +7,9 @@
 //! is only about how well it does.
 //!
 //! What is given back is taken out first, and names its lease: of one that has ended Redis takes nothing
-//! back. A report that was surely not sent is sent again, and no other: one that fails is dropped, and the
-//! lease's end settles it.
+//! back. Of one that was taken out before a reset nothing is sent, because a window would not know it for an
+//! older one. A report that was surely not sent is sent again, and no other: one that fails is dropped, and
+//! the lease's end settles it.
 
 use std::{
     collections::{HashMap, hash_map},
@@ -16,7 +17,7 @@ use std::{
     hash::{BuildHasher, RandomState},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -33,6 +34,8 @@ use crate::{Action, Charge, Decision, Error, Key, ManualClock, Outcome, Policy, 
 
 pub(super) struct Leases {
     shards: Box<[Mutex<HashMap<u64, Entry>>]>,
+    /// How often a key was reset whose hash leads there. What is on its way meanwhile is not there any more.
+    resets: Box<[AtomicU32]>,
     hasher: RandomState,
     clock: Clock,
     link: Arc<dyn Link>,
@@ -55,8 +58,6 @@ struct Entry {
     asked: Option<u64>,
     /// Whether a lease is on its way. One at a time.
     fetching: bool,
-    /// Whether the key was reset meanwhile.
-    reset: bool,
 }
 
 struct Lease {
@@ -86,24 +87,35 @@ pub(super) struct Back {
     /// Those that were spent too.
     pub(super) units: u64,
     pub(super) spent: u64,
+    /// When it was taken out.
+    resets: Resets,
+}
+
+/// How often a key was reset by some moment.
+#[derive(Clone, Copy, Debug, Default)]
+struct Resets {
+    place: u32,
+    times: u32,
 }
 
 /// What a job asks for besides its cost.
 pub(super) struct Terms {
     pub(super) wanted: u64,
-    pub(super) back: Back,
+    back: Back,
+    leases: Arc<Leases>,
     fetch: Option<Fetch>,
 }
 
 /// A lease on its way.
 struct Fetch {
-    leases: Arc<Leases>,
     policy: Policy,
     key: Key,
     asked: u64,
     set_back: u64,
     sent: AtomicBool,
     came: AtomicBool,
+    /// How many resets there were when it was sent.
+    resets: AtomicU32,
 }
 
 /// What Redis gave.
@@ -115,6 +127,8 @@ pub(super) struct Granted {
 }
 
 const SHARDS: usize = 64;
+/// Keys that share a place cost each other a lease at most, and only while it is on its way.
+const RESETS: u32 = 1024;
 /// Keys in a shard. Others are decided by Redis, as if nothing were leased.
 const MOST_KEYS: usize = 64;
 /// For a key that needs a call again so soon more is asked for, and for one that needs none for so long less.
@@ -144,6 +158,7 @@ impl Leases {
     ) -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            resets: (0..RESETS).map(|_| AtomicU32::default()).collect(),
             hasher: RandomState::new(),
             clock: Clock::new(clock),
             link,
@@ -192,13 +207,17 @@ impl Leases {
             Some(since) if since > SLOW => entry.want /= 2,
             _ => {}
         }
+        let resets = self.resets(hash);
         let (back, left) = match &mut entry.lease {
             Some(lease) if ahead => {
-                let reported = Back { name: lease.name, units: lease.spent, spent: lease.spent };
+                let reported = Back { name: lease.name, units: lease.spent, spent: lease.spent, resets };
                 lease.spent = 0;
                 (reported, lease.left)
             }
-            lease => (lease.take().map(|lease| lease.back()).unwrap_or_default(), 0),
+            lease => {
+                let nothing = Back { resets, ..Back::default() };
+                (lease.take().map_or(nothing, |lease| lease.back(resets)), 0)
+            }
         };
         let wanted = entry.want.min(most).saturating_sub(left);
         if wanted == 0 && back.units == 0 {
@@ -207,15 +226,15 @@ impl Leases {
         entry.fetching = true;
         drop(shard);
         let fetch = Fetch {
-            leases: self.clone(),
             policy: charge.policy.clone(),
             key: charge.key.clone(),
             asked,
             set_back,
             sent: AtomicBool::new(false),
             came: AtomicBool::new(false),
+            resets: AtomicU32::new(resets.times),
         };
-        Some(Terms { wanted, back, fetch: Some(fetch) })
+        Some(Terms { wanted, back, leases: self.clone(), fetch: Some(fetch) })
     }
 
     /// Puts down what came of a fetch, which may be nothing.
@@ -225,7 +244,8 @@ impl Leases {
             // It is not evicted while something is on its way.
             let Some(entry) = shard.get_mut(&hash) else { return };
             entry.fetching = false;
-            let reset = std::mem::take(&mut entry.reset);
+            let resets = self.resets(hash);
+            let reset = fetch.resets.load(Ordering::Acquire) != resets.times;
             let now = self.clock.micros();
             match said {
                 // What was charged before a reset is not there any more.
@@ -252,7 +272,7 @@ impl Leases {
                         remaining: outcome.remaining() - granted.units,
                         reset: micros(outcome.reset_after()),
                     });
-                    replaced
+                    replaced.map(|lease| lease.back(resets))
                 }
                 _ => {
                     // There is not much left to ask for.
@@ -264,7 +284,7 @@ impl Leases {
             }
         };
         if let Some(replaced) = replaced {
-            self.give_back(&fetch.policy, &fetch.key, replaced.back());
+            self.give_back(&fetch.policy, &fetch.key, replaced);
         }
         self.start_sweeping();
     }
@@ -272,22 +292,23 @@ impl Leases {
     /// Forgets the lease of a key whose charges are forgotten too.
     pub(super) fn forget(&self, policy: &Policy, key: &Key) {
         let (hash, mut shard) = self.shard(policy, key);
+        self.resets[(hash as u32 % RESETS) as usize].fetch_add(1, Ordering::AcqRel);
         if let Some(entry) = shard.get_mut(&hash) {
             entry.lease = None;
-            entry.reset = entry.fetching;
         }
     }
 
     /// What gives the lease of a key back, where there is one.
-    pub(super) fn take_back(&self, policy: &Policy, key: &Key) -> Option<Job> {
+    pub(super) fn take_back(self: &Arc<Self>, policy: &Policy, key: &Key) -> Option<Job> {
         let (hash, mut shard) = self.shard(policy, key);
         let entry = shard.get_mut(&hash)?;
         let (lease, policy, key) = (entry.lease.take()?, entry.policy.clone(), entry.key.clone());
+        let back = lease.back(self.resets(hash));
         drop(shard);
-        self.returning(&policy, &key, lease.back())
+        self.returning(&policy, &key, back)
     }
 
-    fn give_back(&self, policy: &Policy, key: &Key, back: Back) {
+    fn give_back(self: &Arc<Self>, policy: &Policy, key: &Key, back: Back) {
         // Outside a runtime there is nobody to do it, and the lease's end settles it.
         if let (Some(job), Ok(runtime)) = (self.returning(policy, key, back), Handle::try_current()) {
             self.spawn(job, &runtime);
@@ -304,7 +325,7 @@ impl Leases {
         })
     }
 
-    fn returning(&self, policy: &Policy, key: &Key, back: Back) -> Option<Job> {
+    fn returning(self: &Arc<Self>, policy: &Policy, key: &Key, back: Back) -> Option<Job> {
         (back.units > 0).then(|| Job {
             action: Action::Refund,
             charges: vec![Charge::new(policy, key, 0)],
@@ -313,7 +334,7 @@ impl Leases {
             script: Script::built_in(),
             deadline: PATIENCE,
             denied: self.denied.as_ref().map(|denied| (denied.clone(), denied.asked())),
-            lease: Some(Terms { wanted: 0, back, fetch: None }),
+            lease: Some(Terms { wanted: 0, back, leases: self.clone(), fetch: None }),
         })
     }
 
@@ -326,13 +347,13 @@ impl Leases {
     }
 
     /// Gives back what is not used. `true` where something is on lease still.
-    fn sweep(&self) -> bool {
+    fn sweep(self: &Arc<Self>) -> bool {
         let mut some = false;
         let mut unused = Vec::new();
         for shard in &self.shards {
             let mut shard = lock(shard);
             let now = self.clock.micros();
-            for entry in shard.values_mut() {
+            for (hash, entry) in shard.iter_mut() {
                 let Some(lease) = &entry.lease else { continue };
                 if !lease.is_on(now, self.clock.times_set_back())
                     || now.saturating_sub(lease.used) >= QUIET
@@ -341,7 +362,7 @@ impl Leases {
                 {
                     // What was asked for was too much.
                     entry.want /= 2;
-                    let back = lease.back();
+                    let back = lease.back(self.resets(*hash));
                     entry.lease = None;
                     unused.push((entry.policy.clone(), entry.key.clone(), back));
                 } else {
@@ -357,6 +378,15 @@ impl Leases {
 
     fn has_some(&self) -> bool {
         self.shards.iter().any(|shard| lock(shard).values().any(|entry| entry.lease.is_some()))
+    }
+
+    fn resets(&self, hash: u64) -> Resets {
+        let place = hash as u32 % RESETS;
+        Resets { place, times: self.times_reset(place) }
+    }
+
+    fn times_reset(&self, place: u32) -> u32 {
+        self.resets[place as usize].load(Ordering::Acquire)
     }
 
     fn shard(&self, policy: &Policy, key: &Key) -> (u64, MutexGuard<'_, HashMap<u64, Entry>>) {
@@ -385,7 +415,6 @@ fn entry<'a>(shard: &'a mut HashMap<u64, Entry>, hash: u64, charge: &Charge) -> 
         want: 0,
         asked: None,
         fetching: false,
-        reset: false,
     };
     match shard.entry(hash) {
         hash_map::Entry::Vacant(place) => Some(place.insert(new())),
@@ -419,17 +448,21 @@ impl Lease {
         self.from <= now && now < self.end && self.set_back == set_back
     }
 
-    const fn back(&self) -> Back {
-        Back { name: self.name, units: self.left + self.spent, spent: self.spent }
+    const fn back(&self, resets: Resets) -> Back {
+        Back { name: self.name, units: self.left + self.spent, spent: self.spent, resets }
     }
 }
 
 impl Terms {
-    /// Whoever finds out that it was never sent may send it again.
-    pub(super) fn sent(&self) {
+    /// What is given back, now that it is sent: what a reset forgot is not. Whoever finds out that it was never
+    /// sent may send it again.
+    pub(super) fn send(&self) -> Back {
+        let times = self.leases.times_reset(self.back.resets.place);
         if let Some(fetch) = &self.fetch {
+            fetch.resets.store(times, Ordering::Release);
             fetch.sent.store(true, Ordering::Release);
         }
+        if self.back.resets.times == times { self.back } else { Back::default() }
     }
 
     /// Whether units come back that others can have.
@@ -441,7 +474,7 @@ impl Terms {
     pub(super) fn came(&self, granted: Granted, decision: &Decision) {
         if let (Some(fetch), [outcome]) = (&self.fetch, decision.outcomes()) {
             fetch.came.store(true, Ordering::Release);
-            fetch.leases.put(fetch, Some((granted, outcome)));
+            self.leases.put(fetch, Some((granted, outcome)));
         }
     }
 }
@@ -450,10 +483,10 @@ impl Drop for Terms {
     fn drop(&mut self) {
         let Some(fetch) = &mut self.fetch else { return };
         if !*fetch.came.get_mut() {
-            fetch.leases.put(fetch, None);
+            self.leases.put(fetch, None);
         }
         if !*fetch.sent.get_mut() {
-            fetch.leases.give_back(&fetch.policy, &fetch.key, self.back);
+            self.leases.give_back(&fetch.policy, &fetch.key, self.back);
         }
     }
 }

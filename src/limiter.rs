@@ -63,8 +63,8 @@ impl Limiter {
     /// Takes `cost` units from `key` under `policy`, or refuses and takes nothing.
     ///
     /// A [`MemoryStore`](crate::MemoryStore) decides before this returns, a
-    /// [`RedisStore`](crate::RedisStore) when the future is polled; one that is dropped before it is done may
-    /// have charged.
+    /// [`RedisStore`](crate::RedisStore) when the future is polled, unless the units are on
+    /// [lease](Policy::leased); one that is dropped before it is done may have charged.
     ///
     /// The future resolves to
     ///

@@ -10,6 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures_util::FutureExt as _;
 use support::{RedisServer, http, store};
 use tokio::{task::JoinSet, time::sleep};
 use tower_ratelimit::{
@@ -224,6 +225,44 @@ async fn connections_that_were_closed_while_they_were_idle_fail_no_decision() {
     }
     let left = limiter.peek(&policy, &Key::new("alice"), 0).await.unwrap().outcomes()[0].remaining();
     assert_eq!(left, 1_000_000 - 5 * 64 * 5);
+}
+
+#[test]
+fn a_runtime_that_ends_while_idle_connections_are_checked_does_not_end_the_checking() {
+    let server = RedisServer::start();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let limiter = Limiter::new(runtime.block_on(store(&server)));
+    let policy = closed(1_000_000);
+    let kill = |which: &[&str]| {
+        assert_eq!(runtime.block_on(load(&limiter, &policy, 64, 5)).failed, 0);
+        let () = redis::cmd("CLIENT").arg("KILL").arg(which).query(&mut server.connection()).unwrap();
+        // Until the news is here.
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    kill(&["TYPE", "normal", "SKIPME", "yes"]);
+    let short = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    short.block_on(async {
+        assert!(limiter.check(&policy, &Key::new("alice"), 1).now_or_never().is_none());
+    });
+    // The task that checks goes with it.
+    drop(short);
+    assert_eq!(runtime.block_on(load(&limiter, &policy, 64, 5)).failed, 0);
+    let () = server.command(&["CONFIG", "RESETSTAT"]);
+    let list: String = server.command(&["CLIENT", "LIST", "TYPE", "normal"]);
+    let oldest = list.split(['=', ' ']).nth(1).unwrap();
+    kill(&["ID", oldest]);
+    // One after the other, so that the others are idle when the one that was killed is met.
+    assert_eq!(runtime.block_on(load(&limiter, &policy, 1, 32)).failed, 0);
+    let checked = async {
+        for _ in 0..20 {
+            if server.command::<String>(&["INFO", "commandstats"]).contains("cmdstat_ping:") {
+                return true;
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+        false
+    };
+    assert!(runtime.block_on(checked));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -50,7 +50,7 @@ pub(super) struct Pooled<M: ManageConnection> {
     health: Arc<Health>,
     loads: Loads,
     /// Whether the idle connections are being checked.
-    checking: AtomicBool,
+    checking: Arc<AtomicBool>,
 }
 
 /// Keeps a hundred callers that miss the same script from loading it a hundred times.
@@ -104,13 +104,7 @@ where
     M::Connection: ConnectionLike + Sync,
 {
     pub(super) fn new(pool: Pool<M>, health: Arc<Health>) -> Self {
-        Self {
-            pool,
-            queue: Queue::default(),
-            health,
-            loads: Loads::default(),
-            checking: AtomicBool::default(),
-        }
+        Self { pool, queue: Queue::default(), health, loads: Loads::default(), checking: Arc::default() }
     }
 
     async fn decision(self: &Arc<Self>, job: Job) -> Result<Decision, Error> {
@@ -306,8 +300,9 @@ where
         if self.checking.swap(true, Ordering::AcqRel) {
             return;
         }
-        let link = self.clone();
+        let (link, checking) = (self.clone(), Checking(self.checking.clone()));
         tokio::spawn(async move {
+            let _checking = checking;
             // All of them are taken out first, or a pool that gives out the latest one first would give the
             // same one again and again.
             let mut idle = Vec::new();
@@ -324,8 +319,16 @@ where
                     link.replace(connection, BACKOFF / 4);
                 }
             }
-            link.checking.store(false, Ordering::Release);
         });
+    }
+}
+
+/// The task that checks, whose runtime may be shut down.
+struct Checking(Arc<AtomicBool>);
+
+impl Drop for Checking {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
     }
 }
 

@@ -15,8 +15,6 @@ use std::{
 pub struct RedisServer {
     port: u16,
     arguments: Vec<String>,
-    /// Whether it is a node of a Cluster.
-    node: bool,
     process: Option<Process>,
 }
 
@@ -28,7 +26,7 @@ struct Process {
 }
 
 const GUARD: &str = r#"redis-server "$@" >/dev/null 2>&1 & echo $!; read -r keep; kill -KILL $! 2>/dev/null
-    test -z "$LEFT_BEHIND" -o -n "$keep" || rm -f "$LEFT_BEHIND""#;
+    test -n "$keep" || rm -rf "$DIRECTORY""#;
 
 impl RedisServer {
     pub fn start() -> Self {
@@ -37,12 +35,14 @@ impl RedisServer {
 
     /// A server with arguments of its own, such as `["--maxmemory", "1mb"]`.
     pub fn with(arguments: &[&str]) -> Self {
-        Self::start_as(arguments, false)
+        Self::start_as(arguments, |_| true)
     }
 
     /// A node of no Cluster yet.
     pub fn node() -> Self {
         let arguments = [
+            "--cluster-enabled",
+            "yes",
             "--cluster-node-timeout",
             "1000",
             "--cluster-require-full-coverage",
@@ -51,15 +51,16 @@ impl RedisServer {
             "--cluster-allow-replica-migration",
             "no",
         ];
-        Self::start_as(&arguments, true)
+        Self::start_as(&arguments, bus_is_free)
     }
 
-    fn start_as(arguments: &[&str], node: bool) -> Self {
+    fn start_as(arguments: &[&str], suits: impl Fn(u16) -> bool) -> Self {
         let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
-        let mut server = Self { port: 0, arguments, node, process: None };
+        let mut server = Self { port: 0, arguments, process: None };
         for _ in 0..100 {
+            server.process = None;
             server.port = free_port();
-            if node && !bus_is_free(server.port) {
+            if !suits(server.port) {
                 continue;
             }
             // Another process may have taken the port meanwhile.
@@ -78,9 +79,9 @@ impl RedisServer {
         self.port
     }
 
-    /// Where a node keeps what it knows of the Cluster.
-    fn nodes_file(&self) -> PathBuf {
-        std::env::temp_dir().join(format!("tower-ratelimit-{}-{}.nodes", std::process::id(), self.port))
+    /// What it writes is here, and nobody else's.
+    fn directory(&self) -> PathBuf {
+        std::env::temp_dir().join(format!("tower-ratelimit-{}-{}", std::process::id(), self.port))
     }
 
     /// Starts it again on its old port, with nothing in it.
@@ -115,16 +116,13 @@ impl RedisServer {
     fn try_restart(&mut self) -> bool {
         self.kill();
         let port = self.port.to_string();
-        let (nodes, mut node) = (self.nodes_file(), Vec::new());
-        if self.node {
-            node = vec!["--cluster-enabled", "yes", "--cluster-config-file", nodes.to_str().unwrap()];
-        }
+        let directory = self.directory();
+        std::fs::create_dir_all(&directory).unwrap();
         let mut guard = Command::new("sh")
             .args(["-c", GUARD, "redis-server", "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
-            .args(["--dir", std::env::temp_dir().to_str().unwrap(), "--port", &port])
+            .args(["--dir", directory.to_str().unwrap(), "--port", &port])
             .args(&self.arguments)
-            .args(&node)
-            .env("LEFT_BEHIND", node.last().copied().unwrap_or_default())
+            .env("DIRECTORY", &directory)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -166,9 +164,8 @@ impl RedisServer {
 impl Drop for RedisServer {
     fn drop(&mut self) {
         self.process = None;
-        if self.node {
-            let _ = std::fs::remove_file(self.nodes_file());
-        }
+        // Where it had been killed, what it wrote was kept until now.
+        let _ = std::fs::remove_dir_all(self.directory());
     }
 }
 

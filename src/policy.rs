@@ -114,9 +114,9 @@ impl LeaseBound {
         Duration::from_millis(1_500)
     }
 
-    /// How long the units may be missed that an instance held when it was killed or shut down, or could no
-    /// longer reach Redis. They count as spent then: in a window until it ends, in a bucket, within a second,
-    /// as if they had been taken that late.
+    /// How long the units may be missed that an instance held when it was killed or could no longer reach Redis, or
+    /// shut down without [giving them back](crate::RedisStore::give_leases_back). They count as spent then: in a
+    /// window until it ends, in a bucket, within a second, as if they had been taken that late.
     #[must_use]
     pub const fn after_a_crash(&self) -> Duration {
         self.after_a_crash
@@ -219,8 +219,8 @@ impl Policy {
     ///   later than what it was charged to: its window, the cell of a sliding window; a bucket keeps the room
     ///   of leased units free until they are spent or the lease ends, within a second.
     /// * **Price**: an instance may hold units that another one is refused for. An instance that runs gives
-    ///   back within 1.5 seconds what it does not use; for one that is gone, see
-    ///   [`lease_bound`](Self::lease_bound).
+    ///   back within 1.5 seconds what it does not use, and one that shuts down what it
+    ///   [has](crate::RedisStore::give_leases_back); for one that is gone, see [`lease_bound`](Self::lease_bound).
     /// * **How many** are leased follows the demand: none for a key that is asked for less than a hundred
     ///   times a second here, twice as many each time they are used up quickly, and never more than a quarter of
     ///   what is left. Up to 4096 keys are leased at a time.
@@ -293,7 +293,12 @@ impl Policy {
     }
 
     fn missed(&self) -> Option<u64> {
-        self.0.algorithm.twin()?.missed(&self.0.arguments, self.0.most_leased)
+        self.0.algorithm.twin()?.missed(&self.0.arguments, self.most_held())
+    }
+
+    /// The most units of a key that can be on lease here.
+    fn most_held(&self) -> u64 {
+        self.0.most_leased.min(self.0.capacity)
     }
 
     /// What to do when the store gives no decision in time. Defaults to [`FailureMode::Open`].
@@ -326,7 +331,7 @@ impl Policy {
     /// How many units [leases](Self::leased) may withhold, and for how long. `None` where nothing is leased.
     #[must_use]
     pub fn lease_bound(&self) -> Option<LeaseBound> {
-        let units = self.0.most_leased;
+        let units = self.most_held();
         let missed = self.missed().filter(|_| units > 0)?;
         Some(LeaseBound { units, after_a_crash: Duration::from_micros(missed) })
     }

@@ -12,7 +12,7 @@ use std::{
 };
 
 use redis::cluster::ClusterClientBuilder;
-use support::{PATIENT, RedisCluster, RedisServer};
+use support::{PATIENT, RedisServer, redis_cluster::RedisCluster};
 use tokio::{
     task::{JoinSet, spawn_blocking},
     time::sleep,

@@ -507,6 +507,34 @@ async fn leases_on_a_key_are_fetched_one_at_a_time_and_nothing_is_lost_with_a_dr
 }
 
 #[tokio::test]
+async fn an_instance_that_shuts_down_can_give_everything_back() {
+    let server = RedisServer::start();
+    let (leaving, other) = (instance(&server).await, instance(&server).await);
+    let of = |name, algorithm: FixedWindow| Policy::new(name, Quota::per_day(1_000)).algorithm(algorithm);
+    let policies = [
+        of("anchored", FixedWindow::anchored()).leased(100),
+        of("aligned", FixedWindow::aligned()).leased(100),
+        Policy::new("gcra", Quota::per_day(1).burst(1_000)).leased(100),
+    ];
+    let mut taken = Vec::new();
+    for policy in &policies {
+        let mut admitted = 0;
+        while other.remaining(policy).await == 1_000 - admitted {
+            admitted += u64::from(leaving.take(policy, 1).await.is_allowed());
+            leaving.settled().await;
+        }
+        taken.push(admitted);
+    }
+    leaving.store.give_leases_back().await.unwrap();
+    for (policy, taken) in policies.iter().zip(taken) {
+        assert_eq!(other.remaining(policy).await, 1_000 - taken, "{}", policy.name());
+    }
+    drop(server);
+    // Nothing is left to give back, so nobody is asked.
+    leaving.store.give_leases_back().await.unwrap();
+}
+
+#[tokio::test]
 async fn reset_and_refund_take_what_is_on_lease_into_account() {
     let server = RedisServer::start();
     let policies = [
@@ -657,6 +685,9 @@ fn what_cannot_be_leased_exactly_is_refused_in_either_order() {
         assert_eq!((bound.units(), bound.after_a_crash()), (5, Duration::from_secs(1)));
     }
     assert_eq!(policy().lease_bound(), None);
+    // However many may be leased, there are no more than the limit.
+    let bound = Policy::new("p", Quota::per_minute(100)).leased(1_000_000).lease_bound().unwrap();
+    assert_eq!((bound.units(), bound.after_a_crash()), (100, Duration::from_secs(61)));
 }
 
 #[tokio::test]

@@ -7,7 +7,6 @@ pub mod model;
 pub mod redis_cluster;
 pub mod redis_server;
 
-pub use redis_cluster::RedisCluster;
 pub use redis_server::RedisServer;
 
 use std::{path::PathBuf, time::Duration};

@@ -308,6 +308,19 @@ impl Leases {
         self.returning(&policy, &key, back)
     }
 
+    /// What gives all leases back.
+    pub(super) fn take_all_back(self: &Arc<Self>) -> Vec<Job> {
+        let mut taken = Vec::new();
+        for shard in &self.shards {
+            for (hash, entry) in lock(shard).iter_mut() {
+                if let Some(lease) = entry.lease.take() {
+                    taken.push((entry.policy.clone(), entry.key.clone(), lease.back(self.resets(*hash))));
+                }
+            }
+        }
+        taken.iter().filter_map(|(policy, key, back)| self.returning(policy, key, *back)).collect()
+    }
+
     fn give_back(self: &Arc<Self>, policy: &Policy, key: &Key, back: Back) {
         // Outside a runtime there is nobody to do it, and the lease's end settles it.
         if let (Some(job), Ok(runtime)) = (self.returning(policy, key, back), Handle::try_current()) {

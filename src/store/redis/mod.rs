@@ -345,6 +345,37 @@ impl RedisStore {
         self.remembering_anew()
     }
 
+    /// Gives back all units on [lease](Policy::leased). To be awaited when a service shuts down, after its last
+    /// request, or others miss them for as long as [`Policy::lease_bound`] says.
+    ///
+    /// ```no_run
+    /// # async fn example(store: tower_ratelimit::RedisStore) -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (listener, app) = (tokio::net::TcpListener::bind("0.0.0.0:3000").await?, axum::Router::new());
+    /// axum::serve(listener, app).with_graceful_shutdown(async { /* the signal to stop */ }).await?;
+    /// store.give_leases_back().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// What a decision can fail with: then some were not given back, and are not tried again.
+    pub async fn give_leases_back(&self) -> Result<(), Error> {
+        // All at once, so that they share calls.
+        let back: Vec<_> = self
+            .leases
+            .take_all_back()
+            .into_iter()
+            .map(|job| tokio::spawn(self.link.clone().decide(job)))
+            .collect();
+        let mut result = Ok(());
+        for back in back {
+            let ended = Error::new(ErrorKind::StoreUnreachable, "the Tokio runtime was shut down");
+            result = result.and(back.await.unwrap_or(Err(ended)).map(|_| ()));
+        }
+        result
+    }
+
     /// Takes the time from `clock`. Defaults to the Redis server's clock.
     ///
     /// For tests. Keys written so live for an hour, as this clock does not move with the server's.

@@ -57,6 +57,24 @@
   in the place of retry and delay. A decision that failed has one text instead, the error; the others of
   the call are not touched by it.
 ]]
+-- What is told of a decision that failed. Redis 7 raises a table, where its elders raise a text.
+local function problem_of(raised)
+  return type(raised) == 'table' and raised.err or raised
+end
+
+-- One decision of one charge, as most calls are: without what several need, which costs a fifth of the call.
+if #KEYS == 1 and ARGV[#ARGV - 4] == 'take' then
+  local _, _, _, take = make(ARGV[3])
+  if take then
+    local cost = tonumber(ARGV[#ARGV])
+    local fine, retry, remaining, reset, delay = pcall(take, KEYS[1], cost, 5)
+    if not fine then
+      return { problem_of(retry) }
+    end
+    return { retry == 0 and 1 + cost or 0, remaining, reset, retry, delay }
+  end
+end
+
 local PLAN, REFUND, RENEW, TAKE, NAME, PLACE = 1, 2, 3, 4, 5, 6
 -- Tables are made as large as they usually become: one that grows costs as much as a decision.
 local policies, arg = { false }, 3
@@ -156,11 +174,10 @@ while arg < #ARGV do
   arg = arg + 3
   for _ = 1, decisions do
     local before = size
-    local fine, problem = pcall(decide, mode, charges, arg, keys)
+    local fine, raised = pcall(decide, mode, charges, arg, keys)
     if not fine then
-      -- Redis 7 raises a table, where its elders raise a text.
       size = before + 1
-      reply[size] = type(problem) == 'table' and problem.err or problem
+      reply[size] = problem_of(raised)
     end
     arg = arg + numbers
     keys = keys + charges

@@ -219,7 +219,7 @@ async fn connections_that_were_closed_while_they_were_idle_fail_no_decision() {
     for _ in 0..5 {
         assert_eq!(load(&limiter, &policy, 64, 5).await.failed, 0);
         let killed: usize = server.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
-        assert!(killed > 1, "{killed}");
+        assert!(killed > 0, "{killed}");
         // Until the news is here: without it nobody can know.
         sleep(Duration::from_millis(50)).await;
     }

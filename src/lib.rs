@@ -64,13 +64,15 @@
 //! * When Redis fails over to a replica, what was not replicated is forgotten.
 //! * While the store is away, [`FailureMode::Open`] limits nothing.
 //! * A reply that came too late may stand for a charge that was made.
-//! * Policies whose identities differ are atomic on one Redis server; Redis Cluster is not supported yet.
+//! * Policies whose identities differ are atomic on one Redis server. In a Cluster they are decided one after the
+//!   other: what was taken is given back where a later one refuses.
 //!
 //! # Features
 //!
 //! | name | what it adds | default |
 //! |---|---|---|
 //! | `axum` | [`PeerIp`] reads axum's `ConnectInfo`; [`FromExtractor`], [`MatchedRoute`]; [`Decision`] and [`Limiter`] are extractors, [`Rejection`] a response | yes |
+//! | `cluster` | [`RedisStore`] on Redis Cluster | no |
 //! | `redis` | [`RedisStore`] | yes |
 //! | `retry` | `RetryPolicy`, the client's half: waits as long as a server that refused a request asks for | no |
 //! | `tonic` | gRPC refusals carry `RetryInfo` and `QuotaFailure`; [`PeerIp`] reads tonic's connect info | no |

@@ -42,7 +42,8 @@ use super::{Answer, Store};
 use crate::{Action, Charge, Decision, Error, ErrorKind, Key, ManualClock, Policy, script::Script};
 
 /// Counts in Redis 6.2 or later, or Valkey, shared by every instance of a service. Cloning gives
-/// another handle on the same pool.
+/// another handle on the same pool. What follows is about one server; for a Redis Cluster, with the feature
+/// `cluster`, see `connect_cluster`.
 ///
 /// Every decision is made in one `EVALSHA` of one script, so it is atomic, and by the server's clock, so
 /// instances whose clocks differ agree. Nothing else is sent: no PING before it, no second command after

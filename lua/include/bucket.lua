@@ -265,6 +265,16 @@ local function bucket_algorithm(bucket_of, leasing)
     return 0, free - cost, reset, delay
   end
 
+  -- Writes a level down that became lower.
+  local function lower(bucket, key, at, level, elapsed)
+    local reset = reset_of(bucket, level, elapsed)
+    if reset == 0 and not bucket.initial then
+      redis.call('DEL', key)
+    else
+      write(bucket, key, at, level, reset)
+    end
+  end
+
   local function refund(key, units, arg)
     local bucket = bucket_at(arg)
     if not read_count(key) then
@@ -276,12 +286,7 @@ local function bucket_algorithm(bucket_of, leasing)
       -- Full. A refund gives back, it does not save up.
       at, level, elapsed = now, 0, 0
     end
-    local reset = reset_of(bucket, level, elapsed)
-    if reset == 0 and not bucket.initial then
-      redis.call('DEL', key)
-    else
-      write(bucket, key, at, level, reset)
-    end
+    lower(bucket, key, at, level, elapsed)
   end
 
   if not leasing then
@@ -304,12 +309,7 @@ local function bucket_algorithm(bucket_of, leasing)
         if lent[0] + lent[1] == 0 then
           lent = nil
         end
-        local reset = reset_of(bucket, level, elapsed)
-        if reset == 0 and not bucket.initial then
-          redis.call('DEL', key)
-        else
-          write(bucket, key, at, level, reset)
-        end
+        lower(bucket, key, at, level, elapsed)
       end
     end
     local retry, remaining, reset = take(key, cost, arg)

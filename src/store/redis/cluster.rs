@@ -32,7 +32,7 @@ use super::{
     call::{self, Job},
     health::Health,
     link::{
-        Finish, GIVE_UP, Link, Reply, connection_until, from_redis, in_time, is_no_script, too_late,
+        Finish, GIVE_UP, Link, Reply, connection_until, from_redis, in_time, is_no_script, noted, too_late,
         too_many, with_text,
     },
     malformed,
@@ -56,22 +56,14 @@ where
     M::Connection: Sync,
 {
     fn decide(self: Arc<Self>, job: Job) -> Reply<Decision> {
-        Box::pin(async move {
-            let decision = self.decision(job).await;
-            self.health.note(&decision);
-            decision
-        })
+        noted(self.health.clone(), async move { self.decision(job).await })
     }
 
     fn run(self: Arc<Self>, command: Cmd, deadline: Duration) -> Reply<Value> {
-        Box::pin(async move {
+        noted(self.health.clone(), async move {
             let until = in_time(deadline);
-            let reply = match self.connection(until, deadline).await {
-                Ok(mut connection) => self.reply(until, deadline, command.query_async(&mut connection)).await,
-                Err(error) => Err(error),
-            };
-            self.health.note(&reply);
-            reply
+            let mut connection = self.connection(until, deadline).await?;
+            self.reply(until, deadline, command.query_async(&mut connection)).await
         })
     }
 
@@ -99,7 +91,7 @@ pub(super) fn client<U: AsRef<str>>(
 ) -> Result<(ClusterClient, String), Error> {
     let infos: Result<Vec<ConnectionInfo>, _> =
         urls.into_iter().map(|url| url.as_ref().into_connection_info()).collect();
-    let infos = infos.map_err(malformed)?;
+    let infos = infos.map_err(|error| malformed(&error))?;
     let addresses: Vec<_> = infos.iter().map(|info| info.addr().to_string()).collect();
     let client = ClusterClientBuilder::new(infos)
         .connection_timeout(CONNECT)

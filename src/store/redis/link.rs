@@ -44,6 +44,18 @@ pub(super) trait Link: Send + Sync {
     fn commands(&self) -> &'static [&'static str];
 }
 
+/// `reply`, and what it says of the server's health.
+pub(super) fn noted<T>(
+    health: Arc<Health>,
+    reply: impl Future<Output = Result<T, Error>> + Send + 'static,
+) -> Reply<T> {
+    Box::pin(async move {
+        let reply = reply.await;
+        health.note(&reply);
+        reply
+    })
+}
+
 pub(super) struct Pooled<M: ManageConnection> {
     pool: Pool<M>,
     queue: Queue,
@@ -78,19 +90,11 @@ where
     M::Connection: ConnectionLike + Sync,
 {
     fn decide(self: Arc<Self>, job: Job) -> Reply<Decision> {
-        Box::pin(async move {
-            let decision = self.decision(job).await;
-            self.health.note(&decision);
-            decision
-        })
+        noted(self.health.clone(), async move { self.decision(job).await })
     }
 
     fn run(self: Arc<Self>, command: Cmd, deadline: Duration) -> Reply<Value> {
-        Box::pin(async move {
-            let reply = self.reply(command, deadline).await;
-            self.health.note(&reply);
-            reply
-        })
+        noted(self.health.clone(), async move { self.reply(command, deadline).await })
     }
 
     fn commands(&self) -> &'static [&'static str] {

@@ -538,12 +538,12 @@ impl fmt::Debug for RedisStore {
 
 /// The manager for `url`, and where it connects to, without the password.
 fn manager(url: &str) -> Result<(RedisConnectionManager, String), Error> {
-    let info = url.into_connection_info().map_err(malformed)?;
+    let info = url.into_connection_info().map_err(|error| malformed(&error))?;
     let address = info.addr().to_string();
-    Ok((RedisConnectionManager::new(info).map_err(malformed)?, address))
+    Ok((RedisConnectionManager::new(info).map_err(|error| malformed(&error))?, address))
 }
 
-fn malformed(error: RedisError) -> Error {
+fn malformed(error: &RedisError) -> Error {
     // The source is left out: what it quotes of the URL may be the password.
     Error::new(
         ErrorKind::InvalidConfig,

@@ -345,7 +345,7 @@ async fn a_pool_of_ones_own_may_be_one_of_cluster_connections() {
     for node in 0..3 {
         let (limiter, policy, key) = (limiter.clone(), policy.clone(), key_of(&cluster, node));
         loads.spawn(async move {
-            let counts = load(&[limiter.clone()], &policy, &key, 20, &stopped()).await;
+            let counts = load(std::slice::from_ref(&limiter), &policy, &key, 20, &stopped()).await;
             limiter.reset(&policy, &key).await.unwrap();
             assert!(limiter.check(&policy, &key, 50).await.unwrap().is_allowed());
             counts

@@ -48,6 +48,14 @@ use tower_ratelimit::{
     Action, Answer, Charge, Constant, Decision, Error, ErrorKind, FailureMode, GrpcStatus, Header, Headers,
     Key, ManualClock, MemoryStore, Outcome, PeerIp, Policy, Quota, RateLimitLayer, Store, Verdict,
 };
+#[cfg(feature = "tonic-tls")]
+use {
+    tokio_rustls::{
+        TlsAcceptor,
+        rustls::{self, pki_types::PrivatePkcs8KeyDer},
+    },
+    tonic::transport::{Certificate, ClientTlsConfig},
+};
 
 const HELLO: &str = "/greeter.Greeter/SayHello";
 
@@ -486,6 +494,47 @@ async fn s20_the_peer_of_a_tonic_server_is_known() {
 }
 
 #[cfg(unix)]
+/// Serves a greeter behind `layer` over TLS streams that are none of tonic's, until the runtime ends. The
+/// certificate is the server's own.
+#[cfg(feature = "tonic-tls")]
+async fn serve_tls(layer: RateLimitLayer) -> (SocketAddr, Certificate) {
+    let rcgen::CertifiedKey { cert, signing_key } =
+        rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let key = PrivatePkcs8KeyDer::from(signing_key.serialize_der()).into();
+    let mut config =
+        rustls::ServerConfig::builder_with_provider(rustls::crypto::ring::default_provider().into())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![cert.der().clone()], key)
+            .unwrap();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let (listener, address) = listen().await;
+    let streams = listener.then(move |stream| {
+        let acceptor = acceptor.clone();
+        async move { acceptor.accept(stream?).await }
+    });
+    let server = Server::builder().add_service(layer.layer(GreeterServer::new(Hello::default())));
+    tokio::spawn(server.serve_with_incoming(streams));
+    (address, Certificate::from_pem(cert.pem()))
+}
+
+#[cfg(feature = "tonic-tls")]
+#[tokio::test]
+async fn s20_the_peer_of_a_tonic_server_over_tls_is_known() {
+    let (server, certificate) = serve_tls(layer(Quota::per_hour(1), PeerIp::default())).await;
+    let tls = ClientTlsConfig::new().ca_certificate(certificate).domain_name("localhost");
+    let endpoint = Endpoint::from_shared(format!("https://{server}")).unwrap().tls_config(tls).unwrap();
+    for address in [[127, 0, 0, 1], [127, 0, 0, 2]] {
+        let channel = endpoint.clone().local_address(Some(address.into())).connect().await.unwrap();
+        let mut client = GreeterClient::new(channel);
+        client.say_hello(hello()).await.unwrap();
+        let refused = client.say_hello(hello()).await.unwrap_err();
+        assert_eq!(refused.code(), Code::ResourceExhausted, "{address:?}");
+    }
+}
+
 #[tokio::test]
 async fn s20_a_unix_socket_is_the_servers_mistake() {
     use tokio::net::UnixListener;

@@ -203,6 +203,36 @@ async fn two_identities_in_two_slots_are_decided_all_or_nothing() {
     assert_eq!(left().await, (5, 2));
 }
 
+#[tokio::test]
+async fn a_refusal_stands_where_a_later_identity_cannot_be_asked() {
+    let mut cluster = RedisCluster::start(3);
+    let limiter = Limiter::new(store(&cluster).await);
+    let policies = [closed("first", 10), closed("second", 1), closed("third", 10)];
+    let charges: Vec<_> =
+        (0..3).map(|node| Charge::new(&policies[node], &key_of(&cluster, node), 1)).collect();
+    assert!(limiter.check_all(&charges).await.unwrap().is_allowed());
+    cluster.nodes[2].kill();
+    for _ in 0..5 {
+        let decision = limiter.check_all(&charges).await.unwrap();
+        assert!(!decision.is_allowed());
+        let told: Vec<_> = decision.outcomes().iter().map(|outcome| outcome.policy().name()).collect();
+        assert_eq!(told, ["first", "second"]);
+    }
+    // Given back once each, and not what others had taken.
+    let left = limiter.peek(&policies[0], &charges[0].key, 1).await.unwrap();
+    assert_eq!(left.remaining(), Some(9));
+    // Where nobody refuses, it fails, and nothing stays charged. It is given back behind the answer.
+    let charges = [charges[0].clone(), charges[2].clone()];
+    assert!(limiter.check_all(&charges).await.is_err());
+    for _ in 0..1_000 {
+        let left = limiter.peek(&policies[0], &charges[0].key, 1).await.unwrap();
+        if left.remaining() == Some(9) {
+            return;
+        }
+    }
+    panic!("what was charged was not given back");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn decisions_over_two_slots_at_once_never_admit_more_than_either_limit() {
     let cluster = RedisCluster::start(3);

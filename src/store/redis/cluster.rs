@@ -9,10 +9,7 @@
 use std::{
     any::{Any, TypeId},
     slice,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -25,6 +22,7 @@ use redis::{
 };
 use tokio::{
     sync::Semaphore,
+    task::JoinHandle,
     time::{Instant, sleep, timeout_at},
 };
 
@@ -32,8 +30,8 @@ use super::{
     call::{self, Job},
     health::Health,
     link::{
-        Finish, GIVE_UP, Link, Reply, connection_until, from_redis, in_time, is_no_script, noted, too_late,
-        too_many, with_text,
+        Finish, GIVE_UP, Link, Reply, Turn, connection_until, from_redis, in_time, is_no_script, noted,
+        too_late, too_many, with_text,
     },
     malformed,
     queue::MOST_WAITING,
@@ -47,7 +45,7 @@ pub(super) struct Clustered<M: ManageConnection> {
     /// As many decisions as may be under way.
     places: Semaphore,
     /// Whether all connections are being made anew.
-    renewing: AtomicBool,
+    renewing: Arc<AtomicBool>,
 }
 
 impl<M> Link for Clustered<M>
@@ -122,7 +120,7 @@ where
     M::Connection: Sync,
 {
     pub(super) fn new(pool: Pool<M>, health: Arc<Health>) -> Self {
-        Self { pool, health, places: Semaphore::new(MOST_WAITING), renewing: AtomicBool::default() }
+        Self { pool, health, places: Semaphore::new(MOST_WAITING), renewing: Arc::default() }
     }
 
     /// Loads `script` where it can be, which is on one node at least.
@@ -148,7 +146,11 @@ where
         let link = self.clone();
         let finish = async move {
             let until = deadline.max(in_time(GIVE_UP));
-            if one_slot { link.ask(&job, until, allowed).await } else { link.slot_by_slot(&job, until).await }
+            if one_slot {
+                link.ask(&job, until, allowed).await
+            } else {
+                link.slot_by_slot(&job, deadline, until).await
+            }
         };
         timeout_at(deadline, Finish(Some(Box::pin(finish)))).await.unwrap_or_else(|_| Err(too_late(allowed)))
     }
@@ -167,38 +169,48 @@ where
         call::decode(&reply, slice::from_ref(job)).pop().unwrap_or_else(|| Err(reply::unexpected()))
     }
 
-    /// Makes a decision over several identities.
-    async fn slot_by_slot(self: &Arc<Self>, job: &Job, deadline: Instant) -> Result<Decision, Error> {
+    /// Makes a decision over several identities, for somebody who waits until `deadline`.
+    async fn slot_by_slot(
+        self: &Arc<Self>,
+        job: &Job,
+        deadline: Instant,
+        until: Instant,
+    ) -> Result<Decision, Error> {
         let takes = matches!(job.action, Action::Take | Action::TakeUpTo);
         let mut outcomes: Vec<Option<Outcome>> = vec![None; job.charges.len()];
         let mut taken: Vec<Vec<usize>> = Vec::new();
         let mut problem = None;
         let mut refused = false;
         for places in by_identity(&job.charges) {
-            let action = if refused { Action::Peek } else { job.action };
+            let (action, until) =
+                if refused { (Action::Peek, half_way_to(deadline)) } else { (job.action, until) };
             let part = job.part(action, places.iter().map(|&place| job.charges[place].clone()).collect());
-            let decision = match self.ask(&part, deadline, job.deadline).await {
-                Ok(decision) => decision,
+            match self.ask(&part, until, job.deadline).await {
+                Ok(decision) => {
+                    for (&place, outcome) in places.iter().zip(decision.outcomes()) {
+                        outcomes[place] = Some(outcome.clone());
+                    }
+                    if !takes || refused {
+                        continue;
+                    }
+                    if decision.is_allowed() {
+                        taken.push(places);
+                        continue;
+                    }
+                    refused = true;
+                    let back = self.give_back(job, &taken, &outcomes);
+                    if let Ok(Ok(given)) = timeout_at(half_way_to(deadline), back).await {
+                        given.into_iter().for_each(|(place, outcome)| outcomes[place] = Some(outcome));
+                    }
+                }
+                // It is refused, whatever else could be said.
+                Err(_) if refused => {}
                 Err(error) if takes => {
-                    self.give_back(job, &taken, &mut outcomes).await;
+                    self.give_back(job, &taken, &outcomes);
                     return Err(error);
                 }
                 // To give back and to renew what can be is better than nothing.
-                Err(error) => {
-                    problem.get_or_insert(error);
-                    continue;
-                }
-            };
-            for (&place, outcome) in places.iter().zip(decision.outcomes()) {
-                outcomes[place] = Some(outcome.clone());
-            }
-            if takes && !refused {
-                if decision.is_allowed() {
-                    taken.push(places);
-                } else {
-                    refused = true;
-                    self.give_back(job, &taken, &mut outcomes).await;
-                }
+                Err(error) => problem = problem.or(Some(error)),
             }
         }
         if let Some(problem) = problem {
@@ -209,26 +221,38 @@ where
         Ok(decision)
     }
 
-    /// Gives back what a decision took that is not admitted after all.
-    async fn give_back(self: &Arc<Self>, job: &Job, taken: &[Vec<usize>], outcomes: &mut [Option<Outcome>]) {
-        for places in taken {
-            let given = |place: &usize| {
-                let granted = outcomes[*place].as_ref().map_or(0, Outcome::granted);
-                let mut charge = job.charges[*place].clone();
-                charge.cost = granted;
+    /// Gives back what a decision took that is not admitted after all, whether anybody waits for that or not. What
+    /// is there then, by the charges' places.
+    fn give_back(
+        self: &Arc<Self>,
+        job: &Job,
+        taken: &[Vec<usize>],
+        outcomes: &[Option<Outcome>],
+    ) -> JoinHandle<Vec<(usize, Outcome)>> {
+        let taken = taken.iter().map(|places| {
+            let taken: Vec<_> =
+                places.iter().filter_map(|&place| Some((place, outcomes[place].clone()?))).collect();
+            let charges = taken.iter().map(|(_, outcome)| {
+                let mut charge = outcome.charge().clone();
+                charge.cost = outcome.granted();
                 charge
-            };
-            let mut part = job.part(Action::Refund, places.iter().map(given).collect());
+            });
+            let mut part = job.part(Action::Refund, charges.collect());
             part.denied.clone_from(&job.denied);
-            let allowed = job.deadline.max(GIVE_UP);
-            // Where this fails, that much less is admitted until it would have been free again.
-            let Ok(decision) = self.ask(&part, in_time(allowed), allowed).await else { continue };
-            for (&place, back) in places.iter().zip(decision.outcomes()) {
-                if let Some(outcome) = &mut outcomes[place] {
-                    *outcome = with_numbers_of(outcome, back);
-                }
+            (part, taken)
+        });
+        let (taken, link): (Vec<_>, _) = (taken.collect(), self.clone());
+        let allowed = job.deadline.max(GIVE_UP);
+        tokio::spawn(async move {
+            let mut all = Vec::new();
+            for (part, taken) in taken {
+                // Where this fails, that much less is admitted until it would have been free again.
+                let Ok(decision) = link.ask(&part, in_time(allowed), allowed).await else { continue };
+                let given = taken.into_iter().zip(decision.outcomes());
+                all.extend(given.map(|((place, outcome), now)| (place, with_numbers_of(&outcome, now))));
             }
-        }
+            all
+        })
     }
 
     async fn reply(
@@ -249,11 +273,10 @@ where
     /// Connects anew, so that the nodes are looked for again. redis-rs does so when a node answers that it has
     /// lost a slot, or cuts its connection; one that hangs does neither.
     fn renew(self: &Arc<Self>) {
-        if self.renewing.swap(true, Ordering::AcqRel) {
-            return;
-        }
+        let Some(turn) = Turn::take(&self.renewing) else { return };
         let link = self.clone();
         tokio::spawn(async move {
+            let _turn = turn;
             for _ in 0..link.pool.state().connections {
                 let Ok(new) = link.pool.dedicated_connection().await else { break };
                 if let Ok(mut old) = link.pool.get_owned().await {
@@ -261,7 +284,6 @@ where
                 }
             }
             sleep(RENEWAL).await;
-            link.renewing.store(false, Ordering::Release);
         });
     }
 
@@ -282,6 +304,12 @@ fn by_identity(charges: &[Charge]) -> Vec<Vec<usize>> {
         }
     }
     groups
+}
+
+/// Leaves time for the answer.
+fn half_way_to(deadline: Instant) -> Instant {
+    let now = Instant::now();
+    now + deadline.saturating_duration_since(now) / 2
 }
 
 /// What `outcome` says, with what is there now that it was given back.

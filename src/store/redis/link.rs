@@ -301,12 +301,10 @@ where
     /// Where one connection broke, others may have. Asks those that are idle, once, so that each need
     /// not fail a call of its own.
     fn check_idle(self: &Arc<Self>) {
-        if self.checking.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let (link, checking) = (self.clone(), Checking(self.checking.clone()));
+        let Some(turn) = Turn::take(&self.checking) else { return };
+        let link = self.clone();
         tokio::spawn(async move {
-            let _checking = checking;
+            let _turn = turn;
             // All of them are taken out first, or a pool that gives out the latest one first would give the
             // same one again and again.
             let mut idle = Vec::new();
@@ -327,10 +325,17 @@ where
     }
 }
 
-/// The task that checks, whose runtime may be shut down.
-struct Checking(Arc<AtomicBool>);
+/// A task of which there is one at a time. Its runtime may be shut down under it.
+pub(super) struct Turn(Arc<AtomicBool>);
 
-impl Drop for Checking {
+impl Turn {
+    /// `None` where it is somebody else's.
+    pub(super) fn take(taken: &Arc<AtomicBool>) -> Option<Self> {
+        (!taken.swap(true, Ordering::AcqRel)).then(|| Self(taken.clone()))
+    }
+}
+
+impl Drop for Turn {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
     }

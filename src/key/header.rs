@@ -68,9 +68,10 @@ impl Header {
         if value.len() > MAX_VALUE {
             return Err(self.invalid("is longer than 8192 bytes"));
         }
-        match std::str::from_utf8(value) {
-            Ok(value) => Ok(Key::new(value)),
-            Err(_) => Err(self.invalid("is not UTF-8")),
+        match Key::plain(value) {
+            Some(key) => Ok(key),
+            None if std::str::from_utf8(value).is_err() => Err(self.invalid("is not UTF-8")),
+            None => Ok(Key::new(value)),
         }
     }
 

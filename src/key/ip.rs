@@ -113,7 +113,7 @@ impl PeerIp {
     /// The key of `address`.
     pub(super) fn key(self, address: IpAddr) -> Key {
         match address.to_canonical() {
-            IpAddr::V4(address) => Key::new(address.to_string()),
+            IpAddr::V4(address) => Key::of_octets(address),
             IpAddr::V6(address) => {
                 let network = address.to_bits() & (u128::MAX << (128 - u32::from(self.ipv6_prefix)));
                 Key::new(format!("{}/{}", Ipv6Addr::from_bits(network), self.ipv6_prefix))

@@ -1,6 +1,8 @@
 use std::{
+    cmp::Ordering,
     fmt::{self, Write as _},
-    net::IpAddr,
+    hash::{Hash, Hasher},
+    net::{IpAddr, Ipv4Addr},
     sync::Arc,
 };
 
@@ -31,9 +33,20 @@ use super::Secret;
 /// );
 /// assert_eq!(format!("{:?}", Key::new("alice")), "Key(..)");
 /// ```
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Key(Arc<str>);
+#[derive(Clone, PartialEq, Eq)]
+pub struct Key(Text);
 
+/// A short text stands in place: it costs no allocation, and a table finds it without looking elsewhere.
+#[derive(Clone, PartialEq, Eq)]
+enum Text {
+    /// The bytes after `length` are 0, so that equal texts are equal.
+    Short { length: u8, bytes: [u8; SHORT] },
+    /// Longer than `SHORT`.
+    Long(Arc<str>),
+}
+
+/// Enough for an address, an IPv6 network and most API keys and ids.
+const SHORT: usize = 30;
 const MAX_ENCODED: usize = 96;
 
 // What can follow `%` in an encoded identity is two upper-case hex digits; so these mark what no
@@ -53,13 +66,8 @@ impl Key {
         if identity.is_empty() {
             return Self(EMPTY.into());
         }
-        let is_plain = |byte: &u8| matches!(byte, 0x21..=0x7e) && !matches!(byte, b'{' | b'}' | b'%');
-        if identity.len() <= MAX_ENCODED
-            && identity.iter().all(is_plain)
-            && let Ok(plain) = str::from_utf8(identity)
-        {
-            // As nearly all are: nothing to encode.
-            return Self(plain.into());
+        if let Some(plain) = Self::plain(identity) {
+            return plain;
         }
         let mut encoded = String::with_capacity(identity.len());
         for &byte in identity {
@@ -72,13 +80,25 @@ impl Key {
         Self::bounded("", &encoded)
     }
 
+    /// The key of `identity` where there is nothing to encode, as nearly always: then it is ASCII.
+    pub(super) fn plain(identity: &[u8]) -> Option<Self> {
+        let is_plain = |byte: &u8| matches!(byte, 0x21..=0x7e) && !matches!(byte, b'{' | b'}' | b'%');
+        // Without an early end, so that many bytes are looked at at once.
+        let plain = || identity.iter().fold(true, |plain, byte| plain & is_plain(byte));
+        if !(1..=MAX_ENCODED).contains(&identity.len()) || !plain() {
+            return None;
+        }
+        let text = Text::short(identity).or_else(|| Some(Text::Long(str::from_utf8(identity).ok()?.into())));
+        text.map(Self)
+    }
+
     /// The key of `parts` together, such as a tenant and a user. The order counts.
     #[must_use]
     pub fn join<'a>(parts: impl IntoIterator<Item = &'a Self>) -> Self {
         let mut joined = String::new();
         for part in parts {
             // Writing to a `String` does not fail.
-            let _ = write!(joined, "{}:{}", part.0.len(), part.0);
+            let _ = write!(joined, "{}:{}", part.as_bytes().len(), part.as_str());
         }
         Self::bounded(JOINED, &joined)
     }
@@ -89,50 +109,111 @@ impl Key {
     /// It shows the identity; keep it out of logs.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        &self.0
+        match &self.0 {
+            // It is ASCII, as it was made.
+            Text::Short { .. } => str::from_utf8(self.as_bytes()).unwrap_or_default(),
+            Text::Long(text) => text,
+        }
+    }
+
+    /// The bytes of [`as_str`](Self::as_str), without a look at each.
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        match &self.0 {
+            Text::Short { length, bytes } => &bytes[..usize::from(*length)],
+            Text::Long(text) => text.as_bytes(),
+        }
+    }
+
+    /// The key of an IPv4 address in dotted form. Without formatting machinery: nearly every request has one.
+    pub(super) fn of_octets(address: Ipv4Addr) -> Self {
+        let (mut bytes, mut length) = ([0; SHORT], 0);
+        for octet in address.octets() {
+            if length > 0 {
+                bytes[length] = b'.';
+                length += 1;
+            }
+            let mut digits = itoa::Buffer::new();
+            let digits = digits.format(octet).as_bytes();
+            bytes[length..length + digits.len()].copy_from_slice(digits);
+            length += digits.len();
+        }
+        Self(Text::Short { length: length as u8, bytes })
     }
 
     /// A key that shows nothing of this one to whoever lacks `secret`.
     pub(super) fn hashed(&self, secret: &Secret) -> Self {
         let mut hashed = String::from(KEYED);
-        for byte in secret.mac(&self.0) {
+        for byte in secret.mac(self.as_str()) {
             // Writing to a `String` does not fail.
             let _ = write!(hashed, "{byte:02x}");
         }
-        Self(hashed.into())
+        Self(hashed.as_str().into())
     }
 
     /// As the answer of the first of two extractors: itself, unless it looks like a second's.
     pub(crate) fn of_first(self) -> Self {
-        if self.0.starts_with(FIRST) || self.0.starts_with(SECOND) {
-            return Self::bounded(FIRST, &self.0);
+        if [FIRST, SECOND].iter().any(|mark| self.as_bytes().starts_with(mark.as_bytes())) {
+            return Self::bounded(FIRST, self.as_str());
         }
         self
     }
 
     /// As the answer of the second of two extractors: different from every answer of the first.
     pub(crate) fn of_second(&self) -> Self {
-        Self::bounded(SECOND, &self.0)
+        Self::bounded(SECOND, self.as_str())
     }
 
     /// `mark` and `encoded`, or its hash where the two are too long. The mark stays, whatever the length:
     /// it says what sort of key this is.
     fn bounded(mark: &str, encoded: &str) -> Self {
         if mark.len() + encoded.len() <= MAX_ENCODED {
-            return Self(format!("{mark}{encoded}").into());
+            return Self(format!("{mark}{encoded}").as_str().into());
         }
         let hash = Sha256::digest(encoded.as_bytes());
         let mut short = format!("{mark}{HASHED}");
         for &byte in hash.iter().take(16) {
             let _ = write!(short, "{byte:02x}");
         }
-        Self(short.into())
+        Self(short.as_str().into())
     }
 }
 
 fn push_hex(encoded: &mut String, byte: u8) {
     // Writing to a `String` does not fail.
     let _ = write!(encoded, "%{byte:02X}");
+}
+
+impl Text {
+    /// `bytes`, which are ASCII, where they are few enough.
+    fn short(bytes: &[u8]) -> Option<Self> {
+        let mut short = [0; SHORT];
+        short.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        Some(Self::Short { length: bytes.len() as u8, bytes: short })
+    }
+}
+
+impl From<&str> for Text {
+    fn from(ascii: &str) -> Self {
+        Self::short(ascii.as_bytes()).unwrap_or_else(|| Self::Long(ascii.into()))
+    }
+}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_bytes().hash(state);
+    }
+}
+
+impl Ord for Key {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.as_bytes().cmp(other.as_bytes())
+    }
+}
+
+impl PartialOrd for Key {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
 }
 
 impl fmt::Debug for Key {

@@ -210,7 +210,7 @@ impl MemoryStore {
     fn hash(&self, key: &Key) -> u64 {
         let mut hasher = self.hasher.build_hasher();
         // One text alone, so it needs no mark of where it ends.
-        hasher.write(key.as_str().as_bytes());
+        hasher.write(key.as_bytes());
         hasher.finish()
     }
 

@@ -16,10 +16,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::{
-    Answer, Charge, Decision, IntoKey, Key, Limiter, Policy, Rejection, Replenishment, Verdict,
-    limiter::Check,
-};
+use crate::{Answer, Charge, Decision, IntoKey, Key, Limiter, Policy, Rejection, Verdict, limiter::Check};
 
 /// Puts a rate limit in front of a Tower service whatever its requests are: messages, jobs, calls to
 /// somebody else's API.
@@ -354,7 +351,7 @@ impl Waited {
         let mut in_use = false;
         for outcome in decision.outcomes().iter().filter(|outcome| !outcome.is_allowed()) {
             let named = outcome.retry_after()?;
-            if outcome.policy().counting().replenishment() == Replenishment::OnRelease {
+            if outcome.policy().is_held() {
                 // It names the end of a lease, which is when units come back of somebody who died.
                 in_use = true;
             } else {

@@ -41,6 +41,8 @@ pub struct Policy(Arc<Inner>);
 #[derive(Clone)]
 struct Inner {
     name: Arc<str>,
+    /// See [`Policy::quoted_name`].
+    quoted: Arc<str>,
     quota: Quota,
     algorithm: Arc<dyn Algorithm>,
     /// The quota and the algorithm's options as the algorithm's two forms take them.
@@ -51,8 +53,7 @@ struct Inner {
     label: Box<str>,
     /// See [`Policy::tag`].
     tag: u64,
-    /// See [`Policy::is_held`].
-    held: bool,
+    replenishment: Replenishment,
     on_store_failure: FailureMode,
     /// Zero where nothing is leased.
     most_leased: u64,
@@ -160,12 +161,13 @@ impl Policy {
         let label = label(name, &Gcra);
         Ok(Self(Arc::new(Inner {
             name: name.into(),
+            quoted: quoted(name).into(),
             quota,
             arguments: Gcra.arguments(&quota)?.into(),
             capacity: quota.capacity(),
             tag: tag(&label),
             label,
-            held: false,
+            replenishment: Gcra.replenishment(),
             algorithm: Arc::new(Gcra),
             on_store_failure: FailureMode::default(),
             most_leased: 0,
@@ -203,7 +205,7 @@ impl Policy {
         inner.capacity = capacity;
         inner.label = label(&inner.name, &algorithm);
         inner.tag = tag(&inner.label);
-        inner.held = algorithm.replenishment() == Replenishment::OnRelease;
+        inner.replenishment = algorithm.replenishment();
         inner.algorithm = Arc::new(algorithm);
         self.check_lease()
     }
@@ -316,6 +318,11 @@ impl Policy {
         &self.0.name
     }
 
+    /// The name as fields and problems have it, see [`quoted`].
+    pub(crate) fn quoted_name(&self) -> &str {
+        &self.0.quoted
+    }
+
     /// How much is allowed.
     #[must_use]
     pub fn quota(&self) -> Quota {
@@ -354,7 +361,12 @@ impl Policy {
 
     /// Whether its units are in use until they are given back.
     pub(crate) fn is_held(&self) -> bool {
-        self.0.held
+        self.0.replenishment == Replenishment::OnRelease
+    }
+
+    /// How its units come back.
+    pub(crate) fn replenishment(&self) -> Replenishment {
+        self.0.replenishment
     }
 
     /// Whether both are clones of one.
@@ -390,6 +402,21 @@ impl Policy {
 /// of the name pass for a part of a longer prefix.
 fn label(name: &str, algorithm: &dyn Algorithm) -> Box<str> {
     format!("{}:{}", Key::new(name).as_str().replace(':', "%3A"), algorithm.name()).into()
+}
+
+/// `text` in quotes, as an RFC 9651 String and as a JSON string: the same for printable ASCII, which is
+/// all that a policy's name and our own texts consist of.
+pub(crate) fn quoted(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 2);
+    quoted.push('"');
+    for character in text.chars() {
+        if matches!(character, '"' | '\\') {
+            quoted.push('\\');
+        }
+        quoted.push(character);
+    }
+    quoted.push('"');
+    quoted
 }
 
 fn tag(label: &str) -> u64 {

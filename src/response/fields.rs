@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
+use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header::RETRY_AFTER, request::Parts};
 
 use super::{
@@ -27,6 +28,8 @@ pub(super) const LIMIT_LISTS: [HeaderName; 3] = [RATELIMIT, RATELIMIT_POLICY, X_
 
 /// The largest Integer of RFC 9651.
 const MAX_INTEGER: u64 = 999_999_999_999_999;
+/// In microseconds.
+const SECOND: u64 = 1_000_000;
 /// Clients keep `Retry-After` in 32 bits, with a sign.
 const MAX_RETRY_AFTER: u64 = i32::MAX as u64;
 
@@ -38,7 +41,7 @@ pub(crate) fn decorate<B>(response: &mut Response<B>, decision: Decision, header
     let fields = response.headers_mut();
     let own = lists_of_call(fields);
     if soft {
-        append(fields, X_EXCEEDED, &exceeded(&decision));
+        append(fields, X_EXCEEDED, value(exceeded(&decision)));
     }
     let before = inner.as_ref().is_some_and(|inner| inner.telling() == Telling::Told);
     let (decision, told) = match inner {
@@ -94,7 +97,7 @@ pub(crate) fn mark_request(request: &mut Parts, decision: Option<&Decision>) {
         None => ours,
     };
     request.headers.remove(X_EXCEEDED);
-    append(&mut request.headers, X_EXCEEDED, &marks);
+    append(&mut request.headers, X_EXCEEDED, value(marks.clone()));
     if !marks.is_empty() {
         request.extensions.insert(Exceeded(marks));
     }
@@ -102,9 +105,8 @@ pub(crate) fn mark_request(request: &mut Parts, decision: Option<&Decision>) {
 
 /// The policies that refused.
 fn exceeded(decision: &Decision) -> String {
-    list(decision.outcomes().iter().filter(|outcome| !outcome.is_allowed()), |item, outcome| {
-        quote(item, outcome.policy().name());
-    })
+    let refused = decision.outcomes().iter().filter(|outcome| !outcome.is_allowed());
+    list(refused.map(|outcome| outcome.policy().quoted_name().to_owned()))
 }
 
 /// A value that no field can carry is left out. Whether the lists name the decision's policies now.
@@ -128,27 +130,26 @@ fn write(
         // Together with draft 07's dictionary, a list is neither.
         Ietf::List if fields.get_all(RATELIMIT).iter().any(is_dictionary) => {}
         Ietf::List => {
-            let policies = || list(all(), |item, outcome| policy_item(item, outcome.policy()));
+            let policies = || value(list(all().map(|outcome| policy_item(outcome.policy()))));
             let policies = match decision.outcomes().iter().all(&news) {
                 true => headers.written.of(decision.outcomes(), policies),
-                false => policies().into(),
+                false => policies(),
             };
-            told = append(fields, RATELIMIT_POLICY, &policies);
-            let item =
-                |item: &mut String, outcome: &Outcome| limit_item(item, outcome, refused, latest, headers);
+            told = append(fields, RATELIMIT_POLICY, policies);
+            let item = |outcome: &Outcome| limit_item(outcome, refused, latest, headers);
             let limits = match headers.tightest_only {
-                true => list([binding].into_iter().filter(|outcome| news(outcome)), item),
-                false => list(all(), item),
+                true => list([binding].into_iter().filter(|outcome| news(outcome)).map(item)),
+                false => list(all().map(item)),
             };
-            append(fields, RATELIMIT, &limits);
+            append(fields, RATELIMIT, value(limits));
         }
         Ietf::Draft07 => {
             // A dictionary, whose members would be the inner service's and ours by turns.
             if !fields.contains_key(RATELIMIT) {
                 let (limit, remaining, reset) = numbers(binding, refused, latest);
-                let value = format!("limit={limit}, remaining={remaining}, reset={reset}");
-                append(fields, RATELIMIT, &value);
-                append(fields, RATELIMIT_POLICY, &quota_list(decision.outcomes()));
+                let limits = format!("limit={limit}, remaining={remaining}, reset={reset}");
+                append(fields, RATELIMIT, value(limits));
+                append(fields, RATELIMIT_POLICY, value(quota_list(decision.outcomes())));
             }
         }
         Ietf::Draft06 => {
@@ -158,7 +159,7 @@ fn write(
                 for (name, value) in names.into_iter().zip([limit, remaining, reset]) {
                     insert(fields, name, value);
                 }
-                append(fields, RATELIMIT_POLICY, &quota_list(decision.outcomes()));
+                append(fields, RATELIMIT_POLICY, value(quota_list(decision.outcomes())));
             }
         }
     }
@@ -204,63 +205,72 @@ fn quota_list(outcomes: &[Outcome]) -> String {
             true
         }
     });
-    list(quotas, |item, outcome| {
-        number(item, "", outcome.policy().quota().limit());
-        window(item, outcome.policy());
-    })
+    list(quotas.map(|outcome| {
+        let mut buffer = itoa::Buffer::new();
+        [number(&mut buffer, outcome.policy().quota().limit()), &window(outcome.policy())].concat()
+    }))
 }
 
-fn list<'a>(outcomes: impl IntoIterator<Item = &'a Outcome>, item: impl Fn(&mut String, &Outcome)) -> String {
-    // For one item, which is the usual case.
-    let mut list = String::with_capacity(64);
-    for outcome in outcomes {
-        if !list.is_empty() {
-            list.push_str(", ");
-        }
-        item(&mut list, outcome);
+fn list(mut items: impl Iterator<Item = String>) -> String {
+    // The usual one stays as it is.
+    let mut list = items.next().unwrap_or_default();
+    for item in items {
+        list.push_str(", ");
+        list.push_str(&item);
     }
     list
 }
 
-fn policy_item(item: &mut String, policy: &Policy) {
-    let quota = policy.quota();
-    quote(item, policy.name());
-    number(item, ";q=", quota.limit());
-    if policy.counting().replenishment() == Replenishment::OnRelease {
+fn policy_item(policy: &Policy) -> String {
+    let mut buffer = itoa::Buffer::new();
+    let limit = number(&mut buffer, policy.quota().limit());
+    let window = if policy.is_held() {
         // Its period is a lease and no window.
-        item.push_str(";qu=\"concurrent-requests\"");
+        ";qu=\"concurrent-requests\"".into()
     } else {
-        window(item, policy);
-    }
+        window(policy)
+    };
+    [policy.quoted_name(), ";q=", limit, &window].concat()
 }
 
 /// `;w=60`. A window below a second cannot be told.
-fn window(item: &mut String, policy: &Policy) {
+fn window(policy: &Policy) -> String {
     let period = policy.quota().period();
-    if period >= Duration::from_secs(1) && policy.counting().replenishment() != Replenishment::OnRelease {
-        number(item, ";w=", seconds_up(period));
+    if period < Duration::from_secs(1) || policy.is_held() {
+        return String::new();
     }
+    [";w=", number(&mut itoa::Buffer::new(), seconds_up(period))].concat()
 }
 
-fn limit_item(item: &mut String, outcome: &Outcome, refused: bool, latest: u64, headers: &Headers) {
-    quote(item, outcome.policy().name());
-    number(item, ";r=", outcome.remaining());
-    if let Some(seconds) = effective_window(outcome, refused).filter(|seconds| *seconds <= latest) {
-        number(item, ";t=", seconds);
-    }
-    if let Some(secret) = &headers.partition_key {
+/// In one allocation of just its length, which the field then keeps.
+fn limit_item(outcome: &Outcome, refused: bool, latest: u64, headers: &Headers) -> String {
+    let [mut remaining, mut seconds] = [itoa::Buffer::new(); 2];
+    let name = outcome.policy().quoted_name();
+    let remaining = number(&mut remaining, outcome.remaining());
+    let window = effective_window(outcome, refused).filter(|seconds| *seconds <= latest);
+    let seconds = window.map_or("", |window| number(&mut seconds, window));
+    let partition = headers.partition_key.as_ref().map(|secret| {
         // 96 bits: whole groups of base64, with nothing to pad.
         let mac = secret.mac(outcome.key().as_str());
-        item.push_str(";pk=:");
-        STANDARD.encode_string(&mac[..12], item);
-        item.push(':');
-    }
+        [";pk=:", &STANDARD.encode(&mac[..12]), ":"].concat()
+    });
+    let partition = partition.as_deref().unwrap_or_default();
+
+    let (r, t) = (";r=", if seconds.is_empty() { "" } else { ";t=" });
+    let length = name.len() + r.len() + remaining.len() + t.len() + seconds.len() + partition.len();
+    let mut item = String::with_capacity(length);
+    item.push_str(name);
+    item.push_str(r);
+    item.push_str(remaining);
+    item.push_str(t);
+    item.push_str(seconds);
+    item.push_str(partition);
+    item
 }
 
 /// Without formatting machinery: these are written for every response.
-fn number(to: &mut String, before: &str, number: u64) {
-    to.push_str(before);
-    to.push_str(itoa::Buffer::new().format(number.min(MAX_INTEGER)));
+fn number(buffer: &mut itoa::Buffer, number: u64) -> &str {
+    buffer.format(number.min(MAX_INTEGER))
 }
 
 /// The seconds over which the remaining units are to last.
@@ -270,25 +280,29 @@ fn effective_window(outcome: &Outcome, refused: bool) -> Option<u64> {
         let wait = outcome.retry_after().filter(|_| outcome.remaining() == 0)?;
         return Some(seconds_up(wait).clamp(1, MAX_RETRY_AFTER));
     }
-    let quota = outcome.policy().quota();
-    if outcome.policy().counting().replenishment() == Replenishment::OnRelease {
+    let (quota, replenishment) = (outcome.policy().quota(), outcome.policy().replenishment());
+    if replenishment == Replenishment::OnRelease {
         return None;
     }
     let paid_by_rate = |units: u64| {
         // As the policy's `w` says it, or the two would not agree.
-        let period = match quota.period() {
-            period if period < Duration::from_secs(1) => period,
-            period => Duration::from_secs(seconds_up(period)),
+        let period = match quota.period_micros() {
+            period if period < SECOND => period,
+            period => period.div_ceil(SECOND) * SECOND,
         };
-        let (micros, each) = (period.as_micros(), u128::from(quota.limit()) * 1_000_000);
-        match (u64::try_from(u128::from(units) * micros), u64::try_from(each)) {
+        match (units.checked_mul(period), quota.limit().checked_mul(SECOND)) {
             // Nearly always, and a division of 128 bits costs as much as the rest.
-            (Ok(micros), Ok(each)) => micros.div_ceil(each),
-            _ => u64::try_from((u128::from(units) * micros).div_ceil(each)).unwrap_or(u64::MAX),
+            (Some(micros), Some(each)) => micros.div_ceil(each),
+            _ => {
+                let (units, period, limit) =
+                    (u128::from(units), u128::from(period), u128::from(quota.limit()));
+                let seconds = (units * period).div_ceil(limit * u128::from(SECOND));
+                u64::try_from(seconds).unwrap_or(u64::MAX)
+            }
         }
     };
     let reset = seconds_up(outcome.reset_after());
-    let seconds = match (outcome.policy().counting().replenishment(), outcome.remaining()) {
+    let seconds = match (replenishment, outcome.remaining()) {
         (Replenishment::Evenly, 0) => paid_by_rate(1).min(reset),
         (Replenishment::Evenly, units) => paid_by_rate(units),
         (_, units) => paid_by_rate(units).max(reset),
@@ -317,31 +331,17 @@ fn legacy(fields: &mut HeaderMap, outcome: &Outcome, reset: LegacyReset) {
 // A response holds some 24 000 fields. One that is full of them goes without ours.
 
 /// Whether there was something to add and it was added.
-fn append(fields: &mut HeaderMap, name: HeaderName, value: &str) -> bool {
-    !value.is_empty()
-        && HeaderValue::try_from(value).is_ok_and(|value| fields.try_append(name, value).is_ok())
+fn append(fields: &mut HeaderMap, name: HeaderName, value: Option<HeaderValue>) -> bool {
+    value.is_some_and(|value| fields.try_append(name, value).is_ok())
+}
+
+/// `None` where there is nothing to tell, and where no field can carry it.
+fn value(text: String) -> Option<HeaderValue> {
+    if text.is_empty() { None } else { HeaderValue::from_maybe_shared(Bytes::from(text)).ok() }
 }
 
 pub(super) fn insert(fields: &mut HeaderMap, name: HeaderName, value: impl Into<HeaderValue>) {
     let _ = fields.try_insert(name, value.into());
-}
-
-/// `text` in quotes, as an RFC 9651 String and as a JSON string: the same for printable ASCII, which is
-/// all that a policy's name and our own texts consist of.
-pub(super) fn quote(to: &mut String, text: &str) {
-    to.push('"');
-    if !text.bytes().any(|byte| matches!(byte, b'"' | b'\\')) {
-        to.push_str(text);
-        to.push('"');
-        return;
-    }
-    for character in text.chars() {
-        if matches!(character, '"' | '\\') {
-            to.push('\\');
-        }
-        to.push(character);
-    }
-    to.push('"');
 }
 
 pub(super) fn seconds_up(duration: Duration) -> u64 {

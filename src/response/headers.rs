@@ -1,9 +1,10 @@
 use std::{
-    borrow::Cow,
     hash::{BuildHasher as _, RandomState},
     sync::OnceLock,
     time::Duration,
 };
+
+use http::HeaderValue;
 
 use crate::{Outcome, Policy, key::Secret};
 
@@ -80,18 +81,22 @@ pub struct Headers {
 
 /// The `RateLimit-Policy` of the policies that were told first. Nearly always they are those of every response.
 #[derive(Debug, Default)]
-pub(super) struct Written(OnceLock<(Box<[Policy]>, Box<str>)>);
+pub(super) struct Written(OnceLock<(Box<[Policy]>, Option<HeaderValue>)>);
 
 impl Written {
     /// What `write` makes of the policies of `outcomes`, which is asked once for the same ones.
-    pub(super) fn of(&self, outcomes: &[Outcome], write: impl Fn() -> String) -> Cow<'_, str> {
-        let (policies, text) =
-            self.0.get_or_init(|| (outcomes.iter().map(Outcome::policy).cloned().collect(), write().into()));
+    pub(super) fn of(
+        &self,
+        outcomes: &[Outcome],
+        write: impl Fn() -> Option<HeaderValue>,
+    ) -> Option<HeaderValue> {
+        let (policies, value) =
+            self.0.get_or_init(|| (outcomes.iter().map(Outcome::policy).cloned().collect(), write()));
         let same = |(policy, outcome): (&Policy, &Outcome)| policy.is(outcome.policy());
         if policies.len() == outcomes.len() && policies.iter().zip(outcomes).all(same) {
-            Cow::Borrowed(text)
+            value.clone()
         } else {
-            Cow::Owned(write())
+            write()
         }
     }
 }

@@ -4,11 +4,11 @@ use http::{HeaderValue, Response, StatusCode, header::CONTENT_TYPE, request::Par
 use http_body_util::Full;
 
 use super::{
-    fields::{quote, retry_after},
+    fields::retry_after,
     mapper::{RefusalBody, ResponseMapper},
     rejection::Rejection,
 };
-use crate::ErrorKind;
+use crate::{ErrorKind, policy::quoted};
 
 /// The default [`ResponseMapper`]: `application/problem+json` (RFC 9457), with the problem types of
 /// draft-ietf-httpapi-ratelimit-headers.
@@ -90,20 +90,20 @@ impl ResponseMapper for ProblemDetails {
 
         // Longer than most, so that it need not grow.
         let mut body = String::with_capacity(384);
-        body.push_str("{\"type\":");
-        quote(&mut body, kind);
-        body.push_str(",\"title\":");
-        quote(&mut body, title);
-        body.push_str(",\"status\":");
+        body.push_str("{\"type\":\"");
+        body.push_str(kind);
+        body.push_str("\",\"title\":\"");
+        body.push_str(title);
+        body.push_str("\",\"status\":");
         body.push_str(status.as_str());
         body.push_str(",\"detail\":");
-        quote(&mut body, &printable(&detail));
+        body.push_str(&quoted(&printable(&detail)));
         if let Rejection::Limited(decision) = rejection {
             body.push_str(",\"violated-policies\":[");
             let mut separator = "";
             for outcome in decision.outcomes().iter().filter(|outcome| !outcome.is_allowed()) {
                 body.push_str(separator);
-                quote(&mut body, outcome.policy().name());
+                body.push_str(outcome.policy().quoted_name());
                 separator = ",";
             }
             body.push(']');

@@ -15,10 +15,9 @@ use http::{
 };
 
 use crate::{
-    Action, Answer, Charge, Decision, ErrorKind, Headers, Key, Limiter, Rejection, RequestMatcher,
-    ResponseMapper,
+    Answer, Charge, Decision, ErrorKind, Headers, Key, Limiter, Rejection, RequestMatcher, ResponseMapper,
     clock::wall_micros,
-    limiter::Check,
+    limiter::{Asked, Check},
     response::{RefusalBody, decorate, is_grpc, mark_request, refuse},
     rule::Rule,
 };
@@ -67,7 +66,7 @@ pub(crate) enum Identity {
 /// How a request starts.
 pub(crate) enum Start {
     Exempt,
-    Check(Check),
+    Asked(Asked),
     /// An extractor or a matcher has to wait. The first rules may have their charges already.
     Identify(Answer<Identity>, Vec<Charge>),
 }
@@ -115,10 +114,7 @@ impl Config {
         if let [rule] = &*self.rules {
             // The same as below without a list, for nearly every layer.
             return match identify(rule).now() {
-                Ok(Ok(key)) => {
-                    let charge = rule.charge(key, request);
-                    Ok(Start::Check(self.limiter.ask_one(Action::Take, charge)))
-                }
+                Ok(Ok(key)) => Ok(Start::Asked(self.limiter.take_one(rule.charge(key, request)))),
                 Ok(Err(error)) => Err(Rejection::Unidentified(error)),
                 Err(waits) => Ok(Start::Identify(await_all(Vec::new(), Vec::new(), vec![waits]), Vec::new())),
             };
@@ -135,7 +131,7 @@ impl Config {
                 }
             }
         }
-        Ok(Start::Check(self.limiter.check_all(&charges)))
+        Ok(Start::Asked(self.limiter.check_all(&charges).into()))
     }
 
     /// Asks for everything that `request` is charged: `charges`, and those of `keys` for the other rules.

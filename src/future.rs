@@ -18,7 +18,7 @@ use crate::{
     Answer, Charge, Decision, Error, Rejection, Verdict,
     body::ResponseBody,
     config::{Config, Identity, Start},
-    limiter::Check,
+    limiter::{Asked, Check},
 };
 
 pin_project! {
@@ -36,6 +36,7 @@ pin_project! {
 }
 
 pin_project! {
+    // Of what most requests never come to, the large parts stand in boxes: the future is moved more than once.
     #[project = StateProj]
     enum State<S, ReqBody, F> {
         // Waiting to know whose request it is. The service is ready and not called yet.
@@ -43,21 +44,20 @@ pin_project! {
             identity: Answer<Identity>,
             // Of the rules whose keys are known.
             charges: Vec<Charge>,
-            call: Option<Call<S, ReqBody>>,
+            call: Option<Box<Call<S, ReqBody>>>,
         },
         // Waiting for the store. The service is ready and not called yet.
         Decide {
             check: Check,
-            call: Option<Call<S, ReqBody>>,
+            call: Option<Box<Call<S, ReqBody>>>,
         },
         // Admitted and charged; waiting for the request's turn, from the first poll on: the service may be
         // called where there is no runtime yet.
         Delay {
             wait: Duration,
-            #[pin]
-            sleep: Option<Sleep>,
+            sleep: Option<Pin<Box<Sleep>>>,
             decision: Option<Decision>,
-            call: Option<Call<S, ReqBody>>,
+            call: Option<Box<Call<S, ReqBody>>>,
         },
         // Waiting for the inner service. No decision where the request was exempt.
         Respond {
@@ -70,7 +70,7 @@ pin_project! {
         // Not let through.
         Refuse {
             rejection: Rejection,
-            request: Parts,
+            request: Box<Parts>,
         },
     }
 }
@@ -103,7 +103,7 @@ impl<S, ReqBody> Call<S, ReqBody> {
             Ok(decision) => match decision.verdict() {
                 Verdict::Allow => self.make(Some(decision), config),
                 Verdict::Delay(wait) => {
-                    State::Delay { wait, sleep: None, decision: Some(decision), call: Some(self) }
+                    State::Delay { wait, sleep: None, decision: Some(decision), call: Some(Box::new(self)) }
                 }
                 Verdict::Deny { .. } => self.refuse(Rejection::Limited(decision), config),
             },
@@ -120,7 +120,7 @@ impl<S, ReqBody> Call<S, ReqBody> {
         if config.pardons(&rejection) {
             return self.make(rejection.into_decision(), config);
         }
-        State::Refuse { rejection: config.postpone(rejection), request: self.request }
+        State::Refuse { rejection: config.postpone(rejection), request: Box::new(self.request) }
     }
 }
 
@@ -132,12 +132,12 @@ where
         let (request, body) = request.into_parts();
         let call = Call { service, request, body };
         let state = match config.start(&call.request) {
-            // A store in process has decided: the service is called here and now.
-            Ok(Start::Check(mut check)) => match check.now() {
-                Some(decided) => call.carry_on(decided, &config),
-                None => State::Decide { check, call: Some(call) },
-            },
-            Ok(Start::Identify(identity, charges)) => State::Identify { identity, charges, call: Some(call) },
+            // The service is called here and now.
+            Ok(Start::Asked(Asked::Decided(decided))) => call.carry_on(decided, &config),
+            Ok(Start::Asked(Asked::Waits(check))) => State::Decide { check, call: Some(Box::new(call)) },
+            Ok(Start::Identify(identity, charges)) => {
+                State::Identify { identity, charges, call: Some(Box::new(call)) }
+            }
             Ok(Start::Exempt) => call.make(None, &config),
             Err(rejection) => call.refuse(rejection, &config),
         };
@@ -162,7 +162,7 @@ where
                         Ok(Identity::Keys(keys)) => {
                             let charges = mem::take(charges);
                             let check = this.config.check(charges, keys, &call.request);
-                            State::Decide { check, call: Some(call) }
+                            State::Decide { check, call: Some(Box::new(call)) }
                         }
                         Ok(Identity::Exempt) => call.make(None, this.config),
                         Ok(Identity::Banned) => call.refuse(Rejection::Banned, this.config),
@@ -173,14 +173,9 @@ where
                     let decided = ready!(Pin::new(check).poll(cx));
                     take(call).carry_on(decided, this.config)
                 }
-                StateProj::Delay { wait, mut sleep, decision, call } => {
-                    match sleep.as_mut().as_pin_mut() {
-                        Some(sleep) => ready!(sleep.poll(cx)),
-                        None => {
-                            sleep.set(Some(tokio::time::sleep(*wait)));
-                            continue;
-                        }
-                    }
+                StateProj::Delay { wait, sleep, decision, call } => {
+                    let sleep = sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep(*wait)));
+                    ready!(sleep.as_mut().poll(cx));
                     take(call).make(decision.take(), this.config)
                 }
                 StateProj::Respond { future, decision, permit } => {
@@ -213,9 +208,9 @@ fn both(one: Option<Permit>, other: Option<Permit>) -> Option<Permit> {
 }
 
 /// A state's call, which is there until the state is left.
-fn take<S, ReqBody>(call: &mut Option<Call<S, ReqBody>>) -> Call<S, ReqBody> {
+fn take<S, ReqBody>(call: &mut Option<Box<Call<S, ReqBody>>>) -> Call<S, ReqBody> {
     match call.take() {
-        Some(call) => call,
+        Some(call) => *call,
         None => unreachable!("the state is replaced as soon as its call is taken"),
     }
 }

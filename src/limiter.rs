@@ -193,6 +193,19 @@ impl Limiter {
         Check { answer: Some(self.store.decide_one(action, charge)), mode, held: None, polled: false }
     }
 
+    /// Takes what is charged.
+    pub(crate) fn take_one(&self, charge: Charge) -> Asked {
+        if charge.is_held() {
+            return self.ask(Action::Take, &[charge]).into();
+        }
+        // As `ask_one`, without a `Check` where the decision is there: moving one costs as much as some decisions.
+        let mode = charge.policy.failure_mode();
+        match self.store.decide_one(Action::Take, charge).now() {
+            Ok(decided) => Asked::Decided(decided.or_else(|error| fail(mode, error))),
+            Err(answer) => Asked::Waits(Check { answer: Some(answer), mode, held: None, polled: false }),
+        }
+    }
+
     fn ask(&self, action: Action, charges: &[Charge]) -> Check {
         // A peek, and what is given back, hold nothing.
         let takes = matches!(action, Action::Take | Action::TakeUpTo);
@@ -264,6 +277,22 @@ pub struct Check {
     polled: bool,
 }
 
+/// What a limiter was asked.
+pub(crate) enum Asked {
+    /// A store in process has decided.
+    Decided(Result<Decision, Error>),
+    Waits(Check),
+}
+
+impl From<Check> for Asked {
+    fn from(mut check: Check) -> Self {
+        match check.now() {
+            Some(decided) => Self::Decided(decided),
+            None => Self::Waits(check),
+        }
+    }
+}
+
 impl Check {
     /// The decision, where the store made it already: then it is taken.
     pub(crate) fn now(&mut self) -> Option<Result<Decision, Error>> {
@@ -296,12 +325,17 @@ impl Check {
         {
             held.abandon(None);
         }
-        match self.mode {
-            // A mistake in the program, not trouble with the store.
-            _ if error.kind() == ErrorKind::InvalidConfig => Err(error),
-            FailureMode::Open => Ok(Decision::failed_open(error)),
-            FailureMode::Closed => Err(error),
-        }
+        fail(self.mode, error)
+    }
+}
+
+/// What it comes to where the store gave no decision.
+fn fail(mode: FailureMode, error: Error) -> Result<Decision, Error> {
+    match mode {
+        // A mistake in the program, not trouble with the store.
+        _ if error.kind() == ErrorKind::InvalidConfig => Err(error),
+        FailureMode::Open => Ok(Decision::failed_open(error)),
+        FailureMode::Closed => Err(error),
     }
 }
 

@@ -24,7 +24,7 @@ use crate::{
 
 #[derive(Clone)]
 pub(crate) struct Config {
-    pub(crate) limiter: Limiter,
+    pub(crate) limiter: Arc<Limiter>,
     pub(crate) rules: Vec<Rule>,
     pub(crate) exempt: Vec<Arc<dyn RequestMatcher>>,
     pub(crate) banned: Vec<Arc<dyn RequestMatcher>>,
@@ -153,13 +153,15 @@ impl Config {
         }
         match decision {
             Some(decision) => {
-                request.extensions.insert(decision.clone());
+                // One extension for both: each costs an allocation.
+                request.extensions.insert(decision.clone().made_by(self.limiter.clone()));
             }
             // The handler charges more by the decision of a layer further out, which its limiter has to fit.
-            None if request.extensions.get::<Decision>().is_some() => return,
-            None => {}
+            None if request.extensions.get::<Decision>().is_some() => {}
+            None => {
+                request.extensions.insert(Limiter::clone(&self.limiter));
+            }
         }
-        request.extensions.insert(self.limiter.clone());
     }
 
     /// Has the client told to come back later than need be, where that is wanted.

@@ -311,8 +311,9 @@ pub struct Decision {
     /// How much later than need be the client is told to come back.
     postponed: Duration,
     telling: Telling,
-    /// What holds units that are given back when the last clone is dropped.
-    permit: Option<Arc<dyn Any + Send + Sync>>,
+    /// What holds units that are given back when the last clone is dropped; in a request's extensions, which hold
+    /// none, the limiter that made it.
+    attached: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Decision {
@@ -344,17 +345,29 @@ impl Decision {
             failure: None,
             postponed: Duration::ZERO,
             telling: Telling::Asked,
-            permit: None,
+            attached: None,
         }
     }
 
+    /// The same, with the limiter that a handler charges more by.
+    pub(crate) fn made_by(mut self, limiter: Arc<dyn Any + Send + Sync>) -> Self {
+        self.attached = Some(limiter);
+        self
+    }
+
+    /// The limiter that made it, where it is a `T`: this module stands below the limiter's.
+    #[cfg(feature = "axum")]
+    pub(crate) fn maker<T: 'static>(&self) -> Option<&T> {
+        self.attached.as_deref()?.downcast_ref()
+    }
+
     pub(crate) fn hold(&mut self, permit: Arc<dyn Any + Send + Sync>) {
-        self.permit = Some(permit);
+        self.attached = Some(permit);
     }
 
     /// The permit, for somebody else to hold.
     pub(crate) fn take_permit(&mut self) -> Option<Arc<dyn Any + Send + Sync>> {
-        self.permit.take()
+        self.attached.take()
     }
 
     /// Admitted because the store failed and every policy says [`Open`](crate::FailureMode::Open).

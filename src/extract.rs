@@ -37,7 +37,9 @@ impl<S: Sync> FromRequestParts<S> for Limiter {
     type Rejection = Rejection;
 
     async fn from_request_parts(request: &mut Parts, _: &S) -> Result<Self, Rejection> {
-        request.extensions.get::<Self>().cloned().ok_or_else(|| {
+        let extensions = &request.extensions;
+        let maker = extensions.get::<Decision>().and_then(Decision::maker);
+        maker.or_else(|| extensions.get::<Self>()).cloned().ok_or_else(|| {
             no_layer("the handler takes a `Limiter`, and no `RateLimitLayer` is in front of it: add one")
         })
     }

@@ -86,7 +86,7 @@ impl RateLimitLayer {
         accept(&limiter, &policy);
         Self {
             config: Arc::new(Config {
-                limiter,
+                limiter: Arc::new(limiter),
                 rules: vec![rule(policy, key)],
                 exempt: Vec::new(),
                 banned: Vec::new(),

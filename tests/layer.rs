@@ -202,8 +202,7 @@ async fn the_limiter_of_a_request_is_that_of_its_decision() {
     ];
     let outer = Policy::new("outer", Quota::per_hour(9));
     for (left, (name, inner)) in [6, 3].into_iter().zip(inner_layers) {
-        let handler = async |Extension(decision): Extension<Decision>,
-                             Extension(limiter): Extension<Limiter>| {
+        let handler = async |decision: Decision, limiter: Limiter| {
             assert!(limiter.charge_more(&decision, 2).await.unwrap().is_allowed());
         };
         let app = Router::new().route("/", get(handler)).layer(inner).layer(layer(&outside, "outer"));

@@ -1,0 +1,163 @@
+//! What the parts of a decision cost, each by itself: keys, algorithms, policies, fields, bodies.
+//!
+//! ```text
+//! cargo bench --bench parts
+//! ```
+
+use std::{convert::Infallible, hint::black_box, net::SocketAddr, time::Duration};
+
+use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
+use futures_util::FutureExt as _;
+use http::{Request, Response, request::Parts};
+use tower::{Layer, Service, service_fn};
+use tower_ratelimit::{
+    Algorithm, Charge, ClientIp, Concurrency, Constant, FixedWindow, Gcra, GrpcStatus, Header, Headers, Key,
+    KeyExtractor, LeakyBucket, Limiter, MemoryStore, PeerIp, Policy, ProblemDetails, Quota, RateLimitLayer,
+    Rejection, ResponseMapper, SlidingLog, SlidingWindow, TokenBucket, TrustedProxies,
+};
+
+/// A request behind one proxy, with an API key.
+fn request(content_type: &str) -> Request<()> {
+    let peer: SocketAddr = ([10, 0, 0, 1], 4711).into();
+    let request = Request::post("/")
+        .header("content-type", content_type)
+        .header("x-forwarded-for", "203.0.113.7")
+        .header("x-api-key", "client-a-00000000001")
+        .extension(peer);
+    request.body(()).unwrap_or_default()
+}
+
+fn head(content_type: &str) -> Parts {
+    request(content_type).into_parts().0
+}
+
+/// Enough for any benchmark, or for a single request.
+fn quota(limit: u64) -> Quota {
+    Quota::per_day(limit)
+}
+
+const PLENTY: u64 = 1_000_000_000_000;
+
+fn keys(criterion: &mut Criterion) {
+    let Ok(proxies) = TrustedProxies::cidrs(["10.0.0.0/8"]) else { return };
+    let header = || Header::new("x-api-key");
+    let rows: [(&str, Box<dyn KeyExtractor>); 5] = [
+        ("PeerIp", Box::new(PeerIp::default())),
+        ("ClientIp behind one proxy", Box::new(ClientIp::behind(proxies))),
+        ("Header", Box::new(header())),
+        ("PeerIp and Header", Box::new((PeerIp::default(), header()))),
+        ("Header, hashed", Box::new(header().hashed([7; 32]))),
+    ];
+    let request = head("text/plain");
+    let mut group = criterion.benchmark_group("key");
+    for (name, extractor) in rows {
+        group.bench_function(name, |bencher| bencher.iter(|| extractor.extract(&request).now_or_never()));
+    }
+    group.finish();
+}
+
+fn algorithms(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("algorithm");
+    let key = Key::new("client-a-00000000001");
+    let mut bench = |name: &str, allowed: Policy, refused: Option<Policy>| {
+        let limiter = Limiter::new(MemoryStore::new());
+        let check = |policy| limiter.check(policy, &key, 1).now_or_never();
+        group.bench_function(format!("{name}, allowed"), |bencher| bencher.iter(|| check(&allowed)));
+        if let Some(refused) = refused {
+            let held = check(&refused);
+            group.bench_function(format!("{name}, refused"), |bencher| bencher.iter(|| check(&refused)));
+            drop(held);
+        }
+    };
+    fn two(algorithm: impl Algorithm + Copy) -> (Policy, Option<Policy>) {
+        let policy = |name, limit| Policy::new(name, quota(limit)).algorithm(algorithm);
+        (policy("plenty", PLENTY), Some(policy("one", 1)))
+    }
+    let rows = [
+        ("Gcra", two(Gcra)),
+        ("TokenBucket", two(TokenBucket::new())),
+        ("LeakyBucket, meter", two(LeakyBucket::meter())),
+        ("LeakyBucket, queue", two(LeakyBucket::queue(Duration::from_secs(1)))),
+        ("FixedWindow", two(FixedWindow::anchored())),
+        ("SlidingWindow", two(SlidingWindow::new())),
+        ("Concurrency", two(Concurrency)),
+    ];
+    for (name, (allowed, refused)) in rows {
+        bench(name, allowed, refused);
+    }
+    // As long as its limit, so that what is allowed is the oldest of a full log.
+    let log = |name, quota| Policy::new(name, quota).algorithm(SlidingLog);
+    let Ok(brief) = Quota::new(1_000, Duration::from_millis(1)) else { return };
+    bench("SlidingLog", log("brief", brief), Some(log("one", quota(1))));
+    group.finish();
+}
+
+fn policies(criterion: &mut Criterion) {
+    let limiter = Limiter::new(MemoryStore::new());
+    let key = Key::new("client-a-00000000001");
+    let policies = ["a", "b", "c", "d"].map(|name| Policy::new(name, quota(PLENTY)));
+    let charges = policies.map(|policy| Charge::new(&policy, &key, 1));
+    let mut group = criterion.benchmark_group("policies");
+    for count in [1, 2, 4] {
+        let charges = &charges[..count];
+        group.bench_function(count.to_string(), |bencher| {
+            bencher.iter(|| limiter.check_all(charges).now_or_never());
+        });
+    }
+    group.finish();
+}
+
+/// The response to `request` by `layer` over a service that answers with nothing.
+fn answer(criterion: &mut Criterion, group: &str, layer: &RateLimitLayer, name: &str, content_type: &str) {
+    let hello = |_: Request<()>| async { Ok::<_, Infallible>(Response::new(String::new())) };
+    let mut service = layer.layer(service_fn(hello));
+    let mut group = criterion.benchmark_group(group);
+    group.bench_function(name, |bencher| {
+        let call = |request| black_box(service.call(request).now_or_never());
+        bencher.iter_batched(|| request(content_type), call, BatchSize::SmallInput);
+    });
+    group.finish();
+}
+
+/// With the rest of the layer: that of "none" is to be taken off.
+fn fields(criterion: &mut Criterion) {
+    let rows = [
+        ("none", Headers::off()),
+        ("ietf", Headers::ietf()),
+        ("ietf and legacy, delta", Headers::ietf().and_legacy_delta()),
+        ("ietf and legacy, epoch", Headers::ietf().and_legacy_epoch()),
+    ];
+    for (name, headers) in rows {
+        let policy = Policy::new("p", quota(PLENTY));
+        let layer = RateLimitLayer::new(MemoryStore::new(), policy, Constant::new("all")).headers(headers);
+        answer(criterion, "fields", &layer, name, "text/plain");
+    }
+}
+
+fn refusals(criterion: &mut Criterion) {
+    let limiter = Limiter::new(MemoryStore::new());
+    let (policy, key) = (Policy::new("p", quota(1)), Key::new("all"));
+    let check = || limiter.check(&policy, &key, 1).now_or_never();
+    let (Some(Ok(_)), Some(Ok(refused))) = (check(), check()) else { return };
+    let rejection = Rejection::Limited(refused);
+    let plain = |rejection: &Rejection, _: &Parts| {
+        let mut response = Response::new(String::from("slow down"));
+        *response.status_mut() = rejection.status();
+        response
+    };
+    let rows: [(&str, &str, &dyn ResponseMapper); 3] = [
+        ("problem+json", "text/plain", &ProblemDetails::default()),
+        ("plain closure", "text/plain", &plain),
+        // With details, where the feature `tonic` is on.
+        ("gRPC", "application/grpc", &GrpcStatus::default()),
+    ];
+    let mut group = criterion.benchmark_group("refusal");
+    for (name, content_type, mapper) in rows {
+        let request = head(content_type);
+        group.bench_function(name, |bencher| bencher.iter(|| mapper.response(&rejection, &request)));
+    }
+    group.finish();
+}
+
+criterion_group!(benches, keys, algorithms, policies, fields, refusals);
+criterion_main!(benches);

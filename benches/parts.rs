@@ -80,14 +80,16 @@ fn algorithms(criterion: &mut Criterion) {
         ("LeakyBucket, queue", two(LeakyBucket::queue(Duration::from_secs(1)))),
         ("FixedWindow", two(FixedWindow::anchored())),
         ("SlidingWindow", two(SlidingWindow::new())),
-        ("Concurrency", two(Concurrency)),
     ];
     for (name, (allowed, refused)) in rows {
         bench(name, allowed, refused);
     }
-    // As long as its limit, so that what is allowed is the oldest of a full log.
+    // Given back at once.
+    let held = |name, limit| Policy::new(name, quota(limit)).algorithm(Concurrency);
+    bench("Concurrency", held("plenty", 1_000), Some(held("one", 1)));
+    // More than there is time for in a period, after which they leave the log.
     let log = |name, quota| Policy::new(name, quota).algorithm(SlidingLog);
-    let Ok(brief) = Quota::new(1_000, Duration::from_millis(1)) else { return };
+    let Ok(brief) = Quota::new(100_000, Duration::from_millis(1)) else { return };
     bench("SlidingLog", log("brief", brief), Some(log("one", quota(1))));
     group.finish();
 }

@@ -72,9 +72,9 @@ impl Key {
         let mut encoded = String::with_capacity(identity.len());
         for &byte in identity {
             match byte {
-                b'{' | b'}' | b'%' => push_hex(&mut encoded, byte),
+                b'{' | b'}' | b'%' => push_encoded(&mut encoded, byte),
                 0x21..=0x7e => encoded.push(char::from(byte)),
-                _ => push_hex(&mut encoded, byte),
+                _ => push_encoded(&mut encoded, byte),
             }
         }
         Self::bounded("", &encoded)
@@ -95,10 +95,13 @@ impl Key {
     /// The key of `parts` together, such as a tenant and a user. The order counts.
     #[must_use]
     pub fn join<'a>(parts: impl IntoIterator<Item = &'a Self>) -> Self {
-        let mut joined = String::new();
+        // Without formatting machinery, for two short ones.
+        let mut joined = String::with_capacity(64);
         for part in parts {
-            // Writing to a `String` does not fail.
-            let _ = write!(joined, "{}:{}", part.as_bytes().len(), part.as_str());
+            let part = part.as_str();
+            joined.push_str(itoa::Buffer::new().format(part.len()));
+            joined.push(':');
+            joined.push_str(part);
         }
         Self::bounded(JOINED, &joined)
     }
@@ -143,10 +146,7 @@ impl Key {
     /// A key that shows nothing of this one to whoever lacks `secret`.
     pub(super) fn hashed(&self, secret: &Secret) -> Self {
         let mut hashed = String::from(KEYED);
-        for byte in secret.mac(self.as_str()) {
-            // Writing to a `String` does not fail.
-            let _ = write!(hashed, "{byte:02x}");
-        }
+        push_hex(&mut hashed, &secret.mac(self.as_str()));
         Self(hashed.as_str().into())
     }
 
@@ -167,18 +167,24 @@ impl Key {
     /// it says what sort of key this is.
     fn bounded(mark: &str, encoded: &str) -> Self {
         if mark.len() + encoded.len() <= MAX_ENCODED {
-            return Self(format!("{mark}{encoded}").as_str().into());
+            return Self([mark, encoded].concat().as_str().into());
         }
         let hash = Sha256::digest(encoded.as_bytes());
-        let mut short = format!("{mark}{HASHED}");
-        for &byte in hash.iter().take(16) {
-            let _ = write!(short, "{byte:02x}");
-        }
+        let mut short = [mark, HASHED].concat();
+        push_hex(&mut short, &hash[..16]);
         Self(short.as_str().into())
     }
 }
 
-fn push_hex(encoded: &mut String, byte: u8) {
+fn push_hex(to: &mut String, bytes: &[u8]) {
+    let digit = |nibble: u8| char::from(b"0123456789abcdef"[usize::from(nibble)]);
+    for byte in bytes {
+        to.push(digit(byte >> 4));
+        to.push(digit(byte & 15));
+    }
+}
+
+fn push_encoded(encoded: &mut String, byte: u8) {
     // Writing to a `String` does not fail.
     let _ = write!(encoded, "%{byte:02X}");
 }

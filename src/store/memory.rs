@@ -56,7 +56,7 @@ use crate::{
 ///
 /// # Bounded
 ///
-/// It holds at most [`capacity`](Self::capacity) keys: 125 to 155 bytes each with a key of 20 bytes, and more by
+/// It holds at most [`capacity`](Self::capacity) keys: 115 to 150 bytes each with a key of 20 bytes, and more by
 /// 32 to 64 for a sliding window or log, 8 for each cell of a sliding window, 32 for each request in a sliding
 /// log, and 32 for each unit in use of a limit on concurrency.
 /// Keys that no longer matter are dropped as new ones come. Where all of them matter, a new key takes the place of one of those

@@ -52,6 +52,10 @@ pub(super) struct Ticket {
     number: u64,
 }
 
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it is taken apart at once, and a box would be another allocation"
+)]
 pub(super) enum Entry {
     /// Nothing is under way: this one goes at once, in a lane that is now the caller's to
     /// [leave](Queue::leave).

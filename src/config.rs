@@ -18,6 +18,7 @@ use crate::{
     Answer, Charge, Decision, ErrorKind, Headers, Key, Limiter, Rejection, RequestMatcher, ResponseMapper,
     clock::wall_micros,
     limiter::{Asked, Check},
+    per_thread::Apart,
     response::{RefusalBody, decorate, is_grpc, mark_request, refuse},
     rule::Rule,
 };
@@ -36,6 +37,16 @@ pub(crate) struct Config {
     /// Whether a mistake in the set-up was logged.
     pub(crate) mistaken: Arc<AtomicBool>,
     pub(crate) trouble: Arc<Trouble>,
+}
+
+impl Apart for Config {
+    fn apart(&self) -> Self {
+        Self {
+            limiter: Arc::new(Limiter::clone(&self.limiter)),
+            rules: self.rules.iter().map(Rule::apart).collect(),
+            ..self.clone()
+        }
+    }
 }
 
 /// When an extractor failed last, in microseconds since 1970; 0 for never.

@@ -16,7 +16,11 @@ use tokio::time::{Instant, Sleep, sleep};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::{Answer, Charge, Decision, IntoKey, Key, Limiter, Policy, Rejection, Verdict, limiter::Check};
+use crate::{
+    Answer, Charge, Decision, IntoKey, Key, Limiter, Policy, Rejection, Verdict,
+    limiter::Check,
+    per_thread::{Apart, PerThread},
+};
 
 /// Puts a rate limit in front of a Tower service whatever its requests are: messages, jobs, calls to
 /// somebody else's API.
@@ -57,7 +61,7 @@ use crate::{Answer, Charge, Decision, IntoKey, Key, Limiter, Policy, Rejection, 
 /// ```
 #[must_use = "a layer does nothing until it wraps a service"]
 pub struct KeyedRateLimitLayer<R> {
-    config: Arc<Config<R>>,
+    config: Arc<PerThread<Config<R>>>,
 }
 
 struct Config<R> {
@@ -84,7 +88,7 @@ impl<R: 'static> KeyedRateLimitLayer<R> {
         key: impl Fn(&R) -> K + Send + Sync + 'static,
     ) -> Self {
         let config = Config { limiter: store.into(), rules: Vec::new(), patience: Duration::ZERO };
-        Self { config: Arc::new(config) }.and(policy, key)
+        Self { config: Arc::new(PerThread::new(config)) }.and(policy, key)
     }
 
     /// Limits each `key` to `policy` as well. All policies are decided in one atomic step.
@@ -93,11 +97,12 @@ impl<R: 'static> KeyedRateLimitLayer<R> {
     ///
     /// If the layer has a policy of that name already; and where [`new`](Self::new) panics.
     pub fn and<K: IntoKey>(self, policy: Policy, key: impl Fn(&R) -> K + Send + Sync + 'static) -> Self {
-        if let Err(error) = self.config.limiter.accept(&policy) {
+        let config = self.config.original();
+        if let Err(error) = config.limiter.accept(&policy) {
             panic!("{error}");
         }
         assert!(
-            !self.config.rules.iter().any(|rule| rule.policy.name() == policy.name()),
+            !config.rules.iter().any(|rule| rule.policy.name() == policy.name()),
             "the layer has two policies named {:?}: give each its own name",
             policy.name()
         );
@@ -128,7 +133,7 @@ impl<R: 'static> KeyedRateLimitLayer<R> {
     }
 
     fn with(mut self, change: impl FnOnce(&mut Config<R>)) -> Self {
-        change(Arc::make_mut(&mut self.config));
+        change(PerThread::change(&mut self.config));
         self
     }
 }
@@ -174,7 +179,7 @@ impl<S, R> Layer<S> for KeyedRateLimitLayer<R> {
 /// A service behind a rate limit. Made by [`KeyedRateLimitLayer`], which has an example.
 pub struct KeyedRateLimit<S, R> {
     inner: S,
-    config: Arc<Config<R>>,
+    config: Arc<PerThread<Config<R>>>,
 }
 
 impl<S, R> Service<R> for KeyedRateLimit<S, R>
@@ -194,16 +199,17 @@ where
         // The service that was driven to readiness is the one to call.
         let clone = self.inner.clone();
         let service = mem::replace(&mut self.inner, clone);
-        let identified = self.config.identify(&request);
+        let config = self.config.here();
+        let identified = config.identify(&request);
         let call = Some((service, request));
         let state = match identified {
             Ok(charges) => {
-                let check = self.config.limiter.check_all(&charges);
+                let check = config.limiter.check_all(&charges);
                 State::Decide { check, charges, waited: None, call }
             }
             Err(identity) => State::Identify { identity, call },
         };
-        KeyedResponseFuture { state, config: self.config.clone() }
+        KeyedResponseFuture { state, config: config.clone() }
     }
 }
 
@@ -395,6 +401,13 @@ impl<S: Clone, R> Clone for KeyedRateLimit<S, R> {
 impl<R> Clone for Config<R> {
     fn clone(&self) -> Self {
         Self { limiter: self.limiter.clone(), rules: self.rules.clone(), patience: self.patience }
+    }
+}
+
+impl<R> Apart for Config<R> {
+    fn apart(&self) -> Self {
+        let rules = self.rules.iter().map(|rule| Rule { policy: rule.policy.apart(), ..rule.clone() });
+        Self { rules: rules.collect(), ..self.clone() }
     }
 }
 

@@ -5,7 +5,7 @@ use tower_layer::Layer;
 
 use crate::{
     GrpcStatus, Headers, KeyExtractor, Limiter, PolicySource, ProblemDetails, RequestMatcher, ResponseMapper,
-    config::Config, rule::Rule, service::RateLimit,
+    config::Config, per_thread::PerThread, rule::Rule, service::RateLimit,
 };
 
 /// Puts a rate limit in front of a service. Give it a store, a policy and a key.
@@ -69,7 +69,7 @@ use crate::{
 #[derive(Clone, Debug)]
 #[must_use = "a layer does nothing until it wraps a service"]
 pub struct RateLimitLayer {
-    config: Arc<Config>,
+    config: Arc<PerThread<Config>>,
 }
 
 impl RateLimitLayer {
@@ -85,7 +85,7 @@ impl RateLimitLayer {
         let (limiter, policy) = (store.into(), policy.into());
         accept(&limiter, &policy);
         Self {
-            config: Arc::new(Config {
+            config: Arc::new(PerThread::new(Config {
                 limiter: Arc::new(limiter),
                 rules: vec![rule(policy, key)],
                 exempt: Vec::new(),
@@ -97,7 +97,7 @@ impl RateLimitLayer {
                 grpc: Arc::new(GrpcStatus::default()),
                 mistaken: Arc::default(),
                 trouble: Arc::default(),
-            }),
+            })),
         }
     }
 
@@ -110,11 +110,12 @@ impl RateLimitLayer {
     /// where [`new`](Self::new) panics.
     pub fn and(self, policy: impl Into<PolicySource>, key: impl KeyExtractor) -> Self {
         let policy = policy.into();
-        accept(&self.config.limiter, &policy);
+        accept(&self.config.original().limiter, &policy);
         if let Some(new) = policy.constant() {
             assert!(
                 !self
                     .config
+                    .original()
                     .rules
                     .iter()
                     .filter_map(|rule| rule.policy.constant())
@@ -207,7 +208,7 @@ impl RateLimitLayer {
     }
 
     fn with(mut self, change: impl FnOnce(&mut Config)) -> Self {
-        change(Arc::make_mut(&mut self.config));
+        change(PerThread::change(&mut self.config));
         self
     }
 }

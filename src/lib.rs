@@ -102,6 +102,7 @@ mod key;
 mod keyed;
 mod layer;
 mod limiter;
+mod per_thread;
 mod permit;
 mod policy;
 mod quota;

@@ -11,6 +11,7 @@ use std::{
 use crate::{
     Error, Key, Quota, Replenishment,
     algorithm::{self, Algorithm, Gcra},
+    per_thread::Apart,
 };
 
 /// A named limit: how much ([`Quota`]), counted how ([`Algorithm`]), and what happens when the store
@@ -395,6 +396,12 @@ impl Policy {
 
     pub(crate) fn arguments(&self) -> &[u64] {
         &self.0.arguments
+    }
+}
+
+impl Apart for Policy {
+    fn apart(&self) -> Self {
+        Self(Arc::new(Inner::clone(&self.0)))
     }
 }
 

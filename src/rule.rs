@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use http::request::Parts;
 
-use crate::{Charge, Key, KeyExtractor, Policy};
+use crate::{Charge, Key, KeyExtractor, Policy, per_thread::Apart};
 
 /// Which [`Policy`] a request falls under: one for all, or chosen per request.
 ///
@@ -85,6 +85,15 @@ impl fmt::Debug for PolicySource {
     }
 }
 
+impl Apart for PolicySource {
+    fn apart(&self) -> Self {
+        match &self.0 {
+            Source::Constant(policy) => policy.apart().into(),
+            Source::PerRequest(_) => self.clone(),
+        }
+    }
+}
+
 /// One rule of a layer.
 #[derive(Clone)]
 pub(crate) struct Rule {
@@ -99,5 +108,11 @@ impl Rule {
         let policy = self.policy.policy(request, &key);
         let cost = self.cost.as_ref().map_or(1, |cost| cost(request));
         Charge::of(policy, key, cost)
+    }
+}
+
+impl Apart for Rule {
+    fn apart(&self) -> Self {
+        Self { policy: self.policy.apart(), ..self.clone() }
     }
 }

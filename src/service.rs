@@ -7,7 +7,7 @@ use std::{
 use http::{Request, Response};
 use tower_service::Service;
 
-use crate::{body::ResponseBody, config::Config, future::ResponseFuture};
+use crate::{body::ResponseBody, config::Config, future::ResponseFuture, per_thread::PerThread};
 
 /// A service behind a rate limit. Made by [`RateLimitLayer`](crate::RateLimitLayer).
 ///
@@ -18,11 +18,11 @@ use crate::{body::ResponseBody, config::Config, future::ResponseFuture};
 #[derive(Clone, Debug)]
 pub struct RateLimit<S> {
     inner: S,
-    config: Arc<Config>,
+    config: Arc<PerThread<Config>>,
 }
 
 impl<S> RateLimit<S> {
-    pub(crate) const fn new(inner: S, config: Arc<Config>) -> Self {
+    pub(crate) const fn new(inner: S, config: Arc<PerThread<Config>>) -> Self {
         Self { inner, config }
     }
 
@@ -59,7 +59,7 @@ where
         // stays behind to be driven again.
         let clone = self.inner.clone();
         let ready = mem::replace(&mut self.inner, clone);
-        ResponseFuture::new(ready, request, self.config.clone())
+        ResponseFuture::new(ready, request, self.config.here().clone())
     }
 }
 

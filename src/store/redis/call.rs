@@ -116,7 +116,7 @@ pub(super) fn command(jobs: &[Job]) -> Cmd {
     let mut places = Vec::with_capacity(charges);
     for (_, charge) in each(jobs) {
         // A holder is an argument too, so who holds has a policy of his own.
-        let same = |known: &&Charge| !charge.is_held() && known.policy.is(&charge.policy);
+        let same = |known: &&Charge| !charge.is_held() && known.policy.counts_as(&charge.policy);
         let from = policies.len().saturating_sub(REMEMBERED);
         let place = policies[from..].iter().position(same).map(|place| from + place);
         places.push(place.unwrap_or(policies.len()) + 1);

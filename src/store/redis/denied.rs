@@ -75,9 +75,7 @@ impl Denied {
                 // now may change what was so.
                 *place = None;
             } else if is_over(&refusal.decision, charges) {
-                let (decision, passed) = (refusal.decision.clone(), now - refusal.came);
-                drop(place);
-                return Ok(later(&decision, Duration::from_micros(passed)));
+                return Ok(later(&refusal.decision, charges, Duration::from_micros(now - refusal.came)));
             }
         }
         Err(asked)
@@ -162,10 +160,10 @@ fn is_over(decision: &Decision, charges: &[Charge]) -> bool {
         })
 }
 
-/// The same decision when `passed` is over. Nothing has been charged to what refused; of the others it says
-/// what was so.
-fn later(decision: &Decision, passed: Duration) -> Decision {
-    Decision::new(decision.outcomes().iter().map(|outcome| {
+/// The same decision, over the same `charges`, when `passed` is over. Nothing has been charged to what refused; of
+/// the others it says what was so.
+fn later(decision: &Decision, charges: &[Charge], passed: Duration) -> Decision {
+    Decision::new(decision.outcomes().iter().zip(charges).map(|(outcome, charge)| {
         let verdict = match outcome.verdict() {
             Verdict::Deny { retry_after } => {
                 Verdict::Deny { retry_after: retry_after.map(|wait| wait.saturating_sub(passed)) }
@@ -173,6 +171,6 @@ fn later(decision: &Decision, passed: Duration) -> Decision {
             other => other,
         };
         let reset = outcome.reset_after().saturating_sub(passed);
-        Outcome::new(outcome.charge(), verdict, outcome.remaining(), reset).granting(outcome.granted())
+        Outcome::new(charge, verdict, outcome.remaining(), reset).granting(outcome.granted())
     }))
 }

@@ -303,6 +303,53 @@ async fn a_lost_node_takes_only_its_own_keys_with_it_and_comes_back() {
     assert!(comes_back(&limiter, &policy, &keys[1]).await);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_hangs_takes_only_its_own_keys_with_it_for_as_long_as_they_are_asked_for() {
+    let cluster = RedisCluster::start(3);
+    let store = store(&cluster).await.deadline(Duration::from_millis(50));
+    let limiter = Limiter::new(store.deny_cache(Duration::ZERO));
+    let policy = closed("hung", 1_000_000);
+    let keys: Vec<Key> = (0..3).map(|node| key_of(&cluster, node)).collect();
+    for key in &keys {
+        assert!(limiter.check(&policy, key, 1).await.unwrap().is_allowed());
+    }
+    cluster.nodes[1].signal("STOP");
+    let stop = Arc::new(AtomicBool::new(false));
+    let lost = {
+        let (limiter, policy, key, stop) = (limiter.clone(), policy.clone(), keys[1].clone(), stop.clone());
+        tokio::spawn(async move { load(&[limiter], &policy, &key, 1, &stop).await })
+    };
+    let (mut decided, mut failed) = (0, 0);
+    {
+        let (_stop, started) = (Stop(stop), Instant::now());
+        // Long enough for the nodes to be looked for twice.
+        while started.elapsed() < Duration::from_secs(4) {
+            for key in [&keys[0], &keys[2]] {
+                let decision = limiter.check(&policy, key, 1).await;
+                *if decision.is_ok() { &mut decided } else { &mut failed } += 1;
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+    assert_eq!(lost.await.unwrap().admitted, 0);
+    // A busy machine is late now and then.
+    assert!(decided > 200 && failed * 20 < decided, "{decided} decided, {failed} failed");
+    cluster.nodes[1].signal("CONT");
+    assert!(comes_back(&limiter, &policy, &keys[1]).await);
+}
+
+#[test]
+fn a_runtime_that_ended_takes_no_store_with_it() {
+    let cluster = RedisCluster::start(1);
+    let first = tokio::runtime::Runtime::new().unwrap();
+    let limiter = Limiter::new(first.block_on(store(&cluster)));
+    let (policy, key) = (closed("runtimes", 100), Key::new("a"));
+    assert!(first.block_on(limiter.check(&policy, &key, 1)).unwrap().is_allowed());
+    drop(first);
+    let second = tokio::runtime::Runtime::new().unwrap();
+    assert!(second.block_on(comes_back(&limiter, &policy, &key)));
+}
+
 async fn comes_back(limiter: &Limiter, policy: &Policy, key: &Key) -> bool {
     let started = Instant::now();
     while started.elapsed() < Duration::from_secs(30) {

@@ -23,15 +23,15 @@ use redis::{
 use tokio::{
     sync::Semaphore,
     task::JoinHandle,
-    time::{Instant, sleep, timeout_at},
+    time::{Instant, sleep, timeout, timeout_at},
 };
 
 use super::{
     call::{self, Job},
     health::Health,
     link::{
-        Finish, GIVE_UP, Link, Reply, Turn, connection_until, from_redis, in_time, is_no_script, noted,
-        too_late, too_many, with_text,
+        Finish, GIVE_UP, Link, Reply, Turn, connection_until, from_redis, in_time, is_broken, is_no_script,
+        noted, too_late, too_many, with_text,
     },
     malformed,
     queue::MOST_WAITING,
@@ -61,7 +61,12 @@ where
         noted(self.health.clone(), async move {
             let until = in_time(deadline);
             let mut connection = self.connection(until, deadline).await?;
-            self.reply(until, deadline, command.query_async(&mut connection)).await
+            // The key is the first argument of them all.
+            let key = || match command.args_iter().nth(1) {
+                Some(redis::Arg::Simple(key)) => key.to_owned(),
+                _ => Vec::new(),
+            };
+            self.reply(until, deadline, key, command.query_async(&mut connection)).await
         })
     }
 
@@ -131,7 +136,8 @@ where
         load.arg("LOAD").arg(script.text());
         let anywhere =
             RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, Some(ResponsePolicy::OneSucceeded)));
-        self.reply(deadline, RESPONSE, connection.route_command(load, anywhere)).await.map(|_| ())
+        let reply = timeout_at(deadline, connection.route_command(load, anywhere)).await;
+        reply.map_err(|_| too_late(RESPONSE))?.map(|_| ()).map_err(from_redis)
     }
 
     async fn decision(self: &Arc<Self>, job: Job) -> Result<Decision, Error> {
@@ -165,7 +171,7 @@ where
         let mut connection = self.connection(deadline, allowed).await?;
         let command = call::command(slice::from_ref(job));
         let reply = evaluate(&mut connection, &command, &job.script);
-        let reply = self.reply(deadline, allowed, reply).await?;
+        let reply = self.reply(deadline, allowed, || first_key(job), reply).await?;
         call::decode(&reply, slice::from_ref(job)).pop().unwrap_or_else(|| Err(reply::unexpected()))
     }
 
@@ -255,43 +261,86 @@ where
         })
     }
 
+    /// Waits for the reply of the node that has `key`.
     async fn reply(
-        self: &Arc<Self>,
+        &self,
         deadline: Instant,
         allowed: Duration,
+        key: impl FnOnce() -> Vec<u8>,
         reply: impl Future<Output = RedisResult<Value>>,
     ) -> Result<Value, Error> {
-        match timeout_at(deadline, reply).await {
-            Ok(reply) => reply.map_err(from_redis),
-            Err(_) => {
-                self.renew();
-                Err(too_late(allowed))
-            }
+        let reply = timeout_at(deadline, reply).await;
+        if reply.as_ref().map_or(true, |reply| reply.as_ref().is_err_and(is_broken)) {
+            renew(&self.pool, &self.renewing, key);
         }
-    }
-
-    /// Connects anew, so that the nodes are looked for again. redis-rs does so when a node answers that it has
-    /// lost a slot, or cuts its connection; one that hangs does neither.
-    fn renew(self: &Arc<Self>) {
-        let Some(turn) = Turn::take(&self.renewing) else { return };
-        let link = self.clone();
-        tokio::spawn(async move {
-            let _turn = turn;
-            for _ in 0..link.pool.state().connections {
-                let Ok(new) = link.pool.dedicated_connection().await else { break };
-                if let Ok(mut old) = link.pool.get_owned().await {
-                    *old = new;
-                }
-            }
-            sleep(RENEWAL).await;
-        });
+        reply.map_or_else(|_| Err(too_late(allowed)), |reply| reply.map_err(from_redis))
     }
 
     async fn connection(&self, deadline: Instant, allowed: Duration) -> Result<ClusterConnection, Error> {
         let connection = connection_until(&self.pool, &self.health, deadline, allowed).await?;
         // Given back to the pool at once: a clone of it can be used beside it.
-        (&*connection as &dyn Any).downcast_ref::<ClusterConnection>().cloned().ok_or_else(reply::unexpected)
+        clustered(&*connection).ok_or_else(reply::unexpected)
     }
+}
+
+/// Connects anew, so that the nodes are looked for again. redis-rs does so when a node answers that it has
+/// lost a slot, or cuts its connection; one that hangs does neither, nor does a connection whose runtime was shut
+/// down.
+fn renew<M>(pool: &Pool<M>, renewing: &Arc<AtomicBool>, key: impl FnOnce() -> Vec<u8>)
+where
+    M: ManageConnection<Error = RedisError>,
+    M::Connection: Sync,
+{
+    let Some(turn) = Turn::take(renewing) else { return };
+    let (pool, key) = (pool.clone(), key());
+    tokio::spawn(async move {
+        let _turn = turn;
+        let _ = timeout(RENEWAL, replace(pool, key)).await;
+        sleep(RENEWAL).await;
+    });
+}
+
+/// Puts new connections in the place of those of `pool`, if they find who answers for `key`. As long as nobody
+/// does, the old ones are better: redis-rs answers no other call while it looks for a node, which it does for each
+/// call that should go to one that it has no connection to.
+async fn replace<M>(pool: Pool<M>, key: Vec<u8>) -> RedisResult<()>
+where
+    M: ManageConnection<Error = RedisError>,
+    M::Connection: Sync,
+{
+    let mut new = Vec::new();
+    for _ in 0..pool.state().connections {
+        new.push(pool.dedicated_connection().await?);
+    }
+    let Some(mut first) = new.first().and_then(clustered) else { return Ok(()) };
+    let reply: RedisResult<Value> = redis::cmd("GET").arg(key).query_async(&mut first).await;
+    match reply {
+        // What is there may be something else than a text.
+        Err(error) if !matches!(error.retry_method(), RetryMethod::NoRetry) => return Err(error),
+        _ => {}
+    }
+    // All of them are taken out first, or a pool that gives out the latest one first would give the same one
+    // again and again.
+    let mut old = Vec::new();
+    for _ in &new {
+        old.extend(pool.get_owned().await.ok());
+    }
+    for (old, new) in old.iter_mut().zip(new) {
+        **old = new;
+    }
+    Ok(())
+}
+
+fn clustered<C: Any>(connection: &C) -> Option<ClusterConnection> {
+    (connection as &dyn Any).downcast_ref::<ClusterConnection>().cloned()
+}
+
+fn first_key(job: &Job) -> Vec<u8> {
+    let mut key = String::new();
+    if let Some(charge) = job.charges.first() {
+        call::write_key(&mut key, &job.prefix, &charge.policy, &charge.key);
+    }
+    key.into_bytes()
 }
 
 /// The places of the charges on each identity, in the order in which they come first.

@@ -563,7 +563,7 @@ pub(super) fn is_no_script(reply: &RedisResult<Value>) -> bool {
     reply.as_ref().is_err_and(|error| error.kind() == no_script)
 }
 
-fn is_broken(error: &RedisError) -> bool {
+pub(super) fn is_broken(error: &RedisError) -> bool {
     error.is_unrecoverable_error() || error.is_io_error()
 }
 

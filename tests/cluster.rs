@@ -14,6 +14,8 @@ use std::{
 use redis::cluster::ClusterClientBuilder;
 use support::{PATIENT, RedisServer, redis_cluster::RedisCluster};
 use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _, copy},
+    net::{TcpListener, TcpStream},
     task::{JoinSet, spawn_blocking},
     time::sleep,
 };
@@ -428,6 +430,86 @@ async fn a_pool_of_ones_own_may_be_one_of_cluster_connections() {
     }
     let exactly = Counts { admitted: 50, refused: 270, failed: 0 };
     assert!(loads.join_all().await.into_iter().all(|counts| counts == exactly));
+}
+
+/// A store on a cluster of one node, and how to cut its connection in place of the next decision.
+async fn store_that_is_cut(cluster: &RedisCluster) -> (RedisStore, Arc<AtomicBool>) {
+    let cut = Arc::new(AtomicBool::new(false));
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (node, armed) = (cluster.nodes[0].port(), cut.clone());
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let armed = armed.clone();
+            tokio::spawn(async move {
+                let server = TcpStream::connect(("127.0.0.1", node)).await.unwrap();
+                let (mut requests, mut to_client) = client.into_split();
+                let (mut replies, mut to_server) = server.into_split();
+                let forth = tokio::spawn(async move { copy(&mut requests, &mut to_server).await });
+                let mut bytes = vec![0; 65_536];
+                while let Ok(read @ 1..) = replies.read(&mut bytes).await {
+                    // Five integers, which nothing else is answered.
+                    let is_decision = bytes.starts_with(b"*5\r\n:");
+                    if is_decision && armed.swap(false, Ordering::Relaxed)
+                        || to_client.write_all(&bytes[..read]).await.is_err()
+                    {
+                        break;
+                    }
+                }
+                forth.abort();
+            });
+        }
+    });
+    let () = cluster.nodes[0].command(&["CONFIG", "SET", "cluster-announce-port", &port.to_string()]);
+    cluster.wait_until("it says so", |cluster| {
+        let nodes: String = cluster.nodes[0].command(&["CLUSTER", "NODES"]);
+        nodes.contains(&format!(":{port}@"))
+    });
+    let store = RedisStore::connect_cluster([format!("redis://127.0.0.1:{port}")]).await.unwrap();
+    (store.deadline(PATIENT).deny_cache(Duration::ZERO), cut)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_gives_units_back_is_not_asked_twice_when_its_connection_breaks() {
+    let cluster = RedisCluster::start(1);
+    let (store, cut) = store_that_is_cut(&cluster).await;
+    let (limiter, key) = (Limiter::new(store), Key::new("a"));
+    let policy = closed("refunded", 100);
+    assert!(limiter.check(&policy, &key, 50).await.unwrap().is_allowed());
+    for refunds in 1..=5 {
+        cut.store(true, Ordering::Relaxed);
+        let error = limiter.refund(&policy, &key, 1).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::StoreUnreachable, "{error}");
+        assert!(comes_back_to(async || limiter.refund(&policy, &key, 0).await.is_ok()).await);
+        assert_eq!(limiter.peek(&policy, &key, 1).await.unwrap().remaining(), Some(50 + refunds));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slot_in_use_whose_connection_breaks_comes_free_again() {
+    let cluster = RedisCluster::start(1);
+    let (store, cut) = store_that_is_cut(&cluster).await;
+    let (limiter, key) = (Limiter::new(store), Key::new("a"));
+    let running = Policy::new("running", Quota::concurrent(1))
+        .algorithm(Concurrency)
+        .on_store_failure(FailureMode::Closed);
+    drop(limiter.check(&running, &key, 1).await.unwrap());
+    let is_free = async || limiter.peek(&running, &key, 1).await.is_ok_and(|decision| decision.is_allowed());
+    assert!(comes_back_to(is_free).await);
+    cut.store(true, Ordering::Relaxed);
+    assert!(limiter.check(&running, &key, 1).await.is_err(), "it cannot tell its own units from others'");
+    assert!(comes_back_to(is_free).await);
+}
+
+async fn comes_back_to(is_so: impl AsyncFn() -> bool) -> bool {
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_secs(20) {
+        if is_so().await {
+            return true;
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
+    false
 }
 
 #[tokio::test]

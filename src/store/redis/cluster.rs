@@ -40,12 +40,26 @@ use super::{
 use crate::{Action, Charge, Decision, Error, ErrorKind, Outcome, script::Script};
 
 pub(super) struct Clustered<M: ManageConnection> {
-    pool: Pool<M>,
+    way: Way<M>,
+    /// For what must not be asked again when its connection breaks. Where the pool is the user's own there is none.
+    once: Option<Way<ClusterClient>>,
     health: Arc<Health>,
     /// As many decisions as may be under way.
     places: Semaphore,
+}
+
+struct Way<M: ManageConnection> {
+    pool: Pool<M>,
     /// Whether all connections are being made anew.
     renewing: Arc<AtomicBool>,
+}
+
+/// One that asks again when a connection breaks, and one that does not, which cannot follow a slot on the move.
+pub(super) struct Clients {
+    pub(super) usual: ClusterClient,
+    pub(super) once: ClusterClient,
+    /// Where they connect to, without the passwords.
+    pub(super) addresses: String,
 }
 
 impl<M> Link for Clustered<M>
@@ -60,13 +74,13 @@ where
     fn run(self: Arc<Self>, command: Cmd, deadline: Duration) -> Reply<Value> {
         noted(self.health.clone(), async move {
             let until = in_time(deadline);
-            let mut connection = self.connection(until, deadline).await?;
+            let mut connection = self.way.connection(&self.health, until, deadline).await?;
             // The key is the first argument of them all.
             let key = || match command.args_iter().nth(1) {
                 Some(redis::Arg::Simple(key)) => key.to_owned(),
                 _ => Vec::new(),
             };
-            self.reply(until, deadline, key, command.query_async(&mut connection)).await
+            self.way.reply(until, deadline, key, command.query_async(&mut connection)).await
         })
     }
 
@@ -77,7 +91,7 @@ where
     }
 }
 
-/// A cluster connection is one connection to each node, which all calls share. Four of them made no more decisions
+/// In a pool. A cluster connection is one connection to each node, which all calls share. Four of them made no more decisions
 /// than one (`benches/cluster.rs`), and each would have to find out for itself where a slot went.
 pub(super) const CONNECTIONS: u32 = 1;
 /// A node that does not answer holds up what looks for the others no longer than this.
@@ -88,30 +102,33 @@ const AGAIN: Duration = Duration::from_millis(1);
 /// Between two times that all connections are made anew.
 const RENEWAL: Duration = Duration::from_secs(2);
 
-/// The client for `urls`, and where it connects to, without the passwords.
-pub(super) fn client<U: AsRef<str>>(
-    urls: impl IntoIterator<Item = U>,
-) -> Result<(ClusterClient, String), Error> {
+/// The clients for `urls`.
+pub(super) fn clients<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Result<Clients, Error> {
     let infos: Result<Vec<ConnectionInfo>, _> =
         urls.into_iter().map(|url| url.as_ref().into_connection_info()).collect();
     let infos = infos.map_err(|error| malformed(&error))?;
     let addresses: Vec<_> = infos.iter().map(|info| info.addr().to_string()).collect();
-    let client = ClusterClientBuilder::new(infos)
-        .connection_timeout(CONNECT)
-        .response_timeout(RESPONSE)
-        // What a slot on the move answers to two keys, or a cluster without this slot's primary: 2 ms, 4 ms...
-        .min_retry_wait(1)
-        .retry_wait_formula(1, 2)
-        .max_retry_wait(25)
-        .build()
-        .map_err(|error| {
-            let problem = error.detail().map_or_else(|| error.to_string(), ToOwned::to_owned);
-            Error::new(
-                ErrorKind::InvalidConfig,
-                format!("no Redis Cluster can be found by these URLs: {problem}"),
-            )
-        })?;
-    Ok((client, addresses.join(", ")))
+    let client = || {
+        ClusterClientBuilder::new(infos.clone())
+            .connection_timeout(CONNECT)
+            .response_timeout(RESPONSE)
+            // What a slot on the move answers to two keys, or a cluster without this slot's primary: 2 ms, 4 ms...
+            .min_retry_wait(1)
+            .retry_wait_formula(1, 2)
+            .max_retry_wait(25)
+    };
+    let invalid = |error: RedisError| {
+        let problem = error.detail().map_or_else(|| error.to_string(), ToOwned::to_owned);
+        Error::new(
+            ErrorKind::InvalidConfig,
+            format!("no Redis Cluster can be found by these URLs: {problem}"),
+        )
+    };
+    Ok(Clients {
+        usual: client().build().map_err(invalid)?,
+        once: client().retries(0).build().map_err(invalid)?,
+        addresses: addresses.join(", "),
+    })
 }
 
 /// Whether its connections are to a Cluster.
@@ -124,14 +141,14 @@ where
     M: ManageConnection<Error = RedisError>,
     M::Connection: Sync,
 {
-    pub(super) fn new(pool: Pool<M>, health: Arc<Health>) -> Self {
-        Self { pool, health, places: Semaphore::new(MOST_WAITING), renewing: Arc::default() }
+    pub(super) fn new(pool: Pool<M>, once: Option<Pool<ClusterClient>>, health: Arc<Health>) -> Self {
+        Self { way: Way::new(pool), once: once.map(Way::new), health, places: Semaphore::new(MOST_WAITING) }
     }
 
     /// Loads `script` where it can be, which is on one node at least.
     pub(super) async fn load(self: &Arc<Self>, script: &Script) -> Result<(), Error> {
         let deadline = in_time(RESPONSE);
-        let mut connection = self.connection(deadline, RESPONSE).await?;
+        let mut connection = self.way.connection(&self.health, deadline, RESPONSE).await?;
         let mut load = redis::cmd("SCRIPT");
         load.arg("LOAD").arg(script.text());
         let anywhere =
@@ -168,10 +185,21 @@ where
         deadline: Instant,
         allowed: Duration,
     ) -> Result<Decision, Error> {
-        let mut connection = self.connection(deadline, allowed).await?;
         let command = call::command(slice::from_ref(job));
-        let reply = evaluate(&mut connection, &command, &job.script);
-        let reply = self.reply(deadline, allowed, || first_key(job), reply).await?;
+        let mut connection = self.way.connection(&self.health, deadline, allowed).await?;
+        let usual = evaluate(&mut connection, &command, &job.script);
+        let key = || first_key(job);
+        let reply = match &self.once {
+            Some(once) if must_not_be_repeated(job) => {
+                let mut connection = once.connection(&self.health, deadline, allowed).await?;
+                let reply = async {
+                    let reply = with_text_if_missed(&mut connection, &command, &job.script).await;
+                    if is_to_be_asked_elsewhere(&reply) { usual.await } else { reply }
+                };
+                once.reply(deadline, allowed, key, reply).await?
+            }
+            _ => self.way.reply(deadline, allowed, key, usual).await?,
+        };
         call::decode(&reply, slice::from_ref(job)).pop().unwrap_or_else(|| Err(reply::unexpected()))
     }
 
@@ -260,6 +288,16 @@ where
             all
         })
     }
+}
+
+impl<M> Way<M>
+where
+    M: ManageConnection<Error = RedisError>,
+    M::Connection: Sync,
+{
+    fn new(pool: Pool<M>) -> Self {
+        Self { pool, renewing: Arc::default() }
+    }
 
     /// Waits for the reply of the node that has `key`.
     async fn reply(
@@ -276,8 +314,13 @@ where
         reply.map_or_else(|_| Err(too_late(allowed)), |reply| reply.map_err(from_redis))
     }
 
-    async fn connection(&self, deadline: Instant, allowed: Duration) -> Result<ClusterConnection, Error> {
-        let connection = connection_until(&self.pool, &self.health, deadline, allowed).await?;
+    async fn connection(
+        &self,
+        health: &Health,
+        deadline: Instant,
+        allowed: Duration,
+    ) -> Result<ClusterConnection, Error> {
+        let connection = connection_until(&self.pool, health, deadline, allowed).await?;
         // Given back to the pool at once: a clone of it can be used beside it.
         clustered(&*connection).ok_or_else(reply::unexpected)
     }
@@ -370,10 +413,7 @@ fn with_numbers_of(outcome: &Outcome, now: &Outcome) -> Outcome {
 /// Nothing else than a reply that a node gave for good, or no reply.
 async fn evaluate(connection: &mut ClusterConnection, command: &Cmd, script: &Script) -> RedisResult<Value> {
     loop {
-        let mut reply = command.query_async(connection).await;
-        if is_no_script(&reply) {
-            reply = with_text(command, script).query_async(connection).await;
-        }
+        let reply = with_text_if_missed(connection, command, script).await;
         // redis-rs follows these itself, so many times. It sends the word that lets a node answer for a slot that is
         // on its way there apart from the command, and another one's may come between. Nothing was carried out.
         let moved = reply.as_ref().err().map(|error: &RedisError| error.retry_method());
@@ -382,4 +422,34 @@ async fn evaluate(connection: &mut ClusterConnection, command: &Cmd, script: &Sc
         }
         sleep(AGAIN).await;
     }
+}
+
+async fn with_text_if_missed(
+    connection: &mut ClusterConnection,
+    command: &Cmd,
+    script: &Script,
+) -> RedisResult<Value> {
+    let reply = command.query_async(connection).await;
+    if is_no_script(&reply) { with_text(command, script).query_async(connection).await } else { reply }
+}
+
+/// What is given back twice is admitted twice. Units that are held and taken again are in their own way, and nobody
+/// would know of them.
+fn must_not_be_repeated(job: &Job) -> bool {
+    job.action == Action::Refund || job.lease.is_some() || job.charges.iter().any(Charge::is_held)
+}
+
+/// Whether nothing was carried out, and may be at another node or another time.
+fn is_to_be_asked_elsewhere(reply: &RedisResult<Value>) -> bool {
+    let method = reply.as_ref().err().map(RedisError::retry_method);
+    matches!(
+        method,
+        Some(
+            RetryMethod::AskRedirect
+                | RetryMethod::MovedRedirect
+                | RetryMethod::WaitAndRetry
+                | RetryMethod::RefreshSlotsAndRetry
+                | RetryMethod::ReconnectFromInitialConnections
+        )
+    )
 }

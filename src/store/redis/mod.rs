@@ -179,7 +179,9 @@ impl RedisStore {
     ///   what refuses most.
     /// * Each decision is a call of its own. The calls to one node are pipelined.
     /// * A decision whose connection breaks is asked again, on the connection that replaces it or on the node that
-    ///   took over. If the first one had been carried out, it is charged twice; it is admitted once.
+    ///   took over. If the first one had been carried out, it is charged twice; it is admitted once. What gives
+    ///   units back, and a decision over [`Concurrency`](crate::Concurrency) or [leased](Policy::leased) units,
+    ///   is not asked again but fails. So there are two connections to each node.
     /// * While a slot moves its keys are followed. While a node is down, what it decides fails by the policy's
     ///   [`FailureMode`](crate::FailureMode), and the others' keys are decided as ever. When a replica takes
     ///   over, what had not reached it is forgotten: that much can be admitted again.
@@ -192,11 +194,12 @@ impl RedisStore {
     #[cfg(feature = "cluster")]
     #[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
     pub async fn connect_cluster<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Result<Self, Error> {
-        let (client, addresses) = cluster::client(urls)?;
+        let clients = cluster::clients(urls)?;
         let health = Arc::new(Health::default());
-        let unreachable = |error| unreachable(&addresses, error);
-        let pool = pool(&health, cluster::CONNECTIONS).build(client).await.map_err(unreachable)?;
-        let link = Arc::new(Clustered::new(pool, health));
+        let unreachable = |error| unreachable(&clients.addresses, error);
+        let usual = pool(&health, cluster::CONNECTIONS).build(clients.usual).await.map_err(unreachable)?;
+        let once = pool(&health, cluster::CONNECTIONS).build_unchecked(clients.once);
+        let link = Arc::new(Clustered::new(usual, Some(once), health));
         link.load(&Script::built_in()).await?;
         Ok(Self::over(link))
     }
@@ -215,15 +218,17 @@ impl RedisStore {
     #[cfg(feature = "cluster")]
     #[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
     pub fn connect_cluster_lazy<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Result<Self, Error> {
-        let (client, _) = cluster::client(urls)?;
+        let clients = cluster::clients(urls)?;
         let health = Arc::new(Health::default());
-        let pool = pool(&health, cluster::CONNECTIONS).build_unchecked(client);
-        Ok(Self::over(Arc::new(Clustered::new(pool, health))))
+        let pool = |client| pool(&health, cluster::CONNECTIONS).build_unchecked(client);
+        let (usual, once) = (pool(clients.usual), pool(clients.once));
+        Ok(Self::over(Arc::new(Clustered::new(usual, Some(once), health))))
     }
 
     /// A store on a pool of your own: bb8-redis', or any bb8 pool of redis-rs connections. With the feature
     /// `cluster`, a pool of `ClusterConnection`s too, such as one whose manager is redis-rs' `ClusterClient`; give
-    /// that one a response timeout.
+    /// that one a response timeout. It asks again whatever was under way when a connection broke, so units that
+    /// were given back then may be given back twice.
     ///
     /// Turn bb8's `test_on_check_out` off, or every call costs a PING. Up to four connections are used at once,
     /// and others while broken ones are replaced.
@@ -249,7 +254,7 @@ impl RedisStore {
     {
         #[cfg(feature = "cluster")]
         if cluster::is_clustered(&pool) {
-            return Self::over(Arc::new(Clustered::new(pool, Arc::default())));
+            return Self::over(Arc::new(Clustered::new(pool, None, Arc::default())));
         }
         Self::over(Arc::new(Pooled::new(pool, Arc::default())))
     }

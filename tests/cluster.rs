@@ -233,6 +233,21 @@ async fn a_refusal_stands_where_a_later_identity_cannot_be_asked() {
     }
 }
 
+#[tokio::test]
+async fn a_refusal_is_not_remembered_when_only_some_of_a_refund_fails() {
+    let mut cluster = RedisCluster::start(2);
+    let limiter = Limiter::new(store(&cluster).await.deny_cache(Duration::from_secs(60)));
+    let (address, user) = (key_of(&cluster, 0), key_of(&cluster, 1));
+    let (by_address, by_user) = (closed("address", 1), closed("user", 1));
+    let both = [Charge::new(&by_address, &address, 1), Charge::new(&by_user, &user, 1)];
+    let decision = limiter.check_all(&both).await.unwrap();
+    assert!(decision.is_allowed());
+    assert!(!limiter.check(&by_address, &address, 1).await.unwrap().is_allowed());
+    cluster.nodes[1].kill();
+    assert!(limiter.give_back(&decision, 1).await.is_err());
+    assert!(limiter.check(&by_address, &address, 1).await.unwrap().is_allowed());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn decisions_over_two_slots_at_once_never_admit_more_than_either_limit() {
     let cluster = RedisCluster::start(3);

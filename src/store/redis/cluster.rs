@@ -248,6 +248,8 @@ where
             }
         }
         if let Some(problem) = problem {
+            // Some may have been given back.
+            job.settle(None);
             return Err(problem);
         }
         let decision = Decision::new(outcomes.into_iter().flatten());

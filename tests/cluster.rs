@@ -572,6 +572,14 @@ async fn mistakes_with_urls_say_what_to_do() {
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
     assert!(!format!("{error} {error:?}").contains("secret"), "{error:?}");
 
+    for other in ["redis://:secret@b:1", "redis://user:secret@b:1", "redis://b:1/1"] {
+        for urls in [["redis://a:1", other], [other, "redis://a:1"]] {
+            let error = RedisStore::connect_cluster_lazy(urls).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{urls:?}");
+            assert!(!format!("{error} {error:?}").contains("secret"), "{error:?}");
+        }
+    }
+
     let error = RedisStore::connect_cluster(["redis://127.0.0.1:1"]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::StoreUnreachable);
     assert!(error.to_string().contains("127.0.0.1:1"), "{error}");

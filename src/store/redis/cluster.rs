@@ -117,16 +117,26 @@ pub(super) fn clients<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Resul
             .retry_wait_formula(1, 2)
             .max_retry_wait(25)
     };
-    let invalid = |error: RedisError| {
-        let problem = error.detail().map_or_else(|| error.to_string(), ToOwned::to_owned);
+    let invalid = |problem: &str| {
         Error::new(
             ErrorKind::InvalidConfig,
             format!("no Redis Cluster can be found by these URLs: {problem}"),
         )
     };
+    // redis-rs takes what the first one says, and does not look at all of it in the others.
+    let said = |info: &ConnectionInfo| {
+        let settings = info.redis_settings();
+        let [user, password] =
+            [settings.username(), settings.password()].map(|text| text.map(ToOwned::to_owned));
+        (user, password, settings.db())
+    };
+    if infos.windows(2).any(|pair| said(&pair[0]) != said(&pair[1])) {
+        return Err(invalid("they must have the same user, password and database"));
+    }
+    let unusable = |error: RedisError| invalid(error.detail().unwrap_or(&error.to_string()));
     Ok(Clients {
-        usual: client().build().map_err(invalid)?,
-        once: client().retries(0).build().map_err(invalid)?,
+        usual: client().build().map_err(unusable)?,
+        once: client().retries(0).build().map_err(unusable)?,
         addresses: addresses.join(", "),
     })
 }

@@ -182,7 +182,9 @@ impl RedisStore {
     ///   took over. If the first one had been carried out, it is charged twice; it is admitted once. What gives
     ///   units back, and a decision over [`Concurrency`](crate::Concurrency) or [leased](Policy::leased) units,
     ///   is not asked again but fails. So there are two connections to each node.
-    /// * While a slot moves its keys are followed. While a node is down, what it decides fails by the policy's
+    /// * While a slot moves its keys are followed. A decision over several policies of one identity fails until
+    ///   all of its keys are on one side, a key that was never charged included: that is how Redis answers for
+    ///   several keys. While a node is down, what it decides fails by the policy's
     ///   [`FailureMode`](crate::FailureMode), and the others' keys are decided as ever. When a replica takes
     ///   over, what had not reached it is forgotten: that much can be admitted again.
     /// * Time is each node's own clock. Where a slot moves to a node whose clock is ahead, its keys

@@ -233,6 +233,40 @@ async fn a_refusal_stands_where_a_later_identity_cannot_be_asked() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_late_decision_took_is_given_back_at_its_deadline() {
+    let cluster = RedisCluster::start(2);
+    let store = store(&cluster).await.deny_cache(Duration::ZERO).deadline(Duration::from_millis(100));
+    let limiter = Limiter::new(store);
+    let (by_address, by_user) = (closed("address", 150), closed("user", 1_000));
+    let (address, user) = (key_of(&cluster, 0), key_of(&cluster, 1));
+    let charges = [Charge::new(&by_address, &address, 1), Charge::new(&by_user, &user, 1)];
+    assert!(limiter.check_all(&charges).await.unwrap().is_allowed());
+    cluster.nodes[1].signal("STOP");
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut running = JoinSet::new();
+    for _ in 0..32 {
+        let (limiter, charges, stop) = (limiter.clone(), charges.clone(), stop.clone());
+        running.spawn(async move {
+            while !stop.load(Ordering::Relaxed) {
+                assert!(!limiter.check_all(&charges).await.is_ok_and(|decision| decision.is_allowed()));
+            }
+        });
+    }
+    let mut least = 150;
+    {
+        let _stop = Stop(stop);
+        for _ in 0..10 {
+            sleep(Duration::from_millis(100)).await;
+            if let Ok(decision) = limiter.peek(&by_address, &address, 1).await {
+                least = least.min(decision.remaining().unwrap());
+            }
+        }
+    }
+    running.join_all().await;
+    assert!(least > 50, "no more is taken than as many ask for at once: {least} left");
+}
+
 #[tokio::test]
 async fn a_refusal_is_not_remembered_when_only_some_of_a_refund_fails() {
     let mut cluster = RedisCluster::start(2);

@@ -226,8 +226,12 @@ where
         let mut problem = None;
         let mut refused = false;
         for places in by_identity(&job.charges) {
-            let (action, until) =
-                if refused { (Action::Peek, half_way_to(deadline)) } else { (job.action, until) };
+            let (action, until) = match job.action {
+                _ if refused => (Action::Peek, half_way_to(deadline)),
+                // What was taken is others' again as soon as nobody waits for it.
+                action if takes => (action, deadline),
+                action => (action, until),
+            };
             let part = job.part(action, places.iter().map(|&place| job.charges[place].clone()).collect());
             match self.ask(&part, until, job.deadline).await {
                 Ok(decision) => {

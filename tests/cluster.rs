@@ -482,10 +482,11 @@ async fn a_pool_of_ones_own_may_be_one_of_cluster_connections() {
 }
 
 /// A store on a cluster of one node, and how to cut its connection in place of the next decision.
-async fn store_that_is_cut(cluster: &RedisCluster) -> (RedisStore, Arc<AtomicBool>) {
+async fn store_that_is_cut() -> (RedisCluster, RedisStore, Arc<AtomicBool>) {
     let cut = Arc::new(AtomicBool::new(false));
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let port = listener.local_addr().unwrap().port();
+    let cluster = RedisCluster::behind(port);
     let (node, armed) = (cluster.nodes[0].port(), cut.clone());
     tokio::spawn(async move {
         while let Ok((client, _)) = listener.accept().await {
@@ -509,19 +510,13 @@ async fn store_that_is_cut(cluster: &RedisCluster) -> (RedisStore, Arc<AtomicBoo
             });
         }
     });
-    let () = cluster.nodes[0].command(&["CONFIG", "SET", "cluster-announce-port", &port.to_string()]);
-    cluster.wait_until("it says so", |cluster| {
-        let nodes: String = cluster.nodes[0].command(&["CLUSTER", "NODES"]);
-        nodes.contains(&format!(":{port}@"))
-    });
     let store = RedisStore::connect_cluster([format!("redis://127.0.0.1:{port}")]).await.unwrap();
-    (store.deadline(PATIENT).deny_cache(Duration::ZERO), cut)
+    (cluster, store.deadline(PATIENT).deny_cache(Duration::ZERO), cut)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_gives_units_back_is_not_asked_twice_when_its_connection_breaks() {
-    let cluster = RedisCluster::start(1);
-    let (store, cut) = store_that_is_cut(&cluster).await;
+    let (_cluster, store, cut) = store_that_is_cut().await;
     let (limiter, key) = (Limiter::new(store), Key::new("a"));
     let policy = closed("refunded", 100);
     assert!(limiter.check(&policy, &key, 50).await.unwrap().is_allowed());
@@ -536,8 +531,7 @@ async fn what_gives_units_back_is_not_asked_twice_when_its_connection_breaks() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slot_in_use_whose_connection_breaks_comes_free_again() {
-    let cluster = RedisCluster::start(1);
-    let (store, cut) = store_that_is_cut(&cluster).await;
+    let (_cluster, store, cut) = store_that_is_cut().await;
     let (limiter, key) = (Limiter::new(store), Key::new("a"));
     let running = Policy::new("running", Quota::concurrent(1))
         .algorithm(Concurrency)

@@ -22,7 +22,15 @@ impl RedisCluster {
 
     /// Each primary has so many replicas, which stand behind all primaries in `nodes`.
     pub fn with_replicas(primaries: usize, replicas: usize) -> Self {
-        let nodes: Vec<_> = (0..primaries * (1 + replicas)).map(|_| RedisServer::node()).collect();
+        Self::of((0..primaries * (1 + replicas)).map(|_| RedisServer::node()).collect(), primaries)
+    }
+
+    /// A cluster of one node, which says that it is at this port.
+    pub fn behind(port: u16) -> Self {
+        Self::of(vec![RedisServer::node_with(&["--cluster-announce-port", &port.to_string()])], 1)
+    }
+
+    fn of(nodes: Vec<RedisServer>, primaries: usize) -> Self {
         let cluster = Self { nodes, primaries };
         for (place, node) in cluster.nodes.iter().enumerate() {
             // Else all begin at the same one, and settle it later.

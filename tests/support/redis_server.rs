@@ -40,7 +40,12 @@ impl RedisServer {
 
     /// A node of no Cluster yet.
     pub fn node() -> Self {
-        let arguments = [
+        Self::node_with(&[])
+    }
+
+    /// One with arguments of its own.
+    pub fn node_with(arguments: &[&str]) -> Self {
+        let cluster = [
             "--cluster-enabled",
             "yes",
             "--cluster-node-timeout",
@@ -51,7 +56,7 @@ impl RedisServer {
             "--cluster-allow-replica-migration",
             "no",
         ];
-        Self::start_as(&arguments, bus_is_free)
+        Self::start_as(&[&cluster[..], arguments].concat(), bus_is_free)
     }
 
     fn start_as(arguments: &[&str], suits: impl Fn(u16) -> bool) -> Self {

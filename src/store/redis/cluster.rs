@@ -91,8 +91,8 @@ where
     }
 }
 
-/// In a pool. A cluster connection is one connection to each node, which all calls share. Four of them made no more decisions
-/// than one (`benches/cluster.rs`), and each would have to find out for itself where a slot went.
+/// In a pool. A cluster connection is one connection to each node, which all calls share. Four of them made no more
+/// decisions than one (`benches/cluster.rs`), and each would have to find out for itself where a slot went.
 pub(super) const CONNECTIONS: u32 = 1;
 /// A node that does not answer holds up what looks for the others no longer than this.
 const CONNECT: Duration = Duration::from_millis(250);

@@ -319,7 +319,7 @@ impl Policy {
         &self.0.name
     }
 
-    /// The name as fields and problems have it, see [`quoted`].
+    /// The name as fields and problems have it, see [`push_quoted`].
     pub(crate) fn quoted_name(&self) -> &str {
         &self.0.quoted
     }
@@ -413,16 +413,25 @@ fn label(name: &str, algorithm: &dyn Algorithm) -> Box<str> {
 
 /// `text` in quotes, as an RFC 9651 String and as a JSON string: the same for printable ASCII, which is
 /// all that a policy's name and our own texts consist of.
-pub(crate) fn quoted(text: &str) -> String {
-    let mut quoted = String::with_capacity(text.len() + 2);
-    quoted.push('"');
-    for character in text.chars() {
-        if matches!(character, '"' | '\\') {
-            quoted.push('\\');
+pub(crate) fn push_quoted(to: &mut String, text: &str) {
+    to.push('"');
+    let mut rest = text;
+    // Most texts have nothing to escape, and go in one piece.
+    while let Some(at) = rest.find(['"', '\\']) {
+        let (before, from) = rest.split_at(at);
+        let (escaped, after) = from.split_at(1);
+        for part in [before, "\\", escaped] {
+            to.push_str(part);
         }
-        quoted.push(character);
+        rest = after;
     }
-    quoted.push('"');
+    to.push_str(rest);
+    to.push('"');
+}
+
+fn quoted(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 2);
+    push_quoted(&mut quoted, text);
     quoted
 }
 

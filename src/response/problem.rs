@@ -8,7 +8,7 @@ use super::{
     mapper::{RefusalBody, ResponseMapper},
     rejection::Rejection,
 };
-use crate::{ErrorKind, policy::quoted};
+use crate::{ErrorKind, policy::push_quoted};
 
 /// The default [`ResponseMapper`]: `application/problem+json` (RFC 9457), with the problem types of
 /// draft-ietf-httpapi-ratelimit-headers.
@@ -97,7 +97,7 @@ impl ResponseMapper for ProblemDetails {
         body.push_str("\",\"status\":");
         body.push_str(status.as_str());
         body.push_str(",\"detail\":");
-        body.push_str(&quoted(&printable(&detail)));
+        push_quoted(&mut body, &printable(&detail));
         if let Rejection::Limited(decision) = rejection {
             body.push_str(",\"violated-policies\":[");
             let mut separator = "";

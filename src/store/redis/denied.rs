@@ -75,7 +75,21 @@ impl Denied {
                 // now may change what was so.
                 *place = None;
             } else if is_over(&refusal.decision, charges) {
-                return Ok(later(&refusal.decision, charges, Duration::from_micros(now - refusal.came)));
+                let passed = Duration::from_micros(now - refusal.came);
+                return Ok(match (refusal.decision.outcomes(), charges) {
+                    ([outcome], [charge]) => {
+                        let told = Told::of(outcome);
+                        // Others wait for it.
+                        drop(place);
+                        Decision::of_one(told.later(charge, passed))
+                    }
+                    (outcomes, charges) => Decision::new(
+                        outcomes
+                            .iter()
+                            .zip(charges)
+                            .map(|(outcome, charge)| Told::of(outcome).later(charge, passed)),
+                    ),
+                });
             }
         }
         Err(asked)
@@ -128,7 +142,7 @@ impl Denied {
     }
 
     fn place(&self, policy: &Policy, key: &Key) -> MutexGuard<'_, Option<Box<Refusal>>> {
-        let hash = self.hasher.hash_one((policy.label(), key));
+        let hash = self.hasher.hash_one((policy.tag(), key));
         // Nothing panics under the lock.
         self.places[hash as usize % PLACES].lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -160,17 +174,34 @@ fn is_over(decision: &Decision, charges: &[Charge]) -> bool {
         })
 }
 
-/// The same decision, over the same `charges`, when `passed` is over. Nothing has been charged to what refused; of
-/// the others it says what was so.
-fn later(decision: &Decision, charges: &[Charge], passed: Duration) -> Decision {
-    Decision::new(decision.outcomes().iter().zip(charges).map(|(outcome, charge)| {
-        let verdict = match outcome.verdict() {
+/// What an outcome says.
+struct Told {
+    verdict: Verdict,
+    remaining: u64,
+    reset: Duration,
+    granted: u64,
+}
+
+impl Told {
+    const fn of(outcome: &Outcome) -> Self {
+        Self {
+            verdict: outcome.verdict(),
+            remaining: outcome.remaining(),
+            reset: outcome.reset_after(),
+            granted: outcome.granted(),
+        }
+    }
+
+    /// The same of `charge`, when `passed` is over. Nothing has been charged to what refused; of the others it says
+    /// what was so.
+    fn later(self, charge: &Charge, passed: Duration) -> Outcome {
+        let verdict = match self.verdict {
             Verdict::Deny { retry_after } => {
                 Verdict::Deny { retry_after: retry_after.map(|wait| wait.saturating_sub(passed)) }
             }
             other => other,
         };
-        let reset = outcome.reset_after().saturating_sub(passed);
-        Outcome::new(charge, verdict, outcome.remaining(), reset).granting(outcome.granted())
-    }))
+        Outcome::new(charge, verdict, self.remaining, self.reset.saturating_sub(passed))
+            .granting(self.granted)
+    }
 }

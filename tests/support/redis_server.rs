@@ -25,7 +25,8 @@ struct Process {
     keep: bool,
 }
 
-const GUARD: &str = r#"redis-server "$@" >/dev/null 2>&1 & echo $!; read -r keep; kill -KILL $! 2>/dev/null
+const GUARD: &str = r#"redis-server "$@" >/dev/null 2>&1 & echo $!; read -r keep
+    kill -KILL $! 2>/dev/null; wait $! 2>/dev/null
     test -n "$keep" || rm -rf "$DIRECTORY""#;
 
 impl RedisServer {

@@ -452,7 +452,8 @@ async fn a_replica_that_takes_over_is_followed_with_what_had_reached_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn scripts_that_a_node_has_lost_are_brought_back_and_fail_nothing() {
     let cluster = RedisCluster::start(3);
-    let limiters = [Limiter::new(store(&cluster).await)];
+    // Without the deny cache, so that every decision needs the script.
+    let limiters = [Limiter::new(store(&cluster).await.deny_cache(Duration::ZERO))];
     let (policy, key) = (closed("flushed", 500), key_of(&cluster, 1));
     let stop = Arc::new(AtomicBool::new(false));
     let flushing = {

@@ -219,6 +219,35 @@ async fn two_identities_in_two_slots_are_decided_all_or_nothing() {
 }
 
 #[tokio::test]
+async fn a_refusal_by_the_second_identity_is_remembered_too() {
+    let cluster = RedisCluster::start(2);
+    let limiter = Limiter::new(store(&cluster).await);
+    let (by_address, by_user) = (closed("address", 1_000), closed("user", 1));
+    let (address, user) = (key_of(&cluster, 0), key_of(&cluster, 1));
+    let both = [Charge::new(&by_address, &address, 1), Charge::new(&by_user, &user, 1)];
+    assert!(limiter.check_all(&both).await.unwrap().is_allowed());
+    assert!(!limiter.check_all(&both).await.unwrap().is_allowed());
+    let before = calls(&cluster.nodes[1]);
+    for _ in 0..20 {
+        let decision = limiter.check_all(&both).await.unwrap();
+        assert!(!decision.is_allowed());
+        assert_eq!(decision.outcomes()[0].remaining(), 999);
+    }
+    // One a second, should the machine be that slow.
+    assert!(calls(&cluster.nodes[1]) < before + 10);
+    // What changes it is seen at once.
+    limiter.reset(&by_user, &user).await.unwrap();
+    assert!(limiter.check_all(&both).await.unwrap().is_allowed());
+}
+
+/// How many decisions a node has been asked for.
+fn calls(node: &RedisServer) -> u64 {
+    let info: String = node.command(&["INFO", "commandstats"]);
+    let line = info.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+    line.and_then(|line| line.split(',').next()?.parse().ok()).unwrap_or(0)
+}
+
+#[tokio::test]
 async fn a_refusal_stands_where_a_later_identity_cannot_be_asked() {
     let mut cluster = RedisCluster::start(3);
     let limiter = Limiter::new(store(&cluster).await);

@@ -182,7 +182,7 @@ where
             if one_slot {
                 link.ask(&job, until, allowed).await
             } else {
-                link.slot_by_slot(&job, deadline, until).await
+                link.slot_by_slot(job, deadline, until).await
             }
         };
         timeout_at(deadline, Finish(Some(Box::pin(finish)))).await.unwrap_or_else(|_| Err(too_late(allowed)))
@@ -216,7 +216,7 @@ where
     /// Makes a decision over several identities, for somebody who waits until `deadline`.
     async fn slot_by_slot(
         self: &Arc<Self>,
-        job: &Job,
+        mut job: Job,
         deadline: Instant,
         until: Instant,
     ) -> Result<Decision, Error> {
@@ -246,15 +246,19 @@ where
                         continue;
                     }
                     refused = true;
-                    let back = self.give_back(job, &taken, &outcomes);
+                    let back = self.give_back(&job, &taken, &outcomes);
                     if let Ok(Ok(given)) = timeout_at(half_way_to(deadline), back).await {
+                        // Each was forgotten as it was given back. It is not what refused.
+                        if let Some((_, asked)) = &mut job.denied {
+                            *asked = asked.but_for(given.len() as u64);
+                        }
                         given.into_iter().for_each(|(place, outcome)| outcomes[place] = Some(outcome));
                     }
                 }
                 // It is refused, whatever else could be said.
                 Err(_) if refused => {}
                 Err(error) if takes => {
-                    self.give_back(job, &taken, &outcomes);
+                    self.give_back(&job, &taken, &outcomes);
                     return Err(error);
                 }
                 // To give back and to renew what can be is better than nothing.

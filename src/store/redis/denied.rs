@@ -42,6 +42,15 @@ pub(super) struct Asked {
     forgotten: u64,
 }
 
+impl Asked {
+    /// The same, when whoever asked has had so much [forgotten](Denied::forget) meanwhile that does not matter to
+    /// the answer.
+    #[cfg(feature = "cluster")]
+    pub(super) const fn but_for(self, forgotten: u64) -> Self {
+        Self { forgotten: self.forgotten + forgotten, ..self }
+    }
+}
+
 struct Refusal {
     decision: Decision,
     /// When the reply came. Redis had decided before that, so this is the latest that the waits count from.

@@ -185,8 +185,10 @@ impl RedisStore {
     /// * While a slot moves its keys are followed. A decision over several policies of one identity fails until
     ///   all of its keys are on one side, a key that was never charged included: that is how Redis answers for
     ///   several keys. While a node is down, what it decides fails by the policy's
-    ///   [`FailureMode`](crate::FailureMode), and the others' keys are decided as ever. When a replica takes
-    ///   over, what had not reached it is forgotten: that much can be admitted again.
+    ///   [`FailureMode`](crate::FailureMode), and the others' keys are decided as ever; unless it hangs, with its
+    ///   connections open, while slots move elsewhere or when this process starts: then others' keys may wait for
+    ///   up to half a second too. When a replica takes over, what had not reached it is forgotten: that much can
+    ///   be admitted again.
     /// * Time is each node's own clock. Where a slot moves to a node whose clock is ahead, its keys
     ///   are that much further on.
     ///

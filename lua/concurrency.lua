@@ -1,59 +1,107 @@
 --[[
   Concurrency: at most `limit` units in use at any moment, over all instances.
 
-  Every charge has a holder of its own, who keeps its units until they are released, or until `lease`
+  Every charge has a holder of its own, which keeps its units until they are released, or until `lease`
   microseconds pass without the holder being renewed: then it is taken for dead.
 
-  State     a sorted set with a member for each unit in use, `holder:number`, scored by the time it expires.
+  State     a sorted set with a member for each holder, `holder:units`, scored by the time it expires; and the
+            member `units`, which marks the set as ours. Its score is the sum of all holders' units, below zero,
+            so that it comes before every time.
   Arguments ARGV[arg], the limit; ARGV[arg + 1], the lease; ARGV[arg + 2], the holder.
-  Cost      ZCOUNT and ZREVRANGE, and ZRANGEBYSCORE for a refusal; ZREMRANGEBYSCORE, ZADD for each unit and
-            PEXPIRE for a charge; ZREM for each unit of a release.
+  Mark      none: a release names its holder.
+  Cost      ZSCORE, ZRANGEBYSCORE and ZREVRANGE, and ZRANGEBYSCORE once more for a denial; two ZADD and PEXPIRE
+            for a charge, and ZREM where holders have expired.
 
-  A unit that expires later than a lease from `now` means that the clock stepped back or the lease became
+  A holder that expires later than a lease from `now` means that the clock stepped back or the lease became
   shorter. It expires a lease from `now`, and a refusal writes that down, so that the wait it names holds.
 ]]
--- Where each Lua keeps it.
-local unpack = unpack or table.unpack
+local SUM = 'units'
+-- One decision looks at no more holders than this, some half a millisecond's worth. Where an instance with more of
+-- them dies, so many of its holders come free with each decision.
+local MOST = 1000
 
 local function after(time)
   return '(' .. integer(time)
 end
 
--- When the latest unit in use expires; nil where none is in use.
-local function latest(key)
-  local last = redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')
-  local expires = tonumber(last[2])
-  if expires and expires > now then
-    return expires
+local function units_of(member)
+  local units = tonumber(string.match(member, '^%x+:(%d+)$'))
+  if not units then
+    foreign()
   end
+  return units
 end
 
-local function keep(key, lease)
-  local last = latest(key)
-  if last then
-    redis.call('PEXPIRE', key, ttl(math.max(last - now, lease)))
+-- Members and their scores, from `from` to `to`.
+local function range(key, from, to)
+  return redis.call('ZRANGEBYSCORE', key, from, to, 'WITHSCORES', 'LIMIT', 0, MOST)
+end
+
+-- The units in use, when the latest of them expires (nil where none is in use), and the holders that have expired.
+local function open(key)
+  local sum = redis.call('ZSCORE', key, SUM)
+  if not sum then
+    if redis.call('EXISTS', key) == 1 then
+      foreign()
+    end
+    return 0, nil, {}
+  end
+  local used, dead = -tonumber(sum), range(key, 0, integer(now))
+  for i = 1, #dead, 2 do
+    used = used - units_of(dead[i])
+  end
+  local last = redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')
+  local expires = tonumber(last[2])
+  return used, expires > now and expires or nil, dead
+end
+
+-- Writes the sum down, and the TTL; removes the key where no holder is left.
+local function keep(key, used, lease)
+  local last = redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')
+  if last[1] == SUM then
+    redis.call('DEL', key)
+    return
+  end
+  redis.call('ZADD', key, integer(-used), SUM)
+  redis.call('PEXPIRE', key, ttl(math.max(tonumber(last[2]) - now, lease)))
+end
+
+local function remove(key, holders)
+  for i = 1, #holders, 2 do
+    redis.call('ZREM', key, holders[i])
   end
 end
 
 local function cut(key, lease)
-  local long = redis.call('ZRANGEBYSCORE', key, after(now + lease), '+inf')
-  for _, member in ipairs(long) do
-    redis.call('ZADD', key, integer(now + lease), member)
+  local long = range(key, after(now + lease), '+inf')
+  for i = 1, #long, 2 do
+    redis.call('ZADD', key, integer(now + lease), long[i])
   end
+end
+
+-- Microseconds until `missing` units have expired.
+local function wait_for(key, missing, last, lease)
+  local holders = range(key, after(now), '+inf')
+  for i = 1, #holders, 2 do
+    missing = missing - units_of(holders[i])
+    if missing <= 0 then
+      return math.min(tonumber(holders[i + 1]) - now, lease)
+    end
+  end
+  -- Later than all that was looked at: when everything has.
+  return math.min(last - now, lease)
 end
 
 local function plan(key, cost, arg)
   local limit, lease = tonumber(ARGV[arg]), tonumber(ARGV[arg + 1])
-  local used = redis.call('ZCOUNT', key, after(now), '+inf')
-  local last = latest(key)
+  local used, last, dead = open(key)
   local free = math.max(0, limit - used)
   local retry = 0
   if cost > limit then
     retry = -1
   elseif cost > free then
-    local place = integer(used + cost - limit - 1)
-    local unit = redis.call('ZRANGEBYSCORE', key, after(now), '+inf', 'WITHSCORES', 'LIMIT', place, 1)
-    retry = math.min(tonumber(unit[2]) - now, lease)
+    -- Where all have expired, some are still to be removed: the next decision does.
+    retry = last and wait_for(key, used + cost - limit, last, lease) or 1
   end
   local reset = last and math.min(last - now, lease) or 0
   local moved = last and last > now + lease
@@ -64,52 +112,42 @@ local function plan(key, cost, arg)
     remaining_after = free - cost,
     reset_after = cost > 0 and lease or reset,
     charge = function()
-      redis.call('ZREMRANGEBYSCORE', key, '-inf', integer(now))
+      remove(key, dead)
       if moved then
         cut(key, lease)
       end
-      local expires, members = integer(now + lease), {}
-      for unit = 1, cost do
-        members[#members + 1] = expires
-        members[#members + 1] = ARGV[arg + 2] .. ':' .. integer(unit)
-        -- As many at a time as Lua passes on without trouble.
-        if #members == 1000 or unit == cost then
-          redis.call('ZADD', key, unpack(members))
-          members = {}
-        end
-      end
-      keep(key, lease)
+      redis.call('ZADD', key, integer(now + lease), ARGV[arg + 2] .. ':' .. integer(cost))
+      keep(key, used + cost, lease)
     end,
-    repair = moved and function()
-      cut(key, lease)
-      keep(key, lease)
+    repair = (moved or #dead == 2 * MOST) and function()
+      remove(key, dead)
+      if moved then
+        cut(key, lease)
+      end
+      keep(key, used, lease)
     end,
   }
 end
 
--- A holder's units came together and expire together, so the first that is missing is the end of them.
-
--- Releases the holder's units, and nobody else's.
+-- Releases the holder's units, and no other holder's.
 local function refund(key, units, arg)
-  for unit = 1, units do
-    if redis.call('ZREM', key, ARGV[arg + 2] .. ':' .. integer(unit)) == 0 then
-      break
-    end
+  local member = ARGV[arg + 2] .. ':' .. integer(units)
+  local sum = redis.call('ZSCORE', key, SUM)
+  if sum and redis.call('ZREM', key, member) == 1 then
+    keep(key, -tonumber(sum) - units, tonumber(ARGV[arg + 1]))
   end
 end
 
--- Renews the holder's units. Those that have expired are somebody else's by now.
+-- Renews the holder. One that has expired is dead.
 local function renew(key, units, arg)
   local lease = tonumber(ARGV[arg + 1])
-  for unit = 1, units do
-    local member = ARGV[arg + 2] .. ':' .. integer(unit)
-    local expires = tonumber(redis.call('ZSCORE', key, member) or 0)
-    if expires <= now then
-      break
-    end
+  local member = ARGV[arg + 2] .. ':' .. integer(units)
+  local expires = tonumber(redis.call('ZSCORE', key, member) or 0)
+  if expires > now then
     redis.call('ZADD', key, integer(now + lease), member)
+    local last = redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')
+    redis.call('PEXPIRE', key, ttl(tonumber(last[2]) - now))
   end
-  keep(key, lease)
 end
 
 return plan, refund, renew

@@ -7,6 +7,7 @@
   State     one number: the time the window opened, and the units charged in it.
   Arguments ARGV[arg], the limit; ARGV[arg + 1], the period; ARGV[arg + 2], 1 for aligned and 0 for
             anchored; ARGV[arg + 3], the offset, below the period, 0 where anchored.
+  Mark      when the window opened that the charge counts in. In any other window it counts no more.
   Cost      GET; and SET with PX where something is charged.
 
   A window that opened later than the one of `now` means that the clock stepped back, or that aligned
@@ -56,6 +57,7 @@ local function plan(key, cost, arg)
     reset = used > 0 and left or 0,
     remaining_after = free - cost,
     reset_after = used + cost > 0 and left or 0,
+    mark = opened,
     charge = function()
       write_count(key, opened, used + cost, left)
     end,
@@ -65,8 +67,11 @@ local function plan(key, cost, arg)
   }
 end
 
-local function refund(key, units, arg)
+local function refund(key, units, arg, made, mark)
   local opened, used, left = open(key, arg)
+  if made and mark ~= opened then
+    units = 0
+  end
   if used > units then
     write_count(key, opened, used - units, left)
   else
@@ -80,7 +85,7 @@ local function take(key, cost, arg)
   if charged > 0 or retry ~= 0 and moved and used > 0 then
     write_count(key, opened, used + charged, left)
   end
-  return retry, free - charged, used + charged > 0 and left or 0, 0
+  return retry, free - charged, used + charged > 0 and left or 0, 0, opened
 end
 
 if not leasing then
@@ -98,8 +103,9 @@ local function lease(key, cost, arg, wanted, name, units, spent)
   if leased > 0 then
     retry, remaining, reset = take(key, leased, arg)
   end
-  _, _, left = open(key, arg)
-  return retry, remaining, reset, leased, left, now + left
+  local opened
+  opened, _, left = open(key, arg)
+  return retry, remaining, reset, leased, left, now + left, opened
 end
 
 return plan, refund, nil, take, lease

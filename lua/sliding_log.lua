@@ -2,30 +2,37 @@
   Sliding log: at most `limit` units in any span of `period` microseconds, exactly, by remembering when
   each admitted request came.
 
-  State     a list. Each entry is 12 bytes: 7 of the time, 5 of the units charged up to and with this
-            request, modulo 2^40. The first entry stands for everything before: what is used is the
+  State     a list. Each entry is 13 bytes: the mark `L`, 7 of the time, 5 of the units charged up to and with
+            this request, modulo 2^40. The first entry stands for everything before: what is used is the
             last total less the first. So a request of any cost is one entry, requests of the same
             microsecond are entries of their own, and what is used is known without a walk.
   Arguments ARGV[arg], the limit; ARGV[arg + 1], the period.
+  Mark      none: a charge is found by its time.
   Cost      LINDEX three or four times; more, the logarithm of the entries, when some have expired or a request
             of several units is refused. RPUSH and PEXPIRE where something is charged, and LTRIM where
-            entries have expired.
+            entries have expired. A refund writes the entries anew that came before its charge, or those after
+            it, whichever are fewer.
 
   Entries of a time after `now` mean that the clock stepped back. They count as of `now`, and a refusal
   writes that down, so that the wait it names holds.
 ]]
 local WRAP = 1099511627776 -- 2^40
+-- A refund writes no more entries anew than this, some 1.5 milliseconds' worth.
+local MOST_REWRITTEN = 1000
 
 local function entry(at, total)
-  return pack(at, 7) .. pack(total % WRAP, 5)
+  return 'L' .. pack(at, 7) .. pack(total % WRAP, 5)
+end
+
+local function read(bytes)
+  if not bytes or #bytes ~= 13 or string.byte(bytes) ~= 76 then
+    foreign()
+  end
+  return unpack_at(bytes, 2, 7), unpack_at(bytes, 9, 5)
 end
 
 local function entry_at(key, index)
-  local bytes = redis.call('LINDEX', key, integer(index))
-  if not bytes or #bytes ~= 12 then
-    not_ours()
-  end
-  return unpack_at(bytes, 1, 7), unpack_at(bytes, 8, 5)
+  return read(redis.call('LINDEX', key, integer(index)))
 end
 
 -- The lowest index from `low` to `high` whose entry satisfies `holds`, which once true stays true, and
@@ -45,9 +52,13 @@ end
 -- The log of `key` as of `now`, or nil where nothing in it counts any more.
 local function open(key, period)
   local length = redis.call('LLEN', key)
-  if length < 2 then
+  if length == 0 then
     return nil
   end
+  if length == 1 then
+    foreign()
+  end
+  local _, base = entry_at(key, 0)
   local last, total = entry_at(key, length - 1)
   if last + period <= now then
     return nil
@@ -56,10 +67,10 @@ local function open(key, period)
     return at + period > now
   end
   local first = 1
-  if not counts(entry_at(key, 1)) then
+  if length > 2 and not counts(entry_at(key, 1)) then
     first = search(key, 2, length - 1, counts)
+    _, base = entry_at(key, first - 1)
   end
-  local _, base = entry_at(key, first - 1)
   return {
     first = first,
     length = length,
@@ -125,16 +136,56 @@ local function plan(key, cost, arg)
   }
 end
 
--- Gives back the latest units first.
-local function refund(key, units, arg)
-  local log = open(key, tonumber(ARGV[arg + 1]))
-  if not log or units >= log.used then
-    redis.call('DEL', key)
-    return
+-- Takes `units` units out of the entries from `low` to `high`, which are all of one time and have as many.
+local function take_out(key, log, low, high, units)
+  local function change(from, to, change_of)
+    for index = from, to do
+      local at, total = entry_at(key, index)
+      redis.call('LSET', key, integer(index), entry(at, log.base + change_of((total - log.base) % WRAP)))
+    end
   end
-  if log.moved then
-    step_back(key, log)
+  local _, before = entry_at(key, low - 1)
+  local _, upto = entry_at(key, high)
+  before, upto = (before - log.base) % WRAP, (upto - log.base) % WRAP
+  if high - log.first < MOST_REWRITTEN and high - log.first < log.length - low then
+    -- With higher totals before them.
+    change(log.first - 1, low - 1, function(total)
+      return total + units
+    end)
+    change(low, high - 1, function(total)
+      return math.max(total, before + units)
+    end)
+  elseif log.length - low < MOST_REWRITTEN then
+    -- Or lower ones after them, which is the same.
+    change(low, high - 1, function(total)
+      return math.min(total, upto - units)
+    end)
+    change(high, log.length - 1, function(total)
+      return total - units
+    end)
+  else
+    -- As many of the oldest units: they would have counted for less long, so nothing is returned too much.
+    local index = search(key, log.first, high, function(_, total)
+      return (total - log.base) % WRAP >= units
+    end)
+    redis.call('LTRIM', key, integer(index - 1), -1)
+    redis.call('LSET', key, 0, entry(0, log.base + units))
   end
+end
+
+-- Drops the latest entries that have nothing left.
+local function settle(key, period)
+  local at, total = entry_at(key, -1)
+  local _, before = entry_at(key, -2)
+  while total == before do
+    redis.call('RPOP', key)
+    at, total = entry_at(key, -1)
+    _, before = entry_at(key, -2)
+  end
+  redis.call('PEXPIRE', key, ttl(at + period - now))
+end
+
+local function last_units(key, log, units, period)
   -- The entry in which the last unit that is kept was charged is the last one, with less in it.
   local kept = log.used - units
   local index = search(key, log.first, log.length - 1, function(_, total)
@@ -143,7 +194,51 @@ local function refund(key, units, arg)
   local at = entry_at(key, index)
   redis.call('LTRIM', key, integer(log.first - 1), integer(index))
   redis.call('LSET', key, -1, entry(at, log.base + kept))
-  redis.call('PEXPIRE', key, ttl(at + tonumber(ARGV[arg + 1]) - now))
+  redis.call('PEXPIRE', key, ttl(at + period - now))
+end
+
+-- Without a charge, the latest units first.
+local function refund(key, units, arg, made)
+  local period = tonumber(ARGV[arg + 1])
+  local log = open(key, period)
+  if not log then
+    redis.call('DEL', key)
+    return
+  end
+  if log.moved then
+    step_back(key, log)
+    redis.call('PEXPIRE', key, ttl(period))
+  elseif log.first > 1 then
+    redis.call('LTRIM', key, integer(log.first - 1), -1)
+    log.first, log.length = 1, log.length - log.first + 1
+  end
+  if made then
+    local low = search(key, log.first, log.length, function(at)
+      return at >= made
+    end)
+    local high = search(key, low, log.length, function(at)
+      return at > made
+    end) - 1
+    if high < low then
+      return
+    end
+    local _, before = entry_at(key, low - 1)
+    local _, upto = entry_at(key, high)
+    units = math.min(units, (upto - before) % WRAP)
+    if units == 0 then
+      return
+    end
+    if units < log.used then
+      take_out(key, log, low, high, units)
+      settle(key, period)
+      return
+    end
+  end
+  if units >= log.used then
+    redis.call('DEL', key)
+    return
+  end
+  last_units(key, log, units, period)
 end
 
 return plan, refund

@@ -3,98 +3,132 @@
   long. The `cells` latest ones count in full, and the one before them by the share of it that is still
   inside, as if its units had come evenly. One cell is the weighted pair of counters.
 
-  State     a string: 7 bytes of the time the latest cell began, 6 of the width, then 5 for each cell's
-            units, the latest first.
+  State     a string: the mark `SW`, 7 bytes of the time the latest cell began, 6 of the width, 7 of the sum of
+            all cells, then 5 for each cell's units, the latest first.
   Arguments ARGV[arg], the limit; ARGV[arg + 1], the number of cells; ARGV[arg + 2], their width.
-  Cost      GET; and SET with PX where something is charged. Lua's part grows with the number of cells.
+  Mark      the last microsecond of the cell that the charge counts in.
+  Cost      GET; and SET with PX where something is charged. Cells are read one by one only where they leave the
+            window, and where a denial looks for the moment at which enough of them have.
 
   A latest cell after that of `now` means that the clock stepped back: all cells move back with it, and
   a refusal writes that down, so that the wait it names holds. Cells of another width come from a changed
   quota: each counts where it ended.
 ]]
+local HEAD, CELL = 22, 5
+local NOTHING = string.rep('\0', CELL)
+-- More than five bytes hold, which is more than any limit.
+local MOST = 1099511627775
 
--- The units of each cell as of `now`, counts[0] the latest, counts[cells] the one that slides out; and
--- whether a refusal must write that down.
-local function open(key, cells, width, began)
-  local counts = {}
-  for i = 0, cells do
-    counts[i] = 0
+local function cell_at(body, index)
+  local a, b, c, d, e = string.byte(body, index * CELL + 1, index * CELL + CELL)
+  if not a then
+    return 0
   end
+  return (((a * 256 + b) * 256 + c) * 256 + d) * 256 + e
+end
+
+local function sum_of(body, first, last)
+  local sum = 0
+  for i = first, last do
+    sum = sum + cell_at(body, i)
+  end
+  return sum
+end
+
+-- Cells of another width, counted where each of them ended.
+local function convert(old, old_width, latest, cells, width, began)
+  local counts, oldest = {}, -1
+  for i = 0, #old / CELL - 1 do
+    local ended = math.min(latest - i * old_width + old_width - 1, now)
+    local age = math.max(0, floor((began - ended + width - 1) / width))
+    if age > cells then
+      break
+    end
+    counts[age] = math.min((counts[age] or 0) + cell_at(old, i), MOST)
+    oldest = age
+  end
+  local body, sum = {}, 0
+  for i = 0, oldest do
+    local units = counts[i] or 0
+    body[i + 1] = units == 0 and NOTHING or pack(units, CELL)
+    sum = sum + units
+  end
+  return table.concat(body), sum
+end
+
+-- The cells of `key` as of `now` and their sum; and whether a refusal must write that down.
+local function open(key, cells, width, began)
   local state = redis.call('GET', key)
   if not state then
-    return counts, false
+    return '', 0, false
   end
-  if #state < 18 or (#state - 13) % 5 ~= 0 then
-    not_ours()
+  if #state < HEAD + CELL or (#state - HEAD) % CELL ~= 0 or string.sub(state, 1, 2) ~= 'SW' then
+    foreign()
   end
-  local latest, old_width = unpack_at(state, 1, 7), unpack_at(state, 8, 6)
+  local latest, old_width, sum = unpack_at(state, 3, 7), unpack_at(state, 10, 6), unpack_at(state, 16, 7)
+  if latest >= TOO_LARGE or old_width == 0 or latest % old_width ~= 0 or sum >= TOO_LARGE then
+    foreign()
+  end
+  local body = string.sub(state, HEAD + 1)
   local moved = latest > now
   if moved then
     latest = began
   end
-  for i = 0, (#state - 13) / 5 - 1 do
-    local start = latest - i * old_width
-    if old_width ~= width then
-      start = math.min(start + old_width - 1, now)
-    end
-    local age = math.max(0, floor((began - start + width - 1) / width))
-    if start >= 0 and age <= cells then
-      -- No more than five bytes hold, which is more than any limit.
-      counts[age] = math.min(counts[age] + unpack_at(state, 14 + i * 5, 5), 1099511627775)
-    end
+  if old_width ~= width then
+    body, sum = convert(body, old_width, latest, cells, width, began)
+    return body, sum, moved
   end
-  return counts, moved
+  local age, stored = (began - latest) / width, #body / CELL
+  local kept = math.min(stored, cells + 1 - age)
+  if kept <= 0 then
+    return '', 0, moved
+  end
+  if kept < stored then
+    -- Of those that leave and those that stay, the fewer are added up.
+    if stored - kept < kept then
+      sum = sum - sum_of(body, kept, stored - 1)
+    else
+      sum = sum_of(body, 0, kept - 1)
+    end
+    body = string.sub(body, 1, kept * CELL)
+  end
+  if age > 0 then
+    body = string.rep(NOTHING, age) .. body
+  end
+  return body, sum, moved
 end
 
-local function write(key, counts, cells, width, began)
-  local oldest = cells
-  while oldest > 0 and counts[oldest] == 0 do
-    oldest = oldest - 1
-  end
-  local newest = 0
-  while counts[newest] == 0 and newest < oldest do
-    newest = newest + 1
-  end
-  local state = pack(began, 7) .. pack(width, 6)
-  for i = 0, oldest do
-    state = state .. pack(counts[i], 5)
-  end
-  redis.call('SET', key, state, 'PX', ttl(began + (cells + 1 - newest) * width - now))
-end
-
--- What the cells weigh, rounded up, `gone` microseconds into the latest one.
-local function weigh(counts, cells, width, gone)
-  local whole = 0
-  for i = 0, cells - 1 do
-    whole = whole + counts[i]
-  end
-  return whole + muldiv_up(counts[cells], width - gone, width), whole
+-- The latest cell with something in it; nil where there is none.
+local function newest_of(body)
+  local byte = string.find(body, '[^%z]')
+  return byte and floor((byte - 1) / CELL)
 end
 
 -- Microseconds until nothing of the cells is left.
-local function reset_of(counts, cells, width, gone)
-  for i = 0, cells do
-    if counts[i] > 0 then
-      return (cells + 1 - i) * width - gone
-    end
-  end
-  return 0
+local function reset_of(body, cells, width, gone)
+  local newest = newest_of(body)
+  return newest and (cells + 1 - newest) * width - gone or 0
 end
 
--- Microseconds until `room` or fewer units are left, beginning `gone` into the latest cell.
-local function wait_for(counts, cells, width, gone, whole, room)
+local function write(key, body, sum, cells, width, began)
+  local state = 'SW' .. pack(began, 7) .. pack(width, 6) .. pack(sum, 7) .. body
+  redis.call('SET', key, state, 'PX', ttl(reset_of(body, cells, width, now - began)))
+end
+
+-- Microseconds until `room` or fewer units are left, beginning `gone` into the latest cell. `whole` units are in
+-- all cells but the one that slides out.
+local function wait_for(body, cells, width, gone, whole, room)
   for passed = 0, cells do
-    local sliding = counts[cells - passed]
     if whole <= room then
       -- Within this cell the sliding one shrinks to what is allowed beside the whole ones.
-      local inside = 0
+      local sliding, inside = cell_at(body, cells - passed), 0
       if sliding > room - whole then
         inside = width - muldiv(room - whole, width, sliding)
       end
       return math.max(0, passed * width + inside - gone)
     end
     if passed < cells then
-      whole = whole - counts[cells - 1 - passed]
+      whole = whole - cell_at(body, cells - 1 - passed)
     end
   end
 end
@@ -103,48 +137,65 @@ local function plan(key, cost, arg)
   local limit, cells, width = tonumber(ARGV[arg]), tonumber(ARGV[arg + 1]), tonumber(ARGV[arg + 2])
   local began = now - now % width
   local gone = now - began
-  local counts, moved = open(key, cells, width, began)
-  local used, whole = weigh(counts, cells, width, gone)
+  local body, sum, moved = open(key, cells, width, began)
+  local sliding = cell_at(body, cells)
+  local whole = sum - sliding
+  local used = whole + muldiv_up(sliding, width - gone, width)
   local free = math.max(0, limit - used)
   local retry = 0
   if cost > limit then
     retry = -1
   elseif cost > free then
-    retry = wait_for(counts, cells, width, gone, whole, limit - cost)
+    retry = wait_for(body, cells, width, gone, whole, limit - cost)
   end
-  local reset = reset_of(counts, cells, width, gone)
+  local reset = reset_of(body, cells, width, gone)
   return {
     retry = retry,
     remaining = free,
     reset = reset,
     remaining_after = free - cost,
     reset_after = cost > 0 and (cells + 1) * width - gone or reset,
+    mark = began + width - 1,
     charge = function()
-      counts[0] = counts[0] + cost
-      write(key, counts, cells, width, began)
+      local cell = pack(cell_at(body, 0) + cost, CELL)
+      write(key, cell .. string.sub(body, CELL + 1), sum + cost, cells, width, began)
     end,
     repair = moved and reset > 0 and function()
-      write(key, counts, cells, width, began)
+      write(key, body, sum, cells, width, began)
     end,
   }
 end
 
--- Gives back the latest units first.
-local function refund(key, units, arg)
+-- Without a charge, the latest units first.
+local function refund(key, units, arg, made, mark)
   local cells, width = tonumber(ARGV[arg + 1]), tonumber(ARGV[arg + 2])
   local began = now - now % width
-  local gone = now - began
-  local counts = open(key, cells, width, began)
-  for i = 0, cells do
-    local given = math.min(counts[i], units)
-    counts[i] = counts[i] - given
-    units = units - given
+  local body, sum = open(key, cells, width, began)
+  local index = newest_of(body) or 0
+  if made then
+    index = (began - (mark - mark % width)) / width
+    if index < 0 or index > cells then
+      index, units = 0, 0
+    end
+    units = math.min(units, cell_at(body, index))
   end
-  if reset_of(counts, cells, width, gone) == 0 then
+  units = math.min(units, sum)
+  sum = sum - units
+  if sum == 0 then
     redis.call('DEL', key)
-  else
-    write(key, counts, cells, width, began)
+    return
   end
+  local first = index
+  while cell_at(body, index) < units do
+    units = units - cell_at(body, index)
+    index = index + 1
+  end
+  local left = pack(cell_at(body, index) - units, CELL)
+  body = string.sub(body, 1, first * CELL)
+    .. string.rep(NOTHING, index - first)
+    .. left
+    .. string.sub(body, (index + 1) * CELL + 1)
+  write(key, body, sum, cells, width, began)
 end
 
 if not leasing then
@@ -172,15 +223,14 @@ local function lease(key, cost, arg, wanted, name, units, spent)
   local began = now - now % width
   if units > spent and name == began + width then
     -- Not more than are in the cell: somebody else may have reset the key.
-    local counts = open(key, cells, width, began)
-    refund(key, math.min(counts[0], units - spent), arg)
+    refund(key, units - spent, arg, now, began + width - 1)
   end
   local retry, remaining, reset = take(key, cost, arg)
   local leased = retry == 0 and math.min(wanted, floor(remaining / 4)) or 0
   if leased > 0 then
     retry, remaining, reset = take(key, leased, arg)
   end
-  return retry, remaining, reset, leased, began + width - now, began + width
+  return retry, remaining, reset, leased, began + width - now, began + width, began + width - 1
 end
 
 return plan, refund, nil, nil, lease

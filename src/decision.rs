@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{Error, Key, Policy};
+use crate::{Error, Key, Policy, algorithm::rules::Receipt};
 
 /// What is asked: that `cost` units be taken from `key` under `policy`.
 ///
@@ -45,6 +45,8 @@ pub struct Charge {
     pub cost: u64,
     /// Who holds the units, where they are given back.
     holder: u128,
+    /// The charge that is refunded, where it is one.
+    refund_of: Option<Receipt>,
 }
 
 impl Charge {
@@ -57,7 +59,26 @@ impl Charge {
 
     pub(crate) fn of(policy: Policy, key: Key, cost: u64) -> Self {
         let holder = if policy.is_held() { next_holder() } else { 0 };
-        Self { policy, key, cost, holder }
+        Self { policy, key, cost, holder, refund_of: None }
+    }
+
+    /// What a refund of `units` units of `outcome` asks for; `None` where nothing was charged. Units that are in use
+    /// are released by their holder, not refunded.
+    pub(crate) fn refunding(outcome: &Outcome, units: u64) -> Option<Self> {
+        let charge = &outcome.charge;
+        let receipt = outcome.receipt.filter(|_| units > 0 && !charge.is_held())?;
+        Some(Self { cost: units, refund_of: Some(receipt), ..charge.clone() })
+    }
+
+    /// What undoes this charge, of which `outcome` is: held units are released by their holder, others refunded.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn undone_by(&self, outcome: &Outcome) -> Self {
+        Self { cost: outcome.granted, refund_of: outcome.receipt, ..self.clone() }
+    }
+
+    /// Which charge is refunded; `None` for an administrator's refund, of the latest units.
+    pub(crate) const fn refund_of(&self) -> Option<Receipt> {
+        self.refund_of
     }
 
     /// The same charge for a holder of its own, where its units are held: what is taken twice is held twice.
@@ -158,13 +179,29 @@ impl Verdict {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Outcome {
     charge: Charge,
     verdict: Verdict,
     granted: u64,
     remaining: u64,
     reset_after: Duration,
+    /// Which charge it was, where units were taken.
+    receipt: Option<Receipt>,
+    /// The units of it that were refunded.
+    refunded: AtomicU64,
+}
+
+// Written out because of the atomic. What is refunded of one clone is refunded of that one only, so a `Decision` shares
+// its outcomes.
+impl Clone for Outcome {
+    fn clone(&self) -> Self {
+        Self {
+            charge: self.charge.clone(),
+            refunded: AtomicU64::new(self.refunded.load(atomic::Ordering::Relaxed)),
+            ..*self
+        }
+    }
 }
 
 impl Outcome {
@@ -175,7 +212,21 @@ impl Outcome {
     }
 
     pub(crate) const fn of(charge: Charge, verdict: Verdict, remaining: u64, reset_after: Duration) -> Self {
-        Self { charge, verdict, granted: 0, remaining, reset_after }
+        Self { charge, verdict, granted: 0, remaining, reset_after, receipt: None, refunded: AtomicU64::new(0) }
+    }
+
+    /// The same of a charge that was made, for a refund to find it.
+    pub(crate) const fn with_receipt(mut self, receipt: Receipt) -> Self {
+        self.receipt = Some(receipt);
+        self
+    }
+
+    /// Up to `units` units that were charged and not refunded yet, which are refunded with that.
+    pub(crate) fn claim_refund(&self, units: u64) -> u64 {
+        let claim = |refunded| Some(self.granted.min(units.saturating_add(refunded)));
+        let order = atomic::Ordering::Relaxed;
+        let before = self.refunded.fetch_update(order, order, claim).unwrap_or_else(|before| before);
+        self.granted.min(units.saturating_add(before)) - before
     }
 
     /// The same, with `units` units granted. Defaults to 0.

@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::{
-    Action, Answer, Charge, Decision, Error, ErrorKind, FailureMode, Key, Policy, Store, permit::Held,
+    Action, Answer, Charge, Decision, Error, ErrorKind, FailureMode, Key, Outcome, Policy, Store, permit::Held,
 };
 
 /// Decides, with no HTTP in it: for jobs, message consumers, websockets, and handlers that charge more
@@ -105,8 +105,10 @@ impl Limiter {
         self.ask_one(Action::TakeUpTo, Charge::new(policy, key, cost))
     }
 
-    /// Gives `units` units back to `key`, the latest ones first: never more than were charged and still
-    /// count, so never above the capacity.
+    /// Returns `units` units to `key`, the latest ones first, whoever was charged for them: for an administrator.
+    /// Never more than were charged and still count, so never above the capacity. To undo a decision, refund that
+    /// decision with [`give_back`](Self::give_back): a late refund without it returns units that other requests
+    /// were charged.
     ///
     /// The decision shows what remains then; [`Decision::failure`] says where nothing was given back. Units in
     /// use of a [`Concurrency`](crate::Concurrency) policy are given back by dropping their decision instead.
@@ -161,13 +163,52 @@ impl Limiter {
     /// # #[cfg(feature = "axum")] example::main();
     /// ```
     pub fn charge_more(&self, decision: &Decision, units: u64) -> Check {
-        self.ask_again(Action::Take, decision, units)
+        self.ask_or_keep(Action::Take, decision, &charges_of(decision, units))
     }
 
-    /// Gives `units` units back to every key that `decision` was over, as [`refund`](Self::refund) does; after a
-    /// decision that the failed store did not make, to nobody.
+    /// Refunds `units` units of what `decision` charged each of its keys: as many as still count.
+    ///
+    /// The refund is tied to the charge, so it never returns units that another request was charged: nothing once
+    /// the charge's window has ended, its bucket has drained past it or its entry has left the log, and in all never
+    /// more than the decision charged. So the requests that were not refunded keep within the limit by themselves,
+    /// whatever was refunded, and when. [`charge_more`](Self::charge_more) gives a decision of its own, to be refunded
+    /// by itself. A denied decision, a peek, and one that the [failed](Decision::failure) store did not make charged
+    /// nothing and have nothing to refund. Units in use of a [`Concurrency`](crate::Concurrency) policy are released by
+    /// dropping the decision.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_ratelimit::{FixedWindow, Key, Limiter, ManualClock, MemoryStore, Policy, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_ratelimit::Error> {
+    /// let clock = ManualClock::new();
+    /// let limiter = Limiter::new(MemoryStore::new().manual_clock(clock.clone()));
+    /// let logins = Policy::new("logins", Quota::per_minute(5)).algorithm(FixedWindow::anchored());
+    /// let alice = Key::new("alice");
+    ///
+    /// // Only failed logins count: a login that succeeds is refunded.
+    /// let first = limiter.check(&logins, &alice, 1).await?;
+    /// assert_eq!(limiter.give_back(&first, 1).await?.remaining(), Some(5));
+    ///
+    /// // One that ends in the next window has nothing to return there.
+    /// let slow = limiter.check(&logins, &alice, 1).await?;
+    /// clock.advance(Duration::from_secs(60));
+    /// limiter.check(&logins, &alice, 1).await?;
+    /// assert_eq!(limiter.give_back(&slow, 1).await?.remaining(), Some(4));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn give_back(&self, decision: &Decision, units: u64) -> Check {
-        self.ask_again(Action::Refund, decision, units)
+        let refund = |outcome: &Outcome| {
+            // Where there is nothing to refund, the decision shows what remains.
+            let nothing = || Charge::new(outcome.policy(), outcome.key(), 0);
+            Charge::refunding(outcome, outcome.claim_refund(units)).unwrap_or_else(nothing)
+        };
+        let charges: Vec<Charge> = decision.outcomes().iter().map(refund).collect();
+        self.ask_or_keep(Action::Refund, decision, &charges)
     }
 
     /// Forgets what `key` was charged under `policy`.
@@ -216,14 +257,14 @@ impl Limiter {
         self.ask_holding(action, charges, None)
     }
 
-    fn ask_again(&self, action: Action, decision: &Decision, units: u64) -> Check {
-        let charges = charges_of(decision, units);
+    /// Asks for `charges`; where there are none, `decision` stands.
+    fn ask_or_keep(&self, action: Action, decision: &Decision, charges: &[Charge]) -> Check {
         if charges.is_empty() {
             // It stands as it is, with its failure.
             let answer = Answer::ready(Ok(decision.clone()));
             return Check { answer: Some(answer), mode: FailureMode::Open, held: None, polled: false };
         }
-        self.ask(action, &charges)
+        self.ask(action, charges)
     }
 
     fn ask_holding(&self, action: Action, charges: &[Charge], held: Option<Held>) -> Check {

@@ -16,12 +16,12 @@ use proptest::{
 };
 use support::{
     RedisServer,
-    model::{Ask, Counting, Model, Rule, Said, capacity},
+    model::{Ask, Counting, Model, Receipt, Rule, Said, capacity},
     store,
 };
 use tower_ratelimit::{
-    Charge, FixedWindow, Key, LeakyBucket, Limiter, ManualClock, MemoryStore, Policy, Quota, SlidingLog,
-    SlidingWindow, TokenBucket, Verdict,
+    Charge, Decision, FixedWindow, Key, LeakyBucket, Limiter, ManualClock, MemoryStore, Outcome, Policy, Quota,
+    SlidingLog, SlidingWindow, TokenBucket, Verdict,
 };
 
 #[derive(Clone, Debug)]
@@ -45,8 +45,23 @@ enum Step {
         limit: u64,
         stretch: u64,
     },
+    /// Refund units of an earlier decision, however long ago it was.
+    RefundOf {
+        which: usize,
+        share: f64,
+    },
     /// Wait exactly as long as the last refusal named.
     WaitForRetry,
+}
+
+/// A decision that charged something, as every store made it.
+struct Charged {
+    policies: Vec<(usize, Rule)>,
+    key: usize,
+    granted: u64,
+    refunded: u64,
+    receipts: Vec<Receipt>,
+    decisions: Vec<Decision>,
 }
 
 /// A store of which only the verdict is compared.
@@ -231,8 +246,10 @@ fn steps(rules: &[Rule]) -> impl Strategy<Value = Vec<Step>> + use<> {
         limit,
         stretch,
     });
+    let refund_of = (0..1_000_usize, 0.1..1.5_f64).prop_map(|(which, share)| Step::RefundOf { which, share });
     let step = prop_oneof![
         24 => ask,
+        6 => refund_of,
         8 => time.clone().prop_map(Step::Advance),
         2 => time.prop_map(Step::SetBack),
         1 => (0..policies, 0..KEYS.len()).prop_map(|(policy, key)| Step::Reset { policy, key }),
@@ -249,6 +266,7 @@ struct Contest {
     model: Model,
     rules: Vec<Rule>,
     policies: Vec<Policy>,
+    charged: Vec<Charged>,
     retry: Option<Duration>,
 }
 
@@ -272,6 +290,7 @@ impl Contest {
             model: Model::default(),
             policies: rules.iter().enumerate().map(|(i, rule)| policy(&format!("p{i}"), *rule)).collect(),
             rules,
+            charged: Vec::new(),
             retry: None,
         }
     }
@@ -297,6 +316,7 @@ impl Contest {
                 self.rules[i] = changed(self.rules[i], limit, stretch);
                 self.policies[i] = policy(&format!("p{i}"), self.rules[i]);
             }
+            Step::RefundOf { which, share } => self.refund_of(which, share).await,
             Step::WaitForRetry => {
                 if let Some(wait) = self.retry.take() {
                     self.advance(wait);
@@ -320,6 +340,8 @@ impl Contest {
         let now = u64::try_from(self.clock.now().as_micros()).unwrap();
         let asked: Vec<_> = policies.iter().map(|&i| (i, self.rules[i], KEYS[key], cost)).collect();
         let expected = self.model.decide(ask, &asked, now);
+        let receipts = self.model.receipts.clone();
+        let mut decisions = Vec::new();
         let charges: Vec<_> =
             policies.iter().map(|&i| Charge::new(&self.policies[i], &Key::new(KEYS[key]), cost)).collect();
         for (name, limiter) in &self.stores {
@@ -329,29 +351,21 @@ impl Contest {
                 Ask::Peek => limiter.peek_all(&charges).await,
                 Ask::TakeUpTo => limiter.check_up_to(policy, key, cost).await,
                 Ask::Refund => limiter.refund(policy, key, cost).await,
+                Ask::RefundOf => unreachable!("it has a step of its own"),
             };
             let decision = decision.unwrap();
             assert!(decision.failure().is_none(), "{name}: {decision:?}");
+            decisions.push(decision.clone());
             if *name == REMEMBERING && !decision.is_allowed() {
                 assert!(expected.iter().any(|said| !said.admitted), "{name}, {asked:?}, {ask:?} at {now}");
                 continue;
             }
-            let said: Vec<_> = decision
-                .outcomes()
-                .iter()
-                .map(|outcome| Said {
-                    admitted: outcome.is_allowed(),
-                    granted: outcome.granted(),
-                    remaining: outcome.remaining(),
-                    reset: outcome.reset_after(),
-                    delay: match outcome.verdict() {
-                        Verdict::Delay(delay) => delay,
-                        _ => Duration::ZERO,
-                    },
-                    retry: outcome.retry_after(),
-                })
-                .collect();
-            assert_eq!(said, expected, "{name}, {asked:?}, {ask:?} at {now}");
+            assert_eq!(said(&decision), expected, "{name}, {asked:?}, {ask:?} at {now}");
+        }
+        if matches!(ask, Ask::Take | Ask::TakeUpTo) && expected.iter().all(|said| said.admitted) {
+            let policies = policies.iter().map(|&i| (i, self.rules[i])).collect();
+            let granted = expected[0].granted;
+            self.charged.push(Charged { policies, key, granted, refunded: 0, receipts, decisions });
         }
         if ask == Ask::Take && expected.iter().any(|said| !said.admitted) {
             let waits: Option<Vec<_>> =
@@ -368,6 +382,27 @@ impl Contest {
         }
     }
 
+    async fn refund_of(&mut self, which: usize, share: f64) {
+        let now = u64::try_from(self.clock.now().as_micros()).unwrap();
+        let count = self.charged.len();
+        if count == 0 {
+            return;
+        }
+        let charged = &mut self.charged[which % count];
+        let asked_for = (charged.granted as f64 * share).ceil() as u64;
+        // Never more in all than was charged.
+        let units = asked_for.min(charged.granted - charged.refunded);
+        charged.refunded += units;
+        let asked: Vec<_> =
+            charged.policies.iter().map(|&(i, rule)| (i, rule, KEYS[charged.key], units)).collect();
+        self.model.receipts.clone_from(&charged.receipts);
+        let expected = self.model.decide(Ask::RefundOf, &asked, now);
+        for ((name, limiter), decision) in self.stores.iter().zip(&charged.decisions) {
+            let decision = limiter.give_back(decision, asked_for).await.unwrap();
+            assert_eq!(said(&decision), expected, "{name}, {asked:?}, refund of {:?} at {now}", charged.receipts);
+        }
+    }
+
     /// A microsecond before the time that a refusal named it is refused, and then it is admitted.
     async fn retry_is_exact(&self, charges: &[Charge], wait: Duration) {
         let tick = Duration::from_micros(1);
@@ -381,6 +416,21 @@ impl Contest {
             self.clock.step_back(wait);
         }
     }
+}
+
+fn said(decision: &Decision) -> Vec<Said> {
+    let said = |outcome: &Outcome| Said {
+        admitted: outcome.is_allowed(),
+        granted: outcome.granted(),
+        remaining: outcome.remaining(),
+        reset: outcome.reset_after(),
+        delay: match outcome.verdict() {
+            Verdict::Delay(delay) => delay,
+            _ => Duration::ZERO,
+        },
+        retry: outcome.retry_after(),
+    };
+    decision.outcomes().iter().map(said).collect()
 }
 
 /// `cases` random lives of policies drawn from `rules`.

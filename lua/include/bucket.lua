@@ -30,6 +30,17 @@
   into slots, and a lease that is taken in one ends with the next. The state then has after a comma the
   latest slot, the units out since then, and those out since the slot before. Where none is out it is one
   number as before.
+
+  A refund of a decision returns what of its charge is still in the bucket, if the oldest units drain first.
+  Think of a line on which every charge has a span of its own, as long as it takes to drain, one after the
+  other; the bucket's level is what lies between the front, where it drains now, and the end of the last span.
+  A refund moves the front by what it returns instead of taking a span out, so no unit is ever returned twice
+  and all that can still be refunded is never more than the level. Hence what was not refunded keeps within
+  the limit by itself, whatever was refunded, and when. `refunded` is by how much, in microseconds, refunds
+  moved the front. A charge's mark is the end of its span, as a time, plus the `refunded` of that moment. In
+  the state `refunded` stands last, after a semicolon, and such a state is kept as long as the oldest charge
+  can be refunded. Where it grows too large for exact numbers it starts again from 0, and charges of before that,
+  whose moment follows after another semicolon, cannot be refunded any more. Fractions of a microsecond are rounded in favour of the refund: by less than 2 microseconds.
 ]]
 
 -- What only leases need, of buckets with these functions; most calls need nothing of it. What is out on lease of
@@ -78,7 +89,7 @@ local function lending(owed, paid)
   local function settle(bucket, at, level, text)
     local slot, out, before = string.match(text, '^(%d+),(%d+),(%d+)$')
     if not slot then
-      not_ours()
+      foreign()
     end
     local lent = { [0] = tonumber(out), tonumber(before), slot = tonumber(slot), drained = drained }
     local moved = false
@@ -110,6 +121,9 @@ local function lending(owed, paid)
   return settle, lend
 end
 
+-- 71 years: with a moment and the longest wait it is exact.
+local MOST_REFUNDED = 2251799813685248
+
 -- The functions of an algorithm whose arguments, from `arg` on, `bucket_of` makes a bucket of: those of
 -- leases too where `leasing` says so.
 local function bucket_algorithm(bucket_of, leasing)
@@ -133,8 +147,9 @@ local function bucket_algorithm(bucket_of, leasing)
   -- one policy.
   local latest, place
 
-  -- What is out on lease of the key that was opened last, nil for nothing.
-  local lent
+  -- What is out on lease of the key that was opened last, nil for nothing; and by how many microseconds refunds
+  -- moved its front, and since when.
+  local lent, refunded, since
 
   local function bucket_at(arg)
     if arg ~= place then
@@ -149,9 +164,16 @@ local function bucket_algorithm(bucket_of, leasing)
   local function open(bucket, key)
     local at, level, text = read_count(key)
     local elapsed, moved, out = 0, false, 0
-    lent = nil
+    lent, refunded, since = nil, 0, 0
     if text then
-      at, level, out, moved, lent = lending(owed, paid)(bucket, at, level, text)
+      local leases, time, start = string.match(text, '^([%d,]*);?(%d*);?(%d*)$')
+      if not leases then
+        foreign()
+      end
+      refunded, since = tonumber(time) or 0, tonumber(start) or 0
+      if leases ~= '' then
+        at, level, out, moved, lent = lending(owed, paid)(bucket, at, level, leases)
+      end
     end
     if at and bucket.initial and not lent and at <= now then
       -- Full, and then unseen for as long again as an empty bucket takes to fill: never seen.
@@ -183,6 +205,11 @@ local function bucket_algorithm(bucket_of, leasing)
     return at, level, elapsed, free, moved
   end
 
+  -- How long any charge can be in the bucket, and with it what a refund of it has to know.
+  local function longest(bucket)
+    return owed(bucket, bucket.capacity)
+  end
+
   local function write(bucket, key, at, level, reset)
     if bucket.initial then
       reset = reset + owed(bucket, bucket.burst)
@@ -191,7 +218,22 @@ local function bucket_algorithm(bucket_of, leasing)
     if lent then
       text = integer(lent.slot) .. ',' .. integer(lent[0]) .. ',' .. integer(lent[1])
     end
+    if refunded > 0 or since > 0 then
+      reset = math.max(reset, longest(bucket))
+      text = (text or '') .. ';' .. integer(refunded)
+      if since > 0 then
+        text = text .. ';' .. integer(since)
+      end
+    end
     write_count(key, at, level, reset, text)
+  end
+
+  -- The mark of the charge that made `level` of the bucket, which is drained after `reset`.
+  local function mark_of(bucket, at, level, reset)
+    if bucket.stepped or lent then
+      return at + muldiv_up(level, bucket.period, bucket.units) + refunded
+    end
+    return now + reset + refunded
   end
 
   -- The state of `key` as of `now`, and what it says to `cost`: the wait until that fits, -1 for never,
@@ -229,7 +271,7 @@ local function bucket_algorithm(bucket_of, leasing)
     local reset = reset_of(bucket, level, elapsed)
     local reset_after = retry == 0 and reset_of(bucket, level + cost, elapsed)
     -- Another key may be opened before this one is charged.
-    local leased = lent
+    local leased, moved_by, moved_since = lent, refunded, since
     return {
       retry = retry,
       delay = delay,
@@ -237,12 +279,13 @@ local function bucket_algorithm(bucket_of, leasing)
       reset = reset,
       remaining_after = free - cost,
       reset_after = reset_after,
+      mark = retry == 0 and mark_of(bucket, at, level + cost, reset_after),
       charge = function()
-        lent = leased
+        lent, refunded, since = leased, moved_by, moved_since
         write(bucket, key, at, level + cost, reset_after)
       end,
       repair = moved and (level > 0 or leased) and function()
-        lent = leased
+        lent, refunded, since = leased, moved_by, moved_since
         write(bucket, key, at, level, reset)
       end,
     }
@@ -262,26 +305,53 @@ local function bucket_algorithm(bucket_of, leasing)
     if cost > 0 then
       write(bucket, key, at, level + cost, reset)
     end
-    return 0, free - cost, reset, delay
+    return 0, free - cost, reset, delay, mark_of(bucket, at, level + cost, reset)
   end
 
   -- Writes a level down that became lower.
   local function lower(bucket, key, at, level, elapsed)
     local reset = reset_of(bucket, level, elapsed)
-    if reset == 0 and not bucket.initial then
+    if reset == 0 and refunded == 0 and since == 0 and not bucket.initial then
       redis.call('DEL', key)
     else
       write(bucket, key, at, level, reset)
     end
   end
 
-  local function refund(key, units, arg)
+  local function refund(key, units, arg, made, mark)
     local bucket = bucket_at(arg)
     if not read_count(key) then
       return
     end
     local at, level, elapsed = open(bucket, key)
-    level = level - units
+    local time = muldiv_up(units, bucket.period, bucket.units)
+    if made then
+      -- Of the span's last `time` microseconds, those behind the front.
+      local front = bucket.stepped and at or now
+      local left = mark - refunded - front
+      if left <= 0 or made <= since or made > now or now - made >= longest(bucket) then
+        units, time = 0, 0
+      elseif left < time then
+        time = left
+        if bucket.stepped then
+          units = (muldiv(left, bucket.units, bucket.period))
+        else
+          -- As if it had drained for so much longer.
+          elapsed = elapsed + left
+          units = (elapsed - elapsed % bucket.period) / bucket.period * bucket.units
+          elapsed = elapsed % bucket.period
+          at = math.max(0, now - elapsed)
+        end
+      end
+    else
+      units = math.min(units, level)
+      time = muldiv_up(units, bucket.period, bucket.units)
+    end
+    refunded = refunded + time
+    if refunded > MOST_REFUNDED then
+      refunded, since = 0, now
+    end
+    level = math.max(0, level - units)
     if level <= paid(bucket, elapsed) then
       -- Full. A refund gives back, it does not save up.
       at, level, elapsed = now, 0, 0
@@ -313,16 +383,18 @@ local function bucket_algorithm(bucket_of, leasing)
       end
     end
     local retry, remaining, reset = take(key, cost, arg)
+    -- Its units are spent later and stand further back in the line then, so a span from here on is none too long.
+    local mark = now + refunded
     local leased = retry == 0 and math.min(wanted, floor(remaining / 4)) or 0
     if leased == 0 then
-      return retry, remaining, reset, 0, 0, 0
+      return retry, remaining, reset, 0, 0, 0, mark
     end
     local at, level, elapsed = open(bucket, key)
     local lasts, slot
     lent, lasts, slot = lend(lent, leased)
     reset = reset_of(bucket, level, elapsed)
     write(bucket, key, at, level, reset)
-    return 0, remaining - leased, reset, leased, lasts, slot
+    return 0, remaining - leased, reset, leased, lasts, slot, mark
   end
 
   return plan, refund, nil, take, lease

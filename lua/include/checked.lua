@@ -5,7 +5,7 @@
 ]]
 local function checked(name, plan, refund, renew, careful)
   local function complain(problem)
-    error('the algorithm ' .. name .. ' ' .. problem, 0)
+    error('RATELIMIT-ALGORITHM the algorithm ' .. name .. ' ' .. problem, 0)
   end
   if type(plan) ~= 'function' then
     complain('must return the function plan(key, cost, arg)')
@@ -20,9 +20,9 @@ local function checked(name, plan, refund, renew, careful)
     end
   end
   local function changing(change)
-    return change and function(key, units, arg)
+    return change and function(key, units, arg, made, mark)
       writing(key, function()
-        change(key, units, arg)
+        change(key, units, arg, made, mark)
       end)()
     end
   end
@@ -31,23 +31,24 @@ local function checked(name, plan, refund, renew, careful)
     if type(planned) ~= 'table' then
       complain('must return a table from plan')
     end
-    planned.delay = planned.delay or 0
-    for _, field in ipairs({ 'retry', 'remaining', 'reset', 'delay' }) do
+    local function check(field, least)
       local value = planned[field]
-      local least = field == 'retry' and -1 or 0
-      if type(value) ~= 'number' or value ~= floor(value) or value < least or value > 9007199254740992 then
+      if type(value) ~= 'number' or value ~= floor(value) or value < least or value > TOO_LARGE then
         complain('must plan an integer ' .. field)
       end
     end
+    planned.delay, planned.mark = planned.delay or 0, planned.mark or 0
+    check('retry', -1)
+    check('remaining', 0)
+    check('reset', 0)
+    check('delay', 0)
+    check('mark', 0)
     if planned.retry == 0 then
       if type(planned.charge) ~= 'function' then
         complain('must plan a function charge where retry is 0')
       end
-      for _, field in ipairs({ 'remaining_after', 'reset_after' }) do
-        if type(planned[field]) ~= 'number' then
-          complain('must plan a number ' .. field .. ' where retry is 0')
-        end
-      end
+      check('remaining_after', 0)
+      check('reset_after', 0)
     end
     planned.charge = writing(key, planned.charge)
     planned.repair = writing(key, planned.repair)

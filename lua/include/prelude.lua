@@ -73,26 +73,35 @@ local function ttl(lifetime)
   return integer((lifetime - lifetime % 1000) / 1000 + 1)
 end
 
-local function not_ours()
-  error('a key of the rate limit holds something else; does another program use its prefix?', 0)
+-- Errors of this script begin with a word that src/store/redis/error.rs knows, so that no other text of the server
+-- has to be shown.
+local function foreign()
+  error('RATELIMIT-FOREIGN', 0)
 end
 
--- State of one time and one count is a single number: sixteen digits of time, then the digits of the
--- count. Up to 999 Redis keeps it in 8 bytes, as an integer; above that as a short string. A text may
--- follow after a comma; read_count returns it last, nil where there is none.
+-- Above every time and count of ours, and exact in a Lua number.
+local TOO_LARGE = 9007199254740992
+
+-- State of one time and one count is a single negative number: sixteen digits of time, then the digits of the
+-- count. The sign marks it as ours, because what other programs keep is ids, counts and time stamps above zero. It
+-- costs nothing: up to a count of 999 Redis keeps the number in 8 bytes, as an integer; above that as a short
+-- string. A text may follow after a comma; read_count returns it last, nil where there is none.
 local function read_count(key)
   local state = redis.call('GET', key)
   if not state then
     return nil
   end
-  local at, count = tonumber(string.sub(state, 1, 16)), tonumber(string.sub(state, 17))
-  local text
-  if not count then
-    count, text = string.match(state, '^(%d+),(.+)$', 17)
-    count = count and tonumber(count)
+  local count, text
+  -- Digits alone: tonumber() reads spaces, exponents and `nan` too.
+  if string.find(state, '^%-%d+$') then
+    count = tonumber(string.sub(state, 18))
+  else
+    text = string.match(state, '^%-%d+,(.+)$')
+    count = text and tonumber(string.match(state, '^%d+', 18))
   end
-  if not at or not count then
-    not_ours()
+  local at = tonumber(string.sub(state, 2, 17))
+  if not count or at >= TOO_LARGE or count >= TOO_LARGE then
+    foreign()
   end
   return at, count, text
 end
@@ -102,9 +111,9 @@ local function write_count(key, at, count, lifetime, text)
   local low = at % 100000000
   local state
   if count < 2147483648 then
-    state = string.format('%08d%08d%d', (at - low) / 100000000, low, count)
+    state = string.format('-%08d%08d%d', (at - low) / 100000000, low, count)
   else
-    state = string.format('%08d%08d%.0f', (at - low) / 100000000, low, count)
+    state = string.format('-%08d%08d%.0f', (at - low) / 100000000, low, count)
   end
   if text then
     state = state .. ',' .. text

@@ -1,6 +1,6 @@
 //! The twin of `lua/include/bucket.lua`, where the arithmetic is explained.
 
-use super::rules::{Admission, Change, Count, Gauge, Kept, Plan, State, Taken, Twin};
+use super::rules::{Admission, Change, Count, Gauge, Kept, Plan, Refund, Refunds, State, Taken, Twin};
 use crate::{Error, Quota};
 
 /// An algorithm that is a bucket of its arguments.
@@ -26,10 +26,18 @@ impl<T: HasBucket> Twin for T {
     fn take(&self, arguments: &[u64], state: &mut Option<State>, now: u64, cost: u64, _: u128) -> Taken {
         Self::bucket(arguments).take(state, now, cost)
     }
+
+    fn mark_of_leased(&self, arguments: &[u64], leased: u64, cost: u64) -> u64 {
+        let bucket = Self::bucket(arguments);
+        leased.saturating_add(bucket.time_of(cost))
+    }
 }
 
 /// Two slots of lua/include/bucket.lua, in microseconds. In process nothing is leased.
 const LONGEST_LEASE: u64 = 1_000_000;
+
+/// As in lua/include/bucket.lua: 71 years.
+const MOST_REFUNDED: u64 = 1 << 51;
 
 /// A level that is paid off at `units` per `period` microseconds, with room for `burst`.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +60,7 @@ struct Open {
     elapsed: u64,
     free: u64,
     moved: bool,
+    refunds: Refunds,
 }
 
 impl Bucket {
@@ -63,42 +72,84 @@ impl Bucket {
     pub(super) fn plan(&self, state: Option<&State>, now: u64, cost: u64) -> Plan {
         let open = self.open(state, now);
         let admission = self.admission(&open, cost);
-        let Open { level, elapsed, free, moved, .. } = open;
+        let Open { at, level, elapsed, free, moved, refunds } = open;
         let reset = |level| self.owed(level).saturating_sub(elapsed);
         let before = Gauge { remaining: free, reset: reset(level) };
-        let after = if admission.is_admitted() {
-            Gauge { remaining: free - cost, reset: reset(level + cost) }
+        let (after, mark) = if admission.is_admitted() {
+            let after = Gauge { remaining: free - cost, reset: reset(level + cost) };
+            (after, self.mark(at, level + cost, now, after.reset, refunds))
         } else {
-            before
+            (before, 0)
         };
-        Plan { admission, before, after, stale: moved && level > 0 }
+        Plan { admission, before, after, stale: moved && level > 0, mark }
+    }
+
+    /// The end of the span of a charge that made `level` of the bucket.
+    fn mark(&self, at: u64, level: u64, now: u64, reset: u64, refunds: Refunds) -> u64 {
+        if self.stepped { at.saturating_add(self.time_of(level)) + refunds.by } else { now + reset + refunds.by }
     }
 
     pub(super) fn apply(&self, state: Option<&State>, now: u64, change: Change) -> Option<Kept> {
         if state.is_none() && matches!(change, Change::Refund(..)) {
             return None;
         }
-        let Open { mut at, mut level, mut elapsed, .. } = self.open(state, now);
+        let mut open = self.open(state, now);
         match change {
-            Change::Charge(cost, _) => level += cost,
+            Change::Charge(cost, _) => open.level += cost,
             Change::Repair | Change::Renew(_) => {}
-            Change::Refund(units, _) => {
-                level = level.saturating_sub(units);
-                if level <= self.paid(elapsed) {
-                    // Full. A refund gives back, it does not save up.
-                    (at, level, elapsed) = (now, 0, 0);
+            Change::Refund(refund) => self.refund(&mut open, refund, now),
+        }
+        let Open { at, level, elapsed, refunds, .. } = open;
+        let lifetime = self.lifetime(self.owed(level).saturating_sub(elapsed), refunds);
+        let state = State::bucket(Count { at, count: level }, refunds);
+        (lifetime > 0).then_some(Kept { state, lifetime })
+    }
+
+    fn refund(&self, open: &mut Open, Refund { mut units, of, .. }: Refund, now: u64) {
+        let mut time = self.time_of(units);
+        match of {
+            Some(charge) => {
+                // Of the span's last `time` microseconds, those behind the front.
+                let front = if self.stepped { open.at } else { now };
+                let left = charge.mark.saturating_sub(open.refunds.by).saturating_sub(front);
+                let alive = (open.refunds.since + 1..=now).contains(&charge.made);
+                if left == 0 || !alive || now - charge.made >= self.longest() {
+                    return;
+                }
+                if left < time {
+                    time = left;
+                    if self.stepped {
+                        units = self.units_in(left);
+                    } else {
+                        // As if it had drained for so much longer.
+                        let elapsed = open.elapsed + left;
+                        units = (elapsed / self.period).saturating_mul(self.units);
+                        open.elapsed = elapsed % self.period;
+                        open.at = now.saturating_sub(open.elapsed);
+                    }
                 }
             }
+            None => {
+                units = units.min(open.level);
+                time = self.time_of(units);
+            }
         }
-        let lifetime = self.lifetime(self.owed(level).saturating_sub(elapsed));
-        (lifetime > 0).then_some(Kept { state: State::Count(Count { at, count: level }), lifetime })
+        open.refunds.by = open.refunds.by.saturating_add(time);
+        if open.refunds.by > MOST_REFUNDED {
+            open.refunds = Refunds { by: 0, since: now };
+        }
+        open.level = open.level.saturating_sub(units);
+        if open.level <= self.paid(open.elapsed) {
+            // Full. A refund gives back, it does not save up.
+            (open.at, open.level, open.elapsed) = (now, 0, 0);
+        }
     }
 
     /// As the default, but opens the bucket once and computes only what is asked for.
     pub(super) fn take(&self, state: &mut Option<State>, now: u64, cost: u64) -> Taken {
         let open = self.open(state.as_ref(), now);
         let admission = self.admission(&open, cost);
-        let Open { at, mut level, elapsed, mut free, moved } = open;
+        let Open { at, mut level, elapsed, mut free, moved, refunds } = open;
         let written = if admission.is_admitted() {
             level += cost;
             free -= cost;
@@ -108,11 +159,12 @@ impl Bucket {
         };
         let reset = self.owed(level).saturating_sub(elapsed);
         let lifetime = (written && cost > 0).then(|| {
-            let lifetime = self.lifetime(reset);
-            *state = (lifetime > 0).then_some(State::Count(Count { at, count: level }));
+            let lifetime = self.lifetime(reset, refunds);
+            *state = (lifetime > 0).then_some(State::bucket(Count { at, count: level }, refunds));
             lifetime
         });
-        Taken { admission, gauge: Gauge { remaining: free, reset }, lifetime }
+        let mark = self.mark(at, level, now, reset, refunds);
+        Taken { admission, gauge: Gauge { remaining: free, reset }, mark, lifetime }
     }
 
     fn admission(&self, open: &Open, cost: u64) -> Admission {
@@ -131,9 +183,15 @@ impl Bucket {
     }
 
     /// For how long a state matters that is as good as new after `reset`.
-    fn lifetime(&self, reset: u64) -> u64 {
+    fn lifetime(&self, reset: u64, refunds: Refunds) -> u64 {
         // What starts below full is as good as new only when it may be forgotten.
-        if self.initial < self.burst { reset + self.owed(self.burst) } else { reset }
+        let lifetime = if self.initial < self.burst { reset + self.owed(self.burst) } else { reset };
+        if refunds == Refunds::default() { lifetime } else { lifetime.max(self.longest()) }
+    }
+
+    /// How long any charge can be in the bucket, and with it what a refund of it has to know.
+    fn longest(&self) -> u64 {
+        self.owed(self.capacity())
     }
 
     pub(super) fn capacity(&self) -> u64 {
@@ -141,10 +199,12 @@ impl Bucket {
     }
 
     fn open(&self, state: Option<&State>, now: u64) -> Open {
-        let state = match state {
-            Some(State::Count(count)) if !self.is_forgotten(*count, now) => Some(*count),
-            _ => None,
+        let (state, refunds) = match state {
+            Some(State::Count(count)) => (Some(*count), Refunds::default()),
+            Some(State::Refunded(state)) => (Some(state.0), state.1),
+            _ => (None, Refunds::default()),
         };
+        let state = state.filter(|count| !self.is_forgotten(*count, now));
         let (mut at, mut level, mut elapsed, mut moved) = (now, 0, 0, false);
         match state {
             None => {
@@ -167,8 +227,8 @@ impl Bucket {
             }
         }
         match (self.burst + self.paid(elapsed + self.wait)).checked_sub(level) {
-            Some(free) => Open { at, level, elapsed, free, moved },
-            None => Open { at: now, level: self.capacity(), elapsed: 0, free: 0, moved: true },
+            Some(free) => Open { at, level, elapsed, free, moved, refunds },
+            None => Open { at: now, level: self.capacity(), elapsed: 0, free: 0, moved: true, refunds },
         }
     }
 
@@ -184,6 +244,11 @@ impl Bucket {
         if self.stepped {
             return level.div_ceil(self.units).saturating_mul(self.period);
         }
+        self.time_of(level)
+    }
+
+    /// Microseconds that `level` units take to drain, were they not paid in steps.
+    fn time_of(&self, level: u64) -> u64 {
         match level.checked_mul(self.period) {
             // Divisions are most of what a decision computes, and these need none.
             Some(0) => 0,
@@ -203,6 +268,11 @@ impl Bucket {
         if self.stepped {
             return (elapsed / self.period).saturating_mul(self.units);
         }
+        self.units_in(elapsed)
+    }
+
+    /// Units that drain in `elapsed` microseconds, were they not paid in steps.
+    fn units_in(&self, elapsed: u64) -> u64 {
         match elapsed.checked_mul(self.units) {
             Some(product) if product < self.period => 0,
             Some(product) => product / self.period,

@@ -22,9 +22,10 @@ use crate::{Error, Quota};
 /// * **Promise**: at any moment at most the limit in use, as long as no instance is cut off from the store
 ///   for longer than a lease and goes on working.
 /// * **Source**: the counting semaphore with leases.
-/// * **Cost**: one member of a sorted set per unit in use, 50 to 140 bytes in Redis.
+/// * **Cost**: one member of a sorted set per holder, whatever its units, 50 to 140 bytes in Redis.
 /// * **Weakness**: units of an instance that was killed are missing for a lease. The retry time is when a
-///   lease ends; units may come free much sooner.
+///   lease ends; units may come free much sooner. Where more than 1000 holders expire at once, each decision frees
+///   1000 of them.
 ///
 /// A quota with a [`burst`](Quota::burst), or a limit above a million, is refused.
 ///
@@ -80,20 +81,50 @@ impl Algorithm for Concurrency {
     }
 }
 
-/// The units of the state, sorted by when they expire, and the index of the first that has not.
-fn in_use(state: Option<&State>, now: u64) -> (&[Unit], usize) {
-    let units = match state {
-        Some(State::Holders(units)) => units.as_slice(),
-        _ => &[],
-    };
-    (units, units.partition_point(|unit| unit.expires <= now))
+/// Who has units in use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Holders {
+    /// The units of all of them.
+    units: u64,
+    /// Sorted by when they expire.
+    sorted: Vec<Holder>,
 }
 
-/// A unit, of one holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unit {
+struct Holder {
     expires: u64,
-    holder: u128,
+    units: u64,
+    id: u128,
+}
+
+impl Holders {
+    fn of(state: Option<&State>) -> Option<&Self> {
+        match state {
+            Some(State::Holders(holders)) => Some(&**holders),
+            _ => None,
+        }
+    }
+
+    /// The holders that have expired, and those that have not.
+    fn split(&self, now: u64) -> (&[Holder], &[Holder]) {
+        self.sorted.split_at(self.sorted.partition_point(|holder| holder.expires <= now))
+    }
+
+    fn insert(&mut self, holder: Holder) {
+        let place = self.sorted.partition_point(|other| other.expires <= holder.expires);
+        self.sorted.insert(place, holder);
+        self.units += holder.units;
+    }
+
+    fn remove(&mut self, place: usize) -> Holder {
+        let holder = self.sorted.remove(place);
+        self.units -= holder.units;
+        holder
+    }
+
+    fn place_of(&self, id: u128) -> Option<usize> {
+        self.sorted.iter().position(|holder| holder.id == id)
+    }
 }
 
 impl Twin for Concurrency {
@@ -101,17 +132,24 @@ impl Twin for Concurrency {
         let &[limit, lease] = arguments else {
             unreachable!("`arguments` above makes two");
         };
-        let (units, first) = in_use(state, now);
-        let used = (units.len() - first) as u64;
-        let left = |unit: &Unit| (unit.expires - now).min(lease);
-        let last = units.last().filter(|_| used > 0);
-        let reset = last.map_or(0, left);
-        let stale = last.is_some_and(|last| last.expires > now + lease);
+        let (mut used, mut alive) = (0, &[][..]);
+        if let Some(holders) = Holders::of(state) {
+            let dead;
+            (dead, alive) = holders.split(now);
+            used = holders.units - dead.iter().map(|holder| holder.units).sum::<u64>();
+        }
+        let left = |holder: &Holder| (holder.expires - now).min(lease);
+        let reset = alive.last().map_or(0, left);
+        let stale = alive.last().is_some_and(|last| last.expires > now + lease);
         let before = Gauge { remaining: limit.saturating_sub(used), reset };
         Plan::of(cost, limit, before, if cost > 0 { lease } else { reset }, stale, || {
             // When as many units as are missing have expired.
-            let missing = usize::try_from(used + cost - limit).unwrap_or(usize::MAX);
-            units.get(first.saturating_add(missing - 1)).map_or(lease, left)
+            let mut missing = used + cost - limit;
+            let last = alive.iter().find(|holder| {
+                missing = missing.saturating_sub(holder.units);
+                missing == 0
+            });
+            last.map_or(lease, left)
         })
     }
 
@@ -119,34 +157,38 @@ impl Twin for Concurrency {
         let &[_, lease] = arguments else {
             unreachable!("`arguments` above makes two");
         };
-        let mut units = match state {
-            Some(State::Holders(units)) => units,
-            _ => Vec::new(),
+        let mut holders = match state {
+            Some(State::Holders(holders)) => holders,
+            _ => Box::default(),
         };
         let expires = now + lease;
-        let cut = |units: &mut [Unit]| {
-            let long = units.partition_point(|unit| unit.expires <= expires);
-            units[long..].iter_mut().for_each(|unit| unit.expires = expires);
+        let cut = |sorted: &mut [Holder]| {
+            let long = sorted.partition_point(|holder| holder.expires <= expires);
+            sorted[long..].iter_mut().for_each(|holder| holder.expires = expires);
         };
         match change {
-            Change::Charge(cost, holder) => {
-                units.drain(..units.partition_point(|unit| unit.expires <= now));
-                cut(&mut units);
-                units.extend((0..cost).map(|_| Unit { expires, holder }));
+            Change::Charge(units, id) => {
+                let dead = holders.split(now).0.len();
+                holders.units -= holders.sorted.drain(..dead).map(|holder| holder.units).sum::<u64>();
+                cut(&mut holders.sorted);
+                holders.insert(Holder { expires, units, id });
             }
-            Change::Repair => cut(&mut units),
-            // Releases the holder's units, and nobody else's.
-            Change::Refund(_, holder) => units.retain(|unit| unit.holder != holder),
-            // Those that have expired are somebody else's by now.
-            Change::Renew(holder) => {
-                let is_kept = |unit: &Unit| unit.holder == holder && unit.expires > now;
-                let kept = units.iter().filter(|unit| is_kept(unit)).count();
-                units.retain(|unit| !is_kept(unit));
-                let place = units.partition_point(|unit| unit.expires <= expires);
-                units.splice(place..place, (0..kept).map(|_| Unit { expires, holder }));
+            Change::Repair => cut(&mut holders.sorted),
+            // Releases the holder's units, and no other holder's.
+            Change::Refund(refund) => {
+                if let Some(place) = holders.place_of(refund.holder) {
+                    holders.remove(place);
+                }
+            }
+            // One that has expired is dead.
+            Change::Renew(id) => {
+                if let Some(place) = holders.place_of(id).filter(|&place| holders.sorted[place].expires > now) {
+                    let holder = holders.remove(place);
+                    holders.insert(Holder { expires, ..holder });
+                }
             }
         }
-        let last = units.last()?.expires;
-        Some(Kept { state: State::Holders(units), lifetime: last.saturating_sub(now) })
+        let last = holders.sorted.last()?.expires;
+        Some(Kept { lifetime: last.saturating_sub(now), state: State::Holders(holders) })
     }
 }

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::{
     Algorithm,
-    rules::{Change, Count, Gauge, Kept, Plan, State, Twin},
+    rules::{Change, Count, Gauge, Kept, Plan, Refund, State, Twin},
 };
 use crate::{Error, Quota};
 
@@ -148,10 +148,10 @@ impl Twin for FixedWindow {
     }
 
     fn plan(&self, arguments: &[u64], state: Option<&State>, now: u64, cost: u64) -> Plan {
-        let Open { limit, used, left, moved, .. } = open(arguments, state, now);
+        let Open { limit, opened, used, left, moved } = open(arguments, state, now);
         let reset = |used| if used > 0 { left } else { 0 };
         let before = Gauge { remaining: limit.saturating_sub(used), reset: reset(used) };
-        Plan::of(cost, limit, before, reset(used + cost), moved && used > 0, || left)
+        Plan::of(cost, limit, before, reset(used + cost), moved && used > 0, || left).marked(opened)
     }
 
     fn apply(&self, arguments: &[u64], state: Option<State>, now: u64, change: Change) -> Option<Kept> {
@@ -159,7 +159,9 @@ impl Twin for FixedWindow {
         let used = match change {
             Change::Charge(cost, _) => used + cost,
             Change::Repair | Change::Renew(_) => used,
-            Change::Refund(units, _) => used.saturating_sub(units),
+            // In any other window the charge counts no more.
+            Change::Refund(Refund { of: Some(charge), .. }) if charge.mark != opened => used,
+            Change::Refund(refund) => used.saturating_sub(refund.units),
         };
         (used > 0).then_some(Kept { state: State::Count(Count { at: opened, count: used }), lifetime: left })
     }

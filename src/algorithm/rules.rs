@@ -1,6 +1,6 @@
 //! What an in-process twin of a Lua file is. See `lua/decide.lua` for the same in Lua.
 
-use super::{concurrency::Unit, sliding_log::Log};
+use super::{concurrency::Holders, sliding_log::Log};
 
 /// The twin of a Lua file: the same arguments, the same state, the same arithmetic. All times are
 /// microseconds since 1970.
@@ -21,7 +21,7 @@ pub trait Twin: Send + Sync {
     /// What a decision over one charge does: plans it, and carries it out or, where it is refused, writes
     /// stale state down anew.
     fn take(&self, arguments: &[u64], state: &mut Option<State>, now: u64, cost: u64, holder: u128) -> Taken {
-        let Plan { admission, before, after, stale } = self.plan(arguments, state.as_ref(), now, cost);
+        let Plan { admission, before, after, stale, mark } = self.plan(arguments, state.as_ref(), now, cost);
         let (gauge, change) = if admission.is_admitted() {
             (after, Some(Change::Charge(cost, holder)))
         } else {
@@ -29,7 +29,13 @@ pub trait Twin: Send + Sync {
         };
         let change = change.filter(|_| cost > 0);
         let lifetime = change.map(|change| self.change(arguments, state, now, change));
-        Taken { admission, gauge, lifetime }
+        Taken { admission, gauge, mark, lifetime }
+    }
+
+    /// The mark of a charge of `cost` units that were on a lease with the mark `leased`.
+    fn mark_of_leased(&self, arguments: &[u64], leased: u64, cost: u64) -> u64 {
+        let _ = (arguments, cost);
+        leased
     }
 
     /// [`apply`](Self::apply), in place. For how much longer the state matters.
@@ -45,11 +51,12 @@ pub trait Twin: Send + Sync {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     Count(Count),
+    /// A bucket's, after a refund.
+    Refunded(Box<(Count, Refunds)>),
     // In a box, so that the most common state, a count, does not take up the room of the largest.
     Log(Box<Log>),
     Cells(Box<Cells>),
-    /// The units in use, sorted by when they expire.
-    Holders(Vec<Unit>),
+    Holders(Box<Holders>),
 }
 
 /// A time and a number of units.
@@ -57,6 +64,20 @@ pub enum State {
 pub struct Count {
     pub at: u64,
     pub count: u64,
+}
+
+impl State {
+    /// A bucket's, which takes less room where there was no refund.
+    pub fn bucket(count: Count, refunds: Refunds) -> Self {
+        if refunds == Refunds::default() { Self::Count(count) } else { Self::Refunded(Box::new((count, refunds))) }
+    }
+}
+
+/// By how many microseconds refunds moved a bucket's front, and since when; see `lua/include/bucket.lua`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Refunds {
+    pub by: u64,
+    pub since: u64,
 }
 
 /// The counts of equal spans of time, the latest first.
@@ -73,10 +94,29 @@ pub enum Change {
     Charge(u64, u128),
     /// What a refusal writes down where the clock or the quota made the state stale.
     Repair,
-    /// Units given back, and who held them.
-    Refund(u64, u128),
+    /// Units returned to the key: of one charge, or the latest ones.
+    Refund(Refund),
     /// A holder that lives on.
     Renew(u128),
+}
+
+/// What is returned to a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refund {
+    pub units: u64,
+    /// The charge it is of. An administrator's is of none and returns the latest units.
+    pub of: Option<Receipt>,
+    /// Who holds the units, where they are held.
+    pub holder: u128,
+}
+
+/// Which charge it was, for a refund: a charge counts for some time only, and other charges count beside it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Receipt {
+    /// When it was made, in microseconds of the store's clock.
+    pub made: u64,
+    /// What else the algorithm needs to find it, see the Lua file.
+    pub mark: u64,
 }
 
 /// State, and for how many more microseconds it matters.
@@ -94,6 +134,8 @@ pub struct Plan {
     pub after: Gauge,
     /// Whether a refusal has something to write down.
     pub stale: bool,
+    /// The charge's, see [`Receipt`].
+    pub mark: u64,
 }
 
 /// What was said to a charge, and how the key stands after it.
@@ -101,6 +143,8 @@ pub struct Plan {
 pub struct Taken {
     pub admission: Admission,
     pub gauge: Gauge,
+    /// The charge's, see [`Receipt`].
+    pub mark: u64,
     /// For how many more microseconds the state matters, where it was written.
     pub lifetime: Option<u64>,
 }
@@ -143,7 +187,13 @@ impl Plan {
             Admission::After(_) => Gauge { remaining: before.remaining - cost, reset: reset_after },
             Admission::Retry(_) | Admission::Never => before,
         };
-        Self { admission, before, after, stale }
+        Self { admission, before, after, stale, mark: 0 }
+    }
+
+    /// The same with a mark.
+    pub const fn marked(mut self, mark: u64) -> Self {
+        self.mark = mark;
+        self
     }
 }
 

@@ -2,7 +2,7 @@ use std::collections::VecDeque;
 
 use super::{
     Algorithm,
-    rules::{Change, Gauge, Kept, Plan, State, Twin},
+    rules::{Change, Gauge, Kept, Plan, Refund, State, Twin},
 };
 use crate::{Error, Quota};
 
@@ -16,6 +16,9 @@ use crate::{Error, Quota};
 ///   it cost; three or four LINDEX for a refusal, an RPUSH more for a charge.
 /// * **Weakness**: memory grows with the limit. For a limit of more than a few thousand requests use a
 ///   [`SlidingWindow`](crate::SlidingWindow).
+///
+/// A refund of a decision takes its entry out, unless more than 1000 entries came before it and as many after it: then
+/// the oldest units are taken out in its place, which count for less long.
 ///
 /// A quota with a [`burst`](Quota::burst) is refused: a log has none.
 ///
@@ -114,6 +117,45 @@ impl Log {
     }
 }
 
+/// As in `lua/sliding_log.lua`: entries that a refund writes anew.
+const MOST_REWRITTEN: usize = 1_000;
+
+impl Log {
+    /// Takes up to `units` units out of the charges that were made at `made`. The log is settled.
+    fn take_out(&mut self, made: u64, units: u64) {
+        let low = self.entries.partition_point(|entry| entry.at < made);
+        let end = self.entries.partition_point(|entry| entry.at <= made);
+        if low == end {
+            return;
+        }
+        let total_before = |place: usize| match place {
+            0 => self.before,
+            _ => self.entries[place - 1].total,
+        };
+        let (before, upto) = (total_before(low), total_before(end));
+        let units = u128::from(units).min(upto - before);
+        if end > MOST_REWRITTEN && self.entries.len() - low >= MOST_REWRITTEN {
+            self.before += units;
+            let place = self.entries.partition_point(|entry| entry.total < self.before);
+            self.entries.drain(..place);
+        } else {
+            for entry in self.entries.range_mut(low..end) {
+                entry.total = entry.total.min(upto - units);
+            }
+            for entry in self.entries.range_mut(end..) {
+                entry.total -= units;
+            }
+        }
+        // The latest entries that have nothing left say nothing.
+        while let Some(latest) = self.entries.pop_back() {
+            if latest.total > self.total() {
+                self.entries.push_back(latest);
+                break;
+            }
+        }
+    }
+}
+
 fn arguments_of(arguments: &[u64]) -> (u64, u64) {
     let &[limit, period] = arguments else {
         unreachable!("`arguments` above makes two");
@@ -157,7 +199,8 @@ impl Twin for SlidingLog {
                 log.entries.push_back(Entry { at: now, total });
             }
             Change::Repair | Change::Renew(_) => {}
-            Change::Refund(units, _) => {
+            Change::Refund(Refund { units, of: Some(charge), .. }) => log.take_out(charge.made, units),
+            Change::Refund(Refund { units, .. }) => {
                 // The latest units first.
                 let kept = log.total().saturating_sub(u128::from(units)).max(log.before);
                 let last = log.entries.partition_point(|entry| entry.total < kept);

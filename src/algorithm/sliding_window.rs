@@ -1,6 +1,6 @@
 use super::{
     Algorithm,
-    rules::{Cells, Change, Gauge, Kept, Plan, State, Twin},
+    rules::{Cells, Change, Gauge, Kept, Plan, Refund, State, Twin},
 };
 use crate::{Error, Quota};
 
@@ -129,12 +129,13 @@ fn open(arguments: &[u64], state: Option<&State>, now: u64) -> Open {
         moved = *latest > now;
         let latest = if moved { began } else { *latest };
         for (i, units) in (0_u64..).zip(old) {
-            let Some(mut start) = latest.checked_sub(i * old_width) else { break };
-            if *old_width != width {
+            let Some(start) = latest.checked_sub(i * old_width) else { break };
+            let age = if *old_width == width {
+                (began - start) / width
+            } else {
                 // Of another quota: each cell counts where it ended.
-                start = (start + old_width - 1).min(now);
-            }
-            let age = began.saturating_sub(start).div_ceil(width);
+                began.saturating_sub((start + old_width - 1).min(now)).div_ceil(width)
+            };
             if let Some(count) = counts.get_mut(usize::try_from(age).unwrap_or(usize::MAX)) {
                 *count = (*count + units).min(MAX_COUNT);
             }
@@ -199,6 +200,7 @@ impl Twin for SlidingWindow {
         Plan::of(cost, window.limit, before, reset_after, window.moved && reset > 0, || {
             window.until_within(window.limit - cost)
         })
+        .marked(window.began + window.width - 1)
     }
 
     fn apply(&self, arguments: &[u64], state: Option<State>, now: u64, change: Change) -> Option<Kept> {
@@ -206,7 +208,15 @@ impl Twin for SlidingWindow {
         match change {
             Change::Charge(cost, _) => window.counts[0] += cost,
             Change::Repair | Change::Renew(_) => {}
-            Change::Refund(mut units, _) => {
+            Change::Refund(Refund { units, of: Some(charge), .. }) => {
+                let cell = charge.mark - charge.mark % window.width;
+                let age = window.began.checked_sub(cell).map(|age| age / window.width);
+                let count = age.and_then(|age| window.counts.get_mut(usize::try_from(age).ok()?));
+                if let Some(count) = count {
+                    *count = count.saturating_sub(units);
+                }
+            }
+            Change::Refund(Refund { mut units, .. }) => {
                 // The latest units first.
                 for count in &mut window.counts {
                     let given = units.min(*count);

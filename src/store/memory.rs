@@ -46,7 +46,7 @@ use indexmap::{
 use super::{Answer, Store};
 use crate::{
     Action, Charge, Decision, Error, Key, ManualClock, Outcome, Policy, Verdict,
-    algorithm::rules::{Admission, Change, Gauge, Plan, State, Twin},
+    algorithm::rules::{Admission, Change, Gauge, Plan, Receipt, Refund, State, Twin},
     clock::wall_micros,
 };
 
@@ -235,7 +235,11 @@ impl MemoryStore {
             (taken, taken.lifetime)
         });
         drop(shard);
-        Ok(Decision::of_one(outcome(charge, taken.admission, taken.gauge, cost)))
+        let mut outcome = outcome(charge, taken.admission, taken.gauge, cost);
+        if outcome.is_allowed() {
+            outcome = outcome.with_receipt(Receipt { made: now, mark: taken.mark });
+        }
+        Ok(Decision::of_one(outcome))
     }
 
     fn run(&self, action: Action, charges: &[Charge]) -> Result<Decision, Error> {
@@ -248,7 +252,10 @@ impl MemoryStore {
         let now = self.now();
 
         let change = |charge: &Charge| match action {
-            Action::Refund => Some(Change::Refund(charge.cost, charge.holder())),
+            Action::Refund => {
+                let (units, of, holder) = (charge.cost, charge.refund_of(), charge.holder());
+                Some(Change::Refund(Refund { units, of, holder }))
+            }
             Action::Renew => Some(Change::Renew(charge.holder())),
             Action::Take | Action::TakeUpTo | Action::Peek => None,
         };
@@ -284,8 +291,10 @@ impl MemoryStore {
         }
         drop(guards);
         Ok(Decision::new(charges.iter().zip(&plans).map(|(charge, (cost, plan))| {
-            let gauge = if admitted && takes { plan.after } else { plan.before };
-            outcome(charge.clone(), plan.admission, gauge, *cost)
+            let charged = admitted && takes;
+            let gauge = if charged { plan.after } else { plan.before };
+            let outcome = outcome(charge.clone(), plan.admission, gauge, *cost);
+            if charged { outcome.with_receipt(Receipt { made: now, mark: plan.mark }) } else { outcome }
         })))
     }
 }

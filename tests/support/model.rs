@@ -39,7 +39,17 @@ pub enum Ask {
     Take,
     TakeUpTo,
     Peek,
+    /// Without a charge: the latest units.
     Refund,
+    /// Of what was charged with these receipts, one for each charge.
+    RefundOf,
+}
+
+/// Which charge it was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Receipt {
+    made: i128,
+    mark: i128,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,11 +65,20 @@ pub struct Said {
 
 /// Everything that was charged and may still count: moments and units; and how wide cells were then.
 #[derive(Clone, Debug, Default)]
-struct Account(Vec<(i128, i128)>, i128);
+struct Account {
+    entries: Vec<(i128, i128)>,
+    width: i128,
+    /// By how many microseconds refunds moved the front of a bucket.
+    refunded: i128,
+    /// Since when. Charges of before that cannot be refunded any more.
+    since: i128,
+}
 
 #[derive(Default)]
 pub struct Model {
     accounts: HashMap<(usize, String), Account>,
+    /// Of the latest decision that charged something; and those that a refund is of.
+    pub receipts: Vec<Receipt>,
 }
 
 /// An account at a moment; and whether it had to be changed because the clock stepped back, the quota was
@@ -76,11 +95,14 @@ impl Model {
         let mut asked = Vec::new();
         for &(id, rule, key, mut cost) in charges {
             let mut view = self.view(id, rule, key, now);
-            if ask == Ask::Refund {
-                let seen =
-                    self.accounts.get(&(id, key.to_owned())).is_some_and(|account| !account.0.is_empty());
+            if matches!(ask, Ask::Refund | Ask::RefundOf) {
+                let account = self.accounts.get(&(id, key.to_owned()));
+                let seen = account.is_some_and(|account| !account.entries.is_empty());
                 if cost > 0 && seen {
-                    view.refund(rule, cost, now);
+                    match ask {
+                        Ask::RefundOf => view.refund_of(rule, cost, now, self.receipts[asked.len()]),
+                        _ => view.refund(rule, cost, now),
+                    }
                     self.accounts.insert((id, key.to_owned()), view.account.clone());
                 }
                 view = self.view(id, rule, key, now);
@@ -93,6 +115,9 @@ impl Model {
         }
         let admitted = asked.iter().all(|(_, rule, _, cost, view)| view.admits(*rule, *cost, now));
         let takes = matches!(ask, Ask::Take | Ask::TakeUpTo);
+        if takes && admitted {
+            self.receipts.clear();
+        }
         let mut said = Vec::new();
         for (id, rule, key, cost, view) in asked {
             let fits = view.admits(rule, cost, now);
@@ -102,6 +127,7 @@ impl Model {
             let mut after = View { account: view.account.clone(), moved: view.moved };
             if takes && admitted {
                 after.charge(rule, cost, now);
+                self.receipts.push(after.receipt(rule, now));
             }
             if takes && cost > 0 && (admitted || view.moved) {
                 self.accounts.insert((id, key.to_owned()), after.account.clone());
@@ -123,7 +149,7 @@ impl Model {
     }
 
     fn view(&self, id: usize, rule: Rule, key: &str, now: i128) -> View {
-        let Account(mut entries, mut old_width) =
+        let Account { mut entries, width: mut old_width, refunded, since } =
             self.accounts.get(&(id, key.to_owned())).cloned().unwrap_or_default();
         let mut moved = false;
         match rule.counting {
@@ -173,8 +199,8 @@ impl Model {
             }
             _ => (entries, moved) = bucket(rule, &entries, now),
         }
-        let view = View { account: Account(entries, old_width), moved };
-        let something = view.account.0.iter().any(|(_, units)| *units > 0);
+        let view = View { account: Account { entries, width: old_width, refunded, since }, moved };
+        let something = view.account.entries.iter().any(|(_, units)| *units > 0);
         View { moved: moved && something, ..view }
     }
 }
@@ -225,6 +251,12 @@ fn paid(rule: Rule, since: i128, now: i128) -> Fraction {
     }
 }
 
+/// Whole microseconds in which `units` drain, as if evenly.
+fn drain_time(rule: Rule, units: i128) -> i128 {
+    let (limit, period) = (i128::from(rule.limit), i128::from(rule.period));
+    (units * period + limit - 1) / limit
+}
+
 /// Units, and the whole microseconds in which they come.
 fn steps(rule: Rule) -> (i128, i128) {
     if let Counting::Tokens { step: Some(step), .. } = rule.counting {
@@ -272,7 +304,7 @@ impl View {
                 self.used(rule, now).leaves_room(i128::from(rule.limit), cost)
             }
             _ => {
-                let (since, units) = self.account.0[0];
+                let (since, units) = self.account.entries[0];
                 let drained = paid(rule, since, now).leaves(units, 0);
                 fits(
                     rule,
@@ -290,7 +322,7 @@ impl View {
         let alive = |at: i128| at + period > now;
         match rule.counting {
             Counting::Aligned(_) | Counting::Anchored | Counting::Log => Fraction {
-                numerator: self.account.0.iter().filter(|(at, _)| alive(*at)).map(|(_, units)| units).sum(),
+                numerator: self.account.entries.iter().filter(|(at, _)| alive(*at)).map(|(_, units)| units).sum(),
                 denominator: 1,
             },
             Counting::Cells(cells) => {
@@ -301,7 +333,7 @@ impl View {
                     age if age == i128::from(cells) => units * (width - (now - began)),
                     _ => 0,
                 };
-                Fraction { numerator: self.account.0.iter().map(weigh).sum(), denominator: width }
+                Fraction { numerator: self.account.entries.iter().map(weigh).sum(), denominator: width }
             }
             _ => unreachable!("a bucket counts otherwise"),
         }
@@ -323,7 +355,7 @@ impl View {
                 self.used(rule, now).numerator == 0
             }
             _ => {
-                let (since, units) = self.account.0[0];
+                let (since, units) = self.account.entries[0];
                 paid(rule, since, now).leaves(units, 0)
             }
         }
@@ -333,7 +365,7 @@ impl View {
     fn delay(&self, rule: Rule, cost: u64, now: i128) -> i128 {
         match rule.counting {
             Counting::Queue { .. } if cost > 0 => {
-                let (since, units) = self.account.0[0];
+                let (since, units) = self.account.entries[0];
                 first(|wait| {
                     paid(rule, since, now + wait).leaves(units + i128::from(cost), i128::from(rule.burst))
                 })
@@ -343,7 +375,7 @@ impl View {
     }
 
     fn charge(&mut self, rule: Rule, cost: u64, now: i128) {
-        let (entries, cost) = (&mut self.account.0, i128::from(cost));
+        let (entries, cost) = (&mut self.account.entries, i128::from(cost));
         match rule.counting {
             Counting::Log => entries.push((now, cost)),
             Counting::Cells(cells) => {
@@ -353,10 +385,101 @@ impl View {
         }
     }
 
+    /// The receipt of the charge that was made just now.
+    fn receipt(&self, rule: Rule, now: i128) -> Receipt {
+        let mark = match rule.counting {
+            Counting::Anchored | Counting::Aligned(_) => self.account.entries[0].0,
+            Counting::Log => 0,
+            Counting::Cells(cells) => {
+                let width = i128::from(rule.period / cells);
+                now - now.rem_euclid(width) + width - 1
+            }
+            // When all that was charged so far, and this, will have drained.
+            _ => {
+                let (since, units) = self.account.entries[0];
+                since + drain_time(rule, units) + self.account.refunded
+            }
+        };
+        Receipt { made: now, mark }
+    }
+
+    /// Returns what of a charge still counts.
+    fn refund_of(&mut self, rule: Rule, units: u64, now: i128, charge: Receipt) {
+        let mut units = i128::from(units);
+        let Account { entries, refunded, since: start, .. } = &mut self.account;
+        match rule.counting {
+            Counting::Anchored | Counting::Aligned(_) => {
+                if entries[0].0 == charge.mark {
+                    entries[0].1 = (entries[0].1 - units).max(0);
+                }
+                entries.retain(|(_, charged)| *charged > 0);
+            }
+            Counting::Log | Counting::Cells(_) => {
+                let width = match rule.counting {
+                    Counting::Cells(cells) => i128::from(rule.period / cells),
+                    _ => 1,
+                };
+                let time = if rule.counting == Counting::Log { charge.made } else { charge.mark };
+                for (at, charged) in entries.iter_mut() {
+                    if *at == time - time.rem_euclid(width) {
+                        let given = units.min(*charged);
+                        *charged -= given;
+                        units -= given;
+                    }
+                }
+                entries.retain(|(_, charged)| *charged > 0);
+                if rule.counting != Counting::Log && !entries.is_empty() {
+                    entries.push((now - now.rem_euclid(width), 0));
+                }
+            }
+            _ => {
+                let (since, owed) = entries[0];
+                let stepped = matches!(rule.counting, Counting::Tokens { step: Some(_), .. });
+                let left = charge.mark - *refunded - if stepped { since } else { now };
+                let time = drain_time(rule, units);
+                let dead = left <= 0
+                    || charge.made > now
+                    || charge.made <= *start
+                    || paid(rule, charge.made, now).leaves(i128::from(capacity(rule)), 0);
+                if !dead && left >= time {
+                    entries[0].1 = (owed - units).max(0);
+                    *refunded += time;
+                } else if !dead {
+                    if stepped {
+                        entries[0].1 = (owed - left * i128::from(rule.limit) / i128::from(rule.period)).max(0);
+                    } else {
+                        // It moves along in the same spans as ever.
+                        let (step_units, step) = steps(rule);
+                        let spans = (now - since + left) / step;
+                        entries[0] = (since - left + spans * step, (owed - spans * step_units).max(0));
+                    }
+                    *refunded += left;
+                }
+                self.settle(rule, now);
+            }
+        }
+    }
+
+    /// An empty bucket is forgotten, unless something of it must be known.
+    fn settle(&mut self, rule: Rule, now: i128) {
+        let Account { entries, refunded, since: start, .. } = &mut self.account;
+        if *refunded > 1 << 51 {
+            (*refunded, *start) = (0, now);
+        }
+        let (since, owed) = entries[0];
+        if paid(rule, since, now).leaves(owed, 0) {
+            entries[0] = (now, 0);
+            let starts_full = !matches!(rule.counting, Counting::Tokens { initial, .. } if initial < rule.burst);
+            if starts_full && *refunded == 0 && *start == 0 {
+                entries.clear();
+            }
+        }
+    }
+
     /// Takes the latest units back.
     fn refund(&mut self, rule: Rule, units: u64, now: i128) {
         let mut units = i128::from(units);
-        let entries = &mut self.account.0;
+        let Account { entries, refunded, .. } = &mut self.account;
         match rule.counting {
             Counting::Anchored | Counting::Aligned(_) | Counting::Log | Counting::Cells(_) => {
                 entries.sort_by_key(|(at, _)| *at);
@@ -374,14 +497,10 @@ impl View {
                 }
             }
             _ => {
-                let (since, owed) = entries[0];
-                entries[0].1 = owed - units;
-                if paid(rule, since, now).leaves(owed - units, 0) {
-                    entries[0] = (now, 0);
-                    if !matches!(rule.counting, Counting::Tokens { initial, .. } if initial < rule.burst) {
-                        entries.clear();
-                    }
-                }
+                let units = units.min(entries[0].1);
+                entries[0].1 -= units;
+                *refunded += drain_time(rule, units);
+                self.settle(rule, now);
             }
         }
     }

@@ -6,8 +6,9 @@ use redis::{Cmd, Value};
 
 use super::{
     denied::{Asked, Denied},
-    leases::Terms,
-    reply,
+    error,
+    leases::{Granted, Terms},
+    reply::{self, Reader},
 };
 use crate::{Action, Charge, Decision, Error, Policy, script::Script};
 
@@ -139,6 +140,11 @@ pub(super) fn command(jobs: &[Job]) -> Cmd {
         command.arg(first.mode()).arg(run.len()).arg(first.charges.len());
         for ((job, charge), place) in each(run).zip(places.by_ref()) {
             command.arg(place).arg(job.cost(charge));
+            if job.mode() == "refund" {
+                // An administrator's refund is of no charge.
+                let (made, mark) = charge.refund_of().map_or((0, 0), |charge| (charge.made, charge.mark));
+                command.arg(made).arg(mark);
+            }
             if let Some(lease) = &job.lease {
                 let back = lease.send();
                 command.arg(lease.wanted).arg(back.name).arg(back.units).arg(back.spent);
@@ -154,39 +160,31 @@ fn each(jobs: &[Job]) -> impl Iterator<Item = (&Job, &Charge)> {
 
 /// What became of each of `jobs`, in their order.
 pub(super) fn decode(reply: &Value, jobs: &[Job]) -> Vec<Result<Decision, Error>> {
-    let mut rest = match reply {
-        Value::Array(values) => Some(&**values),
-        _ => None,
-    };
-    let mut leased = Vec::new();
-    let decide = |job: &Job| match (&job.lease, &*job.charges) {
-        (Some(_), [charge]) => reply::leased(&mut rest, charge).map(|(decision, granted)| {
-            leased.push(granted);
-            decision
-        }),
-        _ => reply::decision(&mut rest, &job.charges),
-    };
-    let decisions: Vec<_> = jobs.iter().map(decide).collect();
-    match rest {
-        Some([]) => {
-            let mut leased = leased.into_iter();
-            for (job, decision) in jobs.iter().zip(&decisions) {
-                if let (Some(lease), Ok(decision)) = (&job.lease, decision)
-                    && let Some(granted) = leased.next()
-                {
-                    lease.came(granted, decision);
-                }
-                job.settle(decision.as_ref().ok());
-            }
-            decisions
-        }
+    let all_unexpected = || jobs.iter().map(|_| Err(reply::unexpected())).collect();
+    let Some(mut reader) = Reader::new(reply) else { return all_unexpected() };
+    let said: Vec<_> = jobs.iter().map(|job| reader.next(job)).collect();
+    if !reader.is_done() {
         // Where something is too much or too little, nothing of it is to be believed.
-        _ => jobs.iter().map(|_| Err(reply::unexpected())).collect(),
+        return all_unexpected();
     }
+    let settle = |(job, said): (&Job, Result<(Decision, Option<Granted>), Error>)| {
+        if let (Some(lease), Ok((decision, Some(granted)))) = (&job.lease, &said) {
+            lease.came(*granted, decision);
+        }
+        let decision = said.map(|(decision, _)| decision);
+        job.settle(decision.as_ref().ok());
+        decision
+    };
+    jobs.iter().zip(said).map(settle).collect()
 }
 
 /// Whether a decision failed because the server is a replica.
 pub(super) fn is_read_only(reply: &Value) -> bool {
-    let says_so = |value: &Value| matches!(value, Value::BulkString(text) if text.starts_with(b"READONLY"));
+    let is = |text: &str| error::code(text) == Some("READONLY");
+    let says_so = |value: &Value| match value {
+        Value::BulkString(text) => str::from_utf8(text).is_ok_and(is),
+        Value::SimpleString(text) => is(text),
+        _ => false,
+    };
     matches!(reply, Value::Array(values) if values.iter().any(says_so))
 }

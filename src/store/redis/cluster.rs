@@ -15,7 +15,7 @@ use std::{
 
 use bb8_redis::bb8::{ManageConnection, Pool};
 use redis::{
-    Cmd, ConnectionInfo, IntoConnectionInfo as _, RedisError, RedisResult, RetryMethod, Value,
+    Cmd, ConnectionInfo, RedisError, RedisResult, RetryMethod, Value,
     cluster::{ClusterClient, ClusterClientBuilder},
     cluster_async::ClusterConnection,
     cluster_routing::{MultipleNodeRoutingInfo, ResponsePolicy, RoutingInfo},
@@ -28,12 +28,12 @@ use tokio::{
 
 use super::{
     call::{self, Job},
+    error::{connection_info, from_redis, is_broken},
     health::Health,
     link::{
-        Finish, GIVE_UP, Link, Reply, Turn, connection_until, from_redis, in_time, is_broken, is_no_script,
-        noted, too_late, too_many, with_text,
+        Finish, GIVE_UP, Link, Reply, Turn, connection_until, in_time, is_no_script, noted, too_late, too_many,
+        with_text,
     },
-    malformed,
     queue::MOST_WAITING,
     reply,
 };
@@ -105,8 +105,8 @@ const RENEWAL: Duration = Duration::from_secs(2);
 /// The clients for `urls`.
 pub(super) fn clients<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Result<Clients, Error> {
     let infos: Result<Vec<ConnectionInfo>, _> =
-        urls.into_iter().map(|url| url.as_ref().into_connection_info()).collect();
-    let infos = infos.map_err(|error| malformed(&error))?;
+        urls.into_iter().map(|url| connection_info(url.as_ref())).collect();
+    let infos = infos?;
     let addresses: Vec<_> = infos.iter().map(|info| info.addr().to_string()).collect();
     let client = || {
         ClusterClientBuilder::new(infos.clone())
@@ -133,7 +133,7 @@ pub(super) fn clients<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Resul
     if infos.windows(2).any(|pair| said(&pair[0]) != said(&pair[1])) {
         return Err(invalid("they must have the same user, password and database"));
     }
-    let unusable = |error: RedisError| invalid(error.detail().unwrap_or(&error.to_string()));
+    let unusable = |_: RedisError| invalid("none of them can be used; check the hosts and the ports");
     Ok(Clients {
         usual: client().build().map_err(unusable)?,
         once: client().retries(0).build().map_err(unusable)?,
@@ -164,7 +164,7 @@ where
         let anywhere =
             RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, Some(ResponsePolicy::OneSucceeded)));
         let reply = timeout_at(deadline, connection.route_command(load, anywhere)).await;
-        reply.map_err(|_| too_late(RESPONSE))?.map(|_| ()).map_err(from_redis)
+        reply.map_err(|_| too_late(RESPONSE))?.map(|_| ()).map_err(|error| from_redis(&error))
     }
 
     async fn decision(self: &Arc<Self>, job: Job) -> Result<Decision, Error> {
@@ -286,11 +286,7 @@ where
         let taken = taken.iter().map(|places| {
             let taken: Vec<_> =
                 places.iter().filter_map(|&place| Some((place, outcomes[place].clone()?))).collect();
-            let charges = taken.iter().map(|(_, outcome)| {
-                let mut charge = outcome.charge().clone();
-                charge.cost = outcome.granted();
-                charge
-            });
+            let charges = taken.iter().map(|(_, outcome)| outcome.charge().undone_by(outcome));
             let mut part = job.part(Action::Refund, charges.collect());
             part.denied.clone_from(&job.denied);
             (part, taken)
@@ -331,7 +327,7 @@ where
         if reply.as_ref().map_or(true, |reply| reply.as_ref().is_err_and(is_broken)) {
             renew(&self.pool, &self.renewing, key);
         }
-        reply.map_or_else(|_| Err(too_late(allowed)), |reply| reply.map_err(from_redis))
+        reply.map_or_else(|_| Err(too_late(allowed)), |reply| reply.map_err(|error| from_redis(&error)))
     }
 
     async fn connection(

@@ -30,7 +30,10 @@ use super::{
     denied::Denied,
     link::Link,
 };
-use crate::{Action, Charge, Decision, Error, Key, ManualClock, Outcome, Policy, Verdict, script::Script};
+use crate::{
+    Action, Charge, Decision, Error, Key, ManualClock, Outcome, Policy, Verdict, algorithm::rules::Receipt,
+    script::Script,
+};
 
 pub(super) struct Leases {
     shards: Box<[Mutex<HashMap<u64, Entry>>]>,
@@ -78,6 +81,8 @@ struct Lease {
     /// What Redis said remained beside it, and when all would be as good as new.
     remaining: u64,
     reset: u64,
+    /// Of its units, for refunds of what is spent of them.
+    receipt: Receipt,
 }
 
 /// What is given back of a lease.
@@ -119,11 +124,33 @@ struct Fetch {
 }
 
 /// What Redis gave.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Granted {
     pub(super) units: u64,
     pub(super) lasts: u64,
     pub(super) name: u64,
+    /// Of its units.
+    pub(super) receipt: Receipt,
+}
+
+impl Granted {
+    /// `outcome` as one of units with this receipt.
+    pub(super) fn of(&self, outcome: Outcome, charge: &Charge) -> Outcome {
+        with_receipt_of(outcome, charge, self.receipt)
+    }
+}
+
+/// `outcome`, whose units were on a lease with the receipt `leased`.
+fn with_receipt_of(outcome: Outcome, charge: &Charge, leased: Receipt) -> Outcome {
+    let policy = &charge.policy;
+    match policy.counting().twin() {
+        Some(twin) => {
+            let mark = twin.mark_of_leased(policy.arguments(), leased.mark, outcome.granted());
+            outcome.with_receipt(Receipt { mark, ..leased })
+        }
+        // Only algorithms with a twin are leased.
+        None => outcome,
+    }
 }
 
 const SHARDS: usize = 64;
@@ -171,7 +198,7 @@ impl Leases {
 
     /// Spends the units of `charge`, where there are enough on lease. Says also whether few are left.
     pub(super) fn spend(&self, charge: &Charge) -> Option<(Decision, bool)> {
-        let (remaining, reset, low) = {
+        let (remaining, reset, low, receipt) = {
             let (hash, mut shard) = self.shard(&charge.policy, &charge.key);
             let entry = shard.get_mut(&hash).filter(|entry| entry.is_of(charge))?;
             let lease = entry.lease.as_mut()?;
@@ -184,10 +211,12 @@ impl Leases {
             lease.spent += charge.cost;
             lease.used = now;
             let low = lease.left < lease.low && !entry.fetching;
-            (lease.remaining + lease.left, lease.reset.saturating_sub(now - lease.from), low)
+            let remaining = lease.remaining.saturating_add(lease.left);
+            (remaining, lease.reset.saturating_sub(now - lease.from), low, lease.receipt)
         };
         let outcome = Outcome::new(charge, Verdict::Allow, remaining, Duration::from_micros(reset));
-        Some((Decision::new([outcome.granting(charge.cost)]), low))
+        let outcome = with_receipt_of(outcome.granting(charge.cost), charge, receipt);
+        Some((Decision::of_one(outcome), low))
     }
 
     /// What to ask Redis for beside the cost of `charge`: nothing for a key that is not hot, or for which a
@@ -258,8 +287,10 @@ impl Leases {
                         Some(older) if older.name == granted.name => (Some(older), None),
                         older => (None, older),
                     };
+                    // Which of its units are spent is not known, so the earliest of them counts.
+                    let receipt = same.as_ref().map_or(granted.receipt, |lease| lease.receipt);
                     let (left, spent) = same.map_or((0, 0), |lease| (lease.left, lease.spent));
-                    let left = left + granted.units;
+                    let left = left.saturating_add(granted.units);
                     entry.lease = Some(Lease {
                         name: granted.name,
                         left,
@@ -269,8 +300,9 @@ impl Leases {
                         set_back: fetch.set_back,
                         end,
                         used: now,
-                        remaining: outcome.remaining() - granted.units,
+                        remaining: outcome.remaining().saturating_sub(granted.units),
                         reset: micros(outcome.reset_after()),
+                        receipt,
                     });
                     replaced.map(|lease| lease.back(resets))
                 }

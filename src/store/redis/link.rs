@@ -24,6 +24,7 @@ use tokio::{
 
 use super::{
     call::{self, Job},
+    error::{self, from_redis, is_broken, is_read_only},
     health::Health,
     queue::{Entry, Queue, Ticket},
     reply,
@@ -150,7 +151,7 @@ where
         let link = self.clone();
         let exchange = async move { link.exchange(connection, &command, None, allowed).await };
         match timeout_at(deadline, Finish(Some(Box::pin(exchange)))).await {
-            Ok(reply) => reply.map_err(from_redis),
+            Ok(reply) => reply.map_err(|error| from_redis(&error)),
             Err(_) => Err(too_late(allowed)),
         }
     }
@@ -177,7 +178,7 @@ where
         let command = call::command(jobs);
         match self.exchange(connection, &command, Some(&first.script), first.deadline).await {
             Ok(reply) => call::decode(&reply, jobs),
-            Err(error) => jobs.iter().map(|_| Err(from_redis(error.clone()))).collect(),
+            Err(error) => jobs.iter().map(|_| Err(from_redis(&error))).collect(),
         }
     }
 
@@ -227,9 +228,7 @@ where
             }
             // A primary that was demoted. Where its name leads now is found out by connecting again, and
             // not more often than it can be.
-            Err(error) if error.kind() == redis::ErrorKind::Server(ServerErrorKind::ReadOnly) => {
-                self.replace(connection, MAX_BACKOFF);
-            }
+            Err(error) if is_read_only(error) => self.replace(connection, MAX_BACKOFF),
             Ok(reply) if call::is_read_only(reply) => self.replace(connection, MAX_BACKOFF),
             _ => {}
         }
@@ -382,7 +381,7 @@ where
             let connection = match timeout(MAX_BACKOFF, self.link.connection()).await {
                 Ok(Ok(connection)) => connection,
                 Ok(Err(error)) => {
-                    self.link.queue.fail(|| from_redis(error.clone()));
+                    self.link.queue.fail(|| from_redis(&error));
                     continue;
                 }
                 Err(_) => continue,
@@ -517,7 +516,7 @@ where
             health.connected();
             Ok(connection)
         }
-        Ok(Err(error)) => Err(from_redis(error)),
+        Ok(Err(error)) => Err(from_redis(&error)),
         Err(_) => Err(no_turn(health, allowed)),
     }
 }
@@ -525,8 +524,7 @@ where
 /// Nothing was sent.
 fn no_turn(health: &Health, allowed: Duration) -> Error {
     match health.why_unreachable() {
-        Some(error) => Error::new(ErrorKind::StoreUnreachable, format!("cannot connect to Redis: {error}"))
-            .with_source(error),
+        Some(error) => error::unreachable("", &error),
         None => Error::new(
             ErrorKind::StoreBusy,
             format!(
@@ -561,27 +559,4 @@ fn in_patience<T, E>(reply: Result<RedisResult<T>, E>) -> RedisResult<T> {
 pub(super) fn is_no_script(reply: &RedisResult<Value>) -> bool {
     let no_script = redis::ErrorKind::Server(ServerErrorKind::NoScript);
     reply.as_ref().is_err_and(|error| error.kind() == no_script)
-}
-
-pub(super) fn is_broken(error: &RedisError) -> bool {
-    error.is_unrecoverable_error() || error.is_io_error()
-}
-
-pub(super) fn from_redis(error: RedisError) -> Error {
-    let (kind, problem) = if error.is_timeout() {
-        (ErrorKind::StoreTimeout, "Redis did not answer in time")
-    } else if is_broken(&error) {
-        (ErrorKind::StoreUnreachable, "the connection to Redis broke")
-    } else if matches!(error.kind(), redis::ErrorKind::Parse | redis::ErrorKind::UnexpectedReturnType) {
-        (ErrorKind::StoreReply, "the reply of Redis makes no sense")
-    } else if error.kind() == redis::ErrorKind::Server(ServerErrorKind::Moved) {
-        (
-            ErrorKind::StoreRefused,
-            "the server is a node of a Redis Cluster, and others have the rest of the keys; connect to all of them with \
-             RedisStore::connect_cluster, which the feature `cluster` has",
-        )
-    } else {
-        (ErrorKind::StoreRefused, "Redis refused the command")
-    };
-    Error::new(kind, format!("{problem}: {error}")).with_source(error)
 }

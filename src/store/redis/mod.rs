@@ -5,6 +5,7 @@ mod clock;
 #[cfg(feature = "cluster")]
 mod cluster;
 mod denied;
+mod error;
 mod health;
 mod leases;
 mod link;
@@ -25,7 +26,7 @@ use bb8_redis::{
     RedisConnectionManager,
     bb8::{ManageConnection, Pool},
 };
-use redis::{IntoConnectionInfo, RedisError, aio::ConnectionLike};
+use redis::{RedisError, aio::ConnectionLike};
 use tokio::runtime::Handle;
 
 #[cfg(feature = "cluster")]
@@ -129,7 +130,7 @@ impl RedisStore {
     /// None of them shows the URL's password.
     pub async fn connect(url: &str) -> Result<Self, Error> {
         let (manager, address) = manager(url)?;
-        let unreachable = |error| unreachable(&address, error);
+        let unreachable = |cause: RedisError| error::unreachable(&format!(" at {address}"), &cause);
         let health = Arc::new(Health::default());
         let pool = pool(&health, POOL_SIZE).build(manager).await.map_err(unreachable)?;
         let store = Self::over(Arc::new(Pooled::new(pool, health)));
@@ -200,7 +201,7 @@ impl RedisStore {
     pub async fn connect_cluster<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Result<Self, Error> {
         let clients = cluster::clients(urls)?;
         let health = Arc::new(Health::default());
-        let unreachable = |error| unreachable(&clients.addresses, error);
+        let unreachable = |cause: RedisError| error::unreachable(&format!(" at {}", clients.addresses), &cause);
         let usual = pool(&health, cluster::CONNECTIONS).build(clients.usual).await.map_err(unreachable)?;
         let once = pool(&health, cluster::CONNECTIONS).build_unchecked(clients.once);
         let link = Arc::new(Clustered::new(usual, Some(once), health));
@@ -547,30 +548,9 @@ impl fmt::Debug for RedisStore {
 
 /// The manager for `url`, and where it connects to, without the password.
 fn manager(url: &str) -> Result<(RedisConnectionManager, String), Error> {
-    let info = url.into_connection_info().map_err(|error| malformed(&error))?;
+    let info = error::connection_info(url)?;
     let address = info.addr().to_string();
-    Ok((RedisConnectionManager::new(info).map_err(|error| malformed(&error))?, address))
-}
-
-fn malformed(error: &RedisError) -> Error {
-    // The source is left out: what it quotes of the URL may be the password.
-    Error::new(
-        ErrorKind::InvalidConfig,
-        format!(
-            "the Redis URL does not work ({}); write redis://[user:password@]host[:port][/database], with \
-             special characters in the password percent-encoded, and for rediss:// turn on the feature \
-             `tokio-rustls-comp` of the crate `redis`",
-            error.detail().unwrap_or("it is no URL")
-        ),
-    )
-}
-
-fn unreachable(address: &str, error: RedisError) -> Error {
-    Error::new(
-        ErrorKind::StoreUnreachable,
-        format!("cannot connect to Redis at {address}: {error}; check the URL and that the server runs"),
-    )
-    .with_source(error)
+    Ok((RedisConnectionManager::new(info).map_err(|cause| error::malformed_by(&cause))?, address))
 }
 
 fn pool<M>(health: &Arc<Health>, size: u32) -> bb8_redis::bb8::Builder<M>

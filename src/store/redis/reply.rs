@@ -1,88 +1,133 @@
 //! What the script's integers mean. No number that stands for something else leaves this file.
+//!
+//! A reply is read as if its server were hostile: a number out of range is an error of its decision, and of no other.
 
 use std::time::Duration;
 
 use redis::Value;
 
-use super::leases::Granted;
-use crate::{Charge, Decision, Error, ErrorKind, Outcome, Verdict};
+use super::{
+    call::Job,
+    error,
+    leases::{Granted, Terms},
+};
+use crate::{Action, Charge, Decision, Error, ErrorKind, Outcome, Verdict, algorithm::rules::Receipt};
 
-/// Integers for each charge, see `lua/decide.lua`.
+/// Integers for each charge, and of a lease, see `lua/decide.lua`.
 const FIELDS: usize = 5;
+const FIELDS_OF_A_LEASE: usize = 6;
 const NEVER: i64 = -1;
+/// What a Lua number holds exactly, which is all that the script says.
+const MOST: u64 = 1 << 53;
 
-/// The decision over `charges` with which `rest` begins, and takes it from there. Sets `rest` to `None` where
-/// it begins with something else.
-pub(super) fn decision(rest: &mut Option<&[Value]>, charges: &[Charge]) -> Result<Decision, Error> {
-    let (values, others) = split(rest, charges.len())?;
-    let mut outcomes = Vec::with_capacity(charges.len());
-    for (charge, fields) in charges.iter().zip(values.chunks_exact(FIELDS)) {
-        outcomes.push(outcome(charge, fields).ok_or_else(unexpected)?);
+/// What a reply says, decision by decision.
+pub(super) struct Reader<'a> {
+    rest: &'a [Value],
+    /// When the decisions were made, in microseconds of the server's clock.
+    time: u64,
+    /// Whether the reply was too short for what was asked.
+    ended: bool,
+}
+
+impl<'a> Reader<'a> {
+    /// `None` where it is no reply of the script.
+    pub(super) fn new(reply: &'a Value) -> Option<Self> {
+        let Value::Array(values) = reply else { return None };
+        let (time, rest) = values.split_last()?;
+        Some(Self { rest, time: int(time)?, ended: false })
     }
-    *rest = Some(others);
-    Ok(Decision::new(outcomes))
+
+    /// Whether all of it was read, and nothing was missing.
+    pub(super) const fn is_done(&self) -> bool {
+        self.rest.is_empty() && !self.ended
+    }
+
+    /// What is said to `job`, the next one; and of one that asks for a lease, what was leased.
+    pub(super) fn next(&mut self, job: &Job) -> Result<(Decision, Option<Granted>), Error> {
+        let fields = match &job.lease {
+            Some(_) => FIELDS_OF_A_LEASE,
+            None => FIELDS * job.charges.len(),
+        };
+        // A text in place of the integers is what went wrong with this one.
+        let problem = match self.rest.first() {
+            Some(Value::BulkString(text)) => Some(String::from_utf8_lossy(text)),
+            Some(Value::SimpleString(text)) => Some(text.as_str().into()),
+            _ => None,
+        };
+        if let Some(problem) = problem {
+            self.rest = &self.rest[1..];
+            return Err(error::of_decision(&problem));
+        }
+        let Some((values, others)) = self.rest.split_at_checked(fields) else {
+            (self.rest, self.ended) = (&[], true);
+            return Err(unexpected());
+        };
+        self.rest = others;
+        match (&job.lease, &*job.charges) {
+            (Some(terms), [charge]) => self.leased(charge, terms, values).ok_or_else(unexpected),
+            _ => self.decision(job, values).map(|decision| (decision, None)).ok_or_else(unexpected),
+        }
+    }
+
+    fn decision(&self, job: &Job, values: &[Value]) -> Option<Decision> {
+        let takes = matches!(job.action, Action::Take | Action::TakeUpTo);
+        let mut outcomes = Vec::with_capacity(job.charges.len());
+        let mut marks = Vec::with_capacity(job.charges.len());
+        for (charge, fields) in job.charges.iter().zip(values.chunks_exact(FIELDS)) {
+            let (outcome, mark) = outcome(job.action, charge, fields)?;
+            outcomes.push(outcome);
+            marks.push(mark);
+        }
+        if takes && outcomes.iter().all(Outcome::is_allowed) {
+            let marked = outcomes.into_iter().zip(marks);
+            outcomes =
+                marked.map(|(outcome, mark)| outcome.with_receipt(Receipt { made: self.time, mark })).collect();
+        }
+        Some(Decision::new(outcomes))
+    }
+
+    fn leased(&self, charge: &Charge, terms: &Terms, values: &[Value]) -> Option<(Decision, Option<Granted>)> {
+        let [granted, remaining, reset, lasts, name, mark] = values else { return None };
+        if int(granted)? == 0 {
+            let (outcome, _) = outcome(Action::Take, charge, &values[..FIELDS])?;
+            return Some((Decision::of_one(outcome), Some(Granted::default())));
+        }
+        let cost = charge.bounded_cost();
+        let units = int(granted)?.checked_sub(1)?.checked_sub(cost)?;
+        if units > terms.wanted {
+            return None;
+        }
+        let receipt = Receipt { made: self.time, mark: int(mark)? };
+        let leased = Granted { units, lasts: int(lasts)?, name: int(name)?, receipt };
+        // What is leased can be taken too, here.
+        let remaining = int(remaining)?.saturating_add(units);
+        let outcome = Outcome::new(charge, Verdict::Allow, remaining, micros(reset)?).granting(cost);
+        Some((Decision::of_one(leased.of(outcome, charge)), Some(leased)))
+    }
 }
 
-/// The same of one charge, with what was leased besides.
-pub(super) fn leased(rest: &mut Option<&[Value]>, charge: &Charge) -> Result<(Decision, Granted), Error> {
-    let (values, others) = split(rest, 1)?;
-    let (outcome, granted) = lease(charge, values).ok_or_else(unexpected)?;
-    *rest = Some(others);
-    Ok((Decision::new([outcome]), granted))
-}
-
-/// What is said of so many charges, and the rest of it.
-fn split<'a>(rest: &mut Option<&'a [Value]>, charges: usize) -> Result<(&'a [Value], &'a [Value]), Error> {
-    let values = rest.take().unwrap_or_default();
-    // A text in place of the integers is what went wrong with this one.
-    let problem = match values.first() {
-        Some(Value::BulkString(text)) => Some(String::from_utf8_lossy(text)),
-        Some(Value::SimpleString(text)) => Some(text.as_str().into()),
-        _ => None,
+fn outcome(action: Action, charge: &Charge, fields: &[Value]) -> Option<(Outcome, u64)> {
+    let [granted, remaining, reset, retry_or_mark, delay] = fields else { return None };
+    let (granted, delay) = (int(granted)?, micros(delay)?);
+    let cost = match action {
+        Action::Take | Action::Peek | Action::TakeUpTo => charge.bounded_cost(),
+        Action::Refund | Action::Renew => 0,
     };
-    if let Some(problem) = problem {
-        *rest = values.get(1..);
-        return Err(refused(&problem));
-    }
-    values.split_at_checked(charges * FIELDS).ok_or_else(unexpected)
-}
-
-fn lease(charge: &Charge, fields: &[Value]) -> Option<(Outcome, Granted)> {
-    let [Value::Int(granted), Value::Int(remaining), Value::Int(reset), Value::Int(lasts), Value::Int(name)] =
-        fields
-    else {
+    let (verdict, mark) = match (granted, retry_or_mark) {
+        (0, Value::Int(NEVER)) => (Verdict::Deny { retry_after: None }, 0),
+        (0, retry) => (Verdict::Deny { retry_after: Some(micros(retry)?) }, 0),
+        (_, mark) if delay.is_zero() => (Verdict::Allow, int(mark)?),
+        (_, mark) => (Verdict::Delay(delay), int(mark)?),
+    };
+    let granted = granted.saturating_sub(1);
+    let whole = granted == cost || !verdict.is_allowed() || action == Action::TakeUpTo;
+    if granted > cost || !whole {
         return None;
-    };
-    if *granted == 0 {
-        return Some((outcome(charge, fields)?, Granted { units: 0, lasts: 0, name: 0 }));
     }
-    let cost = charge.bounded_cost();
-    let units = u64::try_from(*granted - 1).ok()?.checked_sub(cost)?;
-    let granted = Granted { units, lasts: u64::try_from(*lasts).ok()?, name: u64::try_from(*name).ok()? };
-    // What is leased can be taken too, here.
-    let remaining = u64::try_from(*remaining).ok()?.saturating_add(units);
-    let outcome = Outcome::new(charge, Verdict::Allow, remaining, micros(*reset)?);
-    Some((outcome.granting(cost), granted))
+    Some((Outcome::new(charge, verdict, int(remaining)?, micros(reset)?).granting(granted), mark))
 }
 
-fn outcome(charge: &Charge, fields: &[Value]) -> Option<Outcome> {
-    let [Value::Int(granted), Value::Int(remaining), Value::Int(reset), Value::Int(retry), Value::Int(delay)] =
-        fields
-    else {
-        return None;
-    };
-    let granted = u64::try_from(*granted).ok()?;
-    let delay = micros(*delay)?;
-    let verdict = match granted {
-        0 if *retry == NEVER => Verdict::Deny { retry_after: None },
-        0 => Verdict::Deny { retry_after: Some(micros(*retry)?) },
-        _ if delay.is_zero() => Verdict::Allow,
-        _ => Verdict::Delay(delay),
-    };
-    let remaining = u64::try_from(*remaining).ok()?;
-    Some(Outcome::new(charge, verdict, remaining, micros(*reset)?).granting(granted.saturating_sub(1)))
-}
-
+/// The reply is not of the script's making.
 pub(super) fn unexpected() -> Error {
     Error::new(
         ErrorKind::StoreReply,
@@ -90,23 +135,21 @@ pub(super) fn unexpected() -> Error {
     )
 }
 
-/// What one decision of several failed with.
-fn refused(problem: &str) -> Error {
-    Error::new(ErrorKind::StoreRefused, format!("Redis refused the command: {problem}"))
+fn int(value: &Value) -> Option<u64> {
+    match value {
+        Value::Int(value) => u64::try_from(*value).ok().filter(|value| *value <= MOST),
+        _ => None,
+    }
 }
 
-fn micros(value: i64) -> Option<Duration> {
-    u64::try_from(value).ok().map(Duration::from_micros)
+fn micros(value: &Value) -> Option<Duration> {
+    int(value).map(Duration::from_micros)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        Action, Key, Policy, Quota,
-        script::Script,
-        store::redis::call::{self, Job},
-    };
+    use crate::{Key, Policy, Quota, script::Script, store::redis::call};
 
     /// Of a reply that has nothing else in it.
     fn decode(reply: &Value, charges: &[Charge]) -> Result<Decision, Error> {
@@ -123,22 +166,35 @@ mod tests {
         call::decode(reply, &[job]).remove(0)
     }
 
+    /// A reply with these integers, and the time.
     fn ints(values: &[i64]) -> Value {
-        Value::Array(values.iter().copied().map(Value::Int).collect())
+        Value::Array(values.iter().chain(&[1_790_000_000_000_000]).copied().map(Value::Int).collect())
+    }
+
+    fn job(cost: u64) -> Job {
+        Job {
+            action: Action::Take,
+            charges: vec![Charge::new(&Policy::new("p", Quota::per_second(5)), &Key::new("k"), cost)],
+            prefix: "rl".into(),
+            time: None,
+            script: Script::built_in(),
+            deadline: Duration::ZERO,
+            denied: None,
+            lease: None,
+        }
     }
 
     #[test]
     fn integers_become_verdicts() {
         let second = |seconds| Some(Duration::from_secs(seconds));
         let rows = [
-            ("admitted", [1, 4, 1_000_000, 0, 0], Verdict::Allow),
-            ("admitted, but later", [1, 4, 1_000_000, 0, 2_000_000], Verdict::Delay(Duration::from_secs(2))),
-            ("refused", [0, 4, 1_000_000, 3_000_000, 0], Verdict::Deny { retry_after: second(3) }),
-            ("refused for good", [0, 4, 1_000_000, -1, 0], Verdict::Deny { retry_after: None }),
+            ("admitted", [2, 4, 1_000_000, 0, 0], Verdict::Allow),
+            ("admitted, but later", [2, 4, 1_000_000, 7, 2_000_000], Verdict::Delay(Duration::from_secs(2))),
+            ("denied", [0, 4, 1_000_000, 3_000_000, 0], Verdict::Deny { retry_after: second(3) }),
+            ("denied for good", [0, 4, 1_000_000, -1, 0], Verdict::Deny { retry_after: None }),
         ];
-        let charges = [Charge::new(&Policy::new("p", Quota::per_second(5)), &Key::new("k"), 1)];
         for (name, reply, verdict) in rows {
-            let decision = decode(&ints(&reply), &charges).unwrap();
+            let decision = call::decode(&ints(&reply), &[job(1)]).remove(0).unwrap();
             assert_eq!(decision.verdict(), verdict, "{name}");
             assert_eq!(decision.outcomes()[0].remaining(), 4, "{name}");
             assert_eq!(decision.outcomes()[0].reset_after(), Duration::from_secs(1), "{name}");
@@ -146,21 +202,47 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_an_error_and_no_panic() {
+    fn what_is_no_reply_of_the_script_is_an_error_of_every_decision() {
         let rows = [
             ("nothing", Value::Nil),
-            ("too short", ints(&[1, 4, 0, 0])),
-            ("too long", ints(&[1, 4, 0, 0, 0, 0])),
-            ("text", Value::Array(vec![Value::SimpleString("OK".into()); 5])),
-            ("a negative grant", ints(&[-1, 4, 0, 0, 0])),
-            ("a negative wait", ints(&[0, 4, 0, -2, 0])),
-            ("a negative delay", ints(&[1, 4, 0, 0, -1])),
-            ("a negative rest", ints(&[1, -1, 0, 0, 0])),
-            ("a negative reset", ints(&[1, 4, i64::MIN, 0, 0])),
+            ("an empty list", Value::Array(Vec::new())),
+            ("no time", Value::Array(vec![Value::Nil])),
+            ("too short", ints(&[2, 4, 0, 0])),
+            ("too long", ints(&[2, 4, 0, 0, 0, 2, 4, 0, 0, 0, 0])),
         ];
-        let charges = [Charge::new(&Policy::new("p", Quota::per_second(5)), &Key::new("k"), 1)];
         for (name, reply) in rows {
-            assert_eq!(decode(&reply, &charges).unwrap_err().kind(), ErrorKind::StoreReply, "{name}");
+            let said = call::decode(&reply, &[job(1), job(1)]);
+            assert!(
+                said.iter().all(|said| said.as_ref().is_err_and(|e| e.kind() == ErrorKind::StoreReply)),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_read_fails_its_decision_and_no_other() {
+        let most = i64::MAX;
+        let rows = [
+            ("a negative grant", [-1, 4, 0, 0, 0]),
+            ("the least grant", [i64::MIN, 4, 0, 0, 0]),
+            ("more than was asked for", [3, 4, 0, 0, 0]),
+            ("less than was asked for", [1, 4, 0, 0, 0]),
+            ("a negative wait", [0, 4, 0, -2, 0]),
+            ("a wait without end", [0, 4, 0, most, 0]),
+            ("a negative delay", [2, 4, 0, 0, -1]),
+            ("a delay without end", [2, 4, 0, 0, most]),
+            ("a negative rest", [2, -1, 0, 0, 0]),
+            ("a rest without end", [2, most, 0, 0, 0]),
+            ("a negative reset", [2, 4, i64::MIN, 0, 0]),
+            ("a negative mark", [2, 4, 0, -1, 0]),
+        ];
+        for (name, record) in rows {
+            let fine = [2, 4, 1_000_000, 0, 0];
+            let reply = ints(&[fine, record, fine].concat());
+            let said = call::decode(&reply, &[job(1), job(1), job(1)]);
+            let read: Vec<bool> = said.iter().map(Result::is_ok).collect();
+            assert_eq!(read, [true, false, true], "{name}");
+            assert_eq!(said[1].as_ref().unwrap_err().kind(), ErrorKind::StoreReply, "{name}");
         }
     }
 }

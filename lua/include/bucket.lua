@@ -31,12 +31,19 @@
   latest slot, the units out since then, and those out since the slot before. Where none is out it is one
   number as before.
 
-  A refund of a decision returns what of its charge is still in the bucket, if the oldest units drain first.
-  Think of a line on which every charge has a span of its own, as long as it takes to drain, one after the
-  other; the bucket's level is what lies between the front, where it drains now, and the end of the last span.
-  A refund moves the front by what it returns instead of taking a span out, so no unit is ever returned twice
-  and all that can still be refunded is never more than the level. Hence what was not refunded keeps within
-  the limit by itself, whatever was refunded, and when. `refunded` is by how much, in microseconds, refunds
+  A refund of a decision returns the larger of two parts of its charge, neither of which another charge can own:
+
+  * what a bucket would still hold that nothing else was charged to: it drains from the moment of the charge on;
+  * what this one still holds, if the oldest units drain first. Think of a line on which every charge has a span of
+    its own, as long as it takes to drain, one after the other; the bucket's level is what lies between the front,
+    where it drains now, and the end of the last span. A refund moves the front by what it returns, instead of
+    taking a span out of the middle.
+
+  All that can still be refunded is then never more than the level. (The first part of a charge exceeds the second
+  only by what refunds moved the front over its span; as much lies ahead in the spans of the charges that were
+  refunded; and time takes from both alike.) Hence what was not refunded keeps within the limit by itself,
+  whatever was refunded, and when. Refunds in the order of their charges return all that is still in the bucket;
+  in another order they can return less of a charge that is older than the time it takes to drain. `refunded` is by how much, in microseconds, refunds
   moved the front. A charge's mark is the end of its span, as a time, plus the `refunded` of that moment. In
   the state `refunded` stands last, after a semicolon, and such a state is kept as long as the oldest charge
   can be refunded. Where it grows too large for exact numbers it starts again from 0, and charges of before that,
@@ -326,9 +333,12 @@ local function bucket_algorithm(bucket_of, leasing)
     local at, level, elapsed = open(bucket, key)
     local time = muldiv_up(units, bucket.period, bucket.units)
     if made then
-      -- Of the span's last `time` microseconds, those behind the front.
-      local front = bucket.stepped and at or now
-      local left = mark - refunded - front
+      -- Of the span's last `time` microseconds those behind the front, or what drains alone, in whole steps.
+      local front, age = now, now - made
+      if bucket.stepped then
+        front, age = at, math.ceil(age / bucket.period) * bucket.period
+      end
+      local left = math.max(mark - refunded - front, time - age)
       if left <= 0 or made <= since or made > now or now - made >= longest(bucket) then
         units, time = 0, 0
       elseif left < time then

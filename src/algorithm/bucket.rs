@@ -109,9 +109,13 @@ impl Bucket {
         let mut time = self.time_of(units);
         match of {
             Some(charge) => {
-                // Of the span's last `time` microseconds, those behind the front.
-                let front = if self.stepped { open.at } else { now };
-                let left = charge.mark.saturating_sub(open.refunds.by).saturating_sub(front);
+                // Of the span's last `time` microseconds those behind the front, or what drains alone, in whole steps.
+                let (mut front, mut age) = (now, now.saturating_sub(charge.made));
+                if self.stepped {
+                    (front, age) = (open.at, age.div_ceil(self.period).saturating_mul(self.period));
+                }
+                let behind = charge.mark.saturating_sub(open.refunds.by).saturating_sub(front);
+                let left = behind.max(time.saturating_sub(age));
                 let alive = (open.refunds.since + 1..=now).contains(&charge.made);
                 if left == 0 || !alive || now - charge.made >= self.longest() {
                     return;

@@ -435,8 +435,12 @@ impl View {
             _ => {
                 let (since, owed) = entries[0];
                 let stepped = matches!(rule.counting, Counting::Tokens { step: Some(_), .. });
-                let left = charge.mark - *refunded - if stepped { since } else { now };
                 let time = drain_time(rule, units);
+                let behind = charge.mark - *refunded - if stepped { since } else { now };
+                let (_, step) = steps(rule);
+                let age = now - charge.made;
+                let alone = time - if stepped { (age + step - 1) / step * step } else { age };
+                let left = behind.max(alone);
                 let dead = left <= 0
                     || charge.made > now
                     || charge.made <= *start

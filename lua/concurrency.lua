@@ -37,32 +37,34 @@ local function range(key, from, to)
   return redis.call('ZRANGEBYSCORE', key, from, to, 'WITHSCORES', 'LIMIT', 0, MOST)
 end
 
--- The units in use, when the latest of them expires (nil where none is in use), and the holders that have expired.
+-- The units in use; when the latest of them expires, nil where none is in use; the holders that have expired, and
+-- the sum with theirs.
 local function open(key)
   local sum = redis.call('ZSCORE', key, SUM)
   if not sum then
     if redis.call('EXISTS', key) == 1 then
       foreign()
     end
-    return 0, nil, {}
+    return 0, nil, {}, 0
   end
-  local used, dead = -tonumber(sum), range(key, 0, integer(now))
+  sum = -tonumber(sum)
+  local used, dead = sum, range(key, 0, integer(now))
   for i = 1, #dead, 2 do
     used = used - units_of(dead[i])
   end
   local last = redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')
   local expires = tonumber(last[2])
-  return used, expires > now and expires or nil, dead
+  return used, expires > now and expires or nil, dead, sum
 end
 
 -- Writes the sum down, and the TTL; removes the key where no holder is left.
-local function keep(key, used, lease)
+local function keep(key, sum, lease)
   local last = redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')
   if last[1] == SUM then
     redis.call('DEL', key)
     return
   end
-  redis.call('ZADD', key, integer(-used), SUM)
+  redis.call('ZADD', key, integer(-sum), SUM)
   redis.call('PEXPIRE', key, ttl(math.max(tonumber(last[2]) - now, lease)))
 end
 
@@ -94,7 +96,7 @@ end
 
 local function plan(key, cost, arg)
   local limit, lease = tonumber(ARGV[arg]), tonumber(ARGV[arg + 1])
-  local used, last, dead = open(key)
+  local used, last, dead, sum = open(key)
   local free = math.max(0, limit - used)
   local retry = 0
   if cost > limit then
@@ -120,11 +122,14 @@ local function plan(key, cost, arg)
       keep(key, used + cost, lease)
     end,
     repair = (moved or #dead == 2 * MOST) and function()
-      remove(key, dead)
       if moved then
         cut(key, lease)
       end
-      keep(key, used, lease)
+      if #dead == 2 * MOST then
+        remove(key, dead)
+        sum = used
+      end
+      keep(key, sum, lease)
     end,
   }
 end

@@ -178,7 +178,7 @@ local function settle(key, period)
   local at, total = entry_at(key, -1)
   local _, before = entry_at(key, -2)
   while total == before do
-    redis.call('RPOP', key)
+    redis.call('LTRIM', key, 0, -2)
     at, total = entry_at(key, -1)
     _, before = entry_at(key, -2)
   end

@@ -190,10 +190,10 @@ local function refund(key, units, arg, made, mark)
     units = units - cell_at(body, index)
     index = index + 1
   end
-  local left = pack(cell_at(body, index) - units, CELL)
+  local cell = pack(cell_at(body, index) - units, CELL)
   body = string.sub(body, 1, first * CELL)
     .. string.rep(NOTHING, index - first)
-    .. left
+    .. cell
     .. string.sub(body, (index + 1) * CELL + 1)
   write(key, body, sum, cells, width, began)
 end

@@ -545,8 +545,8 @@ async fn store_that_is_cut() -> (RedisCluster, RedisStore, Arc<AtomicBool>) {
                 let forth = tokio::spawn(async move { copy(&mut requests, &mut to_server).await });
                 let mut bytes = vec![0; 65_536];
                 while let Ok(read @ 1..) = replies.read(&mut bytes).await {
-                    // Five integers, which nothing else is answered.
-                    let is_decision = bytes.starts_with(b"*5\r\n:");
+                    // Five integers and the time, which nothing else is answered.
+                    let is_decision = bytes.starts_with(b"*6\r\n:");
                     if is_decision && armed.swap(false, Ordering::Relaxed)
                         || to_client.write_all(&bytes[..read]).await.is_err()
                     {
@@ -639,7 +639,7 @@ async fn mistakes_with_urls_say_what_to_do() {
     let cluster = RedisCluster::start(2);
 
     let error = RedisStore::connect_cluster([no_cluster.url()]).await.unwrap_err();
-    assert!(error.to_string().contains("cluster"), "{error}");
+    assert!(error.to_string().contains("no node of a Redis Cluster: use RedisStore::connect"), "{error}");
 
     let none: [&str; 0] = [];
     let error = RedisStore::connect_cluster(none).await.unwrap_err();

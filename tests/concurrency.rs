@@ -160,7 +160,7 @@ async fn a_sliding_log_holds_in_every_span_over_two_instances() {
     }
     let stamps: Vec<u64> = admitted
         .iter()
-        .map(|entry| entry[..7].iter().fold(0, |stamp, byte| stamp << 8 | u64::from(*byte)))
+        .map(|entry| entry[1..8].iter().fold(0, |stamp, byte| stamp << 8 | u64::from(*byte)))
         .collect();
     assert!(stamps.len() as u64 > 2 * limit, "{}", stamps.len());
     for span in stamps.windows(usize::try_from(limit).unwrap() + 1) {

@@ -410,7 +410,7 @@ async fn s30_what_redis_refuses_is_a_failure_and_no_panic() {
     let () = server.command(&["SET", "rl:closed:fixed-window:{alice}", "nonsense"]);
     let error = limiter.check(&policy, &key, 1).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::StoreRefused);
-    assert!(error.to_string().contains("holds something else"), "{error}");
+    assert!(error.to_string().contains("not the limiter's"), "{error}");
     let () = server.command(&["DEL", "rl:closed:fixed-window:{alice}"]);
     assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
 

@@ -65,9 +65,9 @@ const KEYWORDS: [&str; 21] = [
 const GIVEN: [&str; 11] =
     ["redis", "KEYS", "ARGV", "string", "table", "math", "tonumber", "type", "ipairs", "error", "pcall"];
 /// Names of texts, and of functions that return text.
-const TEXTS: [&str; 15] = [
+const TEXTS: [&str; 19] = [
     "bytes", "state", "text", "name", "problem", "field", "mode", "integer", "pack", "char", "format",
-    "entry", "after", "ARGV", "ttl",
+    "entry", "after", "ARGV", "ttl", "sub", "rep", "body", "cell",
 ];
 
 /// The names that `local`, parameters and loops declare.

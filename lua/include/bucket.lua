@@ -227,7 +227,8 @@ local function bucket_algorithm(bucket_of, leasing)
     end
     if refunded > 0 or since > 0 then
       reset = math.max(reset, longest(bucket))
-      text = (text or '') .. ';' .. integer(refunded)
+      text = text or ''
+      text = text .. ';' .. integer(refunded)
       if since > 0 then
         text = text .. ';' .. integer(since)
       end

@@ -27,24 +27,16 @@ pub(super) fn code(text: &str) -> Option<&'static str> {
 /// `text` without what says at which line of which script.
 fn without_place(mut text: &str) -> &str {
     loop {
-        let before = text;
-        if let Some((_, rest)) = text
-            .strip_prefix("ERR ")
-            .unwrap_or(text)
-            .strip_prefix("Error running script (call to f_")
-            .and_then(|rest| rest.split_once("): "))
-        {
-            text = rest;
-        }
-        for place in ["@user_script:", "user_script:", "@enable_strict_lua:"] {
-            if let Some((line, rest)) = text.strip_prefix(place).and_then(|rest| rest.split_once(": "))
-                && line.trim().bytes().all(|byte| byte.is_ascii_digit())
-            {
-                text = rest;
-            }
-        }
-        if text == before {
-            return text;
+        let coded = text.strip_prefix("ERR ").unwrap_or(text);
+        let whole =
+            coded.strip_prefix("Error running script (call to f_").and_then(|rest| Some(rest.split_once("): ")?.1));
+        let placed = ["@user_script:", "user_script:", "@enable_strict_lua:"].iter().find_map(|script| {
+            let (line, rest) = coded.strip_prefix(script)?.split_once(": ")?;
+            line.trim().bytes().all(|byte| byte.is_ascii_digit()).then_some(rest)
+        });
+        match whole.or(placed) {
+            Some(rest) => text = rest,
+            None => return text,
         }
     }
 }
@@ -91,7 +83,7 @@ const ALGORITHM_CODE: &str = "RATELIMIT-ALGORITHM ";
 /// The commands that a message may name: those the store sends and the built-in algorithms call.
 const COMMANDS: &[&str] = &[
     "AUTH", "CLIENT", "CLUSTER", "DEL", "EVAL", "EVALSHA", "EXISTS", "GET", "HELLO", "INFO", "LINDEX", "LLEN", "LSET",
-    "LTRIM", "PEXPIRE", "PING", "RPOP", "RPUSH", "SCRIPT", "SCRIPT|LOAD", "SELECT", "SET", "TIME", "ZADD", "ZRANGEBYSCORE",
+    "LTRIM", "PEXPIRE", "PING", "RPUSH", "SCRIPT", "SCRIPT|LOAD", "SELECT", "SET", "TIME", "ZADD", "ZRANGEBYSCORE",
     "ZREM", "ZREVRANGE", "ZSCORE",
 ];
 
@@ -111,7 +103,8 @@ fn explain(text: &str) -> String {
     if plain.starts_with("Error compiling script") {
         return plain.to_owned();
     }
-    if without_place(text.strip_prefix("ERR ").unwrap_or(text)) != text && plain.starts_with("attempt to ") {
+    let mistakes = ["attempt to ", "Attempt to ", "Script attempted to "];
+    if mistakes.iter().any(|mistake| plain.starts_with(mistake)) {
         let mistake = plain.split(" script: ").next().unwrap_or(plain);
         return format!("the Lua of an algorithm fails: {mistake}");
     }
@@ -123,7 +116,6 @@ fn explain(text: &str) -> String {
         ("max number of clients", "the server has no connection left to give: see its maxclients"),
         ("DB index is out of range", "the server has no database of this number"),
         ("cluster support disabled", "the server is no node of a Redis Cluster: use RedisStore::connect"),
-        ("Script attempted to access", "the server does not let scripts use this key or command"),
     ];
     if let Some((_, explained)) = known.iter().find(|(part, _)| plain.contains(part)) {
         return (*explained).to_owned();
@@ -190,14 +182,15 @@ fn with_source(error: Error, cause: &RedisError) -> Error {
 }
 
 fn io_kind(error: &RedisError) -> Option<std::io::ErrorKind> {
-    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    while let Some(error) = cause {
-        if let Some(error) = error.downcast_ref::<std::io::Error>() {
-            return Some(error.kind());
-        }
-        cause = error.source();
+    if error.is_connection_refusal() {
+        Some(std::io::ErrorKind::ConnectionRefused)
+    } else if error.is_timeout() {
+        Some(std::io::ErrorKind::TimedOut)
+    } else if error.is_connection_dropped() {
+        Some(std::io::ErrorKind::ConnectionReset)
+    } else {
+        None
     }
-    None
 }
 
 fn is_server(error: &RedisError) -> bool {
@@ -215,11 +208,20 @@ fn describe(error: &RedisError) -> String {
         return explain(&format!("{code} {detail}"));
     }
     match error.kind() {
-        redis::ErrorKind::Io => match io_kind(error) {
-            Some(kind) => std::io::Error::from(kind).to_string(),
-            None if error.is_timeout() => "timed out".into(),
-            None => "the connection was closed".into(),
-        },
+        redis::ErrorKind::Io => {
+            let text = error.to_string();
+            // The system's own words, such as those of a name that leads nowhere.
+            match io_kind(error) {
+                Some(std::io::ErrorKind::ConnectionReset) | None
+                    if text.contains("(os error") || text.contains("lookup address") =>
+                {
+                    text
+                }
+                Some(std::io::ErrorKind::ConnectionReset) => "the connection was closed".into(),
+                Some(kind) => std::io::Error::from(kind).to_string(),
+                None => "an input or output error".into(),
+            }
+        }
         redis::ErrorKind::AuthenticationFailed => {
             let detail = error.detail().unwrap_or_default();
             match code(detail) {
@@ -258,7 +260,7 @@ pub(super) fn malformed_by(error: &RedisError) -> Error {
         ("UTF-8", "its user or password is not UTF-8"),
         ("rotocol", "its protocol must be resp2 or resp3"),
     ];
-    malformed(known.iter().find(|(part, _)| text.contains(part)).map_or("it is no URL of a Redis", |(_, is)| is))
+    malformed(known.iter().find(|(part, _)| text.contains(part)).map_or("it is no URL", |(_, is)| is))
 }
 
 fn malformed(problem: &str) -> Error {

@@ -10,7 +10,7 @@
   Arguments ARGV[arg], the limit; ARGV[arg + 1], the lease; ARGV[arg + 2], the holder.
   Mark      none: a release names its holder.
   Cost      ZSCORE, ZRANGEBYSCORE and ZREVRANGE, and ZRANGEBYSCORE once more for a denial; two ZADD and PEXPIRE
-            for a charge, and ZREM where holders have expired.
+            for a charge, and ZREMRANGEBYRANK where holders have expired.
 
   A holder that expires later than a lease from `now` means that the clock stepped back or the lease became
   shorter. It expires a lease from `now`, and a refusal writes that down, so that the wait it names holds.
@@ -68,9 +68,10 @@ local function keep(key, sum, lease)
   redis.call('PEXPIRE', key, ttl(math.max(tonumber(last[2]) - now, lease)))
 end
 
-local function remove(key, holders)
-  for i = 1, #holders, 2 do
-    redis.call('ZREM', key, holders[i])
+-- Removes the holders that have expired, which come right after the sum.
+local function remove(key, dead)
+  if #dead > 0 then
+    redis.call('ZREMRANGEBYRANK', key, 1, #dead / 2)
   end
 end
 

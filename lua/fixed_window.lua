@@ -19,7 +19,10 @@
 -- refusal must write that down.
 local function open(key, arg)
   local period = tonumber(ARGV[arg + 1])
-  local opened, used = read_count(key)
+  local opened, used, text = read_count(key)
+  if text then
+    foreign()
+  end
   local opens, moved = now, false
   if ARGV[arg + 2] == '1' then
     -- The first window of 1970 may have opened before it; no clock shows that.

@@ -10,7 +10,7 @@ use std::{
         Arc, LazyLock,
         atomic::{self, AtomicU64},
     },
-    time::Duration,
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use crate::{Error, Key, Policy, algorithm::rules::Receipt};
@@ -102,12 +102,15 @@ impl Charge {
     }
 }
 
-/// A number that no other process will give out either: a random half and a counted one.
+/// A number that no other process will give out either: a random half, and a counted one with the time in it. A
+/// machine that was cloned while it ran has the same random half and the same count in each clone, and another time.
 fn next_holder() -> u128 {
     static PROCESS: LazyLock<u64> =
-        LazyLock::new(|| RandomState::new().hash_one((std::process::id(), std::time::SystemTime::now())));
+        LazyLock::new(|| RandomState::new().hash_one((std::process::id(), SystemTime::now())));
     static NEXT: AtomicU64 = AtomicU64::new(1);
-    u128::from(*PROCESS) << 64 | u128::from(NEXT.fetch_add(1, atomic::Ordering::Relaxed))
+    let nanos = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u32;
+    let count = NEXT.fetch_add(1, atomic::Ordering::Relaxed) as u32;
+    u128::from(*PROCESS) << 64 | u128::from(nanos) << 32 | u128::from(count)
 }
 
 /// Yes, yes but later, or no.
@@ -212,7 +215,15 @@ impl Outcome {
     }
 
     pub(crate) const fn of(charge: Charge, verdict: Verdict, remaining: u64, reset_after: Duration) -> Self {
-        Self { charge, verdict, granted: 0, remaining, reset_after, receipt: None, refunded: AtomicU64::new(0) }
+        Self {
+            charge,
+            verdict,
+            granted: 0,
+            remaining,
+            reset_after,
+            receipt: None,
+            refunded: AtomicU64::new(0),
+        }
     }
 
     /// The same of a charge that was made, for a refund to find it.

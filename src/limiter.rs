@@ -9,7 +9,8 @@ use std::{
 };
 
 use crate::{
-    Action, Answer, Charge, Decision, Error, ErrorKind, FailureMode, Key, Outcome, Policy, Store, permit::Held,
+    Action, Answer, Charge, Decision, Error, ErrorKind, FailureMode, Key, Outcome, Policy, Store,
+    permit::Held,
 };
 
 /// Decides, with no HTTP in it: for jobs, message consumers, websockets, and handlers that charge more

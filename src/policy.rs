@@ -386,6 +386,14 @@ impl Policy {
         self.is(other) || self.shares_counts_with(other) && self.arguments() == other.arguments()
     }
 
+    /// About how many microseconds of Redis one decision takes at worst.
+    #[cfg(feature = "redis")]
+    pub(crate) fn redis_micros(&self, refund: bool) -> u64 {
+        // Of an algorithm from outside nothing is known.
+        const UNKNOWN: u64 = 50;
+        self.counting().twin().map_or(UNKNOWN, |twin| twin.redis_micros(self.arguments(), refund))
+    }
+
     pub(crate) fn failure_mode(&self) -> FailureMode {
         self.0.on_store_failure
     }

@@ -8,7 +8,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use redis::cluster::ClusterClientBuilder;
@@ -589,6 +589,53 @@ async fn a_slot_in_use_whose_connection_breaks_comes_free_again() {
     cut.store(true, Ordering::Relaxed);
     assert!(limiter.check(&running, &key, 1).await.is_err(), "it cannot tell its own units from others'");
     assert!(comes_back_to(is_free).await);
+}
+
+/// What a denied decision took of another identity is refunded in the window in which it was taken, or not at all.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_roll_back_that_comes_in_the_next_window_admits_no_more_there() {
+    let cluster = RedisCluster::start(1);
+    let limiter = Limiter::new(store(&cluster).await.deny_cache(Duration::ZERO));
+    let period = Duration::from_secs(2);
+    let window = Policy::new("window", Quota::new(3_000, period).unwrap())
+        .algorithm(FixedWindow::aligned())
+        .on_store_failure(FailureMode::Closed);
+    let nothing_left = closed("nothing-left", 1);
+    let (one, other) = (Key::new("one"), Key::new("other"));
+    assert!(limiter.check(&nothing_left, &other, 1).await.unwrap().is_allowed());
+    let both = [Charge::new(&window, &one, 1), Charge::new(&nothing_left, &other, 1)];
+    for _ in 0..2 {
+        let time = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let left = || period - Duration::from_micros((time().as_micros() % period.as_micros()) as u64);
+        sleep(left().checked_sub(Duration::from_millis(60)).unwrap_or_default()).await;
+        let mut running = JoinSet::new();
+        for _ in 0..1_500 {
+            let (limiter, both) = (limiter.clone(), both.clone());
+            running.spawn(async move {
+                assert!(!limiter.check_all(&both).await.is_ok_and(|said| said.is_allowed()))
+            });
+        }
+        // The next window, and then as much as it has.
+        sleep(left()).await;
+        let edge = time().as_micros() / period.as_micros();
+        let mut loads = JoinSet::new();
+        for _ in 0..32 {
+            let (limiter, window, one) = (limiter.clone(), window.clone(), one.clone());
+            loads.spawn(async move {
+                let mut admitted = 0;
+                for _ in 0..120 {
+                    if limiter.check(&window, &one, 1).await.is_ok_and(|said| said.is_allowed()) {
+                        // Whatever is admitted after the edge's end belongs to the window after it.
+                        admitted += u64::from(time().as_micros() / period.as_micros() == edge);
+                    }
+                }
+                admitted
+            });
+        }
+        let admitted: u64 = loads.join_all().await.into_iter().sum();
+        running.join_all().await;
+        assert!(admitted <= 3_000, "{admitted} of 3000");
+    }
 }
 
 #[tokio::test]

@@ -20,8 +20,8 @@ use support::{
     store,
 };
 use tower_ratelimit::{
-    Charge, Decision, FixedWindow, Key, LeakyBucket, Limiter, ManualClock, MemoryStore, Outcome, Policy, Quota,
-    SlidingLog, SlidingWindow, TokenBucket, Verdict,
+    Charge, Decision, FixedWindow, Key, LeakyBucket, Limiter, ManualClock, MemoryStore, Outcome, Policy,
+    Quota, SlidingLog, SlidingWindow, TokenBucket, Verdict,
 };
 
 #[derive(Clone, Debug)]
@@ -399,7 +399,12 @@ impl Contest {
         let expected = self.model.decide(Ask::RefundOf, &asked, now);
         for ((name, limiter), decision) in self.stores.iter().zip(&charged.decisions) {
             let decision = limiter.give_back(decision, asked_for).await.unwrap();
-            assert_eq!(said(&decision), expected, "{name}, {asked:?}, refund of {:?} at {now}", charged.receipts);
+            assert_eq!(
+                said(&decision),
+                expected,
+                "{name}, {asked:?}, refund of {:?} at {now}",
+                charged.receipts
+            );
         }
     }
 

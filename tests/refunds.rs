@@ -10,8 +10,8 @@ use proptest::{
 };
 use support::{RedisServer, store};
 use tower_ratelimit::{
-    Algorithm, Decision, FixedWindow, Gcra, Key, LeakyBucket, Limiter, ManualClock, MemoryStore, Policy, Quota,
-    SlidingLog, SlidingWindow, TokenBucket,
+    Algorithm, Decision, FixedWindow, Gcra, Key, LeakyBucket, Limiter, ManualClock, MemoryStore, Policy,
+    Quota, SlidingLog, SlidingWindow, TokenBucket,
 };
 
 fn policy(name: &str, quota: Quota, algorithm: impl Algorithm) -> (String, Policy) {
@@ -35,10 +35,7 @@ fn every_algorithm(limit: u64, period: Duration) -> Vec<(String, Policy)> {
 /// One limiter in process and one on `server`, on one clock.
 async fn both(server: &RedisServer, clock: &ManualClock) -> [(&'static str, Limiter); 2] {
     let redis = store(server).await.manual_clock(clock.clone()).deny_cache(Duration::ZERO);
-    [
-        ("memory", Limiter::new(MemoryStore::new().manual_clock(clock.clone()))),
-        ("redis", Limiter::new(redis)),
-    ]
+    [("memory", Limiter::new(MemoryStore::new().manual_clock(clock.clone()))), ("redis", Limiter::new(redis))]
 }
 
 /// The attack on "refund a login that succeeds": slow successes are started for twenty minutes, and end one by one

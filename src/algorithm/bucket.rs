@@ -86,7 +86,11 @@ impl Bucket {
 
     /// The end of the span of a charge that made `level` of the bucket.
     fn mark(&self, at: u64, level: u64, now: u64, reset: u64, refunds: Refunds) -> u64 {
-        if self.stepped { at.saturating_add(self.time_of(level)) + refunds.by } else { now + reset + refunds.by }
+        if self.stepped {
+            at.saturating_add(self.time_of(level)) + refunds.by
+        } else {
+            now + reset + refunds.by
+        }
     }
 
     pub(super) fn apply(&self, state: Option<&State>, now: u64, change: Change) -> Option<Kept> {

@@ -128,6 +128,10 @@ impl Holders {
 }
 
 impl Twin for Concurrency {
+    fn redis_micros(&self, _: &[u64], _: bool) -> u64 {
+        20
+    }
+
     fn plan(&self, arguments: &[u64], state: Option<&State>, now: u64, cost: u64) -> Plan {
         let &[limit, lease] = arguments else {
             unreachable!("`arguments` above makes two");
@@ -182,7 +186,8 @@ impl Twin for Concurrency {
             }
             // One that has expired is dead.
             Change::Renew(id) => {
-                if let Some(place) = holders.place_of(id).filter(|&place| holders.sorted[place].expires > now) {
+                if let Some(place) = holders.place_of(id).filter(|&place| holders.sorted[place].expires > now)
+                {
                     let holder = holders.remove(place);
                     holders.insert(Holder { expires, ..holder });
                 }

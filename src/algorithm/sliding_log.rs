@@ -164,6 +164,10 @@ fn arguments_of(arguments: &[u64]) -> (u64, u64) {
 }
 
 impl Twin for SlidingLog {
+    fn redis_micros(&self, _: &[u64], refund: bool) -> u64 {
+        if refund { 2 * MOST_REWRITTEN as u64 } else { 16 }
+    }
+
     fn plan(&self, arguments: &[u64], state: Option<&State>, now: u64, cost: u64) -> Plan {
         let (limit, period) = arguments_of(arguments);
         let Some(State::Log(log)) = state else {

@@ -185,6 +185,11 @@ impl Open {
 }
 
 impl Twin for SlidingWindow {
+    fn redis_micros(&self, arguments: &[u64], _: bool) -> u64 {
+        // A denial may have to look at every cell.
+        16 + arguments.get(1).copied().unwrap_or_default() / 12
+    }
+
     fn missed(&self, arguments: &[u64], _: u64) -> Option<u64> {
         let &[_, cells, width] = arguments else { return None };
         // Until the cell has slid out.

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 #![allow(unreachable_pub, reason = "a module of several crates")]
 
+pub mod fake_server;
 pub mod http;
 pub mod model;
 pub mod redis_cluster;

@@ -322,7 +322,13 @@ impl View {
         let alive = |at: i128| at + period > now;
         match rule.counting {
             Counting::Aligned(_) | Counting::Anchored | Counting::Log => Fraction {
-                numerator: self.account.entries.iter().filter(|(at, _)| alive(*at)).map(|(_, units)| units).sum(),
+                numerator: self
+                    .account
+                    .entries
+                    .iter()
+                    .filter(|(at, _)| alive(*at))
+                    .map(|(_, units)| units)
+                    .sum(),
                 denominator: 1,
             },
             Counting::Cells(cells) => {
@@ -450,7 +456,8 @@ impl View {
                     *refunded += time;
                 } else if !dead {
                     if stepped {
-                        entries[0].1 = (owed - left * i128::from(rule.limit) / i128::from(rule.period)).max(0);
+                        entries[0].1 =
+                            (owed - left * i128::from(rule.limit) / i128::from(rule.period)).max(0);
                     } else {
                         // It moves along in the same spans as ever.
                         let (step_units, step) = steps(rule);
@@ -473,7 +480,8 @@ impl View {
         let (since, owed) = entries[0];
         if paid(rule, since, now).leaves(owed, 0) {
             entries[0] = (now, 0);
-            let starts_full = !matches!(rule.counting, Counting::Tokens { initial, .. } if initial < rule.burst);
+            let starts_full =
+                !matches!(rule.counting, Counting::Tokens { initial, .. } if initial < rule.burst);
             if starts_full && *refunded == 0 && *start == 0 {
                 entries.clear();
             }

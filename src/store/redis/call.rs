@@ -58,6 +58,19 @@ impl Job {
         }
     }
 
+    /// About how many microseconds of Redis it takes at worst.
+    pub(super) fn micros(&self) -> u64 {
+        let refund = self.action == Action::Refund;
+        self.charges.iter().map(|charge| charge.policy.redis_micros(refund)).sum()
+    }
+
+    /// Whether it may be sent again where it is not known that it was carried out: what is charged twice is admitted
+    /// once, and a holder is released once. What is refunded twice is admitted twice, and units that are leased twice
+    /// are on lease to nobody.
+    pub(super) fn may_be_repeated(&self) -> bool {
+        self.lease.is_none() && (self.action != Action::Refund || self.charges.iter().all(Charge::is_held))
+    }
+
     /// What is given back or renewed may be more than the capacity, if that was lowered since.
     fn cost(&self, charge: &Charge) -> u64 {
         match self.action {

@@ -1,12 +1,16 @@
 //! The time that what is remembered here is counted by.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::ManualClock;
 
 pub(super) enum Clock {
-    /// No correction of the time of day moves it.
+    /// No correction of the time of day moves it. It stands still while the machine is suspended.
     Monotonic(Instant),
+    /// As the monotonic clock, or as the time of day where more of that has passed: so it goes on while the machine
+    /// is suspended, as far as the time of day is right afterwards. A correction of the time of day can only make it
+    /// say that more time has passed, or that it went back, and either ends leases.
+    Suspended(Instant, SystemTime),
     /// The one that Redis is told to decide by.
     Manual(ManualClock),
 }
@@ -16,10 +20,18 @@ impl Clock {
         manual.map_or_else(|| Self::Monotonic(Instant::now()), Self::Manual)
     }
 
+    /// One that does not stand still while the machine is suspended.
+    pub(super) fn through_suspension(manual: Option<ManualClock>) -> Self {
+        manual.map_or_else(|| Self::Suspended(Instant::now(), SystemTime::now()), Self::Manual)
+    }
+
     /// Microseconds since some moment that stays the same.
     pub(super) fn micros(&self) -> u64 {
         match self {
             Self::Monotonic(started) => micros(started.elapsed()),
+            Self::Suspended(started, time) => {
+                micros(started.elapsed().max(time.elapsed().unwrap_or_default()))
+            }
             Self::Manual(clock) => clock.micros(),
         }
     }
@@ -27,7 +39,7 @@ impl Clock {
     /// How often it went back.
     pub(super) fn times_set_back(&self) -> u64 {
         match self {
-            Self::Monotonic(_) => 0,
+            Self::Monotonic(_) | Self::Suspended(..) => 0,
             Self::Manual(clock) => clock.times_set_back(),
         }
     }
@@ -35,7 +47,7 @@ impl Clock {
     /// What Redis is told to decide by.
     pub(super) fn told(&self) -> Option<u64> {
         match self {
-            Self::Monotonic(_) => None,
+            Self::Monotonic(_) | Self::Suspended(..) => None,
             Self::Manual(clock) => Some(clock.micros()),
         }
     }

@@ -31,8 +31,8 @@ use super::{
     error::{connection_info, from_redis, is_broken},
     health::Health,
     link::{
-        Finish, GIVE_UP, Link, Reply, Turn, connection_until, in_time, is_no_script, noted, too_late, too_many,
-        with_text,
+        Finish, GIVE_UP, Link, Reply, Turn, connection_until, in_time, is_no_script, noted, too_late,
+        too_many, with_text,
     },
     queue::MOST_WAITING,
     reply,
@@ -200,7 +200,8 @@ where
         let usual = evaluate(&mut connection, &command, &job.script);
         let key = || first_key(job);
         let reply = match &self.once {
-            Some(once) if must_not_be_repeated(job) => {
+            // Units that are held and taken again would be in their own way.
+            Some(once) if !job.may_be_repeated() || job.charges.iter().any(Charge::is_held) => {
                 let mut connection = once.connection(&self.health, deadline, allowed).await?;
                 let reply = async {
                     let reply = with_text_if_missed(&mut connection, &command, &job.script).await;
@@ -447,12 +448,6 @@ async fn with_text_if_missed(
 ) -> RedisResult<Value> {
     let reply = command.query_async(connection).await;
     if is_no_script(&reply) { with_text(command, script).query_async(connection).await } else { reply }
-}
-
-/// What is given back twice is admitted twice. Units that are held and taken again are in their own way, and nobody
-/// would know of them.
-fn must_not_be_repeated(job: &Job) -> bool {
-    job.action == Action::Refund || job.lease.is_some() || job.charges.iter().any(Charge::is_held)
 }
 
 /// Whether nothing was carried out, and may be at another node or another time.

@@ -28,8 +28,9 @@ pub(super) fn code(text: &str) -> Option<&'static str> {
 fn without_place(mut text: &str) -> &str {
     loop {
         let coded = text.strip_prefix("ERR ").unwrap_or(text);
-        let whole =
-            coded.strip_prefix("Error running script (call to f_").and_then(|rest| Some(rest.split_once("): ")?.1));
+        let whole = coded
+            .strip_prefix("Error running script (call to f_")
+            .and_then(|rest| Some(rest.split_once("): ")?.1));
         let placed = ["@user_script:", "user_script:", "@enable_strict_lua:"].iter().find_map(|script| {
             let (line, rest) = coded.strip_prefix(script)?.split_once(": ")?;
             line.trim().bytes().all(|byte| byte.is_ascii_digit()).then_some(rest)
@@ -82,9 +83,34 @@ const ALGORITHM_CODE: &str = "RATELIMIT-ALGORITHM ";
 
 /// The commands that a message may name: those the store sends and the built-in algorithms call.
 const COMMANDS: &[&str] = &[
-    "AUTH", "CLIENT", "CLUSTER", "DEL", "EVAL", "EVALSHA", "EXISTS", "GET", "HELLO", "INFO", "LINDEX", "LLEN", "LSET",
-    "LTRIM", "PEXPIRE", "PING", "RPUSH", "SCRIPT", "SCRIPT|LOAD", "SELECT", "SET", "TIME", "ZADD", "ZRANGEBYSCORE",
-    "ZREM", "ZREVRANGE", "ZSCORE",
+    "AUTH",
+    "CLIENT",
+    "CLUSTER",
+    "DEL",
+    "EVAL",
+    "EVALSHA",
+    "EXISTS",
+    "GET",
+    "HELLO",
+    "INFO",
+    "LINDEX",
+    "LLEN",
+    "LSET",
+    "LTRIM",
+    "PEXPIRE",
+    "PING",
+    "RPUSH",
+    "SCRIPT",
+    "SCRIPT|LOAD",
+    "SELECT",
+    "SET",
+    "TIME",
+    "ZADD",
+    "ZRANGEBYSCORE",
+    "ZREM",
+    "ZREMRANGEBYRANK",
+    "ZREVRANGE",
+    "ZSCORE",
 ];
 
 /// What the server's text `text` comes to, without anything in it that could be a secret.
@@ -132,7 +158,8 @@ fn explain(text: &str) -> String {
             format!("the server does not know or does not allow the command {command}")
         }
         (Some(code), _) => {
-            let explained = CODES.iter().find(|(known, _)| *known == code).map_or("", |(_, explained)| explained);
+            let explained =
+                CODES.iter().find(|(known, _)| *known == code).map_or("", |(_, explained)| explained);
             format!("{explained} ({code})")
         }
         (None, _) => "the server answered with an error of an unknown form; its own log may say why".into(),
@@ -169,7 +196,10 @@ pub(super) fn from_redis(error: &RedisError) -> Error {
 
 /// No connection could be made to `place`, which shows no password.
 pub(super) fn unreachable(place: &str, error: &RedisError) -> Error {
-    let message = format!("cannot connect to Redis{place}: {}; check the URL and that the server runs", describe(error));
+    let message = format!(
+        "cannot connect to Redis{place}: {}; check the URL and that the server runs",
+        describe(error)
+    );
     with_source(Error::new(ErrorKind::StoreUnreachable, message), error)
 }
 
@@ -241,7 +271,8 @@ pub(super) fn connection_info(url: &str) -> Result<redis::ConnectionInfo, Error>
     // for a host, which messages show.
     let address = url.split_once("://").map_or(url, |(_, address)| address);
     let ends = address.find(['/', '?', '#']).unwrap_or(address.len());
-    let is_socket = url.starts_with("unix:") || url.split_once("://").is_some_and(|(scheme, _)| scheme.contains("unix"));
+    let is_socket =
+        url.starts_with("unix:") || url.split_once("://").is_some_and(|(scheme, _)| scheme.contains("unix"));
     if !is_socket && address[ends..].contains('@') {
         return Err(malformed("its user or password has a character that must be percent-encoded"));
     }

@@ -187,7 +187,8 @@ impl Leases {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             resets: (0..RESETS).map(|_| AtomicU32::default()).collect(),
             hasher: RandomState::new(),
-            clock: Clock::new(clock),
+            // A lease that was spent after its end would be spent twice.
+            clock: Clock::through_suspension(clock),
             link,
             prefix,
             denied,

@@ -149,7 +149,7 @@ where
         let deadline = in_time(allowed);
         let connection = self.connection_until(deadline, allowed).await?;
         let link = self.clone();
-        let exchange = async move { link.exchange(connection, &command, None, allowed).await };
+        let exchange = async move { link.exchange(connection, &command, None, true, allowed).await };
         match timeout_at(deadline, Finish(Some(Box::pin(exchange)))).await {
             Ok(reply) => reply.map_err(|error| from_redis(&error)),
             Err(_) => Err(too_late(allowed)),
@@ -176,7 +176,8 @@ where
     ) -> Vec<Result<Decision, Error>> {
         let Some(first) = jobs.first() else { return Vec::new() };
         let command = call::command(jobs);
-        match self.exchange(connection, &command, Some(&first.script), first.deadline).await {
+        let again = jobs.iter().all(Job::may_be_repeated);
+        match self.exchange(connection, &command, Some(&first.script), again, first.deadline).await {
             Ok(reply) => call::decode(&reply, jobs),
             Err(error) => jobs.iter().map(|_| Err(from_redis(&error))).collect(),
         }
@@ -188,6 +189,7 @@ where
         mut connection: PooledConnection<'static, M>,
         command: &Cmd,
         script: Option<&Script>,
+        again: bool,
         deadline: Duration,
     ) -> RedisResult<Value> {
         let patience = deadline.max(GIVE_UP);
@@ -203,8 +205,10 @@ where
             };
             match script {
                 // No reply comes before the first wait for one: this connection had been closed while it was
-                // idle, and nothing went out on it. So it is no second charge to ask on another one.
-                _ if at_once && dead < DEAD && reply.as_ref().is_err_and(is_broken) => {
+                // idle, and nothing went out on it. So it is no second charge to ask on another one. But the thread
+                // may have been stopped between the two, while redis-rs' task sent it and the socket broke: so what
+                // must not happen twice is not asked twice.
+                _ if again && at_once && dead < DEAD && reply.as_ref().is_err_and(is_broken) => {
                     dead += 1;
                     self.replace(connection, BACKOFF / 4);
                     self.check_idle();

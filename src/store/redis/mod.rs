@@ -27,7 +27,10 @@ use bb8_redis::{
     bb8::{ManageConnection, Pool},
 };
 use redis::{RedisError, aio::ConnectionLike};
-use tokio::runtime::Handle;
+use tokio::{
+    runtime::Handle,
+    time::{Instant, timeout, timeout_at},
+};
 
 #[cfg(feature = "cluster")]
 use self::cluster::Clustered;
@@ -36,7 +39,7 @@ use self::{
     denied::Denied,
     health::{ConnectErrors, Health},
     leases::{Leases, Terms},
-    link::{Link, Pooled},
+    link::{Link, Pooled, in_time, too_late},
     scripts::Scripts,
 };
 use super::{Answer, Store};
@@ -54,6 +57,23 @@ use crate::{Action, Charge, Decision, Error, ErrorKind, Key, ManualClock, Policy
 /// # Keys
 ///
 /// `prefix:policy:algorithm:{identity}`, each with a TTL. The braces are the Redis Cluster hash tag.
+///
+/// A key that holds a value of another program is an error, and is never overwritten or removed.
+///
+/// # Eviction
+///
+/// Whoever can invent identities can fill Redis with keys. What happens when its memory is full, `maxmemory-policy`
+/// decides:
+///
+/// | policy | what happens |
+/// |---|---|
+/// | `volatile-ttl` | **Use this one.** The keys nearest to their reset go first, which lose the least |
+/// | `noeviction` | decisions that need a new key fail, and go by their policy's [`FailureMode`](crate::FailureMode) |
+/// | `allkeys-*`, `volatile-lru`, `volatile-lfu`, `volatile-random` | exhausted keys are forgotten, and their clients are admitted again |
+///
+/// Give the limits a Redis of their own, or the limiter competes with what else is stored. And limit what clients
+/// can invent, such as an API key that is not checked yet, together with what they cannot, such as their address:
+/// policies are decided all or nothing, so a request that the address' policy denies makes no key for any other.
 ///
 /// # Connections
 ///
@@ -118,7 +138,9 @@ impl RedisStore {
     /// of up to 8 connections.
     ///
     /// Fails where the server cannot be reached or does not accept the script, so a mistake shows when
-    /// the service starts. To start without the server, see [`connect_lazy`](Self::connect_lazy).
+    /// the service starts. To start without the server, see [`connect_lazy`](Self::connect_lazy). Each step takes half a
+    /// second at most. Where the server evicts keys in an order that forgets limits, see
+    /// [Eviction](Self#eviction), a line at warn says so; for that the Redis user needs `+info`.
     ///
     /// # Errors
     ///
@@ -133,13 +155,14 @@ impl RedisStore {
         let unreachable = |cause: RedisError| error::unreachable(&format!(" at {address}"), &cause);
         let health = Arc::new(Health::default());
         let pool = pool(&health, POOL_SIZE).build(manager).await.map_err(unreachable)?;
-        let store = Self::over(Arc::new(Pooled::new(pool, health)));
+        let store = Self::over(Arc::new(Pooled::new(pool.clone(), health)));
         let mut load = redis::cmd("SCRIPT");
         load.arg("LOAD").arg(Script::built_in().text());
         // A server that wants a password cuts off who sends it so much without one, and says so to PING.
         for command in [redis::cmd("PING"), load] {
             store.link.clone().run(command, POOL_PATIENCE).await?;
         }
+        warn_of_eviction(&pool).await;
         Ok(store)
     }
 
@@ -201,7 +224,8 @@ impl RedisStore {
     pub async fn connect_cluster<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Result<Self, Error> {
         let clients = cluster::clients(urls)?;
         let health = Arc::new(Health::default());
-        let unreachable = |cause: RedisError| error::unreachable(&format!(" at {}", clients.addresses), &cause);
+        let unreachable =
+            |cause: RedisError| error::unreachable(&format!(" at {}", clients.addresses), &cause);
         let usual = pool(&health, cluster::CONNECTIONS).build(clients.usual).await.map_err(unreachable)?;
         let once = pool(&health, cluster::CONNECTIONS).build_unchecked(clients.once);
         let link = Arc::new(Clustered::new(usual, Some(once), health));
@@ -368,6 +392,8 @@ impl RedisStore {
     /// # }
     /// ```
     ///
+    /// It takes half a second at most, whatever the [`deadline`](Self::deadline) of a decision.
+    ///
     /// # Errors
     ///
     /// What a decision can fail with: then some were not given back, and are not tried again.
@@ -494,13 +520,20 @@ impl RedisStore {
             return Answer::from_boxed(link.decide(job));
         }
         Answer::pending(async move {
+            let (allowed, deadline) = (job.deadline, in_time(job.deadline));
             for charge in &job.charges {
                 if let Some(first) = leases.take_back(&charge.policy, &charge.key) {
-                    // Whoever drops the refund does not drop this. Where it fails, the lease's end settles it.
-                    let _ = leases.spawn(first, &Handle::current()).await;
+                    // It takes its time, and no refund that was dropped or came too late drops it. Where it fails, the
+                    // lease's end settles it.
+                    let sent = leases.spawn(first, &Handle::current());
+                    if timeout_at(deadline, sent).await.is_err() {
+                        return Err(too_late(allowed));
+                    }
                 }
             }
-            link.decide(job).await
+            // What is left of the deadline is for the refund itself.
+            let deadline = deadline.saturating_duration_since(Instant::now());
+            link.decide(Job { deadline: deadline.max(Duration::from_millis(1)), ..job }).await
         })
     }
 }
@@ -551,6 +584,33 @@ fn manager(url: &str) -> Result<(RedisConnectionManager, String), Error> {
     let info = error::connection_info(url)?;
     let address = info.addr().to_string();
     Ok((RedisConnectionManager::new(info).map_err(|cause| error::malformed_by(&cause))?, address))
+}
+
+/// Says so where the server would evict the counts of exhausted keys. A user that may not ask is not told.
+async fn warn_of_eviction(pool: &Pool<RedisConnectionManager>) {
+    let asked = async {
+        let mut connection = pool.get().await.ok()?;
+        let info: String = redis::cmd("INFO").arg("memory").query_async(&mut *connection).await.ok()?;
+        Some(info)
+    };
+    let Ok(Some(info)) = timeout(POOL_PATIENCE, asked).await else { return };
+    let field = |name: &str| {
+        let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.map(|value| value.trim().to_owned())
+    };
+    let (limited, policy) = (field("maxmemory"), field("maxmemory_policy"));
+    if limited.is_none_or(|bytes| bytes == "0") {
+        return;
+    }
+    if let Some(policy) = policy.filter(|policy| policy != "noeviction" && policy != "volatile-ttl") {
+        log!(
+            warn,
+            maxmemory_policy = %policy,
+            "Redis evicts keys in an order that forgets exhausted limits when its memory is full; set maxmemory-policy to \
+             volatile-ttl, and give the limits a Redis of their own"
+        );
+        let _ = policy;
+    }
 }
 
 fn pool<M>(health: &Arc<Health>, size: u32) -> bb8_redis::bb8::Builder<M>

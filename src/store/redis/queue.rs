@@ -20,10 +20,12 @@ use crate::{Decision, Error};
 /// Calls under way at once. More would make each call carry less, and cost Redis more for each decision;
 /// fewer would leave the client idle while Redis decides, and let one slow connection hold up more.
 pub(super) const LANES: usize = 4;
-/// Decisions in one call. Redis does nothing else for so many times some 4 microseconds.
+/// Decisions in one call.
 const MOST_JOBS: usize = 128;
-/// Charges in one call, where decisions have several. A key is at most 300 bytes, so a call is at most 100 KB.
+/// Charges in one call, where decisions have several. A key is at most 389 bytes, so a call is at most 150 KB.
 const MOST_CHARGES: usize = 256;
+/// Microseconds of Redis in one call, in which it answers no other client. One decision alone may take longer.
+const MOST_MICROS: u64 = 2_000;
 /// Decisions that wait. Whoever comes when there are more is turned away at once.
 pub(super) const MOST_WAITING: usize = 16_384;
 
@@ -117,7 +119,7 @@ impl Queue {
     /// Takes what can go in one call, the oldest first.
     pub(super) fn gather(&self) -> Batch {
         let mut batch = Batch { jobs: Vec::new(), replies: Vec::new() };
-        let mut charges = 0;
+        let (mut charges, mut micros) = (0, 0);
         let mut state = self.lock();
         while let Some(next) = state.waiting.front() {
             if next.is_abandoned() {
@@ -125,8 +127,10 @@ impl Queue {
                 continue;
             }
             charges += next.job.charges.len();
+            micros += next.job.micros();
+            let is_full = batch.jobs.len() >= MOST_JOBS || charges > MOST_CHARGES || micros > MOST_MICROS;
             if let Some(first) = batch.jobs.first()
-                && (batch.jobs.len() >= MOST_JOBS || charges > MOST_CHARGES || !next.job.goes_with(first))
+                && (is_full || !next.job.goes_with(first))
             {
                 break;
             }

@@ -80,13 +80,19 @@ impl<'a> Reader<'a> {
         }
         if takes && outcomes.iter().all(Outcome::is_allowed) {
             let marked = outcomes.into_iter().zip(marks);
-            outcomes =
-                marked.map(|(outcome, mark)| outcome.with_receipt(Receipt { made: self.time, mark })).collect();
+            outcomes = marked
+                .map(|(outcome, mark)| outcome.with_receipt(Receipt { made: self.time, mark }))
+                .collect();
         }
         Some(Decision::new(outcomes))
     }
 
-    fn leased(&self, charge: &Charge, terms: &Terms, values: &[Value]) -> Option<(Decision, Option<Granted>)> {
+    fn leased(
+        &self,
+        charge: &Charge,
+        terms: &Terms,
+        values: &[Value],
+    ) -> Option<(Decision, Option<Granted>)> {
         let [granted, remaining, reset, lasts, name, mark] = values else { return None };
         if int(granted)? == 0 {
             let (outcome, _) = outcome(Action::Take, charge, &values[..FIELDS])?;

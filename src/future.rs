@@ -52,10 +52,15 @@ pin_project! {
             call: Option<Box<Call<S, ReqBody>>>,
         },
         // Admitted and charged; waiting for the request's turn, from the first poll on: the service may be
-        // called where there is no runtime yet.
+        // called where there is no runtime yet. The service is not ready.
         Delay {
             wait: Duration,
             sleep: Option<Pin<Box<Sleep>>>,
+            decision: Option<Decision>,
+            call: Option<Box<Call<S, ReqBody>>>,
+        },
+        // The request's turn has come; waiting for the service to be ready again.
+        Ready {
             decision: Option<Decision>,
             call: Option<Box<Call<S, ReqBody>>>,
         },
@@ -97,18 +102,28 @@ impl<S, ReqBody> Call<S, ReqBody> {
     /// Does what was decided.
     fn carry_on<F>(self, decided: Result<Decision, Error>, config: &Config) -> State<S, ReqBody, F>
     where
-        S: Service<Request<ReqBody>, Future = F>,
+        S: Service<Request<ReqBody>, Future = F> + Clone,
     {
         match decided {
             Ok(decision) => match decision.verdict() {
                 Verdict::Allow => self.make(Some(decision), config),
                 Verdict::Delay(wait) => {
-                    State::Delay { wait, sleep: None, decision: Some(decision), call: Some(Box::new(self)) }
+                    let call = Some(Box::new(self.unready()));
+                    State::Delay { wait, sleep: None, decision: Some(decision), call }
                 }
                 Verdict::Deny { .. } => self.refuse(Rejection::Limited(decision), config),
             },
             Err(error) => self.refuse(Rejection::Unavailable(error), config),
         }
+    }
+
+    /// The same call on a clone of the service. A ready service may hold what others need, such as a permit of
+    /// a concurrency limit, which must not be held during a delay.
+    fn unready(self) -> Self
+    where
+        S: Clone,
+    {
+        Self { service: self.service.clone(), ..self }
     }
 
     /// Not let through, unless the layer only marks what it would refuse.
@@ -126,7 +141,7 @@ impl<S, ReqBody> Call<S, ReqBody> {
 
 impl<S, ReqBody> ResponseFuture<S, ReqBody>
 where
-    S: Service<Request<ReqBody>>,
+    S: Service<Request<ReqBody>> + Clone,
 {
     pub(crate) fn new(service: S, request: Request<ReqBody>, config: Arc<Config>) -> Self {
         let (request, body) = request.into_parts();
@@ -147,7 +162,7 @@ where
 
 impl<S, ReqBody, ResBody> Future for ResponseFuture<S, ReqBody>
 where
-    S: Service<Request<ReqBody>, Response = Response<ResBody>>,
+    S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
 {
     type Output = Result<Response<ResponseBody<ResBody>>, S::Error>;
 
@@ -176,6 +191,12 @@ where
                 StateProj::Delay { wait, sleep, decision, call } => {
                     let sleep = sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep(*wait)));
                     ready!(sleep.as_mut().poll(cx));
+                    State::Ready { decision: decision.take(), call: call.take() }
+                }
+                StateProj::Ready { decision, call } => {
+                    if let Some(call) = call {
+                        ready!(call.service.poll_ready(cx))?;
+                    }
                     take(call).make(decision.take(), this.config)
                 }
                 StateProj::Respond { future, decision, permit } => {

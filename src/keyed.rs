@@ -126,8 +126,9 @@ impl<R: 'static> KeyedRateLimitLayer<R> {
     /// nobody knows beforehand. For these it looks again after 10 milliseconds and then ever later, up to every 250,
     /// until the patience is over.
     ///
-    /// The inner service, which is ready, is kept so meanwhile: put what is scarce, such as a limit on
-    /// concurrency, inside of something that is always ready, such as tower's `buffer`.
+    /// A request that waits does not keep the inner service ready: a permit of an inner concurrency limit is free
+    /// for others meanwhile. When the request is admitted, it waits for the service to be ready again, which does
+    /// not count as patience; an error of the service's `poll_ready` is the request's error.
     pub fn wait(self, patience: Duration) -> Self {
         self.with(|config| config.patience = patience)
     }
@@ -234,14 +235,15 @@ pin_project! {
             identity: Identify,
             call: Option<(S, R)>,
         },
-        // Waiting for the store, for the first time or, after a wait, again.
+        // Waiting for the store, for the first time or, after a wait, again. The service is ready if `waited` is
+        // `None`.
         Decide {
             check: Check,
             charges: Vec<Charge>,
             waited: Option<Waited>,
             call: Option<(S, R)>,
         },
-        // Refused, and waiting to ask again.
+        // Denied, and waiting to ask again. The service is not ready.
         Wait {
             #[pin]
             sleep: Sleep,
@@ -249,10 +251,15 @@ pin_project! {
             waited: Waited,
             call: Option<(S, R)>,
         },
-        // Admitted and charged; waiting for the request's turn.
+        // Admitted and charged; waiting for the request's turn. The service is not ready.
         Delay {
             #[pin]
             sleep: Sleep,
+            decision: Option<Decision>,
+            call: Option<(S, R)>,
+        },
+        // The request's turn has come; waiting for the service to be ready again.
+        Ready {
             decision: Option<Decision>,
             call: Option<(S, R)>,
         },
@@ -267,7 +274,7 @@ pin_project! {
 
 impl<S, R> Future for KeyedResponseFuture<S, R>
 where
-    S: Service<R>,
+    S: Service<R> + Clone,
     S::Error: Into<BoxError>,
 {
     type Output = Result<S::Response, BoxError>;
@@ -289,10 +296,15 @@ where
                 StateProj::Decide { check, charges, waited, call } => {
                     let decision = ready!(Pin::new(check).poll(cx)).map_err(Rejection::Unavailable)?;
                     match decision.verdict() {
-                        Verdict::Allow => respond(call.take(), decision),
-                        Verdict::Delay(wait) => {
-                            State::Delay { sleep: sleep(wait), decision: Some(decision), call: call.take() }
+                        Verdict::Allow if waited.is_some() => {
+                            State::Ready { decision: Some(decision), call: call.take() }
                         }
+                        Verdict::Allow => respond(call.take(), decision),
+                        Verdict::Delay(wait) => State::Delay {
+                            sleep: sleep(wait),
+                            decision: Some(decision),
+                            call: call.take().map(unready),
+                        },
                         Verdict::Deny { .. } => {
                             let mut waited = waited.take().unwrap_or_else(Waited::new);
                             match waited.next(&decision, this.config.patience) {
@@ -300,7 +312,7 @@ where
                                     sleep: sleep(wait),
                                     charges: mem::take(charges),
                                     waited,
-                                    call: call.take(),
+                                    call: call.take().map(unready),
                                 },
                                 None => return Poll::Ready(Err(Rejection::Limited(decision).into())),
                             }
@@ -318,6 +330,12 @@ where
                 }
                 StateProj::Delay { sleep, decision, call } => {
                     ready!(sleep.poll(cx));
+                    State::Ready { decision: decision.take(), call: call.take() }
+                }
+                StateProj::Ready { decision, call } => {
+                    if let Some((service, _)) = call {
+                        ready!(service.poll_ready(cx)).map_err(Into::into)?;
+                    }
                     match decision.take() {
                         Some(decision) => respond(call.take(), decision),
                         None => unreachable!("the state is replaced as soon as its decision is taken"),
@@ -373,6 +391,12 @@ impl Waited {
         }
         Some(wait)
     }
+}
+
+/// The same call on a clone of the service. A ready service may hold what others need, such as a permit of a
+/// concurrency limit, which must not be held during a wait.
+fn unready<S: Clone, R>((service, request): (S, R)) -> (S, R) {
+    (service.clone(), request)
 }
 
 fn respond<S: Service<R>, R>(call: Option<(S, R)>, decision: Decision) -> State<S, R, S::Future> {

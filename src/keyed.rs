@@ -145,7 +145,7 @@ impl<R> Config<R> {
         if keys.iter().all(Answer::is_ready) {
             let keys: Result<Vec<_>, _> = keys.drain(..).filter_map(|key| key.now().ok()).collect();
             return match keys {
-                Ok(keys) => Ok(self.charges(&keys, request)),
+                Ok(keys) => Ok(self.charges(keys, request)),
                 Err(error) => Err(Answer::ready(Err(error))),
             };
         }
@@ -158,9 +158,10 @@ impl<R> Config<R> {
         }))
     }
 
-    fn charges(&self, keys: &[Key], request: &R) -> Vec<Charge> {
-        let charge = |(rule, key): (&Rule<R>, &Key)| {
-            Charge::new(&rule.policy, key, rule.cost.as_ref().map_or(1, |cost| cost(request)))
+    fn charges(&self, keys: Vec<Key>, request: &R) -> Vec<Charge> {
+        let charge = |(rule, key): (&Rule<R>, Key)| {
+            let cost = rule.cost.as_ref().map_or(1, |cost| cost(request));
+            Charge::of(rule.policy.clone(), key.stored(), cost)
         };
         self.rules.iter().zip(keys).map(charge).collect()
     }
@@ -288,7 +289,7 @@ where
                     let call = call.take();
                     let charges = call
                         .as_ref()
-                        .map(|(_, request)| this.config.charges(&keys, request))
+                        .map(|(_, request)| this.config.charges(keys, request))
                         .unwrap_or_default();
                     let check = this.config.limiter.check_all(&charges);
                     State::Decide { check, charges, waited: None, call }
@@ -395,6 +396,7 @@ impl Waited {
 
 /// The same call on a clone of the service. A ready service may hold what others need, such as a permit of a
 /// concurrency limit, which must not be held during a wait.
+#[expect(clippy::redundant_clone, reason = "a clone of a ready service is not ready")]
 fn unready<S: Clone, R>((service, request): (S, R)) -> (S, R) {
     (service.clone(), request)
 }

@@ -126,15 +126,21 @@ impl<S, ReqBody> Call<S, ReqBody> {
         Self { service: self.service.clone(), ..self }
     }
 
-    /// Not let through, unless the layer only marks what it would refuse.
+    /// Rejected, unless the layer only marks what it would reject.
     fn refuse<F>(self, rejection: Rejection, config: &Config) -> State<S, ReqBody, F>
     where
         S: Service<Request<ReqBody>, Future = F>,
     {
-        config.log(&rejection);
-        if config.pardons(&rejection) {
+        if config.soft {
+            config.log(&rejection);
             return self.make(rejection.into_decision(), config);
         }
+        self.bar(rejection, config)
+    }
+
+    /// Rejected, in soft mode too.
+    fn bar<F>(self, rejection: Rejection, config: &Config) -> State<S, ReqBody, F> {
+        config.log(&rejection);
         State::Refuse { rejection: config.postpone(rejection), request: Box::new(self.request) }
     }
 }
@@ -154,6 +160,7 @@ where
                 State::Identify { identity, charges, call: Some(Box::new(call)) }
             }
             Ok(Start::Exempt) => call.make(None, &config),
+            Ok(Start::Barred(rejection)) => call.bar(rejection, &config),
             Err(rejection) => call.refuse(rejection, &config),
         };
         Self { state, config }
@@ -180,7 +187,7 @@ where
                             State::Decide { check, call: Some(Box::new(call)) }
                         }
                         Ok(Identity::Exempt) => call.make(None, this.config),
-                        Ok(Identity::Banned) => call.refuse(Rejection::Banned, this.config),
+                        Ok(Identity::Barred(rejection)) => call.bar(rejection, this.config),
                         Err(error) => call.refuse(Rejection::Unidentified(error), this.config),
                     }
                 }

@@ -210,6 +210,16 @@ async fn each_part_of_a_tuple_is_named_as_the_client_shows_it() {
     let mut request = from("[2001:db8::9]:1");
     request.headers.insert("x-tenant", "Acme".parse().unwrap());
     assert!(matcher.matches(&request).await.unwrap());
+
+    // Whether a part or the whole is too long to be stored as it is.
+    for length in [60, 90, 96, 97, 200] {
+        let pair = (Header::new("x-tenant").lowercase(), PeerIp::default());
+        let named = Key::new("ACME".repeat(length / 4) + &"A".repeat(length % 4));
+        let matcher = pair.any_of([Key::join([&named, &Key::new("2001:db8::66")])]);
+        let shown = "acme".repeat(length / 4) + &"a".repeat(length % 4);
+        request.headers.insert("x-tenant", shown.parse().unwrap());
+        assert!(matcher.matches(&request).await.unwrap(), "{length}");
+    }
 }
 
 #[tokio::test]

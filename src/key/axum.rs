@@ -16,6 +16,10 @@ use crate::{Answer, Error, ErrorKind};
 /// ([`MissingIdentity`](ErrorKind::MissingIdentity), so [`or`](KeyExtractor::or) goes on with the next), else
 /// 500 ([`IdentityUnavailable`](ErrorKind::IdentityUnavailable)). The extractor's own response is not sent.
 ///
+/// A missing identity is not [banned](crate::RateLimitLayer::ban). To ban identities whose header an extractor
+/// rejects when it stands twice or is malformed, ban by [`Header`](crate::Header), [`Bearer`](crate::Bearer) or
+/// [`Cookie`](crate::Cookie), which tell a missing header from one that cannot be used.
+///
 /// # Example
 ///
 /// ```

@@ -73,8 +73,8 @@ impl Cookie {
             request.headers.get_all(COOKIE).iter().flat_map(|line| line.as_bytes().split(|b| *b == b';'))
         {
             let Some(at) = pair.iter().position(|byte| *byte == b'=') else { continue };
-            let (name, value) = (self.decoded(trim(&pair[..at])), trim(&pair[at + 1..]));
-            if *name == *self.name.as_bytes() && found.replace(value).is_some() {
+            let name = self.decoded(trim(&pair[..at]));
+            if *name == *self.name.as_bytes() && found.replace(trim(&pair[at + 1..])).is_some() {
                 return Err(invalid("must stand once"));
             }
         }

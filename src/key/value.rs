@@ -76,6 +76,8 @@ enum Identity {
     Bytes(Box<[u8]>),
     /// That of the key that this one was made of.
     Of(Key),
+    /// Those of the keys that this one was joined of.
+    Parts(Vec<Key>),
 }
 
 /// Enough for an address, an IPv6 network and most API keys and ids.
@@ -159,8 +161,7 @@ impl Key {
                 *place = part.clone();
             }
         }
-        let identity = identity::of_parts(&parts).map(|identity| Identity::Bytes(identity.into()));
-        Self::from_origin(text, Origin { identity, secret, assumed })
+        Self::from_origin(text, Origin { identity: Some(Identity::Parts(parts)), secret, assumed })
     }
 
     /// The key's text form, the one that stands in Redis keys: printable ASCII without braces and
@@ -232,6 +233,7 @@ impl Key {
         match self.origin().and_then(|origin| origin.identity.as_ref()) {
             Some(Identity::Bytes(identity)) => Some(Cow::Borrowed(identity)),
             Some(Identity::Of(key)) => key.raw(),
+            Some(Identity::Parts(parts)) => identity::of_parts(parts).map(Cow::Owned),
             None => identity::of_text(self.as_str()),
         }
     }
@@ -275,7 +277,10 @@ impl Key {
 
     /// The keys that it was [joined](Self::join) of; `None` where it was not, or where they are not known.
     pub(super) fn parts(&self) -> Option<Vec<Self>> {
-        identity::parts(self.as_str())
+        match self.origin().and_then(|origin| origin.identity.as_ref()) {
+            Some(Identity::Parts(parts)) => Some(parts.clone()),
+            _ => identity::parts(self.as_str()),
+        }
     }
 
     /// The key of an IPv4 address in dotted form. Without formatting machinery: nearly every request has one.

@@ -223,13 +223,28 @@ async fn each_part_of_a_tuple_is_named_as_the_client_shows_it() {
 }
 
 #[tokio::test]
-async fn a_key_from_an_extractor_can_be_named_in_its_final_form() {
-    let either = || Header::new("x-api-key").or(PeerIp::default()).hashed([7; 32]);
-    let given = key(&either(), &from("203.0.113.7:1")).await.unwrap();
-    assert!(either().any_of([given]).matches(&from("203.0.113.7:1")).await.unwrap());
+async fn a_key_from_an_extractor_or_a_decision_can_be_named_in_its_final_form() {
     let either = || Header::new("x-api-key").or(PeerIp::default());
-    let given = key(&either(), &from("203.0.113.7:1")).await.unwrap();
-    assert!(either().any_of([given]).matches(&from("203.0.113.7:1")).await.unwrap());
+    let extractors: [(&str, Box<dyn Fn() -> Box<dyn KeyExtractor>>); 4] = [
+        ("or", Box::new(move || Box::new(either()))),
+        ("hashed", Box::new(move || Box::new(PeerIp::default().hashed([7; 32])))),
+        ("hashed or", Box::new(move || Box::new(either().hashed([7; 32])))),
+        ("long", Box::new(|| Box::new(|_: &Parts| "x".repeat(200)))),
+    ];
+    for (name, extractor) in extractors {
+        let layer =
+            RateLimitLayer::new(MemoryStore::new(), Policy::new("p", Quota::per_hour(1)), extractor());
+        let peer: SocketAddr = "203.0.113.7:1".parse().unwrap();
+        let request = Request::get("/").extension(peer).body(String::new()).unwrap();
+        let response = ask(&layer, request).await;
+        let stored = response.extensions().get::<Decision>().unwrap().outcomes()[0].key().clone();
+        let given = key(&extractor(), &from("203.0.113.7:1")).await.unwrap();
+        assert_eq!(stored, given, "{name}");
+        for named in [stored, given] {
+            let matcher = extractor().any_of([named]);
+            assert!(matcher.matches(&from("203.0.113.7:1")).await.unwrap(), "{name}");
+        }
+    }
 }
 
 #[tokio::test]

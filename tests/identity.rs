@@ -330,7 +330,7 @@ async fn a_bearer_token_is_one_key_however_the_scheme_is_written() {
 
 #[tokio::test]
 async fn a_cookie_is_one_key_however_it_is_encoded() {
-    let rows: [(&str, &str, Result<&str, ErrorKind>); 15] = [
+    let rows: [(&str, &str, Result<&str, ErrorKind>); 16] = [
         ("plain", "session=s1", Ok("s1")),
         ("one byte", "session=s%31", Ok("s1")),
         ("another byte", "session=%731", Ok("s1")),
@@ -344,6 +344,7 @@ async fn a_cookie_is_one_key_however_it_is_encoded() {
         ("no digits", "session=%zz%25", Ok("%zz%")),
         ("quotes", "session=\"s1\"", Ok("\"s1\"")),
         ("a plus", "session=a+b", Ok("a+b")),
+        ("spaces of any kind around", "\t session =\u{a0} s1\u{2003}", Ok("s1")),
         ("not UTF-8 when decoded", "session=%ff", INVALID),
         ("twice by two names", "session=s1; s%65ssion=s2", INVALID),
         ("none", "Session=s1", MISSING),

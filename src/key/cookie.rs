@@ -101,7 +101,12 @@ impl Cookie {
 
 /// `text` without the white space around it, which in UTF-8 is all that Unicode has, as for the crate `cookie`.
 fn trim(text: &[u8]) -> &[u8] {
-    str::from_utf8(text).map_or_else(|_| text.trim_ascii(), |text| text.trim().as_bytes())
+    let trimmed = text.trim_ascii();
+    let ends = [trimmed.first(), trimmed.last()];
+    if ends.iter().flatten().all(|byte| byte.is_ascii()) {
+        return trimmed;
+    }
+    str::from_utf8(trimmed).map_or(trimmed, |text| text.trim().as_bytes())
 }
 
 impl KeyExtractor for Cookie {

@@ -6,6 +6,7 @@ mod bearer;
 mod client_ip;
 mod combine;
 mod constant;
+mod convert;
 mod cookie;
 mod extractor;
 mod forwarding;

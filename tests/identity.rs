@@ -240,6 +240,10 @@ async fn a_key_from_an_extractor_or_a_decision_can_be_named_in_its_final_form() 
         let stored = response.extensions().get::<Decision>().unwrap().outcomes()[0].key().clone();
         let given = key(&extractor(), &from("203.0.113.7:1")).await.unwrap();
         assert_eq!(stored, given, "{name}");
+        // It names no other key: not that of a client which sends its text as a header.
+        let claim = with("x-api-key", "203.0.113.7");
+        let claimed = extractor().any_of([stored.clone()]).matches(&claim).await.unwrap_or(false);
+        assert_eq!(claimed, name == "long", "{name}");
         for named in [stored, given] {
             let matcher = extractor().any_of([named]);
             assert!(matcher.matches(&from("203.0.113.7:1")).await.unwrap(), "{name}");

@@ -48,17 +48,15 @@ impl<K: KeyExtractor> AnyOf<K> {
     pub(super) fn new(extractor: K, identities: impl Iterator<Item = Key>) -> Result<Self, Error> {
         let mut keys = Vec::new();
         for (i, identity) in identities.enumerate() {
-            match extractor.keys_of(&identity) {
-                Ok(found) => keys.extend(found.into_iter().map(Key::stored)),
-                Err(error) if !identity.is_final() => {
-                    return Err(Error::new(error.kind(), format!("identity {}: {error}", i + 1)));
-                }
-                Err(_) => {}
-            }
-            // A key in its final form, from an extractor or a decision, may be named too.
+            // A key in its final form, from an extractor or a decision, names itself.
             if identity.is_final() {
                 keys.push(identity.stored());
+                continue;
             }
+            let found = extractor
+                .keys_of(&identity)
+                .map_err(|error| Error::new(error.kind(), format!("identity {}: {error}", i + 1)))?;
+            keys.extend(found.into_iter().map(Key::stored));
         }
         keys.sort_unstable();
         keys.dedup();
@@ -84,16 +82,16 @@ pub(super) fn not_determined() -> Error {
     Error::new(ErrorKind::InvalidIdentity, "the client behind the proxy could not be determined")
 }
 
-/// `named` as the one key of itself if its identity is `possible`.
+/// The key of the identity that `named` has, if it is `possible`.
 pub(super) fn only(
     named: &Key,
     possible: impl FnOnce(&[u8]) -> bool,
     expected: &'static str,
 ) -> Result<Vec<Key>, Error> {
-    if named.raw().is_some_and(|identity| possible(&identity)) {
-        return Ok(vec![named.clone()]);
+    match named.raw() {
+        Some(identity) if possible(&identity) => Ok(vec![Key::new(identity)]),
+        _ => Err(never(expected)),
     }
-    Err(never(expected))
 }
 
 /// The error over an identity that no request shows to an extractor which gives `expected`. It does not show the

@@ -211,7 +211,8 @@ impl Config {
         }
     }
 
-    pub(crate) fn refuse(&self, rejection: &Rejection, request: &Parts) -> Response<RefusalBody> {
+    /// The response to a request that is rejected.
+    pub(crate) fn response(&self, rejection: &Rejection, request: &Parts) -> Response<RefusalBody> {
         let mapper = if is_grpc(request) { &self.grpc } else { &self.mapper };
         refuse(&**mapper, rejection, request, &self.headers)
     }
@@ -257,8 +258,8 @@ impl Config {
     }
 }
 
-/// What the bans that were decided come to. One that cannot be decided admits no request, or a client that sends
-/// its header twice would evade it.
+/// The first ban that could not be decided, if there is one. Such a request is rejected, or a client could evade
+/// the ban by sending its header twice.
 #[derive(Default)]
 struct Bans(Option<Error>);
 

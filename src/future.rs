@@ -22,7 +22,7 @@ use crate::{
 };
 
 pin_project! {
-    /// The response of [`RateLimit`](crate::RateLimit): the inner service's, or a refusal.
+    /// The response of [`RateLimit`](crate::RateLimit): the inner service's, or a rejection.
     ///
     /// See [`RateLimitLayer`](crate::RateLimitLayer) for an example. Dropping it while the decision is under way leaves nothing behind but, perhaps, the charge.
     pub struct ResponseFuture<S, ReqBody>
@@ -72,8 +72,8 @@ pin_project! {
             // Units that are in use until the response has gone out.
             permit: Option<Permit>,
         },
-        // Not let through.
-        Refuse {
+        // Rejected.
+        Reject {
             rejection: Rejection,
             request: Box<Parts>,
         },
@@ -111,9 +111,9 @@ impl<S, ReqBody> Call<S, ReqBody> {
                     let call = Some(Box::new(self.unready()));
                     State::Delay { wait, sleep: None, decision: Some(decision), call }
                 }
-                Verdict::Deny { .. } => self.refuse(Rejection::Limited(decision), config),
+                Verdict::Deny { .. } => self.reject_unless_soft(Rejection::Limited(decision), config),
             },
-            Err(error) => self.refuse(Rejection::Unavailable(error), config),
+            Err(error) => self.reject_unless_soft(Rejection::Unavailable(error), config),
         }
     }
 
@@ -127,7 +127,7 @@ impl<S, ReqBody> Call<S, ReqBody> {
     }
 
     /// Rejected, unless the layer only marks what it would reject.
-    fn refuse<F>(self, rejection: Rejection, config: &Config) -> State<S, ReqBody, F>
+    fn reject_unless_soft<F>(self, rejection: Rejection, config: &Config) -> State<S, ReqBody, F>
     where
         S: Service<Request<ReqBody>, Future = F>,
     {
@@ -135,13 +135,13 @@ impl<S, ReqBody> Call<S, ReqBody> {
             config.log(&rejection);
             return self.make(rejection.into_decision(), config);
         }
-        self.bar(rejection, config)
+        self.reject(rejection, config)
     }
 
     /// Rejected, in soft mode too.
-    fn bar<F>(self, rejection: Rejection, config: &Config) -> State<S, ReqBody, F> {
+    fn reject<F>(self, rejection: Rejection, config: &Config) -> State<S, ReqBody, F> {
         config.log(&rejection);
-        State::Refuse { rejection: config.postpone(rejection), request: Box::new(self.request) }
+        State::Reject { rejection: config.postpone(rejection), request: Box::new(self.request) }
     }
 }
 
@@ -160,8 +160,8 @@ where
                 State::Identify { identity, charges, call: Some(Box::new(call)) }
             }
             Ok(Start::Exempt) => call.make(None, &config),
-            Ok(Start::Barred(rejection)) => call.bar(rejection, &config),
-            Err(rejection) => call.refuse(rejection, &config),
+            Ok(Start::Barred(rejection)) => call.reject(rejection, &config),
+            Err(rejection) => call.reject_unless_soft(rejection, &config),
         };
         Self { state, config }
     }
@@ -187,8 +187,8 @@ where
                             State::Decide { check, call: Some(Box::new(call)) }
                         }
                         Ok(Identity::Exempt) => call.make(None, this.config),
-                        Ok(Identity::Barred(rejection)) => call.bar(rejection, this.config),
-                        Err(error) => call.refuse(Rejection::Unidentified(error), this.config),
+                        Ok(Identity::Barred(rejection)) => call.reject(rejection, this.config),
+                        Err(error) => call.reject_unless_soft(Rejection::Unidentified(error), this.config),
                     }
                 }
                 StateProj::Decide { check, call } => {
@@ -216,8 +216,8 @@ where
                     }
                     return Poll::Ready(Ok(response.map(|body| ResponseBody::service(body, permit))));
                 }
-                StateProj::Refuse { rejection, request } => {
-                    let response = this.config.refuse(rejection, request);
+                StateProj::Reject { rejection, request } => {
+                    let response = this.config.response(rejection, request);
                     return Poll::Ready(Ok(response.map(ResponseBody::refusal)));
                 }
             };

@@ -25,7 +25,7 @@ use crate::{
 /// Puts a rate limit in front of a Tower service whatever its requests are: messages, jobs, calls to
 /// somebody else's API.
 ///
-/// The key comes from a closure over the request. A refusal is an error, a [`Rejection`] in a boxed error as
+/// The key comes from a closure over the request. A rejection is an error, a [`Rejection`] in a boxed error as
 /// tower's own `load_shed` and `timeout` do it: `error.downcast_ref::<Rejection>()` finds it, with the wait in
 /// it. Or, on the calling side of a limit, [`wait`](Self::wait) has requests wait for their turn.
 ///
@@ -120,7 +120,7 @@ impl<R: 'static> KeyedRateLimitLayer<R> {
     }
 
     /// Has a request that is over the limit wait for its turn, asking again when it may be there, for up to
-    /// `patience` in all; one whose turn cannot come by then is refused at once. Defaults to refusing.
+    /// `patience` in all; one whose turn cannot come by then is rejected at once. Defaults to rejecting it at once.
     ///
     /// Units in use, of a [`Concurrency`](crate::Concurrency) policy, come back when whoever has them is done, which
     /// nobody knows beforehand. For these it looks again after 10 milliseconds and then ever later, up to every 250,
@@ -216,7 +216,7 @@ where
 }
 
 pin_project! {
-    /// The response of [`KeyedRateLimit`]: the inner service's, or a refusal. Dropping it while the decision is
+    /// The response of [`KeyedRateLimit`]: the inner service's, or a rejection. Dropping it while the decision is
     /// under way leaves nothing behind but, perhaps, the charge.
     pub struct KeyedResponseFuture<S, R>
     where
@@ -369,7 +369,7 @@ impl Waited {
         Self { since: Instant::now(), pause: FIRST_PAUSE }
     }
 
-    /// How long it waits now that `decision` refuses it; `None` where its turn cannot come in time.
+    /// How long it waits now that `decision` denies it; `None` where its turn cannot come in time.
     fn next(&mut self, decision: &Decision, patience: Duration) -> Option<Duration> {
         let left = patience.saturating_sub(self.since.elapsed());
         let mut wait = Duration::ZERO;

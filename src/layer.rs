@@ -120,7 +120,7 @@ impl RateLimitLayer {
     }
 
     /// Limits each `key` to `policy` as well. All policies are decided in one atomic step: a request that
-    /// one refuses is charged to none.
+    /// one denies is charged to none.
     ///
     /// # Panics
     ///
@@ -147,7 +147,7 @@ impl RateLimitLayer {
 
     /// What a request costs under the rule that was added last, by [`new`](Self::new) or
     /// [`and`](Self::and). Defaults to 1. A cost of 0 is always admitted and charges nothing; one above
-    /// the policy's capacity is refused for good.
+    /// the policy's capacity is always denied.
     pub fn cost(self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
         self.with(|config| {
             if let Some(last) = config.rules.last_mut() {
@@ -196,7 +196,7 @@ impl RateLimitLayer {
         self.with(|config| config.banned.push(Arc::new(banned)))
     }
 
-    /// Lets every request through but those that are [banned](Self::ban) or might be, and marks those over the
+    /// Admits every request except those that are [banned](Self::ban) or might be, and marks those over the
     /// limit: the [`Decision`](crate::Decision) in the extensions is a denial, and the header
     /// `X-RateLimit-Exceeded`, on the request and on the response, lists the policies that denied. Nothing is
     /// charged for them. Defaults to rejecting them.
@@ -208,7 +208,7 @@ impl RateLimitLayer {
         self.with(|config| config.soft = true)
     }
 
-    /// Lets CORS preflights through uncounted. Defaults to [a budget of their own](Self#cors-preflights).
+    /// Exempts CORS preflights: they go to the service uncounted. Defaults to [a budget of their own](Self#cors-preflights).
     ///
     /// Every client can then send any number of them, and the service is called for each: do this only where the
     /// service answers preflights at no cost.
@@ -227,14 +227,14 @@ impl RateLimitLayer {
         self.with(|config| config.headers = headers)
     }
 
-    /// Makes the response to requests that are not let through: a closure
+    /// Makes the response to requests that are rejected: a closure
     /// `|rejection: &Rejection, request: &Parts| -> http::Response<_>`, or a type. Defaults to
     /// [`ProblemDetails`].
     pub fn response(self, mapper: impl ResponseMapper) -> Self {
         self.with(|config| config.mapper = Arc::new(mapper))
     }
 
-    /// Makes the response to gRPC requests that are not let through. Defaults to [`GrpcStatus`]. A gRPC
+    /// Makes the response to gRPC requests that are rejected. Defaults to [`GrpcStatus`]. A gRPC
     /// client cannot read anything else, so [`response`](Self::response) is not asked for these.
     pub fn grpc_response(self, mapper: impl ResponseMapper) -> Self {
         self.with(|config| config.grpc = Arc::new(mapper))

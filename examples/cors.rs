@@ -52,7 +52,7 @@ pub(crate) fn app(limiter: impl Into<Limiter>) -> Router {
 }
 
 /// A page that asks `api` twice and writes down what it can read. The field of its own makes the browser send
-/// a preflight request first, which is not counted.
+/// a preflight request first, which the CORS layer answers.
 fn page(api: SocketAddr) -> Router {
     let page = include_str!("cors.html").replace("API", &format!("http://{api}/"));
     Router::new().route("/", get(async move || Html(page)))

@@ -15,8 +15,10 @@ use http::{
 };
 
 use crate::{
-    Answer, Charge, Decision, ErrorKind, Headers, Key, Limiter, Rejection, RequestMatcher, ResponseMapper,
+    Answer, Charge, Decision, Error, ErrorKind, Headers, Key, Limiter, Rejection, RequestMatcher,
+    ResponseMapper,
     clock::wall_micros,
+    key::preflight_key,
     limiter::{Asked, Check},
     per_thread::Apart,
     response::{RefusalBody, decorate, is_grpc, mark_request, refuse},
@@ -29,7 +31,7 @@ pub(crate) struct Config {
     pub(crate) rules: Vec<Rule>,
     pub(crate) exempt: Vec<Arc<dyn RequestMatcher>>,
     pub(crate) banned: Vec<Arc<dyn RequestMatcher>>,
-    pub(crate) limit_preflight: bool,
+    pub(crate) preflight: Preflight,
     pub(crate) soft: bool,
     pub(crate) headers: Headers,
     pub(crate) mapper: Arc<dyn ResponseMapper>,
@@ -47,6 +49,16 @@ impl Apart for Config {
             ..self.clone()
         }
     }
+}
+
+/// How CORS preflights are limited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Preflight {
+    /// On budgets of their own, of the same size.
+    Apart,
+    Exempt,
+    /// Like any other request.
+    Limited,
 }
 
 /// When an extractor failed last, in microseconds since 1970; 0 for never.
@@ -69,7 +81,8 @@ impl Trouble {
 pub(crate) enum Identity {
     /// Nobody's that is counted.
     Exempt,
-    Banned,
+    /// Banned, or it cannot be decided whether it is.
+    Barred(Rejection),
     /// One key for each rule that has no charge yet.
     Keys(Vec<Key>),
 }
@@ -77,6 +90,8 @@ pub(crate) enum Identity {
 /// How a request starts.
 pub(crate) enum Start {
     Exempt,
+    /// Banned, or it cannot be decided whether it is: rejected in soft mode too.
+    Barred(Rejection),
     Asked(Asked),
     /// An extractor or a matcher has to wait. The first rules may have their charges already.
     Identify(Answer<Identity>, Vec<Charge>),
@@ -87,27 +102,38 @@ impl Config {
     /// hand.
     pub(crate) fn start(&self, request: &Parts) -> Result<Start, Rejection> {
         let ask = |matcher: &Arc<dyn RequestMatcher>| matcher.matches(request);
-        let identify = |rule: &Rule| rule.key.extract(request);
-        let preflight = !self.limit_preflight && is_preflight(request);
+        let preflight = self.preflight != Preflight::Limited && is_preflight(request);
+        let identify = |rule: &Rule| match preflight {
+            true => preflight_key(rule.key.extract(request), request),
+            false => rule.key.extract(request),
+        };
+        let exempt_preflight = preflight && self.preflight == Preflight::Exempt;
 
+        let mut bans = Bans::default();
         let mut banned = self.banned.iter().map(ask);
         while let Some(answer) = banned.next() {
             match answer.now() {
-                Ok(Ok(true)) => return Err(Rejection::Banned),
-                Ok(_) => {}
+                Ok(decided) => {
+                    if let Some(rejection) = bans.note(decided) {
+                        return Ok(Start::Barred(rejection));
+                    }
+                }
                 Err(waits) => {
                     let banned = iter::once(waits).chain(banned).collect();
-                    let (exempt, keys) = match preflight {
+                    let (exempt, keys) = match exempt_preflight {
                         true => (vec![Answer::ready(Ok(true))], Vec::new()),
                         false => {
                             (self.exempt.iter().map(ask).collect(), self.rules.iter().map(identify).collect())
                         }
                     };
-                    return Ok(Start::Identify(await_all(banned, exempt, keys), Vec::new()));
+                    return Ok(Start::Identify(await_all(bans, banned, exempt, keys), Vec::new()));
                 }
             }
         }
-        if preflight {
+        if let Some(rejection) = bans.undecided() {
+            return Ok(Start::Barred(rejection));
+        }
+        if exempt_preflight {
             return Ok(Start::Exempt);
         }
         let mut exempt = self.exempt.iter().map(ask);
@@ -118,7 +144,8 @@ impl Config {
                 Err(waits) => {
                     let exempt = iter::once(waits).chain(exempt).collect();
                     let keys = self.rules.iter().map(identify).collect();
-                    return Ok(Start::Identify(await_all(Vec::new(), exempt, keys), Vec::new()));
+                    let identity = await_all(Bans::default(), Vec::new(), exempt, keys);
+                    return Ok(Start::Identify(identity, Vec::new()));
                 }
             }
         }
@@ -127,7 +154,10 @@ impl Config {
             return match identify(rule).now() {
                 Ok(Ok(key)) => Ok(Start::Asked(self.limiter.take_one(rule.charge(key, request)))),
                 Ok(Err(error)) => Err(Rejection::Unidentified(error)),
-                Err(waits) => Ok(Start::Identify(await_all(Vec::new(), Vec::new(), vec![waits]), Vec::new())),
+                Err(waits) => {
+                    let identity = await_all(Bans::default(), Vec::new(), Vec::new(), vec![waits]);
+                    Ok(Start::Identify(identity, Vec::new()))
+                }
             };
         }
         let mut charges = Vec::with_capacity(self.rules.len());
@@ -138,7 +168,8 @@ impl Config {
                 Ok(Err(error)) => return Err(Rejection::Unidentified(error)),
                 Err(waits) => {
                     let keys = iter::once(waits).chain(rules.map(identify)).collect();
-                    return Ok(Start::Identify(await_all(Vec::new(), Vec::new(), keys), charges));
+                    let identity = await_all(Bans::default(), Vec::new(), Vec::new(), keys);
+                    return Ok(Start::Identify(identity, charges));
                 }
             }
         }
@@ -150,11 +181,6 @@ impl Config {
         let rules = &self.rules[charges.len()..];
         charges.extend(rules.iter().zip(keys).map(|(rule, key)| rule.charge(key, request)));
         self.limiter.check_all(&charges)
-    }
-
-    /// Whether a request is let through all the same.
-    pub(crate) fn pardons(&self, rejection: &Rejection) -> bool {
-        self.soft && !matches!(rejection, Rejection::Banned)
     }
 
     /// Gives the handler what it may ask for, and in soft mode the mark of a request over the limit.
@@ -185,7 +211,8 @@ impl Config {
         }
     }
 
-    pub(crate) fn refuse(&self, rejection: &Rejection, request: &Parts) -> Response<RefusalBody> {
+    /// The response to a request that is rejected.
+    pub(crate) fn response(&self, rejection: &Rejection, request: &Parts) -> Response<RefusalBody> {
         let mapper = if is_grpc(request) { &self.grpc } else { &self.mapper };
         refuse(&**mapper, rejection, request, &self.headers)
     }
@@ -231,17 +258,46 @@ impl Config {
     }
 }
 
-/// Awaits who has a say in whose request it is, one after the other.
+/// The first ban that could not be decided, if there is one. Such a request is rejected, or a client could evade
+/// the ban by sending its header twice.
+#[derive(Default)]
+struct Bans(Option<Error>);
+
+impl Bans {
+    /// Notes the answer of one ban: the rejection if the request is banned.
+    fn note(&mut self, decided: Result<bool, Error>) -> Option<Rejection> {
+        match decided {
+            Ok(true) => return Some(Rejection::Banned),
+            Ok(false) => {}
+            Err(error) if error.kind() == ErrorKind::MissingIdentity => {}
+            Err(error) => {
+                self.0.get_or_insert(error);
+            }
+        }
+        None
+    }
+
+    /// The rejection where no ban matched and one could not be decided.
+    fn undecided(self) -> Option<Rejection> {
+        self.0.map(Rejection::Unidentified)
+    }
+}
+
+/// Awaits all that decides whose request it is, one after the other.
 fn await_all(
+    mut bans: Bans,
     banned: Vec<Answer<bool>>,
     exempt: Vec<Answer<bool>>,
     keys: Vec<Answer<Key>>,
 ) -> Answer<Identity> {
     Answer::pending(async move {
         for banned in banned {
-            if banned.await.unwrap_or(false) {
-                return Ok(Identity::Banned);
+            if let Some(rejection) = bans.note(banned.await) {
+                return Ok(Identity::Barred(rejection));
             }
+        }
+        if let Some(rejection) = bans.undecided() {
+            return Ok(Identity::Barred(rejection));
         }
         for exempt in exempt {
             if exempt.await.unwrap_or(false) {
@@ -267,7 +323,7 @@ impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Config")
             .field("policies", &self.rules.iter().map(|rule| &rule.policy).collect::<Vec<_>>())
-            .field("limit_preflight", &self.limit_preflight)
+            .field("preflight", &self.preflight)
             .field("soft", &self.soft)
             .field("headers", &self.headers)
             .finish_non_exhaustive()

@@ -22,7 +22,7 @@ use crate::{
 };
 
 pin_project! {
-    /// The response of [`RateLimit`](crate::RateLimit): the inner service's, or a refusal.
+    /// The response of [`RateLimit`](crate::RateLimit): the inner service's, or a rejection.
     ///
     /// See [`RateLimitLayer`](crate::RateLimitLayer) for an example. Dropping it while the decision is under way leaves nothing behind but, perhaps, the charge.
     pub struct ResponseFuture<S, ReqBody>
@@ -52,10 +52,15 @@ pin_project! {
             call: Option<Box<Call<S, ReqBody>>>,
         },
         // Admitted and charged; waiting for the request's turn, from the first poll on: the service may be
-        // called where there is no runtime yet.
+        // called where there is no runtime yet. The service is not ready.
         Delay {
             wait: Duration,
             sleep: Option<Pin<Box<Sleep>>>,
+            decision: Option<Decision>,
+            call: Option<Box<Call<S, ReqBody>>>,
+        },
+        // The request's turn has come; waiting for the service to be ready again.
+        Ready {
             decision: Option<Decision>,
             call: Option<Box<Call<S, ReqBody>>>,
         },
@@ -67,8 +72,8 @@ pin_project! {
             // Units that are in use until the response has gone out.
             permit: Option<Permit>,
         },
-        // Not let through.
-        Refuse {
+        // Rejected.
+        Reject {
             rejection: Rejection,
             request: Box<Parts>,
         },
@@ -97,36 +102,52 @@ impl<S, ReqBody> Call<S, ReqBody> {
     /// Does what was decided.
     fn carry_on<F>(self, decided: Result<Decision, Error>, config: &Config) -> State<S, ReqBody, F>
     where
-        S: Service<Request<ReqBody>, Future = F>,
+        S: Service<Request<ReqBody>, Future = F> + Clone,
     {
         match decided {
             Ok(decision) => match decision.verdict() {
                 Verdict::Allow => self.make(Some(decision), config),
                 Verdict::Delay(wait) => {
-                    State::Delay { wait, sleep: None, decision: Some(decision), call: Some(Box::new(self)) }
+                    let call = Some(Box::new(self.unready()));
+                    State::Delay { wait, sleep: None, decision: Some(decision), call }
                 }
-                Verdict::Deny { .. } => self.refuse(Rejection::Limited(decision), config),
+                Verdict::Deny { .. } => self.reject_unless_soft(Rejection::Limited(decision), config),
             },
-            Err(error) => self.refuse(Rejection::Unavailable(error), config),
+            Err(error) => self.reject_unless_soft(Rejection::Unavailable(error), config),
         }
     }
 
-    /// Not let through, unless the layer only marks what it would refuse.
-    fn refuse<F>(self, rejection: Rejection, config: &Config) -> State<S, ReqBody, F>
+    /// The same call on a clone of the service. A ready service may hold what others need, such as a permit of
+    /// a concurrency limit, which must not be held during a delay.
+    fn unready(self) -> Self
+    where
+        S: Clone,
+    {
+        Self { service: self.service.clone(), ..self }
+    }
+
+    /// Rejected, unless the layer only marks what it would reject.
+    fn reject_unless_soft<F>(self, rejection: Rejection, config: &Config) -> State<S, ReqBody, F>
     where
         S: Service<Request<ReqBody>, Future = F>,
     {
-        config.log(&rejection);
-        if config.pardons(&rejection) {
+        if config.soft {
+            config.log(&rejection);
             return self.make(rejection.into_decision(), config);
         }
-        State::Refuse { rejection: config.postpone(rejection), request: Box::new(self.request) }
+        self.reject(rejection, config)
+    }
+
+    /// Rejected, in soft mode too.
+    fn reject<F>(self, rejection: Rejection, config: &Config) -> State<S, ReqBody, F> {
+        config.log(&rejection);
+        State::Reject { rejection: config.postpone(rejection), request: Box::new(self.request) }
     }
 }
 
 impl<S, ReqBody> ResponseFuture<S, ReqBody>
 where
-    S: Service<Request<ReqBody>>,
+    S: Service<Request<ReqBody>> + Clone,
 {
     pub(crate) fn new(service: S, request: Request<ReqBody>, config: Arc<Config>) -> Self {
         let (request, body) = request.into_parts();
@@ -139,7 +160,8 @@ where
                 State::Identify { identity, charges, call: Some(Box::new(call)) }
             }
             Ok(Start::Exempt) => call.make(None, &config),
-            Err(rejection) => call.refuse(rejection, &config),
+            Ok(Start::Barred(rejection)) => call.reject(rejection, &config),
+            Err(rejection) => call.reject_unless_soft(rejection, &config),
         };
         Self { state, config }
     }
@@ -147,7 +169,7 @@ where
 
 impl<S, ReqBody, ResBody> Future for ResponseFuture<S, ReqBody>
 where
-    S: Service<Request<ReqBody>, Response = Response<ResBody>>,
+    S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
 {
     type Output = Result<Response<ResponseBody<ResBody>>, S::Error>;
 
@@ -165,8 +187,8 @@ where
                             State::Decide { check, call: Some(Box::new(call)) }
                         }
                         Ok(Identity::Exempt) => call.make(None, this.config),
-                        Ok(Identity::Banned) => call.refuse(Rejection::Banned, this.config),
-                        Err(error) => call.refuse(Rejection::Unidentified(error), this.config),
+                        Ok(Identity::Barred(rejection)) => call.reject(rejection, this.config),
+                        Err(error) => call.reject_unless_soft(Rejection::Unidentified(error), this.config),
                     }
                 }
                 StateProj::Decide { check, call } => {
@@ -176,6 +198,12 @@ where
                 StateProj::Delay { wait, sleep, decision, call } => {
                     let sleep = sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep(*wait)));
                     ready!(sleep.as_mut().poll(cx));
+                    State::Ready { decision: decision.take(), call: call.take() }
+                }
+                StateProj::Ready { decision, call } => {
+                    if let Some(call) = call {
+                        ready!(call.service.poll_ready(cx))?;
+                    }
                     take(call).make(decision.take(), this.config)
                 }
                 StateProj::Respond { future, decision, permit } => {
@@ -188,8 +216,8 @@ where
                     }
                     return Poll::Ready(Ok(response.map(|body| ResponseBody::service(body, permit))));
                 }
-                StateProj::Refuse { rejection, request } => {
-                    let response = this.config.refuse(rejection, request);
+                StateProj::Reject { rejection, request } => {
+                    let response = this.config.response(rejection, request);
                     return Poll::Ready(Ok(response.map(ResponseBody::refusal)));
                 }
             };

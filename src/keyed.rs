@@ -25,7 +25,7 @@ use crate::{
 /// Puts a rate limit in front of a Tower service whatever its requests are: messages, jobs, calls to
 /// somebody else's API.
 ///
-/// The key comes from a closure over the request. A refusal is an error, a [`Rejection`] in a boxed error as
+/// The key comes from a closure over the request. A rejection is an error, a [`Rejection`] in a boxed error as
 /// tower's own `load_shed` and `timeout` do it: `error.downcast_ref::<Rejection>()` finds it, with the wait in
 /// it. Or, on the calling side of a limit, [`wait`](Self::wait) has requests wait for their turn.
 ///
@@ -120,14 +120,15 @@ impl<R: 'static> KeyedRateLimitLayer<R> {
     }
 
     /// Has a request that is over the limit wait for its turn, asking again when it may be there, for up to
-    /// `patience` in all; one whose turn cannot come by then is refused at once. Defaults to refusing.
+    /// `patience` in all; one whose turn cannot come by then is rejected at once. Defaults to rejecting it at once.
     ///
     /// Units in use, of a [`Concurrency`](crate::Concurrency) policy, come back when whoever has them is done, which
     /// nobody knows beforehand. For these it looks again after 10 milliseconds and then ever later, up to every 250,
     /// until the patience is over.
     ///
-    /// The inner service, which is ready, is kept so meanwhile: put what is scarce, such as a limit on
-    /// concurrency, inside of something that is always ready, such as tower's `buffer`.
+    /// A request that waits does not keep the inner service ready: a permit of an inner concurrency limit is free
+    /// for others meanwhile. When the request is admitted, it waits for the service to be ready again, which does
+    /// not count as patience; an error of the service's `poll_ready` is the request's error.
     pub fn wait(self, patience: Duration) -> Self {
         self.with(|config| config.patience = patience)
     }
@@ -144,7 +145,7 @@ impl<R> Config<R> {
         if keys.iter().all(Answer::is_ready) {
             let keys: Result<Vec<_>, _> = keys.drain(..).filter_map(|key| key.now().ok()).collect();
             return match keys {
-                Ok(keys) => Ok(self.charges(&keys, request)),
+                Ok(keys) => Ok(self.charges(keys, request)),
                 Err(error) => Err(Answer::ready(Err(error))),
             };
         }
@@ -157,9 +158,10 @@ impl<R> Config<R> {
         }))
     }
 
-    fn charges(&self, keys: &[Key], request: &R) -> Vec<Charge> {
-        let charge = |(rule, key): (&Rule<R>, &Key)| {
-            Charge::new(&rule.policy, key, rule.cost.as_ref().map_or(1, |cost| cost(request)))
+    fn charges(&self, keys: Vec<Key>, request: &R) -> Vec<Charge> {
+        let charge = |(rule, key): (&Rule<R>, Key)| {
+            let cost = rule.cost.as_ref().map_or(1, |cost| cost(request));
+            Charge::of(rule.policy.clone(), key.stored(), cost)
         };
         self.rules.iter().zip(keys).map(charge).collect()
     }
@@ -214,7 +216,7 @@ where
 }
 
 pin_project! {
-    /// The response of [`KeyedRateLimit`]: the inner service's, or a refusal. Dropping it while the decision is
+    /// The response of [`KeyedRateLimit`]: the inner service's, or a rejection. Dropping it while the decision is
     /// under way leaves nothing behind but, perhaps, the charge.
     pub struct KeyedResponseFuture<S, R>
     where
@@ -234,14 +236,15 @@ pin_project! {
             identity: Identify,
             call: Option<(S, R)>,
         },
-        // Waiting for the store, for the first time or, after a wait, again.
+        // Waiting for the store, for the first time or, after a wait, again. The service is ready if `waited` is
+        // `None`.
         Decide {
             check: Check,
             charges: Vec<Charge>,
             waited: Option<Waited>,
             call: Option<(S, R)>,
         },
-        // Refused, and waiting to ask again.
+        // Denied, and waiting to ask again. The service is not ready.
         Wait {
             #[pin]
             sleep: Sleep,
@@ -249,10 +252,15 @@ pin_project! {
             waited: Waited,
             call: Option<(S, R)>,
         },
-        // Admitted and charged; waiting for the request's turn.
+        // Admitted and charged; waiting for the request's turn. The service is not ready.
         Delay {
             #[pin]
             sleep: Sleep,
+            decision: Option<Decision>,
+            call: Option<(S, R)>,
+        },
+        // The request's turn has come; waiting for the service to be ready again.
+        Ready {
             decision: Option<Decision>,
             call: Option<(S, R)>,
         },
@@ -267,7 +275,7 @@ pin_project! {
 
 impl<S, R> Future for KeyedResponseFuture<S, R>
 where
-    S: Service<R>,
+    S: Service<R> + Clone,
     S::Error: Into<BoxError>,
 {
     type Output = Result<S::Response, BoxError>;
@@ -281,7 +289,7 @@ where
                     let call = call.take();
                     let charges = call
                         .as_ref()
-                        .map(|(_, request)| this.config.charges(&keys, request))
+                        .map(|(_, request)| this.config.charges(keys, request))
                         .unwrap_or_default();
                     let check = this.config.limiter.check_all(&charges);
                     State::Decide { check, charges, waited: None, call }
@@ -289,10 +297,15 @@ where
                 StateProj::Decide { check, charges, waited, call } => {
                     let decision = ready!(Pin::new(check).poll(cx)).map_err(Rejection::Unavailable)?;
                     match decision.verdict() {
-                        Verdict::Allow => respond(call.take(), decision),
-                        Verdict::Delay(wait) => {
-                            State::Delay { sleep: sleep(wait), decision: Some(decision), call: call.take() }
+                        Verdict::Allow if waited.is_some() => {
+                            State::Ready { decision: Some(decision), call: call.take() }
                         }
+                        Verdict::Allow => respond(call.take(), decision),
+                        Verdict::Delay(wait) => State::Delay {
+                            sleep: sleep(wait),
+                            decision: Some(decision),
+                            call: call.take().map(unready),
+                        },
                         Verdict::Deny { .. } => {
                             let mut waited = waited.take().unwrap_or_else(Waited::new);
                             match waited.next(&decision, this.config.patience) {
@@ -300,7 +313,7 @@ where
                                     sleep: sleep(wait),
                                     charges: mem::take(charges),
                                     waited,
-                                    call: call.take(),
+                                    call: call.take().map(unready),
                                 },
                                 None => return Poll::Ready(Err(Rejection::Limited(decision).into())),
                             }
@@ -318,6 +331,12 @@ where
                 }
                 StateProj::Delay { sleep, decision, call } => {
                     ready!(sleep.poll(cx));
+                    State::Ready { decision: decision.take(), call: call.take() }
+                }
+                StateProj::Ready { decision, call } => {
+                    if let Some((service, _)) = call {
+                        ready!(service.poll_ready(cx)).map_err(Into::into)?;
+                    }
                     match decision.take() {
                         Some(decision) => respond(call.take(), decision),
                         None => unreachable!("the state is replaced as soon as its decision is taken"),
@@ -350,7 +369,7 @@ impl Waited {
         Self { since: Instant::now(), pause: FIRST_PAUSE }
     }
 
-    /// How long it waits now that `decision` refuses it; `None` where its turn cannot come in time.
+    /// How long it waits now that `decision` denies it; `None` where its turn cannot come in time.
     fn next(&mut self, decision: &Decision, patience: Duration) -> Option<Duration> {
         let left = patience.saturating_sub(self.since.elapsed());
         let mut wait = Duration::ZERO;
@@ -373,6 +392,13 @@ impl Waited {
         }
         Some(wait)
     }
+}
+
+/// The same call on a clone of the service. A ready service may hold what others need, such as a permit of a
+/// concurrency limit, which must not be held during a wait.
+#[expect(clippy::redundant_clone, reason = "a clone of a ready service is not ready")]
+fn unready<S: Clone, R>((service, request): (S, R)) -> (S, R) {
+    (service.clone(), request)
 }
 
 fn respond<S: Service<R>, R>(call: Option<(S, R)>, decision: Decision) -> State<S, R, S::Future> {

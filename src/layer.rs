@@ -5,7 +5,10 @@ use tower_layer::Layer;
 
 use crate::{
     GrpcStatus, Headers, KeyExtractor, Limiter, PolicySource, ProblemDetails, RequestMatcher, ResponseMapper,
-    config::Config, per_thread::PerThread, rule::Rule, service::RateLimit,
+    config::{Config, Preflight},
+    per_thread::PerThread,
+    rule::Rule,
+    service::RateLimit,
 };
 
 /// Puts a rate limit in front of a service. Give it a store, a policy and a key.
@@ -17,10 +20,11 @@ use crate::{
 ///
 /// # What happens to a request
 ///
-/// 1. What is [banned](Self::ban) is refused. A CORS preflight, or what is [exempt](Self::exempt), goes straight
-///    to the service.
+/// 1. A request that is [banned](Self::ban), or might be, is rejected. One that is [exempt](Self::exempt) goes
+///    straight to the service.
 /// 2. Each rule finds the request's key, policy and cost. Where one finds no key, the answer is 400, or
-///    500 where the server's set-up is at fault.
+///    500 where the server's set-up is at fault. A CORS preflight has
+///    [a budget of its own](Self#cors-preflights).
 /// 3. All charges are decided together, all or nothing, before the service is called.
 /// 4. Admitted, the request goes to the service with the [`Decision`](crate::Decision) in its extensions;
 ///    the response gets the [`Headers`] and the decision too.
@@ -31,8 +35,22 @@ use crate::{
 ///
 /// # Where to put it
 ///
-/// Inside a CORS layer, or browsers cannot read the refusals; and list the fields in
-/// `Access-Control-Expose-Headers`. Outside whatever is expensive.
+/// Inside a CORS layer, or browsers cannot read the rejections; and list the headers in
+/// `Access-Control-Expose-Headers`. Outside everything that is expensive.
+///
+/// # CORS preflights
+///
+/// A browser sends a preflight (`OPTIONS` with `Origin` and `Access-Control-Request-Method`) unasked, and a client
+/// can send any number of them. A CORS layer outside of this one answers them, and they do not get here. Those
+/// that do count against the same policies, each on a budget of its own of the same size: they take nothing from
+/// the quota of the client, are limited themselves, and their responses show that budget. They can be exempt or
+/// banned like other requests.
+///
+/// A preflight carries no credentials. A rule whose key is one ([`MissingIdentity`](crate::ErrorKind::MissingIdentity)
+/// for the preflight) counts it by the peer's address as [`PeerIp`](crate::PeerIp) does, or, where the server does
+/// not know that, together with all others of this kind. Behind a proxy this is one budget for all its clients:
+/// there, put the layer inside a CORS layer. See [`exempt_preflight`](Self::exempt_preflight) and
+/// [`limit_preflight`](Self::limit_preflight) for other ways.
 ///
 /// # Example
 ///
@@ -90,7 +108,7 @@ impl RateLimitLayer {
                 rules: vec![rule(policy, key)],
                 exempt: Vec::new(),
                 banned: Vec::new(),
-                limit_preflight: false,
+                preflight: Preflight::Apart,
                 soft: false,
                 headers: Headers::default(),
                 mapper: Arc::new(ProblemDetails),
@@ -102,7 +120,7 @@ impl RateLimitLayer {
     }
 
     /// Limits each `key` to `policy` as well. All policies are decided in one atomic step: a request that
-    /// one refuses is charged to none.
+    /// one denies is charged to none.
     ///
     /// # Panics
     ///
@@ -129,7 +147,7 @@ impl RateLimitLayer {
 
     /// What a request costs under the rule that was added last, by [`new`](Self::new) or
     /// [`and`](Self::and). Defaults to 1. A cost of 0 is always admitted and charges nothing; one above
-    /// the policy's capacity is refused for good.
+    /// the policy's capacity is always denied.
     pub fn cost(self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
         self.with(|config| {
             if let Some(last) = config.rules.last_mut() {
@@ -141,7 +159,8 @@ impl RateLimitLayer {
     /// Lets the requests that `exempt` matches through uncounted, and those that an earlier `exempt` named:
     /// a closure over the request's head, or an extractor's keys or networks. Defaults to none.
     ///
-    /// They carry no [`Decision`](crate::Decision): a handler that takes one takes an `Option`.
+    /// They carry no [`Decision`](crate::Decision): a handler that takes one takes an `Option`. A request for which
+    /// `exempt` is undecided, because its identity is missing or cannot be used, is not exempt.
     ///
     /// # Example
     ///
@@ -164,17 +183,23 @@ impl RateLimitLayer {
         self.with(|config| config.exempt.push(Arc::new(exempt)))
     }
 
-    /// Refuses the requests that `banned` matches outright, exempt or not, CORS preflights too, and those that an
-    /// earlier `ban` named: 429 with the problem type `abnormal-usage-detected` and no `Retry-After`. Nothing is
-    /// asked of the store. Defaults to none.
+    /// Rejects the requests that `banned` matches, exempt or not, CORS preflights too, and those that an
+    /// earlier `ban` named: 429 with the problem type `abnormal-usage-detected` and no `Retry-After`. The store is
+    /// not used. Defaults to none.
+    ///
+    /// A request for which `banned` is undecided is rejected too, exempt or not, in [soft](Self::soft) mode as well:
+    /// otherwise a client would evade the ban with a header that it sends twice, empty, or unreadable. The answer
+    /// is 400 for [`InvalidIdentity`](crate::ErrorKind::InvalidIdentity), which is the client's fault, and 500 for
+    /// every other error. A request that *lacks* the identity
+    /// ([`MissingIdentity`](crate::ErrorKind::MissingIdentity)) is not banned.
     pub fn ban(self, banned: impl RequestMatcher) -> Self {
         self.with(|config| config.banned.push(Arc::new(banned)))
     }
 
-    /// Lets every request through but the [banned](Self::ban) ones, and marks those over the limit: the
-    /// [`Decision`](crate::Decision) in the extensions is a refusal, and the field `X-RateLimit-Exceeded`, on the
-    /// request and on the response, lists the policies that refused. Nothing is charged for them. Defaults to
-    /// refusing.
+    /// Admits every request except those that are [banned](Self::ban) or might be, and marks those over the
+    /// limit: the [`Decision`](crate::Decision) in the extensions is a denial, and the header
+    /// `X-RateLimit-Exceeded`, on the request and on the response, lists the policies that denied. Nothing is
+    /// charged for them. Defaults to rejecting them.
     ///
     /// For trying a limit out, or for serving less to those over it. A request that shows no identity, and
     /// one that the store could not decide, goes through unmarked. Where only one policy of several is to be
@@ -183,10 +208,18 @@ impl RateLimitLayer {
         self.with(|config| config.soft = true)
     }
 
-    /// Counts CORS preflight requests too. Defaults to letting them through uncounted: a browser sends
-    /// them unasked, and a refused one shows up as a network error.
+    /// Exempts CORS preflights: they go to the service uncounted. Defaults to [a budget of their own](Self#cors-preflights).
+    ///
+    /// Every client can then send any number of them, and the service is called for each: do this only where the
+    /// service answers preflights at no cost.
+    pub fn exempt_preflight(self) -> Self {
+        self.with(|config| config.preflight = Preflight::Exempt)
+    }
+
+    /// Counts CORS preflights like any other request, against the quota of the client; one that lacks the identity
+    /// is rejected with 400. Defaults to [a budget of their own](Self#cors-preflights).
     pub fn limit_preflight(self) -> Self {
-        self.with(|config| config.limit_preflight = true)
+        self.with(|config| config.preflight = Preflight::Limited)
     }
 
     /// Which fields responses carry. Defaults to [`Headers::ietf`].
@@ -194,14 +227,14 @@ impl RateLimitLayer {
         self.with(|config| config.headers = headers)
     }
 
-    /// Makes the response to requests that are not let through: a closure
+    /// Makes the response to requests that are rejected: a closure
     /// `|rejection: &Rejection, request: &Parts| -> http::Response<_>`, or a type. Defaults to
     /// [`ProblemDetails`].
     pub fn response(self, mapper: impl ResponseMapper) -> Self {
         self.with(|config| config.mapper = Arc::new(mapper))
     }
 
-    /// Makes the response to gRPC requests that are not let through. Defaults to [`GrpcStatus`]. A gRPC
+    /// Makes the response to gRPC requests that are rejected. Defaults to [`GrpcStatus`]. A gRPC
     /// client cannot read anything else, so [`response`](Self::response) is not asked for these.
     pub fn grpc_response(self, mapper: impl ResponseMapper) -> Self {
         self.with(|config| config.grpc = Arc::new(mapper))

@@ -137,8 +137,9 @@ pub use self::{
     error::{Error, ErrorKind},
     future::ResponseFuture,
     key::{
-        AnyOf, ClientIp, Constant, Cookie, ForwardingHeader, FromExtension, Hashed, Header, IntoKey, Key,
-        KeyExtractor, Map, Or, PeerIp, RequestMatcher, RequestMethod, RequestPath, TrustedProxies, Within,
+        AnyOf, Bearer, ClientIp, Constant, Cookie, ForwardingHeader, FromExtension, Hashed, Header, IntoKey,
+        Key, KeyExtractor, Map, Or, PeerIp, RequestMatcher, RequestMethod, RequestPath, TrustedProxies,
+        Within,
     },
     keyed::{KeyedRateLimit, KeyedRateLimitLayer, KeyedResponseFuture},
     layer::RateLimitLayer,

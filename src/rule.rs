@@ -47,7 +47,8 @@ enum Source {
 }
 
 impl PolicySource {
-    /// The policy that `choose` gives for the request and its key.
+    /// The policy that `choose` gives for the request and its key, whose [`identity`](Key::identity) is there
+    /// whatever its length and characters, hashed or not.
     ///
     /// Make the policies once and hand out clones: that is cheap, making one is not.
     #[must_use]
@@ -107,7 +108,7 @@ impl Rule {
     pub(crate) fn charge(&self, key: Key, request: &Parts) -> Charge {
         let policy = self.policy.policy(request, &key);
         let cost = self.cost.as_ref().map_or(1, |cost| cost(request));
-        Charge::of(policy, key, cost)
+        Charge::of(policy, key.stored(), cost)
     }
 }
 

@@ -343,8 +343,8 @@ fn s25_equal_addresses_give_equal_keys() {
         row("v6 in full", &[(XFF, b"2001:0DB8:0000:0000:0000:0000:0000:0001")], Ok("2001:db8::/64")),
         row("another host of it", &[(XFF, b"2001:db8::ffff:ffff:ffff:ffff")], Ok("2001:db8::/64")),
         row("another network", &[(XFF, b"2001:db8:0:1::1")], Ok("2001:db8:0:1::/64")),
-        row("zone", &[(XFF, b"fe80::1%eth0")], Ok("fe80::/64")),
-        row("zone in brackets", &[(XFF, b"[fe80::1%25en1]:80")], Ok("fe80::/64")),
+        row("zone", &[(XFF, b"fe80::1%eth0")], Ok("fe80::1/128")),
+        row("zone in brackets", &[(XFF, b"[fe80::1%25en1]:80")], Ok("fe80::1/128")),
         row("zone without a name", &[(XFF, b"fe80::1%")], Ok("10.0.0.1")),
         row("zone of v4", &[(XFF, b"203.0.113.7%eth0")], Ok("10.0.0.1")),
     ]);

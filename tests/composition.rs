@@ -22,6 +22,7 @@ use http::{HeaderName, Method, Request, Response, request::Parts};
 use http_body::{Body, Frame};
 use http_body_util::BodyExt as _;
 use support::{RedisServer, store};
+use tokio::{task::JoinSet, time::Instant};
 use tower::{
     BoxError, Layer, Service, ServiceBuilder, ServiceExt, load_shed::error::Overloaded,
     timeout::error::Elapsed,
@@ -32,8 +33,8 @@ use tower_http::{
     decompression::DecompressionLayer,
 };
 use tower_ratelimit::{
-    Action, Answer, Charge, Concurrency, Constant, Decision, Key, KeyExtractor, LeakyBucket, Limiter,
-    MemoryStore, Policy, Quota, RateLimitLayer, Store,
+    Action, Answer, Charge, Concurrency, Constant, Decision, Header, Key, KeyExtractor, LeakyBucket, Limiter,
+    ManualClock, MemoryStore, Policy, Quota, RateLimitLayer, Store,
 };
 
 fn layer(limit: u64) -> RateLimitLayer {
@@ -176,6 +177,69 @@ async fn a_timeout_on_either_side_frees_the_units_in_use() {
     assert_eq!(remaining(&limiter, &policy).await, 1);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_delayed_request_leaves_the_inner_service_to_others() {
+    let queue =
+        Policy::new("p", Quota::per_hour(1)).algorithm(LeakyBucket::queue(Duration::from_secs(36_000)));
+    let clock = ManualClock::new();
+    let limit = RateLimitLayer::new(MemoryStore::new().manual_clock(clock), queue, Header::new("x-api-key"));
+    let (inner, calls) = Strict::new();
+    let mut service = ServiceBuilder::new().layer(limit).concurrency_limit(2).service(inner);
+    let by = |key: &str| Request::get("/").header("x-api-key", key).body(String::new()).unwrap();
+    let started = Instant::now();
+    when_ready(&mut service, by("a")).await.await.unwrap();
+    let delayed: JoinSet<_> =
+        [when_ready(&mut service, by("a")).await, when_ready(&mut service, by("a")).await]
+            .into_iter()
+            .collect();
+    tokio::task::yield_now().await;
+    assert_eq!(calls.load(Ordering::Relaxed), 1);
+
+    let other = async { when_ready(&mut service, by("b")).await.await };
+    let other = tokio::time::timeout(Duration::from_secs(10), other).await;
+    assert_eq!(other.expect("another client waits for the delayed ones").unwrap().status(), 200);
+
+    // Called when their turn has come and the service is ready again.
+    for response in delayed.join_all().await {
+        assert_eq!(response.unwrap().status(), 200);
+    }
+    assert_eq!((started.elapsed().as_secs(), calls.load(Ordering::Relaxed)), (2 * 3600, 4));
+}
+
+/// Ready at first, and after that it fails.
+#[derive(Default)]
+struct FailsLater(bool);
+
+impl Clone for FailsLater {
+    fn clone(&self) -> Self {
+        Self(true)
+    }
+}
+
+impl Service<Request<String>> for FailsLater {
+    type Response = Response<String>;
+    type Error = &'static str;
+    type Future = std::future::Ready<Result<Self::Response, Self::Error>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(if self.0 { Err("it is gone") } else { Ok(()) })
+    }
+
+    fn call(&mut self, _: Request<String>) -> Self::Future {
+        std::future::ready(Ok(Response::new(String::new())))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_fails_while_a_request_is_delayed_gives_its_own_error() {
+    let queue =
+        Policy::new("p", Quota::per_hour(1)).algorithm(LeakyBucket::queue(Duration::from_secs(36_000)));
+    let limiter = Limiter::new(MemoryStore::new());
+    assert!(limiter.check(&queue, &Key::new("all"), 1).await.unwrap().is_allowed());
+    let layer = RateLimitLayer::new(limiter, queue, Constant::new("all"));
+    assert_eq!(layer.layer(FailsLater::default()).oneshot(get()).await.unwrap_err(), "it is gone");
+}
+
 fn cors() -> CorsLayer {
     let fields = ["ratelimit", "ratelimit-policy", "retry-after"].map(HeaderName::from_static);
     CorsLayer::new().allow_origin(Any).allow_methods([Method::GET]).expose_headers(fields)
@@ -187,29 +251,32 @@ fn from_page(method: Method) -> Request<axum::body::Body> {
 }
 
 #[tokio::test]
-async fn a_page_may_read_refusals_only_inside_of_cors_and_no_preflight_is_counted() {
+async fn a_page_may_read_rejections_only_inside_of_cors_and_no_preflight_takes_from_its_quota() {
     for outside in [true, false] {
         let app = axum::Router::new().route("/", axum::routing::get(async || "hello"));
-        let app = if outside { app.layer(layer(1)).layer(cors()) } else { app.layer(cors()).layer(layer(1)) };
+        let app = if outside { app.layer(layer(2)).layer(cors()) } else { app.layer(cors()).layer(layer(2)) };
         let ask = async |method| app.clone().oneshot(from_page(method)).await.unwrap();
-        for _ in 0..3 {
+        for _ in 0..2 {
             let preflight = ask(Method::OPTIONS).await;
             assert_eq!(preflight.status(), 200);
             assert_eq!(preflight.headers()["access-control-allow-origin"], "*");
-            assert!(!preflight.headers().contains_key("ratelimit"));
+            // A CORS layer outside of the limit answers it.
+            assert_eq!(preflight.headers().contains_key("ratelimit"), !outside);
         }
-        let admitted = ask(Method::GET).await;
-        assert_eq!(admitted.status(), 200);
-        assert_eq!(admitted.headers()["ratelimit"], r#""p";r=0;t=3600"#);
-        assert_eq!(admitted.headers()["access-control-allow-origin"], "*");
+        for left in [r#""p";r=1;t=1800"#, r#""p";r=0;t=1800"#] {
+            let admitted = ask(Method::GET).await;
+            assert_eq!(admitted.status(), 200);
+            assert_eq!(admitted.headers()["ratelimit"], left);
+            assert_eq!(admitted.headers()["access-control-allow-origin"], "*");
+        }
         let refused = ask(Method::GET).await;
         assert_eq!(refused.status(), 429);
-        assert_eq!(ask(Method::OPTIONS).await.status(), 200);
+        assert_eq!(ask(Method::OPTIONS).await.status(), if outside { 200 } else { 429 });
         let field = |name| refused.headers().get(name).map(|value| value.to_str().unwrap());
         let exposed = "ratelimit,ratelimit-policy,retry-after";
         assert_eq!(field("access-control-allow-origin"), outside.then_some("*"));
         assert_eq!(field("access-control-expose-headers"), outside.then_some(exposed));
-        assert_eq!(field("retry-after"), Some("3600"));
+        assert_eq!(field("retry-after"), Some("1800"));
     }
 }
 

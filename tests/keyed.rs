@@ -265,6 +265,39 @@ async fn patience_for_a_unit_in_use_ends_and_none_is_had_for_what_cannot_come() 
     assert_eq!(service.oneshot("ab").await.unwrap(), 2);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_request_that_waits_leaves_the_inner_service_to_others() {
+    let waits = |asked: usize| match asked {
+        0 | 1 => deny(3_600),
+        _ => Verdict::Allow,
+    };
+    let delays = |asked: usize| match asked {
+        0 | 1 => Verdict::Delay(Duration::from_secs(3_600)),
+        _ => Verdict::Allow,
+    };
+    for (name, says) in [("wait", waits as fn(usize) -> Verdict), ("delay", delays)] {
+        let layer = KeyedRateLimitLayer::new(Says(says, Arc::default()), policy(1), |_: &u8| "all")
+            .wait(Duration::from_secs(7_200));
+        let calls = Arc::new(AtomicUsize::new(0));
+        let mut service =
+            ServiceBuilder::new().layer(layer).concurrency_limit(2).service(Strict(false, calls.clone()));
+        let waiting: JoinSet<_> =
+            [service.ready().await.unwrap().call(0), service.ready().await.unwrap().call(1)]
+                .into_iter()
+                .collect();
+        yield_now().await;
+        assert_eq!(calls.load(Ordering::Relaxed), 0, "{name}");
+
+        let other = async { service.ready().await.unwrap().call(2).await };
+        let other = timeout(Duration::from_secs(10), other).await;
+        assert_eq!(other.expect(name).unwrap(), 2, "{name}");
+
+        // Called when their turn has come and the service is ready again.
+        assert!(waiting.join_all().await.iter().all(Result::is_ok), "{name}");
+        assert_eq!(calls.load(Ordering::Relaxed), 3, "{name}");
+    }
+}
+
 #[tokio::test]
 async fn who_cannot_come_in_time_is_refused_at_once() {
     let layer = KeyedRateLimitLayer::new(MemoryStore::new(), policy(1), |_: &&'static str| "all")

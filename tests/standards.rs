@@ -649,7 +649,7 @@ async fn s12_head_gets_the_fields_and_no_content() {
 }
 
 #[tokio::test]
-async fn s13_a_cors_preflight_is_exempt_unless_told_otherwise() {
+async fn s13_a_cors_preflight_has_a_budget_of_its_own_unless_told_otherwise() {
     let preflight = || {
         Request::options("/")
             .header("origin", "https://example.org")
@@ -661,7 +661,9 @@ async fn s13_a_cors_preflight_is_exempt_unless_told_otherwise() {
     let layer = layer(Policy::new("p", Quota::per_hour(1)));
     ask(&layer, get()).await;
     assert_eq!(ask(&layer, preflight()).await.status(), 200);
+    assert_eq!(ask(&layer, preflight()).await.status(), 429);
     assert_eq!(ask(&layer, options()).await.status(), 429);
+    assert_eq!(ask(&layer.clone().exempt_preflight(), preflight()).await.status(), 200);
     assert_eq!(ask(&layer.limit_preflight(), preflight()).await.status(), 429);
 }
 

@@ -12,9 +12,13 @@ use crate::{Answer, Error, ErrorKind};
 /// one that is costly had better leave its result in the extensions from a layer further out, see
 /// [`FromExtension`](crate::FromExtension).
 ///
-/// Where it refuses the request, the answer is 400 if it refused with a status from 400 to 499
+/// Where it rejects the request, the answer is 400 if it did so with a status from 400 to 499
 /// ([`MissingIdentity`](ErrorKind::MissingIdentity), so [`or`](KeyExtractor::or) goes on with the next), else
 /// 500 ([`IdentityUnavailable`](ErrorKind::IdentityUnavailable)). The extractor's own response is not sent.
+///
+/// A missing identity is not [banned](crate::RateLimitLayer::ban). To ban identities whose header an extractor
+/// rejects when it stands twice or is malformed, ban by [`Header`](crate::Header), [`Bearer`](crate::Bearer) or
+/// [`Cookie`](crate::Cookie), which tell a missing header from one that cannot be used.
 ///
 /// # Example
 ///
@@ -70,7 +74,8 @@ impl<E: 'static> FromExtractor<E> {
             Box::pin(async move {
                 let extracted = E::from_request_parts(&mut request, &state).await;
                 // Not every rejection may cross threads, so none is kept across the next wait.
-                let extracted = extracted.map_err(|rejection| refused(rejection.into_response().status()))?;
+                let extracted =
+                    extracted.map_err(|rejection| rejected(rejection.into_response().status()))?;
                 let key = key(extracted).into_key();
                 key.await
             })
@@ -79,7 +84,7 @@ impl<E: 'static> FromExtractor<E> {
     }
 }
 
-fn refused(status: StatusCode) -> Error {
+fn rejected(status: StatusCode) -> Error {
     let kind = match status.is_client_error() {
         true => ErrorKind::MissingIdentity,
         false => ErrorKind::IdentityUnavailable,

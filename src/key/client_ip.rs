@@ -12,7 +12,7 @@ use super::{
 use crate::{Answer, Error, ErrorKind};
 
 /// The address of the client behind the proxies that you declare. IPv6 addresses count by their /64
-/// network, as with [`PeerIp`].
+/// network and link-local ones as a whole, as with [`PeerIp`].
 ///
 /// # The attack
 ///
@@ -73,6 +73,17 @@ use crate::{Answer, Error, ErrorKind};
 /// [`MissingSetup`](ErrorKind::MissingSetup), 500, and never a key that clients share. A Unix socket has no
 /// address, so it answers the same, unless [`and_unix_socket`](TrustedProxies::and_unix_socket) is
 /// called and the header names a client.
+///
+/// # Where the client cannot be determined
+///
+/// Where a trusted proxy gives no client, the key is a proxy's: the header is missing, the hop that counts is no
+/// address, the list ends where it is not read further, or there are fewer hops than declared. All such requests
+/// share the proxy's limit, and none of them is [exempt](crate::RateLimitLayer::exempt), though the proxy is in
+/// a network or among the addresses that are: a client could lose the header on purpose. A
+/// [ban](crate::RateLimitLayer::ban) of that proxy rejects them with 400. To exempt health checks that a proxy
+/// sends itself, match their path.
+///
+/// A peer that is not a trusted proxy is the client, and so is the left-most hop where all are trusted.
 ///
 /// # Example
 ///
@@ -147,20 +158,29 @@ impl ClientIp {
     /// * [`MissingSetup`](ErrorKind::MissingSetup): the peer would be the answer, and the server does
     ///   not say who it is, or it is a Unix socket.
     pub fn address(&self, request: &Parts) -> Result<IpAddr, Error> {
+        self.locate(request).map(|client| client.address)
+    }
+
+    /// The client's address, and whether it is certain.
+    pub(super) fn locate(&self, request: &Parts) -> Result<Client, Error> {
         let peer = Peer::of(request);
-        let client = match &self.proxies.0 {
-            Trust::Hops(count) => self.header.hop(request, *count)?,
+        let (client, behind_proxy) = match &self.proxies.0 {
+            Trust::Hops(count) => {
+                let hop = self.header.hop(request, *count)?;
+                (hop.map(|address| Client { address, determined: true }), true)
+            }
             Trust::Networks { networks, unix_socket } => {
                 let trusted = match peer {
                     Peer::Address(address) => networks.contain(address),
                     Peer::UnixSocket => *unix_socket,
                     Peer::Unknown => false,
                 };
-                if trusted { self.header.first_outside(request, networks)? } else { None }
+                (if trusted { self.header.first_outside(request, networks)? } else { None }, trusted)
             }
         };
         match (client, peer) {
-            (Some(client), _) | (None, Peer::Address(client)) => Ok(client),
+            (Some(client), _) => Ok(client),
+            (None, Peer::Address(address)) => Ok(Client { address, determined: !behind_proxy }),
             (None, Peer::UnixSocket) => Err(self.no_address()),
             (None, Peer::Unknown) => Err(ip::unknown_peer()),
         }
@@ -196,12 +216,24 @@ impl ClientIp {
 
 impl KeyExtractor for ClientIp {
     fn extract(&self, request: &Parts) -> Answer<Key> {
-        Answer::ready(self.address(request).map(|address| self.addresses.key(address)))
+        let key = self.locate(request).map(|client| {
+            let key = self.addresses.key(client.address);
+            if client.determined { key } else { key.assumed() }
+        });
+        key.into()
     }
 
-    fn keys_of(&self, identity: &Key) -> Vec<Key> {
-        vec![self.addresses.key_of(identity)]
+    fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
+        self.addresses.keys_of(named)
     }
+}
+
+/// Where a request comes from.
+#[derive(Clone, Copy)]
+pub(super) struct Client {
+    pub(super) address: IpAddr,
+    /// Whether it is the client's. Otherwise it is a proxy's, the nearest to the client that is known.
+    pub(super) determined: bool,
 }
 
 /// Which hops of a request are your own proxies. See [`ClientIp`] for what follows and an example.
@@ -334,20 +366,26 @@ impl ForwardingHeader {
     }
 
     /// The first hop from the right outside `proxies`, else the last good one; or the one address.
-    fn first_outside(&self, request: &Parts, proxies: &Networks) -> Result<Option<IpAddr>, Error> {
+    fn first_outside(&self, request: &Parts, proxies: &Networks) -> Result<Option<Client>, Error> {
         match &self.0 {
             Source::XForwardedFor => Ok(walk(forwarding::x_forwarded_for(&request.headers), proxies)),
             Source::Forwarded => Ok(walk(forwarding::forwarded(&request.headers), proxies)),
-            Source::Single(name) => single(request, name),
+            Source::Single(name) => {
+                Ok(single(request, name)?.map(|address| Client { address, determined: true }))
+            }
         }
     }
 }
 
-fn walk(hops: impl Iterator<Item = Option<IpAddr>>, proxies: &Networks) -> Option<IpAddr> {
+fn walk(hops: impl Iterator<Item = Option<IpAddr>>, proxies: &Networks) -> Option<Client> {
     let mut last = None;
-    for hop in hops.map_while(|hop| hop) {
-        last = Some(hop);
-        if !proxies.contain(hop) {
+    for hop in hops {
+        let Some(address) = hop else {
+            // Who is further out is unknown.
+            return last.map(|client| Client { determined: false, ..client });
+        };
+        last = Some(Client { address, determined: true });
+        if !proxies.contain(address) {
             break;
         }
     }

@@ -1,6 +1,6 @@
 use http::request::Parts;
 
-use super::{Key, KeyExtractor};
+use super::{Key, KeyExtractor, matcher::never};
 use crate::{Answer, Error, ErrorKind};
 
 /// One extractor, or another where the first finds nothing. Made by [`KeyExtractor::or`].
@@ -57,10 +57,13 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
         }
     }
 
-    fn keys_of(&self, identity: &Key) -> Vec<Key> {
-        let first = self.first.keys_of(identity).into_iter().map(Key::of_first);
-        let second = self.second.keys_of(identity).into_iter().map(|key| key.of_second());
-        first.chain(second).collect()
+    fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
+        let first = self.first.keys_of(named).map(|keys| keys.into_iter().map(Key::of_first));
+        let second = self.second.keys_of(named).map(|keys| keys.into_iter().map(|key| key.of_second()));
+        match (first, second) {
+            (Err(error), Err(_)) => Err(error),
+            (first, second) => Ok(first.into_iter().flatten().chain(second.into_iter().flatten()).collect()),
+        }
     }
 }
 
@@ -90,8 +93,32 @@ macro_rules! all_of {
                     Ok(Key::join([$(&$part),+]))
                 })
             }
+
+            #[expect(non_snake_case, reason = "the parts are named like their types")]
+            fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
+                let ($($part,)+) = self;
+                let extractors: &[&dyn KeyExtractor] = &[$($part),+];
+                joined_keys(named, extractors)
+            }
         }
     };
+}
+
+/// The keys that `extractors` give together for the parts that `named` was joined of.
+fn joined_keys(named: &Key, extractors: &[&dyn KeyExtractor]) -> Result<Vec<Key>, Error> {
+    let parts = named.parts().filter(|parts| parts.len() == extractors.len());
+    let Some(parts) = parts else {
+        return Err(never("`Key::join` of as many identities as the tuple has parts"));
+    };
+    let mut combinations = vec![Vec::new()];
+    for (part, extractor) in parts.iter().zip(extractors) {
+        let keys = if part.is_final() { vec![part.clone()] } else { extractor.keys_of(part)? };
+        combinations = combinations
+            .iter()
+            .flat_map(|before| keys.iter().map(|key| [before.as_slice(), std::slice::from_ref(key)].concat()))
+            .collect();
+    }
+    Ok(combinations.iter().map(Key::join).collect())
 }
 
 all_of!(A B);

@@ -1,7 +1,7 @@
 use http::request::Parts;
 
-use super::{Key, KeyExtractor};
-use crate::Answer;
+use super::{Key, KeyExtractor, matcher::never};
+use crate::{Answer, Error};
 
 /// One key for every request: a limit on the service as a whole.
 ///
@@ -32,5 +32,12 @@ impl Constant {
 impl KeyExtractor for Constant {
     fn extract(&self, _: &Parts) -> Answer<Key> {
         Answer::ready(Ok(self.0.clone()))
+    }
+
+    fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
+        if *named == self.0 {
+            return Ok(vec![named.clone()]);
+        }
+        Err(never("the constant"))
     }
 }

@@ -64,16 +64,85 @@ pub trait KeyExtractor: Send + Sync + 'static {
         Or::new(self, other)
     }
 
-    /// The key that `change` makes of this extractor's. It works on the key's
-    /// [text form](Key::as_str), such as for e-mail addresses whose case does not count:
-    /// `.map(|key| key.as_str().to_lowercase())`.
+    /// The key that `change` makes of the identity which this extractor finds: as the client gave it, neither
+    /// encoded nor hashed, see [`Key::identity`].
+    ///
+    /// For other forms of one identity: without this, a client has a limit for each. What
+    /// [`or`](Self::or) keeps apart stays apart. Of a [`hashed`](Self::hashed) identity, `change` sees the hash, so
+    /// call `map` first. An identity that is not UTF-8 is an [`InvalidIdentity`](ErrorKind::InvalidIdentity).
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use http::Request;
+    /// use tower_ratelimit::{Header, Key, KeyExtractor};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// // A limit per domain.
+    /// let domain = Header::new("x-email").map(|email| email.split_once('@').map(|(_, domain)| domain.to_owned()));
+    /// let (parts, ()) = Request::get("/").header("x-email", "josé@example.org").body(())?.into_parts();
+    /// assert_eq!(domain.extract(&parts).await?, Key::new("example.org"));
+    /// # Ok(())
+    /// # }
+    /// ```
     fn map<F, T>(self, change: F) -> Map<Self, F>
     where
         Self: Sized,
-        F: Fn(Key) -> T + Send + Sync + 'static,
+        F: Fn(&str) -> T + Send + Sync + 'static,
         T: IntoKey,
     {
         Map::new(self, change)
+    }
+
+    /// The identity in lower case, as Unicode defines it: for e-mail addresses and names whose case does not
+    /// count. It is not normalized otherwise: `ß` and `SS` stay different.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use http::Request;
+    /// use tower_ratelimit::{Header, Key, KeyExtractor};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let (parts, ()) = Request::get("/").header("x-email", "JOSÉ@Example.org").body(())?.into_parts();
+    /// let key = Header::new("x-email").lowercase().extract(&parts).await?;
+    /// assert_eq!(key, Key::new("josé@example.org"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    fn lowercase(self) -> Map<Self, fn(&str) -> String>
+    where
+        Self: Sized,
+    {
+        Map::new(self, str::to_lowercase)
+    }
+
+    /// The identity without the white space around it, as Unicode defines it. One that is nothing but white space
+    /// is an [`InvalidIdentity`](ErrorKind::InvalidIdentity).
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use http::Request;
+    /// use tower_ratelimit::{Cookie, Key, KeyExtractor};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let (parts, ()) = Request::get("/").header("cookie", "user=%20alice%20").body(())?.into_parts();
+    /// assert_eq!(Cookie::new("user").trim().extract(&parts).await?, Key::new("alice"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    fn trim(self) -> Map<Self, fn(&str) -> Result<String, Error>>
+    where
+        Self: Sized,
+    {
+        Map::new(self, |identity| match identity.trim() {
+            "" => Err(Error::new(ErrorKind::InvalidIdentity, "the identity is only white space")),
+            trimmed => Ok(trimmed.to_owned()),
+        })
     }
 
     /// 128 bits of the HMAC-SHA256 of the key under `secret` in its place, for identities that must not
@@ -97,24 +166,60 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// | extractor | name | who is meant |
     /// |---|---|---|
     /// | [`PeerIp`](crate::PeerIp), [`ClientIp`](crate::ClientIp) | an address | that IPv4 address; of an IPv6 address, everybody in its network, which is one key |
-    /// | [`a.or(b)`](Self::or) | what `a` finds, or what `b` does | whoever shows it to either: with a header first, a client can send an address of `b` there |
-    /// | [`hashed`](Self::hashed) | the identity itself | |
-    /// | [`map`](Self::map) | what the function makes of it | |
-    /// | a tuple | [`Key::join`] of the parts' keys, of an IPv6 address `2001:db8::/64` | |
+    /// | [`a.or(b)`](Self::or) | what `a` finds, or what `b` does | every client that shows it to either: with a header first, a client can send an address of `b` there |
+    /// | [`hashed`](Self::hashed), [`map`](Self::map) | the identity itself, before it is hashed or changed | |
+    /// | a tuple | [`Key::join`] of the parts' identities | |
     ///
     /// To name single IPv6 addresses, or networks, use [`PeerIp::within`](crate::PeerIp::within). To exempt by one
-    /// extractor of an `or` alone, ask that one: `.exempt(PeerIp::default().any_of(["192.0.2.1"]))`.
+    /// extractor of an `or` alone, use that one: `.exempt(PeerIp::default().any_of(["192.0.2.1"]))`.
+    ///
+    /// # Panics
+    ///
+    /// If this extractor gives no key for one of `identities`, whatever the request: a network, an address with a
+    /// port, a header's value with a space at its end. [`try_any_of`](Self::try_any_of) returns an error instead.
+    #[track_caller]
     fn any_of<T: Into<Key>>(self, identities: impl IntoIterator<Item = T>) -> AnyOf<Self>
+    where
+        Self: Sized,
+    {
+        match self.try_any_of(identities) {
+            Ok(any_of) => any_of,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// [`any_of`](Self::any_of) for identities that are not known to be right, such as those of a
+    /// configuration file.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig): this extractor gives no key for one of `identities`, whatever
+    /// the request. The message says which one, by its place among `identities`.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{KeyExtractor, PeerIp};
+    ///
+    /// assert!(PeerIp::default().try_any_of(["192.0.2.1", "2001:db8::1"]).is_ok());
+    /// let error = PeerIp::default().try_any_of(["192.0.2.0/24"]).unwrap_err();
+    /// assert!(error.to_string().starts_with("identity 1: \"192.0.2.0/24\" is not an IP address"), "{error}");
+    /// ```
+    fn try_any_of<T: Into<Key>>(self, identities: impl IntoIterator<Item = T>) -> Result<AnyOf<Self>, Error>
     where
         Self: Sized,
     {
         AnyOf::new(self, identities.into_iter().map(Into::into))
     }
 
-    /// The keys that this extractor gives for an identity which [`any_of`](Self::any_of) names `identity`.
-    /// Defaults to `identity`; an extractor that wraps another one and passes its keys on asks that one.
-    fn keys_of(&self, identity: &Key) -> Vec<Key> {
-        vec![identity.clone()]
+    /// The keys that this extractor gives for an identity which [`any_of`](Self::any_of) names `named`.
+    /// Defaults to `named`; an extractor that wraps another one and passes its keys on delegates to that one.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig): it gives no key for that identity, whatever the request.
+    fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
+        Ok(vec![named.clone()])
     }
 }
 
@@ -184,8 +289,8 @@ impl KeyExtractor for Box<dyn KeyExtractor> {
         (**self).extract(request)
     }
 
-    fn keys_of(&self, identity: &Key) -> Vec<Key> {
-        (**self).keys_of(identity)
+    fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
+        (**self).keys_of(named)
     }
 }
 
@@ -194,7 +299,7 @@ impl KeyExtractor for Arc<dyn KeyExtractor> {
         (**self).extract(request)
     }
 
-    fn keys_of(&self, identity: &Key) -> Vec<Key> {
-        (**self).keys_of(identity)
+    fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
+        (**self).keys_of(named)
     }
 }

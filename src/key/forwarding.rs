@@ -16,15 +16,17 @@ pub(super) const MAX_HOPS: usize = 64;
 /// So many bytes of the header are looked at, from the right.
 pub(super) const MAX_BYTES: usize = 8 * 1024;
 
-/// The hops of `X-Forwarded-For`, from the right: `None` for one that is no address.
+/// The hops of `X-Forwarded-For`, from the right: `None` for one that is no address, and at the end of a list that
+/// is not read further.
 pub(super) fn x_forwarded_for(headers: &HeaderMap) -> impl Iterator<Item = Option<IpAddr>> {
     Elements::new(headers, &HeaderName::from_static("x-forwarded-for"), last_comma)
-        .map(|hop| node(hop, is_port))
+        .map(|hop| node(hop?, is_port))
 }
 
-/// The hops of `Forwarded` (RFC 7239), from the right: `None` for one that is no address.
+/// The hops of `Forwarded` (RFC 7239), from the right: `None` for one that is no address, and at the end of a list
+/// that is not read further.
 pub(super) fn forwarded(headers: &HeaderMap) -> impl Iterator<Item = Option<IpAddr>> {
-    Elements::new(headers, &FORWARDED, last_comma_outside_quotes).map(forwarded_for)
+    Elements::new(headers, &FORWARDED, last_comma_outside_quotes).map(|hop| forwarded_for(hop?))
 }
 
 /// The address that is the whole of the header `name`, or `None`.
@@ -54,7 +56,8 @@ enum Cut {
     Unbalanced,
 }
 
-/// The elements of a list, over all the lines of its header, from the right. Empty ones are left out.
+/// The elements of a list, over all the lines of its header, from the right. Empty ones are left out. Where
+/// elements remain that are not read, a `None` stands for them.
 struct Elements<'a> {
     lines: Rev<ValueIter<'a, HeaderValue>>,
     /// What is left of the line that is being read.
@@ -62,24 +65,28 @@ struct Elements<'a> {
     cut: fn(&[u8]) -> Cut,
     hops_left: usize,
     bytes_left: usize,
+    ended: bool,
 }
 
 impl<'a> Elements<'a> {
     fn new(headers: &'a HeaderMap, name: &HeaderName, cut: fn(&[u8]) -> Cut) -> Self {
         let lines = headers.get_all(name).into_iter().rev();
-        Self { lines, line: None, cut, hops_left: MAX_HOPS, bytes_left: MAX_BYTES }
+        Self { lines, line: None, cut, hops_left: MAX_HOPS, bytes_left: MAX_BYTES, ended: false }
     }
 }
 
 impl<'a> Iterator for Elements<'a> {
-    type Item = &'a [u8];
+    type Item = Option<&'a [u8]>;
 
-    fn next(&mut self) -> Option<&'a [u8]> {
-        while self.hops_left > 0 && self.bytes_left > 0 {
+    fn next(&mut self) -> Option<Self::Item> {
+        while !self.ended {
             let line = match self.line.take() {
                 Some(line) => line,
                 None => self.lines.next()?.as_bytes(),
             };
+            if self.hops_left == 0 || self.bytes_left == 0 {
+                break;
+            }
             let hidden = line.len().saturating_sub(self.bytes_left);
             let (_, seen) = line.split_at(hidden);
             let element = match (self.cut)(seen) {
@@ -90,20 +97,17 @@ impl<'a> Iterator for Elements<'a> {
                 }
                 Cut::Whole if hidden == 0 => line,
                 // The part that is seen of an element may be another address than the whole.
-                Cut::Whole | Cut::Unbalanced => {
-                    self.bytes_left = 0;
-                    return None;
-                }
+                Cut::Whole | Cut::Unbalanced => break,
             };
             // The comma, or the end of the line, counts too.
             self.bytes_left = self.bytes_left.saturating_sub(element.len() + 1);
             let element = trim(element);
             if !element.is_empty() {
                 self.hops_left -= 1;
-                return Some(element);
+                return Some(Some(element));
             }
         }
-        None
+        (!std::mem::replace(&mut self.ended, true)).then_some(None)
     }
 }
 

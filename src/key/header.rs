@@ -1,13 +1,14 @@
 use http::{HeaderName, request::Parts};
 
-use super::{Key, KeyExtractor};
+use super::{Key, KeyExtractor, matcher::only};
 use crate::{Answer, Error, ErrorKind};
 
 /// The value of a request header, such as an API key, without the spaces around it.
 ///
 /// A client can send what it likes in a header, so this limits those whose header something in front
 /// has checked, or those who have nothing to gain from a new identity. For a proxy's forwarding headers
-/// it is the wrong tool: anybody can send those.
+/// it is the wrong tool: anybody can send those. For `authorization` use [`Bearer`](crate::Bearer): a server takes
+/// `Bearer t1`, `bearer t1` and `Bearer  t1` for one token, and by this extractor they are three keys.
 ///
 /// Refused with 400: a missing header (unless [`or`](KeyExtractor::or) has another extractor), one
 /// that stands more than once, an empty one, one that is not UTF-8, and one longer than 8 KiB.
@@ -33,7 +34,7 @@ use crate::{Answer, Error, ErrorKind};
 #[derive(Clone, Debug)]
 pub struct Header(HeaderName);
 
-const MAX_VALUE: usize = 8 * 1024;
+pub(super) const MAX_VALUE: usize = 8 * 1024;
 
 impl Header {
     /// The header `name`, whatever its case.
@@ -50,34 +51,48 @@ impl Header {
     }
 
     fn key(&self, request: &Parts) -> Result<Key, Error> {
-        let mut values = request.headers.get_all(&self.0).iter();
-        let Some(value) = values.next() else {
+        let Some(value) = only_value(request, &self.0)? else {
             return Err(Error::new(
                 ErrorKind::MissingIdentity,
                 format!("the request lacks the header `{}`", self.0),
             ));
         };
-        if values.next().is_some() {
-            return Err(self.invalid("must stand once"));
-        }
-        // HTTP/1 drops the spaces around a value, HTTP/2 keeps them; they must not make another identity.
-        let value = value.as_bytes().trim_ascii();
-        if value.is_empty() {
-            return Err(self.invalid("is empty"));
-        }
-        if value.len() > MAX_VALUE {
-            return Err(self.invalid("is longer than 8192 bytes"));
-        }
-        match Key::plain(value) {
-            Some(key) => Ok(key),
-            None if std::str::from_utf8(value).is_err() => Err(self.invalid("is not UTF-8")),
-            None => Ok(Key::new(value)),
-        }
+        identity(value).map_err(|problem| self.invalid(problem))
     }
 
     fn invalid(&self, problem: &str) -> Error {
-        Error::new(ErrorKind::InvalidIdentity, format!("the header `{}` {problem}", self.0))
+        invalid(&self.0, problem)
     }
+}
+
+/// The value of the header `name`, without the spaces around it.
+pub(super) fn only_value<'a>(request: &'a Parts, name: &HeaderName) -> Result<Option<&'a [u8]>, Error> {
+    let mut values = request.headers.get_all(name).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    if values.next().is_some() {
+        return Err(invalid(name, "must stand once"));
+    }
+    // HTTP/1 drops the spaces around a value, HTTP/2 keeps them; they must not make another identity.
+    Ok(Some(value.as_bytes().trim_ascii()))
+}
+
+/// The key of the identity `value`, or what is wrong with it.
+pub(super) fn identity(value: &[u8]) -> Result<Key, &'static str> {
+    if value.is_empty() {
+        return Err("is empty");
+    }
+    if value.len() > MAX_VALUE {
+        return Err("is longer than 8192 bytes");
+    }
+    match Key::plain(value) {
+        Some(key) => Ok(key),
+        None if str::from_utf8(value).is_err() => Err("is not UTF-8"),
+        None => Ok(Key::new(value)),
+    }
+}
+
+pub(super) fn invalid(name: &HeaderName, problem: &str) -> Error {
+    Error::new(ErrorKind::InvalidIdentity, format!("the header `{name}` {problem}"))
 }
 
 impl From<HeaderName> for Header {
@@ -89,5 +104,9 @@ impl From<HeaderName> for Header {
 impl KeyExtractor for Header {
     fn extract(&self, request: &Parts) -> Answer<Key> {
         self.key(request).into()
+    }
+
+    fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
+        only(named, |value| value.trim_ascii() == value && identity(value).is_ok(), "the value of a header")
     }
 }

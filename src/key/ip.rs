@@ -6,7 +6,7 @@ use super::{Key, KeyExtractor, Within, networks::Networks, peer::Peer};
 use crate::{Answer, Error, ErrorKind};
 
 /// The address at the other end of the connection. IPv6 addresses count by their /64 network, which is
-/// what one customer gets.
+/// what one customer gets; link-local ones (`fe80::/10`), which are all in one network, by the whole address.
 ///
 /// No header is read. **Behind a load balancer or a proxy this is the proxy's address**, one for all
 /// its clients, and the wrong key: use [`ClientIp`](crate::ClientIp) there.
@@ -64,7 +64,7 @@ pub struct PeerIp {
 
 impl PeerIp {
     /// How many leading bits of an IPv6 address count. Defaults to 64; 56 and 48 are what larger
-    /// customers get.
+    /// customers get. All bits of a link-local address count.
     ///
     /// # Panics
     ///
@@ -105,9 +105,21 @@ impl PeerIp {
         Ok(Within::new(self, Networks::parse(networks)?))
     }
 
-    /// The key of the address that `identity` is the text of. A network's is one already.
-    pub(super) fn key_of(self, identity: &Key) -> Key {
-        identity.as_str().parse().map_or_else(|_| identity.clone(), |address| self.key(address))
+    /// The key of the address that `named` is the text of, or of the network, which is a key already.
+    pub(super) fn key_of(self, named: &Key) -> Result<Key, Error> {
+        let text = named.identity();
+        let text = text.as_deref().unwrap_or_default();
+        if let Ok(address) = text.parse() {
+            return Ok(self.key(address));
+        }
+        let network = text.split_once('/').and_then(|(address, _)| address.parse().ok());
+        match network.map(|address| self.key(address)) {
+            Some(key) if key == *named => Ok(key),
+            _ => Err(Error::new(
+                ErrorKind::InvalidConfig,
+                format!("{text:?} is not an IP address: name it without a port, and networks with `within`"),
+            )),
+        }
     }
 
     /// The key of `address`.
@@ -115,8 +127,9 @@ impl PeerIp {
         match address.to_canonical() {
             IpAddr::V4(address) => Key::of_octets(address),
             IpAddr::V6(address) => {
-                let network = address.to_bits() & (u128::MAX << (128 - u32::from(self.ipv6_prefix)));
-                Key::new(format!("{}/{}", Ipv6Addr::from_bits(network), self.ipv6_prefix))
+                let prefix = if address.is_unicast_link_local() { 128 } else { self.ipv6_prefix };
+                let network = address.to_bits() & (u128::MAX << (128 - u32::from(prefix)));
+                Key::new(format!("{}/{prefix}", Ipv6Addr::from_bits(network)))
             }
         }
     }
@@ -133,8 +146,8 @@ impl KeyExtractor for PeerIp {
         Answer::ready(self.address(request).map(|address| self.key(address)))
     }
 
-    fn keys_of(&self, identity: &Key) -> Vec<Key> {
-        vec![self.key_of(identity)]
+    fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
+        self.key_of(named).map(|key| vec![key])
     }
 }
 
@@ -166,6 +179,7 @@ mod tests {
             Row { name: "looks mapped", address: "2001:db8::203.0.113.7", prefix: 64, key: "2001:db8::/64" },
             Row { name: "v6", address: "2001:db8:1:2:3:4:5:6", prefix: 64, key: "2001:db8:1:2::/64" },
             Row { name: "v6 by /56", address: "2001:db8:1:2fff::1", prefix: 56, key: "2001:db8:1:2f00::/56" },
+            Row { name: "link-local", address: "fe80::1:2", prefix: 64, key: "fe80::1:2/128" },
             Row { name: "v6, all of it", address: "2001:db8::1", prefix: 128, key: "2001:db8::1/128" },
         ];
         for Row { name, address, prefix, key } in rows {

@@ -1,7 +1,7 @@
 use http::request::Parts;
 
 use super::{Key, KeyExtractor};
-use crate::Answer;
+use crate::{Answer, Error, ErrorKind};
 
 /// Says whether a request is one of those that a layer [exempts](crate::RateLimitLayer::exempt) or
 /// [bans](crate::RateLimitLayer::ban).
@@ -16,7 +16,14 @@ use crate::Answer;
     note = "and return a `bool`"
 )]
 pub trait RequestMatcher: Send + Sync + 'static {
-    /// Whether the request with the head `request` is one of them. An error means that it is not.
+    /// Whether the request with the head `request` is one of them.
+    ///
+    /// # Errors
+    ///
+    /// [`MissingIdentity`](ErrorKind::MissingIdentity): the request shows nothing to match, so it is not one of
+    /// them. Any other kind: it cannot be decided whether it is. Such a request is not
+    /// [exempt](crate::RateLimitLayer::exempt), and a [ban](crate::RateLimitLayer::ban) rejects it as a key with
+    /// this error does: 400 for [`InvalidIdentity`](ErrorKind::InvalidIdentity), else 500.
     fn matches(&self, request: &Parts) -> Answer<bool>;
 }
 
@@ -38,23 +45,57 @@ pub struct AnyOf<K> {
 }
 
 impl<K: KeyExtractor> AnyOf<K> {
-    pub(super) fn new(extractor: K, identities: impl Iterator<Item = Key>) -> Self {
-        let keys = |identity: Key| {
-            let mut keys = extractor.keys_of(&identity);
-            // Who has a key in its final form, from an extractor, may name that too.
-            keys.push(identity);
-            keys
-        };
-        let mut keys: Vec<_> = identities.flat_map(keys).collect();
+    pub(super) fn new(extractor: K, identities: impl Iterator<Item = Key>) -> Result<Self, Error> {
+        let mut keys = Vec::new();
+        for (i, identity) in identities.enumerate() {
+            // A key in its final form, from an extractor or a decision, names itself.
+            if identity.is_final() {
+                keys.push(identity.stored());
+                continue;
+            }
+            let found = extractor
+                .keys_of(&identity)
+                .map_err(|error| Error::new(error.kind(), format!("identity {}: {error}", i + 1)))?;
+            keys.extend(found.into_iter().map(Key::stored));
+        }
         keys.sort_unstable();
         keys.dedup();
-        Self { extractor, keys: keys.into() }
+        Ok(Self { extractor, keys: keys.into() })
     }
 }
 
 impl<K: KeyExtractor> RequestMatcher for AnyOf<K> {
     fn matches(&self, request: &Parts) -> Answer<bool> {
         let keys = self.keys.clone();
-        self.extractor.extract(request).then(move |key| Ok(keys.binary_search(&key?).is_ok()))
+        self.extractor.extract(request).then(move |key| {
+            let key = key?;
+            match keys.binary_search(&key) {
+                Ok(_) if key.is_assumed() => Err(not_determined()),
+                found => Ok(found.is_ok()),
+            }
+        })
     }
+}
+
+/// Of a request whose client is unknown, where its proxy is one of those that a matcher is about.
+pub(super) fn not_determined() -> Error {
+    Error::new(ErrorKind::InvalidIdentity, "the client behind the proxy could not be determined")
+}
+
+/// The key of the identity that `named` has, if it is `possible`.
+pub(super) fn only(
+    named: &Key,
+    possible: impl FnOnce(&[u8]) -> bool,
+    expected: &'static str,
+) -> Result<Vec<Key>, Error> {
+    match named.raw() {
+        Some(identity) if possible(&identity) => Ok(vec![Key::new(identity)]),
+        _ => Err(never(expected)),
+    }
+}
+
+/// The error over an identity that no request shows to an extractor which gives `expected`. It does not show the
+/// identity, which may be a secret.
+pub(super) fn never(expected: &'static str) -> Error {
+    Error::new(ErrorKind::InvalidConfig, format!("no request has this identity: it must be {expected}"))
 }

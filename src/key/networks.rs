@@ -3,15 +3,23 @@ use std::{net::IpAddr, sync::Arc};
 use http::request::Parts;
 use ipnet::{IpNet, Ipv4Net};
 
-use super::{ClientIp, PeerIp, RequestMatcher};
+use super::{ClientIp, PeerIp, RequestMatcher, matcher::not_determined};
 use crate::{Answer, Error, ErrorKind};
 
 /// The requests whose address is in one of these networks. Made by [`PeerIp::within`] and
 /// [`ClientIp::within`], for [`RateLimitLayer::exempt`](crate::RateLimitLayer::exempt) and
 /// [`RateLimitLayer::ban`](crate::RateLimitLayer::ban).
 ///
-/// The address counts as a whole, before it is cut to its IPv6 network. An address that cannot be found
-/// out is an error, and an error means that the request is not one of them.
+/// The address counts as a whole, before it is cut to its IPv6 network.
+///
+/// # Where the address is not known
+///
+/// | the address | exempt | banned |
+/// |---|---|---|
+/// | the server does not know its peers: [`MissingSetup`](ErrorKind::MissingSetup) | no | rejected, 500 |
+/// | a header of a single address stands twice: [`InvalidIdentity`](ErrorKind::InvalidIdentity) | no | rejected, 400 |
+/// | [`ClientIp`] could not [determine](ClientIp#where-the-client-cannot-be-determined) the client, and the address that it falls back to is in the networks | no | rejected, 400 |
+/// | the same, and that address is not in the networks | no | no |
 ///
 /// # Example
 ///
@@ -56,7 +64,12 @@ impl RequestMatcher for Within<PeerIp> {
 
 impl RequestMatcher for Within<ClientIp> {
     fn matches(&self, request: &Parts) -> Answer<bool> {
-        Answer::ready(self.addresses.address(request).map(|address| self.networks.contain(address)))
+        let matches =
+            self.addresses.locate(request).and_then(|client| match self.networks.contain(client.address) {
+                true if !client.determined => Err(not_determined()),
+                inside => Ok(inside),
+            });
+        matches.into()
     }
 }
 

@@ -1,97 +1,64 @@
 use std::{any::type_name, fmt, marker::PhantomData};
 
-use http::{header::COOKIE, request::Parts};
+use http::{Method, request::Parts};
 
-use super::{IntoKey, Key, KeyExtractor};
+use super::{IntoKey, Key, KeyExtractor, matcher::only};
 use crate::{Answer, Error, ErrorKind};
 
-/// The value of a cookie, such as a session's. It is taken as it stands, quotes included.
+/// The request's method: mostly as one of a tuple, for a limit per client and method.
 ///
-/// A client that may choose its own cookies chooses its own limit: key by this only where the server checks
-/// the cookie.
-///
-/// # Errors
-///
-/// As for [`Header`](crate::Header): a request without the cookie is a
-/// [`MissingIdentity`](ErrorKind::MissingIdentity); an empty or repeated one, one that is not UTF-8, and one
-/// longer than 8 KiB an [`InvalidIdentity`](ErrorKind::InvalidIdentity).
+/// The methods of RFC 9110 and `PATCH` have a key each. All others share the key `(other)`, which is no method's
+/// name: a client can invent any number of methods, and each would have a limit of its own.
 ///
 /// # Example
 ///
 /// ```
 /// use http::Request;
-/// use tower_ratelimit::{Cookie, Key, KeyExtractor};
+/// use tower_ratelimit::{Key, KeyExtractor, RequestMethod};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let session = Cookie::new("session");
-/// let (parts, ()) = Request::get("/").header("cookie", "theme=dark; session=s1").body(())?.into_parts();
-/// assert_eq!(session.extract(&parts).await?, Key::new("s1"));
+/// let key = RequestMethod::default();
+/// let with = |method| Request::builder().method(method).body(()).unwrap().into_parts().0;
+/// assert_eq!(key.extract(&with("POST")).await?, Key::new("POST"));
+/// assert_eq!(key.extract(&with("PURGE")).await?, Key::new("(other)"));
+/// assert_eq!(key.extract(&with("MADE-UP")).await?, Key::new("(other)"));
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug)]
-pub struct Cookie(Box<str>);
-
-const MAX_VALUE: usize = 8 * 1024;
-
-impl Cookie {
-    /// The cookie `name`. Its case counts.
-    ///
-    /// # Panics
-    ///
-    /// If `name` is empty or has a character that no cookie's name can have: a control, a space, `=`, `;`, `,`.
-    #[must_use]
-    pub fn new(name: &str) -> Self {
-        let legible = name.bytes().all(|byte| byte.is_ascii_graphic() && !b"=;,\"".contains(&byte));
-        assert!(!name.is_empty() && legible, "{name:?} is not a cookie's name");
-        Self(name.into())
-    }
-
-    fn key(&self, request: &Parts) -> Result<Key, Error> {
-        let invalid =
-            |problem| Error::new(ErrorKind::InvalidIdentity, format!("the cookie `{}` {problem}", self.0));
-        let mut found = None;
-        for pair in
-            request.headers.get_all(COOKIE).iter().flat_map(|line| line.as_bytes().split(|b| *b == b';'))
-        {
-            let pair = pair.trim_ascii();
-            let Some(at) = pair.iter().position(|byte| *byte == b'=') else { continue };
-            let (name, value) = (pair[..at].trim_ascii(), pair[at + 1..].trim_ascii());
-            if name == self.0.as_bytes() && found.replace(value).is_some() {
-                return Err(invalid("must stand once"));
-            }
-        }
-        let Some(value) = found else {
-            return Err(Error::new(
-                ErrorKind::MissingIdentity,
-                format!("the request lacks the cookie `{}`", self.0),
-            ));
-        };
-        if value.is_empty() {
-            return Err(invalid("is empty"));
-        }
-        if value.len() > MAX_VALUE {
-            return Err(invalid("is longer than 8192 bytes"));
-        }
-        std::str::from_utf8(value).map(Key::new).map_err(|_| invalid("is not UTF-8"))
-    }
-}
-
-impl KeyExtractor for Cookie {
-    fn extract(&self, request: &Parts) -> Answer<Key> {
-        self.key(request).into()
-    }
-}
-
-/// The request's method: mostly as one of a tuple, for a limit per client and method.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct RequestMethod;
 
+/// No method has parentheses in its name.
+const OTHER_METHOD: &str = "(other)";
+
+const fn is_registered(method: &Method) -> bool {
+    matches!(
+        *method,
+        Method::GET
+            | Method::HEAD
+            | Method::POST
+            | Method::PUT
+            | Method::DELETE
+            | Method::CONNECT
+            | Method::OPTIONS
+            | Method::TRACE
+            | Method::PATCH
+    )
+}
+
 impl KeyExtractor for RequestMethod {
     fn extract(&self, request: &Parts) -> Answer<Key> {
-        Answer::ready(Ok(Key::new(request.method.as_str())))
+        let registered = is_registered(&request.method);
+        Answer::ready(Ok(Key::new(if registered { request.method.as_str() } else { OTHER_METHOD })))
+    }
+
+    fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
+        let is_key = |name: &[u8]| {
+            name == OTHER_METHOD.as_bytes() || Method::from_bytes(name).is_ok_and(|name| is_registered(&name))
+        };
+        only(named, is_key, "a method of RFC 9110, `PATCH` or `(other)`")
     }
 }
 
@@ -106,6 +73,13 @@ pub struct RequestPath;
 impl KeyExtractor for RequestPath {
     fn extract(&self, request: &Parts) -> Answer<Key> {
         Answer::ready(Ok(Key::new(request.uri.path())))
+    }
+
+    fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
+        let is_path = |path: &[u8]| {
+            matches!(path, b"" | b"*" | [b'/', ..]) && !path.iter().any(|byte| matches!(byte, b'?' | b'#'))
+        };
+        only(named, is_path, "a path, which begins with a slash and has no query")
     }
 }
 
@@ -151,6 +125,10 @@ impl KeyExtractor for MatchedRoute {
         let route = request.extensions.get::<axum::extract::MatchedPath>();
         // No route is empty.
         Answer::ready(Ok(Key::new(route.map_or("", axum::extract::MatchedPath::as_str))))
+    }
+
+    fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
+        only(named, |route| matches!(route, b"" | [b'/', ..]), "a route, which begins with a slash, or empty")
     }
 }
 

@@ -3,9 +3,9 @@ use std::sync::Arc;
 use http::request::Parts;
 
 use super::{IntoKey, Key, KeyExtractor, Secret};
-use crate::Answer;
+use crate::{Answer, Error, ErrorKind};
 
-/// An extractor whose keys are changed by a function. Made by [`KeyExtractor::map`].
+/// An extractor whose identities are changed by a function. Made by [`KeyExtractor::map`].
 #[derive(Clone, Debug)]
 pub struct Map<K, F> {
     extractor: K,
@@ -18,24 +18,49 @@ impl<K, F> Map<K, F> {
     }
 }
 
+/// What `change` makes of the identity of `key`.
+fn changed<F, T>(change: &F, key: Key) -> Answer<Key>
+where
+    F: Fn(&str) -> T,
+    T: IntoKey,
+{
+    let answer = match key.to_map() {
+        Some(identity) => change(&identity).into_key(),
+        None => {
+            return Answer::ready(Err(Error::new(ErrorKind::InvalidIdentity, "the identity is not UTF-8")));
+        }
+    };
+    answer.then(move |changed| Ok(changed?.made_of(&key)))
+}
+
 impl<K, F, T> KeyExtractor for Map<K, F>
 where
     K: KeyExtractor,
-    F: Fn(Key) -> T + Send + Sync + 'static,
+    F: Fn(&str) -> T + Send + Sync + 'static,
     T: IntoKey,
 {
     fn extract(&self, request: &Parts) -> Answer<Key> {
         match self.extractor.extract(request).now() {
-            Ok(Ok(key)) => (self.change)(key).into_key(),
+            Ok(Ok(key)) => changed(&*self.change, key),
             Ok(Err(error)) => Answer::ready(Err(error)),
             Err(pending) => {
                 let change = self.change.clone();
                 Answer::pending(async move {
-                    let changed = change(pending.await?).into_key();
+                    let changed = changed(&*change, pending.await?);
                     changed.await
                 })
             }
         }
+    }
+
+    fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
+        let wrong = |problem: String| Error::new(ErrorKind::InvalidConfig, problem);
+        let change = |key: Key| match changed(&*self.change, key).now() {
+            Ok(Ok(key)) => Ok(key),
+            Ok(Err(error)) => Err(wrong(format!("no request has the identity that is named: {error}"))),
+            Err(_) => Err(wrong("the function of `map` answers later: name identities before `map`".into())),
+        };
+        self.extractor.keys_of(named)?.into_iter().map(change).collect()
     }
 }
 
@@ -58,7 +83,7 @@ impl<K: KeyExtractor> KeyExtractor for Hashed<K> {
         self.extractor.extract(request).then(move |key| Ok(key?.hashed(&secret)))
     }
 
-    fn keys_of(&self, identity: &Key) -> Vec<Key> {
-        self.extractor.keys_of(identity).iter().map(|key| key.hashed(&self.secret)).collect()
+    fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
+        Ok(self.extractor.keys_of(named)?.iter().map(|key| key.hashed(&self.secret)).collect())
     }
 }

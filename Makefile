@@ -1,12 +1,21 @@
 # `make test` is all a fresh machine needs; `make lint` is what a change must pass besides.
 
-.PHONY: test test-oldest fuzz lint bench bench-peers
+.PHONY: test test-faults test-oldest fuzz lint bench bench-peers
 SHELL := bash
 
 test:
 	@.ci/get-redis
 	cargo test --all-features
 	cargo test --no-default-features --lib
+
+# The hostile runs at length: late refunds, servers that reply nonsense, demotions, floods, leases and the differential
+# test. Prints how many of each and how long they took; about 15 minutes on two cores.
+test-faults:
+	@.ci/get-redis
+	REFUND_CASES=$${REFUND_CASES:-20000} HOSTILE_CASES=$${HOSTILE_CASES:-20000} \
+	DIFFERENTIAL_STEPS=$${DIFFERENTIAL_STEPS:-300000} LEASES_CASES=$${LEASES_CASES:-400} \
+	cargo test --release --all-features --test refunds --test hostile --test differential --test concurrency_limit \
+		--test leases --test failure --test cluster -- --nocapture
 
 # The same on Redis 6.2, the oldest there is a promise for. Needs python3, a C compiler and make to build it.
 REDIS_6 := target/redis-6.2

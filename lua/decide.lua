@@ -19,7 +19,9 @@
                      called when the decision is a refusal
 
   A plan is carried out only when every plan of its decision admits. A cost of 0, and a decision that
-  only peeks, writes nothing.
+  only peeks, writes nothing. Where the charge of one plan fails, as for a user who may run SET and not ZADD, those
+  before it stay charged and the decision is an error: less is admitted then, never more. RedisStore::acl_rule
+  prints a rule under which none fails.
 
   An algorithm that many requests ask may return take(key, cost, arg) after renew, nil where it has none:
   for a decision of one charge, the plan and its carrying out in one, without a table. It returns retry,

@@ -59,7 +59,7 @@ impl Charge {
 
     pub(crate) fn of(policy: Policy, key: Key, cost: u64) -> Self {
         let holder = if policy.is_held() { next_holder() } else { 0 };
-        Self { policy, key, cost, holder, refund_of: None }
+        Self { policy, key: key.stored(), cost, holder, refund_of: None }
     }
 
     /// What a refund of `units` units of `outcome` asks for; `None` where nothing was charged. Units that are in use

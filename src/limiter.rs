@@ -106,7 +106,8 @@ impl Limiter {
         self.ask_one(Action::TakeUpTo, Charge::new(policy, key, cost))
     }
 
-    /// Returns `units` units to `key`, the latest ones first, whoever was charged for them: for an administrator.
+    /// Returns `units` units to `key`, the latest ones first, whichever request was charged for them: for an
+    /// administrator.
     /// Never more than were charged and still count, so never above the capacity. To undo a decision, refund that
     /// decision with [`give_back`](Self::give_back): a late refund without it returns units that other requests
     /// were charged.
@@ -174,7 +175,9 @@ impl Limiter {
     /// more than the decision charged. So the requests that were not refunded keep within the limit by themselves,
     /// whatever was refunded, and when. [`charge_more`](Self::charge_more) gives a decision of its own, to be refunded
     /// by itself. A denied decision, a peek, and one that the [failed](Decision::failure) store did not make charged
-    /// nothing and have nothing to refund. Units in use of a [`Concurrency`](crate::Concurrency) policy are released by
+    /// nothing and have nothing to refund. A refund that fails is not made up for: what it may have returned is not
+    /// returned again. Nor does it know of a [`reset`](Self::reset): after one, it can return units of charges
+    /// that came later. Units in use of a [`Concurrency`](crate::Concurrency) policy are released by
     /// dropping the decision.
     ///
     /// # Example

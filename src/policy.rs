@@ -232,9 +232,11 @@ impl Policy {
     /// policies at once, and peeks, ask Redis and take leased units for spent. What remains, and the reset, are
     /// told as of the last call, less what was spent here.
     ///
-    /// A [refund](crate::Limiter::refund) first gives back what is on lease here. Of what another instance has on
-    /// lease Redis does not know how much was spent: a refund gives none of that back to a bucket, and takes all of
-    /// it for spent in a window. So give back no more than was taken, or a window may admit so many more.
+    /// A refund first returns to Redis what is on lease here. A [refund of a decision](crate::Limiter::give_back)
+    /// that was admitted from a lease is counted from when the lease was taken, so it may return less than one
+    /// that was not. Of what another instance has on lease Redis does not know how much was spent: an
+    /// [administrator's refund](crate::Limiter::refund) returns none of that to a bucket, and takes all of it for
+    /// spent in a window. So refund no more units than were taken that way, or a window may admit so many more.
     ///
     /// A [reset](crate::Limiter::reset) drops what is on lease here; what other instances have on lease then
     /// they may still spend. The same holds where the clock of Redis is set: units on lease at that moment may

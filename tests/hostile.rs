@@ -51,11 +51,12 @@ fn everything(error: &Error) -> String {
 async fn no_password_and_no_identity_is_shown_where_a_server_repeats_its_arguments() {
     let secret = "hunter2-secret";
     let identity = Key::new("identity-4711");
-    let rows: [(&str, &[&str], &str); 4] = [
-        ("the greeting", &["--rename-command", "HELLO", ""], "HELLO"),
-        ("the script's call", &["--rename-command", "EVALSHA", ""], "EVALSHA"),
-        ("a reset", &["--rename-command", "DEL", ""], "DEL"),
-        ("a password that is wrong", &["--requirepass", "another"], "password"),
+    let rows: [(&str, &[&str], &[&str]); 4] = [
+        // The client understands Redis 6.2's answer by itself.
+        ("the greeting", &["--rename-command", "HELLO", ""], &["HELLO", "resp3 is not supported"]),
+        ("the script's call", &["--rename-command", "EVALSHA", ""], &["EVALSHA"]),
+        ("a reset", &["--rename-command", "DEL", ""], &["DEL"]),
+        ("a password that is wrong", &["--requirepass", "another"], &["password"]),
     ];
     for (name, arguments, told) in rows {
         let server = RedisServer::with(arguments);
@@ -63,7 +64,7 @@ async fn no_password_and_no_identity_is_shown_where_a_server_repeats_its_argumen
         if !name.starts_with("a reset") {
             urls.push(server.url().replace("//", &format!("//:{secret}@")) + "/?protocol=resp3");
         }
-        let mut told_at_all = false;
+        let mut all = String::new();
         for url in urls {
             let mut errors = Vec::new();
             errors.extend(RedisStore::connect(&url).await.err());
@@ -76,10 +77,10 @@ async fn no_password_and_no_identity_is_shown_where_a_server_repeats_its_argumen
                 let text = everything(&error);
                 assert!(!text.contains(secret), "{name}: {text}");
                 assert!(!text.contains("4711"), "{name}: {text}");
-                told_at_all |= text.contains(told);
+                all.push_str(&text);
             }
         }
-        assert!(told_at_all, "{name}: no error names {told}");
+        assert!(told.iter().any(|told| all.contains(told)), "{name}: {all}");
     }
 }
 
@@ -245,6 +246,7 @@ fn whatever_a_server_replies_is_a_decision_or_an_error() {
     });
     let store = runtime.block_on(RedisStore::connect(&url)).unwrap().deadline(PATIENT);
     let limiter = Limiter::new(store);
+    let since = Instant::now();
     TestRunner::new(config)
         .run(&replies, |replies| {
             *next.lock().unwrap() = replies;
@@ -274,6 +276,7 @@ fn whatever_a_server_replies_is_a_decision_or_an_error() {
             Ok(())
         })
         .unwrap_or_else(|failure| panic!("{failure}"));
+    eprintln!("{} lots of replies in {:?}", cases(300), since.elapsed());
 }
 
 #[tokio::test]

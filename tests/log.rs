@@ -54,6 +54,24 @@ fn listen() -> (Lines, tracing::subscriber::DefaultGuard) {
 }
 
 #[tokio::test]
+async fn an_eviction_policy_that_forgets_limits_is_one_warning_when_the_service_starts() {
+    let rows = [
+        (&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"][..], 1),
+        (&["--maxmemory", "100mb", "--maxmemory-policy", "volatile-lru"], 1),
+        (&["--maxmemory", "100mb", "--maxmemory-policy", "volatile-ttl"], 0),
+        (&["--maxmemory", "100mb", "--maxmemory-policy", "noeviction"], 0),
+        // Nothing is evicted where memory has no bound.
+        (&["--maxmemory-policy", "allkeys-lru"], 0),
+    ];
+    for (arguments, warnings) in rows {
+        let server = RedisServer::with(arguments);
+        let (lines, _guard) = listen();
+        store(&server).await;
+        assert_eq!(lines.with("volatile-ttl"), warnings, "{arguments:?}: {}", lines.text());
+    }
+}
+
+#[tokio::test]
 async fn trouble_that_comes_and_goes_is_one_line() {
     let server = RedisServer::start();
     let limiter = Limiter::new(store(&server).await);

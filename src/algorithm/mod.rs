@@ -75,9 +75,11 @@ use crate::{Error, Quota};
 ///
 /// # The Lua file
 ///
-/// is the body of a function. It returns the function `plan(key, cost, arg)`, and, if units can be given
-/// back, the function `refund(key, units, arg)` after it. `arg` is the place in `ARGV` of the first of
-/// [`arguments`](Self::arguments).
+/// is the body of a function. It returns the function `plan(key, cost, arg)`, and, if units can be
+/// refunded, the function `refund(key, units, arg, made, mark)` after it. `arg` is the place in `ARGV` of the first
+/// of [`arguments`](Self::arguments). A refund is of the charge that was made at the time `made` and whose plan had
+/// the `mark`; it must return no unit that another charge took. Where `made` is nil, an administrator returns the
+/// latest units.
 ///
 /// `plan` may read `key`, and no other key, and **writes nothing**. It returns a table:
 ///
@@ -88,6 +90,7 @@ use crate::{Error, Quota};
 /// | `reset` | the microseconds until the state is as good as new |
 /// | `remaining_after`, `reset_after` | the same two after the charge; needed where `retry` is 0 |
 /// | `delay` | nil, or the microseconds that the admitted request has to wait for its turn |
+/// | `mark` | nil, or an integer from 0 that tells `refund`, together with the time, which charge this one was |
 /// | `charge` | a function that writes the charge down, **with a TTL**; called only if every plan of the decision admits |
 /// | `repair` | nil, or a function that writes stale state down anew; called when the decision is a refusal |
 ///

@@ -20,7 +20,7 @@ use crate::{Decision, Error, ErrorKind};
 pub enum Rejection {
     /// A policy refused it.
     Limited(Decision),
-    /// It has no identity to charge: the client's fault for
+    /// It has no identity to charge, or none by which a ban can be decided: the client's fault for
     /// [`MissingIdentity`](ErrorKind::MissingIdentity) and
     /// [`InvalidIdentity`](ErrorKind::InvalidIdentity), the server's for every other kind.
     Unidentified(Error),

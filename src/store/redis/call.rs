@@ -66,7 +66,7 @@ impl Job {
 
     /// Whether it may be sent again where it is not known that it was carried out: what is charged twice is admitted
     /// once, and a holder is released once. What is refunded twice is admitted twice, and units that are leased twice
-    /// are on lease to nobody.
+    /// are missed until the second lease ends.
     pub(super) fn may_be_repeated(&self) -> bool {
         self.lease.is_none() && (self.action != Action::Refund || self.charges.iter().all(Charge::is_held))
     }

@@ -231,7 +231,7 @@ pub(super) fn is_broken(error: &RedisError) -> bool {
     error.is_unrecoverable_error() || error.is_io_error()
 }
 
-/// What went wrong, without a text that somebody else chose.
+/// What went wrong, without a text that the server chose.
 fn describe(error: &RedisError) -> String {
     if is_server(error) {
         let (code, detail) = (error.code().unwrap_or_default(), error.detail().unwrap_or_default());

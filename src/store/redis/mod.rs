@@ -62,8 +62,8 @@ use crate::{Action, Charge, Decision, Error, ErrorKind, Key, ManualClock, Policy
 ///
 /// # Eviction
 ///
-/// Whoever can invent identities can fill Redis with keys. What happens when its memory is full, `maxmemory-policy`
-/// decides:
+/// Clients that can invent identities can fill Redis with keys. `maxmemory-policy` decides what happens when its
+/// memory is full:
 ///
 /// | policy | what happens |
 /// |---|---|
@@ -78,14 +78,15 @@ use crate::{Action, Charge, Decision, Error, ErrorKind, Key, ManualClock, Policy
 /// # Connections
 ///
 /// A decision is sent at once where one of four lanes is free; a connection carries one call at a time. While
-/// all are in use, decisions gather, up to 128 of them, and go together in the next call: each is still
-/// all or nothing, has its own error and its own deadline, and can be dropped. So one Redis makes more
-/// decisions the more are asked for at once, and a pool of eight connections is plenty.
+/// all are in use, decisions gather and go together in the next call: each is still all or nothing, has its own
+/// error and its own deadline, and can be dropped. A call carries up to 128 decisions, and no more than take about
+/// 2 milliseconds of Redis, so that no policy keeps others waiting. So one Redis makes more decisions the more are asked for at once, and a pool of eight connections is plenty.
 ///
 /// A key that has nothing left is refused without a call, see [`deny_cache`](Self::deny_cache), and a hot one
 /// can be admitted without one, see [`Policy::leased`].
 ///
-/// A connection that was closed while it was idle fails nothing. One that breaks while a call is under way
+/// A connection that was closed while it was idle fails nothing but a refund, which is never sent twice. One that
+/// breaks while a call is under way
 /// fails that call's decisions. It is then replaced, whatever the pool's own settings, and the idle ones are
 /// checked. A decision takes at most the [`deadline`](Self::deadline), in which waiting for a connection is
 /// included. What was sent and not answered by then may have been charged; it is never sent again.

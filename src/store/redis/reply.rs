@@ -157,21 +157,6 @@ mod tests {
     use super::*;
     use crate::{Key, Policy, Quota, script::Script, store::redis::call};
 
-    /// Of a reply that has nothing else in it.
-    fn decode(reply: &Value, charges: &[Charge]) -> Result<Decision, Error> {
-        let job = Job {
-            action: Action::Take,
-            charges: charges.to_vec(),
-            prefix: "rl".into(),
-            time: None,
-            script: Script::built_in(),
-            deadline: Duration::ZERO,
-            denied: None,
-            lease: None,
-        };
-        call::decode(reply, &[job]).remove(0)
-    }
-
     /// A reply with these integers, and the time.
     fn ints(values: &[i64]) -> Value {
         Value::Array(values.iter().chain(&[1_790_000_000_000_000]).copied().map(Value::Int).collect())

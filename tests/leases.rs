@@ -77,6 +77,8 @@ enum Step {
     /// One instance ends without a word, and another one starts.
     Crash(usize),
     GiveBack(usize),
+    /// Of the decision that is so many back, by the instance that asked for it or the one that came after it.
+    Refund(usize),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -158,6 +160,7 @@ fn steps(rule: &Rule) -> impl Strategy<Value = Vec<Step>> + use<> {
         back => (0..1_500_000_u64).prop_map(Step::SetBack),
         1 => (0..INSTANCES).prop_map(Step::Crash),
         1 => (0..INSTANCES).prop_map(Step::GiveBack),
+        6 => (0..40_usize).prop_map(Step::Refund),
     ];
     proptest::collection::vec(step, 10..80)
 }
@@ -169,25 +172,37 @@ struct Judge {
     spent: Vec<(u64, u64)>,
     /// By the window that Redis was in.
     windows: BTreeMap<u64, u64>,
+    /// So many refunds, of which each may be rounded by 2 microseconds.
+    refunds: u64,
+}
+
+/// A decision that was admitted, and where the judge noted it.
+struct Admitted {
+    decision: Decision,
+    instance: usize,
+    cost: u64,
+    place: u64,
 }
 
 impl Judge {
     /// `time` is that of the clock, and `passed` how much of it passed in all, steps back left out.
-    fn admit(&mut self, server: &RedisServer, time: u64, passed: u64, cost: u64) {
+    fn admit(&mut self, server: &RedisServer, time: u64, passed: u64, cost: u64) -> u64 {
         let Rule { kind, limit, period, .. } = self.rule;
         match kind {
             Kind::Anchored => {
                 let state: String = server.command(&["GET", "rl:p:fixed-window:{alice}"]);
-                let opened: u64 = state[..16].parse().unwrap();
+                let opened: u64 = state[1..17].parse().unwrap();
                 assert!((opened..opened + period).contains(&time), "spent at {time}, in no window: {state}");
                 let used = self.windows.entry(opened).or_default();
                 *used += cost;
                 assert!(*used <= limit, "{used} of {limit} in the window of {opened}");
+                opened
             }
             Kind::Aligned => {
                 let used = self.windows.entry(time / period).or_default();
                 *used += cost;
                 assert!(*used <= limit, "{used} of {limit} in the window of {}", time / period);
+                time / period
             }
             Kind::Cells(cells) => {
                 let (cells, width) = (u64::from(cells), period / u64::from(cells));
@@ -197,11 +212,25 @@ impl Judge {
                 let whole: u64 = (now + 1 - cells..=now).map(in_cell).sum();
                 let sliding = (in_cell(now - cells) * (width - time % width)).div_ceil(width);
                 assert!(whole + sliding <= limit, "{whole} and {sliding} of {limit} at {time}");
+                time / width
             }
-            _ => match self.spent.last_mut() {
-                Some((at, units)) if *at == passed => *units += cost,
-                _ => self.spent.push((passed, cost)),
-            },
+            _ => {
+                match self.spent.last_mut() {
+                    Some((at, units)) if *at == passed => *units += cost,
+                    _ => self.spent.push((passed, cost)),
+                }
+                self.spent.len() as u64 - 1
+            }
+        }
+    }
+
+    /// The request does not count any more: what is left must keep the promise by itself.
+    fn refund(&mut self, admitted: &Admitted) {
+        self.refunds += 1;
+        if self.rule.is_bucket() {
+            self.spent[usize::try_from(admitted.place).unwrap()].1 -= admitted.cost;
+        } else if let Some(used) = self.windows.get_mut(&admitted.place) {
+            *used -= admitted.cost;
         }
     }
 
@@ -212,9 +241,10 @@ impl Judge {
             let mut units = 0_u128;
             for (to, more) in &self.spent[i..] {
                 units += u128::from(*more);
+                let span = to - from + 2 * self.refunds;
                 let paid = match kind {
-                    Kind::Steps => u128::from((to - from) / period + 1) * u128::from(limit),
-                    _ => u128::from(to - from) * u128::from(limit) / u128::from(period),
+                    Kind::Steps => u128::from(span / period + 1) * u128::from(limit),
+                    _ => u128::from(span) * u128::from(limit) / u128::from(period),
                 };
                 assert!(
                     units <= u128::from(burst) + paid,
@@ -238,7 +268,8 @@ async fn live(server: &RedisServer, redis: &RedisStore, rule: Rule, steps: Vec<S
     let clock = ManualClock::new();
     let (leased, plain) = rule.policies();
     let mut instances: Vec<Instance> = (0..=INSTANCES).map(|_| Instance::new(redis, &clock)).collect();
-    let mut judge = Judge { rule: rule.clone(), spent: Vec::new(), windows: BTreeMap::new() };
+    let mut judge = Judge { rule: rule.clone(), spent: Vec::new(), windows: BTreeMap::new(), refunds: 0 };
+    let mut admitted = Vec::new();
     let time = || u64::try_from(clock.now().as_micros()).unwrap();
     let (mut passed, mut set_back) = (0, 0);
     for step in steps {
@@ -261,8 +292,9 @@ async fn live(server: &RedisServer, redis: &RedisStore, rule: Rule, steps: Vec<S
                     seen.asked += 1;
                     if decision.is_allowed() {
                         seen.admitted += 1;
-                        judge.admit(server, time(), passed, cost);
+                        let place = judge.admit(server, time(), passed, cost);
                         assert!(decision.remaining().unwrap() < policy.capacity());
+                        admitted.push(Admitted { decision, instance, cost, place });
                     } else if cost <= policy.capacity() {
                         assert!(decision.retry_after().unwrap() > Duration::ZERO, "{decision:?}");
                     }
@@ -270,6 +302,18 @@ async fn live(server: &RedisServer, redis: &RedisStore, rule: Rule, steps: Vec<S
             }
             Step::Crash(instance) => instances[instance] = Instance::new(redis, &clock),
             Step::GiveBack(instance) => instances[instance].give_back(&leased).await,
+            // A clock that steps back makes charges look younger than they are.
+            Step::Refund(back) if set_back == 0 => {
+                let Some(place) = admitted.len().checked_sub(back + 1) else { continue };
+                let refunded = admitted.remove(place);
+                instances[refunded.instance]
+                    .limiter
+                    .give_back(&refunded.decision, refunded.cost)
+                    .await
+                    .unwrap();
+                judge.refund(&refunded);
+            }
+            Step::Refund(_) => {}
         }
     }
     judge.judge_spans();

@@ -43,10 +43,17 @@ pub struct Charge {
     pub key: Key,
     /// How many units; 0 is always admitted and charges nothing.
     pub cost: u64,
-    /// Who holds the units, where they are given back.
-    holder: u128,
-    /// The charge that is refunded, where it is one.
-    refund_of: Option<Receipt>,
+    tie: Tie,
+}
+
+/// What a charge is tied to, beside its key.
+#[derive(Clone, Copy, Debug)]
+enum Tie {
+    None,
+    /// Who holds its units, where they are in use until they are released.
+    Holder([u64; 2]),
+    /// The charge that was made, for a refund of it.
+    Made(Receipt),
 }
 
 impl Charge {
@@ -58,27 +65,29 @@ impl Charge {
     }
 
     pub(crate) fn of(policy: Policy, key: Key, cost: u64) -> Self {
-        let holder = if policy.is_held() { next_holder() } else { 0 };
-        Self { policy, key: key.stored(), cost, holder, refund_of: None }
+        let tie = if policy.is_held() { Tie::Holder(next_holder()) } else { Tie::None };
+        Self { policy, key: key.stored(), cost, tie }
     }
 
     /// What a refund of `units` units of `outcome` asks for; `None` where nothing was charged. Units that are in use
     /// are released by their holder, not refunded.
     pub(crate) fn refunding(outcome: &Outcome, units: u64) -> Option<Self> {
-        let charge = &outcome.charge;
-        let receipt = outcome.receipt.filter(|_| units > 0 && !charge.is_held())?;
-        Some(Self { cost: units, refund_of: Some(receipt), ..charge.clone() })
+        outcome.charge.refund_of().filter(|_| units > 0)?;
+        Some(Self { cost: units, ..outcome.charge.clone() })
     }
 
-    /// What undoes this charge, of which `outcome` is: held units are released by their holder, others refunded.
+    /// What undoes the charge that `outcome` is of: held units are released by their holder, others refunded.
     #[cfg(feature = "cluster")]
-    pub(crate) fn undone_by(&self, outcome: &Outcome) -> Self {
-        Self { cost: outcome.granted, refund_of: outcome.receipt, ..self.clone() }
+    pub(crate) fn undoing(outcome: &Outcome) -> Self {
+        Self { cost: outcome.granted, ..outcome.charge.clone() }
     }
 
     /// Which charge is refunded; `None` for an administrator's refund, of the latest units.
     pub(crate) const fn refund_of(&self) -> Option<Receipt> {
-        self.refund_of
+        match self.tie {
+            Tie::Made(receipt) => Some(receipt),
+            _ => None,
+        }
     }
 
     /// The same charge for a holder of its own, where its units are held: what is taken twice is held twice.
@@ -92,7 +101,10 @@ impl Charge {
     }
 
     pub(crate) const fn holder(&self) -> u128 {
-        self.holder
+        match self.tie {
+            Tie::Holder([high, low]) => (high as u128) << 64 | low as u128,
+            _ => 0,
+        }
     }
 
     /// The cost as the algorithms take it. One unit above the capacity says all that a larger cost
@@ -104,13 +116,13 @@ impl Charge {
 
 /// A number that no other process will give out either: a random half, and a counted one with the time in it. A
 /// machine that was cloned while it ran has the same random half and the same count in each clone, and another time.
-fn next_holder() -> u128 {
+fn next_holder() -> [u64; 2] {
     static PROCESS: LazyLock<u64> =
         LazyLock::new(|| RandomState::new().hash_one((std::process::id(), SystemTime::now())));
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let nanos = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u32;
     let count = NEXT.fetch_add(1, atomic::Ordering::Relaxed) as u32;
-    u128::from(*PROCESS) << 64 | u128::from(nanos) << 32 | u128::from(count)
+    [*PROCESS, u64::from(nanos) << 32 | u64::from(count)]
 }
 
 /// Yes, yes but later, or no.
@@ -189,8 +201,6 @@ pub struct Outcome {
     granted: u64,
     remaining: u64,
     reset_after: Duration,
-    /// Which charge it was, where units were taken.
-    receipt: Option<Receipt>,
     /// The units of it that were refunded.
     refunded: AtomicU64,
 }
@@ -215,20 +225,14 @@ impl Outcome {
     }
 
     pub(crate) const fn of(charge: Charge, verdict: Verdict, remaining: u64, reset_after: Duration) -> Self {
-        Self {
-            charge,
-            verdict,
-            granted: 0,
-            remaining,
-            reset_after,
-            receipt: None,
-            refunded: AtomicU64::new(0),
-        }
+        Self { charge, verdict, granted: 0, remaining, reset_after, refunded: AtomicU64::new(0) }
     }
 
-    /// The same of a charge that was made, for a refund to find it.
+    /// The same of a charge that was made, for a refund to find it. Held units are found by their holder.
     pub(crate) const fn with_receipt(mut self, receipt: Receipt) -> Self {
-        self.receipt = Some(receipt);
+        if matches!(self.charge.tie, Tie::None) {
+            self.charge.tie = Tie::Made(receipt);
+        }
         self
     }
 

@@ -287,7 +287,7 @@ where
         let taken = taken.iter().map(|places| {
             let taken: Vec<_> =
                 places.iter().filter_map(|&place| Some((place, outcomes[place].clone()?))).collect();
-            let charges = taken.iter().map(|(_, outcome)| outcome.charge().undone_by(outcome));
+            let charges = taken.iter().map(|(_, outcome)| Charge::undoing(outcome));
             let mut part = job.part(Action::Refund, charges.collect());
             part.denied.clone_from(&job.denied);
             (part, taken)

@@ -325,7 +325,8 @@ impl Contest {
         }
     }
 
-    /// The clock ends in 2255, and a quota may take 95 years to refill: what would go beyond is left out.
+    /// Numbers are exact up to 2255, and a quota may take 95 years to refill, of which as many may have been refunded
+    /// as make 18: what would go beyond is left out.
     fn advance(&self, by: Duration) {
         if self.reaches(by) {
             self.clock.advance(by);
@@ -333,7 +334,7 @@ impl Contest {
     }
 
     fn reaches(&self, wait: Duration) -> bool {
-        (self.clock.now() + wait).as_micros() < 1 << 53
+        (self.clock.now() + wait).as_micros() < 1 << 52
     }
 
     async fn ask(&mut self, policies: &[usize], key: usize, cost: u64, ask: Ask) {

@@ -128,8 +128,8 @@ local function lending(owed, paid)
   return settle, lend
 end
 
--- 71 years: with a moment and the longest wait it is exact.
-local MOST_REFUNDED = 2251799813685248
+-- 2^49, 18 years: a moment before 2112, the longest wait and this are exact together.
+local MOST_REFUNDED = 562949953421312
 
 -- The functions of an algorithm whose arguments, from `arg` on, `bucket_of` makes a bucket of: those of
 -- leases too where `leasing` says so.

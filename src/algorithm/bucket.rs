@@ -36,8 +36,8 @@ impl<T: HasBucket> Twin for T {
 /// Two slots of lua/include/bucket.lua, in microseconds. In process nothing is leased.
 const LONGEST_LEASE: u64 = 1_000_000;
 
-/// As in lua/include/bucket.lua: 71 years.
-const MOST_REFUNDED: u64 = 1 << 51;
+/// As in lua/include/bucket.lua: 18 years.
+const MOST_REFUNDED: u64 = 1 << 49;
 
 /// A level that is paid off at `units` per `period` microseconds, with room for `burst`.
 #[derive(Clone, Copy, Debug)]

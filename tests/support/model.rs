@@ -474,7 +474,7 @@ impl View {
     /// An empty bucket is forgotten, unless something of it must be known.
     fn settle(&mut self, rule: Rule, now: i128) {
         let Account { entries, refunded, since: start, .. } = &mut self.account;
-        if *refunded > 1 << 51 {
+        if *refunded > 1 << 49 {
             (*refunded, *start) = (0, now);
         }
         let (since, owed) = entries[0];

@@ -73,7 +73,7 @@ async fn translate(
     text: String,
 ) -> Result<impl IntoResponse, Rejection> {
     let words = text.split_whitespace().count() as u64;
-    let decision = Rejection::unless_allowed(limiter.charge_more(&decision, words).await)?;
+    let decision = limiter.charge_more(&decision, words).await?.into_result()?;
     // With the newer decision in it, the response says what remains now.
     Ok((decision, format!("{words} words\n")))
 }

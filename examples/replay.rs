@@ -204,7 +204,7 @@ async fn replay(options: Options) -> Result<(), Box<dyn Error>> {
             Op::Take => limiter.check(&policy, &key, request.cost),
             Op::Peek => limiter.peek(&policy, &key, request.cost),
             Op::TakeUpTo => limiter.check_up_to(&policy, &key, request.cost),
-            Op::Refund => limiter.refund(&policy, &key, request.cost),
+            Op::Refund => limiter.refund_latest(&policy, &key, request.cost),
             Op::Reset => {
                 limiter.reset(&policy, &key).await?;
                 limiter.peek(&policy, &key, 0)

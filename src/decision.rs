@@ -46,6 +46,15 @@ pub struct Charge {
     tie: Tie,
 }
 
+/// Charges are equal if they ask for the same: what one is [held](crate::Concurrency) by does not count.
+impl PartialEq for Charge {
+    fn eq(&self, other: &Self) -> bool {
+        self.cost == other.cost && self.key == other.key && self.policy == other.policy
+    }
+}
+
+impl Eq for Charge {}
+
 /// What a charge is tied to, beside its key.
 #[derive(Clone, Copy, Debug)]
 enum Tie {
@@ -137,7 +146,7 @@ fn next_holder() -> [u64; 2] {
 /// assert!(Verdict::Delay(Duration::from_millis(20)).is_allowed());
 /// assert!(!Verdict::Deny { retry_after: Some(Duration::from_secs(1)) }.is_allowed());
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Verdict {
     /// Admitted now, and charged.
@@ -216,6 +225,17 @@ impl Clone for Outcome {
         }
     }
 }
+
+/// Outcomes are equal if they say the same of equal charges.
+impl PartialEq for Outcome {
+    fn eq(&self, other: &Self) -> bool {
+        let said =
+            |outcome: &Self| (outcome.verdict, outcome.granted, outcome.remaining, outcome.reset_after);
+        said(self) == said(other) && self.charge == other.charge
+    }
+}
+
+impl Eq for Outcome {}
 
 impl Outcome {
     /// What was said to `charge`. For stores of your own; see [`granting`](Self::granting) too.
@@ -537,6 +557,16 @@ impl Decision {
         self.failure.as_deref()
     }
 }
+
+/// Decisions are equal if they say the same, and failed with the same kind of error or not at all.
+impl PartialEq for Decision {
+    fn eq(&self, other: &Self) -> bool {
+        let failure = |decision: &Self| decision.failure().map(Error::kind);
+        self.verdict == other.verdict && self.outcomes == other.outcomes && failure(self) == failure(other)
+    }
+}
+
+impl Eq for Decision {}
 
 impl fmt::Debug for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

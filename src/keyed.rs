@@ -66,14 +66,53 @@ pub struct KeyedRateLimitLayer<R> {
 
 struct Config<R> {
     limiter: Limiter,
-    rules: Vec<Rule<R>>,
+    rules: Vec<KeyedRule<R>>,
     patience: Duration,
 }
 
-struct Rule<R> {
+/// How a request of a [`KeyedRateLimitLayer`] becomes a charge: a policy, the key that it limits, and what the request
+/// costs. See [`Rule`](crate::Rule) for the same over HTTP.
+///
+/// # Example
+///
+/// ```
+/// use tower::{ServiceBuilder, ServiceExt};
+/// use tower_ratelimit::{KeyedRateLimitLayer, KeyedRule, MemoryStore, Policy, Quota};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tower::BoxError> {
+/// let bytes = KeyedRule::new(Policy::new("bytes", Quota::per_hour(10)), |_: &String| "all")
+///     .cost(|message: &String| message.len() as u64);
+/// let messages = Policy::new("messages", Quota::per_hour(100));
+/// let limit = KeyedRateLimitLayer::new(MemoryStore::new(), messages, |_: &String| "all").and(bytes);
+/// let service = ServiceBuilder::new()
+///     .layer(limit)
+///     .service_fn(|message: String| async move { Ok::<_, std::io::Error>(message.len()) });
+///
+/// assert_eq!(service.clone().oneshot("12345678".into()).await?, 8);
+/// assert!(service.oneshot("12345678".into()).await.is_err());
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a rule does nothing until a layer has it"]
+pub struct KeyedRule<R> {
     policy: Policy,
     key: Arc<dyn Fn(&R) -> Answer<Key> + Send + Sync>,
     cost: Option<Arc<dyn Fn(&R) -> u64 + Send + Sync>>,
+}
+
+impl<R: 'static> KeyedRule<R> {
+    /// Limits each key that `key` finds in a request to `policy`, at one unit a request.
+    pub fn new<K: IntoKey>(policy: Policy, key: impl Fn(&R) -> K + Send + Sync + 'static) -> Self {
+        Self { policy, key: Arc::new(move |request: &R| key(request).into_key()), cost: None }
+    }
+
+    /// What a request costs, in units. Defaults to 1. A cost of 0 is always admitted and charges nothing; one above
+    /// the policy's capacity is always denied.
+    pub fn cost(mut self, cost: impl Fn(&R) -> u64 + Send + Sync + 'static) -> Self {
+        self.cost = Some(Arc::new(cost));
+        self
+    }
 }
 
 impl<R: 'static> KeyedRateLimitLayer<R> {
@@ -88,33 +127,36 @@ impl<R: 'static> KeyedRateLimitLayer<R> {
         key: impl Fn(&R) -> K + Send + Sync + 'static,
     ) -> Self {
         let config = Config { limiter: store.into(), rules: Vec::new(), patience: Duration::ZERO };
-        Self { config: Arc::new(PerThread::new(config)) }.and(policy, key)
+        Self { config: Arc::new(PerThread::new(config)) }.and(KeyedRule::new(policy, key))
     }
 
-    /// Limits each `key` to `policy` as well. All policies are decided in one atomic step.
+    /// Limits requests by `rule` as well. All rules are decided in one atomic step: a request that one of their
+    /// policies denies is charged to none.
     ///
     /// # Panics
     ///
     /// If the layer has a policy of that name already; and where [`new`](Self::new) panics.
-    pub fn and<K: IntoKey>(self, policy: Policy, key: impl Fn(&R) -> K + Send + Sync + 'static) -> Self {
+    #[track_caller]
+    pub fn and(self, rule: KeyedRule<R>) -> Self {
+        let policy = &rule.policy;
         let config = self.config.original();
-        if let Err(error) = config.limiter.accept(&policy) {
+        if let Err(error) = config.limiter.accept(policy) {
             panic!("{error}");
         }
         assert!(
-            !config.rules.iter().any(|rule| rule.policy.name() == policy.name()),
+            !config.rules.iter().any(|other| other.policy.name() == policy.name()),
             "the layer has two policies named {:?}: give each its own name",
             policy.name()
         );
-        let key = Arc::new(move |request: &R| key(request).into_key());
-        self.with(|config| config.rules.push(Rule { policy, key, cost: None }))
+        self.with(|config| config.rules.push(rule))
     }
 
-    /// What a request costs under the policy that was added last. Defaults to 1.
+    /// What a request costs, in units, under the policy that [`new`](Self::new) was given. Defaults to 1. For the
+    /// policies of other rules, see [`KeyedRule::cost`].
     pub fn cost(self, cost: impl Fn(&R) -> u64 + Send + Sync + 'static) -> Self {
         self.with(|config| {
-            if let Some(last) = config.rules.last_mut() {
-                last.cost = Some(Arc::new(cost));
+            if let Some(first) = config.rules.first_mut() {
+                first.cost = Some(Arc::new(cost));
             }
         })
     }
@@ -159,7 +201,7 @@ impl<R> Config<R> {
     }
 
     fn charges(&self, keys: Vec<Key>, request: &R) -> Vec<Charge> {
-        let charge = |(rule, key): (&Rule<R>, Key)| {
+        let charge = |(rule, key): (&KeyedRule<R>, Key)| {
             let cost = rule.cost.as_ref().map_or(1, |cost| cost(request));
             Charge::of(rule.policy.clone(), key.stored(), cost)
         };
@@ -432,14 +474,20 @@ impl<R> Clone for Config<R> {
 
 impl<R> Apart for Config<R> {
     fn apart(&self) -> Self {
-        let rules = self.rules.iter().map(|rule| Rule { policy: rule.policy.apart(), ..rule.clone() });
+        let rules = self.rules.iter().map(|rule| KeyedRule { policy: rule.policy.apart(), ..rule.clone() });
         Self { rules: rules.collect(), ..self.clone() }
     }
 }
 
-impl<R> Clone for Rule<R> {
+impl<R> Clone for KeyedRule<R> {
     fn clone(&self) -> Self {
         Self { policy: self.policy.clone(), key: self.key.clone(), cost: self.cost.clone() }
+    }
+}
+
+impl<R> fmt::Debug for KeyedRule<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyedRule").field("policy", &self.policy).finish_non_exhaustive()
     }
 }
 

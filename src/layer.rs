@@ -59,15 +59,17 @@ use crate::{
 /// ```
 /// use http::{Request, Response, request::Parts};
 /// use tower::{Layer, ServiceExt};
-/// use tower_ratelimit::{FixedWindow, Header, MemoryStore, Policy, Quota, RateLimitLayer};
+/// use tower_ratelimit::{FixedWindow, Header, MemoryStore, Policy, Quota, RateLimitLayer, Rule};
 ///
 /// fn limits(store: MemoryStore) -> RateLimitLayer {
 ///     RateLimitLayer::new(store, Policy::new("burst", Quota::per_second(10)), Header::new("x-api-key"))
 ///         .and(
-///             Policy::new("daily", Quota::per_day(3)).algorithm(FixedWindow::anchored()),
-///             Header::new("x-api-key"),
+///             Rule::new(
+///                 Policy::new("daily", Quota::per_day(3)).algorithm(FixedWindow::anchored()),
+///                 Header::new("x-api-key"),
+///             )
+///             .cost(|parts: &Parts| if parts.method == http::Method::POST { 2 } else { 1 }),
 ///         )
-///         .cost(|parts: &Parts| if parts.method == http::Method::POST { 2 } else { 1 })
 /// }
 ///
 /// # #[tokio::main(flavor = "current_thread")]
@@ -99,13 +101,14 @@ impl RateLimitLayer {
     /// # Panics
     ///
     /// If the store cannot count as the policy wants it to: a `MemoryStore` by an algorithm of your own.
+    #[track_caller]
     pub fn new(store: impl Into<Limiter>, policy: impl Into<PolicySource>, key: impl KeyExtractor) -> Self {
-        let (limiter, policy) = (store.into(), policy.into());
-        accept(&limiter, &policy);
+        let (limiter, rule) = (store.into(), Rule::new(policy, key));
+        accept(&limiter, &rule.policy);
         Self {
             config: Arc::new(PerThread::new(Config {
                 limiter: Arc::new(limiter),
-                rules: vec![rule(policy, key)],
+                rules: vec![rule],
                 exempt: Vec::new(),
                 banned: Vec::new(),
                 preflight: Preflight::Apart,
@@ -119,17 +122,17 @@ impl RateLimitLayer {
         }
     }
 
-    /// Limits each `key` to `policy` as well. All policies are decided in one atomic step: a request that
-    /// one denies is charged to none.
+    /// Limits requests by `rule` as well. All rules are decided in one atomic step: a request that one of their
+    /// policies denies is charged to none.
     ///
     /// # Panics
     ///
     /// If the layer has a policy of that name already, because a client could not tell the two apart; and
     /// where [`new`](Self::new) panics.
-    pub fn and(self, policy: impl Into<PolicySource>, key: impl KeyExtractor) -> Self {
-        let policy = policy.into();
-        accept(&self.config.original().limiter, &policy);
-        if let Some(new) = policy.constant() {
+    #[track_caller]
+    pub fn and(self, rule: Rule) -> Self {
+        accept(&self.config.original().limiter, &rule.policy);
+        if let Some(new) = rule.policy.constant() {
             assert!(
                 !self
                     .config
@@ -142,16 +145,16 @@ impl RateLimitLayer {
                 new.name()
             );
         }
-        self.with(|config| config.rules.push(rule(policy, key)))
+        self.with(|config| config.rules.push(rule))
     }
 
-    /// What a request costs under the rule that was added last, by [`new`](Self::new) or
-    /// [`and`](Self::and). Defaults to 1. A cost of 0 is always admitted and charges nothing; one above
-    /// the policy's capacity is always denied.
+    /// What a request costs, in units, under the policy that [`new`](Self::new) was given. Defaults to 1. A cost of
+    /// 0 is always admitted and charges nothing; one above the policy's capacity is always denied. For the policies
+    /// of other rules, see [`Rule::cost`].
     pub fn cost(self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
         self.with(|config| {
-            if let Some(last) = config.rules.last_mut() {
-                last.cost = Some(Arc::new(cost));
+            if let Some(first) = config.rules.first_mut() {
+                first.cost = Some(Arc::new(cost));
             }
         })
     }
@@ -246,14 +249,11 @@ impl RateLimitLayer {
     }
 }
 
+#[track_caller]
 fn accept(limiter: &Limiter, policy: &PolicySource) {
     if let Some(Err(error)) = policy.constant().map(|policy| limiter.accept(policy)) {
         panic!("{error}");
     }
-}
-
-fn rule(policy: PolicySource, key: impl KeyExtractor) -> Rule {
-    Rule { key: Arc::new(key), policy, cost: None }
 }
 
 impl<S> Layer<S> for RateLimitLayer {

@@ -109,13 +109,13 @@ impl Limiter {
     /// Returns `units` units to `key`, the latest ones first, whichever request was charged for them: for an
     /// administrator.
     /// Never more than were charged and still count, so never above the capacity. To undo a decision, refund that
-    /// decision with [`give_back`](Self::give_back): a late refund without it returns units that other requests
+    /// decision with [`refund`](Self::refund): a late refund without it returns units that other requests
     /// were charged.
     ///
     /// The decision shows what remains then; [`Decision::failure`] says where nothing was given back. Units in
     /// use of a [`Concurrency`](crate::Concurrency) policy are given back by dropping their decision instead.
     /// The future resolves as that of [`check`](Self::check).
-    pub fn refund(&self, policy: &Policy, key: &Key, units: u64) -> Check {
+    pub fn refund_latest(&self, policy: &Policy, key: &Key, units: u64) -> Check {
         self.ask_one(Action::Refund, Charge::new(policy, key, units))
     }
 
@@ -141,7 +141,7 @@ impl Limiter {
     /// // One unit for the request, and one more for each line of its body.
     /// async fn import(decision: Decision, limiter: Limiter, body: String) -> Result<impl IntoResponse, Rejection> {
     ///     let lines = body.lines().count() as u64;
-    ///     let decision = Rejection::unless_allowed(limiter.charge_more(&decision, lines).await)?;
+    ///     let decision = limiter.charge_more(&decision, lines).await?.into_result()?;
     ///     Ok((decision, "done"))
     /// }
     ///
@@ -195,17 +195,17 @@ impl Limiter {
     ///
     /// // Only failed logins count: a login that succeeds is refunded.
     /// let first = limiter.check(&logins, &alice, 1).await?;
-    /// assert_eq!(limiter.give_back(&first, 1).await?.remaining(), Some(5));
+    /// assert_eq!(limiter.refund(&first, 1).await?.remaining(), Some(5));
     ///
     /// // One that ends in the next window has nothing to return there.
     /// let slow = limiter.check(&logins, &alice, 1).await?;
     /// clock.advance(Duration::from_secs(60));
     /// limiter.check(&logins, &alice, 1).await?;
-    /// assert_eq!(limiter.give_back(&slow, 1).await?.remaining(), Some(4));
+    /// assert_eq!(limiter.refund(&slow, 1).await?.remaining(), Some(4));
     /// # Ok(())
     /// # }
     /// ```
-    pub fn give_back(&self, decision: &Decision, units: u64) -> Check {
+    pub fn refund(&self, decision: &Decision, units: u64) -> Check {
         let refund = |outcome: &Outcome| {
             // Where there is nothing to refund, the decision shows what remains.
             let nothing = || Charge::new(outcome.policy(), outcome.key(), 0);

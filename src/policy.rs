@@ -10,7 +10,7 @@ use std::{
 
 use crate::{
     Error, Key, Quota, Replenishment,
-    algorithm::{self, Algorithm, Gcra},
+    algorithm::{self, Algorithm, Concurrency, Gcra},
     per_thread::Apart,
 };
 
@@ -94,6 +94,15 @@ pub enum FailureMode {
     Closed,
 }
 
+impl fmt::Display for FailureMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Open => "open",
+            Self::Closed => "closed",
+        })
+    }
+}
+
 /// What [leases](Policy::leased) may withhold: how many units of a key are held by an instance that does not
 /// need them, and for how long. From [`Policy::lease_bound`], where there is an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,7 +126,7 @@ impl LeaseBound {
     }
 
     /// How long the units may be missed that an instance held when it was killed or could no longer reach Redis, or
-    /// shut down without [giving them back](crate::RedisStore::give_leases_back). They count as spent then: in a
+    /// shut down without [giving them back](crate::RedisStore::return_leases). They count as spent then: in a
     /// window until it ends, in a bucket, within a second, as if they had been taken that late.
     #[must_use]
     pub const fn after_a_crash(&self) -> Duration {
@@ -127,6 +136,8 @@ impl LeaseBound {
 
 const MAX_LEASED: u64 = 1_000_000_000_000;
 const MAX_NAME: usize = 64;
+/// How long units in use are kept for a holder that is not heard of.
+const LEASE: Duration = Duration::from_secs(30);
 /// More than the largest quota's, and exact in Lua.
 const MAX_CAPACITY: u64 = 1 << 44;
 
@@ -173,6 +184,52 @@ impl Policy {
             on_store_failure: FailureMode::default(),
             most_leased: 0,
         })))
+    }
+
+    /// The policy `name` that admits at most `limit` units in use at any moment, over all instances: a policy counted by
+    /// [`Concurrency`](crate::Concurrency), with a lease of 30 seconds. For another lease, make it the period of the
+    /// quota: `Policy::new(name, Quota::new(limit, lease)?).algorithm(Concurrency)`.
+    ///
+    /// # Panics
+    ///
+    /// Where [`new`](Self::new) panics, and if `limit` is 0 or above a million.
+    /// [`try_concurrency`](Self::try_concurrency) gives an error instead.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Key, Limiter, MemoryStore, Policy};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_ratelimit::Error> {
+    /// let limiter = Limiter::new(MemoryStore::new());
+    /// let exports = Policy::concurrency("exports", 1);
+    /// let tenant = Key::new("acme");
+    ///
+    /// let running = limiter.check(&exports, &tenant, 1).await?;
+    /// assert!(running.is_allowed());
+    /// assert!(!limiter.check(&exports, &tenant, 1).await?.is_allowed());
+    /// drop(running);
+    /// assert!(limiter.check(&exports, &tenant, 1).await?.is_allowed());
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    #[track_caller]
+    pub fn concurrency(name: &str, limit: u64) -> Self {
+        match Self::try_concurrency(name, limit) {
+            Ok(policy) => policy,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// [`concurrency`](Self::concurrency) for values read from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`concurrency`](Self::concurrency) panics.
+    pub fn try_concurrency(name: &str, limit: u64) -> Result<Self, Error> {
+        Self::try_new(name, Quota::new(limit, LEASE)?)?.try_algorithm(Concurrency)
     }
 
     /// Counts by `algorithm`. Defaults to [`Gcra`].
@@ -223,7 +280,7 @@ impl Policy {
     ///   of leased units free until they are spent or the lease ends, within a second.
     /// * **Price**: an instance may hold units that another one is refused for. An instance that runs gives
     ///   back within 1.5 seconds what it does not use, and one that shuts down what it
-    ///   [has](crate::RedisStore::give_leases_back); for one that is gone, see [`lease_bound`](Self::lease_bound).
+    ///   [has](crate::RedisStore::return_leases); for one that is gone, see [`lease_bound`](Self::lease_bound).
     /// * **How many** are leased follows the demand: none for a key that is asked for less than a hundred
     ///   times a second here, twice as many each time they are used up quickly, and never more than a quarter of
     ///   what is left. Up to 4096 keys are leased at a time.
@@ -232,10 +289,10 @@ impl Policy {
     /// policies at once, and peeks, ask Redis and take leased units for spent. What remains, and the reset, are
     /// told as of the last call, less what was spent here.
     ///
-    /// A refund first returns to Redis what is on lease here. A [refund of a decision](crate::Limiter::give_back)
+    /// A refund first returns to Redis what is on lease here. A [refund of a decision](crate::Limiter::refund)
     /// that was admitted from a lease is counted from when the lease was taken, so it may return less than one
     /// that was not. Of what another instance has on lease Redis does not know how much was spent: an
-    /// [administrator's refund](crate::Limiter::refund) returns none of that to a bucket, and takes all of it for
+    /// [administrator's refund](crate::Limiter::refund_latest) returns none of that to a bucket, and takes all of it for
     /// spent in a window. So refund no more units than were taken that way, or a window may admit so many more.
     ///
     /// A [reset](crate::Limiter::reset) drops what is on lease here; what other instances have on lease then
@@ -408,6 +465,22 @@ impl Policy {
         &self.0.arguments
     }
 }
+
+/// Policies are equal if they have the same name and admit the same: the same quota, algorithm with its options, lease
+/// and failure mode.
+impl PartialEq for Policy {
+    fn eq(&self, other: &Self) -> bool {
+        let (one, other) = (&*self.0, &*other.0);
+        std::ptr::eq(one, other)
+            || one.label == other.label
+                && one.quota == other.quota
+                && one.arguments == other.arguments
+                && one.on_store_failure == other.on_store_failure
+                && one.most_leased == other.most_leased
+    }
+}
+
+impl Eq for Policy {}
 
 impl Apart for Policy {
     fn apart(&self) -> Self {

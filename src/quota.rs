@@ -105,16 +105,6 @@ impl Quota {
         Self::must(limit, 86_400 * SECOND)
     }
 
-    /// `limit` units at once, with a lease of 30 seconds: the quota of [`Concurrency`](crate::Concurrency).
-    ///
-    /// # Panics
-    ///
-    /// If `limit` is 0 or above 10^12; in a `const`, that is a compile error.
-    #[must_use]
-    pub const fn concurrent(limit: u64) -> Self {
-        Self::must(limit, 30 * SECOND)
-    }
-
     /// `limit` units in every `period`: the fallible way in, for values read from a configuration.
     ///
     /// # Errors

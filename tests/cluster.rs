@@ -20,8 +20,8 @@ use tokio::{
     time::sleep,
 };
 use tower_ratelimit::{
-    Charge, Concurrency, ErrorKind, FailureMode, FixedWindow, Gcra, Key, LeakyBucket, Limiter, Policy, Quota,
-    RedisStore, SlidingLog, SlidingWindow, TokenBucket, Verdict, bb8_redis::bb8::Pool,
+    Charge, ErrorKind, FailureMode, FixedWindow, Gcra, Key, LeakyBucket, Limiter, Policy, Quota, RedisStore,
+    SlidingLog, SlidingWindow, TokenBucket, Verdict, bb8_redis::bb8::Pool,
 };
 
 async fn store(cluster: &RedisCluster) -> RedisStore {
@@ -161,7 +161,7 @@ async fn every_algorithm_admits_exactly_the_limit_over_all_nodes_and_instances()
             let mut counts = load(&limiters, policy, &key, 20, &stopped()).await;
             // One instance may have had what the other one was refused for.
             for store in &stores {
-                store.give_leases_back().await.unwrap();
+                store.return_leases().await.unwrap();
             }
             while limiters[0].check(policy, &key, 1).await.unwrap().is_allowed() {
                 counts.admitted += 1;
@@ -213,7 +213,7 @@ async fn two_identities_in_two_slots_are_decided_all_or_nothing() {
     assert_eq!(left().await, (3, 0));
     // Both get theirs back.
     for charge in &both {
-        limiter.refund(&charge.policy, &charge.key, 2).await.unwrap();
+        limiter.refund_latest(&charge.policy, &charge.key, 2).await.unwrap();
     }
     assert_eq!(left().await, (5, 2));
 }
@@ -320,7 +320,7 @@ async fn a_refusal_is_not_remembered_when_only_some_of_a_refund_fails() {
     assert!(decision.is_allowed());
     assert!(!limiter.check(&by_address, &address, 1).await.unwrap().is_allowed());
     cluster.nodes[1].kill();
-    assert!(limiter.give_back(&decision, 1).await.is_err());
+    assert!(limiter.refund(&decision, 1).await.is_err());
     assert!(limiter.check(&by_address, &address, 1).await.unwrap().is_allowed());
 }
 
@@ -351,9 +351,7 @@ async fn decisions_over_two_slots_at_once_never_admit_more_than_either_limit() {
 async fn slots_in_use_of_two_identities_come_free_when_one_refuses() {
     let cluster = RedisCluster::start(3);
     let limiter = Limiter::new(store(&cluster).await);
-    let running = Policy::new("running", Quota::concurrent(3))
-        .algorithm(Concurrency)
-        .on_store_failure(FailureMode::Closed);
+    let running = Policy::concurrency("running", 3).on_store_failure(FailureMode::Closed);
     let rate = closed("rate", 1);
     let (alice, all) = (key_of(&cluster, 0), key_of(&cluster, 1));
     let charges = || [Charge::new(&running, &alice, 1), Charge::new(&rate, &all, 1)];
@@ -569,9 +567,9 @@ async fn what_gives_units_back_is_not_asked_twice_when_its_connection_breaks() {
     assert!(limiter.check(&policy, &key, 50).await.unwrap().is_allowed());
     for refunds in 1..=5 {
         cut.store(true, Ordering::Relaxed);
-        let error = limiter.refund(&policy, &key, 1).await.unwrap_err();
+        let error = limiter.refund_latest(&policy, &key, 1).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::StoreUnreachable, "{error}");
-        assert!(comes_back_to(async || limiter.refund(&policy, &key, 0).await.is_ok()).await);
+        assert!(comes_back_to(async || limiter.refund_latest(&policy, &key, 0).await.is_ok()).await);
         assert_eq!(limiter.peek(&policy, &key, 1).await.unwrap().remaining(), Some(50 + refunds));
     }
 }
@@ -580,9 +578,7 @@ async fn what_gives_units_back_is_not_asked_twice_when_its_connection_breaks() {
 async fn a_slot_in_use_whose_connection_breaks_comes_free_again() {
     let (_cluster, store, cut) = store_that_is_cut().await;
     let (limiter, key) = (Limiter::new(store), Key::new("a"));
-    let running = Policy::new("running", Quota::concurrent(1))
-        .algorithm(Concurrency)
-        .on_store_failure(FailureMode::Closed);
+    let running = Policy::concurrency("running", 1).on_store_failure(FailureMode::Closed);
     drop(limiter.check(&running, &key, 1).await.unwrap());
     let is_free = async || limiter.peek(&running, &key, 1).await.is_ok_and(|decision| decision.is_allowed());
     assert!(comes_back_to(is_free).await);
@@ -671,7 +667,7 @@ async fn everything_passes_under_the_acl_rule() {
     for key in &keys {
         assert!(limiter.check(&policy, key, 1).await.unwrap().is_allowed());
         assert!(!limiter.check(&policy, key, 1).await.unwrap().is_allowed());
-        limiter.refund(&policy, key, 1).await.unwrap();
+        limiter.refund_latest(&policy, key, 1).await.unwrap();
         assert!(limiter.check(&policy, key, 1).await.unwrap().is_allowed());
         limiter.reset(&policy, key).await.unwrap();
         assert!(limiter.check(&policy, key, 1).await.unwrap().is_allowed());

@@ -33,8 +33,8 @@ use tower_http::{
     decompression::DecompressionLayer,
 };
 use tower_ratelimit::{
-    Action, Answer, Charge, Concurrency, Constant, Decision, Header, Key, KeyExtractor, LeakyBucket, Limiter,
-    ManualClock, MemoryStore, Policy, Quota, RateLimitLayer, Store,
+    Action, Answer, Charge, Constant, Decision, Header, Key, KeyExtractor, LeakyBucket, Limiter, ManualClock,
+    MemoryStore, Policy, Quota, RateLimitLayer, Rule, Store,
 };
 
 fn layer(limit: u64) -> RateLimitLayer {
@@ -165,7 +165,7 @@ async fn load_is_shed_before_the_charge_outside_and_after_it_inside() {
 async fn a_timeout_on_either_side_frees_the_units_in_use() {
     let slow = || Request::get("/slow").body(String::new()).unwrap();
     let limiter = Limiter::new(MemoryStore::new());
-    let policy = Policy::new("in-flight", Quota::concurrent(1)).algorithm(Concurrency);
+    let policy = Policy::concurrency("in-flight", 1);
     let limit = || RateLimitLayer::new(limiter.clone(), policy.clone(), Constant::new("all"));
     let soon = Duration::from_secs(1);
     for _ in 0..3 {
@@ -365,7 +365,7 @@ async fn comes_to(limiter: &Limiter, policy: &Policy, expected: u64) -> bool {
 }
 
 fn in_flight(units: u64) -> Policy {
-    Policy::new("in-flight", Quota::concurrent(units)).algorithm(Concurrency)
+    Policy::concurrency("in-flight", units)
 }
 
 /// Of whom nobody finds out who it is.
@@ -421,9 +421,9 @@ async fn a_request_dropped_in_any_state_leaves_its_charge_at_most_and_no_unit_in
         let store = if late { Limiter::new(Late(memory)) } else { Limiter::new(memory) };
         let layer = RateLimitLayer::new(store, in_flight(3), Constant::new("all"));
         let layer = if known {
-            layer.and(policy.clone(), Constant::new("all"))
+            layer.and(Rule::new(policy.clone(), Constant::new("all")))
         } else {
-            layer.and(policy.clone(), Unknown)
+            layer.and(Rule::new(policy.clone(), Unknown))
         };
         // So that the queue makes the next one wait.
         assert!(counts.check(&policy, &Key::new("all"), 1).await.unwrap().is_allowed(), "{name}");
@@ -454,7 +454,7 @@ async fn requests_dropped_at_any_moment_leave_redis_connections_in_step() {
     let limiter = Limiter::new(store(&server).await);
     let dropped = Policy::new("dropped", Quota::per_hour(1_000));
     let layer = RateLimitLayer::new(limiter.clone(), in_flight(500), Constant::new("all"))
-        .and(dropped.clone(), Constant::new("all"));
+        .and(Rule::new(dropped.clone(), Constant::new("all")));
     let (inner, calls) = Strict::new();
     let service = layer.layer(inner);
     let slow = || Request::get("/slow").body(String::new()).unwrap();

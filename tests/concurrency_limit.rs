@@ -107,8 +107,7 @@ async fn a_response_holds_its_unit_until_its_body_ends_fails_or_is_dropped() {
 #[tokio::test]
 async fn units_that_a_handler_takes_and_gives_on_are_held_until_its_body_is_done() {
     let limiter = Limiter::new(MemoryStore::new());
-    let (requests, exports) =
-        (policy(9, LEASE), Policy::new("exports", Quota::concurrent(1)).algorithm(Concurrency));
+    let (requests, exports) = (policy(9, LEASE), Policy::concurrency("exports", 1));
     let layers = [
         ("counted", RateLimitLayer::new(limiter.clone(), requests.clone(), Constant::new("all"))),
         (

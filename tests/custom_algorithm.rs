@@ -12,7 +12,7 @@ use example::DayAndNight;
 use support::{RedisServer, inner, store};
 use tower_ratelimit::{
     Algorithm, Charge, Constant, Error, ErrorKind, FailureMode, FixedWindow, Key, KeyedRateLimitLayer,
-    Limiter, ManualClock, MemoryStore, Policy, PolicySource, Quota, RateLimitLayer,
+    KeyedRule, Limiter, ManualClock, MemoryStore, Policy, PolicySource, Quota, RateLimitLayer, Rule,
 };
 
 fn reports() -> Policy {
@@ -127,11 +127,11 @@ fn memory_refuses_it_as_a_further_policy_too() {
     let plain = || Policy::new("plain", Quota::per_hour(5));
     let layer = || {
         let _ = RateLimitLayer::new(MemoryStore::new(), plain(), Constant::new("all"))
-            .and(reports(), Constant::new("all"));
+            .and(Rule::new(reports(), Constant::new("all")));
     };
     let keyed = || {
-        let _ =
-            KeyedRateLimitLayer::new(MemoryStore::new(), plain(), |_: &u8| "all").and(reports(), |_| "all");
+        let _ = KeyedRateLimitLayer::new(MemoryStore::new(), plain(), |_: &u8| "all")
+            .and(KeyedRule::new(reports(), |_| "all"));
     };
     assert!(std::panic::catch_unwind(layer).is_err());
     assert!(std::panic::catch_unwind(keyed).is_err());

@@ -90,7 +90,7 @@ async fn what_gives_units_back_through_the_same_store_is_seen_at_once() {
     full().await;
     there.reset(&policy, &key).await.unwrap();
     full().await;
-    there.refund(&policy, &key, 1).await.unwrap();
+    there.refund_latest(&policy, &key, 1).await.unwrap();
     full().await;
     let raised = Policy::new("p", Quota::per_day(2));
     assert!(here.check(&raised, &key, 1).await.unwrap().is_allowed());
@@ -109,7 +109,7 @@ async fn what_another_instance_gives_back_is_seen_within_the_bound() {
         here.check(&policy, &key, 1).await.unwrap();
         assert!(!here.check(&policy, &key, 1).await.unwrap().is_allowed());
         if give_back {
-            there.refund(&policy, &key, 1).await.unwrap();
+            there.refund_latest(&policy, &key, 1).await.unwrap();
         } else {
             there.reset(&policy, &key).await.unwrap();
         }

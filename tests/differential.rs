@@ -351,7 +351,7 @@ impl Contest {
                 Ask::Take => limiter.check_all(&charges).await,
                 Ask::Peek => limiter.peek_all(&charges).await,
                 Ask::TakeUpTo => limiter.check_up_to(policy, key, cost).await,
-                Ask::Refund => limiter.refund(policy, key, cost).await,
+                Ask::Refund => limiter.refund_latest(policy, key, cost).await,
                 Ask::RefundOf => unreachable!("it has a step of its own"),
             };
             let decision = decision.unwrap();
@@ -399,7 +399,7 @@ impl Contest {
         self.model.receipts.clone_from(&charged.receipts);
         let expected = self.model.decide(Ask::RefundOf, &asked, now);
         for ((name, limiter), decision) in self.stores.iter().zip(&charged.decisions) {
-            let decision = limiter.give_back(decision, asked_for).await.unwrap();
+            let decision = limiter.refund(decision, asked_for).await.unwrap();
             assert_eq!(
                 said(&decision),
                 expected,

@@ -46,7 +46,7 @@ use tonic_web::{GrpcWebClientLayer, GrpcWebLayer};
 use tower::{Layer, ServiceBuilder, ServiceExt as _};
 use tower_ratelimit::{
     Action, Answer, Charge, Constant, Decision, Error, ErrorKind, FailureMode, GrpcStatus, Header, Headers,
-    Key, ManualClock, MemoryStore, Outcome, PeerIp, Policy, Quota, RateLimitLayer, Store, Verdict,
+    Key, ManualClock, MemoryStore, Outcome, PeerIp, Policy, Quota, RateLimitLayer, Rule, Store, Verdict,
 };
 #[cfg(feature = "tonic-tls")]
 use {
@@ -263,8 +263,8 @@ async fn s16_a_message_that_is_too_long_is_cut_between_characters() {
 async fn s16_the_details_name_the_wait_and_each_policy_that_refused() {
     let layers = |grpc| {
         one()
-            .and(Policy::new("wide", Quota::per_day(100)), Constant::new("all"))
-            .and(Policy::new("narrow", Quota::per_day(1)), Constant::new("jo"))
+            .and(Rule::new(Policy::new("wide", Quota::per_day(100)), Constant::new("all")))
+            .and(Rule::new(Policy::new("narrow", Quota::per_day(1)), Constant::new("jo")))
             .grpc_response(grpc)
     };
     for (grpc, subjects) in
@@ -340,7 +340,7 @@ fn many() -> RateLimitLayer {
         one().grpc_response(GrpcStatus::default().retry_pushback().name_identities()),
         |layer, n| {
             let name = format!("{n:03}{}", "\"".repeat(61));
-            layer.and(Policy::new(&name, Quota::per_hour(1)), Constant::new("i".repeat(100)))
+            layer.and(Rule::new(Policy::new(&name, Quota::per_hour(1)), Constant::new("i".repeat(100))))
         },
     )
 }

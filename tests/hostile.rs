@@ -28,8 +28,8 @@ use tokio::{
     time::{Instant, sleep},
 };
 use tower_ratelimit::{
-    Algorithm, Concurrency, Decision, Error, ErrorKind, FailureMode, FixedWindow, Gcra, Header, Key, Limiter,
-    MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, RedisStore, SlidingLog, SlidingWindow, TokenBucket,
+    Algorithm, Decision, Error, ErrorKind, FailureMode, FixedWindow, Gcra, Header, Key, Limiter, MemoryStore,
+    PeerIp, Policy, Quota, RateLimitLayer, RedisStore, Rule, SlidingLog, SlidingWindow, TokenBucket,
 };
 
 fn closed(name: &str, limit: u64) -> Policy {
@@ -255,7 +255,7 @@ fn whatever_a_server_replies_is_a_decision_or_an_error() {
                     closed("plain", 100),
                     closed("hot", 100).leased(10),
                     closed("log", 100).algorithm(SlidingLog),
-                    Policy::new("held", Quota::concurrent(5)).algorithm(Concurrency),
+                    Policy::concurrency("held", 5),
                 ] {
                     for cost in [1, 3] {
                         let check = |decision: Decision| {
@@ -265,7 +265,7 @@ fn whatever_a_server_replies_is_a_decision_or_an_error() {
                         };
                         let key = Key::new("k");
                         if let Ok(decision) = limiter.check(&policy, &key, cost).await {
-                            let _ = limiter.give_back(&decision, cost).await;
+                            let _ = limiter.refund(&decision, cost).await;
                             check(decision);
                         }
                         limiter.check_up_to(&policy, &key, cost).await.into_iter().for_each(check);
@@ -290,7 +290,7 @@ async fn another_programs_value_under_a_key_is_an_error_and_stays_as_it_is() {
         ("fixed-window", Policy::new("p", day()).algorithm(FixedWindow::anchored())),
         ("sliding-window", Policy::new("p", day()).algorithm(SlidingWindow::new())),
         ("sliding-log", Policy::new("p", day()).algorithm(SlidingLog)),
-        ("concurrency", Policy::new("p", Quota::concurrent(5)).algorithm(Concurrency)),
+        ("concurrency", Policy::concurrency("p", 5)),
     ];
     let strings = [
         "",
@@ -336,7 +336,7 @@ async fn another_programs_value_under_a_key_is_an_error_and_stays_as_it_is() {
                     0 => limiter.check(&policy, &key, 1).await,
                     1 => limiter.check(&policy, &key, 5).await,
                     2 => limiter.peek(&policy, &key, 1).await,
-                    _ => limiter.refund(&policy, &key, 1).await,
+                    _ => limiter.refund_latest(&policy, &key, 1).await,
                 };
                 // What is refunded of a concurrency limit names a holder, of which there is none here.
                 let Err(error) = said else { panic!("{algorithm}, {value:?}, {asked}: {said:?}") };
@@ -433,7 +433,7 @@ async fn a_refund_of_leased_units_keeps_its_deadline_while_redis_hangs() {
     }
     server.signal("STOP");
     let since = Instant::now();
-    let refunded = limiter.give_back(&last.unwrap(), 1).await;
+    let refunded = limiter.refund(&last.unwrap(), 1).await;
     let took = since.elapsed();
     server.signal("CONT");
     assert_eq!(refunded.unwrap_err().kind(), ErrorKind::StoreTimeout);
@@ -494,7 +494,7 @@ async fn invented_identities_make_no_more_keys_than_a_limit_on_the_address_admit
         Policy::new("address", Quota::per_day(100)),
         PeerIp::default(),
     )
-    .and(Policy::new("key", Quota::per_day(5)), Header::new("x-api-key"));
+    .and(Rule::new(Policy::new("key", Quota::per_day(5)), Header::new("x-api-key")));
     let service = layer.layer(tower::service_fn(|_: http::Request<String>| async {
         Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))
     }));
@@ -543,7 +543,7 @@ async fn under_volatile_ttl_a_flood_of_identities_frees_no_exhausted_key() {
 #[tokio::test]
 async fn holders_of_one_process_are_never_the_same() {
     let limiter = Limiter::new(MemoryStore::new());
-    let policy = Policy::new("held", Quota::concurrent(10_000)).algorithm(Concurrency);
+    let policy = Policy::concurrency("held", 10_000);
     let key = Key::new("all");
     let mut held = Vec::new();
     for count in 1..=10_000 {

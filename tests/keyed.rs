@@ -21,7 +21,7 @@ use tokio::{
 };
 use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Action, Answer, Charge, Concurrency, Decision, Error, ErrorKind, FailureMode, Key, KeyedRateLimitLayer,
+    Action, Answer, Charge, Decision, Error, ErrorKind, FailureMode, Key, KeyedRateLimitLayer, KeyedRule,
     LeakyBucket, Limiter, MemoryStore, Outcome, Policy, Quota, Rejection, Store, Verdict,
 };
 
@@ -71,12 +71,12 @@ async fn several_policies_are_charged_together_at_their_costs_or_not_at_all() {
     let wide = Policy::new("wide", Quota::per_hour(100));
     let layer = KeyedRateLimitLayer::new(limiter.clone(), policy(5), |_: &&'static str| "all")
         .cost(|text| text.len() as u64)
-        .and(wide.clone(), |_: &&'static str| {
+        .and(KeyedRule::new(wide.clone(), |_: &&'static str| {
             Answer::pending(async {
                 yield_now().await;
                 Ok(Key::new("later"))
             })
-        });
+        }));
     let service = layer.layer(service_fn(length));
     assert_eq!(service.clone().oneshot("abc").await.unwrap(), 3);
     assert!(service.oneshot("abc").await.is_err());
@@ -85,12 +85,11 @@ async fn several_policies_are_charged_together_at_their_costs_or_not_at_all() {
 }
 
 #[tokio::test]
-async fn a_cost_is_that_of_the_policy_before_it() {
+async fn a_cost_is_that_of_its_own_rule() {
     let limiter = Limiter::new(MemoryStore::new());
     let wide = Policy::new("wide", Quota::per_hour(100));
     let layer = KeyedRateLimitLayer::new(limiter.clone(), policy(5), |_: &&'static str| "all")
-        .and(wide.clone(), |_| "all")
-        .cost(|text| text.len() as u64);
+        .and(KeyedRule::new(wide.clone(), |_| "all").cost(|text: &&'static str| text.len() as u64));
     layer.layer(service_fn(length)).oneshot("abc").await.unwrap();
     let left = async |policy| limiter.peek(policy, &Key::new("all"), 0).await.unwrap().remaining();
     assert_eq!((left(&policy(5)).await, left(&wide).await), (Some(4), Some(97)));
@@ -220,13 +219,13 @@ async fn a_patient_caller_waits_for_its_turn_and_nobody_is_refused() {
 
 #[tokio::test]
 async fn a_patient_caller_takes_a_unit_soon_after_it_is_given_back() {
-    let slots = || Policy::new("slots", Quota::concurrent(1)).algorithm(Concurrency);
+    let slots = || Policy::concurrency("slots", 1);
     // Others may be charged too, and say when.
     let rate = Policy::new("rate", Quota::new(1, Duration::from_millis(20)).unwrap());
     let store = MemoryStore::new();
     let layers = [
         KeyedRateLimitLayer::new(store.clone(), slots(), |_: &&'static str| "a"),
-        KeyedRateLimitLayer::new(store, slots(), |_: &&'static str| "b").and(rate, |_| "b"),
+        KeyedRateLimitLayer::new(store, slots(), |_: &&'static str| "b").and(KeyedRule::new(rate, |_| "b")),
     ];
     for layer in layers {
         let service =
@@ -243,7 +242,7 @@ async fn a_patient_caller_takes_a_unit_soon_after_it_is_given_back() {
 // This one can: no lease ends meanwhile.
 #[tokio::test(start_paused = true)]
 async fn patience_for_a_unit_in_use_ends_and_none_is_had_for_what_cannot_come() {
-    let slots = Policy::new("slots", Quota::concurrent(2)).algorithm(Concurrency);
+    let slots = Policy::concurrency("slots", 2);
     let layer = KeyedRateLimitLayer::new(MemoryStore::new(), slots, |_: &&'static str| "all")
         .cost(|text| text.len() as u64)
         .wait(Duration::from_secs(1));
@@ -318,7 +317,7 @@ async fn a_queue_delays_and_a_slot_is_held_until_the_answer() {
     assert_eq!(layer.layer(service_fn(length)).oneshot("abc").await.unwrap(), 3);
 
     let limiter = Limiter::new(MemoryStore::new());
-    let slots = Policy::new("slots", Quota::concurrent(1)).algorithm(Concurrency);
+    let slots = Policy::concurrency("slots", 1);
     let layer = KeyedRateLimitLayer::new(limiter.clone(), slots.clone(), |_: &&'static str| "all");
     let inner = limiter.clone();
     let service =
@@ -336,7 +335,7 @@ async fn a_queue_delays_and_a_slot_is_held_until_the_answer() {
 #[tokio::test]
 async fn a_slot_is_free_with_the_answer_even_where_the_future_is_kept() {
     let limiter = Limiter::new(MemoryStore::new());
-    let slots = Policy::new("slots", Quota::concurrent(1)).algorithm(Concurrency);
+    let slots = Policy::concurrency("slots", 1);
     let layer = KeyedRateLimitLayer::new(limiter.clone(), slots.clone(), |_: &&'static str| "all");
     let mut service = layer.layer(service_fn(length));
     let mut call = Box::pin(service.ready().await.unwrap().call("abc"));
@@ -387,5 +386,6 @@ async fn the_service_that_was_ready_is_called_and_only_for_what_is_admitted() {
 #[test]
 #[should_panic(expected = "two policies named \"p\"")]
 fn two_policies_of_one_name_are_refused_when_the_layer_is_built() {
-    let _ = KeyedRateLimitLayer::new(MemoryStore::new(), policy(1), |_: &u8| "a").and(policy(2), |_| "b");
+    let _ = KeyedRateLimitLayer::new(MemoryStore::new(), policy(1), |_: &u8| "a")
+        .and(KeyedRule::new(policy(2), |_| "b"));
 }

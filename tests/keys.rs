@@ -22,7 +22,7 @@ use tower_ratelimit::{
     Action, Answer, Charge, ClientIp, Constant, Cookie, Decision, Error, ErrorKind, FromExtension,
     FromExtractor, Header, Headers, Key, KeyExtractor, Limiter, ManualClock, MatchedRoute, MemoryStore,
     Outcome, PeerIp, Policy, Quota, RateLimitLayer, Rejection, RequestMatcher, RequestMethod, RequestPath,
-    Store, TrustedProxies,
+    Rule, Store, TrustedProxies,
 };
 
 fn limit(name: &str, limit: u64, key: impl KeyExtractor) -> RateLimitLayer {
@@ -475,7 +475,7 @@ async fn whoever_has_a_say_in_whose_request_it_is_is_asked_once() {
                 cost.fetch_add(1, Ordering::Relaxed);
                 1
             })
-            .and(Policy::new("b", Quota::per_hour(9)), key(3, is_late(3)))
+            .and(Rule::new(Policy::new("b", Quota::per_hour(9)), key(3, is_late(3))))
             .ban(key(0, is_late(0)).any_of(["nobody"]))
             .exempt(key(1, is_late(1)).any_of(["nobody"]));
         let response = ask(&layer, Request::get("/").body(String::new()).unwrap()).await;
@@ -516,7 +516,7 @@ async fn handlers_take_the_decision_and_the_limiter_and_are_told_what_is_missing
 #[tokio::test]
 async fn a_refusal_of_a_handlers_own_is_told_once_and_by_the_layers_rules() {
     async fn handler(decision: Decision, limiter: Limiter) -> Result<&'static str, Rejection> {
-        Rejection::unless_allowed(limiter.charge_more(&decision, 5).await)?;
+        limiter.charge_more(&decision, 5).await?.into_result()?;
         Ok("done")
     }
     let app = Router::new().route("/", get(handler)).layer(limit("p", 4, Constant::new("all")));
@@ -530,7 +530,7 @@ async fn a_refusal_of_a_handlers_own_is_told_once_and_by_the_layers_rules() {
 #[tokio::test]
 async fn a_refusal_of_a_handlers_own_names_the_wait_and_is_not_stored() {
     async fn handler(decision: Decision, limiter: Limiter) -> Result<&'static str, Rejection> {
-        Rejection::unless_allowed(limiter.charge_more(&decision, 4).await)?;
+        limiter.charge_more(&decision, 4).await?.into_result()?;
         Ok("done")
     }
     let app = Router::new().route("/", get(handler)).layer(limit("p", 4, Constant::new("all")));
@@ -565,7 +565,7 @@ async fn what_is_charged_more_and_given_back_is_so_for_every_key_of_the_decision
     assert_eq!(left(&more), [1, 5]);
     // All or nothing.
     assert!(!limiter.charge_more(&decision, 2).await.unwrap().is_allowed());
-    assert_eq!(left(&limiter.give_back(&more, 2).await.unwrap()), [3, 7]);
+    assert_eq!(left(&limiter.refund(&more, 2).await.unwrap()), [3, 7]);
     assert_eq!(left(&limiter.peek_all(&charges).await.unwrap()), [3, 7]);
 }
 
@@ -588,7 +588,7 @@ async fn a_store_that_failed_is_not_asked_for_more() {
     let asked = Asked::default();
     let limiter = Limiter::new(asked.clone());
     let decision = limiter.check(&Policy::new("p", Quota::per_hour(5)), &Key::new("alice"), 1).await.unwrap();
-    for later in [limiter.charge_more(&decision, 2).await, limiter.give_back(&decision, 1).await] {
+    for later in [limiter.charge_more(&decision, 2).await, limiter.refund(&decision, 1).await] {
         let later = later.unwrap();
         assert!(later.is_allowed());
         // Nothing was given back either.
@@ -602,8 +602,9 @@ async fn a_handlers_charge_on_another_key_leaves_the_clients_own_item() {
     let policy = || Policy::new("p", Quota::per_hour(9));
     for (others, status) in [(2, 200), (10, 429)] {
         let handler = async move |limiter: Limiter| {
-            let charged = limiter.check(&policy(), &Key::new("somebody else"), others).await;
-            Rejection::unless_allowed(charged).map(|decision| (decision, "done"))
+            let charged =
+                limiter.check(&policy(), &Key::new("another-client"), others).await?.into_result()?;
+            Ok::<_, Rejection>((charged, "done"))
         };
         for headers in [Headers::ietf(), Headers::ietf().tightest_only()] {
             let layer = limit("p", 9, Constant::new("all")).headers(headers);

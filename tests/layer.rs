@@ -25,7 +25,8 @@ use tower::{
 };
 use tower_ratelimit::{
     Action, Answer, Charge, Constant, Decision, Header, Key, Limiter, MemoryStore, Outcome, PeerIp, Policy,
-    PolicySource, Quota, RateLimit, RateLimitLayer, RedisStore, ResponseBody, ResponseFuture, Store, Verdict,
+    PolicySource, Quota, RateLimit, RateLimitLayer, RedisStore, ResponseBody, ResponseFuture, Rule, Store,
+    Verdict,
 };
 
 fn layer(limit: u64) -> RateLimitLayer {
@@ -172,7 +173,7 @@ async fn where_nothing_is_charged_no_store_is_asked() {
     // As after a decision that the store did not make.
     let nothing = Decision::new([]);
     assert!(limiter.charge_more(&nothing, 5).await.unwrap().is_allowed());
-    assert!(limiter.give_back(&nothing, 5).await.unwrap().is_allowed());
+    assert!(limiter.refund(&nothing, 5).await.unwrap().is_allowed());
     assert!(limiter.check_all(&[]).await.unwrap().is_allowed());
     assert_eq!(store.0.load(Ordering::Relaxed), 0);
 }
@@ -284,5 +285,5 @@ async fn a_delayed_request_waits_its_turn_and_then_is_carried_out() {
 #[test]
 #[should_panic(expected = "two policies named \"p\"")]
 fn two_policies_of_one_name_are_refused_when_the_layer_is_built() {
-    let _ = layer(1).and(Policy::new("p", Quota::per_hour(2)), PeerIp::default());
+    let _ = layer(1).and(Rule::new(Policy::new("p", Quota::per_hour(2)), PeerIp::default()));
 }

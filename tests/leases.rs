@@ -51,7 +51,7 @@ impl Instance {
 
     /// Gives back what is on lease, and nothing else.
     async fn give_back(&self, policy: &Policy) {
-        assert!(self.limiter.refund(policy, &Key::new("alice"), 0).await.unwrap().failure().is_none());
+        assert!(self.limiter.refund_latest(policy, &Key::new("alice"), 0).await.unwrap().failure().is_none());
     }
 
     fn has_leases(&self) -> bool {
@@ -306,11 +306,7 @@ async fn live(server: &RedisServer, redis: &RedisStore, rule: Rule, steps: Vec<S
             Step::Refund(back) if set_back == 0 => {
                 let Some(place) = admitted.len().checked_sub(back + 1) else { continue };
                 let refunded = admitted.remove(place);
-                instances[refunded.instance]
-                    .limiter
-                    .give_back(&refunded.decision, refunded.cost)
-                    .await
-                    .unwrap();
+                instances[refunded.instance].limiter.refund(&refunded.decision, refunded.cost).await.unwrap();
                 judge.refund(&refunded);
             }
             Step::Refund(_) => {}
@@ -569,13 +565,13 @@ async fn an_instance_that_shuts_down_can_give_everything_back() {
         }
         taken.push(admitted);
     }
-    leaving.store.give_leases_back().await.unwrap();
+    leaving.store.return_leases().await.unwrap();
     for (policy, taken) in policies.iter().zip(taken) {
         assert_eq!(other.remaining(policy).await, 1_000 - taken, "{}", policy.name());
     }
     drop(server);
     // Nothing is left to give back, so nobody is asked.
-    leaving.store.give_leases_back().await.unwrap();
+    leaving.store.return_leases().await.unwrap();
 }
 
 #[tokio::test]
@@ -597,7 +593,7 @@ async fn reset_and_refund_take_what_is_on_lease_into_account() {
         }
         assert!(busy.has_leases(), "{name}");
         // Of what is on lease no more is given back than was spent of it.
-        let refunded = busy.limiter.refund(&policy, &key, 3).await.unwrap();
+        let refunded = busy.limiter.refund_latest(&policy, &key, 3).await.unwrap();
         assert_eq!(refunded.remaining(), Some(1_000 - admitted + 3), "{name}");
         assert!(!busy.has_leases(), "{name}");
         warm_up(&busy, &policy).await;
@@ -653,7 +649,7 @@ async fn a_refund_that_is_dropped_while_it_waits_for_its_turn_loses_no_lease() {
     // A call is under way, so what comes now waits.
     let mut other = busy.limiter.check(&policy, &Key::new("bob"), 1);
     assert!((&mut other).now_or_never().is_none());
-    let mut refund = busy.limiter.refund(&policy, &Key::new("alice"), 0);
+    let mut refund = busy.limiter.refund_latest(&policy, &Key::new("alice"), 0);
     assert!((&mut refund).now_or_never().is_none());
     drop(refund);
     assert!(other.await.unwrap().is_allowed());

@@ -78,7 +78,7 @@ async fn every_key_has_a_ttl_as_long_as_its_state_matters() {
             for step in ["charge", "refusal", "refund"] {
                 match step {
                     "refusal" => drop(limiter.check(&policy, &key, policy.capacity()).await.unwrap()),
-                    "refund" => drop(limiter.refund(&policy, &key, 1).await.unwrap()),
+                    "refund" => drop(limiter.refund_latest(&policy, &key, 1).await.unwrap()),
                     _ => {}
                 }
                 let keys: Vec<String> = server.command(&["KEYS", "*"]);
@@ -169,7 +169,7 @@ async fn a_logged_request_takes_no_more_than_20_bytes_whatever_it_costs() {
 async fn a_unit_in_use_takes_no_more_than_140_bytes() {
     let server = RedisServer::start();
     let limiter = Limiter::new(store(&server).await);
-    let policy = Policy::new("p", Quota::concurrent(1_000)).algorithm(Concurrency);
+    let policy = Policy::concurrency("p", 1_000);
     let mut held = Vec::new();
     for units in [100, 900] {
         held.push(limiter.check(&policy, &Key::new("a"), units).await.unwrap());
@@ -234,8 +234,8 @@ async fn s28_the_printed_acl_rule_is_enough_for_everything_and_each_command_of_i
             if name == "concurrency" {
                 given_back(&limiter, &policy).await?;
             } else {
-                limiter.refund(&policy, &key, 1).await?;
-                limiter.refund(&policy, &key, 3).await?;
+                limiter.refund_latest(&policy, &key, 1).await?;
+                limiter.refund_latest(&policy, &key, 3).await?;
             }
             limiter.reset(&policy, &key).await?;
         }

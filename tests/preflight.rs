@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 use http::{Method, Request, request::Parts};
 use support::inner::ask;
 use tower_ratelimit::{
-    Answer, Concurrency, Constant, Decision, FromExtension, Header, Key, KeyExtractor, Limiter, MemoryStore,
-    PeerIp, Policy, PolicySource, Quota, RateLimitLayer, RequestMethod,
+    Answer, Constant, Decision, FromExtension, Header, Key, KeyExtractor, Limiter, MemoryStore, PeerIp,
+    Policy, PolicySource, Quota, RateLimitLayer, RequestMethod, Rule,
 };
 
 fn layer(limit: u64, key: impl KeyExtractor) -> RateLimitLayer {
@@ -98,7 +98,7 @@ async fn costs_chosen_policies_exemptions_and_units_in_use_hold_for_preflights_t
     let tiers = PolicySource::per_request(|_: &Parts, _: &Key| Policy::new("chosen", Quota::per_hour(4)));
     let layer = RateLimitLayer::new(MemoryStore::new(), tiers, Header::new("x-api-key"))
         .cost(|_: &Parts| 2)
-        .and(Policy::new("in-flight", Quota::concurrent(1)).algorithm(Concurrency), Constant::new("all"))
+        .and(Rule::new(Policy::concurrency("in-flight", 1), Constant::new("all")))
         .exempt(PeerIp::default().within(["203.0.113.8"]).unwrap());
     let requests = [A, A, A, B, B, B, B].map(|peer| preflight(peer, &[]));
     assert_eq!(statuses(&layer, requests).await, [200, 200, 429, 200, 200, 200, 200]);

@@ -66,7 +66,7 @@ async fn refunds_that_were_saved_up_admit_no_more_guesses_than_the_limit() {
                     guesses += 1;
                 }
                 let Some(ended) = slow.pop() else { break };
-                limiter.give_back(&ended, 1).await.unwrap();
+                limiter.refund(&ended, 1).await.unwrap();
             }
             assert_eq!(guesses, 5, "{store}, {name}");
             clock.advance(Duration::from_secs(600));
@@ -84,7 +84,7 @@ async fn a_refund_of_a_charge_that_counts_no_more_returns_nothing() {
             let old = limiter.check(&policy, &key, 5).await.unwrap();
             clock.advance(Duration::from_secs(20));
             assert!(limiter.check(&policy, &key, 10).await.unwrap().is_allowed(), "{store}, {name}");
-            let after = limiter.give_back(&old, 5).await.unwrap();
+            let after = limiter.refund(&old, 5).await.unwrap();
             assert_eq!(after.remaining(), Some(0), "{store}, {name}");
             assert!(!limiter.check(&policy, &key, 1).await.unwrap().is_allowed(), "{store}, {name}");
             clock.advance(Duration::from_secs(60));
@@ -102,10 +102,10 @@ async fn a_refund_in_time_returns_all_of_the_charge() {
             let before = limiter.check(&policy, &key, 3).await.unwrap();
             let mine = limiter.check(&policy, &key, 4).await.unwrap();
             let later = limiter.check(&policy, &key, 3).await.unwrap();
-            let after = limiter.give_back(&mine, 4).await.unwrap();
+            let after = limiter.refund(&mine, 4).await.unwrap();
             assert_eq!(after.remaining(), Some(4), "{store}, {name}");
             for decision in [later, before] {
-                limiter.give_back(&decision, 3).await.unwrap();
+                limiter.refund(&decision, 3).await.unwrap();
             }
             let left = limiter.peek(&policy, &key, 0).await.unwrap();
             assert_eq!(left.remaining(), Some(10), "{store}, {name}");
@@ -125,7 +125,7 @@ async fn a_decision_refunds_no_more_than_it_charged_however_often_it_is_asked() 
             limiter.check(&policy, &key, 8).await.unwrap();
             // A clone is the same decision.
             for (decision, units, left) in [(&mine, 1, 1), (&mine.clone(), 5, 2), (&mine, u64::MAX, 2)] {
-                let after = limiter.give_back(decision, units).await.unwrap();
+                let after = limiter.refund(decision, units).await.unwrap();
                 assert_eq!(after.remaining(), Some(left), "{store}, {name}");
             }
         }
@@ -143,7 +143,7 @@ async fn a_denial_and_a_peek_have_nothing_to_refund() {
             limiter.check(&policy, &key, 10).await.unwrap();
             let denied = limiter.check(&policy, &key, 3).await.unwrap();
             for decision in [&peeked, &denied] {
-                let after = limiter.give_back(decision, 3).await.unwrap();
+                let after = limiter.refund(decision, 3).await.unwrap();
                 assert_eq!(after.remaining(), Some(0), "{store}, {name}");
             }
         }
@@ -189,7 +189,7 @@ async fn run(limiter: &Limiter, clock: &ManualClock, name: &str, policy: &Policy
             Step::Refund(back, units) => {
                 let Some(place) = taken.len().checked_sub(back + 1) else { continue };
                 let (decision, kept) = &mut taken[place];
-                limiter.give_back(decision, units).await.unwrap();
+                limiter.refund(decision, units).await.unwrap();
                 kept.units = kept.units.saturating_sub(units);
             }
             Step::Wait(share) => {
@@ -277,7 +277,7 @@ async fn a_refund_in_the_middle_of_a_long_log_returns_its_units_for_a_while() {
             clock.advance(Duration::from_millis(1));
         }
         assert!(!limiter.check(&policy, &key, 1).await.unwrap().is_allowed(), "{store}");
-        let after = limiter.give_back(&middle.unwrap(), 1).await.unwrap();
+        let after = limiter.refund(&middle.unwrap(), 1).await.unwrap();
         assert_eq!(after.remaining(), Some(1), "{store}");
         // When the first request would have left, nothing more is free: its unit was returned already.
         clock.advance(Duration::from_millis(57_000));

@@ -13,9 +13,9 @@ use support::Down;
 use support::inner::{ask, ask_for, get, text};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tower_ratelimit::{
-    Action, Answer, Charge, Concurrency, Constant, Decision, Error, ErrorKind, FailureMode, FixedWindow,
-    Header, Headers, Key, Limiter, ManualClock, MemoryStore, Outcome, PeerIp, Policy, Quota, RateLimitLayer,
-    Rejection, Store, Verdict,
+    Action, Answer, Charge, Constant, Decision, Error, ErrorKind, FailureMode, FixedWindow, Header, Headers,
+    Key, Limiter, ManualClock, MemoryStore, Outcome, PeerIp, Policy, Quota, RateLimitLayer, Rejection, Rule,
+    Store, Verdict,
 };
 
 const HOSTILE: &str = r#"a "quoted" \ {name}, ;q=1"#;
@@ -64,10 +64,10 @@ fn problem(body: &str) -> Value {
 
 #[tokio::test]
 async fn s01_the_list_fields_are_canonical_structured_fields() {
-    let layer = layer(Policy::new(HOSTILE, Quota::per_minute(5))).and(
+    let layer = layer(Policy::new(HOSTILE, Quota::per_minute(5))).and(Rule::new(
         Policy::new("subsecond", Quota::new(7, Duration::from_millis(500)).unwrap()),
         Constant::new("all"),
-    );
+    ));
     let response = ask(&layer, get()).await;
     let policies = items(response.headers(), "ratelimit-policy");
     assert_eq!(policies[0], (HOSTILE.into(), vec![("q".into(), 5), ("w".into(), 60)]));
@@ -97,7 +97,7 @@ fn s02_a_name_that_no_field_can_carry_is_refused_and_the_others_are_escaped() {
 #[tokio::test]
 async fn s03_the_policy_field_stays_the_same_and_in_order() {
     let both = layer(Policy::new("wide", Quota::per_day(100)))
-        .and(Policy::new("narrow", Quota::per_minute(2)), Constant::new("all"));
+        .and(Rule::new(Policy::new("narrow", Quota::per_minute(2)), Constant::new("all")));
     let tightest = both.clone().headers(Headers::ietf().tightest_only());
     for _ in 0..4 {
         let all = ask(&both, get()).await;
@@ -271,7 +271,7 @@ async fn s06_a_partition_key_is_the_first_96_bits_and_on_every_item() {
     // Of "user-4", with a character that not every base64 has.
     let pk = "pk=:ppSViGGL/d/6iBFh:";
     let layer = layer(Policy::new("narrow", Quota::per_hour(1)))
-        .and(Policy::new("wide", Quota::per_day(9)), Constant::new("user-4"))
+        .and(Rule::new(Policy::new("wide", Quota::per_day(9)), Constant::new("user-4")))
         .headers(Headers::ietf().partition_key("0123456789abcdef"));
     for status in [200, 429] {
         let response = ask(&layer, get()).await;
@@ -292,8 +292,8 @@ fn s06_a_partition_key_under_a_secret_that_can_be_guessed_is_refused() {
 async fn s07_the_older_drafts_speak_of_the_policy_that_binds() {
     let both = |headers| {
         layer(Policy::new("wide", Quota::per_day(100)))
-            .and(Policy::new("narrow", Quota::per_minute(2)), Constant::new("all"))
-            .and(Policy::new("same number", Quota::per_hour(100)), Constant::new("all"))
+            .and(Rule::new(Policy::new("narrow", Quota::per_minute(2)), Constant::new("all")))
+            .and(Rule::new(Policy::new("same number", Quota::per_hour(100)), Constant::new("all")))
             .headers(headers)
     };
     let seventh = both(Headers::ietf_draft_07());
@@ -384,7 +384,7 @@ async fn s07_the_older_drafts_agree_with_each_other_and_with_retry_after() {
         assert_eq!(three(response.headers()), "limit=7, remaining=999999999999999, reset=999999999999999");
 
         // Units in use have no window; their period is a lease.
-        let slots = Policy::new("slots", Quota::concurrent(2)).algorithm(Concurrency);
+        let slots = Policy::concurrency("slots", 2);
         let response = ask(&layer(slots).headers(headers), get()).await;
         assert_eq!(three(response.headers()), "limit=2, remaining=1, reset=30");
         assert_eq!(response.headers()["ratelimit-policy"], "2");
@@ -617,8 +617,8 @@ async fn s15_what_is_no_post_is_no_grpc_whatever_content_type_it_claims() {
 #[tokio::test]
 async fn s12_the_body_is_a_problem_that_names_exactly_the_policies_that_refused() {
     let layer = layer(Policy::new(HOSTILE, Quota::per_hour(1)))
-        .and(Policy::new("wide", Quota::per_hour(100)), Constant::new("all"))
-        .and(Policy::new("narrow", Quota::per_day(1)), Constant::new("all"));
+        .and(Rule::new(Policy::new("wide", Quota::per_hour(100)), Constant::new("all")))
+        .and(Rule::new(Policy::new("narrow", Quota::per_day(1)), Constant::new("all")));
     ask(&layer, get()).await;
     let refused = ask(&layer, get()).await;
     assert_eq!(refused.headers()["content-type"], "application/problem+json");
@@ -691,7 +691,7 @@ async fn s14_a_refusal_charges_nothing() {
     let limiter = Limiter::new(MemoryStore::new().manual_clock(clock));
     let (narrow, wide) = (Policy::new("narrow", Quota::per_hour(1)), Policy::new("wide", Quota::per_hour(9)));
     let layer = RateLimitLayer::new(limiter.clone(), narrow, Constant::new("all"))
-        .and(wide.clone(), Constant::new("all"));
+        .and(Rule::new(wide.clone(), Constant::new("all")));
     for _ in 0..5 {
         ask(&layer, get()).await;
     }
@@ -745,7 +745,7 @@ async fn soft_mode_lets_through_and_marks_in_extension_and_field() {
     let limiter = Limiter::new(MemoryStore::new().manual_clock(ManualClock::new()));
     let narrow = Policy::new("narrow", Quota::per_hour(1));
     let layer = RateLimitLayer::new(limiter.clone(), narrow, Constant::new("all"))
-        .and(Policy::new("wide", Quota::per_hour(9)), Constant::new("all"))
+        .and(Rule::new(Policy::new("wide", Quota::per_hour(9)), Constant::new("all")))
         .soft();
     let seen = async |request: Request<String>| {
         let inner = tower::service_fn(|request: Request<String>| async move {
@@ -775,8 +775,8 @@ async fn soft_mode_lets_through_and_marks_in_extension_and_field() {
 #[tokio::test]
 async fn a_soft_limits_mark_lists_all_that_refused_as_strings() {
     let layer = layer(Policy::new(HOSTILE, Quota::per_hour(1)))
-        .and(Policy::new("wide", Quota::per_hour(9)), Constant::new("all"))
-        .and(Policy::new("narrow", Quota::per_day(1)), Constant::new("all"))
+        .and(Rule::new(Policy::new("wide", Quota::per_hour(9)), Constant::new("all")))
+        .and(Rule::new(Policy::new("narrow", Quota::per_day(1)), Constant::new("all")))
         .soft();
     ask(&layer, get()).await;
     let marked = ask(&layer, get()).await;

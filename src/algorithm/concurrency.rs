@@ -7,15 +7,15 @@ use crate::{Error, Quota};
 /// At most the limit in use at any moment, over all instances: requests in flight, jobs, connections.
 ///
 /// The quota's limit is how many units may be in use at once, and its period the *lease*: who holds units
-/// and is not heard of for so long is taken for dead, and its units are free again. [`Quota::concurrent`]
-/// makes one with a lease of 30 seconds.
+/// and is not heard of for so long is taken for dead, and its units are free again.
+/// [`Policy::concurrency`](crate::Policy::concurrency) makes a policy with a lease of 30 seconds.
 ///
 /// * Behind the [layer](crate::RateLimitLayer), a request holds its units from the decision until the
 ///   response's body ends, fails or is dropped. A connection that is upgraded, such as a websocket, is no
 ///   body: it holds nothing.
 /// * With the [`Limiter`](crate::Limiter), they are held as long as the [`Decision`](crate::Decision), or
 ///   a clone of it, lives. A decision that is dropped at once holds nothing.
-///   [`Limiter::refund`](crate::Limiter::refund) gives nothing back here.
+///   [`Limiter::refund`](crate::Limiter::refund_latest) gives nothing back here.
 ///
 /// Meanwhile the lease is renewed, every third of it. A release that comes late frees nobody else's units.
 ///
@@ -32,12 +32,14 @@ use crate::{Error, Quota};
 /// # Example
 ///
 /// ```
+/// use std::time::Duration;
 /// use tower_ratelimit::{Concurrency, Key, Limiter, MemoryStore, Policy, Quota};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tower_ratelimit::Error> {
 /// let limiter = Limiter::new(MemoryStore::new());
-/// let exports = Policy::new("exports", Quota::concurrent(1)).algorithm(Concurrency);
+/// let lease = Duration::from_secs(120);
+/// let exports = Policy::new("exports", Quota::new(1, lease)?).algorithm(Concurrency);
 /// let tenant = Key::new("acme");
 ///
 /// let running = limiter.check(&exports, &tenant, 1).await?;

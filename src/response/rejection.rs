@@ -69,18 +69,49 @@ impl Rejection {
     pub fn retry_after_seconds(&self) -> Option<u64> {
         retry_after(self.decision()?)
     }
+}
 
-    /// The decision, if it is an admission; the rejection that it stands for, if it is not. For handlers
-    /// that ask a [`Limiter`](crate::Limiter) themselves.
+impl Decision {
+    /// The decision if the request is admitted, the [`Rejection`] that it stands for if it is denied: for handlers that
+    /// ask a [`Limiter`](crate::Limiter) themselves.
     ///
     /// # Errors
     ///
-    /// [`Limited`](Self::Limited) for a refusal, [`Unavailable`](Self::Unavailable) for an error.
-    pub fn unless_allowed(decided: Result<Decision, Error>) -> Result<Decision, Self> {
-        match decided {
-            Ok(decision) if decision.is_allowed() => Ok(decision),
-            Ok(decision) => Err(Self::Limited(decision)),
-            Err(error) => Err(Self::Unavailable(error)),
+    /// [`Rejection::Limited`] with the decision.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota, Rejection};
+    ///
+    /// async fn export(limiter: &Limiter, exports: &Policy, user: &Key) -> Result<&'static str, Rejection> {
+    ///     limiter.check(exports, user, 1).await?.into_result()?;
+    ///     Ok("exported")
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let limiter = Limiter::new(MemoryStore::new());
+    /// let (exports, alice) = (Policy::new("exports", Quota::per_hour(1)), Key::new("alice"));
+    /// assert!(export(&limiter, &exports, &alice).await.is_ok());
+    /// let rejection = export(&limiter, &exports, &alice).await.unwrap_err();
+    /// assert_eq!((rejection.status().as_u16(), rejection.retry_after_seconds()), (429, Some(3600)));
+    /// # }
+    /// ```
+    pub fn into_result(self) -> Result<Self, Rejection> {
+        if self.is_allowed() { Ok(self) } else { Err(Rejection::Limited(self)) }
+    }
+}
+
+/// A failure of a [`Limiter`](crate::Limiter) or of a [`KeyExtractor`](crate::KeyExtractor).
+impl From<Error> for Rejection {
+    fn from(error: Error) -> Self {
+        match error.kind() {
+            ErrorKind::MissingIdentity
+            | ErrorKind::InvalidIdentity
+            | ErrorKind::MissingSetup
+            | ErrorKind::IdentityUnavailable => Self::Unidentified(error),
+            _ => Self::Unavailable(error),
         }
     }
 }

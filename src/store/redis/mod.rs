@@ -372,7 +372,7 @@ impl RedisStore {
     ///
     /// What else may end a refusal early is honoured at once where it happens through this store or its
     /// clones, and within this time where another instance does it: a [reset](crate::Limiter::reset), a
-    /// [refund](crate::Limiter::refund), units on [lease](Policy::leased) that are given back, a higher limit
+    /// [refund](crate::Limiter::refund_latest), units on [lease](Policy::leased) that are given back, a higher limit
     /// under the same name. Where a request is counted by several policies, what is said of those that did not
     /// refuse it may be as old as this too.
     #[must_use]
@@ -388,7 +388,7 @@ impl RedisStore {
     /// # async fn example(store: tower_ratelimit::RedisStore) -> Result<(), Box<dyn std::error::Error>> {
     /// # let (listener, app) = (tokio::net::TcpListener::bind("0.0.0.0:3000").await?, axum::Router::new());
     /// axum::serve(listener, app).with_graceful_shutdown(async { /* the signal to stop */ }).await?;
-    /// store.give_leases_back().await?;
+    /// store.return_leases().await?;
     /// # Ok(())
     /// # }
     /// ```
@@ -398,7 +398,7 @@ impl RedisStore {
     /// # Errors
     ///
     /// What a decision can fail with: then some were not given back, and are not tried again.
-    pub async fn give_leases_back(&self) -> Result<(), Error> {
+    pub async fn return_leases(&self) -> Result<(), Error> {
         // All at once, so that they share calls.
         let back: Vec<_> = self
             .leases

@@ -64,7 +64,7 @@ fn overhead(criterion: &mut Criterion) {
         bencher.iter_custom(|requests| runtime.block_on(many(&mut service, requests)));
     });
     group.bench_function("allowed, by address", |bencher| {
-        let layer = RateLimitLayer::new(MemoryStore::new(), Policy::new("p", plenty), PeerIp::default());
+        let layer = RateLimitLayer::new(MemoryStore::new(), Policy::new("p", plenty), PeerIp::new());
         let mut service = layer.layer(service_fn(hello));
         bencher.iter_custom(|requests| runtime.block_on(many(&mut service, requests)));
     });

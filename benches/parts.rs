@@ -42,10 +42,10 @@ fn keys(criterion: &mut Criterion) {
     let Ok(proxies) = TrustedProxies::cidrs(["10.0.0.0/8"]) else { return };
     let header = || Header::new("x-api-key");
     let rows: [(&str, Box<dyn KeyExtractor>); 5] = [
-        ("PeerIp", Box::new(PeerIp::default())),
+        ("PeerIp", Box::new(PeerIp::new())),
         ("ClientIp behind one proxy", Box::new(ClientIp::behind(proxies))),
         ("Header", Box::new(header())),
-        ("PeerIp and Header", Box::new((PeerIp::default(), header()))),
+        ("PeerIp and Header", Box::new((PeerIp::new(), header()))),
         ("Header, hashed", Box::new(header().hashed([7; 32]))),
     ];
     let request = head("text/plain");

@@ -81,7 +81,7 @@ async fn translate(
 pub(crate) fn app(limiter: impl Into<Limiter>, secret: &str) -> Router {
     let users = Users(Arc::new(HashMap::from([("t0k3n", "alice")])));
     let user = FromExtractor::with_state(users.clone(), |User(name)| name);
-    let key = user.or(PeerIp::default()).hashed(secret);
+    let key = user.or(PeerIp::new()).hashed(secret);
     let policy = Policy::new("words", Quota::per_minute(6));
     Router::new()
         .route("/translate", post(translate))

@@ -27,7 +27,7 @@ fn app() -> Router {
     Router::new().route("/{order}", get(async || "done")).layer(RateLimitLayer::new(
         MemoryStore::new(),
         policy,
-        PeerIp::default(),
+        PeerIp::new(),
     ))
 }
 

@@ -37,7 +37,7 @@ use tower_ratelimit::{Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLaye
 
 pub(crate) fn app(limiter: impl Into<Limiter>) -> Router {
     let policy = Policy::new("per-ip", Quota::per_minute(1));
-    let limit = RateLimitLayer::new(limiter, policy, PeerIp::default());
+    let limit = RateLimitLayer::new(limiter, policy, PeerIp::new());
     let cors = CorsLayer::new()
         .allow_origin(Any)
         .allow_methods([Method::GET, Method::POST])

@@ -84,9 +84,8 @@ async fn search(decision: Decision) -> &'static str {
 
 pub(crate) fn app(limiter: impl Into<Limiter>) -> Router {
     let limiter = limiter.into();
-    let limit = |name| {
-        RateLimitLayer::new(limiter.clone(), Policy::new(name, Quota::per_minute(1)), PeerIp::default())
-    };
+    let limit =
+        |name| RateLimitLayer::new(limiter.clone(), Policy::new(name, Quota::per_minute(1)), PeerIp::new());
     // Anything that axum takes for a response. It sets no status, so it gets the rejection's, and `Retry-After`
     // and the other fields are added whatever the closure says.
     let json = |rejection: &Rejection, _: &Parts| {

@@ -63,8 +63,7 @@ use tower_ratelimit::{
 pub(crate) fn app(limiter: impl Into<Limiter>) -> Router {
     let limiter = limiter.into();
     // Each has a name of its own, so that the counts of one are not those of another.
-    let per_ip =
-        |name, quota| RateLimitLayer::new(limiter.clone(), Policy::new(name, quota), PeerIp::default());
+    let per_ip = |name, quota| RateLimitLayer::new(limiter.clone(), Policy::new(name, quota), PeerIp::new());
     let reads = per_ip("reads", Quota::per_minute(6));
     let writes = per_ip("writes", Quota::per_minute(2));
 
@@ -80,7 +79,7 @@ pub(crate) fn app(limiter: impl Into<Limiter>) -> Router {
         .route("/reports", get(async || "report\n").route_layer(per_plan(limiter.clone())))
         // This one instead of the router's, which has it as an exemption.
         .route("/login", post(async || "in\n").route_layer(per_ip("login", Quota::per_minute(1))))
-        .layer(per_ip("router", Quota::per_minute(60)).exempt(MatchedRoute::default().any_of(["/login"])))
+        .layer(per_ip("router", Quota::per_minute(60)).exempt(MatchedRoute::new().any_of(["/login"])))
 }
 
 /// What a client may ask for depends on what it pays. The policies are made once.

@@ -29,7 +29,7 @@ use tower_ratelimit::{Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLaye
 fn app(limiter: Limiter, quota: Quota) -> Router {
     Router::new()
         .route("/", get(async || "hello\n"))
-        .layer(RateLimitLayer::new(limiter, Policy::new("per-ip", quota), PeerIp::default()))
+        .layer(RateLimitLayer::new(limiter, Policy::new("per-ip", quota), PeerIp::new()))
         // Routes added after the layer are outside of it.
         .route("/health", get(async || "ok\n"))
 }

@@ -173,11 +173,11 @@ impl RateLimitLayer {
     ///
     /// # fn main() -> Result<(), tower_ratelimit::Error> {
     /// let policy = Policy::new("per-ip", Quota::per_second(10));
-    /// let layer = RateLimitLayer::new(MemoryStore::new(), policy, PeerIp::default())
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), policy, PeerIp::new())
     ///     .exempt(|parts: &Parts| parts.uri.path() == "/health")
-    ///     .exempt(PeerIp::default().within(["192.0.2.0/24", "2001:db8::/32"])?)
+    ///     .exempt(PeerIp::new().within(["192.0.2.0/24", "2001:db8::/32"])?)
     ///     .exempt(Header::new("x-api-key").any_of(["partner-1", "partner-2"]))
-    ///     .ban(PeerIp::default().within(["203.0.113.66"])?);
+    ///     .ban(PeerIp::new().within(["203.0.113.66"])?);
     /// # drop(layer);
     /// # Ok(())
     /// # }

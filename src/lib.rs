@@ -17,7 +17,7 @@
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! // With `RedisStore::connect("redis://..").await?` every instance shares the limit.
 //! let store = MemoryStore::new();
-//! let limit = RateLimitLayer::new(store, Policy::new("per-ip", Quota::per_minute(2)), PeerIp::default());
+//! let limit = RateLimitLayer::new(store, Policy::new("per-ip", Quota::per_minute(2)), PeerIp::new());
 //! let app = Router::new().route("/", get(async || "hello")).layer(limit);
 //!
 //! let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;

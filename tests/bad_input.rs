@@ -60,7 +60,7 @@ async fn a_request_without_a_usable_identity_is_told_why() {
     let rows: [(&str, Box<dyn KeyExtractor>, http::request::Builder, u16, &str); 7] = [
         (
             "no connect info",
-            Box::new(PeerIp::default()),
+            Box::new(PeerIp::new()),
             Request::get("/"),
             500,
             "into_make_service_with_connect_info",
@@ -79,7 +79,7 @@ async fn a_request_without_a_usable_identity_is_told_why() {
         // A client must not choose its bucket by sending nonsense.
         (
             "nonsense, with an alternative",
-            Box::new(api_key().or(PeerIp::default())),
+            Box::new(api_key().or(PeerIp::new())),
             header(b"\xff"),
             400,
             "UTF-8",

@@ -66,13 +66,13 @@ async fn an_identity_that_cannot_be_read_does_not_evade_a_ban() {
         ("cookie empty", layer(9).ban(session().any_of(["bad"])), &[(COOKIE, b"session=")], 400),
         (
             "part of a tuple",
-            layer(9).ban((api_key(), RequestMethod::default()).any_of([joined()])),
+            layer(9).ban((api_key(), RequestMethod::new()).any_of([joined()])),
             &[(KEY, b"bad"), (KEY, b"x")],
             400,
         ),
         (
             "tuple without the part",
-            layer(9).ban((api_key(), RequestMethod::default()).any_of([joined()])),
+            layer(9).ban((api_key(), RequestMethod::new()).any_of([joined()])),
             &[],
             200,
         ),
@@ -126,7 +126,7 @@ async fn a_ban_that_the_server_cannot_decide_admits_nothing() {
         }
     }
     // A peer that the server does not know.
-    let layer = layer(9).ban(PeerIp::default().within(["203.0.113.0/24"]).unwrap());
+    let layer = layer(9).ban(PeerIp::new().within(["203.0.113.0/24"]).unwrap());
     assert_eq!(ask(&layer, Request::get("/").body(String::new()).unwrap()).await.status(), 500);
 }
 
@@ -213,7 +213,7 @@ async fn a_client_that_could_not_be_determined_matches_no_exemption() {
             (
                 "tuple",
                 Box::new(
-                    (client.clone(), RequestMethod::default())
+                    (client.clone(), RequestMethod::new())
                         .any_of(named.map(|address| Key::join([&Key::new(address), &Key::new("GET")]))),
                 ),
             ),

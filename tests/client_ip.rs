@@ -86,7 +86,7 @@ fn check(rows: &[Row]) {
 /// The key of a peer with this address.
 fn key_of_peer(address: IpAddr) -> Key {
     let request = request::<&str, &str>(Some(SocketAddr::new(address, 1)), []);
-    key_of(&PeerIp::default(), &request).unwrap()
+    key_of(&PeerIp::new(), &request).unwrap()
 }
 
 fn single(header: fn() -> ForwardingHeader, name: &'static str) {
@@ -123,10 +123,10 @@ fn s22_no_header_is_read_unless_proxies_are_declared() {
     for name in HOPED_FOR {
         for value in ["1.2.3.4", "for=1.2.3.4", "127.0.0.1", "unknown", ""] {
             let spoofed = from("203.0.113.7", &[(name, value)]);
-            let key = key_of(&PeerIp::default(), &spoofed).unwrap();
+            let key = key_of(&PeerIp::new(), &spoofed).unwrap();
             assert_eq!(key, Key::new("203.0.113.7"), "{name}: {value}");
             let nobody = from("", &[(name, value)]);
-            assert_eq!(PeerIp::default().address(&nobody).unwrap_err().kind(), ErrorKind::MissingSetup);
+            assert_eq!(PeerIp::new().address(&nobody).unwrap_err().kind(), ErrorKind::MissingSetup);
         }
     }
 }
@@ -353,7 +353,7 @@ fn s25_equal_addresses_give_equal_keys() {
     let customer = from("fd00::1", &[(XFF, "2001:db8:1:2fff::1")]);
     assert_eq!(key_of(&by_56, &customer).unwrap(), Key::new("2001:db8:1:2f00::/56"));
     assert_eq!(by_56.address(&customer).unwrap(), "2001:db8:1:2fff::1".parse::<IpAddr>().unwrap());
-    let proxy = PeerIp::default().ipv6_prefix(48).address(&customer).unwrap();
+    let proxy = PeerIp::new().ipv6_prefix(48).address(&customer).unwrap();
     assert_eq!(proxy, "fd00::1".parse::<IpAddr>().unwrap());
     for wrong in [0, 129] {
         assert!(std::panic::catch_unwind(|| ClientIp::behind(private()).ipv6_prefix(wrong)).is_err());
@@ -472,7 +472,7 @@ fn s26_what_is_read_of_a_header_is_bounded() {
 fn s27_no_identity_is_an_error_and_never_a_shared_key() {
     let nobody = from::<&str>("", &[]);
     let extractors: Vec<Box<dyn KeyExtractor>> = vec![
-        Box::new(PeerIp::default()),
+        Box::new(PeerIp::new()),
         Box::new(ClientIp::behind(private())),
         Box::new(ClientIp::behind(private().and_unix_socket())),
         Box::new(ClientIp::behind(TrustedProxies::hops(1))),
@@ -491,7 +491,7 @@ fn s27_a_wrong_network_or_header_name_is_found_at_the_start() {
     for wrong in ["10.0.0.0/33", "proxy.internal", "", "10.0.0.0-10.0.0.9"] {
         for error in [
             TrustedProxies::cidrs(["10.0.0.0/8", wrong]).unwrap_err(),
-            PeerIp::default().within([wrong]).unwrap_err(),
+            PeerIp::new().within([wrong]).unwrap_err(),
             ClientIp::behind(private()).within(vec![wrong.to_owned()]).unwrap_err(),
         ] {
             assert_eq!(error.kind(), ErrorKind::InvalidConfig);
@@ -516,7 +516,7 @@ async fn s27_requests_within_a_network_are_told_by_the_whole_address() {
         let inside = office.matches(&from(peer, &[(XFF, forwarded)])).await.unwrap();
         assert_eq!(inside, expected, "{peer}, {forwarded}");
     }
-    let peers = PeerIp::default().within(["203.0.113.0/24"]).unwrap();
+    let peers = PeerIp::new().within(["203.0.113.0/24"]).unwrap();
     assert!(peers.matches(&from("::ffff:203.0.113.7", &[(XFF, "1.2.3.4")])).await.unwrap());
     assert!(!peers.matches(&from(PROXY, &[(XFF, "203.0.113.7")])).await.unwrap());
     assert!(peers.matches(&from("", &[(XFF, "203.0.113.7")])).await.is_err());
@@ -537,7 +537,7 @@ fn s20_axum_says_who_the_peer_is() {
 
     let peer: SocketAddr = "[::ffff:192.0.2.1]:80".parse().unwrap();
     for request in [with(ConnectInfo(peer)), with(MockConnectInfo(peer)), with(peer)] {
-        assert_eq!(key_of(&PeerIp::default(), &request).unwrap(), Key::new("192.0.2.1"));
+        assert_eq!(key_of(&PeerIp::new(), &request).unwrap(), Key::new("192.0.2.1"));
         assert_eq!(key_of(&ClientIp::behind(private()), &request).unwrap(), Key::new("192.0.2.1"));
     }
 }
@@ -552,9 +552,9 @@ fn s20_tonic_says_who_the_peer_is() {
         with(TcpConnectInfo { local_addr: Some("127.0.0.1:1".parse().unwrap()), remote_addr })
     };
     let request = tcp(Some("10.0.0.1:80"));
-    assert_eq!(key_of(&PeerIp::default(), &request).unwrap(), Key::new("10.0.0.1"));
+    assert_eq!(key_of(&PeerIp::new(), &request).unwrap(), Key::new("10.0.0.1"));
     assert_eq!(key_of(&ClientIp::behind(private()), &request).unwrap(), Key::new("203.0.113.7"));
-    assert_eq!(key_of(&PeerIp::default(), &tcp(None)).unwrap_err().kind(), ErrorKind::MissingSetup);
+    assert_eq!(key_of(&PeerIp::new(), &tcp(None)).unwrap_err().kind(), ErrorKind::MissingSetup);
 }
 
 #[cfg(unix)]
@@ -586,7 +586,7 @@ fn s20_a_unix_socket_has_a_defined_answer() {
             key_of(&ClientIp::behind(TrustedProxies::hops(1)), request).unwrap(),
             Key::new("203.0.113.7")
         );
-        says(key_of(&PeerIp::default(), request).unwrap_err(), "TrustedProxies::and_unix_socket");
+        says(key_of(&PeerIp::new(), request).unwrap_err(), "TrustedProxies::and_unix_socket");
         says(key_of(&ClientIp::behind(private()), request).unwrap_err(), "TrustedProxies::and_unix_socket");
 
         request.headers.clear();
@@ -644,7 +644,7 @@ proptest! {
         }),
     ) {
         let request = request(Some(SocketAddr::new(peer, 80)), lines);
-        let expected = key_of(&PeerIp::default(), &request).unwrap();
+        let expected = key_of(&PeerIp::new(), &request).unwrap();
         for header in sources() {
             let client = ClientIp::behind(private().and_unix_socket()).header(header);
             prop_assert_eq!(key_of(&client, &request).unwrap(), expected.clone());

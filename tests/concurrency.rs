@@ -71,7 +71,7 @@ fn two_instances_on_redis_admit_exactly_the_limit() {
         let () = server.command(&["FLUSHALL"]);
         let mut instances = Vec::new();
         for _ in 0..2 {
-            let layer = RateLimitLayer::new(store(&server).await, policy.clone(), PeerIp::default());
+            let layer = RateLimitLayer::new(store(&server).await, policy.clone(), PeerIp::new());
             instances.push(serve(app(layer)).await);
         }
         let exactly = exactly(&policy);
@@ -82,7 +82,7 @@ fn two_instances_on_redis_admit_exactly_the_limit() {
 #[test]
 fn one_instance_in_memory_admits_exactly_the_limit() {
     for_random_policies(async |policy: Policy| {
-        let layer = RateLimitLayer::new(MemoryStore::new(), policy.clone(), PeerIp::default());
+        let layer = RateLimitLayer::new(MemoryStore::new(), policy.clone(), PeerIp::new());
         let instance = serve(app(layer)).await;
         let exactly = exactly(&policy);
         assert_eq!(hammer(&[instance], CONNECTIONS, exactly.ok + REFUSALS).await, exactly, "{policy:?}");

@@ -329,7 +329,7 @@ async fn a_killed_server_leaves_requests_to_their_mode_and_is_used_again_when_ba
 async fn over_http_a_dead_store_is_200_without_fields_or_503() {
     let mut server = RedisServer::start();
     let store = RedisStore::connect(&server.url()).await.unwrap();
-    let layer = |policy| RateLimitLayer::new(store.clone(), policy, PeerIp::default());
+    let layer = |policy| RateLimitLayer::new(store.clone(), policy, PeerIp::new());
     let open = http::serve(http::app(layer(Policy::new("open", Quota::per_day(1))))).await;
     let closed = http::serve(http::app(layer(closed(1)))).await;
     server.kill();

@@ -489,7 +489,7 @@ async fn s19_a_content_type_of_the_clients_own_making_is_not_sent_back() {
 #[tokio::test]
 async fn s20_the_peer_of_a_tonic_server_is_known() {
     let named = GrpcStatus::default().name_identities();
-    let details = refusal(layer(Quota::per_hour(1), PeerIp::default()).grpc_response(named), 2).await;
+    let details = refusal(layer(Quota::per_hour(1), PeerIp::new()).grpc_response(named), 2).await;
     assert_eq!(details.get_error_details().quota_failure().unwrap().violations[0].subject, "127.0.0.1");
 }
 
@@ -523,7 +523,7 @@ async fn serve_tls(layer: RateLimitLayer) -> (SocketAddr, Certificate) {
 #[cfg(feature = "tonic-tls")]
 #[tokio::test]
 async fn s20_the_peer_of_a_tonic_server_over_tls_is_known() {
-    let (server, certificate) = serve_tls(layer(Quota::per_hour(1), PeerIp::default())).await;
+    let (server, certificate) = serve_tls(layer(Quota::per_hour(1), PeerIp::new())).await;
     let tls = ClientTlsConfig::new().ca_certificate(certificate).domain_name("localhost");
     let endpoint = Endpoint::from_shared(format!("https://{server}")).unwrap().tls_config(tls).unwrap();
     for address in [[127, 0, 0, 1], [127, 0, 0, 2]] {
@@ -543,7 +543,7 @@ async fn s20_a_unix_socket_is_the_servers_mistake() {
     let path = std::env::temp_dir().join(format!("tower-ratelimit-grpc-{}", std::process::id()));
     let _ = std::fs::remove_file(&path);
     let listener = UnixListenerStream::new(UnixListener::bind(&path).unwrap());
-    let limited = layer(Quota::per_hour(1), PeerIp::default()).layer(GreeterServer::new(Hello::default()));
+    let limited = layer(Quota::per_hour(1), PeerIp::new()).layer(GreeterServer::new(Hello::default()));
     tokio::spawn(Server::builder().add_service(limited).serve_with_incoming(listener));
     let endpoint = Endpoint::from_shared(format!("unix://{}", path.display())).unwrap();
     let mut client = GreeterClient::new(endpoint.connect().await.unwrap());
@@ -573,7 +573,7 @@ async fn one_layer_counts_http_and_grpc_together_and_tells_each_in_its_own_way()
         .prepare()
         .into_axum_router()
         .route("/", get(async || "hello"))
-        .layer(layer(Quota::per_hour(2), PeerIp::default()));
+        .layer(layer(Quota::per_hour(2), PeerIp::new()));
     let server = support::http::serve(app).await;
     let http = reqwest::Client::builder().no_proxy().build().unwrap();
     let url = format!("http://{server}/");

@@ -489,12 +489,9 @@ async fn invented_identities_make_no_more_keys_than_a_limit_on_the_address_admit
     use tower::{Layer as _, ServiceExt as _};
 
     let server = RedisServer::start();
-    let layer = RateLimitLayer::new(
-        store(&server).await,
-        Policy::new("address", Quota::per_day(100)),
-        PeerIp::default(),
-    )
-    .and(Rule::new(Policy::new("key", Quota::per_day(5)), Header::new("x-api-key")));
+    let layer =
+        RateLimitLayer::new(store(&server).await, Policy::new("address", Quota::per_day(100)), PeerIp::new())
+            .and(Rule::new(Policy::new("key", Quota::per_day(5)), Header::new("x-api-key")));
     let service = layer.layer(tower::service_fn(|_: http::Request<String>| async {
         Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))
     }));

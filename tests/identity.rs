@@ -66,13 +66,13 @@ async fn a_mapping_sees_the_identity_and_not_its_stored_form() {
 #[tokio::test]
 async fn a_mapping_over_alternatives_keeps_them_apart() {
     // The header cannot name a peer's key.
-    let either = Header::new("x-api-key").or(PeerIp::default()).map(|identity: &str| identity.to_owned());
+    let either = Header::new("x-api-key").or(PeerIp::new()).map(|identity: &str| identity.to_owned());
     let peer = key(&either, &from("203.0.113.7:1")).await.unwrap();
     let claims = ["203.0.113.7", "%>203.0.113.7", "%<203.0.113.7", "%>%>203.0.113.7"];
     for claim in claims {
         assert_ne!(key(&either, &with("x-api-key", claim)).await.unwrap(), peer, "{claim}");
     }
-    let same = Header::new("x-api-key").or(PeerIp::default());
+    let same = Header::new("x-api-key").or(PeerIp::new());
     assert_eq!(key(&same, &from("203.0.113.7:1")).await.unwrap(), peer);
 }
 
@@ -117,7 +117,7 @@ async fn a_mapping_shows_nothing_of_a_hashed_identity() {
     let hashed = || Header::new("x-api-key").hashed(secret);
     let request = with("x-api-key", "secret-key");
     key(&hashed().map(see()), &request).await.unwrap();
-    key(&(hashed(), RequestMethod::default()).map(see()), &request).await.unwrap();
+    key(&(hashed(), RequestMethod::new()).map(see()), &request).await.unwrap();
     key(&Cookie::new("none").or(hashed()).map(see()), &request).await.unwrap();
     let seen = seen.lock().unwrap();
     assert!(seen.len() == 3 && !seen.iter().any(|identity| identity.contains("secret-key")), "{seen:?}");
@@ -171,7 +171,7 @@ fn an_identity_that_its_extractor_never_gives_is_an_error() {
         ("path", of(RequestPath::default), &["/", "/a", "*"], &["a", "/a?b", "/a#b"]),
         ("route", of(MatchedRoute::default), &["/a/{b}", ""], &["a"]),
         ("constant", of(|| Constant::new("all")), &["all"], &["al"]),
-        ("network", of(|| PeerIp::default().ipv6_prefix(56)), &["2001:db8::/56", "::1"], &["2001:db8::/64"]),
+        ("network", of(|| PeerIp::new().ipv6_prefix(56)), &["2001:db8::/56", "::1"], &["2001:db8::/64"]),
         ("mapped", of(domain), &["a@example.org"], &["example.org"]),
         ("tuple", of(|| (Header::new("a"), Header::new("b"))), &[], &["a", ""]),
     ];
@@ -184,7 +184,7 @@ fn an_identity_that_its_extractor_never_gives_is_an_error() {
             assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{name}: {identity:?}");
         }
     }
-    let address = PeerIp::default().try_any_of(["203.0.113.0/24"]).unwrap_err();
+    let address = PeerIp::new().try_any_of(["203.0.113.0/24"]).unwrap_err();
     assert!(
         address.to_string().contains("identity 1: \"203.0.113.0/24\"")
             && address.to_string().contains("`within`")
@@ -196,7 +196,7 @@ fn an_identity_that_its_extractor_never_gives_is_an_error() {
         "{header}"
     );
     // Each part of a tuple is named as that part's client shows it.
-    let pair = || (Header::new("x-tenant").lowercase(), PeerIp::default());
+    let pair = || (Header::new("x-tenant").lowercase(), PeerIp::new());
     let named = |address: &str| Key::join([&Key::new("ACME"), &Key::new(address)]);
     assert!(pair().try_any_of([named("203.0.113.0/24")]).is_err());
     assert!(pair().try_any_of([Key::join([&Key::new("ACME")])]).is_err());
@@ -205,7 +205,7 @@ fn an_identity_that_its_extractor_never_gives_is_an_error() {
 
 #[tokio::test]
 async fn each_part_of_a_tuple_is_named_as_the_client_shows_it() {
-    let pair = (Header::new("x-tenant").lowercase(), PeerIp::default());
+    let pair = (Header::new("x-tenant").lowercase(), PeerIp::new());
     let matcher = pair.any_of([Key::join([&Key::new("ACME"), &Key::new("2001:db8::66")])]);
     let mut request = from("[2001:db8::9]:1");
     request.headers.insert("x-tenant", "Acme".parse().unwrap());
@@ -213,7 +213,7 @@ async fn each_part_of_a_tuple_is_named_as_the_client_shows_it() {
 
     // Whether a part or the whole is too long to be stored as it is.
     for length in [60, 90, 96, 97, 200] {
-        let pair = (Header::new("x-tenant").lowercase(), PeerIp::default());
+        let pair = (Header::new("x-tenant").lowercase(), PeerIp::new());
         let named = Key::new("ACME".repeat(length / 4) + &"A".repeat(length % 4));
         let matcher = pair.any_of([Key::join([&named, &Key::new("2001:db8::66")])]);
         let shown = "acme".repeat(length / 4) + &"a".repeat(length % 4);
@@ -224,10 +224,10 @@ async fn each_part_of_a_tuple_is_named_as_the_client_shows_it() {
 
 #[tokio::test]
 async fn a_key_from_an_extractor_or_a_decision_can_be_named_in_its_final_form() {
-    let either = || Header::new("x-api-key").or(PeerIp::default());
+    let either = || Header::new("x-api-key").or(PeerIp::new());
     let extractors: [(&str, Box<dyn Fn() -> Box<dyn KeyExtractor>>); 4] = [
         ("or", Box::new(move || Box::new(either()))),
-        ("hashed", Box::new(move || Box::new(PeerIp::default().hashed([7; 32])))),
+        ("hashed", Box::new(move || Box::new(PeerIp::new().hashed([7; 32])))),
         ("hashed or", Box::new(move || Box::new(either().hashed([7; 32])))),
         ("long", Box::new(|| Box::new(|_: &Parts| "x".repeat(200)))),
     ];
@@ -370,14 +370,14 @@ async fn invented_methods_share_one_key() {
     let method = |name: &str| head(Request::builder().method(Method::from_bytes(name.as_bytes()).unwrap()));
     let mut keys = Vec::new();
     for name in ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"] {
-        let found = key(&RequestMethod::default(), &method(name)).await.unwrap();
+        let found = key(&RequestMethod::new(), &method(name)).await.unwrap();
         assert_eq!(found, Key::new(name));
         keys.push(found);
     }
-    let invented = key(&RequestMethod::default(), &method("PURGE")).await.unwrap();
+    let invented = key(&RequestMethod::new(), &method("PURGE")).await.unwrap();
     assert!(!keys.contains(&invented));
     for name in ["A", "get", "PURGEX", "OTHER", "other"] {
-        let found = key(&RequestMethod::default(), &method(name)).await.unwrap();
+        let found = key(&RequestMethod::new(), &method(name)).await.unwrap();
         assert_eq!(found, invented, "{name}");
         assert_ne!(found, Key::new(name), "{name}");
     }
@@ -385,7 +385,7 @@ async fn invented_methods_share_one_key() {
 
 #[tokio::test]
 async fn link_local_neighbours_have_keys_of_their_own() {
-    let peer = PeerIp::default();
+    let peer = PeerIp::new();
     let of = async |address: &str| key(&peer, &from(address)).await.unwrap();
     assert_ne!(of("[fe80::1]:1").await, of("[fe80::2]:1").await);
     assert_ne!(of("[febf::1]:1").await, of("[febf::2]:1").await);
@@ -400,7 +400,7 @@ async fn link_local_neighbours_have_keys_of_their_own() {
         key(&client, &request).await.unwrap()
     };
     assert_ne!(proxied("fe80::1").await, proxied("fe80::2%eth0").await);
-    let named = PeerIp::default().any_of(["fe80::1"]);
+    let named = PeerIp::new().any_of(["fe80::1"]);
     assert!(named.matches(&from("[fe80::1]:1")).await.unwrap());
     assert!(!named.matches(&from("[fe80::2]:1")).await.unwrap());
 }

@@ -80,7 +80,7 @@ fn a_name_that_no_cookie_can_have_is_refused_when_built() {
 
 #[tokio::test]
 async fn what_matches_no_route_has_a_key_that_no_route_has() {
-    let app = Router::new().route("/", get(async || "")).layer(limit("p", 1, MatchedRoute::default()));
+    let app = Router::new().route("/", get(async || "")).layer(limit("p", 1, MatchedRoute::new()));
     let mut statuses = Vec::new();
     for path in ["/", "/nowhere", "/elsewhere"] {
         let request = Request::get(path).body(Body::empty()).unwrap();
@@ -107,8 +107,8 @@ async fn spaces_around_a_header_make_no_other_identity_over_http_2_either() {
 #[tokio::test]
 async fn method_and_path_are_what_the_request_says() {
     let request = head(Request::post("/a/b?c=d"));
-    assert_eq!(RequestMethod::default().extract(&request).await.unwrap(), Key::new("POST"));
-    assert_eq!(RequestPath::default().extract(&request).await.unwrap(), Key::new("/a/b"));
+    assert_eq!(RequestMethod::new().extract(&request).await.unwrap(), Key::new("POST"));
+    assert_eq!(RequestPath::new().extract(&request).await.unwrap(), Key::new("/a/b"));
 }
 
 #[tokio::test]
@@ -148,7 +148,7 @@ async fn an_async_extractor_with_state_is_a_key_and_combines() {
     assert_eq!(key, Key::new("alice"));
     assert_eq!(user().extract(&head(with("t9"))).await.unwrap_err().kind(), ErrorKind::MissingIdentity);
 
-    let combined = (user().or(Constant::new("nobody")), RequestMethod::default());
+    let combined = (user().or(Constant::new("nobody")), RequestMethod::new());
     let one = combined.extract(&head(with("t1"))).await.unwrap();
     assert_eq!(one, combined.extract(&head(with("t3"))).await.unwrap());
     assert_ne!(one, combined.extract(&head(with("t9"))).await.unwrap());
@@ -366,8 +366,8 @@ async fn identities_are_named_as_the_client_shows_them_whatever_key_they_become(
     let from = |address: &str| head(request(address));
     let with_key = |key: &str| head(request("[2001:db8:9::1]:1").header("x-api-key", key));
     let address = |text: &str| text.parse::<std::net::IpAddr>().unwrap();
-    let either = || Header::new("x-api-key").or(PeerIp::default());
-    let three = || Header::new("x-a").or(Header::new("x-api-key").hashed(secret)).or(PeerIp::default());
+    let either = || Header::new("x-api-key").or(PeerIp::new());
+    let three = || Header::new("x-a").or(Header::new("x-api-key").hashed(secret)).or(PeerIp::new());
     let proxied = || ClientIp::behind(TrustedProxies::hops(1));
     let boxed: Box<dyn KeyExtractor> = Box::new(either());
     let shared: Arc<dyn KeyExtractor> = Arc::new(either());
@@ -375,23 +375,18 @@ async fn identities_are_named_as_the_client_shows_them_whatever_key_they_become(
     let both = head(request("198.51.100.1:1").header("x-forwarded-for", "2001:db8::66"));
     type Row = (&'static str, Box<dyn RequestMatcher>, Parts, bool);
     let rows: [Row; 18] = [
-        ("v4", Box::new(PeerIp::default().any_of([address("203.0.113.7")])), from("203.0.113.7:1"), true),
-        ("v6", Box::new(PeerIp::default().any_of([address("2001:db8::66")])), in_v6.clone(), true),
-        (
-            "v6, written at length",
-            Box::new(PeerIp::default().any_of(["2001:DB8:0::0066"])),
-            in_v6.clone(),
-            true,
-        ),
-        ("v6, its network", Box::new(PeerIp::default().any_of(["2001:db8::/64"])), in_v6.clone(), true),
-        ("v6, another", Box::new(PeerIp::default().any_of(["2001:db8:1::66"])), in_v6.clone(), false),
+        ("v4", Box::new(PeerIp::new().any_of([address("203.0.113.7")])), from("203.0.113.7:1"), true),
+        ("v6", Box::new(PeerIp::new().any_of([address("2001:db8::66")])), in_v6.clone(), true),
+        ("v6, written at length", Box::new(PeerIp::new().any_of(["2001:DB8:0::0066"])), in_v6.clone(), true),
+        ("v6, its network", Box::new(PeerIp::new().any_of(["2001:db8::/64"])), in_v6.clone(), true),
+        ("v6, another", Box::new(PeerIp::new().any_of(["2001:db8:1::66"])), in_v6.clone(), false),
         (
             "v6 by /128",
-            Box::new(PeerIp::default().ipv6_prefix(128).any_of(["2001:db8::67"])),
+            Box::new(PeerIp::new().ipv6_prefix(128).any_of(["2001:db8::67"])),
             in_v6.clone(),
             false,
         ),
-        ("v4 in v6", Box::new(PeerIp::default().any_of(["::ffff:203.0.113.7"])), from("203.0.113.7:1"), true),
+        ("v4 in v6", Box::new(PeerIp::new().any_of(["::ffff:203.0.113.7"])), from("203.0.113.7:1"), true),
         ("v6 behind a proxy", Box::new(proxied().any_of([address("2001:db8::66")])), both, true),
         ("hashed", Box::new(Header::new("x-api-key").hashed(secret).any_of(["k"])), with_key("k"), true),
         (
@@ -400,12 +395,7 @@ async fn identities_are_named_as_the_client_shows_them_whatever_key_they_become(
             with_key("l"),
             false,
         ),
-        (
-            "hashed v6",
-            Box::new(PeerIp::default().hashed(secret).any_of(["2001:db8::66"])),
-            in_v6.clone(),
-            true,
-        ),
+        ("hashed v6", Box::new(PeerIp::new().hashed(secret).any_of(["2001:db8::66"])), in_v6.clone(), true),
         ("the first of two", Box::new(either().any_of(["k"])), with_key("k"), true),
         ("the second of two", Box::new(either().any_of(["2001:db8::66"])), in_v6.clone(), true),
         ("the second of two, its network", Box::new(either().any_of(["2001:db8::/64"])), in_v6.clone(), true),
@@ -421,8 +411,8 @@ async fn identities_are_named_as_the_client_shows_them_whatever_key_they_become(
 
 #[tokio::test]
 async fn addresses_can_be_exempt_by_their_network() {
-    let layer = limit("per-ip", 1, PeerIp::default())
-        .exempt(PeerIp::default().within(["192.0.2.0/24", "2001:db8::/32"]).unwrap());
+    let layer = limit("per-ip", 1, PeerIp::new())
+        .exempt(PeerIp::new().within(["192.0.2.0/24", "2001:db8::/32"]).unwrap());
     let from = |peer: &str| {
         let peer: std::net::SocketAddr = peer.parse().unwrap();
         Request::get("/").extension(peer).body(String::new()).unwrap()

@@ -36,7 +36,7 @@ fn layer(limit: u64) -> RateLimitLayer {
 // The two that users of other crates ask for: a function that returns a layer, a struct that holds one.
 
 fn limiter(store: RedisStore) -> RateLimitLayer {
-    RateLimitLayer::new(store, Policy::new("per-ip", Quota::per_second(10)), PeerIp::default())
+    RateLimitLayer::new(store, Policy::new("per-ip", Quota::per_second(10)), PeerIp::new())
 }
 
 #[derive(Clone, Debug)]
@@ -247,7 +247,7 @@ async fn it_stands_among_tower_s_own_layers() {
 async fn each_route_has_its_own_limit_on_one_store() {
     let store = MemoryStore::new();
     let limit = |name, limit| {
-        RateLimitLayer::new(store.clone(), Policy::new(name, Quota::per_hour(limit)), PeerIp::default())
+        RateLimitLayer::new(store.clone(), Policy::new(name, Quota::per_hour(limit)), PeerIp::new())
     };
     let app = Router::new()
         .route("/login", get(async || "").layer(limit("login", 1)))
@@ -285,5 +285,5 @@ async fn a_delayed_request_waits_its_turn_and_then_is_carried_out() {
 #[test]
 #[should_panic(expected = "two policies named \"p\"")]
 fn two_policies_of_one_name_are_refused_when_the_layer_is_built() {
-    let _ = layer(1).and(Rule::new(Policy::new("p", Quota::per_hour(2)), PeerIp::default()));
+    let _ = layer(1).and(Rule::new(Policy::new("p", Quota::per_hour(2)), PeerIp::new()));
 }

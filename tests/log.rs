@@ -93,8 +93,7 @@ async fn trouble_that_comes_and_goes_is_one_line() {
 #[tokio::test]
 async fn a_mistake_in_the_set_up_is_one_line_that_says_what_to_do() {
     let (lines, _guard) = listen();
-    let layer =
-        RateLimitLayer::new(MemoryStore::new(), Policy::new("p", Quota::per_day(1)), PeerIp::default());
+    let layer = RateLimitLayer::new(MemoryStore::new(), Policy::new("p", Quota::per_day(1)), PeerIp::new());
     for _ in 0..5 {
         assert_eq!(ask(&layer, get()).await.status(), 500);
     }

@@ -45,7 +45,7 @@ async fn statuses(layer: &RateLimitLayer, requests: impl IntoIterator<Item = Req
 
 #[tokio::test]
 async fn preflights_are_limited_and_take_nothing_from_the_client() {
-    let layer = layer(2, PeerIp::default());
+    let layer = layer(2, PeerIp::new());
     let asked = (0..4).map(|_| preflight(A, &[]));
     assert_eq!(statuses(&layer, asked).await, [200, 200, 429, 429]);
     let own = (0..3).map(|_| from(A, Method::GET, &[]));
@@ -66,7 +66,7 @@ async fn a_preflight_without_the_credentials_of_the_key_counts_by_its_peer() {
     let keys: [(&str, Box<dyn KeyExtractor>); 4] = [
         ("header", Box::new(Header::new("x-api-key"))),
         ("later", Box::new(later)),
-        ("tuple", Box::new((Header::new("x-api-key"), RequestMethod::default()))),
+        ("tuple", Box::new((Header::new("x-api-key"), RequestMethod::new()))),
         ("extension", Box::new(FromExtension::new(|user: &u64| *user).or_missing())),
     ];
     for (name, key) in keys {
@@ -99,25 +99,25 @@ async fn costs_chosen_policies_exemptions_and_units_in_use_hold_for_preflights_t
     let layer = RateLimitLayer::new(MemoryStore::new(), tiers, Header::new("x-api-key"))
         .cost(|_: &Parts| 2)
         .and(Rule::new(Policy::concurrency("in-flight", 1), Constant::new("all")))
-        .exempt(PeerIp::default().within(["203.0.113.8"]).unwrap());
+        .exempt(PeerIp::new().within(["203.0.113.8"]).unwrap());
     let requests = [A, A, A, B, B, B, B].map(|peer| preflight(peer, &[]));
     assert_eq!(statuses(&layer, requests).await, [200, 200, 429, 200, 200, 200, 200]);
 }
 
 #[tokio::test]
 async fn preflights_can_be_exempt_or_count_like_other_requests() {
-    let exempt = layer(1, PeerIp::default()).exempt_preflight();
+    let exempt = layer(1, PeerIp::new()).exempt_preflight();
     let requests = (0..4).map(|_| preflight(A, &[]));
     assert_eq!(statuses(&exempt, requests).await, [200; 4]);
 
-    let limited = layer(2, PeerIp::default()).limit_preflight();
+    let limited = layer(2, PeerIp::new()).limit_preflight();
     let requests = [preflight(A, &[]), from(A, Method::GET, &[]), preflight(A, &[])];
     assert_eq!(statuses(&limited, requests).await, [200, 200, 429]);
     let limited = layer(2, Header::new("x-api-key")).limit_preflight();
     assert_eq!(statuses(&limited, [preflight(A, &[])]).await, [400]);
 
     // The last one called decides.
-    let limited = layer(1, PeerIp::default()).exempt_preflight().limit_preflight();
+    let limited = layer(1, PeerIp::new()).exempt_preflight().limit_preflight();
     assert_eq!(statuses(&limited, [preflight(A, &[]), from(A, Method::GET, &[])]).await, [200, 429]);
 }
 
@@ -125,7 +125,7 @@ async fn preflights_can_be_exempt_or_count_like_other_requests() {
 async fn a_handler_that_charges_more_for_a_preflight_charges_the_preflights_budget() {
     let limiter = Limiter::new(MemoryStore::new());
     let policy = Policy::new("p", Quota::per_hour(5));
-    let layer = RateLimitLayer::new(limiter.clone(), policy.clone(), PeerIp::default());
+    let layer = RateLimitLayer::new(limiter.clone(), policy.clone(), PeerIp::new());
     let response = ask(&layer, preflight(A, &[])).await;
     let decision = response.extensions().get::<Decision>().unwrap();
     assert!(limiter.charge_more(decision, 4).await.unwrap().is_allowed());

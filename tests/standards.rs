@@ -471,7 +471,7 @@ async fn s09_each_rejection_has_its_status() {
         ("store down, closed", RateLimitLayer::new(Down, closed, key()), 503),
         ("store down, open", RateLimitLayer::new(Down, policy(), key()), 200),
         ("no header", RateLimitLayer::new(MemoryStore::new(), policy(), Header::new("x-api-key")), 400),
-        ("no connect info", RateLimitLayer::new(MemoryStore::new(), policy(), PeerIp::default()), 500),
+        ("no connect info", RateLimitLayer::new(MemoryStore::new(), policy(), PeerIp::new()), 500),
         ("an extractor that fails", RateLimitLayer::new(MemoryStore::new(), policy(), broken), 500),
     ];
     for (name, layer, status) in rows {
@@ -484,7 +484,7 @@ async fn s09_each_rejection_has_its_status() {
             assert!(!body.contains("secret"), "{name}: {body}");
         }
     }
-    let layer = RateLimitLayer::new(MemoryStore::new(), policy(), PeerIp::default());
+    let layer = RateLimitLayer::new(MemoryStore::new(), policy(), PeerIp::new());
     let body = text(ask(&layer, get()).await).await;
     assert!(body.contains("into_make_service_with_connect_info"), "{body}");
     let layer = RateLimitLayer::new(MemoryStore::new(), policy(), Header::new("x-api-key"));
@@ -586,7 +586,7 @@ async fn s11_refusals_that_pass_are_not_stored() {
 async fn s11_no_refusal_is_stored_whatever_its_status() {
     let policy = || Policy::new("p", Quota::per_hour(1));
     let no_header = RateLimitLayer::new(MemoryStore::new(), policy(), Header::new("x-api-key"));
-    let no_peer = RateLimitLayer::new(MemoryStore::new(), policy(), PeerIp::default());
+    let no_peer = RateLimitLayer::new(MemoryStore::new(), policy(), PeerIp::new());
     let moved = |_: &Rejection, _: &Parts| Response::builder().status(301).body(String::new()).unwrap();
     let call = || Request::post("/").header("content-type", "application/grpc").body(String::new()).unwrap();
     let rows = [
@@ -669,8 +669,7 @@ async fn s13_a_cors_preflight_has_a_budget_of_its_own_unless_told_otherwise() {
 
 #[tokio::test]
 async fn s14_a_refusal_does_not_wait_for_the_body() {
-    let layer =
-        RateLimitLayer::new(MemoryStore::new(), Policy::new("p", Quota::per_hour(1)), PeerIp::default());
+    let layer = RateLimitLayer::new(MemoryStore::new(), Policy::new("p", Quota::per_hour(1)), PeerIp::new());
     let app = axum::Router::new()
         .route("/", axum::routing::post(async |body: String| body).get(async || "hello"))
         .layer(layer);
@@ -793,7 +792,7 @@ async fn a_soft_limit_lets_through_unmarked_what_it_cannot_decide() {
     };
     let rows = [
         ("no header", RateLimitLayer::new(memory(), policy(), Header::new("x-api-key"))),
-        ("no connect info", RateLimitLayer::new(memory(), policy(), PeerIp::default())),
+        ("no connect info", RateLimitLayer::new(memory(), policy(), PeerIp::new())),
         ("no identity, after a while", RateLimitLayer::new(memory(), policy(), later)),
         ("store down, closed", RateLimitLayer::new(Down, policy(), Constant::new("all"))),
     ];

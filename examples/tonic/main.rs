@@ -47,7 +47,7 @@ impl Greeter for Hello {
 /// Four calls at once for each client, then one every three seconds.
 fn limits() -> RateLimitLayer {
     let policy = Policy::new("calls", Quota::per_minute(20).burst(4));
-    RateLimitLayer::new(MemoryStore::new(), policy, PeerIp::default())
+    RateLimitLayer::new(MemoryStore::new(), policy, PeerIp::new())
         .grpc_response(GrpcStatus::default().name_identities())
 }
 

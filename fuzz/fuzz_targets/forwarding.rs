@@ -36,7 +36,7 @@ fuzz_target!(|data: &[u8]| {
     let client = client(mode, HOPS[mode], name);
     let request = request(peer, name, &lines);
     let key = now(&client, &request);
-    let peer_key = now(&PeerIp::default(), &request);
+    let peer_key = now(&PeerIp::new(), &request);
     is_sound(&client, &request, &key, peer.is_some());
 
     let trusted = HOPS[mode] > 0 || peer.is_some_and(|peer| is_ours(&peer));
@@ -105,7 +105,7 @@ fn is_sound(client: &ClientIp, request: &Parts, key: &Result<Key, Error>, peer_k
             assert!(matches!(matched, Poll::Ready(Ok(true))));
             // The key of an address is that of a peer with the address.
             let same = self::request(Some(SocketAddr::new(address, 1)), NAMES[0], &[]);
-            assert_eq!(now(&PeerIp::default(), &same).unwrap(), *key);
+            assert_eq!(now(&PeerIp::new(), &same).unwrap(), *key);
         }
         Err(error) => {
             assert!(matches!(matched, Poll::Ready(Err(_))));

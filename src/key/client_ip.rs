@@ -127,7 +127,7 @@ impl ClientIp {
     /// The client behind `proxies`.
     #[must_use]
     pub fn behind(proxies: TrustedProxies) -> Self {
-        Self { proxies, header: ForwardingHeader::x_forwarded_for(), addresses: PeerIp::default() }
+        Self { proxies, header: ForwardingHeader::x_forwarded_for(), addresses: PeerIp::new() }
     }
 
     /// The header that the proxies write. Defaults to [`ForwardingHeader::x_forwarded_for`].

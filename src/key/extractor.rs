@@ -171,7 +171,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// | a tuple | [`Key::join`] of the parts' identities | |
     ///
     /// To name single IPv6 addresses, or networks, use [`PeerIp::within`](crate::PeerIp::within). To exempt by one
-    /// extractor of an `or` alone, use that one: `.exempt(PeerIp::default().any_of(["192.0.2.1"]))`.
+    /// extractor of an `or` alone, use that one: `.exempt(PeerIp::new().any_of(["192.0.2.1"]))`.
     ///
     /// # Panics
     ///
@@ -201,8 +201,8 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// ```
     /// use tower_ratelimit::{KeyExtractor, PeerIp};
     ///
-    /// assert!(PeerIp::default().try_any_of(["192.0.2.1", "2001:db8::1"]).is_ok());
-    /// let error = PeerIp::default().try_any_of(["192.0.2.0/24"]).unwrap_err();
+    /// assert!(PeerIp::new().try_any_of(["192.0.2.1", "2001:db8::1"]).is_ok());
+    /// let error = PeerIp::new().try_any_of(["192.0.2.0/24"]).unwrap_err();
     /// assert!(error.to_string().starts_with("identity 1: \"192.0.2.0/24\" is not an IP address"), "{error}");
     /// ```
     fn try_any_of<T: Into<Key>>(self, identities: impl IntoIterator<Item = T>) -> Result<AnyOf<Self>, Error>

@@ -46,7 +46,7 @@ use crate::{Answer, Error, ErrorKind};
 ///     let peer: SocketAddr = peer.parse().unwrap();
 ///     Request::get("/").extension(peer).body(()).unwrap().into_parts().0
 /// };
-/// let key = PeerIp::default();
+/// let key = PeerIp::new();
 /// assert_eq!(key.extract(&from("203.0.113.7:4711")).await?, Key::new("203.0.113.7"));
 /// // The same address in its IPv6 form.
 /// assert_eq!(key.extract(&from("[::ffff:203.0.113.7]:4711")).await?, Key::new("203.0.113.7"));
@@ -63,6 +63,12 @@ pub struct PeerIp {
 }
 
 impl PeerIp {
+    /// The address of the connection's other end, IPv6 addresses by their /64 network.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { ipv6_prefix: 64 }
+    }
+
     /// How many leading bits of an IPv6 address count. Defaults to 64; 56 and 48 are what larger
     /// customers get. All bits of a link-local address count.
     ///
@@ -137,7 +143,7 @@ impl PeerIp {
 
 impl Default for PeerIp {
     fn default() -> Self {
-        Self { ipv6_prefix: 64 }
+        Self::new()
     }
 }
 
@@ -183,7 +189,7 @@ mod tests {
             Row { name: "v6, all of it", address: "2001:db8::1", prefix: 128, key: "2001:db8::1/128" },
         ];
         for Row { name, address, prefix, key } in rows {
-            let extractor = PeerIp::default().ipv6_prefix(prefix);
+            let extractor = PeerIp::new().ipv6_prefix(prefix);
             assert_eq!(extractor.key(address.parse().unwrap()).as_str(), key, "{name}");
         }
     }

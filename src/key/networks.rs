@@ -34,12 +34,12 @@ use crate::{Answer, Error, ErrorKind};
 ///     let peer: SocketAddr = peer.parse().unwrap();
 ///     Request::get("/").extension(peer).body(()).unwrap().into_parts().0
 /// };
-/// let ours = PeerIp::default().within(["10.0.0.0/8", "2001:db8::1"])?;
+/// let ours = PeerIp::new().within(["10.0.0.0/8", "2001:db8::1"])?;
 /// assert!(ours.matches(&from("10.1.2.3:80")).await?);
 /// assert!(ours.matches(&from("[2001:db8::1]:80")).await?);
 /// assert!(!ours.matches(&from("[2001:db8::2]:80")).await?);
 ///
-/// let error = PeerIp::default().within(["10.0.0.0/33"]).unwrap_err();
+/// let error = PeerIp::new().within(["10.0.0.0/33"]).unwrap_err();
 /// assert_eq!(error.to_string(), "\"10.0.0.0/33\" is neither a network, such as 10.0.0.0/8, nor an address");
 /// # Ok(())
 /// # }

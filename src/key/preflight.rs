@@ -8,8 +8,8 @@ use crate::{Answer, ErrorKind};
 /// A browser sends a preflight without credentials. Where the key is one of these, the peer counts, or, where
 /// the server does not know it, all such preflights together. No key that a client can show is one of those.
 pub(crate) fn preflight_key(key: Answer<Key>, request: &Parts) -> Answer<Key> {
-    let fallback = match PeerIp::default().address(request) {
-        Ok(address) => PeerIp::default().key(address),
+    let fallback = match PeerIp::new().address(request) {
+        Ok(address) => PeerIp::new().key(address),
         Err(_) => Key::new(""),
     };
     key.then(move |key| match key {

@@ -18,7 +18,7 @@ use crate::{Answer, Error, ErrorKind};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let key = RequestMethod::default();
+/// let key = RequestMethod::new();
 /// let with = |method| Request::builder().method(method).body(()).unwrap().into_parts().0;
 /// assert_eq!(key.extract(&with("POST")).await?, Key::new("POST"));
 /// assert_eq!(key.extract(&with("PURGE")).await?, Key::new("(other)"));
@@ -27,8 +27,15 @@ use crate::{Answer, Error, ErrorKind};
 /// # }
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
-#[non_exhaustive]
-pub struct RequestMethod;
+pub struct RequestMethod(());
+
+impl RequestMethod {
+    /// The method of a request.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(())
+    }
+}
 
 /// No method has parentheses in its name.
 const OTHER_METHOD: &str = "(other)";
@@ -67,8 +74,15 @@ impl KeyExtractor for RequestMethod {
 /// It is the client's to choose: `/a`, `/a/` and `/%61` are three keys, and a router may take them for one
 /// route. To limit a route, give the route a layer of its own, or use [`MatchedRoute`].
 #[derive(Clone, Copy, Debug, Default)]
-#[non_exhaustive]
-pub struct RequestPath;
+pub struct RequestPath(());
+
+impl RequestPath {
+    /// The path of a request.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(())
+    }
+}
 
 impl KeyExtractor for RequestPath {
     fn extract(&self, request: &Parts) -> Answer<Key> {
@@ -102,7 +116,7 @@ impl KeyExtractor for RequestPath {
 /// let app = Router::new()
 ///     .route("/users/{id}", get(async || "user"))
 ///     .route("/orders", get(async || "orders"))
-///     .layer(RateLimitLayer::new(MemoryStore::new(), policy, MatchedRoute::default()));
+///     .layer(RateLimitLayer::new(MemoryStore::new(), policy, MatchedRoute::new()));
 ///
 /// let ask = async |path: &str| {
 ///     let request = Request::get(path).body(Body::empty()).unwrap();
@@ -116,8 +130,16 @@ impl KeyExtractor for RequestPath {
 /// ```
 #[cfg(feature = "axum")]
 #[derive(Clone, Copy, Debug, Default)]
-#[non_exhaustive]
-pub struct MatchedRoute;
+pub struct MatchedRoute(());
+
+#[cfg(feature = "axum")]
+impl MatchedRoute {
+    /// The route that axum matched.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(())
+    }
+}
 
 #[cfg(feature = "axum")]
 impl KeyExtractor for MatchedRoute {

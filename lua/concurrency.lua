@@ -32,9 +32,9 @@ local function units_of(member)
   return units
 end
 
--- Members and their scores, from `from` to `to`.
-local function range(key, from, to)
-  return redis.call('ZRANGEBYSCORE', key, from, to, 'WITHSCORES', 'LIMIT', 0, MOST)
+-- Members and their scores, from `from` to `to`, so many of them.
+local function range(key, from, to, count)
+  return redis.call('ZRANGEBYSCORE', key, from, to, 'WITHSCORES', 'LIMIT', 0, integer(count))
 end
 
 -- The units in use; when the latest of them expires, nil where none is in use; the holders that have expired, and
@@ -48,7 +48,7 @@ local function open(key)
     return 0, nil, {}, 0
   end
   sum = -tonumber(sum)
-  local used, dead = sum, range(key, 0, integer(now))
+  local used, dead = sum, range(key, 0, integer(now), MOST)
   for i = 1, #dead, 2 do
     used = used - units_of(dead[i])
   end
@@ -76,7 +76,7 @@ local function remove(key, dead)
 end
 
 local function cut(key, lease)
-  local long = range(key, after(now + lease), '+inf')
+  local long = range(key, after(now + lease), '+inf', MOST)
   for i = 1, #long, 2 do
     redis.call('ZADD', key, integer(now + lease), long[i])
   end
@@ -84,7 +84,8 @@ end
 
 -- Microseconds until `missing` units have expired.
 local function wait_for(key, missing, last, lease)
-  local holders = range(key, after(now), '+inf')
+  -- Each holder has a unit at least.
+  local holders = range(key, after(now), '+inf', math.min(missing, MOST))
   for i = 1, #holders, 2 do
     missing = missing - units_of(holders[i])
     if missing <= 0 then
@@ -119,8 +120,9 @@ local function plan(key, cost, arg)
       if moved then
         cut(key, lease)
       end
-      redis.call('ZADD', key, integer(now + lease), ARGV[arg + 2] .. ':' .. integer(cost))
-      keep(key, used + cost, lease)
+      -- A holder that is there already was sent twice, and has its units once.
+      local added = redis.call('ZADD', key, integer(now + lease), ARGV[arg + 2] .. ':' .. integer(cost))
+      keep(key, used + added * cost, lease)
     end,
     repair = (moved or #dead == 2 * MOST) and function()
       if moved then

@@ -40,7 +40,9 @@
 
   refund writes down that up to `units` units were returned of the charge that was made at the time `made` with the
   mark `mark`: as many as still count, and none that another charge took. Where `made` is nil an administrator
-  returns the latest units, whose ever they are. It keeps a TTL, and no key where nothing is left to know.
+  returns the latest units, whosever they are. It keeps a TTL, and no key where nothing is left to know. A refund of a
+  charge that counts no more writes nothing: its decision may be of an older quota, by which the state must not be
+  read anew.
 
   ARGV[1]  the time, see include/prelude.lua
   ARGV[2]  the number of policies, then for each of them the algorithm's name, the number of its
@@ -63,7 +65,14 @@
 ]]
 -- What is told of a decision that failed. Redis 7 raises a table, where its elders raise a text.
 local function problem_of(raised)
-  return type(raised) == 'table' and raised.err or raised
+  local text = raised
+  if type(raised) == 'table' then
+    text = raised.err
+  end
+  if type(text) == 'string' then
+    return text
+  end
+  return 'RATELIMIT-ALGORITHM an algorithm of the call raised an error without a text'
 end
 
 -- One decision of one charge, as most calls are: without what several need, which costs a fifth of the call.

@@ -71,9 +71,15 @@ local function plan(key, cost, arg)
 end
 
 local function refund(key, units, arg, made, mark)
-  local opened, used, left = open(key, arg)
-  if made and mark ~= opened then
-    units = 0
+  local opened, used, left
+  if made then
+    -- As it stands: its decision may be of an older quota, by which this window must not be judged.
+    opened, used = read_count(key)
+    if mark ~= opened then
+      return
+    end
+  else
+    opened, used, left = open(key, arg)
   end
   if used > units then
     write_count(key, opened, used - units, left)

@@ -136,53 +136,58 @@ local function plan(key, cost, arg)
   }
 end
 
--- Takes `units` units out of the entries from `low` to `high`, which are all of one time and have as many.
-local function take_out(key, log, low, high, units)
+-- Takes `units` units out of the entries from `low` to `high`, which are all of one time and have as many. It looks at
+-- the whole list, expired entries too: they may count by a newer quota.
+local function take_out(key, length, low, high, units)
+  local _, base = entry_at(key, 0)
   local function change(from, to, change_of)
     for index = from, to do
       local at, total = entry_at(key, index)
-      redis.call('LSET', key, integer(index), entry(at, log.base + change_of((total - log.base) % WRAP)))
+      redis.call('LSET', key, integer(index), entry(at, base + change_of((total - base) % WRAP)))
     end
   end
   local _, before = entry_at(key, low - 1)
   local _, upto = entry_at(key, high)
-  before, upto = (before - log.base) % WRAP, (upto - log.base) % WRAP
-  if high - log.first < MOST_REWRITTEN and high - log.first < log.length - low then
+  before, upto = (before - base) % WRAP, (upto - base) % WRAP
+  if high <= MOST_REWRITTEN and high <= length - low then
     -- With higher totals before them.
-    change(log.first - 1, low - 1, function(total)
+    change(0, low - 1, function(total)
       return total + units
     end)
     change(low, high - 1, function(total)
       return math.max(total, before + units)
     end)
-  elseif log.length - low < MOST_REWRITTEN then
+  elseif length - low < MOST_REWRITTEN then
     -- Or lower ones after them, which is the same.
     change(low, high - 1, function(total)
       return math.min(total, upto - units)
     end)
-    change(high, log.length - 1, function(total)
+    change(high, length - 1, function(total)
       return total - units
     end)
   else
-    -- As many of the oldest units: they would have counted for less long, so nothing is returned too much.
-    local index = search(key, log.first, high, function(_, total)
-      return (total - log.base) % WRAP >= units
+    -- As many of the oldest units: they count for less long, so nothing is returned too much.
+    local index = search(key, 1, high, function(_, total)
+      return (total - base) % WRAP >= units
     end)
     redis.call('LTRIM', key, integer(index - 1), -1)
-    redis.call('LSET', key, 0, entry(0, log.base + units))
+    redis.call('LSET', key, 0, entry(0, base + units))
   end
 end
 
--- Drops the latest entries that have nothing left.
-local function settle(key, period)
-  local at, total = entry_at(key, -1)
-  local _, before = entry_at(key, -2)
-  while total == before do
+-- Drops the latest entries that have nothing left, and the key where none has. Its TTL stays.
+local function settle(key)
+  local length = redis.call('LLEN', key)
+  while length > 1 do
+    local _, total = entry_at(key, -1)
+    local _, before = entry_at(key, -2)
+    if total ~= before then
+      return
+    end
     redis.call('LTRIM', key, 0, -2)
-    at, total = entry_at(key, -1)
-    _, before = entry_at(key, -2)
+    length = length - 1
   end
-  redis.call('PEXPIRE', key, ttl(at + period - now))
+  redis.call('DEL', key)
 end
 
 local function last_units(key, log, units, period)
@@ -201,18 +206,10 @@ end
 local function refund(key, units, arg, made)
   local period = tonumber(ARGV[arg + 1])
   local log = open(key, period)
-  if not log then
-    redis.call('DEL', key)
-    return
-  end
-  if log.moved then
-    step_back(key, log)
-    redis.call('PEXPIRE', key, ttl(period))
-  elseif log.first > 1 then
-    redis.call('LTRIM', key, integer(log.first - 1), -1)
-    log.first, log.length = 1, log.length - log.first + 1
-  end
   if made then
+    if not log or log.moved or made + period <= now then
+      return
+    end
     local low = search(key, log.first, log.length, function(at)
       return at >= made
     end)
@@ -228,11 +225,16 @@ local function refund(key, units, arg, made)
     if units == 0 then
       return
     end
-    if units < log.used then
-      take_out(key, log, low, high, units)
-      settle(key, period)
-      return
-    end
+    take_out(key, log.length, low, high, units)
+    settle(key)
+    return
+  end
+  if not log then
+    redis.call('DEL', key)
+    return
+  end
+  if log.moved then
+    step_back(key, log)
   end
   if units >= log.used then
     redis.call('DEL', key)

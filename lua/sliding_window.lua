@@ -56,20 +56,28 @@ local function convert(old, old_width, latest, cells, width, began)
   return table.concat(body), sum
 end
 
--- The cells of `key` as of `now` and their sum; and whether a refusal must write that down.
-local function open(key, cells, width, began)
+-- When the latest cell began, the width, the sum and the cells; nil where there are none.
+local function read(key)
   local state = redis.call('GET', key)
   if not state then
-    return '', 0, false
+    return nil
   end
   if #state < HEAD + CELL or (#state - HEAD) % CELL ~= 0 or string.sub(state, 1, 2) ~= 'SW' then
     foreign()
   end
-  local latest, old_width, sum = unpack_at(state, 3, 7), unpack_at(state, 10, 6), unpack_at(state, 16, 7)
-  if latest >= TOO_LARGE or old_width == 0 or latest % old_width ~= 0 or sum >= TOO_LARGE then
+  local latest, width, sum = unpack_at(state, 3, 7), unpack_at(state, 10, 6), unpack_at(state, 16, 7)
+  if latest >= TOO_LARGE or width == 0 or latest % width ~= 0 or sum >= TOO_LARGE then
     foreign()
   end
-  local body = string.sub(state, HEAD + 1)
+  return latest, width, sum, string.sub(state, HEAD + 1)
+end
+
+-- The cells of `key` as of `now` and their sum; and whether a denial must write that down.
+local function open(key, cells, width, began)
+  local latest, old_width, sum, body = read(key)
+  if not latest then
+    return '', 0, false
+  end
   local moved = latest > now
   if moved then
     latest = began
@@ -110,8 +118,12 @@ local function reset_of(body, cells, width, gone)
   return newest and (cells + 1 - newest) * width - gone or 0
 end
 
+local function state_of(body, sum, width, began)
+  return 'SW' .. pack(began, 7) .. pack(width, 6) .. pack(sum, 7) .. body
+end
+
 local function write(key, body, sum, cells, width, began)
-  local state = 'SW' .. pack(began, 7) .. pack(width, 6) .. pack(sum, 7) .. body
+  local state = state_of(body, sum, width, began)
   redis.call('SET', key, state, 'PX', ttl(reset_of(body, cells, width, now - began)))
 end
 
@@ -166,36 +178,57 @@ local function plan(key, cost, arg)
   }
 end
 
--- Without a charge, the latest units first.
-local function refund(key, units, arg, made, mark)
-  local cells, width = tonumber(ARGV[arg + 1]), tonumber(ARGV[arg + 2])
-  local began = now - now % width
-  local body, sum = open(key, cells, width, began)
-  local index = newest_of(body) or 0
-  if made then
-    index = (began - (mark - mark % width)) / width
-    if index < 0 or index > cells then
-      index, units = 0, 0
-    end
-    units = math.min(units, cell_at(body, index))
-  end
-  units = math.min(units, sum)
-  sum = sum - units
-  if sum == 0 then
-    redis.call('DEL', key)
-    return
-  end
+-- Takes `units` units, of which there are as many, out of the cells from `index` on.
+local function take_out(body, index, cells, units)
   local first = index
-  while cell_at(body, index) < units do
+  -- No further than there are cells: the sum is only as good as the state.
+  while cell_at(body, index) < units and index < cells do
     units = units - cell_at(body, index)
     index = index + 1
   end
-  local cell = pack(cell_at(body, index) - units, CELL)
+  local cell = pack(math.max(0, cell_at(body, index) - units), CELL)
   body = string.sub(body, 1, first * CELL)
     .. string.rep(NOTHING, index - first)
     .. cell
     .. string.sub(body, (index + 1) * CELL + 1)
-  write(key, body, sum, cells, width, began)
+  return body
+end
+
+local function refund_of(key, units, cells, width, mark)
+  local latest, old_width, sum, body = read(key)
+  local cell = mark - mark % width
+  -- Cells of another width come from another quota, and later ones from a clock that stepped back.
+  if not latest or old_width ~= width or latest > now or now - cell >= (cells + 1) * width then
+    return
+  end
+  local index = (latest - cell) / width
+  units = index >= 0 and math.min(units, cell_at(body, index)) or 0
+  if units == 0 then
+    return
+  end
+  if units >= sum then
+    redis.call('DEL', key)
+    return
+  end
+  -- As it stands, with its TTL: its decision may be of an older quota, by which no cell must be dropped.
+  redis.call('SET', key, state_of(take_out(body, index, index, units), sum - units, width, latest), 'KEEPTTL')
+end
+
+-- Without a charge, the latest units first.
+local function refund(key, units, arg, made, mark)
+  local cells, width = tonumber(ARGV[arg + 1]), tonumber(ARGV[arg + 2])
+  if made then
+    return refund_of(key, units, cells, width, mark)
+  end
+  local began = now - now % width
+  local body, sum = open(key, cells, width, began)
+  units = math.min(units, sum)
+  if units == sum then
+    redis.call('DEL', key)
+    return
+  end
+  body = take_out(body, newest_of(body), cells, units)
+  write(key, body, sum - units, cells, width, began)
 end
 
 if not leasing then

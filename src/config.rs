@@ -32,6 +32,7 @@ pub(crate) struct Config {
     pub(crate) exempt: Vec<Arc<dyn RequestMatcher>>,
     pub(crate) banned: Vec<Arc<dyn RequestMatcher>>,
     pub(crate) preflight: Preflight,
+    pub(crate) enabled: bool,
     pub(crate) soft: bool,
     pub(crate) headers: Headers,
     pub(crate) mapper: Arc<dyn ResponseMapper>,
@@ -101,6 +102,9 @@ impl Config {
     /// Nobody is asked twice: who has to wait is awaited, and who comes after is asked while the request is at
     /// hand.
     pub(crate) fn start(&self, request: &Parts) -> Result<Start, Rejection> {
+        if !self.enabled {
+            return Ok(Start::Exempt);
+        }
         let ask = |matcher: &Arc<dyn RequestMatcher>| matcher.matches(request);
         let preflight = self.preflight != Preflight::Limited && is_preflight(request);
         let identify = |rule: &Rule| match preflight {

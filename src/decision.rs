@@ -7,7 +7,7 @@ use std::{
     fmt,
     hash::BuildHasher as _,
     sync::{
-        Arc, LazyLock,
+        Arc, LazyLock, OnceLock,
         atomic::{self, AtomicU64},
     },
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -210,18 +210,20 @@ pub struct Outcome {
     granted: u64,
     remaining: u64,
     reset_after: Duration,
-    /// The units of it that were refunded.
-    refunded: AtomicU64,
+    /// The units of it that were refunded, for all clones. Few outcomes are refunded, and few are cloned.
+    refunded: OnceLock<Arc<AtomicU64>>,
 }
 
-// Written out because of the atomic. What is refunded of one clone is refunded of that one only, so a `Decision` shares
-// its outcomes.
+// Written out, because what is refunded of one clone is refunded of all.
 impl Clone for Outcome {
     fn clone(&self) -> Self {
         Self {
             charge: self.charge.clone(),
-            refunded: AtomicU64::new(self.refunded.load(atomic::Ordering::Relaxed)),
-            ..*self
+            refunded: self.refunded().clone().into(),
+            verdict: self.verdict,
+            granted: self.granted,
+            remaining: self.remaining,
+            reset_after: self.reset_after,
         }
     }
 }
@@ -237,6 +239,24 @@ impl PartialEq for Outcome {
 
 impl Eq for Outcome {}
 
+/// Units that are about to be refunded.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    units: u64,
+    refunded: Arc<AtomicU64>,
+}
+
+impl Claim {
+    pub(crate) const fn units(&self) -> u64 {
+        self.units
+    }
+
+    /// They were surely not refunded, and can be another time.
+    pub(crate) fn release(self) {
+        self.refunded.fetch_sub(self.units, atomic::Ordering::Relaxed);
+    }
+}
+
 impl Outcome {
     /// What was said to `charge`. For stores of your own; see [`granting`](Self::granting) too.
     #[must_use]
@@ -245,7 +265,7 @@ impl Outcome {
     }
 
     pub(crate) const fn of(charge: Charge, verdict: Verdict, remaining: u64, reset_after: Duration) -> Self {
-        Self { charge, verdict, granted: 0, remaining, reset_after, refunded: AtomicU64::new(0) }
+        Self { charge, verdict, granted: 0, remaining, reset_after, refunded: OnceLock::new() }
     }
 
     /// The same of a charge that was made, for a refund to find it. Held units are found by their holder.
@@ -257,11 +277,17 @@ impl Outcome {
     }
 
     /// Up to `units` units that were charged and not refunded yet, which are refunded with that.
-    pub(crate) fn claim_refund(&self, units: u64) -> u64 {
+    pub(crate) fn claim_refund(&self, units: u64) -> Claim {
         let claim = |refunded| Some(self.granted.min(units.saturating_add(refunded)));
         let order = atomic::Ordering::Relaxed;
-        let before = self.refunded.fetch_update(order, order, claim).unwrap_or_else(|before| before);
-        self.granted.min(units.saturating_add(before)) - before
+        let refunded = self.refunded();
+        let before = refunded.fetch_update(order, order, claim).unwrap_or_else(|before| before);
+        let units = self.granted.min(units.saturating_add(before)) - before;
+        Claim { units, refunded: refunded.clone() }
+    }
+
+    fn refunded(&self) -> &Arc<AtomicU64> {
+        self.refunded.get_or_init(Arc::default)
     }
 
     /// The same, with `units` units granted. Defaults to 0.

@@ -112,6 +112,7 @@ impl RateLimitLayer {
                 exempt: Vec::new(),
                 banned: Vec::new(),
                 preflight: Preflight::Apart,
+                enabled: true,
                 soft: false,
                 headers: Headers::default(),
                 mapper: Arc::new(ProblemDetails),
@@ -223,6 +224,40 @@ impl RateLimitLayer {
     /// is rejected with 400. Defaults to [a budget of their own](Self#cors-preflights).
     pub fn limit_preflight(self) -> Self {
         self.with(|config| config.preflight = Preflight::Limited)
+    }
+
+    /// Whether the layer does anything. Defaults to `true`; with `false` every request reaches the service, as if it
+    /// were [exempt](Self::exempt), banned ones too.
+    ///
+    /// For a switch in the configuration. `tower::util::option_layer` does not fit, because it wants the same response
+    /// type with and without the layer, and this one wraps the body.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use http::{Request, Response};
+    /// use tower::{Layer, ServiceExt};
+    /// use tower_ratelimit::{Constant, MemoryStore, Policy, Quota, RateLimitLayer};
+    ///
+    /// fn limit(enabled: bool) -> RateLimitLayer {
+    ///     let policy = Policy::new("all", Quota::per_hour(1));
+    ///     RateLimitLayer::new(MemoryStore::new(), policy, Constant::new("all")).enabled(enabled)
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// for (enabled, second) in [(true, 429), (false, 200)] {
+    ///     let service = limit(enabled).layer(tower::service_fn(|_: Request<String>| async {
+    ///         Ok::<_, std::convert::Infallible>(Response::new(String::new()))
+    ///     }));
+    ///     assert_eq!(service.clone().oneshot(Request::new(String::new())).await?.status(), 200);
+    ///     assert_eq!(service.clone().oneshot(Request::new(String::new())).await?.status(), second);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn enabled(self, enabled: bool) -> Self {
+        self.with(|config| config.enabled = enabled)
     }
 
     /// Which fields responses carry. Defaults to [`Headers::ietf`].

@@ -3,13 +3,14 @@
 use std::{
     fmt,
     future::Future,
+    mem,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
 };
 
 use crate::{
-    Action, Answer, Charge, Decision, Error, ErrorKind, FailureMode, Key, Outcome, Policy, Store,
+    Action, Answer, Charge, Decision, Error, ErrorKind, FailureMode, Key, Policy, Store, decision::Claim,
     permit::Held,
 };
 
@@ -176,8 +177,9 @@ impl Limiter {
     /// whatever was refunded, and when. [`charge_more`](Self::charge_more) gives a decision of its own, to be refunded
     /// by itself. A denied decision, a peek, and one that the [failed](Decision::failure) store did not make charged
     /// nothing and have nothing to refund. A refund that fails is not made up for: what it may have returned is not
-    /// returned again. Nor does it know of a [`reset`](Self::reset): after one, it can return units of charges
-    /// that came later. Units in use of a [`Concurrency`](crate::Concurrency) policy are released by
+    /// returned again. Nor does it know of a [`reset`](Self::reset), of a bucket's quota that was changed, or of a
+    /// clock that stepped back: after one of these it can return units of charges that came later. Units in use of a
+    /// [`Concurrency`](crate::Concurrency) policy are released by
     /// dropping the decision.
     ///
     /// # Example
@@ -206,13 +208,22 @@ impl Limiter {
     /// # }
     /// ```
     pub fn refund(&self, decision: &Decision, units: u64) -> Check {
-        let refund = |outcome: &Outcome| {
-            // Where there is nothing to refund, the decision shows what remains.
-            let nothing = || Charge::new(outcome.policy(), outcome.key(), 0);
-            Charge::refunding(outcome, outcome.claim_refund(units)).unwrap_or_else(nothing)
-        };
-        let charges: Vec<Charge> = decision.outcomes().iter().map(refund).collect();
-        self.ask_or_keep(Action::Refund, decision, &charges)
+        let mut claims = Vec::with_capacity(decision.outcomes().len());
+        let charges: Vec<Charge> = decision
+            .outcomes()
+            .iter()
+            .map(|outcome| {
+                let claim = outcome.claim_refund(units);
+                // Where there is nothing to refund, the decision shows what remains.
+                let charge = Charge::refunding(outcome, claim.units())
+                    .unwrap_or_else(|| Charge::new(outcome.policy(), outcome.key(), 0));
+                claims.push(claim);
+                charge
+            })
+            .collect();
+        let mut check = self.ask_or_keep(Action::Refund, decision, &charges);
+        check.claims = claims;
+        check
     }
 
     /// Forgets what `key` was charged under `policy`.
@@ -235,7 +246,13 @@ impl Limiter {
             return self.ask(action, &[charge]);
         }
         let mode = charge.policy.failure_mode();
-        Check { answer: Some(self.store.decide_one(action, charge)), mode, held: None, polled: false }
+        Check {
+            answer: Some(self.store.decide_one(action, charge)),
+            mode,
+            held: None,
+            claims: Vec::new(),
+            polled: false,
+        }
     }
 
     /// Takes what is charged.
@@ -247,7 +264,13 @@ impl Limiter {
         let mode = charge.policy.failure_mode();
         match self.store.decide_one(Action::Take, charge).now() {
             Ok(decided) => Asked::Decided(decided.or_else(|error| fail(mode, error))),
-            Err(answer) => Asked::Waits(Check { answer: Some(answer), mode, held: None, polled: false }),
+            Err(answer) => Asked::Waits(Check {
+                answer: Some(answer),
+                mode,
+                held: None,
+                claims: Vec::new(),
+                polled: false,
+            }),
         }
     }
 
@@ -266,7 +289,13 @@ impl Limiter {
         if charges.is_empty() {
             // It stands as it is, with its failure.
             let answer = Answer::ready(Ok(decision.clone()));
-            return Check { answer: Some(answer), mode: FailureMode::Open, held: None, polled: false };
+            return Check {
+                answer: Some(answer),
+                mode: FailureMode::Open,
+                held: None,
+                claims: Vec::new(),
+                polled: false,
+            };
         }
         self.ask(action, charges)
     }
@@ -283,7 +312,7 @@ impl Limiter {
             self.store.decide(action, charges)
         };
         let mode = if closed { FailureMode::Closed } else { FailureMode::Open };
-        Check { answer: Some(answer), mode, held, polled: false }
+        Check { answer: Some(answer), mode, held, claims: Vec::new(), polled: false }
     }
 }
 
@@ -318,6 +347,8 @@ pub struct Check {
     mode: FailureMode,
     /// What an admission will hold.
     held: Option<Held>,
+    /// What is about to be refunded.
+    claims: Vec<Claim>,
     /// Whether a store that answers later may have been asked.
     polled: bool,
 }
@@ -353,6 +384,7 @@ impl Check {
     /// What the answer of the store comes to.
     fn settle(&mut self, decided: Result<Decision, Error>) -> Result<Decision, Error> {
         let held = self.held.take();
+        let claims = mem::take(&mut self.claims);
         let error = match decided {
             Ok(mut decision) => {
                 // A refusal holds nothing, so there is nothing to release.
@@ -364,6 +396,10 @@ impl Check {
             }
             Err(error) => error,
         };
+        // Nothing was sent.
+        if matches!(error.kind(), ErrorKind::StoreBusy | ErrorKind::InvalidConfig) {
+            claims.into_iter().for_each(Claim::release);
+        }
         // Where there is no answer, there may have been a charge.
         if let Some(held) = held
             && matches!(error.kind(), ErrorKind::StoreTimeout | ErrorKind::StoreUnreachable)
@@ -401,6 +437,10 @@ impl Future for Check {
 
 impl Drop for Check {
     fn drop(&mut self) {
+        // A store that answers later is asked when it is polled.
+        if !self.polled && self.answer.as_ref().is_some_and(|answer| !answer.is_ready()) {
+            mem::take(&mut self.claims).into_iter().for_each(Claim::release);
+        }
         if let (Some(answer), Some(held)) = (self.answer.take(), self.held.take())
             && (self.polled || answer.is_ready())
         {

@@ -28,8 +28,9 @@ use tokio::{
     time::{Instant, sleep},
 };
 use tower_ratelimit::{
-    Algorithm, Decision, Error, ErrorKind, FailureMode, FixedWindow, Gcra, Header, Key, Limiter, MemoryStore,
-    PeerIp, Policy, Quota, RateLimitLayer, RedisStore, Rule, SlidingLog, SlidingWindow, TokenBucket,
+    Action, Algorithm, Charge, Decision, Error, ErrorKind, FailureMode, FixedWindow, Gcra, Header, Key,
+    Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, RedisStore, Rule, SlidingLog, SlidingWindow,
+    Store, TokenBucket,
 };
 
 fn closed(name: &str, limit: u64) -> Policy {
@@ -147,6 +148,21 @@ impl Algorithm for Nonsense {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_algorithm_that_returns_nonsense_fails_its_decision_and_no_other_of_the_call() {
     let rows = [
+        (
+            "an error that is a table",
+            "return function(key) if string.find(key, 'mallory') then error({}) end \
+         return { retry = 0, remaining = 9, reset = 0, remaining_after = 8, reset_after = 1, charge = function() end } end",
+        ),
+        (
+            "an error that is a number",
+            "return function(key) if string.find(key, 'mallory') then error(5) end \
+         return { retry = 0, remaining = 9, reset = 0, remaining_after = 8, reset_after = 1, charge = function() end } end",
+        ),
+        (
+            "an error without a value",
+            "return function(key) if string.find(key, 'mallory') then error() end \
+         return { retry = 0, remaining = 9, reset = 0, remaining_after = 8, reset_after = 1, charge = function() end } end",
+        ),
         (
             "a negative rest",
             "return function(key) local odd = string.find(key, 'mallory') return { retry = 0, remaining = 9, reset = 0, \
@@ -454,7 +470,7 @@ fn largest_call(server: &RedisServer) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_carries_no_more_than_two_milliseconds_of_redis() {
+async fn a_call_carries_no_more_decisions_than_two_milliseconds_of_redis_hold() {
     let server = RedisServer::with(&["--slowlog-log-slower-than", "0", "--slowlog-max-len", "100000"]);
     let limiter =
         Limiter::new(RedisStore::connect(&server.url()).await.unwrap().deadline(Duration::from_secs(30)));
@@ -465,6 +481,7 @@ async fn a_call_carries_no_more_than_two_milliseconds_of_redis() {
         ("cells-300", closed("cells-300", 1_000_000).algorithm(cells(300)), 16, 48),
         ("cells-1000", closed("cells-1000", 1_000_000).algorithm(cells(1_000)), 8, 20),
         ("log", closed("log", 1_000_000).algorithm(SlidingLog), 32, 125),
+        ("held", Policy::concurrency("held", 1_000_000).on_store_failure(FailureMode::Closed), 24, 100),
     ];
     for (name, policy, least, most) in rows {
         let () = server.command(&["SLOWLOG", "RESET"]);
@@ -535,8 +552,99 @@ async fn under_volatile_ttl_a_flood_of_identities_frees_no_exhausted_key() {
     }
 }
 
-/// Clones of a machine that was suspended while it ran count on from the same number: their holders are told apart by
-/// the time.
+/// A denial of one unit looks at one holder, however many there are.
+#[tokio::test]
+async fn a_denied_concurrency_decision_reads_no_more_holders_than_units_are_missing() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    let policy = Policy::concurrency("held", 2_000).on_store_failure(FailureMode::Closed);
+    let key = Key::new("all");
+    let mut held = Vec::new();
+    for _ in 0..2_000 {
+        held.push(limiter.check(&policy, &key, 1).await.unwrap());
+    }
+    let commands = std::process::Command::new("redis-cli")
+        .args(["-p", &server.port().to_string(), "MONITOR"])
+        .stdout(std::process::Stdio::piped())
+        .spawn();
+    let Ok(mut monitor) = commands else { panic!("redis-cli comes with redis-server") };
+    sleep(Duration::from_millis(300)).await;
+    assert!(!limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
+    assert!(!limiter.check(&policy, &key, 7).await.unwrap().is_allowed());
+    sleep(Duration::from_millis(300)).await;
+    monitor.kill().unwrap();
+    let seen = String::from_utf8(monitor.wait_with_output().unwrap().stdout).unwrap();
+    let counts: Vec<_> = seen
+        .lines()
+        .filter(|line| line.contains("ZRANGEBYSCORE") && line.contains("+inf"))
+        .filter_map(|line| line.rsplit('"').nth(1))
+        .collect();
+    assert_eq!(counts, ["1", "7"], "{seen}");
+}
+
+/// As a client may that cannot know whether the first one was carried out.
+#[tokio::test]
+async fn a_charge_of_held_units_that_is_sent_twice_holds_them_once() {
+    let server = RedisServer::start();
+    let memory: Box<dyn Store> = Box::new(MemoryStore::new());
+    let redis: Box<dyn Store> = Box::new(store(&server).await);
+    for store in [memory, redis] {
+        let policy = Policy::concurrency("held", 10);
+        let charge = [Charge::new(&policy, &Key::new("all"), 4)];
+        for _ in 0..2 {
+            assert!(store.decide(Action::Take, &charge).await.unwrap().is_allowed());
+        }
+        let held = store.decide(Action::Peek, &charge).await.unwrap();
+        assert_eq!(held.remaining(), Some(6));
+        let released = store.decide(Action::Refund, &charge).await.unwrap();
+        assert_eq!(released.remaining(), Some(10));
+    }
+}
+
+/// What may be sent again does not fail with what may not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_was_closed_while_idle_fails_no_check_that_shares_a_call_with_a_refund() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    let policy = closed("p", 1_000_000);
+    for _ in 0..5 {
+        let mut running = JoinSet::new();
+        for task in 0..64 {
+            let (limiter, policy) = (limiter.clone(), policy.clone());
+            running.spawn(async move {
+                let mut failed = 0;
+                for _ in 0..5 {
+                    match limiter.check(&policy, &Key::new("alice"), 1).await {
+                        // A refund may fail.
+                        Ok(decision) if task % 4 == 0 => drop(limiter.refund(&decision, 1).await),
+                        Ok(_) => {}
+                        Err(_) => failed += 1,
+                    }
+                }
+                failed
+            });
+        }
+        assert_eq!(running.join_all().await.into_iter().sum::<i32>(), 0);
+        let killed: usize = server.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        assert!(killed > 0, "{killed}");
+        // Until the news is here: without it no client can know.
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// What surely was not sent can be refunded another time.
+#[tokio::test]
+async fn a_refund_that_was_dropped_before_it_was_sent_is_not_used_up() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    let policy = closed("p", 10);
+    let decision = limiter.check(&policy, &Key::new("alice"), 4).await.unwrap();
+    drop(limiter.refund(&decision, 4));
+    assert_eq!(limiter.refund(&decision, 4).await.unwrap().remaining(), Some(10));
+    assert_eq!(limiter.refund(&decision, 4).await.unwrap().remaining(), Some(10));
+}
+
+/// Two holders that meet would count once.
 #[tokio::test]
 async fn holders_of_one_process_are_never_the_same() {
     let limiter = Limiter::new(MemoryStore::new());

@@ -4,6 +4,7 @@ mod support;
 
 use std::{
     cell::Cell,
+    collections::BTreeMap,
     time::{Duration, Instant},
 };
 
@@ -19,6 +20,18 @@ use tower_ratelimit::{
 
 fn policy(name: &str, quota: Quota, algorithm: impl Algorithm) -> (String, Policy) {
     (name.to_owned(), Policy::new(name, quota).algorithm(algorithm))
+}
+
+/// Those whose numbers are rounded, that make requests wait, or that do not start full: for the property alone.
+fn others(period: Duration) -> Vec<(String, Policy)> {
+    let quota = Quota::new(10, period).unwrap();
+    let fraction = Quota::new(7, period).unwrap();
+    vec![
+        policy("fraction", fraction.burst(10), Gcra),
+        policy("fraction-of-steps", fraction, TokenBucket::new().refill_every(period)),
+        policy("queue", quota, LeakyBucket::queue(period / 2).delay_after(5)),
+        policy("starts-low", quota, TokenBucket::new().starting_at(3)),
+    ]
 }
 
 fn every_algorithm(limit: u64, period: Duration) -> Vec<(String, Policy)> {
@@ -171,6 +184,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 /// An admitted request, and what of it was never asked back.
 struct Kept {
     at: Duration,
+    /// Of its window, where it is anchored.
+    opened: Duration,
     units: u64,
 }
 
@@ -178,19 +193,40 @@ struct Kept {
 async fn run(limiter: &Limiter, clock: &ManualClock, name: &str, policy: &Policy, key: &Key, steps: &[Step]) {
     let quota = policy.quota();
     let mut taken: Vec<(Decision, Kept)> = Vec::new();
+    // Of anchored windows: which one each request was in, and what of it was not refunded.
+    let (mut windows, mut open) = (BTreeMap::<Duration, u64>::new(), None);
     for step in steps {
         match *step {
             Step::Take(units) => {
                 let decision = limiter.check(policy, key, units).await.unwrap();
                 if decision.is_allowed() {
-                    taken.push((decision, Kept { at: clock.now(), units }));
+                    let now = clock.now();
+                    let opened = match open {
+                        // One that was refunded altogether is forgotten.
+                        Some(opened) if now < opened + quota.period() && windows[&opened] > 0 => opened,
+                        _ => now,
+                    };
+                    open = Some(opened);
+                    if name == "anchored" {
+                        *windows.entry(opened).or_default() += units;
+                        assert!(windows[&opened] <= quota.limit(), "{name}: {windows:?}, {steps:?}");
+                    } else {
+                        windows.insert(opened, 1);
+                    }
+                    taken.push((decision, Kept { at: now, opened, units }));
                 }
             }
             Step::Refund(back, units) => {
                 let Some(place) = taken.len().checked_sub(back + 1) else { continue };
                 let (decision, kept) = &mut taken[place];
                 limiter.refund(decision, units).await.unwrap();
-                kept.units = kept.units.saturating_sub(units);
+                let refunded = units.min(kept.units);
+                kept.units -= refunded;
+                if name == "anchored"
+                    && let Some(used) = windows.get_mut(&kept.opened)
+                {
+                    *used -= refunded;
+                }
             }
             Step::Wait(share) => {
                 let micros = quota.period().as_micros() * u128::from(share) / 1_000;
@@ -198,6 +234,7 @@ async fn run(limiter: &Limiter, clock: &ManualClock, name: &str, policy: &Policy
             }
         }
     }
+    assert!(windows.values().all(|used| *used <= quota.limit()), "{name}: {windows:?}, {steps:?}");
     let kept: Vec<Kept> = taken.into_iter().map(|(_, kept)| kept).collect();
     let (limit, period) = (u128::from(quota.limit()), quota.period().as_micros());
     for (first, from) in kept.iter().enumerate() {
@@ -213,9 +250,12 @@ async fn run(limiter: &Limiter, clock: &ManualClock, name: &str, policy: &Policy
                 "cells" => limit,
                 "aligned" if from.at.as_micros() / period != to.at.as_micros() / period => continue,
                 "aligned" => limit,
-                // Windows that open with a request are at least a period apart.
-                "anchored" => limit * (2 + span / period),
+                // By their windows, above.
+                "anchored" => continue,
                 "steps" => limit + span * limit / period + 1,
+                // What is refunded is rounded by less than 2 microseconds.
+                "fraction" => 10 + (span + 2 * steps.len() as u128) * limit / period,
+                "fraction-of-steps" => limit + (span / period + 1) * limit,
                 _ => limit + span * limit / period,
             };
             assert!(units <= allowed, "{name}: {units} of {allowed} in {span} us, {steps:?}");
@@ -232,7 +272,8 @@ fn what_was_not_refunded_keeps_within_the_limit(cases: u32, on_redis: bool) {
     let since = Instant::now();
     let lives = Cell::new(0);
     // Periods whose units come back in whole microseconds, so that nothing is rounded.
-    for (name, policy) in every_algorithm(10, Duration::from_secs(10)) {
+    let period = Duration::from_secs(10);
+    for (name, policy) in every_algorithm(10, period).into_iter().chain(others(period)) {
         let config = Config { cases, failure_persistence: None, ..Config::default() };
         TestRunner::new(config)
             .run(&steps(), |steps| {

@@ -341,8 +341,9 @@ local function bucket_algorithm(bucket_of, leasing)
       end
       local left = math.max(mark - refunded - front, time - age)
       if left <= 0 or made <= since or made > now or now - made >= longest(bucket) then
-        units, time = 0, 0
-      elseif left < time then
+        return
+      end
+      if left < time then
         time = left
         if bucket.stepped then
           units = (muldiv(left, bucket.units, bucket.period))

@@ -106,6 +106,7 @@ local function read_count(key)
   return at, count, text
 end
 
+-- Without a lifetime the key keeps the TTL that it has.
 local function write_count(key, at, count, lifetime, text)
   -- The digits of the time in two halves, for the sake of integer()'s short way.
   local low = at % 100000000
@@ -118,7 +119,11 @@ local function write_count(key, at, count, lifetime, text)
   if text then
     state = state .. ',' .. text
   end
-  redis.call('SET', key, state, 'PX', ttl(lifetime))
+  if lifetime then
+    redis.call('SET', key, state, 'PX', ttl(lifetime))
+  else
+    redis.call('SET', key, state, 'KEEPTTL')
+  end
 end
 
 -- `number` in `width` bytes, the highest first, and back.

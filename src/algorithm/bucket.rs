@@ -1,6 +1,6 @@
 //! The twin of `lua/include/bucket.lua`, where the arithmetic is explained.
 
-use super::rules::{Admission, Change, Count, Gauge, Kept, Plan, Refund, Refunds, State, Taken, Twin};
+use super::rules::{Admission, Change, Count, Gauge, Kept, Plan, Receipt, Refunds, State, Taken, Twin};
 use crate::{Error, Quota};
 
 /// An algorithm that is a bucket of its arguments.
@@ -25,6 +25,17 @@ impl<T: HasBucket> Twin for T {
 
     fn take(&self, arguments: &[u64], state: &mut Option<State>, now: u64, cost: u64, _: u128) -> Taken {
         Self::bucket(arguments).take(state, now, cost)
+    }
+
+    fn refund(
+        &self,
+        arguments: &[u64],
+        state: &mut Option<State>,
+        now: u64,
+        units: u64,
+        charge: Receipt,
+    ) -> Option<u64> {
+        Self::bucket(arguments).refund(state, now, units, charge)
     }
 
     fn mark_of_leased(&self, arguments: &[u64], leased: u64, cost: u64) -> u64 {
@@ -101,56 +112,76 @@ impl Bucket {
         match change {
             Change::Charge(cost, _) => open.level += cost,
             Change::Repair | Change::Renew(_) => {}
-            Change::Refund(refund) => self.refund(&mut open, refund, now),
+            Change::Refund(units, _) => self.refund_latest(&mut open, units, now),
         }
-        let Open { at, level, elapsed, refunds, .. } = open;
-        let lifetime = self.lifetime(self.owed(level).saturating_sub(elapsed), refunds);
-        let state = State::bucket(Count { at, count: level }, refunds);
-        (lifetime > 0).then_some(Kept { state, lifetime })
+        let mut state = None;
+        let lifetime = self.keep(&open, &mut state);
+        state.map(|state| Kept { state, lifetime })
     }
 
-    fn refund(&self, open: &mut Open, Refund { mut units, of, .. }: Refund, now: u64) {
+    /// Returns the latest units.
+    fn refund_latest(&self, open: &mut Open, units: u64, now: u64) {
+        let units = units.min(open.level);
+        self.lower(open, units, self.time_of(units), now);
+    }
+
+    /// Returns what of a charge is still in the bucket, see lua/include/bucket.lua.
+    pub(super) fn refund(
+        &self,
+        state: &mut Option<State>,
+        now: u64,
+        mut units: u64,
+        charge: Receipt,
+    ) -> Option<u64> {
+        state.as_ref()?;
+        let mut open = self.open(state.as_ref(), now);
         let mut time = self.time_of(units);
-        match of {
-            Some(charge) => {
-                // Of the span's last `time` microseconds those behind the front, or what drains alone, in whole steps.
-                let (mut front, mut age) = (now, now.saturating_sub(charge.made));
-                if self.stepped {
-                    (front, age) = (open.at, age.div_ceil(self.period).saturating_mul(self.period));
-                }
-                let behind = charge.mark.saturating_sub(open.refunds.by).saturating_sub(front);
-                let left = behind.max(time.saturating_sub(age));
-                let alive = (open.refunds.since + 1..=now).contains(&charge.made);
-                if left == 0 || !alive || now - charge.made >= self.longest() {
-                    return;
-                }
-                if left < time {
-                    time = left;
-                    if self.stepped {
-                        units = self.units_in(left);
-                    } else {
-                        // As if it had drained for so much longer.
-                        let elapsed = open.elapsed + left;
-                        units = (elapsed / self.period).saturating_mul(self.units);
-                        open.elapsed = elapsed % self.period;
-                        open.at = now.saturating_sub(open.elapsed);
-                    }
-                }
-            }
-            None => {
-                units = units.min(open.level);
-                time = self.time_of(units);
+        // Of the span's last `time` microseconds those behind the front, or what drains alone, in whole steps.
+        let (mut front, mut age) = (now, now.saturating_sub(charge.made));
+        if self.stepped {
+            (front, age) = (open.at, age.div_ceil(self.period).saturating_mul(self.period));
+        }
+        let behind = charge.mark.saturating_sub(open.refunds.by).saturating_sub(front);
+        let left = behind.max(time.saturating_sub(age));
+        let alive = (open.refunds.since + 1..=now).contains(&charge.made);
+        if left == 0 || !alive || now - charge.made >= self.longest() {
+            return None;
+        }
+        if left < time {
+            time = left;
+            if self.stepped {
+                units = self.units_in(left);
+            } else {
+                // As if it had drained for so much longer.
+                let elapsed = open.elapsed + left;
+                units = (elapsed / self.period).saturating_mul(self.units);
+                open.elapsed = elapsed % self.period;
+                open.at = now.saturating_sub(open.elapsed);
             }
         }
+        self.lower(&mut open, units, time, now);
+        Some(self.keep(&open, state))
+    }
+
+    /// Lowers the level by `units` units, and moves the front by `time`.
+    fn lower(&self, open: &mut Open, units: u64, time: u64, now: u64) {
         open.refunds.by = open.refunds.by.saturating_add(time);
         if open.refunds.by > MOST_REFUNDED {
             open.refunds = Refunds { by: 0, since: now };
         }
         open.level = open.level.saturating_sub(units);
         if open.level <= self.paid(open.elapsed) {
-            // Full. A refund gives back, it does not save up.
+            // Full. A refund returns units, it does not save them up.
             (open.at, open.level, open.elapsed) = (now, 0, 0);
         }
+    }
+
+    /// Makes `state` that of `open`. For how much longer it matters.
+    fn keep(&self, open: &Open, state: &mut Option<State>) -> u64 {
+        let &Open { at, level, elapsed, refunds, .. } = open;
+        let lifetime = self.lifetime(self.owed(level).saturating_sub(elapsed), refunds);
+        *state = (lifetime > 0).then(|| State::bucket(Count { at, count: level }, refunds));
+        lifetime
     }
 
     /// As the default, but opens the bucket once and computes only what is asked for.

@@ -177,12 +177,16 @@ impl Twin for Concurrency {
                 let dead = holders.split(now).0.len();
                 holders.units -= holders.sorted.drain(..dead).map(|holder| holder.units).sum::<u64>();
                 cut(&mut holders.sorted);
+                // One that is there already was sent twice, and has its units once.
+                if let Some(place) = holders.place_of(id) {
+                    holders.remove(place);
+                }
                 holders.insert(Holder { expires, units, id });
             }
             Change::Repair => cut(&mut holders.sorted),
             // Releases the holder's units, and no other holder's.
-            Change::Refund(refund) => {
-                if let Some(place) = holders.place_of(refund.holder) {
+            Change::Refund(_, id) => {
+                if let Some(place) = holders.place_of(id) {
                     holders.remove(place);
                 }
             }

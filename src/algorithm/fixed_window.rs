@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::{
     Algorithm,
-    rules::{Change, Count, Gauge, Kept, Plan, Refund, State, Twin},
+    rules::{Change, Count, Gauge, Kept, Plan, Receipt, State, Twin},
 };
 use crate::{Error, Quota};
 
@@ -154,14 +154,33 @@ impl Twin for FixedWindow {
         Plan::of(cost, limit, before, reset(used + cost), moved && used > 0, || left).marked(opened)
     }
 
+    fn refund(
+        &self,
+        arguments: &[u64],
+        state: &mut Option<State>,
+        now: u64,
+        units: u64,
+        charge: Receipt,
+    ) -> Option<u64> {
+        let _ = (arguments, now);
+        // As it stands: its decision may be of an older quota. In any other window the charge counts no more.
+        if let Some(State::Count(window)) = state
+            && window.at == charge.mark
+        {
+            window.count = window.count.saturating_sub(units);
+            if window.count == 0 {
+                *state = None;
+            }
+        }
+        None
+    }
+
     fn apply(&self, arguments: &[u64], state: Option<State>, now: u64, change: Change) -> Option<Kept> {
         let Open { opened, used, left, .. } = open(arguments, state.as_ref(), now);
         let used = match change {
             Change::Charge(cost, _) => used + cost,
             Change::Repair | Change::Renew(_) => used,
-            // In any other window the charge counts no more.
-            Change::Refund(Refund { of: Some(charge), .. }) if charge.mark != opened => used,
-            Change::Refund(refund) => used.saturating_sub(refund.units),
+            Change::Refund(units, _) => used.saturating_sub(units),
         };
         (used > 0).then_some(Kept { state: State::Count(Count { at: opened, count: used }), lifetime: left })
     }

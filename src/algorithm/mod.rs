@@ -17,10 +17,11 @@
 //! |---|---|---|
 //! | [`Gcra`], [`TokenBucket`], [`LeakyBucket`], [`FixedWindow`] | 72 bytes, or 104 where a count passes 999 | GET; GET and SET |
 //! | [`SlidingWindow`] | 104 bytes with one cell or two, and 5 for each cell more | GET; GET and SET |
-//! | [`Concurrency`] | 50 to 140 bytes for each unit in use | ZCOUNT, ZREVRANGE, ZRANGEBYSCORE; and ZADD |
+//! | [`Concurrency`] | 50 to 140 bytes for each holder | ZSCORE, ZREVRANGE, ZRANGEBYSCORE; and ZADD |
 //! | [`SlidingLog`] | 15 bytes for each admitted request that still counts | three or four LINDEX; those and RPUSH |
 //!
-//! A bucket takes up to 50 bytes more while units of it are on [lease](crate::Policy::leased).
+//! A bucket takes up to 50 bytes more while units of it are on [lease](crate::Policy::leased), and as much after a refund,
+//! for as long as any of its charges could be refunded.
 //!
 //! Coming from a Redis recipe, see [`recipes`]. To find out what a policy would have refused before it is
 //! turned on, run `examples/replay.rs` over an access log.

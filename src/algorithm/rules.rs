@@ -45,6 +45,20 @@ pub trait Twin: Send + Sync {
         leased
     }
 
+    /// Returns to the key what of `units` units of a charge still counts. For how many more microseconds the state
+    /// matters then, where that changed. Where the charge counts no more, nothing is changed.
+    fn refund(
+        &self,
+        arguments: &[u64],
+        state: &mut Option<State>,
+        now: u64,
+        units: u64,
+        charge: Receipt,
+    ) -> Option<u64> {
+        let _ = (arguments, state, now, units, charge);
+        None
+    }
+
     /// [`apply`](Self::apply), in place. For how much longer the state matters.
     fn change(&self, arguments: &[u64], state: &mut Option<State>, now: u64, change: Change) -> u64 {
         let kept = self.apply(arguments, state.take(), now, change);
@@ -105,20 +119,10 @@ pub enum Change {
     Charge(u64, u128),
     /// What a refusal writes down where the clock or the quota made the state stale.
     Repair,
-    /// Units returned to the key: of one charge, or the latest ones.
-    Refund(Refund),
+    /// The latest units returned to the key, or those of a holder.
+    Refund(u64, u128),
     /// A holder that lives on.
     Renew(u128),
-}
-
-/// What is returned to a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refund {
-    pub units: u64,
-    /// The charge it is of. An administrator's is of none and returns the latest units.
-    pub of: Option<Receipt>,
-    /// Who holds the units, where they are held.
-    pub holder: u128,
 }
 
 /// Which charge it was, for a refund: a charge counts for some time only, and other charges count beside it.

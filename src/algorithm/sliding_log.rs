@@ -2,7 +2,7 @@ use std::collections::VecDeque;
 
 use super::{
     Algorithm,
-    rules::{Change, Gauge, Kept, Plan, Refund, State, Twin},
+    rules::{Change, Gauge, Kept, Plan, Receipt, State, Twin},
 };
 use crate::{Error, Quota};
 
@@ -121,7 +121,7 @@ impl Log {
 const MOST_REWRITTEN: usize = 1_000;
 
 impl Log {
-    /// Takes up to `units` units out of the charges that were made at `made`. The log is settled.
+    /// Takes up to `units` units out of the charges that were made at `made`, which still count.
     fn take_out(&mut self, made: u64, units: u64) {
         let low = self.entries.partition_point(|entry| entry.at < made);
         let end = self.entries.partition_point(|entry| entry.at <= made);
@@ -190,6 +190,27 @@ impl Twin for SlidingLog {
         })
     }
 
+    fn refund(
+        &self,
+        arguments: &[u64],
+        state: &mut Option<State>,
+        now: u64,
+        units: u64,
+        charge: Receipt,
+    ) -> Option<u64> {
+        let (_, period) = arguments_of(arguments);
+        let Some(State::Log(log)) = state else { return None };
+        let stepped_back = log.entries.back().is_none_or(|latest| latest.at > now);
+        if stepped_back || charge.made + period <= now {
+            return None;
+        }
+        log.take_out(charge.made, units);
+        if log.entries.is_empty() {
+            *state = None;
+        }
+        None
+    }
+
     fn apply(&self, arguments: &[u64], state: Option<State>, now: u64, change: Change) -> Option<Kept> {
         let (_, period) = arguments_of(arguments);
         let mut log = match state {
@@ -203,8 +224,7 @@ impl Twin for SlidingLog {
                 log.entries.push_back(Entry { at: now, total });
             }
             Change::Repair | Change::Renew(_) => {}
-            Change::Refund(Refund { units, of: Some(charge), .. }) => log.take_out(charge.made, units),
-            Change::Refund(Refund { units, .. }) => {
+            Change::Refund(units, _) => {
                 // The latest units first.
                 let kept = log.total().saturating_sub(u128::from(units)).max(log.before);
                 let last = log.entries.partition_point(|entry| entry.total < kept);

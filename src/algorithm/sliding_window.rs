@@ -1,6 +1,6 @@
 use super::{
     Algorithm,
-    rules::{Cells, Change, Gauge, Kept, Plan, Refund, State, Twin},
+    rules::{Cells, Change, Gauge, Kept, Plan, Receipt, State, Twin},
 };
 use crate::{Error, Quota};
 
@@ -208,20 +208,37 @@ impl Twin for SlidingWindow {
         .marked(window.began + window.width - 1)
     }
 
+    fn refund(
+        &self,
+        arguments: &[u64],
+        state: &mut Option<State>,
+        now: u64,
+        units: u64,
+        charge: Receipt,
+    ) -> Option<u64> {
+        let &[_, cells, width] = arguments else { return None };
+        let Some(State::Cells(window)) = state else { return None };
+        let cell = charge.mark - charge.mark % width;
+        // Cells of another width come from another quota, and later ones from a clock that stepped back.
+        if window.width != width || window.began > now || now.saturating_sub(cell) >= (cells + 1) * width {
+            return None;
+        }
+        let index = usize::try_from(window.began.checked_sub(cell)? / width).ok()?;
+        // As it stands: its decision may be of an older quota.
+        let count = window.counts.get_mut(index)?;
+        *count = count.saturating_sub(units);
+        if window.counts.iter().all(|count| *count == 0) {
+            *state = None;
+        }
+        None
+    }
+
     fn apply(&self, arguments: &[u64], state: Option<State>, now: u64, change: Change) -> Option<Kept> {
         let mut window = open(arguments, state.as_ref(), now);
         match change {
             Change::Charge(cost, _) => window.counts[0] += cost,
             Change::Repair | Change::Renew(_) => {}
-            Change::Refund(Refund { units, of: Some(charge), .. }) => {
-                let cell = charge.mark - charge.mark % window.width;
-                let age = window.began.checked_sub(cell).map(|age| age / window.width);
-                let count = age.and_then(|age| window.counts.get_mut(usize::try_from(age).ok()?));
-                if let Some(count) = count {
-                    *count = count.saturating_sub(units);
-                }
-            }
-            Change::Refund(Refund { mut units, .. }) => {
+            Change::Refund(mut units, _) => {
                 // The latest units first.
                 for count in &mut window.counts {
                     let given = units.min(*count);

@@ -226,7 +226,14 @@ pub trait KeyExtractor: Send + Sync + 'static {
 /// What a closure may return for a [`Key`]: a key, text, a number, an `Option` or `Result` of one, or an
 /// [`Answer`] that comes later.
 ///
-/// `None` is a [`MissingIdentity`](ErrorKind::MissingIdentity).
+/// `None` is a [`MissingIdentity`](ErrorKind::MissingIdentity). A pair is both together, and 16 bytes are what a UUID
+/// consists of: `uuid.into_bytes()`.
+#[diagnostic::on_unimplemented(
+    message = "no key can be made of `{Self}`",
+    note = "return a `Key`, text, a number, an address, a pair of these, or an `Option`, a `Result<_, \
+            tower_ratelimit::Error>` or an `Answer` of one",
+    note = "of any other value make a key with `Key::new(value.to_string())`"
+)]
 pub trait IntoKey {
     /// The key, or why there is none.
     ///
@@ -246,7 +253,15 @@ macro_rules! into_key {
     )+ };
 }
 
-into_key!(Key, &'static str, String, Vec<u8>, i64, u32, u64, std::net::IpAddr);
+into_key!(Key, &'static str, String, Arc<str>, Vec<u8>, [u8; 16], std::net::IpAddr);
+into_key!(i32, i64, i128, isize, u16, u32, u64, u128, usize);
+
+/// A tenant and a user, and the like: see [`Key::join`].
+impl<A: Into<Key>, B: Into<Key>> IntoKey for (A, B) {
+    fn into_key(self) -> Answer<Key> {
+        Answer::ready(Ok(Key::join([&self.0.into(), &self.1.into()])))
+    }
+}
 
 impl<T: IntoKey> IntoKey for Option<T> {
     fn into_key(self) -> Answer<Key> {

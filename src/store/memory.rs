@@ -46,7 +46,7 @@ use indexmap::{
 use super::{Answer, Store};
 use crate::{
     Action, Charge, Decision, Error, Key, ManualClock, Outcome, Policy, Verdict,
-    algorithm::rules::{Admission, Change, Gauge, Plan, Receipt, Refund, State, Twin},
+    algorithm::rules::{Admission, Change, Gauge, Plan, Receipt, State, Twin},
     clock::wall_micros,
 };
 
@@ -252,17 +252,22 @@ impl MemoryStore {
         let now = self.now();
 
         let change = |charge: &Charge| match action {
-            Action::Refund => {
-                let (units, of, holder) = (charge.cost, charge.refund_of(), charge.holder());
-                Some(Change::Refund(Refund { units, of, holder }))
-            }
+            Action::Refund => Some(Change::Refund(charge.cost, charge.holder())),
             Action::Renew => Some(Change::Renew(charge.holder())),
             Action::Take | Action::TakeUpTo | Action::Peek => None,
         };
         let places = || charges.iter().zip(&homes).zip(&twins);
         for ((charge, home), twin) in places().filter(|((charge, _), _)| charge.cost > 0) {
-            if let Some(change) = change(charge) {
-                guards.shard(home).change(home, *twin, now, change);
+            let shard = guards.shard(home);
+            match (charge.refund_of(), change(charge)) {
+                (Some(receipt), Some(Change::Refund(units, _))) => {
+                    let refund = |state: &mut _| {
+                        ((), twin.refund(home.policy.arguments(), state, now, units, receipt))
+                    };
+                    shard.update(home, now, refund);
+                }
+                (_, Some(change)) => shard.change(home, *twin, now, change),
+                (_, None) => {}
             }
         }
         let mut plans = Vec::with_capacity(charges.len());

@@ -98,11 +98,18 @@ impl Model {
             if matches!(ask, Ask::Refund | Ask::RefundOf) {
                 let account = self.accounts.get(&(id, key.to_owned()));
                 let seen = account.is_some_and(|account| !account.entries.is_empty());
-                if cost > 0 && seen {
-                    match ask {
-                        Ask::RefundOf => view.refund_of(rule, cost, now, self.receipts[asked.len()]),
-                        _ => view.refund(rule, cost, now),
+                let is_returned = match ask {
+                    Ask::RefundOf if cost > 0 && seen => {
+                        let raw = &self.accounts[&(id, key.to_owned())];
+                        view.refund_of(raw, rule, cost, now, self.receipts[asked.len()])
                     }
+                    Ask::Refund if cost > 0 && seen => {
+                        view.refund(rule, cost, now);
+                        true
+                    }
+                    _ => false,
+                };
+                if is_returned {
                     self.accounts.insert((id, key.to_owned()), view.account.clone());
                 }
                 view = self.view(id, rule, key, now);
@@ -409,33 +416,45 @@ impl View {
         Receipt { made: now, mark }
     }
 
-    /// Returns what of a charge still counts.
-    fn refund_of(&mut self, rule: Rule, units: u64, now: i128, charge: Receipt) {
+    /// Returns what of a charge still counts. `false` where that is nothing: then nothing is written.
+    fn refund_of(&mut self, raw: &Account, rule: Rule, units: u64, now: i128, charge: Receipt) -> bool {
         let mut units = i128::from(units);
-        let Account { entries, refunded, since: start, .. } = &mut self.account;
+        if matches!(
+            rule.counting,
+            Counting::Anchored | Counting::Aligned(_) | Counting::Log | Counting::Cells(_)
+        ) {
+            // As it stands, whatever the quota is by now.
+            self.account = raw.clone();
+        }
+        let Account { entries, refunded, since: start, width: written } = &mut self.account;
         match rule.counting {
             Counting::Anchored | Counting::Aligned(_) => {
-                if entries[0].0 == charge.mark {
-                    entries[0].1 = (entries[0].1 - units).max(0);
+                if entries[0].0 != charge.mark {
+                    return false;
                 }
+                entries[0].1 = (entries[0].1 - units).max(0);
                 entries.retain(|(_, charged)| *charged > 0);
             }
             Counting::Log | Counting::Cells(_) => {
-                let width = match rule.counting {
-                    Counting::Cells(cells) => i128::from(rule.period / cells),
-                    _ => 1,
-                };
-                let time = if rule.counting == Counting::Log { charge.made } else { charge.mark };
-                for (at, charged) in entries.iter_mut() {
-                    if *at == time - time.rem_euclid(width) {
-                        let given = units.min(*charged);
-                        *charged -= given;
-                        units -= given;
+                let (width, time, lasts) = match rule.counting {
+                    Counting::Cells(cells) => {
+                        let width = i128::from(rule.period / cells);
+                        (width, charge.mark - charge.mark.rem_euclid(width), i128::from(rule.period) + width)
                     }
+                    _ => (*written, charge.made, i128::from(rule.period)),
+                };
+                let stepped_back = entries.iter().any(|(at, _)| *at > now);
+                if width != *written || stepped_back || time + lasts <= now {
+                    return false;
                 }
-                entries.retain(|(_, charged)| *charged > 0);
-                if rule.counting != Counting::Log && !entries.is_empty() {
-                    entries.push((now - now.rem_euclid(width), 0));
+                for (_, charged) in entries.iter_mut().filter(|(at, _)| *at == time) {
+                    let given = units.min(*charged);
+                    *charged -= given;
+                    units -= given;
+                }
+                // Cells remember when they were written last, for the clock may step back behind it.
+                if rule.counting == Counting::Log || entries.iter().all(|(_, charged)| *charged == 0) {
+                    entries.retain(|(_, charged)| *charged > 0);
                 }
             }
             _ => {
@@ -451,10 +470,13 @@ impl View {
                     || charge.made > now
                     || charge.made <= *start
                     || paid(rule, charge.made, now).leaves(i128::from(capacity(rule)), 0);
-                if !dead && left >= time {
+                if dead {
+                    return false;
+                }
+                if left >= time {
                     entries[0].1 = (owed - units).max(0);
                     *refunded += time;
-                } else if !dead {
+                } else {
                     if stepped {
                         entries[0].1 =
                             (owed - left * i128::from(rule.limit) / i128::from(rule.period)).max(0);
@@ -469,6 +491,7 @@ impl View {
                 self.settle(rule, now);
             }
         }
+        true
     }
 
     /// An empty bucket is forgotten, unless something of it must be known.

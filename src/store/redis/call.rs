@@ -29,7 +29,7 @@ pub(super) struct Job {
 
 /// More than any key can have been charged, and exact in Lua.
 const MOST: u64 = 1 << 50;
-/// More units than any holder can have, as each is a member of its own.
+/// More units than any holder can have.
 const MOST_HELD: u64 = 1_000_000;
 /// How many of the policies a call has named already are looked through for the next charge's.
 const REMEMBERED: usize = 8;
@@ -61,7 +61,9 @@ impl Job {
     /// About how many microseconds of Redis it takes at worst.
     pub(super) fn micros(&self) -> u64 {
         let refund = self.action == Action::Refund;
-        self.charges.iter().map(|charge| charge.policy.redis_micros(refund)).sum()
+        // A denial looks at no more holders than units are missing.
+        let holders = |charge: &Charge| if charge.is_held() { charge.cost.min(1_000) } else { 0 };
+        self.charges.iter().map(|charge| charge.policy.redis_micros(refund) + holders(charge)).sum()
     }
 
     /// Whether it may be sent again where it is not known that it was carried out: what is charged twice is admitted
@@ -107,7 +109,7 @@ pub(super) fn write_key(to: &mut String, prefix: &str, policy: &Policy, key: &cr
 }
 
 /// The call that makes `jobs`, which all go with the first.
-pub(super) fn command(jobs: &[Job]) -> Cmd {
+pub(super) fn command(jobs: &[&Job]) -> Cmd {
     let charges: usize = jobs.iter().map(|job| job.charges.len()).sum();
     let mut command = Cmd::with_capacity(
         8 + 3 * jobs.len() + 8 * charges.min(REMEMBERED) + 3 * charges,
@@ -148,7 +150,7 @@ pub(super) fn command(jobs: &[Job]) -> Cmd {
     }
 
     let mut places = places.into_iter();
-    for run in jobs.chunk_by(Job::is_like) {
+    for run in jobs.chunk_by(|one, next| one.is_like(next)) {
         let Some(first) = run.first() else { continue };
         command.arg(first.mode()).arg(run.len()).arg(first.charges.len());
         for ((job, charge), place) in each(run).zip(places.by_ref()) {
@@ -167,12 +169,12 @@ pub(super) fn command(jobs: &[Job]) -> Cmd {
     command
 }
 
-fn each(jobs: &[Job]) -> impl Iterator<Item = (&Job, &Charge)> {
-    jobs.iter().flat_map(|job| job.charges.iter().map(move |charge| (job, charge)))
+fn each<'a>(jobs: &[&'a Job]) -> impl Iterator<Item = (&'a Job, &'a Charge)> {
+    jobs.iter().flat_map(|&job| job.charges.iter().map(move |charge| (job, charge)))
 }
 
 /// What became of each of `jobs`, in their order.
-pub(super) fn decode(reply: &Value, jobs: &[Job]) -> Vec<Result<Decision, Error>> {
+pub(super) fn decode(reply: &Value, jobs: &[&Job]) -> Vec<Result<Decision, Error>> {
     let all_unexpected = || jobs.iter().map(|_| Err(reply::unexpected())).collect();
     let Some(mut reader) = Reader::new(reply) else { return all_unexpected() };
     let said: Vec<_> = jobs.iter().map(|job| reader.next(job)).collect();
@@ -180,7 +182,7 @@ pub(super) fn decode(reply: &Value, jobs: &[Job]) -> Vec<Result<Decision, Error>
         // Where something is too much or too little, nothing of it is to be believed.
         return all_unexpected();
     }
-    let settle = |(job, said): (&Job, Result<(Decision, Option<Granted>), Error>)| {
+    let settle = |(&job, said): (&&Job, Result<(Decision, Option<Granted>), Error>)| {
         if let (Some(lease), Ok((decision, Some(granted)))) = (&job.lease, &said) {
             lease.came(*granted, decision);
         }

@@ -1,16 +1,22 @@
 //! The time that what is remembered here is counted by.
 
-use std::time::{Duration, Instant, SystemTime};
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, Instant, SystemTime},
+};
 
 use crate::ManualClock;
+
+/// A millisecond: a lease lasts hundreds of them.
+const DRIFT: u64 = 1_000;
 
 pub(super) enum Clock {
     /// No correction of the time of day moves it. It stands still while the machine is suspended.
     Monotonic(Instant),
-    /// As the monotonic clock, or as the time of day where more of that has passed: so it goes on while the machine
-    /// is suspended, as far as the time of day is right afterwards. A correction of the time of day can only make it
-    /// say that more time has passed, or that it went back, and either ends leases.
-    Suspended(Instant, SystemTime),
+    /// As the monotonic clock, and ahead of it by as much as the time of day ever was: so it goes on while the machine
+    /// is suspended, as far as the time of day is right afterwards. It never goes back, and a correction of the time
+    /// of day can only make it say that more time has passed, which ends leases early.
+    Suspended { started: Instant, time: SystemTime, ahead: AtomicU64 },
     /// The one that Redis is told to decide by.
     Manual(ManualClock),
 }
@@ -22,15 +28,25 @@ impl Clock {
 
     /// One that does not stand still while the machine is suspended.
     pub(super) fn through_suspension(manual: Option<ManualClock>) -> Self {
-        manual.map_or_else(|| Self::Suspended(Instant::now(), SystemTime::now()), Self::Manual)
+        manual.map_or_else(
+            || Self::Suspended { started: Instant::now(), time: SystemTime::now(), ahead: AtomicU64::new(0) },
+            Self::Manual,
+        )
     }
 
     /// Microseconds since some moment that stays the same.
     pub(super) fn micros(&self) -> u64 {
         match self {
             Self::Monotonic(started) => micros(started.elapsed()),
-            Self::Suspended(started, time) => {
-                micros(started.elapsed().max(time.elapsed().unwrap_or_default()))
+            Self::Suspended { started, time, ahead } => {
+                let passed = micros(started.elapsed());
+                let lead = time.elapsed().map_or(0, micros).saturating_sub(passed);
+                let known = ahead.load(Ordering::Relaxed);
+                // The two are read one after the other and drift, which is no news.
+                if lead > known + DRIFT {
+                    ahead.fetch_max(lead, Ordering::Relaxed);
+                }
+                passed + if lead > known + DRIFT { lead } else { known }
             }
             Self::Manual(clock) => clock.micros(),
         }
@@ -39,7 +55,7 @@ impl Clock {
     /// How often it went back.
     pub(super) fn times_set_back(&self) -> u64 {
         match self {
-            Self::Monotonic(_) | Self::Suspended(..) => 0,
+            Self::Monotonic(_) | Self::Suspended { .. } => 0,
             Self::Manual(clock) => clock.times_set_back(),
         }
     }
@@ -47,7 +63,7 @@ impl Clock {
     /// What Redis is told to decide by.
     pub(super) fn told(&self) -> Option<u64> {
         match self {
-            Self::Monotonic(_) | Self::Suspended(..) => None,
+            Self::Monotonic(_) | Self::Suspended { .. } => None,
             Self::Manual(clock) => Some(clock.micros()),
         }
     }

@@ -8,7 +8,6 @@
 
 use std::{
     any::{Any, TypeId},
-    slice,
     sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
@@ -195,7 +194,7 @@ where
         deadline: Instant,
         allowed: Duration,
     ) -> Result<Decision, Error> {
-        let command = call::command(slice::from_ref(job));
+        let command = call::command(&[job]);
         let mut connection = self.way.connection(&self.health, deadline, allowed).await?;
         let usual = evaluate(&mut connection, &command, &job.script);
         let key = || first_key(job);
@@ -211,7 +210,7 @@ where
             }
             _ => self.way.reply(deadline, allowed, key, usual).await?,
         };
-        call::decode(&reply, slice::from_ref(job)).pop().unwrap_or_else(|| Err(reply::unexpected()))
+        call::decode(&reply, &[job]).pop().unwrap_or_else(|| Err(reply::unexpected()))
     }
 
     /// Makes a decision over several identities, for somebody who waits until `deadline`.

@@ -238,20 +238,15 @@ fn describe(error: &RedisError) -> String {
         return explain(&format!("{code} {detail}"));
     }
     match error.kind() {
-        redis::ErrorKind::Io => {
-            let text = error.to_string();
-            // The system's own words, such as those of a name that leads nowhere.
-            match io_kind(error) {
-                Some(std::io::ErrorKind::ConnectionReset) | None
-                    if text.contains("(os error") || text.contains("lookup address") =>
-                {
-                    text
-                }
-                Some(std::io::ErrorKind::ConnectionReset) => "the connection was closed".into(),
-                Some(kind) => std::io::Error::from(kind).to_string(),
-                None => "an input or output error".into(),
+        redis::ErrorKind::Io => match (error.detail(), io_kind(error)) {
+            // Of a Cluster, all of whose nodes failed: it quotes why, servers' texts included.
+            (Some(quoted), _) => explain_quoted(quoted),
+            (None, Some(kind @ (std::io::ErrorKind::ConnectionRefused | std::io::ErrorKind::TimedOut))) => {
+                std::io::Error::from(kind).to_string()
             }
-        }
+            // The words of this system or of the TLS library, such as those of a name that leads nowhere.
+            (None, _) => error.to_string(),
+        },
         redis::ErrorKind::AuthenticationFailed => {
             let detail = error.detail().unwrap_or_default();
             match code(detail) {
@@ -262,6 +257,29 @@ fn describe(error: &RedisError) -> String {
         redis::ErrorKind::Parse | redis::ErrorKind::UnexpectedReturnType => "is it a Redis server?".into(),
         redis::ErrorKind::InvalidClientConfig => "the client is not configured for it".into(),
         _ => error.category().to_owned(),
+    }
+}
+
+/// What `quoted` comes to, a text in which the client quotes others, of the system and of servers.
+fn explain_quoted(quoted: &str) -> String {
+    let known = [
+        ("WRONGPASS", "WRONGPASS"),
+        ("AuthenticationFailed", "WRONGPASS"),
+        ("NOAUTH", "NOAUTH"),
+        ("NoPerm", "NOPERM"),
+        ("NOPERM", "NOPERM"),
+        ("cluster support disabled", "cluster support disabled"),
+        ("unauthenticated", "unauthenticated"),
+        ("Authentication required", "NOAUTH"),
+    ];
+    if let Some((_, text)) = known.iter().find(|(part, _)| quoted.contains(part)) {
+        return explain(text);
+    }
+    let of_the_system =
+        ["Connection refused", "Connection reset", "No route to host", "Network is unreachable"];
+    match of_the_system.iter().find(|text| quoted.contains(*text)) {
+        Some(text) => format!("no node can be connected to: {text}"),
+        None => "no node can be connected to".into(),
     }
 }
 
@@ -361,6 +379,24 @@ mod tests {
         }
         assert!(explain(rows[1]).ends_with("EVALSHA"), "{}", explain(rows[1]));
         assert!(explain(rows[5]).contains("EVALSHA"), "{}", explain(rows[5]));
+    }
+
+    #[test]
+    fn of_what_a_client_quotes_only_known_words_are_shown() {
+        let rows = [
+            ("[] Connection refused (os error 111)", "Connection refused"),
+            (
+                "upstream: Connection refused (os error 111) while sending HELLO 3 AUTH hunter2",
+                "Connection refused",
+            ),
+            ("Password authentication failed - AuthenticationFailed: hunter2", "user and password"),
+            ("NOAUTH: hunter2", "wants a password"),
+            ("hunter2", "no node can be connected to"),
+        ];
+        for (quoted, part) in rows {
+            let explained = explain_quoted(quoted);
+            assert!(explained.contains(part) && !explained.contains("hunter2"), "{quoted}: {explained}");
+        }
     }
 
     #[test]

@@ -66,6 +66,13 @@ pub(super) struct Pooled<M: ManageConnection> {
     checking: Arc<AtomicBool>,
 }
 
+/// Why there was no reply.
+struct Failed {
+    cause: RedisError,
+    /// Whether the connection had been closed while it was idle: almost surely nothing was sent.
+    closed_before: bool,
+}
+
 /// Keeps a hundred callers that miss the same script from loading it a hundred times.
 #[derive(Default)]
 struct Loads {
@@ -151,7 +158,7 @@ where
         let link = self.clone();
         let exchange = async move { link.exchange(connection, &command, None, true, allowed).await };
         match timeout_at(deadline, Finish(Some(Box::pin(exchange)))).await {
-            Ok(reply) => reply.map_err(|error| from_redis(&error)),
+            Ok(reply) => reply.map_err(|error| from_redis(&error.cause)),
             Err(_) => Err(too_late(allowed)),
         }
     }
@@ -172,15 +179,31 @@ where
     async fn call(
         self: &Arc<Self>,
         connection: PooledConnection<'static, M>,
-        jobs: &[Job],
+        jobs: &[&Job],
     ) -> Vec<Result<Decision, Error>> {
         let Some(first) = jobs.first() else { return Vec::new() };
-        let command = call::command(jobs);
-        let again = jobs.iter().all(Job::may_be_repeated);
-        match self.exchange(connection, &command, Some(&first.script), again, first.deadline).await {
-            Ok(reply) => call::decode(&reply, jobs),
-            Err(error) => jobs.iter().map(|_| Err(from_redis(&error))).collect(),
+        let again = jobs.iter().all(|job| job.may_be_repeated());
+        let reply = {
+            let command = call::command(jobs);
+            self.exchange(connection, &command, Some(&first.script), again, first.deadline).await
+        };
+        let error = match reply {
+            Ok(reply) => return call::decode(&reply, jobs),
+            Err(error) => error,
+        };
+        let failed = || Err(from_redis(&error.cause));
+        let others: Vec<&Job> = jobs.iter().copied().filter(|job| job.may_be_repeated()).collect();
+        if !error.closed_before || again || others.is_empty() {
+            return jobs.iter().map(|_| failed()).collect();
         }
+        // What must not be repeated fails by itself: the others may.
+        let patience = first.deadline.max(GIVE_UP);
+        let mut repeated = match timeout(patience, self.connection()).await {
+            Ok(Ok(connection)) => Box::pin(self.call(connection, &others)).await.into_iter(),
+            _ => Vec::new().into_iter(),
+        };
+        let next = |job: &&Job| job.may_be_repeated().then(|| repeated.next()).flatten();
+        jobs.iter().map(next).map(|said| said.unwrap_or_else(failed)).collect()
     }
 
     /// One command and its reply. The connection returns to the pool when both are done.
@@ -191,9 +214,9 @@ where
         script: Option<&Script>,
         again: bool,
         deadline: Duration,
-    ) -> RedisResult<Value> {
+    ) -> Result<Value, Failed> {
         let patience = deadline.max(GIVE_UP);
-        let mut dead = 0;
+        let (mut dead, mut closed_before) = (0, false);
         let reply = loop {
             let seen = self.loads.done.load(Ordering::Acquire);
             let (reply, at_once) = {
@@ -212,17 +235,19 @@ where
                     dead += 1;
                     self.replace(connection, BACKOFF / 4);
                     self.check_idle();
-                    connection = match timeout(patience, self.connection()).await {
-                        Ok(connection) => connection?,
-                        Err(_) => return Err(io::Error::from(io::ErrorKind::TimedOut).into()),
-                    };
+                    let other = timeout(patience, self.connection()).await;
+                    connection =
+                        in_patience(other).map_err(|cause| Failed { cause, closed_before: false })?;
                 }
                 Some(script) if is_no_script(&reply) => {
                     break in_patience(
                         timeout(patience, self.load(&mut *connection, command, script, seen)).await,
                     );
                 }
-                _ => break reply,
+                _ => {
+                    closed_before = at_once && reply.as_ref().is_err_and(is_broken);
+                    break reply;
+                }
             }
         };
         match &reply {
@@ -236,7 +261,7 @@ where
             Ok(reply) if call::is_read_only(reply) => self.replace(connection, MAX_BACKOFF),
             _ => {}
         }
-        reply
+        reply.map_err(|cause| Failed { cause, closed_before })
     }
 
     /// The server does not know the script: whoever notices first loads it and the others try again. `seen` is
@@ -365,7 +390,7 @@ where
         let allowed = job.deadline;
         let connection = self.link.connection_until(deadline, allowed).await?;
         let call = async move {
-            let mut decisions = self.link.call(connection, &[job]).await;
+            let mut decisions = self.link.call(connection, &[&job]).await;
             drop(self);
             decisions.pop()
         };
@@ -392,7 +417,10 @@ where
             };
             self.link.health.connected();
             let batch = self.link.queue.gather();
-            let decisions = self.link.call(connection, &batch.jobs).await;
+            let decisions = {
+                let jobs: Vec<&Job> = batch.jobs.iter().collect();
+                self.link.call(connection, &jobs).await
+            };
             batch.answer(decisions);
         }
     }

@@ -58,7 +58,8 @@ use crate::{Action, Charge, Decision, Error, ErrorKind, Key, ManualClock, Policy
 ///
 /// `prefix:policy:algorithm:{identity}`, each with a TTL. The braces are the Redis Cluster hash tag.
 ///
-/// A key that holds a value of another program is an error, and is never overwritten or removed.
+/// A key that holds a value of another program is an error, and is never overwritten or removed, except by a
+/// [reset](crate::Limiter::reset), which removes what is there.
 ///
 /// # Eviction
 ///
@@ -603,7 +604,9 @@ async fn warn_of_eviction(pool: &Pool<RedisConnectionManager>) {
     if limited.is_none_or(|bytes| bytes == "0") {
         return;
     }
-    if let Some(policy) = policy.filter(|policy| policy != "noeviction" && policy != "volatile-ttl") {
+    const FORGETTING: [&str; 6] =
+        ["allkeys-lru", "allkeys-lfu", "allkeys-random", "volatile-lru", "volatile-lfu", "volatile-random"];
+    if let Some(policy) = FORGETTING.iter().find(|known| policy.as_deref() == Some(**known)) {
         log!(
             warn,
             maxmemory_policy = %policy,

@@ -185,7 +185,7 @@ mod tests {
             ("denied for good", [0, 4, 1_000_000, -1, 0], Verdict::Deny { retry_after: None }),
         ];
         for (name, reply, verdict) in rows {
-            let decision = call::decode(&ints(&reply), &[job(1)]).remove(0).unwrap();
+            let decision = call::decode(&ints(&reply), &[&job(1)]).remove(0).unwrap();
             assert_eq!(decision.verdict(), verdict, "{name}");
             assert_eq!(decision.outcomes()[0].remaining(), 4, "{name}");
             assert_eq!(decision.outcomes()[0].reset_after(), Duration::from_secs(1), "{name}");
@@ -202,7 +202,7 @@ mod tests {
             ("too long", ints(&[2, 4, 0, 0, 0, 2, 4, 0, 0, 0, 0])),
         ];
         for (name, reply) in rows {
-            let said = call::decode(&reply, &[job(1), job(1)]);
+            let said = call::decode(&reply, &[&job(1), &job(1)]);
             assert!(
                 said.iter().all(|said| said.as_ref().is_err_and(|e| e.kind() == ErrorKind::StoreReply)),
                 "{name}"
@@ -230,7 +230,7 @@ mod tests {
         for (name, record) in rows {
             let fine = [2, 4, 1_000_000, 0, 0];
             let reply = ints(&[fine, record, fine].concat());
-            let said = call::decode(&reply, &[job(1), job(1), job(1)]);
+            let said = call::decode(&reply, &[&job(1), &job(1), &job(1)]);
             let read: Vec<bool> = said.iter().map(Result::is_ok).collect();
             assert_eq!(read, [true, false, true], "{name}");
             assert_eq!(said[1].as_ref().unwrap_err().kind(), ErrorKind::StoreReply, "{name}");

@@ -4,7 +4,7 @@ use std::{collections::HashSet, time::Duration};
 
 use tower_ratelimit::{
     Charge, Concurrency, Constant, Decision, Error, ErrorKind, FailureMode, FixedWindow, Gcra, Key, Limiter,
-    MemoryStore, Outcome, Policy, Quota, Rejection, Rule, Verdict,
+    ManualClock, MemoryStore, Outcome, Policy, Quota, Rejection, Rule, SlidingLog, Verdict,
 };
 
 #[test]
@@ -101,4 +101,24 @@ fn a_rule_shows_its_policy_and_nothing_of_a_key() {
     let rule = Rule::new(Policy::new("uploads", Quota::per_hour(1)), Constant::new("secret"));
     let shown = format!("{rule:?}");
     assert!(shown.contains("uploads") && !shown.contains("secret"), "{shown}");
+}
+
+/// What the README says of a login limit.
+#[tokio::test]
+async fn five_a_minute_admits_nine_in_the_first_minute_under_gcra_and_five_under_a_log() {
+    for (policy, expected) in [
+        (Policy::new("gcra", Quota::per_minute(5)), 9),
+        (Policy::new("log", Quota::per_minute(5)).algorithm(SlidingLog), 5),
+    ] {
+        let clock = ManualClock::new();
+        let limiter = Limiter::new(MemoryStore::new().manual_clock(clock.clone()));
+        let mut admitted = 0;
+        for _ in 0..60 {
+            while limiter.check(&policy, &Key::new("alice"), 1).await.unwrap().is_allowed() {
+                admitted += 1;
+            }
+            clock.advance(Duration::from_secs(1));
+        }
+        assert_eq!(admitted, expected, "{}", policy.name());
+    }
 }

@@ -72,3 +72,33 @@ impl Clock {
 pub(super) fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3_600);
+
+    fn started_at(time: SystemTime) -> Clock {
+        Clock::Suspended { started: Instant::now(), time, ahead: AtomicU64::new(0) }
+    }
+
+    #[test]
+    fn time_that_passed_while_the_machine_was_suspended_counts() {
+        // The monotonic clock says that it was started just now.
+        let clock = started_at(SystemTime::now() - HOUR);
+        assert!(clock.micros() >= micros(HOUR));
+    }
+
+    #[test]
+    fn a_time_of_day_that_steps_back_does_not_make_it_go_back() {
+        let mut clock = started_at(SystemTime::now() - HOUR);
+        let before = clock.micros();
+        // Corrected by half an hour, and then by a day.
+        for correction in [HOUR / 2, 24 * HOUR] {
+            let Clock::Suspended { time, .. } = &mut clock else { unreachable!("it was made so") };
+            *time += correction;
+            assert!(clock.micros() >= before, "{correction:?}");
+        }
+    }
+}

@@ -135,6 +135,15 @@ fn explain(text: &str) -> String {
         return format!("the Lua of an algorithm fails: {mistake}");
     }
     let known = [
+        // A script's command. These have the code ERR.
+        (
+            "can't run this command",
+            "the Redis user may not run a command that the script calls: grant what RedisStore::acl_rule says",
+        ),
+        (
+            "can't access at least one of the keys",
+            "the Redis user may not access a key: grant what RedisStore::acl_rule says, for the store's own prefix",
+        ),
         ("unauthenticated", "the server wants a password: write it into the URL, redis://:password@host"),
         ("invalid password", "the server does not accept this user and password"),
         ("without any password configured", "the server has no password: take it out of the URL"),

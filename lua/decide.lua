@@ -34,7 +34,7 @@
   leases up to `wanted` units more: at most a quarter of what is free then, so that a lease shrinks to
   nothing near the limit, and others find something too. It returns what take returns, without the delay, and
   then the units leased, how many microseconds the lease lasts from `now` on, its name, an integer, and the
-  mark of its units. Whoever has a lease may spend its units, each at any time until it ends.
+  mark of its units. The instance that has a lease may spend its units, each at any time until it ends.
 
   renew keeps the units of this charge's holder, which is the argument after the last, from expiring.
 

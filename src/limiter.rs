@@ -108,8 +108,7 @@ impl Limiter {
     }
 
     /// Returns `units` units to `key`, the latest ones first, whichever request was charged for them: for an
-    /// administrator.
-    /// Never more than were charged and still count, so never above the capacity. To undo a decision, refund that
+    /// administrator. Never more than were charged and still count, so never above the capacity. To undo a decision, refund that
     /// decision with [`refund`](Self::refund): a late refund without it returns units that other requests
     /// were charged.
     ///
@@ -179,8 +178,7 @@ impl Limiter {
     /// nothing and have nothing to refund. A refund that fails is not made up for: what it may have returned is not
     /// returned again. Nor does it know of a [`reset`](Self::reset), of a bucket's quota that was changed, or of a
     /// clock that stepped back: after one of these it can return units of charges that came later. Units in use of a
-    /// [`Concurrency`](crate::Concurrency) policy are released by
-    /// dropping the decision.
+    /// [`Concurrency`](crate::Concurrency) policy are released by dropping the decision.
     ///
     /// # Example
     ///

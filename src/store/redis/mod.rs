@@ -373,7 +373,7 @@ impl RedisStore {
     ///
     /// What else may end a refusal early is honoured at once where it happens through this store or its
     /// clones, and within this time where another instance does it: a [reset](crate::Limiter::reset), a
-    /// [refund](crate::Limiter::refund_latest), units on [lease](Policy::leased) that are given back, a higher limit
+    /// [refund](crate::Limiter::refund_latest), units on [lease](Policy::leased) that are returned, a higher limit
     /// under the same name. Where a request is counted by several policies, what is said of those that did not
     /// refuse it may be as old as this too.
     #[must_use]

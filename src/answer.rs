@@ -5,7 +5,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use crate::Error;
+use crate::error::Error;
 
 /// What a store or a key extractor says: there already, or on its way. A future of a `Result`.
 ///

@@ -38,7 +38,7 @@ pub enum ErrorKind {
     /// The request shows an identity that cannot be used: a header that is not UTF-8, or too long.
     InvalidIdentity,
     /// The server lacks something the limiter needs, whatever the client sends: no connect info. The
-    /// message is for the operator, and [`ProblemDetails`](crate::ProblemDetails) shows it in the response.
+    /// message is for the operator, and [`ProblemDetails`](crate::response::ProblemDetails) shows it in the response.
     MissingSetup,
     /// The server could not find the identity out just now, and it is not the client's fault: a session store is
     /// away. The request is answered 500, without the message.
@@ -51,7 +51,7 @@ pub enum ErrorKind {
     /// The store could not be reached, or the connection to it broke.
     StoreUnreachable,
     /// The store answered with an error: out of memory, read only, no permission, wrong type.
-    StoreRefused,
+    StoreFailed,
     /// The store answered with something that is not a decision.
     StoreReply,
 }

@@ -90,66 +90,38 @@ macro_rules! log {
 
 pub mod algorithm;
 mod answer;
-mod body;
-mod clock;
-mod config;
-mod decision;
+pub mod decision;
 mod error;
-#[cfg(feature = "axum")]
-mod extract;
-mod future;
-mod key;
-mod keyed;
-mod layer;
+pub mod key;
+pub mod keyed;
+pub mod layer;
 mod limiter;
-mod per_thread;
-mod permit;
-mod policy;
+pub mod policy;
 mod quota;
-mod response;
+pub mod response;
 #[cfg(feature = "retry")]
-mod retry;
-mod rule;
-#[cfg(feature = "redis")]
-mod script;
-mod service;
-mod store;
+#[cfg_attr(docsrs, doc(cfg(feature = "retry")))]
+pub mod retry;
+pub mod store;
+mod util;
 
 /// The pool and the client that [`RedisStore`] is built on, in the versions it is built with.
 #[cfg(feature = "redis")]
 pub use bb8_redis;
 
-#[cfg(feature = "axum")]
-pub use self::key::{FromExtractor, MatchedRoute};
-#[cfg(feature = "retry")]
-pub use self::retry::RetryPolicy;
 #[cfg(feature = "redis")]
 pub use self::store::RedisStore;
 pub use self::{
-    algorithm::{
-        Algorithm, Concurrency, FixedWindow, Gcra, LeakyBucket, Replenishment, SlidingLog, SlidingWindow,
-        TokenBucket,
-    },
     answer::Answer,
-    body::ResponseBody,
-    clock::ManualClock,
-    decision::{Charge, Decision, Outcome, Verdict},
+    decision::{Charge, Decision, Verdict},
     error::{Error, ErrorKind},
-    future::ResponseFuture,
-    key::{
-        AnyOf, Bearer, ClientIp, Constant, Cookie, ForwardingHeader, FromExtension, Hashed, Header, IntoKey,
-        Key, KeyExtractor, Map, Or, PeerIp, RequestMatcher, RequestMethod, RequestPath, TrustedProxies,
-        Within,
-    },
-    keyed::{KeyedRateLimit, KeyedRateLimitLayer, KeyedResponseFuture, KeyedRule},
-    layer::RateLimitLayer,
-    limiter::{Check, Limiter},
-    policy::{FailureMode, LeaseBound, Policy},
+    key::{ClientIp, Header, Key, KeyExtractor, PeerIp, TrustedProxies},
+    layer::{RateLimitLayer, Rule},
+    limiter::Limiter,
+    policy::{FailureMode, Policy, PolicySource},
     quota::Quota,
-    response::{GrpcStatus, Headers, ProblemDetails, RefusalBody, Rejection, ResponseMapper},
-    rule::{PolicySource, Rule},
-    service::RateLimit,
-    store::{Action, MemoryStore, Store},
+    response::{Headers, Rejection},
+    store::{ManualClock, MemoryStore},
 };
 
 /// The README's programs compile.

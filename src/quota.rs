@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use crate::Error;
+use crate::error::Error;
 
 /// So many units in so much time, and how many of them at once.
 ///
@@ -15,7 +15,7 @@ use crate::Error;
 /// The [`burst`](Self::burst) is what an idle client may take at once. It defaults to the limit:
 /// `Quota::per_minute(60)` admits sixty requests in the first millisecond and one a second after
 /// that. `Quota::per_minute(60).burst(5)` has the same rate and admits five at once. It belongs to
-/// algorithms that refill, such as [`Gcra`](crate::Gcra); one that counts in windows refuses a
+/// algorithms that refill, such as [`Gcra`](crate::algorithm::Gcra); one that counts in windows refuses a
 /// quota with a burst of its own.
 ///
 /// # Bounds

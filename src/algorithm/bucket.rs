@@ -1,7 +1,10 @@
 //! The twin of `lua/include/bucket.lua`, where the arithmetic is explained.
 
-use super::rules::{Admission, Change, Count, Gauge, Kept, Plan, Receipt, Refunds, State, Taken, Twin};
-use crate::{Error, Quota};
+use super::{
+    state::{Count, Refunds, State},
+    twin::{Admission, Change, Gauge, Kept, Plan, Receipt, Taken, Twin},
+};
+use crate::{error::Error, quota::Quota};
 
 /// An algorithm that is a bucket of its arguments.
 pub trait HasBucket: Send + Sync {

@@ -1,8 +1,9 @@
 use super::{
     Algorithm, Replenishment,
-    rules::{Change, Gauge, Kept, Plan, State, Twin},
+    state::{Holder, Holders, State},
+    twin::{Change, Gauge, Kept, Plan, Twin},
 };
-use crate::{Error, Quota};
+use crate::{error::Error, quota::Quota};
 
 /// At most the limit in use at any moment, over all instances: requests in flight, jobs, connections.
 ///
@@ -33,7 +34,7 @@ use crate::{Error, Quota};
 ///
 /// ```
 /// use std::time::Duration;
-/// use tower_ratelimit::{Concurrency, Key, Limiter, MemoryStore, Policy, Quota};
+/// use tower_ratelimit::{algorithm::Concurrency, Key, Limiter, MemoryStore, Policy, Quota};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tower_ratelimit::Error> {
@@ -61,7 +62,7 @@ impl Algorithm for Concurrency {
     }
 
     fn lua(&self) -> &str {
-        include_str!("../../lua/concurrency.lua")
+        include_str!("../../lua/algorithm/concurrency.lua")
     }
 
     fn arguments(&self, quota: &Quota) -> Result<Vec<u64>, Error> {
@@ -81,22 +82,6 @@ impl Algorithm for Concurrency {
     fn twin(&self) -> Option<&dyn Twin> {
         Some(self)
     }
-}
-
-/// Who has units in use.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Holders {
-    /// The units of all of them.
-    units: u64,
-    /// Sorted by when they expire.
-    sorted: Vec<Holder>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Holder {
-    expires: u64,
-    units: u64,
-    id: u128,
 }
 
 impl Holders {

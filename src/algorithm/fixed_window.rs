@@ -2,9 +2,10 @@ use std::time::Duration;
 
 use super::{
     Algorithm,
-    rules::{Change, Count, Gauge, Kept, Plan, Receipt, State, Twin},
+    state::{Count, State},
+    twin::{Change, Gauge, Kept, Plan, Receipt, Twin},
 };
-use crate::{Error, Quota};
+use crate::{error::Error, quota::Quota};
 
 /// A counter per window: at most the limit in each one.
 ///
@@ -18,7 +19,7 @@ use crate::{Error, Quota};
 /// * **Cost**: one number per key in Redis; GET, and SET when something is charged.
 /// * **Weakness**: the edge. A client that waits for the end of a window gets the limit just before
 ///   it and the limit just after: twice the limit within a moment. Aligned windows also bring every
-///   client back at the same second. Where that hurts, use [`Gcra`](crate::Gcra).
+///   client back at the same second. Where that hurts, use [`Gcra`](crate::algorithm::Gcra).
 ///
 /// A quota with a [`burst`](Quota::burst) is refused: a window has none.
 ///
@@ -26,7 +27,7 @@ use crate::{Error, Quota};
 ///
 /// ```
 /// use std::time::Duration;
-/// use tower_ratelimit::{FixedWindow, Key, Limiter, ManualClock, MemoryStore, Policy, Quota};
+/// use tower_ratelimit::{algorithm::FixedWindow, Key, Limiter, ManualClock, MemoryStore, Policy, Quota};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tower_ratelimit::Error> {
@@ -93,7 +94,7 @@ impl Algorithm for FixedWindow {
     }
 
     fn lua(&self) -> &str {
-        include_str!("../../lua/fixed_window.lua")
+        include_str!("../../lua/algorithm/fixed_window.lua")
     }
 
     fn arguments(&self, quota: &Quota) -> Result<Vec<u64>, Error> {

@@ -1,9 +1,9 @@
 use super::{
     Algorithm, Replenishment,
     bucket::{Bucket, HasBucket, rate},
-    rules::Twin,
+    twin::Twin,
 };
-use crate::{Error, Quota};
+use crate::{error::Error, quota::Quota};
 
 /// The generic cell rate algorithm: the quota's rate, with bursts up to its capacity. The default.
 ///
@@ -15,13 +15,13 @@ use crate::{Error, Quota};
 /// * **Cost**: one number per key in Redis; GET, and SET when something is charged.
 /// * **Weakness**: "10 a minute" admits, over the first minute of a busy client, the burst of 10 and
 ///   the 10 that come back meanwhile. Where no span of a minute may hold more than ten, choose a
-///   smaller burst, or a [`SlidingLog`](crate::SlidingLog).
+///   smaller burst, or a [`SlidingLog`](crate::algorithm::SlidingLog).
 ///
 /// # Example
 ///
 /// ```
 /// use std::time::Duration;
-/// use tower_ratelimit::{Gcra, Key, Limiter, ManualClock, MemoryStore, Policy, Quota};
+/// use tower_ratelimit::{algorithm::Gcra, Key, Limiter, ManualClock, MemoryStore, Policy, Quota};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tower_ratelimit::Error> {
@@ -47,7 +47,7 @@ impl Algorithm for Gcra {
     }
 
     fn lua(&self) -> &str {
-        include_str!("../../lua/gcra.lua")
+        include_str!("../../lua/algorithm/gcra.lua")
     }
 
     fn arguments(&self, quota: &Quota) -> Result<Vec<u64>, Error> {

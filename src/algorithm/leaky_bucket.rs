@@ -3,9 +3,9 @@ use std::time::Duration;
 use super::{
     Algorithm, Replenishment,
     bucket::{Bucket, HasBucket, micros, rate},
-    rules::Twin,
+    twin::Twin,
 };
-use crate::{Error, Quota};
+use crate::{error::Error, quota::Quota};
 
 /// What is admitted fills a bucket that leaks at the quota's rate: as a [meter](Self::meter), which
 /// refuses what would make it overflow, or as a [queue](Self::queue), which makes requests wait for
@@ -26,7 +26,9 @@ use crate::{Error, Quota};
 ///
 /// ```
 /// use std::time::Duration;
-/// use tower_ratelimit::{Key, LeakyBucket, Limiter, ManualClock, MemoryStore, Policy, Quota, Verdict};
+/// use tower_ratelimit::{
+///     algorithm::LeakyBucket, Key, Limiter, ManualClock, MemoryStore, Policy, Quota, Verdict,
+/// };
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tower_ratelimit::Error> {
@@ -93,7 +95,7 @@ impl Algorithm for LeakyBucket {
     }
 
     fn lua(&self) -> &str {
-        include_str!("../../lua/leaky_bucket.lua")
+        include_str!("../../lua/algorithm/leaky_bucket.lua")
     }
 
     fn arguments(&self, quota: &Quota) -> Result<Vec<u64>, Error> {

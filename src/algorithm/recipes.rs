@@ -5,7 +5,7 @@
 //!
 //! # `INCR`, with an `EXPIRE` on the first hit
 //!
-//! Here: [`FixedWindow`](crate::FixedWindow).
+//! Here: [`FixedWindow`](crate::algorithm::FixedWindow).
 //!
 //! * `INCR` and `EXPIRE` are two commands. A client that dies between them, or a refund that brings the
 //!   counter back to 1, leaves a key without a TTL: that client is refused for ever, or never again. Here one
@@ -13,12 +13,12 @@
 //! * The refused are counted too, so the counter says nothing about what was admitted. Here a refusal
 //!   changes nothing.
 //! * At the window's edge twice the limit passes within a moment. That is the window's nature; where it
-//!   hurts, take [`Gcra`](crate::Gcra) or [`SlidingLog`](crate::SlidingLog).
+//!   hurts, take [`Gcra`](crate::algorithm::Gcra) or [`SlidingLog`](crate::algorithm::SlidingLog).
 //! * A TTL computed as seconds rounds half a second down to none. Here TTLs are milliseconds, rounded up.
 //!
 //! # A key per minute: `INCR user:42:2026-01-01T00:00`
 //!
-//! Here: [`FixedWindow::aligned`](crate::FixedWindow::aligned).
+//! Here: [`FixedWindow::aligned`](crate::algorithm::FixedWindow::aligned).
 //!
 //! * The minute is the client's. Instances whose clocks differ count in different keys. Here the clock is the
 //!   server's.
@@ -26,7 +26,7 @@
 //!
 //! # A sorted set of time stamps
 //!
-//! Here: [`SlidingLog`](crate::SlidingLog).
+//! Here: [`SlidingLog`](crate::algorithm::SlidingLog).
 //!
 //! * The member is often the time stamp: five requests in one millisecond are one. A random member instead
 //!   collides rarely, and takes room. Here each request is an entry of its own in a list.
@@ -38,14 +38,14 @@
 //!
 //! # A list of time stamps
 //!
-//! Here: [`SlidingLog`](crate::SlidingLog).
+//! Here: [`SlidingLog`](crate::algorithm::SlidingLog).
 //!
 //! * `LLEN` and `RPUSH` as two commands admit a hundred of a hundred concurrent requests. Here it is one step.
 //! * A request that costs ten is ten entries. Here it is one, with its cost.
 //!
 //! # A cell per second, summed up
 //!
-//! Here: [`SlidingWindow`](crate::SlidingWindow) with [`segments`](crate::SlidingWindow::segments); with one,
+//! Here: [`SlidingWindow`](crate::algorithm::SlidingWindow) with [`segments`](crate::algorithm::SlidingWindow::segments); with one,
 //! the weighted pair of counters.
 //!
 //! * The cell that slides out is either counted in full or not at all, so the limit jumps once a cell.
@@ -54,7 +54,7 @@
 //!
 //! # A hash of tokens and a time
 //!
-//! Here: [`TokenBucket`](crate::TokenBucket).
+//! Here: [`TokenBucket`](crate::algorithm::TokenBucket).
 //!
 //! * Time and tokens are fractions, kept as text of 14 digits. After a day of microseconds the last digits are
 //!   gone. Here everything is an integer.
@@ -66,7 +66,7 @@
 //!
 //! # A hash of a funnel: capacity, leak rate, level
 //!
-//! Here: [`LeakyBucket::meter`](crate::LeakyBucket::meter).
+//! Here: [`LeakyBucket::meter`](crate::algorithm::LeakyBucket::meter).
 //!
 //! * The level is read by `HMGET`, computed by the client, and written by `HMSET`: two clients read the same
 //!   level. Here it is one step.
@@ -74,7 +74,7 @@
 //!
 //! # The redis-cell module, `CL.THROTTLE key 15 30 60 1`
 //!
-//! Here: [`Gcra`](crate::Gcra), as `Quota::per_minute(30).burst(16)`: that command's burst comes on top of the
+//! Here: [`Gcra`](crate::algorithm::Gcra), as `Quota::per_minute(30).burst(16)`: that command's burst comes on top of the
 //! one request that always passes.
 //!
 //! * Its `retry_after` is in whole seconds, rounded down, so that a client which obeys is refused again.
@@ -85,7 +85,7 @@
 //!
 //! # A semaphore: `INCR` to enter, `DECR` to leave
 //!
-//! Here: [`Concurrency`](crate::Concurrency).
+//! Here: [`Concurrency`](crate::algorithm::Concurrency).
 //!
 //! * Who dies inside never leaves. Here each holder has a lease.
 //! * With an expiry for all, who comes back late leaves in somebody else's name. Here each holder leaves for

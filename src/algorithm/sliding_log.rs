@@ -1,10 +1,9 @@
-use std::collections::VecDeque;
-
 use super::{
     Algorithm,
-    rules::{Change, Gauge, Kept, Plan, Receipt, State, Twin},
+    state::{Entry, Log, State},
+    twin::{Change, Gauge, Kept, Plan, Receipt, Twin},
 };
-use crate::{Error, Quota};
+use crate::{error::Error, quota::Quota};
 
 /// Remembers when each admitted request came: at most the limit in any span of the period, exactly.
 ///
@@ -15,7 +14,7 @@ use crate::{Error, Quota};
 /// * **Cost**: one entry of about 15 bytes in Redis for each admitted request that still counts, whatever
 ///   it cost; three or four LINDEX for a refusal, an RPUSH more for a charge.
 /// * **Weakness**: memory grows with the limit. For a limit of more than a few thousand requests use a
-///   [`SlidingWindow`](crate::SlidingWindow).
+///   [`SlidingWindow`](crate::algorithm::SlidingWindow).
 ///
 /// A refund of a decision takes its entry out, unless more than 1000 entries came before it and as many after it: then
 /// the oldest units are taken out in its place, which count for less long.
@@ -26,7 +25,7 @@ use crate::{Error, Quota};
 ///
 /// ```
 /// use std::time::Duration;
-/// use tower_ratelimit::{Key, Limiter, ManualClock, MemoryStore, Policy, Quota, SlidingLog};
+/// use tower_ratelimit::{algorithm::SlidingLog, Key, Limiter, ManualClock, MemoryStore, Policy, Quota};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tower_ratelimit::Error> {
@@ -54,7 +53,7 @@ impl Algorithm for SlidingLog {
     }
 
     fn lua(&self) -> &str {
-        include_str!("../../lua/sliding_log.lua")
+        include_str!("../../lua/algorithm/sliding_log.lua")
     }
 
     fn arguments(&self, quota: &Quota) -> Result<Vec<u64>, Error> {
@@ -67,21 +66,6 @@ impl Algorithm for SlidingLog {
     fn twin(&self) -> Option<&dyn Twin> {
         Some(self)
     }
-}
-
-/// The requests that may still count, oldest first. Like the list in Redis, it keeps for each the units
-/// charged up to and with it, so that what is used is known without a walk.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Log {
-    /// The units of everything before the first entry.
-    before: u128,
-    entries: VecDeque<Entry>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Entry {
-    at: u64,
-    total: u128,
 }
 
 impl Log {
@@ -117,7 +101,7 @@ impl Log {
     }
 }
 
-/// As in `lua/sliding_log.lua`: entries that a refund writes anew.
+/// As in `lua/algorithm/sliding_log.lua`: entries that a refund writes anew.
 const MOST_REWRITTEN: usize = 1_000;
 
 impl Log {

@@ -1,8 +1,9 @@
 use super::{
     Algorithm,
-    rules::{Cells, Change, Gauge, Kept, Plan, Receipt, State, Twin},
+    state::{Cells, State},
+    twin::{Change, Gauge, Kept, Plan, Receipt, Twin},
 };
-use crate::{Error, Quota};
+use crate::{error::Error, quota::Quota};
 
 /// A window that slides over counters: the limit per period, smoothed over the window's edge.
 ///
@@ -17,7 +18,7 @@ use crate::{Error, Quota};
 /// * **Source**: the sliding window counter, in the form with sub-windows.
 /// * **Cost**: one string per key in Redis, 13 bytes and 5 for each cell; GET, and SET when something is
 ///   charged.
-/// * **Weakness**: it is an approximation; [`SlidingLog`](crate::SlidingLog) is exact.
+/// * **Weakness**: it is an approximation; [`SlidingLog`](crate::algorithm::SlidingLog) is exact.
 ///
 /// A quota with a [`burst`](Quota::burst) is refused: a window has none.
 ///
@@ -25,7 +26,7 @@ use crate::{Error, Quota};
 ///
 /// ```
 /// use std::time::Duration;
-/// use tower_ratelimit::{Key, Limiter, ManualClock, MemoryStore, Policy, Quota, SlidingWindow};
+/// use tower_ratelimit::{algorithm::SlidingWindow, Key, Limiter, ManualClock, MemoryStore, Policy, Quota};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tower_ratelimit::Error> {
@@ -82,7 +83,7 @@ impl Algorithm for SlidingWindow {
     }
 
     fn lua(&self) -> &str {
-        include_str!("../../lua/sliding_window.lua")
+        include_str!("../../lua/algorithm/sliding_window.lua")
     }
 
     fn arguments(&self, quota: &Quota) -> Result<Vec<u64>, Error> {

@@ -3,13 +3,13 @@ use std::time::Duration;
 use super::{
     Algorithm, Replenishment,
     bucket::{Bucket, HasBucket, micros, rate},
-    rules::Twin,
+    twin::Twin,
 };
-use crate::{Error, Quota};
+use crate::{error::Error, quota::Quota};
 
 /// Tokens come at the quota's rate until the bucket is full, and a request takes as many as it costs.
 ///
-/// Refilled continuously and full at first, it says the same as [`Gcra`](crate::Gcra). It is here for
+/// Refilled continuously and full at first, it says the same as [`Gcra`](crate::algorithm::Gcra). It is here for
 /// what GCRA has no words for: tokens that come [in steps](Self::refill_every), and a bucket that is
 /// [not full](Self::starting_at) at first.
 ///
@@ -17,13 +17,13 @@ use crate::{Error, Quota};
 ///   more.
 /// * **Source**: J. Turner, "New directions in communications", IEEE Communications Magazine 24(10), 1986.
 /// * **Cost**: one number per key in Redis; GET, and SET when something is charged.
-/// * **Weakness**: as [`Gcra`](crate::Gcra); in steps, clients come back together when a step is due.
+/// * **Weakness**: as [`Gcra`](crate::algorithm::Gcra); in steps, clients come back together when a step is due.
 ///
 /// # Example
 ///
 /// ```
 /// use std::time::Duration;
-/// use tower_ratelimit::{Key, Limiter, ManualClock, MemoryStore, Policy, Quota, TokenBucket};
+/// use tower_ratelimit::{algorithm::TokenBucket, Key, Limiter, ManualClock, MemoryStore, Policy, Quota};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tower_ratelimit::Error> {
@@ -87,7 +87,7 @@ impl Algorithm for TokenBucket {
     }
 
     fn lua(&self) -> &str {
-        include_str!("../../lua/token_bucket.lua")
+        include_str!("../../lua/algorithm/token_bucket.lua")
     }
 
     fn arguments(&self, quota: &Quota) -> Result<Vec<u64>, Error> {

@@ -4,21 +4,24 @@ use axum::{extract::FromRequestParts, response::IntoResponse as _};
 use http::{StatusCode, request::Parts};
 
 use super::{IntoKey, Key, KeyExtractor};
-use crate::{Answer, Error, ErrorKind};
+use crate::{
+    answer::Answer,
+    error::{Error, ErrorKind},
+};
 
 /// A key made of what any axum extractor gives: claims of a token, a session, a path parameter, state.
 ///
 /// The extractor works on a copy of the request's head and runs again in the handler if that takes it too;
 /// one that is costly had better leave its result in the extensions from a layer further out, see
-/// [`FromExtension`](crate::FromExtension).
+/// [`FromExtension`](crate::key::FromExtension).
 ///
 /// Where it rejects the request, the answer is 400 if it did so with a status from 400 to 499
 /// ([`MissingIdentity`](ErrorKind::MissingIdentity), so [`or`](KeyExtractor::or) goes on with the next), else
 /// 500 ([`IdentityUnavailable`](ErrorKind::IdentityUnavailable)). The extractor's own response is not sent.
 ///
 /// A missing identity is not [banned](crate::RateLimitLayer::ban). To ban identities whose header an extractor
-/// rejects when it stands twice or is malformed, ban by [`Header`](crate::Header), [`Bearer`](crate::Bearer) or
-/// [`Cookie`](crate::Cookie), which tell a missing header from one that cannot be used.
+/// rejects when it stands twice or is malformed, ban by [`Header`](crate::Header), [`Bearer`](crate::key::Bearer) or
+/// [`Cookie`](crate::key::Cookie), which tell a missing header from one that cannot be used.
 ///
 /// # Example
 ///
@@ -26,7 +29,7 @@ use crate::{Answer, Error, ErrorKind};
 /// use axum::{Router, body::Body, extract::Path, routing::get};
 /// use http::Request;
 /// use tower::ServiceExt;
-/// use tower_ratelimit::{FromExtractor, MemoryStore, Policy, Quota, RateLimitLayer};
+/// use tower_ratelimit::{key::FromExtractor, MemoryStore, Policy, Quota, RateLimitLayer};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {

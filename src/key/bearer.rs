@@ -1,7 +1,10 @@
 use http::{header::AUTHORIZATION, request::Parts};
 
 use super::{Key, KeyExtractor, header, matcher::only};
-use crate::{Answer, Error, ErrorKind};
+use crate::{
+    answer::Answer,
+    error::{Error, ErrorKind},
+};
 
 /// The token of `Authorization: Bearer <token>` (RFC 6750).
 ///
@@ -20,7 +23,7 @@ use crate::{Answer, Error, ErrorKind};
 ///
 /// ```
 /// use http::Request;
-/// use tower_ratelimit::{Bearer, ErrorKind, Key, KeyExtractor};
+/// use tower_ratelimit::{key::Bearer, ErrorKind, Key, KeyExtractor};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -1,7 +1,10 @@
 use http::request::Parts;
 
 use super::{Key, KeyExtractor, matcher::never};
-use crate::{Answer, Error, ErrorKind};
+use crate::{
+    answer::Answer,
+    error::{Error, ErrorKind},
+};
 
 /// One extractor, or another where the first finds nothing. Made by [`KeyExtractor::or`].
 ///
@@ -9,7 +12,7 @@ use crate::{Answer, Error, ErrorKind};
 ///
 /// ```
 /// use http::Request;
-/// use tower_ratelimit::{Constant, Header, Key, KeyExtractor};
+/// use tower_ratelimit::{key::Constant, Header, Key, KeyExtractor};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {

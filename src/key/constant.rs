@@ -1,7 +1,7 @@
 use http::request::Parts;
 
 use super::{Key, KeyExtractor, matcher::never};
-use crate::{Answer, Error};
+use crate::{answer::Answer, error::Error};
 
 /// One key for every request: a limit on the service as a whole.
 ///
@@ -9,7 +9,7 @@ use crate::{Answer, Error};
 ///
 /// ```
 /// use http::Request;
-/// use tower_ratelimit::{Constant, Key, KeyExtractor};
+/// use tower_ratelimit::{key::Constant, Key, KeyExtractor};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -3,7 +3,10 @@ use std::borrow::Cow;
 use http::{header::COOKIE, request::Parts};
 
 use super::{Key, KeyExtractor, header::MAX_VALUE, identity::decode, matcher::only};
-use crate::{Answer, Error, ErrorKind};
+use crate::{
+    answer::Answer,
+    error::{Error, ErrorKind},
+};
 
 /// The value of a cookie, such as a session's, percent-decoded.
 ///
@@ -25,7 +28,7 @@ use crate::{Answer, Error, ErrorKind};
 ///
 /// ```
 /// use http::Request;
-/// use tower_ratelimit::{Cookie, Key, KeyExtractor};
+/// use tower_ratelimit::{key::Cookie, Key, KeyExtractor};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {

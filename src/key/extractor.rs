@@ -3,12 +3,15 @@ use std::sync::Arc;
 use http::request::Parts;
 
 use super::{AnyOf, Hashed, Key, Map, Or, Secret};
-use crate::{Answer, Error, ErrorKind};
+use crate::{
+    answer::Answer,
+    error::{Error, ErrorKind},
+};
 
 /// Finds out who is asking.
 ///
 /// Implemented by [`PeerIp`](crate::PeerIp), [`ClientIp`](crate::ClientIp), [`Header`](crate::Header),
-/// [`Cookie`](crate::Cookie), [`FromExtension`](crate::FromExtension), [`Constant`](crate::Constant) and others
+/// [`Cookie`](crate::key::Cookie), [`FromExtension`](crate::key::FromExtension), [`Constant`](crate::key::Constant) and others
 /// of this crate, tuples of extractors (all of them together), and closures over the request's head that return
 /// something a [`Key`] can be made of, see [`IntoKey`].
 ///
@@ -126,7 +129,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
     ///
     /// ```
     /// use http::Request;
-    /// use tower_ratelimit::{Cookie, Key, KeyExtractor};
+    /// use tower_ratelimit::{key::Cookie, Key, KeyExtractor};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {

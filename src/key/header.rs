@@ -1,13 +1,16 @@
 use http::{HeaderName, request::Parts};
 
 use super::{Key, KeyExtractor, matcher::only};
-use crate::{Answer, Error, ErrorKind};
+use crate::{
+    answer::Answer,
+    error::{Error, ErrorKind},
+};
 
 /// The value of a request header, such as an API key, without the spaces around it.
 ///
 /// A client can send what it likes in a header, so this limits those whose header something in front
 /// has checked, or those who have nothing to gain from a new identity. For a proxy's forwarding headers
-/// it is the wrong tool: anybody can send those. For `authorization` use [`Bearer`](crate::Bearer): a server takes
+/// it is the wrong tool: anybody can send those. For `authorization` use [`Bearer`](crate::key::Bearer): a server takes
 /// `Bearer t1`, `bearer t1` and `Bearer  t1` for one token, and by this extractor they are three keys.
 ///
 /// Refused with 400: a missing header (unless [`or`](KeyExtractor::or) has another extractor), one

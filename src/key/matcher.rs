@@ -1,7 +1,10 @@
 use http::request::Parts;
 
 use super::{Key, KeyExtractor};
-use crate::{Answer, Error, ErrorKind};
+use crate::{
+    answer::Answer,
+    error::{Error, ErrorKind},
+};
 
 /// Says whether a request is one of those that a layer [exempts](crate::RateLimitLayer::exempt) or
 /// [bans](crate::RateLimitLayer::ban).
@@ -78,7 +81,7 @@ impl<K: KeyExtractor> RequestMatcher for AnyOf<K> {
 }
 
 /// Of a request whose client is unknown, where its proxy is one of those that a matcher is about.
-pub(super) fn not_determined() -> Error {
+pub(crate) fn not_determined() -> Error {
     Error::new(ErrorKind::InvalidIdentity, "the client behind the proxy could not be determined")
 }
 

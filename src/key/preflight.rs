@@ -1,7 +1,7 @@
 use http::request::Parts;
 
 use super::{Key, PeerIp};
-use crate::{Answer, ErrorKind};
+use crate::{answer::Answer, error::ErrorKind};
 
 /// The key that a CORS preflight counts by, whose rule gives it `key`.
 ///

@@ -3,7 +3,10 @@ use std::{any::type_name, fmt, marker::PhantomData};
 use http::{Method, request::Parts};
 
 use super::{IntoKey, Key, KeyExtractor, matcher::only};
-use crate::{Answer, Error, ErrorKind};
+use crate::{
+    answer::Answer,
+    error::{Error, ErrorKind},
+};
 
 /// The request's method: mostly as one of a tuple, for a limit per client and method.
 ///
@@ -14,7 +17,7 @@ use crate::{Answer, Error, ErrorKind};
 ///
 /// ```
 /// use http::Request;
-/// use tower_ratelimit::{Key, KeyExtractor, RequestMethod};
+/// use tower_ratelimit::{key::RequestMethod, Key, KeyExtractor};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -108,7 +111,7 @@ impl KeyExtractor for RequestPath {
 /// use axum::{Router, body::Body, routing::get};
 /// use http::Request;
 /// use tower::ServiceExt;
-/// use tower_ratelimit::{MatchedRoute, MemoryStore, Policy, Quota, RateLimitLayer};
+/// use tower_ratelimit::{key::MatchedRoute, MemoryStore, Policy, Quota, RateLimitLayer};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -164,7 +167,7 @@ impl KeyExtractor for MatchedRoute {
 ///
 /// ```
 /// use http::Request;
-/// use tower_ratelimit::{FromExtension, Key, KeyExtractor};
+/// use tower_ratelimit::{key::FromExtension, Key, KeyExtractor};
 ///
 /// #[derive(Clone)]
 /// struct User {

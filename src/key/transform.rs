@@ -3,7 +3,10 @@ use std::sync::Arc;
 use http::request::Parts;
 
 use super::{IntoKey, Key, KeyExtractor, Secret};
-use crate::{Answer, Error, ErrorKind};
+use crate::{
+    answer::Answer,
+    error::{Error, ErrorKind},
+};
 
 /// An extractor whose identities are changed by a function. Made by [`KeyExtractor::map`].
 #[derive(Clone, Debug)]

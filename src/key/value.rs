@@ -109,7 +109,7 @@ impl Key {
     }
 
     /// The key of `identity` where there is nothing to encode, as nearly always: then it is ASCII.
-    pub(super) fn plain(identity: &[u8]) -> Option<Self> {
+    pub(crate) fn plain(identity: &[u8]) -> Option<Self> {
         let is_plain = |byte: &u8| matches!(byte, 0x21..=0x7e) && !matches!(byte, b'{' | b'}' | b'%');
         // Without an early end, so that many bytes are looked at at once.
         let plain = || identity.iter().fold(true, |plain, byte| plain & is_plain(byte));
@@ -229,7 +229,7 @@ impl Key {
     }
 
     /// The bytes of the identity.
-    pub(super) fn raw(&self) -> Option<Cow<'_, [u8]>> {
+    pub(crate) fn raw(&self) -> Option<Cow<'_, [u8]>> {
         match self.origin().and_then(|origin| origin.identity.as_ref()) {
             Some(Identity::Bytes(identity)) => Some(Cow::Borrowed(identity)),
             Some(Identity::Of(key)) => key.raw(),
@@ -257,7 +257,7 @@ impl Key {
     }
 
     /// The key of a client that could not be determined, with its proxy in its place.
-    pub(super) fn assumed(self) -> Self {
+    pub(crate) fn assumed(self) -> Self {
         let secret = self.origin().is_some_and(|origin| origin.secret);
         let text = self.text().clone();
         let identity = self.origin().is_some().then_some(Identity::Of(self));
@@ -265,7 +265,7 @@ impl Key {
     }
 
     /// Whether the client could not be determined.
-    pub(super) fn is_assumed(&self) -> bool {
+    pub(crate) fn is_assumed(&self) -> bool {
         self.origin().is_some_and(|origin| origin.assumed)
     }
 
@@ -284,7 +284,7 @@ impl Key {
     }
 
     /// The key of an IPv4 address in dotted form. Without formatting machinery: nearly every request has one.
-    pub(super) fn of_octets(address: Ipv4Addr) -> Self {
+    pub(crate) fn of_octets(address: Ipv4Addr) -> Self {
         let (mut bytes, mut length) = ([0; SHORT], 0);
         for octet in address.octets() {
             if length > 0 {
@@ -322,7 +322,7 @@ impl Key {
     }
 
     /// As that of a CORS preflight: different from those of all other requests.
-    pub(super) fn of_preflight(&self) -> Self {
+    pub(crate) fn of_preflight(&self) -> Self {
         self.marked(PREFLIGHT)
     }
 

@@ -7,11 +7,11 @@ use http::{
 };
 
 use super::{
-    fields::{LIMIT_LISTS, insert},
-    mapper::{RefusalBody, ResponseMapper},
+    headers::{LIMIT_LISTS, insert},
+    mapper::{RejectionBody, ResponseMapper},
     rejection::Rejection,
 };
-use crate::ErrorKind;
+use crate::error::ErrorKind;
 
 /// The [`ResponseMapper`] for gRPC requests, those by POST whose content type begins with `application/grpc`:
 /// a status in the headers and no body, with HTTP 200, as gRPC clients understand it.
@@ -34,7 +34,7 @@ use crate::ErrorKind;
 /// ```
 /// use http::Request;
 /// use tower::{Layer, ServiceExt};
-/// use tower_ratelimit::{Constant, GrpcStatus, MemoryStore, Policy, Quota, RateLimitLayer};
+/// use tower_ratelimit::{key::Constant, response::GrpcStatus, MemoryStore, Policy, Quota, RateLimitLayer};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -94,7 +94,7 @@ impl GrpcStatus {
     }
 
     #[cfg(feature = "tonic")]
-    fn details(self, code: u8, message: &str, decision: &crate::Decision) -> Option<HeaderValue> {
+    fn details(self, code: u8, message: &str, decision: &crate::decision::Decision) -> Option<HeaderValue> {
         use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
         use tonic_types::{ErrorDetails, QuotaViolation, StatusExt as _};
 
@@ -118,9 +118,9 @@ impl GrpcStatus {
 }
 
 impl ResponseMapper for GrpcStatus {
-    fn response(&self, rejection: &Rejection, request: &Parts) -> Response<RefusalBody> {
+    fn response(&self, rejection: &Rejection, request: &Parts) -> Response<RejectionBody> {
         let (code, message): (u8, Cow<'_, str>) = match rejection {
-            Rejection::Limited(_) => (
+            Rejection::Denied(_) => (
                 8,
                 match rejection.retry_after_seconds() {
                     Some(1) => "over the rate limit; try again in 1 second".into(),
@@ -142,14 +142,14 @@ impl ResponseMapper for GrpcStatus {
             Rejection::Unavailable(_) => (13, "the rate limit is not set up right".into()),
         };
 
-        let mut response = Response::new(RefusalBody::new(http_body_util::Empty::new()));
+        let mut response = Response::new(RejectionBody::new(http_body_util::Empty::new()));
         let fields = response.headers_mut();
         insert(fields, CONTENT_TYPE, content_type(request));
         insert(fields, GRPC_STATUS, u64::from(code));
         if let Ok(message) = HeaderValue::try_from(percent_encoded(&message)) {
             insert(fields, GRPC_MESSAGE, message);
         }
-        if let Rejection::Limited(decision) = rejection {
+        if let Rejection::Denied(decision) = rejection {
             #[cfg(feature = "tonic")]
             if let Some(details) = self.details(code, &message, decision) {
                 insert(fields, GRPC_DETAILS, details);

@@ -15,16 +15,15 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
 
 use super::{
-    fields::{decorate_refusal, insert},
     grpc::{bound, is_grpc},
-    headers::Headers,
+    headers::{Headers, decorate_rejection, insert},
     rejection::Rejection,
 };
 
 /// Makes the response to a request that is not let through.
 ///
-/// Implemented by [`ProblemDetails`](crate::ProblemDetails), the default, by
-/// [`GrpcStatus`](crate::GrpcStatus), the default for gRPC, and by closures that return any
+/// Implemented by [`ProblemDetails`](crate::response::ProblemDetails), the default, by
+/// [`GrpcStatus`](crate::response::GrpcStatus), the default for gRPC, and by closures that return any
 /// `http::Response<impl Body>` or, with the feature `axum`, anything that is `IntoResponse`.
 ///
 /// The mapper decides status, body and content type. What must hold whatever it says is added by the
@@ -37,7 +36,7 @@ use super::{
 /// ```
 /// use http::{Request, Response, request::Parts};
 /// use tower::{Layer, ServiceExt};
-/// use tower_ratelimit::{Constant, MemoryStore, Policy, Quota, RateLimitLayer, Rejection};
+/// use tower_ratelimit::{key::Constant, MemoryStore, Policy, Quota, RateLimitLayer, Rejection};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -66,7 +65,7 @@ use super::{
 pub trait ResponseMapper: Send + Sync + 'static {
     /// The response to the request with the head `request`, which is not let through because of
     /// `rejection`.
-    fn response(&self, rejection: &Rejection, request: &Parts) -> Response<RefusalBody>;
+    fn response(&self, rejection: &Rejection, request: &Parts) -> Response<RejectionBody>;
 }
 
 #[cfg(not(feature = "axum"))]
@@ -76,8 +75,8 @@ where
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: Into<Box<dyn StdError + Send + Sync>>,
 {
-    fn response(&self, rejection: &Rejection, request: &Parts) -> Response<RefusalBody> {
-        self(rejection, request).map(RefusalBody::new)
+    fn response(&self, rejection: &Rejection, request: &Parts) -> Response<RejectionBody> {
+        self(rejection, request).map(RejectionBody::new)
     }
 }
 
@@ -88,8 +87,8 @@ where
     F: Fn(&Rejection, &Parts) -> R + Send + Sync + 'static,
     R: axum::response::IntoResponse,
 {
-    fn response(&self, rejection: &Rejection, request: &Parts) -> Response<RefusalBody> {
-        self(rejection, request).into_response().map(RefusalBody::new)
+    fn response(&self, rejection: &Rejection, request: &Parts) -> Response<RejectionBody> {
+        self(rejection, request).into_response().map(RejectionBody::new)
     }
 }
 
@@ -99,7 +98,7 @@ pub(crate) fn refuse(
     rejection: &Rejection,
     request: &Parts,
     headers: &Headers,
-) -> Response<RefusalBody> {
+) -> Response<RejectionBody> {
     let mut response = mapper.response(rejection, request);
     if response.status() == StatusCode::OK && !is_grpc(request) {
         // What a mapper that says nothing of a status leaves. A refusal that passes for a success is one that
@@ -107,7 +106,7 @@ pub(crate) fn refuse(
         *response.status_mut() = rejection.status();
     }
     if let Some(decision) = rejection.decision() {
-        decorate_refusal(&mut response, decision, headers);
+        decorate_rejection(&mut response, decision, headers);
         if is_grpc(request) {
             bound(response.headers_mut());
         }
@@ -122,7 +121,7 @@ pub(crate) fn refuse(
         if let Some(length) = response.body().size_hint().exact() {
             insert(response.headers_mut(), CONTENT_LENGTH, length);
         }
-        *response.body_mut() = RefusalBody::new(http_body_util::Empty::new());
+        *response.body_mut() = RejectionBody::new(http_body_util::Empty::new());
     }
     response
 }
@@ -133,21 +132,21 @@ pub(crate) fn refuse(
 ///
 /// ```
 /// use http::{Response, request::Parts};
-/// use tower_ratelimit::{RefusalBody, Rejection, ResponseMapper};
+/// use tower_ratelimit::{response::{RejectionBody, ResponseMapper}, Rejection};
 ///
 /// struct Curt;
 ///
 /// impl ResponseMapper for Curt {
-///     fn response(&self, rejection: &Rejection, _: &Parts) -> Response<RefusalBody> {
-///         let mut response = Response::new(RefusalBody::new(String::from("no")));
+///     fn response(&self, rejection: &Rejection, _: &Parts) -> Response<RejectionBody> {
+///         let mut response = Response::new(RejectionBody::new(String::from("no")));
 ///         *response.status_mut() = rejection.status();
 ///         response
 ///     }
 /// }
 /// ```
-pub struct RefusalBody(UnsyncBoxBody<Bytes, Box<dyn StdError + Send + Sync>>);
+pub struct RejectionBody(UnsyncBoxBody<Bytes, Box<dyn StdError + Send + Sync>>);
 
-impl RefusalBody {
+impl RejectionBody {
     /// `body`, whatever its type.
     pub fn new<B>(body: B) -> Self
     where
@@ -158,7 +157,7 @@ impl RefusalBody {
     }
 }
 
-impl Body for RefusalBody {
+impl Body for RejectionBody {
     type Data = Bytes;
     type Error = Box<dyn StdError + Send + Sync>;
 
@@ -178,8 +177,8 @@ impl Body for RefusalBody {
     }
 }
 
-impl fmt::Debug for RefusalBody {
+impl fmt::Debug for RejectionBody {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RefusalBody").finish_non_exhaustive()
+        f.debug_struct("RejectionBody").finish_non_exhaustive()
     }
 }

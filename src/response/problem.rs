@@ -4,11 +4,11 @@ use http::{HeaderValue, Response, StatusCode, header::CONTENT_TYPE, request::Par
 use http_body_util::Full;
 
 use super::{
-    fields::retry_after,
-    mapper::{RefusalBody, ResponseMapper},
+    headers::retry_after,
+    mapper::{RejectionBody, ResponseMapper},
     rejection::Rejection,
 };
-use crate::{ErrorKind, policy::push_quoted};
+use crate::{error::ErrorKind, policy::push_quoted};
 
 /// The default [`ResponseMapper`]: `application/problem+json` (RFC 9457), with the problem types of
 /// draft-ietf-httpapi-ratelimit-headers.
@@ -28,7 +28,7 @@ use crate::{ErrorKind, policy::push_quoted};
 ///
 /// ```
 /// use http::Request;
-/// use tower_ratelimit::{Error, ErrorKind, ProblemDetails, Rejection, ResponseMapper};
+/// use tower_ratelimit::{response::{ProblemDetails, ResponseMapper}, Error, ErrorKind, Rejection};
 ///
 /// let (request, ()) = Request::get("/").body(())?.into_parts();
 /// let missing = Rejection::Unidentified(Error::new(ErrorKind::MissingIdentity, "who are you?"));
@@ -47,10 +47,10 @@ const ABNORMAL_USAGE: &str = "https://iana.org/assignments/http-problem-types#ab
 const BLANK: &str = "about:blank";
 
 impl ResponseMapper for ProblemDetails {
-    fn response(&self, rejection: &Rejection, _: &Parts) -> Response<RefusalBody> {
+    fn response(&self, rejection: &Rejection, _: &Parts) -> Response<RejectionBody> {
         let status = rejection.status();
         let (kind, title, detail): (_, _, Cow<'_, str>) = match rejection {
-            Rejection::Limited(decision) => (
+            Rejection::Denied(decision) => (
                 QUOTA_EXCEEDED,
                 "Request cannot be satisfied as assigned quota has been exceeded",
                 match retry_after(decision) {
@@ -98,7 +98,7 @@ impl ResponseMapper for ProblemDetails {
         body.push_str(status.as_str());
         body.push_str(",\"detail\":");
         push_quoted(&mut body, &printable(&detail));
-        if let Rejection::Limited(decision) = rejection {
+        if let Rejection::Denied(decision) = rejection {
             body.push_str(",\"violated-policies\":[");
             let mut separator = "";
             for outcome in decision.outcomes().iter().filter(|outcome| !outcome.is_allowed()) {
@@ -110,7 +110,7 @@ impl ResponseMapper for ProblemDetails {
         }
         body.push('}');
 
-        let mut response = Response::new(RefusalBody::new(Full::from(body)));
+        let mut response = Response::new(RejectionBody::new(Full::from(body)));
         *response.status_mut() = status;
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         response

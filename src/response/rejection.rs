@@ -1,7 +1,10 @@
 use std::{error::Error as StdError, fmt};
 
-use super::fields::retry_after;
-use crate::{Decision, Error, ErrorKind};
+use super::headers::retry_after;
+use crate::{
+    decision::Decision,
+    error::{Error, ErrorKind},
+};
 
 /// Why a request is answered without the service being called.
 ///
@@ -18,8 +21,8 @@ use crate::{Decision, Error, ErrorKind};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Rejection {
-    /// A policy refused it.
-    Limited(Decision),
+    /// A policy denied it.
+    Denied(Decision),
     /// It has no identity to charge, or none by which a ban can be decided: the client's fault for
     /// [`MissingIdentity`](ErrorKind::MissingIdentity) and
     /// [`InvalidIdentity`](ErrorKind::InvalidIdentity), the server's for every other kind.
@@ -35,7 +38,7 @@ impl Rejection {
     #[must_use]
     pub fn status(&self) -> http::StatusCode {
         match self {
-            Self::Limited(_) | Self::Banned => http::StatusCode::TOO_MANY_REQUESTS,
+            Self::Denied(_) | Self::Banned => http::StatusCode::TOO_MANY_REQUESTS,
             Self::Unidentified(error) => match error.kind() {
                 ErrorKind::MissingIdentity | ErrorKind::InvalidIdentity => http::StatusCode::BAD_REQUEST,
                 _ => http::StatusCode::INTERNAL_SERVER_ERROR,
@@ -51,14 +54,14 @@ impl Rejection {
     #[must_use]
     pub const fn decision(&self) -> Option<&Decision> {
         match self {
-            Self::Limited(decision) => Some(decision),
+            Self::Denied(decision) => Some(decision),
             _ => None,
         }
     }
 
     pub(crate) fn into_decision(self) -> Option<Decision> {
         match self {
-            Self::Limited(decision) => Some(decision),
+            Self::Denied(decision) => Some(decision),
             _ => None,
         }
     }
@@ -77,7 +80,7 @@ impl Decision {
     ///
     /// # Errors
     ///
-    /// [`Rejection::Limited`] with the decision.
+    /// [`Rejection::Denied`] with the decision.
     ///
     /// # Example
     ///
@@ -99,7 +102,7 @@ impl Decision {
     /// # }
     /// ```
     pub fn into_result(self) -> Result<Self, Rejection> {
-        if self.is_allowed() { Ok(self) } else { Err(Rejection::Limited(self)) }
+        if self.is_allowed() { Ok(self) } else { Err(Rejection::Denied(self)) }
     }
 }
 
@@ -119,7 +122,7 @@ impl From<Error> for Rejection {
 impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Limited(decision) => match decision.retry_after() {
+            Self::Denied(decision) => match decision.retry_after() {
                 Some(wait) => write!(f, "over the rate limit; try again in {wait:?}"),
                 None => f.write_str("the cost is above what the rate limit can ever hold"),
             },
@@ -133,7 +136,7 @@ impl StdError for Rejection {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
             Self::Unidentified(error) | Self::Unavailable(error) => error.source(),
-            Self::Limited(_) | Self::Banned => None,
+            Self::Denied(_) | Self::Banned => None,
         }
     }
 }

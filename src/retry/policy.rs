@@ -1,13 +1,11 @@
-use std::{
-    hash::{BuildHasher, RandomState},
-    time::Duration,
-};
+use std::time::Duration;
 
 use http::{Request, Response};
 use tokio::time::Sleep;
 use tower::retry::Policy;
 
 use super::advice::Advice;
+use crate::util::random::random_time;
 
 /// Sends a refused request again, when the server said: a policy for [`tower::retry::RetryLayer`].
 ///
@@ -83,7 +81,7 @@ use super::advice::Advice;
 /// use http::{Request, Response};
 /// use tokio::time::Instant;
 /// use tower::{ServiceBuilder, ServiceExt, retry::RetryLayer};
-/// use tower_ratelimit::RetryPolicy;
+/// use tower_ratelimit::retry::RetryPolicy;
 ///
 /// // The clock is tokio's paused one: the example takes no time.
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -187,9 +185,9 @@ impl RetryPolicy {
             Advice::Exactly(Duration::ZERO) | Advice::AtLeast(Duration::ZERO) => self.first,
             Advice::Exactly(wait) => wait,
             Advice::AtLeast(wait) => {
-                wait.saturating_add(up_to(wait.saturating_mul(self.jitter) / 100)).min(self.max_wait)
+                wait.saturating_add(random_time(wait.saturating_mul(self.jitter) / 100)).min(self.max_wait)
             }
-            Advice::Unsaid => up_to(self.next_bound()),
+            Advice::Unsaid => random_time(self.next_bound()),
         };
         let wait = wait.min(self.max_wait);
         self.retries += 1;
@@ -262,12 +260,4 @@ impl<T: Clone, U> Policy<tonic::Request<T>, tonic::Response<U>, tonic::Status> f
             request.get_ref().clone(),
         ))
     }
-}
-
-/// A random time from zero to `most`, and to 584 years.
-fn up_to(most: Duration) -> Duration {
-    // Each `RandomState` has other keys, which is all the chance that spreading clients needs.
-    let random = RandomState::new().hash_one(());
-    let nanos = most.as_nanos().min(u64::MAX.into());
-    Duration::from_nanos(u64::try_from((nanos * u128::from(random)) >> 64).unwrap_or(u64::MAX))
 }

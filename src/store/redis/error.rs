@@ -6,7 +6,7 @@
 
 use redis::{IntoConnectionInfo as _, RedisError, ServerErrorKind};
 
-use crate::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind};
 
 /// The code of a server's error text, such as `READONLY`, in every form in which Redis and Valkey give it:
 ///
@@ -17,7 +17,7 @@ use crate::{Error, ErrorKind};
 /// | `@user_script: 79: WRONGTYPE Operation ...` | the same, another command |
 /// | `ERR Error running script (call to f_..): @user_script:79: ...` | a script that fails as a whole, 6.2 |
 /// | `ERR user_script:79: attempt to ...` | a mistake in the Lua, since 7.0 |
-pub(super) fn code(text: &str) -> Option<&'static str> {
+pub(crate) fn code(text: &str) -> Option<&'static str> {
     let text = text.trim();
     let inner = without_place(text);
     let word = inner.trim_start_matches('-').split([' ', ':', '\r', '\n']).next().unwrap_or_default();
@@ -176,23 +176,23 @@ fn explain(text: &str) -> String {
 }
 
 /// The error of one decision of several, which the script caught.
-pub(super) fn of_decision(text: &str) -> Error {
-    Error::new(ErrorKind::StoreRefused, format!("Redis refused the command: {}", explain(text)))
+pub(crate) fn of_decision(text: &str) -> Error {
+    Error::new(ErrorKind::StoreFailed, format!("Redis refused the command: {}", explain(text)))
 }
 
 /// The error of a command or of a connection.
-pub(super) fn from_redis(error: &RedisError) -> Error {
+pub(crate) fn from_redis(error: &RedisError) -> Error {
     let kind = if error.is_timeout() {
         ErrorKind::StoreTimeout
     } else if is_server(error) {
         // Before the next, because some of these are answered by connecting anew.
-        ErrorKind::StoreRefused
+        ErrorKind::StoreFailed
     } else if is_broken(error) {
         ErrorKind::StoreUnreachable
     } else if matches!(error.kind(), redis::ErrorKind::Parse | redis::ErrorKind::UnexpectedReturnType) {
         ErrorKind::StoreReply
     } else {
-        ErrorKind::StoreRefused
+        ErrorKind::StoreFailed
     };
     let problem = match kind {
         ErrorKind::StoreTimeout => "Redis did not answer in time",
@@ -204,7 +204,7 @@ pub(super) fn from_redis(error: &RedisError) -> Error {
 }
 
 /// No connection could be made to `place`, which shows no password.
-pub(super) fn unreachable(place: &str, error: &RedisError) -> Error {
+pub(crate) fn unreachable(place: &str, error: &RedisError) -> Error {
     let message = format!(
         "cannot connect to Redis{place}: {}; check the URL and that the server runs",
         describe(error)
@@ -236,7 +236,7 @@ fn is_server(error: &RedisError) -> bool {
     matches!(error.kind(), redis::ErrorKind::Server(_) | redis::ErrorKind::Extension)
 }
 
-pub(super) fn is_broken(error: &RedisError) -> bool {
+pub(crate) fn is_broken(error: &RedisError) -> bool {
     error.is_unrecoverable_error() || error.is_io_error()
 }
 
@@ -293,7 +293,7 @@ fn explain_quoted(quoted: &str) -> String {
 }
 
 /// The URL as redis-rs takes it.
-pub(super) fn connection_info(url: &str) -> Result<redis::ConnectionInfo, Error> {
+pub(crate) fn connection_info(url: &str) -> Result<redis::ConnectionInfo, Error> {
     // A character that ends the address too soon: what follows it would be taken for a path, and what comes before it
     // for a host, which messages show.
     let address = url.split_once("://").map_or(url, |(_, address)| address);
@@ -306,7 +306,7 @@ pub(super) fn connection_info(url: &str) -> Result<redis::ConnectionInfo, Error>
     url.into_connection_info().map_err(|error| malformed_by(&error))
 }
 
-pub(super) fn malformed_by(error: &RedisError) -> Error {
+pub(crate) fn malformed_by(error: &RedisError) -> Error {
     // What redis-rs quotes of the URL may be the password, so only its fixed texts are taken.
     let text = error.to_string();
     let known = [
@@ -333,7 +333,7 @@ fn malformed(problem: &str) -> Error {
 }
 
 /// Whether the server is a replica: a primary that was demoted answers so.
-pub(super) fn is_read_only(error: &RedisError) -> bool {
+pub(crate) fn is_read_only(error: &RedisError) -> bool {
     error.kind() == redis::ErrorKind::Server(ServerErrorKind::ReadOnly)
         || is_server(error) && code(error.detail().unwrap_or_default()) == Some("READONLY")
 }

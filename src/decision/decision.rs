@@ -1,0 +1,278 @@
+use std::{fmt, sync::Arc, time::Duration};
+
+use super::{Outcome, Permit, Verdict};
+use crate::error::Error;
+
+/// Whether the headers of a response report the decision in its extensions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Report {
+    /// Not yet: a handler put it there for the layer in front of it to report.
+    Pending,
+    /// No: a layer put it there and reported nothing.
+    Omitted,
+    /// Yes: a layer put it there, and the response's lists name its policies.
+    Done,
+}
+
+/// What all policies of a request said together: admitted only if every one of them admits.
+///
+/// The layer puts it into the extensions of the request, for the handler, and of the response, for
+/// layers further out. Cloning is cheap. Where a [`Concurrency`](crate::algorithm::Concurrency) policy took part, the
+/// decision of a [`Limiter`](crate::Limiter) and its clones hold the units; those that the layer puts into the
+/// extensions do not. Of one that a handler puts into its response's, the layer holds the units until the body is
+/// done.
+///
+/// # Example
+///
+/// ```
+/// use tower_ratelimit::{Charge, Key, Limiter, MemoryStore, Policy, Quota, Verdict};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tower_ratelimit::Error> {
+/// let limiter = Limiter::new(MemoryStore::new());
+/// let (burst, daily) = (Policy::new("burst", Quota::per_hour(1)), Policy::new("daily", Quota::per_day(9)));
+/// let key = Key::new("alice");
+/// let both = [Charge::new(&burst, &key, 1), Charge::new(&daily, &key, 1)];
+///
+/// let admitted = limiter.check_all(&both).await?;
+/// assert_eq!(admitted.verdict(), Verdict::Allow);
+/// assert_eq!(admitted.binding().unwrap().policy().name(), "burst");
+///
+/// let refused = limiter.check_all(&both).await?;
+/// assert!(!refused.is_allowed());
+/// // The policy that would have admitted was not charged either.
+/// assert_eq!(refused.outcomes()[1].remaining(), 8);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Decision {
+    verdict: Verdict,
+    outcomes: Arc<[Outcome]>,
+    failure: Option<Arc<Error>>,
+    /// The random wait that clients are told to add to the shortest one.
+    jitter: Duration,
+    report: Report,
+    /// Holds the units in use that were charged, if there are any.
+    permit: Option<Permit>,
+}
+
+impl Decision {
+    /// The decision over `outcomes`. For stores of your own.
+    #[must_use]
+    pub fn new(outcomes: impl IntoIterator<Item = Outcome>) -> Self {
+        let outcomes: Arc<[Outcome]> = outcomes.into_iter().collect();
+        let verdict =
+            outcomes.iter().map(Outcome::verdict).fold(Verdict::Allow, |all, one| match (all, one) {
+                (Verdict::Deny { retry_after: a }, Verdict::Deny { retry_after: b }) => {
+                    Verdict::Deny { retry_after: a.zip(b).map(|(a, b)| a.max(b)) }
+                }
+                (deny @ Verdict::Deny { .. }, _) | (_, deny @ Verdict::Deny { .. }) => deny,
+                (Verdict::Delay(a), Verdict::Delay(b)) => Verdict::Delay(a.max(b)),
+                (delay @ Verdict::Delay(_), _) | (_, delay) => delay,
+            });
+        Self::over(verdict, outcomes)
+    }
+
+    /// The decision over one outcome: [`new`](Self::new) in a single allocation.
+    pub(crate) fn of_one(outcome: Outcome) -> Self {
+        Self::over(outcome.verdict(), Arc::new([outcome]))
+    }
+
+    const fn over(verdict: Verdict, outcomes: Arc<[Outcome]>) -> Self {
+        Self {
+            verdict,
+            outcomes,
+            failure: None,
+            jitter: Duration::ZERO,
+            report: Report::Pending,
+            permit: None,
+        }
+    }
+
+    pub(crate) fn hold(&mut self, permit: Permit) {
+        self.permit = Some(permit);
+    }
+
+    /// Takes the permit out, for something else to hold.
+    pub(crate) fn take_permit(&mut self) -> Option<Permit> {
+        self.permit.take()
+    }
+
+    /// Admitted because the store failed and every policy says [`Open`](crate::FailureMode::Open).
+    pub(crate) fn failed_open(failure: Error) -> Self {
+        Self { failure: Some(Arc::new(failure)), ..Self::new([]) }
+    }
+
+    /// The same, where clients are told to wait `jitter` longer than necessary.
+    pub(crate) fn with_jitter(mut self, jitter: Duration) -> Self {
+        self.jitter = jitter;
+        self
+    }
+
+    /// The wait that the client is told.
+    pub(crate) fn advised_wait(&self) -> Option<Duration> {
+        self.retry_after().map(|wait| wait.saturating_add(self.jitter))
+    }
+
+    /// The same as a layer leaves it in the response's extensions.
+    pub(crate) fn reported(mut self, report: Report) -> Self {
+        self.report = report;
+        self
+    }
+
+    pub(crate) const fn report(&self) -> Report {
+        self.report
+    }
+
+    /// This decision updated by `newer`, which holds where both are about one policy and key.
+    pub(crate) fn updated(&self, newer: &Self) -> Self {
+        let mut outcomes = self.outcomes.to_vec();
+        for outcome in &*newer.outcomes {
+            let same = |old: &&mut Outcome| {
+                old.policy().name() == outcome.policy().name() && old.key() == outcome.key()
+            };
+            match outcomes.iter_mut().find(same) {
+                Some(old) => *old = outcome.clone(),
+                None => outcomes.push(outcome.clone()),
+            }
+        }
+        let failure = newer.failure.clone().or_else(|| self.failure.clone());
+        Self { failure, jitter: newer.jitter, ..Self::new(outcomes) }
+    }
+
+    /// The same, with only the first outcome of those whose policies have one name: nothing else tells the items
+    /// of a field apart.
+    pub(crate) fn by_name(&self) -> Self {
+        let mut outcomes: Vec<Outcome> = Vec::with_capacity(self.outcomes.len());
+        for outcome in &*self.outcomes {
+            if !outcomes.iter().any(|first| first.policy().name() == outcome.policy().name()) {
+                outcomes.push(outcome.clone());
+            }
+        }
+        Self { outcomes: outcomes.into(), ..self.clone() }
+    }
+
+    /// Yes, yes but later, or no.
+    #[must_use]
+    pub const fn verdict(&self) -> Verdict {
+        self.verdict
+    }
+
+    /// Whether the request is admitted, be it later.
+    #[must_use]
+    pub const fn is_allowed(&self) -> bool {
+        self.verdict.is_allowed()
+    }
+
+    /// The wait after which every policy that refused admits; `None` where nothing was refused, and
+    /// where waiting cannot help.
+    #[must_use]
+    pub const fn retry_after(&self) -> Option<Duration> {
+        self.verdict.retry_after()
+    }
+
+    /// The units that could be taken right after this decision under the policy that
+    /// [binds](Self::binding); `None` where the store [failed](Self::failure).
+    #[must_use]
+    pub fn remaining(&self) -> Option<u64> {
+        self.binding().map(Outcome::remaining)
+    }
+
+    /// What each policy said, in the order they were asked. **Empty** where the store
+    /// [failed](Self::failure) and the request was let through for that reason.
+    #[must_use]
+    pub fn outcomes(&self) -> &[Outcome] {
+        &self.outcomes
+    }
+
+    /// The outcome that matters most to the client: of refusals the one that is lifted last, of
+    /// admissions the one with the smallest share of its limit left.
+    #[must_use]
+    pub fn binding(&self) -> Option<&Outcome> {
+        // The first of equals.
+        self.outcomes.iter().rev().max_by(|a, b| a.tighter(b))
+    }
+
+    /// Why the store gave no decision, where the request was let through for that reason.
+    #[must_use]
+    pub fn failure(&self) -> Option<&Error> {
+        self.failure.as_deref()
+    }
+}
+
+/// Decisions are equal if they say the same, and failed with the same kind of error or not at all.
+impl PartialEq for Decision {
+    fn eq(&self, other: &Self) -> bool {
+        let failure = |decision: &Self| decision.failure().map(Error::kind);
+        self.verdict == other.verdict && self.outcomes == other.outcomes && failure(self) == failure(other)
+    }
+}
+
+impl Eq for Decision {}
+
+impl fmt::Debug for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Decision")
+            .field("verdict", &self.verdict)
+            .field("outcomes", &self.outcomes)
+            .field("failure", &self.failure)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{decision::Charge, key::Key, policy::Policy, quota::Quota};
+
+    fn outcome(name: &str, limit: u64, remaining: u64, verdict: Verdict) -> Outcome {
+        let policy = Policy::new(name, Quota::per_second(limit));
+        Outcome::new(&Charge::new(&policy, &Key::new("k"), 1), verdict, remaining, Duration::ZERO)
+    }
+
+    fn deny(seconds: Option<u64>) -> Verdict {
+        Verdict::Deny { retry_after: seconds.map(Duration::from_secs) }
+    }
+
+    #[test]
+    fn the_strictest_verdict_holds() {
+        let delay = |seconds| Verdict::Delay(Duration::from_secs(seconds));
+        let rows = [
+            ("all admit", vec![Verdict::Allow, Verdict::Allow], Verdict::Allow),
+            ("one refuses", vec![Verdict::Allow, deny(Some(1)), Verdict::Allow], deny(Some(1))),
+            ("the longer wait", vec![deny(Some(1)), deny(Some(2))], deny(Some(2))),
+            ("never is longest", vec![deny(None), deny(Some(2))], deny(None)),
+            ("the longer delay", vec![delay(2), delay(1), Verdict::Allow], delay(2)),
+            ("a refusal beats a delay", vec![delay(2), deny(Some(1))], deny(Some(1))),
+            ("nothing asked", vec![], Verdict::Allow),
+        ];
+        for (name, verdicts, expected) in rows {
+            let decision = Decision::new(verdicts.into_iter().map(|verdict| outcome("p", 1, 0, verdict)));
+            assert_eq!(decision.verdict(), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_tightest_policy_binds() {
+        let rows = [
+            (
+                "less left",
+                vec![outcome("a", 10, 5, Verdict::Allow), outcome("b", 100, 20, Verdict::Allow)],
+                "b",
+            ),
+            (
+                "the first of equals",
+                vec![outcome("a", 10, 5, Verdict::Allow), outcome("b", 2, 1, Verdict::Allow)],
+                "a",
+            ),
+            ("a refusal", vec![outcome("a", 10, 0, Verdict::Allow), outcome("b", 10, 9, deny(Some(1)))], "b"),
+            ("the longest", vec![outcome("a", 1, 0, deny(Some(9))), outcome("b", 1, 0, deny(Some(1)))], "a"),
+            ("never", vec![outcome("a", 1, 0, deny(Some(9))), outcome("b", 1, 0, deny(None))], "b"),
+        ];
+        for (name, outcomes, expected) in rows {
+            let decision = Decision::new(outcomes);
+            assert_eq!(decision.binding().unwrap().policy().name(), expected, "{name}");
+        }
+    }
+}

@@ -1,0 +1,230 @@
+use std::{
+    cmp::Ordering,
+    sync::{
+        Arc, OnceLock,
+        atomic::{self, AtomicU64},
+    },
+    time::Duration,
+};
+
+use super::{Charge, Verdict};
+use crate::{algorithm::twin::Receipt, key::Key, policy::Policy};
+
+/// What one policy decided.
+///
+/// # Example
+///
+/// ```
+/// use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tower_ratelimit::Error> {
+/// let limiter = Limiter::new(MemoryStore::new());
+/// let policy = Policy::new("api", Quota::per_hour(2));
+///
+/// let decision = limiter.check(&policy, &Key::new("alice"), 2).await?;
+/// let admitted = &decision.outcomes()[0];
+/// assert!(admitted.is_allowed());
+/// assert_eq!((admitted.capacity(), admitted.remaining()), (2, 0));
+///
+/// let decision = limiter.check(&policy, &Key::new("alice"), 1).await?;
+/// let denied = &decision.outcomes()[0];
+/// assert!(!denied.is_allowed());
+/// assert!(denied.retry_after() <= Some(denied.reset_after()));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Outcome {
+    charge: Charge,
+    verdict: Verdict,
+    granted: u64,
+    remaining: u64,
+    reset_after: Duration,
+    /// How many of its units were refunded, for all clones. Made when it is needed: few outcomes are refunded or cloned.
+    refunded: OnceLock<Arc<AtomicU64>>,
+}
+
+// Written out, because what is refunded of one clone is refunded of all.
+impl Clone for Outcome {
+    fn clone(&self) -> Self {
+        Self {
+            charge: self.charge.clone(),
+            refunded: self.refunded().clone().into(),
+            verdict: self.verdict,
+            granted: self.granted,
+            remaining: self.remaining,
+            reset_after: self.reset_after,
+        }
+    }
+}
+
+/// Outcomes are equal if they say the same of equal charges.
+impl PartialEq for Outcome {
+    fn eq(&self, other: &Self) -> bool {
+        let said =
+            |outcome: &Self| (outcome.verdict, outcome.granted, outcome.remaining, outcome.reset_after);
+        said(self) == said(other) && self.charge == other.charge
+    }
+}
+
+impl Eq for Outcome {}
+
+/// Units that are about to be refunded.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    units: u64,
+    refunded: Arc<AtomicU64>,
+}
+
+impl Claim {
+    pub(crate) const fn units(&self) -> u64 {
+        self.units
+    }
+
+    /// They were surely not refunded, and can be claimed again.
+    pub(crate) fn release(self) {
+        self.refunded.fetch_sub(self.units, atomic::Ordering::Relaxed);
+    }
+}
+
+impl Outcome {
+    /// The outcome of `charge`: for your own stores. See also [`granting`](Self::granting).
+    #[must_use]
+    pub fn new(charge: &Charge, verdict: Verdict, remaining: u64, reset_after: Duration) -> Self {
+        Self::of(charge.clone(), verdict, remaining, reset_after)
+    }
+
+    pub(crate) const fn of(charge: Charge, verdict: Verdict, remaining: u64, reset_after: Duration) -> Self {
+        Self { charge, verdict, granted: 0, remaining, reset_after, refunded: OnceLock::new() }
+    }
+
+    /// The same, of a charge that was made with this receipt.
+    pub(crate) fn with_receipt(mut self, receipt: Receipt) -> Self {
+        self.charge = self.charge.made(receipt);
+        self
+    }
+
+    /// The same, of units that were on a lease with the receipt `lease`.
+    #[cfg(feature = "redis")]
+    pub(crate) fn with_lease_receipt(self, lease: Receipt) -> Self {
+        let policy = self.charge.policy();
+        match policy.counting().twin() {
+            Some(twin) => {
+                let mark = twin.mark_of_leased(policy.arguments(), lease.mark, self.granted);
+                self.with_receipt(Receipt { mark, ..lease })
+            }
+            // Only algorithms with a twin are leased.
+            None => self,
+        }
+    }
+
+    /// The charge that refunds `units` units of this one; `None` where nothing was charged. A permit is released by its
+    /// holder, not refunded.
+    pub(crate) fn refund(&self, units: u64) -> Option<Charge> {
+        self.charge.refund_of().filter(|_| units > 0)?;
+        Some(self.charge.clone().with_cost(units))
+    }
+
+    /// The charge that undoes this one: a permit is released, other units are refunded.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn undo(&self) -> Charge {
+        self.charge.clone().with_cost(self.granted)
+    }
+
+    /// Up to `units` units that were charged and not refunded yet, which are refunded with that.
+    pub(crate) fn claim_refund(&self, units: u64) -> Claim {
+        let claim = |refunded| Some(self.granted.min(units.saturating_add(refunded)));
+        let order = atomic::Ordering::Relaxed;
+        let refunded = self.refunded();
+        let before = refunded.fetch_update(order, order, claim).unwrap_or_else(|before| before);
+        let units = self.granted.min(units.saturating_add(before)) - before;
+        Claim { units, refunded: refunded.clone() }
+    }
+
+    fn refunded(&self) -> &Arc<AtomicU64> {
+        self.refunded.get_or_init(Arc::default)
+    }
+
+    /// The same, with `units` units granted. Defaults to 0.
+    #[must_use]
+    pub const fn granting(mut self, units: u64) -> Self {
+        self.granted = units;
+        self
+    }
+
+    #[cfg(feature = "redis")]
+    pub(crate) const fn charge(&self) -> &Charge {
+        &self.charge
+    }
+
+    /// The policy.
+    #[must_use]
+    pub const fn policy(&self) -> &Policy {
+        self.charge.policy()
+    }
+
+    /// The key.
+    #[must_use]
+    pub const fn key(&self) -> &Key {
+        self.charge.key()
+    }
+
+    /// What this policy alone would have done. Another one may have denied the request.
+    #[must_use]
+    pub const fn verdict(&self) -> Verdict {
+        self.verdict
+    }
+
+    /// Whether this policy admitted the request.
+    #[must_use]
+    pub const fn is_allowed(&self) -> bool {
+        self.verdict.is_allowed()
+    }
+
+    /// The units that this policy granted: the cost, or, for [`check_up_to`](crate::Limiter::check_up_to), as many of it
+    /// as remained. 0 if it denied.
+    ///
+    /// They were charged only if the whole [`Decision`](super::Decision) is admitted, and was not a peek.
+    #[must_use]
+    pub const fn granted(&self) -> u64 {
+        self.granted
+    }
+
+    /// The most units that can be charged at once: the policy's [capacity](Policy::capacity).
+    #[must_use]
+    pub fn capacity(&self) -> u64 {
+        self.charge.policy().capacity()
+    }
+
+    /// The units that could be charged right after this decision.
+    #[must_use]
+    pub const fn remaining(&self) -> u64 {
+        self.remaining
+    }
+
+    /// The time until the quota is fully replenished, if the key is not charged before.
+    #[must_use]
+    pub const fn reset_after(&self) -> Duration {
+        self.reset_after
+    }
+
+    /// The wait of this policy's denial.
+    #[must_use]
+    pub const fn retry_after(&self) -> Option<Duration> {
+        self.verdict.retry_after()
+    }
+
+    /// Which of two outcomes binds: of two denials the one with the longer wait, a denial before an admission, and of
+    /// two admissions the one with the smaller share of its limit left.
+    pub(super) fn tighter(&self, other: &Self) -> Ordering {
+        let wait = |outcome: &Self| match outcome.verdict {
+            Verdict::Deny { retry_after } => (true, retry_after.unwrap_or(Duration::MAX)),
+            _ => (false, Duration::ZERO),
+        };
+        wait(self).cmp(&wait(other)).then_with(|| {
+            let (mine, others) = (u128::from(self.remaining), u128::from(other.remaining));
+            (others * u128::from(self.capacity())).cmp(&(mine * u128::from(other.capacity())))
+        })
+    }
+}

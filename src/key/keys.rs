@@ -1,0 +1,50 @@
+use std::iter;
+
+use super::Key;
+use crate::{answer::Answer, error::Error};
+
+/// The keys of one request, in the order of the rules that found them.
+#[derive(Debug)]
+pub(crate) enum Keys {
+    /// Nearly every layer has one rule, which needs no list.
+    One(Key),
+    Several(Vec<Key>),
+}
+
+impl Keys {
+    /// The keys that `answers` give. The extractors after one that fails are not run; those after one that is pending
+    /// are run at once, while the request is at hand, and awaited in turn.
+    pub(crate) fn of(mut answers: impl ExactSizeIterator<Item = Answer<Key>>) -> Answer<Self> {
+        if answers.len() == 1
+            && let Some(answer) = answers.next()
+        {
+            return answer.then(|key| Ok(Self::One(key?)));
+        }
+        let mut keys = Vec::with_capacity(answers.len());
+        while let Some(answer) = answers.next() {
+            match answer.now() {
+                Ok(Ok(key)) => keys.push(key),
+                Ok(Err(error)) => return Answer::ready(Err(error)),
+                Err(pending) => {
+                    let pending: Vec<_> = iter::once(pending).chain(answers).collect();
+                    return Answer::pending(Self::wait(keys, pending));
+                }
+            }
+        }
+        Answer::ready(Ok(Self::Several(keys)))
+    }
+
+    async fn wait(mut keys: Vec<Key>, pending: Vec<Answer<Key>>) -> Result<Self, Error> {
+        for answer in pending {
+            keys.push(answer.await?);
+        }
+        Ok(Self::Several(keys))
+    }
+
+    pub(crate) fn into_vec(self) -> Vec<Key> {
+        match self {
+            Self::One(key) => vec![key],
+            Self::Several(keys) => keys,
+        }
+    }
+}

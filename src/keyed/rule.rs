@@ -1,0 +1,82 @@
+use std::{fmt, sync::Arc};
+
+use crate::{
+    answer::Answer,
+    decision::Charge,
+    key::{IntoKey, Key},
+    policy::Policy,
+    util::per_thread::Apart,
+};
+
+/// How a request of a [`KeyedRateLimitLayer`] becomes a charge: a policy, the key that it limits, and what the request
+/// costs. See [`Rule`](crate::Rule) for the same over HTTP.
+///
+/// # Example
+///
+/// ```
+/// use tower::{ServiceBuilder, ServiceExt};
+/// use tower_ratelimit::{keyed::{KeyedRateLimitLayer, KeyedRule}, MemoryStore, Policy, Quota};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tower::BoxError> {
+/// let bytes = KeyedRule::new(Policy::new("bytes", Quota::per_hour(10)), |_: &String| "all")
+///     .cost(|message: &String| message.len() as u64);
+/// let messages = Policy::new("messages", Quota::per_hour(100));
+/// let limit = KeyedRateLimitLayer::new(MemoryStore::new(), messages, |_: &String| "all").and(bytes);
+/// let service = ServiceBuilder::new()
+///     .layer(limit)
+///     .service_fn(|message: String| async move { Ok::<_, std::io::Error>(message.len()) });
+///
+/// assert_eq!(service.clone().oneshot("12345678".into()).await?, 8);
+/// assert!(service.oneshot("12345678".into()).await.is_err());
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a rule does nothing until a layer has it"]
+pub struct KeyedRule<R> {
+    pub(super) policy: Policy,
+    pub(super) key: Arc<dyn Fn(&R) -> Answer<Key> + Send + Sync>,
+    pub(super) cost: Option<Arc<dyn Fn(&R) -> u64 + Send + Sync>>,
+}
+
+impl<R: 'static> KeyedRule<R> {
+    /// Limits each key that `key` finds in a request to `policy`, at one unit a request.
+    pub fn new<K: IntoKey>(policy: Policy, key: impl Fn(&R) -> K + Send + Sync + 'static) -> Self {
+        Self { policy, key: Arc::new(move |request: &R| key(request).into_key()), cost: None }
+    }
+
+    /// What a request costs, in units. Defaults to 1. A cost of 0 is always admitted and charges nothing; one above
+    /// the policy's capacity is always denied.
+    pub fn cost(mut self, cost: impl Fn(&R) -> u64 + Send + Sync + 'static) -> Self {
+        self.cost = Some(Arc::new(cost));
+        self
+    }
+}
+
+impl<R> KeyedRule<R> {
+    /// What `request` is charged, whose key is `key`.
+    pub(super) fn charge(&self, key: Key, request: &R) -> Charge {
+        let cost = self.cost.as_ref().map_or(1, |cost| cost(request));
+        Charge::of(self.policy.clone(), key.stored(), cost)
+    }
+}
+
+impl<R> Apart for KeyedRule<R> {
+    fn apart(&self) -> Self {
+        Self { policy: self.policy.apart(), ..self.clone() }
+    }
+}
+
+// Written out, because derived ones would ask the same of `R`.
+
+impl<R> Clone for KeyedRule<R> {
+    fn clone(&self) -> Self {
+        Self { policy: self.policy.clone(), key: self.key.clone(), cost: self.cost.clone() }
+    }
+}
+
+impl<R> fmt::Debug for KeyedRule<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyedRule").field("policy", &self.policy).finish_non_exhaustive()
+    }
+}

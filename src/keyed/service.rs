@@ -1,0 +1,75 @@
+use std::{
+    fmt, mem,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use tower_service::Service;
+
+use super::{
+    config::Config,
+    future::{BoxError, KeyedResponseFuture},
+};
+use crate::util::per_thread::PerThread;
+
+/// A service behind a rate limit. Made by [`KeyedRateLimitLayer`], which has an example.
+pub struct KeyedRateLimit<S, R> {
+    inner: S,
+    config: Arc<PerThread<Config<R>>>,
+}
+
+impl<S, R> KeyedRateLimit<S, R> {
+    pub(super) const fn new(inner: S, config: Arc<PerThread<Config<R>>>) -> Self {
+        Self { inner, config }
+    }
+
+    /// The inner service.
+    pub const fn get_ref(&self) -> &S {
+        &self.inner
+    }
+
+    /// The inner service, to change.
+    pub const fn get_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
+
+    /// The inner service, without the limit.
+    pub fn into_inner(self) -> S {
+        self.inner
+    }
+}
+
+impl<S, R> Service<R> for KeyedRateLimit<S, R>
+where
+    S: Service<R> + Clone,
+    S::Error: Into<BoxError>,
+{
+    type Response = S::Response;
+    type Error = BoxError;
+    type Future = KeyedResponseFuture<S, R>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, request: R) -> Self::Future {
+        // The service that was driven to readiness is the one to call.
+        let clone = self.inner.clone();
+        let service = mem::replace(&mut self.inner, clone);
+        KeyedResponseFuture::new(service, request, self.config.here().clone())
+    }
+}
+
+// Written out, because derived ones would ask the same of `R`.
+
+impl<S: Clone, R> Clone for KeyedRateLimit<S, R> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), config: self.config.clone() }
+    }
+}
+
+impl<S: fmt::Debug, R> fmt::Debug for KeyedRateLimit<S, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyedRateLimit").field("inner", &self.inner).field("config", &self.config).finish()
+    }
+}

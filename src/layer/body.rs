@@ -1,0 +1,98 @@
+use std::{
+    error::Error as StdError,
+    fmt,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+
+use crate::{decision::Permit, response::RejectionBody};
+
+pin_project! {
+    /// The body of a [`RateLimit`](crate::layer::RateLimit) service's response: the inner service's, or that of
+    /// a rejection. See [`ResponseMapper`](crate::response::ResponseMapper) for an example.
+    pub struct ResponseBody<B> {
+        #[pin]
+        inner: Inner<B>,
+        // The layer's and the handler's, held until the body ends, fails or is dropped.
+        permits: [Option<Permit>; 2],
+    }
+}
+
+pin_project! {
+    #[project = InnerProj]
+    enum Inner<B> {
+        Service {
+            #[pin]
+            body: B,
+        },
+        Rejection {
+            #[pin]
+            body: RejectionBody,
+        },
+    }
+}
+
+impl<B> ResponseBody<B> {
+    pub(super) const fn service(body: B, permits: [Option<Permit>; 2]) -> Self {
+        Self { inner: Inner::Service { body }, permits }
+    }
+
+    pub(super) const fn rejection(body: RejectionBody) -> Self {
+        Self { inner: Inner::Rejection { body }, permits: [None, None] }
+    }
+}
+
+impl<B: Default> Default for ResponseBody<B> {
+    fn default() -> Self {
+        Self::service(B::default(), [None, None])
+    }
+}
+
+impl<B> Body for ResponseBody<B>
+where
+    B: Body<Data = Bytes>,
+    B::Error: Into<Box<dyn StdError + Send + Sync>>,
+{
+    type Data = Bytes;
+    // Not `B::Error`: a response mapper's body may fail with an error of its own.
+    type Error = Box<dyn StdError + Send + Sync>;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        let this = self.project();
+        let frame = match this.inner.project() {
+            InnerProj::Service { body } => body.poll_frame(cx).map_err(Into::into),
+            InnerProj::Rejection { body } => body.poll_frame(cx),
+        };
+        if matches!(frame, Poll::Ready(None | Some(Err(_)))) {
+            *this.permits = [None, None];
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.inner {
+            Inner::Service { body } => body.is_end_stream(),
+            Inner::Rejection { body } => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.inner {
+            Inner::Service { body } => body.size_hint(),
+            Inner::Rejection { body } => body.size_hint(),
+        }
+    }
+}
+
+impl<B> fmt::Debug for ResponseBody<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseBody").finish_non_exhaustive()
+    }
+}

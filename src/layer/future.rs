@@ -1,0 +1,232 @@
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use http::{Request, Response, request::Parts};
+use pin_project_lite::pin_project;
+use tower_service::Service;
+
+use super::{
+    body::ResponseBody,
+    config::Config,
+    identify::Identity,
+    turn::{Turn, unready},
+};
+use crate::{
+    answer::Answer,
+    decision::{Decision, Permit, Verdict},
+    error::Error,
+    response::Rejection,
+};
+
+pin_project! {
+    /// The response of [`RateLimit`](crate::layer::RateLimit): the inner service's, or a rejection.
+    ///
+    /// See [`RateLimitLayer`](crate::RateLimitLayer) for an example. Dropping it while the decision is under way leaves nothing behind but, perhaps, the charge.
+    pub struct ResponseFuture<S, ReqBody>
+    where
+        S: Service<Request<ReqBody>>,
+    {
+        #[pin]
+        state: State<S, ReqBody, S::Future>,
+        config: Arc<Config>,
+    }
+}
+
+pin_project! {
+    // What most requests never need is boxed: the future is moved more than once.
+    #[project = StateProj]
+    enum State<S, ReqBody, F> {
+        // Waiting to know whose request it is. The service is ready and not called yet.
+        Identify {
+            identity: Answer<Identity>,
+            call: Option<Box<Call<S, ReqBody>>>,
+        },
+        // Waiting for the store. The service is ready and not called yet.
+        Decide {
+            decision: Answer<Decision>,
+            call: Option<Box<Call<S, ReqBody>>>,
+        },
+        // Admitted and charged; waiting for the request's turn. The service is not ready.
+        Delay {
+            delayed: Option<Box<Delayed<S, ReqBody>>>,
+        },
+        // Waiting for the inner service. No decision where the request was exempt.
+        Respond {
+            #[pin]
+            future: F,
+            decision: Option<Decision>,
+            // Held until the response's body ends.
+            permit: Option<Permit>,
+        },
+        // Rejected.
+        Reject {
+            rejection: Rejection,
+            request: Box<Parts>,
+        },
+    }
+}
+
+/// What it takes to call the service.
+struct Call<S, ReqBody> {
+    service: S,
+    request: Parts,
+    body: ReqBody,
+}
+
+/// A call whose turn has not come.
+struct Delayed<S, ReqBody> {
+    turn: Turn<S>,
+    request: Parts,
+    body: ReqBody,
+    decision: Decision,
+}
+
+impl<S, ReqBody> Call<S, ReqBody> {
+    /// Goes on as soon as it is known whose request it is.
+    fn identified<F>(self, identity: Result<Identity, Error>, config: &Config) -> State<S, ReqBody, F>
+    where
+        S: Service<Request<ReqBody>, Future = F> + Clone,
+    {
+        match identity {
+            Ok(Identity::Known(keys)) => match config.decide(keys, &self.request).now() {
+                // A store in process has decided, and the service is called here and now.
+                Ok(decided) => self.decided(decided, config),
+                Err(decision) => State::Decide { decision, call: Some(Box::new(self)) },
+            },
+            Ok(Identity::Exempt) => self.make(None, config),
+            Ok(Identity::Barred(rejection)) => self.reject(rejection, config),
+            Err(error) => self.reject_unless_soft(Rejection::Unidentified(error), config),
+        }
+    }
+
+    /// Goes on as soon as the store has decided.
+    fn decided<F>(self, decided: Result<Decision, Error>, config: &Config) -> State<S, ReqBody, F>
+    where
+        S: Service<Request<ReqBody>, Future = F> + Clone,
+    {
+        match decided {
+            Ok(decision) => match decision.verdict() {
+                Verdict::Allow => self.make(Some(decision), config),
+                Verdict::Delay(delay) => {
+                    let Self { service, request, body } = self;
+                    let turn = Turn::after(delay, unready(service));
+                    State::Delay { delayed: Some(Box::new(Delayed { turn, request, body, decision })) }
+                }
+                Verdict::Deny { .. } => self.reject_unless_soft(Rejection::Denied(decision), config),
+            },
+            Err(error) => self.reject_unless_soft(Rejection::Unavailable(error), config),
+        }
+    }
+
+    /// Calls the service.
+    fn make<F>(mut self, mut decision: Option<Decision>, config: &Config) -> State<S, ReqBody, F>
+    where
+        S: Service<Request<ReqBody>, Future = F>,
+    {
+        // The extensions do not hold the permit: they may outlive the response.
+        let permit = decision.as_mut().and_then(Decision::take_permit);
+        config.mark(&mut self.request, decision.as_ref());
+        let future = self.service.call(Request::from_parts(self.request, self.body));
+        State::Respond { future, decision, permit }
+    }
+
+    /// Rejects the request, unless the layer only marks what it would reject.
+    fn reject_unless_soft<F>(self, rejection: Rejection, config: &Config) -> State<S, ReqBody, F>
+    where
+        S: Service<Request<ReqBody>, Future = F>,
+    {
+        if config.soft {
+            config.log(&rejection);
+            return self.make(rejection.into_decision(), config);
+        }
+        self.reject(rejection, config)
+    }
+
+    /// Rejects the request, in soft mode too.
+    fn reject<F>(self, rejection: Rejection, config: &Config) -> State<S, ReqBody, F> {
+        config.log(&rejection);
+        State::Reject { rejection: config.jitter(rejection), request: Box::new(self.request) }
+    }
+}
+
+impl<S, ReqBody> ResponseFuture<S, ReqBody>
+where
+    S: Service<Request<ReqBody>> + Clone,
+{
+    pub(super) fn new(service: S, request: Request<ReqBody>, config: Arc<Config>) -> Self {
+        let (request, body) = request.into_parts();
+        let call = Call { service, request, body };
+        let state = match config.identify(&call.request).now() {
+            Ok(identity) => call.identified(identity, &config),
+            Err(identity) => State::Identify { identity, call: Some(Box::new(call)) },
+        };
+        Self { state, config }
+    }
+}
+
+impl<S, ReqBody, ResBody> Future for ResponseFuture<S, ReqBody>
+where
+    S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
+{
+    type Output = Result<Response<ResponseBody<ResBody>>, S::Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        loop {
+            let next = match this.state.as_mut().project() {
+                StateProj::Identify { identity, call } => {
+                    let identity = ready!(Pin::new(identity).poll(cx));
+                    take(call).identified(identity, this.config)
+                }
+                StateProj::Decide { decision, call } => {
+                    let decided = ready!(Pin::new(decision).poll(cx));
+                    take(call).decided(decided, this.config)
+                }
+                StateProj::Delay { delayed } => {
+                    if let Some(delayed) = delayed {
+                        ready!(delayed.turn.poll(cx))?;
+                    }
+                    let Delayed { turn, request, body, decision } = take(delayed);
+                    Call { service: turn.into_service(), request, body }.make(Some(decision), this.config)
+                }
+                StateProj::Respond { future, decision, permit } => {
+                    let mut response = ready!(future.poll(cx))?;
+                    // The extensions end with the head of the response, and a handler's permit must not.
+                    let handlers = response.extensions_mut().get_mut().and_then(Decision::take_permit);
+                    let permits = [permit.take(), handlers];
+                    if let Some(decision) = decision.take() {
+                        this.config.decorate(&mut response, decision);
+                    }
+                    return Poll::Ready(Ok(response.map(|body| ResponseBody::service(body, permits))));
+                }
+                StateProj::Reject { rejection, request } => {
+                    let response = this.config.response(rejection, request);
+                    return Poll::Ready(Ok(response.map(ResponseBody::rejection)));
+                }
+            };
+            this.state.set(next);
+        }
+    }
+}
+
+/// What a state holds until it is left.
+fn take<T>(held: &mut Option<Box<T>>) -> T {
+    match held.take() {
+        Some(held) => *held,
+        None => unreachable!("a state is replaced as soon as what it holds is taken"),
+    }
+}
+
+impl<S, ReqBody> fmt::Debug for ResponseFuture<S, ReqBody>
+where
+    S: Service<Request<ReqBody>>,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
+    }
+}

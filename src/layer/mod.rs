@@ -1,0 +1,18 @@
+//! Rate limits in front of HTTP services.
+
+mod body;
+mod config;
+#[cfg(feature = "axum")]
+mod extract;
+mod future;
+mod identify;
+#[expect(clippy::module_inception, reason = "the module's main type")]
+mod layer;
+mod rule;
+mod service;
+mod turn;
+
+pub(crate) use self::turn::{Turn, unready};
+pub use self::{
+    body::ResponseBody, future::ResponseFuture, layer::RateLimitLayer, rule::Rule, service::RateLimit,
+};

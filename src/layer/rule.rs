@@ -1,0 +1,85 @@
+//! How a request becomes a charge: who, how much, at what cost.
+
+use std::{fmt, sync::Arc};
+
+use http::request::Parts;
+
+use crate::{
+    decision::Charge,
+    key::{Key, KeyExtractor},
+    policy::PolicySource,
+    util::per_thread::Apart,
+};
+
+/// How a request becomes a charge: a policy, the key that it limits, and what the request costs.
+///
+/// A layer starts with one rule, that of [`RateLimitLayer::new`](crate::RateLimitLayer::new), and takes more with
+/// [`and`](crate::RateLimitLayer::and). All of them are decided in one atomic step.
+///
+/// # Example
+///
+/// ```
+/// use http::{Request, Response, request::Parts};
+/// use tower::{Layer, ServiceExt};
+/// use tower_ratelimit::{key::Constant, Header, MemoryStore, Policy, Quota, RateLimitLayer, Rule};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// // Ten requests an hour for each API key, and two uploads an hour for all of them together.
+/// let upload = |parts: &Parts| if parts.uri.path() == "/upload" { 1 } else { 0 };
+/// let uploads = Rule::new(Policy::new("uploads", Quota::per_hour(2)), Constant::new("all")).cost(upload);
+/// let per_key = Policy::new("per-key", Quota::per_hour(10));
+/// let layer = RateLimitLayer::new(MemoryStore::new(), per_key, Header::new("x-api-key")).and(uploads);
+///
+/// let service = layer.layer(tower::service_fn(|_: Request<String>| async {
+///     Ok::<_, std::convert::Infallible>(Response::new(String::new()))
+/// }));
+/// let status = async |path: &str, key: &str| {
+///     let request = Request::get(path).header("x-api-key", key).body(String::new()).unwrap();
+///     service.clone().oneshot(request).await.unwrap().status().as_u16()
+/// };
+/// assert_eq!([status("/upload", "k1").await, status("/upload", "k2").await], [200, 200]);
+/// assert_eq!([status("/upload", "k3").await, status("/", "k3").await], [429, 200]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+#[must_use = "a rule does nothing until a layer has it"]
+pub struct Rule {
+    pub(super) key: Arc<dyn KeyExtractor>,
+    pub(super) policy: PolicySource,
+    pub(super) cost: Option<Arc<dyn Fn(&Parts) -> u64 + Send + Sync>>,
+}
+
+impl Rule {
+    /// Limits each `key` to `policy`, at one unit a request.
+    pub fn new(policy: impl Into<PolicySource>, key: impl KeyExtractor) -> Self {
+        Self { key: Arc::new(key), policy: policy.into(), cost: None }
+    }
+
+    /// What a request costs, in units. Defaults to 1. A cost of 0 is always admitted and charges nothing; one above
+    /// the policy's capacity is denied for good.
+    pub fn cost(mut self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
+        self.cost = Some(Arc::new(cost));
+        self
+    }
+
+    /// What `request` is charged, once it is known whose it is.
+    pub(super) fn charge(&self, key: Key, request: &Parts) -> Charge {
+        let policy = self.policy.policy(request, &key);
+        let cost = self.cost.as_ref().map_or(1, |cost| cost(request));
+        Charge::of(policy, key.stored(), cost)
+    }
+}
+
+impl fmt::Debug for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rule").field("policy", &self.policy).finish_non_exhaustive()
+    }
+}
+
+impl Apart for Rule {
+    fn apart(&self) -> Self {
+        Self { policy: self.policy.apart(), ..self.clone() }
+    }
+}

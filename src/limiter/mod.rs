@@ -1,0 +1,8 @@
+//! Decisions without HTTP: the store, its failures, and permits.
+
+#[expect(clippy::module_inception, reason = "the module's main type")]
+mod limiter;
+mod pending;
+mod permit;
+
+pub use self::limiter::Limiter;

@@ -1,0 +1,110 @@
+//! What time it is, and a time a test can set.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use crate::util::time::micros;
+
+/// A clock that stands still until it is told to move, for tests that must not sleep.
+///
+/// Hand a clone to [`MemoryStore::manual_clock`](crate::MemoryStore::manual_clock) or
+/// [`RedisStore::manual_clock`](crate::RedisStore::manual_clock) and keep one: both stores then take the
+/// time from it, and every decision is as repeatable as arithmetic. It starts at
+/// 2026-01-01T00:00:00Z and counts microseconds.
+///
+/// # Example
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_ratelimit::{Key, Limiter, ManualClock, MemoryStore, Policy, Quota};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tower_ratelimit::Error> {
+/// let clock = ManualClock::new();
+/// let limiter = Limiter::new(MemoryStore::new().manual_clock(clock.clone()));
+/// let policy = Policy::new("login", Quota::per_minute(1));
+/// let key = Key::new("alice");
+///
+/// assert!(limiter.check(&policy, &key, 1).await?.is_allowed());
+/// assert!(!limiter.check(&policy, &key, 1).await?.is_allowed());
+/// clock.advance(Duration::from_secs(60));
+/// assert!(limiter.check(&policy, &key, 1).await?.is_allowed());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct ManualClock(Arc<Shown>);
+
+#[derive(Debug)]
+struct Shown {
+    micros: AtomicU64,
+    /// How often it was set back.
+    set_back: AtomicU64,
+}
+
+/// 2026-01-01T00:00:00Z.
+const START: u64 = 1_767_225_600_000_000;
+
+/// Where the packed form of a stored time ends: the year 2255, 2^53 microseconds.
+const END: u64 = (1 << 53) - 1;
+
+impl ManualClock {
+    /// A clock that shows 2026-01-01T00:00:00Z.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(Arc::new(Shown { micros: AtomicU64::new(START), set_back: AtomicU64::new(0) }))
+    }
+
+    /// Moves the clock forward by `by`, of which the part below a microsecond is dropped. It stops
+    /// in the year 2255.
+    pub fn advance(&self, by: Duration) {
+        self.change(|now| now.saturating_add(micros(by)));
+    }
+
+    /// Moves the clock back by `by`, as a correction of a real clock would. It stops at 1970.
+    pub fn step_back(&self, by: Duration) {
+        self.change(|now| now.saturating_sub(micros(by)));
+    }
+
+    /// Sets the clock to `since_epoch` after 1970-01-01T00:00:00Z.
+    pub fn set(&self, since_epoch: Duration) {
+        self.change(|_| micros(since_epoch));
+    }
+
+    /// The time shown, as the time since 1970-01-01T00:00:00Z.
+    #[must_use]
+    pub fn now(&self) -> Duration {
+        Duration::from_micros(self.micros())
+    }
+
+    pub(crate) fn micros(&self) -> u64 {
+        self.0.micros.load(Ordering::Relaxed)
+    }
+
+    /// How often it was set back: what a clock that only goes forward would have noticed.
+    #[cfg(feature = "redis")]
+    pub(crate) fn times_set_back(&self) -> u64 {
+        self.0.set_back.load(Ordering::Relaxed)
+    }
+
+    fn change(&self, change: impl Fn(u64) -> u64) {
+        let change = |now| change(now).min(END);
+        let changed =
+            self.0.micros.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| Some(change(now)));
+        // A closure that never gives `None` does not fail.
+        if changed.is_ok_and(|before| change(before) < before) {
+            self.0.set_back.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Default for ManualClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}

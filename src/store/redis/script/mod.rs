@@ -1,0 +1,6 @@
+//! The Lua script, and which one a decision needs.
+
+mod assemble;
+mod registry;
+
+pub(crate) use self::{assemble::Script, registry::Scripts};

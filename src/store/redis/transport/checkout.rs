@@ -1,0 +1,44 @@
+//! Connections from a pool.
+
+use std::time::Duration;
+
+use bb8_redis::bb8::{ManageConnection, Pool, PooledConnection, RunError};
+use redis::{RedisError, RedisResult};
+use tokio::time::{Instant, timeout_at};
+
+use super::{deadline::no_turn, health::Health};
+use crate::{error::Error, store::redis::error::from_redis};
+
+/// One of `pool`'s connections, that nobody else uses. Waits as long as it is let.
+pub(super) async fn connection<M>(pool: &Pool<M>) -> RedisResult<PooledConnection<'static, M>>
+where
+    M: ManageConnection<Error = RedisError>,
+{
+    loop {
+        match pool.get_owned().await {
+            Ok(connection) => return Ok(connection),
+            Err(RunError::User(error)) => return Err(error),
+            // The pool's own patience, which may be shorter than ours.
+            Err(RunError::TimedOut) => {}
+        }
+    }
+}
+
+pub(crate) async fn connection_until<M>(
+    pool: &Pool<M>,
+    health: &Health,
+    deadline: Instant,
+    allowed: Duration,
+) -> Result<PooledConnection<'static, M>, Error>
+where
+    M: ManageConnection<Error = RedisError>,
+{
+    match timeout_at(deadline, connection(pool)).await {
+        Ok(Ok(connection)) => {
+            health.connected();
+            Ok(connection)
+        }
+        Ok(Err(error)) => Err(from_redis(&error)),
+        Err(_) => Err(no_turn(health, allowed)),
+    }
+}

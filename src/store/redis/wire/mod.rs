@@ -1,0 +1,14 @@
+//! What a call of the script says, and what its reply means.
+//!
+//! Pure functions: they know no connection, no cache and no lease table. Whoever wants to learn what becomes of a job
+//! [observes](Observer) it.
+
+mod decode;
+mod encode;
+mod job;
+
+pub(super) use self::{
+    decode::{Reply, decode, is_read_only, unexpected},
+    encode::{encode, write_key},
+    job::{Job, LeaseRequest, LeaseReturn, Leased, Observer},
+};

@@ -8,9 +8,9 @@
 #![allow(dead_code, unreachable_pub, reason = "of the tests' servers only a part is used")]
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a program for whoever measures")]
 
-#[path = "../tests/support/redis_cluster.rs"]
+#[path = "../tests/it/support/redis_cluster.rs"]
 mod redis_cluster;
-#[path = "../tests/support/redis_server.rs"]
+#[path = "../tests/it/support/redis_server.rs"]
 mod redis_server;
 
 use std::{

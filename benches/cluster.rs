@@ -2,7 +2,7 @@
 //! server and on a Cluster of one and of three primaries, all on this machine.
 //!
 //! ```text
-//! cargo bench --features cluster --bench cluster
+//! cargo bench -p benches --bench cluster
 //! ```
 
 #![allow(dead_code, unreachable_pub, reason = "of the tests' servers only a part is used")]

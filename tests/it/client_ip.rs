@@ -119,7 +119,7 @@ const HOPED_FOR: [&str; 12] = [
 ];
 
 #[test]
-fn s22_no_header_is_read_unless_proxies_are_declared() {
+fn no_header_is_read_unless_proxies_are_declared() {
     for name in HOPED_FOR {
         for value in ["1.2.3.4", "for=1.2.3.4", "127.0.0.1", "unknown", ""] {
             let spoofed = from("203.0.113.7", &[(name, value)]);
@@ -132,7 +132,7 @@ fn s22_no_header_is_read_unless_proxies_are_declared() {
 }
 
 #[test]
-fn s22_fifty_spoofed_requests_make_one_key() {
+fn fifty_spoofed_requests_have_one_key() {
     let clients = [
         ClientIp::behind(private()),
         ClientIp::behind(TrustedProxies::hops(1)),
@@ -154,7 +154,7 @@ fn s22_fifty_spoofed_requests_make_one_key() {
 }
 
 #[test]
-fn s23_the_client_is_the_first_hop_that_is_not_a_proxy_of_ours() {
+fn the_client_is_the_first_hop_that_is_not_a_trusted_proxy() {
     let row = |name, peer, hops, lines, expected| Row { name, peer, hops, header: xff, lines, expected };
     let rows = [
         row("one proxy", PROXY, 0, &[(XFF, b"203.0.113.7")], Ok("203.0.113.7")),
@@ -203,7 +203,7 @@ fn s23_the_client_is_the_first_hop_that_is_not_a_proxy_of_ours() {
 }
 
 #[test]
-fn s24_addresses_are_read_as_proxies_write_them() {
+fn addresses_are_read_as_proxies_write_them() {
     let row = |name, lines, expected| Row { name, peer: PROXY, hops: 0, header: xff, lines, expected };
     let rows = [
         row("port, as Azure writes it", &[(XFF, b"203.0.113.7:4711")], Ok("203.0.113.7")),
@@ -237,7 +237,7 @@ fn s24_addresses_are_read_as_proxies_write_them() {
 }
 
 #[test]
-fn s24_forwarded_is_read_by_rfc_7239() {
+fn forwarded_is_read_by_rfc_7239() {
     let header = ForwardingHeader::forwarded;
     let row = |name, lines, expected| Row { name, peer: PROXY, hops: 0, header, lines, expected };
     let mut rows = vec![
@@ -297,7 +297,7 @@ fn s24_forwarded_is_read_by_rfc_7239() {
 }
 
 #[test]
-fn s24_one_source_is_read_and_a_single_value_stands_once() {
+fn only_the_declared_header_is_read_and_a_single_value_must_occur_once() {
     single(ForwardingHeader::x_real_ip, "X-Real-IP");
     single(ForwardingHeader::cf_connecting_ip, "CF-Connecting-IP");
     single(|| ForwardingHeader::named("Fly-Client-IP"), "fly-client-ip");
@@ -333,7 +333,7 @@ fn s24_one_source_is_read_and_a_single_value_stands_once() {
 }
 
 #[test]
-fn s25_equal_addresses_give_equal_keys() {
+fn equal_addresses_give_equal_keys() {
     let row = |name, lines, expected| Row { name, peer: PROXY, hops: 0, header: xff, lines, expected };
     check(&[
         row("mapped", &[(XFF, b"::ffff:203.0.113.7")], Ok("203.0.113.7")),
@@ -361,7 +361,7 @@ fn s25_equal_addresses_give_equal_keys() {
 }
 
 #[test]
-fn s26_what_is_read_of_a_header_is_bounded() {
+fn the_part_of_a_header_that_is_read_is_bounded() {
     let forwarded = || ClientIp::behind(private()).header(ForwardingHeader::forwarded());
     let hops = |hops| ClientIp::behind(TrustedProxies::hops(hops));
     let ours = |count: usize| vec!["10.0.0.9"; count].join(",");
@@ -469,7 +469,7 @@ fn s26_what_is_read_of_a_header_is_bounded() {
 }
 
 #[test]
-fn s27_no_identity_is_an_error_and_never_a_shared_key() {
+fn a_request_without_an_identity_is_an_error_and_never_shares_a_key() {
     let nobody = from::<&str>("", &[]);
     let extractors: Vec<Box<dyn KeyExtractor>> = vec![
         Box::new(PeerIp::new()),
@@ -487,7 +487,7 @@ fn s27_no_identity_is_an_error_and_never_a_shared_key() {
 }
 
 #[test]
-fn s27_a_wrong_network_or_header_name_is_found_at_the_start() {
+fn an_invalid_network_or_header_name_is_an_error_when_the_extractor_is_built() {
     for wrong in ["10.0.0.0/33", "proxy.internal", "", "10.0.0.0-10.0.0.9"] {
         for error in [
             TrustedProxies::cidrs(["10.0.0.0/8", wrong]).unwrap_err(),
@@ -502,7 +502,7 @@ fn s27_a_wrong_network_or_header_name_is_found_at_the_start() {
 }
 
 #[tokio::test]
-async fn s27_requests_within_a_network_are_told_by_the_whole_address() {
+async fn whether_a_request_is_within_a_network_is_decided_by_its_whole_address() {
     let office = ClientIp::behind(private()).within(["203.0.113.0/24", "2001:db8::7"]).unwrap();
     for (peer, forwarded, expected) in [
         (PROXY, "203.0.113.200", true),
@@ -531,7 +531,7 @@ fn with<T: Clone + Send + Sync + 'static>(peer: T) -> Parts {
 }
 
 #[test]
-fn s20_axum_says_who_the_peer_is() {
+fn the_peer_is_read_from_the_connect_info_of_axum() {
     use axum::extract::connect_info::{ConnectInfo, MockConnectInfo};
 
     let peer: SocketAddr = "[::ffff:192.0.2.1]:80".parse().unwrap();
@@ -542,7 +542,7 @@ fn s20_axum_says_who_the_peer_is() {
 }
 
 #[test]
-fn s20_tonic_says_who_the_peer_is() {
+fn the_peer_is_read_from_the_connect_info_of_tonic() {
     use tonic::transport::server::TcpConnectInfo;
 
     let tcp = |remote: Option<&str>| {
@@ -557,7 +557,7 @@ fn s20_tonic_says_who_the_peer_is() {
 
 #[cfg(unix)]
 #[test]
-fn s20_a_unix_socket_has_a_defined_answer() {
+fn a_peer_on_a_unix_socket_is_a_defined_error() {
     use std::os::unix::net::SocketAddr as UnixAddr;
 
     let unnamed = || UnixAddr::from_pathname("/run/app.sock").unwrap();
@@ -632,7 +632,7 @@ fn address() -> impl Strategy<Value = IpAddr> {
 
 proptest! {
     #[test]
-    fn s22_nothing_in_the_headers_moves_the_key_of_a_peer_that_is_not_trusted(
+    fn no_header_changes_the_key_of_a_peer_that_is_not_trusted(
         lines in prop::collection::vec((prop::sample::select(&HOPED_FOR), value()), 0..6),
         peer in address().prop_filter("not a proxy of ours", |peer| match peer.to_canonical() {
             IpAddr::V4(v4) => v4.octets()[0] != 10,
@@ -648,7 +648,7 @@ proptest! {
     }
 
     #[test]
-    fn s23_whatever_a_client_writes_what_the_proxy_appends_decides(
+    fn the_address_that_the_proxy_appends_decides_whatever_the_client_writes(
         lines in prop::collection::vec(value(), 0..4),
         client in address().prop_filter("not a proxy of ours", |client| match client.to_canonical() {
             IpAddr::V4(v4) => v4.octets()[0] != 10,
@@ -686,7 +686,7 @@ proptest! {
     }
 
     #[test]
-    fn s27_no_header_makes_it_panic(
+    fn no_header_makes_it_panic(
         lines in prop::collection::vec((prop::sample::select(&HOPED_FOR), value()), 0..6),
         hops in 0..4usize,
         known: bool,

@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, time::Duration};
 
-use crate::support::{RedisServer, inner, store};
+use crate::support::{RedisServer, eventually, inner, store};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, StreamBody};
@@ -22,17 +22,6 @@ fn policy(limit: u64, lease: Duration) -> Policy {
 }
 
 const LEASE: Duration = Duration::from_secs(30);
-
-/// Waits until `holds`, and not for ever. What is released in the background is released soon.
-async fn eventually(holds: impl AsyncFn() -> bool) -> bool {
-    for _ in 0..200 {
-        if holds().await {
-            return true;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    false
-}
 
 async fn remaining(limiter: &Limiter, policy: &Policy) -> u64 {
     limiter.peek(policy, &Key::new("all"), 0).await.unwrap().remaining().unwrap()
@@ -383,7 +372,7 @@ fn redis_memory_and_model_agree_to_the_microsecond() {
     let server = RedisServer::start();
     let redis = runtime.block_on(store(&server));
     let steps_wanted =
-        std::env::var("DIFFERENTIAL_STEPS").map_or(100_000, |steps| steps.parse::<u32>().unwrap());
+        std::env::var("DIFFERENTIAL_STEPS").map_or(20_000, |steps| steps.parse::<u32>().unwrap());
     let config = Config { cases: steps_wanted.div_ceil(50), failure_persistence: None, ..Config::default() };
     TestRunner::new(config)
         .run(&steps(), |steps| {

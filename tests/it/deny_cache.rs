@@ -9,12 +9,6 @@ use tower_ratelimit::{
     RedisStore, SlidingLog, SlidingWindow, TokenBucket,
 };
 
-fn calls(server: &RedisServer) -> usize {
-    let stats: String = server.command(&["INFO", "commandstats"]);
-    let calls = stats.split("cmdstat_evalsha:calls=").nth(1).and_then(|rest| rest.split(',').next());
-    calls.map_or(0, |calls| calls.parse().unwrap())
-}
-
 #[tokio::test]
 async fn a_refused_key_asks_redis_once_a_second_and_the_wait_runs_down() {
     let server = RedisServer::start();
@@ -37,7 +31,7 @@ async fn a_refused_key_asks_redis_once_a_second_and_the_wait_runs_down() {
             assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed(), "{name}");
         }
         let refused = limiter.check(&policy, &key, 1).await.unwrap();
-        let before = calls(&server);
+        let before = server.script_calls();
         for _ in 0..9 {
             clock.advance(Duration::from_millis(100));
             let again = limiter.check(&policy, &key, 1).await.unwrap();
@@ -47,10 +41,10 @@ async fn a_refused_key_asks_redis_once_a_second_and_the_wait_runs_down() {
             assert_eq!(again.outcomes()[0].reset_after(), asked.outcomes()[0].reset_after(), "{name}");
         }
         // The peeks.
-        assert_eq!(calls(&server) - before, 9, "{name}");
+        assert_eq!(server.script_calls() - before, 9, "{name}");
         clock.advance(Duration::from_millis(100));
         assert!(!limiter.check(&policy, &key, 1).await.unwrap().is_allowed(), "{name}");
-        assert_eq!(calls(&server) - before, 10, "{name}");
+        assert_eq!(server.script_calls() - before, 10, "{name}");
         // Not a microsecond too long.
         clock.advance(refused.retry_after().unwrap() - Duration::from_secs(1));
         assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed(), "{name}");
@@ -142,18 +136,18 @@ async fn only_what_is_sure_is_remembered() {
 
     limiter.check(&dear, &key, 4).await.unwrap();
     assert!(!limiter.check(&dear, &key, 2).await.unwrap().is_allowed());
-    let before = calls(&server);
+    let before = server.script_calls();
     assert!(!limiter.check(&dear, &key, 2).await.unwrap().is_allowed());
-    assert_eq!(calls(&server) - before, 1);
+    assert_eq!(server.script_calls() - before, 1);
     assert!(limiter.check(&dear, &key, 1).await.unwrap().is_allowed());
     assert!(!limiter.check(&dear, &key, 1).await.unwrap().is_allowed());
-    let before = calls(&server);
+    let before = server.script_calls();
     let larger = limiter.check(&dear, &key, 2).await.unwrap();
-    assert_eq!(calls(&server) - before, 1);
+    assert_eq!(server.script_calls() - before, 1);
     // A day for five, so two take longer than one.
     assert!(larger.retry_after() > Some(Duration::from_secs(86_400 / 5 + 1)));
     assert!(!limiter.check(&dear, &key, 2).await.unwrap().is_allowed());
-    assert_eq!(calls(&server) - before, 2);
+    assert_eq!(server.script_calls() - before, 2);
 }
 
 #[tokio::test]
@@ -164,9 +158,9 @@ async fn several_policies_are_refused_together() {
     let both = [Charge::new(&a, &Key::new("alice"), 1), Charge::new(&b, &Key::new("all"), 1)];
     assert!(limiter.check_all(&both).await.unwrap().is_allowed());
     let refused = limiter.check_all(&both).await.unwrap();
-    let before = calls(&server);
+    let before = server.script_calls();
     let again = limiter.check_all(&both).await.unwrap();
-    assert_eq!(calls(&server), before);
+    assert_eq!(server.script_calls(), before);
     for decision in [refused, again] {
         let said: Vec<_> = decision.outcomes().iter().map(|of| (of.is_allowed(), of.remaining())).collect();
         assert_eq!(said, [(true, 8), (false, 0)]);
@@ -174,7 +168,7 @@ async fn several_policies_are_refused_together() {
     // Another question, though the answer might be the same.
     let other = [Charge::new(&a, &Key::new("bob"), 1), both[1].clone()];
     assert!(!limiter.check_all(&other).await.unwrap().is_allowed());
-    assert_eq!(calls(&server), before + 1);
+    assert_eq!(server.script_calls(), before + 1);
 }
 
 #[tokio::test]
@@ -183,11 +177,11 @@ async fn it_can_be_turned_off() {
     let limiter = Limiter::new(store(&server).await.deny_cache(Duration::ZERO));
     let (policy, key) = (Policy::new("p", Quota::per_day(1)), Key::new("alice"));
     limiter.check(&policy, &key, 1).await.unwrap();
-    let before = calls(&server);
+    let before = server.script_calls();
     for _ in 0..5 {
         assert!(!limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
     }
-    assert_eq!(calls(&server) - before, 5);
+    assert_eq!(server.script_calls() - before, 5);
 }
 
 /// More keys than there are places: a refusal that is lost costs a question, and the answer is the same.

@@ -4,7 +4,6 @@
 #[path = "../../examples/tonic/src/greeter.rs"]
 #[rustfmt::skip]
 mod greeter;
-use crate::support::Down;
 
 use std::{
     convert::Infallible,
@@ -17,6 +16,7 @@ use std::{
     time::Duration,
 };
 
+use crate::support::{Down, Says};
 use axum::routing::get;
 use bytes::Bytes;
 use greeter::{
@@ -42,8 +42,8 @@ use tonic_types::{StatusExt as _, pb};
 use tonic_web::{GrpcWebClientLayer, GrpcWebLayer};
 use tower::{Layer, ServiceBuilder, ServiceExt as _};
 use tower_ratelimit::{
-    Action, Answer, Charge, Constant, Decision, Error, ErrorKind, FailureMode, GrpcStatus, Header, Headers,
-    Key, ManualClock, MemoryStore, Outcome, PeerIp, Policy, Quota, RateLimitLayer, Rule, Store, Verdict,
+    Charge, Constant, Error, ErrorKind, FailureMode, GrpcStatus, Header, Headers, Key, ManualClock,
+    MemoryStore, Outcome, PeerIp, Policy, Quota, RateLimitLayer, Rule, Store, Verdict,
 };
 use {
     tokio_rustls::{
@@ -152,28 +152,14 @@ fn closed() -> RateLimitLayer {
     RateLimitLayer::new(Down, policy, Constant::new("all"))
 }
 
-/// Refuses everything for so long.
-struct Refuses(Duration);
-
-impl Store for Refuses {
-    fn decide(&self, _: Action, charges: &[Charge]) -> Answer<Decision> {
-        let refuse = |charge| {
-            let verdict = Verdict::Deny { retry_after: Some(self.0) };
-            Outcome::new(charge, verdict, 0, self.0)
-        };
-        Answer::ready(Ok(Decision::new(charges.iter().map(refuse))))
-    }
-    fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
-        Answer::ready(Ok(()))
-    }
-}
-
 fn refusing(wait: Duration) -> RateLimitLayer {
-    RateLimitLayer::new(Refuses(wait), Policy::new("calls", Quota::per_hour(1)), Constant::new("all"))
+    let deny =
+        move |charge: &Charge| Outcome::new(charge, Verdict::Deny { retry_after: Some(wait) }, 0, wait);
+    RateLimitLayer::new(Says(deny), Policy::new("calls", Quota::per_hour(1)), Constant::new("all"))
 }
 
 #[tokio::test]
-async fn s15_a_refusal_is_a_status_in_the_headers_that_end_the_stream() {
+async fn a_rejection_is_a_status_in_headers_that_end_the_stream() {
     let response = raw(serve(one()).await, 2).await;
     assert_eq!((response.version(), response.status().as_u16()), (Version::HTTP_2, 200));
     assert_eq!(response.headers()["content-type"], "application/grpc");
@@ -186,7 +172,7 @@ async fn s15_a_refusal_is_a_status_in_the_headers_that_end_the_stream() {
 }
 
 #[tokio::test]
-async fn s15_each_rejection_has_its_code() {
+async fn each_rejection_has_its_code() {
     let spent = "over the rate limit; try again in 3600 seconds";
     let no_peer = |_: &Parts| Err::<Key, _>(Error::new(ErrorKind::MissingSetup, "no peer"));
     let banned = layer(Quota::per_hour(9), Constant::new("all")).ban(|_: &Parts| true);
@@ -216,7 +202,7 @@ async fn s15_each_rejection_has_its_code() {
 }
 
 #[tokio::test]
-async fn s15_an_open_policy_serves_calls_while_the_store_is_down() {
+async fn an_open_policy_serves_calls_while_the_store_is_unavailable() {
     let policy = Policy::new("calls", Quota::per_hour(1)).on_store_failure(FailureMode::Open);
     let server = serve(RateLimitLayer::new(Down, policy, Constant::new("all"))).await;
     let mut client = client(server).await;
@@ -226,7 +212,7 @@ async fn s15_an_open_policy_serves_calls_while_the_store_is_down() {
 }
 
 #[tokio::test]
-async fn s16_messages_arrive_as_they_were_written() {
+async fn messages_arrive_as_they_were_written() {
     let table = [
         "50% of “naïve” 名前 are taken 🦀",
         "%25 %zz % %",
@@ -242,7 +228,7 @@ async fn s16_messages_arrive_as_they_were_written() {
 }
 
 #[tokio::test]
-async fn s16_a_message_that_is_too_long_is_cut_between_characters() {
+async fn a_message_that_is_too_long_is_cut_between_characters() {
     for (ahead, character) in [("", "é"), ("a", "é"), ("aa", "名"), ("", "🦀"), ("abcde", "🦀"), ("", "%")]
     {
         let message = format!("{ahead}{}", character.repeat(2_000));
@@ -256,7 +242,7 @@ async fn s16_a_message_that_is_too_long_is_cut_between_characters() {
 }
 
 #[tokio::test]
-async fn s16_the_details_name_the_wait_and_each_policy_that_refused() {
+async fn the_details_name_the_wait_and_each_policy_that_denied() {
     let layers = |grpc| {
         one()
             .and(Rule::new(Policy::new("wide", Quota::per_day(100)), Constant::new("all")))
@@ -286,7 +272,7 @@ async fn s16_the_details_name_the_wait_and_each_policy_that_refused() {
 }
 
 #[tokio::test]
-async fn s16_the_retry_info_is_above_zero_or_not_there() {
+async fn the_retry_info_is_above_zero_or_absent() {
     let soon = refusal(refusing(Duration::ZERO), 1).await.get_error_details();
     assert!(soon.retry_info().unwrap().retry_delay.unwrap() > Duration::ZERO);
     let never = refusal(one().cost(|_| 2), 1).await;
@@ -296,7 +282,7 @@ async fn s16_the_retry_info_is_above_zero_or_not_there() {
 }
 
 #[tokio::test]
-async fn s16_jitter_is_told_alike_in_all_that_name_the_wait() {
+async fn jitter_is_the_same_in_everything_that_names_the_wait() {
     let layer = refusing(Duration::from_secs(10))
         .headers(Headers::ietf().jitter(Duration::from_secs(1_000)))
         .grpc_response(GrpcStatus::default().retry_pushback());
@@ -314,7 +300,7 @@ async fn s16_jitter_is_told_alike_in_all_that_name_the_wait() {
 }
 
 #[tokio::test]
-async fn s17_pushback_is_a_decimal_i32_on_demand() {
+async fn pushback_is_a_decimal_i32_if_asked_for() {
     let push = GrpcStatus::default().retry_pushback();
     let table = [
         ("default", refusing(Duration::from_secs(3)), None),
@@ -342,7 +328,7 @@ fn many() -> RateLimitLayer {
 }
 
 #[tokio::test]
-async fn s18_the_header_block_of_a_refusal_stays_below_8_kib() {
+async fn the_header_block_of_a_rejection_stays_below_8_kib() {
     let server = serve(many()).await;
     let _charged = raw(server, 1).await;
     let response = raw(server, 1).await;
@@ -354,7 +340,7 @@ async fn s18_the_header_block_of_a_refusal_stays_below_8_kib() {
 }
 
 #[tokio::test]
-async fn s18_the_header_block_of_an_admitted_call_stays_below_8_kib() {
+async fn the_header_block_of_an_admitted_call_stays_below_8_kib() {
     // A soft layer names the policies that would refuse as well.
     for (layer, calls) in [(many(), 1), (many().soft(), 2)] {
         let response = raw(serve(layer).await, calls).await;
@@ -365,7 +351,7 @@ async fn s18_the_header_block_of_an_admitted_call_stays_below_8_kib() {
 }
 
 #[tokio::test]
-async fn s18_what_the_service_itself_says_stays_however_large_it_is() {
+async fn the_headers_of_the_service_are_kept_however_large_they_are() {
     let upstream = r#""upstream";r=1;t=5"#;
     for (length, told) in [(100, 2), (7_000, 1), (9_000, 1)] {
         let service = tower::service_fn(move |_| async move {
@@ -386,7 +372,7 @@ async fn s18_what_the_service_itself_says_stays_however_large_it_is() {
 }
 
 #[tokio::test]
-async fn s18_the_layer_has_no_error_of_its_own() {
+async fn the_layer_has_no_error_of_its_own() {
     let key = |_: &Parts| Err::<Key, _>(Error::new(ErrorKind::StoreReply, "any"));
     for layer in [one().cost(|_| 2), closed(), layer(Quota::per_hour(1), key), many()] {
         let service = tower::service_fn(|_| async { Ok::<_, Infallible>(Response::new(String::new())) });
@@ -412,7 +398,7 @@ async fn serve_web(outside: bool) -> SocketAddr {
 }
 
 #[tokio::test]
-async fn s19_a_grpc_web_client_reads_the_refusal() {
+async fn a_grpc_web_client_reads_the_rejection() {
     for outside in [true, false] {
         let origin = format!("http://{}", serve_web(outside).await).parse().unwrap();
         let http = hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build_http();
@@ -427,7 +413,7 @@ async fn s19_a_grpc_web_client_reads_the_refusal() {
 }
 
 #[tokio::test]
-async fn s19_grpc_web_is_answered_in_its_own_content_type() {
+async fn grpc_web_is_answered_in_its_own_content_type() {
     let kinds = [
         "application/grpc-web",
         "application/grpc-web+proto",
@@ -460,7 +446,7 @@ async fn s19_grpc_web_is_answered_in_its_own_content_type() {
 }
 
 #[tokio::test]
-async fn s19_a_content_type_of_the_clients_own_making_is_not_sent_back() {
+async fn a_content_type_that_the_client_invented_is_not_sent_back() {
     let long = format!("application/grpc-web;{}", "x".repeat(30_000));
     let table = [
         ("application/grpc", "application/grpc"),
@@ -483,7 +469,7 @@ async fn s19_a_content_type_of_the_clients_own_making_is_not_sent_back() {
 }
 
 #[tokio::test]
-async fn s20_the_peer_of_a_tonic_server_is_known() {
+async fn the_peer_of_a_tonic_server_is_known() {
     let named = GrpcStatus::default().name_identities();
     let details = refusal(layer(Quota::per_hour(1), PeerIp::new()).grpc_response(named), 2).await;
     assert_eq!(details.get_error_details().quota_failure().unwrap().violations[0].subject, "127.0.0.1");
@@ -516,7 +502,7 @@ async fn serve_tls(layer: RateLimitLayer) -> (SocketAddr, Certificate) {
 }
 
 #[tokio::test]
-async fn s20_the_peer_of_a_tonic_server_over_tls_is_known() {
+async fn the_peer_of_a_tonic_server_over_tls_is_known() {
     let (server, certificate) = serve_tls(layer(Quota::per_hour(1), PeerIp::new())).await;
     let tls = ClientTlsConfig::new().ca_certificate(certificate).domain_name("localhost");
     let endpoint = Endpoint::from_shared(format!("https://{server}")).unwrap().tls_config(tls).unwrap();
@@ -530,7 +516,7 @@ async fn s20_the_peer_of_a_tonic_server_over_tls_is_known() {
 }
 
 #[tokio::test]
-async fn s20_a_unix_socket_is_the_servers_mistake() {
+async fn a_peer_on_a_unix_socket_is_the_servers_error() {
     use tokio::net::UnixListener;
     use tokio_stream::wrappers::UnixListenerStream;
 
@@ -550,7 +536,7 @@ async fn s20_a_unix_socket_is_the_servers_mistake() {
 }
 
 #[tokio::test]
-async fn s21_a_stream_is_charged_once() {
+async fn a_stream_is_charged_once() {
     let mut client = client(serve(layer(Quota::per_hour(2), Constant::new("all"))).await).await;
     for _ in 0..2 {
         let stream = client.say_hellos(hello()).await.unwrap().into_inner();

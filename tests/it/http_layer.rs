@@ -13,6 +13,7 @@ use std::{
 };
 
 use crate::support::{
+    Counted, Says,
     http::serve,
     inner::{ask, get as get_request},
 };
@@ -22,9 +23,8 @@ use tower::{
     BoxError, Layer, Service, ServiceBuilder, ServiceExt, buffer::BufferLayer, limit::ConcurrencyLimitLayer,
 };
 use tower_ratelimit::{
-    Action, Answer, Charge, Constant, Decision, Header, Key, Limiter, MemoryStore, Outcome, PeerIp, Policy,
-    PolicySource, Quota, RateLimit, RateLimitLayer, RedisStore, ResponseBody, ResponseFuture, Rule, Store,
-    Verdict,
+    Charge, Constant, Decision, Header, Key, Limiter, MemoryStore, Outcome, PeerIp, Policy, PolicySource,
+    Quota, RateLimit, RateLimitLayer, RedisStore, ResponseBody, ResponseFuture, Rule, Store, Verdict,
 };
 
 fn layer(limit: u64) -> RateLimitLayer {
@@ -135,45 +135,29 @@ async fn the_service_that_was_ready_is_called_once_and_keeps_its_error() {
     assert_eq!(calls.load(Ordering::Relaxed), 3);
 }
 
+fn admit(charge: &Charge) -> Outcome {
+    Outcome::new(charge, Verdict::Allow, 1, Duration::ZERO)
+}
+
 #[tokio::test]
 async fn a_request_is_charged_once_however_often_it_is_polled() {
-    let store = Counting::default();
+    let store = Counted::new(Says(admit));
     let layer =
         RateLimitLayer::new(store.clone(), Policy::new("p", Quota::per_hour(9)), Constant::new("all"));
     ask(&layer, get_request()).await;
-    assert_eq!(store.0.load(Ordering::Relaxed), 1);
-}
-
-/// Counts how often it is asked.
-#[derive(Clone, Default)]
-struct Counting(Arc<AtomicUsize>);
-
-impl Store for Counting {
-    fn decide(&self, _: Action, charges: &[Charge]) -> Answer<Decision> {
-        self.0.fetch_add(1, Ordering::Relaxed);
-        let admit = |charge: &Charge| Outcome::new(charge, Verdict::Allow, 1, Duration::ZERO);
-        let outcomes: Vec<_> = charges.iter().map(admit).collect();
-        // Not ready at once, so that the future is polled again.
-        Answer::pending(async move {
-            tokio::task::yield_now().await;
-            Ok(Decision::new(outcomes))
-        })
-    }
-    fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
-        panic!("the layer does not reset")
-    }
+    assert_eq!(store.asked(), 1);
 }
 
 #[tokio::test]
 async fn where_nothing_is_charged_no_store_is_asked() {
-    let store = Counting::default();
+    let store = Counted::new(Says(admit));
     let limiter = Limiter::new(store.clone());
     // As after a decision that the store did not make.
     let nothing = Decision::new([]);
     assert!(limiter.charge_more(&nothing, 5).await.unwrap().is_allowed());
     assert!(limiter.refund(&nothing, 5).await.unwrap().is_allowed());
     assert!(limiter.check_all(&[]).await.unwrap().is_allowed());
-    assert_eq!(store.0.load(Ordering::Relaxed), 0);
+    assert_eq!(store.asked(), 0);
 }
 
 #[tokio::test]
@@ -259,21 +243,11 @@ async fn each_route_has_its_own_limit_on_one_store() {
     assert_eq!(statuses, [200, 429, 200, 200, 429, 200]);
 }
 
-struct Delays;
-
-impl Store for Delays {
-    fn decide(&self, _: Action, charges: &[Charge]) -> Answer<Decision> {
-        let delay = Verdict::Delay(Duration::from_secs(3));
-        Answer::ready(Ok(Decision::new(charges.iter().map(|c| Outcome::new(c, delay, 0, Duration::ZERO)))))
-    }
-    fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
-        Answer::ready(Ok(()))
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_delayed_request_waits_its_turn_and_then_is_carried_out() {
-    let layer = RateLimitLayer::new(Delays, Policy::new("p", Quota::per_hour(1)), Constant::new("all"));
+    let delay =
+        |charge: &Charge| Outcome::new(charge, Verdict::Delay(Duration::from_secs(3)), 0, Duration::ZERO);
+    let layer = RateLimitLayer::new(Says(delay), Policy::new("p", Quota::per_hour(1)), Constant::new("all"));
     let started = tokio::time::Instant::now();
     let response = ask(&layer, get_request()).await;
     assert_eq!(response.status(), 200);

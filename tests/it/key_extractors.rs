@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use crate::support::{
-    Down,
+    Counted, Down,
     inner::{ask, text},
 };
 use axum::{Extension, Router, body::Body, extract::FromRequestParts, extract::State, routing::get};
@@ -17,10 +17,10 @@ use proptest::prelude::*;
 use tokio::net::TcpStream;
 use tower::ServiceExt;
 use tower_ratelimit::{
-    Action, Answer, Charge, ClientIp, Constant, Cookie, Decision, Error, ErrorKind, FromExtension,
-    FromExtractor, Header, Headers, Key, KeyExtractor, Limiter, ManualClock, MatchedRoute, MemoryStore,
-    Outcome, PeerIp, Policy, Quota, RateLimitLayer, Rejection, RequestMatcher, RequestMethod, RequestPath,
-    Rule, Store, TrustedProxies,
+    Answer, Charge, ClientIp, Constant, Cookie, Decision, Error, ErrorKind, FromExtension, FromExtractor,
+    Header, Headers, Key, KeyExtractor, Limiter, ManualClock, MatchedRoute, MemoryStore, Outcome, PeerIp,
+    Policy, Quota, RateLimitLayer, Rejection, RequestMatcher, RequestMethod, RequestPath, Rule,
+    TrustedProxies,
 };
 
 fn limit(name: &str, limit: u64, key: impl KeyExtractor) -> RateLimitLayer {
@@ -557,24 +557,10 @@ async fn what_is_charged_more_and_given_back_is_so_for_every_key_of_the_decision
     assert_eq!(left(&limiter.peek_all(&charges).await.unwrap()), [3, 7]);
 }
 
-/// Is down, and counts how often it is asked.
-#[derive(Clone, Default)]
-struct Asked(Arc<AtomicUsize>);
-
-impl Store for Asked {
-    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
-        self.0.fetch_add(1, Ordering::Relaxed);
-        Down.decide(action, charges)
-    }
-    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
-        Down.reset(policy, key)
-    }
-}
-
 #[tokio::test]
 async fn a_store_that_failed_is_not_asked_for_more() {
-    let asked = Asked::default();
-    let limiter = Limiter::new(asked.clone());
+    let store = Counted::new(Down);
+    let limiter = Limiter::new(store.clone());
     let decision = limiter.check(&Policy::new("p", Quota::per_hour(5)), &Key::new("alice"), 1).await.unwrap();
     for later in [limiter.charge_more(&decision, 2).await, limiter.refund(&decision, 1).await] {
         let later = later.unwrap();
@@ -582,7 +568,7 @@ async fn a_store_that_failed_is_not_asked_for_more() {
         // Nothing was given back either.
         assert_eq!(later.failure().unwrap().kind(), ErrorKind::StoreUnreachable);
     }
-    assert_eq!(asked.0.load(Ordering::Relaxed), 1);
+    assert_eq!(store.asked(), 1);
 }
 
 #[tokio::test]

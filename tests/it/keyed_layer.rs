@@ -12,15 +12,15 @@ use std::{
     time::Duration,
 };
 
-use crate::support::Down;
+use crate::support::{Down, Says};
 use tokio::{
     task::{JoinSet, yield_now},
     time::{Instant, timeout},
 };
 use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Action, Answer, Charge, Decision, Error, ErrorKind, FailureMode, Key, KeyedRateLimitLayer, KeyedRule,
-    LeakyBucket, Limiter, MemoryStore, Outcome, Policy, Quota, Rejection, Store, Verdict,
+    Answer, Charge, Error, ErrorKind, FailureMode, Key, KeyedRateLimitLayer, KeyedRule, LeakyBucket, Limiter,
+    MemoryStore, Outcome, Policy, Quota, Rejection, Store, Verdict,
 };
 
 fn policy(limit: u64) -> Policy {
@@ -107,19 +107,16 @@ async fn a_store_that_is_down_is_an_error_of_its_own_only_where_the_policy_is_cl
     }
 }
 
-/// Says this to the so-manieth question, from 0 on.
-struct Says(fn(usize) -> Verdict, Arc<AtomicUsize>);
-
-impl Store for Says {
-    fn decide(&self, _: Action, charges: &[Charge]) -> Answer<Decision> {
-        let asked = self.1.fetch_add(1, Ordering::Relaxed);
-        assert!(asked < 100, "it never gives up");
-        let say = |charge| Outcome::new(charge, (self.0)(asked), 0, Duration::ZERO);
-        Answer::ready(Ok(Decision::new(charges.iter().map(say))))
-    }
-    fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
-        Answer::ready(Ok(()))
-    }
+/// A store that answers question number n, from 0 on, with `says(n)`; and how many it was asked.
+fn store_that(says: fn(usize) -> Verdict) -> (impl Store, Arc<AtomicUsize>) {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = asked.clone();
+    let store = Says(move |charge: &Charge| {
+        let number = count.fetch_add(1, Ordering::Relaxed);
+        assert!(number < 100, "it never gives up");
+        Outcome::new(charge, says(number), 0, Duration::ZERO)
+    });
+    (store, asked)
 }
 
 const fn deny(seconds: u64) -> Verdict {
@@ -181,10 +178,9 @@ async fn patience_is_for_all_waits_together_and_a_delay_takes_none() {
         },
     ];
     for Row { name, says, patience, admitted, asked, seconds } in rows {
-        let questions = Arc::new(AtomicUsize::new(0));
-        let layer =
-            KeyedRateLimitLayer::new(Says(says, questions.clone()), policy(1), |_: &&'static str| "all")
-                .wait(Duration::from_secs(patience));
+        let (store, questions) = store_that(says);
+        let layer = KeyedRateLimitLayer::new(store, policy(1), |_: &&'static str| "all")
+            .wait(Duration::from_secs(patience));
         let started = Instant::now();
         let call = layer.layer(service_fn(length)).oneshot("abc");
         let answer = timeout(Duration::from_secs(60), call).await.expect(name);
@@ -273,7 +269,7 @@ async fn a_request_that_waits_leaves_the_inner_service_to_others() {
         _ => Verdict::Allow,
     };
     for (name, says) in [("wait", waits as fn(usize) -> Verdict), ("delay", delays)] {
-        let layer = KeyedRateLimitLayer::new(Says(says, Arc::default()), policy(1), |_: &u8| "all")
+        let layer = KeyedRateLimitLayer::new(store_that(says).0, policy(1), |_: &u8| "all")
             .wait(Duration::from_secs(7_200));
         let calls = Arc::new(AtomicUsize::new(0));
         let mut service =

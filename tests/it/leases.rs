@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use crate::support::{RedisServer, store};
+use crate::support::{RedisServer, store, within};
 use futures_util::FutureExt as _;
 use proptest::{
     prelude::*,
@@ -13,12 +13,6 @@ use tower_ratelimit::{
     Charge, Concurrency, Decision, ErrorKind, FixedWindow, Key, LeakyBucket, Limiter, ManualClock,
     MemoryStore, Policy, Quota, RedisStore, SlidingLog, SlidingWindow, TokenBucket,
 };
-
-fn calls(server: &RedisServer) -> usize {
-    let stats: String = server.command(&["INFO", "commandstats"]);
-    let calls = stats.split("cmdstat_evalsha:calls=").nth(1).and_then(|rest| rest.split(',').next());
-    calls.map_or(0, |calls| calls.parse().unwrap())
-}
 
 /// One process of several: a store of its own, over the same pool.
 #[derive(Clone)]
@@ -342,7 +336,7 @@ fn lives(kind: Kind) {
             Ok(())
         })
         .unwrap_or_else(|failure| panic!("{failure}"));
-    eprintln!("{kind:?}: {:?}, {} calls", seen.borrow(), calls(&server));
+    eprintln!("{kind:?}: {:?}, {} calls", seen.borrow(), server.script_calls());
 }
 
 macro_rules! never_more_than_promised {
@@ -381,17 +375,6 @@ async fn warm_up(instance: &Instance, policy: &Policy) -> u64 {
     admitted
 }
 
-async fn within(patience: Duration, mut holds: impl AsyncFnMut() -> bool) -> bool {
-    let until = tokio::time::Instant::now() + patience;
-    while !holds().await {
-        if tokio::time::Instant::now() > until {
-            return false;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    true
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn many_tasks_on_two_instances_admit_exactly_the_limit_with_few_calls() {
     let server = RedisServer::start();
@@ -405,7 +388,7 @@ async fn many_tasks_on_two_instances_admit_exactly_the_limit_with_few_calls() {
     for policy in policies {
         let policy = policy.leased(500);
         let instances = [instance(&server).await, instance(&server).await];
-        let before = calls(&server);
+        let before = server.script_calls();
         let run = async |tasks: usize, times: usize| {
             let mut running = tokio::task::JoinSet::new();
             for i in 0..tasks {
@@ -422,7 +405,7 @@ async fn many_tasks_on_two_instances_admit_exactly_the_limit_with_few_calls() {
             running.join_all().await.into_iter().sum::<u64>()
         };
         let mut admitted = run(32, 1_000).await;
-        let asked = calls(&server) - before;
+        let asked = server.script_calls() - before;
         assert!(asked < 32_000 / 8, "{}: {asked} calls", policy.name());
         // The rest, as far as the other instance has nothing of it on lease.
         admitted += run(32, 400).await;
@@ -692,7 +675,7 @@ async fn a_leased_unit_says_what_remains_as_of_the_last_call() {
         busy.settled().await;
         clock.advance(Duration::from_millis(1));
     }
-    assert!(calls(&server) < 100, "{}", calls(&server));
+    assert!(server.script_calls() < 100, "{}", server.script_calls());
 }
 
 #[test]

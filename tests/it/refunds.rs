@@ -291,12 +291,12 @@ fn cases(default: u32) -> u32 {
 
 #[test]
 fn what_was_not_refunded_keeps_within_the_limit_in_process() {
-    what_was_not_refunded_keeps_within_the_limit(cases(1_000), false);
+    what_was_not_refunded_keeps_within_the_limit(cases(200), false);
 }
 
 #[test]
 fn what_was_not_refunded_keeps_within_the_limit_on_redis() {
-    what_was_not_refunded_keeps_within_the_limit(cases(100), true);
+    what_was_not_refunded_keeps_within_the_limit(cases(25), true);
 }
 
 /// More entries than a refund writes anew: the oldest units go instead, and never too many.

@@ -1,4 +1,4 @@
-//! `examples/replay.rs`, as people run it.
+//! The tool `replay`, as users run it.
 
 use std::{
     io::Write,

@@ -210,7 +210,7 @@ async fn given_back(limiter: &Limiter, policy: &Policy) -> Result<(), Error> {
 }
 
 #[tokio::test]
-async fn s28_the_printed_acl_rule_is_enough_for_everything_and_each_command_of_it_is_needed() {
+async fn the_printed_acl_rule_is_enough_for_everything_and_each_of_its_commands_is_needed() {
     let server = RedisServer::start();
     let acl = |name: &str, rule: &str| {
         let mut words = vec!["ACL", "SETUSER", name, "on", ">secret"];

@@ -3,35 +3,25 @@
 
 use std::time::Duration;
 
-use crate::support::Down;
-use crate::support::inner::{ask, ask_for, get, text};
+use crate::support::{
+    Down, Says,
+    inner::{ask, ask_for, get, text},
+};
 use http::{HeaderMap, Request, Response, StatusCode, request::Parts};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use sfv::{BareItem, FieldType as _, List, ListEntry, Parser};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tower_ratelimit::{
-    Action, Answer, Charge, Constant, Decision, Error, ErrorKind, FailureMode, FixedWindow, Header, Headers,
-    Key, Limiter, ManualClock, MemoryStore, Outcome, PeerIp, Policy, Quota, RateLimitLayer, Rejection, Rule,
-    Store, Verdict,
+    Answer, Charge, Constant, Decision, Error, ErrorKind, FailureMode, FixedWindow, Header, Headers, Key,
+    Limiter, ManualClock, MemoryStore, Outcome, PeerIp, Policy, Quota, RateLimitLayer, Rejection, Rule,
+    Verdict,
 };
 
 const HOSTILE: &str = r#"a "quoted" \ {name}, ;q=1"#;
 
 fn layer(policy: Policy) -> RateLimitLayer {
     RateLimitLayer::new(MemoryStore::new().manual_clock(ManualClock::new()), policy, Constant::new("all"))
-}
-
-/// Says the same to everybody.
-struct Says(fn(&Charge) -> Outcome);
-
-impl Store for Says {
-    fn decide(&self, _: Action, charges: &[Charge]) -> Answer<Decision> {
-        Answer::ready(Ok(Decision::new(charges.iter().map(self.0))))
-    }
-    fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
-        Answer::ready(Ok(()))
-    }
 }
 
 /// The items of a list field, as (string, parameters), and that it is in canonical form.
@@ -61,7 +51,7 @@ fn problem(body: &str) -> Value {
 }
 
 #[tokio::test]
-async fn s01_the_list_fields_are_canonical_structured_fields() {
+async fn the_list_headers_are_canonical_structured_fields() {
     let layer = layer(Policy::new(HOSTILE, Quota::per_minute(5))).and(Rule::new(
         Policy::new("subsecond", Quota::new(7, Duration::from_millis(500)).unwrap()),
         Constant::new("all"),
@@ -76,8 +66,8 @@ async fn s01_the_list_fields_are_canonical_structured_fields() {
 }
 
 #[tokio::test]
-async fn s01_integers_beyond_the_standard_are_clamped() {
-    let store = Says(|charge| Outcome::new(charge, Verdict::Allow, u64::MAX, Duration::MAX));
+async fn integers_beyond_the_standard_are_clamped() {
+    let store = Says(|charge: &Charge| Outcome::new(charge, Verdict::Allow, u64::MAX, Duration::MAX));
     let layer = RateLimitLayer::new(store, Policy::new("p", Quota::per_day(1)), Constant::new("all"));
     let response = ask(&layer, get()).await;
     let limits = items(response.headers(), "ratelimit");
@@ -85,7 +75,7 @@ async fn s01_integers_beyond_the_standard_are_clamped() {
 }
 
 #[test]
-fn s02_a_name_that_no_field_can_carry_is_refused_and_the_others_are_escaped() {
+fn a_policy_name_that_no_header_can_carry_is_an_error_and_others_are_escaped() {
     for name in ["tab\there", "new\nline", "d\u{ed}a", "del\u{7f}", ""] {
         assert!(Policy::try_new(name, Quota::per_second(1)).is_err(), "{name:?}");
     }
@@ -93,7 +83,7 @@ fn s02_a_name_that_no_field_can_carry_is_refused_and_the_others_are_escaped() {
 }
 
 #[tokio::test]
-async fn s03_the_policy_field_stays_the_same_and_in_order() {
+async fn the_policy_header_stays_the_same_and_in_order() {
     let both = layer(Policy::new("wide", Quota::per_day(100)))
         .and(Rule::new(Policy::new("narrow", Quota::per_minute(2)), Constant::new("all")));
     let tightest = both.clone().headers(Headers::ietf().tightest_only());
@@ -109,7 +99,7 @@ async fn s03_the_policy_field_stays_the_same_and_in_order() {
 }
 
 #[test]
-fn s04_what_remains_never_promises_more_than_the_policy() {
+fn the_remaining_units_never_promise_more_than_the_policy() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let steps = proptest::collection::vec((1..7_u64, 0..3_000_000_u64), 1..30);
     let millis = prop_oneof![(1..100_u64).prop_map(|seconds| seconds * 1_000), 1..100_000_u64];
@@ -152,7 +142,7 @@ fn s04_what_remains_never_promises_more_than_the_policy() {
 }
 
 #[tokio::test]
-async fn s04_no_t_passes_a_retry_after_that_was_there_before() {
+async fn no_t_exceeds_a_retry_after_that_was_set_before() {
     let refused = |wait: &'static str| {
         move || {
             let response = Response::builder().status(429).header("retry-after", wait);
@@ -197,7 +187,7 @@ async fn s04_no_t_passes_a_retry_after_that_was_there_before() {
 }
 
 #[tokio::test]
-async fn s05_what_an_inner_service_set_is_appended_to_and_never_replaced() {
+async fn headers_of_an_inner_service_are_appended_to_and_never_replaced() {
     let inner = || {
         Response::builder()
             .header("ratelimit", r#""inner";r=1"#)
@@ -217,7 +207,7 @@ async fn s05_what_an_inner_service_set_is_appended_to_and_never_replaced() {
 }
 
 #[tokio::test]
-async fn s05_a_list_is_not_appended_to_a_dictionary() {
+async fn a_list_is_not_appended_to_a_dictionary() {
     let rows = [
         ("dictionary", "limit=100, remaining=50, reset=30", false),
         ("dictionary of one", "limit=100", false),
@@ -240,7 +230,7 @@ async fn s05_a_list_is_not_appended_to_a_dictionary() {
 }
 
 #[tokio::test]
-async fn s06_a_partition_key_is_a_keyed_hash_and_off_by_default() {
+async fn a_partition_key_is_a_keyed_hash_and_off_by_default() {
     let of = async |secret: &str, key: &str| {
         let store = MemoryStore::new().manual_clock(ManualClock::new());
         let layer = RateLimitLayer::new(store, Policy::new("p", Quota::per_hour(4)), Constant::new(key))
@@ -265,7 +255,7 @@ async fn s06_a_partition_key_is_a_keyed_hash_and_off_by_default() {
 }
 
 #[tokio::test]
-async fn s06_a_partition_key_is_the_first_96_bits_and_on_every_item() {
+async fn a_partition_key_is_the_first_96_bits_and_on_every_item() {
     // Of "user-4", with a character that not every base64 has.
     let pk = "pk=:ppSViGGL/d/6iBFh:";
     let layer = layer(Policy::new("narrow", Quota::per_hour(1)))
@@ -282,12 +272,12 @@ async fn s06_a_partition_key_is_the_first_96_bits_and_on_every_item() {
 
 #[test]
 #[should_panic(expected = "at least 16 bytes")]
-fn s06_a_partition_key_under_a_secret_that_can_be_guessed_is_refused() {
+fn a_partition_key_under_a_secret_that_can_be_guessed_is_an_error() {
     let _ = Headers::ietf().partition_key("15 bytes of it!");
 }
 
 #[tokio::test]
-async fn s07_the_older_drafts_speak_of_the_policy_that_binds() {
+async fn the_headers_of_older_drafts_describe_the_policy_that_binds() {
     let both = |headers| {
         layer(Policy::new("wide", Quota::per_day(100)))
             .and(Rule::new(Policy::new("narrow", Quota::per_minute(2)), Constant::new("all")))
@@ -343,7 +333,7 @@ fn three(fields: &HeaderMap) -> String {
 }
 
 #[tokio::test]
-async fn s07_the_older_drafts_agree_with_each_other_and_with_retry_after() {
+async fn the_headers_of_older_drafts_agree_with_each_other_and_with_retry_after() {
     let rows = [
         ("a burst", Quota::per_minute(2).burst(4), 1, "limit=4, remaining=3, reset=90", "2;w=60"),
         ("a second", Quota::per_second(3), 1, "limit=3, remaining=2, reset=1", "3;w=1"),
@@ -376,7 +366,7 @@ async fn s07_the_older_drafts_agree_with_each_other_and_with_retry_after() {
         assert_eq!(three(refused.headers()), "limit=5, remaining=0, reset=720");
         assert_eq!(refused.headers()["retry-after"], "720");
 
-        let store = Says(|charge| Outcome::new(charge, Verdict::Allow, u64::MAX, Duration::MAX));
+        let store = Says(|charge: &Charge| Outcome::new(charge, Verdict::Allow, u64::MAX, Duration::MAX));
         let largest = RateLimitLayer::new(store, Policy::new("p", Quota::per_day(7)), Constant::new("all"));
         let response = ask(&largest.headers(headers.clone()), get()).await;
         assert_eq!(three(response.headers()), "limit=7, remaining=999999999999999, reset=999999999999999");
@@ -390,7 +380,7 @@ async fn s07_the_older_drafts_agree_with_each_other_and_with_retry_after() {
 }
 
 #[tokio::test]
-async fn s07_a_legacy_reset_is_an_epoch_or_a_delta_and_never_both() {
+async fn a_legacy_reset_is_an_epoch_or_a_delta_and_never_both() {
     let seconds_since_epoch = || std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
     let used = async |headers| {
         let layer = layer(Policy::new("p", Quota::per_hour(4))).headers(headers).cost(|_| 3);
@@ -413,7 +403,7 @@ async fn s07_a_legacy_reset_is_an_epoch_or_a_delta_and_never_both() {
 }
 
 #[tokio::test]
-async fn s07_fields_can_be_kept_off_redirects_and_off_successes() {
+async fn headers_can_be_kept_off_redirects_and_off_successes() {
     let policy = || Policy::new("p", Quota::per_hour(2));
     let moved = || Response::builder().status(302).body(String::new()).unwrap();
     let rows = [
@@ -437,7 +427,7 @@ async fn s07_fields_can_be_kept_off_redirects_and_off_successes() {
 }
 
 #[tokio::test]
-async fn s08_a_response_that_is_full_of_fields_goes_out_without_ours() {
+async fn a_response_with_no_room_for_more_headers_is_sent_without_ours() {
     let full = || {
         let mut response = Response::new(String::from("hello"));
         let fields = response.headers_mut();
@@ -457,7 +447,7 @@ async fn s08_a_response_that_is_full_of_fields_goes_out_without_ours() {
 }
 
 #[tokio::test]
-async fn s09_each_rejection_has_its_status() {
+async fn each_rejection_has_its_status() {
     let closed = Policy::new("p", Quota::per_hour(1)).on_store_failure(FailureMode::Closed);
     let policy = || Policy::new("p", Quota::per_hour(1));
     let key = || Constant::new("all");
@@ -491,7 +481,7 @@ async fn s09_each_rejection_has_its_status() {
 }
 
 #[tokio::test]
-async fn s10_retry_after_is_rounded_up_and_honoured() {
+async fn retry_after_is_rounded_up_and_a_retry_then_is_admitted() {
     let rows = [
         ("a millisecond", Quota::per_second(1_000).burst(1), "1"),
         ("a third of a second", Quota::per_second(3).burst(1), "1"),
@@ -512,7 +502,7 @@ async fn s10_retry_after_is_rounded_up_and_honoured() {
 }
 
 #[tokio::test]
-async fn s10_jitter_is_upwards_only_and_the_same_wherever_it_is_told() {
+async fn jitter_is_upwards_only_and_the_same_in_every_header() {
     let layer = layer(Policy::new("p", Quota::per_minute(1)))
         .headers(Headers::ietf().jitter(Duration::from_secs(40)));
     ask(&layer, get()).await;
@@ -531,11 +521,11 @@ async fn s10_jitter_is_upwards_only_and_the_same_wherever_it_is_told() {
 }
 
 #[tokio::test]
-async fn s10_jitter_of_any_length_is_bounded_and_names_no_wait_where_none_helps() {
+async fn jitter_of_any_length_is_bounded_and_names_no_wait_where_none_helps() {
     let forever = || Headers::ietf().jitter(Duration::MAX);
     let limited = layer(Policy::new("p", Quota::per_minute(1))).headers(forever());
     ask(&limited, get()).await;
-    let store = Says(|charge| {
+    let store = Says(|charge: &Charge| {
         Outcome::new(charge, Verdict::Deny { retry_after: Some(Duration::MAX) }, 0, Duration::MAX)
     });
     let longest = RateLimitLayer::new(store, Policy::new("p", Quota::per_day(1)), Constant::new("all"));
@@ -550,8 +540,8 @@ async fn s10_jitter_of_any_length_is_bounded_and_names_no_wait_where_none_helps(
 }
 
 #[tokio::test]
-async fn s10_retry_after_is_bounded() {
-    let store = Says(|charge| {
+async fn retry_after_is_bounded() {
+    let store = Says(|charge: &Charge| {
         Outcome::new(charge, Verdict::Deny { retry_after: Some(Duration::MAX) }, 0, Duration::MAX)
     });
     let layer = RateLimitLayer::new(store, Policy::new("p", Quota::per_day(1)), Constant::new("all"));
@@ -561,7 +551,7 @@ async fn s10_retry_after_is_bounded() {
 }
 
 #[tokio::test]
-async fn s10_a_cost_above_the_capacity_has_no_retry_after_and_another_detail() {
+async fn a_cost_above_the_capacity_has_no_retry_after_and_another_detail() {
     let layer = layer(Policy::new("p", Quota::per_hour(5))).cost(|_| 6);
     let refused = ask(&layer, get()).await;
     assert_eq!(refused.status(), 429);
@@ -571,7 +561,7 @@ async fn s10_a_cost_above_the_capacity_has_no_retry_after_and_another_detail() {
 }
 
 #[tokio::test]
-async fn s11_refusals_that_pass_are_not_stored() {
+async fn temporary_rejections_are_not_stored_by_caches() {
     let limited = layer(Policy::new("p", Quota::per_hour(1)));
     assert!(!ask(&limited, get()).await.headers().contains_key("cache-control"));
     assert_eq!(ask(&limited, get()).await.headers()["cache-control"], "no-store");
@@ -581,7 +571,7 @@ async fn s11_refusals_that_pass_are_not_stored() {
 }
 
 #[tokio::test]
-async fn s11_no_refusal_is_stored_whatever_its_status() {
+async fn no_rejection_is_stored_by_caches_whatever_its_status() {
     let policy = || Policy::new("p", Quota::per_hour(1));
     let no_header = RateLimitLayer::new(MemoryStore::new(), policy(), Header::new("x-api-key"));
     let no_peer = RateLimitLayer::new(MemoryStore::new(), policy(), PeerIp::new());
@@ -601,7 +591,7 @@ async fn s11_no_refusal_is_stored_whatever_its_status() {
 }
 
 #[tokio::test]
-async fn s15_what_is_no_post_is_no_grpc_whatever_content_type_it_claims() {
+async fn a_request_that_is_not_a_post_is_not_grpc_whatever_its_content_type() {
     let layer = layer(Policy::new("p", Quota::per_hour(1)));
     ask(&layer, get()).await;
     for (method, status) in [("GET", 429), ("HEAD", 429), ("PUT", 429), ("POST", 200)] {
@@ -613,7 +603,7 @@ async fn s15_what_is_no_post_is_no_grpc_whatever_content_type_it_claims() {
 }
 
 #[tokio::test]
-async fn s12_the_body_is_a_problem_that_names_exactly_the_policies_that_refused() {
+async fn the_body_is_a_problem_that_names_exactly_the_policies_that_denied() {
     let layer = layer(Policy::new(HOSTILE, Quota::per_hour(1)))
         .and(Rule::new(Policy::new("wide", Quota::per_hour(100)), Constant::new("all")))
         .and(Rule::new(Policy::new("narrow", Quota::per_day(1)), Constant::new("all")));
@@ -633,7 +623,7 @@ async fn s12_the_body_is_a_problem_that_names_exactly_the_policies_that_refused(
 }
 
 #[tokio::test]
-async fn s12_head_gets_the_fields_and_no_content() {
+async fn a_head_request_gets_the_headers_and_no_content() {
     let layer = layer(Policy::new("p", Quota::per_hour(1)));
     ask(&layer, get()).await;
     let to_get = ask(&layer, get()).await;
@@ -647,7 +637,7 @@ async fn s12_head_gets_the_fields_and_no_content() {
 }
 
 #[tokio::test]
-async fn s13_a_cors_preflight_has_a_budget_of_its_own_unless_told_otherwise() {
+async fn a_cors_preflight_has_a_budget_of_its_own_by_default() {
     let preflight = || {
         Request::options("/")
             .header("origin", "https://example.org")
@@ -666,7 +656,7 @@ async fn s13_a_cors_preflight_has_a_budget_of_its_own_unless_told_otherwise() {
 }
 
 #[tokio::test]
-async fn s14_a_refusal_does_not_wait_for_the_body() {
+async fn a_rejection_does_not_wait_for_the_body() {
     let layer = RateLimitLayer::new(MemoryStore::new(), Policy::new("p", Quota::per_hour(1)), PeerIp::new());
     let app = axum::Router::new()
         .route("/", axum::routing::post(async |body: String| body).get(async || "hello"))
@@ -683,7 +673,7 @@ async fn s14_a_refusal_does_not_wait_for_the_body() {
 }
 
 #[tokio::test]
-async fn s14_a_refusal_charges_nothing() {
+async fn a_denied_request_is_charged_nothing() {
     let clock = ManualClock::new();
     let limiter = Limiter::new(MemoryStore::new().manual_clock(clock));
     let (narrow, wide) = (Policy::new("narrow", Quota::per_hour(1)), Policy::new("wide", Quota::per_hour(9)));

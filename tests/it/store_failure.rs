@@ -76,7 +76,7 @@ async fn is_normal_again(limiter: &Limiter, policy: &Policy) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn s29_script_flush_in_a_loop_fails_no_decision_and_loses_none() {
+async fn script_flush_in_a_loop_fails_no_decision_and_loses_none() {
     let server = RedisServer::start();
     let limiter = Limiter::new(store(&server).await);
     let done = Arc::new(AtomicBool::new(false));
@@ -99,7 +99,7 @@ async fn s29_script_flush_in_a_loop_fails_no_decision_and_loses_none() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn s29_two_hundred_cold_calls_make_one_load() {
+async fn two_hundred_calls_without_the_script_load_it_once() {
     let server = RedisServer::start();
     let limiter = Limiter::new(store(&server).await);
     let () = server.command(&["SCRIPT", "FLUSH"]);
@@ -394,7 +394,7 @@ async fn a_dropped_request_leaves_the_connection_in_step() {
 }
 
 #[tokio::test]
-async fn s30_what_redis_refuses_is_a_failure_and_no_panic() {
+async fn an_error_reply_of_redis_is_a_failure_and_no_panic() {
     let server = RedisServer::start();
     let limiter = Limiter::new(store(&server).await);
     let key = Key::new("alice");

@@ -3,7 +3,7 @@
 //! Run with
 //!
 //! ```text
-//! cargo run --example client_retry --features retry
+//! cargo run -p example-client-retry
 //! ```
 //!
 //! It starts a server that admits two requests at once and then one a second, sends it five, one after

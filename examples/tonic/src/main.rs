@@ -1,6 +1,6 @@
 //! A gRPC service with a limit for each client, and a client that runs into it: what a refusal says.
 //!
-//! Run with `cargo run --example tonic --features tonic`
+//! Run with `cargo run -p example-tonic`
 //!
 //! It ends by itself. `greeter.rs` is made from `greeter.proto`, so no protoc is needed.
 #![allow(clippy::print_stdout, reason = "it is what a program is for")]

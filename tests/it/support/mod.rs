@@ -6,13 +6,17 @@ pub(crate) mod model;
 pub(crate) mod programs;
 pub(crate) mod redis_cluster;
 pub(crate) mod redis_server;
+pub(crate) mod stores;
 
 pub(crate) use programs::program;
 pub(crate) use redis_server::RedisServer;
+pub(crate) use stores::{Counted, Down, Says};
 
 use std::time::Duration;
 
-use tower_ratelimit::{Action, Answer, Charge, Decision, Error, ErrorKind, Key, Policy, RedisStore, Store};
+use tokio::time::Instant;
+
+use tower_ratelimit::RedisStore;
 
 /// As long as redis-rs waits: tests count, they do not race a busy machine.
 pub(crate) const PATIENT: Duration = Duration::from_millis(500);
@@ -22,16 +26,21 @@ pub(crate) async fn store(server: &RedisServer) -> RedisStore {
     RedisStore::connect(&server.url()).await.unwrap().deadline(PATIENT)
 }
 
-/// A store that nobody reaches, and that says more than a client should see.
-pub(crate) struct Down;
+/// Polls until `holds`, for at most `patience`. Whether it did.
+pub(crate) async fn within(patience: Duration, mut holds: impl AsyncFnMut() -> bool) -> bool {
+    let started = Instant::now();
+    while !holds().await {
+        if started.elapsed() > patience {
+            return false;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    true
+}
 
-impl Store for Down {
-    fn decide(&self, _: Action, _: &[Charge]) -> Answer<Decision> {
-        Answer::ready(Err(Error::new(ErrorKind::StoreUnreachable, "secret of the store")))
-    }
-    fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
-        Answer::ready(Ok(()))
-    }
+/// Polls until `holds`, for as long as a busy machine may take for what happens in the background. Whether it did.
+pub(crate) async fn eventually(holds: impl AsyncFnMut() -> bool) -> bool {
+    within(Duration::from_secs(10), holds).await
 }
 
 /// A service with no network, for tests that must set the clock.

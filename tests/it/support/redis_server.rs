@@ -119,6 +119,13 @@ impl RedisServer {
         command.arg(&words[1..]).query(&mut self.connection()).unwrap()
     }
 
+    /// How many script calls it carried out, those of the tests among them.
+    pub(crate) fn script_calls(&self) -> u64 {
+        let stats: String = self.command(&["INFO", "commandstats"]);
+        let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+        line.and_then(|line| line.split(',').next()?.parse().ok()).unwrap_or(0)
+    }
+
     fn try_restart(&mut self) -> bool {
         self.kill();
         let port = self.port.to_string();

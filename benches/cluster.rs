@@ -2,15 +2,15 @@
 //! server and on a Cluster of one and of three primaries, all on this machine.
 //!
 //! ```text
-//! cargo bench --features cluster --bench cluster
+//! cargo bench -p benches --bench cluster
 //! ```
 
 #![allow(dead_code, unreachable_pub, reason = "of the tests' servers only a part is used")]
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a program for whoever measures")]
 
-#[path = "../tests/support/redis_cluster.rs"]
+#[path = "../tests/it/support/redis_cluster.rs"]
 mod redis_cluster;
-#[path = "../tests/support/redis_server.rs"]
+#[path = "../tests/it/support/redis_server.rs"]
 mod redis_server;
 
 use std::{

@@ -1,7 +1,7 @@
 //! What the layer costs when the decision is made in process: the same service with and without it.
 //!
 //! ```text
-//! cargo bench --bench overhead
+//! cargo bench -p benches --bench overhead
 //! ```
 
 use std::{

@@ -1,7 +1,7 @@
 //! What the parts of a decision cost, each by itself: keys, algorithms, policies, fields, bodies.
 //!
 //! ```text
-//! cargo bench --bench parts
+//! cargo bench -p benches --bench parts
 //! ```
 
 use std::{convert::Infallible, hint::black_box, net::SocketAddr, time::Duration};

@@ -10,7 +10,9 @@
 //! ```
 //! use std::net::SocketAddr;
 //!
-//! use axum::{Router, routing::get};
+//! use axum::{Router, body::Body, extract::ConnectInfo, routing::get};
+//! use http::Request;
+//! use tower::ServiceExt;
 //! use tower_ratelimit::{MemoryStore, PeerIp, Policy, Quota, RateLimitLayer};
 //!
 //! # #[tokio::main]
@@ -20,15 +22,13 @@
 //! let limit = RateLimitLayer::new(store, Policy::new("per-ip", Quota::per_minute(2)), PeerIp::new());
 //! let app = Router::new().route("/", get(async || "hello")).layer(limit);
 //!
-//! let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
-//! let url = format!("http://{}/", listener.local_addr()?);
-//! tokio::spawn(async move {
-//!     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await
-//! });
+//! // What axum adds to a request of `app.into_make_service_with_connect_info::<SocketAddr>()`.
+//! let peer = ConnectInfo(SocketAddr::from(([203, 0, 113, 7], 4711)));
+//! let request = || Request::get("/").extension(peer).body(Body::empty());
 //!
-//! assert_eq!(reqwest::get(&url).await?.status(), 200);
-//! assert_eq!(reqwest::get(&url).await?.status(), 200);
-//! let refused = reqwest::get(&url).await?;
+//! assert_eq!(app.clone().oneshot(request()?).await?.status(), 200);
+//! assert_eq!(app.clone().oneshot(request()?).await?.status(), 200);
+//! let refused = app.oneshot(request()?).await?;
 //! assert_eq!(refused.status(), 429);
 //! assert_eq!(refused.headers()["retry-after"], "30");
 //! # Ok(())

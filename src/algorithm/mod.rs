@@ -24,7 +24,7 @@
 //! for as long as any of its charges could be refunded.
 //!
 //! Coming from a Redis recipe, see [`recipes`]. To find out what a policy would have refused before it is
-//! turned on, run `examples/replay.rs` over an access log.
+//! turned on, run `cargo run -p tools --bin replay` in the repository over an access log.
 //!
 //! # Each exists twice
 //!

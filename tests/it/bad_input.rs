@@ -1,0 +1,215 @@
+//! What cannot work is refused with a message that says what to do, and what is strange works.
+
+use crate::support::{
+    RedisServer,
+    inner::{ask, text},
+    store,
+};
+use http::{HeaderValue, Request, request::Parts};
+use tower_ratelimit::{
+    ErrorKind, FixedWindow, Header, Key, KeyExtractor, Limiter, MemoryStore, PeerIp, Policy, Quota,
+    RateLimitLayer, RedisStore,
+};
+
+#[tokio::test]
+async fn a_redis_url_that_does_not_work_says_so_and_keeps_its_password() {
+    let locked = RedisServer::with(&["--requirepass", "right"]);
+    let with_wrong_password = locked.url().replace("redis://", "redis://:hunter2@");
+    let rows = [
+        ("no scheme", "127.0.0.1:6379", ErrorKind::InvalidConfig, "write redis://"),
+        ("a typo", "redis//user:hunter2@host", ErrorKind::InvalidConfig, "write redis://"),
+        ("a bad port", "redis://:hunter2@host:99999", ErrorKind::InvalidConfig, "write redis://"),
+        ("a bad database", "redis://:hunter2@host/zero", ErrorKind::InvalidConfig, "write redis://"),
+        ("another scheme", "http://:hunter2@host", ErrorKind::InvalidConfig, "write redis://"),
+        ("TLS", "rediss://:hunter2@host", ErrorKind::InvalidConfig, "`tokio-rustls-comp`"),
+        (
+            "nothing",
+            "",
+            ErrorKind::InvalidConfig,
+            "the Redis URL does not work (it is no URL); write redis://",
+        ),
+        ("nobody there", "redis://:hunter2@127.0.0.1:1", ErrorKind::StoreUnreachable, "at 127.0.0.1:1"),
+        ("wrong password", &with_wrong_password, ErrorKind::StoreUnreachable, "assword"),
+        ("no password", &locked.url(), ErrorKind::StoreRefused, "NOAUTH"),
+    ];
+    for (name, url, kind, message) in rows {
+        let error = RedisStore::connect(url).await.unwrap_err();
+        assert_eq!(error.kind(), kind, "{name}: {error}");
+        assert!(error.to_string().contains(message), "{name}: {error}");
+        let everything = format!("{error} {error:?}");
+        assert!(!everything.contains("hunter2"), "{name}: {everything}");
+    }
+    let right = RedisStore::connect(&locked.url().replace("redis://", "redis://:right@")).await.unwrap();
+    assert!(!format!("{right:?}").contains("right"));
+}
+
+#[tokio::test]
+#[should_panic(expected = "without spaces and braces")]
+async fn a_prefix_with_braces_is_refused() {
+    let _ = RedisStore::connect_lazy("redis://127.0.0.1:1").unwrap().prefix("a{b}");
+}
+
+#[tokio::test]
+async fn a_request_without_a_usable_identity_is_told_why() {
+    let header =
+        |value: &[u8]| Request::get("/").header("x-api-key", HeaderValue::from_bytes(value).unwrap());
+    let api_key = || Header::new("x-api-key");
+    let megabyte = vec![b'a'; 1 << 20];
+    let rows: [(&str, Box<dyn KeyExtractor>, http::request::Builder, u16, &str); 7] = [
+        (
+            "no connect info",
+            Box::new(PeerIp::new()),
+            Request::get("/"),
+            500,
+            "into_make_service_with_connect_info",
+        ),
+        ("no header", Box::new(api_key()), Request::get("/"), 400, "lacks the header `x-api-key`"),
+        ("not UTF-8", Box::new(api_key()), header(b"\xff\xfe"), 400, "`x-api-key` is not UTF-8"),
+        ("a megabyte", Box::new(api_key()), header(&megabyte), 400, "`x-api-key` is longer than 8192 bytes"),
+        ("empty", Box::new(api_key()), header(b""), 400, "`x-api-key` is empty"),
+        (
+            "twice",
+            Box::new(api_key()),
+            header(b"a").header("x-api-key", "b"),
+            400,
+            "`x-api-key` must stand once",
+        ),
+        // A client must not choose its bucket by sending nonsense.
+        (
+            "nonsense, with an alternative",
+            Box::new(api_key().or(PeerIp::new())),
+            header(b"\xff"),
+            400,
+            "UTF-8",
+        ),
+    ];
+    for (name, key, request, status, message) in rows {
+        let layer = RateLimitLayer::new(MemoryStore::new(), Policy::new("p", Quota::per_hour(1)), key);
+        let response = ask(&layer, request.body(String::new()).unwrap()).await;
+        assert_eq!(response.status(), status, "{name}");
+        let body = text(response).await;
+        assert!(serde_json::from_str::<serde_json::Value>(&body).is_ok(), "{name}: {body}");
+        assert!(body.contains(message), "{name}: {body}");
+    }
+}
+
+#[tokio::test]
+async fn strange_identities_are_counted_each_for_itself() {
+    let server = RedisServer::start();
+    let redis = store(&server).await;
+    let identities: [&[u8]; 12] = [
+        b"",
+        b"{",
+        b"}",
+        b"{}",
+        b"{a}",
+        b"a",
+        b"a\0",
+        b"\0",
+        b"\xff\xff",
+        b"a b\r\nc",
+        &[b'x'; 1 << 20],
+        &[b'x'; (1 << 20) + 1],
+    ];
+    for limiter in [Limiter::new(MemoryStore::new()), Limiter::new(redis)] {
+        let policy = Policy::new("a {strange}: name", Quota::per_day(1));
+        for verdict in [true, false] {
+            for identity in identities {
+                let decision = limiter.check(&policy, &Key::new(identity), 1).await.unwrap();
+                assert_eq!(
+                    decision.is_allowed(),
+                    verdict,
+                    "{:?}",
+                    String::from_utf8_lossy(&identity[..identity.len().min(9)])
+                );
+            }
+        }
+    }
+    // One key each, none of them long, each with the identity as its one hash tag.
+    let keys: Vec<String> = server.command(&["KEYS", "*"]);
+    assert_eq!(keys.len(), identities.len());
+    for key in keys {
+        assert!(key.len() < 200 && key.matches('{').count() == 1 && key.ends_with('}'), "{key}");
+        assert!(!key.contains("{}"), "{key}");
+    }
+}
+
+#[tokio::test]
+async fn the_largest_cost_is_refused_for_good_and_harms_nothing() {
+    let server = RedisServer::start();
+    let redis = store(&server).await;
+    for limiter in [Limiter::new(MemoryStore::new()), Limiter::new(redis)] {
+        let largest = Quota::new(1_000_000_000_000, std::time::Duration::from_secs(86_400)).unwrap();
+        let policies = [
+            Policy::new("small", Quota::per_hour(3)),
+            Policy::new("large", largest),
+            Policy::new("window", largest).algorithm(FixedWindow::anchored()),
+        ];
+        for policy in policies {
+            let key = Key::new("alice");
+            for cost in [u64::MAX, u64::MAX - 1, policy.capacity() + 1] {
+                let decision = limiter.check(&policy, &key, cost).await.unwrap();
+                assert!(!decision.is_allowed());
+                assert_eq!(decision.retry_after(), None, "{} {cost}", policy.name());
+                assert_eq!(decision.outcomes()[0].remaining(), policy.capacity());
+            }
+            assert!(limiter.check(&policy, &key, policy.capacity()).await.unwrap().is_allowed());
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_same_key_twice_in_one_decision_is_a_mistake_with_a_message() {
+    let limiter = Limiter::new(MemoryStore::new());
+    let charge = tower_ratelimit::Charge::new(&Policy::new("p", Quota::per_hour(9)), &Key::new("alice"), 1);
+    let error = limiter.check_all(&[charge.clone(), charge]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+    assert!(error.to_string().contains("add their costs"), "{error}");
+}
+
+#[test]
+#[should_panic(expected = "\"no header\" is not a header name")]
+fn a_name_that_is_no_header_is_refused_when_built() {
+    let _ = Header::new("no header");
+}
+
+#[tokio::test]
+async fn a_closure_that_finds_nothing_gives_no_shared_bucket() {
+    let extractor = |parts: &Parts| parts.uri.query().map(String::from);
+    let (parts, ()) = Request::get("/").body(()).unwrap().into_parts();
+    assert_eq!(extractor.extract(&parts).await.unwrap_err().kind(), ErrorKind::MissingIdentity);
+}
+
+#[tokio::test]
+async fn services_with_different_prefixes_share_no_key() {
+    let server = RedisServer::start();
+    let store = store(&server).await;
+    for (prefix, name) in [("shop", "eu:login"), ("shop:eu", "login"), ("shop", "eu%3Alogin")] {
+        let limiter = Limiter::new(store.clone().prefix(prefix));
+        let policy = Policy::new(name, Quota::per_day(1));
+        assert!(limiter.check(&policy, &Key::new("alice"), 1).await.unwrap().is_allowed(), "{prefix} {name}");
+    }
+}
+
+#[tokio::test]
+async fn a_deadline_without_end_is_one() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await.deadline(std::time::Duration::MAX));
+    let decision = limiter.check(&Policy::new("p", Quota::per_day(1)), &Key::new("alice"), 1).await.unwrap();
+    assert!(decision.is_allowed() && decision.failure().is_none());
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_be_reached_is_not_taken_for_a_busy_one() {
+    let locked = RedisServer::with(&["--requirepass", "right"]);
+    let policy = Policy::new("p", Quota::per_day(1));
+    for (url, message) in
+        [("redis://127.0.0.1:1".to_owned(), "refused"), (locked.url().replace("//", "//:wrong@"), "assword")]
+    {
+        let limiter = Limiter::new(RedisStore::connect_lazy(&url).unwrap());
+        let decision = limiter.check(&policy, &Key::new("alice"), 1).await.unwrap();
+        let failure = decision.failure().unwrap();
+        assert_eq!(failure.kind(), ErrorKind::StoreUnreachable, "{failure}");
+        assert!(failure.to_string().contains(message), "{failure}");
+    }
+}

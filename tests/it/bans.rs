@@ -1,0 +1,237 @@
+//! Bans and exemptions fail closed: a request whose identity cannot be read is rejected, and never exempt.
+
+use std::net::SocketAddr;
+
+use crate::support::inner::ask;
+use http::{Request, StatusCode, request::Parts};
+use tower_ratelimit::{
+    Answer, ClientIp, Constant, Cookie, Error, ErrorKind, ForwardingHeader, Header, Key, KeyExtractor,
+    MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, RequestMatcher, RequestMethod, TrustedProxies,
+};
+
+fn layer(limit: u64) -> RateLimitLayer {
+    RateLimitLayer::new(MemoryStore::new(), Policy::new("p", Quota::per_hour(limit)), Constant::new("all"))
+}
+
+fn request(peer: &str, lines: &[(&str, &[u8])]) -> Request<String> {
+    let mut request = Request::get("/").extension(peer.parse::<SocketAddr>().unwrap());
+    for (name, value) in lines {
+        request = request.header(*name, *value);
+    }
+    request.body(String::new()).unwrap()
+}
+
+const PEER: &str = "203.0.113.7:4711";
+const KEY: &str = "x-api-key";
+const OLD: &str = "x-old-key";
+const COOKIE: &str = "cookie";
+const REAL: &str = "x-real-ip";
+
+/// Answers as `extractor` does, later.
+fn later(extractor: impl KeyExtractor) -> impl KeyExtractor {
+    move |parts: &Parts| {
+        let answer = extractor.extract(parts);
+        Answer::pending(async move {
+            tokio::task::yield_now().await;
+            answer.await
+        })
+    }
+}
+
+#[tokio::test]
+async fn an_identity_that_cannot_be_read_does_not_evade_a_ban() {
+    let api_key = || Header::new("x-api-key");
+    let session = || Cookie::new("session");
+    let either = || api_key().or(Header::new("x-old-key"));
+    let ip = || ClientIp::behind(TrustedProxies::hops(1)).header(ForwardingHeader::x_real_ip());
+    let joined = || Key::join([&Key::new("bad"), &Key::new("GET")]);
+    type Lines = &'static [(&'static str, &'static [u8])];
+    let rows: Vec<(&str, RateLimitLayer, Lines, u16)> = vec![
+        ("banned", layer(9).ban(api_key().any_of(["bad"])), &[(KEY, b"bad")], 429),
+        ("another", layer(9).ban(api_key().any_of(["bad"])), &[(KEY, b"good")], 200),
+        ("missing", layer(9).ban(api_key().any_of(["bad"])), &[], 200),
+        ("twice", layer(9).ban(api_key().any_of(["bad"])), &[(KEY, b"bad"), (KEY, b"bad")], 400),
+        ("twice, one empty", layer(9).ban(api_key().any_of(["bad"])), &[(KEY, b"bad"), (KEY, b"")], 400),
+        ("empty", layer(9).ban(api_key().any_of(["bad"])), &[(KEY, b"")], 400),
+        ("not UTF-8", layer(9).ban(api_key().any_of(["bad"])), &[(KEY, b"\xff")], 400),
+        ("cookie", layer(9).ban(session().any_of(["bad"])), &[(COOKIE, b"session=bad")], 429),
+        (
+            "cookie twice",
+            layer(9).ban(session().any_of(["bad"])),
+            &[(COOKIE, b"session=bad; session=x")],
+            400,
+        ),
+        ("cookie empty", layer(9).ban(session().any_of(["bad"])), &[(COOKIE, b"session=")], 400),
+        (
+            "part of a tuple",
+            layer(9).ban((api_key(), RequestMethod::new()).any_of([joined()])),
+            &[(KEY, b"bad"), (KEY, b"x")],
+            400,
+        ),
+        (
+            "tuple without the part",
+            layer(9).ban((api_key(), RequestMethod::new()).any_of([joined()])),
+            &[],
+            200,
+        ),
+        ("first of two", layer(9).ban(either().any_of(["bad"])), &[(KEY, b""), (OLD, b"bad")], 400),
+        ("second of two", layer(9).ban(either().any_of(["bad"])), &[(OLD, b"bad"), (OLD, b"x")], 400),
+        ("neither of two", layer(9).ban(either().any_of(["bad"])), &[], 200),
+        ("hashed", layer(9).ban(api_key().hashed([7; 32]).any_of(["bad"])), &[(KEY, b"")], 400),
+        ("later", layer(9).ban(later(api_key()).any_of(["bad"])), &[(KEY, b"bad"), (KEY, b"x")], 400),
+        ("later, banned", layer(9).ban(later(api_key()).any_of(["bad"])), &[(KEY, b"bad")], 429),
+        ("later, missing", layer(9).ban(later(api_key()).any_of(["bad"])), &[], 200),
+        (
+            "address twice",
+            layer(9).ban(ip().within(["203.0.113.0/24"]).unwrap()),
+            &[(REAL, b"203.0.113.9"), (REAL, b"1.2.3.4")],
+            400,
+        ),
+        ("in soft mode", layer(9).ban(api_key().any_of(["bad"])).soft(), &[(KEY, b"")], 400),
+        ("later in soft mode", layer(9).ban(later(api_key()).any_of(["bad"])).soft(), &[(KEY, b"")], 400),
+        ("and exempt", layer(9).ban(api_key().any_of(["bad"])).exempt(|_: &Parts| true), &[(KEY, b"")], 400),
+        (
+            "and banned by a later ban",
+            layer(9).ban(api_key().any_of(["bad"])).ban(|_: &Parts| true),
+            &[(KEY, b"")],
+            429,
+        ),
+        (
+            "and banned by a ban that comes later",
+            layer(9).ban(api_key().any_of(["bad"])).ban(later(Constant::new("all")).any_of(["all"])),
+            &[(KEY, b"")],
+            429,
+        ),
+    ];
+    let mut wrong = Vec::new();
+    for (name, layer, lines, expected) in rows {
+        let status = ask(&layer, request(PEER, lines)).await.status();
+        if status != expected {
+            wrong.push(format!("{name}: {} instead of {expected}", status.as_u16()));
+        }
+    }
+    assert_eq!(wrong, [""; 0]);
+}
+
+#[tokio::test]
+async fn a_ban_that_the_server_cannot_decide_admits_nothing() {
+    for kind in [ErrorKind::MissingSetup, ErrorKind::IdentityUnavailable, ErrorKind::InvalidConfig] {
+        let fails = move |_: &Parts| Err::<Key, _>(Error::new(kind, "it cannot be decided"));
+        let layers = [layer(9).ban(fails.any_of(["bad"])), layer(9).ban(later(fails).any_of(["bad"])).soft()];
+        for layer in layers {
+            let status = ask(&layer, request(PEER, &[])).await.status();
+            assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR, "{kind:?}");
+        }
+    }
+    // A peer that the server does not know.
+    let layer = layer(9).ban(PeerIp::new().within(["203.0.113.0/24"]).unwrap());
+    assert_eq!(ask(&layer, Request::get("/").body(String::new()).unwrap()).await.status(), 500);
+}
+
+#[tokio::test]
+async fn an_identity_that_cannot_be_read_is_not_exempt() {
+    let exempt = || Header::new("x-api-key").any_of(["partner"]);
+    let twice: &[(&str, &[u8])] = &[("x-api-key", b"partner"), ("x-api-key", b"partner")];
+    let layer = layer(1).exempt(exempt()).exempt(|_: &Parts| false);
+    assert_eq!(ask(&layer, request(PEER, &[("x-api-key", b"partner")])).await.status(), 200);
+    assert_eq!(ask(&layer, request(PEER, twice)).await.status(), 200);
+    assert_eq!(ask(&layer, request(PEER, twice)).await.status(), 429);
+}
+
+#[test]
+fn an_identity_that_no_request_can_have_is_refused_when_built() {
+    let peer = PeerIp::default;
+    let client = || ClientIp::behind(TrustedProxies::hops(1));
+    for wrong in [
+        "203.0.113.0/24",
+        "203.0.113.7:80",
+        "203.0.113.7 ",
+        " 203.0.113.7",
+        "[2001:db8::1]",
+        "2001:db8::1/64",
+        "2001:db8::/48",
+        "fe80::1%eth0",
+        "localhost",
+        "",
+    ] {
+        let built: [(&str, Box<dyn Fn() + std::panic::RefUnwindSafe>); 4] = [
+            ("peer", Box::new(move || drop(peer().any_of([wrong])))),
+            ("client", Box::new(move || drop(client().any_of([wrong])))),
+            ("hashed", Box::new(move || drop(peer().hashed([7; 32]).any_of([wrong])))),
+            ("or", Box::new(move || drop(peer().or(client()).any_of([wrong])))),
+        ];
+        for (name, build) in built {
+            assert!(std::panic::catch_unwind(&build).is_err(), "{name}: {wrong:?} was accepted");
+        }
+    }
+    // What one of two can have is accepted.
+    drop(peer().or(Header::new("x-api-key")).any_of(["203.0.113.0/24"]));
+    for right in ["203.0.113.7", "::ffff:203.0.113.7", "2001:db8::1", "2001:db8::/64"] {
+        drop((peer().any_of([right]), client().any_of([right])));
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_could_not_be_determined_matches_no_exemption() {
+    let cidrs = || ClientIp::behind(TrustedProxies::cidrs(["10.0.0.0/8"]).unwrap());
+    let hops = || ClientIp::behind(TrustedProxies::hops(2));
+    let single = || cidrs().header(ForwardingHeader::x_real_ip());
+    let forwarded = || cidrs().header(ForwardingHeader::forwarded());
+    let (xff, real, fwd) = ("x-forwarded-for", "x-real-ip", "forwarded");
+    let many = "10.0.0.9,".repeat(70);
+    type Row<'a> = (&'a str, ClientIp, &'a str, Vec<(&'a str, &'a [u8])>, bool);
+    let rows: Vec<Row<'_>> = vec![
+        ("no header", cidrs(), "10.0.0.1:1", vec![], false),
+        ("an empty header", cidrs(), "10.0.0.1:1", vec![(xff, b" , ")], false),
+        ("the first hop is unreadable", cidrs(), "10.0.0.1:1", vec![(xff, b"203.0.113.7, unknown")], false),
+        ("the walk is cut short", cidrs(), "10.0.0.1:1", vec![(xff, b"bad, 10.0.0.2")], false),
+        ("too many hops", cidrs(), "10.0.0.1:1", vec![(xff, many.as_bytes())], false),
+        ("all hops are trusted", cidrs(), "10.0.0.1:1", vec![(xff, b"10.0.0.3, 10.0.0.2")], true),
+        ("an internal client", cidrs(), "10.0.0.1:1", vec![(xff, b"10.0.0.3")], true),
+        ("a client outside", cidrs(), "10.0.0.1:1", vec![(xff, b"203.0.113.7")], false),
+        ("a direct client outside", cidrs(), "203.0.113.7:1", vec![], false),
+        ("an unclosed quote", forwarded(), "10.0.0.1:1", vec![(fwd, b"for=\"10.0.0.3, for=10.0.0.2")], false),
+        ("no single header", single(), "10.0.0.1:1", vec![], false),
+        ("an unreadable single header", single(), "10.0.0.1:1", vec![(real, b"10.0.0.3, 10.0.0.4")], false),
+        ("a single header", single(), "10.0.0.1:1", vec![(real, b"10.0.0.3")], true),
+        ("too few hops", hops(), "10.0.0.1:1", vec![(xff, b"10.0.0.3")], false),
+        ("an unreadable hop", hops(), "10.0.0.1:1", vec![(xff, b"bad, 10.0.0.3")], false),
+        ("the hop", hops(), "10.0.0.1:1", vec![(xff, b"10.0.0.3, 10.0.0.2")], true),
+    ];
+    let mut wrong = Vec::new();
+    for (name, client, peer, lines, exempt) in rows {
+        let networks = ["10.0.0.0/8"];
+        let named = ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.9"];
+        let matchers: [(&str, Box<dyn RequestMatcher>); 6] = [
+            ("within", Box::new(client.clone().within(networks).unwrap())),
+            ("any of", Box::new(client.clone().any_of(named))),
+            ("or", Box::new(Header::new("x-api-key").or(client.clone()).any_of(named))),
+            ("first of or", Box::new(client.clone().or(Header::new("x-api-key")).any_of(named))),
+            ("hashed", Box::new(client.clone().hashed([7; 32]).any_of(named))),
+            (
+                "tuple",
+                Box::new(
+                    (client.clone(), RequestMethod::new())
+                        .any_of(named.map(|address| Key::join([&Key::new(address), &Key::new("GET")]))),
+                ),
+            ),
+        ];
+        for (by, matcher) in matchers {
+            let parts = request(peer, &lines).into_parts().0;
+            let matches = matcher.matches(&parts).await.unwrap_or(false);
+            if matches != exempt {
+                wrong.push(format!("{name}, {by}: exempt {matches}"));
+            }
+        }
+        // A client that is known to be there is banned; of one that is not, at least the address that is known.
+        let ban = layer(9).ban(client.clone().within(networks).unwrap());
+        let status = ask(&ban, request(peer, &lines)).await.status();
+        let admitted = name.ends_with("outside");
+        if (status == 200) != admitted {
+            wrong.push(format!("{name}: {status} under a ban"));
+        }
+        let ban = layer(9).ban(client.within(["198.51.100.0/24"]).unwrap());
+        assert_eq!(ask(&ban, request(peer, &lines)).await.status(), 200, "{name}: another's ban");
+    }
+    assert_eq!(wrong, [""; 0]);
+}

@@ -1,0 +1,704 @@
+//! Whose request it is, one test for each rule of the standards about client addresses, through the public
+//! face. The cases of the table stand for what clients and proxies are known to send.
+
+use std::net::{IpAddr, SocketAddr};
+
+use http::{HeaderValue, Request, request::Parts};
+use proptest::prelude::*;
+use tower_ratelimit::{
+    ClientIp, Error, ErrorKind, ForwardingHeader, Key, KeyExtractor, PeerIp, RequestMatcher, TrustedProxies,
+};
+
+/// A request from `peer`, where there is one, with the header lines `lines`.
+fn request<N: AsRef<str>, V: AsRef<[u8]>>(
+    peer: Option<SocketAddr>,
+    lines: impl IntoIterator<Item = (N, V)>,
+) -> Parts {
+    let mut request = Request::get("/");
+    for (name, value) in lines {
+        request = request.header(name.as_ref(), HeaderValue::from_bytes(value.as_ref()).unwrap());
+    }
+    let (mut parts, ()) = request.body(()).unwrap().into_parts();
+    if let Some(peer) = peer {
+        parts.extensions.insert(peer);
+    }
+    parts
+}
+
+/// The request has this address at the other end, at port 80; "" for one that is not known.
+fn from<V: AsRef<[u8]>>(peer: &str, lines: &[(&str, V)]) -> Parts {
+    let peer = (!peer.is_empty()).then(|| SocketAddr::new(peer.parse().unwrap(), 80));
+    request(peer, lines.iter().map(|(name, value)| (*name, value)))
+}
+
+/// Of an extractor that has to ask nobody.
+fn key_of(extractor: &impl KeyExtractor, request: &Parts) -> Result<Key, Error> {
+    futures_util::FutureExt::now_or_never(extractor.extract(request)).unwrap()
+}
+
+/// Trusts 10.0.0.0/8 and fd00::/8.
+fn private() -> TrustedProxies {
+    TrustedProxies::cidrs(["10.0.0.0/8", "fd00::/8"]).unwrap()
+}
+
+fn xff() -> ForwardingHeader {
+    ForwardingHeader::x_forwarded_for()
+}
+
+/// What a row expects: a key, or an error.
+type Expected = Result<&'static str, ErrorKind>;
+
+const SETUP: Expected = Err(ErrorKind::MissingSetup);
+const INVALID: Expected = Err(ErrorKind::InvalidIdentity);
+
+struct Row {
+    name: &'static str,
+    peer: &'static str,
+    /// 0 for the private networks, otherwise so many hops.
+    hops: usize,
+    header: fn() -> ForwardingHeader,
+    lines: &'static [(&'static str, &'static [u8])],
+    expected: Expected,
+}
+
+const XFF: &str = "x-forwarded-for";
+const FWD: &str = "forwarded";
+const XRI: &str = "x-real-ip";
+const PROXY: &str = "10.0.0.1";
+
+fn check(rows: &[Row]) {
+    for Row { name, peer, hops, header, lines, expected } in rows {
+        let proxies = if *hops == 0 { private() } else { TrustedProxies::hops(*hops) };
+        let client = ClientIp::behind(proxies).header(header());
+        let request = from(peer, lines);
+        let key = key_of(&client, &request);
+        let shown = key.as_ref().map(Key::as_str).map_err(Error::kind);
+        assert_eq!(shown, *expected, "{name}");
+        // The address and the key come from one and the same hop.
+        let address = client.address(&request);
+        assert_eq!(address.as_ref().err().map(Error::kind), expected.err(), "{name}");
+        if let Ok(address) = address {
+            assert_eq!(key_of_peer(address), key.unwrap(), "{name}");
+        }
+    }
+}
+
+/// The key of a peer with this address.
+fn key_of_peer(address: IpAddr) -> Key {
+    let request = request::<&str, &str>(Some(SocketAddr::new(address, 1)), []);
+    key_of(&PeerIp::new(), &request).unwrap()
+}
+
+fn single(header: fn() -> ForwardingHeader, name: &'static str) {
+    for (lines, key) in [
+        (vec![(name, "203.0.113.7")], "203.0.113.7"),
+        (vec![(name, "[2001:db8::1]:80")], "2001:db8::/64"),
+        (vec![], "10.0.0.1"),
+    ] {
+        let client = ClientIp::behind(private()).header(header());
+        assert_eq!(key_of(&client, &from(PROXY, &lines)).unwrap(), Key::new(key), "{name}");
+        let direct = key_of(&client, &from("198.51.100.1", &lines)).unwrap();
+        assert_eq!(direct, Key::new("198.51.100.1"), "{name}");
+    }
+}
+
+/// Every header that a client could hope for.
+const HOPED_FOR: [&str; 12] = [
+    "x-forwarded-for",
+    "forwarded",
+    "x-real-ip",
+    "cf-connecting-ip",
+    "true-client-ip",
+    "fly-client-ip",
+    "x-client-ip",
+    "x-cluster-client-ip",
+    "x-original-forwarded-for",
+    "x-envoy-external-address",
+    "via",
+    "host",
+];
+
+#[test]
+fn no_header_is_read_unless_proxies_are_declared() {
+    for name in HOPED_FOR {
+        for value in ["1.2.3.4", "for=1.2.3.4", "127.0.0.1", "unknown", ""] {
+            let spoofed = from("203.0.113.7", &[(name, value)]);
+            let key = key_of(&PeerIp::new(), &spoofed).unwrap();
+            assert_eq!(key, Key::new("203.0.113.7"), "{name}: {value}");
+            let nobody = from("", &[(name, value)]);
+            assert_eq!(PeerIp::new().address(&nobody).unwrap_err().kind(), ErrorKind::MissingSetup);
+        }
+    }
+}
+
+#[test]
+fn fifty_spoofed_requests_have_one_key() {
+    let clients = [
+        ClientIp::behind(private()),
+        ClientIp::behind(TrustedProxies::hops(1)),
+        ClientIp::behind(private()).header(ForwardingHeader::forwarded()),
+        ClientIp::behind(TrustedProxies::hops(1)).header(ForwardingHeader::forwarded()),
+    ];
+    for client in &clients {
+        let mut keys: Vec<_> = (0..50)
+            .map(|spoofed| {
+                // What the proxy makes of the client's `1.1.1.n`.
+                let list = format!("1.1.1.{spoofed}, 203.0.113.7");
+                let forwarded = format!("for=1.1.1.{spoofed}, for=203.0.113.7;proto=https");
+                key_of(client, &from(PROXY, &[(XFF, list), (FWD, forwarded)])).unwrap()
+            })
+            .collect();
+        keys.dedup();
+        assert_eq!(keys, [Key::new("203.0.113.7")]);
+    }
+}
+
+#[test]
+fn the_client_is_the_first_hop_that_is_not_a_trusted_proxy() {
+    let row = |name, peer, hops, lines, expected| Row { name, peer, hops, header: xff, lines, expected };
+    let rows = [
+        row("one proxy", PROXY, 0, &[(XFF, b"203.0.113.7")], Ok("203.0.113.7")),
+        row("two proxies", PROXY, 0, &[(XFF, b"203.0.113.7, 10.9.9.9")], Ok("203.0.113.7")),
+        row("left-most spoofed", PROXY, 0, &[(XFF, b"1.2.3.4, 203.0.113.7, 10.9.9.9")], Ok("203.0.113.7")),
+        row("a proxy's address spoofed", PROXY, 0, &[(XFF, b"10.1.1.1, 203.0.113.7")], Ok("203.0.113.7")),
+        row("past the proxies", "198.51.100.1", 0, &[(XFF, b"203.0.113.7")], Ok("198.51.100.1")),
+        row("past them by ipv6", "2001:db8::9", 0, &[(XFF, b"203.0.113.7")], Ok("2001:db8::/64")),
+        row("proxy by ipv6", "fd00::1", 0, &[(XFF, b"203.0.113.7")], Ok("203.0.113.7")),
+        row("proxy mapped", "::ffff:10.0.0.1", 0, &[(XFF, b"203.0.113.7")], Ok("203.0.113.7")),
+        row("proxy hop mapped", PROXY, 0, &[(XFF, b"203.0.113.7, ::ffff:10.0.0.9")], Ok("203.0.113.7")),
+        row("several lines", PROXY, 0, &[(XFF, b"1.2.3.4"), (XFF, b"203.0.113.7")], Ok("203.0.113.7")),
+        row(
+            "last line ours",
+            PROXY,
+            0,
+            &[(XFF, b"1.2.3.4, 203.0.113.7"), (XFF, b"10.2.2.2")],
+            Ok("203.0.113.7"),
+        ),
+        row("all ours", PROXY, 0, &[(XFF, b"10.1.1.1, 10.2.2.2"), (XFF, b"10.3.3.3")], Ok("10.1.1.1")),
+        row("no header", PROXY, 0, &[], Ok("10.0.0.1")),
+        row("empty header", PROXY, 0, &[(XFF, b"")], Ok("10.0.0.1")),
+        row("commas only", PROXY, 0, &[(XFF, b" , ,,\t")], Ok("10.0.0.1")),
+        row("garbage stops at the peer", PROXY, 0, &[(XFF, b"203.0.113.7, nonsense")], Ok("10.0.0.1")),
+        row("garbage stops at the hop", PROXY, 0, &[(XFF, b"203.0.113.7, bad, 10.2.2.2")], Ok("10.2.2.2")),
+        row("garbage to the left", PROXY, 0, &[(XFF, b"\"(),;<script>, 203.0.113.7")], Ok("203.0.113.7")),
+        row("unknown", PROXY, 0, &[(XFF, b"203.0.113.7, unknown")], Ok("10.0.0.1")),
+        row("quoted", PROXY, 0, &[(XFF, b"\"203.0.113.7\"")], Ok("10.0.0.1")),
+        row("not UTF-8", PROXY, 0, &[(XFF, b"203.0.113.7, \xff\xfe")], Ok("10.0.0.1")),
+        row("not UTF-8 to the left", PROXY, 0, &[(XFF, b"\xff, 203.0.113.7")], Ok("203.0.113.7")),
+        row("peer not known", "", 0, &[(XFF, b"203.0.113.7")], SETUP),
+        row("another header only", PROXY, 0, &[(FWD, b"for=203.0.113.7"), (XRI, b"1.2.3.4")], Ok("10.0.0.1")),
+        row("first hop", "198.51.100.1", 1, &[(XFF, b"1.2.3.4, 203.0.113.7")], Ok("203.0.113.7")),
+        row("second hop", PROXY, 2, &[(XFF, b"1.2.3.4, 203.0.113.7, 10.2.2.2")], Ok("203.0.113.7")),
+        row("hops over lines", PROXY, 2, &[(XFF, b"203.0.113.7"), (XFF, b"10.2.2.2")], Ok("203.0.113.7")),
+        row("too few hops", PROXY, 2, &[(XFF, b"203.0.113.7")], Ok("10.0.0.1")),
+        row("no hops", PROXY, 1, &[], Ok("10.0.0.1")),
+        row("the hop is garbage", PROXY, 2, &[(XFF, b"1.2.3.4, bad, 10.2.2.2")], Ok("10.0.0.1")),
+        row("garbage right of the hop", PROXY, 2, &[(XFF, b"203.0.113.7, bad")], Ok("203.0.113.7")),
+        row("empty ones are no hops", PROXY, 2, &[(XFF, b"203.0.113.7, , 10.2.2.2,,")], Ok("203.0.113.7")),
+        row("hop found, peer unknown", "", 1, &[(XFF, b"203.0.113.7")], Ok("203.0.113.7")),
+        row("too few hops, peer unknown", "", 2, &[(XFF, b"203.0.113.7")], SETUP),
+        row("no hops, peer unknown", "", 1, &[], SETUP),
+    ];
+    check(&rows);
+}
+
+#[test]
+fn addresses_are_read_as_proxies_write_them() {
+    let row = |name, lines, expected| Row { name, peer: PROXY, hops: 0, header: xff, lines, expected };
+    let rows = [
+        row("port, as Azure writes it", &[(XFF, b"203.0.113.7:4711")], Ok("203.0.113.7")),
+        row("port, as an ALB writes it", &[(XFF, b"1.2.3.4:1, 203.0.113.7:65535")], Ok("203.0.113.7")),
+        row("v6", &[(XFF, b"2001:db8::1")], Ok("2001:db8::/64")),
+        row("v6 in brackets", &[(XFF, b"[2001:db8::1]")], Ok("2001:db8::/64")),
+        row("v6 and port, ALB", &[(XFF, b"[2001:DB8::1]:4711")], Ok("2001:db8::/64")),
+        row("v6 looks like a port", &[(XFF, b"2001:db8::1:4711")], Ok("2001:db8::/64")),
+        row("spaces and tabs", &[(XFF, b"1.2.3.4 ,\t 203.0.113.7 \t")], Ok("203.0.113.7")),
+        row("no space", &[(XFF, b"1.2.3.4,203.0.113.7")], Ok("203.0.113.7")),
+        row("port 0", &[(XFF, b"203.0.113.7:0")], Ok("203.0.113.7")),
+        row("port too high", &[(XFF, b"203.0.113.7:65536")], Ok("10.0.0.1")),
+        row("port too long", &[(XFF, b"203.0.113.7:000080")], Ok("10.0.0.1")),
+        row("port empty", &[(XFF, b"203.0.113.7:")], Ok("10.0.0.1")),
+        row("port with a sign", &[(XFF, b"203.0.113.7:+80")], Ok("10.0.0.1")),
+        row("port obfuscated", &[(XFF, b"203.0.113.7:_x")], Ok("10.0.0.1")),
+        row("two ports", &[(XFF, b"203.0.113.7:80:80")], Ok("10.0.0.1")),
+        row("bracket open", &[(XFF, b"[2001:db8::1")], Ok("10.0.0.1")),
+        row("text after the bracket", &[(XFF, b"[2001:db8::1]x")], Ok("10.0.0.1")),
+        row("no port after the colon", &[(XFF, b"[2001:db8::1]:")], Ok("10.0.0.1")),
+        row("v4 in brackets", &[(XFF, b"[203.0.113.7]")], Ok("10.0.0.1")),
+        row("space inside", &[(XFF, b"203.0.113.7 80")], Ok("10.0.0.1")),
+        row("leading zero", &[(XFF, b"203.0.113.07")], Ok("10.0.0.1")),
+        row("one number", &[(XFF, b"3405803783")], Ok("10.0.0.1")),
+        row("hex", &[(XFF, b"0xcb.0.0x71.7")], Ok("10.0.0.1")),
+        row("a network", &[(XFF, b"203.0.113.0/24")], Ok("10.0.0.1")),
+        row("a name", &[(XFF, b"localhost")], Ok("10.0.0.1")),
+        row("wide digits", &[(XFF, b"\xef\xbc\x92\xef\xbc\x90\xef\xbc\x93.0.113.7")], Ok("10.0.0.1")),
+    ];
+    check(&rows);
+}
+
+#[test]
+fn forwarded_is_read_by_rfc_7239() {
+    let header = ForwardingHeader::forwarded;
+    let row = |name, lines, expected| Row { name, peer: PROXY, hops: 0, header, lines, expected };
+    let mut rows = vec![
+        row("token", &[(FWD, b"for=203.0.113.7")], Ok("203.0.113.7")),
+        row("among others", &[(FWD, b"by=10.0.0.1;for=203.0.113.7;proto=https")], Ok("203.0.113.7")),
+        row("in any case", &[(FWD, b"BY=x;FoR=203.0.113.7")], Ok("203.0.113.7")),
+        row("quoted v6", &[(FWD, b"for=\"[2001:db8::1]\"")], Ok("2001:db8::/64")),
+        row("quoted v6 and port", &[(FWD, b"for=\"[2001:db8::1]:4711\"")], Ok("2001:db8::/64")),
+        row("quoted v4 and port", &[(FWD, b"for=\"203.0.113.7:4711\"")], Ok("203.0.113.7")),
+        row("obfuscated port", &[(FWD, b"for=\"203.0.113.7:_a.b-c\"")], Ok("203.0.113.7")),
+        row("obfuscated port, empty", &[(FWD, b"for=\"203.0.113.7:_\"")], Ok("10.0.0.1")),
+        row("escapes", &[(FWD, b"for=\"203\\.0.113.\\7\"")], Ok("203.0.113.7")),
+        row("v6 not quoted", &[(FWD, b"for=[2001:db8::1]:80;proto=http")], Ok("2001:db8::/64")),
+        row("v4 and port not quoted", &[(FWD, b"for=203.0.113.7:80")], Ok("203.0.113.7")),
+        row("host not quoted", &[(FWD, b"host=a.example:8080;for=203.0.113.7")], Ok("203.0.113.7")),
+        row("spaces", &[(FWD, b" for=203.0.113.7 ; proto=https ,\tfor=10.2.2.2 ")], Ok("203.0.113.7")),
+        row("empty pairs", &[(FWD, b";;for=203.0.113.7;")], Ok("203.0.113.7")),
+        row("empty elements", &[(FWD, b",for=203.0.113.7,, ,for=10.2.2.2,")], Ok("203.0.113.7")),
+        row("several lines", &[(FWD, b"for=203.0.113.7"), (FWD, b"for=10.2.2.2")], Ok("203.0.113.7")),
+        row("left-most spoofed", &[(FWD, b"for=1.2.3.4, for=203.0.113.7, for=10.2.2.2")], Ok("203.0.113.7")),
+        row("comma in quotes", &[(FWD, b"for=203.0.113.7;host=\"a, for=1.2.3.4\"")], Ok("203.0.113.7")),
+        row("quote in quotes", &[(FWD, b"for=203.0.113.7;host=\"a\\\", for=1.2.3.4\"")], Ok("203.0.113.7")),
+        row("backslash in quotes", &[(FWD, b"for=203.0.113.7;host=\"a\\\\\"")], Ok("203.0.113.7")),
+        row("not UTF-8 in quotes", &[(FWD, b"for=203.0.113.7;host=\"\xff\"")], Ok("203.0.113.7")),
+        row("semicolon in quotes", &[(FWD, b"host=\";for=1.2.3.4\";for=203.0.113.7")], Ok("203.0.113.7")),
+        row("unknown", &[(FWD, b"for=203.0.113.7, for=unknown")], Ok("10.0.0.1")),
+        row("unknown further on", &[(FWD, b"for=unknown, for=10.2.2.2")], Ok("10.2.2.2")),
+        row("obfuscated", &[(FWD, b"for=203.0.113.7, for=_gazonk")], Ok("10.0.0.1")),
+        row("no for", &[(FWD, b"for=203.0.113.7, proto=https")], Ok("10.0.0.1")),
+        row("for twice", &[(FWD, b"for=203.0.113.7;for=1.2.3.4")], Ok("10.0.0.1")),
+        row("for twice, alike", &[(FWD, b"for=203.0.113.7;FOR=203.0.113.7")], Ok("10.0.0.1")),
+        row("for empty", &[(FWD, b"for=;proto=https")], Ok("10.0.0.1")),
+        row("for quoted, empty", &[(FWD, b"for=\"\"")], Ok("10.0.0.1")),
+        row("name only", &[(FWD, b"for")], Ok("10.0.0.1")),
+        row("no name", &[(FWD, b"=203.0.113.7")], Ok("10.0.0.1")),
+        row("an address only", &[(FWD, b"203.0.113.7")], Ok("10.0.0.1")),
+        row("space at the sign", &[(FWD, b"for = 203.0.113.7")], Ok("10.0.0.1")),
+        row("text after the quotes", &[(FWD, b"for=\"203.0.113.7\"x")], Ok("10.0.0.1")),
+        row("quote inside", &[(FWD, b"for=203.0.113.7\"\"")], Ok("10.0.0.1")),
+        row("quote left open by us", &[(FWD, b"for=\"203.0.113.7")], Ok("10.0.0.1")),
+        row("ends in an escape", &[(FWD, b"for=\"203.0.113.7\\\"")], Ok("10.0.0.1")),
+        row("quote left open by the client", &[(FWD, b"for=\"1.2.3.4, for=203.0.113.7")], Ok("203.0.113.7")),
+        row("and a quoted answer", &[(FWD, b"x=\", for=\"203.0.113.7:80\"")], Ok("203.0.113.7")),
+        row("and a proxy more", &[(FWD, b"x=\"\\, for=203.0.113.7, for=\"10.2.2.2:1\"")], Ok("203.0.113.7")),
+        row("open over lines", &[(FWD, b"for=\"1.2.3.4"), (FWD, b"for=203.0.113.7")], Ok("203.0.113.7")),
+        row("open, all ours", &[(FWD, b"for=1.2.3.4;x=\", for=10.2.2.2")], Ok("10.2.2.2")),
+    ];
+    let hops = |hops, row: Row| Row { hops, ..row };
+    rows.extend([
+        hops(2, row("hop", &[(FWD, b"for=1.2.3.4, for=203.0.113.7, for=_x")], Ok("203.0.113.7"))),
+        hops(1, row("hop hidden", &[(FWD, b"for=203.0.113.7, for=_x")], Ok("10.0.0.1"))),
+        hops(2, row("line open", &[(FWD, b"for=203.0.113.7"), (FWD, b"for=\"10.2.2.2")], Ok("10.0.0.1"))),
+        hops(2, row("line escaped", &[(FWD, b"for=203.0.113.7"), (FWD, b"x=\"\\\"")], Ok("10.0.0.1"))),
+        hops(2, row("hop open", &[(FWD, b"for=1.2.3.4, \", for=10.2.2.2")], Ok("10.0.0.1"))),
+    ]);
+    check(&rows);
+}
+
+#[test]
+fn only_the_declared_header_is_read_and_a_single_value_must_occur_once() {
+    single(ForwardingHeader::x_real_ip, "X-Real-IP");
+    single(ForwardingHeader::cf_connecting_ip, "CF-Connecting-IP");
+    single(|| ForwardingHeader::named("Fly-Client-IP"), "fly-client-ip");
+
+    let header = ForwardingHeader::x_real_ip;
+    let row = |name, peer, hops, lines, expected| Row { name, peer, hops, header, lines, expected };
+    check(&[
+        row("twice", PROXY, 0, &[(XRI, b"1.2.3.4"), (XRI, b"203.0.113.7")], INVALID),
+        row("twice the same", PROXY, 0, &[(XRI, b"203.0.113.7"), (XRI, b"203.0.113.7")], INVALID),
+        row("twice, by hops", PROXY, 1, &[(XRI, b"203.0.113.7"), (XRI, b"")], INVALID),
+        row(
+            "twice past the proxies",
+            "198.51.100.1",
+            0,
+            &[(XRI, b"1.2.3.4"), (XRI, b"")],
+            Ok("198.51.100.1"),
+        ),
+        row("a list", PROXY, 0, &[(XRI, b"1.2.3.4, 203.0.113.7")], Ok("10.0.0.1")),
+        row("empty", PROXY, 0, &[(XRI, b"")], Ok("10.0.0.1")),
+        row("spaces", PROXY, 0, &[(XRI, b" 203.0.113.7 ")], Ok("203.0.113.7")),
+        row("text", PROXY, 0, &[(XRI, b"unknown")], Ok("10.0.0.1")),
+        row(
+            "a list in the other header",
+            PROXY,
+            0,
+            &[(XFF, b"1.2.3.4"), (XRI, b"203.0.113.7")],
+            Ok("203.0.113.7"),
+        ),
+        row("any number of hops", "198.51.100.1", 3, &[(XRI, b"203.0.113.7")], Ok("203.0.113.7")),
+        row("hops, missing", "", 1, &[], SETUP),
+        row("peer not needed", "", 1, &[(XRI, b"203.0.113.7")], Ok("203.0.113.7")),
+    ]);
+}
+
+#[test]
+fn equal_addresses_give_equal_keys() {
+    let row = |name, lines, expected| Row { name, peer: PROXY, hops: 0, header: xff, lines, expected };
+    check(&[
+        row("mapped", &[(XFF, b"::ffff:203.0.113.7")], Ok("203.0.113.7")),
+        row("mapped in hex", &[(XFF, b"::FFFF:cb00:7107")], Ok("203.0.113.7")),
+        row("mapped in full", &[(XFF, b"[0:0:0:0:0:ffff:203.0.113.7]:80")], Ok("203.0.113.7")),
+        row("only looks mapped", &[(XFF, b"2001:db8::203.0.113.7")], Ok("2001:db8::/64")),
+        row("v6 in full", &[(XFF, b"2001:0DB8:0000:0000:0000:0000:0000:0001")], Ok("2001:db8::/64")),
+        row("another host of it", &[(XFF, b"2001:db8::ffff:ffff:ffff:ffff")], Ok("2001:db8::/64")),
+        row("another network", &[(XFF, b"2001:db8:0:1::1")], Ok("2001:db8:0:1::/64")),
+        row("zone", &[(XFF, b"fe80::1%eth0")], Ok("fe80::1/128")),
+        row("zone in brackets", &[(XFF, b"[fe80::1%25en1]:80")], Ok("fe80::1/128")),
+        row("zone without a name", &[(XFF, b"fe80::1%")], Ok("10.0.0.1")),
+        row("zone of v4", &[(XFF, b"203.0.113.7%eth0")], Ok("10.0.0.1")),
+    ]);
+
+    let by_56 = ClientIp::behind(private()).ipv6_prefix(56);
+    let customer = from("fd00::1", &[(XFF, "2001:db8:1:2fff::1")]);
+    assert_eq!(key_of(&by_56, &customer).unwrap(), Key::new("2001:db8:1:2f00::/56"));
+    assert_eq!(by_56.address(&customer).unwrap(), "2001:db8:1:2fff::1".parse::<IpAddr>().unwrap());
+    let proxy = PeerIp::new().ipv6_prefix(48).address(&customer).unwrap();
+    assert_eq!(proxy, "fd00::1".parse::<IpAddr>().unwrap());
+    for wrong in [0, 129] {
+        assert!(std::panic::catch_unwind(|| ClientIp::behind(private()).ipv6_prefix(wrong)).is_err());
+    }
+}
+
+#[test]
+fn the_part_of_a_header_that_is_read_is_bounded() {
+    let forwarded = || ClientIp::behind(private()).header(ForwardingHeader::forwarded());
+    let hops = |hops| ClientIp::behind(TrustedProxies::hops(hops));
+    let ours = |count: usize| vec!["10.0.0.9"; count].join(",");
+    let spaces = |count: usize| " ".repeat(count);
+
+    let lists: Vec<(&str, ClientIp, Vec<(&str, String)>, &str)> = vec![
+        (
+            "10 000 hops",
+            ClientIp::behind(private()),
+            vec![(XFF, "1.2.3.4,".repeat(10_000) + "203.0.113.7")],
+            "203.0.113.7",
+        ),
+        (
+            "63 hops of ours",
+            ClientIp::behind(private()),
+            vec![(XFF, format!("203.0.113.7,{}", ours(63)))],
+            "203.0.113.7",
+        ),
+        (
+            "64 hops of ours",
+            ClientIp::behind(private()),
+            vec![(XFF, format!("203.0.113.7,{}", ours(64)))],
+            "10.0.0.9",
+        ),
+        (
+            "10 000 hops of ours",
+            ClientIp::behind(private()),
+            vec![(XFF, format!("1.2.3.4,{}", ours(10_000)))],
+            "10.0.0.9",
+        ),
+        (
+            "the last hop that is read",
+            hops(64),
+            vec![(XFF, format!("203.0.113.7,{}", ours(63)))],
+            "203.0.113.7",
+        ),
+        (
+            "1 MB to the left",
+            ClientIp::behind(private()),
+            vec![(XFF, "x".repeat(1 << 20) + ", 203.0.113.7")],
+            "203.0.113.7",
+        ),
+        (
+            "1 MB of commas",
+            ClientIp::behind(private()),
+            vec![(XFF, ",".repeat(1 << 20) + "203.0.113.7")],
+            "203.0.113.7",
+        ),
+        (
+            "1 MB of commas to the right",
+            ClientIp::behind(private()),
+            vec![(XFF, "1.2.3.4".to_owned() + &",".repeat(1 << 20))],
+            "10.0.0.1",
+        ),
+        ("1 MB and no comma", ClientIp::behind(private()), vec![(XFF, "1".repeat(1 << 20))], "10.0.0.1"),
+        (
+            "1 MB of quotes",
+            forwarded(),
+            vec![(FWD, "\"".repeat(1 << 20) + ",for=203.0.113.7")],
+            "203.0.113.7",
+        ),
+        ("1 MB of backslashes", forwarded(), vec![(FWD, "\\".repeat(1 << 20) + "\"")], "10.0.0.1"),
+        (
+            "1 MB of semicolons",
+            forwarded(),
+            vec![(FWD, "for=203.0.113.7".to_owned() + &";".repeat(1 << 20))],
+            "10.0.0.1",
+        ),
+        // The part that is seen would be 203.0.113.7.
+        (
+            "cut within an address",
+            hops(1),
+            vec![(XFF, format!("1203.0.113.7{}", spaces(8192 - 11)))],
+            "10.0.0.1",
+        ),
+        ("8 KiB", hops(1), vec![(XFF, format!("203.0.113.7{}", spaces(8192 - 11)))], "203.0.113.7"),
+        ("more than 8 KiB", hops(1), vec![(XFF, format!("203.0.113.7{}", spaces(8192 - 10)))], "10.0.0.1"),
+        (
+            "more over lines",
+            hops(2),
+            vec![(XFF, "203.0.113.7".into()), (XFF, format!("10.0.0.9{}", spaces(8180)))],
+            "10.0.0.1",
+        ),
+        (
+            "less over lines",
+            hops(2),
+            vec![(XFF, "203.0.113.7".into()), (XFF, format!("10.0.0.9{}", spaces(8170)))],
+            "203.0.113.7",
+        ),
+        ("many empty lines", hops(1), vec![(XFF, String::new()); 9000], "10.0.0.1"),
+        (
+            "a single value",
+            hops(1).header(ForwardingHeader::x_real_ip()),
+            vec![(XRI, format!("203.0.113.7{}", spaces(8192)))],
+            "10.0.0.1",
+        ),
+    ];
+    for (name, client, lines, expected) in lists {
+        let key = key_of(&client, &from(PROXY, &lines)).unwrap();
+        assert_eq!(key.as_str(), expected, "{name}");
+    }
+    for wrong in [0, 65, usize::MAX] {
+        assert!(std::panic::catch_unwind(|| TrustedProxies::hops(wrong)).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn a_request_without_an_identity_is_an_error_and_never_shares_a_key() {
+    let nobody = from::<&str>("", &[]);
+    let extractors: Vec<Box<dyn KeyExtractor>> = vec![
+        Box::new(PeerIp::new()),
+        Box::new(ClientIp::behind(private())),
+        Box::new(ClientIp::behind(private().and_unix_socket())),
+        Box::new(ClientIp::behind(TrustedProxies::hops(1))),
+        Box::new(ClientIp::behind(TrustedProxies::hops(1)).header(ForwardingHeader::forwarded())),
+        Box::new(ClientIp::behind(TrustedProxies::hops(1)).header(ForwardingHeader::x_real_ip())),
+    ];
+    for extractor in &extractors {
+        let error = key_of(extractor, &nobody).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::MissingSetup);
+        assert!(error.to_string().contains("into_make_service_with_connect_info"), "{error}");
+    }
+}
+
+#[test]
+fn an_invalid_network_or_header_name_is_an_error_when_the_extractor_is_built() {
+    for wrong in ["10.0.0.0/33", "proxy.internal", "", "10.0.0.0-10.0.0.9"] {
+        for error in [
+            TrustedProxies::cidrs(["10.0.0.0/8", wrong]).unwrap_err(),
+            PeerIp::new().within([wrong]).unwrap_err(),
+            ClientIp::behind(private()).within(vec![wrong.to_owned()]).unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+            assert!(error.to_string().contains(&format!("{wrong:?}")), "{error}");
+        }
+    }
+    assert!(std::panic::catch_unwind(|| ForwardingHeader::named("not a name")).is_err());
+}
+
+#[tokio::test]
+async fn whether_a_request_is_within_a_network_is_decided_by_its_whole_address() {
+    let office = ClientIp::behind(private()).within(["203.0.113.0/24", "2001:db8::7"]).unwrap();
+    for (peer, forwarded, expected) in [
+        (PROXY, "203.0.113.200", true),
+        (PROXY, "203.0.112.200", false),
+        (PROXY, "2001:db8::7", true),
+        (PROXY, "2001:db8::8", false),
+        (PROXY, "203.0.113.7, 198.51.100.1", false),
+        ("198.51.100.1", "203.0.113.7", false),
+        ("203.0.113.7", "198.51.100.1", true),
+    ] {
+        let inside = office.matches(&from(peer, &[(XFF, forwarded)])).await.unwrap();
+        assert_eq!(inside, expected, "{peer}, {forwarded}");
+    }
+    let peers = PeerIp::new().within(["203.0.113.0/24"]).unwrap();
+    assert!(peers.matches(&from("::ffff:203.0.113.7", &[(XFF, "1.2.3.4")])).await.unwrap());
+    assert!(!peers.matches(&from(PROXY, &[(XFF, "203.0.113.7")])).await.unwrap());
+    assert!(peers.matches(&from("", &[(XFF, "203.0.113.7")])).await.is_err());
+}
+
+/// `peer` among the request's extensions.
+fn with<T: Clone + Send + Sync + 'static>(peer: T) -> Parts {
+    let mut request = from(PROXY, &[(XFF, "203.0.113.7")]);
+    request.extensions.clear();
+    request.extensions.insert(peer);
+    request
+}
+
+#[test]
+fn the_peer_is_read_from_the_connect_info_of_axum() {
+    use axum::extract::connect_info::{ConnectInfo, MockConnectInfo};
+
+    let peer: SocketAddr = "[::ffff:192.0.2.1]:80".parse().unwrap();
+    for request in [with(ConnectInfo(peer)), with(MockConnectInfo(peer)), with(peer)] {
+        assert_eq!(key_of(&PeerIp::new(), &request).unwrap(), Key::new("192.0.2.1"));
+        assert_eq!(key_of(&ClientIp::behind(private()), &request).unwrap(), Key::new("192.0.2.1"));
+    }
+}
+
+#[test]
+fn the_peer_is_read_from_the_connect_info_of_tonic() {
+    use tonic::transport::server::TcpConnectInfo;
+
+    let tcp = |remote: Option<&str>| {
+        let remote_addr = remote.map(|remote| remote.parse().unwrap());
+        with(TcpConnectInfo { local_addr: Some("127.0.0.1:1".parse().unwrap()), remote_addr })
+    };
+    let request = tcp(Some("10.0.0.1:80"));
+    assert_eq!(key_of(&PeerIp::new(), &request).unwrap(), Key::new("10.0.0.1"));
+    assert_eq!(key_of(&ClientIp::behind(private()), &request).unwrap(), Key::new("203.0.113.7"));
+    assert_eq!(key_of(&PeerIp::new(), &tcp(None)).unwrap_err().kind(), ErrorKind::MissingSetup);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_peer_on_a_unix_socket_is_a_defined_error() {
+    use std::os::unix::net::SocketAddr as UnixAddr;
+
+    let unnamed = || UnixAddr::from_pathname("/run/app.sock").unwrap();
+    let mut requests = vec![with(unnamed())];
+    {
+        use axum::extract::connect_info::{ConnectInfo, MockConnectInfo};
+
+        let tokio = || tokio::net::unix::SocketAddr::from(unnamed());
+        requests.extend([with(ConnectInfo(unnamed())), with(ConnectInfo(tokio())), with(tokio())]);
+        requests.extend([with(MockConnectInfo(unnamed())), with(MockConnectInfo(tokio()))]);
+    }
+    requests.push(with(tonic::transport::server::UdsConnectInfo { peer_addr: None, peer_cred: None }));
+
+    let says = |error: Error, text: &str| {
+        assert_eq!(error.kind(), ErrorKind::MissingSetup);
+        assert!(error.to_string().contains("Unix socket") && error.to_string().contains(text), "{error}");
+    };
+    for request in &mut requests {
+        let trusting = || ClientIp::behind(private().and_unix_socket());
+        assert_eq!(key_of(&trusting(), request).unwrap(), Key::new("203.0.113.7"));
+        assert_eq!(
+            key_of(&ClientIp::behind(TrustedProxies::hops(1)), request).unwrap(),
+            Key::new("203.0.113.7")
+        );
+        says(key_of(&PeerIp::new(), request).unwrap_err(), "TrustedProxies::and_unix_socket");
+        says(key_of(&ClientIp::behind(private()), request).unwrap_err(), "TrustedProxies::and_unix_socket");
+
+        request.headers.clear();
+        says(key_of(&trusting(), request).unwrap_err(), "`x-forwarded-for` names no client");
+        let hops = ClientIp::behind(TrustedProxies::hops(1)).header(ForwardingHeader::x_real_ip());
+        says(key_of(&hops, request).unwrap_err(), "`x-real-ip` names no client");
+    }
+}
+
+fn sources() -> [ForwardingHeader; 5] {
+    [
+        ForwardingHeader::x_forwarded_for(),
+        ForwardingHeader::forwarded(),
+        ForwardingHeader::x_real_ip(),
+        ForwardingHeader::cf_connecting_ip(),
+        ForwardingHeader::named("fly-client-ip"),
+    ]
+}
+
+/// Something like a forwarding header, and anything else that a header can hold.
+fn value() -> impl Strategy<Value = Vec<u8>> {
+    let part = prop_oneof![
+        Just("for=".to_owned()),
+        Just("10.0.0.9".to_owned()),
+        Just("1.2.3.4".to_owned()),
+        Just("[2001:db8::1]:80".to_owned()),
+        Just("fd00::1".to_owned()),
+        Just(", ".to_owned()),
+        Just("\"".to_owned()),
+        Just("\\".to_owned()),
+        Just(";".to_owned()),
+        Just("unknown".to_owned()),
+        "[ -~]{0,4}",
+    ];
+    prop_oneof![
+        prop::collection::vec(part, 0..12).prop_map(|parts| parts.concat().into_bytes()),
+        prop::collection::vec(prop_oneof![Just(b'\t'), 0x20..=0x7eu8, 0x80..=0xffu8], 0..40),
+    ]
+}
+
+fn address() -> impl Strategy<Value = IpAddr> {
+    prop_oneof![
+        any::<u32>().prop_map(|bits| IpAddr::V4(bits.into())),
+        any::<u128>().prop_map(|bits| IpAddr::V6(bits.into()))
+    ]
+}
+
+proptest! {
+    #[test]
+    fn no_header_changes_the_key_of_a_peer_that_is_not_trusted(
+        lines in prop::collection::vec((prop::sample::select(&HOPED_FOR), value()), 0..6),
+        peer in address().prop_filter("not a proxy of ours", |peer| match peer.to_canonical() {
+            IpAddr::V4(v4) => v4.octets()[0] != 10,
+            IpAddr::V6(v6) => v6.octets()[0] != 0xfd,
+        }),
+    ) {
+        let request = request(Some(SocketAddr::new(peer, 80)), lines);
+        let expected = key_of(&PeerIp::new(), &request).unwrap();
+        for header in sources() {
+            let client = ClientIp::behind(private().and_unix_socket()).header(header);
+            prop_assert_eq!(key_of(&client, &request).unwrap(), expected.clone());
+        }
+    }
+
+    #[test]
+    fn the_address_that_the_proxy_appends_decides_whatever_the_client_writes(
+        lines in prop::collection::vec(value(), 0..4),
+        client in address().prop_filter("not a proxy of ours", |client| match client.to_canonical() {
+            IpAddr::V4(v4) => v4.octets()[0] != 10,
+            IpAddr::V6(v6) => v6.octets()[0] != 0xfd,
+        }),
+        port in any::<u16>(),
+        same_line: bool,
+        second_proxy: bool,
+    ) {
+        let seen = SocketAddr::new(client, port);
+        let expected = key_of_peer(client);
+        for (name, header, element) in [
+            (XFF, ForwardingHeader::x_forwarded_for(), client.to_string()),
+            (XFF, ForwardingHeader::x_forwarded_for(), seen.to_string()),
+            (FWD, ForwardingHeader::forwarded(), format!("for=\"{seen}\";proto=https;host=\"a, \\\"b\"")),
+            (FWD, ForwardingHeader::forwarded(), format!("by=\"[::1]\";for=\"{seen}\"")),
+        ] {
+            let mut appended = element;
+            if second_proxy {
+                appended.push_str(if name == XFF { ", 10.0.0.9" } else { ", for=10.0.0.9" });
+            }
+            let mut lines = lines.clone();
+            match lines.last_mut() {
+                Some(last) if same_line => last.extend_from_slice(format!(", {appended}").as_bytes()),
+                _ => lines.push(appended.into_bytes()),
+            }
+            let peer = Some("10.0.0.1:80".parse().unwrap());
+            let proxied = request(peer, lines.into_iter().map(|line| (name, line)));
+            let hops = TrustedProxies::hops(if second_proxy { 2 } else { 1 });
+            for proxies in [private(), hops] {
+                let extractor = ClientIp::behind(proxies).header(header.clone());
+                prop_assert_eq!(key_of(&extractor, &proxied).unwrap(), expected.clone());
+            }
+        }
+    }
+
+    #[test]
+    fn no_header_makes_it_panic(
+        lines in prop::collection::vec((prop::sample::select(&HOPED_FOR), value()), 0..6),
+        hops in 0..4usize,
+        known: bool,
+    ) {
+        let proxies = || if hops == 0 { private() } else { TrustedProxies::hops(hops) };
+        let request = request(known.then(|| "10.0.0.1:80".parse().unwrap()), lines);
+        for header in sources() {
+            match key_of(&ClientIp::behind(proxies()).header(header), &request) {
+                Ok(key) => prop_assert!(key.as_str().len() <= 96),
+                Err(error) if error.kind() == ErrorKind::MissingSetup => prop_assert!(!known),
+                Err(error) => prop_assert_eq!(error.kind(), ErrorKind::InvalidIdentity),
+            }
+        }
+    }
+}

@@ -1,0 +1,693 @@
+//! A store on a Redis Cluster: real nodes, with slots that move and primaries that die.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use crate::support::{PATIENT, RedisServer, eventually, redis_cluster::RedisCluster, within};
+use redis::cluster::ClusterClientBuilder;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _, copy},
+    net::{TcpListener, TcpStream},
+    task::{JoinSet, spawn_blocking},
+    time::sleep,
+};
+use tower_ratelimit::{
+    Charge, ErrorKind, FailureMode, FixedWindow, Gcra, Key, LeakyBucket, Limiter, Policy, Quota, RedisStore,
+    SlidingLog, SlidingWindow, TokenBucket, Verdict, bb8_redis::bb8::Pool,
+};
+
+async fn store(cluster: &RedisCluster) -> RedisStore {
+    RedisStore::connect_cluster(cluster.urls()).await.unwrap().deadline(PATIENT)
+}
+
+fn closed(name: &str, limit: u64) -> Policy {
+    Policy::new(name, Quota::per_day(limit)).on_store_failure(FailureMode::Closed)
+}
+
+/// A key whose slot `node` has.
+fn key_of(cluster: &RedisCluster, node: usize) -> Key {
+    let tags = (0..).map(|number| format!("user-{number}"));
+    Key::new(tags.into_iter().find(|tag| cluster.owner(tag) == node).unwrap())
+}
+
+#[derive(Debug, Default, PartialEq)]
+struct Counts {
+    admitted: u64,
+    refused: u64,
+    failed: u64,
+}
+
+/// Sixteen tasks that ask until `stop`, and no less than `least` times each.
+async fn load(
+    limiters: &[Limiter],
+    policy: &Policy,
+    key: &Key,
+    least: usize,
+    stop: &Arc<AtomicBool>,
+) -> Counts {
+    let mut running = JoinSet::new();
+    for task in 0..16 {
+        let limiter = limiters[task % limiters.len()].clone();
+        let (policy, key, stop) = (policy.clone(), key.clone(), stop.clone());
+        running.spawn(async move {
+            let mut counts = Counts::default();
+            for asked in 0.. {
+                if asked >= least && stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                match limiter.check(&policy, &key, 1).await {
+                    Ok(decision) if decision.is_allowed() => counts.admitted += 1,
+                    Ok(_) => counts.refused += 1,
+                    Err(error) => {
+                        eprintln!("{error}");
+                        counts.failed += 1
+                    }
+                }
+            }
+            counts
+        });
+    }
+    running.join_all().await.into_iter().fold(Counts::default(), |all, one| Counts {
+        admitted: all.admitted + one.admitted,
+        refused: all.refused + one.refused,
+        failed: all.failed + one.failed,
+    })
+}
+
+/// Ends the load where what happens meanwhile ends, by a panic too.
+struct Stop(Arc<AtomicBool>);
+
+impl Drop for Stop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn stopped() -> Arc<AtomicBool> {
+    Arc::new(AtomicBool::new(true))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn moved_and_ask_redirects_are_followed_while_slots_move() {
+    let mut cluster = RedisCluster::start(3);
+    // Without the deny cache, so that refusals are asked for too.
+    let limiters = [
+        Limiter::new(store(&cluster).await.deny_cache(Duration::ZERO)),
+        Limiter::new(store(&cluster).await.deny_cache(Duration::ZERO)),
+    ];
+    let new = cluster.add_node();
+    let key = key_of(&cluster, 0);
+    let slot = cluster.slot(key.as_str());
+    let policy = closed("moved", 30_000).algorithm(FixedWindow::anchored());
+    // Its key is there before the first move begins.
+    assert!(limiters[0].check(&policy, &key, 1).await.unwrap().is_allowed());
+    let stop = Arc::new(AtomicBool::new(false));
+    let moves = {
+        let stop = Stop(stop.clone());
+        spawn_blocking(move || {
+            let _stop = stop;
+            let asked = AtomicUsize::new(0);
+            // First to a node that no client has heard of, as it had no slots.
+            for (from, to) in [(0, new), (new, 1), (1, 2), (2, new), (new, 0), (0, 1), (1, 0)] {
+                cluster.move_slot(slot, from, to, || {
+                    // Time for some to be asked on either side of it.
+                    std::thread::sleep(Duration::from_millis(30));
+                    asked.fetch_add(1, Ordering::Relaxed);
+                });
+            }
+            (cluster, asked)
+        })
+    };
+    let counts = load(&limiters, &policy, &key, 2_000, &stop).await;
+    let (cluster, halfway) = moves.await.unwrap();
+    assert!(halfway.into_inner() >= 14, "the keys were there while the slot moved");
+    assert_eq!((counts.admitted, counts.failed), (29_999, 0), "{counts:?}");
+    let redirected: u64 = cluster.nodes.iter().map(|node| errors(node, "MOVED") + errors(node, "ASK")).sum();
+    assert!(redirected > 0, "{redirected} redirections");
+}
+
+/// How many errors of this kind the server has replied with.
+fn errors(node: &RedisServer, kind: &str) -> u64 {
+    let info: String = node.command(&["INFO", "errorstats"]);
+    let line = info.lines().find_map(|line| line.strip_prefix(&format!("errorstat_{kind}:count=")));
+    line.map_or(0, |count| count.parse().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_algorithm_admits_exactly_the_limit_over_all_nodes_and_instances() {
+    let cluster = RedisCluster::start(3);
+    let stores = [store(&cluster).await, store(&cluster).await];
+    let limiters = stores.clone().map(Limiter::new);
+    let policies = [
+        closed("gcra", 100).algorithm(Gcra),
+        closed("fixed", 100).algorithm(FixedWindow::anchored()),
+        closed("token", 100).algorithm(TokenBucket::new()),
+        closed("leaky", 100).algorithm(LeakyBucket::meter()),
+        closed("log", 100).algorithm(SlidingLog),
+        closed("sliding", 100).algorithm(SlidingWindow::new()),
+        closed("leased", 100).leased(20),
+    ];
+    for policy in &policies {
+        for node in 0..3 {
+            let key = key_of(&cluster, node);
+            let mut counts = load(&limiters, policy, &key, 20, &stopped()).await;
+            // One instance may have had what the other one was refused for.
+            for store in &stores {
+                store.return_leases().await.unwrap();
+            }
+            while limiters[0].check(policy, &key, 1).await.unwrap().is_allowed() {
+                counts.admitted += 1;
+                counts.refused -= 1;
+            }
+            let exactly = Counts { admitted: 100, refused: 220, failed: 0 };
+            assert_eq!(counts, exactly, "{} on node {node}", policy.name());
+        }
+    }
+}
+
+#[tokio::test]
+async fn two_identities_in_two_slots_are_decided_all_or_nothing() {
+    let cluster = RedisCluster::start(3);
+    let store = store(&cluster).await;
+    let limiter = Limiter::new(store.clone());
+    let (address, user) = (key_of(&cluster, 0), key_of(&cluster, 2));
+    let (by_address, by_user) = (closed("address", 5), closed("user", 2));
+    let both = [Charge::new(&by_address, &address, 1), Charge::new(&by_user, &user, 1)];
+    let left = async || {
+        let [address, user] = [(&by_address, &address), (&by_user, &user)];
+        let address = limiter.peek(address.0, address.1, 1).await.unwrap();
+        let user = limiter.peek(user.0, user.1, 1).await.unwrap();
+        (address.remaining().unwrap(), user.remaining().unwrap())
+    };
+
+    for admitted in 1..=2 {
+        let decision = limiter.check_all(&both).await.unwrap();
+        assert!(decision.is_allowed());
+        let remaining: Vec<_> = decision.outcomes().iter().map(|outcome| outcome.remaining()).collect();
+        assert_eq!(remaining, [5 - admitted, 2 - admitted]);
+        assert_eq!(left().await, (5 - admitted, 2 - admitted));
+    }
+    // The second one refuses: what the first took is given back, and the decision says so.
+    for _ in 0..10 {
+        let decision = limiter.check_all(&both).await.unwrap();
+        assert!(!decision.is_allowed());
+        let remaining: Vec<_> = decision.outcomes().iter().map(|outcome| outcome.remaining()).collect();
+        assert_eq!(remaining, [3, 0]);
+        assert_eq!(decision.outcomes()[0].verdict(), Verdict::Allow);
+        assert_eq!(decision.binding().unwrap().policy().name(), "user");
+        assert_eq!(left().await, (3, 0));
+    }
+    // The first one refuses: the second is not asked to take, and says what it has.
+    let dear = [Charge::new(&by_address, &address, 4), Charge::new(&by_user, &Key::new("other"), 1)];
+    let decision = limiter.check_all(&dear).await.unwrap();
+    assert!(!decision.is_allowed());
+    assert_eq!(decision.outcomes()[1].remaining(), 2);
+    assert_eq!(left().await, (3, 0));
+    // Both get theirs back.
+    for charge in &both {
+        limiter.refund_latest(&charge.policy, &charge.key, 2).await.unwrap();
+    }
+    assert_eq!(left().await, (5, 2));
+}
+
+#[tokio::test]
+async fn a_refusal_by_the_second_identity_is_remembered_too() {
+    let cluster = RedisCluster::start(2);
+    let limiter = Limiter::new(store(&cluster).await);
+    let (by_address, by_user) = (closed("address", 1_000), closed("user", 1));
+    let (address, user) = (key_of(&cluster, 0), key_of(&cluster, 1));
+    let both = [Charge::new(&by_address, &address, 1), Charge::new(&by_user, &user, 1)];
+    assert!(limiter.check_all(&both).await.unwrap().is_allowed());
+    assert!(!limiter.check_all(&both).await.unwrap().is_allowed());
+    let before = cluster.nodes[1].script_calls();
+    for _ in 0..20 {
+        let decision = limiter.check_all(&both).await.unwrap();
+        assert!(!decision.is_allowed());
+        assert_eq!(decision.outcomes()[0].remaining(), 999);
+    }
+    // One a second, should the machine be that slow.
+    assert!(cluster.nodes[1].script_calls() < before + 10);
+    // What changes it is seen at once.
+    limiter.reset(&by_user, &user).await.unwrap();
+    assert!(limiter.check_all(&both).await.unwrap().is_allowed());
+}
+
+#[tokio::test]
+async fn a_refusal_stands_where_a_later_identity_cannot_be_asked() {
+    let mut cluster = RedisCluster::start(3);
+    let limiter = Limiter::new(store(&cluster).await);
+    let policies = [closed("first", 10), closed("second", 1), closed("third", 10)];
+    let charges: Vec<_> =
+        (0..3).map(|node| Charge::new(&policies[node], &key_of(&cluster, node), 1)).collect();
+    assert!(limiter.check_all(&charges).await.unwrap().is_allowed());
+    cluster.nodes[2].kill();
+    for _ in 0..5 {
+        let decision = limiter.check_all(&charges).await.unwrap();
+        assert!(!decision.is_allowed());
+        let told: Vec<_> = decision.outcomes().iter().map(|outcome| outcome.policy().name()).collect();
+        assert_eq!(told, ["first", "second"]);
+    }
+    // Given back once each, and not what others had taken.
+    let left = limiter.peek(&policies[0], &charges[0].key, 1).await.unwrap();
+    assert_eq!(left.remaining(), Some(9));
+    // Where nobody refuses, it fails, and nothing stays charged. It is given back behind the answer.
+    let charges = [charges[0].clone(), charges[2].clone()];
+    assert!(limiter.check_all(&charges).await.is_err());
+    let peek = async || limiter.peek(&policies[0], &charges[0].key, 1).await.unwrap();
+    assert!(
+        eventually(async || peek().await.remaining() == Some(9)).await,
+        "what was charged was not refunded"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_late_decision_took_is_given_back_at_its_deadline() {
+    let cluster = RedisCluster::start(2);
+    let store = store(&cluster).await.deny_cache(Duration::ZERO).deadline(Duration::from_millis(100));
+    let limiter = Limiter::new(store);
+    let (by_address, by_user) = (closed("address", 150), closed("user", 1_000));
+    let (address, user) = (key_of(&cluster, 0), key_of(&cluster, 1));
+    let charges = [Charge::new(&by_address, &address, 1), Charge::new(&by_user, &user, 1)];
+    assert!(limiter.check_all(&charges).await.unwrap().is_allowed());
+    cluster.nodes[1].signal("STOP");
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut running = JoinSet::new();
+    for _ in 0..32 {
+        let (limiter, charges, stop) = (limiter.clone(), charges.clone(), stop.clone());
+        running.spawn(async move {
+            while !stop.load(Ordering::Relaxed) {
+                assert!(!limiter.check_all(&charges).await.is_ok_and(|decision| decision.is_allowed()));
+            }
+        });
+    }
+    let mut least = 150;
+    {
+        let _stop = Stop(stop);
+        for _ in 0..10 {
+            sleep(Duration::from_millis(100)).await;
+            if let Ok(decision) = limiter.peek(&by_address, &address, 1).await {
+                least = least.min(decision.remaining().unwrap());
+            }
+        }
+    }
+    running.join_all().await;
+    assert!(least > 50, "no more is taken than as many ask for at once: {least} left");
+}
+
+#[tokio::test]
+async fn a_refusal_is_not_remembered_when_only_some_of_a_refund_fails() {
+    let mut cluster = RedisCluster::start(2);
+    let limiter = Limiter::new(store(&cluster).await.deny_cache(Duration::from_secs(60)));
+    let (address, user) = (key_of(&cluster, 0), key_of(&cluster, 1));
+    let (by_address, by_user) = (closed("address", 1), closed("user", 1));
+    let both = [Charge::new(&by_address, &address, 1), Charge::new(&by_user, &user, 1)];
+    let decision = limiter.check_all(&both).await.unwrap();
+    assert!(decision.is_allowed());
+    assert!(!limiter.check(&by_address, &address, 1).await.unwrap().is_allowed());
+    cluster.nodes[1].kill();
+    assert!(limiter.refund(&decision, 1).await.is_err());
+    assert!(limiter.check(&by_address, &address, 1).await.unwrap().is_allowed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn decisions_over_two_slots_at_once_never_admit_more_than_either_limit() {
+    let cluster = RedisCluster::start(3);
+    let limiter = Limiter::new(store(&cluster).await);
+    let (address, user) = (key_of(&cluster, 0), key_of(&cluster, 1));
+    let (by_address, by_user) = (closed("address", 1_000), closed("user", 60));
+    let mut running = JoinSet::new();
+    for _ in 0..16 {
+        let limiter = limiter.clone();
+        let charges = [Charge::new(&by_address, &address, 1), Charge::new(&by_user, &user, 1)];
+        running.spawn(async move {
+            let mut admitted = 0;
+            for _ in 0..20 {
+                admitted += u64::from(limiter.check_all(&charges).await.unwrap().is_allowed());
+            }
+            admitted
+        });
+    }
+    assert_eq!(running.join_all().await.into_iter().sum::<u64>(), 60);
+    let left = limiter.peek(&by_address, &address, 1).await.unwrap();
+    assert_eq!(left.remaining(), Some(940), "those that were refused are not charged");
+}
+
+#[tokio::test]
+async fn slots_in_use_of_two_identities_come_free_when_one_refuses() {
+    let cluster = RedisCluster::start(3);
+    let limiter = Limiter::new(store(&cluster).await);
+    let running = Policy::concurrency("running", 3).on_store_failure(FailureMode::Closed);
+    let rate = closed("rate", 1);
+    let (alice, all) = (key_of(&cluster, 0), key_of(&cluster, 1));
+    let charges = || [Charge::new(&running, &alice, 1), Charge::new(&rate, &all, 1)];
+    let admitted = limiter.check_all(&charges()).await.unwrap();
+    assert!(admitted.is_allowed());
+    for _ in 0..5 {
+        assert!(!limiter.check_all(&charges()).await.unwrap().is_allowed());
+    }
+    assert_eq!(limiter.peek(&running, &alice, 1).await.unwrap().remaining(), Some(2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_node_takes_only_its_own_keys_with_it_and_comes_back() {
+    let mut cluster = RedisCluster::start(3);
+    let limiter = Limiter::new(store(&cluster).await.deadline(Duration::from_millis(50)));
+    let policy = closed("lost", 1_000_000);
+    let keys: Vec<Key> = (0..3).map(|node| key_of(&cluster, node)).collect();
+    for key in &keys {
+        assert!(limiter.check(&policy, key, 1).await.unwrap().is_allowed());
+    }
+    cluster.nodes[1].kill();
+    let mut lost = 0;
+    for _ in 0..20 {
+        for (node, key) in keys.iter().enumerate() {
+            let asked = Instant::now();
+            let decision = limiter.check(&policy, key, 1).await;
+            // As in `failure.rs`: 50 ms, and slack for a busy machine.
+            assert!(asked.elapsed() < Duration::from_millis(400), "{:?}", asked.elapsed());
+            match decision {
+                Ok(decision) => assert!(decision.is_allowed() && node != 1),
+                Err(error) => {
+                    assert_eq!(node, 1, "{error}");
+                    lost += 1;
+                }
+            }
+        }
+    }
+    assert_eq!(lost, 20);
+    cluster.nodes[1].restart();
+    assert!(comes_back(&limiter, &policy, &keys[1]).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_hangs_takes_only_its_own_keys_with_it_for_as_long_as_they_are_asked_for() {
+    let cluster = RedisCluster::start(3);
+    let store = store(&cluster).await.deadline(Duration::from_millis(50));
+    let limiter = Limiter::new(store.deny_cache(Duration::ZERO));
+    let policy = closed("hung", 1_000_000);
+    let keys: Vec<Key> = (0..3).map(|node| key_of(&cluster, node)).collect();
+    for key in &keys {
+        assert!(limiter.check(&policy, key, 1).await.unwrap().is_allowed());
+    }
+    cluster.nodes[1].signal("STOP");
+    let stop = Arc::new(AtomicBool::new(false));
+    let lost = {
+        let (limiter, policy, key, stop) = (limiter.clone(), policy.clone(), keys[1].clone(), stop.clone());
+        tokio::spawn(async move { load(&[limiter], &policy, &key, 1, &stop).await })
+    };
+    let (mut decided, mut failed) = (0, 0);
+    {
+        let (_stop, started) = (Stop(stop), Instant::now());
+        // Long enough for the nodes to be looked for twice.
+        while started.elapsed() < Duration::from_secs(4) {
+            for key in [&keys[0], &keys[2]] {
+                let decision = limiter.check(&policy, key, 1).await;
+                *if decision.is_ok() { &mut decided } else { &mut failed } += 1;
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+    assert_eq!(lost.await.unwrap().admitted, 0);
+    // A busy machine is late now and then.
+    assert!(decided > 200 && failed * 20 < decided, "{decided} decided, {failed} failed");
+    cluster.nodes[1].signal("CONT");
+    assert!(comes_back(&limiter, &policy, &keys[1]).await);
+}
+
+#[test]
+fn a_runtime_that_ended_takes_no_store_with_it() {
+    let cluster = RedisCluster::start(1);
+    let first = tokio::runtime::Runtime::new().unwrap();
+    let limiter = Limiter::new(first.block_on(store(&cluster)));
+    let (policy, key) = (closed("runtimes", 100), Key::new("a"));
+    assert!(first.block_on(limiter.check(&policy, &key, 1)).unwrap().is_allowed());
+    drop(first);
+    let second = tokio::runtime::Runtime::new().unwrap();
+    assert!(second.block_on(comes_back(&limiter, &policy, &key)));
+}
+
+/// How long a Cluster on a busy machine may take for a failover.
+const RECOVERY: Duration = Duration::from_secs(30);
+
+async fn comes_back(limiter: &Limiter, policy: &Policy, key: &Key) -> bool {
+    within(RECOVERY, async || limiter.check(policy, key, 1).await.is_ok()).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_takes_over_is_followed_with_what_had_reached_it() {
+    for signal in ["KILL", "STOP"] {
+        let cluster = RedisCluster::with_replicas(3, 1);
+        let limiter = Limiter::new(store(&cluster).await.deadline(Duration::from_millis(50)));
+        let (policy, key, other) = (closed("promoted", 10), key_of(&cluster, 0), key_of(&cluster, 1));
+        for _ in 0..4 {
+            assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
+        }
+        // Seen by the replica, which then has what was charged before.
+        let replicated: u64 = cluster.nodes[0].command(&["WAIT", "1", "10000"]);
+        assert_eq!(replicated, 1);
+        cluster.nodes[0].signal(signal);
+        assert!(limiter.check(&policy, &key, 1).await.is_err(), "{signal}");
+        for asked in 0..20 {
+            let decision = limiter.check(&policy, &other, 1).await;
+            assert!(decision.is_ok(), "{signal}: the others go on, {asked}: {decision:?}");
+        }
+        assert!(comes_back(&limiter, &policy, &key).await, "{signal}");
+        let left = limiter.peek(&policy, &key, 1).await.unwrap().remaining();
+        assert!(left <= Some(5), "{signal}: {left:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn scripts_that_a_node_has_lost_are_brought_back_and_fail_nothing() {
+    let cluster = RedisCluster::start(3);
+    // Without the deny cache, so that every decision needs the script.
+    let limiters = [Limiter::new(store(&cluster).await.deny_cache(Duration::ZERO))];
+    let (policy, key) = (closed("flushed", 500), key_of(&cluster, 1));
+    let stop = Arc::new(AtomicBool::new(false));
+    let flushing = {
+        let stop = Stop(stop.clone());
+        spawn_blocking(move || {
+            let _stop = stop;
+            for _ in 0..200 {
+                for node in &cluster.nodes {
+                    let () = node.command(&["SCRIPT", "FLUSH"]);
+                }
+            }
+            cluster
+        })
+    };
+    let counts = load(&limiters, &policy, &key, 100, &stop).await;
+    assert_eq!((counts.admitted, counts.failed), (500, 0), "{counts:?}");
+    drop(flushing.await.unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pool_of_ones_own_may_be_one_of_cluster_connections() {
+    let cluster = RedisCluster::start(3);
+    let client = ClusterClientBuilder::new(cluster.urls()).response_timeout(PATIENT).build().unwrap();
+    let pool = Pool::builder().max_size(2).test_on_check_out(false).build(client).await.unwrap();
+    let limiter = Limiter::new(RedisStore::new(pool).deadline(PATIENT));
+    let policy = closed("own", 50);
+    // All at once, so that they would share calls if this were one server.
+    let mut loads = JoinSet::new();
+    for node in 0..3 {
+        let (limiter, policy, key) = (limiter.clone(), policy.clone(), key_of(&cluster, node));
+        loads.spawn(async move {
+            let counts = load(std::slice::from_ref(&limiter), &policy, &key, 20, &stopped()).await;
+            limiter.reset(&policy, &key).await.unwrap();
+            assert!(limiter.check(&policy, &key, 50).await.unwrap().is_allowed());
+            counts
+        });
+    }
+    let exactly = Counts { admitted: 50, refused: 270, failed: 0 };
+    assert!(loads.join_all().await.into_iter().all(|counts| counts == exactly));
+}
+
+/// A store on a cluster of one node, and how to cut its connection in place of the next decision.
+async fn store_that_is_cut() -> (RedisCluster, RedisStore, Arc<AtomicBool>) {
+    let cut = Arc::new(AtomicBool::new(false));
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let cluster = RedisCluster::behind(port);
+    let (node, armed) = (cluster.nodes[0].port(), cut.clone());
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let armed = armed.clone();
+            tokio::spawn(async move {
+                let server = TcpStream::connect(("127.0.0.1", node)).await.unwrap();
+                let (mut requests, mut to_client) = client.into_split();
+                let (mut replies, mut to_server) = server.into_split();
+                let forth = tokio::spawn(async move { copy(&mut requests, &mut to_server).await });
+                let mut bytes = vec![0; 65_536];
+                while let Ok(read @ 1..) = replies.read(&mut bytes).await {
+                    // Five integers and the time, which nothing else is answered.
+                    let is_decision = bytes.starts_with(b"*6\r\n:");
+                    if is_decision && armed.swap(false, Ordering::Relaxed)
+                        || to_client.write_all(&bytes[..read]).await.is_err()
+                    {
+                        break;
+                    }
+                }
+                forth.abort();
+            });
+        }
+    });
+    let store = RedisStore::connect_cluster([format!("redis://127.0.0.1:{port}")]).await.unwrap();
+    (cluster, store.deadline(PATIENT).deny_cache(Duration::ZERO), cut)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_gives_units_back_is_not_asked_twice_when_its_connection_breaks() {
+    let (_cluster, store, cut) = store_that_is_cut().await;
+    let (limiter, key) = (Limiter::new(store), Key::new("a"));
+    let policy = closed("refunded", 100);
+    assert!(limiter.check(&policy, &key, 50).await.unwrap().is_allowed());
+    for refunds in 1..=5 {
+        cut.store(true, Ordering::Relaxed);
+        let error = limiter.refund_latest(&policy, &key, 1).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::StoreUnreachable, "{error}");
+        assert!(within(RECOVERY, async || limiter.refund_latest(&policy, &key, 0).await.is_ok()).await);
+        assert_eq!(limiter.peek(&policy, &key, 1).await.unwrap().remaining(), Some(50 + refunds));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slot_in_use_whose_connection_breaks_comes_free_again() {
+    let (_cluster, store, cut) = store_that_is_cut().await;
+    let (limiter, key) = (Limiter::new(store), Key::new("a"));
+    let running = Policy::concurrency("running", 1).on_store_failure(FailureMode::Closed);
+    drop(limiter.check(&running, &key, 1).await.unwrap());
+    let is_free = async || limiter.peek(&running, &key, 1).await.is_ok_and(|decision| decision.is_allowed());
+    assert!(within(RECOVERY, is_free).await);
+    cut.store(true, Ordering::Relaxed);
+    assert!(limiter.check(&running, &key, 1).await.is_err(), "it cannot tell its own units from others'");
+    assert!(within(RECOVERY, is_free).await);
+}
+
+/// What a denied decision took of another identity is refunded in the window in which it was taken, or not at all.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_roll_back_that_comes_in_the_next_window_admits_no_more_there() {
+    let cluster = RedisCluster::start(1);
+    let limiter = Limiter::new(store(&cluster).await.deny_cache(Duration::ZERO));
+    let period = Duration::from_secs(2);
+    let window = Policy::new("window", Quota::new(3_000, period).unwrap())
+        .algorithm(FixedWindow::aligned())
+        .on_store_failure(FailureMode::Closed);
+    let nothing_left = closed("nothing-left", 1);
+    let (one, other) = (Key::new("one"), Key::new("other"));
+    assert!(limiter.check(&nothing_left, &other, 1).await.unwrap().is_allowed());
+    let both = [Charge::new(&window, &one, 1), Charge::new(&nothing_left, &other, 1)];
+    for _ in 0..2 {
+        let time = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let left = || period - Duration::from_micros((time().as_micros() % period.as_micros()) as u64);
+        sleep(left().checked_sub(Duration::from_millis(60)).unwrap_or_default()).await;
+        let mut running = JoinSet::new();
+        for _ in 0..1_500 {
+            let (limiter, both) = (limiter.clone(), both.clone());
+            running.spawn(async move {
+                assert!(!limiter.check_all(&both).await.is_ok_and(|said| said.is_allowed()))
+            });
+        }
+        // The next window, and then as much as it has.
+        sleep(left()).await;
+        let edge = time().as_micros() / period.as_micros();
+        let mut loads = JoinSet::new();
+        for _ in 0..32 {
+            let (limiter, window, one) = (limiter.clone(), window.clone(), one.clone());
+            loads.spawn(async move {
+                let mut admitted = 0;
+                for _ in 0..120 {
+                    if limiter.check(&window, &one, 1).await.is_ok_and(|said| said.is_allowed()) {
+                        // Whatever is admitted after the edge's end belongs to the window after it.
+                        admitted += u64::from(time().as_micros() / period.as_micros() == edge);
+                    }
+                }
+                admitted
+            });
+        }
+        let admitted: u64 = loads.join_all().await.into_iter().sum();
+        running.join_all().await;
+        assert!(admitted <= 3_000, "{admitted} of 3000");
+    }
+}
+
+#[tokio::test]
+async fn connecting_lazily_works_with_a_cluster_that_comes_later() {
+    let mut cluster = RedisCluster::start(1);
+    cluster.nodes[0].kill();
+    let store = RedisStore::connect_cluster_lazy(cluster.urls()).unwrap().deadline(PATIENT);
+    let (limiter, policy, key) = (Limiter::new(store), closed("lazy", 1_000), Key::new("a"));
+    let error = limiter.check(&policy, &key, 1).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::StoreUnreachable, "{error}");
+    cluster.nodes[0].restart();
+    // Nobody has loaded the script.
+    assert!(comes_back(&limiter, &policy, &key).await);
+}
+
+#[tokio::test]
+async fn everything_passes_under_the_acl_rule() {
+    let cluster = RedisCluster::start(3);
+    let rule = store(&cluster).await.acl_rule();
+    let keys: Vec<Key> = (0..3).map(|node| key_of(&cluster, node)).collect();
+    for node in &cluster.nodes {
+        let mut words = vec!["ACL", "SETUSER", "limiter", "on", ">secret"];
+        words.extend(rule.split(' '));
+        let () = node.command(&words);
+        // So that the text has to be sent too.
+        let () = node.command(&["SCRIPT", "FLUSH"]);
+        let () = node.command(&["ACL", "SETUSER", "default", "off"]);
+    }
+    let urls = cluster.urls().into_iter().map(|url| url.replace("redis://", "redis://limiter:secret@"));
+    let urls: Vec<_> = urls.collect();
+    let limiter = Limiter::new(RedisStore::connect_cluster_lazy(&urls).unwrap().deadline(PATIENT));
+    let policy = closed("acl", 1);
+    for key in &keys {
+        assert!(limiter.check(&policy, key, 1).await.unwrap().is_allowed());
+        assert!(!limiter.check(&policy, key, 1).await.unwrap().is_allowed());
+        limiter.refund_latest(&policy, key, 1).await.unwrap();
+        assert!(limiter.check(&policy, key, 1).await.unwrap().is_allowed());
+        limiter.reset(&policy, key).await.unwrap();
+        assert!(limiter.check(&policy, key, 1).await.unwrap().is_allowed());
+    }
+    // Loading it is allowed too.
+    RedisStore::connect_cluster(&urls).await.unwrap();
+}
+
+#[tokio::test]
+async fn mistakes_with_urls_say_what_to_do() {
+    let no_cluster = RedisServer::start();
+    let cluster = RedisCluster::start(2);
+
+    let error = RedisStore::connect_cluster([no_cluster.url()]).await.unwrap_err();
+    assert!(error.to_string().contains("no node of a Redis Cluster: use RedisStore::connect"), "{error}");
+
+    let none: [&str; 0] = [];
+    let error = RedisStore::connect_cluster(none).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+
+    let error = RedisStore::connect_cluster(["redis://:secret@host:port"]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+    assert!(!format!("{error} {error:?}").contains("secret"), "{error:?}");
+
+    for other in ["redis://:secret@b:1", "redis://user:secret@b:1", "redis://b:1/1"] {
+        for urls in [["redis://a:1", other], [other, "redis://a:1"]] {
+            let error = RedisStore::connect_cluster_lazy(urls).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{urls:?}");
+            assert!(!format!("{error} {error:?}").contains("secret"), "{error:?}");
+        }
+    }
+
+    let error = RedisStore::connect_cluster(["redis://127.0.0.1:1"]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::StoreUnreachable);
+    assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
+
+    // A node of a cluster, taken for a server: it does not have all keys.
+    let limiter = Limiter::new(RedisStore::connect(&cluster.nodes[0].url()).await.unwrap().deadline(PATIENT));
+    let error = limiter.check(&closed("p", 1), &key_of(&cluster, 1), 1).await.unwrap_err();
+    assert!(error.to_string().contains("connect_cluster"), "{error}");
+}

@@ -1,0 +1,455 @@
+//! The algorithm `Concurrency`: units are in use until they are given back.
+
+use std::{convert::Infallible, time::Duration};
+
+use crate::support::{RedisServer, eventually, inner, store};
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt as _, StreamBody};
+use proptest::{
+    prelude::*,
+    test_runner::{Config, TestRunner},
+};
+use tokio::sync::mpsc;
+use tower::{Layer, ServiceExt, service_fn};
+use tower_ratelimit::{
+    Action, Charge, Concurrency, Constant, FixedWindow, Key, Limiter, ManualClock, MemoryStore, Policy,
+    Quota, RateLimitLayer, Store,
+};
+
+fn policy(limit: u64, lease: Duration) -> Policy {
+    Policy::new("in-flight", Quota::new(limit, lease).unwrap()).algorithm(Concurrency)
+}
+
+const LEASE: Duration = Duration::from_secs(30);
+
+async fn remaining(limiter: &Limiter, policy: &Policy) -> u64 {
+    limiter.peek(policy, &Key::new("all"), 0).await.unwrap().remaining().unwrap()
+}
+
+async fn stores(server: &RedisServer) -> [(&'static str, Limiter); 2] {
+    [("memory", Limiter::new(MemoryStore::new())), ("redis", Limiter::new(store(server).await))]
+}
+
+#[tokio::test]
+async fn a_decision_holds_its_units_until_its_last_clone_is_dropped() {
+    let server = RedisServer::start();
+    for (name, limiter) in stores(&server).await {
+        let (policy, key) = (policy(3, LEASE), Key::new("all"));
+        let two = limiter.check(&policy, &key, 2).await.unwrap();
+        let one = limiter.check(&policy, &key, 1).await.unwrap();
+        assert!(two.is_allowed() && one.is_allowed(), "{name}");
+        let refused = limiter.check(&policy, &key, 1).await.unwrap();
+        assert!(refused.retry_after().is_some_and(|wait| wait <= LEASE), "{name}");
+        drop(refused);
+        let clone = two.clone();
+        drop(two);
+        assert_eq!(remaining(&limiter, &policy).await, 0, "{name}");
+        drop(clone);
+        assert!(eventually(async || remaining(&limiter, &policy).await == 2).await, "{name}");
+        drop(one);
+        assert!(eventually(async || remaining(&limiter, &policy).await == 3).await, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_response_holds_its_unit_until_its_body_ends_fails_or_is_dropped() {
+    let server = RedisServer::start();
+    for (name, limiter) in stores(&server).await {
+        for ending in ["ends", "fails", "is dropped"] {
+            let policy = policy(1, LEASE);
+            let (frames, body) = mpsc::unbounded_channel::<Result<http_body::Frame<Bytes>, std::io::Error>>();
+            // The one request gets the one body.
+            let body = std::sync::Arc::new(std::sync::Mutex::new(Some(body)));
+            let service = service_fn(move |_: Request<String>| {
+                let mut body = body.lock().unwrap().take().unwrap();
+                let body = futures_util::stream::poll_fn(move |cx| body.poll_recv(cx));
+                async { Ok::<_, Infallible>(Response::new(StreamBody::new(body))) }
+            });
+            let layer = RateLimitLayer::new(limiter.clone(), policy.clone(), Constant::new("all"));
+            let Ok(response) = layer.layer(service).oneshot(inner::get()).await;
+            assert_eq!(response.headers()["ratelimit-policy"], r#""in-flight";q=1;qu="concurrent-requests""#);
+            // Its extensions do not hold it.
+            let (head, mut body) = response.into_parts();
+            frames.send(Ok(http_body::Frame::data("a".into()))).unwrap();
+            body.frame().await.unwrap().unwrap();
+            assert_eq!(remaining(&limiter, &policy).await, 0, "{name}");
+            match ending {
+                "ends" => {
+                    drop(frames);
+                    assert!(body.frame().await.is_none());
+                }
+                "fails" => {
+                    frames.send(Err(std::io::Error::other("broken"))).unwrap();
+                    assert!(body.frame().await.unwrap().is_err());
+                }
+                _ => drop(body),
+            }
+            assert!(eventually(async || remaining(&limiter, &policy).await == 1).await, "{name}, {ending}");
+            drop(head);
+        }
+    }
+}
+
+#[tokio::test]
+async fn units_that_a_handler_takes_and_gives_on_are_held_until_its_body_is_done() {
+    let limiter = Limiter::new(MemoryStore::new());
+    let (requests, exports) = (policy(9, LEASE), Policy::concurrency("exports", 1));
+    let layers = [
+        ("counted", RateLimitLayer::new(limiter.clone(), requests.clone(), Constant::new("all"))),
+        (
+            "exempt",
+            RateLimitLayer::new(limiter.clone(), requests.clone(), Constant::new("all"))
+                .exempt(|_: &http::request::Parts| true),
+        ),
+    ];
+    for (name, layer) in layers {
+        let handler = {
+            let (limiter, exports) = (limiter.clone(), exports.clone());
+            service_fn(move |_: Request<String>| {
+                let check = limiter.check(&exports, &Key::new("all"), 1);
+                async {
+                    let mut response = Response::new(String::from("much"));
+                    response.extensions_mut().insert(check.await.unwrap());
+                    Ok::<_, Infallible>(response)
+                }
+            })
+        };
+        let Ok(response) = layer.layer(handler).oneshot(inner::get()).await;
+        let (head, body) = response.into_parts();
+        assert_eq!(remaining(&limiter, &exports).await, 0, "{name}");
+        assert_eq!(remaining(&limiter, &requests).await, 8 + u64::from(name == "exempt"), "{name}");
+        body.collect().await.unwrap();
+        assert!(eventually(async || remaining(&limiter, &exports).await == 1).await, "{name}");
+        assert!(eventually(async || remaining(&limiter, &requests).await == 9).await, "{name}");
+        drop(head);
+    }
+}
+
+#[tokio::test]
+async fn a_lease_is_renewed_while_it_is_held_and_ends_when_its_holder_is_killed() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    let (policy, key) = (policy(1, Duration::from_millis(300)), Key::new("all"));
+    // Another instance, with a runtime of its own, that will not say good-bye.
+    let url = server.url();
+    let (taken, is_taken) = tokio::sync::oneshot::channel();
+    let (kill, killed) = std::sync::mpsc::channel::<()>();
+    let instance = {
+        let policy = policy.clone();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Runtime::new().unwrap();
+            runtime.block_on(async {
+                let store = tower_ratelimit::RedisStore::connect(&url)
+                    .await
+                    .unwrap()
+                    .deadline(crate::support::PATIENT);
+                let held = Limiter::new(store).check(&policy, &Key::new("all"), 1).await.unwrap();
+                assert!(held.is_allowed());
+                taken.send(()).unwrap();
+                tokio::task::spawn_blocking(move || killed.recv()).await.unwrap().unwrap();
+                // As with SIGKILL, nothing is dropped and nothing is released.
+                std::mem::forget(held);
+            });
+            runtime.shutdown_background();
+        })
+    };
+    is_taken.await.unwrap();
+    for _ in 0..10 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(!limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
+    }
+    kill.send(()).unwrap();
+    instance.join().unwrap();
+    assert!(eventually(async || limiter.check(&policy, &key, 1).await.unwrap().is_allowed()).await);
+}
+
+#[tokio::test]
+async fn a_release_or_a_renewal_that_comes_late_touches_nobody_else_s_unit() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let redis = store(&server).await.manual_clock(clock.clone());
+    let memory = MemoryStore::new().manual_clock(clock.clone());
+    let stores: [(&str, &dyn Store); 2] = [("memory", &memory), ("redis", &redis)];
+    for (name, store) in stores {
+        let (policy, key) = (policy(1, LEASE), Key::new("all"));
+        let [late, present] = [(); 2].map(|()| Charge::new(&policy, &key, 1));
+        let decide =
+            async |action, charge: &Charge| store.decide(action, std::slice::from_ref(charge)).await.unwrap();
+        assert!(decide(Action::Take, &late).await.is_allowed());
+        clock.advance(LEASE);
+        assert!(decide(Action::Take, &present).await.is_allowed(), "{name}");
+        decide(Action::Renew, &late).await;
+        assert_eq!(decide(Action::Refund, &late).await.remaining(), Some(0), "{name}");
+        assert_eq!(decide(Action::Refund, &present).await.remaining(), Some(1), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_check_that_is_dropped_before_it_is_done_leaves_nothing_in_use() {
+    let server = RedisServer::start();
+    for (name, limiter) in stores(&server).await {
+        let policy = policy(4, LEASE);
+        for _ in 0..20 {
+            let mut check = Box::pin(limiter.check(&policy, &Key::new("all"), 1));
+            std::future::poll_fn(|cx| {
+                let _ = check.as_mut().poll(cx);
+                std::task::Poll::Ready(())
+            })
+            .await;
+        }
+        assert!(eventually(async || remaining(&limiter, &policy).await == 4).await, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_charge_that_is_asked_for_twice_is_held_twice() {
+    let server = RedisServer::start();
+    for (name, limiter) in stores(&server).await {
+        let policy = policy(2, LEASE);
+        let charge = [Charge::new(&policy, &Key::new("all"), 1)];
+        let held = [limiter.check_all(&charge).await.unwrap(), limiter.check_all(&charge).await.unwrap()];
+        assert!(!limiter.check_all(&charge).await.unwrap().is_allowed(), "{name}");
+        let [first, second] = held;
+        drop(first);
+        assert!(eventually(async || remaining(&limiter, &policy).await == 1).await, "{name}");
+        drop(second);
+        assert!(eventually(async || remaining(&limiter, &policy).await == 2).await, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_by_another_policy_holds_nothing() {
+    let server = RedisServer::start();
+    for (name, limiter) in stores(&server).await {
+        let in_flight = policy(2, LEASE);
+        let daily = Policy::new("daily", Quota::per_day(1)).algorithm(FixedWindow::anchored());
+        let key = Key::new("all");
+        let both = || [Charge::new(&in_flight, &key, 1), Charge::new(&daily, &key, 1)];
+        let first = limiter.check_all(&both()).await.unwrap();
+        assert!(first.is_allowed(), "{name}");
+        assert!(!limiter.check_all(&both()).await.unwrap().is_allowed(), "{name}");
+        assert_eq!(remaining(&limiter, &in_flight).await, 1, "{name}");
+        drop(first);
+        assert!(eventually(async || remaining(&limiter, &in_flight).await == 2).await, "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn never_more_than_the_limit_are_at_work_at_once() {
+    let server = RedisServer::start();
+    let policy = policy(7, LEASE);
+    let instances = [Limiter::new(store(&server).await), Limiter::new(store(&server).await)];
+    let at_work = std::sync::Arc::new(std::sync::atomic::AtomicI64::new(0));
+    let mut tasks = tokio::task::JoinSet::new();
+    for i in 0..40 {
+        let (limiter, policy, at_work) = (instances[i % 2].clone(), policy.clone(), at_work.clone());
+        tasks.spawn(async move {
+            let mut worked = 0;
+            while worked < 5 {
+                let decision = limiter.check(&policy, &Key::new("all"), 1).await.unwrap();
+                assert!(decision.failure().is_none());
+                if !decision.is_allowed() {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                    continue;
+                }
+                let others = at_work.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                assert!(others < 7, "{others}");
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                at_work.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+                drop(decision);
+                worked += 1;
+            }
+        });
+    }
+    tasks.join_all().await;
+    assert!(eventually(async || remaining(&instances[0], &policy).await == 7).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_many_who_ask_at_once_exactly_the_limit_get_in() {
+    let server = RedisServer::start();
+    let policy = policy(23, LEASE);
+    let instances = [Limiter::new(store(&server).await), Limiter::new(store(&server).await)];
+    let asking: tokio::task::JoinSet<_> = (0..200)
+        .map(|i| {
+            let (limiter, policy) = (instances[i % 2].clone(), policy.clone());
+            async move { limiter.check(&policy, &Key::new("all"), 1).await.unwrap() }
+        })
+        .collect();
+    // All of them are kept, so that nobody leaves.
+    let decisions = asking.join_all().await;
+    assert!(decisions.iter().all(|decision| decision.failure().is_none()));
+    assert_eq!(decisions.iter().filter(|decision| decision.is_allowed()).count(), 23);
+}
+
+#[tokio::test]
+async fn what_was_asked_for_and_not_granted_is_not_held() {
+    let server = RedisServer::start();
+    for (name, limiter) in stores(&server).await {
+        let policy = policy(3, LEASE);
+        let key = Key::new("all");
+        let all = limiter.check_up_to(&policy, &key, u64::MAX).await.unwrap();
+        assert_eq!(all.outcomes()[0].granted(), 3, "{name}");
+        assert!(!limiter.check(&policy, &key, u64::MAX).await.unwrap().is_allowed(), "{name}");
+        drop(all);
+        assert!(eventually(async || remaining(&limiter, &policy).await == 3).await, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_permit_may_be_dropped_on_a_thread_that_knows_no_runtime() {
+    let server = RedisServer::start();
+    for (name, limiter) in stores(&server).await {
+        let policy = policy(1, LEASE);
+        let held = limiter.check(&policy, &Key::new("all"), 1).await.unwrap();
+        std::thread::spawn(move || drop(held)).join().unwrap();
+        assert!(eventually(async || remaining(&limiter, &policy).await == 1).await, "{name}");
+    }
+}
+
+// ===== the differential test, with holders =====
+
+#[derive(Clone, Debug)]
+enum Step {
+    Advance(u64),
+    SetBack(u64),
+    Take(u64),
+    Peek(u64),
+    /// Of the holder that took so many takes ago.
+    Release(usize),
+    Renew(usize),
+    SetQuota(u64, u64),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        6 => (0..4_u64).prop_map(Step::Take),
+        2 => (0..7_u64).prop_map(Step::Peek),
+        3 => (0..6_usize).prop_map(Step::Release),
+        2 => (0..6_usize).prop_map(Step::Renew),
+        4 => prop_oneof![1..2_000_000_u64, Just(1), Just(1_000_000)].prop_map(Step::Advance),
+        1 => (1..3_000_000_u64).prop_map(Step::SetBack),
+        1 => (1..7_u64, 500_000..3_000_000_u64).prop_map(|(limit, lease)| Step::SetQuota(limit, lease)),
+    ];
+    proptest::collection::vec(step, 20..80)
+}
+
+/// Of each unit when it expires, and whose it is.
+#[derive(Default)]
+struct Model(Vec<(u64, usize)>);
+
+impl Model {
+    /// What `cost` units would be told: admitted, remaining, reset, retry. And whether some expire too late.
+    fn say(&self, limit: u64, lease: u64, now: u64, cost: u64) -> ((bool, u64, u64, Option<u64>), bool) {
+        let mut expires: Vec<u64> =
+            self.0.iter().map(|unit| unit.0).filter(|at| *at > now).map(|at| at.min(now + lease)).collect();
+        expires.sort_unstable();
+        let free = limit.saturating_sub(expires.len() as u64);
+        // The wait until enough have expired.
+        let retry = (cost > free && cost <= limit)
+            .then(|| {
+                expires
+                    .iter()
+                    .find(|at| expires.iter().filter(|other| other > at).count() as u64 + cost <= limit)
+            })
+            .flatten()
+            .map(|at| at - now);
+        let reset = expires.last().map_or(0, |at| at - now);
+        ((cost <= free, free, reset, retry), self.0.iter().any(|unit| unit.0 > now + lease))
+    }
+
+    fn cut(&mut self, latest: u64) {
+        for unit in &mut self.0 {
+            unit.0 = unit.0.min(latest);
+        }
+    }
+}
+
+#[test]
+fn redis_memory_and_model_agree_to_the_microsecond() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let server = RedisServer::start();
+    let redis = runtime.block_on(store(&server));
+    let steps_wanted =
+        std::env::var("DIFFERENTIAL_STEPS").map_or(20_000, |steps| steps.parse::<u32>().unwrap());
+    let config = Config { cases: steps_wanted.div_ceil(50), failure_persistence: None, ..Config::default() };
+    TestRunner::new(config)
+        .run(&steps(), |steps| {
+            let () = server.command(&["FLUSHALL"]);
+            let clock = ManualClock::new();
+            let redis = redis.clone().manual_clock(clock.clone());
+            let memory = MemoryStore::new().manual_clock(clock.clone());
+            runtime.block_on(contest(&clock, [("memory", &memory), ("redis", &redis)], steps));
+            Ok(())
+        })
+        .unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+async fn contest(clock: &ManualClock, stores: [(&str, &dyn Store); 2], steps: Vec<Step>) {
+    let (mut limit, mut lease) = (3, 1_000_000);
+    let key = Key::new("all");
+    let mut model = Model::default();
+    let mut takes: Vec<Charge> = Vec::new();
+    for step in steps {
+        let now = u64::try_from(clock.now().as_micros()).unwrap();
+        let policy = policy(limit, Duration::from_micros(lease));
+        let (action, charge, expected) = match step {
+            Step::Advance(by) => {
+                clock.advance(Duration::from_micros(by));
+                continue;
+            }
+            Step::SetBack(by) => {
+                clock.step_back(Duration::from_micros(by));
+                continue;
+            }
+            Step::SetQuota(new_limit, new_lease) => {
+                (limit, lease) = (new_limit, new_lease);
+                continue;
+            }
+            Step::Peek(cost) => {
+                (Action::Peek, Charge::new(&policy, &key, cost), model.say(limit, lease, now, cost).0)
+            }
+            Step::Take(cost) => {
+                let charge = Charge::new(&policy, &key, cost);
+                let (mut said, stale) = model.say(limit, lease, now, cost);
+                if cost > 0 && said.0 {
+                    model.0.retain(|unit| unit.0 > now);
+                    model.cut(now + lease);
+                    model.0.extend((0..cost).map(|_| (now + lease, takes.len())));
+                    said = model.say(limit, lease, now, 0).0;
+                } else if cost > 0 && stale {
+                    model.cut(now + lease);
+                }
+                takes.push(charge.clone());
+                (Action::Take, charge, said)
+            }
+            Step::Release(ago) | Step::Renew(ago) => {
+                let Some(holder) = takes.len().checked_sub(ago + 1) else { continue };
+                let mut charge = takes[holder].clone();
+                charge.policy = policy;
+                if matches!(step, Step::Release(_)) {
+                    model.0.retain(|unit| unit.1 != holder);
+                    (Action::Refund, charge, model.say(limit, lease, now, 0).0)
+                } else {
+                    for unit in model.0.iter_mut().filter(|unit| unit.1 == holder && unit.0 > now) {
+                        unit.0 = now + lease;
+                    }
+                    (Action::Renew, charge, model.say(limit, lease, now, 0).0)
+                }
+            }
+        };
+        for (name, store) in stores {
+            let decision = store.decide(action, std::slice::from_ref(&charge)).await.unwrap();
+            let outcome = &decision.outcomes()[0];
+            let micros = |duration: Duration| u64::try_from(duration.as_micros()).unwrap();
+            let said = (
+                outcome.is_allowed(),
+                outcome.remaining(),
+                micros(outcome.reset_after()),
+                outcome.retry_after().map(micros),
+            );
+            assert_eq!(said, expected, "{name}, {action:?} of {} at {now}", charge.cost);
+        }
+    }
+}

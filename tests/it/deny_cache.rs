@@ -1,0 +1,202 @@
+//! A refused key is refused in process until it has something again.
+
+use std::time::Duration;
+
+use crate::support::{RedisServer, store};
+use tokio::time::sleep;
+use tower_ratelimit::{
+    Charge, Concurrency, FixedWindow, Gcra, Key, LeakyBucket, Limiter, ManualClock, Policy, Quota,
+    RedisStore, SlidingLog, SlidingWindow, TokenBucket,
+};
+
+#[tokio::test]
+async fn a_refused_key_asks_redis_once_a_second_and_the_wait_runs_down() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let limiter = Limiter::new(store(&server).await.manual_clock(clock.clone()));
+    let key = Key::new("alice");
+    let quota = Quota::per_minute(2);
+    let policies = [
+        Policy::new("gcra", quota).algorithm(Gcra),
+        Policy::new("tokens", quota).algorithm(TokenBucket::new()),
+        Policy::new("meter", quota).algorithm(LeakyBucket::meter()),
+        Policy::new("anchored", quota).algorithm(FixedWindow::anchored()),
+        Policy::new("aligned", quota).algorithm(FixedWindow::aligned()),
+        Policy::new("log", quota).algorithm(SlidingLog),
+        Policy::new("cells", quota).algorithm(SlidingWindow::new()),
+    ];
+    for policy in policies {
+        let name = policy.name().to_owned();
+        for _ in 0..2 {
+            assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed(), "{name}");
+        }
+        let refused = limiter.check(&policy, &key, 1).await.unwrap();
+        let before = server.script_calls();
+        for _ in 0..9 {
+            clock.advance(Duration::from_millis(100));
+            let again = limiter.check(&policy, &key, 1).await.unwrap();
+            let asked = limiter.peek(&policy, &key, 1).await.unwrap();
+            assert_eq!(again.verdict(), asked.verdict(), "{name}");
+            assert_eq!(again.outcomes()[0].remaining(), 0, "{name}");
+            assert_eq!(again.outcomes()[0].reset_after(), asked.outcomes()[0].reset_after(), "{name}");
+        }
+        // The peeks.
+        assert_eq!(server.script_calls() - before, 9, "{name}");
+        clock.advance(Duration::from_millis(100));
+        assert!(!limiter.check(&policy, &key, 1).await.unwrap().is_allowed(), "{name}");
+        assert_eq!(server.script_calls() - before, 10, "{name}");
+        // Not a microsecond too long.
+        clock.advance(refused.retry_after().unwrap() - Duration::from_secs(1));
+        assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed(), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_wait_of_less_than_the_bound_ends_it() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let limiter = Limiter::new(store(&server).await.manual_clock(clock.clone()));
+    let (policy, key) = (Policy::new("p", Quota::per_second(4)), Key::new("alice"));
+    limiter.check(&policy, &key, 4).await.unwrap();
+    for _ in 0..10 {
+        let refused = limiter.check(&policy, &key, 1).await.unwrap();
+        clock.advance(refused.retry_after().unwrap() - Duration::from_micros(1));
+        assert!(!limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
+        clock.advance(Duration::from_micros(1));
+        assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
+    }
+}
+
+#[tokio::test]
+async fn what_gives_units_back_through_the_same_store_is_seen_at_once() {
+    let server = RedisServer::start();
+    let store = store(&server).await;
+    let (here, there) = (Limiter::new(store.clone()), Limiter::new(store));
+    let (policy, key) = (Policy::new("p", Quota::per_day(1)), Key::new("alice"));
+    let full = async || {
+        assert!(here.check(&policy, &key, 1).await.unwrap().is_allowed());
+        for _ in 0..2 {
+            assert!(!here.check(&policy, &key, 1).await.unwrap().is_allowed());
+        }
+    };
+    full().await;
+    there.reset(&policy, &key).await.unwrap();
+    full().await;
+    there.refund_latest(&policy, &key, 1).await.unwrap();
+    full().await;
+    let raised = Policy::new("p", Quota::per_day(2));
+    assert!(here.check(&raised, &key, 1).await.unwrap().is_allowed());
+    // Somebody else's refusal is not this one's.
+    assert!(here.check(&policy, &Key::new("bob"), 1).await.unwrap().is_allowed());
+    assert!(here.check(&Policy::new("q", Quota::per_day(1)), &key, 1).await.unwrap().is_allowed());
+}
+
+#[tokio::test]
+async fn what_another_instance_gives_back_is_seen_within_the_bound() {
+    let server = RedisServer::start();
+    let here = Limiter::new(store(&server).await.deny_cache(Duration::from_millis(200)));
+    let there = Limiter::new(store(&server).await);
+    let (policy, key) = (Policy::new("p", Quota::per_day(1)), Key::new("alice"));
+    for give_back in [true, false] {
+        here.check(&policy, &key, 1).await.unwrap();
+        assert!(!here.check(&policy, &key, 1).await.unwrap().is_allowed());
+        if give_back {
+            there.refund_latest(&policy, &key, 1).await.unwrap();
+        } else {
+            there.reset(&policy, &key).await.unwrap();
+        }
+        sleep(Duration::from_millis(201)).await;
+        assert!(here.check(&policy, &key, 1).await.unwrap().is_allowed());
+    }
+}
+
+/// Where a part of the cost may be there earlier and go to somebody else, and where units come back when their
+/// holders like, there is nothing to be sure of.
+#[tokio::test]
+async fn only_what_is_sure_is_remembered() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    let key = Key::new("alice");
+    let (slots, dear) = (
+        Policy::new("slots", Quota::per_day(1)).algorithm(Concurrency),
+        Policy::new("dear", Quota::per_day(5)),
+    );
+
+    // By another instance, whose release nobody here sees.
+    let held = Limiter::new(store(&server).await).check(&slots, &key, 1).await.unwrap();
+    assert!(!limiter.check(&slots, &key, 1).await.unwrap().is_allowed());
+    drop(held);
+    let freed = async {
+        while !limiter.check(&slots, &key, 1).await.unwrap().is_allowed() {
+            tokio::task::yield_now().await;
+        }
+    };
+    // Far less than a remembered refusal would last.
+    tokio::time::timeout(Duration::from_millis(500), freed).await.unwrap();
+
+    limiter.check(&dear, &key, 4).await.unwrap();
+    assert!(!limiter.check(&dear, &key, 2).await.unwrap().is_allowed());
+    let before = server.script_calls();
+    assert!(!limiter.check(&dear, &key, 2).await.unwrap().is_allowed());
+    assert_eq!(server.script_calls() - before, 1);
+    assert!(limiter.check(&dear, &key, 1).await.unwrap().is_allowed());
+    assert!(!limiter.check(&dear, &key, 1).await.unwrap().is_allowed());
+    let before = server.script_calls();
+    let larger = limiter.check(&dear, &key, 2).await.unwrap();
+    assert_eq!(server.script_calls() - before, 1);
+    // A day for five, so two take longer than one.
+    assert!(larger.retry_after() > Some(Duration::from_secs(86_400 / 5 + 1)));
+    assert!(!limiter.check(&dear, &key, 2).await.unwrap().is_allowed());
+    assert_eq!(server.script_calls() - before, 2);
+}
+
+#[tokio::test]
+async fn several_policies_are_refused_together() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    let (a, b) = (Policy::new("a", Quota::per_day(9)), Policy::new("b", Quota::per_day(1)));
+    let both = [Charge::new(&a, &Key::new("alice"), 1), Charge::new(&b, &Key::new("all"), 1)];
+    assert!(limiter.check_all(&both).await.unwrap().is_allowed());
+    let refused = limiter.check_all(&both).await.unwrap();
+    let before = server.script_calls();
+    let again = limiter.check_all(&both).await.unwrap();
+    assert_eq!(server.script_calls(), before);
+    for decision in [refused, again] {
+        let said: Vec<_> = decision.outcomes().iter().map(|of| (of.is_allowed(), of.remaining())).collect();
+        assert_eq!(said, [(true, 8), (false, 0)]);
+    }
+    // Another question, though the answer might be the same.
+    let other = [Charge::new(&a, &Key::new("bob"), 1), both[1].clone()];
+    assert!(!limiter.check_all(&other).await.unwrap().is_allowed());
+    assert_eq!(server.script_calls(), before + 1);
+}
+
+#[tokio::test]
+async fn it_can_be_turned_off() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await.deny_cache(Duration::ZERO));
+    let (policy, key) = (Policy::new("p", Quota::per_day(1)), Key::new("alice"));
+    limiter.check(&policy, &key, 1).await.unwrap();
+    let before = server.script_calls();
+    for _ in 0..5 {
+        assert!(!limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
+    }
+    assert_eq!(server.script_calls() - before, 5);
+}
+
+/// More keys than there are places: a refusal that is lost costs a question, and the answer is the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_without_end_take_each_others_places() {
+    let server = RedisServer::start();
+    let store: RedisStore = store(&server).await;
+    let limiter = Limiter::new(store);
+    let policy = Policy::new("p", Quota::per_day(1));
+    for round in 0..3 {
+        for some in 0..20 {
+            let ask = (0..1_000).map(|i| limiter.check(&policy, &Key::new(format!("{some}:{i}")), 1));
+            for decision in futures_util::future::join_all(ask).await {
+                assert_eq!(decision.unwrap().is_allowed(), round == 0);
+            }
+        }
+    }
+}

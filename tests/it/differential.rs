@@ -1,0 +1,529 @@
+//! `RedisStore`, `MemoryStore` and a naive model, asked the same, say the same.
+//!
+//! ```text
+//! DIFFERENTIAL_STEPS=1000000 cargo test --release -p tests differential::
+//! ```
+//!
+//! takes that many steps with each algorithm instead of ten thousand; `make test-long` takes 300 000.
+
+use std::time::Duration;
+
+use crate::support::{
+    RedisServer,
+    model::{Ask, Counting, Model, Receipt, Rule, Said, capacity},
+    store,
+};
+use proptest::{
+    prelude::*,
+    test_runner::{Config, TestRunner},
+};
+use tower_ratelimit::{
+    Charge, Decision, FixedWindow, Key, LeakyBucket, Limiter, ManualClock, MemoryStore, Outcome, Policy,
+    Quota, SlidingLog, SlidingWindow, TokenBucket, Verdict,
+};
+
+#[derive(Clone, Debug)]
+enum Step {
+    Advance(u64),
+    SetBack(u64),
+    /// On one policy, or on all of them at once.
+    Ask {
+        policy: Option<usize>,
+        key: usize,
+        cost: u64,
+        ask: Ask,
+    },
+    Reset {
+        policy: usize,
+        key: usize,
+    },
+    /// Give a policy another quota and keep its counts.
+    SetQuota {
+        policy: usize,
+        limit: u64,
+        stretch: u64,
+    },
+    /// Refund units of an earlier decision, however long ago it was.
+    RefundOf {
+        which: usize,
+        share: f64,
+    },
+    /// Wait exactly as long as the last refusal named.
+    WaitForRetry,
+}
+
+/// A decision that charged something, as every store made it.
+struct Charged {
+    policies: Vec<(usize, Rule)>,
+    key: usize,
+    granted: u64,
+    refunded: u64,
+    receipts: Vec<Receipt>,
+    decisions: Vec<Decision>,
+}
+
+/// A store of which only the verdict is compared.
+const REMEMBERING: &str = "redis, remembering";
+const KEYS: [&str; 2] = ["alice", "b{o}b"];
+const STEPS: usize = 80;
+
+fn period() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        Just(1_000_000),
+        Just(60_000_000),
+        Just(86_400_000_000),
+        1_000..10_000_000_u64,
+        1_000..=34_560_000_000_000_u64,
+    ]
+}
+
+fn limit() -> impl Strategy<Value = u64> {
+    prop_oneof![4 => 1..20_u64, 3 => 1..2_000_u64, 2 => 1..10_000_000_u64, 1 => 1..=1_000_000_000_000_u64]
+}
+
+/// The algorithms by name, each with random options.
+const ALGORITHMS: [&str; 8] = ["gcra", "meter", "tokens", "queue", "anchored", "aligned", "log", "cells"];
+
+fn rule(algorithm: &'static str) -> impl Strategy<Value = Rule> {
+    let burst = prop_oneof![Just(0), 1..50_u64, 1..5_000_u64];
+    (limit(), period(), burst, any::<u64>(), 0..100_u64, 1..30_u64).prop_map(
+        move |(limit, mut period, burst, random, percent, cells)| {
+            let mut limit = limit;
+            let bursting = matches!(algorithm, "gcra" | "meter" | "tokens") && burst > 0;
+            let mut burst = if bursting || algorithm == "queue" { burst.max(1) } else { limit };
+            let counting = match algorithm {
+                "gcra" => Counting::Gcra,
+                "meter" => Counting::Meter,
+                "tokens" => {
+                    // A step must bring a whole number of tokens: some of the limit's share of the period.
+                    let step = (random % 2 == 0).then(|| {
+                        let parts = 1 + random % 10;
+                        period = period / parts / 1_000 * parts * 1_000 + parts * 1_000;
+                        limit = limit.div_ceil(parts) * parts;
+                        period / parts
+                    });
+                    let initial = if random % 3 == 0 { burst } else { burst * percent / 100 };
+                    if !bursting {
+                        burst = limit;
+                    }
+                    Counting::Tokens { initial: initial.min(burst), step }
+                }
+                "queue" => {
+                    // No more may wait than 10^12 units.
+                    let longest = (3 * period)
+                        .min(34_560_000_000_000)
+                        .min(period.saturating_mul(1_000_000_000_000 / limit));
+                    Counting::Queue { wait: random % longest }
+                }
+                "anchored" => Counting::Anchored,
+                "aligned" => Counting::Aligned(random % period),
+                "log" => Counting::Log,
+                _ => {
+                    period = period.div_ceil(cells * 1_000) * cells * 1_000;
+                    Counting::Cells(cells)
+                }
+            };
+            if period > 34_560_000_000_000 {
+                period = 34_560_000_000_000 / 30_000_000 * 30_000_000;
+                if let Counting::Cells(_) = counting {
+                    return Rule { counting: Counting::Cells(30), limit, period, burst };
+                }
+            }
+            // A burst must refill within 100 years.
+            if u128::from(burst) * u128::from(period) / u128::from(limit) > 3_000_000_000_000_000 {
+                burst = 1;
+            }
+            let counting = match counting {
+                Counting::Tokens { initial, step } => Counting::Tokens {
+                    initial: initial.min(burst),
+                    // What is left of it after the cuts above, if it still brings whole tokens.
+                    step: step.filter(|step| {
+                        *step >= 1_000 && u128::from(*step) * u128::from(limit) % u128::from(period) == 0
+                    }),
+                },
+                other => other,
+            };
+            Rule { counting, limit, period, burst }
+        },
+    )
+}
+
+fn policy(name: &str, rule: Rule) -> Policy {
+    let quota = Quota::new(rule.limit, Duration::from_micros(rule.period)).unwrap();
+    let bursting = if rule.burst == rule.limit { quota } else { quota.burst(rule.burst) };
+    match rule.counting {
+        Counting::Gcra => Policy::new(name, bursting),
+        Counting::Meter => Policy::new(name, bursting).algorithm(LeakyBucket::meter()),
+        Counting::Tokens { initial, step } => {
+            let mut bucket = TokenBucket::new().starting_at(initial);
+            if let Some(step) = step {
+                bucket = bucket.refill_every(Duration::from_micros(step));
+            }
+            Policy::new(name, bursting).algorithm(bucket)
+        }
+        Counting::Queue { wait } => {
+            let queue = LeakyBucket::queue(Duration::from_micros(wait)).delay_after(rule.burst);
+            Policy::new(name, quota).algorithm(queue)
+        }
+        Counting::Anchored => Policy::new(name, quota).algorithm(FixedWindow::anchored()),
+        Counting::Aligned(offset) => {
+            let west = Duration::from_micros(offset);
+            Policy::new(name, quota).algorithm(FixedWindow::aligned().utc_offset_west(west))
+        }
+        Counting::Log => Policy::new(name, quota).algorithm(SlidingLog),
+        Counting::Cells(cells) => {
+            let cells = u32::try_from(cells).unwrap();
+            Policy::new(name, quota).algorithm(SlidingWindow::new().segments(cells))
+        }
+    }
+}
+
+/// The rule after a change of quota. What depends on both, limit and period, is kept whole.
+fn changed(rule: Rule, limit: u64, stretch: u64) -> Rule {
+    let period = match rule.counting {
+        Counting::Tokens { step: Some(_), .. } | Counting::Aligned(_) => rule.period,
+        _ if rule.period <= 1_000_000_000_000 => rule.period * stretch,
+        _ => rule.period,
+    };
+    let limit = match rule.counting {
+        Counting::Tokens { step: Some(_), .. } => {
+            rule.limit * limit.min(1_000_000_000_000 / rule.limit).clamp(1, 5)
+        }
+        _ => limit,
+    };
+    let burst = if rule.burst == rule.limit && !matches!(rule.counting, Counting::Queue { .. }) {
+        limit
+    } else if u128::from(rule.burst) * u128::from(period) / u128::from(limit) > 3_000_000_000_000_000 {
+        return rule;
+    } else {
+        rule.burst
+    };
+    let counting = match rule.counting {
+        Counting::Tokens { initial, step } => Counting::Tokens { initial: initial.min(burst), step },
+        Counting::Queue { wait }
+            if u128::from(wait) * u128::from(limit) / u128::from(period) > 1_000_000_000_000 =>
+        {
+            return rule;
+        }
+        other => other,
+    };
+    Rule { counting, limit, period, burst }
+}
+
+/// Steps whose times and costs are of the size that matters to `rules`.
+fn steps(rules: &[Rule]) -> impl Strategy<Value = Vec<Step>> + use<> {
+    let (policies, rules) = (rules.len(), rules.to_vec());
+    let time = {
+        let rules = rules.clone();
+        (0..policies, 0..5_u8, 0.0..1.5_f64).prop_map(move |(policy, size, share)| {
+            let Rule { period, limit, .. } = rules[policy];
+            match size {
+                0 => 1,
+                1 => period / limit,
+                2 => (period as f64 * share) as u64,
+                3 => (period as f64 * share / 10.0) as u64,
+                _ => (period as f64 / limit as f64 * share * 3.0) as u64,
+            }
+        })
+    };
+    let cost = (0..policies, 0..6_u8, 0.0..1.2_f64).prop_map(move |(policy, size, share)| {
+        let capacity = capacity(rules[policy]);
+        match size {
+            0 => 0,
+            1 | 2 => 1,
+            3 => capacity,
+            4 => capacity + 1,
+            _ => (capacity as f64 * share) as u64,
+        }
+    });
+    let what = prop_oneof![6 => Just(Ask::Take), 2 => Just(Ask::Peek), 1 => Just(Ask::TakeUpTo), 1 => Just(Ask::Refund)];
+    let ask = (proptest::option::weighted(0.8, 0..policies), 0..KEYS.len(), cost, what)
+        .prop_map(|(policy, key, cost, ask)| Step::Ask { policy, key, cost, ask });
+    let set_quota = (0..policies, limit(), 1..4_u64).prop_map(|(policy, limit, stretch)| Step::SetQuota {
+        policy,
+        limit,
+        stretch,
+    });
+    let refund_of = (0..1_000_usize, 0.1..1.5_f64).prop_map(|(which, share)| Step::RefundOf { which, share });
+    let step = prop_oneof![
+        24 => ask,
+        6 => refund_of,
+        8 => time.clone().prop_map(Step::Advance),
+        2 => time.prop_map(Step::SetBack),
+        1 => (0..policies, 0..KEYS.len()).prop_map(|(policy, key)| Step::Reset { policy, key }),
+        1 => set_quota,
+        6 => Just(Step::WaitForRetry),
+    ];
+    proptest::collection::vec(step, STEPS / 2..STEPS)
+}
+
+/// One client of all of them.
+struct Contest {
+    clock: ManualClock,
+    stores: Vec<(&'static str, Limiter)>,
+    model: Model,
+    rules: Vec<Rule>,
+    policies: Vec<Policy>,
+    charged: Vec<Charged>,
+    retry: Option<Duration>,
+}
+
+impl Contest {
+    fn new(server: &RedisServer, redis: tower_ratelimit::RedisStore, rules: Vec<Rule>) -> Self {
+        let () = server.command(&["FLUSHALL"]);
+        let clock = ManualClock::new();
+        let redis = redis.manual_clock(clock.clone());
+        let memory = MemoryStore::new().manual_clock(clock.clone());
+        let mut stores = vec![("memory", Limiter::new(memory))];
+        if rules.len() == 1 {
+            stores.push(("redis", Limiter::new(redis)));
+        } else {
+            // What the deny cache says of policies that did not refuse may be a second old.
+            stores.push((REMEMBERING, Limiter::new(redis.clone().prefix("remembering"))));
+            stores.push(("redis", Limiter::new(redis.deny_cache(Duration::ZERO))));
+        }
+        Self {
+            stores,
+            clock,
+            model: Model::default(),
+            policies: rules.iter().enumerate().map(|(i, rule)| policy(&format!("p{i}"), *rule)).collect(),
+            rules,
+            charged: Vec::new(),
+            retry: None,
+        }
+    }
+
+    async fn step(&mut self, step: Step) {
+        match step {
+            Step::Advance(by) => self.advance(Duration::from_micros(by)),
+            Step::SetBack(by) => self.clock.step_back(Duration::from_micros(by)),
+            Step::Ask { policy: Some(policy), key, cost, ask } => self.ask(&[policy], key, cost, ask).await,
+            Step::Ask { policy: None, key, cost, ask } => {
+                let all: Vec<usize> = (0..self.rules.len()).collect();
+                // Of several, only taking and peeking can be asked at once.
+                let ask = if ask == Ask::Peek { ask } else { Ask::Take };
+                self.ask(&all, key, cost, ask).await;
+            }
+            Step::Reset { policy, key } => {
+                self.model.reset(policy, KEYS[key]);
+                for (_, limiter) in &self.stores {
+                    limiter.reset(&self.policies[policy], &Key::new(KEYS[key])).await.unwrap();
+                }
+            }
+            Step::SetQuota { policy: i, limit, stretch } => {
+                self.rules[i] = changed(self.rules[i], limit, stretch);
+                self.policies[i] = policy(&format!("p{i}"), self.rules[i]);
+            }
+            Step::RefundOf { which, share } => self.refund_of(which, share).await,
+            Step::WaitForRetry => {
+                if let Some(wait) = self.retry.take() {
+                    self.advance(wait);
+                }
+            }
+        }
+    }
+
+    /// Numbers are exact up to 2255, and a quota may take 95 years to refill, of which as many may have been refunded
+    /// as make 18: what would go beyond is left out.
+    fn advance(&self, by: Duration) {
+        if self.reaches(by) {
+            self.clock.advance(by);
+        }
+    }
+
+    fn reaches(&self, wait: Duration) -> bool {
+        (self.clock.now() + wait).as_micros() < 1 << 52
+    }
+
+    async fn ask(&mut self, policies: &[usize], key: usize, cost: u64, ask: Ask) {
+        let now = u64::try_from(self.clock.now().as_micros()).unwrap();
+        let asked: Vec<_> = policies.iter().map(|&i| (i, self.rules[i], KEYS[key], cost)).collect();
+        let expected = self.model.decide(ask, &asked, now);
+        let receipts = self.model.receipts.clone();
+        let mut decisions = Vec::new();
+        let charges: Vec<_> =
+            policies.iter().map(|&i| Charge::new(&self.policies[i], &Key::new(KEYS[key]), cost)).collect();
+        for (name, limiter) in &self.stores {
+            let (policy, key) = (&charges[0].policy, &charges[0].key);
+            let decision = match ask {
+                Ask::Take => limiter.check_all(&charges).await,
+                Ask::Peek => limiter.peek_all(&charges).await,
+                Ask::TakeUpTo => limiter.check_up_to(policy, key, cost).await,
+                Ask::Refund => limiter.refund_latest(policy, key, cost).await,
+                Ask::RefundOf => unreachable!("it has a step of its own"),
+            };
+            let decision = decision.unwrap();
+            assert!(decision.failure().is_none(), "{name}: {decision:?}");
+            decisions.push(decision.clone());
+            if *name == REMEMBERING && !decision.is_allowed() {
+                assert!(expected.iter().any(|said| !said.admitted), "{name}, {asked:?}, {ask:?} at {now}");
+                continue;
+            }
+            assert_eq!(said(&decision), expected, "{name}, {asked:?}, {ask:?} at {now}");
+        }
+        if matches!(ask, Ask::Take | Ask::TakeUpTo) && expected.iter().all(|said| said.admitted) {
+            let policies = policies.iter().map(|&i| (i, self.rules[i])).collect();
+            let granted = expected[0].granted;
+            self.charged.push(Charged { policies, key, granted, refunded: 0, receipts, decisions });
+        }
+        if ask == Ask::Take && expected.iter().any(|said| !said.admitted) {
+            let waits: Option<Vec<_>> =
+                expected.iter().filter(|said| !said.admitted).map(|said| said.retry).collect();
+            self.retry = waits.and_then(|waits| waits.into_iter().max());
+            // While one policy's wait goes by, another one may forget a key that does not start full.
+            let forgets = |rule: &Rule| matches!(rule.counting, Counting::Tokens { initial, .. } if initial < rule.burst);
+            if policies.len() > 1 && self.rules.iter().any(forgets) {
+                return;
+            }
+            if let Some(wait) = self.retry.filter(|wait| self.reaches(*wait)) {
+                self.retry_is_exact(&charges, wait).await;
+            }
+        }
+    }
+
+    async fn refund_of(&mut self, which: usize, share: f64) {
+        let now = u64::try_from(self.clock.now().as_micros()).unwrap();
+        let count = self.charged.len();
+        if count == 0 {
+            return;
+        }
+        let charged = &mut self.charged[which % count];
+        let asked_for = (charged.granted as f64 * share).ceil() as u64;
+        // Never more in all than was charged.
+        let units = asked_for.min(charged.granted - charged.refunded);
+        charged.refunded += units;
+        let asked: Vec<_> =
+            charged.policies.iter().map(|&(i, rule)| (i, rule, KEYS[charged.key], units)).collect();
+        self.model.receipts.clone_from(&charged.receipts);
+        let expected = self.model.decide(Ask::RefundOf, &asked, now);
+        for ((name, limiter), decision) in self.stores.iter().zip(&charged.decisions) {
+            let decision = limiter.refund(decision, asked_for).await.unwrap();
+            assert_eq!(
+                said(&decision),
+                expected,
+                "{name}, {asked:?}, refund of {:?} at {now}",
+                charged.receipts
+            );
+        }
+    }
+
+    /// A microsecond before the time that a refusal named it is refused, and then it is admitted.
+    async fn retry_is_exact(&self, charges: &[Charge], wait: Duration) {
+        let tick = Duration::from_micros(1);
+        for (name, limiter) in &self.stores {
+            let mut verdicts = Vec::new();
+            for pause in [wait - tick, tick] {
+                self.clock.advance(pause);
+                verdicts.push(limiter.peek_all(charges).await.unwrap().is_allowed());
+            }
+            assert_eq!(verdicts, [false, true], "{name}, {charges:?}, {wait:?}");
+            self.clock.step_back(wait);
+        }
+    }
+}
+
+fn said(decision: &Decision) -> Vec<Said> {
+    let said = |outcome: &Outcome| Said {
+        admitted: outcome.is_allowed(),
+        granted: outcome.granted(),
+        remaining: outcome.remaining(),
+        reset: outcome.reset_after(),
+        delay: match outcome.verdict() {
+            Verdict::Delay(delay) => delay,
+            _ => Duration::ZERO,
+        },
+        retry: outcome.retry_after(),
+    };
+    decision.outcomes().iter().map(said).collect()
+}
+
+/// `cases` random lives of policies drawn from `rules`.
+fn contest(default_steps: usize, rules: impl Strategy<Value = Vec<Rule>>) {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let server = RedisServer::start();
+    let redis = runtime.block_on(store(&server));
+    let steps_wanted =
+        std::env::var("DIFFERENTIAL_STEPS").map_or(default_steps, |steps| steps.parse().unwrap());
+    let cases = u32::try_from(steps_wanted.div_ceil(STEPS * 3 / 4)).unwrap();
+    let case = rules.prop_flat_map(|rules| (Just(rules.clone()), steps(&rules)));
+    let config = Config { cases, failure_persistence: None, ..Config::default() };
+    TestRunner::new(config)
+        .run(&case, |(rules, steps)| {
+            runtime.block_on(async {
+                let mut contest = Contest::new(&server, redis.clone(), rules);
+                for step in steps {
+                    contest.step(step).await;
+                }
+            });
+            Ok(())
+        })
+        .unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+macro_rules! each_agrees {
+    ($($name:ident: $algorithm:literal),+ $(,)?) => { $(
+        #[test]
+        fn $name() {
+            contest(10_000, rule($algorithm).prop_map(|rule| vec![rule]));
+        }
+    )+ };
+}
+
+each_agrees! {
+    gcra_agrees_to_the_microsecond: "gcra",
+    the_meter_agrees_to_the_microsecond: "meter",
+    the_token_bucket_agrees_to_the_microsecond: "tokens",
+    the_queue_agrees_to_the_microsecond: "queue",
+    anchored_windows_agree_to_the_microsecond: "anchored",
+    aligned_windows_agree_to_the_microsecond: "aligned",
+    the_sliding_log_agrees_to_the_microsecond: "log",
+    the_sliding_window_agrees_to_the_microsecond: "cells",
+}
+
+#[test]
+fn several_policies_in_one_decision_agree_to_the_microsecond() {
+    let any = proptest::sample::select(ALGORITHMS.as_slice()).prop_flat_map(rule);
+    contest(10_000, proptest::collection::vec(any, 2..4));
+}
+
+/// The rule that random steps meet only by luck: what a raised limit allows is not denied, and a lowered one
+/// binds at once.
+#[tokio::test]
+async fn a_changed_quota_counts_what_was_charged_before() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let stores = [
+        Limiter::new(MemoryStore::new().manual_clock(clock.clone())),
+        Limiter::new(store(&server).await.manual_clock(clock.clone())),
+    ];
+    for limiter in stores {
+        for algorithm in ALGORITHMS {
+            let counting = match algorithm {
+                "gcra" => Counting::Gcra,
+                "meter" => Counting::Meter,
+                "tokens" => Counting::Tokens { initial: u64::MAX, step: None },
+                // The capacity of a queue is what may wait for its turn: as long as the quota's period.
+                "queue" => Counting::Queue { wait: 0 },
+                "anchored" => Counting::Anchored,
+                "aligned" => Counting::Aligned(0),
+                "log" => Counting::Log,
+                _ => Counting::Cells(24),
+            };
+            let key = Key::new(algorithm);
+            let limited_to =
+                |limit| policy("day", Rule { counting, limit, period: 86_400_000_000, burst: limit });
+            let take = async |limit, cost| limiter.check(&limited_to(limit), &key, cost).await.unwrap();
+            assert!(take(10, 10).await.is_allowed(), "{algorithm}");
+            assert!(!take(10, 1).await.is_allowed(), "{algorithm}");
+            // Raised: ten of twenty are used.
+            assert_eq!(take(20, 9).await.remaining(), Some(1), "{algorithm}");
+            // Lowered: all is used, and one more comes back within the time that the quota refills in.
+            let refused = take(4, 1).await;
+            assert_eq!(refused.remaining(), Some(0), "{algorithm}");
+            let wait = refused.retry_after().unwrap();
+            assert!(wait <= Duration::from_secs(86_400 + 3_600), "{algorithm}: {wait:?}");
+            clock.advance(wait);
+            assert!(take(4, 1).await.is_allowed(), "{algorithm}");
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! However many ask at once, and wherever: exactly the limit is admitted.
+
+use std::time::Duration;
+
+use crate::support::{
+    RedisServer,
+    http::{Tally, app, hammer, serve},
+    store,
+};
+use proptest::prelude::*;
+use tower_ratelimit::{
+    FixedWindow, Gcra, LeakyBucket, Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, SlidingLog,
+    SlidingWindow, TokenBucket,
+};
+
+const CONNECTIONS: usize = 64;
+const REFUSALS: usize = 200;
+
+/// Each algorithm in turn, with random limits.
+fn policies() -> impl Strategy<Value = Vec<Policy>> {
+    // A day is long enough that nothing comes back during the test.
+    proptest::collection::vec(1..150_u64, 10).prop_map(|limits| {
+        let policies = limits.into_iter().map(|limit| Policy::new("p", Quota::per_day(limit)));
+        let count = |(i, policy): (usize, Policy)| match i {
+            0 => policy.algorithm(Gcra),
+            1 => policy.algorithm(FixedWindow::anchored()),
+            2 => policy.algorithm(TokenBucket::new()),
+            3 => policy.algorithm(LeakyBucket::meter()),
+            4 => policy.algorithm(SlidingLog),
+            5 => policy.algorithm(SlidingWindow::new()),
+            6 => policy.algorithm(SlidingWindow::new().segments(24)),
+            7 => {
+                let limit = policy.quota().limit();
+                // All of it passes at once, and nobody waits.
+                policy.algorithm(LeakyBucket::queue(Duration::ZERO).delay_after(limit))
+            }
+            8 => policy.algorithm(TokenBucket::new().refill_every(Duration::from_secs(86_400))),
+            // Windows that opened some hours ago, so that none ends meanwhile.
+            _ => policy.algorithm(FixedWindow::aligned().utc_offset_west(since_midnight() / 2)),
+        };
+        policies.enumerate().map(count).collect()
+    })
+}
+
+fn since_midnight() -> Duration {
+    let since_epoch = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
+    Duration::from_secs(since_epoch.as_secs() % 86_400)
+}
+
+fn exactly(policy: &Policy) -> Tally {
+    let limit = usize::try_from(policy.quota().limit()).unwrap();
+    Tally { ok: limit, limited: REFUSALS, other: 0 }
+}
+
+fn for_random_policies(test: impl AsyncFn(Policy)) {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let config = ProptestConfig { cases: 3, failure_persistence: None, ..ProptestConfig::default() };
+    proptest!(config, |(policies in policies())| {
+        for policy in policies {
+            runtime.block_on(test(policy));
+        }
+    });
+}
+
+#[test]
+fn two_instances_on_redis_admit_exactly_the_limit() {
+    let server = RedisServer::start();
+    for_random_policies(async |policy: Policy| {
+        let () = server.command(&["FLUSHALL"]);
+        let mut instances = Vec::new();
+        for _ in 0..2 {
+            let layer = RateLimitLayer::new(store(&server).await, policy.clone(), PeerIp::new());
+            instances.push(serve(app(layer)).await);
+        }
+        let exactly = exactly(&policy);
+        assert_eq!(hammer(&instances, CONNECTIONS, exactly.ok + REFUSALS).await, exactly, "{policy:?}");
+    });
+}
+
+#[test]
+fn one_instance_in_memory_admits_exactly_the_limit() {
+    for_random_policies(async |policy: Policy| {
+        let layer = RateLimitLayer::new(MemoryStore::new(), policy.clone(), PeerIp::new());
+        let instance = serve(app(layer)).await;
+        let exactly = exactly(&policy);
+        assert_eq!(hammer(&[instance], CONNECTIONS, exactly.ok + REFUSALS).await, exactly, "{policy:?}");
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn several_policies_are_charged_together_or_not_at_all() {
+    let server = RedisServer::start();
+    let limiters =
+        [("memory", Limiter::new(MemoryStore::new())), ("redis", Limiter::new(store(&server).await))];
+    for (name, limiter) in limiters {
+        // Each key of `one` admits 10, `all` admits 25: together 25, and nothing lost on the way.
+        let (one, all) = (Policy::new("one", Quota::per_day(10)), Policy::new("all", Quota::per_day(25)));
+        let tasks: tokio::task::JoinSet<_> = (0..120)
+            .map(|i| {
+                let (limiter, one, all) = (limiter.clone(), one.clone(), all.clone());
+                async move {
+                    let charges = [
+                        tower_ratelimit::Charge::new(&one, &format!("key{}", i % 4).into(), 1),
+                        tower_ratelimit::Charge::new(&all, &"everybody".into(), 1),
+                    ];
+                    limiter.check_all(&charges).await.unwrap().is_allowed()
+                }
+            })
+            .collect();
+        let admitted = tasks.join_all().await.into_iter().filter(|admitted| *admitted).count();
+        assert_eq!(admitted, 25, "{name}");
+        let mut charged = 0;
+        for i in 0..4 {
+            let left =
+                limiter.peek(&one, &format!("key{i}").into(), 0).await.unwrap().outcomes()[0].remaining();
+            charged += 10 - left;
+        }
+        assert_eq!(charged, 25, "{name}");
+    }
+}
+
+/// Checked over all spans, not over windows: whatever the traffic, no span of the period holds more than the
+/// limit.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sliding_log_holds_in_every_span_over_two_instances() {
+    let server = RedisServer::start();
+    let (limit, period) = (20, Duration::from_millis(50));
+    let policy = Policy::new("p", Quota::new(limit, period).unwrap()).algorithm(SlidingLog);
+    let mut instances = Vec::new();
+    for _ in 0..2 {
+        instances.push(Limiter::new(store(&server).await));
+    }
+    let mut running = tokio::task::JoinSet::new();
+    for i in 0..8 {
+        let (limiter, policy) = (instances[i % 2].clone(), policy.clone());
+        running.spawn(async move {
+            let started = std::time::Instant::now();
+            while started.elapsed() < 10 * period {
+                let decision = limiter.check(&policy, &"all".into(), 1).await.unwrap();
+                assert!(decision.failure().is_none());
+                // A refusal that is remembered gives nobody else a turn.
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+    // The log itself says when each was admitted, by the one clock that counts: what it holds is looked at
+    // all the time, and put together.
+    let mut admitted = std::collections::BTreeSet::new();
+    let mut connection = server.connection();
+    while !running.is_empty() {
+        let log: Vec<Vec<u8>> =
+            redis::cmd("LRANGE").arg("rl:p:sliding-log:{all}").arg(1).arg(-1).query(&mut connection).unwrap();
+        admitted.extend(log);
+        while let Some(done) = running.try_join_next() {
+            done.unwrap();
+        }
+        tokio::task::yield_now().await;
+    }
+    let stamps: Vec<u64> = admitted
+        .iter()
+        .map(|entry| entry[1..8].iter().fold(0, |stamp, byte| stamp << 8 | u64::from(*byte)))
+        .collect();
+    assert!(stamps.len() as u64 > 2 * limit, "{}", stamps.len());
+    for span in stamps.windows(usize::try_from(limit).unwrap() + 1) {
+        assert!(span[span.len() - 1] - span[0] >= 50_000, "{span:?}");
+    }
+}

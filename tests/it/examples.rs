@@ -1,0 +1,133 @@
+//! The examples answer the curl lines in their own comments as these say, over real sockets.
+
+#[allow(dead_code, reason = "its `main` is not run here")]
+#[path = "../../examples/axum_extractor_key.rs"]
+mod axum_extractor_key;
+#[allow(dead_code, reason = "its `main` is not run here")]
+#[path = "../../examples/behind_proxy.rs"]
+mod behind_proxy;
+#[allow(dead_code, reason = "its `main` is not run here")]
+#[path = "../../examples/cors.rs"]
+mod cors;
+#[allow(dead_code, reason = "its `main` is not run here")]
+#[path = "../../examples/custom_response.rs"]
+mod custom_response;
+#[allow(dead_code, reason = "its `main` is not run here")]
+#[path = "../../examples/per_route.rs"]
+mod per_route;
+
+use std::net::SocketAddr;
+
+use crate::support::http::serve;
+use axum::{Router, body::Body};
+use http::Request;
+use reqwest::Client;
+use tower::ServiceExt as _;
+use tower_ratelimit::{ManualClock, MemoryStore, TrustedProxies};
+
+/// Its time stands still, so that the numbers are exact.
+fn store() -> MemoryStore {
+    MemoryStore::new().manual_clock(ManualClock::new())
+}
+
+/// A line `curl ..`, and the lines under it: a status, fields, a body.
+struct Exchange {
+    curl: Vec<String>,
+    answers: Vec<String>,
+}
+
+/// Those in the comment at the top of `source`.
+fn exchanges(source: &str) -> Vec<Exchange> {
+    let mut found: Vec<Exchange> = Vec::new();
+    for line in source.lines().map_while(|line| line.strip_prefix("//!")) {
+        if let Some(curl) = line.strip_prefix(" curl ") {
+            // Quoted or not, as a shell takes them apart.
+            let curl = curl.split('\'').enumerate().flat_map(|(i, text)| match i % 2 {
+                0 => text.split_whitespace().map(String::from).collect(),
+                _ => vec![text.to_owned()],
+            });
+            found.push(Exchange { curl: curl.collect(), answers: Vec::new() });
+        } else if let (Some(answer), Some(exchange)) = (line.strip_prefix("     "), found.last_mut()) {
+            exchange.answers.push(answer.to_owned());
+        }
+    }
+    found
+}
+
+/// Sends every line to `app`, and asserts that it says what is written there. `count` is how many lines there
+/// are, so that none is overlooked.
+async fn says_what_is_written(app: Router, source: &str, count: usize) {
+    let server = serve(app).await;
+    let client = Client::builder().no_proxy().build().unwrap();
+    let exchanges = exchanges(source);
+    assert_eq!(exchanges.len(), count);
+    for Exchange { curl, answers } in exchanges {
+        let line = curl.join(" ");
+        let url = curl.last().unwrap().replace("http://127.0.0.1:3000", &format!("http://{server}"));
+        let mut request = client.get(&url);
+        if let Some(at) = curl.iter().position(|word| word == "-d") {
+            request = client.post(&url).body(curl[at + 1].clone());
+        } else if let Some(at) = curl.iter().position(|word| word == "-X") {
+            request = client.request(curl[at + 1].parse().unwrap(), &url);
+        }
+        for (at, _) in curl.iter().enumerate().filter(|(_, word)| *word == "-H") {
+            let (name, value) = curl[at + 1].split_once(": ").unwrap();
+            request = request.header(name, value);
+        }
+        let response = request.send().await.unwrap();
+        assert_eq!(response.status().as_str(), answers[0], "{line}");
+        let headers = response.headers().clone();
+        let body = response.text().await.unwrap();
+        for answer in &answers[1..] {
+            match answer.split_once(": ") {
+                Some((name, value)) => {
+                    let lines: Vec<_> =
+                        headers.get_all(name).iter().map(|line| line.to_str().unwrap()).collect();
+                    assert_eq!(lines.join(", "), value, "{name} of {line}");
+                }
+                None => assert_eq!(body.trim_end(), answer, "{line}"),
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn per_route_says_what_is_written() {
+    says_what_is_written(per_route::app(store()), include_str!("../../examples/per_route.rs"), 8).await;
+}
+
+#[tokio::test]
+async fn behind_proxy_says_what_is_written() {
+    let app = behind_proxy::app(store(), TrustedProxies::cidrs(["127.0.0.0/8"]).unwrap());
+    says_what_is_written(app, include_str!("../../examples/behind_proxy.rs"), 4).await;
+}
+
+#[tokio::test]
+async fn axum_extractor_key_says_what_is_written() {
+    let app = axum_extractor_key::app(store(), "at least 16 bytes");
+    says_what_is_written(app, include_str!("../../examples/axum_extractor_key.rs"), 3).await;
+}
+
+#[tokio::test]
+async fn custom_response_says_what_is_written() {
+    says_what_is_written(custom_response::app(store()), include_str!("../../examples/custom_response.rs"), 7)
+        .await;
+}
+
+#[tokio::test]
+async fn cors_says_what_is_written() {
+    says_what_is_written(cors::app(store()), include_str!("../../examples/cors.rs"), 2).await;
+}
+
+#[tokio::test]
+async fn behind_proxy_does_not_read_what_somebody_past_the_proxy_wrote() {
+    let app = behind_proxy::app(store(), TrustedProxies::cidrs(["10.0.0.0/8"]).unwrap());
+    let mut statuses = Vec::new();
+    for i in 0..3 {
+        let request = Request::get("/").header("x-forwarded-for", format!("203.0.113.{i}"));
+        let request =
+            request.extension(SocketAddr::from(([192, 0, 2, 1], 4711))).body(Body::empty()).unwrap();
+        statuses.push(app.clone().oneshot(request).await.unwrap().status().as_u16());
+    }
+    assert_eq!(statuses, [200, 200, 429]);
+}

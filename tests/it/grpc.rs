@@ -1,0 +1,618 @@
+//! What a gRPC client sees, over real sockets, by the rules of gRPC over HTTP/2, gRFC A6 and `google.rpc`.
+
+#[allow(clippy::all, missing_docs, unnameable_types, unreachable_pub, unused_qualifications, reason = "generated")]
+#[path = "../../examples/tonic/src/greeter.rs"]
+#[rustfmt::skip]
+mod greeter;
+
+use std::{
+    convert::Infallible,
+    net::SocketAddr,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use crate::support::{Down, Says};
+use axum::routing::get;
+use bytes::Bytes;
+use greeter::{
+    HelloReply, HelloRequest,
+    greeter_client::GreeterClient,
+    greeter_server::{Greeter, GreeterServer},
+};
+use http::{HeaderMap, Request, Response, Version, request::Parts};
+use http_body::Body as _;
+use http_body_util::{BodyExt as _, Full};
+use hyper::{body::Incoming, client::conn};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use prost::Message as _;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_stream::{Stream, StreamExt, wrappers::TcpListenerStream};
+use tonic::{
+    Code, Status,
+    server::NamedService,
+    service::Routes,
+    transport::{Channel, Endpoint, Server},
+};
+use tonic_types::{StatusExt as _, pb};
+use tonic_web::{GrpcWebClientLayer, GrpcWebLayer};
+use tower::{Layer, ServiceBuilder, ServiceExt as _};
+use tower_ratelimit::{
+    Charge, Constant, Error, ErrorKind, FailureMode, GrpcStatus, Header, Headers, Key, ManualClock,
+    MemoryStore, Outcome, PeerIp, Policy, Quota, RateLimitLayer, Rule, Store, Verdict,
+};
+use {
+    tokio_rustls::{
+        TlsAcceptor,
+        rustls::{self, pki_types::PrivatePkcs8KeyDer},
+    },
+    tonic::transport::{Certificate, ClientTlsConfig},
+};
+
+const HELLO: &str = "/greeter.Greeter/SayHello";
+
+/// Counts the calls that reach it.
+#[derive(Clone, Default)]
+struct Hello(Arc<AtomicU32>);
+
+#[tonic::async_trait]
+impl Greeter for Hello {
+    async fn say_hello(
+        &self,
+        request: tonic::Request<HelloRequest>,
+    ) -> Result<tonic::Response<HelloReply>, Status> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Ok(tonic::Response::new(HelloReply { message: request.into_inner().name }))
+    }
+
+    type SayHellosStream = Pin<Box<dyn Stream<Item = Result<HelloReply, Status>> + Send>>;
+
+    async fn say_hellos(
+        &self,
+        request: tonic::Request<HelloRequest>,
+    ) -> Result<tonic::Response<Self::SayHellosStream>, Status> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        let HelloRequest { name, count } = request.into_inner();
+        let replies = (0..count).map(move |_| Ok(HelloReply { message: name.clone() }));
+        Ok(tonic::Response::new(Box::pin(tokio_stream::iter(replies))))
+    }
+}
+
+fn hello() -> HelloRequest {
+    HelloRequest { name: "you".into(), count: 7 }
+}
+
+fn layer(quota: Quota, key: impl tower_ratelimit::KeyExtractor) -> RateLimitLayer {
+    RateLimitLayer::new(MemoryStore::new().manual_clock(ManualClock::new()), Policy::new("calls", quota), key)
+}
+
+fn one() -> RateLimitLayer {
+    layer(Quota::per_hour(1), Constant::new("all"))
+}
+
+async fn listen() -> (TcpListenerStream, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    (TcpListenerStream::new(listener), address)
+}
+
+/// Serves a greeter behind `layer` until the runtime ends.
+async fn serve(layer: RateLimitLayer) -> SocketAddr {
+    let (listener, address) = listen().await;
+    let server = Server::builder().add_service(layer.layer(GreeterServer::new(Hello::default())));
+    tokio::spawn(server.serve_with_incoming(listener));
+    address
+}
+
+async fn client(server: SocketAddr) -> GreeterClient<Channel> {
+    GreeterClient::connect(format!("http://{server}")).await.unwrap()
+}
+
+/// What the first of `calls` calls that fails says.
+async fn refusal(layer: RateLimitLayer, calls: usize) -> Status {
+    let mut client = client(serve(layer).await).await;
+    for _ in 1..calls {
+        client.say_hello(hello()).await.unwrap();
+    }
+    client.say_hello(hello()).await.unwrap_err()
+}
+
+/// A call as it goes over the wire.
+fn wire_call(uri: &str, kind: &str) -> Request<Full<Bytes>> {
+    let message = hello().encode_to_vec();
+    let mut body = vec![0];
+    body.extend(u32::try_from(message.len()).unwrap().to_be_bytes());
+    body.extend(message);
+    Request::post(uri).header("content-type", kind).header("te", "trailers").body(body.into()).unwrap()
+}
+
+/// The last of `calls` calls, seen by an HTTP/2 client that knows nothing of gRPC.
+async fn raw(server: SocketAddr, calls: usize) -> Response<Incoming> {
+    let socket = TokioIo::new(TcpStream::connect(server).await.unwrap());
+    let (mut sender, connection) = conn::http2::handshake(TokioExecutor::new(), socket).await.unwrap();
+    tokio::spawn(connection);
+    let mut last = None;
+    for _ in 0..calls {
+        let call = wire_call(&format!("http://{server}{HELLO}"), "application/grpc");
+        last = Some(sender.send_request(call).await.unwrap());
+    }
+    last.unwrap()
+}
+
+fn size(fields: &HeaderMap) -> usize {
+    fields.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum()
+}
+
+fn closed() -> RateLimitLayer {
+    let policy = Policy::new("calls", Quota::per_hour(1)).on_store_failure(FailureMode::Closed);
+    RateLimitLayer::new(Down, policy, Constant::new("all"))
+}
+
+fn refusing(wait: Duration) -> RateLimitLayer {
+    let deny =
+        move |charge: &Charge| Outcome::new(charge, Verdict::Deny { retry_after: Some(wait) }, 0, wait);
+    RateLimitLayer::new(Says(deny), Policy::new("calls", Quota::per_hour(1)), Constant::new("all"))
+}
+
+#[tokio::test]
+async fn a_rejection_is_a_status_in_headers_that_end_the_stream() {
+    let response = raw(serve(one()).await, 2).await;
+    assert_eq!((response.version(), response.status().as_u16()), (Version::HTTP_2, 200));
+    assert_eq!(response.headers()["content-type"], "application/grpc");
+    assert_eq!(response.headers()["grpc-status"], "8");
+    assert!(!response.headers().contains_key("content-length"));
+    assert!(response.body().is_end_stream(), "END_STREAM is not on the HEADERS");
+    let body = response.into_body().collect().await.unwrap();
+    assert!(body.trailers().is_none());
+    assert!(body.to_bytes().is_empty());
+}
+
+#[tokio::test]
+async fn each_rejection_has_its_code() {
+    let spent = "over the rate limit; try again in 3600 seconds";
+    let no_peer = |_: &Parts| Err::<Key, _>(Error::new(ErrorKind::MissingSetup, "no peer"));
+    let banned = layer(Quota::per_hour(9), Constant::new("all")).ban(|_: &Parts| true);
+    let table = [
+        ("limited", one(), 2, Code::ResourceExhausted, spent),
+        ("store down", closed(), 1, Code::Unavailable, "the call could not be counted against its quota"),
+        (
+            "no identity",
+            layer(Quota::per_hour(9), Header::new("x-api-key")),
+            1,
+            Code::InvalidArgument,
+            "x-api-key",
+        ),
+        ("no set-up", layer(Quota::per_hour(9), no_peer), 1, Code::Internal, "no peer"),
+        ("ban", banned, 1, Code::PermissionDenied, "calls of this client are not answered"),
+    ];
+    for (name, layer, calls, code, message) in table {
+        let status = refusal(layer.clone(), calls).await;
+        assert_eq!(status.code(), code, "{name}");
+        assert!(status.message().contains(message), "{name}: {}", status.message());
+        // The count is spent by now.
+        let response = raw(serve(layer).await, 1).await;
+        assert_eq!(response.status(), 200, "{name}");
+        assert_eq!(response.headers()["grpc-status"], (code as i32).to_string(), "{name}");
+        assert!(response.body().is_end_stream(), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn an_open_policy_serves_calls_while_the_store_is_unavailable() {
+    let policy = Policy::new("calls", Quota::per_hour(1)).on_store_failure(FailureMode::Open);
+    let server = serve(RateLimitLayer::new(Down, policy, Constant::new("all"))).await;
+    let mut client = client(server).await;
+    for _ in 0..3 {
+        assert_eq!(client.say_hello(hello()).await.unwrap().into_inner().message, "you");
+    }
+}
+
+#[tokio::test]
+async fn messages_arrive_as_they_were_written() {
+    let table = [
+        "50% of “naïve” 名前 are taken 🦀",
+        "%25 %zz % %",
+        "two\r\nlines\tand a \u{7f}",
+        " spaces at both ends ",
+        "",
+    ];
+    for message in table {
+        let key = move |_: &Parts| Err::<Key, _>(Error::new(ErrorKind::InvalidIdentity, message));
+        let status = refusal(layer(Quota::per_hour(1), key), 1).await;
+        assert_eq!((status.code(), status.message()), (Code::InvalidArgument, message));
+    }
+}
+
+#[tokio::test]
+async fn a_message_that_is_too_long_is_cut_between_characters() {
+    for (ahead, character) in [("", "é"), ("a", "é"), ("aa", "名"), ("", "🦀"), ("abcde", "🦀"), ("", "%")]
+    {
+        let message = format!("{ahead}{}", character.repeat(2_000));
+        let said = message.clone();
+        let key = move |_: &Parts| Err::<Key, _>(Error::new(ErrorKind::InvalidIdentity, said.clone()));
+        let status = refusal(layer(Quota::per_hour(1), key), 1).await;
+        assert_eq!(status.code(), Code::InvalidArgument, "{ahead}{character}: {}", status.message());
+        assert!(status.message().len() > 300, "{ahead}{character}");
+        assert!(message.starts_with(status.message()), "{ahead}{character}: {}", status.message());
+    }
+}
+
+#[tokio::test]
+async fn the_details_name_the_wait_and_each_policy_that_denied() {
+    let layers = |grpc| {
+        one()
+            .and(Rule::new(Policy::new("wide", Quota::per_day(100)), Constant::new("all")))
+            .and(Rule::new(Policy::new("narrow", Quota::per_day(1)), Constant::new("jo")))
+            .grpc_response(grpc)
+    };
+    for (grpc, subjects) in
+        [(GrpcStatus::default(), ["", ""]), (GrpcStatus::default().name_identities(), ["all", "jo"])]
+    {
+        let status = refusal(layers(grpc), 2).await;
+        let decoded = pb::Status::decode(status.details()).unwrap();
+        assert_eq!((decoded.code, decoded.message.as_str()), (8, status.message()));
+        let kinds: Vec<_> = decoded.details.iter().map(|detail| detail.type_url.as_str()).collect();
+        assert_eq!(
+            kinds,
+            ["type.googleapis.com/google.rpc.RetryInfo", "type.googleapis.com/google.rpc.QuotaFailure"]
+        );
+
+        let details = status.get_error_details();
+        let wait = details.retry_info().unwrap().retry_delay.unwrap();
+        assert_eq!(wait, Duration::from_secs(24 * 3_600));
+        let violations = &details.quota_failure().unwrap().violations;
+        let named: Vec<_> =
+            violations.iter().map(|it| (it.quota_id.as_str(), it.quota_value, it.subject.as_str())).collect();
+        assert_eq!(named, [("calls", 1, subjects[0]), ("narrow", 1, subjects[1])]);
+    }
+}
+
+#[tokio::test]
+async fn the_retry_info_is_above_zero_or_absent() {
+    let soon = refusal(refusing(Duration::ZERO), 1).await.get_error_details();
+    assert!(soon.retry_info().unwrap().retry_delay.unwrap() > Duration::ZERO);
+    let never = refusal(one().cost(|_| 2), 1).await;
+    assert_eq!(never.code(), Code::ResourceExhausted);
+    assert!(never.get_error_details().retry_info().is_none());
+    assert_eq!(never.get_error_details().quota_failure().unwrap().violations.len(), 1);
+}
+
+#[tokio::test]
+async fn jitter_is_the_same_in_everything_that_names_the_wait() {
+    let layer = refusing(Duration::from_secs(10))
+        .headers(Headers::ietf().jitter(Duration::from_secs(1_000)))
+        .grpc_response(GrpcStatus::default().retry_pushback());
+    let mut longest = Duration::ZERO;
+    for _ in 0..9 {
+        let status = refusal(layer.clone(), 1).await;
+        let told = status.get_error_details().retry_info().unwrap().retry_delay.unwrap();
+        let number = |name| status.metadata().get(name).unwrap().to_str().unwrap().parse::<u64>().unwrap();
+        assert!((Duration::from_secs(10)..=Duration::from_secs(1_010)).contains(&told), "{told:?}");
+        assert_eq!(u128::from(number("grpc-retry-pushback-ms")), told.as_micros().div_ceil(1_000));
+        assert_eq!(u128::from(number("retry-after")), told.as_micros().div_ceil(1_000_000));
+        longest = longest.max(told);
+    }
+    assert!(longest > Duration::from_secs(20), "{longest:?}");
+}
+
+#[tokio::test]
+async fn pushback_is_a_decimal_i32_if_asked_for() {
+    let push = GrpcStatus::default().retry_pushback();
+    let table = [
+        ("default", refusing(Duration::from_secs(3)), None),
+        ("wait", refusing(Duration::from_secs(3)).grpc_response(push), Some("3000")),
+        ("rounded up", refusing(Duration::from_micros(1)).grpc_response(push), Some("1")),
+        ("clamped", refusing(Duration::from_secs(86_400 * 365)).grpc_response(push), Some("2147483647")),
+        ("cannot help", one().cost(|_| 2).grpc_response(push), Some("-1")),
+        ("not limited", closed().grpc_response(push), None),
+    ];
+    for (name, layer, expected) in table {
+        let status = refusal(layer, 1).await;
+        let found = status.metadata().get("grpc-retry-pushback-ms").map(|value| value.to_str().unwrap());
+        assert_eq!(found, expected, "{name}");
+    }
+}
+
+fn many() -> RateLimitLayer {
+    (0..199).fold(
+        one().grpc_response(GrpcStatus::default().retry_pushback().name_identities()),
+        |layer, n| {
+            let name = format!("{n:03}{}", "\"".repeat(61));
+            layer.and(Rule::new(Policy::new(&name, Quota::per_hour(1)), Constant::new("i".repeat(100))))
+        },
+    )
+}
+
+#[tokio::test]
+async fn the_header_block_of_a_rejection_stays_below_8_kib() {
+    let server = serve(many()).await;
+    let _charged = raw(server, 1).await;
+    let response = raw(server, 1).await;
+    assert!(size(response.headers()) < 8 * 1_024, "{}", size(response.headers()));
+    assert_eq!(response.headers()["grpc-status"], "8");
+    assert_eq!(response.headers()["grpc-retry-pushback-ms"], "3600000");
+    let status = client(server).await.say_hello(hello()).await.unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted);
+}
+
+#[tokio::test]
+async fn the_header_block_of_an_admitted_call_stays_below_8_kib() {
+    // A soft layer names the policies that would refuse as well.
+    for (layer, calls) in [(many(), 1), (many().soft(), 2)] {
+        let response = raw(serve(layer).await, calls).await;
+        assert!(size(response.headers()) < 8 * 1_024, "{}", size(response.headers()));
+        assert!(!response.headers().contains_key("grpc-status"));
+        assert!(!response.body().is_end_stream());
+    }
+}
+
+#[tokio::test]
+async fn the_headers_of_the_service_are_kept_however_large_they_are() {
+    let upstream = r#""upstream";r=1;t=5"#;
+    for (length, told) in [(100, 2), (7_000, 1), (9_000, 1)] {
+        let service = tower::service_fn(move |_| async move {
+            let response = Response::builder()
+                .header("content-type", "application/grpc")
+                .header("ratelimit", upstream)
+                .header("ratelimit-policy", r#""upstream";q=9"#)
+                .header("x-large", "x".repeat(length));
+            Ok::<_, Infallible>(response.body(String::new()).unwrap())
+        });
+        let Ok(response) = one().layer(service).oneshot(wire_call(HELLO, "application/grpc")).await;
+        for field in ["ratelimit", "ratelimit-policy"] {
+            assert_eq!(response.headers().get_all(field).iter().count(), told, "{field}, {length}");
+        }
+        assert_eq!(response.headers()["ratelimit"], upstream);
+        assert_eq!(response.headers()["x-large"].len(), length);
+    }
+}
+
+#[tokio::test]
+async fn the_layer_has_no_error_of_its_own() {
+    let key = |_: &Parts| Err::<Key, _>(Error::new(ErrorKind::StoreReply, "any"));
+    for layer in [one().cost(|_| 2), closed(), layer(Quota::per_hour(1), key), many()] {
+        let service = tower::service_fn(|_| async { Ok::<_, Infallible>(Response::new(String::new())) });
+        // It compiles because there is no other error than the service's.
+        let Ok(response) = layer.layer(service).oneshot(wire_call(HELLO, "application/grpc")).await;
+        assert_eq!(response.status(), 200);
+    }
+}
+
+/// A server that translates grpc-web, with the limit `outside` of the translation or inside of it.
+async fn serve_web(outside: bool) -> SocketAddr {
+    let (listener, address) = listen().await;
+    let server = Server::builder().accept_http1(true);
+    let greeter = GreeterServer::new(Hello::default());
+    if outside {
+        let server = server.layer(one()).layer(GrpcWebLayer::new()).add_service(greeter);
+        tokio::spawn(server.serve_with_incoming(listener));
+    } else {
+        let server = server.layer(GrpcWebLayer::new()).layer(one()).add_service(greeter);
+        tokio::spawn(server.serve_with_incoming(listener));
+    }
+    address
+}
+
+#[tokio::test]
+async fn a_grpc_web_client_reads_the_rejection() {
+    for outside in [true, false] {
+        let origin = format!("http://{}", serve_web(outside).await).parse().unwrap();
+        let http = hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build_http();
+        let web = ServiceBuilder::new().layer(GrpcWebClientLayer::new()).service(http);
+        let mut client = GreeterClient::with_origin(web, origin);
+        assert_eq!(client.say_hello(hello()).await.unwrap().into_inner().message, "you");
+        let status = client.say_hello(hello()).await.unwrap_err();
+        assert_eq!(status.code(), Code::ResourceExhausted, "outside: {outside}");
+        assert_eq!(status.message(), "over the rate limit; try again in 3600 seconds");
+        assert_eq!(status.get_error_details().quota_failure().unwrap().violations.len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn grpc_web_is_answered_in_its_own_content_type() {
+    let kinds = [
+        "application/grpc-web",
+        "application/grpc-web+proto",
+        "application/grpc-web-text",
+        "application/grpc-web-text+proto",
+    ];
+    for outside in [true, false] {
+        let server = serve_web(outside).await;
+        let _charged = raw(server, 1).await;
+        for kind in kinds {
+            let socket = TokioIo::new(TcpStream::connect(server).await.unwrap());
+            let (mut sender, connection) = conn::http1::handshake(socket).await.unwrap();
+            tokio::spawn(connection);
+            let mut call = wire_call(HELLO, kind);
+            call.headers_mut().insert("host", "localhost".parse().unwrap());
+            call.headers_mut().insert("accept", kind.parse().unwrap());
+            let response = sender.send_request(call).await.unwrap();
+            let name = format!("{kind}, outside: {outside}");
+            assert_eq!(response.status(), 200, "{name}");
+            assert_eq!(response.headers()["grpc-status"], "8", "{name}");
+            let said = response.headers()["content-type"].to_str().unwrap();
+            if outside {
+                assert_eq!(said, kind, "{name}");
+            } else {
+                // tonic-web names the message's format, which is proto when nothing else is said.
+                assert_eq!(said.trim_end_matches("+proto"), kind.trim_end_matches("+proto"), "{name}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_content_type_that_the_client_invented_is_not_sent_back() {
+    let long = format!("application/grpc-web;{}", "x".repeat(30_000));
+    let table = [
+        ("application/grpc", "application/grpc"),
+        ("application/grpc+proto", "application/grpc"),
+        ("application/grpc-web+proto; charset=utf-8", "application/grpc-web+proto"),
+        ("Application/GRPC-Web-Text", "application/grpc-web-text"),
+        ("application/grpc-web-text+mine", "application/grpc-web-text"),
+        ("application/grpc-web+mine", "application/grpc-web"),
+        ("application/grpc-webbed", "application/grpc-web"),
+        (&long, "application/grpc-web"),
+    ];
+    let service = tower::service_fn(|_| async { Ok::<_, Infallible>(Response::new(String::new())) });
+    let limited = one().layer(service);
+    let Ok(_) = limited.clone().oneshot(wire_call(HELLO, "application/grpc")).await;
+    for (kind, expected) in table {
+        let Ok(response) = limited.clone().oneshot(wire_call(HELLO, kind)).await;
+        assert_eq!(response.headers()["grpc-status"], "8", "{kind}");
+        assert_eq!(response.headers()["content-type"], expected, "{kind}");
+    }
+}
+
+#[tokio::test]
+async fn the_peer_of_a_tonic_server_is_known() {
+    let named = GrpcStatus::default().name_identities();
+    let details = refusal(layer(Quota::per_hour(1), PeerIp::new()).grpc_response(named), 2).await;
+    assert_eq!(details.get_error_details().quota_failure().unwrap().violations[0].subject, "127.0.0.1");
+}
+
+#[cfg(unix)]
+/// Serves a greeter behind `layer` over TLS streams that are none of tonic's, until the runtime ends. The
+/// certificate is the server's own.
+async fn serve_tls(layer: RateLimitLayer) -> (SocketAddr, Certificate) {
+    let rcgen::CertifiedKey { cert, signing_key } =
+        rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let key = PrivatePkcs8KeyDer::from(signing_key.serialize_der()).into();
+    let mut config =
+        rustls::ServerConfig::builder_with_provider(rustls::crypto::ring::default_provider().into())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![cert.der().clone()], key)
+            .unwrap();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let (listener, address) = listen().await;
+    let streams = listener.then(move |stream| {
+        let acceptor = acceptor.clone();
+        async move { acceptor.accept(stream?).await }
+    });
+    let server = Server::builder().add_service(layer.layer(GreeterServer::new(Hello::default())));
+    tokio::spawn(server.serve_with_incoming(streams));
+    (address, Certificate::from_pem(cert.pem()))
+}
+
+#[tokio::test]
+async fn the_peer_of_a_tonic_server_over_tls_is_known() {
+    let (server, certificate) = serve_tls(layer(Quota::per_hour(1), PeerIp::new())).await;
+    let tls = ClientTlsConfig::new().ca_certificate(certificate).domain_name("localhost");
+    let endpoint = Endpoint::from_shared(format!("https://{server}")).unwrap().tls_config(tls).unwrap();
+    for address in [[127, 0, 0, 1], [127, 0, 0, 2]] {
+        let channel = endpoint.clone().local_address(Some(address.into())).connect().await.unwrap();
+        let mut client = GreeterClient::new(channel);
+        client.say_hello(hello()).await.unwrap();
+        let refused = client.say_hello(hello()).await.unwrap_err();
+        assert_eq!(refused.code(), Code::ResourceExhausted, "{address:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_peer_on_a_unix_socket_is_the_servers_error() {
+    use tokio::net::UnixListener;
+    use tokio_stream::wrappers::UnixListenerStream;
+
+    let path = std::env::temp_dir().join(format!("tower-ratelimit-grpc-{}", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    let listener = UnixListenerStream::new(UnixListener::bind(&path).unwrap());
+    let limited = layer(Quota::per_hour(1), PeerIp::new()).layer(GreeterServer::new(Hello::default()));
+    tokio::spawn(Server::builder().add_service(limited).serve_with_incoming(listener));
+    let endpoint = Endpoint::from_shared(format!("unix://{}", path.display())).unwrap();
+    let mut client = GreeterClient::new(endpoint.connect().await.unwrap());
+    for _ in 0..2 {
+        let status = client.say_hello(hello()).await.unwrap_err();
+        assert_eq!(status.code(), Code::Internal);
+        assert!(status.message().contains("Unix socket"), "{}", status.message());
+    }
+    std::fs::remove_file(path).unwrap();
+}
+
+#[tokio::test]
+async fn a_stream_is_charged_once() {
+    let mut client = client(serve(layer(Quota::per_hour(2), Constant::new("all"))).await).await;
+    for _ in 0..2 {
+        let stream = client.say_hellos(hello()).await.unwrap().into_inner();
+        assert_eq!(stream.collect::<Vec<_>>().await.iter().filter(|reply| reply.is_ok()).count(), 7);
+    }
+    let status = client.say_hellos(hello()).await.unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted);
+}
+
+#[tokio::test]
+async fn one_layer_counts_http_and_grpc_together_and_tells_each_in_its_own_way() {
+    let hellos = Hello::default();
+    let app = Routes::new(GreeterServer::new(hellos.clone()))
+        .prepare()
+        .into_axum_router()
+        .route("/", get(async || "hello"))
+        .layer(layer(Quota::per_hour(2), PeerIp::new()));
+    let server = crate::support::http::serve(app).await;
+    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let url = format!("http://{server}/");
+    let mut client = client(server).await;
+
+    assert_eq!(http.get(&url).send().await.unwrap().status(), 200);
+    client.say_hello(hello()).await.unwrap();
+    assert_eq!(client.say_hello(hello()).await.unwrap_err().code(), Code::ResourceExhausted);
+    let refused = http.get(&url).send().await.unwrap();
+    assert_eq!(refused.status(), 429);
+    assert_eq!(refused.headers()["content-type"], "application/problem+json");
+    assert!(!refused.headers().contains_key("grpc-status"));
+    assert_eq!(hellos.0.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn a_limited_service_keeps_its_name() {
+    fn name<S: NamedService>(_: &S) -> &'static str {
+        S::NAME
+    }
+    let greeter = GreeterServer::new(Hello::default());
+    let plain = name(&greeter);
+    assert_eq!(plain, "greeter.Greeter");
+    assert_eq!(name(&one().layer(one().layer(greeter))), plain);
+}
+
+#[tokio::test]
+async fn the_retry_policy_carries_a_client_through_refusals() {
+    use std::time::Instant;
+
+    use tower::{retry::Retry, service_fn};
+    use tower_ratelimit::RetryPolicy;
+
+    let policy = Policy::new("calls", Quota::per_second(5).burst(1));
+    let server = serve(RateLimitLayer::new(MemoryStore::new(), policy, Constant::new("all"))).await;
+    let client = client(server).await;
+    let asked = Arc::new(AtomicU32::new(0));
+    let counted = asked.clone();
+    let call = service_fn(move |request: tonic::Request<HelloRequest>| {
+        let mut client = client.clone();
+        counted.fetch_add(1, Ordering::Relaxed);
+        async move { client.say_hello(request).await }
+    });
+    let began = Instant::now();
+    for _ in 0..3 {
+        let retry = Retry::new(RetryPolicy::default(), call.clone());
+        let reply = retry.oneshot(tonic::Request::new(hello())).await.unwrap();
+        assert_eq!(reply.into_inner().message, "you");
+    }
+    assert!(began.elapsed() >= Duration::from_millis(400), "{:?}", began.elapsed());
+    assert!(asked.load(Ordering::Relaxed) >= 5);
+}
+
+#[test]
+fn the_example_shows_a_refusal_and_ends() {
+    let output = std::process::Command::new(crate::support::program("example-tonic")).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    for expected in ["hello you, 5\n", "code: ResourceExhausted\n", "retry in: ", "quota: calls, 4 at once"] {
+        assert!(said.contains(expected), "{said}");
+    }
+}

@@ -1,0 +1,261 @@
+//! The layer among other services: what it calls, when, and with what.
+
+use std::{
+    convert::Infallible,
+    fmt,
+    future::{Ready, ready},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use crate::support::{
+    Counted, Says,
+    http::serve,
+    inner::{ask, get as get_request},
+};
+use axum::{Extension, Router, routing::get};
+use http::{Request, Response};
+use tower::{
+    BoxError, Layer, Service, ServiceBuilder, ServiceExt, buffer::BufferLayer, limit::ConcurrencyLimitLayer,
+};
+use tower_ratelimit::{
+    Charge, Constant, Decision, Header, Key, Limiter, MemoryStore, Outcome, PeerIp, Policy, PolicySource,
+    Quota, RateLimit, RateLimitLayer, RedisStore, ResponseBody, ResponseFuture, Rule, Store, Verdict,
+};
+
+fn layer(limit: u64) -> RateLimitLayer {
+    RateLimitLayer::new(MemoryStore::new(), Policy::new("p", Quota::per_hour(limit)), Constant::new("all"))
+}
+
+// The two that users of other crates ask for: a function that returns a layer, a struct that holds one.
+
+fn limiter(store: RedisStore) -> RateLimitLayer {
+    RateLimitLayer::new(store, Policy::new("per-ip", Quota::per_second(10)), PeerIp::new())
+}
+
+#[derive(Clone, Debug)]
+struct Middleware {
+    limit: RateLimitLayer,
+}
+
+#[tokio::test]
+async fn a_layer_can_be_returned_and_held() {
+    let store = RedisStore::connect_lazy("redis://127.0.0.1:1").unwrap();
+    let middleware = Middleware { limit: limiter(store) };
+    let _: Router = Router::new().route("/", get(async || "")).layer(middleware.limit);
+}
+
+#[test]
+fn what_is_shared_between_threads_can_be() {
+    fn shared<T: Send + Sync + 'static>() {}
+    fn sent<T: Send + 'static>() {}
+    shared::<RateLimitLayer>();
+    shared::<RateLimit<Router>>();
+    shared::<Limiter>();
+    shared::<MemoryStore>();
+    shared::<RedisStore>();
+    shared::<Policy>();
+    shared::<PolicySource>();
+    shared::<Key>();
+    shared::<Charge>();
+    shared::<Decision>();
+    shared::<tower_ratelimit::Error>();
+    sent::<ResponseFuture<Router, axum::body::Body>>();
+    sent::<ResponseBody<axum::body::Body>>();
+    sent::<tower_ratelimit::Check>();
+}
+
+#[test]
+fn the_plug_ins_are_object_safe() {
+    fn object<T: ?Sized>() {}
+    object::<dyn Store>();
+    object::<dyn tower_ratelimit::KeyExtractor>();
+    object::<dyn tower_ratelimit::ResponseMapper>();
+    object::<dyn tower_ratelimit::Algorithm>();
+}
+
+/// Ready once for each `poll_ready`, and only itself: a clone starts unready.
+struct Strict {
+    ready: bool,
+    calls: Arc<AtomicUsize>,
+}
+
+impl Clone for Strict {
+    fn clone(&self) -> Self {
+        Self { ready: false, calls: self.calls.clone() }
+    }
+}
+
+#[derive(Debug)]
+struct OwnError;
+
+impl fmt::Display for OwnError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("own error")
+    }
+}
+
+impl std::error::Error for OwnError {}
+
+impl Service<Request<String>> for Strict {
+    type Response = Response<String>;
+    type Error = OwnError;
+    type Future = Ready<Result<Self::Response, OwnError>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), OwnError>> {
+        self.ready = true;
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<String>) -> Self::Future {
+        assert!(std::mem::take(&mut self.ready), "called without being ready");
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        ready(if request.uri() == "/fail" { Err(OwnError) } else { Ok(Response::new("hello".into())) })
+    }
+}
+
+#[tokio::test]
+async fn the_service_that_was_ready_is_called_once_and_keeps_its_error() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let mut service = layer(3).layer(Strict { ready: false, calls: calls.clone() });
+    for expected in [200, 200] {
+        let response = service.ready().await.unwrap().call(get_request()).await.unwrap();
+        assert_eq!(response.status(), expected);
+    }
+    let fail = Request::get("/fail").body(String::new()).unwrap();
+    let error: OwnError = service.ready().await.unwrap().call(fail).await.unwrap_err();
+    assert_eq!(error.to_string(), "own error");
+    let refused = service.ready().await.unwrap().call(get_request()).await.unwrap();
+    assert_eq!(refused.status(), 429);
+    // A refusal did not call it, nor did anything call it twice.
+    assert_eq!(calls.load(Ordering::Relaxed), 3);
+}
+
+fn admit(charge: &Charge) -> Outcome {
+    Outcome::new(charge, Verdict::Allow, 1, Duration::ZERO)
+}
+
+#[tokio::test]
+async fn a_request_is_charged_once_however_often_it_is_polled() {
+    let store = Counted::new(Says(admit));
+    let layer =
+        RateLimitLayer::new(store.clone(), Policy::new("p", Quota::per_hour(9)), Constant::new("all"));
+    ask(&layer, get_request()).await;
+    assert_eq!(store.asked(), 1);
+}
+
+#[tokio::test]
+async fn where_nothing_is_charged_no_store_is_asked() {
+    let store = Counted::new(Says(admit));
+    let limiter = Limiter::new(store.clone());
+    // As after a decision that the store did not make.
+    let nothing = Decision::new([]);
+    assert!(limiter.charge_more(&nothing, 5).await.unwrap().is_allowed());
+    assert!(limiter.refund(&nothing, 5).await.unwrap().is_allowed());
+    assert!(limiter.check_all(&[]).await.unwrap().is_allowed());
+    assert_eq!(store.asked(), 0);
+}
+
+#[tokio::test]
+async fn the_decision_is_in_the_extensions_of_request_and_response() {
+    let handler =
+        async |Extension(decision): Extension<Decision>| decision.outcomes()[0].remaining().to_string();
+    let app = Router::new().route("/", get(handler)).layer(layer(5));
+    let request = Request::get("/").body(axum::body::Body::empty()).unwrap();
+    let response = app.oneshot(request).await.unwrap();
+    let decision = response.extensions().get::<Decision>().unwrap();
+    assert_eq!(decision.outcomes()[0].remaining(), 4);
+    assert_eq!(axum::body::to_bytes(response.into_body(), 10).await.unwrap(), "4");
+}
+
+#[tokio::test]
+async fn the_limiter_of_a_request_is_that_of_its_decision() {
+    let layer = |store: &MemoryStore, name| {
+        RateLimitLayer::new(store.clone(), Policy::new(name, Quota::per_hour(9)), Constant::new("all"))
+    };
+    let (outside, inside) = (MemoryStore::new(), MemoryStore::new());
+    let nobody = Policy::new("inner", Quota::per_hour(9));
+    let inner_layers = [
+        ("exempt", layer(&inside, "inner").exempt(|_: &http::request::Parts| true)),
+        ("pardoned", RateLimitLayer::new(inside.clone(), nobody, Header::new("x-api-key")).soft()),
+    ];
+    let outer = Policy::new("outer", Quota::per_hour(9));
+    for (left, (name, inner)) in [6, 3].into_iter().zip(inner_layers) {
+        let handler = async |decision: Decision, limiter: Limiter| {
+            assert!(limiter.charge_more(&decision, 2).await.unwrap().is_allowed());
+        };
+        let app = Router::new().route("/", get(handler)).layer(inner).layer(layer(&outside, "outer"));
+        let request = Request::get("/").body(axum::body::Body::empty()).unwrap();
+        assert_eq!(app.oneshot(request).await.unwrap().status(), 200, "{name}");
+        let counted = Limiter::new(outside.clone()).peek(&outer, &Key::new("all"), 0).await.unwrap();
+        assert_eq!(counted.remaining(), Some(left), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn exempt_requests_are_neither_counted_nor_told() {
+    let layer = layer(1).exempt(|parts: &http::request::Parts| parts.uri.path() == "/health");
+    let health = || Request::get("/health").body(String::new()).unwrap();
+    ask(&layer, get_request()).await;
+    assert_eq!(ask(&layer, get_request()).await.status(), 429);
+    let exempt = ask(&layer, health()).await;
+    assert_eq!(exempt.status(), 200);
+    assert!(!exempt.headers().contains_key("ratelimit"));
+}
+
+#[tokio::test]
+async fn it_stands_among_tower_s_own_layers() {
+    let service =
+        tower::service_fn(|_: Request<String>| async { Ok::<_, Infallible>(Response::new(String::new())) });
+    let mut service = ServiceBuilder::new()
+        .layer(BufferLayer::<Request<String>>::new(8))
+        .layer(layer(2))
+        .layer(ConcurrencyLimitLayer::new(1))
+        .service(service);
+    let mut statuses = Vec::new();
+    for _ in 0..4 {
+        let response: Result<_, BoxError> = service.ready().await.unwrap().call(get_request()).await;
+        statuses.push(response.unwrap().status().as_u16());
+    }
+    // Were a refusal to keep the permit of the concurrency limit, the fourth would hang.
+    assert_eq!(statuses, [200, 200, 429, 429]);
+}
+
+#[tokio::test]
+async fn each_route_has_its_own_limit_on_one_store() {
+    let store = MemoryStore::new();
+    let limit = |name, limit| {
+        RateLimitLayer::new(store.clone(), Policy::new(name, Quota::per_hour(limit)), PeerIp::new())
+    };
+    let app = Router::new()
+        .route("/login", get(async || "").layer(limit("login", 1)))
+        .route("/search", get(async || "").layer(limit("search", 2)))
+        .route("/health", get(async || ""));
+    let address = serve(app).await;
+    let mut statuses = Vec::new();
+    for path in ["login", "login", "search", "search", "search", "health"] {
+        statuses.push(reqwest::get(format!("http://{address}/{path}")).await.unwrap().status().as_u16());
+    }
+    assert_eq!(statuses, [200, 429, 200, 200, 429, 200]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_delayed_request_waits_its_turn_and_then_is_carried_out() {
+    let delay =
+        |charge: &Charge| Outcome::new(charge, Verdict::Delay(Duration::from_secs(3)), 0, Duration::ZERO);
+    let layer = RateLimitLayer::new(Says(delay), Policy::new("p", Quota::per_hour(1)), Constant::new("all"));
+    let started = tokio::time::Instant::now();
+    let response = ask(&layer, get_request()).await;
+    assert_eq!(response.status(), 200);
+    assert!((3_000..3_010).contains(&started.elapsed().as_millis()));
+}
+
+#[test]
+#[should_panic(expected = "two policies named \"p\"")]
+fn two_policies_of_one_name_are_refused_when_the_layer_is_built() {
+    let _ = layer(1).and(Rule::new(Policy::new("p", Quota::per_hour(2)), PeerIp::new()));
+}

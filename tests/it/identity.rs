@@ -1,0 +1,434 @@
+//! One identity is one key, however the client writes it, and two identities are never one key.
+
+use std::net::SocketAddr;
+
+use crate::support::inner::ask;
+use http::{Method, Request, request::Parts};
+use proptest::prelude::*;
+use tower_ratelimit::{
+    Answer, Bearer, ClientIp, Constant, Cookie, Decision, ErrorKind, ForwardingHeader, Header, Key,
+    KeyExtractor, MatchedRoute, MemoryStore, PeerIp, Policy, PolicySource, Quota, RateLimitLayer,
+    RequestMatcher, RequestMethod, RequestPath, TrustedProxies,
+};
+
+fn head(request: http::request::Builder) -> Parts {
+    request.body(()).unwrap().into_parts().0
+}
+
+fn with(name: &str, value: impl AsRef<[u8]>) -> Parts {
+    head(Request::get("/").header(name, value.as_ref()))
+}
+
+fn from(peer: &str) -> Parts {
+    head(Request::get("/").extension(peer.parse::<SocketAddr>().unwrap()))
+}
+
+async fn key(extractor: &impl KeyExtractor, request: &Parts) -> Result<Key, ErrorKind> {
+    extractor.extract(request).await.map_err(|error| error.kind())
+}
+
+const INVALID: Result<&str, ErrorKind> = Err(ErrorKind::InvalidIdentity);
+const MISSING: Result<&str, ErrorKind> = Err(ErrorKind::MissingIdentity);
+
+#[tokio::test]
+async fn a_mapping_sees_the_identity_and_not_its_stored_form() {
+    let long = format!("{}@example.org", "A".repeat(107));
+    let rows = [
+        ("plain", "A@Example.org"),
+        ("not ASCII", "JOS\u{c9}@example.org"),
+        ("with a space", "A B"),
+        ("with braces and percents", "A{B}%20"),
+        ("long", &long),
+        ("long and not ASCII", &"\u{c9}".repeat(60)),
+    ];
+    let by_email = || Header::new("x-email").map(|email: &str| email.to_lowercase());
+    let later = |parts: &Parts| {
+        let key = Header::new("x-email").extract(parts);
+        Answer::pending(key)
+    };
+    for (name, email) in rows {
+        assert_eq!(
+            key(&by_email(), &with("x-email", email)).await,
+            Ok(Key::new(email.to_lowercase())),
+            "{name}"
+        );
+        let mapped = later.map(|email: &str| email.to_lowercase());
+        assert_eq!(key(&mapped, &with("x-email", email)).await, Ok(Key::new(email.to_lowercase())), "{name}");
+        // Ready-made, and once more.
+        let ready_made = Header::new("x-email").lowercase().trim().lowercase();
+        let lower = key(&ready_made, &with("x-email", email)).await;
+        assert_eq!(lower, Ok(Key::new(email.to_lowercase())), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_mapping_over_alternatives_keeps_them_apart() {
+    // The header cannot name a peer's key.
+    let either = Header::new("x-api-key").or(PeerIp::new()).map(|identity: &str| identity.to_owned());
+    let peer = key(&either, &from("203.0.113.7:1")).await.unwrap();
+    let claims = ["203.0.113.7", "%>203.0.113.7", "%<203.0.113.7", "%>%>203.0.113.7"];
+    for claim in claims {
+        assert_ne!(key(&either, &with("x-api-key", claim)).await.unwrap(), peer, "{claim}");
+    }
+    let same = Header::new("x-api-key").or(PeerIp::new());
+    assert_eq!(key(&same, &from("203.0.113.7:1")).await.unwrap(), peer);
+}
+
+#[tokio::test]
+async fn a_mapping_over_a_tuple_sees_its_parts_apart() {
+    let seen = (Header::new("x-a"), Header::new("x-b")).map(|identity: &str| identity.to_owned());
+    let both = |a: &str, b: &str| head(Request::get("/").header("x-a", a).header("x-b", b));
+    assert_eq!(key(&seen, &both("a b", "\u{e9}")).await.unwrap(), Key::new("a b\u{1f}\u{e9}"));
+    let long = "x".repeat(200);
+    assert_eq!(key(&seen, &both(&long, "b")).await.unwrap(), Key::new(format!("{long}\u{1f}b")));
+    assert_ne!(key(&seen, &both("ab", "c")).await, key(&seen, &both("a", "bc")).await);
+
+    // Nor does a part of one alternative pass for that of another, or for a separator.
+    let parts = (Header::new("x-a").or(Cookie::new("a")), Cookie::new("b"));
+    let seen = parts.map(|identity: &str| identity.to_owned());
+    let mut keys = Vec::new();
+    for request in [
+        Request::get("/").header("x-a", "v").header("cookie", "b=w"),
+        Request::get("/").header("cookie", "a=v; b=w"),
+        Request::get("/").header("cookie", "a=%1Ev; b=w"),
+        Request::get("/").header("cookie", "a=v%1Fw; b=w"),
+        Request::get("/").header("cookie", "a=v; b=w%1Fw"),
+    ] {
+        keys.push(key(&seen, &head(request)).await.unwrap());
+    }
+    keys.sort();
+    keys.dedup();
+    assert_eq!(keys.len(), 5);
+}
+
+#[tokio::test]
+async fn a_mapping_shows_nothing_of_a_hashed_identity() {
+    let secret = [7; 32];
+    let seen = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let see = || {
+        let seen = seen.clone();
+        move |identity: &str| {
+            seen.lock().unwrap().push(identity.to_owned());
+            identity.to_owned()
+        }
+    };
+    let hashed = || Header::new("x-api-key").hashed(secret);
+    let request = with("x-api-key", "secret-key");
+    key(&hashed().map(see()), &request).await.unwrap();
+    key(&(hashed(), RequestMethod::new()).map(see()), &request).await.unwrap();
+    key(&Cookie::new("none").or(hashed()).map(see()), &request).await.unwrap();
+    let seen = seen.lock().unwrap();
+    assert!(seen.len() == 3 && !seen.iter().any(|identity| identity.contains("secret-key")), "{seen:?}");
+}
+
+#[tokio::test]
+async fn an_identity_that_is_not_text_cannot_be_mapped() {
+    let bytes = |parts: &Parts| parts.headers["x-key"].as_bytes().to_vec();
+    let mapped = bytes.map(|identity: &str| identity.to_owned());
+    assert_eq!(key(&mapped, &with("x-key", "text")).await.unwrap(), Key::new("text"));
+    for raw in [vec![0xff], vec![0xff; 200]] {
+        assert_eq!(key(&mapped, &with("x-key", raw)).await, Err(ErrorKind::InvalidIdentity));
+    }
+    let blank = Cookie::new("s").trim();
+    assert_eq!(key(&blank, &with("cookie", "s=%20%09")).await, Err(ErrorKind::InvalidIdentity));
+    assert_eq!(key(&blank, &with("cookie", "s=%20a%20")).await.unwrap(), Key::new("a"));
+}
+
+#[tokio::test]
+async fn identities_of_a_mapped_extractor_are_named_as_the_client_shows_them() {
+    let email = || Header::new("x-email").lowercase();
+    let long = format!("{}@example.org", "a".repeat(107));
+    for named in ["Alice@Example.org", "JOS\u{c9}@example.org", &long] {
+        let matcher = email().any_of([named]);
+        for shown in [named.to_owned(), named.to_uppercase(), named.to_lowercase()] {
+            assert!(matcher.matches(&with("x-email", &shown)).await.unwrap(), "{named}: {shown}");
+        }
+        assert!(!matcher.matches(&with("x-email", "bob@example.org")).await.unwrap());
+    }
+    let hashed = email().hashed([7; 32]).any_of(["Alice@Example.org"]);
+    assert!(hashed.matches(&with("x-email", "aLICE@example.org")).await.unwrap());
+    let either = Header::new("x-old").lowercase().or(email()).any_of(["Alice"]);
+    assert!(either.matches(&with("x-email", "ALICE")).await.unwrap());
+    assert!(either.matches(&with("x-old", "ALICE")).await.unwrap());
+}
+
+#[test]
+fn an_identity_that_its_extractor_never_gives_is_an_error() {
+    type Try = Box<dyn Fn(&str) -> Result<(), tower_ratelimit::Error>>;
+    fn of<K: KeyExtractor>(extractor: impl Fn() -> K + 'static) -> Try {
+        Box::new(move |identity| extractor().try_any_of([identity]).map(drop))
+    }
+    let domain =
+        || Header::new("x-email").map(|email: &str| email.split_once('@').map(|(_, d)| d.to_owned()));
+    let rows: Vec<(&str, Try, &[&str], &[&str])> = vec![
+        ("header", of(|| Header::new("x")), &["k", "a b", "\u{e9}"], &["", " k", "k\t"]),
+        ("bearer", of(Bearer::new), &["t1"], &["", "a b", " t1", "Bearer t1"]),
+        ("cookie", of(|| Cookie::new("s")), &["s1", " s1", "a;b"], &[""]),
+        ("raw cookie", of(|| Cookie::new("s").raw()), &["s1", "%20"], &["", " s1", "a;b"]),
+        ("method", of(RequestMethod::default), &["GET", "PATCH", "(other)"], &["get", "PURGE", ""]),
+        ("path", of(RequestPath::default), &["/", "/a", "*"], &["a", "/a?b", "/a#b"]),
+        ("route", of(MatchedRoute::default), &["/a/{b}", ""], &["a"]),
+        ("constant", of(|| Constant::new("all")), &["all"], &["al"]),
+        ("network", of(|| PeerIp::new().ipv6_prefix(56)), &["2001:db8::/56", "::1"], &["2001:db8::/64"]),
+        ("mapped", of(domain), &["a@example.org"], &["example.org"]),
+        ("tuple", of(|| (Header::new("a"), Header::new("b"))), &[], &["a", ""]),
+    ];
+    for (name, build, right, wrong) in rows {
+        for identity in right {
+            assert!(build(identity).is_ok(), "{name}: {identity:?}");
+        }
+        for identity in wrong {
+            let error = build(identity).expect_err(&format!("{name}: {identity:?}"));
+            assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{name}: {identity:?}");
+        }
+    }
+    let address = PeerIp::new().try_any_of(["203.0.113.0/24"]).unwrap_err();
+    assert!(
+        address.to_string().contains("identity 1: \"203.0.113.0/24\"")
+            && address.to_string().contains("`within`")
+    );
+    // What may be a secret is not shown.
+    let header = Header::new("x").try_any_of(["fine", "s3cret "]).unwrap_err();
+    assert!(
+        header.to_string().starts_with("identity 2: ") && !header.to_string().contains("s3cret"),
+        "{header}"
+    );
+    // Each part of a tuple is named as that part's client shows it.
+    let pair = || (Header::new("x-tenant").lowercase(), PeerIp::new());
+    let named = |address: &str| Key::join([&Key::new("ACME"), &Key::new(address)]);
+    assert!(pair().try_any_of([named("203.0.113.0/24")]).is_err());
+    assert!(pair().try_any_of([Key::join([&Key::new("ACME")])]).is_err());
+    assert!(pair().try_any_of([named("203.0.113.7")]).is_ok());
+}
+
+#[tokio::test]
+async fn each_part_of_a_tuple_is_named_as_the_client_shows_it() {
+    let pair = (Header::new("x-tenant").lowercase(), PeerIp::new());
+    let matcher = pair.any_of([Key::join([&Key::new("ACME"), &Key::new("2001:db8::66")])]);
+    let mut request = from("[2001:db8::9]:1");
+    request.headers.insert("x-tenant", "Acme".parse().unwrap());
+    assert!(matcher.matches(&request).await.unwrap());
+
+    // Whether a part or the whole is too long to be stored as it is.
+    for length in [60, 90, 96, 97, 200] {
+        let pair = (Header::new("x-tenant").lowercase(), PeerIp::new());
+        let named = Key::new("ACME".repeat(length / 4) + &"A".repeat(length % 4));
+        let matcher = pair.any_of([Key::join([&named, &Key::new("2001:db8::66")])]);
+        let shown = "acme".repeat(length / 4) + &"a".repeat(length % 4);
+        request.headers.insert("x-tenant", shown.parse().unwrap());
+        assert!(matcher.matches(&request).await.unwrap(), "{length}");
+    }
+}
+
+#[tokio::test]
+async fn a_key_from_an_extractor_or_a_decision_can_be_named_in_its_final_form() {
+    let either = || Header::new("x-api-key").or(PeerIp::new());
+    let extractors: [(&str, Box<dyn Fn() -> Box<dyn KeyExtractor>>); 4] = [
+        ("or", Box::new(move || Box::new(either()))),
+        ("hashed", Box::new(move || Box::new(PeerIp::new().hashed([7; 32])))),
+        ("hashed or", Box::new(move || Box::new(either().hashed([7; 32])))),
+        ("long", Box::new(|| Box::new(|_: &Parts| "x".repeat(200)))),
+    ];
+    for (name, extractor) in extractors {
+        let layer =
+            RateLimitLayer::new(MemoryStore::new(), Policy::new("p", Quota::per_hour(1)), extractor());
+        let peer: SocketAddr = "203.0.113.7:1".parse().unwrap();
+        let request = Request::get("/").extension(peer).body(String::new()).unwrap();
+        let response = ask(&layer, request).await;
+        let stored = response.extensions().get::<Decision>().unwrap().outcomes()[0].key().clone();
+        let given = key(&extractor(), &from("203.0.113.7:1")).await.unwrap();
+        assert_eq!(stored, given, "{name}");
+        // It names no other key: not that of a client which sends its text as a header.
+        let claim = with("x-api-key", "203.0.113.7");
+        let claimed = extractor().any_of([stored.clone()]).matches(&claim).await.unwrap_or(false);
+        assert_eq!(claimed, name == "long", "{name}");
+        for named in [stored, given] {
+            let matcher = extractor().any_of([named]);
+            assert!(matcher.matches(&from("203.0.113.7:1")).await.unwrap(), "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_policy_is_found_by_the_identity() {
+    let long = "tenant ".repeat(40).trim_end().to_owned();
+    let names = ["acme", "a b", "jos\u{e9}", &long];
+    let tiers = || {
+        let named = names.map(str::to_owned);
+        PolicySource::per_request(move |_: &Parts, key: &Key| {
+            let found = key.identity().is_some_and(|identity| named.iter().any(|name| *name == identity));
+            Policy::new(if found { "found" } else { "other" }, Quota::per_hour(1))
+        })
+    };
+    let tenant = || Header::new("x-tenant");
+    let layers = [
+        RateLimitLayer::new(MemoryStore::new(), tiers(), tenant()),
+        RateLimitLayer::new(MemoryStore::new(), tiers(), tenant().hashed([7; 32])),
+        RateLimitLayer::new(MemoryStore::new(), tiers(), Header::new("x-other").or(tenant())),
+        RateLimitLayer::new(MemoryStore::new(), tiers(), tenant().map(|tenant: &str| tenant.to_owned())),
+    ];
+    for layer in layers {
+        for (name, policy) in names.map(|name| (name, "found")).into_iter().chain([("none", "other")]) {
+            let request = Request::get("/").header("x-tenant", name).body(String::new()).unwrap();
+            let response = ask(&layer, request).await;
+            let decision = response.extensions().get::<Decision>().unwrap();
+            let outcome = &decision.outcomes()[0];
+            assert_eq!(outcome.policy().name(), policy, "{name}");
+        }
+    }
+}
+
+#[test]
+fn an_identity_is_that_of_every_part_and_kind_of_key() {
+    let text = |key: &Key| key.identity().map(|identity| identity.into_owned());
+    let (a, long) = (Key::new("a b"), Key::new("x".repeat(200)));
+    assert_eq!(text(&a).unwrap(), "a b");
+    assert_eq!(text(&Key::new("")).unwrap(), "");
+    assert_eq!(text(&long).unwrap(), "x".repeat(200));
+    assert_eq!(text(&Key::join([&a, &long])).unwrap(), format!("a b\u{1f}{}", "x".repeat(200)));
+    assert_eq!(text(&Key::new([0xff])), None);
+    // A part that holds the separator leaves no telling where it ends.
+    assert_eq!(text(&Key::join([&Key::new("a\u{1f}b"), &a])), None);
+}
+
+#[tokio::test]
+async fn a_bearer_token_is_one_key_however_the_scheme_is_written() {
+    let longest = "t".repeat(8_192);
+    let too_long = format!("Bearer {longest}t");
+    let longest_shown = format!("Bearer {longest}");
+    let rows: [(&str, &[&[u8]], Result<&str, ErrorKind>); 21] = [
+        ("as usual", &[b"Bearer t1"], Ok("t1")),
+        ("lower case", &[b"bearer t1"], Ok("t1")),
+        ("upper case", &[b"BEARER t1"], Ok("t1")),
+        ("mixed", &[b"bEaReR t1"], Ok("t1")),
+        ("spaces", &[b"  Bearer   t1  "], Ok("t1")),
+        ("tabs", &[b"\tBearer\t t1\t"], Ok("t1")),
+        ("the case of the token counts", &[b"Bearer T1"], Ok("T1")),
+        ("base64", &[b"Bearer a-b._~+/=="], Ok("a-b._~+/==")),
+        ("another scheme", &[b"Basic t1"], MISSING),
+        ("a longer scheme", &[b"Bearers t1"], MISSING),
+        ("a shorter scheme", &[b"Bear t1"], MISSING),
+        ("the token alone", &[b"t1"], MISSING),
+        ("none", &[], MISSING),
+        ("empty", &[b""], INVALID),
+        ("no token", &[b"Bearer"], INVALID),
+        ("a blank token", &[b"Bearer \t "], INVALID),
+        ("a space inside", &[b"Bearer t1 t2"], INVALID),
+        ("twice", &[b"Bearer t1", b"Bearer t1"], INVALID),
+        ("not UTF-8", &[b"Bearer \xff"], INVALID),
+        ("the longest", &[longest_shown.as_bytes()], Ok(&longest)),
+        ("too long", &[too_long.as_bytes()], INVALID),
+    ];
+    for (name, lines, expected) in rows {
+        let request =
+            lines.iter().fold(Request::get("/"), |request, line| request.header("authorization", *line));
+        assert_eq!(key(&Bearer::new(), &head(request)).await, expected.map(Key::new), "{name}");
+    }
+    let either = Bearer::new().or(Constant::new("anonymous"));
+    assert!(key(&either, &with("authorization", "Basic t1")).await.is_ok());
+    let error = Bearer::new().extract(&with("authorization", "Bearer s3cret s3cret")).await.unwrap_err();
+    assert!(!error.to_string().contains("s3cret"), "{error}");
+}
+
+#[tokio::test]
+async fn a_cookie_is_one_key_however_it_is_encoded() {
+    let rows: [(&str, &str, Result<&str, ErrorKind>); 16] = [
+        ("plain", "session=s1", Ok("s1")),
+        ("one byte", "session=s%31", Ok("s1")),
+        ("another byte", "session=%731", Ok("s1")),
+        ("all bytes", "session=%73%31", Ok("s1")),
+        ("the name", "s%65ssion=s1", Ok("s1")),
+        ("lower-case digits", "session=%c3%a9", Ok("\u{e9}")),
+        ("upper-case digits", "session=%C3%A9", Ok("\u{e9}")),
+        ("not encoded", "session=\u{e9}", Ok("\u{e9}")),
+        // As the crate `cookie` does: what is no encoding stands for itself, quotes are part of the value.
+        ("no encoding", "session=%3", Ok("%3")),
+        ("no digits", "session=%zz%25", Ok("%zz%")),
+        ("quotes", "session=\"s1\"", Ok("\"s1\"")),
+        ("a plus", "session=a+b", Ok("a+b")),
+        ("spaces of any kind around", "\t session =\u{a0} s1\u{2003}", Ok("s1")),
+        ("not UTF-8 when decoded", "session=%ff", INVALID),
+        ("twice by two names", "session=s1; s%65ssion=s2", INVALID),
+        ("none", "Session=s1", MISSING),
+    ];
+    for (name, line, expected) in rows {
+        assert_eq!(
+            key(&Cookie::new("session"), &with("cookie", line)).await,
+            expected.map(Key::new),
+            "{name}"
+        );
+    }
+    let raw = Cookie::new("session").raw();
+    assert_eq!(key(&raw, &with("cookie", "session=s%31")).await, Ok(Key::new("s%31")));
+    assert_eq!(key(&raw, &with("cookie", "s%65ssion=s1")).await, Err(ErrorKind::MissingIdentity));
+}
+
+#[tokio::test]
+async fn invented_methods_share_one_key() {
+    let method = |name: &str| head(Request::builder().method(Method::from_bytes(name.as_bytes()).unwrap()));
+    let mut keys = Vec::new();
+    for name in ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"] {
+        let found = key(&RequestMethod::new(), &method(name)).await.unwrap();
+        assert_eq!(found, Key::new(name));
+        keys.push(found);
+    }
+    let invented = key(&RequestMethod::new(), &method("PURGE")).await.unwrap();
+    assert!(!keys.contains(&invented));
+    for name in ["A", "get", "PURGEX", "OTHER", "other"] {
+        let found = key(&RequestMethod::new(), &method(name)).await.unwrap();
+        assert_eq!(found, invented, "{name}");
+        assert_ne!(found, Key::new(name), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn link_local_neighbours_have_keys_of_their_own() {
+    let peer = PeerIp::new();
+    let of = async |address: &str| key(&peer, &from(address)).await.unwrap();
+    assert_ne!(of("[fe80::1]:1").await, of("[fe80::2]:1").await);
+    assert_ne!(of("[febf::1]:1").await, of("[febf::2]:1").await);
+    assert_eq!(of("[fe80::1]:1").await, of("[fe80:0::1]:2").await);
+    assert_eq!(of("[fec0::1]:1").await, of("[fec0::2]:1").await);
+    assert_eq!(of("[2001:db8::1]:1").await, of("[2001:db8::2]:1").await);
+
+    let client = ClientIp::behind(TrustedProxies::hops(1)).header(ForwardingHeader::x_real_ip());
+    let proxied = async |address: &str| {
+        let mut request = from("10.0.0.1:1");
+        request.headers.insert("x-real-ip", address.parse().unwrap());
+        key(&client, &request).await.unwrap()
+    };
+    assert_ne!(proxied("fe80::1").await, proxied("fe80::2%eth0").await);
+    let named = PeerIp::new().any_of(["fe80::1"]);
+    assert!(named.matches(&from("[fe80::1]:1")).await.unwrap());
+    assert!(!named.matches(&from("[fe80::2]:1")).await.unwrap());
+}
+
+proptest! {
+    #[test]
+    fn an_identity_is_read_back_as_it_was_given(identity in ".{0,200}") {
+        let key = Key::new(&identity);
+        prop_assert_eq!(key.identity().unwrap(), identity.as_str());
+        let given = identity.clone();
+        let either = Cookie::new("none").or(move |_: &Parts| given.clone());
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let second = runtime.block_on(either.extract(&head(Request::get("/")))).unwrap();
+        prop_assert_eq!(second.identity().unwrap(), identity.as_str());
+        prop_assert!(second.as_str().len() <= 96);
+    }
+
+    #[test]
+    fn different_identities_stay_different_under_a_mapping_that_changes_nothing(
+        one in ("[ -~]{1,60}", "[ -~]{1,60}"),
+        other in ("[ -~]{1,60}", "[ -~]{1,60}"),
+    ) {
+        let mapped = (
+            |parts: &Parts| parts.extensions.get::<(String, String)>().unwrap().0.clone(),
+            |parts: &Parts| parts.extensions.get::<(String, String)>().unwrap().1.clone(),
+        ).map(|identity: &str| identity.to_owned());
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let key = |pair: &(String, String)| {
+            runtime.block_on(mapped.extract(&head(Request::get("/").extension(pair.clone())))).unwrap()
+        };
+        prop_assert_eq!(key(&one) == key(&other), one == other);
+    }
+}

@@ -1,0 +1,621 @@
+//! Who is asking: each extractor through a layer or by itself.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use crate::support::{
+    Counted, Down,
+    inner::{ask, text},
+};
+use axum::{Extension, Router, body::Body, extract::FromRequestParts, extract::State, routing::get};
+use http::{Method, Request, StatusCode, Uri, request::Parts};
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use proptest::prelude::*;
+use tokio::net::TcpStream;
+use tower::ServiceExt;
+use tower_ratelimit::{
+    Answer, Charge, ClientIp, Constant, Cookie, Decision, Error, ErrorKind, FromExtension, FromExtractor,
+    Header, Headers, Key, KeyExtractor, Limiter, ManualClock, MatchedRoute, MemoryStore, Outcome, PeerIp,
+    Policy, Quota, RateLimitLayer, Rejection, RequestMatcher, RequestMethod, RequestPath, Rule,
+    TrustedProxies,
+};
+
+fn limit(name: &str, limit: u64, key: impl KeyExtractor) -> RateLimitLayer {
+    RateLimitLayer::new(MemoryStore::new(), Policy::new(name, Quota::per_hour(limit)), key)
+}
+
+fn head(request: http::request::Builder) -> Parts {
+    request.body(()).unwrap().into_parts().0
+}
+
+#[tokio::test]
+async fn a_cookie_is_found_among_others_and_odd_ones_are_named() {
+    let rows: [(&str, &[&str], Result<&str, ErrorKind>); 9] = [
+        ("alone", &["s=1"], Ok("1")),
+        ("among others", &["a=b; s=1; c=d"], Ok("1")),
+        ("on another line", &["a=b", "s=1"], Ok("1")),
+        ("with an equals sign", &["s=a=b"], Ok("a=b")),
+        ("no space after the semicolon", &["a=b;s=1"], Ok("1")),
+        ("of a longer name", &["xs=1; sx=2"], Err(ErrorKind::MissingIdentity)),
+        ("none", &[], Err(ErrorKind::MissingIdentity)),
+        ("twice", &["s=1; s=2"], Err(ErrorKind::InvalidIdentity)),
+        ("empty", &["s="], Err(ErrorKind::InvalidIdentity)),
+    ];
+    for (name, lines, expected) in rows {
+        let request = lines.iter().fold(Request::get("/"), |request, line| request.header("cookie", *line));
+        let key = Cookie::new("s").extract(&head(request)).await;
+        assert_eq!(key.map_err(|error| error.kind()), expected.map(Key::new), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_cookie_is_taken_with_its_quotes_up_to_8_kib() {
+    let longest = [b"s=".as_slice(), &[b'a'; 8_192]].concat();
+    let too_long = [&longest, b"a".as_slice()].concat();
+    let rows: [(&str, &[u8], Result<Key, ErrorKind>); 5] = [
+        ("quotes are part of it", br#"s="1""#, Ok(Key::new("\"1\""))),
+        ("the case of the name counts", b"S=1", Err(ErrorKind::MissingIdentity)),
+        ("not UTF-8", b"s=\xff", Err(ErrorKind::InvalidIdentity)),
+        ("the longest", &longest, Ok(Key::new([b'a'; 8_192]))),
+        ("too long", &too_long, Err(ErrorKind::InvalidIdentity)),
+    ];
+    for (name, line, expected) in rows {
+        let key = Cookie::new("s").extract(&head(Request::get("/").header("cookie", line))).await;
+        assert_eq!(key.map_err(|error| error.kind()), expected, "{name}");
+    }
+}
+
+#[test]
+fn a_name_that_no_cookie_can_have_is_refused_when_built() {
+    for name in ["", "a b", "a=b", "a;b", "a,b", "a\tb", "\u{fc}"] {
+        assert!(std::panic::catch_unwind(|| Cookie::new(name)).is_err(), "{name:?}");
+    }
+    let _ = Cookie::new("__Host-session.id");
+}
+
+#[tokio::test]
+async fn what_matches_no_route_has_a_key_that_no_route_has() {
+    let app = Router::new().route("/", get(async || "")).layer(limit("p", 1, MatchedRoute::new()));
+    let mut statuses = Vec::new();
+    for path in ["/", "/nowhere", "/elsewhere"] {
+        let request = Request::get(path).body(Body::empty()).unwrap();
+        statuses.push(app.clone().oneshot(request).await.unwrap().status().as_u16());
+    }
+    assert_eq!(statuses, [200, 404, 429]);
+}
+
+#[tokio::test]
+async fn spaces_around_a_header_make_no_other_identity_over_http_2_either() {
+    let app = Router::new().route("/", get(async || "")).layer(limit("p", 2, Header::new("x-api-key")));
+    let address = crate::support::http::serve(app).await;
+    let socket = TokioIo::new(TcpStream::connect(address).await.unwrap());
+    let (mut client, connection) = http2::handshake(TokioExecutor::new(), socket).await.unwrap();
+    tokio::spawn(connection);
+    let rows = [("k1", 200), ("k1 ", 200), (" \tk1", 429), ("k 1", 200), (" \t ", 400), ("", 400)];
+    for (value, status) in rows {
+        let request = Request::get(format!("http://{address}/")).header("x-api-key", value);
+        let response = client.send_request(request.body(String::new()).unwrap()).await.unwrap();
+        assert_eq!(response.status(), status, "{value:?}");
+    }
+}
+
+#[tokio::test]
+async fn method_and_path_are_what_the_request_says() {
+    let request = head(Request::post("/a/b?c=d"));
+    assert_eq!(RequestMethod::new().extract(&request).await.unwrap(), Key::new("POST"));
+    assert_eq!(RequestPath::new().extract(&request).await.unwrap(), Key::new("/a/b"));
+}
+
+#[tokio::test]
+async fn a_missing_extension_is_the_servers_fault_unless_told_otherwise() {
+    let key = || FromExtension::new(|user: &u64| *user);
+    let error = key().extract(&head(Request::get("/"))).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::MissingSetup);
+    assert!(error.to_string().contains("`u64`"), "{error}");
+    let either = key().or_missing().or(Constant::new("anonymous"));
+    assert!(either.extract(&head(Request::get("/"))).await.is_ok());
+    assert_eq!(key().extract(&head(Request::get("/").extension(7_u64))).await.unwrap(), Key::new("7"));
+}
+
+/// Whoever has this token; it takes a while to find out.
+struct User(String);
+
+impl FromRequestParts<Vec<(&'static str, &'static str)>> for User {
+    type Rejection = StatusCode;
+
+    async fn from_request_parts(
+        request: &mut Parts,
+        users: &Vec<(&'static str, &'static str)>,
+    ) -> Result<Self, StatusCode> {
+        tokio::task::yield_now().await;
+        let token = request.headers.get("authorization").ok_or(StatusCode::UNAUTHORIZED)?;
+        let user = users.iter().find(|(known, _)| token == known).ok_or(StatusCode::UNAUTHORIZED)?;
+        Ok(Self(user.1.into()))
+    }
+}
+
+#[tokio::test]
+async fn an_async_extractor_with_state_is_a_key_and_combines() {
+    let users = vec![("t1", "alice"), ("t2", "bob"), ("t3", "alice")];
+    let user = || FromExtractor::with_state(users.clone(), |User(name)| name);
+    let with = |token: &str| Request::get("/").header("authorization", token);
+    let key = user().extract(&head(with("t1"))).await.unwrap();
+    assert_eq!(key, Key::new("alice"));
+    assert_eq!(user().extract(&head(with("t9"))).await.unwrap_err().kind(), ErrorKind::MissingIdentity);
+
+    let combined = (user().or(Constant::new("nobody")), RequestMethod::new());
+    let one = combined.extract(&head(with("t1"))).await.unwrap();
+    assert_eq!(one, combined.extract(&head(with("t3"))).await.unwrap());
+    assert_ne!(one, combined.extract(&head(with("t9"))).await.unwrap());
+    assert_eq!(one, Key::join([&Key::new("alice"), &Key::new("GET")]));
+
+    // Through a layer: alice's two tokens share a limit.
+    let layer = limit("per-user", 1, user());
+    let mut statuses = Vec::new();
+    for token in ["t1", "t3", "t2", "t9"] {
+        statuses.push(ask(&layer, with(token).body(String::new()).unwrap()).await.status().as_u16());
+    }
+    assert_eq!(statuses, [200, 429, 200, 400]);
+}
+
+#[tokio::test]
+async fn an_extractor_that_fails_by_itself_is_the_servers_fault() {
+    let broken = || FromExtractor::new(|Extension(name): Extension<String>| name);
+    let error = broken().extract(&head(Request::get("/"))).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::IdentityUnavailable);
+    let response = ask(&limit("p", 1, broken()), Request::get("/").body(String::new()).unwrap()).await;
+    assert_eq!(response.status(), 500);
+    let body = text(response).await;
+    assert!(!body.contains("set up") && !body.contains("extractor"), "{body}");
+}
+
+#[tokio::test]
+async fn an_extractor_sees_the_whole_head() {
+    type Head = (Method, Uri, Extension<u8>);
+    let key = FromExtractor::new(|(method, uri, Extension(n)): Head| format!("{method} {uri} {n}"));
+    let request = head(Request::post("/a?b=c").extension(7_u8));
+    assert_eq!(key.extract(&request).await.unwrap(), Key::new("POST /a?b=c 7"));
+}
+
+/// Refuses every request with the status that is the state.
+struct Refused;
+
+impl FromRequestParts<StatusCode> for Refused {
+    type Rejection = StatusCode;
+
+    async fn from_request_parts(_: &mut Parts, status: &StatusCode) -> Result<Self, StatusCode> {
+        Err(*status)
+    }
+}
+
+#[tokio::test]
+async fn the_status_that_an_extractor_refuses_with_says_whose_fault_it_is() {
+    for (status, kind) in [
+        (303, ErrorKind::IdentityUnavailable),
+        (399, ErrorKind::IdentityUnavailable),
+        (400, ErrorKind::MissingIdentity),
+        (404, ErrorKind::MissingIdentity),
+        (499, ErrorKind::MissingIdentity),
+        (500, ErrorKind::IdentityUnavailable),
+        (503, ErrorKind::IdentityUnavailable),
+    ] {
+        let key = FromExtractor::with_state(StatusCode::from_u16(status).unwrap(), |_: Refused| "all");
+        let error = key.extract(&head(Request::get("/"))).await.unwrap_err();
+        assert_eq!(error.kind(), kind, "{status}");
+        assert!(error.to_string().contains(&status.to_string()), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_mapped_key_is_made_of_the_first_ones_identity() {
+    let key = Header::new("x-email").map(|email: &str| email.to_lowercase());
+    let from = |email: &str| head(Request::get("/").header("x-email", email));
+    assert_eq!(
+        key.extract(&from("A@Example.org")).await.unwrap(),
+        key.extract(&from("a@example.ORG")).await.unwrap()
+    );
+    let refused = Header::new("x-email").map(|_: &str| None::<Key>);
+    assert_eq!(refused.extract(&from("a")).await.unwrap_err().kind(), ErrorKind::MissingIdentity);
+}
+
+#[tokio::test]
+async fn a_mapped_key_may_come_later_and_an_error_stays_what_it_is() {
+    let shout = |identity: &str| identity.to_uppercase();
+    let later = FromExtractor::with_state(vec![("t1", "alice")], |User(name)| name).map(shout);
+    let with = |token: &str| head(Request::get("/").header("authorization", token));
+    assert_eq!(later.extract(&with("t1")).await.unwrap(), Key::new("ALICE"));
+    assert_eq!(later.extract(&with("t9")).await.unwrap_err().kind(), ErrorKind::MissingIdentity);
+    let no_layer = FromExtension::new(|user: &u64| *user).map(shout);
+    let error = no_layer.extract(&head(Request::get("/"))).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::MissingSetup);
+}
+
+#[tokio::test]
+async fn a_hashed_key_shows_nothing_and_needs_the_same_secret() {
+    let secret = b"0123456789abcdef";
+    let hashed = |secret: &[u8], value: &'static str| {
+        let key = Header::new("x-api-key").hashed(secret);
+        async move { key.extract(&head(Request::get("/").header("x-api-key", value))).await.unwrap() }
+    };
+    let one = hashed(secret, "secret-key").await;
+    assert!(!one.as_str().contains("secret"), "{}", one.as_str());
+    assert_eq!(one, hashed(secret, "secret-key").await);
+    assert_ne!(one, hashed(secret, "secret-kez").await);
+    assert_ne!(one, hashed(b"0123456789abcdeF", "secret-key").await);
+    // Nobody can ask for that key by its text.
+    assert_ne!(one, Key::new(one.as_str()));
+}
+
+#[tokio::test]
+async fn a_hashed_key_is_the_same_in_every_version() {
+    // Instances of two versions that run side by side share their counts.
+    let key = Constant::new("user-4").hashed(b"0123456789abcdef");
+    let hashed = key.extract(&head(Request::get("/"))).await.unwrap();
+    assert_eq!(hashed.as_str(), "%*a6949588618bfddffa881161bfd2fd6d");
+}
+
+#[test]
+#[should_panic(expected = "at least 16 bytes")]
+fn a_secret_that_can_be_guessed_is_refused_when_built() {
+    let _ = Header::new("x-api-key").hashed("15 bytes of it!");
+}
+
+#[test]
+fn a_secret_is_not_shown_by_debug() {
+    let secret = "0123456789abcdef";
+    let key = Header::new("x-api-key").hashed(secret);
+    let fields = Headers::ietf().partition_key(secret);
+    let layer = limit("p", 1, key.clone()).headers(fields.clone());
+    let shown = format!("{key:?} {fields:?} {layer:?}");
+    // Neither as text nor as numbers.
+    assert!(!shown.contains("0123") && !shown.contains("48, 49"), "{shown}");
+}
+
+#[tokio::test]
+async fn identities_can_be_exempt_or_banned_and_a_ban_comes_first() {
+    let api_key = || Header::new("x-api-key");
+    let layer = limit("p", 1, Constant::new("all"))
+        .exempt(api_key().any_of(["partner", "both"]))
+        .exempt(FromExtractor::with_state(vec![("t1", "admin")], |User(name)| name).any_of(["admin"]))
+        .ban(api_key().any_of(["mallory", "both"]))
+        .ban(|parts: &Parts| parts.uri.path() == "/admin");
+    let with = |name: &str, value: &str| Request::get("/").header(name, value).body(String::new()).unwrap();
+    assert_eq!(ask(&layer, with("x-api-key", "anyone")).await.status(), 200);
+    assert_eq!(ask(&layer, with("x-api-key", "anyone")).await.status(), 429);
+    for _ in 0..3 {
+        assert_eq!(ask(&layer, with("x-api-key", "partner")).await.status(), 200);
+        assert_eq!(ask(&layer, with("authorization", "t1")).await.status(), 200);
+    }
+    let banned = ask(&layer, with("x-api-key", "both")).await;
+    assert_eq!(banned.status(), 429);
+    assert!(!banned.headers().contains_key("retry-after"));
+    assert_eq!(banned.headers()["cache-control"], "no-store");
+    let problem: serde_json::Value = serde_json::from_str(&text(banned).await).unwrap();
+    assert_eq!(problem["type"], "https://iana.org/assignments/http-problem-types#abnormal-usage-detected");
+    assert_eq!(ask(&layer, with("x-api-key", "mallory")).await.status(), 429);
+    let admin = Request::get("/admin").header("authorization", "t1").body(String::new()).unwrap();
+    assert_eq!(ask(&layer, admin).await.status(), 429);
+}
+
+#[tokio::test]
+async fn any_number_of_identities_in_any_order_can_be_exempt() {
+    let names = ["d", "a", "e", "c", "b"];
+    let layer = limit("p", 1, Constant::new("all")).exempt(Header::new("x-api-key").any_of(names));
+    let with = |name: &str| Request::get("/").header("x-api-key", name).body(String::new()).unwrap();
+    ask(&layer, with("f")).await;
+    for name in names {
+        assert_eq!(ask(&layer, with(name)).await.status(), 200, "{name}");
+    }
+    assert_eq!(ask(&layer, with("f")).await.status(), 429);
+}
+
+#[tokio::test]
+async fn who_is_banned_may_take_a_while_to_find_out() {
+    let user = || FromExtractor::with_state(vec![("t1", "mallory"), ("t2", "bob")], |User(name)| name);
+    let layer = limit("p", 9, Constant::new("all"))
+        .ban(user().any_of(["mallory"]))
+        .exempt(|parts: &Parts| parts.uri.path() == "/health");
+    let with = |path: &str, token: &str| {
+        Request::get(path).header("authorization", token).body(String::new()).unwrap()
+    };
+    for (path, token, status) in
+        [("/", "t1", 429), ("/health", "t1", 429), ("/", "t2", 200), ("/health", "t2", 200), ("/", "t9", 200)]
+    {
+        assert_eq!(ask(&layer, with(path, token)).await.status(), status, "{path} {token}");
+    }
+}
+
+#[tokio::test]
+async fn a_ban_holds_for_preflights_too_whenever_it_is_known() {
+    let at_once = |_: &Parts| Key::new("mallory");
+    let later = |_: &Parts| Answer::pending(async { Ok(Key::new("mallory")) });
+    let preflight = || {
+        Request::options("/")
+            .header("origin", "https://page.example")
+            .header("access-control-request-method", "GET")
+            .body(String::new())
+            .unwrap()
+    };
+    for (named, status) in [("mallory", 429), ("somebody else", 200)] {
+        let layers = [
+            limit("p", 9, Constant::new("all")).ban(at_once.any_of([named])),
+            limit("p", 9, Constant::new("all")).ban(later.any_of([named])),
+            limit("p", 1, Constant::new("all")).exempt_preflight().ban(at_once.any_of([named])),
+            limit("p", 1, Constant::new("all")).exempt_preflight().ban(later.any_of([named])),
+        ];
+        for layer in layers {
+            for _ in 0..3 {
+                assert_eq!(ask(&layer, preflight()).await.status(), status, "{named}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn identities_are_named_as_the_client_shows_them_whatever_key_they_become() {
+    let secret = [7; 32];
+    let request = |address: &str| {
+        let peer: std::net::SocketAddr = address.parse().unwrap();
+        Request::get("/").extension(peer)
+    };
+    let from = |address: &str| head(request(address));
+    let with_key = |key: &str| head(request("[2001:db8:9::1]:1").header("x-api-key", key));
+    let address = |text: &str| text.parse::<std::net::IpAddr>().unwrap();
+    let either = || Header::new("x-api-key").or(PeerIp::new());
+    let three = || Header::new("x-a").or(Header::new("x-api-key").hashed(secret)).or(PeerIp::new());
+    let proxied = || ClientIp::behind(TrustedProxies::hops(1));
+    let boxed: Box<dyn KeyExtractor> = Box::new(either());
+    let shared: Arc<dyn KeyExtractor> = Arc::new(either());
+    let in_v6 = from("[2001:db8::66]:1");
+    let both = head(request("198.51.100.1:1").header("x-forwarded-for", "2001:db8::66"));
+    type Row = (&'static str, Box<dyn RequestMatcher>, Parts, bool);
+    let rows: [Row; 18] = [
+        ("v4", Box::new(PeerIp::new().any_of([address("203.0.113.7")])), from("203.0.113.7:1"), true),
+        ("v6", Box::new(PeerIp::new().any_of([address("2001:db8::66")])), in_v6.clone(), true),
+        ("v6, written at length", Box::new(PeerIp::new().any_of(["2001:DB8:0::0066"])), in_v6.clone(), true),
+        ("v6, its network", Box::new(PeerIp::new().any_of(["2001:db8::/64"])), in_v6.clone(), true),
+        ("v6, another", Box::new(PeerIp::new().any_of(["2001:db8:1::66"])), in_v6.clone(), false),
+        (
+            "v6 by /128",
+            Box::new(PeerIp::new().ipv6_prefix(128).any_of(["2001:db8::67"])),
+            in_v6.clone(),
+            false,
+        ),
+        ("v4 in v6", Box::new(PeerIp::new().any_of(["::ffff:203.0.113.7"])), from("203.0.113.7:1"), true),
+        ("v6 behind a proxy", Box::new(proxied().any_of([address("2001:db8::66")])), both, true),
+        ("hashed", Box::new(Header::new("x-api-key").hashed(secret).any_of(["k"])), with_key("k"), true),
+        (
+            "hashed, another",
+            Box::new(Header::new("x-api-key").hashed(secret).any_of(["k"])),
+            with_key("l"),
+            false,
+        ),
+        ("hashed v6", Box::new(PeerIp::new().hashed(secret).any_of(["2001:db8::66"])), in_v6.clone(), true),
+        ("the first of two", Box::new(either().any_of(["k"])), with_key("k"), true),
+        ("the second of two", Box::new(either().any_of(["2001:db8::66"])), in_v6.clone(), true),
+        ("the second of two, its network", Box::new(either().any_of(["2001:db8::/64"])), in_v6.clone(), true),
+        ("the second of three", Box::new(three().any_of(["k"])), with_key("k"), true),
+        ("the third of three", Box::new(three().any_of(["2001:db8::66"])), in_v6.clone(), true),
+        ("boxed", Box::new(boxed.any_of(["2001:db8::66"])), in_v6.clone(), true),
+        ("shared", Box::new(shared.any_of(["2001:db8::66"])), in_v6.clone(), true),
+    ];
+    for (name, matcher, request, expected) in rows {
+        assert_eq!(matcher.matches(&request).await.unwrap(), expected, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn addresses_can_be_exempt_by_their_network() {
+    let layer = limit("per-ip", 1, PeerIp::new())
+        .exempt(PeerIp::new().within(["192.0.2.0/24", "2001:db8::/32"]).unwrap());
+    let from = |peer: &str| {
+        let peer: std::net::SocketAddr = peer.parse().unwrap();
+        Request::get("/").extension(peer).body(String::new()).unwrap()
+    };
+    for (peer, second) in [("192.0.2.9:1", 200), ("[2001:db8::9]:1", 200), ("198.51.100.1:1", 429)] {
+        assert_eq!(ask(&layer, from(peer)).await.status(), 200, "{peer}");
+        assert_eq!(ask(&layer, from(peer)).await.status(), second, "{peer}");
+    }
+}
+
+#[tokio::test]
+async fn a_closure_may_answer_later() {
+    let slow = |parts: &Parts| {
+        let path = parts.uri.path().to_owned();
+        Answer::pending(async move {
+            tokio::task::yield_now().await;
+            match path.as_str() {
+                "/" => Err(Error::new(ErrorKind::MissingIdentity, "nobody")),
+                path => Ok(Key::new(path)),
+            }
+        })
+    };
+    let layer = limit("p", 1, slow);
+    let get = |path: &str| Request::get(path).body(String::new()).unwrap();
+    let mut statuses = Vec::new();
+    for path in ["/a", "/a", "/b", "/"] {
+        statuses.push(ask(&layer, get(path)).await.status().as_u16());
+    }
+    assert_eq!(statuses, [200, 429, 200, 400]);
+}
+
+#[tokio::test]
+async fn whoever_has_a_say_in_whose_request_it_is_is_asked_once() {
+    let counts: [_; 5] = std::array::from_fn(|_| Arc::new(AtomicUsize::new(0)));
+    let key = |of: usize, late: bool| {
+        let count = counts[of].clone();
+        move |_: &Parts| {
+            count.fetch_add(1, Ordering::Relaxed);
+            match late {
+                true => Answer::pending(async { Ok(Key::new("all")) }),
+                false => Answer::ready(Ok(Key::new("all"))),
+            }
+        }
+    };
+    for late in 0..32 {
+        let is_late = |of: usize| late >> of & 1 == 1;
+        let cost = counts[4].clone();
+        let layer = limit("a", 9, key(2, is_late(2)))
+            .cost(move |_| {
+                cost.fetch_add(1, Ordering::Relaxed);
+                1
+            })
+            .and(Rule::new(Policy::new("b", Quota::per_hour(9)), key(3, is_late(3))))
+            .ban(key(0, is_late(0)).any_of(["nobody"]))
+            .exempt(key(1, is_late(1)).any_of(["nobody"]));
+        let response = ask(&layer, Request::get("/").body(String::new()).unwrap()).await;
+        assert_eq!(response.headers()["ratelimit"], r#""a";r=8;t=3200, "b";r=8;t=3200"#);
+        assert_eq!(counts.each_ref().map(|count| count.swap(0, Ordering::Relaxed)), [1; 5], "{late:b}");
+    }
+}
+
+#[tokio::test]
+async fn handlers_take_the_decision_and_the_limiter_and_are_told_what_is_missing() {
+    async fn handler(State(()): State<()>, decision: Option<Decision>, limiter: Limiter) -> String {
+        let more = match &decision {
+            Some(decision) => limiter.charge_more(decision, 2).await.unwrap().remaining(),
+            None => None,
+        };
+        format!("{:?} {more:?}", decision.and_then(|decision| decision.remaining()))
+    }
+    let app = Router::new()
+        .route("/", get(handler))
+        .route("/strict", get(async |_: Decision| "strict"))
+        .layer(limit("p", 9, Constant::new("all")).exempt(|parts: &Parts| parts.uri.query().is_some()))
+        .route("/bare", get(handler));
+    let ask = async |path: &str| {
+        let request = Request::get(path).body(Body::empty()).unwrap();
+        let response = app.clone().oneshot(request).await.unwrap();
+        let status = response.status();
+        let body = axum::body::to_bytes(response.into_body(), 9_999).await.unwrap();
+        (status.as_u16(), String::from_utf8(body.to_vec()).unwrap())
+    };
+    assert_eq!(ask("/").await, (200, "Some(8) Some(6)".into()));
+    assert_eq!(ask("/?free").await, (200, "None None".into()));
+    let (status, body) = ask("/bare").await;
+    assert!(status == 500 && body.contains("RateLimitLayer"), "{body}");
+    assert_eq!(ask("/strict?free").await.0, 500);
+    assert_eq!(ask("/strict").await.0, 200);
+}
+
+#[tokio::test]
+async fn a_refusal_of_a_handlers_own_is_told_once_and_by_the_layers_rules() {
+    async fn handler(decision: Decision, limiter: Limiter) -> Result<&'static str, Rejection> {
+        limiter.charge_more(&decision, 5).await?.into_result()?;
+        Ok("done")
+    }
+    let app = Router::new().route("/", get(handler)).layer(limit("p", 4, Constant::new("all")));
+    let response = app.oneshot(Request::get("/").body(Body::empty()).unwrap()).await.unwrap();
+    assert_eq!(response.status(), 429);
+    let fields: Vec<_> = response.headers().get_all("ratelimit").iter().collect();
+    assert_eq!(fields, [r#""p";r=3"#]);
+    assert!(!response.extensions().get::<Decision>().unwrap().is_allowed());
+}
+
+#[tokio::test]
+async fn a_refusal_of_a_handlers_own_names_the_wait_and_is_not_stored() {
+    async fn handler(decision: Decision, limiter: Limiter) -> Result<&'static str, Rejection> {
+        limiter.charge_more(&decision, 4).await?.into_result()?;
+        Ok("done")
+    }
+    let app = Router::new().route("/", get(handler)).layer(limit("p", 4, Constant::new("all")));
+    let response = app.oneshot(Request::get("/").body(Body::empty()).unwrap()).await.unwrap();
+    assert_eq!(response.status(), 429);
+    assert_eq!(response.headers()["retry-after"], "900");
+    assert_eq!(response.headers()["cache-control"], "no-store");
+}
+
+#[tokio::test]
+async fn a_handler_gets_the_limiter_and_the_decision_of_the_innermost_layer() {
+    let handler = async |decision: Decision, limiter: Limiter| {
+        limiter.charge_more(&decision, 2).await.unwrap().remaining().unwrap().to_string()
+    };
+    // Each on a store of its own.
+    let (inner, outer) = (limit("inner", 5, Constant::new("all")), limit("outer", 9, Constant::new("all")));
+    let app = Router::new().route("/", get(handler)).layer(inner).layer(outer);
+    let response = app.oneshot(Request::get("/").body(Body::empty()).unwrap()).await.unwrap();
+    assert_eq!(axum::body::to_bytes(response.into_body(), 9).await.unwrap(), "2");
+}
+
+#[tokio::test]
+async fn what_is_charged_more_and_given_back_is_so_for_every_key_of_the_decision() {
+    let limiter = Limiter::new(MemoryStore::new().manual_clock(ManualClock::new()));
+    let (narrow, wide) = (Policy::new("narrow", Quota::per_hour(5)), Policy::new("wide", Quota::per_hour(9)));
+    let charges =
+        [Charge::new(&narrow, &Key::new("alice"), 1), Charge::new(&wide, &Key::new("everybody"), 1)];
+    let left = |decision: &Decision| decision.outcomes().iter().map(Outcome::remaining).collect::<Vec<_>>();
+    let decision = limiter.check_all(&charges).await.unwrap();
+    assert_eq!(left(&decision), [4, 8]);
+    let more = limiter.charge_more(&decision, 3).await.unwrap();
+    assert_eq!(left(&more), [1, 5]);
+    // All or nothing.
+    assert!(!limiter.charge_more(&decision, 2).await.unwrap().is_allowed());
+    assert_eq!(left(&limiter.refund(&more, 2).await.unwrap()), [3, 7]);
+    assert_eq!(left(&limiter.peek_all(&charges).await.unwrap()), [3, 7]);
+}
+
+#[tokio::test]
+async fn a_store_that_failed_is_not_asked_for_more() {
+    let store = Counted::new(Down);
+    let limiter = Limiter::new(store.clone());
+    let decision = limiter.check(&Policy::new("p", Quota::per_hour(5)), &Key::new("alice"), 1).await.unwrap();
+    for later in [limiter.charge_more(&decision, 2).await, limiter.refund(&decision, 1).await] {
+        let later = later.unwrap();
+        assert!(later.is_allowed());
+        // Nothing was given back either.
+        assert_eq!(later.failure().unwrap().kind(), ErrorKind::StoreUnreachable);
+    }
+    assert_eq!(store.asked(), 1);
+}
+
+#[tokio::test]
+async fn a_handlers_charge_on_another_key_leaves_the_clients_own_item() {
+    let policy = || Policy::new("p", Quota::per_hour(9));
+    for (others, status) in [(2, 200), (10, 429)] {
+        let handler = async move |limiter: Limiter| {
+            let charged =
+                limiter.check(&policy(), &Key::new("another-client"), others).await?.into_result()?;
+            Ok::<_, Rejection>((charged, "done"))
+        };
+        for headers in [Headers::ietf(), Headers::ietf().tightest_only()] {
+            let layer = limit("p", 9, Constant::new("all")).headers(headers);
+            let app = Router::new().route("/", get(handler)).layer(layer);
+            let response = app.oneshot(Request::get("/").body(Body::empty()).unwrap()).await.unwrap();
+            assert_eq!(response.status(), status);
+            assert_eq!(response.headers()["ratelimit-policy"], r#""p";q=9;w=3600"#);
+            let fields: Vec<_> =
+                response.headers().get_all("ratelimit").iter().map(|v| v.to_str().unwrap()).collect();
+            assert_eq!(fields, [if status == 200 { r#""p";r=8;t=3200"# } else { r#""p";r=8"# }]);
+            let decision = response.extensions().get::<Decision>().unwrap();
+            assert_eq!((decision.outcomes().len(), decision.is_allowed()), (2, status == 200));
+        }
+    }
+}
+
+#[tokio::test]
+async fn nested_layers_each_tell_their_part_once() {
+    let inner = limit("inner", 5, Constant::new("all"));
+    let outer = limit("outer", 9, Constant::new("all"));
+    let app = Router::new().route("/", get(async || "").layer(inner)).layer(outer);
+    let response = app.oneshot(Request::get("/").body(Body::empty()).unwrap()).await.unwrap();
+    let fields: Vec<_> =
+        response.headers().get_all("ratelimit").iter().map(|v| v.to_str().unwrap()).collect();
+    assert_eq!(fields, [r#""inner";r=4;t=2880"#, r#""outer";r=8;t=3200"#]);
+    assert_eq!(response.extensions().get::<Decision>().unwrap().outcomes().len(), 2);
+}
+
+proptest! {
+    #[test]
+    fn cookies_of_any_bytes_are_an_answer_and_no_panic(line in proptest::collection::vec(any::<u8>(), 0..200)) {
+        if let Ok(value) = http::HeaderValue::from_bytes(&line) {
+            let parts = head(Request::get("/").header("cookie", value));
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            if let Ok(key) = runtime.block_on(Cookie::new("s").extract(&parts)) {
+                prop_assert!(key.as_str().len() <= 96);
+            }
+        }
+    }
+}

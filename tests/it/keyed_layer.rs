@@ -1,0 +1,385 @@
+//! The layer for requests that are not HTTP.
+
+use std::{
+    convert::Infallible,
+    future::{Ready, ready},
+    mem,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use crate::support::{Down, Says};
+use tokio::{
+    task::{JoinSet, yield_now},
+    time::{Instant, timeout},
+};
+use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt, service_fn};
+use tower_ratelimit::{
+    Answer, Charge, Error, ErrorKind, FailureMode, Key, KeyedRateLimitLayer, KeyedRule, LeakyBucket, Limiter,
+    MemoryStore, Outcome, Policy, Quota, Rejection, Store, Verdict,
+};
+
+fn policy(limit: u64) -> Policy {
+    Policy::new("p", Quota::per_hour(limit))
+}
+
+async fn length(text: &'static str) -> Result<usize, Infallible> {
+    Ok(text.len())
+}
+
+fn rejection(error: &BoxError) -> &Rejection {
+    error.downcast_ref().unwrap()
+}
+
+#[tokio::test]
+async fn a_refusal_is_a_typed_error_with_its_wait() {
+    let layer = KeyedRateLimitLayer::new(MemoryStore::new(), policy(2), |text: &&'static str| *text);
+    let service = layer.layer(service_fn(length));
+    for _ in 0..2 {
+        assert_eq!(service.clone().oneshot("abc").await.unwrap(), 3);
+    }
+    let error = service.clone().oneshot("abc").await.unwrap_err();
+    assert_eq!(rejection(&error).retry_after_seconds(), Some(1_800));
+    assert!(error.to_string().starts_with("over the rate limit; try again in "), "{error}");
+    assert_eq!(service.oneshot("other").await.unwrap(), 5);
+}
+
+#[tokio::test]
+async fn a_request_without_a_key_is_an_error_of_its_own_and_reaches_nobody() {
+    let missing = || Error::new(ErrorKind::MissingIdentity, "no tenant");
+    let at_once = KeyedRateLimitLayer::new(MemoryStore::new(), policy(2), |_: &&'static str| None::<Key>);
+    let later = KeyedRateLimitLayer::new(MemoryStore::new(), policy(2), move |_: &&'static str| {
+        Answer::<Key>::pending(async move { Err(missing()) })
+    });
+    for layer in [at_once, later] {
+        let service =
+            layer.layer(service_fn(|_: &'static str| async { panic!("called") as Result<(), Infallible> }));
+        let error = service.oneshot("abc").await.unwrap_err();
+        assert!(matches!(rejection(&error), Rejection::Unidentified(_)), "{error:?}");
+    }
+}
+
+#[tokio::test]
+async fn several_policies_are_charged_together_at_their_costs_or_not_at_all() {
+    let limiter = Limiter::new(MemoryStore::new());
+    let wide = Policy::new("wide", Quota::per_hour(100));
+    let layer = KeyedRateLimitLayer::new(limiter.clone(), policy(5), |_: &&'static str| "all")
+        .cost(|text| text.len() as u64)
+        .and(KeyedRule::new(wide.clone(), |_: &&'static str| {
+            Answer::pending(async {
+                yield_now().await;
+                Ok(Key::new("later"))
+            })
+        }));
+    let service = layer.layer(service_fn(length));
+    assert_eq!(service.clone().oneshot("abc").await.unwrap(), 3);
+    assert!(service.oneshot("abc").await.is_err());
+    let left = limiter.peek(&wide, &Key::new("later"), 0).await.unwrap().remaining();
+    assert_eq!(left, Some(99));
+}
+
+#[tokio::test]
+async fn a_cost_is_that_of_its_own_rule() {
+    let limiter = Limiter::new(MemoryStore::new());
+    let wide = Policy::new("wide", Quota::per_hour(100));
+    let layer = KeyedRateLimitLayer::new(limiter.clone(), policy(5), |_: &&'static str| "all")
+        .and(KeyedRule::new(wide.clone(), |_| "all").cost(|text: &&'static str| text.len() as u64));
+    layer.layer(service_fn(length)).oneshot("abc").await.unwrap();
+    let left = async |policy| limiter.peek(policy, &Key::new("all"), 0).await.unwrap().remaining();
+    assert_eq!((left(&policy(5)).await, left(&wide).await), (Some(4), Some(97)));
+}
+
+#[tokio::test]
+async fn a_store_that_is_down_is_an_error_of_its_own_only_where_the_policy_is_closed() {
+    for (mode, admitted) in [(FailureMode::Open, true), (FailureMode::Closed, false)] {
+        let policy = policy(1).on_store_failure(mode);
+        let layer = KeyedRateLimitLayer::new(Down, policy, |_: &&'static str| "all").wait(Duration::MAX);
+        match layer.layer(service_fn(length)).oneshot("abc").await {
+            Ok(_) => assert!(admitted),
+            Err(error) => {
+                assert!(!admitted && matches!(rejection(&error), Rejection::Unavailable(_)), "{error:?}");
+            }
+        }
+    }
+}
+
+/// A store that answers question number n, from 0 on, with `says(n)`; and how many it was asked.
+fn store_that(says: fn(usize) -> Verdict) -> (impl Store, Arc<AtomicUsize>) {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = asked.clone();
+    let store = Says(move |charge: &Charge| {
+        let number = count.fetch_add(1, Ordering::Relaxed);
+        assert!(number < 100, "it never gives up");
+        Outcome::new(charge, says(number), 0, Duration::ZERO)
+    });
+    (store, asked)
+}
+
+const fn deny(seconds: u64) -> Verdict {
+    Verdict::Deny { retry_after: Some(Duration::from_secs(seconds)) }
+}
+
+#[tokio::test(start_paused = true)]
+async fn patience_is_for_all_waits_together_and_a_delay_takes_none() {
+    struct Row {
+        name: &'static str,
+        says: fn(usize) -> Verdict,
+        patience: u64,
+        admitted: bool,
+        asked: usize,
+        seconds: u64,
+    }
+    let at_once_next_time = |asked| if asked == 0 { deny(1) } else { Verdict::Allow };
+    let rows = [
+        Row {
+            name: "two more seconds each time",
+            says: |_| deny(2),
+            patience: 5,
+            admitted: false,
+            asked: 3,
+            seconds: 4,
+        },
+        Row {
+            name: "at the last moment",
+            says: at_once_next_time,
+            patience: 1,
+            admitted: true,
+            asked: 2,
+            seconds: 1,
+        },
+        Row { name: "too late", says: |_| deny(2), patience: 1, admitted: false, asked: 1, seconds: 0 },
+        Row {
+            name: "no patience and no wait",
+            says: |_| deny(0),
+            patience: 0,
+            admitted: false,
+            asked: 1,
+            seconds: 0,
+        },
+        Row {
+            name: "never",
+            says: |_| Verdict::Deny { retry_after: None },
+            patience: 9,
+            admitted: false,
+            asked: 1,
+            seconds: 0,
+        },
+        Row {
+            name: "delayed",
+            says: |_| Verdict::Delay(Duration::from_secs(3)),
+            patience: 0,
+            admitted: true,
+            asked: 1,
+            seconds: 3,
+        },
+    ];
+    for Row { name, says, patience, admitted, asked, seconds } in rows {
+        let (store, questions) = store_that(says);
+        let layer = KeyedRateLimitLayer::new(store, policy(1), |_: &&'static str| "all")
+            .wait(Duration::from_secs(patience));
+        let started = Instant::now();
+        let call = layer.layer(service_fn(length)).oneshot("abc");
+        let answer = timeout(Duration::from_secs(60), call).await.expect(name);
+        assert_eq!(answer.is_ok(), admitted, "{name}");
+        assert_eq!(questions.load(Ordering::Relaxed), asked, "{name}");
+        // A timer of tokio's is up to a millisecond late.
+        assert_eq!(started.elapsed().as_secs(), seconds, "{name}");
+    }
+}
+
+// The stores take their time from the machine's clock and the waits from Tokio's, so none of these can be
+// paused; each wait is a few milliseconds.
+
+#[tokio::test]
+async fn a_patient_caller_waits_for_its_turn_and_nobody_is_refused() {
+    let policy = Policy::new("p", Quota::new(1, Duration::from_millis(20)).unwrap());
+    let layer = KeyedRateLimitLayer::new(MemoryStore::new(), policy, |_: &&'static str| "all")
+        .wait(Duration::from_secs(30));
+    let service = layer.layer(service_fn(length));
+    let started = Instant::now();
+    let mut calls = JoinSet::new();
+    for _ in 0..6 {
+        calls.spawn(service.clone().oneshot("abc"));
+    }
+    let answers = calls.join_all().await;
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    // The first at once and five turns.
+    assert!(started.elapsed() >= Duration::from_millis(99), "{:?}", started.elapsed());
+}
+
+#[tokio::test]
+async fn a_patient_caller_takes_a_unit_soon_after_it_is_given_back() {
+    let slots = || Policy::concurrency("slots", 1);
+    // Others may be charged too, and say when.
+    let rate = Policy::new("rate", Quota::new(1, Duration::from_millis(20)).unwrap());
+    let store = MemoryStore::new();
+    let layers = [
+        KeyedRateLimitLayer::new(store.clone(), slots(), |_: &&'static str| "a"),
+        KeyedRateLimitLayer::new(store, slots(), |_: &&'static str| "b").and(KeyedRule::new(rate, |_| "b")),
+    ];
+    for layer in layers {
+        let service =
+            layer.wait(Duration::from_secs(20)).layer(service_fn(|text: &'static str| async move {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                length(text).await
+            }));
+        let calls: JoinSet<_> = (0..4).map(|_| service.clone().oneshot("abc")).collect();
+        let answers = calls.join_all().await;
+        assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    }
+}
+
+// This one can: no lease ends meanwhile.
+#[tokio::test(start_paused = true)]
+async fn patience_for_a_unit_in_use_ends_and_none_is_had_for_what_cannot_come() {
+    let slots = Policy::concurrency("slots", 2);
+    let layer = KeyedRateLimitLayer::new(MemoryStore::new(), slots, |_: &&'static str| "all")
+        .cost(|text| text.len() as u64)
+        .wait(Duration::from_secs(1));
+    let service = layer.layer(service_fn(length));
+    let stuck = layer
+        .layer(service_fn(async |_: &'static str| std::future::pending::<Result<usize, Infallible>>().await));
+    let holder = tokio::spawn(stuck.oneshot("ab"));
+    yield_now().await;
+    for (text, least, most) in [("a", 1_000, 1_010), ("abc", 0, 0)] {
+        let started = Instant::now();
+        let error = service.clone().oneshot(text).await.unwrap_err();
+        assert!(matches!(rejection(&error), Rejection::Limited(_)), "{text}");
+        let waited = started.elapsed().as_millis();
+        assert!((least..=most).contains(&waited), "{text}: {waited} ms");
+    }
+    // One that never ends is given up, and its units with it.
+    holder.abort();
+    assert!(holder.await.unwrap_err().is_cancelled());
+    assert_eq!(service.oneshot("ab").await.unwrap(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_waits_leaves_the_inner_service_to_others() {
+    let waits = |asked: usize| match asked {
+        0 | 1 => deny(3_600),
+        _ => Verdict::Allow,
+    };
+    let delays = |asked: usize| match asked {
+        0 | 1 => Verdict::Delay(Duration::from_secs(3_600)),
+        _ => Verdict::Allow,
+    };
+    for (name, says) in [("wait", waits as fn(usize) -> Verdict), ("delay", delays)] {
+        let layer = KeyedRateLimitLayer::new(store_that(says).0, policy(1), |_: &u8| "all")
+            .wait(Duration::from_secs(7_200));
+        let calls = Arc::new(AtomicUsize::new(0));
+        let mut service =
+            ServiceBuilder::new().layer(layer).concurrency_limit(2).service(Strict(false, calls.clone()));
+        let waiting: JoinSet<_> =
+            [service.ready().await.unwrap().call(0), service.ready().await.unwrap().call(1)]
+                .into_iter()
+                .collect();
+        yield_now().await;
+        assert_eq!(calls.load(Ordering::Relaxed), 0, "{name}");
+
+        let other = async { service.ready().await.unwrap().call(2).await };
+        let other = timeout(Duration::from_secs(10), other).await;
+        assert_eq!(other.expect(name).unwrap(), 2, "{name}");
+
+        // Called when their turn has come and the service is ready again.
+        assert!(waiting.join_all().await.iter().all(Result::is_ok), "{name}");
+        assert_eq!(calls.load(Ordering::Relaxed), 3, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn who_cannot_come_in_time_is_refused_at_once() {
+    let layer = KeyedRateLimitLayer::new(MemoryStore::new(), policy(1), |_: &&'static str| "all")
+        .wait(Duration::from_secs(60));
+    let service = layer.layer(service_fn(length));
+    service.clone().oneshot("abc").await.unwrap();
+    let started = Instant::now();
+    let error = service.oneshot("abc").await.unwrap_err();
+    assert!(matches!(rejection(&error), Rejection::Limited(_)));
+    assert!(started.elapsed() < Duration::from_secs(30));
+}
+
+#[tokio::test]
+async fn a_queue_delays_and_a_slot_is_held_until_the_answer() {
+    let queue = Policy::new("q", Quota::new(1, Duration::from_millis(10)).unwrap())
+        .algorithm(LeakyBucket::queue(Duration::from_secs(1)));
+    let layer = KeyedRateLimitLayer::new(MemoryStore::new(), queue, |_: &&'static str| "all");
+    assert_eq!(layer.layer(service_fn(length)).oneshot("abc").await.unwrap(), 3);
+
+    let limiter = Limiter::new(MemoryStore::new());
+    let slots = Policy::concurrency("slots", 1);
+    let layer = KeyedRateLimitLayer::new(limiter.clone(), slots.clone(), |_: &&'static str| "all");
+    let inner = limiter.clone();
+    let service =
+        layer.layer(service_fn(move |_: &'static str| {
+            let (limiter, slots) = (inner.clone(), slots.clone());
+            async move {
+                Ok::<_, Infallible>(limiter.peek(&slots, &Key::new("all"), 1).await.unwrap().is_allowed())
+            }
+        }));
+    // Inside, the one slot is taken; afterwards it is free.
+    assert!(!service.clone().oneshot("abc").await.unwrap());
+    assert!(!service.oneshot("abc").await.unwrap());
+}
+
+#[tokio::test]
+async fn a_slot_is_free_with_the_answer_even_where_the_future_is_kept() {
+    let limiter = Limiter::new(MemoryStore::new());
+    let slots = Policy::concurrency("slots", 1);
+    let layer = KeyedRateLimitLayer::new(limiter.clone(), slots.clone(), |_: &&'static str| "all");
+    let mut service = layer.layer(service_fn(length));
+    let mut call = Box::pin(service.ready().await.unwrap().call("abc"));
+    assert_eq!(call.as_mut().await.unwrap(), 3);
+    assert!(limiter.peek(&slots, &Key::new("all"), 1).await.unwrap().is_allowed());
+    drop(call);
+}
+
+/// Ready once for each `poll_ready`, and only itself: a clone starts unready.
+struct Strict(bool, Arc<AtomicUsize>);
+
+impl Clone for Strict {
+    fn clone(&self) -> Self {
+        Self(false, self.1.clone())
+    }
+}
+
+impl Service<u8> for Strict {
+    type Response = u8;
+    type Error = Infallible;
+    type Future = Ready<Result<u8, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.0 = true;
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: u8) -> Self::Future {
+        assert!(mem::take(&mut self.0), "called without being ready");
+        self.1.fetch_add(1, Ordering::Relaxed);
+        ready(Ok(request))
+    }
+}
+
+#[tokio::test]
+async fn the_service_that_was_ready_is_called_and_only_for_what_is_admitted() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let mut service = ServiceBuilder::new()
+        .layer(KeyedRateLimitLayer::new(MemoryStore::new(), policy(3), |_: &u8| "all"))
+        .service(Strict(false, calls.clone()));
+    let mut admitted = 0;
+    for request in 0..5 {
+        admitted += usize::from(service.ready().await.unwrap().call(request).await.is_ok());
+    }
+    assert_eq!((admitted, calls.load(Ordering::Relaxed)), (3, 3));
+}
+
+#[test]
+#[should_panic(expected = "two policies named \"p\"")]
+fn two_policies_of_one_name_are_refused_when_the_layer_is_built() {
+    let _ = KeyedRateLimitLayer::new(MemoryStore::new(), policy(1), |_: &u8| "a")
+        .and(KeyedRule::new(policy(2), |_| "b"));
+}

@@ -1,0 +1,723 @@
+//! Units on lease: never more than the limit, however instances come and go, and nothing is lost for longer than
+//! the bound.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use crate::support::{RedisServer, store, within};
+use futures_util::FutureExt as _;
+use proptest::{
+    prelude::*,
+    test_runner::{Config, TestRunner},
+};
+use tower_ratelimit::{
+    Charge, Concurrency, Decision, ErrorKind, FixedWindow, Key, LeakyBucket, Limiter, ManualClock,
+    MemoryStore, Policy, Quota, RedisStore, SlidingLog, SlidingWindow, TokenBucket,
+};
+
+/// One process of several: a store of its own, over the same pool.
+#[derive(Clone)]
+struct Instance {
+    store: RedisStore,
+    limiter: Limiter,
+}
+
+impl Instance {
+    /// With nothing on lease, as one that has just started.
+    fn new(store: &RedisStore, clock: &ManualClock) -> Self {
+        let store = store.clone().manual_clock(clock.clone());
+        Self { limiter: Limiter::new(store.clone()), store }
+    }
+
+    async fn take(&self, policy: &Policy, cost: u64) -> Decision {
+        let decision = self.limiter.check(policy, &Key::new("alice"), cost).await.unwrap();
+        assert!(decision.failure().is_none(), "{decision:?}");
+        decision
+    }
+
+    /// Nothing is under way that was sent at another time.
+    async fn settled(&self) {
+        while !format!("{:?}", self.store).contains("under_way: 0") {
+            tokio::time::sleep(Duration::from_micros(100)).await;
+        }
+    }
+
+    /// Gives back what is on lease, and nothing else.
+    async fn give_back(&self, policy: &Policy) {
+        assert!(self.limiter.refund_latest(policy, &Key::new("alice"), 0).await.unwrap().failure().is_none());
+    }
+
+    fn has_leases(&self) -> bool {
+        !format!("{:?}", self.store).contains("keys: 0")
+    }
+
+    async fn remaining(&self, policy: &Policy) -> u64 {
+        self.limiter.peek(policy, &Key::new("alice"), 0).await.unwrap().remaining().unwrap()
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Advance(u64),
+    /// As a correction of the clock would.
+    SetBack(u64),
+    /// So many requests of one instance; the last instance leases nothing.
+    Ask {
+        instance: usize,
+        cost: u64,
+        times: usize,
+    },
+    /// One instance ends without a word, and another one starts.
+    Crash(usize),
+    GiveBack(usize),
+    /// Of the decision that is so many back, by the instance that asked for it or the one that came after it.
+    Refund(usize),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Gcra,
+    Meter,
+    Steps,
+    StartsEmpty,
+    Anchored,
+    Aligned,
+    Cells(u32),
+}
+
+#[derive(Clone, Debug)]
+struct Rule {
+    kind: Kind,
+    limit: u64,
+    /// Microseconds.
+    period: u64,
+    burst: u64,
+    most: u64,
+}
+
+const INSTANCES: usize = 3;
+
+impl Rule {
+    fn policies(&self) -> (Policy, Policy) {
+        let quota = Quota::new(self.limit, Duration::from_micros(self.period)).unwrap();
+        let plain = match self.kind {
+            Kind::Gcra => Policy::new("p", quota.burst(self.burst)),
+            Kind::Meter => Policy::new("p", quota.burst(self.burst)).algorithm(LeakyBucket::meter()),
+            Kind::Steps => {
+                let bucket = TokenBucket::new().refill_every(quota.period());
+                Policy::new("p", quota.burst(self.burst)).algorithm(bucket)
+            }
+            Kind::StartsEmpty => {
+                let bucket = TokenBucket::new().starting_at(self.burst / 3);
+                Policy::new("p", quota.burst(self.burst)).algorithm(bucket)
+            }
+            Kind::Anchored => Policy::new("p", quota).algorithm(FixedWindow::anchored()),
+            Kind::Aligned => Policy::new("p", quota).algorithm(FixedWindow::aligned()),
+            Kind::Cells(cells) => Policy::new("p", quota).algorithm(SlidingWindow::new().segments(cells)),
+        };
+        (plain.clone().leased(self.most), plain)
+    }
+
+    const fn is_bucket(&self) -> bool {
+        matches!(self.kind, Kind::Gcra | Kind::Meter | Kind::Steps | Kind::StartsEmpty)
+    }
+}
+
+fn rule(kind: Kind) -> impl Strategy<Value = Rule> {
+    let limit = prop_oneof![1..20_u64, 20..3_000_u64];
+    let period = prop_oneof![10_000..1_000_000_u64, 300_000..20_000_000_u64];
+    (limit, period, prop_oneof![1..10_u64, 10..3_000_u64], prop_oneof![1..10_u64, 10..500_u64]).prop_map(
+        move |(limit, period, burst, most)| Rule { kind, limit, period: period / 60 * 60 + 60, burst, most },
+    )
+}
+
+fn steps(rule: &Rule) -> impl Strategy<Value = Vec<Step>> + use<> {
+    let (period, limit) = (rule.period, rule.limit);
+    let advance = prop_oneof![
+        3 => 0..3_000_u64,
+        2 => 50_000..250_000_u64,
+        3 => 300_000..700_000_u64,
+        1 => 900_000..1_300_000_u64,
+        2 => 0..period,
+        2 => Just(period / limit),
+        1 => period..2 * period,
+    ];
+    let cost = prop_oneof![4 => Just(1_u64), 1 => 1..20_u64];
+    let times = prop_oneof![1..4_usize, 4..60_usize];
+    let ask =
+        (0..=INSTANCES, cost, times).prop_map(|(instance, cost, times)| Step::Ask { instance, cost, times });
+    let back = if rule.is_bucket() { 1 } else { 0 };
+    let step = prop_oneof![
+        20 => ask,
+        12 => advance.prop_map(Step::Advance),
+        back => (0..1_500_000_u64).prop_map(Step::SetBack),
+        1 => (0..INSTANCES).prop_map(Step::Crash),
+        1 => (0..INSTANCES).prop_map(Step::GiveBack),
+        6 => (0..40_usize).prop_map(Step::Refund),
+    ];
+    proptest::collection::vec(step, 10..80)
+}
+
+/// Sees when each unit was spent, and knows the promise.
+struct Judge {
+    rule: Rule,
+    /// Units by the time at which they were spent.
+    spent: Vec<(u64, u64)>,
+    /// By the window that Redis was in.
+    windows: BTreeMap<u64, u64>,
+    /// So many refunds, of which each may be rounded by 2 microseconds.
+    refunds: u64,
+}
+
+/// A decision that was admitted, and where the judge noted it.
+struct Admitted {
+    decision: Decision,
+    instance: usize,
+    cost: u64,
+    place: u64,
+}
+
+impl Judge {
+    /// `time` is that of the clock, and `passed` how much of it passed in all, steps back left out.
+    fn admit(&mut self, server: &RedisServer, time: u64, passed: u64, cost: u64) -> u64 {
+        let Rule { kind, limit, period, .. } = self.rule;
+        match kind {
+            Kind::Anchored => {
+                let state: String = server.command(&["GET", "rl:p:fixed-window:{alice}"]);
+                let opened: u64 = state[1..17].parse().unwrap();
+                assert!((opened..opened + period).contains(&time), "spent at {time}, in no window: {state}");
+                let used = self.windows.entry(opened).or_default();
+                *used += cost;
+                assert!(*used <= limit, "{used} of {limit} in the window of {opened}");
+                opened
+            }
+            Kind::Aligned => {
+                let used = self.windows.entry(time / period).or_default();
+                *used += cost;
+                assert!(*used <= limit, "{used} of {limit} in the window of {}", time / period);
+                time / period
+            }
+            Kind::Cells(cells) => {
+                let (cells, width) = (u64::from(cells), period / u64::from(cells));
+                *self.windows.entry(time / width).or_default() += cost;
+                let now = time / width;
+                let in_cell = |cell: u64| self.windows.get(&cell).copied().unwrap_or(0);
+                let whole: u64 = (now + 1 - cells..=now).map(in_cell).sum();
+                let sliding = (in_cell(now - cells) * (width - time % width)).div_ceil(width);
+                assert!(whole + sliding <= limit, "{whole} and {sliding} of {limit} at {time}");
+                time / width
+            }
+            _ => {
+                match self.spent.last_mut() {
+                    Some((at, units)) if *at == passed => *units += cost,
+                    _ => self.spent.push((passed, cost)),
+                }
+                self.spent.len() as u64 - 1
+            }
+        }
+    }
+
+    /// The request does not count any more: what is left must keep the promise by itself.
+    fn refund(&mut self, admitted: &Admitted) {
+        self.refunds += 1;
+        if self.rule.is_bucket() {
+            self.spent[usize::try_from(admitted.place).unwrap()].1 -= admitted.cost;
+        } else if let Some(used) = self.windows.get_mut(&admitted.place) {
+            *used -= admitted.cost;
+        }
+    }
+
+    /// Every span of a bucket.
+    fn judge_spans(&self) {
+        let Rule { kind, limit, period, burst, .. } = self.rule;
+        for (i, (from, _)) in self.spent.iter().enumerate() {
+            let mut units = 0_u128;
+            for (to, more) in &self.spent[i..] {
+                units += u128::from(*more);
+                let span = to - from + 2 * self.refunds;
+                let paid = match kind {
+                    Kind::Steps => u128::from(span / period + 1) * u128::from(limit),
+                    _ => u128::from(span) * u128::from(limit) / u128::from(period),
+                };
+                assert!(
+                    units <= u128::from(burst) + paid,
+                    "{units} from {from} to {to}, of {burst} and {paid}: {:?}",
+                    self.rule
+                );
+            }
+        }
+    }
+}
+
+/// How many requests there were, how many were admitted, and how many Redis decided.
+#[derive(Debug, Default)]
+struct Seen {
+    asked: usize,
+    admitted: usize,
+}
+
+async fn live(server: &RedisServer, redis: &RedisStore, rule: Rule, steps: Vec<Step>, seen: &mut Seen) {
+    let () = server.command(&["FLUSHALL"]);
+    let clock = ManualClock::new();
+    let (leased, plain) = rule.policies();
+    let mut instances: Vec<Instance> = (0..=INSTANCES).map(|_| Instance::new(redis, &clock)).collect();
+    let mut judge = Judge { rule: rule.clone(), spent: Vec::new(), windows: BTreeMap::new(), refunds: 0 };
+    let mut admitted = Vec::new();
+    let time = || u64::try_from(clock.now().as_micros()).unwrap();
+    let (mut passed, mut set_back) = (0, 0);
+    for step in steps {
+        for instance in &instances {
+            instance.settled().await;
+        }
+        match step {
+            Step::Advance(by) => {
+                clock.advance(Duration::from_micros(by));
+                passed += by;
+            }
+            Step::SetBack(by) => {
+                clock.step_back(Duration::from_micros(by));
+                set_back += by;
+            }
+            Step::Ask { instance, cost, times } => {
+                let policy = if instance == INSTANCES { &plain } else { &leased };
+                for _ in 0..times {
+                    let decision = instances[instance].take(policy, cost).await;
+                    seen.asked += 1;
+                    if decision.is_allowed() {
+                        seen.admitted += 1;
+                        let place = judge.admit(server, time(), passed, cost);
+                        assert!(decision.remaining().unwrap() < policy.capacity());
+                        admitted.push(Admitted { decision, instance, cost, place });
+                    } else if cost <= policy.capacity() {
+                        assert!(decision.retry_after().unwrap() > Duration::ZERO, "{decision:?}");
+                    }
+                }
+            }
+            Step::Crash(instance) => instances[instance] = Instance::new(redis, &clock),
+            Step::GiveBack(instance) => instances[instance].give_back(&leased).await,
+            // A clock that steps back makes charges look younger than they are.
+            Step::Refund(back) if set_back == 0 => {
+                let Some(place) = admitted.len().checked_sub(back + 1) else { continue };
+                let refunded = admitted.remove(place);
+                instances[refunded.instance].limiter.refund(&refunded.decision, refunded.cost).await.unwrap();
+                judge.refund(&refunded);
+            }
+            Step::Refund(_) => {}
+        }
+    }
+    judge.judge_spans();
+    // Nothing is lost for longer than the bound and what any spent unit takes to come back.
+    for instance in &instances {
+        instance.settled().await;
+        instance.give_back(&leased).await;
+    }
+    let refill = rule.period * rule.burst.div_ceil(rule.limit).max(2);
+    // Where nobody asks after the clock was set back, what was written before waits until it is as late again.
+    let wait = Duration::from_micros(refill + set_back);
+    clock.advance(leased.lease_bound().unwrap().after_a_crash() + wait);
+    let all = match rule.kind {
+        // Forgotten by now, and as never seen.
+        Kind::StartsEmpty => rule.burst / 3,
+        _ => plain.capacity(),
+    };
+    assert!(instances[0].remaining(&plain).await >= all, "{rule:?}");
+}
+
+fn lives(kind: Kind) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let server = RedisServer::start();
+    let redis = runtime.block_on(store(&server));
+    let cases = std::env::var("LEASES_CASES").map_or(60, |cases| cases.parse().unwrap());
+    let case = rule(kind).prop_flat_map(|rule| (Just(rule.clone()), steps(&rule)));
+    let config = Config { cases, failure_persistence: None, max_shrink_iters: 500, ..Config::default() };
+    let seen = std::cell::RefCell::new(Seen::default());
+    TestRunner::new(config)
+        .run(&case, |(rule, steps)| {
+            runtime.block_on(live(&server, &redis, rule, steps, &mut seen.borrow_mut()));
+            Ok(())
+        })
+        .unwrap_or_else(|failure| panic!("{failure}"));
+    eprintln!("{kind:?}: {:?}, {} calls", seen.borrow(), server.script_calls());
+}
+
+macro_rules! never_more_than_promised {
+    ($($name:ident: $kind:expr),+ $(,)?) => { $(
+        #[test]
+        fn $name() {
+            lives($kind);
+        }
+    )+ };
+}
+
+never_more_than_promised! {
+    leased_gcra_admits_no_more_than_promised: Kind::Gcra,
+    a_leased_meter_admits_no_more_than_promised: Kind::Meter,
+    a_leased_bucket_refilled_in_steps_admits_no_more_than_promised: Kind::Steps,
+    a_leased_bucket_that_starts_not_full_admits_no_more_than_promised: Kind::StartsEmpty,
+    leased_anchored_windows_admit_no_more_than_promised: Kind::Anchored,
+    leased_aligned_windows_admit_no_more_than_promised: Kind::Aligned,
+    a_leased_sliding_window_admits_no_more_than_promised: Kind::Cells(1),
+    a_leased_sliding_window_of_five_admits_no_more_than_promised: Kind::Cells(5),
+}
+
+/// An instance on the real clock.
+async fn instance(server: &RedisServer) -> Instance {
+    let store = store(server).await.deny_cache(Duration::ZERO);
+    Instance { limiter: Limiter::new(store.clone()), store }
+}
+
+/// Makes the key hot, until something is on lease. How many units were admitted meanwhile.
+async fn warm_up(instance: &Instance, policy: &Policy) -> u64 {
+    let mut admitted = 0;
+    while !instance.has_leases() {
+        admitted += u64::from(instance.take(policy, 1).await.is_allowed());
+        instance.settled().await;
+    }
+    admitted
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_tasks_on_two_instances_admit_exactly_the_limit_with_few_calls() {
+    let server = RedisServer::start();
+    let limit = 40_000;
+    let policies = [
+        Policy::new("window", Quota::per_day(limit)).algorithm(FixedWindow::anchored()),
+        Policy::new("cells", Quota::per_day(limit)).algorithm(SlidingWindow::new()),
+        // Less than one comes back in a day.
+        Policy::new("gcra", Quota::new(1, Duration::from_secs(75_000)).unwrap().burst(limit)),
+    ];
+    for policy in policies {
+        let policy = policy.leased(500);
+        let instances = [instance(&server).await, instance(&server).await];
+        let before = server.script_calls();
+        let run = async |tasks: usize, times: usize| {
+            let mut running = tokio::task::JoinSet::new();
+            for i in 0..tasks {
+                let (instance, policy) = (instances[i % 2].clone(), policy.clone());
+                running.spawn(async move {
+                    let mut admitted = 0;
+                    for _ in 0..times {
+                        admitted += u64::from(instance.take(&policy, 1).await.is_allowed());
+                        tokio::task::yield_now().await;
+                    }
+                    admitted
+                });
+            }
+            running.join_all().await.into_iter().sum::<u64>()
+        };
+        let mut admitted = run(32, 1_000).await;
+        let asked = server.script_calls() - before;
+        assert!(asked < 32_000 / 8, "{}: {asked} calls", policy.name());
+        // The rest, as far as the other instance has nothing of it on lease.
+        admitted += run(32, 400).await;
+        assert!(admitted <= limit, "{}: {admitted}", policy.name());
+        // And when all are idle, all of it.
+        for instance in &instances {
+            assert!(
+                within(Duration::from_secs(5), async || !instance.has_leases()).await,
+                "{}",
+                policy.name()
+            );
+            instance.settled().await;
+        }
+        admitted += run(8, 300).await;
+        for instance in &instances {
+            instance.give_back(&policy).await;
+        }
+        let rest = instances[0].remaining(&policy).await;
+        assert_eq!(admitted + rest, limit, "{}", policy.name());
+        eprintln!("{}: {admitted} admitted, {asked} calls for the first 32000 requests", policy.name());
+    }
+}
+
+#[tokio::test]
+async fn a_quiet_key_gives_its_units_back_and_a_dropped_store_leaves_no_task() {
+    let server = RedisServer::start();
+    let limit = 1_000;
+    let policies = [
+        Policy::new("window", Quota::per_day(limit)).algorithm(FixedWindow::aligned()),
+        Policy::new("cells", Quota::per_day(limit)).algorithm(SlidingWindow::new().segments(4)),
+        Policy::new("gcra", Quota::per_day(1).burst(limit)),
+    ];
+    let other = instance(&server).await;
+    for policy in policies {
+        let policy = policy.leased(100);
+        let bound = policy.lease_bound().unwrap();
+        let busy = instance(&server).await;
+        let admitted = warm_up(&busy, &policy).await;
+        let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
+        assert!(other.remaining(&policy).await < limit - admitted, "{}", policy.name());
+        let back = async || other.remaining(&policy).await == limit - admitted;
+        assert!(within(bound.while_running(), back).await, "{}", policy.name());
+        // The task that gave them back has nothing to do any more.
+        let fewer = async || tokio::runtime::Handle::current().metrics().num_alive_tasks() < tasks;
+        assert!(within(Duration::from_secs(1), fewer).await, "{}", policy.name());
+
+        // One whose store is dropped ends too, whatever it had on lease.
+        warm_up(&busy, &policy).await;
+        let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
+        drop(busy);
+        let fewer = async || tokio::runtime::Handle::current().metrics().num_alive_tasks() < tasks;
+        assert!(within(Duration::from_secs(1), fewer).await, "{}", policy.name());
+    }
+}
+
+#[tokio::test]
+async fn what_a_crashed_instance_held_comes_back_after_the_documented_time() {
+    let server = RedisServer::start();
+    let redis = store(&server).await;
+    let clock = ManualClock::new();
+    let quota = Quota::new(1_000, Duration::from_secs(10)).unwrap();
+    let policies = [
+        Policy::new("gcra", quota),
+        Policy::new("meter", quota).algorithm(LeakyBucket::meter()),
+        Policy::new("window", quota).algorithm(FixedWindow::anchored()),
+        Policy::new("cells", quota).algorithm(SlidingWindow::new().segments(5)),
+    ];
+    for policy in policies {
+        let name = policy.name().to_owned();
+        let policy = policy.leased(64);
+        let bound = policy.lease_bound().unwrap();
+        let other = Instance::new(&redis, &clock);
+        let crashed = Instance::new(&redis, &clock);
+        for _ in 0..40 {
+            crashed.take(&policy, 1).await;
+            crashed.settled().await;
+        }
+        assert!(crashed.has_leases(), "{name}");
+        drop(crashed);
+        let remaining = other.remaining(&policy).await;
+        assert!(remaining < 1_000 - 40 && remaining >= 1_000 - 40 - bound.units(), "{name}: {remaining}");
+        // What was spent comes back in its own time.
+        clock.advance(bound.after_a_crash() + Duration::from_millis(400));
+        assert_eq!(other.remaining(&policy).await, 1_000, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn leases_on_a_key_are_fetched_one_at_a_time_and_nothing_is_lost_with_a_dropped_request() {
+    let server = RedisServer::start();
+    let limit = 10_000;
+    let policy = Policy::new("p", Quota::per_day(limit)).algorithm(FixedWindow::anchored()).leased(50);
+    let busy = instance(&server).await;
+    let other = instance(&server).await;
+    let key = Key::new("alice");
+    let mut admitted = 0;
+    for round in 0..300 {
+        // Some are polled and dropped, some never polled.
+        let mut checks: Vec<_> = (0..8).map(|_| busy.limiter.check(&policy, &key, 1)).collect();
+        for check in checks.iter_mut().take(round % 5) {
+            let _ = check.now_or_never();
+        }
+        drop(checks);
+        admitted += u64::from(busy.take(&policy, 1).await.is_allowed());
+        // Never more on lease than allowed: what Redis has charged is what was spent, what was asked for by those
+        // that were dropped, and one lease.
+        let charged = limit - other.remaining(&policy).await;
+        assert!(charged >= admitted && charged <= 9 * (round as u64 + 1) + 50, "{charged} of {admitted}");
+    }
+    assert!(busy.take(&policy, 1).await.is_allowed());
+    let before = other.remaining(&policy).await;
+    assert!(within(policy.lease_bound().unwrap().while_running(), async || !busy.has_leases()).await);
+    busy.settled().await;
+    // All that is missed now are units of requests that were sent or spent: a request that is dropped may have
+    // been charged, what it was to fetch besides is not lost.
+    let charged = limit - other.remaining(&policy).await;
+    assert!(charged > admitted && charged <= 9 * 301, "{charged} of {admitted}, {before} before");
+    // And leases can still be fetched.
+    warm_up(&busy, &policy).await;
+}
+
+#[tokio::test]
+async fn an_instance_that_shuts_down_can_give_everything_back() {
+    let server = RedisServer::start();
+    let (leaving, other) = (instance(&server).await, instance(&server).await);
+    let of = |name, algorithm: FixedWindow| Policy::new(name, Quota::per_day(1_000)).algorithm(algorithm);
+    let policies = [
+        of("anchored", FixedWindow::anchored()).leased(100),
+        of("aligned", FixedWindow::aligned()).leased(100),
+        Policy::new("gcra", Quota::per_day(1).burst(1_000)).leased(100),
+    ];
+    let mut taken = Vec::new();
+    for policy in &policies {
+        let mut admitted = 0;
+        while other.remaining(policy).await == 1_000 - admitted {
+            admitted += u64::from(leaving.take(policy, 1).await.is_allowed());
+            leaving.settled().await;
+        }
+        taken.push(admitted);
+    }
+    leaving.store.return_leases().await.unwrap();
+    for (policy, taken) in policies.iter().zip(taken) {
+        assert_eq!(other.remaining(policy).await, 1_000 - taken, "{}", policy.name());
+    }
+    drop(server);
+    // Nothing is left to give back, so nobody is asked.
+    leaving.store.return_leases().await.unwrap();
+}
+
+#[tokio::test]
+async fn reset_and_refund_take_what_is_on_lease_into_account() {
+    let server = RedisServer::start();
+    let policies = [
+        Policy::new("window", Quota::per_day(1_000)).algorithm(FixedWindow::anchored()),
+        Policy::new("cells", Quota::per_day(1_000)).algorithm(SlidingWindow::new()),
+        Policy::new("gcra", Quota::per_day(1).burst(1_000)),
+    ];
+    for policy in policies {
+        let (key, name) = (Key::new("alice"), policy.name().to_owned());
+        let policy = policy.leased(100);
+        let (busy, other) = (instance(&server).await, instance(&server).await);
+        let mut admitted = warm_up(&busy, &policy).await;
+        for _ in 0..20 {
+            admitted += u64::from(busy.take(&policy, 1).await.is_allowed());
+            busy.settled().await;
+        }
+        assert!(busy.has_leases(), "{name}");
+        // Of what is on lease no more is given back than was spent of it.
+        let refunded = busy.limiter.refund_latest(&policy, &key, 3).await.unwrap();
+        assert_eq!(refunded.remaining(), Some(1_000 - admitted + 3), "{name}");
+        assert!(!busy.has_leases(), "{name}");
+        warm_up(&busy, &policy).await;
+        busy.limiter.reset(&policy, &key).await.unwrap();
+        assert!(!busy.has_leases(), "{name}");
+        assert_eq!(other.remaining(&policy).await, 1_000, "{name}");
+        // All of it, and no more.
+        assert!(busy.take(&policy, 1_000).await.is_allowed(), "{name}");
+        assert!(!other.take(&policy, 1).await.is_allowed(), "{name}");
+    }
+}
+
+/// Whatever takes a lease out, it is not given back to what came after the reset.
+#[tokio::test]
+async fn a_lease_that_was_on_its_way_back_at_a_reset_frees_nothing_after_it() {
+    let server = RedisServer::start();
+    let (redis, clock) = (store(&server).await, ManualClock::new());
+    let quota = Quota::per_day(1_000);
+    let policies = [
+        Policy::new("anchored", quota).algorithm(FixedWindow::anchored()),
+        Policy::new("aligned", quota).algorithm(FixedWindow::aligned()),
+        Policy::new("cells", quota).algorithm(SlidingWindow::new()),
+        Policy::new("gcra", quota),
+    ];
+    for policy in policies {
+        let (policy, key) = (policy.leased(100), Key::new("alice"));
+        for dropped in [true, false] {
+            let busy = Instance::new(&redis, &clock);
+            warm_up(&busy, &policy).await;
+            // More than is left of the lease, which it gives back when it is sent.
+            let late = busy.limiter.check(&policy, &key, 100);
+            busy.limiter.reset(&policy, &key).await.unwrap();
+            assert!(busy.take(&policy, 1_000).await.is_allowed());
+            if dropped {
+                drop(late);
+                busy.settled().await;
+            } else {
+                assert!(!late.await.unwrap().is_allowed());
+            }
+            assert_eq!(busy.remaining(&policy).await, 0, "{}, {dropped}", policy.name());
+            busy.limiter.reset(&policy, &key).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_refund_that_is_dropped_while_it_waits_for_its_turn_loses_no_lease() {
+    let server = RedisServer::start();
+    let limit = 1_000;
+    let policy = Policy::new("p", Quota::per_day(limit)).algorithm(FixedWindow::anchored()).leased(100);
+    let busy = instance(&server).await;
+    let admitted = warm_up(&busy, &policy).await;
+    // A call is under way, so what comes now waits.
+    let mut other = busy.limiter.check(&policy, &Key::new("bob"), 1);
+    assert!((&mut other).now_or_never().is_none());
+    let mut refund = busy.limiter.refund_latest(&policy, &Key::new("alice"), 0);
+    assert!((&mut refund).now_or_never().is_none());
+    drop(refund);
+    assert!(other.await.unwrap().is_allowed());
+    let back = async || busy.remaining(&policy).await == limit - admitted;
+    assert!(within(policy.lease_bound().unwrap().while_running(), back).await);
+}
+
+/// A lease that is too small for a request goes back with it, and may be what others were refused for.
+#[tokio::test]
+async fn a_remembered_refusal_ends_when_a_request_gives_a_lease_back() {
+    let server = RedisServer::start();
+    let (redis, clock) = (store(&server).await, ManualClock::new());
+    let busy = Instance::new(&redis, &clock);
+    let policy = Policy::new("p", Quota::per_day(1_000)).algorithm(FixedWindow::anchored()).leased(100);
+    let key = Key::new("alice");
+    warm_up(&busy, &policy).await;
+    // All that is not on lease.
+    busy.limiter.check_up_to(&policy, &key, 1_000).await.unwrap();
+    let both =
+        [Charge::new(&policy, &key, 1), Charge::new(&Policy::new("q", Quota::per_day(1_000)), &key, 1)];
+    assert!(!busy.limiter.check_all(&both).await.unwrap().is_allowed());
+    assert!(busy.has_leases());
+    assert!(!busy.take(&policy, 100).await.is_allowed());
+    assert!(!busy.has_leases());
+    assert!(busy.limiter.check_all(&both).await.unwrap().is_allowed());
+}
+
+/// What is left of a lease, and of the limit, is one number to whoever asks this instance.
+#[tokio::test]
+async fn a_leased_unit_says_what_remains_as_of_the_last_call() {
+    let server = RedisServer::start();
+    let redis = store(&server).await;
+    let clock = ManualClock::new();
+    let policy = Policy::new("p", Quota::per_minute(1_000)).algorithm(FixedWindow::anchored()).leased(20);
+    let busy = Instance::new(&redis, &clock);
+    for taken in 1..=200 {
+        let decision = busy.take(&policy, 1).await;
+        assert_eq!(decision.remaining(), Some(1_000 - taken));
+        assert_eq!(decision.outcomes()[0].granted(), 1);
+        let passed = Duration::from_millis(taken - 1);
+        assert_eq!(decision.outcomes()[0].reset_after(), Duration::from_secs(60) - passed);
+        busy.settled().await;
+        clock.advance(Duration::from_millis(1));
+    }
+    assert!(server.script_calls() < 100, "{}", server.script_calls());
+}
+
+#[test]
+fn what_cannot_be_leased_exactly_is_refused_in_either_order() {
+    let queue = LeakyBucket::queue(Duration::from_secs(1));
+    let policy = || Policy::new("p", Quota::per_second(10));
+    let rows = [
+        ("log", policy().leased(5).try_algorithm(SlidingLog)),
+        ("log", policy().algorithm(SlidingLog).try_leased(5)),
+        ("queue", policy().leased(5).try_algorithm(queue)),
+        ("queue", policy().algorithm(queue).try_leased(5)),
+        ("in use", policy().leased(5).try_algorithm(Concurrency)),
+        ("in use", policy().algorithm(Concurrency).try_leased(5)),
+        ("nothing", policy().try_leased(0)),
+        ("too much", policy().try_leased(u64::MAX)),
+    ];
+    for (name, built) in rows {
+        let error = built.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{name}");
+        assert!(error.to_string().contains("leave out `leased`"), "{name}: {error}");
+    }
+    let either = [
+        policy().leased(5).algorithm(FixedWindow::anchored()),
+        policy().algorithm(FixedWindow::anchored()).leased(5),
+    ];
+    for policy in either {
+        let bound = policy.lease_bound().unwrap();
+        assert_eq!((bound.units(), bound.after_a_crash()), (5, Duration::from_secs(1)));
+    }
+    assert_eq!(policy().lease_bound(), None);
+    // However many may be leased, there are no more than the limit.
+    let bound = Policy::new("p", Quota::per_minute(100)).leased(1_000_000).lease_bound().unwrap();
+    assert_eq!((bound.units(), bound.after_a_crash()), (100, Duration::from_secs(61)));
+}
+
+#[tokio::test]
+async fn a_store_in_memory_takes_no_notice() {
+    let limiter = Limiter::new(MemoryStore::new());
+    let policy = Policy::new("p", Quota::per_day(100)).leased(50);
+    for left in (0..100).rev() {
+        let decision = limiter.check(&policy, &Key::new("alice"), 1).await.unwrap();
+        assert_eq!(decision.remaining(), Some(left));
+    }
+    assert!(!limiter.check(&policy, &Key::new("alice"), 1).await.unwrap().is_allowed());
+}

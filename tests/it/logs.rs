@@ -1,0 +1,143 @@
+//! What is logged, and what never is.
+
+use std::{
+    io::{self, Write},
+    sync::{Arc, Mutex},
+};
+
+use crate::support::{
+    RedisServer,
+    inner::{ask, get},
+    store,
+};
+use tower_ratelimit::{
+    Constant, Error, ErrorKind, Header, Key, Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer,
+};
+use tracing_subscriber::fmt::MakeWriter;
+
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl Lines {
+    fn with(&self, what: &str) -> usize {
+        self.text().lines().filter(|line| line.contains(what)).count()
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Lines {
+    type Writer = Self;
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+fn listen() -> (Lines, tracing::subscriber::DefaultGuard) {
+    let lines = Lines::default();
+    let subscriber =
+        tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(lines.clone()).finish();
+    (lines, tracing::subscriber::set_default(subscriber))
+}
+
+#[tokio::test]
+async fn an_eviction_policy_that_forgets_limits_is_one_warning_when_the_service_starts() {
+    let rows = [
+        (&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"][..], 1),
+        (&["--maxmemory", "100mb", "--maxmemory-policy", "volatile-lru"], 1),
+        (&["--maxmemory", "100mb", "--maxmemory-policy", "volatile-ttl"], 0),
+        (&["--maxmemory", "100mb", "--maxmemory-policy", "noeviction"], 0),
+        // Nothing is evicted where memory has no bound.
+        (&["--maxmemory-policy", "allkeys-lru"], 0),
+    ];
+    for (arguments, warnings) in rows {
+        let server = RedisServer::with(arguments);
+        let (lines, _guard) = listen();
+        store(&server).await;
+        assert_eq!(lines.with("volatile-ttl"), warnings, "{arguments:?}: {}", lines.text());
+    }
+}
+
+#[tokio::test]
+async fn trouble_that_comes_and_goes_is_one_line() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    let policy = Policy::new("api", Quota::per_day(1));
+    let (over, fresh) = (Key::new("secret-over"), Key::new("secret-fresh"));
+    limiter.check(&policy, &over, 1).await.unwrap();
+    let (lines, _guard) = listen();
+    // Refusals write nothing and succeed, admissions fail.
+    let () = server.command(&["CONFIG", "SET", "maxmemory", "1"]);
+    for _ in 0..20 {
+        assert!(limiter.check(&policy, &fresh, 1).await.unwrap().failure().is_some());
+        assert!(limiter.check(&policy, &over, 1).await.unwrap().failure().is_none());
+    }
+    assert_eq!(lines.with("Redis gives no decision"), 1, "{}", lines.text());
+    assert_eq!(lines.with("Redis decides again"), 0, "{}", lines.text());
+    assert_eq!(lines.with("secret"), 0, "{}", lines.text());
+}
+
+#[tokio::test]
+async fn a_mistake_in_the_set_up_is_one_line_that_says_what_to_do() {
+    let (lines, _guard) = listen();
+    let layer = RateLimitLayer::new(MemoryStore::new(), Policy::new("p", Quota::per_day(1)), PeerIp::new());
+    for _ in 0..5 {
+        assert_eq!(ask(&layer, get()).await.status(), 500);
+    }
+    assert_eq!(lines.with("into_make_service_with_connect_info"), 1, "{}", lines.text());
+}
+
+#[tokio::test]
+async fn refusals_are_logged_with_their_policy_and_without_the_identity() {
+    let (lines, _guard) = listen();
+    let key = Header::new("x-api-key");
+    let layer = RateLimitLayer::new(MemoryStore::new(), Policy::new("api", Quota::per_day(1)), key);
+    for _ in 0..3 {
+        let mut request = get();
+        request.headers_mut().insert("x-api-key", "secret-key".parse().unwrap());
+        ask(&layer, request).await;
+    }
+    assert_eq!(lines.with("refused"), 2, "{}", lines.text());
+    assert_eq!(lines.with("\"api\""), 3, "{}", lines.text());
+    assert_eq!(lines.with("secret"), 0, "{}", lines.text());
+}
+
+#[tokio::test]
+async fn what_a_soft_limit_would_refuse_is_logged_as_such() {
+    let (lines, _guard) = listen();
+    let layer =
+        RateLimitLayer::new(MemoryStore::new(), Policy::new("api", Quota::per_day(1)), Constant::new("all"));
+    let soft = layer.clone().soft();
+    for _ in 0..3 {
+        ask(&soft, get()).await;
+    }
+    ask(&layer, get()).await;
+    assert_eq!((lines.with("soft=true"), lines.with("soft=false")), (2, 1), "{}", lines.text());
+}
+
+#[tokio::test]
+async fn identities_that_cannot_be_found_out_just_now_are_one_warning_and_no_mistake_in_the_set_up() {
+    let (lines, _guard) = listen();
+    let away = |_: &http::request::Parts| -> Result<Key, Error> {
+        Err(Error::new(ErrorKind::IdentityUnavailable, "the session store is away"))
+    };
+    let layer = RateLimitLayer::new(MemoryStore::new(), Policy::new("p", Quota::per_day(1)), away);
+    for _ in 0..5 {
+        assert_eq!(ask(&layer, get()).await.status(), 500);
+    }
+    let of = |level: &str| {
+        lines.text().lines().filter(|line| line.contains(level) && line.contains("session store")).count()
+    };
+    assert_eq!([of("ERROR"), of("WARN"), of("DEBUG")], [0, 1, 4], "{}", lines.text());
+}

@@ -1,0 +1,133 @@
+//! CORS preflights: limited, and never on the client's own budget.
+
+use std::net::SocketAddr;
+
+use crate::support::inner::ask;
+use http::{Method, Request, request::Parts};
+use tower_ratelimit::{
+    Answer, Constant, Decision, FromExtension, Header, Key, KeyExtractor, Limiter, MemoryStore, PeerIp,
+    Policy, PolicySource, Quota, RateLimitLayer, RequestMethod, Rule,
+};
+
+fn layer(limit: u64, key: impl KeyExtractor) -> RateLimitLayer {
+    RateLimitLayer::new(MemoryStore::new(), Policy::new("p", Quota::per_hour(limit)), key)
+}
+
+fn from(peer: &str, method: Method, lines: &[(&str, &str)]) -> Request<String> {
+    let mut request = Request::builder().method(method).uri("/");
+    if !peer.is_empty() {
+        request = request.extension(peer.parse::<SocketAddr>().unwrap());
+    }
+    for (name, value) in lines {
+        request = request.header(*name, *value);
+    }
+    request.body(String::new()).unwrap()
+}
+
+/// A preflight as a browser sends it, with `lines` more.
+fn preflight(peer: &str, lines: &[(&str, &str)]) -> Request<String> {
+    let own = [("origin", "https://page.example"), ("access-control-request-method", "POST")];
+    from(peer, Method::OPTIONS, &[&own, lines].concat())
+}
+
+const A: &str = "203.0.113.7:1";
+const B: &str = "203.0.113.8:1";
+
+async fn statuses(layer: &RateLimitLayer, requests: impl IntoIterator<Item = Request<String>>) -> Vec<u16> {
+    let mut statuses = Vec::new();
+    for request in requests {
+        statuses.push(ask(layer, request).await.status().as_u16());
+    }
+    statuses
+}
+
+#[tokio::test]
+async fn preflights_are_limited_and_take_nothing_from_the_client() {
+    let layer = layer(2, PeerIp::new());
+    let asked = (0..4).map(|_| preflight(A, &[]));
+    assert_eq!(statuses(&layer, asked).await, [200, 200, 429, 429]);
+    let own = (0..3).map(|_| from(A, Method::GET, &[]));
+    assert_eq!(statuses(&layer, own).await, [200, 200, 429]);
+    // Another client's preflights have a budget of their own.
+    assert_eq!(statuses(&layer, [preflight(B, &[])]).await, [200]);
+}
+
+#[tokio::test]
+async fn a_preflight_without_the_credentials_of_the_key_counts_by_its_peer() {
+    let later = |parts: &Parts| {
+        let key = Header::new("x-api-key").extract(parts);
+        Answer::pending(async move {
+            tokio::task::yield_now().await;
+            key.await
+        })
+    };
+    let keys: [(&str, Box<dyn KeyExtractor>); 4] = [
+        ("header", Box::new(Header::new("x-api-key"))),
+        ("later", Box::new(later)),
+        ("tuple", Box::new((Header::new("x-api-key"), RequestMethod::new()))),
+        ("extension", Box::new(FromExtension::new(|user: &u64| *user).or_missing())),
+    ];
+    for (name, key) in keys {
+        let layer = layer(1, key);
+        let requests = [A, A, B, B, "", ""].map(|peer| preflight(peer, &[]));
+        assert_eq!(statuses(&layer, requests).await, [200, 429, 200, 429, 200, 429], "{name}");
+    }
+    // A peer cannot be named by a preflight that does carry a key.
+    let layer = layer(1, Header::new("x-api-key").or(Header::new("x-old-key")));
+    let claims = ["203.0.113.7", "%>203.0.113.7", "%^203.0.113.7"];
+    let claimed = claims.map(|key| preflight(A, &[("x-api-key", key)]));
+    assert_eq!(statuses(&layer, claimed).await, [200, 200, 200]);
+    let claimed = preflight(A, &[("x-old-key", "203.0.113.7")]);
+    assert_eq!(statuses(&layer, [claimed, preflight(A, &[])]).await, [200, 200]);
+}
+
+#[tokio::test]
+async fn a_preflight_with_an_identity_that_cannot_be_used_is_rejected() {
+    let layer = layer(9, Header::new("x-api-key"));
+    let twice = [("x-api-key", "a"), ("x-api-key", "a")];
+    assert_eq!(statuses(&layer, [preflight(A, &twice)]).await, [400]);
+    // What only looks like one is a request like any other.
+    let options = from(A, Method::OPTIONS, &[("origin", "https://page.example")]);
+    assert_eq!(statuses(&layer, [options]).await, [400]);
+}
+
+#[tokio::test]
+async fn costs_chosen_policies_exemptions_and_units_in_use_hold_for_preflights_too() {
+    let tiers = PolicySource::per_request(|_: &Parts, _: &Key| Policy::new("chosen", Quota::per_hour(4)));
+    let layer = RateLimitLayer::new(MemoryStore::new(), tiers, Header::new("x-api-key"))
+        .cost(|_: &Parts| 2)
+        .and(Rule::new(Policy::concurrency("in-flight", 1), Constant::new("all")))
+        .exempt(PeerIp::new().within(["203.0.113.8"]).unwrap());
+    let requests = [A, A, A, B, B, B, B].map(|peer| preflight(peer, &[]));
+    assert_eq!(statuses(&layer, requests).await, [200, 200, 429, 200, 200, 200, 200]);
+}
+
+#[tokio::test]
+async fn preflights_can_be_exempt_or_count_like_other_requests() {
+    let exempt = layer(1, PeerIp::new()).exempt_preflight();
+    let requests = (0..4).map(|_| preflight(A, &[]));
+    assert_eq!(statuses(&exempt, requests).await, [200; 4]);
+
+    let limited = layer(2, PeerIp::new()).limit_preflight();
+    let requests = [preflight(A, &[]), from(A, Method::GET, &[]), preflight(A, &[])];
+    assert_eq!(statuses(&limited, requests).await, [200, 200, 429]);
+    let limited = layer(2, Header::new("x-api-key")).limit_preflight();
+    assert_eq!(statuses(&limited, [preflight(A, &[])]).await, [400]);
+
+    // The last one called decides.
+    let limited = layer(1, PeerIp::new()).exempt_preflight().limit_preflight();
+    assert_eq!(statuses(&limited, [preflight(A, &[]), from(A, Method::GET, &[])]).await, [200, 429]);
+}
+
+#[tokio::test]
+async fn a_handler_that_charges_more_for_a_preflight_charges_the_preflights_budget() {
+    let limiter = Limiter::new(MemoryStore::new());
+    let policy = Policy::new("p", Quota::per_hour(5));
+    let layer = RateLimitLayer::new(limiter.clone(), policy.clone(), PeerIp::new());
+    let response = ask(&layer, preflight(A, &[])).await;
+    let decision = response.extensions().get::<Decision>().unwrap();
+    assert!(limiter.charge_more(decision, 4).await.unwrap().is_allowed());
+    let own = limiter.peek(&policy, &Key::new("203.0.113.7"), 0).await.unwrap();
+    assert_eq!(own.remaining(), Some(5));
+    assert_eq!(statuses(&layer, [preflight(A, &[])]).await, [429]);
+}

@@ -1,0 +1,328 @@
+//! A refund of a decision returns what of its charge still counts, and no unit that another request was charged.
+
+use std::{
+    cell::Cell,
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use crate::support::{RedisServer, store};
+use proptest::{
+    prelude::*,
+    test_runner::{Config, TestRunner},
+};
+use tower_ratelimit::{
+    Algorithm, Decision, FixedWindow, Gcra, Key, LeakyBucket, Limiter, ManualClock, MemoryStore, Policy,
+    Quota, SlidingLog, SlidingWindow, TokenBucket,
+};
+
+fn policy(name: &str, quota: Quota, algorithm: impl Algorithm) -> (String, Policy) {
+    (name.to_owned(), Policy::new(name, quota).algorithm(algorithm))
+}
+
+/// Those whose numbers are rounded, that make requests wait, or that do not start full: for the property alone.
+fn others(period: Duration) -> Vec<(String, Policy)> {
+    let quota = Quota::new(10, period).unwrap();
+    let fraction = Quota::new(7, period).unwrap();
+    vec![
+        policy("fraction", fraction.burst(10), Gcra),
+        policy("fraction-of-steps", fraction, TokenBucket::new().refill_every(period)),
+        policy("queue", quota, LeakyBucket::queue(period / 2).delay_after(5)),
+        policy("starts-low", quota, TokenBucket::new().starting_at(3)),
+    ]
+}
+
+fn every_algorithm(limit: u64, period: Duration) -> Vec<(String, Policy)> {
+    let quota = Quota::new(limit, period).unwrap();
+    vec![
+        policy("gcra", quota, Gcra),
+        policy("meter", quota, LeakyBucket::meter()),
+        policy("tokens", quota, TokenBucket::new()),
+        policy("steps", quota, TokenBucket::new().refill_every(period / u32::try_from(limit).unwrap())),
+        policy("anchored", quota, FixedWindow::anchored()),
+        policy("aligned", quota, FixedWindow::aligned()),
+        policy("log", quota, SlidingLog),
+        policy("cells", quota, SlidingWindow::new().segments(10)),
+    ]
+}
+
+/// One limiter in process and one on `server`, on one clock.
+async fn both(server: &RedisServer, clock: &ManualClock) -> [(&'static str, Limiter); 2] {
+    let redis = store(server).await.manual_clock(clock.clone()).deny_cache(Duration::ZERO);
+    [("memory", Limiter::new(MemoryStore::new().manual_clock(clock.clone()))), ("redis", Limiter::new(redis))]
+}
+
+/// The attack on "refund a login that succeeds": slow successes are started for twenty minutes, and end one by one
+/// between the guesses of one moment.
+#[tokio::test]
+async fn refunds_that_were_saved_up_admit_no_more_guesses_than_the_limit() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    for (store, limiter) in both(&server, &clock).await {
+        for (name, policy) in every_algorithm(5, Duration::from_secs(60)) {
+            let key = Key::new("mallory");
+            let mut slow = Vec::new();
+            for _ in 0..100 {
+                let decision = limiter.check(&policy, &key, 1).await.unwrap();
+                if decision.is_allowed() {
+                    slow.push(decision);
+                }
+                clock.advance(Duration::from_secs(12));
+            }
+            clock.advance(Duration::from_secs(60));
+            assert!(slow.len() > 80, "{store}, {name}: {}", slow.len());
+            let mut guesses = 0;
+            loop {
+                while limiter.check(&policy, &key, 1).await.unwrap().is_allowed() {
+                    guesses += 1;
+                }
+                let Some(ended) = slow.pop() else { break };
+                limiter.refund(&ended, 1).await.unwrap();
+            }
+            assert_eq!(guesses, 5, "{store}, {name}");
+            clock.advance(Duration::from_secs(600));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_refund_of_a_charge_that_counts_no_more_returns_nothing() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    for (store, limiter) in both(&server, &clock).await {
+        for (name, policy) in every_algorithm(10, Duration::from_secs(10)) {
+            let key = Key::new("alice");
+            let old = limiter.check(&policy, &key, 5).await.unwrap();
+            clock.advance(Duration::from_secs(20));
+            assert!(limiter.check(&policy, &key, 10).await.unwrap().is_allowed(), "{store}, {name}");
+            let after = limiter.refund(&old, 5).await.unwrap();
+            assert_eq!(after.remaining(), Some(0), "{store}, {name}");
+            assert!(!limiter.check(&policy, &key, 1).await.unwrap().is_allowed(), "{store}, {name}");
+            clock.advance(Duration::from_secs(60));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_refund_in_time_returns_all_of_the_charge() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    for (store, limiter) in both(&server, &clock).await {
+        for (name, policy) in every_algorithm(10, Duration::from_secs(60)) {
+            let key = Key::new("alice");
+            let before = limiter.check(&policy, &key, 3).await.unwrap();
+            let mine = limiter.check(&policy, &key, 4).await.unwrap();
+            let later = limiter.check(&policy, &key, 3).await.unwrap();
+            let after = limiter.refund(&mine, 4).await.unwrap();
+            assert_eq!(after.remaining(), Some(4), "{store}, {name}");
+            for decision in [later, before] {
+                limiter.refund(&decision, 3).await.unwrap();
+            }
+            let left = limiter.peek(&policy, &key, 0).await.unwrap();
+            assert_eq!(left.remaining(), Some(10), "{store}, {name}");
+            assert_eq!(left.outcomes()[0].reset_after(), Duration::ZERO, "{store}, {name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_decision_refunds_no_more_than_it_charged_however_often_it_is_asked() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    for (store, limiter) in both(&server, &clock).await {
+        for (name, policy) in every_algorithm(10, Duration::from_secs(60)) {
+            let key = Key::new("alice");
+            let mine = limiter.check(&policy, &key, 2).await.unwrap();
+            limiter.check(&policy, &key, 8).await.unwrap();
+            // A clone is the same decision.
+            for (decision, units, left) in [(&mine, 1, 1), (&mine.clone(), 5, 2), (&mine, u64::MAX, 2)] {
+                let after = limiter.refund(decision, units).await.unwrap();
+                assert_eq!(after.remaining(), Some(left), "{store}, {name}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_denial_and_a_peek_have_nothing_to_refund() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    for (store, limiter) in both(&server, &clock).await {
+        for (name, policy) in every_algorithm(10, Duration::from_secs(60)) {
+            let key = Key::new("alice");
+            let peeked = limiter.peek(&policy, &key, 3).await.unwrap();
+            limiter.check(&policy, &key, 10).await.unwrap();
+            let denied = limiter.check(&policy, &key, 3).await.unwrap();
+            for decision in [&peeked, &denied] {
+                let after = limiter.refund(decision, 3).await.unwrap();
+                assert_eq!(after.remaining(), Some(0), "{store}, {name}");
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Take(u64),
+    /// So many units of the one of the decisions that is so far back, however old it is.
+    Refund(usize, u64),
+    /// Thousandths of the period.
+    Wait(u64),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        6 => (1..4_u64).prop_map(Step::Take),
+        4 => (0..12_usize, 1..5_u64).prop_map(|(back, units)| Step::Refund(back, units)),
+        3 => prop_oneof![1..40_u64, 40..400_u64, 400..1_500_u64].prop_map(Step::Wait),
+    ];
+    proptest::collection::vec(step, 20..120)
+}
+
+/// An admitted request, and what of it was never asked back.
+struct Kept {
+    at: Duration,
+    /// Of its window, where it is anchored.
+    opened: Duration,
+    units: u64,
+}
+
+/// The requests of `steps` that were not refunded must keep within what `policy` promises, all by themselves.
+async fn run(limiter: &Limiter, clock: &ManualClock, name: &str, policy: &Policy, key: &Key, steps: &[Step]) {
+    let quota = policy.quota();
+    let mut taken: Vec<(Decision, Kept)> = Vec::new();
+    // Of anchored windows: which one each request was in, and what of it was not refunded.
+    let (mut windows, mut open) = (BTreeMap::<Duration, u64>::new(), None);
+    for step in steps {
+        match *step {
+            Step::Take(units) => {
+                let decision = limiter.check(policy, key, units).await.unwrap();
+                if decision.is_allowed() {
+                    let now = clock.now();
+                    let opened = match open {
+                        // One that was refunded altogether is forgotten.
+                        Some(opened) if now < opened + quota.period() && windows[&opened] > 0 => opened,
+                        _ => now,
+                    };
+                    open = Some(opened);
+                    if name == "anchored" {
+                        *windows.entry(opened).or_default() += units;
+                        assert!(windows[&opened] <= quota.limit(), "{name}: {windows:?}, {steps:?}");
+                    } else {
+                        windows.insert(opened, 1);
+                    }
+                    taken.push((decision, Kept { at: now, opened, units }));
+                }
+            }
+            Step::Refund(back, units) => {
+                let Some(place) = taken.len().checked_sub(back + 1) else { continue };
+                let (decision, kept) = &mut taken[place];
+                limiter.refund(decision, units).await.unwrap();
+                let refunded = units.min(kept.units);
+                kept.units -= refunded;
+                if name == "anchored"
+                    && let Some(used) = windows.get_mut(&kept.opened)
+                {
+                    *used -= refunded;
+                }
+            }
+            Step::Wait(share) => {
+                let micros = quota.period().as_micros() * u128::from(share) / 1_000;
+                clock.advance(Duration::from_micros(u64::try_from(micros).unwrap()));
+            }
+        }
+    }
+    assert!(windows.values().all(|used| *used <= quota.limit()), "{name}: {windows:?}, {steps:?}");
+    let kept: Vec<Kept> = taken.into_iter().map(|(_, kept)| kept).collect();
+    let (limit, period) = (u128::from(quota.limit()), quota.period().as_micros());
+    for (first, from) in kept.iter().enumerate() {
+        let mut units = 0;
+        for to in &kept[first..] {
+            units += u128::from(to.units);
+            let span = (to.at - from.at).as_micros();
+            let allowed = match name {
+                "log" if span >= period => continue,
+                "log" => limit,
+                // What is in cells that count in full.
+                "cells" if span >= period - period / 10 => continue,
+                "cells" => limit,
+                "aligned" if from.at.as_micros() / period != to.at.as_micros() / period => continue,
+                "aligned" => limit,
+                // By their windows, above.
+                "anchored" => continue,
+                "steps" => limit + span * limit / period + 1,
+                // What is refunded is rounded by less than 2 microseconds.
+                "fraction" => 10 + (span + 2 * steps.len() as u128) * limit / period,
+                "fraction-of-steps" => limit + (span / period + 1) * limit,
+                _ => limit + span * limit / period,
+            };
+            assert!(units <= allowed, "{name}: {units} of {allowed} in {span} us, {steps:?}");
+        }
+    }
+}
+
+fn what_was_not_refunded_keeps_within_the_limit(cases: u32, on_redis: bool) {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let [(_, memory), (_, redis)] = runtime.block_on(both(&server, &clock));
+    let limiter = if on_redis { redis } else { memory };
+    let since = Instant::now();
+    let lives = Cell::new(0);
+    // Periods whose units come back in whole microseconds, so that nothing is rounded.
+    let period = Duration::from_secs(10);
+    for (name, policy) in every_algorithm(10, period).into_iter().chain(others(period)) {
+        let config = Config { cases, failure_persistence: None, ..Config::default() };
+        TestRunner::new(config)
+            .run(&steps(), |steps| {
+                lives.set(lives.get() + 1);
+                let key = Key::new(format!("life-{}", lives.get()));
+                runtime.block_on(run(&limiter, &clock, &name, &policy, &key, &steps));
+                Ok(())
+            })
+            .unwrap_or_else(|failure| panic!("{failure}"));
+    }
+    eprintln!("{} lives of 20 to 120 steps in {:?}", lives.get(), since.elapsed());
+}
+
+fn cases(default: u32) -> u32 {
+    std::env::var("REFUND_CASES").map_or(default, |cases| cases.parse().unwrap())
+}
+
+#[test]
+fn what_was_not_refunded_keeps_within_the_limit_in_process() {
+    what_was_not_refunded_keeps_within_the_limit(cases(200), false);
+}
+
+#[test]
+fn what_was_not_refunded_keeps_within_the_limit_on_redis() {
+    what_was_not_refunded_keeps_within_the_limit(cases(25), true);
+}
+
+/// More entries than a refund writes anew: the oldest units go instead, and never too many.
+#[tokio::test]
+async fn a_refund_in_the_middle_of_a_long_log_returns_its_units_for_a_while() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    for (store, limiter) in both(&server, &clock).await {
+        let policy = Policy::new("long", Quota::per_minute(3_000)).algorithm(SlidingLog);
+        let key = Key::new("alice");
+        let mut middle = None;
+        for request in 0..3_000 {
+            let decision = limiter.check(&policy, &key, 1).await.unwrap();
+            if request == 1_500 {
+                middle = Some(decision);
+            }
+            clock.advance(Duration::from_millis(1));
+        }
+        assert!(!limiter.check(&policy, &key, 1).await.unwrap().is_allowed(), "{store}");
+        let after = limiter.refund(&middle.unwrap(), 1).await.unwrap();
+        assert_eq!(after.remaining(), Some(1), "{store}");
+        // When the first request would have left, nothing more is free: its unit was returned already.
+        clock.advance(Duration::from_millis(57_000));
+        assert_eq!(limiter.peek(&policy, &key, 0).await.unwrap().remaining(), Some(1), "{store}");
+        clock.advance(Duration::from_millis(1));
+        assert_eq!(limiter.peek(&policy, &key, 0).await.unwrap().remaining(), Some(2), "{store}");
+        clock.advance(Duration::from_secs(120));
+    }
+}

@@ -1,0 +1,745 @@
+//! What a client does with a refusal, whoever speaks it: nothing waits for real but the last test.
+
+use std::{
+    convert::Infallible,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use http::{Method, Request, Response, StatusCode};
+use proptest::prelude::*;
+use tokio::time::Instant;
+use tower::{ServiceExt, retry::Retry};
+use tower_ratelimit::RetryPolicy;
+
+const FIRST: Duration = Duration::from_millis(100);
+const DATE: &str = "Tue, 15 Nov 1994 08:12:31 GMT";
+const PROBLEM: (&str, &str) = ("content-type", "application/problem+json");
+
+/// Takes what it is told to the millisecond.
+fn exact() -> RetryPolicy {
+    RetryPolicy::default().jitter(0).backoff(FIRST, FIRST * 50).max_wait(Duration::from_secs(3_600))
+}
+
+fn paused<F: Future>(future: F) -> F::Output {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap()
+        .block_on(future)
+}
+
+type Fields<'a> = &'a [(&'a str, &'a str)];
+
+fn response(status: u16, fields: Fields<'_>) -> Response<()> {
+    let response = fields.iter().fold(Response::builder().status(status), |response, (name, value)| {
+        response.header(*name, http::HeaderValue::from_bytes(value.as_bytes()).unwrap())
+    });
+    response.body(()).unwrap()
+}
+
+/// Asks a server that refuses `refusals` times: the last status, and the wait before each retry.
+async fn ask(
+    policy: RetryPolicy,
+    request: Request<String>,
+    refusals: usize,
+    refusal: (u16, Fields<'_>),
+) -> (StatusCode, Vec<Duration>) {
+    let refusal = response(refusal.0, refusal.1);
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let log = asked.clone();
+    let server = tower::service_fn(move |_: Request<String>| {
+        let mut asked = log.lock().unwrap();
+        asked.push(Instant::now());
+        let answer = if asked.len() <= refusals { refusal.clone() } else { response(200, &[]) };
+        async { Ok::<_, Infallible>(answer) }
+    });
+    let status = Retry::new(policy, server).oneshot(request).await.unwrap().status();
+    let asked = asked.lock().unwrap();
+    (status, asked.windows(2).map(|pair| pair[1] - pair[0]).collect())
+}
+
+fn request(method: &Method) -> Request<String> {
+    Request::builder().method(method).uri("/").body(String::new()).unwrap()
+}
+
+/// What a client does after one refusal.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Then {
+    Returns,
+    Waits(Duration),
+    BacksOff,
+}
+use Then::{BacksOff, Returns, Waits};
+
+fn waits(seconds: u64) -> Then {
+    Waits(Duration::from_secs(seconds))
+}
+
+#[track_caller]
+fn check(name: &str, refused: StatusCode, status: StatusCode, waits: &[Duration], then: Then) {
+    match then {
+        Returns => assert_eq!((status, waits), (refused, &[][..]), "{name}"),
+        Waits(wait) => {
+            assert_eq!((status, waits.len()), (StatusCode::OK, 1), "{name}");
+            let late = waits[0].checked_sub(wait);
+            assert!(late.is_some_and(|late| late <= Duration::from_millis(2)), "{name}: {waits:?}");
+        }
+        BacksOff => {
+            assert_eq!((status, waits.len()), (StatusCode::OK, 1), "{name}");
+            assert!(waits[0] <= FIRST + Duration::from_millis(2), "{name}: {waits:?}");
+        }
+    }
+}
+
+#[test]
+fn each_dialect_says_when_to_come_back() {
+    let far = [b'9'; 40];
+    let far = str::from_utf8(&far).unwrap();
+    let rows: &[(&str, Fields<'_>, Then)] = &[
+        ("nothing", &[], BacksOff),
+        // Retry-After
+        ("seconds", &[("retry-after", "7")], waits(7)),
+        ("seconds with spaces", &[("retry-after", " 7 ")], waits(7)),
+        ("no seconds", &[("retry-after", "0")], Waits(FIRST)),
+        ("seconds beyond counting", &[("retry-after", far)], Returns),
+        ("seconds that would wrap around to 7", &[("retry-after", "18446744073709551623")], Returns),
+        ("negative seconds", &[("retry-after", "-7")], BacksOff),
+        ("signed seconds", &[("retry-after", "+7")], BacksOff),
+        ("fractional seconds", &[("retry-after", "7.5")], BacksOff),
+        ("empty", &[("retry-after", "")], BacksOff),
+        ("a word", &[("retry-after", "soon")], BacksOff),
+        ("not ASCII", &[("retry-after", "\u{667}")], BacksOff),
+        ("twice", &[("retry-after", "7"), ("retry-after", "8")], BacksOff),
+        ("a date", &[("date", DATE), ("retry-after", "Tue, 15 Nov 1994 08:12:38 GMT")], waits(7)),
+        (
+            "a date of the old kind",
+            &[("date", DATE), ("retry-after", "Tuesday, 15-Nov-94 08:12:38 GMT")],
+            waits(7),
+        ),
+        ("a date gone by", &[("date", DATE), ("retry-after", "Tue, 15 Nov 1994 08:12:00 GMT")], Waits(FIRST)),
+        ("a date gone by here", &[("retry-after", DATE)], Waits(FIRST)),
+        ("a date far away", &[("retry-after", "Fri, 31 Dec 9999 23:59:59 GMT")], Returns),
+        ("no date", &[("date", DATE), ("retry-after", "Tue, 35 Nov 1994 08:12:38 GMT")], BacksOff),
+        ("a date and no Date", &[("date", "today"), ("retry-after", DATE)], Waits(FIRST)),
+        // Drafts 08 to 11
+        ("list", &[("ratelimit", r#""a";r=0;t=7"#)], waits(7)),
+        ("list as express writes it", &[("ratelimit", r#""a"; r=0; t=7"#)], waits(7)),
+        ("list of tokens", &[("ratelimit", "a;r=0;t=7")], waits(7)),
+        (
+            "list, the longest",
+            &[("ratelimit", r#""a";r=0;t=7, "b";r=0;t=9, "c";r=0;t=8, "d";r=1;t=20"#)],
+            waits(9),
+        ),
+        ("list on two lines", &[("ratelimit", r#""a";r=0;t=7"#), ("ratelimit", r#""b";r=0;t=9"#)], waits(9)),
+        ("list with a comma in a name", &[("ratelimit", r#""a, b\";r=0";r=0;t=7"#)], waits(7)),
+        ("list, other parameters", &[("ratelimit", r#""a";pk=:cHs=:;r=0;acme-x;t=7"#)], waits(7)),
+        ("list, no wait", &[("ratelimit", r#""a";r=0"#)], BacksOff),
+        ("list, a wait of 0", &[("ratelimit", r#""a";r=0;t=0"#)], Waits(FIRST)),
+        ("list, nothing used up", &[("ratelimit", r#""a";r=1;t=7"#)], BacksOff),
+        ("list, negative", &[("ratelimit", r#""a";r=0;t=-7"#)], BacksOff),
+        ("list, a decimal", &[("ratelimit", r#""a";r=0;t=7.0"#)], BacksOff),
+        ("list, a bad item beside a good one", &[("ratelimit", r#""a";r=0;t=7, "b";r=x"#)], BacksOff),
+        ("list, an item without r", &[("ratelimit", r#""a";r=0;t=7, "b";t=1"#)], BacksOff),
+        ("list, trailing comma", &[("ratelimit", r#""a";r=0;t=7,"#)], BacksOff),
+        ("list, capitals", &[("ratelimit", r#""a";R=0;T=7"#)], BacksOff),
+        ("list, an integer", &[("ratelimit", "1;r=0;t=7")], BacksOff),
+        ("list, inner list", &[("ratelimit", "(1 2);r=0;t=7")], BacksOff),
+        ("list, unclosed", &[("ratelimit", r#""a;r=0;t=7"#)], BacksOff),
+        ("list, largest", &[("ratelimit", r#""a";r=0;t=999999999999999"#)], Returns),
+        ("list, too large", &[("ratelimit", r#""a";r=0;t=1000000000000000"#)], BacksOff),
+        // Draft 07
+        ("dictionary", &[("ratelimit", "limit=100, remaining=0, reset=7")], waits(7)),
+        ("dictionary, some left", &[("ratelimit", "limit=100, remaining=1, reset=7")], BacksOff),
+        ("dictionary, no reset", &[("ratelimit", "limit=100, remaining=0")], BacksOff),
+        ("dictionary, negative", &[("ratelimit", "limit=100, remaining=0, reset=-7")], BacksOff),
+        ("dictionary, a list", &[("ratelimit", "remaining=0, reset=(7)")], BacksOff),
+        // Drafts 00 to 06
+        ("fields", &[("ratelimit-remaining", "0"), ("ratelimit-reset", "7")], waits(7)),
+        ("fields, some left", &[("ratelimit-remaining", "1"), ("ratelimit-reset", "7")], BacksOff),
+        ("fields, half", &[("ratelimit-reset", "7")], BacksOff),
+        ("fields, malformed", &[("ratelimit-remaining", "0"), ("ratelimit-reset", "7s")], BacksOff),
+        // X-RateLimit
+        ("legacy delta", &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "7")], waits(7)),
+        (
+            "legacy, below 10^9 no date",
+            &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "1000000000")],
+            Returns,
+        ),
+        ("legacy, some left", &[("x-ratelimit-remaining", "3"), ("x-ratelimit-reset", "7")], BacksOff),
+        ("legacy, half", &[("x-ratelimit-remaining", "0")], BacksOff),
+        (
+            "legacy epoch",
+            &[
+                ("date", "Fri, 01 Jan 2027 00:00:00 GMT"),
+                ("x-ratelimit-remaining", "0"),
+                ("x-ratelimit-reset", "1798761607"),
+            ],
+            waits(7),
+        ),
+        (
+            "legacy epoch gone by",
+            &[
+                ("date", "Fri, 01 Jan 2027 00:00:00 GMT"),
+                ("x-ratelimit-remaining", "0"),
+                ("x-ratelimit-reset", "1798761593"),
+            ],
+            Waits(FIRST),
+        ),
+        (
+            "legacy epoch gone by here",
+            &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "1000000001")],
+            Waits(FIRST),
+        ),
+        ("legacy, a date", &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", DATE)], BacksOff),
+        ("legacy beyond", &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", far)], Returns),
+        // Several
+        ("Retry-After first", &[("retry-after", "7"), ("ratelimit", r#""a";r=0;t=9"#)], waits(7)),
+        ("past a bad Retry-After", &[("retry-after", "?"), ("ratelimit", r#""a";r=0;t=9"#)], waits(9)),
+        (
+            "list before fields",
+            &[
+                ("ratelimit", r#""a";r=0;t=9"#),
+                ("ratelimit-remaining", "0"),
+                ("ratelimit-reset", "8"),
+                ("x-ratelimit-remaining", "0"),
+                ("x-ratelimit-reset", "7"),
+            ],
+            waits(9),
+        ),
+        (
+            "past a bad list",
+            &[("ratelimit", r#""a";r=?"#), ("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "7")],
+            waits(7),
+        ),
+        // Of this crate's problems
+        ("a problem that no wait helps against", &[PROBLEM, ("ratelimit", r#""a";r=5"#)], Returns),
+        ("a problem that no wait helps against, used up", &[PROBLEM, ("ratelimit", r#""a";r=0"#)], Returns),
+        ("a problem of two policies", &[PROBLEM, ("ratelimit", r#""a";r=5, "b";r=0;t=7"#)], waits(7)),
+        ("a problem with another's time", &[PROBLEM, ("ratelimit", r#""a";r=5, "b";r=1;t=7"#)], BacksOff),
+        (
+            "a problem with Retry-After",
+            &[PROBLEM, ("ratelimit", r#""a";r=5"#), ("retry-after", "7")],
+            waits(7),
+        ),
+        ("a problem with a dictionary", &[PROBLEM, ("ratelimit", "limit=5, remaining=5")], BacksOff),
+        ("a problem with fields of its own", &[PROBLEM, ("ratelimit", r#""a";r=?"#)], BacksOff),
+        ("a problem that says nothing", &[PROBLEM], BacksOff),
+        // gRFC A6
+        (
+            "pushback",
+            &[("grpc-retry-pushback-ms", "250"), ("retry-after", "7")],
+            Waits(Duration::from_millis(250)),
+        ),
+        ("pushback of 0", &[("grpc-retry-pushback-ms", "0"), ("retry-after", "7")], Waits(FIRST)),
+        ("pushback, stop", &[("grpc-retry-pushback-ms", "-1"), ("retry-after", "7")], Returns),
+        ("pushback, unparsable", &[("grpc-retry-pushback-ms", "1s"), ("retry-after", "7")], Returns),
+        ("pushback, empty", &[("grpc-retry-pushback-ms", ""), ("retry-after", "7")], Returns),
+        ("pushback, 33 bits", &[("grpc-retry-pushback-ms", "2147483648"), ("retry-after", "7")], Returns),
+        (
+            "pushback, twice",
+            &[("grpc-retry-pushback-ms", "1"), ("grpc-retry-pushback-ms", "1"), ("retry-after", "7")],
+            Returns,
+        ),
+    ];
+    for (name, fields, then) in rows {
+        let (status, waits) = paused(ask(exact(), request(&Method::POST), 1, (429, fields)));
+        check(name, StatusCode::TOO_MANY_REQUESTS, status, &waits, *then);
+    }
+}
+
+#[test]
+fn only_what_was_not_carried_out_or_may_be_twice_is_sent_again() {
+    let after: Fields<'_> = &[("retry-after", "7")];
+    let rows: &[(&str, Method, u16, Fields<'_>, Then)] = &[
+        ("429 GET", Method::GET, 429, &[], BacksOff),
+        ("429 POST", Method::POST, 429, &[], BacksOff),
+        ("503 GET", Method::GET, 503, &[], BacksOff),
+        ("503 HEAD", Method::HEAD, 503, &[], BacksOff),
+        ("503 OPTIONS", Method::OPTIONS, 503, &[], BacksOff),
+        ("503 PUT", Method::PUT, 503, &[], BacksOff),
+        ("503 DELETE", Method::DELETE, 503, &[], BacksOff),
+        ("503 POST", Method::POST, 503, &[], Returns),
+        ("503 PATCH", Method::PATCH, 503, &[], Returns),
+        ("503 of one's own", Method::from_bytes(b"BREW").unwrap(), 503, &[], Returns),
+        ("503 POST with Retry-After", Method::POST, 503, after, waits(7)),
+        ("503 POST with a bad Retry-After", Method::POST, 503, &[("retry-after", "soon")], Returns),
+        ("200", Method::GET, 200, after, Returns),
+        ("200, used up", Method::GET, 200, &[("ratelimit", r#""a";r=0;t=9"#)], Returns),
+        ("301", Method::GET, 301, after, Returns),
+        ("400", Method::GET, 400, after, Returns),
+        ("403", Method::GET, 403, after, Returns),
+        ("500", Method::GET, 500, after, Returns),
+        ("502", Method::GET, 502, after, Returns),
+        ("504", Method::GET, 504, after, Returns),
+    ];
+    for (name, method, refused, fields, then) in rows {
+        let (status, waits) = paused(ask(exact(), request(method), 1, (*refused, fields)));
+        check(name, StatusCode::from_u16(*refused).unwrap(), status, &waits, *then);
+    }
+}
+
+#[test]
+fn a_grpc_refusal_over_http_is_sent_again_where_it_has_a_hint() {
+    // Status { code: 8, details: [Any { "type.googleapis.com/google.rpc.RetryInfo", RetryInfo { 7.5 s } }] }
+    let info = "CAgaNgoodHlwZS5nb29nbGVhcGlzLmNvbS9nb29nbGUucnBjLlJldHJ5SW5mbxIKCggIBxCAyrXuAQ";
+    let padded = format!("{info}==");
+    let cut = &info[..60];
+    let waited = Waits(Duration::from_millis(7_500));
+    let rows: &[(&str, &str, Fields<'_>, Then)] = &[
+        ("8 without a hint", "8", &[], Returns),
+        ("8 with RetryInfo", "8", &[("grpc-status-details-bin", info)], waited),
+        ("8 with RetryInfo, padded", "8", &[("grpc-status-details-bin", &padded)], waited),
+        (
+            "8 with RetryInfo and more",
+            "8",
+            &[("grpc-status-details-bin", info), ("retry-after", "9")],
+            waited,
+        ),
+        ("8 with RetryInfo cut off", "8", &[("grpc-status-details-bin", cut)], Returns),
+        ("8 with no base64", "8", &[("grpc-status-details-bin", "%:;\"")], Returns),
+        ("8 with other bytes", "8", &[("grpc-status-details-bin", "////////////////")], Returns),
+        ("8 with Retry-After", "8", &[("retry-after", "7")], waits(7)),
+        ("8 with a list", "8", &[("ratelimit", r#""a";r=0;t=9"#)], Returns),
+        ("8 with pushback", "8", &[("grpc-retry-pushback-ms", "7000")], waits(7)),
+        (
+            "8 with pushback and RetryInfo",
+            "8",
+            &[("grpc-retry-pushback-ms", "-1"), ("grpc-status-details-bin", info)],
+            Returns,
+        ),
+        ("14 without a hint", "14", &[], Returns),
+        ("14 with RetryInfo", "14", &[("grpc-status-details-bin", info)], waited),
+        ("14 with pushback", "14", &[("grpc-retry-pushback-ms", "7000")], waits(7)),
+        ("14 with Retry-After", "14", &[("retry-after", "7")], Returns),
+        ("13 with RetryInfo", "13", &[("grpc-status-details-bin", info)], Returns),
+        ("0", "0", &[("grpc-retry-pushback-ms", "7000")], Returns),
+    ];
+    for (name, code, fields, then) in rows {
+        for kind in ["application/grpc", "application/grpc+proto", "application/grpc-web"] {
+            let fields: Vec<_> =
+                fields.iter().copied().chain([("content-type", kind), ("grpc-status", *code)]).collect();
+            let (status, waits) = paused(ask(exact(), request(&Method::POST), 1, (200, &fields)));
+            if *then == Returns {
+                assert!(waits.is_empty(), "{name}: {waits:?}");
+            } else {
+                check(name, status, status, &waits, *then);
+            }
+        }
+    }
+    let fields: Fields<'_> = &[("content-type", "text/plain"), ("grpc-status", "8"), ("retry-after", "7")];
+    let (_, waits) = paused(ask(exact(), request(&Method::POST), 1, (200, fields)));
+    assert!(waits.is_empty(), "another content type is no gRPC");
+}
+
+#[test]
+fn a_cost_above_the_capacity_is_asked_for_once() {
+    use tower::Layer;
+    use tower_ratelimit::{Constant, MemoryStore, Policy, Quota, RateLimitLayer};
+
+    let store = MemoryStore::new();
+    let policy = Policy::new("p", Quota::per_hour(5));
+    for content_type in ["text/plain", "application/grpc"] {
+        let asked = Arc::new(Mutex::new(0));
+        let count = asked.clone();
+        let layer =
+            RateLimitLayer::new(store.clone(), policy.clone(), Constant::new("all")).cost(move |_| {
+                *count.lock().unwrap() += 1;
+                6
+            });
+        let service =
+            tower::service_fn(|_: Request<String>| async { Ok::<_, Infallible>(response(200, &[])) });
+        let service = layer.layer(service.map_response(|response| response.map(|()| String::new())));
+        let request = Request::post("/").header("content-type", content_type).body(String::new()).unwrap();
+        paused(Retry::new(RetryPolicy::default(), service).oneshot(request)).unwrap();
+        assert_eq!(*asked.lock().unwrap(), 1, "{content_type}");
+    }
+}
+
+#[test]
+fn a_wait_above_the_longest_is_not_waited_for() {
+    let policy = exact().max_wait(Duration::from_secs(7));
+    let rows: &[(&str, Fields<'_>, Then)] = &[
+        ("Retry-After at it", &[("retry-after", "7")], waits(7)),
+        ("Retry-After above it", &[("retry-after", "8")], Returns),
+        ("RateLimit above it", &[("ratelimit", r#""a";r=0;t=8"#)], Returns),
+        ("pushback at it", &[("grpc-retry-pushback-ms", "7000")], waits(7)),
+        ("pushback above it", &[("grpc-retry-pushback-ms", "7001")], Returns),
+    ];
+    for (name, fields, then) in rows {
+        let (status, waits) = paused(ask(policy.clone(), request(&Method::GET), 1, (429, fields)));
+        check(name, StatusCode::TOO_MANY_REQUESTS, status, &waits, *then);
+        let jittered = policy.clone().jitter(1_000);
+        let (_, waits) = paused(ask(jittered, request(&Method::GET), 1, (429, fields)));
+        assert!(
+            waits.iter().all(|wait| *wait <= Duration::from_millis(7_002)),
+            "{name}, jittered: {waits:?}"
+        );
+    }
+    let patient = exact().max_wait(Duration::MAX);
+    let most = Waits(Duration::from_millis(2_147_483_647));
+    for (name, pushback, then) in [("31 bits", "2147483647", most), ("32 bits", "2147483648", Returns)] {
+        let refusal: (u16, Fields<'_>) = (429, &[("grpc-retry-pushback-ms", pushback)]);
+        let (status, waits) = paused(ask(patient.clone(), request(&Method::GET), 1, refusal));
+        check(name, StatusCode::TOO_MANY_REQUESTS, status, &waits, then);
+    }
+    let short = exact().max_wait(Duration::from_millis(5)).max_retries(50);
+    let (_, waits) = paused(ask(short, request(&Method::GET), 50, (429, &[])));
+    assert_eq!(waits.len(), 50);
+    assert!(waits.iter().all(|wait| *wait <= Duration::from_millis(7)), "the backoff: {waits:?}");
+}
+
+#[test]
+fn the_last_refusal_is_returned_when_the_retries_are_used_up() {
+    for (name, policy, retries) in [
+        ("default", RetryPolicy::default(), 4),
+        ("none", RetryPolicy::default().max_retries(0), 0),
+        ("six", RetryPolicy::default().max_retries(6), 6),
+    ] {
+        let refusal: (u16, Fields<'_>) = (429, &[("retry-after", "7")]);
+        let (status, waits) = paused(ask(policy.clone(), request(&Method::GET), retries, refusal));
+        assert_eq!((status.as_u16(), waits.len()), (200, retries), "{name}");
+        let (status, waits) = paused(ask(policy, request(&Method::GET), retries + 1, refusal));
+        assert_eq!((status.as_u16(), waits.len()), (429, retries), "{name}");
+    }
+}
+
+#[test]
+fn each_request_has_its_own_retries() {
+    let service = Retry::new(
+        RetryPolicy::default().max_retries(2),
+        tower::service_fn(|asked: Request<Arc<Mutex<u32>>>| {
+            *asked.body().lock().unwrap() += 1;
+            async { Ok::<_, Infallible>(response(429, &[])) }
+        }),
+    );
+    paused(async {
+        for _ in 0..3 {
+            let asked = Arc::new(Mutex::new(0));
+            service.clone().oneshot(Request::new(asked.clone())).await.unwrap();
+            assert_eq!(*asked.lock().unwrap(), 3);
+        }
+    });
+}
+
+#[test]
+fn an_error_is_returned_at_once() {
+    let asked = Arc::new(Mutex::new(0));
+    let count = asked.clone();
+    let server = tower::service_fn(move |_: Request<String>| {
+        *count.lock().unwrap() += 1;
+        async { Err::<Response<()>, _>("no connection") }
+    });
+    let result = paused(Retry::new(RetryPolicy::default(), server).oneshot(request(&Method::GET)));
+    assert_eq!(result.unwrap_err(), "no connection");
+    assert_eq!(*asked.lock().unwrap(), 1);
+}
+
+#[test]
+fn the_request_is_sent_again_unchanged() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let log = seen.clone();
+    let server = tower::service_fn(move |request: Request<String>| {
+        let (head, body) = request.into_parts();
+        let extension = head.extensions.get::<u8>().copied();
+        log.lock().unwrap().push((head.method, head.uri, head.version, head.headers, extension, body));
+        async { Ok::<_, Infallible>(response(429, &[])) }
+    });
+    let request = Request::patch("http://host/path?query")
+        .version(http::Version::HTTP_2)
+        .header("accept", "a")
+        .header("accept", "b")
+        .extension(7_u8)
+        .body("body".to_owned())
+        .unwrap();
+    paused(Retry::new(RetryPolicy::default(), server).oneshot(request)).unwrap();
+    let seen = seen.lock().unwrap();
+    assert_eq!(seen.len(), 5);
+    assert!(seen.iter().all(|again| *again == seen[0]));
+    assert_eq!(seen[0].3.get_all("accept").iter().collect::<Vec<_>>(), ["a", "b"]);
+    assert_eq!((seen[0].4, seen[0].5.as_str()), (Some(7), "body"));
+}
+
+#[test]
+fn the_backoff_doubles_to_its_cap_and_is_spread_from_zero() {
+    let policy =
+        RetryPolicy::default().backoff(Duration::from_millis(100), Duration::from_secs(1)).max_retries(8);
+    let bounds = [100, 200, 400, 800, 1_000, 1_000, 1_000, 1_000].map(Duration::from_millis);
+    let mut longest = [Duration::ZERO; 8];
+    let mut shortest = [Duration::MAX; 8];
+    for _ in 0..200 {
+        let (_, waits) = paused(ask(policy.clone(), request(&Method::GET), 8, (429, &[])));
+        for (i, wait) in waits.into_iter().enumerate() {
+            longest[i] = longest[i].max(wait);
+            shortest[i] = shortest[i].min(wait);
+        }
+    }
+    for (i, bound) in bounds.into_iter().enumerate() {
+        assert!(longest[i] <= bound + Duration::from_millis(2), "retry {i}: {:?}", longest[i]);
+        // 200 draws: that all stay on one side of these is likely once in 10^9.
+        assert!(longest[i] > bound.mul_f64(0.85), "retry {i}: {:?}", longest[i]);
+        assert!(shortest[i] < bound.mul_f64(0.15), "retry {i}: {:?}", shortest[i]);
+    }
+}
+
+#[test]
+fn a_backoff_of_nothing_is_refused() {
+    for (first, cap) in [(0, 5), (0, 0), (6, 5)] {
+        let backoff = || RetryPolicy::default().backoff(Duration::from_secs(first), Duration::from_secs(cap));
+        assert!(std::panic::catch_unwind(backoff).is_err(), "{first} {cap}");
+    }
+}
+
+#[test]
+fn no_setting_overflows() {
+    for (name, fields) in [("said", &[("retry-after", "18446744073709551615")][..]), ("unsaid", &[])] {
+        let mut policy = RetryPolicy::default()
+            .max_wait(Duration::MAX)
+            .backoff(Duration::MAX, Duration::MAX)
+            .jitter(u32::MAX)
+            .max_retries(u32::MAX);
+        let mut request = request(&Method::GET);
+        let mut answer = Ok::<_, Infallible>(response(429, fields));
+        paused(async {
+            for _ in 0..200 {
+                let wait = tower::retry::Policy::retry(&mut policy, &mut request, &mut answer);
+                assert!(wait.is_some(), "{name}");
+            }
+        });
+    }
+}
+
+#[test]
+fn clients_that_are_told_the_same_do_not_come_back_at_once() {
+    let told = Duration::from_secs(100);
+    let mut waits: Vec<_> = (0..50)
+        .flat_map(|_| {
+            let refusal: (u16, Fields<'_>) = (429, &[("ratelimit", r#""a";r=0;t=100"#)]);
+            paused(ask(RetryPolicy::default().max_wait(told * 2), request(&Method::GET), 1, refusal)).1
+        })
+        .collect();
+    waits.sort();
+    assert!(waits[0] < told.mul_f64(1.03) && waits[49] > told.mul_f64(1.07), "{waits:?}");
+    waits.dedup();
+    assert!(waits.len() > 40, "{waits:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn jitter_is_only_upwards_and_within_its_percent(seconds in 1_u64..100_000, percent in 0_u32..300) {
+        let policy = RetryPolicy::default().max_wait(Duration::MAX).jitter(percent);
+        let after = seconds.to_string();
+        let fields: Fields<'_> = &[("retry-after", &after)];
+        let (_, waits) = paused(ask(policy, request(&Method::GET), 4, (429, fields)));
+        let told = Duration::from_secs(seconds);
+        prop_assert_eq!(waits.len(), 4);
+        for wait in waits {
+            prop_assert!(wait >= told);
+            prop_assert!(wait <= told + told * percent / 100 + Duration::from_millis(2));
+        }
+    }
+
+    #[test]
+    fn no_field_value_panics_or_is_waited_for_too_long(
+        name in prop::sample::select(vec![
+            "retry-after", "date", "ratelimit", "ratelimit-remaining", "ratelimit-reset",
+            "x-ratelimit-remaining", "x-ratelimit-reset", "grpc-retry-pushback-ms",
+            "grpc-status", "grpc-status-details-bin", "content-type",
+        ]),
+        value in prop_oneof![r#"[ -~]{0,40}"#, r#"["a=;:,0-9rt ()-]{0,40}"#, "[A-Za-z0-9+/]{0,120}"],
+        grpc in any::<bool>(),
+    ) {
+        let mut fields = vec![(name, value.as_str())];
+        if grpc {
+            fields.extend([("content-type", "application/grpc"), ("grpc-status", "8")]);
+        }
+        let (_, waits) = paused(ask(RetryPolicy::default(), request(&Method::GET), 1, (429, &fields)));
+        prop_assert!(waits.iter().all(|wait| *wait <= Duration::from_millis(60_002)));
+    }
+}
+
+mod grpc {
+    use tonic::{Code, Status, metadata::MetadataMap};
+    use tonic_types::{ErrorDetails, StatusExt as _};
+
+    use super::*;
+
+    fn with_info(code: Code, wait: Duration) -> Status {
+        let mut details = ErrorDetails::with_quota_failure_violation("subject", "description");
+        details.set_retry_info(Some(wait));
+        Status::with_error_details(code, "busy", details)
+    }
+
+    fn with_metadata(code: Code, name: &'static str, value: &'static str) -> Status {
+        let mut metadata = MetadataMap::new();
+        metadata.insert(name, value.parse().unwrap());
+        Status::with_metadata(code, "busy", metadata)
+    }
+
+    /// One detail of the type `name` which is laid out as a `RetryInfo`, with numbers of any size.
+    fn with_detail(name: &str, seconds: u64, nanos: u64) -> Status {
+        fn varint(mut number: u64) -> Vec<u8> {
+            let mut bytes = Vec::new();
+            while number >= 0x80 {
+                bytes.push(number as u8 | 0x80);
+                number >>= 7;
+            }
+            bytes.push(number as u8);
+            bytes
+        }
+        let message =
+            |key: u8, bytes: &[u8]| [&[key << 3 | 2], &varint(bytes.len() as u64)[..], bytes].concat();
+        let duration = [&[0x08], &varint(seconds)[..], &[0x10], &varint(nanos)[..]].concat();
+        let url = message(1, format!("type.googleapis.com/{name}").as_bytes());
+        let any = [url, message(2, &message(1, &duration))].concat();
+        Status::with_details(Code::ResourceExhausted, "busy", message(3, &any).into())
+    }
+
+    fn with_details(details: &'static [u8]) -> Status {
+        Status::with_details(Code::ResourceExhausted, "busy", bytes::Bytes::from_static(details))
+    }
+
+    /// Asks a server that refuses once.
+    async fn ask(policy: RetryPolicy, refusal: Status) -> (Result<(), Code>, Vec<Duration>) {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let log = asked.clone();
+        let server = tower::service_fn(move |request: tonic::Request<String>| {
+            assert_eq!(request.metadata().get("authorization").unwrap(), "secret");
+            assert_eq!(request.extensions().get::<u8>(), Some(&7));
+            let mut asked = log.lock().unwrap();
+            asked.push(Instant::now());
+            let first = asked.len() == 1;
+            let answer = if first { Err(refusal.clone()) } else { Ok(tonic::Response::new(())) };
+            assert_eq!(request.into_inner(), "message");
+            async { answer }
+        });
+        let mut request = tonic::Request::new("message".to_owned());
+        request.metadata_mut().insert("authorization", "secret".parse().unwrap());
+        request.extensions_mut().insert(7_u8);
+        let result = Retry::new(policy, server).oneshot(request).await;
+        let asked = asked.lock().unwrap();
+        let waits = asked.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        (result.map(tonic::Response::into_inner).map_err(|status| status.code()), waits)
+    }
+
+    #[test]
+    fn a_status_is_sent_again_where_it_has_a_hint() {
+        use Code::{Internal, ResourceExhausted, Unavailable};
+        let pushback = "grpc-retry-pushback-ms";
+        let waited = Duration::from_millis(7_500);
+        let rows = [
+            ("8 with RetryInfo", with_info(ResourceExhausted, waited), Waits(waited)),
+            ("14 with RetryInfo", with_info(Unavailable, waited), Waits(waited)),
+            ("8 with RetryInfo of 0", with_info(ResourceExhausted, Duration::ZERO), Waits(FIRST)),
+            ("8 with RetryInfo too long", with_info(ResourceExhausted, Duration::from_secs(9_999)), Returns),
+            ("13 with RetryInfo", with_info(Internal, waited), Returns),
+            ("8 without a hint", Status::resource_exhausted("too large"), Returns),
+            ("14 without a hint", Status::unavailable("gone"), Returns),
+            ("8 with pushback", with_metadata(ResourceExhausted, pushback, "7000"), waits(7)),
+            ("14 with pushback", with_metadata(Unavailable, pushback, "7000"), waits(7)),
+            ("8 with negative pushback", with_metadata(ResourceExhausted, pushback, "-1"), Returns),
+            ("8 with bad pushback", with_metadata(ResourceExhausted, pushback, "soon"), Returns),
+            ("8 with retry-after", with_metadata(ResourceExhausted, "retry-after", "7"), waits(7)),
+            ("14 with retry-after", with_metadata(Unavailable, "retry-after", "7"), Returns),
+            ("written by hand", with_detail("google.rpc.RetryInfo", 7, 999_999_999), waits(8)),
+            ("a whole second of nanos", with_detail("google.rpc.RetryInfo", 7, 1_000_000_000), Returns),
+            ("negative nanos", with_detail("google.rpc.RetryInfo", 7, -1_i64 as u64), Returns),
+            ("negative seconds", with_detail("google.rpc.RetryInfo", -7_i64 as u64, 0), Returns),
+            ("most seconds", with_detail("google.rpc.RetryInfo", i64::MAX as u64, 0), Returns),
+            ("another detail", with_detail("google.rpc.DebugInfo", 7, 0), Returns),
+            ("garbage", with_details(b"garbage"), Returns),
+            ("all ones", with_details(&[0xff; 64]), Returns),
+            ("a length beyond the end", with_details(&[0x1a, 0xff, 0xff, 0xff, 0xff, 0x0f]), Returns),
+            ("a group", with_details(&[0x1b, 0x1c]), Returns),
+        ];
+        for (name, refusal, then) in rows {
+            let refused = refusal.code();
+            let (result, waits) = paused(ask(exact(), refusal));
+            let status = if result.is_ok() { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS };
+            assert!(result.is_ok() || result == Err(refused), "{name}");
+            check(name, StatusCode::TOO_MANY_REQUESTS, status, &waits, then);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn details_are_read_as_they_were_written(seconds in 0_u64..3_600, millis in 1_u32..1_000) {
+            let wait = Duration::new(seconds, millis * 1_000_000);
+            let (result, waits) = paused(ask(exact(), with_info(Code::Unavailable, wait)));
+            prop_assert_eq!(result, Ok(()));
+            prop_assert!(waits[0] >= wait && waits[0] <= wait + Duration::from_millis(2));
+        }
+
+        #[test]
+        fn damaged_details_do_not_panic(
+            cut in 0_usize..200,
+            at in 0_usize..200,
+            byte in any::<u8>(),
+            noise in prop::collection::vec(any::<u8>(), 0..40),
+        ) {
+            let whole = with_info(Code::ResourceExhausted, Duration::new(7, 500_000_000));
+            let mut details = whole.details().to_vec();
+            details.truncate(cut);
+            if let Some(place) = details.get_mut(at) {
+                *place = byte;
+            }
+            for details in [details, noise] {
+                let refusal = Status::with_details(Code::ResourceExhausted, "", details.into());
+                let (_, waits) = paused(ask(exact(), refusal));
+                prop_assert!(waits.len() <= 1);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn all_get_through_a_real_limit_with_the_policy_and_not_without() {
+    use std::net::SocketAddr;
+
+    use axum::{Router, routing::post};
+    use tower_ratelimit::{Header, MemoryStore, Policy, Quota, RateLimitLayer};
+
+    let policy = Policy::new("api", Quota::per_second(5).burst(1));
+    let app = Router::new().route("/", post(async |body: String| body)).layer(RateLimitLayer::new(
+        MemoryStore::new(),
+        policy,
+        Header::new("x-client"),
+    ));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address: SocketAddr = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
+
+    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let server = tower::service_fn(move |request: Request<String>| {
+        let http = http.clone();
+        async move { http.execute(request.try_into()?).await.map(Response::<reqwest::Body>::from) }
+    });
+    // Eight at once, all told the same second: what spreads them is the jitter.
+    let patient = RetryPolicy::default().max_retries(20).jitter(100);
+    for (client, policy) in [("patient", patient), ("hasty", RetryPolicy::default().max_retries(0))] {
+        let service = Retry::new(policy, server.clone());
+        let mut requests = tokio::task::JoinSet::new();
+        for i in 0..8 {
+            let request = Request::post(format!("http://{address}/"))
+                .header("x-client", client)
+                .body(format!("order {i}"))
+                .unwrap();
+            let answer = service.clone().oneshot(request);
+            requests.spawn(async move {
+                let answer: Response<reqwest::Body> = answer.await.unwrap();
+                let status = answer.status();
+                let body = reqwest::Response::from(answer).text().await.unwrap();
+                assert_eq!(body == format!("order {i}"), status == StatusCode::OK, "{body}");
+                status
+            });
+        }
+        let admitted = requests.join_all().await.into_iter().filter(StatusCode::is_success).count();
+        match client {
+            "patient" => assert_eq!(admitted, 8),
+            _ => assert!((1..8).contains(&admitted), "{admitted}"),
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! The Lua on a real server: its arithmetic, and what it leaves there.
+
+use crate::support::{PATIENT, RedisServer, store};
+use proptest::prelude::*;
+use std::time::Duration;
+
+use tower_ratelimit::{
+    Concurrency, Error, ErrorKind, FailureMode, FixedWindow, Key, LeakyBucket, Limiter, Policy, Quota,
+    RedisStore, SlidingLog, SlidingWindow, TokenBucket,
+};
+
+const PRELUDE: &str = include_str!("../../lua/include/prelude.lua");
+
+#[test]
+fn muldiv_is_exact_up_to_2_to_the_45() {
+    let server = RedisServer::start();
+    let connection = std::cell::RefCell::new(server.connection());
+    let script = redis::Script::new(&format!(
+        "{PRELUDE}
+        local quotient, rest = muldiv(tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]))
+        return {{integer(quotient), integer(rest)}}"
+    ));
+    let number = || prop_oneof![0..1_000_u64, 0..=1_u64 << 45, (1_u64 << 45) - 1_000..=1_u64 << 45];
+    let config = ProptestConfig { cases: 5_000, failure_persistence: None, ..ProptestConfig::default() };
+    proptest!(config, |(a in number(), b in number(), m in number())| {
+        let m = m.max(1);
+        let (quotient, rest) = (u128::from(a) * u128::from(b) / u128::from(m), u128::from(a) * u128::from(b) % u128::from(m));
+        // A quotient beyond 2^53 is no time and no count; the quotas are bounded so that none is made.
+        prop_assume!(quotient < 1 << 53);
+        let said: (u64, u64) = script.arg("0").arg(a).arg(b).arg(m).invoke(&mut *connection.borrow_mut()).unwrap();
+        prop_assert_eq!((u128::from(said.0), u128::from(said.1)), (quotient, rest));
+    });
+}
+
+/// One of each that takes the quota.
+fn each(name: &str, quota: Quota) -> Vec<(&'static str, Policy)> {
+    let policy = || Policy::new(name, quota).on_store_failure(FailureMode::Closed);
+    let mut all = vec![
+        ("gcra", policy()),
+        ("token bucket", policy().algorithm(TokenBucket::new())),
+        ("token bucket, not full at first", policy().algorithm(TokenBucket::new().starting_at(1))),
+        ("meter", policy().algorithm(LeakyBucket::meter())),
+        ("queue", policy().algorithm(LeakyBucket::queue(quota.period()))),
+        ("anchored window", policy().algorithm(FixedWindow::anchored())),
+        ("aligned window", policy().algorithm(FixedWindow::aligned())),
+        ("sliding window", policy().algorithm(SlidingWindow::new())),
+        ("sliding window of ten", policy().algorithm(SlidingWindow::new().segments(10))),
+        ("sliding log", policy().algorithm(SlidingLog)),
+    ];
+    if quota.limit() <= 1_000_000 {
+        all.push(("concurrency", policy().algorithm(Concurrency)));
+    }
+    all
+}
+
+#[tokio::test]
+async fn every_key_has_a_ttl_as_long_as_its_state_matters() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    let quota = |limit, period| Quota::new(limit, period).unwrap();
+    let rows = [
+        ("a second", Quota::per_second(10)),
+        ("a day", Quota::per_day(10)),
+        ("ten million a second", Quota::per_second(10_000_000)),
+        ("400 days", quota(1, Duration::from_secs(400 * 86_400))),
+        ("a millisecond", quota(1, Duration::from_millis(1))),
+    ];
+    for (name, quota) in rows {
+        for (kind, policy) in each(name, quota) {
+            let () = server.command(&["FLUSHALL"]);
+            let key = Key::new("alice");
+            let charged = limiter.check(&policy, &key, 1).await.unwrap();
+            assert!(charged.is_allowed(), "{name}, {kind}");
+            let reset = i64::try_from(charged.outcomes()[0].reset_after().as_millis()).unwrap();
+            // Each step after it keeps a TTL too.
+            for step in ["charge", "refusal", "refund"] {
+                match step {
+                    "refusal" => drop(limiter.check(&policy, &key, policy.capacity()).await.unwrap()),
+                    "refund" => drop(limiter.refund_latest(&policy, &key, 1).await.unwrap()),
+                    _ => {}
+                }
+                let keys: Vec<String> = server.command(&["KEYS", "*"]);
+                let brief = name == "a millisecond" || name == "ten million a second";
+                // What matters for a millisecond may be gone by now, and a refund may leave nothing.
+                assert!(keys.len() == 1 || brief || step == "refund", "{name}, {kind}, {step}");
+                for key in keys {
+                    let ttl: i64 = server.command(&["PTTL", &key]);
+                    assert_ne!(ttl, -1, "{name}, {kind}, {step}");
+                    if step == "charge" && reset > 1_000 {
+                        assert!(ttl > reset - 1_000, "{name}, {kind}: {ttl} of {reset}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn refusals_and_peeks_write_nothing() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    for (name, policy) in each("p", Quota::per_hour(3)) {
+        let () = server.command(&["FLUSHALL"]);
+        let key = Key::new("alice");
+        let _held = limiter.check(&policy, &key, 1).await.unwrap();
+        let writes = || {
+            let info: String = server.command(&["INFO", "persistence"]);
+            let changes = info.lines().find_map(|line| line.strip_prefix("rdb_changes_since_last_save:"));
+            changes.unwrap().trim().parse::<u64>().unwrap()
+        };
+        let before = writes();
+        for cost in [policy.capacity(), policy.capacity() + 1, u64::MAX] {
+            assert!(!limiter.check(&policy, &key, cost).await.unwrap().is_allowed(), "{name}");
+        }
+        assert!(limiter.check(&policy, &key, 0).await.unwrap().is_allowed());
+        limiter.peek(&policy, &key, 1).await.unwrap();
+        assert_eq!(writes(), before, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_key_takes_no_more_memory_than_promised() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    let small = Quota::per_second(10);
+    let large = Quota::per_hour(1_000_000);
+    let rows = [
+        ("gcra", Policy::new("p", small.burst(20)), 80),
+        ("gcra, uneven", Policy::new("p", Quota::per_second(3)), 80),
+        ("gcra, large", Policy::new("p", large), 110),
+        ("token bucket", Policy::new("p", large).algorithm(TokenBucket::new()), 110),
+        ("leaky bucket", Policy::new("p", large).algorithm(LeakyBucket::meter()), 110),
+        ("fixed window", Policy::new("p", large).algorithm(FixedWindow::anchored()), 110),
+        ("queue", Policy::new("p", large).algorithm(LeakyBucket::queue(Duration::from_secs(60))), 110),
+        ("sliding window", Policy::new("p", large).algorithm(SlidingWindow::new()), 110),
+        ("sliding window of ten", Policy::new("p", large).algorithm(SlidingWindow::new().segments(10)), 200),
+    ];
+    for (name, policy, bytes) in rows {
+        let () = server.command(&["FLUSHALL"]);
+        // As long a charge as there can be.
+        limiter.check(&policy, &Key::new("a"), policy.capacity()).await.unwrap();
+        let key: String = server.command(&["RANDOMKEY"]);
+        // The promise is for keys of 20 bytes.
+        let () = server.command(&["RENAME", &key, "rl:p:gcra:{12345678}"]);
+        let used: u64 = server.command(&["MEMORY", "USAGE", "rl:p:gcra:{12345678}"]);
+        assert!(used <= bytes, "{name}: {used}");
+        eprintln!("{name}: {used} bytes");
+    }
+}
+
+#[tokio::test]
+async fn a_logged_request_takes_no_more_than_20_bytes_whatever_it_costs() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    let policy = Policy::new("p", Quota::per_day(10_000_000)).algorithm(SlidingLog);
+    let requests = 5_000;
+    for i in 0..requests {
+        assert!(limiter.check(&policy, &Key::new("a"), 1 + i % 1_000).await.unwrap().is_allowed());
+    }
+    let key: String = server.command(&["RANDOMKEY"]);
+    let used: u64 = server.command(&["MEMORY", "USAGE", &key, "SAMPLES", "0"]);
+    assert!(used <= 20 * requests, "{} bytes a request", used / requests);
+    eprintln!("sliding log: {} bytes for {requests} requests", used);
+}
+
+#[tokio::test]
+async fn a_unit_in_use_takes_no_more_than_140_bytes() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    let policy = Policy::concurrency("p", 1_000);
+    let mut held = Vec::new();
+    for units in [100, 900] {
+        held.push(limiter.check(&policy, &Key::new("a"), units).await.unwrap());
+        let key: String = server.command(&["RANDOMKEY"]);
+        let used: u64 = server.command(&["MEMORY", "USAGE", &key, "SAMPLES", "0"]);
+        let units: u64 = server.command(&["ZCARD", &key]);
+        assert!(used <= 140 * units, "{} bytes a unit", used / units);
+        eprintln!("concurrency: {used} bytes for {units} units");
+    }
+}
+
+#[tokio::test]
+async fn one_decision_is_one_command() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    let policy = Policy::new("p", Quota::per_hour(1_000));
+    limiter.check(&policy, &Key::new("alice"), 1).await.unwrap();
+    let calls = |command: &str| {
+        let info: String = server.command(&["INFO", "commandstats"]);
+        let line = info.lines().find(|line| line.starts_with(&format!("cmdstat_{command}:")));
+        line.map_or(0, |line| line.split(['=', ',']).nth(1).unwrap().parse::<u64>().unwrap())
+    };
+    let before = (calls("evalsha"), calls("ping"), calls("script|load"));
+    for _ in 0..100 {
+        limiter.check(&policy, &Key::new("alice"), 1).await.unwrap();
+    }
+    let after = (calls("evalsha"), calls("ping"), calls("script|load"));
+    assert_eq!(after, (before.0 + 100, before.1, before.2));
+}
+
+/// Waits until the units in use are free again, which happens in the background.
+async fn given_back(limiter: &Limiter, policy: &Policy) -> Result<(), Error> {
+    for _ in 0..40 {
+        if limiter.peek(policy, &Key::new("alice"), 0).await?.remaining() == Some(policy.capacity()) {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    Err(Error::new(ErrorKind::StoreRefused, "nothing is given back"))
+}
+
+#[tokio::test]
+async fn the_printed_acl_rule_is_enough_for_everything_and_each_of_its_commands_is_needed() {
+    let server = RedisServer::start();
+    let acl = |name: &str, rule: &str| {
+        let mut words = vec!["ACL", "SETUSER", name, "on", ">secret"];
+        words.extend(rule.split(' '));
+        let _: String = server.command(&words);
+        format!("redis://{name}:secret@127.0.0.1:{}", server.port())
+    };
+    // Everything the store does, as far as it goes.
+    let everything = async |url: &str| -> Result<(), Error> {
+        let limiter = Limiter::new(RedisStore::connect(url).await?.prefix("a*b").deadline(PATIENT));
+        let key = Key::new("alice");
+        for (name, policy) in each("p", Quota::per_minute(3)) {
+            let mut held = Vec::new();
+            for cost in [2, 1, 2] {
+                held.push(limiter.check(&policy, &key, cost).await?);
+            }
+            held.push(limiter.check_up_to(&policy, &key, 9).await?);
+            drop(held);
+            if name == "concurrency" {
+                given_back(&limiter, &policy).await?;
+            } else {
+                limiter.refund_latest(&policy, &key, 1).await?;
+                limiter.refund_latest(&policy, &key, 3).await?;
+            }
+            limiter.reset(&policy, &key).await?;
+        }
+        // What is in use is renewed and given back.
+        let short = Policy::new("short", Quota::new(2, Duration::from_millis(600)).unwrap())
+            .algorithm(Concurrency)
+            .on_store_failure(FailureMode::Closed);
+        let held = limiter.check(&short, &key, 1).await?;
+        tokio::time::sleep(Duration::from_millis(900)).await;
+        assert_eq!(limiter.peek(&short, &key, 0).await?.remaining(), Some(1));
+        drop(held);
+        given_back(&limiter, &short).await
+    };
+    let rule = RedisStore::connect(&server.url()).await.unwrap().prefix("a*b").acl_rule();
+    everything(&acl("whole", &rule)).await.unwrap();
+
+    for word in rule.split(' ').filter(|word| word.starts_with('+')) {
+        let less = rule.split(' ').filter(|other| *other != word).collect::<Vec<_>>().join(" ");
+        let name = word.replace(['+', '|'], "-");
+        let failed = everything(&acl(&name, &less)).await;
+        assert!(failed.is_err(), "{word} is not needed");
+    }
+}

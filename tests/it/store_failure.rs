@@ -1,0 +1,425 @@
+//! What is promised when Redis is not well, against a real server that is not.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use crate::support::{RedisServer, http, store};
+use futures_util::FutureExt as _;
+use tokio::{task::JoinSet, time::sleep};
+use tower_ratelimit::{
+    ErrorKind, FailureMode, FixedWindow, Key, Limiter, PeerIp, Policy, Quota, RateLimitLayer, RedisStore,
+    bb8_redis::{RedisConnectionManager, bb8::Pool},
+};
+
+/// So that a failed decision is an error and cannot pass for an admission.
+fn closed(limit: u64) -> Policy {
+    // A window, so that nothing comes back meanwhile and what was charged can be counted.
+    Policy::new("closed", Quota::per_day(limit))
+        .algorithm(FixedWindow::anchored())
+        .on_store_failure(FailureMode::Closed)
+}
+
+/// The promise is 50 ms. This is for a machine that is busy with other things, and far below what the
+/// parts take by themselves: 30 s for a connection, 0.5 s for a reply.
+const SLACK: Duration = Duration::from_millis(400);
+
+#[derive(Debug, Default)]
+struct Counts {
+    admitted: usize,
+    refused: usize,
+    failed: usize,
+    longest: Duration,
+}
+
+/// `tasks` tasks that each make `checks` checks on one key.
+async fn load(limiter: &Limiter, policy: &Policy, tasks: usize, checks: usize) -> Counts {
+    let mut running = JoinSet::new();
+    for _ in 0..tasks {
+        let (limiter, policy) = (limiter.clone(), policy.clone());
+        running.spawn(async move {
+            let mut counts = Counts::default();
+            for _ in 0..checks {
+                let asked = Instant::now();
+                match limiter.check(&policy, &Key::new("alice"), 1).await {
+                    Ok(decision) if decision.is_allowed() => counts.admitted += 1,
+                    Ok(_) => counts.refused += 1,
+                    Err(_) => counts.failed += 1,
+                }
+                counts.longest = counts.longest.max(asked.elapsed());
+            }
+            counts
+        });
+    }
+    running.join_all().await.into_iter().fold(Counts::default(), |all, one| Counts {
+        admitted: all.admitted + one.admitted,
+        refused: all.refused + one.refused,
+        failed: all.failed + one.failed,
+        longest: all.longest.max(one.longest),
+    })
+}
+
+/// Twenty attempts, 50 ms apart: within a second, as this machine counts seconds.
+async fn is_normal_again(limiter: &Limiter, policy: &Policy) -> bool {
+    for _ in 0..20 {
+        sleep(Duration::from_millis(50)).await;
+        if limiter.check(policy, &Key::new("bob"), 0).await.is_ok_and(|decision| decision.failure().is_none())
+        {
+            return true;
+        }
+    }
+    false
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn script_flush_in_a_loop_fails_no_decision_and_loses_none() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    let done = Arc::new(AtomicBool::new(false));
+    let flushing = {
+        let (mut connection, done) = (server.connection(), done.clone());
+        std::thread::spawn(move || {
+            let mut flushes = 0;
+            while !done.load(Ordering::Relaxed) {
+                let () = redis::cmd("SCRIPT").arg("FLUSH").query(&mut connection).unwrap();
+                flushes += 1;
+            }
+            flushes
+        })
+    };
+    let counts = load(&limiter, &closed(500), 32, 100).await;
+    done.store(true, Ordering::Relaxed);
+    let flushes = flushing.join().unwrap();
+    assert!(flushes > 10, "{flushes}");
+    assert_eq!((counts.admitted, counts.refused, counts.failed), (500, 2_700, 0), "{flushes} flushes");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_hundred_calls_without_the_script_load_it_once() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    let () = server.command(&["SCRIPT", "FLUSH"]);
+    let () = server.command(&["CONFIG", "RESETSTAT"]);
+    let counts = load(&limiter, &closed(1_000), 200, 1).await;
+    assert_eq!((counts.admitted, counts.failed), (200, 0));
+    let stats: String = server.command(&["INFO", "commandstats"]);
+    // Redis 6.2 counts all of SCRIPT together.
+    let loads = ["cmdstat_script|load:calls=1,", "cmdstat_script:calls=1,"];
+    assert!(loads.iter().any(|loads| stats.contains(loads)), "{stats}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_connection_fails_what_was_under_way_on_it_and_nothing_later() {
+    let server = RedisServer::start();
+    let pool = Pool::builder()
+        .max_size(8)
+        .test_on_check_out(false)
+        .build(RedisConnectionManager::new(server.url()).unwrap())
+        .await
+        .unwrap();
+    let stores = [
+        ("ours", store(&server).await),
+        ("a pool of one's own", RedisStore::new(pool).deadline(crate::support::PATIENT)),
+    ];
+    for (name, store) in stores {
+        let () = server.command(&["FLUSHALL"]);
+        let limiter = Limiter::new(store);
+        let policy = closed(100_000);
+        let killing = {
+            let mut connection = server.connection();
+            tokio::task::spawn_blocking(move || {
+                let me: u64 = redis::cmd("CLIENT").arg("ID").query(&mut connection).unwrap();
+                let mut killed = 0;
+                for _ in 0..10 {
+                    std::thread::sleep(Duration::from_millis(10));
+                    let list: String = redis::cmd("CLIENT")
+                        .arg("LIST")
+                        .arg("TYPE")
+                        .arg("normal")
+                        .query(&mut connection)
+                        .unwrap();
+                    // The youngest, so that connections made in place of killed ones are met too.
+                    let id = |line: &str| line.split(['=', ' ']).nth(1).and_then(|id| id.parse::<u64>().ok());
+                    if let Some(victim) = list.lines().filter_map(id).filter(|id| *id != me).max() {
+                        killed += redis::cmd("CLIENT")
+                            .arg("KILL")
+                            .arg("ID")
+                            .arg(victim)
+                            .query::<usize>(&mut connection)
+                            .unwrap();
+                    }
+                }
+                killed
+            })
+        };
+        let mut counts = Counts::default();
+        while !killing.is_finished() {
+            let more = load(&limiter, &policy, 16, 20).await;
+            counts.admitted += more.admitted;
+            counts.failed += more.failed;
+        }
+        let killed = killing.await.unwrap();
+        assert!(killed > 0, "{name}");
+        assert!(counts.admitted > 0, "{name}");
+        // The last one killed may be met only now.
+        counts.failed += load(&limiter, &policy, 16, 50).await.failed;
+        // A call carries what was asked for while the one before it was under way: no more than there are
+        // tasks.
+        assert!(counts.failed <= 16 * killed, "{name}: {} failed, {killed} killed", counts.failed);
+        // All that broke was replaced.
+        assert_eq!(load(&limiter, &policy, 16, 50).await.failed, 0, "{name}");
+    }
+}
+
+/// What a killed connection had under way is lost at most: the decisions of a call, and a lease that was fetched.
+#[tokio::test(flavor = "multi_thread")]
+async fn leases_under_killed_connections_admit_no_more_and_lose_little() {
+    let server = RedisServer::start();
+    let instances = [Limiter::new(store(&server).await), Limiter::new(store(&server).await)];
+    let (limit, most) = (100_000, 500);
+    let policy = closed(limit).leased(most);
+    let loads: Vec<_> = instances
+        .iter()
+        .map(|limiter| {
+            let (limiter, policy) = (limiter.clone(), policy.clone());
+            tokio::spawn(async move { load(&limiter, &policy, 16, 4_000).await })
+        })
+        .collect();
+    let mut killed = 0;
+    for _ in 0..10 {
+        sleep(Duration::from_millis(5)).await;
+        killed += server.command::<usize>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    }
+    let mut admitted = 0;
+    for load in loads {
+        admitted += load.await.unwrap().admitted;
+    }
+    assert!(killed > 10, "{killed}");
+    // Longer than an instance keeps what it does not use.
+    sleep(policy.lease_bound().unwrap().while_running() + Duration::from_millis(500)).await;
+    let plain = closed(limit);
+    let left = instances[0].peek(&plain, &Key::new("alice"), 0).await.unwrap().outcomes()[0].remaining();
+    let charged = usize::try_from(limit - left).unwrap();
+    assert!(admitted <= charged, "{admitted} admitted, {charged} charged");
+    let lost = charged - admitted;
+    assert!(lost <= killed * (usize::try_from(most).unwrap() + 16), "{lost} lost, {killed} killed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_were_closed_while_they_were_idle_fail_no_decision() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    let policy = closed(1_000_000);
+    for _ in 0..5 {
+        assert_eq!(load(&limiter, &policy, 64, 5).await.failed, 0);
+        let killed: usize = server.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        assert!(killed > 0, "{killed}");
+        // Until the news is here: without it nobody can know.
+        sleep(Duration::from_millis(50)).await;
+    }
+    let left = limiter.peek(&policy, &Key::new("alice"), 0).await.unwrap().outcomes()[0].remaining();
+    assert_eq!(left, 1_000_000 - 5 * 64 * 5);
+}
+
+#[test]
+fn a_runtime_that_ends_while_idle_connections_are_checked_does_not_end_the_checking() {
+    let server = RedisServer::start();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let limiter = Limiter::new(runtime.block_on(store(&server)));
+    let policy = closed(1_000_000);
+    let kill = |which: &[&str]| {
+        assert_eq!(runtime.block_on(load(&limiter, &policy, 64, 5)).failed, 0);
+        let () = redis::cmd("CLIENT").arg("KILL").arg(which).query(&mut server.connection()).unwrap();
+        // Until the news is here.
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    kill(&["TYPE", "normal", "SKIPME", "yes"]);
+    let short = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    short.block_on(async {
+        assert!(limiter.check(&policy, &Key::new("alice"), 1).now_or_never().is_none());
+    });
+    // The task that checks goes with it.
+    drop(short);
+    assert_eq!(runtime.block_on(load(&limiter, &policy, 64, 5)).failed, 0);
+    let () = server.command(&["CONFIG", "RESETSTAT"]);
+    let list: String = server.command(&["CLIENT", "LIST", "TYPE", "normal"]);
+    let oldest = list.split(['=', ' ']).nth(1).unwrap();
+    kill(&["ID", oldest]);
+    // One after the other, so that the others are idle when the one that was killed is met.
+    assert_eq!(runtime.block_on(load(&limiter, &policy, 1, 32)).failed, 0);
+    let checked = async {
+        for _ in 0..20 {
+            if server.command::<String>(&["INFO", "commandstats"]).contains("cmdstat_ping:") {
+                return true;
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+        false
+    };
+    assert!(runtime.block_on(checked));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_error_of_one_decision_does_not_touch_those_that_share_its_call() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    let () = server.command(&["RPUSH", "rl:closed:fixed-window:{mallory}", "x"]);
+    let policy = closed(1_000_000);
+    let ask = |key: &'static str| {
+        let (limiter, policy) = (limiter.clone(), policy.clone());
+        async move {
+            for _ in 0..200 {
+                let decided = limiter.check(&policy, &Key::new(key), 1).await;
+                assert_eq!(decided.is_err(), key == "mallory", "{decided:?}");
+            }
+        }
+    };
+    let mut tasks = JoinSet::new();
+    for _ in 0..16 {
+        tasks.spawn(ask("mallory"));
+        tasks.spawn(ask("alice"));
+    }
+    tasks.join_all().await;
+    let left = limiter.peek(&policy, &Key::new("alice"), 0).await.unwrap().outcomes()[0].remaining();
+    assert_eq!(left, 1_000_000 - 16 * 200);
+    let calls: String = server.command(&["INFO", "commandstats"]);
+    let calls = calls.split("cmdstat_evalsha:calls=").nth(1).unwrap().split(',').next().unwrap();
+    let calls: usize = calls.parse().unwrap();
+    assert!(calls < 32 * 200, "they shared calls, or this shows nothing: {calls}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_server_leaves_requests_to_their_mode_and_is_used_again_when_back() {
+    let mut server = RedisServer::start();
+    let limiter = Limiter::new(RedisStore::connect(&server.url()).await.unwrap());
+    let (open, closed) = (Policy::new("open", Quota::per_day(1_000_000)), closed(1_000_000));
+
+    let loaded = {
+        let (limiter, closed) = (limiter.clone(), closed.clone());
+        tokio::spawn(async move { load(&limiter, &closed, 16, 60).await })
+    };
+    sleep(Duration::from_millis(5)).await;
+    server.kill();
+    let counts = loaded.await.unwrap();
+    assert!(counts.longest < SLACK, "{:?}", counts.longest);
+    assert_eq!(counts.admitted + counts.failed, 16 * 60);
+    assert!(counts.failed > 0);
+
+    let admitted = limiter.check(&open, &Key::new("alice"), 1).await.unwrap();
+    assert!(admitted.is_allowed());
+    assert!(admitted.outcomes().is_empty());
+    let failure = admitted.failure().unwrap().kind();
+    assert!(matches!(failure, ErrorKind::StoreTimeout | ErrorKind::StoreUnreachable), "{failure:?}");
+    assert!(limiter.check(&closed, &Key::new("alice"), 1).await.is_err());
+
+    server.restart();
+    assert!(is_normal_again(&limiter, &closed).await);
+    // The script went with the server, and the counts.
+    let patient = limiter.check(&closed, &Key::new("alice"), 1).await.unwrap();
+    assert_eq!(patient.outcomes()[0].remaining(), 999_999);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn over_http_a_dead_store_is_200_without_fields_or_503() {
+    let mut server = RedisServer::start();
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    let layer = |policy| RateLimitLayer::new(store.clone(), policy, PeerIp::new());
+    let open = http::serve(http::app(layer(Policy::new("open", Quota::per_day(1))))).await;
+    let closed = http::serve(http::app(layer(closed(1)))).await;
+    server.kill();
+    let client = reqwest::Client::new();
+    for _ in 0..3 {
+        let response = client.get(format!("http://{open}/")).send().await.unwrap();
+        assert_eq!(response.status(), 200);
+        assert!(!response.headers().contains_key("ratelimit"));
+        let response = client.get(format!("http://{closed}/")).send().await.unwrap();
+        assert_eq!(response.status(), 503);
+        assert_eq!(response.headers()["cache-control"], "no-store");
+        let body = response.text().await.unwrap();
+        assert!(body.contains("temporary-reduced-capacity") && !body.contains("Redis"), "{body}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopped_server_is_as_good_as_down_and_its_replies_reach_nobody_else() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(RedisStore::connect(&server.url()).await.unwrap());
+    let policy = closed(1_000_000);
+    load(&limiter, &policy, 16, 10).await;
+    let () = server.command(&["CONFIG", "RESETSTAT"]);
+    server.signal("STOP");
+    let stopped = load(&limiter, &policy, 64, 3).await;
+    assert_eq!((stopped.admitted, stopped.failed), (0, 192));
+    assert!(stopped.longest < SLACK, "{:?}", stopped.longest);
+    server.signal("CONT");
+    // A call in each lane was on its way. While these are not answered, those who come wait for their turn and
+    // send nothing, so nothing piles up.
+    let stats: String = server.command(&["INFO", "commandstats"]);
+    let calls = stats.split("cmdstat_evalsha:calls=").nth(1).and_then(|rest| rest.split(',').next());
+    let calls: usize = calls.unwrap().parse().unwrap();
+    assert!((1..=4).contains(&calls), "{calls}");
+    assert!(is_normal_again(&limiter, &policy).await);
+    let left = limiter.peek(&policy, &Key::new("alice"), 0).await.unwrap().outcomes()[0].remaining();
+    let charged = 1_000_000 - left;
+    assert!((160..=160 + 192).contains(&charged), "{charged}");
+    // A reply that came late would show the wrong remaining.
+    for i in 1..=50 {
+        let decision = limiter.check(&policy, &Key::new("carol"), 1).await.unwrap();
+        assert_eq!(decision.outcomes()[0].remaining(), 1_000_000 - i);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dropped_request_leaves_the_connection_in_step() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    let policy = closed(1_000_000);
+    for round in 0..200 {
+        // Dropped after one poll, when the command may be under way.
+        for _ in 0..8 {
+            let mut check = std::pin::pin!(limiter.check(&policy, &Key::new("dropped"), 1));
+            std::future::poll_fn(|cx| {
+                let _ = check.as_mut().poll(cx);
+                std::task::Poll::Ready(())
+            })
+            .await;
+        }
+        let decision = limiter.check(&policy, &Key::new("kept"), 1).await.unwrap();
+        assert_eq!(decision.outcomes()[0].remaining(), 999_999 - round);
+    }
+}
+
+#[tokio::test]
+async fn an_error_reply_of_redis_is_a_failure_and_no_panic() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    let key = Key::new("alice");
+    let policy = closed(10);
+
+    // Another program's data under our key.
+    let () = server.command(&["RPUSH", "rl:closed:fixed-window:{alice}", "x"]);
+    let error = limiter.check(&policy, &key, 1).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::StoreRefused);
+    assert!(error.to_string().contains("WRONGTYPE"), "{error}");
+    let () = server.command(&["SET", "rl:closed:fixed-window:{alice}", "nonsense"]);
+    let error = limiter.check(&policy, &key, 1).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::StoreRefused);
+    assert!(error.to_string().contains("not the limiter's"), "{error}");
+    let () = server.command(&["DEL", "rl:closed:fixed-window:{alice}"]);
+    assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
+
+    let () = server.command(&["CONFIG", "SET", "maxmemory", "1"]);
+    let error = limiter.check(&policy, &key, 1).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::StoreRefused);
+    let () = server.command(&["CONFIG", "SET", "maxmemory", "0"]);
+
+    let () = server.command(&["REPLICAOF", "127.0.0.1", "1"]);
+    let error = limiter.check(&policy, &key, 1).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::StoreRefused);
+    let () = server.command(&["REPLICAOF", "NO", "ONE"]);
+    assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
+}

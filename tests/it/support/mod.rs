@@ -1,0 +1,83 @@
+//! What the tests share: a Redis server of one's own, a naive model, and small services.
+
+pub(crate) mod fake_server;
+pub(crate) mod http;
+pub(crate) mod model;
+pub(crate) mod programs;
+pub(crate) mod redis_cluster;
+pub(crate) mod redis_server;
+pub(crate) mod stores;
+
+pub(crate) use programs::program;
+pub(crate) use redis_server::RedisServer;
+pub(crate) use stores::{Counted, Down, Says};
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use tower_ratelimit::RedisStore;
+
+/// As long as redis-rs waits: tests count, they do not race a busy machine.
+pub(crate) const PATIENT: Duration = Duration::from_millis(500);
+
+/// A store on `server` that waits for its decisions.
+pub(crate) async fn store(server: &RedisServer) -> RedisStore {
+    RedisStore::connect(&server.url()).await.unwrap().deadline(PATIENT)
+}
+
+/// Polls until `holds`, for at most `patience`. Whether it did.
+pub(crate) async fn within(patience: Duration, mut holds: impl AsyncFnMut() -> bool) -> bool {
+    let started = Instant::now();
+    while !holds().await {
+        if started.elapsed() > patience {
+            return false;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    true
+}
+
+/// Polls until `holds`, for as long as a busy machine may take for what happens in the background. Whether it did.
+pub(crate) async fn eventually(holds: impl AsyncFnMut() -> bool) -> bool {
+    within(Duration::from_secs(10), holds).await
+}
+
+/// A service with no network, for tests that must set the clock.
+pub(crate) mod inner {
+    use std::convert::Infallible;
+
+    use ::http::{Request, Response};
+    use http_body_util::BodyExt as _;
+    use tower::{Layer, ServiceExt, service_fn};
+    use tower_ratelimit::{RateLimitLayer, ResponseBody};
+
+    /// Answers `request` with `response`, unless `layer` does not let it through.
+    pub(crate) async fn ask_for(
+        layer: &RateLimitLayer,
+        request: Request<String>,
+        response: impl Fn() -> Response<String> + Clone,
+    ) -> Response<ResponseBody<String>> {
+        let service = service_fn(|_: Request<String>| {
+            let response = response();
+            async { Ok::<_, Infallible>(response) }
+        });
+        let Ok(response) = layer.layer(service).oneshot(request).await;
+        response
+    }
+
+    pub(crate) async fn ask(
+        layer: &RateLimitLayer,
+        request: Request<String>,
+    ) -> Response<ResponseBody<String>> {
+        ask_for(layer, request, || Response::new("hello".into())).await
+    }
+
+    pub(crate) fn get() -> Request<String> {
+        Request::get("/").body(String::new()).unwrap()
+    }
+
+    pub(crate) async fn text(response: Response<ResponseBody<String>>) -> String {
+        String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
+    }
+}

@@ -1,0 +1,581 @@
+//! What the algorithms promise, computed the slow and obvious way: exact fractions, moments found by
+//! bisection, no packing, and no code shared with the crate.
+
+use std::{collections::HashMap, time::Duration};
+
+/// A policy as the model knows it. Times are microseconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rule {
+    pub(crate) counting: Counting,
+    pub(crate) limit: u64,
+    pub(crate) period: u64,
+    /// What a bucket holds. Of no meaning to the others.
+    pub(crate) burst: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Counting {
+    /// GCRA, the continuous token bucket that is full at first, and the leaky bucket as a meter.
+    Gcra,
+    Meter,
+    /// `step`: tokens come all at once after so long.
+    Tokens {
+        initial: u64,
+        step: Option<u64>,
+    },
+    /// `burst` of the rule passes at once, and nobody waits longer than `wait`.
+    Queue {
+        wait: u64,
+    },
+    Anchored,
+    /// Windows open at this many microseconds past each multiple of the period.
+    Aligned(u64),
+    Log,
+    Cells(u64),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ask {
+    Take,
+    TakeUpTo,
+    Peek,
+    /// Without a charge: the latest units.
+    Refund,
+    /// Of what was charged with these receipts, one for each charge.
+    RefundOf,
+}
+
+/// Which charge it was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Receipt {
+    made: i128,
+    mark: i128,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Said {
+    pub(crate) admitted: bool,
+    pub(crate) granted: u64,
+    pub(crate) remaining: u64,
+    pub(crate) reset: Duration,
+    pub(crate) delay: Duration,
+    /// Of a refusal: the wait, or `None` where waiting cannot help.
+    pub(crate) retry: Option<Duration>,
+}
+
+/// Everything that was charged and may still count: moments and units; and how wide cells were then.
+#[derive(Clone, Debug, Default)]
+struct Account {
+    entries: Vec<(i128, i128)>,
+    width: i128,
+    /// By how many microseconds refunds moved the front of a bucket.
+    refunded: i128,
+    /// Since when. Charges of before that cannot be refunded any more.
+    since: i128,
+}
+
+#[derive(Default)]
+pub(crate) struct Model {
+    accounts: HashMap<(usize, String), Account>,
+    /// Of the latest decision that charged something; and those that a refund is of.
+    pub(crate) receipts: Vec<Receipt>,
+}
+
+/// An account at a moment; and whether it had to be changed because the clock stepped back, the quota was
+/// lowered, or the key is new and does not start full.
+struct View {
+    account: Account,
+    moved: bool,
+}
+
+impl Model {
+    /// `ask` for all of `charges` (policy number, policy, key, cost) at `now`.
+    pub(crate) fn decide(&mut self, ask: Ask, charges: &[(usize, Rule, &str, u64)], now: u64) -> Vec<Said> {
+        let now = i128::from(now);
+        let mut asked = Vec::new();
+        for &(id, rule, key, mut cost) in charges {
+            let mut view = self.view(id, rule, key, now);
+            if matches!(ask, Ask::Refund | Ask::RefundOf) {
+                let account = self.accounts.get(&(id, key.to_owned()));
+                let seen = account.is_some_and(|account| !account.entries.is_empty());
+                let is_returned = match ask {
+                    Ask::RefundOf if cost > 0 && seen => {
+                        let raw = &self.accounts[&(id, key.to_owned())];
+                        view.refund_of(raw, rule, cost, now, self.receipts[asked.len()])
+                    }
+                    Ask::Refund if cost > 0 && seen => {
+                        view.refund(rule, cost, now);
+                        true
+                    }
+                    _ => false,
+                };
+                if is_returned {
+                    self.accounts.insert((id, key.to_owned()), view.account.clone());
+                }
+                view = self.view(id, rule, key, now);
+                cost = 0;
+            }
+            if ask == Ask::TakeUpTo && !view.admits(rule, cost, now) {
+                cost = view.remaining(rule, now).max(1);
+            }
+            asked.push((id, rule, key, cost, view));
+        }
+        let admitted = asked.iter().all(|(_, rule, _, cost, view)| view.admits(*rule, *cost, now));
+        let takes = matches!(ask, Ask::Take | Ask::TakeUpTo);
+        if takes && admitted {
+            self.receipts.clear();
+        }
+        let mut said = Vec::new();
+        for (id, rule, key, cost, view) in asked {
+            let fits = view.admits(rule, cost, now);
+            let delay = if fits { view.delay(rule, cost, now) } else { 0 };
+            let retry =
+                (!fits && cost <= capacity(rule)).then(|| first(|wait| view.admits(rule, cost, now + wait)));
+            let mut after = View { account: view.account.clone(), moved: view.moved };
+            if takes && admitted {
+                after.charge(rule, cost, now);
+                self.receipts.push(after.receipt(rule, now));
+            }
+            if takes && cost > 0 && (admitted || view.moved) {
+                self.accounts.insert((id, key.to_owned()), after.account.clone());
+            }
+            said.push(Said {
+                admitted: fits,
+                granted: if fits { cost } else { 0 },
+                remaining: after.remaining(rule, now),
+                reset: micros(first(|wait| after.is_as_new(rule, now + wait))),
+                delay: micros(delay),
+                retry: retry.map(micros),
+            });
+        }
+        said
+    }
+
+    pub(crate) fn reset(&mut self, id: usize, key: &str) {
+        self.accounts.remove(&(id, key.to_owned()));
+    }
+
+    fn view(&self, id: usize, rule: Rule, key: &str, now: i128) -> View {
+        let Account { mut entries, width: mut old_width, refunded, since } =
+            self.accounts.get(&(id, key.to_owned())).cloned().unwrap_or_default();
+        let mut moved = false;
+        match rule.counting {
+            Counting::Log => {
+                moved = entries.iter().any(|(at, _)| *at > now);
+                for (at, _) in &mut entries {
+                    *at = (*at).min(now);
+                }
+                entries.retain(|(at, _)| at + i128::from(rule.period) > now);
+            }
+            Counting::Cells(cells) => {
+                let width = i128::from(rule.period / cells);
+                let began = now - now.rem_euclid(width);
+                let latest = entries.iter().map(|(at, _)| *at).max().unwrap_or(began);
+                if latest > now {
+                    moved = true;
+                    for (at, _) in &mut entries {
+                        *at -= latest - began;
+                    }
+                }
+                for (at, _) in &mut entries {
+                    if old_width != width {
+                        *at = (*at + old_width - 1).min(now);
+                    }
+                    *at = (*at - at.rem_euclid(width)).min(began);
+                }
+                old_width = width;
+                entries.retain(|(at, _)| at + width * i128::from(cells) >= began);
+            }
+            Counting::Anchored | Counting::Aligned(_) => {
+                let opens = match rule.counting {
+                    Counting::Aligned(offset) => {
+                        now - (now - i128::from(offset)).rem_euclid(i128::from(rule.period))
+                    }
+                    _ => now,
+                };
+                if let Some((at, _)) = entries.first_mut()
+                    && *at > opens
+                {
+                    *at = opens;
+                    moved = true;
+                }
+                entries.retain(|(at, _)| at + i128::from(rule.period) > now);
+                if entries.is_empty() {
+                    entries.push((opens, 0));
+                }
+            }
+            _ => (entries, moved) = bucket(rule, &entries, now),
+        }
+        let view = View { account: Account { entries, width: old_width, refunded, since }, moved };
+        let something = view.account.entries.iter().any(|(_, units)| *units > 0);
+        View { moved: moved && something, ..view }
+    }
+}
+
+/// The entry of a bucket as of `now`.
+fn bucket(rule: Rule, entries: &[(i128, i128)], now: i128) -> (Vec<(i128, i128)>, bool) {
+    let burst = i128::from(rule.burst);
+    let initial = match rule.counting {
+        Counting::Tokens { initial, .. } => i128::from(initial).min(burst),
+        _ => burst,
+    };
+    let paid_after = |since, units| first(|wait| paid(rule, since, since + wait).leaves(units, 0));
+    let mut entry = entries.first().copied();
+    if let Some((since, units)) = entry
+        && initial < burst
+        && since <= now
+        && now - since >= paid_after(since, units) + paid_after(since, burst)
+    {
+        entry = None;
+    }
+    let (mut since, mut units, mut moved) = match entry {
+        None => (now, burst - initial, initial < burst),
+        Some((since, units)) if since > now => (now, units, true),
+        Some((since, units)) => (since, units, false),
+    };
+    if entry.is_some() && paid(rule, since, now).leaves(units, 0) {
+        (since, units) = (now, 0);
+    }
+    // It moves along in the shortest spans in which whole units come back.
+    let (step_units, step) = steps(rule);
+    let spans = (now - since) / step;
+    (since, units) = (since + spans * step, units - spans * step_units);
+    if !fits(rule, since, units, now) {
+        (since, units, moved) = (now, i128::from(capacity(rule)), true);
+    }
+    (vec![(since, units)], moved)
+}
+
+/// What was paid of a bucket since `since`, as a fraction.
+fn paid(rule: Rule, since: i128, now: i128) -> Fraction {
+    let elapsed = (now - since).max(0);
+    match rule.counting {
+        Counting::Tokens { step: Some(_), .. } => {
+            let (units, step) = steps(rule);
+            Fraction { numerator: elapsed / step * units, denominator: 1 }
+        }
+        _ => Fraction { numerator: elapsed * i128::from(rule.limit), denominator: i128::from(rule.period) },
+    }
+}
+
+/// Whole microseconds in which `units` drain, as if evenly.
+fn drain_time(rule: Rule, units: i128) -> i128 {
+    let (limit, period) = (i128::from(rule.limit), i128::from(rule.period));
+    (units * period + limit - 1) / limit
+}
+
+/// Units, and the whole microseconds in which they come.
+fn steps(rule: Rule) -> (i128, i128) {
+    if let Counting::Tokens { step: Some(step), .. } = rule.counting {
+        let units = i128::from(step) * i128::from(rule.limit) / i128::from(rule.period);
+        return (units, i128::from(step));
+    }
+    let (mut a, mut b) = (rule.limit, rule.period);
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    (i128::from(rule.limit / a), i128::from(rule.period / a))
+}
+
+/// Whether `units` owed since `since` fit into the bucket, the wait included.
+fn fits(rule: Rule, since: i128, units: i128, now: i128) -> bool {
+    paid(rule, since, now + wait(rule)).leaves(units, i128::from(rule.burst))
+}
+
+fn wait(rule: Rule) -> i128 {
+    match rule.counting {
+        Counting::Queue { wait } => i128::from(wait),
+        _ => 0,
+    }
+}
+
+pub(crate) fn capacity(rule: Rule) -> u64 {
+    match rule.counting {
+        Counting::Queue { wait } => {
+            let waiting = u128::from(wait) * u128::from(rule.limit) / u128::from(rule.period);
+            rule.burst + u64::try_from(waiting).unwrap()
+        }
+        Counting::Gcra | Counting::Meter | Counting::Tokens { .. } => rule.burst,
+        _ => rule.limit,
+    }
+}
+
+impl View {
+    fn admits(&self, rule: Rule, cost: u64, now: i128) -> bool {
+        if cost == 0 {
+            return true;
+        }
+        let cost = i128::from(cost);
+        match rule.counting {
+            Counting::Anchored | Counting::Aligned(_) | Counting::Log | Counting::Cells(_) => {
+                self.used(rule, now).leaves_room(i128::from(rule.limit), cost)
+            }
+            _ => {
+                let (since, units) = self.account.entries[0];
+                let drained = paid(rule, since, now).leaves(units, 0);
+                fits(
+                    rule,
+                    since,
+                    if drained { cost } else { units + cost },
+                    if drained { since } else { now },
+                )
+            }
+        }
+    }
+
+    /// What is used, where a window counts it.
+    fn used(&self, rule: Rule, now: i128) -> Fraction {
+        let period = i128::from(rule.period);
+        let alive = |at: i128| at + period > now;
+        match rule.counting {
+            Counting::Aligned(_) | Counting::Anchored | Counting::Log => Fraction {
+                numerator: self
+                    .account
+                    .entries
+                    .iter()
+                    .filter(|(at, _)| alive(*at))
+                    .map(|(_, units)| units)
+                    .sum(),
+                denominator: 1,
+            },
+            Counting::Cells(cells) => {
+                let width = period / i128::from(cells);
+                let began = now - now.rem_euclid(width);
+                let weigh = |(at, units): &(i128, i128)| match (began - at) / width {
+                    age if age < i128::from(cells) => units * width,
+                    age if age == i128::from(cells) => units * (width - (now - began)),
+                    _ => 0,
+                };
+                Fraction { numerator: self.account.entries.iter().map(weigh).sum(), denominator: width }
+            }
+            _ => unreachable!("a bucket counts otherwise"),
+        }
+    }
+
+    fn remaining(&self, rule: Rule, now: i128) -> u64 {
+        // The largest cost that is admitted.
+        let (mut low, mut high) = (0, capacity(rule) + 1);
+        while high - low > 1 {
+            let middle = low + (high - low) / 2;
+            if self.admits(rule, middle, now) { low = middle } else { high = middle }
+        }
+        low
+    }
+
+    fn is_as_new(&self, rule: Rule, now: i128) -> bool {
+        match rule.counting {
+            Counting::Anchored | Counting::Aligned(_) | Counting::Log | Counting::Cells(_) => {
+                self.used(rule, now).numerator == 0
+            }
+            _ => {
+                let (since, units) = self.account.entries[0];
+                paid(rule, since, now).leaves(units, 0)
+            }
+        }
+    }
+
+    /// How long an admitted request waits: until all that is owed, and it, passes at once.
+    fn delay(&self, rule: Rule, cost: u64, now: i128) -> i128 {
+        match rule.counting {
+            Counting::Queue { .. } if cost > 0 => {
+                let (since, units) = self.account.entries[0];
+                first(|wait| {
+                    paid(rule, since, now + wait).leaves(units + i128::from(cost), i128::from(rule.burst))
+                })
+            }
+            _ => 0,
+        }
+    }
+
+    fn charge(&mut self, rule: Rule, cost: u64, now: i128) {
+        let (entries, cost) = (&mut self.account.entries, i128::from(cost));
+        match rule.counting {
+            Counting::Log => entries.push((now, cost)),
+            Counting::Cells(cells) => {
+                entries.push((now - now.rem_euclid(i128::from(rule.period / cells)), cost));
+            }
+            _ => entries[0].1 += cost,
+        }
+    }
+
+    /// The receipt of the charge that was made just now.
+    fn receipt(&self, rule: Rule, now: i128) -> Receipt {
+        let mark = match rule.counting {
+            Counting::Anchored | Counting::Aligned(_) => self.account.entries[0].0,
+            Counting::Log => 0,
+            Counting::Cells(cells) => {
+                let width = i128::from(rule.period / cells);
+                now - now.rem_euclid(width) + width - 1
+            }
+            // When all that was charged so far, and this, will have drained.
+            _ => {
+                let (since, units) = self.account.entries[0];
+                since + drain_time(rule, units) + self.account.refunded
+            }
+        };
+        Receipt { made: now, mark }
+    }
+
+    /// Returns what of a charge still counts. `false` where that is nothing: then nothing is written.
+    fn refund_of(&mut self, raw: &Account, rule: Rule, units: u64, now: i128, charge: Receipt) -> bool {
+        let mut units = i128::from(units);
+        if matches!(
+            rule.counting,
+            Counting::Anchored | Counting::Aligned(_) | Counting::Log | Counting::Cells(_)
+        ) {
+            // As it stands, whatever the quota is by now.
+            self.account = raw.clone();
+        }
+        let Account { entries, refunded, since: start, width: written } = &mut self.account;
+        match rule.counting {
+            Counting::Anchored | Counting::Aligned(_) => {
+                if entries[0].0 != charge.mark {
+                    return false;
+                }
+                entries[0].1 = (entries[0].1 - units).max(0);
+                entries.retain(|(_, charged)| *charged > 0);
+            }
+            Counting::Log | Counting::Cells(_) => {
+                let (width, time, lasts) = match rule.counting {
+                    Counting::Cells(cells) => {
+                        let width = i128::from(rule.period / cells);
+                        (width, charge.mark - charge.mark.rem_euclid(width), i128::from(rule.period) + width)
+                    }
+                    _ => (*written, charge.made, i128::from(rule.period)),
+                };
+                let stepped_back = entries.iter().any(|(at, _)| *at > now);
+                if width != *written || stepped_back || time + lasts <= now {
+                    return false;
+                }
+                for (_, charged) in entries.iter_mut().filter(|(at, _)| *at == time) {
+                    let given = units.min(*charged);
+                    *charged -= given;
+                    units -= given;
+                }
+                // Cells remember when they were written last, for the clock may step back behind it.
+                if rule.counting == Counting::Log || entries.iter().all(|(_, charged)| *charged == 0) {
+                    entries.retain(|(_, charged)| *charged > 0);
+                }
+            }
+            _ => {
+                let (since, owed) = entries[0];
+                let stepped = matches!(rule.counting, Counting::Tokens { step: Some(_), .. });
+                let time = drain_time(rule, units);
+                let behind = charge.mark - *refunded - if stepped { since } else { now };
+                let (_, step) = steps(rule);
+                let age = now - charge.made;
+                let alone = time - if stepped { (age + step - 1) / step * step } else { age };
+                let left = behind.max(alone);
+                let dead = left <= 0
+                    || charge.made > now
+                    || charge.made <= *start
+                    || paid(rule, charge.made, now).leaves(i128::from(capacity(rule)), 0);
+                if dead {
+                    return false;
+                }
+                if left >= time {
+                    entries[0].1 = (owed - units).max(0);
+                    *refunded += time;
+                } else {
+                    if stepped {
+                        entries[0].1 =
+                            (owed - left * i128::from(rule.limit) / i128::from(rule.period)).max(0);
+                    } else {
+                        // It moves along in the same spans as ever.
+                        let (step_units, step) = steps(rule);
+                        let spans = (now - since + left) / step;
+                        entries[0] = (since - left + spans * step, (owed - spans * step_units).max(0));
+                    }
+                    *refunded += left;
+                }
+                self.settle(rule, now);
+            }
+        }
+        true
+    }
+
+    /// An empty bucket is forgotten, unless something of it must be known.
+    fn settle(&mut self, rule: Rule, now: i128) {
+        let Account { entries, refunded, since: start, .. } = &mut self.account;
+        if *refunded > 1 << 49 {
+            (*refunded, *start) = (0, now);
+        }
+        let (since, owed) = entries[0];
+        if paid(rule, since, now).leaves(owed, 0) {
+            entries[0] = (now, 0);
+            let starts_full =
+                !matches!(rule.counting, Counting::Tokens { initial, .. } if initial < rule.burst);
+            if starts_full && *refunded == 0 && *start == 0 {
+                entries.clear();
+            }
+        }
+    }
+
+    /// Takes the latest units back.
+    fn refund(&mut self, rule: Rule, units: u64, now: i128) {
+        let mut units = i128::from(units);
+        let Account { entries, refunded, .. } = &mut self.account;
+        match rule.counting {
+            Counting::Anchored | Counting::Aligned(_) | Counting::Log | Counting::Cells(_) => {
+                entries.sort_by_key(|(at, _)| *at);
+                for (_, charged) in entries.iter_mut().rev() {
+                    let given = units.min(*charged);
+                    *charged -= given;
+                    units -= given;
+                }
+                entries.retain(|(_, charged)| *charged > 0);
+                if let Counting::Cells(cells) = rule.counting
+                    && !entries.is_empty()
+                {
+                    // Cells remember when they were written last, for the clock may step back behind it.
+                    entries.push((now - now.rem_euclid(i128::from(rule.period / cells)), 0));
+                }
+            }
+            _ => {
+                let units = units.min(entries[0].1);
+                entries[0].1 -= units;
+                *refunded += drain_time(rule, units);
+                self.settle(rule, now);
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Fraction {
+    numerator: i128,
+    denominator: i128,
+}
+
+impl Fraction {
+    /// As something paid: whether at most `rest` of `owed` are left.
+    fn leaves(self, owed: i128, rest: i128) -> bool {
+        (owed - rest) * self.denominator <= self.numerator
+    }
+
+    /// As something used: whether `cost` more fit into `limit`.
+    fn leaves_room(self, limit: i128, cost: i128) -> bool {
+        self.numerator + cost * self.denominator <= limit * self.denominator
+    }
+}
+
+/// The shortest wait after which `holds` holds, found by bisection: once true it stays true.
+fn first(holds: impl Fn(i128) -> bool) -> i128 {
+    if holds(0) {
+        return 0;
+    }
+    let (mut low, mut high) = (0, 1);
+    while !holds(high) {
+        low = high;
+        high *= 2;
+    }
+    while high - low > 1 {
+        let middle = (low + high) / 2;
+        if holds(middle) { high = middle } else { low = middle }
+    }
+    high
+}
+
+fn micros(wait: i128) -> Duration {
+    Duration::from_micros(u64::try_from(wait).unwrap())
+}

@@ -1,0 +1,143 @@
+//! A real Redis Cluster on free ports, for as long as the value lives.
+
+use std::{
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use super::redis_server::RedisServer;
+
+pub(crate) const SLOTS: u16 = 16_384;
+
+/// The slots are shared out evenly among the primaries.
+pub(crate) struct RedisCluster {
+    pub(crate) nodes: Vec<RedisServer>,
+    primaries: usize,
+}
+
+impl RedisCluster {
+    pub(crate) fn start(primaries: usize) -> Self {
+        Self::with_replicas(primaries, 0)
+    }
+
+    /// Each primary has so many replicas, which stand behind all primaries in `nodes`.
+    pub(crate) fn with_replicas(primaries: usize, replicas: usize) -> Self {
+        Self::of((0..primaries * (1 + replicas)).map(|_| RedisServer::node()).collect(), primaries)
+    }
+
+    /// A cluster of one node, which says that it is at this port.
+    pub(crate) fn behind(port: u16) -> Self {
+        Self::of(vec![RedisServer::node_with(&["--cluster-announce-port", &port.to_string()])], 1)
+    }
+
+    fn of(nodes: Vec<RedisServer>, primaries: usize) -> Self {
+        let cluster = Self { nodes, primaries };
+        for (place, node) in cluster.nodes.iter().enumerate() {
+            // Else all begin at the same one, and settle it later.
+            let () = node.command(&["CLUSTER", "SET-CONFIG-EPOCH", &(place + 1).to_string()]);
+        }
+        for (place, node) in cluster.nodes[..primaries].iter().enumerate() {
+            let slots = (0..SLOTS).filter(|&slot| cluster.first_owner(slot) == place);
+            let mut words = vec!["CLUSTER".to_owned(), "ADDSLOTS".to_owned()];
+            words.extend(slots.map(|slot| slot.to_string()));
+            let () = node.command(&words.iter().map(String::as_str).collect::<Vec<_>>());
+        }
+        for node in &cluster.nodes[1..] {
+            cluster.meet(node);
+        }
+        cluster.wait_until("all nodes know each other", |cluster| cluster.knows_all());
+        for (place, replica) in cluster.nodes[primaries..].iter().enumerate() {
+            let primary = cluster.nodes[place % primaries].id();
+            let () = replica.command(&["CLUSTER", "REPLICATE", &primary]);
+        }
+        cluster.wait_until("the cluster is up", |cluster| {
+            cluster.nodes.iter().all(RedisServer::is_up)
+                && cluster.nodes[primaries..].iter().all(|replica| {
+                    let info: String = replica.command(&["INFO", "replication"]);
+                    info.contains("master_link_status:up")
+                })
+        });
+        cluster
+    }
+
+    pub(crate) fn urls(&self) -> Vec<String> {
+        self.nodes.iter().map(RedisServer::url).collect()
+    }
+
+    /// Adds a primary without slots. Clients are not told of those.
+    pub(crate) fn add_node(&mut self) -> usize {
+        self.nodes.push(RedisServer::node());
+        let place = self.nodes.len() - 1;
+        self.meet(&self.nodes[place]);
+        self.wait_until("the new node is known", |cluster| {
+            cluster.knows_all() && cluster.nodes[place].is_up()
+        });
+        place
+    }
+
+    /// The slot of a key with this hash tag.
+    pub(crate) fn slot(&self, tag: &str) -> u16 {
+        self.nodes[0].command(&["CLUSTER", "KEYSLOT", tag])
+    }
+
+    /// The place in `nodes` of the primary that has the slot of this hash tag at first.
+    pub(crate) fn owner(&self, tag: &str) -> usize {
+        self.first_owner(self.slot(tag))
+    }
+
+    /// Moves a slot and its keys, the way `redis-cli --cluster reshard` does. `halfway` is called for each key,
+    /// before it goes.
+    pub(crate) fn move_slot(&self, slot: u16, from: usize, to: usize, mut halfway: impl FnMut()) {
+        let (source, target) = (&self.nodes[from], &self.nodes[to]);
+        let (source_id, target_id, slot) = (source.id(), target.id(), slot.to_string());
+        let () = target.command(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &source_id]);
+        let () = source.command(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &target_id]);
+        loop {
+            halfway();
+            let keys: Vec<String> = source.command(&["CLUSTER", "GETKEYSINSLOT", &slot, "1"]);
+            let Some(key) = keys.first() else { break };
+            let port = target.port().to_string();
+            let _: String = source.command(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]);
+        }
+        // The target first, so that there is always one who has it.
+        for node in [target, source] {
+            let () = node.command(&["CLUSTER", "SETSLOT", &slot, "NODE", &target_id]);
+        }
+    }
+
+    /// Waits for what takes the nodes a while among themselves.
+    pub(crate) fn wait_until(&self, what: &str, mut is_so: impl FnMut(&Self) -> bool) {
+        let started = Instant::now();
+        while !is_so(self) {
+            assert!(started.elapsed() < Duration::from_secs(30), "still not so: {what}");
+            sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn first_owner(&self, slot: u16) -> usize {
+        usize::from(slot) * self.primaries / usize::from(SLOTS)
+    }
+
+    fn meet(&self, node: &RedisServer) {
+        let () = self.nodes[0].command(&["CLUSTER", "MEET", "127.0.0.1", &node.port().to_string()]);
+    }
+
+    fn knows_all(&self) -> bool {
+        self.nodes.iter().all(|node| {
+            let nodes: String = node.command(&["CLUSTER", "NODES"]);
+            let known = nodes.lines().filter(|line| !line.contains("handshake") && !line.contains(":0@"));
+            known.count() == self.nodes.len()
+        })
+    }
+}
+
+impl RedisServer {
+    fn id(&self) -> String {
+        self.command(&["CLUSTER", "MYID"])
+    }
+
+    fn is_up(&self) -> bool {
+        let info: String = self.command(&["CLUSTER", "INFO"]);
+        info.contains("cluster_state:ok")
+    }
+}

@@ -1,0 +1,205 @@
+//! A real redis-server on a free port, for as long as the value lives.
+
+use std::{
+    io::{BufRead, BufReader, ErrorKind, Write},
+    net::{TcpListener, TcpStream},
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+/// Started with [`start`](Self::start), stopped when dropped, on panic too. Were the test process
+/// itself killed, the server would go as well: a shell between the two waits for the end of a pipe that
+/// closes with this process.
+pub(crate) struct RedisServer {
+    port: u16,
+    arguments: Vec<String>,
+    process: Option<Process>,
+}
+
+struct Process {
+    guard: Child,
+    server: u32,
+    /// Whether what it leaves behind is needed again.
+    keep: bool,
+}
+
+const GUARD: &str = r#"redis-server "$@" >/dev/null 2>&1 & echo $!; read -r keep
+    kill -KILL $! 2>/dev/null; wait $! 2>/dev/null
+    test -n "$keep" || rm -rf "$DIRECTORY""#;
+
+impl RedisServer {
+    pub(crate) fn start() -> Self {
+        Self::with(&[])
+    }
+
+    /// A server with arguments of its own, such as `["--maxmemory", "1mb"]`.
+    pub(crate) fn with(arguments: &[&str]) -> Self {
+        Self::start_as(arguments, |_| true)
+    }
+
+    /// A node of no Cluster yet.
+    pub(crate) fn node() -> Self {
+        Self::node_with(&[])
+    }
+
+    /// One with arguments of its own.
+    pub(crate) fn node_with(arguments: &[&str]) -> Self {
+        let cluster = [
+            "--cluster-enabled",
+            "yes",
+            "--cluster-node-timeout",
+            "1000",
+            "--cluster-require-full-coverage",
+            "no",
+            // A primary that gave its last slot away stays one.
+            "--cluster-allow-replica-migration",
+            "no",
+        ];
+        Self::start_as(&[&cluster[..], arguments].concat(), bus_is_free)
+    }
+
+    fn start_as(arguments: &[&str], suits: impl Fn(u16) -> bool) -> Self {
+        let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
+        let mut server = Self { port: 0, arguments, process: None };
+        for _ in 0..100 {
+            server.process = None;
+            server.port = free_port();
+            if !suits(server.port) {
+                continue;
+            }
+            // Another process may have taken the port meanwhile.
+            if server.try_restart() {
+                return server;
+            }
+        }
+        panic!("redis-server does not start; is it installed? `make test` installs it");
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// What it writes is here, and nobody else's.
+    fn directory(&self) -> PathBuf {
+        std::env::temp_dir().join(format!("tower-ratelimit-{}-{}", std::process::id(), self.port))
+    }
+
+    /// Starts it again on its old port, with nothing in it.
+    pub(crate) fn restart(&mut self) {
+        assert!(self.try_restart(), "redis-server does not come back on port {}", self.port);
+    }
+
+    /// Kills it with SIGKILL.
+    pub(crate) fn kill(&mut self) {
+        if let Some(process) = &mut self.process {
+            process.keep = true;
+        }
+        self.process = None;
+    }
+
+    /// Sends the server a signal, such as `STOP` or `CONT`.
+    pub(crate) fn signal(&self, name: &str) {
+        let server = self.process.as_ref().unwrap().server.to_string();
+        assert!(Command::new("kill").arg(format!("-{name}")).arg(server).status().unwrap().success());
+    }
+
+    pub(crate) fn connection(&self) -> redis::Connection {
+        redis::Client::open(self.url()).unwrap().get_connection().unwrap()
+    }
+
+    /// Runs one command on a connection of its own.
+    pub(crate) fn command<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
+        let mut command = redis::cmd(words[0]);
+        command.arg(&words[1..]).query(&mut self.connection()).unwrap()
+    }
+
+    /// How many script calls it carried out, those of the tests among them.
+    pub(crate) fn script_calls(&self) -> u64 {
+        let stats: String = self.command(&["INFO", "commandstats"]);
+        let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+        line.and_then(|line| line.split(',').next()?.parse().ok()).unwrap_or(0)
+    }
+
+    fn try_restart(&mut self) -> bool {
+        self.kill();
+        let port = self.port.to_string();
+        let directory = self.directory();
+        std::fs::create_dir_all(&directory).unwrap();
+        let mut guard = Command::new("sh")
+            .args(["-c", GUARD, "redis-server", "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+            .args(["--dir", directory.to_str().unwrap(), "--port", &port])
+            .args(&self.arguments)
+            .env("DIRECTORY", &directory)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(guard.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let server = line.trim().parse().unwrap();
+        self.process = Some(Process { guard, server, keep: false });
+        self.answers()
+    }
+
+    /// Waits until the server that we started, and no other one, answers.
+    fn answers(&self) -> bool {
+        let started = Instant::now();
+        let ours = self.process.as_ref().unwrap().server;
+        while started.elapsed() < Duration::from_secs(10) {
+            match TcpStream::connect(("127.0.0.1", self.port)) {
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
+                _ => {
+                    let info = redis::Client::open(self.url())
+                        .and_then(|client| client.get_connection())
+                        .and_then(|mut connection| {
+                            redis::cmd("INFO").arg("server").query::<String>(&mut connection)
+                        });
+                    match info {
+                        Ok(info) => return info.contains(&format!("process_id:{ours}\r\n")),
+                        // It asks for a password or still loads; either way it is up.
+                        Err(error) if error.to_string().contains("NOAUTH") => return true,
+                        Err(_) => {}
+                    }
+                }
+            }
+            sleep(Duration::from_millis(5));
+        }
+        false
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        self.process = None;
+        // Where it had been killed, what it wrote was kept until now.
+        let _ = std::fs::remove_dir_all(self.directory());
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // SIGKILL works on a stopped process too. The guard ends when its pipe closes.
+        let _ = Command::new("kill").args(["-KILL", &self.server.to_string()]).stderr(Stdio::null()).status();
+        let mut pipe = self.guard.stdin.take();
+        if self.keep {
+            let _ = pipe.as_mut().unwrap().write_all(b"keep\n");
+        }
+        drop(pipe);
+        let _ = self.guard.wait();
+    }
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
+}
+
+/// Nodes talk to each other on another port, which is higher by this much.
+fn bus_is_free(port: u16) -> bool {
+    port.checked_add(10_000).is_some_and(|bus| TcpListener::bind(("127.0.0.1", bus)).is_ok())
+}

@@ -1,0 +1,335 @@
+//! A simulation of many instances in front of one Redis, beside the formulas of docs/scaling.md.
+//!
+//! ```text
+//! cargo run --release -p tools --bin scaling
+//! cargo run --release -p tools --bin scaling -- --call 8 --decision 3.4 --round-trip 500
+//! ```
+//!
+//! Requests come at random times to instances that each have four lanes to Redis and gather what waits, as
+//! `RedisStore` does. Redis works off one call after the other. Who is admitted is decided by the crate's own
+//! algorithms, in a `MemoryStore` that stands for Redis, under a clock that the simulation sets.
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, HashMap, VecDeque},
+    error::Error,
+    time::Duration,
+};
+
+use clap::Parser;
+use tower_ratelimit::{FixedWindow, Key, Limiter, ManualClock, MemoryStore, Policy, Quota};
+
+const LANES: usize = 4;
+const MOST_IN_A_CALL: usize = 128;
+const REMEMBERED: u64 = 1_000_000;
+
+#[derive(Clone, Copy, Debug, Parser)]
+struct Costs {
+    /// Microseconds of Redis' processor for a call
+    #[arg(long, default_value_t = 8.0)]
+    call: f64,
+    /// and for each decision in it.
+    #[arg(long, default_value_t = 3.4)]
+    decision: f64,
+    /// Microseconds from an instance to Redis and back.
+    #[arg(long, default_value_t = 500.0)]
+    round_trip: f64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Traffic {
+    instances: usize,
+    /// Requests a second, over all instances.
+    rate: f64,
+    keys: u64,
+    /// Units a second that each key may take.
+    limit: u64,
+    deny_cache: bool,
+    /// Units that an instance takes at once.
+    lease: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    calls: u64,
+    decisions: u64,
+    admitted: u64,
+    requests: u64,
+    /// Microseconds in which Redis worked, and all of them.
+    busy: f64,
+    time: f64,
+    waits: f64,
+}
+
+struct Job {
+    came: u64,
+    key: u64,
+}
+
+enum Event {
+    Arrival,
+    AtRedis { instance: usize, jobs: Vec<Job> },
+    Reply { instance: usize, jobs: Vec<(Job, Answer)> },
+}
+
+#[derive(Clone, Copy)]
+struct Answer {
+    granted: u64,
+    /// Microseconds until it is worth asking again; until the window ends, of an admission.
+    wait: u64,
+}
+
+#[derive(Default)]
+struct Instance {
+    busy: usize,
+    waiting: VecDeque<Job>,
+    /// When a refused key may be asked for again.
+    refused: HashMap<u64, u64>,
+    /// Units at hand, and until when.
+    leased: HashMap<u64, (u64, u64)>,
+}
+
+/// Sebastiano Vigna's SplitMix64: the same traffic in every run.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    /// Microseconds until the next of so many random arrivals a second.
+    fn gap(&mut self, rate: f64) -> f64 {
+        let uniform = (self.next() >> 11) as f64 / (1u64 << 53) as f64;
+        -(1.0 - uniform).ln() / rate * 1e6
+    }
+}
+
+struct Simulation {
+    costs: Costs,
+    traffic: Traffic,
+    instances: Vec<Instance>,
+    /// By time, then in the order in which they were made.
+    events: BinaryHeap<Reverse<(u64, u64)>>,
+    content: HashMap<u64, Event>,
+    made: u64,
+    arrives: f64,
+    random: Random,
+    clock: ManualClock,
+    start: Duration,
+    redis: Limiter,
+    policy: Policy,
+    free_at: f64,
+    seen: Seen,
+}
+
+impl Simulation {
+    fn new(costs: Costs, traffic: Traffic) -> Result<Self, Box<dyn Error>> {
+        let clock = ManualClock::new();
+        let quota = Quota::new(traffic.limit, Duration::from_secs(1))?;
+        let mut policy = Policy::new("simulated", quota);
+        if traffic.lease > 1 {
+            // What is leased from a window is spent in it.
+            policy = policy.algorithm(FixedWindow::aligned());
+        }
+        Ok(Self {
+            costs,
+            traffic,
+            instances: (0..traffic.instances).map(|_| Instance::default()).collect(),
+            events: BinaryHeap::new(),
+            content: HashMap::new(),
+            made: 0,
+            arrives: 0.0,
+            random: Random(7),
+            start: clock.now(),
+            redis: Limiter::new(MemoryStore::new().manual_clock(clock.clone())),
+            clock,
+            policy,
+            free_at: 0.0,
+            seen: Seen::default(),
+        })
+    }
+
+    async fn run(mut self, time: u64) -> Result<Seen, Box<dyn Error>> {
+        self.at(0, Event::Arrival);
+        while let Some(Reverse((now, number))) = self.events.pop() {
+            if now > time {
+                break;
+            }
+            match self.content.remove(&number) {
+                Some(Event::Arrival) => self.arrive(now),
+                Some(Event::AtRedis { instance, jobs }) => self.decide(now, instance, jobs).await?,
+                Some(Event::Reply { instance, jobs }) => self.reply(now, instance, jobs),
+                None => {}
+            }
+        }
+        self.seen.time = time as f64;
+        Ok(self.seen)
+    }
+
+    fn at(&mut self, time: u64, event: Event) {
+        let number = self.made;
+        self.made += 1;
+        self.events.push(Reverse((time, number)));
+        self.content.insert(number, event);
+    }
+
+    fn arrive(&mut self, now: u64) {
+        self.seen.requests += 1;
+        self.arrives += self.random.gap(self.traffic.rate);
+        self.at(self.arrives as u64, Event::Arrival);
+        let instance = self.random.below(self.traffic.instances as u64) as usize;
+        let key = self.random.below(self.traffic.keys);
+        let at = &mut self.instances[instance];
+        if at.refused.get(&key).is_some_and(|over| now < *over) {
+            return;
+        }
+        if let Some((units, until)) = at.leased.get_mut(&key)
+            && now < *until
+            && *units > 0
+        {
+            *units -= 1;
+            self.seen.admitted += 1;
+            return;
+        }
+        let job = Job { came: now, key };
+        if at.busy < LANES {
+            at.busy += 1;
+            self.send(now, instance, vec![job]);
+        } else {
+            at.waiting.push_back(job);
+        }
+    }
+
+    fn send(&mut self, now: u64, instance: usize, jobs: Vec<Job>) {
+        let arrival = now + (self.costs.round_trip / 2.0) as u64;
+        self.at(arrival, Event::AtRedis { instance, jobs });
+    }
+
+    async fn decide(&mut self, now: u64, instance: usize, jobs: Vec<Job>) -> Result<(), Box<dyn Error>> {
+        let work = self.costs.call + self.costs.decision * jobs.len() as f64;
+        let begins = self.free_at.max(now as f64);
+        self.free_at = begins + work;
+        self.seen.busy += work;
+        self.seen.calls += 1;
+        self.seen.decisions += jobs.len() as u64;
+        self.clock.set(self.start + Duration::from_micros(begins as u64));
+        let mut answered = Vec::with_capacity(jobs.len());
+        for job in jobs {
+            let key = Key::new(job.key.to_string());
+            let decision = self.redis.check_up_to(&self.policy, &key, self.traffic.lease).await?;
+            let outcome = &decision.outcomes()[0];
+            let wait = outcome.retry_after().unwrap_or_else(|| outcome.reset_after()).as_micros() as u64;
+            answered.push((job, Answer { granted: outcome.granted(), wait }));
+        }
+        let back = (self.free_at + self.costs.round_trip / 2.0) as u64;
+        self.at(back, Event::Reply { instance, jobs: answered });
+        Ok(())
+    }
+
+    fn reply(&mut self, now: u64, instance: usize, jobs: Vec<(Job, Answer)>) {
+        let at = &mut self.instances[instance];
+        for (job, answer) in jobs {
+            self.seen.waits += (now - job.came) as f64;
+            // Counted from before the question was asked, as the store does it.
+            let until = job.came + answer.wait;
+            if answer.granted > 0 {
+                self.seen.admitted += 1;
+                if answer.granted > 1 {
+                    at.leased.insert(job.key, (answer.granted - 1, until));
+                }
+            } else if self.traffic.deny_cache {
+                at.refused.insert(job.key, until.min(job.came + REMEMBERED));
+            }
+        }
+        let gathered: Vec<Job> = at.waiting.drain(..at.waiting.len().min(MOST_IN_A_CALL)).collect();
+        if gathered.is_empty() {
+            at.busy -= 1;
+        } else {
+            self.send(now, instance, gathered);
+        }
+    }
+}
+
+/// Decisions in a call, and the share of Redis' processor, by docs/scaling.md.
+fn predicted(costs: Costs, instances: usize, asked: f64) -> (f64, f64) {
+    let (all, each) = (asked / 1e6, asked / instances as f64 / 1e6);
+    // What comes to an instance while a lane is away, over the lanes.
+    let gathered = each * (costs.round_trip + costs.call) / (LANES as f64 - each * costs.decision);
+    // Calls fill until Redis can keep up.
+    let at_least = costs.call / (1.0 / all - costs.decision);
+    let most = MOST_IN_A_CALL as f64;
+    let within = |decisions: f64| if decisions < 0.0 { most } else { decisions.clamp(1.0, most) };
+    let gathered = within(gathered).max(within(at_least));
+    (gathered, all * (costs.call / gathered + costs.decision))
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let costs = Costs::parse();
+    let plain =
+        Traffic { instances: 10, rate: 1e5, keys: 10_000, limit: 1_000_000, deny_cache: true, lease: 1 };
+    // A second, so that counts are rates.
+    let time = 1_000_000;
+    let out = &mut std::io::stdout().lock();
+    use std::io::Write as _;
+
+    writeln!(out, "How calls fill, and what is left of Redis")?;
+    writeln!(out, "| instances | requests/s | in a call | formula | Redis busy | formula | mean wait |")?;
+    writeln!(out, "|---|---|---|---|---|---|---|")?;
+    for (instances, rate) in [(1, 1e3), (1, 1e4), (1, 1e5), (10, 1e4), (10, 1e5), (10, 2e5), (50, 1e5)] {
+        let seen = Simulation::new(costs, Traffic { instances, rate, ..plain })?.run(time).await?;
+        let (gathered, busy) = predicted(costs, instances, rate);
+        writeln!(
+            out,
+            "| {instances} | {rate} | {:.1} | {gathered:.1} | {:.2} | {busy:.2} | {:.0} us |",
+            seen.decisions as f64 / seen.calls as f64,
+            seen.busy / seen.time,
+            seen.waits / seen.decisions as f64,
+        )?;
+    }
+
+    writeln!(out, "\nOne key that is refused nearly always: what is asked of Redis")?;
+    writeln!(out, "| instances | requests/s | limit | asked/s without | with the deny cache | formula |")?;
+    writeln!(out, "|---|---|---|---|---|---|")?;
+    for (instances, limit) in [(1, 10), (10, 10), (10, 100), (50, 10)] {
+        let traffic = Traffic { instances, keys: 1, limit, ..plain };
+        let without = Simulation::new(costs, Traffic { deny_cache: false, ..traffic })?.run(time).await?;
+        let with = Simulation::new(costs, traffic)?.run(time).await?;
+        // Each unit that comes back is asked for once by every instance, and by whoever comes while the first
+        // answer is on its way.
+        let under_way = traffic.rate * (costs.round_trip + costs.call + costs.decision) / 1e6;
+        let formula = limit as f64 * (instances as f64 + under_way);
+        writeln!(
+            out,
+            "| {instances} | {} | {limit} | {} | {} | {formula:.0} |",
+            traffic.rate, without.decisions, with.decisions
+        )?;
+    }
+
+    writeln!(out, "\nOne key that is admitted nearly always: what is asked of Redis")?;
+    writeln!(out, "| instances | requests/s | lease | asked/s | formula | admitted above the limit |")?;
+    writeln!(out, "|---|---|---|---|---|---|")?;
+    for (instances, lease) in [(10, 1), (10, 10), (10, 100), (10, 1_000)] {
+        let traffic = Traffic { instances, keys: 1, limit: 80_000, lease, ..plain };
+        let seen = Simulation::new(costs, traffic)?.run(time).await?;
+        let formula = traffic.rate.min(traffic.limit as f64) / lease as f64;
+        // The run may meet a part of a second window.
+        let most = 2 * traffic.limit;
+        writeln!(
+            out,
+            "| {instances} | {} | {lease} | {} | {formula:.0} | {} |",
+            traffic.rate,
+            seen.decisions,
+            seen.admitted.saturating_sub(most)
+        )?;
+    }
+    Ok(())
+}

@@ -92,18 +92,18 @@ async fn main() -> Result<(), tower_ratelimit::Error> {
     let policy = Policy::new("bench", Quota::per_second(1_000_000));
     let server = [RedisServer::start()];
     let (one, three) = (RedisCluster::start(1), RedisCluster::start(3));
-    let longer = Duration::from_secs(1);
+    let settings = || RedisStore::builder().deadline(Duration::from_secs(1));
     let setups = [
-        ("one server", &server[..], RedisStore::connect(&server[0].url()).await?),
-        ("a Cluster of 1", &one.nodes, RedisStore::connect_cluster(one.urls()).await?),
-        ("a Cluster of 3", &three.nodes, RedisStore::connect_cluster(three.urls()).await?),
+        ("one server", &server[..], settings().connect(&server[0].url()).await?),
+        ("a Cluster of 1", &one.nodes, settings().connect_cluster(one.urls()).await?),
+        ("a Cluster of 3", &three.nodes, settings().connect_cluster(three.urls()).await?),
     ];
     println!("| | callers | decisions/s | servers, us each | client, us each |\n|---|---|---|---|---|");
     for callers in [1, 64, 256] {
         let mut seen = vec![Vec::new(); setups.len()];
         for _ in 0..ROUNDS {
             for ((_, nodes, store), seen) in setups.iter().zip(&mut seen) {
-                let limiter = Limiter::new(store.clone().deadline(longer));
+                let limiter = Limiter::new(store.clone());
                 seen.push(round(&limiter, &policy, nodes, callers).await);
             }
         }

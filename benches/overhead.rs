@@ -14,7 +14,7 @@ use std::{
 use criterion::{Criterion, criterion_group, criterion_main};
 use http::{Request, Response};
 use tower::{Layer, Service, ServiceExt, service_fn};
-use tower_ratelimit::{Constant, Headers, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer};
+use tower_ratelimit::{Headers, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, key::Constant};
 
 fn request() -> Request<()> {
     let peer: SocketAddr = ([203, 0, 113, 7], 4711).into();

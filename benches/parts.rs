@@ -11,9 +11,13 @@ use futures_util::FutureExt as _;
 use http::{Request, Response, request::Parts};
 use tower::{Layer, Service, service_fn};
 use tower_ratelimit::{
-    Algorithm, Charge, ClientIp, Concurrency, Constant, FixedWindow, Gcra, GrpcStatus, Header, Headers, Key,
-    KeyExtractor, LeakyBucket, Limiter, MemoryStore, PeerIp, Policy, ProblemDetails, Quota, RateLimitLayer,
-    Rejection, ResponseMapper, SlidingLog, SlidingWindow, TokenBucket, TrustedProxies,
+    Charge, ClientIp, Header, Headers, Key, KeyExtractor, Limiter, MemoryStore, PeerIp, Policy, Quota,
+    RateLimitLayer, Rejection, TrustedProxies,
+    algorithm::{
+        Algorithm, Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket,
+    },
+    key::Constant,
+    response::{GrpcStatus, ProblemDetails, ResponseMapper},
 };
 
 /// A request behind one proxy, with an API key.
@@ -141,7 +145,7 @@ fn refusals(criterion: &mut Criterion) {
     let (policy, key) = (Policy::new("p", quota(1)), Key::new("all"));
     let check = || limiter.check(&policy, &key, 1).now_or_never();
     let (Some(Ok(_)), Some(Ok(refused))) = (check(), check()) else { return };
-    let rejection = Rejection::Limited(refused);
+    let rejection = Rejection::Denied(refused);
     let plain = |rejection: &Rejection, _: &Parts| {
         let mut response = Response::new(String::from("slow down"));
         *response.status_mut() = rejection.status();

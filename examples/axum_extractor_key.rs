@@ -38,8 +38,8 @@ use axum::{Router, extract::FromRequestParts, response::IntoResponse, routing::p
 use http::{StatusCode, header::AUTHORIZATION, request::Parts};
 use tokio::net::TcpListener;
 use tower_ratelimit::{
-    Decision, FromExtractor, KeyExtractor as _, Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer,
-    Rejection,
+    Decision, KeyExtractor as _, Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rejection,
+    key::FromExtractor,
 };
 
 /// The users by their tokens. A database, in a service.

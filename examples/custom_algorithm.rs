@@ -14,7 +14,7 @@
 
 use std::{env, error::Error};
 
-use tower_ratelimit::{Algorithm, Charge, Key, Limiter, Policy, Quota, RedisStore};
+use tower_ratelimit::{Charge, Key, Limiter, Policy, Quota, RedisStore, algorithm::Algorithm};
 
 /// The quota's limit in each hour of the day, another one in those of the night.
 #[derive(Debug)]

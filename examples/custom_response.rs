@@ -56,21 +56,21 @@ use http::{
 use serde_json::json;
 use tokio::net::TcpListener;
 use tower_ratelimit::{
-    Decision, Limiter, MemoryStore, PeerIp, Policy, ProblemDetails, Quota, RateLimitLayer, RefusalBody,
-    Rejection, ResponseMapper,
+    Decision, Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rejection,
+    response::{ProblemDetails, RejectionBody, ResponseMapper},
 };
 
 /// A page for people, and for programs what they get by default.
 struct Page;
 
 impl ResponseMapper for Page {
-    fn response(&self, rejection: &Rejection, request: &Parts) -> Response<RefusalBody> {
+    fn response(&self, rejection: &Rejection, request: &Parts) -> Response<RejectionBody> {
         let accepted = request.headers.get(ACCEPT).and_then(|value| value.to_str().ok());
         if !accepted.is_some_and(|types| types.contains("text/html")) {
             return ProblemDetails::default().response(rejection, request);
         }
         let page = format!("<h1>{}</h1>\n", rejection.status());
-        let mut response = Response::new(RefusalBody::new(page));
+        let mut response = Response::new(RejectionBody::new(page));
         *response.status_mut() = rejection.status();
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/html"));
         response

@@ -56,8 +56,8 @@ use axum::{
 use http::request::Parts;
 use tokio::net::TcpListener;
 use tower_ratelimit::{
-    Header, Key, KeyExtractor as _, Limiter, MatchedRoute, MemoryStore, PeerIp, Policy, PolicySource, Quota,
-    RateLimitLayer,
+    Header, Key, KeyExtractor as _, Limiter, MemoryStore, PeerIp, Policy, PolicySource, Quota,
+    RateLimitLayer, key::MatchedRoute,
 };
 
 pub(crate) fn app(limiter: impl Into<Limiter>) -> Router {

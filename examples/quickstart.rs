@@ -53,7 +53,7 @@ async fn serve() -> Result<(), Box<dyn Error>> {
     let (limiter, kept): (Limiter, _) = match env::var("REDIS_URL") {
         // Patient, so that a machine with more clients than cores still gets an answer for each.
         Ok(url) => (
-            RedisStore::connect(&url).await?.deadline(Duration::from_millis(500)).into(),
+            RedisStore::builder().deadline(Duration::from_millis(500)).connect(&url).await?.into(),
             "in Redis, shared by every process",
         ),
         Err(_) => (MemoryStore::new().into(), "in this process (set REDIS_URL to share it)"),

@@ -10,10 +10,7 @@ use std::{
 
 use http::{HeaderMap, HeaderValue, Request, request::Parts};
 use libfuzzer_sys::fuzz_target;
-use tower_ratelimit::{
-    ClientIp, Error, ErrorKind, ForwardingHeader, Key, KeyExtractor, PeerIp, RequestMatcher as _,
-    TrustedProxies,
-};
+use tower_ratelimit::{key::{ForwardingHeader, RequestMatcher as _}, ClientIp, Error, ErrorKind, Key, KeyExtractor, PeerIp, TrustedProxies};
 
 const PEERS: [Option<&str>; 5] = [
     None,

@@ -32,7 +32,7 @@ use crate::{error::Error, quota::Quota};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tower_ratelimit::Error> {
 /// let clock = ManualClock::new(); // 2026-01-01, midnight UTC
-/// let limiter = Limiter::new(MemoryStore::new().manual_clock(clock.clone()));
+/// let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()));
 /// // Calendar days as Berlin counts them in winter, an hour ahead of UTC.
 /// let berlin = FixedWindow::aligned().utc_offset_east(Duration::from_secs(3_600));
 /// let policy = Policy::new("daily", Quota::per_day(1)).algorithm(berlin);

@@ -26,7 +26,7 @@ use crate::{error::Error, quota::Quota};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tower_ratelimit::Error> {
 /// let clock = ManualClock::new();
-/// let limiter = Limiter::new(MemoryStore::new().manual_clock(clock.clone()));
+/// let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()));
 /// let policy = Policy::new("api", Quota::per_second(3).burst(2)).algorithm(Gcra);
 /// let key = Key::new("alice");
 ///

@@ -32,7 +32,7 @@ use crate::{error::Error, quota::Quota};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tower_ratelimit::Error> {
-/// let limiter = Limiter::new(MemoryStore::new().manual_clock(ManualClock::new()));
+/// let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::new()));
 /// // Two a second, and nobody waits longer than a second.
 /// let queue = LeakyBucket::queue(Duration::from_secs(1));
 /// let policy = Policy::new("mails", Quota::per_second(2)).algorithm(queue);

@@ -31,7 +31,7 @@ use crate::{error::Error, quota::Quota};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tower_ratelimit::Error> {
 /// let clock = ManualClock::new(); // midnight
-/// let limiter = Limiter::new(MemoryStore::new().manual_clock(clock.clone()));
+/// let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()));
 /// let policy = Policy::new("api", Quota::per_minute(60)).algorithm(SlidingWindow::new());
 /// let key = Key::new("alice");
 ///

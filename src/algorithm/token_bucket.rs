@@ -28,7 +28,7 @@ use crate::{error::Error, quota::Quota};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tower_ratelimit::Error> {
 /// let clock = ManualClock::new();
-/// let limiter = Limiter::new(MemoryStore::new().manual_clock(clock.clone()));
+/// let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()));
 /// // Ten more every six seconds, up to a hundred, and twenty to begin with.
 /// let bucket = TokenBucket::new().refill_every(Duration::from_secs(6)).starting_at(20);
 /// let policy = Policy::new("jobs", Quota::per_minute(100)).algorithm(bucket);

@@ -186,7 +186,7 @@ impl Limiter {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), tower_ratelimit::Error> {
     /// let clock = ManualClock::new();
-    /// let limiter = Limiter::new(MemoryStore::new().manual_clock(clock.clone()));
+    /// let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()));
     /// let logins = Policy::new("logins", Quota::per_minute(5)).algorithm(FixedWindow::anchored());
     /// let alice = Key::new("alice");
     ///

@@ -26,7 +26,7 @@ use crate::util::time::micros;
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tower_ratelimit::Error> {
 /// let clock = ManualClock::new();
-/// let limiter = Limiter::new(MemoryStore::new().manual_clock(clock.clone()));
+/// let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()));
 /// let policy = Policy::new("login", Quota::per_minute(1));
 /// let key = Key::new("alice");
 ///

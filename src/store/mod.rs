@@ -11,6 +11,6 @@ mod store;
 pub use self::redis::{LeaseStatus, RedisStore, RedisStoreBuilder};
 pub use self::{
     clock::ManualClock,
-    memory::MemoryStore,
+    memory::{MemoryStore, MemoryStoreBuilder},
     store::{Action, Store},
 };

@@ -3,12 +3,12 @@
 use crate::support::{
     RedisServer,
     inner::{ask, text},
-    store,
+    settings, store,
 };
 use http::{HeaderValue, Request, request::Parts};
 use tower_ratelimit::{
-    ErrorKind, FixedWindow, Header, Key, KeyExtractor, Limiter, MemoryStore, PeerIp, Policy, Quota,
-    RateLimitLayer, RedisStore,
+    ErrorKind, Header, Key, KeyExtractor, Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer,
+    RedisStore, algorithm::FixedWindow,
 };
 
 #[tokio::test]
@@ -30,7 +30,7 @@ async fn a_redis_url_that_does_not_work_says_so_and_keeps_its_password() {
         ),
         ("nobody there", "redis://:hunter2@127.0.0.1:1", ErrorKind::StoreUnreachable, "at 127.0.0.1:1"),
         ("wrong password", &with_wrong_password, ErrorKind::StoreUnreachable, "assword"),
-        ("no password", &locked.url(), ErrorKind::StoreRefused, "NOAUTH"),
+        ("no password", &locked.url(), ErrorKind::StoreFailed, "NOAUTH"),
     ];
     for (name, url, kind, message) in rows {
         let error = RedisStore::connect(url).await.unwrap_err();
@@ -44,9 +44,21 @@ async fn a_redis_url_that_does_not_work_says_so_and_keeps_its_password() {
 }
 
 #[tokio::test]
-#[should_panic(expected = "without spaces and braces")]
-async fn a_prefix_with_braces_is_refused() {
-    let _ = RedisStore::connect_lazy("redis://127.0.0.1:1").unwrap().prefix("a{b}");
+async fn a_setting_of_a_store_that_cannot_work_is_an_error_that_names_it() {
+    let long = "a".repeat(65);
+    let rows = [
+        ("braces", settings().prefix("a{b}"), "without spaces and braces"),
+        ("a space", settings().prefix("a b"), "without spaces and braces"),
+        ("no prefix", settings().prefix(""), "1 to 64 printable ASCII characters"),
+        ("too long", settings().prefix(long), "1 to 64 printable ASCII characters"),
+        ("no time", settings().deadline(std::time::Duration::ZERO), "a deadline must be above zero"),
+        ("no connection", settings().pool_size(0), "at least 1 connection"),
+    ];
+    for (name, settings, message) in rows {
+        let error = settings.connect_lazy("redis://127.0.0.1:1").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{name}");
+        assert!(error.to_string().contains(message), "{name}: {error}");
+    }
 }
 
 #[tokio::test]
@@ -183,9 +195,8 @@ async fn a_closure_that_finds_nothing_gives_no_shared_bucket() {
 #[tokio::test]
 async fn services_with_different_prefixes_share_no_key() {
     let server = RedisServer::start();
-    let store = store(&server).await;
     for (prefix, name) in [("shop", "eu:login"), ("shop:eu", "login"), ("shop", "eu%3Alogin")] {
-        let limiter = Limiter::new(store.clone().prefix(prefix));
+        let limiter = Limiter::new(settings().prefix(prefix).connect(&server.url()).await.unwrap());
         let policy = Policy::new(name, Quota::per_day(1));
         assert!(limiter.check(&policy, &Key::new("alice"), 1).await.unwrap().is_allowed(), "{prefix} {name}");
     }
@@ -194,7 +205,8 @@ async fn services_with_different_prefixes_share_no_key() {
 #[tokio::test]
 async fn a_deadline_without_end_is_one() {
     let server = RedisServer::start();
-    let limiter = Limiter::new(store(&server).await.deadline(std::time::Duration::MAX));
+    let limiter =
+        Limiter::new(settings().deadline(std::time::Duration::MAX).connect(&server.url()).await.unwrap());
     let decision = limiter.check(&Policy::new("p", Quota::per_day(1)), &Key::new("alice"), 1).await.unwrap();
     assert!(decision.is_allowed() && decision.failure().is_none());
 }

@@ -5,8 +5,9 @@ use std::net::SocketAddr;
 use crate::support::inner::ask;
 use http::{Request, StatusCode, request::Parts};
 use tower_ratelimit::{
-    Answer, ClientIp, Constant, Cookie, Error, ErrorKind, ForwardingHeader, Header, Key, KeyExtractor,
-    MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, RequestMatcher, RequestMethod, TrustedProxies,
+    Answer, ClientIp, Error, ErrorKind, Header, Key, KeyExtractor, MemoryStore, PeerIp, Policy, Quota,
+    RateLimitLayer, TrustedProxies,
+    key::{Constant, Cookie, ForwardingHeader, RequestMatcher, RequestMethod},
 };
 
 fn layer(limit: u64) -> RateLimitLayer {

@@ -6,7 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use http::{HeaderValue, Request, request::Parts};
 use proptest::prelude::*;
 use tower_ratelimit::{
-    ClientIp, Error, ErrorKind, ForwardingHeader, Key, KeyExtractor, PeerIp, RequestMatcher, TrustedProxies,
+    ClientIp, Error, ErrorKind, Key, KeyExtractor, PeerIp, TrustedProxies,
+    key::{ForwardingHeader, RequestMatcher},
 };
 
 /// A request from `peer`, where there is one, with the header lines `lines`.

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use crate::support::{PATIENT, RedisServer, eventually, redis_cluster::RedisCluster, within};
+use crate::support::{PATIENT, RedisServer, eventually, redis_cluster::RedisCluster, settings, within};
 use redis::cluster::ClusterClientBuilder;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, copy},
@@ -17,12 +17,13 @@ use tokio::{
     time::sleep,
 };
 use tower_ratelimit::{
-    Charge, ErrorKind, FailureMode, FixedWindow, Gcra, Key, LeakyBucket, Limiter, Policy, Quota, RedisStore,
-    SlidingLog, SlidingWindow, TokenBucket, Verdict, bb8_redis::bb8::Pool,
+    Charge, ErrorKind, FailureMode, Key, Limiter, Policy, Quota, RedisStore, Verdict,
+    algorithm::{FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
+    bb8_redis::bb8::Pool,
 };
 
 async fn store(cluster: &RedisCluster) -> RedisStore {
-    RedisStore::connect_cluster(cluster.urls()).await.unwrap().deadline(PATIENT)
+    settings().connect_cluster(cluster.urls()).await.unwrap()
 }
 
 fn closed(name: &str, limit: u64) -> Policy {
@@ -97,8 +98,8 @@ async fn moved_and_ask_redirects_are_followed_while_slots_move() {
     let mut cluster = RedisCluster::start(3);
     // Without the deny cache, so that refusals are asked for too.
     let limiters = [
-        Limiter::new(store(&cluster).await.deny_cache(Duration::ZERO)),
-        Limiter::new(store(&cluster).await.deny_cache(Duration::ZERO)),
+        Limiter::new(settings().deny_cache(Duration::ZERO).connect_cluster(cluster.urls()).await.unwrap()),
+        Limiter::new(settings().deny_cache(Duration::ZERO).connect_cluster(cluster.urls()).await.unwrap()),
     ];
     let new = cluster.add_node();
     let key = key_of(&cluster, 0);
@@ -210,7 +211,7 @@ async fn two_identities_in_two_slots_are_decided_all_or_nothing() {
     assert_eq!(left().await, (3, 0));
     // Both get theirs back.
     for charge in &both {
-        limiter.refund_latest(&charge.policy, &charge.key, 2).await.unwrap();
+        limiter.refund_latest(charge.policy(), charge.key(), 2).await.unwrap();
     }
     assert_eq!(left().await, (5, 2));
 }
@@ -253,12 +254,12 @@ async fn a_refusal_stands_where_a_later_identity_cannot_be_asked() {
         assert_eq!(told, ["first", "second"]);
     }
     // Given back once each, and not what others had taken.
-    let left = limiter.peek(&policies[0], &charges[0].key, 1).await.unwrap();
+    let left = limiter.peek(&policies[0], charges[0].key(), 1).await.unwrap();
     assert_eq!(left.remaining(), Some(9));
     // Where nobody refuses, it fails, and nothing stays charged. It is given back behind the answer.
     let charges = [charges[0].clone(), charges[2].clone()];
     assert!(limiter.check_all(&charges).await.is_err());
-    let peek = async || limiter.peek(&policies[0], &charges[0].key, 1).await.unwrap();
+    let peek = async || limiter.peek(&policies[0], charges[0].key(), 1).await.unwrap();
     assert!(
         eventually(async || peek().await.remaining() == Some(9)).await,
         "what was charged was not refunded"
@@ -268,7 +269,12 @@ async fn a_refusal_stands_where_a_later_identity_cannot_be_asked() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_late_decision_took_is_given_back_at_its_deadline() {
     let cluster = RedisCluster::start(2);
-    let store = store(&cluster).await.deny_cache(Duration::ZERO).deadline(Duration::from_millis(100));
+    let store = settings()
+        .deny_cache(Duration::ZERO)
+        .deadline(Duration::from_millis(100))
+        .connect_cluster(cluster.urls())
+        .await
+        .unwrap();
     let limiter = Limiter::new(store);
     let (by_address, by_user) = (closed("address", 150), closed("user", 1_000));
     let (address, user) = (key_of(&cluster, 0), key_of(&cluster, 1));
@@ -302,7 +308,9 @@ async fn what_a_late_decision_took_is_given_back_at_its_deadline() {
 #[tokio::test]
 async fn a_refusal_is_not_remembered_when_only_some_of_a_refund_fails() {
     let mut cluster = RedisCluster::start(2);
-    let limiter = Limiter::new(store(&cluster).await.deny_cache(Duration::from_secs(60)));
+    let limiter = Limiter::new(
+        settings().deny_cache(Duration::from_secs(60)).connect_cluster(cluster.urls()).await.unwrap(),
+    );
     let (address, user) = (key_of(&cluster, 0), key_of(&cluster, 1));
     let (by_address, by_user) = (closed("address", 1), closed("user", 1));
     let both = [Charge::new(&by_address, &address, 1), Charge::new(&by_user, &user, 1)];
@@ -356,7 +364,9 @@ async fn slots_in_use_of_two_identities_come_free_when_one_refuses() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_node_takes_only_its_own_keys_with_it_and_comes_back() {
     let mut cluster = RedisCluster::start(3);
-    let limiter = Limiter::new(store(&cluster).await.deadline(Duration::from_millis(50)));
+    let limiter = Limiter::new(
+        settings().deadline(Duration::from_millis(50)).connect_cluster(cluster.urls()).await.unwrap(),
+    );
     let policy = closed("lost", 1_000_000);
     let keys: Vec<Key> = (0..3).map(|node| key_of(&cluster, node)).collect();
     for key in &keys {
@@ -387,8 +397,8 @@ async fn a_lost_node_takes_only_its_own_keys_with_it_and_comes_back() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_hangs_takes_only_its_own_keys_with_it_for_as_long_as_they_are_asked_for() {
     let cluster = RedisCluster::start(3);
-    let store = store(&cluster).await.deadline(Duration::from_millis(50));
-    let limiter = Limiter::new(store.deny_cache(Duration::ZERO));
+    let settings = settings().deadline(Duration::from_millis(50)).deny_cache(Duration::ZERO);
+    let limiter = Limiter::new(settings.connect_cluster(cluster.urls()).await.unwrap());
     let policy = closed("hung", 1_000_000);
     let keys: Vec<Key> = (0..3).map(|node| key_of(&cluster, node)).collect();
     for key in &keys {
@@ -442,7 +452,9 @@ async fn comes_back(limiter: &Limiter, policy: &Policy, key: &Key) -> bool {
 async fn a_replica_that_takes_over_is_followed_with_what_had_reached_it() {
     for signal in ["KILL", "STOP"] {
         let cluster = RedisCluster::with_replicas(3, 1);
-        let limiter = Limiter::new(store(&cluster).await.deadline(Duration::from_millis(50)));
+        let limiter = Limiter::new(
+            settings().deadline(Duration::from_millis(50)).connect_cluster(cluster.urls()).await.unwrap(),
+        );
         let (policy, key, other) = (closed("promoted", 10), key_of(&cluster, 0), key_of(&cluster, 1));
         for _ in 0..4 {
             assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
@@ -466,7 +478,8 @@ async fn a_replica_that_takes_over_is_followed_with_what_had_reached_it() {
 async fn scripts_that_a_node_has_lost_are_brought_back_and_fail_nothing() {
     let cluster = RedisCluster::start(3);
     // Without the deny cache, so that every decision needs the script.
-    let limiters = [Limiter::new(store(&cluster).await.deny_cache(Duration::ZERO))];
+    let limiters =
+        [Limiter::new(settings().deny_cache(Duration::ZERO).connect_cluster(cluster.urls()).await.unwrap())];
     let (policy, key) = (closed("flushed", 500), key_of(&cluster, 1));
     let stop = Arc::new(AtomicBool::new(false));
     let flushing = {
@@ -491,7 +504,7 @@ async fn a_pool_of_ones_own_may_be_one_of_cluster_connections() {
     let cluster = RedisCluster::start(3);
     let client = ClusterClientBuilder::new(cluster.urls()).response_timeout(PATIENT).build().unwrap();
     let pool = Pool::builder().max_size(2).test_on_check_out(false).build(client).await.unwrap();
-    let limiter = Limiter::new(RedisStore::new(pool).deadline(PATIENT));
+    let limiter = Limiter::new(settings().build_cluster(pool).unwrap());
     let policy = closed("own", 50);
     // All at once, so that they would share calls if this were one server.
     let mut loads = JoinSet::new();
@@ -537,8 +550,9 @@ async fn store_that_is_cut() -> (RedisCluster, RedisStore, Arc<AtomicBool>) {
             });
         }
     });
-    let store = RedisStore::connect_cluster([format!("redis://127.0.0.1:{port}")]).await.unwrap();
-    (cluster, store.deadline(PATIENT).deny_cache(Duration::ZERO), cut)
+    let settings = settings().deny_cache(Duration::ZERO);
+    let store = settings.connect_cluster([format!("redis://127.0.0.1:{port}")]).await.unwrap();
+    (cluster, store, cut)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -573,7 +587,8 @@ async fn a_slot_in_use_whose_connection_breaks_comes_free_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_roll_back_that_comes_in_the_next_window_admits_no_more_there() {
     let cluster = RedisCluster::start(1);
-    let limiter = Limiter::new(store(&cluster).await.deny_cache(Duration::ZERO));
+    let limiter =
+        Limiter::new(settings().deny_cache(Duration::ZERO).connect_cluster(cluster.urls()).await.unwrap());
     let period = Duration::from_secs(2);
     let window = Policy::new("window", Quota::new(3_000, period).unwrap())
         .algorithm(FixedWindow::aligned())
@@ -620,7 +635,7 @@ async fn a_roll_back_that_comes_in_the_next_window_admits_no_more_there() {
 async fn connecting_lazily_works_with_a_cluster_that_comes_later() {
     let mut cluster = RedisCluster::start(1);
     cluster.nodes[0].kill();
-    let store = RedisStore::connect_cluster_lazy(cluster.urls()).unwrap().deadline(PATIENT);
+    let store = settings().connect_cluster_lazy(cluster.urls()).unwrap();
     let (limiter, policy, key) = (Limiter::new(store), closed("lazy", 1_000), Key::new("a"));
     let error = limiter.check(&policy, &key, 1).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::StoreUnreachable, "{error}");
@@ -644,7 +659,7 @@ async fn everything_passes_under_the_acl_rule() {
     }
     let urls = cluster.urls().into_iter().map(|url| url.replace("redis://", "redis://limiter:secret@"));
     let urls: Vec<_> = urls.collect();
-    let limiter = Limiter::new(RedisStore::connect_cluster_lazy(&urls).unwrap().deadline(PATIENT));
+    let limiter = Limiter::new(settings().connect_cluster_lazy(&urls).unwrap());
     let policy = closed("acl", 1);
     for key in &keys {
         assert!(limiter.check(&policy, key, 1).await.unwrap().is_allowed());
@@ -687,7 +702,7 @@ async fn mistakes_with_urls_say_what_to_do() {
     assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
 
     // A node of a cluster, taken for a server: it does not have all keys.
-    let limiter = Limiter::new(RedisStore::connect(&cluster.nodes[0].url()).await.unwrap().deadline(PATIENT));
+    let limiter = Limiter::new(settings().connect(&cluster.nodes[0].url()).await.unwrap());
     let error = limiter.check(&closed("p", 1), &key_of(&cluster, 1), 1).await.unwrap_err();
     assert!(error.to_string().contains("connect_cluster"), "{error}");
 }

@@ -31,8 +31,11 @@ use tower_http::{
     decompression::DecompressionLayer,
 };
 use tower_ratelimit::{
-    Action, Answer, Charge, Constant, Decision, Header, Key, KeyExtractor, LeakyBucket, Limiter, ManualClock,
-    MemoryStore, Policy, Quota, RateLimitLayer, Rule, Store,
+    Answer, Charge, Decision, Header, Key, KeyExtractor, Limiter, ManualClock, MemoryStore, Policy, Quota,
+    RateLimitLayer, Rule,
+    algorithm::LeakyBucket,
+    key::Constant,
+    store::{Action, Store},
 };
 
 fn layer(limit: u64) -> RateLimitLayer {
@@ -180,7 +183,7 @@ async fn a_delayed_request_leaves_the_inner_service_to_others() {
     let queue =
         Policy::new("p", Quota::per_hour(1)).algorithm(LeakyBucket::queue(Duration::from_secs(36_000)));
     let clock = ManualClock::new();
-    let limit = RateLimitLayer::new(MemoryStore::new().manual_clock(clock), queue, Header::new("x-api-key"));
+    let limit = RateLimitLayer::new(MemoryStore::with_clock(clock), queue, Header::new("x-api-key"));
     let (inner, calls) = Strict::new();
     let mut service = ServiceBuilder::new().layer(limit).concurrency_limit(2).service(inner);
     let by = |key: &str| Request::get("/").header("x-api-key", key).body(String::new()).unwrap();
@@ -381,7 +384,7 @@ struct Late(MemoryStore);
 impl Store for Late {
     fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
         let answer = self.0.decide(action, charges);
-        if action != Action::Take {
+        if action != Action::Charge {
             return answer;
         }
         Answer::pending(async {

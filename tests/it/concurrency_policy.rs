@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, time::Duration};
 
-use crate::support::{RedisServer, eventually, inner, store};
+use crate::support::{RedisServer, eventually, inner, pool, settings, store};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, StreamBody};
@@ -13,8 +13,10 @@ use proptest::{
 use tokio::sync::mpsc;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Action, Charge, Concurrency, Constant, FixedWindow, Key, Limiter, ManualClock, MemoryStore, Policy,
-    Quota, RateLimitLayer, Store,
+    Charge, Key, Limiter, ManualClock, MemoryStore, Policy, Quota, RateLimitLayer,
+    algorithm::{Concurrency, FixedWindow},
+    key::Constant,
+    store::{Action, Store},
 };
 
 fn policy(limit: u64, lease: Duration) -> Policy {
@@ -140,10 +142,7 @@ async fn a_lease_is_renewed_while_it_is_held_and_ends_when_its_holder_is_killed(
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Runtime::new().unwrap();
             runtime.block_on(async {
-                let store = tower_ratelimit::RedisStore::connect(&url)
-                    .await
-                    .unwrap()
-                    .deadline(crate::support::PATIENT);
+                let store = settings().connect(&url).await.unwrap();
                 let held = Limiter::new(store).check(&policy, &Key::new("all"), 1).await.unwrap();
                 assert!(held.is_allowed());
                 taken.send(()).unwrap();
@@ -168,17 +167,17 @@ async fn a_lease_is_renewed_while_it_is_held_and_ends_when_its_holder_is_killed(
 async fn a_release_or_a_renewal_that_comes_late_touches_nobody_else_s_unit() {
     let server = RedisServer::start();
     let clock = ManualClock::new();
-    let redis = store(&server).await.manual_clock(clock.clone());
-    let memory = MemoryStore::new().manual_clock(clock.clone());
+    let redis = settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap();
+    let memory = MemoryStore::with_clock(clock.clone());
     let stores: [(&str, &dyn Store); 2] = [("memory", &memory), ("redis", &redis)];
     for (name, store) in stores {
         let (policy, key) = (policy(1, LEASE), Key::new("all"));
         let [late, present] = [(); 2].map(|()| Charge::new(&policy, &key, 1));
         let decide =
             async |action, charge: &Charge| store.decide(action, std::slice::from_ref(charge)).await.unwrap();
-        assert!(decide(Action::Take, &late).await.is_allowed());
+        assert!(decide(Action::Charge, &late).await.is_allowed());
         clock.advance(LEASE);
-        assert!(decide(Action::Take, &present).await.is_allowed(), "{name}");
+        assert!(decide(Action::Charge, &present).await.is_allowed(), "{name}");
         decide(Action::Renew, &late).await;
         assert_eq!(decide(Action::Refund, &late).await.remaining(), Some(0), "{name}");
         assert_eq!(decide(Action::Refund, &present).await.remaining(), Some(1), "{name}");
@@ -370,7 +369,7 @@ impl Model {
 fn redis_memory_and_model_agree_to_the_microsecond() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let server = RedisServer::start();
-    let redis = runtime.block_on(store(&server));
+    let pool = runtime.block_on(pool(&server));
     let steps_wanted =
         std::env::var("DIFFERENTIAL_STEPS").map_or(20_000, |steps| steps.parse::<u32>().unwrap());
     let config = Config { cases: steps_wanted.div_ceil(50), failure_persistence: None, ..Config::default() };
@@ -378,8 +377,8 @@ fn redis_memory_and_model_agree_to_the_microsecond() {
         .run(&steps(), |steps| {
             let () = server.command(&["FLUSHALL"]);
             let clock = ManualClock::new();
-            let redis = redis.clone().manual_clock(clock.clone());
-            let memory = MemoryStore::new().manual_clock(clock.clone());
+            let redis = settings().manual_clock(clock.clone()).build(pool.clone()).unwrap();
+            let memory = MemoryStore::with_clock(clock.clone());
             runtime.block_on(contest(&clock, [("memory", &memory), ("redis", &redis)], steps));
             Ok(())
         })
@@ -422,12 +421,14 @@ async fn contest(clock: &ManualClock, stores: [(&str, &dyn Store); 2], steps: Ve
                     model.cut(now + lease);
                 }
                 takes.push(charge.clone());
-                (Action::Take, charge, said)
+                (Action::Charge, charge, said)
             }
             Step::Release(ago) | Step::Renew(ago) => {
                 let Some(holder) = takes.len().checked_sub(ago + 1) else { continue };
-                let mut charge = takes[holder].clone();
-                charge.policy = policy;
+                // Under the quota that it was charged under, as the limiter does it.
+                let charge = takes[holder].clone();
+                let quota = charge.policy().quota();
+                let (limit, lease) = (quota.limit(), u64::try_from(quota.period().as_micros()).unwrap());
                 if matches!(step, Step::Release(_)) {
                     model.0.retain(|unit| unit.1 != holder);
                     (Action::Refund, charge, model.say(limit, lease, now, 0).0)
@@ -449,7 +450,7 @@ async fn contest(clock: &ManualClock, stores: [(&str, &dyn Store); 2], steps: Ve
                 micros(outcome.reset_after()),
                 outcome.retry_after().map(micros),
             );
-            assert_eq!(said, expected, "{name}, {action:?} of {} at {now}", charge.cost);
+            assert_eq!(said, expected, "{name}, {action:?} of {} at {now}", charge.cost());
         }
     }
 }

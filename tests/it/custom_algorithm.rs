@@ -6,11 +6,14 @@ mod example;
 
 use std::time::Duration;
 
-use crate::support::{RedisServer, inner, store};
+use crate::support::{RedisServer, inner, settings, store};
 use example::DayAndNight;
 use tower_ratelimit::{
-    Algorithm, Charge, Constant, Error, ErrorKind, FailureMode, FixedWindow, Key, KeyedRateLimitLayer,
-    KeyedRule, Limiter, ManualClock, MemoryStore, Policy, PolicySource, Quota, RateLimitLayer, Rule,
+    Charge, Error, ErrorKind, FailureMode, Key, Limiter, ManualClock, MemoryStore, Policy, PolicySource,
+    Quota, RateLimitLayer, Rule,
+    algorithm::{Algorithm, FixedWindow},
+    key::Constant,
+    keyed::{KeyedRateLimitLayer, KeyedRule},
 };
 
 fn reports() -> Policy {
@@ -21,7 +24,7 @@ fn reports() -> Policy {
 async fn the_example_counts_by_day_and_by_night_together_with_a_built_in_one() {
     let server = RedisServer::start();
     let clock = ManualClock::new(); // midnight
-    let redis = store(&server).await.manual_clock(clock.clone());
+    let redis = settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap();
     redis.try_out(&reports()).await.unwrap();
     let keys: Vec<String> = server.command(&["KEYS", "*"]);
     assert!(keys.is_empty(), "{keys:?}");
@@ -92,7 +95,7 @@ async fn a_wrong_script_is_an_error_that_says_what_is_wrong() {
         let store = store(&server).await;
         let policy = policy("mine", lua);
         let error = store.try_out(&policy).await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::StoreRefused, "{name}: {error}");
+        assert_eq!(error.kind(), ErrorKind::StoreFailed, "{name}: {error}");
         assert!(error.to_string().contains(message), "{name}: {error}");
         assert!(Limiter::new(store).check(&policy, &Key::new("alice"), 1).await.is_err(), "{name}");
     }

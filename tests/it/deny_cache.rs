@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
-use crate::support::{RedisServer, store};
+use crate::support::{RedisServer, settings, store};
 use tokio::time::sleep;
 use tower_ratelimit::{
-    Charge, Concurrency, FixedWindow, Gcra, Key, LeakyBucket, Limiter, ManualClock, Policy, Quota,
-    RedisStore, SlidingLog, SlidingWindow, TokenBucket,
+    Charge, Key, Limiter, ManualClock, Policy, Quota, RedisStore,
+    algorithm::{Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
 };
 
 #[tokio::test]
 async fn a_refused_key_asks_redis_once_a_second_and_the_wait_runs_down() {
     let server = RedisServer::start();
     let clock = ManualClock::new();
-    let limiter = Limiter::new(store(&server).await.manual_clock(clock.clone()));
+    let limiter = Limiter::new(settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap());
     let key = Key::new("alice");
     let quota = Quota::per_minute(2);
     let policies = [
@@ -55,7 +55,7 @@ async fn a_refused_key_asks_redis_once_a_second_and_the_wait_runs_down() {
 async fn a_wait_of_less_than_the_bound_ends_it() {
     let server = RedisServer::start();
     let clock = ManualClock::new();
-    let limiter = Limiter::new(store(&server).await.manual_clock(clock.clone()));
+    let limiter = Limiter::new(settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap());
     let (policy, key) = (Policy::new("p", Quota::per_second(4)), Key::new("alice"));
     limiter.check(&policy, &key, 4).await.unwrap();
     for _ in 0..10 {
@@ -94,7 +94,8 @@ async fn what_gives_units_back_through_the_same_store_is_seen_at_once() {
 #[tokio::test]
 async fn what_another_instance_gives_back_is_seen_within_the_bound() {
     let server = RedisServer::start();
-    let here = Limiter::new(store(&server).await.deny_cache(Duration::from_millis(200)));
+    let here =
+        Limiter::new(settings().deny_cache(Duration::from_millis(200)).connect(&server.url()).await.unwrap());
     let there = Limiter::new(store(&server).await);
     let (policy, key) = (Policy::new("p", Quota::per_day(1)), Key::new("alice"));
     for give_back in [true, false] {
@@ -174,7 +175,7 @@ async fn several_policies_are_refused_together() {
 #[tokio::test]
 async fn it_can_be_turned_off() {
     let server = RedisServer::start();
-    let limiter = Limiter::new(store(&server).await.deny_cache(Duration::ZERO));
+    let limiter = Limiter::new(settings().deny_cache(Duration::ZERO).connect(&server.url()).await.unwrap());
     let (policy, key) = (Policy::new("p", Quota::per_day(1)), Key::new("alice"));
     limiter.check(&policy, &key, 1).await.unwrap();
     let before = server.script_calls();

@@ -11,15 +11,18 @@ use std::time::Duration;
 use crate::support::{
     RedisServer,
     model::{Ask, Counting, Model, Receipt, Rule, Said, capacity},
-    store,
+    pool, settings,
 };
 use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
 use tower_ratelimit::{
-    Charge, Decision, FixedWindow, Key, LeakyBucket, Limiter, ManualClock, MemoryStore, Outcome, Policy,
-    Quota, SlidingLog, SlidingWindow, TokenBucket, Verdict,
+    Charge, Decision, Key, Limiter, ManualClock, MemoryStore, Policy, Quota, Verdict,
+    algorithm::{FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
+    bb8_redis::{RedisConnectionManager, bb8::Pool},
+    decision::Outcome,
+    store::RedisStoreBuilder,
 };
 
 #[derive(Clone, Debug)]
@@ -269,18 +272,20 @@ struct Contest {
 }
 
 impl Contest {
-    fn new(server: &RedisServer, redis: tower_ratelimit::RedisStore, rules: Vec<Rule>) -> Self {
+    fn new(server: &RedisServer, pool: &Pool<RedisConnectionManager>, rules: Vec<Rule>) -> Self {
         let () = server.command(&["FLUSHALL"]);
         let clock = ManualClock::new();
-        let redis = redis.manual_clock(clock.clone());
-        let memory = MemoryStore::new().manual_clock(clock.clone());
+        let redis = |settings: RedisStoreBuilder| {
+            Limiter::new(settings.manual_clock(clock.clone()).build(pool.clone()).unwrap())
+        };
+        let memory = MemoryStore::with_clock(clock.clone());
         let mut stores = vec![("memory", Limiter::new(memory))];
         if rules.len() == 1 {
-            stores.push(("redis", Limiter::new(redis)));
+            stores.push(("redis", redis(settings())));
         } else {
             // What the deny cache says of policies that did not refuse may be a second old.
-            stores.push((REMEMBERING, Limiter::new(redis.clone().prefix("remembering"))));
-            stores.push(("redis", Limiter::new(redis.deny_cache(Duration::ZERO))));
+            stores.push((REMEMBERING, redis(settings().prefix("remembering"))));
+            stores.push(("redis", redis(settings().deny_cache(Duration::ZERO))));
         }
         Self {
             stores,
@@ -344,7 +349,7 @@ impl Contest {
         let charges: Vec<_> =
             policies.iter().map(|&i| Charge::new(&self.policies[i], &Key::new(KEYS[key]), cost)).collect();
         for (name, limiter) in &self.stores {
-            let (policy, key) = (&charges[0].policy, &charges[0].key);
+            let (policy, key) = (charges[0].policy(), charges[0].key());
             let decision = match ask {
                 Ask::Take => limiter.check_all(&charges).await,
                 Ask::Peek => limiter.peek_all(&charges).await,
@@ -441,7 +446,7 @@ fn said(decision: &Decision) -> Vec<Said> {
 fn contest(default_steps: usize, rules: impl Strategy<Value = Vec<Rule>>) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let server = RedisServer::start();
-    let redis = runtime.block_on(store(&server));
+    let pool = runtime.block_on(pool(&server));
     let steps_wanted =
         std::env::var("DIFFERENTIAL_STEPS").map_or(default_steps, |steps| steps.parse().unwrap());
     let cases = u32::try_from(steps_wanted.div_ceil(STEPS * 3 / 4)).unwrap();
@@ -450,7 +455,7 @@ fn contest(default_steps: usize, rules: impl Strategy<Value = Vec<Rule>>) {
     TestRunner::new(config)
         .run(&case, |(rules, steps)| {
             runtime.block_on(async {
-                let mut contest = Contest::new(&server, redis.clone(), rules);
+                let mut contest = Contest::new(&server, &pool, rules);
                 for step in steps {
                     contest.step(step).await;
                 }
@@ -493,8 +498,8 @@ async fn a_changed_quota_counts_what_was_charged_before() {
     let server = RedisServer::start();
     let clock = ManualClock::new();
     let stores = [
-        Limiter::new(MemoryStore::new().manual_clock(clock.clone())),
-        Limiter::new(store(&server).await.manual_clock(clock.clone())),
+        Limiter::new(MemoryStore::with_clock(clock.clone())),
+        Limiter::new(settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap()),
     ];
     for limiter in stores {
         for algorithm in ALGORITHMS {

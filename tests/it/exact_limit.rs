@@ -9,8 +9,8 @@ use crate::support::{
 };
 use proptest::prelude::*;
 use tower_ratelimit::{
-    FixedWindow, Gcra, LeakyBucket, Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, SlidingLog,
-    SlidingWindow, TokenBucket,
+    Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer,
+    algorithm::{FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
 };
 
 const CONNECTIONS: usize = 64;

@@ -27,7 +27,7 @@ use tower_ratelimit::{ManualClock, MemoryStore, TrustedProxies};
 
 /// Its time stands still, so that the numbers are exact.
 fn store() -> MemoryStore {
-    MemoryStore::new().manual_clock(ManualClock::new())
+    MemoryStore::with_clock(ManualClock::new())
 }
 
 /// A line `curl ..`, and the lines under it: a status, fields, a body.

@@ -42,8 +42,8 @@ use tonic_types::{StatusExt as _, pb};
 use tonic_web::{GrpcWebClientLayer, GrpcWebLayer};
 use tower::{Layer, ServiceBuilder, ServiceExt as _};
 use tower_ratelimit::{
-    Charge, Constant, Error, ErrorKind, FailureMode, GrpcStatus, Header, Headers, Key, ManualClock,
-    MemoryStore, Outcome, PeerIp, Policy, Quota, RateLimitLayer, Rule, Store, Verdict,
+    Charge, Error, ErrorKind, FailureMode, Header, Headers, Key, ManualClock, MemoryStore, PeerIp, Policy,
+    Quota, RateLimitLayer, Rule, Verdict, decision::Outcome, key::Constant, response::GrpcStatus,
 };
 use {
     tokio_rustls::{
@@ -87,7 +87,7 @@ fn hello() -> HelloRequest {
 }
 
 fn layer(quota: Quota, key: impl tower_ratelimit::KeyExtractor) -> RateLimitLayer {
-    RateLimitLayer::new(MemoryStore::new().manual_clock(ManualClock::new()), Policy::new("calls", quota), key)
+    RateLimitLayer::new(MemoryStore::with_clock(ManualClock::new()), Policy::new("calls", quota), key)
 }
 
 fn one() -> RateLimitLayer {
@@ -585,7 +585,7 @@ async fn the_retry_policy_carries_a_client_through_refusals() {
     use std::time::Instant;
 
     use tower::{retry::Retry, service_fn};
-    use tower_ratelimit::RetryPolicy;
+    use tower_ratelimit::retry::RetryPolicy;
 
     let policy = Policy::new("calls", Quota::per_second(5).burst(1));
     let server = serve(RateLimitLayer::new(MemoryStore::new(), policy, Constant::new("all"))).await;

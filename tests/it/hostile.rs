@@ -11,9 +11,9 @@ use std::{
 };
 
 use crate::support::{
-    PATIENT, RedisServer,
+    RedisServer,
     fake_server::{integers, scripted},
-    store,
+    settings, store,
 };
 use proptest::{
     prelude::*,
@@ -26,9 +26,10 @@ use tokio::{
     time::{Instant, sleep},
 };
 use tower_ratelimit::{
-    Action, Algorithm, Charge, Decision, Error, ErrorKind, FailureMode, FixedWindow, Gcra, Header, Key,
-    Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, RedisStore, Rule, SlidingLog, SlidingWindow,
-    Store, TokenBucket,
+    Charge, Decision, Error, ErrorKind, FailureMode, Header, Key, Limiter, MemoryStore, PeerIp, Policy,
+    Quota, RateLimitLayer, RedisStore, Rule,
+    algorithm::{Algorithm, FixedWindow, Gcra, SlidingLog, SlidingWindow, TokenBucket},
+    store::{Action, Store},
 };
 
 fn closed(name: &str, limit: u64) -> Policy {
@@ -67,7 +68,7 @@ async fn no_password_and_no_identity_is_shown_where_a_server_repeats_its_argumen
         for url in urls {
             let mut errors = Vec::new();
             errors.extend(RedisStore::connect(&url).await.err());
-            let limiter = Limiter::new(RedisStore::connect_lazy(&url).unwrap().deadline(PATIENT));
+            let limiter = Limiter::new(settings().connect_lazy(&url).unwrap());
             errors.extend(limiter.check(&closed("p", 5), &identity, 1).await.err());
             let open = limiter.check(&Policy::new("open", Quota::per_day(1)), &identity, 1).await.unwrap();
             errors.extend(open.failure().cloned());
@@ -115,11 +116,11 @@ async fn no_part_of_a_password_that_should_have_been_encoded_is_shown() {
 #[tokio::test]
 async fn a_store_without_the_password_that_the_server_wants_says_so() {
     let server = RedisServer::start();
-    let limiter = Limiter::new(RedisStore::connect_lazy(&server.url()).unwrap().deadline(PATIENT));
+    let limiter = Limiter::new(settings().connect_lazy(&server.url()).unwrap());
     let policy = closed("p", 100);
     assert!(limiter.check(&policy, &Key::new("alice"), 1).await.is_ok());
     let locked = RedisServer::with(&["--requirepass", "right"]);
-    let lazy = Limiter::new(RedisStore::connect_lazy(&locked.url()).unwrap().deadline(PATIENT));
+    let lazy = Limiter::new(settings().connect_lazy(&locked.url()).unwrap());
     // A decision has more words than a client without a password may send: the server says so and closes the
     // connection. Now and then the close is seen first.
     let mut said = String::new();
@@ -221,7 +222,7 @@ async fn more_units_than_were_asked_for_are_no_lease() {
             integers(if is_lease { &leased } else { &plain })
         })
         .await;
-        let store = RedisStore::connect(&url).await.unwrap().deadline(PATIENT);
+        let store = settings().connect(&url).await.unwrap();
         let limiter = Limiter::new(store.clone());
         let policy = closed("hot", 1_000_000).leased(10);
         let mut failed = 0;
@@ -264,7 +265,7 @@ fn whatever_a_server_replies_is_a_decision_or_an_error() {
         .await;
         (url, next)
     });
-    let store = runtime.block_on(RedisStore::connect(&url)).unwrap().deadline(PATIENT);
+    let store = runtime.block_on(settings().connect(&url)).unwrap();
     let limiter = Limiter::new(store);
     let since = Instant::now();
     TestRunner::new(config)
@@ -360,7 +361,7 @@ async fn another_programs_value_under_a_key_is_an_error_and_stays_as_it_is() {
                 };
                 // What is refunded of a concurrency limit names a holder, of which there is none here.
                 let Err(error) = said else { panic!("{algorithm}, {value:?}, {asked}: {said:?}") };
-                assert_eq!(error.kind(), ErrorKind::StoreRefused, "{algorithm}, {value:?}: {error}");
+                assert_eq!(error.kind(), ErrorKind::StoreFailed, "{algorithm}, {value:?}: {error}");
                 let text = error.to_string();
                 assert!(
                     text.contains("another") && text.contains("prefix"),
@@ -400,7 +401,7 @@ async fn a_primary_that_became_a_replica_is_left_as_soon_as_its_name_leads_elsew
         let (old, new) = (RedisServer::start(), RedisServer::start());
         let (url, leads_to) = name_that_leads_somewhere().await;
         leads_to.store(old.port(), Ordering::Relaxed);
-        let limiter = Limiter::new(RedisStore::connect(&url).await.unwrap().deadline(PATIENT));
+        let limiter = Limiter::new(settings().connect(&url).await.unwrap());
         let plain = closed("p", 1_000_000);
         let policy = if leased { plain.leased(100) } else { plain };
         let check = async || limiter.check(&policy, &Key::new("alice"), 1).await;
@@ -444,11 +445,12 @@ async fn a_primary_that_became_a_replica_is_left_as_soon_as_its_name_leads_elsew
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refund_of_leased_units_keeps_its_deadline_while_redis_hangs() {
     let server = RedisServer::start();
-    let store = RedisStore::connect(&server.url()).await.unwrap();
-    let limiter = Limiter::new(store.clone().deadline(Duration::from_millis(50)));
+    let settings = settings().deadline(Duration::from_millis(50));
+    let store = settings.connect(&server.url()).await.unwrap();
+    let limiter = Limiter::new(store.clone());
     let policy = closed("hot", 1_000_000_000).leased(1_000);
     let mut last = None;
-    while !format!("{store:?}").contains("keys: 1") {
+    while store.lease_status().keys() == 0 {
         last = limiter.check(&policy, &Key::new("hot"), 1).await.ok();
     }
     server.signal("STOP");
@@ -477,7 +479,7 @@ fn largest_call(server: &RedisServer) -> usize {
 async fn a_call_carries_no_more_decisions_than_two_milliseconds_of_redis_hold() {
     let server = RedisServer::with(&["--slowlog-log-slower-than", "0", "--slowlog-max-len", "100000"]);
     let limiter =
-        Limiter::new(RedisStore::connect(&server.url()).await.unwrap().deadline(Duration::from_secs(30)));
+        Limiter::new(settings().deadline(Duration::from_secs(30)).connect(&server.url()).await.unwrap());
     let cells = |segments| SlidingWindow::new().segments(segments);
     // Decisions in a call, as what each takes at worst allows.
     let rows = [
@@ -533,7 +535,7 @@ async fn invented_identities_make_no_more_keys_than_a_limit_on_the_address_admit
 async fn under_volatile_ttl_a_flood_of_identities_frees_no_exhausted_key() {
     for (eviction, is_kept) in [("volatile-ttl", true), ("allkeys-lru", false)] {
         let server = RedisServer::with(&["--maxmemory", "4mb", "--maxmemory-policy", eviction]);
-        let store = store(&server).await.deny_cache(Duration::ZERO);
+        let store = settings().deny_cache(Duration::ZERO).connect(&server.url()).await.unwrap();
         let limiter = Limiter::new(store);
         let policy = closed("p", 3);
         let exhausted = Key::new("exhausted");
@@ -595,7 +597,7 @@ async fn a_decision_that_can_be_written_only_in_part_is_an_error_and_admits_noth
     words.extend(rule.split(' '));
     let () = server.command(&words);
     let url = server.url().replace("//", "//narrow:secret@");
-    let limiter = Limiter::new(RedisStore::connect(&url).await.unwrap().deadline(PATIENT));
+    let limiter = Limiter::new(settings().connect(&url).await.unwrap());
     let window = closed("window", 10).algorithm(FixedWindow::anchored());
     let held = Policy::concurrency("held", 5).on_store_failure(FailureMode::Closed);
     let key = Key::new("alice");
@@ -618,7 +620,7 @@ async fn a_charge_of_held_units_that_is_sent_twice_holds_them_once() {
         let policy = Policy::concurrency("held", 10);
         let charge = [Charge::new(&policy, &Key::new("all"), 4)];
         for _ in 0..2 {
-            assert!(store.decide(Action::Take, &charge).await.unwrap().is_allowed());
+            assert!(store.decide(Action::Charge, &charge).await.unwrap().is_allowed());
         }
         let held = store.decide(Action::Peek, &charge).await.unwrap();
         assert_eq!(held.remaining(), Some(6));

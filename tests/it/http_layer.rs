@@ -23,8 +23,12 @@ use tower::{
     BoxError, Layer, Service, ServiceBuilder, ServiceExt, buffer::BufferLayer, limit::ConcurrencyLimitLayer,
 };
 use tower_ratelimit::{
-    Charge, Constant, Decision, Header, Key, Limiter, MemoryStore, Outcome, PeerIp, Policy, PolicySource,
-    Quota, RateLimit, RateLimitLayer, RedisStore, ResponseBody, ResponseFuture, Rule, Store, Verdict,
+    Charge, Decision, Header, Key, Limiter, MemoryStore, PeerIp, Policy, PolicySource, Quota, RateLimitLayer,
+    RedisStore, Rule, Verdict,
+    decision::Outcome,
+    key::Constant,
+    layer::{RateLimit, ResponseBody, ResponseFuture},
+    store::Store,
 };
 
 fn layer(limit: u64) -> RateLimitLayer {
@@ -66,7 +70,7 @@ fn what_is_shared_between_threads_can_be() {
     shared::<tower_ratelimit::Error>();
     sent::<ResponseFuture<Router, axum::body::Body>>();
     sent::<ResponseBody<axum::body::Body>>();
-    sent::<tower_ratelimit::Check>();
+    sent::<tower_ratelimit::Answer<Decision>>();
 }
 
 #[test]
@@ -74,8 +78,8 @@ fn the_plug_ins_are_object_safe() {
     fn object<T: ?Sized>() {}
     object::<dyn Store>();
     object::<dyn tower_ratelimit::KeyExtractor>();
-    object::<dyn tower_ratelimit::ResponseMapper>();
-    object::<dyn tower_ratelimit::Algorithm>();
+    object::<dyn tower_ratelimit::response::ResponseMapper>();
+    object::<dyn tower_ratelimit::algorithm::Algorithm>();
 }
 
 /// Ready once for each `poll_ready`, and only itself: a clone starts unready.

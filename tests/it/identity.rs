@@ -6,9 +6,11 @@ use crate::support::inner::ask;
 use http::{Method, Request, request::Parts};
 use proptest::prelude::*;
 use tower_ratelimit::{
-    Answer, Bearer, ClientIp, Constant, Cookie, Decision, ErrorKind, ForwardingHeader, Header, Key,
-    KeyExtractor, MatchedRoute, MemoryStore, PeerIp, Policy, PolicySource, Quota, RateLimitLayer,
-    RequestMatcher, RequestMethod, RequestPath, TrustedProxies,
+    Answer, ClientIp, Decision, ErrorKind, Header, Key, KeyExtractor, MemoryStore, PeerIp, Policy,
+    PolicySource, Quota, RateLimitLayer, TrustedProxies,
+    key::{
+        Bearer, Constant, Cookie, ForwardingHeader, MatchedRoute, RequestMatcher, RequestMethod, RequestPath,
+    },
 };
 
 fn head(request: http::request::Builder) -> Parts {

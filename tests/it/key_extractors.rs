@@ -17,10 +17,13 @@ use proptest::prelude::*;
 use tokio::net::TcpStream;
 use tower::ServiceExt;
 use tower_ratelimit::{
-    Answer, Charge, ClientIp, Constant, Cookie, Decision, Error, ErrorKind, FromExtension, FromExtractor,
-    Header, Headers, Key, KeyExtractor, Limiter, ManualClock, MatchedRoute, MemoryStore, Outcome, PeerIp,
-    Policy, Quota, RateLimitLayer, Rejection, RequestMatcher, RequestMethod, RequestPath, Rule,
-    TrustedProxies,
+    Answer, Charge, ClientIp, Decision, Error, ErrorKind, Header, Headers, Key, KeyExtractor, Limiter,
+    ManualClock, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rejection, Rule, TrustedProxies,
+    decision::Outcome,
+    key::{
+        Constant, Cookie, FromExtension, FromExtractor, MatchedRoute, RequestMatcher, RequestMethod,
+        RequestPath,
+    },
 };
 
 fn limit(name: &str, limit: u64, key: impl KeyExtractor) -> RateLimitLayer {
@@ -542,7 +545,7 @@ async fn a_handler_gets_the_limiter_and_the_decision_of_the_innermost_layer() {
 
 #[tokio::test]
 async fn what_is_charged_more_and_given_back_is_so_for_every_key_of_the_decision() {
-    let limiter = Limiter::new(MemoryStore::new().manual_clock(ManualClock::new()));
+    let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::new()));
     let (narrow, wide) = (Policy::new("narrow", Quota::per_hour(5)), Policy::new("wide", Quota::per_hour(9)));
     let charges =
         [Charge::new(&narrow, &Key::new("alice"), 1), Charge::new(&wide, &Key::new("everybody"), 1)];

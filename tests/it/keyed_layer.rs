@@ -19,8 +19,12 @@ use tokio::{
 };
 use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Answer, Charge, Error, ErrorKind, FailureMode, Key, KeyedRateLimitLayer, KeyedRule, LeakyBucket, Limiter,
-    MemoryStore, Outcome, Policy, Quota, Rejection, Store, Verdict,
+    Answer, Charge, Error, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, Quota, Rejection,
+    Verdict,
+    algorithm::LeakyBucket,
+    decision::Outcome,
+    keyed::{KeyedRateLimitLayer, KeyedRule},
+    store::Store,
 };
 
 fn policy(limit: u64) -> Policy {
@@ -248,7 +252,7 @@ async fn patience_for_a_unit_in_use_ends_and_none_is_had_for_what_cannot_come() 
     for (text, least, most) in [("a", 1_000, 1_010), ("abc", 0, 0)] {
         let started = Instant::now();
         let error = service.clone().oneshot(text).await.unwrap_err();
-        assert!(matches!(rejection(&error), Rejection::Limited(_)), "{text}");
+        assert!(matches!(rejection(&error), Rejection::Denied(_)), "{text}");
         let waited = started.elapsed().as_millis();
         assert!((least..=most).contains(&waited), "{text}: {waited} ms");
     }
@@ -299,7 +303,7 @@ async fn who_cannot_come_in_time_is_refused_at_once() {
     service.clone().oneshot("abc").await.unwrap();
     let started = Instant::now();
     let error = service.oneshot("abc").await.unwrap_err();
-    assert!(matches!(rejection(&error), Rejection::Limited(_)));
+    assert!(matches!(rejection(&error), Rejection::Denied(_)));
     assert!(started.elapsed() < Duration::from_secs(30));
 }
 

@@ -3,15 +3,16 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use crate::support::{RedisServer, store, within};
+use crate::support::{RedisServer, pool, settings, within};
 use futures_util::FutureExt as _;
 use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
 use tower_ratelimit::{
-    Charge, Concurrency, Decision, ErrorKind, FixedWindow, Key, LeakyBucket, Limiter, ManualClock,
-    MemoryStore, Policy, Quota, RedisStore, SlidingLog, SlidingWindow, TokenBucket,
+    Charge, Decision, ErrorKind, Key, Limiter, ManualClock, MemoryStore, Policy, Quota, RedisStore,
+    algorithm::{Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
+    bb8_redis::{RedisConnectionManager, bb8::Pool},
 };
 
 /// One process of several: a store of its own, over the same pool.
@@ -23,8 +24,8 @@ struct Instance {
 
 impl Instance {
     /// With nothing on lease, as one that has just started.
-    fn new(store: &RedisStore, clock: &ManualClock) -> Self {
-        let store = store.clone().manual_clock(clock.clone());
+    fn new(pool: &Pool<RedisConnectionManager>, clock: &ManualClock) -> Self {
+        let store = settings().manual_clock(clock.clone()).build(pool.clone()).unwrap();
         Self { limiter: Limiter::new(store.clone()), store }
     }
 
@@ -36,7 +37,7 @@ impl Instance {
 
     /// Nothing is under way that was sent at another time.
     async fn settled(&self) {
-        while !format!("{:?}", self.store).contains("under_way: 0") {
+        while self.store.lease_status().calls() > 0 {
             tokio::time::sleep(Duration::from_micros(100)).await;
         }
     }
@@ -47,7 +48,7 @@ impl Instance {
     }
 
     fn has_leases(&self) -> bool {
-        !format!("{:?}", self.store).contains("keys: 0")
+        self.store.lease_status().keys() > 0
     }
 
     async fn remaining(&self, policy: &Policy) -> u64 {
@@ -255,7 +256,13 @@ struct Seen {
     admitted: usize,
 }
 
-async fn live(server: &RedisServer, redis: &RedisStore, rule: Rule, steps: Vec<Step>, seen: &mut Seen) {
+async fn live(
+    server: &RedisServer,
+    redis: &Pool<RedisConnectionManager>,
+    rule: Rule,
+    steps: Vec<Step>,
+    seen: &mut Seen,
+) {
     let () = server.command(&["FLUSHALL"]);
     let clock = ManualClock::new();
     let (leased, plain) = rule.policies();
@@ -325,7 +332,7 @@ async fn live(server: &RedisServer, redis: &RedisStore, rule: Rule, steps: Vec<S
 fn lives(kind: Kind) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let server = RedisServer::start();
-    let redis = runtime.block_on(store(&server));
+    let redis = runtime.block_on(pool(&server));
     let cases = std::env::var("LEASES_CASES").map_or(60, |cases| cases.parse().unwrap());
     let case = rule(kind).prop_flat_map(|rule| (Just(rule.clone()), steps(&rule)));
     let config = Config { cases, failure_persistence: None, max_shrink_iters: 500, ..Config::default() };
@@ -361,7 +368,7 @@ never_more_than_promised! {
 
 /// An instance on the real clock.
 async fn instance(server: &RedisServer) -> Instance {
-    let store = store(server).await.deny_cache(Duration::ZERO);
+    let store = settings().deny_cache(Duration::ZERO).connect(&server.url()).await.unwrap();
     Instance { limiter: Limiter::new(store.clone()), store }
 }
 
@@ -464,7 +471,7 @@ async fn a_quiet_key_gives_its_units_back_and_a_dropped_store_leaves_no_task() {
 #[tokio::test]
 async fn what_a_crashed_instance_held_comes_back_after_the_documented_time() {
     let server = RedisServer::start();
-    let redis = store(&server).await;
+    let redis = pool(&server).await;
     let clock = ManualClock::new();
     let quota = Quota::new(1_000, Duration::from_secs(10)).unwrap();
     let policies = [
@@ -591,7 +598,7 @@ async fn reset_and_refund_take_what_is_on_lease_into_account() {
 #[tokio::test]
 async fn a_lease_that_was_on_its_way_back_at_a_reset_frees_nothing_after_it() {
     let server = RedisServer::start();
-    let (redis, clock) = (store(&server).await, ManualClock::new());
+    let (redis, clock) = (pool(&server).await, ManualClock::new());
     let quota = Quota::per_day(1_000);
     let policies = [
         Policy::new("anchored", quota).algorithm(FixedWindow::anchored()),
@@ -642,7 +649,7 @@ async fn a_refund_that_is_dropped_while_it_waits_for_its_turn_loses_no_lease() {
 #[tokio::test]
 async fn a_remembered_refusal_ends_when_a_request_gives_a_lease_back() {
     let server = RedisServer::start();
-    let (redis, clock) = (store(&server).await, ManualClock::new());
+    let (redis, clock) = (pool(&server).await, ManualClock::new());
     let busy = Instance::new(&redis, &clock);
     let policy = Policy::new("p", Quota::per_day(1_000)).algorithm(FixedWindow::anchored()).leased(100);
     let key = Key::new("alice");
@@ -662,7 +669,7 @@ async fn a_remembered_refusal_ends_when_a_request_gives_a_lease_back() {
 #[tokio::test]
 async fn a_leased_unit_says_what_remains_as_of_the_last_call() {
     let server = RedisServer::start();
-    let redis = store(&server).await;
+    let redis = pool(&server).await;
     let clock = ManualClock::new();
     let policy = Policy::new("p", Quota::per_minute(1_000)).algorithm(FixedWindow::anchored()).leased(20);
     let busy = Instance::new(&redis, &clock);

@@ -11,7 +11,7 @@ use crate::support::{
     store,
 };
 use tower_ratelimit::{
-    Constant, Error, ErrorKind, Header, Key, Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer,
+    Error, ErrorKind, Header, Key, Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, key::Constant,
 };
 use tracing_subscriber::fmt::MakeWriter;
 

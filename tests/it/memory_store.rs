@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use crate::support::RedisServer;
-use tower_ratelimit::{FixedWindow, Gcra, Key, Limiter, ManualClock, MemoryStore, Policy, Quota};
+use tower_ratelimit::{
+    Key, Limiter, ManualClock, MemoryStore, Policy, Quota,
+    algorithm::{FixedWindow, Gcra},
+};
 
 fn stranger(i: u64) -> Key {
     Key::new(format!("stranger{i}"))
@@ -11,7 +14,7 @@ fn stranger(i: u64) -> Key {
 
 #[tokio::test]
 async fn a_flood_of_identities_stays_within_the_capacity() {
-    let store = MemoryStore::new().capacity(1_600);
+    let store = MemoryStore::builder().capacity(1_600).build();
     let limiter = Limiter::new(store.clone());
     let policy = Policy::new("p", Quota::per_day(10));
     for i in 0..50_000 {
@@ -37,7 +40,7 @@ async fn a_capacity_of_any_size_is_filled_and_kept() {
     ];
     let policy = Policy::new("p", Quota::per_day(10));
     for Row { capacity, most } in rows {
-        let store = MemoryStore::new().capacity(capacity);
+        let store = MemoryStore::builder().capacity(capacity).build();
         let limiter = Limiter::new(store.clone());
         for i in 0..2 * most as u64 {
             limiter.check(&policy, &stranger(i), 1).await.unwrap();
@@ -45,13 +48,13 @@ async fn a_capacity_of_any_size_is_filled_and_kept() {
         assert!((most * 99 / 100..=most).contains(&store.len()), "{capacity}: {}", store.len());
     }
     // No memory is taken before there are keys.
-    assert!(MemoryStore::new().capacity(usize::MAX).is_empty());
+    assert!(MemoryStore::builder().capacity(usize::MAX).build().is_empty());
 }
 
 #[tokio::test]
 async fn keys_that_no_longer_matter_make_room_as_new_ones_come() {
     let clock = ManualClock::new();
-    let store = MemoryStore::new().manual_clock(clock.clone());
+    let store = MemoryStore::with_clock(clock.clone());
     let limiter = Limiter::new(store.clone());
     let policy = Policy::new("p", Quota::per_second(1));
     for i in 0..10_000 {
@@ -68,7 +71,7 @@ async fn keys_that_no_longer_matter_make_room_as_new_ones_come() {
 
 #[tokio::test]
 async fn a_key_that_matters_longer_outlives_a_flood_of_keys_that_do_not() {
-    let store = MemoryStore::new().capacity(1_600);
+    let store = MemoryStore::builder().capacity(1_600).build();
     let limiter = Limiter::new(store);
     let (long, short) =
         (Policy::new("long", Quota::per_day(1)), Policy::new("short", Quota::per_minute(100)));

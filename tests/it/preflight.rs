@@ -5,8 +5,9 @@ use std::net::SocketAddr;
 use crate::support::inner::ask;
 use http::{Method, Request, request::Parts};
 use tower_ratelimit::{
-    Answer, Constant, Decision, FromExtension, Header, Key, KeyExtractor, Limiter, MemoryStore, PeerIp,
-    Policy, PolicySource, Quota, RateLimitLayer, RequestMethod, Rule,
+    Answer, Decision, Header, Key, KeyExtractor, Limiter, MemoryStore, PeerIp, Policy, PolicySource, Quota,
+    RateLimitLayer, Rule,
+    key::{Constant, FromExtension, RequestMethod},
 };
 
 fn layer(limit: u64, key: impl KeyExtractor) -> RateLimitLayer {

@@ -6,14 +6,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::{RedisServer, store};
+use crate::support::{RedisServer, settings};
 use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
 use tower_ratelimit::{
-    Algorithm, Decision, FixedWindow, Gcra, Key, LeakyBucket, Limiter, ManualClock, MemoryStore, Policy,
-    Quota, SlidingLog, SlidingWindow, TokenBucket,
+    Decision, Key, Limiter, ManualClock, MemoryStore, Policy, Quota,
+    algorithm::{Algorithm, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
 };
 
 fn policy(name: &str, quota: Quota, algorithm: impl Algorithm) -> (String, Policy) {
@@ -48,8 +48,13 @@ fn every_algorithm(limit: u64, period: Duration) -> Vec<(String, Policy)> {
 
 /// One limiter in process and one on `server`, on one clock.
 async fn both(server: &RedisServer, clock: &ManualClock) -> [(&'static str, Limiter); 2] {
-    let redis = store(server).await.manual_clock(clock.clone()).deny_cache(Duration::ZERO);
-    [("memory", Limiter::new(MemoryStore::new().manual_clock(clock.clone()))), ("redis", Limiter::new(redis))]
+    let redis = settings()
+        .manual_clock(clock.clone())
+        .deny_cache(Duration::ZERO)
+        .connect(&server.url())
+        .await
+        .unwrap();
+    [("memory", Limiter::new(MemoryStore::with_clock(clock.clone()))), ("redis", Limiter::new(redis))]
 }
 
 /// The attack on "refund a login that succeeds": slow successes are started for twenty minutes, and end one by one

@@ -10,7 +10,7 @@ use http::{Method, Request, Response, StatusCode};
 use proptest::prelude::*;
 use tokio::time::Instant;
 use tower::{ServiceExt, retry::Retry};
-use tower_ratelimit::RetryPolicy;
+use tower_ratelimit::retry::RetryPolicy;
 
 const FIRST: Duration = Duration::from_millis(100);
 const DATE: &str = "Tue, 15 Nov 1994 08:12:31 GMT";
@@ -336,7 +336,7 @@ fn a_grpc_refusal_over_http_is_sent_again_where_it_has_a_hint() {
 #[test]
 fn a_cost_above_the_capacity_is_asked_for_once() {
     use tower::Layer;
-    use tower_ratelimit::{Constant, MemoryStore, Policy, Quota, RateLimitLayer};
+    use tower_ratelimit::{MemoryStore, Policy, Quota, RateLimitLayer, key::Constant};
 
     let store = MemoryStore::new();
     let policy = Policy::new("p", Quota::per_hour(5));

@@ -1,12 +1,12 @@
 //! The Lua on a real server: its arithmetic, and what it leaves there.
 
-use crate::support::{PATIENT, RedisServer, store};
+use crate::support::{RedisServer, settings, store};
 use proptest::prelude::*;
 use std::time::Duration;
 
 use tower_ratelimit::{
-    Concurrency, Error, ErrorKind, FailureMode, FixedWindow, Key, LeakyBucket, Limiter, Policy, Quota,
-    RedisStore, SlidingLog, SlidingWindow, TokenBucket,
+    Error, ErrorKind, FailureMode, Key, Limiter, Policy, Quota,
+    algorithm::{Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
 };
 
 const PRELUDE: &str = include_str!("../../lua/include/prelude.lua");
@@ -206,7 +206,7 @@ async fn given_back(limiter: &Limiter, policy: &Policy) -> Result<(), Error> {
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    Err(Error::new(ErrorKind::StoreRefused, "nothing is given back"))
+    Err(Error::new(ErrorKind::StoreFailed, "nothing is given back"))
 }
 
 #[tokio::test]
@@ -220,7 +220,7 @@ async fn the_printed_acl_rule_is_enough_for_everything_and_each_of_its_commands_
     };
     // Everything the store does, as far as it goes.
     let everything = async |url: &str| -> Result<(), Error> {
-        let limiter = Limiter::new(RedisStore::connect(url).await?.prefix("a*b").deadline(PATIENT));
+        let limiter = Limiter::new(settings().prefix("a*b").connect(url).await?);
         let key = Key::new("alice");
         for (name, policy) in each("p", Quota::per_minute(3)) {
             let mut held = Vec::new();
@@ -247,7 +247,7 @@ async fn the_printed_acl_rule_is_enough_for_everything_and_each_of_its_commands_
         drop(held);
         given_back(&limiter, &short).await
     };
-    let rule = RedisStore::connect(&server.url()).await.unwrap().prefix("a*b").acl_rule();
+    let rule = settings().prefix("a*b").connect(&server.url()).await.unwrap().acl_rule();
     everything(&acl("whole", &rule)).await.unwrap();
 
     for word in rule.split(' ').filter(|word| word.starts_with('+')) {

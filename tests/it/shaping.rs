@@ -6,12 +6,13 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{RedisServer, inner::get, store};
+use crate::support::{RedisServer, inner::get, settings};
 use http::{Request, Response};
 use tokio::{task::JoinSet, time::Instant};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Constant, Key, LeakyBucket, Limiter, ManualClock, MemoryStore, Policy, Quota, RateLimitLayer, Verdict,
+    Key, Limiter, ManualClock, MemoryStore, Policy, Quota, RateLimitLayer, Verdict, algorithm::LeakyBucket,
+    key::Constant,
 };
 
 fn fifty_a_second(max_wait: Duration) -> Policy {
@@ -42,7 +43,7 @@ impl Calls {
 
 #[tokio::test(start_paused = true)]
 async fn a_burst_of_100_leaves_evenly_spaced_and_in_order() {
-    let store = MemoryStore::new().manual_clock(ManualClock::new());
+    let store = MemoryStore::with_clock(ManualClock::new());
     let layer = RateLimitLayer::new(store, fifty_a_second(Duration::from_secs(2)), Constant::new("all"));
     let (calls, started) = (Calls::default(), Instant::now());
     let mut burst = JoinSet::new();
@@ -66,7 +67,7 @@ async fn a_burst_of_100_leaves_evenly_spaced_and_in_order() {
 
 #[tokio::test(start_paused = true)]
 async fn who_hangs_up_while_waiting_is_not_carried_out() {
-    let store = MemoryStore::new().manual_clock(ManualClock::new());
+    let store = MemoryStore::with_clock(ManualClock::new());
     let layer = RateLimitLayer::new(store, fifty_a_second(Duration::from_secs(2)), Constant::new("all"));
     let (calls, started) = (Calls::default(), Instant::now());
     let mut waiting: Vec<_> = (0..10).map(|i| tokio::spawn(calls.send(&layer, i, started))).collect();
@@ -88,7 +89,8 @@ async fn across_two_instances_the_order_of_admission_is_the_order_of_departure()
     let clock = ManualClock::new();
     let mut instances = Vec::new();
     for _ in 0..2 {
-        instances.push(Limiter::new(store(&server).await.manual_clock(clock.clone())));
+        instances
+            .push(Limiter::new(settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap()));
     }
     let policy = fifty_a_second(Duration::from_secs(2));
     for i in 0..101_u32 {
@@ -102,7 +104,7 @@ async fn across_two_instances_the_order_of_admission_is_the_order_of_departure()
 
 #[tokio::test]
 async fn the_first_of_a_burst_pass_at_once_where_that_is_wanted() {
-    let limiter = Limiter::new(MemoryStore::new().manual_clock(ManualClock::new()));
+    let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::new()));
     let queue = LeakyBucket::queue(Duration::from_secs(1)).delay_after(3);
     let policy = Policy::new("shape", Quota::per_second(50)).algorithm(queue);
     let mut delays = Vec::new();

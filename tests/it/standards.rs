@@ -13,15 +13,15 @@ use serde_json::{Value, json};
 use sfv::{BareItem, FieldType as _, List, ListEntry, Parser};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tower_ratelimit::{
-    Answer, Charge, Constant, Decision, Error, ErrorKind, FailureMode, FixedWindow, Header, Headers, Key,
-    Limiter, ManualClock, MemoryStore, Outcome, PeerIp, Policy, Quota, RateLimitLayer, Rejection, Rule,
-    Verdict,
+    Answer, Charge, Decision, Error, ErrorKind, FailureMode, Header, Headers, Key, Limiter, ManualClock,
+    MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rejection, Rule, Verdict, algorithm::FixedWindow,
+    decision::Outcome, key::Constant,
 };
 
 const HOSTILE: &str = r#"a "quoted" \ {name}, ;q=1"#;
 
 fn layer(policy: Policy) -> RateLimitLayer {
-    RateLimitLayer::new(MemoryStore::new().manual_clock(ManualClock::new()), policy, Constant::new("all"))
+    RateLimitLayer::new(MemoryStore::with_clock(ManualClock::new()), policy, Constant::new("all"))
 }
 
 /// The items of a list field, as (string, parameters), and that it is in canonical form.
@@ -113,7 +113,7 @@ fn the_remaining_units_never_promise_more_than_the_policy() {
             _ => Policy::new("p", quota).algorithm(FixedWindow::aligned()),
         };
         let clock = ManualClock::new();
-        let store = MemoryStore::new().manual_clock(clock.clone());
+        let store = MemoryStore::with_clock(clock.clone());
         for (cost, pause) in steps {
             clock.advance(Duration::from_micros(pause * millis / 1_000));
             let layer = RateLimitLayer::new(store.clone(), policy.clone(), Constant::new("all")).cost(move |_| cost);
@@ -232,7 +232,7 @@ async fn a_list_is_not_appended_to_a_dictionary() {
 #[tokio::test]
 async fn a_partition_key_is_a_keyed_hash_and_off_by_default() {
     let of = async |secret: &str, key: &str| {
-        let store = MemoryStore::new().manual_clock(ManualClock::new());
+        let store = MemoryStore::with_clock(ManualClock::new());
         let layer = RateLimitLayer::new(store, Policy::new("p", Quota::per_hour(4)), Constant::new(key))
             .headers(Headers::ietf().partition_key(secret));
         let response = ask(&layer, get()).await;
@@ -409,7 +409,7 @@ async fn headers_can_be_kept_off_redirects_and_off_successes() {
     let rows = [
         ("everywhere", Headers::ietf(), [true, true, true]),
         ("not on redirects", Headers::ietf().not_on_redirects(), [true, false, true]),
-        ("refusals only", Headers::ietf().on_refusals_only(), [false, false, true]),
+        ("refusals only", Headers::ietf().on_rejections_only(), [false, false, true]),
         ("off", Headers::off(), [false, false, false]),
     ];
     for (name, headers, expected) in rows {
@@ -491,7 +491,7 @@ async fn retry_after_is_rounded_up_and_a_retry_then_is_admitted() {
     ];
     for (name, quota, expected) in rows {
         let clock = ManualClock::new();
-        let store = MemoryStore::new().manual_clock(clock.clone());
+        let store = MemoryStore::with_clock(clock.clone());
         let layer = RateLimitLayer::new(store, Policy::new("p", quota), Constant::new("all"));
         assert_eq!(ask(&layer, get()).await.status(), 200, "{name}");
         let refused = ask(&layer, get()).await;
@@ -675,7 +675,7 @@ async fn a_rejection_does_not_wait_for_the_body() {
 #[tokio::test]
 async fn a_denied_request_is_charged_nothing() {
     let clock = ManualClock::new();
-    let limiter = Limiter::new(MemoryStore::new().manual_clock(clock));
+    let limiter = Limiter::new(MemoryStore::with_clock(clock));
     let (narrow, wide) = (Policy::new("narrow", Quota::per_hour(1)), Policy::new("wide", Quota::per_hour(9)));
     let layer = RateLimitLayer::new(limiter.clone(), narrow, Constant::new("all"))
         .and(Rule::new(wide.clone(), Constant::new("all")));
@@ -729,7 +729,7 @@ async fn a_mapper_that_sets_no_status_does_not_pass_for_a_success() {
 
 #[tokio::test]
 async fn soft_mode_lets_through_and_marks_in_extension_and_field() {
-    let limiter = Limiter::new(MemoryStore::new().manual_clock(ManualClock::new()));
+    let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::new()));
     let narrow = Policy::new("narrow", Quota::per_hour(1));
     let layer = RateLimitLayer::new(limiter.clone(), narrow, Constant::new("all"))
         .and(Rule::new(Policy::new("wide", Quota::per_hour(9)), Constant::new("all")))
@@ -880,7 +880,7 @@ async fn a_limit_that_tells_nothing_does_not_silence_one_further_out() {
     let rows = [
         ("told", api(3), vec![r#""api";r=2;t=2400"#]),
         ("off", api(3).headers(Headers::off()), vec![r#""api";r=4;t=2880"#]),
-        ("refusals only", api(3).headers(Headers::ietf().on_refusals_only()), vec![r#""api";r=4;t=2880"#]),
+        ("refusals only", api(3).headers(Headers::ietf().on_rejections_only()), vec![r#""api";r=4;t=2880"#]),
         (
             "another name, off",
             layer(Policy::new("b", Quota::per_hour(3))).headers(Headers::off()),

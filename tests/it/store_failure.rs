@@ -8,11 +8,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::{RedisServer, http, store};
+use crate::support::{RedisServer, http, settings, store};
 use futures_util::FutureExt as _;
 use tokio::{task::JoinSet, time::sleep};
 use tower_ratelimit::{
-    ErrorKind, FailureMode, FixedWindow, Key, Limiter, PeerIp, Policy, Quota, RateLimitLayer, RedisStore,
+    ErrorKind, FailureMode, Key, Limiter, PeerIp, Policy, Quota, RateLimitLayer, RedisStore,
+    algorithm::FixedWindow,
     bb8_redis::{RedisConnectionManager, bb8::Pool},
 };
 
@@ -121,10 +122,7 @@ async fn a_killed_connection_fails_what_was_under_way_on_it_and_nothing_later() 
         .build(RedisConnectionManager::new(server.url()).unwrap())
         .await
         .unwrap();
-    let stores = [
-        ("ours", store(&server).await),
-        ("a pool of one's own", RedisStore::new(pool).deadline(crate::support::PATIENT)),
-    ];
+    let stores = [("ours", store(&server).await), ("a pool of one's own", settings().build(pool).unwrap())];
     for (name, store) in stores {
         let () = server.command(&["FLUSHALL"]);
         let limiter = Limiter::new(store);
@@ -403,23 +401,23 @@ async fn an_error_reply_of_redis_is_a_failure_and_no_panic() {
     // Another program's data under our key.
     let () = server.command(&["RPUSH", "rl:closed:fixed-window:{alice}", "x"]);
     let error = limiter.check(&policy, &key, 1).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::StoreRefused);
+    assert_eq!(error.kind(), ErrorKind::StoreFailed);
     assert!(error.to_string().contains("WRONGTYPE"), "{error}");
     let () = server.command(&["SET", "rl:closed:fixed-window:{alice}", "nonsense"]);
     let error = limiter.check(&policy, &key, 1).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::StoreRefused);
+    assert_eq!(error.kind(), ErrorKind::StoreFailed);
     assert!(error.to_string().contains("not the limiter's"), "{error}");
     let () = server.command(&["DEL", "rl:closed:fixed-window:{alice}"]);
     assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
 
     let () = server.command(&["CONFIG", "SET", "maxmemory", "1"]);
     let error = limiter.check(&policy, &key, 1).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::StoreRefused);
+    assert_eq!(error.kind(), ErrorKind::StoreFailed);
     let () = server.command(&["CONFIG", "SET", "maxmemory", "0"]);
 
     let () = server.command(&["REPLICAOF", "127.0.0.1", "1"]);
     let error = limiter.check(&policy, &key, 1).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::StoreRefused);
+    assert_eq!(error.kind(), ErrorKind::StoreFailed);
     let () = server.command(&["REPLICAOF", "NO", "ONE"]);
     assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
 }

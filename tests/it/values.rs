@@ -3,8 +3,11 @@
 use std::{collections::HashSet, time::Duration};
 
 use tower_ratelimit::{
-    Charge, Concurrency, Constant, Decision, Error, ErrorKind, FailureMode, FixedWindow, Gcra, Key, Limiter,
-    ManualClock, MemoryStore, Outcome, Policy, Quota, Rejection, Rule, SlidingLog, Verdict,
+    Charge, Decision, Error, ErrorKind, FailureMode, Key, Limiter, ManualClock, MemoryStore, Policy, Quota,
+    Rejection, Rule, Verdict,
+    algorithm::{Concurrency, FixedWindow, Gcra, SlidingLog},
+    decision::Outcome,
+    key::Constant,
 };
 
 #[test]
@@ -77,7 +80,7 @@ async fn a_denied_decision_and_an_error_become_the_rejection_they_stand_for() {
     let admitted = limiter.check(&policy, &key, 1).await.unwrap();
     assert_eq!(admitted.clone().into_result().unwrap(), admitted);
     let denied = limiter.check(&policy, &key, 1).await.unwrap();
-    assert!(matches!(denied.into_result(), Err(Rejection::Limited(_))));
+    assert!(matches!(denied.into_result(), Err(Rejection::Denied(_))));
 
     let rows = [
         (ErrorKind::MissingIdentity, 400),
@@ -88,7 +91,7 @@ async fn a_denied_decision_and_an_error_become_the_rejection_they_stand_for() {
         (ErrorKind::StoreTimeout, 503),
         (ErrorKind::StoreBusy, 503),
         (ErrorKind::StoreUnreachable, 503),
-        (ErrorKind::StoreRefused, 503),
+        (ErrorKind::StoreFailed, 503),
         (ErrorKind::StoreReply, 503),
     ];
     for (kind, status) in rows {
@@ -111,7 +114,7 @@ async fn five_a_minute_admits_nine_in_the_first_minute_under_gcra_and_five_under
         (Policy::new("log", Quota::per_minute(5)).algorithm(SlidingLog), 5),
     ] {
         let clock = ManualClock::new();
-        let limiter = Limiter::new(MemoryStore::new().manual_clock(clock.clone()));
+        let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()));
         let mut admitted = 0;
         for _ in 0..60 {
             while limiter.check(&policy, &Key::new("alice"), 1).await.unwrap().is_allowed() {

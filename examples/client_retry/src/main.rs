@@ -20,7 +20,7 @@ use http::{Request, Response, header::RETRY_AFTER};
 use reqwest::{Body, Client};
 use tokio::net::TcpListener;
 use tower::{Service, ServiceBuilder, ServiceExt, retry::RetryLayer};
-use tower_ratelimit::{MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, RetryPolicy};
+use tower_ratelimit::{MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, retry::RetryPolicy};
 
 fn app() -> Router {
     let policy = Policy::new("per-ip", Quota::per_second(1).burst(2));

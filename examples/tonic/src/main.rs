@@ -21,7 +21,7 @@ use tokio_stream::{Stream, StreamExt, wrappers::TcpListenerStream};
 use tonic::{Request, Response, Status, transport::Server};
 use tonic_types::StatusExt as _;
 use tower::Layer as _;
-use tower_ratelimit::{GrpcStatus, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer};
+use tower_ratelimit::{MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, response::GrpcStatus};
 
 struct Hello;
 

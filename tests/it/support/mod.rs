@@ -16,14 +16,29 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use tower_ratelimit::RedisStore;
+use tower_ratelimit::{
+    RedisStore,
+    bb8_redis::{RedisConnectionManager, bb8::Pool},
+    store::RedisStoreBuilder,
+};
 
 /// As long as redis-rs waits: tests count, they do not race a busy machine.
 pub(crate) const PATIENT: Duration = Duration::from_millis(500);
 
+/// The settings of a store that waits for its decisions.
+pub(crate) fn settings() -> RedisStoreBuilder {
+    RedisStore::builder().deadline(PATIENT)
+}
+
+/// Connections to `server` that several stores can share.
+pub(crate) async fn pool(server: &RedisServer) -> Pool<RedisConnectionManager> {
+    let manager = RedisConnectionManager::new(server.url()).unwrap();
+    Pool::builder().max_size(8).min_idle(1).test_on_check_out(false).build(manager).await.unwrap()
+}
+
 /// A store on `server` that waits for its decisions.
 pub(crate) async fn store(server: &RedisServer) -> RedisStore {
-    RedisStore::connect(&server.url()).await.unwrap().deadline(PATIENT)
+    settings().connect(&server.url()).await.unwrap()
 }
 
 /// Polls until `holds`, for at most `patience`. Whether it did.
@@ -50,7 +65,7 @@ pub(crate) mod inner {
     use ::http::{Request, Response};
     use http_body_util::BodyExt as _;
     use tower::{Layer, ServiceExt, service_fn};
-    use tower_ratelimit::{RateLimitLayer, ResponseBody};
+    use tower_ratelimit::{RateLimitLayer, layer::ResponseBody};
 
     /// Answers `request` with `response`, unless `layer` does not let it through.
     pub(crate) async fn ask_for(

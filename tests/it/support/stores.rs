@@ -5,7 +5,11 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use tower_ratelimit::{Action, Answer, Charge, Decision, Error, ErrorKind, Key, Outcome, Policy, Store};
+use tower_ratelimit::{
+    Answer, Charge, Decision, Error, ErrorKind, Key, Policy,
+    decision::Outcome,
+    store::{Action, Store},
+};
 
 /// A store that is unavailable, and whose error contains more than a client should see.
 #[derive(Clone)]

@@ -13,8 +13,8 @@ use std::{error::Error, path::Path, time::Duration};
 
 use plotters::prelude::*;
 use tower_ratelimit::{
-    Algorithm, FixedWindow, Gcra, Key, LeakyBucket, Limiter, ManualClock, MemoryStore, Policy, Quota,
-    SlidingLog, SlidingWindow, TokenBucket, Verdict,
+    Key, Limiter, ManualClock, MemoryStore, Policy, Quota, Verdict,
+    algorithm::{Algorithm, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
 };
 
 const END: f64 = 45.0;
@@ -56,7 +56,7 @@ async fn lane(
 ) -> Result<Lane, Box<dyn Error>> {
     let clock = ManualClock::new();
     let start = clock.now();
-    let limiter = Limiter::new(MemoryStore::new().manual_clock(clock.clone()));
+    let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()));
     let policy = Policy::new("plot", Quota::new(LIMIT, PERIOD)?).algorithm(algorithm);
     let mut lane = Lane { name, says, left: Vec::new(), refused: Vec::new() };
     for at in traffic() {

@@ -31,8 +31,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tower_ratelimit::{
-    Decision, FixedWindow, Key, LeakyBucket, Limiter, ManualClock, MemoryStore, Policy, Quota, RedisStore,
-    SlidingLog, SlidingWindow, TokenBucket, Verdict,
+    Decision, Key, Limiter, ManualClock, MemoryStore, Policy, Quota, RedisStore, Verdict,
+    algorithm::{FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
 };
 
 /// What would this policy have refused?
@@ -173,10 +173,11 @@ async fn replay(options: Options) -> Result<(), Box<dyn Error>> {
     let clock = ManualClock::new();
     let limiter = if options.store == "memory" {
         // Room for as many keys as a log can have, so that none is forgotten.
-        Limiter::new(MemoryStore::new().capacity(50_000_000).manual_clock(clock.clone()))
+        Limiter::new(MemoryStore::builder().capacity(50_000_000).manual_clock(clock.clone()).build())
     } else {
-        let store = RedisStore::connect(&options.store).await?.deadline(Duration::from_millis(500));
-        Limiter::new(store.prefix(&format!("replay-{}", std::process::id())).manual_clock(clock.clone()))
+        let prefix = format!("replay-{}", std::process::id());
+        let settings = RedisStore::builder().deadline(Duration::from_millis(500)).prefix(prefix);
+        Limiter::new(settings.manual_clock(clock.clone()).connect(&options.store).await?)
     };
 
     let (mut input, progress) = open(options.file.as_ref())?;

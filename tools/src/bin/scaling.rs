@@ -17,7 +17,7 @@ use std::{
 };
 
 use clap::Parser;
-use tower_ratelimit::{FixedWindow, Key, Limiter, ManualClock, MemoryStore, Policy, Quota};
+use tower_ratelimit::{Key, Limiter, ManualClock, MemoryStore, Policy, Quota, algorithm::FixedWindow};
 
 const LANES: usize = 4;
 const MOST_IN_A_CALL: usize = 128;
@@ -149,7 +149,7 @@ impl Simulation {
             arrives: 0.0,
             random: Random(7),
             start: clock.now(),
-            redis: Limiter::new(MemoryStore::new().manual_clock(clock.clone())),
+            redis: Limiter::new(MemoryStore::with_clock(clock.clone())),
             clock,
             policy,
             free_at: 0.0,

@@ -7,7 +7,7 @@
 use std::{error::Error, time::Duration};
 
 use tower::Layer;
-use tower_ratelimit::{FixedWindow, Header, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore};
+use tower_ratelimit::{algorithm::FixedWindow, Header, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore};
 
 use crate::contender::{Contender, Handler, KEY, Place, Role, Setup, Subject, subject};
 
@@ -54,7 +54,7 @@ fn redis(
         make: Box::new(move |setup| {
             Box::pin(async move {
                 let connected =
-                    RedisStore::connect(&setup.url).await?.prefix(&setup.prefix).deadline(DEADLINE);
+                    RedisStore::builder().prefix(&setup.prefix).deadline(DEADLINE).connect(&setup.url).await?;
                 limited(store(connected), policy, &setup)
             })
         }),

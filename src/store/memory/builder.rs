@@ -1,0 +1,44 @@
+use super::{shard::DEFAULT_CAPACITY, store::MemoryStore};
+use crate::store::ManualClock;
+
+/// Settings of a [`MemoryStore`], from [`MemoryStore::builder`].
+///
+/// # Example
+///
+/// ```
+/// use tower_ratelimit::{ManualClock, MemoryStore};
+///
+/// let store = MemoryStore::builder().capacity(10_000).manual_clock(ManualClock::new()).build();
+/// assert!(store.is_empty());
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a builder builds nothing until `build` is called"]
+pub struct MemoryStoreBuilder {
+    capacity: usize,
+    clock: Option<ManualClock>,
+}
+
+impl MemoryStoreBuilder {
+    pub(super) const fn new() -> Self {
+        Self { capacity: DEFAULT_CAPACITY, clock: None }
+    }
+
+    /// The most keys to hold, about: rounded up to what 16 to 1024 equal parts hold, at least 256, and fewer by a
+    /// percent or so, as the parts do not fill alike. Defaults to 200 000. A key is one identity under one policy.
+    pub const fn capacity(mut self, keys: usize) -> Self {
+        self.capacity = keys;
+        self
+    }
+
+    /// Takes the time from `clock`. Defaults to a monotonic clock.
+    pub fn manual_clock(mut self, clock: ManualClock) -> Self {
+        self.clock = Some(clock);
+        self
+    }
+
+    /// The store.
+    #[must_use]
+    pub fn build(self) -> MemoryStore {
+        MemoryStore::with(self.capacity, self.clock)
+    }
+}

@@ -1,0 +1,30 @@
+use std::time::Instant;
+
+use crate::{store::ManualClock, util::time::wall_micros};
+
+#[derive(Clone)]
+pub(super) enum Clock {
+    /// The wall clock at the moment `started`, in microseconds, from which `started.elapsed()` counts on.
+    Monotonic {
+        started: Instant,
+        wall: u64,
+    },
+    Manual(ManualClock),
+}
+
+impl Clock {
+    pub(super) fn new(manual: Option<ManualClock>) -> Self {
+        manual.map_or_else(|| Self::Monotonic { started: Instant::now(), wall: wall_micros() }, Self::Manual)
+    }
+
+    /// Microseconds since 1970.
+    pub(super) fn now(&self) -> u64 {
+        match self {
+            Self::Monotonic { started, wall } => {
+                let elapsed = started.elapsed();
+                wall + elapsed.as_secs() * 1_000_000 + u64::from(elapsed.subsec_micros())
+            }
+            Self::Manual(clock) => clock.micros(),
+        }
+    }
+}

@@ -108,7 +108,7 @@ async fn refusals_are_logged_with_their_policy_and_without_the_identity() {
         request.headers_mut().insert("x-api-key", "secret-key".parse().unwrap());
         ask(&layer, request).await;
     }
-    assert_eq!(lines.with("refused"), 2, "{}", lines.text());
+    assert_eq!(lines.with("denied"), 2, "{}", lines.text());
     assert_eq!(lines.with("\"api\""), 3, "{}", lines.text());
     assert_eq!(lines.with("secret"), 0, "{}", lines.text());
 }

@@ -1,7 +1,7 @@
-use super::{shard::DEFAULT_CAPACITY, store::MemoryStore};
+use super::shard::DEFAULT_CAPACITY;
 use crate::store::ManualClock;
 
-/// Settings of a [`MemoryStore`], from [`MemoryStore::builder`].
+/// Settings of a [`MemoryStore`](crate::MemoryStore), from [`MemoryStore::builder`](crate::MemoryStore::builder).
 ///
 /// # Example
 ///
@@ -14,8 +14,8 @@ use crate::store::ManualClock;
 #[derive(Clone, Debug)]
 #[must_use = "a builder builds nothing until `build` is called"]
 pub struct MemoryStoreBuilder {
-    capacity: usize,
-    clock: Option<ManualClock>,
+    pub(super) capacity: usize,
+    pub(super) clock: Option<ManualClock>,
 }
 
 impl MemoryStoreBuilder {
@@ -34,11 +34,5 @@ impl MemoryStoreBuilder {
     pub fn manual_clock(mut self, clock: ManualClock) -> Self {
         self.clock = Some(clock);
         self
-    }
-
-    /// The store.
-    #[must_use]
-    pub fn build(self) -> MemoryStore {
-        MemoryStore::with(self.capacity, self.clock)
     }
 }

@@ -82,11 +82,6 @@ impl MemoryStore {
         MemoryStoreBuilder::new()
     }
 
-    pub(super) fn with(capacity: usize, clock: Option<ManualClock>) -> Self {
-        let expiring = clock.is_none();
-        Self { shards: shards(capacity, expiring), hasher: RandomState::new(), clock: Clock::new(clock) }
-    }
-
     /// How many keys are held now, those included that no longer matter and were not dropped yet.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -204,6 +199,15 @@ fn outcome(charge: Charge, admission: Admission, gauge: Gauge, cost: u64) -> Out
         Admission::Never => (Verdict::Deny { retry_after: None }, 0),
     };
     Outcome::of(charge, verdict, gauge.remaining, Duration::from_micros(gauge.reset)).granting(granted)
+}
+
+impl MemoryStoreBuilder {
+    /// A store with these settings.
+    #[must_use]
+    pub fn build(self) -> MemoryStore {
+        let shards = shards(self.capacity, self.clock.is_none());
+        MemoryStore { shards, hasher: RandomState::new(), clock: Clock::new(self.clock) }
+    }
 }
 
 impl Store for MemoryStore {

@@ -1,24 +1,8 @@
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use bb8_redis::{
-    RedisConnectionManager,
-    bb8::{Builder, ManageConnection, Pool},
-};
-use redis::{RedisError, aio::ConnectionLike};
-
-#[cfg(feature = "cluster")]
-use super::transport::cluster::{self, Clustered};
-use super::{
-    error::{self, connection_info},
-    eviction::warn_of_eviction,
-    script::{Script, Scripts},
-    shortcut::{DenyCache, Leases},
-    store::RedisStore,
-    transport::{ConnectErrors, Health, Link, PATIENCE, Single},
-};
 use crate::{error::Error, store::ManualClock};
 
-/// Settings of a [`RedisStore`], from [`RedisStore::builder`].
+/// Settings of a [`RedisStore`](crate::RedisStore), from [`RedisStore::builder`](crate::RedisStore::builder).
 ///
 /// Its last call names the server, or the pool, and checks the settings: so each can come from a configuration.
 ///
@@ -45,11 +29,11 @@ use crate::{error::Error, store::ManualClock};
 #[derive(Clone, Debug)]
 #[must_use = "a builder builds nothing until it is told where Redis is"]
 pub struct RedisStoreBuilder {
-    prefix: String,
-    deadline: Duration,
-    pool_size: u32,
-    deny_cache: Duration,
-    clock: Option<ManualClock>,
+    pub(super) prefix: String,
+    pub(super) deadline: Duration,
+    pub(super) pool_size: u32,
+    pub(super) deny_cache: Duration,
+    pub(super) clock: Option<ManualClock>,
 }
 
 const DEFAULT_PREFIX: &str = "rl";
@@ -115,132 +99,8 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Connects to the server at `url`, such as `redis://user:password@127.0.0.1:6379/0`. See [`RedisStore::connect`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`RedisStore::connect`], and [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a setting.
-    pub async fn connect(self, url: &str) -> Result<RedisStore, Error> {
-        self.check()?;
-        let (manager, address) = manager(url)?;
-        let unreachable = |cause: RedisError| error::unreachable(&format!(" at {address}"), &cause);
-        let health = Arc::new(Health::default());
-        let pool = pool(&health, self.pool_size).build(manager).await.map_err(unreachable)?;
-        let link = Arc::new(Single::new(pool.clone(), health));
-        let mut load = redis::cmd("SCRIPT");
-        load.arg("LOAD").arg(Script::built_in().text());
-        // A server that wants a password closes the connection of a client that sends a long script without one, but
-        // says why to PING.
-        for command in [redis::cmd("PING"), load] {
-            link.clone().run(command, PATIENCE).await?;
-        }
-        warn_of_eviction(&pool).await;
-        Ok(self.over(link))
-    }
-
-    /// A store for the server at `url` that connects when it is first used. See [`RedisStore::connect_lazy`].
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a setting or a malformed `url`.
-    ///
-    /// # Panics
-    ///
-    /// Outside a Tokio runtime.
-    pub fn connect_lazy(self, url: &str) -> Result<RedisStore, Error> {
-        self.check()?;
-        let (manager, _) = manager(url)?;
-        let health = Arc::new(Health::default());
-        let pool = pool(&health, self.pool_size).build_unchecked(manager);
-        Ok(self.over(Arc::new(Single::new(pool, health))))
-    }
-
-    /// Connects to the Redis Cluster that the servers at `urls` belong to. See [`RedisStore::connect_cluster`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`RedisStore::connect_cluster`], and [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a setting.
-    #[cfg(feature = "cluster")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
-    pub async fn connect_cluster<U: AsRef<str>>(
-        self,
-        urls: impl IntoIterator<Item = U>,
-    ) -> Result<RedisStore, Error> {
-        self.check()?;
-        let clients = cluster::clients(urls)?;
-        let health = Arc::new(Health::default());
-        let unreachable =
-            |cause: RedisError| error::unreachable(&format!(" at {}", clients.addresses), &cause);
-        let usual = pool(&health, cluster::CONNECTIONS).build(clients.usual).await.map_err(unreachable)?;
-        let once = pool(&health, cluster::CONNECTIONS).build_unchecked(clients.once);
-        let link = Arc::new(Clustered::new(usual, Some(once), health));
-        link.load(&Script::built_in()).await?;
-        Ok(self.over(link))
-    }
-
-    /// A store for the Redis Cluster of the servers at `urls` that connects when it is first used. See
-    /// [`RedisStore::connect_cluster_lazy`].
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a setting, a malformed URL, no URL, or URLs that differ in
-    /// more than the address.
-    ///
-    /// # Panics
-    ///
-    /// Outside a Tokio runtime.
-    #[cfg(feature = "cluster")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
-    pub fn connect_cluster_lazy<U: AsRef<str>>(
-        self,
-        urls: impl IntoIterator<Item = U>,
-    ) -> Result<RedisStore, Error> {
-        self.check()?;
-        let clients = cluster::clients(urls)?;
-        let health = Arc::new(Health::default());
-        let pool = |client| pool(&health, cluster::CONNECTIONS).build_unchecked(client);
-        let (usual, once) = (pool(clients.usual), pool(clients.once));
-        Ok(self.over(Arc::new(Clustered::new(usual, Some(once), health))))
-    }
-
-    /// A store on your own pool of connections to one server, which has its own size. See [`RedisStore::new`].
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a setting, or if the connections are to a Redis Cluster:
-    /// use [`build_cluster`](Self::build_cluster).
-    pub fn build<M>(self, pool: Pool<M>) -> Result<RedisStore, Error>
-    where
-        M: ManageConnection<Error = RedisError>,
-        M::Connection: ConnectionLike + Sync,
-    {
-        self.check()?;
-        #[cfg(feature = "cluster")]
-        if cluster::is_clustered(&pool) {
-            return Err(Error::invalid(
-                "the pool has connections to a Redis Cluster, where keys of several slots cannot share a call: use \
-                 `build_cluster` or `RedisStore::new_cluster`",
-            ));
-        }
-        Ok(self.over(Arc::new(Single::new(pool, Arc::default()))))
-    }
-
-    /// A store on your own pool of Redis Cluster connections. See [`RedisStore::new_cluster`].
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a setting.
-    #[cfg(feature = "cluster")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
-    pub fn build_cluster<M>(self, pool: Pool<M>) -> Result<RedisStore, Error>
-    where
-        M: ManageConnection<Connection = redis::cluster_async::ClusterConnection, Error = RedisError>,
-    {
-        self.check()?;
-        Ok(self.over(Arc::new(Clustered::new(pool, None, Arc::default()))))
-    }
-
-    fn check(&self) -> Result<(), Error> {
+    /// Whether a store can work with these settings.
+    pub(super) fn check(&self) -> Result<(), Error> {
         let printable = |byte: u8| byte.is_ascii_graphic() && byte != b'{' && byte != b'}';
         if !(1..=64).contains(&self.prefix.len()) || !self.prefix.bytes().all(printable) {
             return Err(Error::invalid(
@@ -255,40 +115,4 @@ impl RedisStoreBuilder {
         }
         Ok(())
     }
-
-    fn over(self, link: Arc<dyn Link>) -> RedisStore {
-        let prefix: Arc<str> = self.prefix.into();
-        let denied = (!self.deny_cache.is_zero())
-            .then(|| Arc::new(DenyCache::new(self.deny_cache, self.clock.clone())));
-        let leases = Leases::new(link.clone(), prefix.clone(), self.clock.clone(), denied.clone());
-        RedisStore {
-            link,
-            scripts: Arc::new(Scripts::default()),
-            prefix,
-            deadline: self.deadline,
-            clock: self.clock,
-            denied,
-            leases: Arc::new(leases),
-        }
-    }
-}
-
-/// The manager for `url`, and where it connects to, without the password.
-fn manager(url: &str) -> Result<(RedisConnectionManager, String), Error> {
-    let info = connection_info(url)?;
-    let address = info.addr().to_string();
-    Ok((RedisConnectionManager::new(info).map_err(|cause| error::malformed_by(&cause))?, address))
-}
-
-fn pool<M>(health: &Arc<Health>, size: u32) -> Builder<M>
-where
-    M: ManageConnection<Error = RedisError>,
-{
-    Pool::builder()
-        .max_size(size)
-        .min_idle(1)
-        .max_lifetime(None)
-        .test_on_check_out(false)
-        .connection_timeout(PATIENCE)
-        .error_sink(Box::new(ConnectErrors(Arc::downgrade(health))))
 }

@@ -5,6 +5,7 @@
 //! `wire`.
 
 mod builder;
+mod connect;
 mod error;
 mod eviction;
 mod script;

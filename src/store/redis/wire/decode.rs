@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::{Job, LeaseRequest, Leased};
+use super::{
+    job::{Job, LeaseRequest},
+    reply::{Leased, Reply},
+};
 use crate::{
     algorithm::twin::Receipt,
     decision::{Charge, Decision, Outcome, Verdict},
@@ -20,14 +23,6 @@ const FIELDS_OF_A_LEASE: usize = 6;
 const NEVER: i64 = -1;
 /// What a Lua number holds exactly, which is all that the script says.
 const MOST: u64 = 1 << 53;
-
-/// What the script replied to one job.
-#[derive(Debug)]
-pub(crate) struct Reply {
-    pub(crate) decision: Decision,
-    /// For a job that asked for a lease.
-    pub(crate) leased: Option<Leased>,
-}
 
 /// The replies to `jobs`, in their order.
 pub(crate) fn decode(reply: &Value, jobs: &[&Job]) -> Vec<Result<Reply, Error>> {

@@ -1,6 +1,6 @@
 use redis::Cmd;
 
-use super::Job;
+use super::job::Job;
 use crate::{decision::Charge, key::Key, policy::Policy, store::Action};
 
 /// More than any key can have been charged, and exact in Lua.

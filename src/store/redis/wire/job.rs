@@ -1,8 +1,7 @@
 use std::{sync::Arc, time::Duration};
 
-use super::Reply;
+use super::reply::Reply;
 use crate::{
-    algorithm::twin::Receipt,
     decision::Charge,
     store::{Action, redis::script::Script},
 };
@@ -71,17 +70,6 @@ pub(crate) struct LeaseReturn {
     /// Those that were spent too.
     pub(crate) units: u64,
     pub(crate) spent: u64,
-}
-
-/// A lease that the server granted. No units where it denied the request.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Leased {
-    pub(crate) units: u64,
-    /// Microseconds until it ends.
-    pub(crate) lasts: u64,
-    pub(crate) name: u64,
-    /// Of its units.
-    pub(crate) receipt: Receipt,
 }
 
 impl Job {

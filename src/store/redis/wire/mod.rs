@@ -6,9 +6,11 @@
 mod decode;
 mod encode;
 mod job;
+mod reply;
 
 pub(super) use self::{
-    decode::{Reply, decode, is_read_only, unexpected},
+    decode::{decode, is_read_only, unexpected},
     encode::{encode, write_key},
-    job::{Job, LeaseRequest, LeaseReturn, Leased, Observer},
+    job::{Job, LeaseRequest, LeaseReturn, Observer},
+    reply::{Leased, Reply},
 };

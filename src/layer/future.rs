@@ -99,7 +99,7 @@ impl<S, ReqBody> Call<S, ReqBody> {
                 Err(decision) => State::Decide { decision, call: Some(Box::new(self)) },
             },
             Ok(Identity::Exempt) => self.make(None, config),
-            Ok(Identity::Barred(rejection)) => self.reject(rejection, config),
+            Ok(Identity::Barred(rejection)) => self.reject(*rejection, config),
             Err(error) => self.reject_unless_soft(Rejection::Unidentified(error), config),
         }
     }

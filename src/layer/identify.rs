@@ -21,7 +21,8 @@ pub(super) enum Identity {
     /// It is not counted.
     Exempt,
     /// It is banned, or it cannot be decided whether it is: rejected in soft mode too.
-    Barred(Rejection),
+    // Boxed, because nearly no request is: every one moves this type.
+    Barred(Box<Rejection>),
     /// A key for each rule.
     Known(Keys),
 }
@@ -35,24 +36,29 @@ impl Config {
         }
         let preflight = self.preflight != Preflight::Limited && is_preflight(request);
         let exempt_preflight = preflight && self.preflight == Preflight::Exempt;
+        let known = |keys| Ok(Identity::Known(keys?));
+        if self.banned.is_empty() && self.exempt.is_empty() && !exempt_preflight {
+            // Nearly every layer.
+            return self.keys(request, preflight).then(known);
+        }
         let banned = match self.banned(request).now() {
-            Ok(Ok(Some(rejection))) => return Answer::ready(Ok(Identity::Barred(rejection))),
+            Ok(Ok(Some(rejection))) => return Answer::ready(Ok(Identity::Barred(rejection.into()))),
             Ok(Ok(None)) => Answer::ready(Ok(None)),
             Ok(Err(error)) => return Answer::ready(Err(error)),
             Err(pending) => pending,
         };
         let exempt = if exempt_preflight { Answer::ready(Ok(true)) } else { self.exempted(request) };
         match exempt.now() {
-            Ok(Ok(true)) => banned.then(|banned| Ok(banned?.map_or(Identity::Exempt, Identity::Barred))),
-            Ok(_) if banned.is_ready() => {
-                self.keys(request, preflight).then(|keys| Ok(Identity::Known(keys?)))
-            }
+            Ok(Ok(true)) => banned.then(|banned| {
+                Ok(banned?.map_or(Identity::Exempt, |rejection| Identity::Barred(rejection.into())))
+            }),
+            Ok(_) if banned.is_ready() => self.keys(request, preflight).then(known),
             exempt => {
                 let exempt = exempt.map_or_else(|pending| pending, Answer::ready);
                 let keys = self.keys(request, preflight);
                 Answer::pending(async move {
                     if let Some(rejection) = banned.await? {
-                        return Ok(Identity::Barred(rejection));
+                        return Ok(Identity::Barred(rejection.into()));
                     }
                     if exempt.await? {
                         return Ok(Identity::Exempt);

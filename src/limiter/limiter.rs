@@ -291,7 +291,10 @@ impl Limiter {
 
 /// The answer of a store that is asked for nothing that would have to be undone.
 fn finish(answer: Answer<Decision>, mode: FailureMode) -> Answer<Decision> {
-    answer.then(move |decided| decided.or_else(|error| mode.decide(error)))
+    answer.then_fn(match mode {
+        FailureMode::Open => |decided| decided.or_else(|error| FailureMode::Open.decide(error)),
+        FailureMode::Closed => |decided| decided.or_else(|error| FailureMode::Closed.decide(error)),
+    })
 }
 
 /// The strictest mode of the policies.

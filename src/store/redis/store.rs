@@ -384,6 +384,7 @@ impl RedisStore {
         let denials = asked.map(|(denied, asked)| DenyWatch::new(denied, asked, action, frees));
         let observer: Option<Box<dyn Observer>> = match (leases, denials) {
             (None, None) => None,
+            (None, Some(denials)) => Some(Box::new(denials)),
             both => Some(Box::new(both)),
         };
         let job = Job { lease, observer, ..self.job(action, charges, script) };

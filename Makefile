@@ -52,12 +52,12 @@ fuzz:
 			-max_total_time=180 -max_len=12288 || exit 1; \
 	done
 
-# The parts, then this crate and the others that do what it does, in one run; writes docs/performance.md. Installs
+# The parts, then this crate and the others that do what it does, in one run; writes benches/peers/results.md. Installs
 # wrk where it is missing, and wants the machine for itself for ten minutes.
 bench:
 	cargo bench -p benches
 	@$(MAKE) --no-print-directory bench-peers
 
 bench-peers:
-	benches/peers/run > target/performance.md
-	cat target/performance.md benches/peers/notes.md > docs/performance.md
+	benches/peers/run > target/results.md
+	mv target/results.md benches/peers/results.md

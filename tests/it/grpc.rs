@@ -43,7 +43,7 @@ use tonic_web::{GrpcWebClientLayer, GrpcWebLayer};
 use tower::{Layer, ServiceBuilder, ServiceExt as _};
 use tower_ratelimit::{
     Charge, Constant, Error, ErrorKind, FailureMode, GrpcStatus, Header, Headers, Key, ManualClock,
-    MemoryStore, Outcome, PeerIp, Policy, Quota, RateLimitLayer, Rule, Store, Verdict,
+    MemoryStore, Outcome, PeerIp, Policy, Quota, RateLimitLayer, Rule, Verdict,
 };
 use {
     tokio_rustls::{

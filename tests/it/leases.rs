@@ -333,7 +333,7 @@ fn lives(kind: Kind) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let server = RedisServer::start();
     let redis = runtime.block_on(pool(&server));
-    let cases = std::env::var("LEASES_CASES").map_or(60, |cases| cases.parse().unwrap());
+    let cases = std::env::var("LEASES_CASES").map_or(25, |cases| cases.parse().unwrap());
     let case = rule(kind).prop_flat_map(|rule| (Just(rule.clone()), steps(&rule)));
     let config = Config { cases, failure_persistence: None, max_shrink_iters: 500, ..Config::default() };
     let seen = std::cell::RefCell::new(Seen::default());

@@ -1,6 +1,7 @@
 //! A real Redis Cluster on free ports, for as long as the value lives.
 
 use std::{
+    sync::LazyLock,
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -18,6 +19,13 @@ pub(crate) struct RedisCluster {
 impl RedisCluster {
     pub(crate) fn start(primaries: usize) -> Self {
         Self::with_replicas(primaries, 0)
+    }
+
+    /// One of three primaries for all tests that neither stop a node, move a slot nor count what a node did. It takes two
+    /// seconds until a new Cluster decides. Each test has a prefix of its own in it.
+    pub(crate) fn shared() -> &'static Self {
+        static SHARED: LazyLock<RedisCluster> = LazyLock::new(|| RedisCluster::start(3));
+        &SHARED
     }
 
     /// Each primary has so many replicas, which stand behind all primaries in `nodes`.

@@ -134,6 +134,8 @@ impl RedisServer {
         let mut guard = Command::new("sh")
             .args(["-c", GUARD, "redis-server", "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
             .args(["--dir", directory.to_str().unwrap(), "--port", &port])
+            // A replica gets its data at once. By default the primary waits five seconds for more replicas.
+            .args(["--repl-diskless-sync-delay", "0"])
             .args(&self.arguments)
             .env("DIRECTORY", &directory)
             .stdin(Stdio::piped())

@@ -78,7 +78,7 @@ fn algorithms(criterion: &mut Criterion) {
         (policy("plenty", PLENTY), Some(policy("one", 1)))
     }
     let rows = [
-        ("Gcra", two(Gcra)),
+        ("Gcra", two(Gcra::new())),
         ("TokenBucket", two(TokenBucket::new())),
         ("LeakyBucket, meter", two(LeakyBucket::meter())),
         ("LeakyBucket, queue", two(LeakyBucket::queue(Duration::from_secs(1)))),
@@ -89,10 +89,10 @@ fn algorithms(criterion: &mut Criterion) {
         bench(name, allowed, refused);
     }
     // Given back at once.
-    let held = |name, limit| Policy::new(name, quota(limit)).algorithm(Concurrency);
+    let held = |name, limit| Policy::new(name, quota(limit)).algorithm(Concurrency::new());
     bench("Concurrency", held("plenty", 1_000), Some(held("one", 1)));
     // More than there is time for in a period, after which they leave the log.
-    let log = |name, quota| Policy::new(name, quota).algorithm(SlidingLog);
+    let log = |name, quota| Policy::new(name, quota).algorithm(SlidingLog::new());
     let Ok(brief) = Quota::new(100_000, Duration::from_millis(1)) else { return };
     bench("SlidingLog", log("brief", brief), Some(log("one", quota(1))));
     group.finish();

@@ -40,7 +40,7 @@ use crate::{error::Error, quota::Quota};
 /// # async fn main() -> Result<(), tower_ratelimit::Error> {
 /// let limiter = Limiter::new(MemoryStore::new());
 /// let lease = Duration::from_secs(120);
-/// let exports = Policy::new("exports", Quota::new(1, lease)?).algorithm(Concurrency);
+/// let exports = Policy::new("exports", Quota::new(1, lease)?).algorithm(Concurrency::new());
 /// let tenant = Key::new("acme");
 ///
 /// let running = limiter.check(&exports, &tenant, 1).await?;
@@ -52,7 +52,15 @@ use crate::{error::Error, quota::Quota};
 /// # }
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Concurrency;
+pub struct Concurrency(());
+
+impl Concurrency {
+    /// Counts the units in use at the moment.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(())
+    }
+}
 
 const MAX_UNITS: u64 = 1_000_000;
 

@@ -27,7 +27,7 @@ use crate::{error::Error, quota::Quota};
 /// # async fn main() -> Result<(), tower_ratelimit::Error> {
 /// let clock = ManualClock::new();
 /// let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()));
-/// let policy = Policy::new("api", Quota::per_second(3).burst(2)).algorithm(Gcra);
+/// let policy = Policy::new("api", Quota::per_second(3).burst(2)).algorithm(Gcra::new());
 /// let key = Key::new("alice");
 ///
 /// assert!(limiter.check(&policy, &key, 2).await?.is_allowed());
@@ -39,7 +39,15 @@ use crate::{error::Error, quota::Quota};
 /// # }
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Gcra;
+pub struct Gcra(());
+
+impl Gcra {
+    /// Counts with the generic cell rate algorithm. The default of every [`Policy`](crate::Policy).
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(())
+    }
+}
 
 impl Algorithm for Gcra {
     fn name(&self) -> &str {

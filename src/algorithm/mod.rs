@@ -75,11 +75,11 @@ pub use self::{
 pub(crate) fn built_in() -> &'static [Box<dyn Algorithm>] {
     static ALL: LazyLock<Vec<Box<dyn Algorithm>>> = LazyLock::new(|| {
         vec![
-            Box::new(Concurrency),
+            Box::new(Concurrency::new()),
             Box::new(FixedWindow::anchored()),
-            Box::new(Gcra),
+            Box::new(Gcra::new()),
             Box::new(LeakyBucket::meter()),
-            Box::new(SlidingLog),
+            Box::new(SlidingLog::new()),
             Box::new(SlidingWindow::new()),
             Box::new(TokenBucket::new()),
         ]

@@ -31,7 +31,7 @@ use crate::{error::Error, quota::Quota};
 /// # async fn main() -> Result<(), tower_ratelimit::Error> {
 /// let clock = ManualClock::new();
 /// let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()));
-/// let policy = Policy::new("codes", Quota::per_minute(2)).algorithm(SlidingLog);
+/// let policy = Policy::new("codes", Quota::per_minute(2)).algorithm(SlidingLog::new());
 /// let key = Key::new("alice");
 ///
 /// assert!(limiter.check(&policy, &key, 1).await?.is_allowed());
@@ -45,7 +45,15 @@ use crate::{error::Error, quota::Quota};
 /// # }
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
-pub struct SlidingLog;
+pub struct SlidingLog(());
+
+impl SlidingLog {
+    /// Counts every admitted request of the last period.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(())
+    }
+}
 
 impl Algorithm for SlidingLog {
     fn name(&self) -> &str {

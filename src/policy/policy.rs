@@ -97,17 +97,17 @@ impl Policy {
                 "a policy's name must be printable ASCII, because header fields carry it",
             ));
         }
-        let label = label(name, &Gcra);
+        let label = label(name, &Gcra::new());
         Ok(Self(Arc::new(Inner {
             name: name.into(),
             quoted: quoted(name).into(),
             quota,
-            arguments: Gcra.arguments(&quota)?.into(),
+            arguments: Gcra::new().arguments(&quota)?.into(),
             capacity: quota.capacity(),
             tag: tag(&label),
             label,
-            replenishment: Gcra.replenishment(),
-            algorithm: Arc::new(Gcra),
+            replenishment: Gcra::new().replenishment(),
+            algorithm: Arc::new(Gcra::new()),
             on_store_failure: FailureMode::default(),
             most_leased: 0,
         })))
@@ -115,7 +115,7 @@ impl Policy {
 
     /// The policy `name` that admits at most `limit` units in use at any moment, over all instances: a policy counted by
     /// [`Concurrency`](crate::algorithm::Concurrency), with a lease of 30 seconds. For another lease, make it the period of the
-    /// quota: `Policy::new(name, Quota::new(limit, lease)?).algorithm(Concurrency)`.
+    /// quota: `Policy::new(name, Quota::new(limit, lease)?).algorithm(Concurrency::new())`.
     ///
     /// # Panics
     ///
@@ -156,7 +156,7 @@ impl Policy {
     ///
     /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`concurrency`](Self::concurrency) panics.
     pub fn try_concurrency(name: &str, limit: u64) -> Result<Self, Error> {
-        Self::try_new(name, Quota::new(limit, LEASE)?)?.try_algorithm(Concurrency)
+        Self::try_new(name, Quota::new(limit, LEASE)?)?.try_algorithm(Concurrency::new())
     }
 
     /// Counts by `algorithm`. Defaults to [`Gcra`].
@@ -245,7 +245,7 @@ impl Policy {
     /// // A second, and then they come back at 50 a millisecond.
     /// assert_eq!(bound.after_a_crash(), Duration::from_millis(1_020));
     ///
-    /// let exact = Policy::new("exact", Quota::per_second(50_000)).algorithm(SlidingLog);
+    /// let exact = Policy::new("exact", Quota::per_second(50_000)).algorithm(SlidingLog::new());
     /// assert!(exact.try_leased(1_000).is_err());
     /// ```
     #[must_use]

@@ -148,11 +148,11 @@ async fn every_algorithm_admits_exactly_the_limit_over_all_nodes_and_instances()
     ];
     let limiters = stores.clone().map(Limiter::new);
     let policies = [
-        closed("gcra", 100).algorithm(Gcra),
+        closed("gcra", 100).algorithm(Gcra::new()),
         closed("fixed", 100).algorithm(FixedWindow::anchored()),
         closed("token", 100).algorithm(TokenBucket::new()),
         closed("leaky", 100).algorithm(LeakyBucket::meter()),
-        closed("log", 100).algorithm(SlidingLog),
+        closed("log", 100).algorithm(SlidingLog::new()),
         closed("sliding", 100).algorithm(SlidingWindow::new()),
         closed("leased", 100).leased(20),
     ];

@@ -20,7 +20,7 @@ use tower_ratelimit::{
 };
 
 fn policy(limit: u64, lease: Duration) -> Policy {
-    Policy::new("in-flight", Quota::new(limit, lease).unwrap()).algorithm(Concurrency)
+    Policy::new("in-flight", Quota::new(limit, lease).unwrap()).algorithm(Concurrency::new())
 }
 
 const LEASE: Duration = Duration::from_secs(30);

@@ -17,12 +17,12 @@ async fn a_refused_key_asks_redis_once_a_second_and_the_wait_runs_down() {
     let key = Key::new("alice");
     let quota = Quota::per_minute(2);
     let policies = [
-        Policy::new("gcra", quota).algorithm(Gcra),
+        Policy::new("gcra", quota).algorithm(Gcra::new()),
         Policy::new("tokens", quota).algorithm(TokenBucket::new()),
         Policy::new("meter", quota).algorithm(LeakyBucket::meter()),
         Policy::new("anchored", quota).algorithm(FixedWindow::anchored()),
         Policy::new("aligned", quota).algorithm(FixedWindow::aligned()),
-        Policy::new("log", quota).algorithm(SlidingLog),
+        Policy::new("log", quota).algorithm(SlidingLog::new()),
         Policy::new("cells", quota).algorithm(SlidingWindow::new()),
     ];
     for policy in policies {
@@ -119,7 +119,7 @@ async fn only_what_is_sure_is_remembered() {
     let limiter = Limiter::new(store(&server).await);
     let key = Key::new("alice");
     let (slots, dear) = (
-        Policy::new("slots", Quota::per_day(1)).algorithm(Concurrency),
+        Policy::new("slots", Quota::per_day(1)).algorithm(Concurrency::new()),
         Policy::new("dear", Quota::per_day(5)),
     );
 

@@ -173,7 +173,7 @@ fn policy(name: &str, rule: Rule) -> Policy {
             let west = Duration::from_micros(offset);
             Policy::new(name, quota).algorithm(FixedWindow::aligned().utc_offset_west(west))
         }
-        Counting::Log => Policy::new(name, quota).algorithm(SlidingLog),
+        Counting::Log => Policy::new(name, quota).algorithm(SlidingLog::new()),
         Counting::Cells(cells) => {
             let cells = u32::try_from(cells).unwrap();
             Policy::new(name, quota).algorithm(SlidingWindow::new().segments(cells))

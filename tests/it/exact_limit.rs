@@ -22,11 +22,11 @@ fn policies() -> impl Strategy<Value = Vec<Policy>> {
     proptest::collection::vec(1..150_u64, 10).prop_map(|limits| {
         let policies = limits.into_iter().map(|limit| Policy::new("p", Quota::per_day(limit)));
         let count = |(i, policy): (usize, Policy)| match i {
-            0 => policy.algorithm(Gcra),
+            0 => policy.algorithm(Gcra::new()),
             1 => policy.algorithm(FixedWindow::anchored()),
             2 => policy.algorithm(TokenBucket::new()),
             3 => policy.algorithm(LeakyBucket::meter()),
-            4 => policy.algorithm(SlidingLog),
+            4 => policy.algorithm(SlidingLog::new()),
             5 => policy.algorithm(SlidingWindow::new()),
             6 => policy.algorithm(SlidingWindow::new().segments(24)),
             7 => {
@@ -125,7 +125,7 @@ async fn several_policies_are_charged_together_or_not_at_all() {
 async fn a_sliding_log_holds_in_every_span_over_two_instances() {
     let server = RedisServer::start();
     let (limit, period) = (20, Duration::from_millis(50));
-    let policy = Policy::new("p", Quota::new(limit, period).unwrap()).algorithm(SlidingLog);
+    let policy = Policy::new("p", Quota::new(limit, period).unwrap()).algorithm(SlidingLog::new());
     let mut instances = Vec::new();
     for _ in 0..2 {
         instances.push(Limiter::new(store(&server).await));

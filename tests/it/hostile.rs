@@ -275,7 +275,7 @@ fn whatever_a_server_replies_is_a_decision_or_an_error() {
                 for policy in [
                     closed("plain", 100),
                     closed("hot", 100).leased(10),
-                    closed("log", 100).algorithm(SlidingLog),
+                    closed("log", 100).algorithm(SlidingLog::new()),
                     Policy::concurrency("held", 5),
                 ] {
                     for cost in [1, 3] {
@@ -306,11 +306,11 @@ async fn another_programs_value_under_a_key_is_an_error_and_stays_as_it_is() {
     let limiter = Limiter::new(store(&server).await);
     let day = || Quota::per_day(5);
     let policies = [
-        ("gcra", Policy::new("p", day()).algorithm(Gcra)),
+        ("gcra", Policy::new("p", day()).algorithm(Gcra::new())),
         ("token-bucket", Policy::new("p", day()).algorithm(TokenBucket::new())),
         ("fixed-window", Policy::new("p", day()).algorithm(FixedWindow::anchored())),
         ("sliding-window", Policy::new("p", day()).algorithm(SlidingWindow::new())),
-        ("sliding-log", Policy::new("p", day()).algorithm(SlidingLog)),
+        ("sliding-log", Policy::new("p", day()).algorithm(SlidingLog::new())),
         ("concurrency", Policy::concurrency("p", 5)),
     ];
     let strings = [
@@ -486,7 +486,7 @@ async fn a_call_carries_no_more_decisions_than_two_milliseconds_of_redis_hold() 
         ("gcra", closed("gcra", 1_000_000), 64, 128),
         ("cells-300", closed("cells-300", 1_000_000).algorithm(cells(300)), 16, 48),
         ("cells-1000", closed("cells-1000", 1_000_000).algorithm(cells(1_000)), 8, 20),
-        ("log", closed("log", 1_000_000).algorithm(SlidingLog), 32, 125),
+        ("log", closed("log", 1_000_000).algorithm(SlidingLog::new()), 32, 125),
         ("held", Policy::concurrency("held", 1_000_000).on_store_failure(FailureMode::Closed), 24, 100),
     ];
     for (name, policy, least, most) in rows {

@@ -690,12 +690,12 @@ fn what_cannot_be_leased_exactly_is_refused_in_either_order() {
     let queue = LeakyBucket::queue(Duration::from_secs(1));
     let policy = || Policy::new("p", Quota::per_second(10));
     let rows = [
-        ("log", policy().leased(5).try_algorithm(SlidingLog)),
-        ("log", policy().algorithm(SlidingLog).try_leased(5)),
+        ("log", policy().leased(5).try_algorithm(SlidingLog::new())),
+        ("log", policy().algorithm(SlidingLog::new()).try_leased(5)),
         ("queue", policy().leased(5).try_algorithm(queue)),
         ("queue", policy().algorithm(queue).try_leased(5)),
-        ("in use", policy().leased(5).try_algorithm(Concurrency)),
-        ("in use", policy().algorithm(Concurrency).try_leased(5)),
+        ("in use", policy().leased(5).try_algorithm(Concurrency::new())),
+        ("in use", policy().algorithm(Concurrency::new()).try_leased(5)),
         ("nothing", policy().try_leased(0)),
         ("too much", policy().try_leased(u64::MAX)),
     ];

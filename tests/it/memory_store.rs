@@ -109,7 +109,7 @@ async fn what_redis_has_forgotten_a_slower_quota_does_not_bring_back() {
     for (name, limiter) in stores {
         let policies = |quota| {
             [
-                Policy::new("g", quota).algorithm(Gcra),
+                Policy::new("g", quota).algorithm(Gcra::new()),
                 Policy::new("w", quota).algorithm(FixedWindow::anchored()),
             ]
         };

@@ -25,7 +25,7 @@ fn others(period: Duration) -> Vec<(String, Policy)> {
     let quota = Quota::new(10, period).unwrap();
     let fraction = Quota::new(7, period).unwrap();
     vec![
-        policy("fraction", fraction.burst(10), Gcra),
+        policy("fraction", fraction.burst(10), Gcra::new()),
         policy("fraction-of-steps", fraction, TokenBucket::new().refill_every(period)),
         policy("queue", quota, LeakyBucket::queue(period / 2).delay_after(5)),
         policy("starts-low", quota, TokenBucket::new().starting_at(3)),
@@ -35,13 +35,13 @@ fn others(period: Duration) -> Vec<(String, Policy)> {
 fn every_algorithm(limit: u64, period: Duration) -> Vec<(String, Policy)> {
     let quota = Quota::new(limit, period).unwrap();
     vec![
-        policy("gcra", quota, Gcra),
+        policy("gcra", quota, Gcra::new()),
         policy("meter", quota, LeakyBucket::meter()),
         policy("tokens", quota, TokenBucket::new()),
         policy("steps", quota, TokenBucket::new().refill_every(period / u32::try_from(limit).unwrap())),
         policy("anchored", quota, FixedWindow::anchored()),
         policy("aligned", quota, FixedWindow::aligned()),
-        policy("log", quota, SlidingLog),
+        policy("log", quota, SlidingLog::new()),
         policy("cells", quota, SlidingWindow::new().segments(10)),
     ]
 }
@@ -310,7 +310,7 @@ async fn a_refund_in_the_middle_of_a_long_log_returns_its_units_for_a_while() {
     let server = RedisServer::start();
     let clock = ManualClock::new();
     for (store, limiter) in both(&server, &clock).await {
-        let policy = Policy::new("long", Quota::per_minute(3_000)).algorithm(SlidingLog);
+        let policy = Policy::new("long", Quota::per_minute(3_000)).algorithm(SlidingLog::new());
         let key = Key::new("alice");
         let mut middle = None;
         for request in 0..3_000 {

@@ -45,10 +45,10 @@ fn each(name: &str, quota: Quota) -> Vec<(&'static str, Policy)> {
         ("aligned window", policy().algorithm(FixedWindow::aligned())),
         ("sliding window", policy().algorithm(SlidingWindow::new())),
         ("sliding window of ten", policy().algorithm(SlidingWindow::new().segments(10))),
-        ("sliding log", policy().algorithm(SlidingLog)),
+        ("sliding log", policy().algorithm(SlidingLog::new())),
     ];
     if quota.limit() <= 1_000_000 {
-        all.push(("concurrency", policy().algorithm(Concurrency)));
+        all.push(("concurrency", policy().algorithm(Concurrency::new())));
     }
     all
 }
@@ -152,7 +152,7 @@ async fn a_key_takes_no_more_memory_than_promised() {
 async fn a_logged_request_takes_no_more_than_20_bytes_whatever_it_costs() {
     let server = RedisServer::start();
     let limiter = Limiter::new(store(&server).await);
-    let policy = Policy::new("p", Quota::per_day(10_000_000)).algorithm(SlidingLog);
+    let policy = Policy::new("p", Quota::per_day(10_000_000)).algorithm(SlidingLog::new());
     let requests = 5_000;
     for i in 0..requests {
         assert!(limiter.check(&policy, &Key::new("a"), 1 + i % 1_000).await.unwrap().is_allowed());
@@ -239,7 +239,7 @@ async fn the_printed_acl_rule_is_enough_for_everything_and_each_of_its_commands_
         }
         // What is in use is renewed and given back.
         let short = Policy::new("short", Quota::new(2, Duration::from_millis(600)).unwrap())
-            .algorithm(Concurrency)
+            .algorithm(Concurrency::new())
             .on_store_failure(FailureMode::Closed);
         let held = limiter.check(&short, &key, 1).await?;
         tokio::time::sleep(Duration::from_millis(900)).await;

@@ -15,7 +15,7 @@ fn policies_are_equal_if_they_admit_the_same() {
     let policy = || Policy::new("p", Quota::per_second(5));
     let rows = [
         ("the same", policy(), true),
-        ("the default said", policy().algorithm(Gcra), true),
+        ("the default said", policy().algorithm(Gcra::new()), true),
         ("another name", Policy::new("q", Quota::per_second(5)), false),
         ("another limit", Policy::new("p", Quota::per_second(6)), false),
         ("another period", Policy::new("p", Quota::per_minute(5)), false),
@@ -63,7 +63,7 @@ fn a_failure_mode_prints_as_a_configuration_writes_it() {
 fn a_concurrency_policy_counts_units_in_use_and_names_wrong_limits() {
     assert_eq!(
         Policy::concurrency("exports", 5),
-        Policy::new("exports", Quota::new(5, Duration::from_secs(30)).unwrap()).algorithm(Concurrency)
+        Policy::new("exports", Quota::new(5, Duration::from_secs(30)).unwrap()).algorithm(Concurrency::new())
     );
     assert_eq!(
         Policy::try_concurrency("p", 0).unwrap_err().to_string(),
@@ -111,7 +111,7 @@ fn a_rule_shows_its_policy_and_nothing_of_a_key() {
 async fn five_a_minute_admits_nine_in_the_first_minute_under_gcra_and_five_under_a_log() {
     for (policy, expected) in [
         (Policy::new("gcra", Quota::per_minute(5)), 9),
-        (Policy::new("log", Quota::per_minute(5)).algorithm(SlidingLog), 5),
+        (Policy::new("log", Quota::per_minute(5)).algorithm(SlidingLog::new()), 5),
     ] {
         let clock = ManualClock::new();
         let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()));

@@ -75,8 +75,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let lanes = [
         lane("FixedWindow", "20 within a second, at the edge", FixedWindow::aligned()).await?,
         lane("SlidingWindow", "the edge is smoothed", SlidingWindow::new()).await?,
-        lane("SlidingLog", "never more than 10 in any 5 s", SlidingLog).await?,
-        lane("Gcra", "a burst of 10, then 2 a second", Gcra).await?,
+        lane("SlidingLog", "never more than 10 in any 5 s", SlidingLog::new()).await?,
+        lane("Gcra", "a burst of 10, then 2 a second", Gcra::new()).await?,
         lane(
             "TokenBucket in steps",
             "a burst of 10, then 5 every 2.5 s",

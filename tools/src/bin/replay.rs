@@ -259,7 +259,7 @@ fn policy(options: &Options, quota: Quota) -> Result<Policy, tower_ratelimit::Er
         Algorithm::Gcra => Ok(policy),
         Algorithm::FixedWindow if options.aligned => policy.try_algorithm(FixedWindow::aligned()),
         Algorithm::FixedWindow => policy.try_algorithm(FixedWindow::anchored()),
-        Algorithm::SlidingLog => policy.try_algorithm(SlidingLog),
+        Algorithm::SlidingLog => policy.try_algorithm(SlidingLog::new()),
         Algorithm::SlidingWindow => {
             policy.try_algorithm(SlidingWindow::new().segments(options.segments.unwrap_or(1)))
         }

@@ -13,7 +13,7 @@ use http::{Response, StatusCode, request::Parts};
 use super::rule::Rule;
 use crate::{
     answer::Answer,
-    decision::{Charge, Decision},
+    decision::{Charge, Decision, Outcome},
     error::ErrorKind,
     key::{Key, Keys, RequestMatcher},
     limiter::Limiter,
@@ -35,6 +35,8 @@ pub(super) struct Config {
     pub(super) grpc: Arc<dyn ResponseMapper>,
     /// Whether a mistake in the set-up was logged.
     pub(super) mistaken: Arc<AtomicBool>,
+    /// Whether it was logged that another layer has the same policy.
+    pub(super) counted_twice: Arc<AtomicBool>,
     /// Of the extractors.
     pub(super) outage: Arc<Outage>,
 }
@@ -80,13 +82,37 @@ impl Config {
         }
         match decision {
             Some(decision) => {
-                request.extensions.insert(decision.clone());
+                if let Some(outer) = request.extensions.insert(decision.clone()) {
+                    self.warn_of_twice(&outer, decision);
+                }
             }
             // The handler charges more by the decision of a layer further out, with the limiter of that layer.
             None if request.extensions.get::<Decision>().is_some() => return,
             None => {}
         }
         request.extensions.insert(self.limiter.clone());
+    }
+
+    /// Logs once that two layers charge a request under one policy: `outer` is the decision of the outer one.
+    fn warn_of_twice(&self, outer: &Decision, decision: &Decision) {
+        let is_same = |one: &&Outcome| {
+            let same =
+                |other: &Outcome| one.policy().name() == other.policy().name() && one.key() == other.key();
+            outer.outcomes().iter().any(same)
+        };
+        let twice = decision.outcomes().iter().find(is_same);
+        if let Some(outcome) = twice
+            && !self.counted_twice.swap(true, Ordering::Relaxed)
+        {
+            log!(
+                warn,
+                policy = outcome.policy().name(),
+                "two rate limit layers count a request under the policy {:?}, so it is charged twice; remove one of the \
+                 layers, or give each policy its own name",
+                outcome.policy().name()
+            );
+            let _ = outcome;
+        }
     }
 
     /// Adds a random wait to that of a denial, where the headers ask for it.

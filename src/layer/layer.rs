@@ -123,6 +123,7 @@ impl RateLimitLayer {
                 mapper: Arc::new(ProblemDetails),
                 grpc: Arc::new(GrpcStatus::default()),
                 mistaken: Arc::default(),
+                counted_twice: Arc::default(),
                 outage: Arc::new(Outage::until_silence(SILENCE)),
             })),
         }

@@ -49,6 +49,12 @@ use crate::{
 /// # Ok(())
 /// # }
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is neither a store nor a `Limiter`",
+    label = "counts nothing",
+    note = "pass a `RedisStore` (`RedisStore::connect(url).await?`), a `MemoryStore`, or a `Limiter` over one",
+    note = "to choose the store at run time, make an `Arc<dyn Store>` or a `Limiter` of it"
+)]
 pub trait Store: Send + Sync + 'static {
     /// Carries out `action` on all of `charges` in one step.
     fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision>;

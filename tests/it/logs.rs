@@ -10,6 +10,7 @@ use crate::support::{
     inner::{ask, get},
     store,
 };
+use tower::{Layer as _, ServiceExt as _};
 use tower_ratelimit::{
     Error, ErrorKind, Header, Key, Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, key::Constant,
 };
@@ -111,6 +112,30 @@ async fn refusals_are_logged_with_their_policy_and_without_the_identity() {
     assert_eq!(lines.with("denied"), 2, "{}", lines.text());
     assert_eq!(lines.with("\"api\""), 3, "{}", lines.text());
     assert_eq!(lines.with("secret"), 0, "{}", lines.text());
+}
+
+#[tokio::test]
+async fn two_layers_with_one_policy_are_one_warning_that_names_it() {
+    let rows = [("one policy", "api", 1), ("two policies", "other", 0)];
+    for (name, inner, warnings) in rows {
+        let (lines, _guard) = listen();
+        let store = MemoryStore::new();
+        let layer = |name| {
+            let policy = Policy::new(name, Quota::per_day(100));
+            RateLimitLayer::new(store.clone(), policy, Header::new("x-api-key"))
+        };
+        let service = tower::service_fn(async |_: http::Request<String>| {
+            Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))
+        });
+        let service = layer("api").layer(layer(inner).layer(service));
+        for _ in 0..3 {
+            let mut request = get();
+            request.headers_mut().insert("x-api-key", "secret-key".parse().unwrap());
+            service.clone().oneshot(request).await.unwrap();
+        }
+        assert_eq!(lines.with("charged twice"), warnings, "{name}: {}", lines.text());
+        assert_eq!(lines.with("secret"), 0, "{}", lines.text());
+    }
 }
 
 #[tokio::test]

@@ -30,24 +30,21 @@
 use std::{env, error::Error, net::SocketAddr};
 
 use axum::{Router, response::Html, routing::get};
-use http::{HeaderName, Method, header::RETRY_AFTER};
+use http::{HeaderName, Method};
 use tokio::net::TcpListener;
 use tower_http::cors::{Any, CorsLayer};
-use tower_ratelimit::{Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer};
+use tower_ratelimit::{Headers, Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer};
 
 pub(crate) fn app(limiter: impl Into<Limiter>) -> Router {
     let policy = Policy::new("per-ip", Quota::per_minute(1));
-    let limit = RateLimitLayer::new(limiter, policy, PeerIp::new());
+    let headers = Headers::ietf();
+    let limit = RateLimitLayer::new(limiter, policy, PeerIp::new()).headers(headers.clone());
     let cors = CorsLayer::new()
         .allow_origin(Any)
         .allow_methods([Method::GET, Method::POST])
         .allow_headers([HeaderName::from_static("x-asks")])
-        .expose_headers([
-            HeaderName::from_static("ratelimit"),
-            HeaderName::from_static("ratelimit-policy"),
-            RETRY_AFTER,
-        ]);
-    // The layer that is added last is the outermost: refusals pass it too.
+        .expose_headers(headers.names());
+    // The layer that is added last is the outermost: rejections pass it too.
     Router::new().route("/", get(async || "hello\n")).layer(limit).layer(cors)
 }
 

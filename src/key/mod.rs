@@ -8,6 +8,7 @@ mod constant;
 mod convert;
 mod cookie;
 mod extractor;
+mod grpc;
 mod header;
 mod identity;
 mod ip;
@@ -28,6 +29,7 @@ pub use self::{
     constant::Constant,
     cookie::Cookie,
     extractor::{IntoKey, KeyExtractor},
+    grpc::{GrpcMethod, GrpcService},
     header::Header,
     ip::{ClientIp, ForwardingHeader, PeerIp, TrustedProxies, Within},
     matcher::{AnyOf, RequestMatcher},

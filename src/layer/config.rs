@@ -6,9 +6,10 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
-use http::{Response, StatusCode, request::Parts};
+use http::{Response, StatusCode, request::Parts, response};
 
 use super::rule::Rule;
 use crate::{
@@ -17,7 +18,10 @@ use crate::{
     error::ErrorKind,
     key::{Key, Keys, RequestMatcher},
     limiter::Limiter,
-    response::{Headers, Rejection, RejectionBody, ResponseMapper, decorate, is_grpc, mark_request, refuse},
+    response::{
+        GrpcStatus, Head, HeaderWriter, Headers, ProblemDetails, Rejection, RejectionBody, ResponseMapper,
+        is_grpc, mark_request, reject, replace,
+    },
     util::{outage::Outage, per_thread::Apart},
 };
 
@@ -30,7 +34,7 @@ pub(super) struct Config {
     pub(super) preflight: Preflight,
     pub(super) enabled: bool,
     pub(super) soft: bool,
-    pub(super) headers: Headers,
+    pub(super) headers: HeaderWriter,
     pub(super) mapper: Arc<dyn ResponseMapper>,
     pub(super) grpc: Arc<dyn ResponseMapper>,
     /// Whether a mistake in the set-up was logged.
@@ -46,6 +50,7 @@ impl Apart for Config {
         Self {
             limiter: self.limiter.apart(),
             rules: self.rules.iter().map(Rule::apart).collect(),
+            headers: self.headers.apart(),
             ..self.clone()
         }
     }
@@ -61,15 +66,42 @@ pub(super) enum Preflight {
     Limited,
 }
 
+/// Extractors are no longer failing once there was no failure for this long.
+const SILENCE: Duration = Duration::from_secs(60);
+
 impl Config {
+    /// The defaults, with no rule.
+    pub(super) fn new(limiter: Limiter) -> Self {
+        Self {
+            limiter,
+            rules: Vec::new(),
+            exempt: Vec::new(),
+            banned: Vec::new(),
+            preflight: Preflight::Apart,
+            enabled: true,
+            soft: false,
+            headers: HeaderWriter::new(Headers::default()),
+            mapper: Arc::new(ProblemDetails::default()),
+            grpc: Arc::new(GrpcStatus::default()),
+            mistaken: Arc::default(),
+            counted_twice: Arc::default(),
+            outage: Arc::new(Outage::until_silence(SILENCE)),
+        }
+    }
+
     /// Charges the request, whose keys are `keys`, under every rule.
     pub(super) fn decide(&self, keys: Keys, request: &Parts) -> Answer<Decision> {
         match (keys, &*self.rules) {
-            (Keys::One(key), [rule]) => self.limiter.check_charge(rule.charge(key, request)),
+            (Keys::One(key), [rule]) => match rule.charge(key, request) {
+                Ok(charge) => self.limiter.check_charge(charge),
+                Err(error) => Answer::ready(Err(error)),
+            },
             (keys, rules) => {
                 let charge = |(rule, key): (&Rule, Key)| rule.charge(key, request);
-                let charges: Vec<Charge> = rules.iter().zip(keys.into_vec()).map(charge).collect();
-                self.limiter.check_all(&charges)
+                match rules.iter().zip(keys.into_vec()).map(charge).collect::<Result<Vec<Charge>, _>>() {
+                    Ok(charges) => self.limiter.check_all(&charges),
+                    Err(error) => Answer::ready(Err(error)),
+                }
             }
         }
     }
@@ -119,7 +151,7 @@ impl Config {
     pub(super) fn jitter(&self, rejection: Rejection) -> Rejection {
         match rejection {
             Rejection::Denied(decision) => {
-                Rejection::Denied(decision.with_jitter(self.headers.random_wait()))
+                Rejection::Denied(decision.with_jitter(self.headers.headers().random_wait()))
             }
             other => other,
         }
@@ -127,8 +159,35 @@ impl Config {
 
     /// The response to a rejected request.
     pub(super) fn response(&self, rejection: &Rejection, request: &Parts) -> Response<RejectionBody> {
-        let mapper = if is_grpc(request) { &self.grpc } else { &self.mapper };
-        refuse(&**mapper, rejection, request, &self.headers)
+        reject(self.mapper(request), rejection, request, &self.headers)
+    }
+
+    /// The response to a request that the service has rejected with the response `returned`.
+    pub(super) fn answer_returned(
+        &self,
+        rejection: Rejection,
+        head: Head,
+        returned: response::Parts,
+        decision: Option<Decision>,
+    ) -> Response<RejectionBody> {
+        self.log(&rejection);
+        let (rejection, request) = (self.jitter(rejection), head.into_parts());
+        let mut response = replace(self.mapper(&request), &rejection, &request, returned);
+        // An exempt request has no decision but the service's.
+        let soft = self.soft && decision.is_some();
+        if let Some(decision) = decision.or_else(|| rejection.into_decision()) {
+            self.headers.decorate(&mut response, decision, soft);
+        }
+        response
+    }
+
+    /// What must be kept of a request that is with the service, in case the service rejects it.
+    pub(super) fn head(&self, request: &Parts) -> Head {
+        Head::of(request, self.mapper(request))
+    }
+
+    fn mapper(&self, request: &Parts) -> &dyn ResponseMapper {
+        if is_grpc(request) { &*self.grpc } else { &*self.mapper }
     }
 
     pub(super) fn log(&self, rejection: &Rejection) {
@@ -138,7 +197,7 @@ impl Config {
             {
                 // Once: every request will meet the same mistake.
                 if !self.mistaken.swap(true, Ordering::Relaxed) {
-                    log!(error, error = %error, "the rate limit is not set up right; requests are answered 500");
+                    log!(error, error = %error, "the rate limit is misconfigured; requests are answered 500");
                 }
                 let _ = error;
             }
@@ -168,7 +227,7 @@ impl Config {
     /// Adds the headers to the response of the service.
     pub(super) fn decorate<B>(&self, response: &mut Response<B>, decision: Decision) {
         log!(trace, policy = decision.binding().map(|outcome| outcome.policy().name()), "admitted");
-        decorate(response, decision, &self.headers, self.soft);
+        self.headers.decorate(response, decision, self.soft);
     }
 }
 
@@ -178,7 +237,7 @@ impl fmt::Debug for Config {
             .field("policies", &self.rules.iter().map(|rule| &rule.policy).collect::<Vec<_>>())
             .field("preflight", &self.preflight)
             .field("soft", &self.soft)
-            .field("headers", &self.headers)
+            .field("headers", self.headers.headers())
             .finish_non_exhaustive()
     }
 }

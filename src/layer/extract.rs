@@ -4,17 +4,13 @@ use axum::{
     extract::{FromRequestParts, OptionalFromRequestParts},
     response::{IntoResponse, IntoResponseParts, Response, ResponseParts},
 };
-use http::{
-    HeaderValue, Request,
-    header::{CACHE_CONTROL, RETRY_AFTER},
-    request::Parts,
-};
+use http::request::Parts;
 
 use crate::{
     decision::Decision,
     error::{Error, ErrorKind},
     limiter::Limiter,
-    response::{ProblemDetails, Rejection, ResponseMapper as _},
+    response::Rejection,
 };
 
 /// The decision over this request. A handler that is reached by exempt requests too takes an `Option`.
@@ -52,19 +48,10 @@ fn no_layer(message: &'static str) -> Rejection {
     Rejection::Unidentified(Error::new(ErrorKind::MissingSetup, message))
 }
 
-/// The response of [`ProblemDetails`], with `Retry-After`. The layer in front of the handler adds the fields.
+/// The response of [`Rejection::into_http`], which the layer in front of the handler replaces by that of its own mapper.
 impl IntoResponse for Rejection {
     fn into_response(self) -> Response {
-        let (request, ()) = Request::new(()).into_parts();
-        let mut response = ProblemDetails.response(&self, &request).map(axum::body::Body::new);
-        if let Some(seconds) = self.retry_after_seconds() {
-            response.headers_mut().insert(RETRY_AFTER, seconds.into());
-        }
-        response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        if let Some(decision) = self.into_decision() {
-            response.extensions_mut().insert(decision);
-        }
-        response
+        self.into_http().map(axum::body::Body::new)
     }
 }
 

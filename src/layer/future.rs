@@ -20,7 +20,7 @@ use crate::{
     answer::Answer,
     decision::{Decision, Permit, Verdict},
     error::Error,
-    response::Rejection,
+    response::{Head, Rejection, Returned},
 };
 
 pin_project! {
@@ -62,6 +62,8 @@ pin_project! {
             decision: Option<Decision>,
             // Held until the response's body ends.
             permit: Option<Permit>,
+            // What a mapper reads of the request if the service rejects it.
+            head: Option<Head>,
         },
         // Rejected.
         Reject {
@@ -119,7 +121,7 @@ impl<S, ReqBody> Call<S, ReqBody> {
                 }
                 Verdict::Deny { .. } => self.reject_unless_soft(Rejection::Denied(decision), config),
             },
-            Err(error) => self.reject_unless_soft(Rejection::Unavailable(error), config),
+            Err(error) => self.reject_unless_soft(error.into(), config),
         }
     }
 
@@ -130,9 +132,10 @@ impl<S, ReqBody> Call<S, ReqBody> {
     {
         // The extensions do not hold the permit: they may outlive the response.
         let permit = decision.as_mut().and_then(Decision::take_permit);
+        let head = Some(config.head(&self.request));
         config.mark(&mut self.request, decision.as_ref());
         let future = self.service.call(Request::from_parts(self.request, self.body));
-        State::Respond { future, decision, permit }
+        State::Respond { future, decision, permit, head }
     }
 
     /// Rejects the request, unless the layer only marks what it would reject.
@@ -194,8 +197,17 @@ where
                     let Delayed { turn, request, body, decision } = take(delayed);
                     Call { service: turn.into_service(), request, body }.make(Some(decision), this.config)
                 }
-                StateProj::Respond { future, decision, permit } => {
+                StateProj::Respond { future, decision, permit, head } => {
                     let mut response = ready!(future.poll(cx))?;
+                    if let Some(rejection) = Returned::take(&mut response)
+                        && let Some(head) = head.take()
+                    {
+                        *permit = None;
+                        let returned = response.into_parts().0;
+                        let response =
+                            this.config.answer_returned(rejection, head, returned, decision.take());
+                        return Poll::Ready(Ok(response.map(ResponseBody::rejection)));
+                    }
                     // The extensions end with the head of the response, and a handler's permit must not.
                     let handlers = response.extensions_mut().get_mut().and_then(Decision::take_permit);
                     let permits = [permit.take(), handlers];

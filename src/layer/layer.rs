@@ -1,4 +1,4 @@
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use http::request::Parts;
 use tower_layer::Layer;
@@ -12,8 +12,8 @@ use crate::{
     key::{KeyExtractor, RequestMatcher},
     limiter::Limiter,
     policy::PolicySource,
-    response::{GrpcStatus, Headers, ProblemDetails, ResponseMapper},
-    util::{outage::Outage, per_thread::PerThread},
+    response::{HeaderWriter, Headers, ResponseMapper},
+    util::per_thread::PerThread,
 };
 
 /// Puts a rate limit in front of a service. Give it a store, a policy and a key.
@@ -108,25 +108,13 @@ impl RateLimitLayer {
     /// If the store cannot count as the policy wants it to: a `MemoryStore` by an algorithm of your own.
     #[track_caller]
     pub fn new(store: impl Into<Limiter>, policy: impl Into<PolicySource>, key: impl KeyExtractor) -> Self {
-        let (limiter, rule) = (store.into(), Rule::new(policy, key));
-        accept(&limiter, &rule.policy, &[]);
-        Self {
-            config: Arc::new(PerThread::new(Config {
-                limiter,
-                rules: vec![rule],
-                exempt: Vec::new(),
-                banned: Vec::new(),
-                preflight: Preflight::Apart,
-                enabled: true,
-                soft: false,
-                headers: Headers::default(),
-                mapper: Arc::new(ProblemDetails),
-                grpc: Arc::new(GrpcStatus::default()),
-                mistaken: Arc::default(),
-                counted_twice: Arc::default(),
-                outage: Arc::new(Outage::until_silence(SILENCE)),
-            })),
-        }
+        let (config, rule) = (Config::new(store.into()), Rule::new(policy, key));
+        accept(&config.limiter, &rule.policy, &[]);
+        Self::of(Config { rules: vec![rule], ..config })
+    }
+
+    pub(super) fn of(config: Config) -> Self {
+        Self { config: Arc::new(PerThread::new(config)) }
     }
 
     /// Limits requests by `rule` as well. All rules are decided in one atomic step: a request that one of their
@@ -254,20 +242,21 @@ impl RateLimitLayer {
         self.with(|config| config.enabled = enabled)
     }
 
-    /// Which fields responses carry. Defaults to [`Headers::ietf`].
+    /// The rate limit headers of responses. Defaults to [`Headers::ietf`].
     pub fn headers(self, headers: Headers) -> Self {
-        self.with(|config| config.headers = headers)
+        self.with(|config| config.headers = HeaderWriter::new(headers))
     }
 
-    /// Makes the response to requests that are rejected: a closure
-    /// `|rejection: &Rejection, request: &Parts| -> http::Response<_>`, or a type. Defaults to
-    /// [`ProblemDetails`].
+    /// Makes the responses to rejected requests: a closure
+    /// `|rejection: &Rejection, request: &Parts| -> http::Response<_>`, a function, or a type. A
+    /// [`Rejection`](crate::Rejection) that the handler returns is answered by it too. Defaults to
+    /// [`ProblemDetails`](crate::response::ProblemDetails). To set it for several layers at once, see [`RateLimits`](super::RateLimits).
     pub fn response(self, mapper: impl ResponseMapper) -> Self {
         self.with(|config| config.mapper = Arc::new(mapper))
     }
 
-    /// Makes the response to gRPC requests that are rejected. Defaults to [`GrpcStatus`]. A gRPC
-    /// client cannot read anything else, so [`response`](Self::response) is not asked for these.
+    /// Makes the responses to rejected gRPC calls. Defaults to [`GrpcStatus`](crate::response::GrpcStatus). gRPC clients
+    /// read nothing else, so [`response`](Self::response) is not used for them.
     pub fn grpc_response(self, mapper: impl ResponseMapper) -> Self {
         self.with(|config| config.grpc = Arc::new(mapper))
     }
@@ -279,15 +268,12 @@ impl RateLimitLayer {
 }
 
 #[track_caller]
-fn accept(limiter: &Limiter, policy: &PolicySource, rules: &[Rule]) {
+pub(super) fn accept(limiter: &Limiter, policy: &PolicySource, rules: &[Rule]) {
     let others = rules.iter().filter_map(|rule| rule.policy.constant());
     if let Some(Err(error)) = policy.constant().map(|policy| limiter.accept(policy, others)) {
         panic!("{error}");
     }
 }
-
-/// Extractors that did not fail for so long are no longer failing.
-const SILENCE: Duration = Duration::from_secs(60);
 
 impl<S> Layer<S> for RateLimitLayer {
     type Service = RateLimit<S>;

@@ -8,11 +8,13 @@ mod future;
 mod identify;
 #[expect(clippy::module_inception, reason = "the module's main type")]
 mod layer;
+mod limits;
 mod rule;
 mod service;
 mod turn;
 
 pub(crate) use self::turn::{Turn, unready};
 pub use self::{
-    body::ResponseBody, future::ResponseFuture, layer::RateLimitLayer, rule::Rule, service::RateLimit,
+    body::ResponseBody, future::ResponseFuture, layer::RateLimitLayer, limits::RateLimits, rule::Rule,
+    service::RateLimit,
 };

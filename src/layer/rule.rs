@@ -6,6 +6,7 @@ use http::request::Parts;
 
 use crate::{
     decision::Charge,
+    error::Error,
     key::{Key, KeyExtractor},
     policy::PolicySource,
     util::per_thread::Apart,
@@ -65,10 +66,10 @@ impl Rule {
     }
 
     /// What `request` is charged, once it is known whose it is.
-    pub(super) fn charge(&self, key: Key, request: &Parts) -> Charge {
-        let policy = self.policy.policy(request, &key);
+    pub(super) fn charge(&self, key: Key, request: &Parts) -> Result<Charge, Error> {
+        let policy = self.policy.policy(request, &key)?;
         let cost = self.cost.as_ref().map_or(1, |cost| cost(request));
-        Charge::of(policy, key.stored(), cost)
+        Ok(Charge::of(policy, key.stored(), cost))
     }
 }
 

@@ -1,6 +1,10 @@
-use std::fmt;
+use std::{fmt, str::FromStr};
 
-/// What to do with a request when the store gave no decision in time.
+use crate::error::{Error, ErrorKind};
+
+/// What happens to a request when the store gives no decision in time.
+///
+/// Reads from and prints as `open` or `closed`, with the feature `serde` in configuration files too.
 ///
 /// # Example
 ///
@@ -10,10 +14,10 @@ use std::fmt;
 /// # async fn main() -> Result<(), tower_ratelimit::Error> {
 /// use tower_ratelimit::{FailureMode, Key, Limiter, Policy, Quota, RedisStore};
 ///
-/// // Nobody listens there.
+/// // No Redis listens on this port.
 /// let limiter = Limiter::new(RedisStore::connect_lazy("redis://127.0.0.1:1")?);
 /// let api = Policy::new("api", Quota::per_second(10)).on_store_failure(FailureMode::Open);
-/// let login = Policy::new("login", Quota::per_minute(5)).on_store_failure(FailureMode::Closed);
+/// let login = Policy::new("login", Quota::per_minute(5)).on_store_failure("closed".parse()?);
 ///
 /// let admitted = limiter.check(&api, &Key::new("alice"), 1).await?;
 /// assert!(admitted.is_allowed() && admitted.failure().is_some());
@@ -26,11 +30,11 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FailureMode {
-    /// Let the request through, without `RateLimit` fields: for limits that protect capacity. While
-    /// the store is away, nothing is limited.
+    /// Admit the request, without `RateLimit` headers: for limits that protect capacity. Nothing is limited while
+    /// the store is unavailable.
     #[default]
     Open,
-    /// Refuse it with 503: for limits that protect secrets, such as the one on a login.
+    /// Reject the request with 503: for limits that protect secrets, such as the limit on a login.
     Closed,
 }
 
@@ -39,6 +43,23 @@ impl fmt::Display for FailureMode {
         f.write_str(match self {
             Self::Open => "open",
             Self::Closed => "closed",
+        })
+    }
+}
+
+/// Reads `open` or `closed`, in any case.
+///
+/// # Errors
+///
+/// [`InvalidConfig`](ErrorKind::InvalidConfig) for any other text.
+impl FromStr for FailureMode {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let modes = [Self::Open, Self::Closed];
+        modes.into_iter().find(|mode| mode.to_string().eq_ignore_ascii_case(text.trim())).ok_or_else(|| {
+            let message = format!("invalid failure mode `{text}`: write `open` or `closed`");
+            Error::new(ErrorKind::InvalidConfig, message)
         })
     }
 }

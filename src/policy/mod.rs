@@ -1,10 +1,14 @@
-//! What is limited how: a [`Policy`], and where a request's comes from.
+//! What is limited and how: [`Policy`], and which policy a request falls under: [`PolicySource`].
+#![cfg_attr(feature = "serde", doc = include_str!("configuration.md"))]
 
+#[cfg(feature = "serde")]
+mod configuration;
 mod failure_mode;
 mod lease_bound;
 #[expect(clippy::module_inception, reason = "the module's main type")]
 mod policy;
+mod quoted;
 mod source;
 
-pub(crate) use self::policy::push_quoted;
+pub(crate) use self::quoted::push_quoted;
 pub use self::{failure_mode::FailureMode, lease_bound::LeaseBound, policy::Policy, source::PolicySource};

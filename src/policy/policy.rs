@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use super::{FailureMode, LeaseBound};
+use super::{FailureMode, LeaseBound, quoted::quoted};
 use crate::{
     algorithm::{self, Algorithm, Concurrency, Gcra, Replenishment},
     error::Error,
@@ -15,11 +15,11 @@ use crate::{
     util::per_thread::Apart,
 };
 
-/// A named limit: how much ([`Quota`]), counted how ([`Algorithm`]), and what happens when the store
-/// cannot say.
+/// A named limit: a [`Quota`], the [`Algorithm`] that counts it, and what happens when the store is unavailable.
 ///
-/// The name is what clients read in the `RateLimit` fields and operators in Redis keys and logs; two
-/// policies of one name share their counts. Cloning is cheap.
+/// Clients read the name in the `RateLimit` headers, operators in Redis keys and logs. Two policies with one name and
+/// algorithm share their counts. Cloning is cheap. With the feature `serde`, policies are read
+/// [from a configuration file](crate::policy).
 ///
 /// # Example
 ///
@@ -34,7 +34,7 @@ use crate::{
 ///     .on_store_failure(FailureMode::Closed);
 /// assert_eq!(daily.quota().limit(), 10_000);
 ///
-/// // A name that no header can carry is refused.
+/// // A header could not carry this name.
 /// assert!(Policy::try_new("día", Quota::per_day(10)).is_err());
 /// ```
 #[derive(Clone)]
@@ -47,25 +47,25 @@ struct Inner {
     quoted: Arc<str>,
     quota: Quota,
     algorithm: Arc<dyn Algorithm>,
-    /// The quota and the algorithm's options as the algorithm's two forms take them.
+    /// The quota and the algorithm's options, as the Lua file and its Rust twin take them.
     arguments: Arc<[u64]>,
     capacity: u64,
     /// See [`Policy::label`].
-    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "nothing is kept under it in process"))]
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only Redis keys contain it"))]
     label: Box<str>,
     /// See [`Policy::tag`].
     tag: u64,
     replenishment: Replenishment,
     on_store_failure: FailureMode,
-    /// Zero where nothing is leased.
+    /// 0 if nothing is leased.
     most_leased: u64,
 }
 
 const MAX_LEASED: u64 = 1_000_000_000_000;
 const MAX_NAME: usize = 64;
-/// How long units in use are kept for a holder that is not heard of.
+/// How long units stay in use if their holder no longer renews them.
 const LEASE: Duration = Duration::from_secs(30);
-/// More than the largest quota's, and exact in Lua.
+/// Above every quota's capacity, and exact in Lua.
 const MAX_CAPACITY: u64 = 1 << 44;
 
 impl Policy {
@@ -76,6 +76,7 @@ impl Policy {
     /// If `name` is empty, longer than 64 bytes, or has a character outside printable ASCII (0x20 to
     /// 0x7E), which no header could carry. [`try_new`](Self::try_new) gives an error instead.
     #[must_use]
+    #[track_caller]
     pub fn new(name: &str, quota: Quota) -> Self {
         match Self::try_new(name, quota) {
             Ok(policy) => policy,
@@ -83,7 +84,7 @@ impl Policy {
         }
     }
 
-    /// [`new`](Self::new) for a name read from a configuration.
+    /// The fallible form of [`new`](Self::new), for a name read from a configuration.
     ///
     /// # Errors
     ///
@@ -94,7 +95,7 @@ impl Policy {
         }
         if !name.bytes().all(|byte| (0x20..=0x7e).contains(&byte)) {
             return Err(Error::invalid(
-                "a policy's name must be printable ASCII, because header fields carry it",
+                "a policy's name must be printable ASCII, because response headers carry it",
             ));
         }
         let label = label(name, &Gcra::new());
@@ -113,9 +114,9 @@ impl Policy {
         })))
     }
 
-    /// The policy `name` that admits at most `limit` units in use at any moment, over all instances: a policy counted by
-    /// [`Concurrency`](crate::algorithm::Concurrency), with a lease of 30 seconds. For another lease, make it the period of the
-    /// quota: `Policy::new(name, Quota::new(limit, lease)?).algorithm(Concurrency::new())`.
+    /// The policy `name` with at most `limit` units in use at any moment, over all instances, counted by
+    /// [`Concurrency`](crate::algorithm::Concurrency). Units of a crashed instance are released after 30 seconds. For another
+    /// time, make it the period of the quota: `Policy::new(name, Quota::new(limit, time)?).algorithm(Concurrency::new())`.
     ///
     /// # Panics
     ///
@@ -150,7 +151,7 @@ impl Policy {
         }
     }
 
-    /// [`concurrency`](Self::concurrency) for values read from a configuration.
+    /// The fallible form of [`concurrency`](Self::concurrency), for values read from a configuration.
     ///
     /// # Errors
     ///
@@ -163,10 +164,11 @@ impl Policy {
     ///
     /// # Panics
     ///
-    /// If the quota is not for this algorithm, such as one with a burst for a
+    /// If the algorithm cannot count the quota, such as one with a burst for a
     /// [`FixedWindow`](crate::algorithm::FixedWindow). [`try_algorithm`](Self::try_algorithm) gives an error
     /// instead.
     #[must_use]
+    #[track_caller]
     pub fn algorithm(self, algorithm: impl Algorithm) -> Self {
         match self.try_algorithm(algorithm) {
             Ok(policy) => policy,
@@ -174,7 +176,7 @@ impl Policy {
         }
     }
 
-    /// [`algorithm`](Self::algorithm) for a quota read from a configuration.
+    /// The fallible form of [`algorithm`](Self::algorithm), for a quota read from a configuration.
     ///
     /// # Errors
     ///
@@ -195,43 +197,42 @@ impl Policy {
         self.check_lease()
     }
 
-    /// Lets each instance take up to `most` units of a hot key from Redis in one call, and spend them in
-    /// process, without a call for each request. Defaults to none: every request asks Redis.
+    /// Lets each instance lease up to `most` units of a hot key from Redis in one call, and spend them in
+    /// process. Defaults to no leases: every request is decided by Redis.
     ///
-    /// For a [`RedisStore`](crate::RedisStore). A [`MemoryStore`](crate::MemoryStore) is in process anyway and
-    /// takes no notice.
+    /// For a [`RedisStore`](crate::RedisStore). A [`MemoryStore`](crate::MemoryStore) decides in process already and
+    /// ignores this setting.
     ///
-    /// * **Promise**: still never more than the limit, over all instances and whatever the algorithm promises
-    ///   it for, counted when a unit is spent. Redis counts a unit from when it is leased, and a lease ends no
-    ///   later than what it was charged to: its window, the cell of a sliding window; a bucket keeps the room
-    ///   of leased units free until they are spent or the lease ends, within a second.
-    /// * **Price**: an instance may hold units that another one is refused for. An instance that runs gives
-    ///   back within 1.5 seconds what it does not use, and one that shuts down what it
-    ///   [has](crate::RedisStore::return_leases); for one that is gone, see [`lease_bound`](Self::lease_bound).
-    /// * **How many** are leased follows the demand: none for a key that is asked for less than a hundred
-    ///   times a second here, twice as many each time they are used up quickly, and never more than a quarter of
-    ///   what is left. Up to 4096 keys are leased at a time.
+    /// * **Exactness**: all instances together never admit more than the limit, in the sense of the algorithm, counted when
+    ///   a unit is spent. Redis charges a unit when it is leased. A lease ends no later than the window or cell that it was
+    ///   charged to. A bucket keeps the room of leased units free until they are spent or the lease ends, within a second.
+    /// * **Price**: one instance may hold unused units while another denies requests. A running instance
+    ///   returns unused units within 1.5 seconds; an instance that shuts down returns them with
+    ///   [`return_leases`](crate::RedisStore::return_leases). After a crash they are missing for the time of
+    ///   [`lease_bound`](Self::lease_bound).
+    /// * **Size**: the lease follows the demand. A key with fewer than a hundred requests a second on this instance is not
+    ///   leased. The lease doubles when it is used up quickly, and is never more than a quarter of what remains. An instance
+    ///   leases up to 4096 keys at a time.
     ///
-    /// Only requests that are counted by this policy alone are admitted so. Those that are counted by several
-    /// policies at once, and peeks, ask Redis and take leased units for spent. What remains, and the reset, are
-    /// told as of the last call, less what was spent here.
+    /// Leases serve requests with this policy alone. Requests with several policies, and peeks, are decided by Redis, which
+    /// counts leased units as spent. The remaining units and the reset in a decision are those of the last Redis call, less
+    /// what this instance has spent since.
     ///
-    /// A refund first returns to Redis what is on lease here. A [refund of a decision](crate::Limiter::refund)
-    /// that was admitted from a lease is counted from when the lease was taken, so it may return less than one
-    /// that was not. Of what another instance has on lease Redis does not know how much was spent: an
-    /// [administrator's refund](crate::Limiter::refund_latest) returns none of that to a bucket, and takes all of it for
-    /// spent in a window. So refund no more units than were taken that way, or a window may admit so many more.
+    /// A refund first returns the units that this instance has on lease. A [refund of a decision](crate::Limiter::refund)
+    /// that was admitted from a lease counts from when the lease began, so it may return fewer units. Redis does not know
+    /// how many of another instance's leased units are spent. An
+    /// [administrator's refund](crate::Limiter::refund_latest) returns none of them to a bucket, and counts all of them as
+    /// spent in a window. Do not refund more units than were charged that way: a window may then admit that many more.
     ///
-    /// A [reset](crate::Limiter::reset) drops what is on lease here; what other instances have on lease then
-    /// they may still spend. The same holds where the clock of Redis is set: units on lease at that moment may
-    /// count in the window before or after.
+    /// A [reset](crate::Limiter::reset) drops this instance's leases. Other instances can still spend theirs.
+    /// If the clock of Redis is changed, units on lease at that moment may count in the window before or after.
     ///
     /// # Panics
     ///
-    /// If `most` is 0 or above 10^12, or the algorithm is one whose units cannot be leased exactly:
+    /// If `most` is 0 or above 10^12, or the units of the algorithm cannot be leased exactly:
     /// [`SlidingLog`](crate::algorithm::SlidingLog), [`LeakyBucket::queue`](crate::algorithm::LeakyBucket::queue),
     /// [`Concurrency`](crate::algorithm::Concurrency), or one of your own. [`try_leased`](Self::try_leased) gives an error
-    /// instead; so does [`try_algorithm`](Self::try_algorithm) where that comes later.
+    /// instead, and so does [`try_algorithm`](Self::try_algorithm) if it is called later.
     ///
     /// # Example
     ///
@@ -242,13 +243,14 @@ impl Policy {
     /// let api = Policy::new("api", Quota::per_second(50_000)).leased(1_000);
     /// let bound = api.lease_bound().unwrap();
     /// assert_eq!(bound.units(), 1_000);
-    /// // A second, and then they come back at 50 a millisecond.
+    /// // A second, and then the units return at 50 a millisecond.
     /// assert_eq!(bound.after_a_crash(), Duration::from_millis(1_020));
     ///
     /// let exact = Policy::new("exact", Quota::per_second(50_000)).algorithm(SlidingLog::new());
     /// assert!(exact.try_leased(1_000).is_err());
     /// ```
     #[must_use]
+    #[track_caller]
     pub fn leased(self, most: u64) -> Self {
         match self.try_leased(most) {
             Ok(policy) => policy,
@@ -256,7 +258,7 @@ impl Policy {
         }
     }
 
-    /// [`leased`](Self::leased) for a number read from a configuration.
+    /// The fallible form of [`leased`](Self::leased), for a number read from a configuration.
     ///
     /// # Errors
     ///
@@ -264,7 +266,7 @@ impl Policy {
     pub fn try_leased(mut self, most: u64) -> Result<Self, Error> {
         if most == 0 || most > MAX_LEASED {
             return Err(Error::invalid(
-                "a lease must be of 1 to 10^12 units: leave out `leased` where nothing is to be leased",
+                "a lease must be of 1 to 10^12 units: leave out `leased` for no lease",
             ));
         }
         Arc::make_mut(&mut self.0).most_leased = most;
@@ -274,7 +276,7 @@ impl Policy {
     fn check_lease(self) -> Result<Self, Error> {
         if self.0.most_leased > 0 && self.missed().is_none() {
             return Err(Error::invalid(
-                "this algorithm's units cannot be leased without admitting too many at times: leave out `leased`, \
+                "the units of this algorithm cannot be leased exactly: leave out `leased`, \
                  or use `Gcra`, `TokenBucket`, `LeakyBucket::meter`, `FixedWindow` or `SlidingWindow`",
             ));
         }
@@ -290,9 +292,9 @@ impl Policy {
         self.0.most_leased.min(self.0.capacity)
     }
 
-    /// What to do when the store gives no decision in time. Defaults to [`FailureMode::Open`].
+    /// What happens to a request when the store gives no decision in time. Defaults to [`FailureMode::Open`].
     ///
-    /// Where several policies are decided together, the strictest one's mode holds for all.
+    /// If several policies are decided together and one is [`Closed`](FailureMode::Closed), the request is rejected.
     #[must_use]
     pub fn on_store_failure(mut self, mode: FailureMode) -> Self {
         Arc::make_mut(&mut self.0).on_store_failure = mode;
@@ -305,24 +307,24 @@ impl Policy {
         &self.0.name
     }
 
-    /// The name as fields and problems have it, see [`push_quoted`].
+    /// The name in quotes, as headers and problems carry it.
     pub(crate) fn quoted_name(&self) -> &str {
         &self.0.quoted
     }
 
-    /// How much is allowed.
+    /// The limit per period, and the burst.
     #[must_use]
     pub fn quota(&self) -> Quota {
         self.0.quota
     }
 
-    /// The most that can be taken at once.
+    /// The most units that can be charged at once.
     #[must_use]
     pub fn capacity(&self) -> u64 {
         self.0.capacity
     }
 
-    /// How many units [leases](Self::leased) may withhold, and for how long. `None` where nothing is leased.
+    /// The most that [leases](Self::leased) can withhold. `None` if nothing is leased.
     #[must_use]
     pub fn lease_bound(&self) -> Option<LeaseBound> {
         let units = self.most_held();
@@ -330,7 +332,7 @@ impl Policy {
         Some(LeaseBound { units, after_a_crash: Duration::from_micros(missed) })
     }
 
-    /// Zero where nothing is leased.
+    /// 0 if nothing is leased.
     #[cfg(feature = "redis")]
     pub(crate) fn most_leased(&self) -> u64 {
         self.0.most_leased
@@ -341,12 +343,12 @@ impl Policy {
         &self.0.label
     }
 
-    /// A hash of the label, the same as long as the process lives.
+    /// A hash of the label, the same for the lifetime of the process.
     pub(crate) fn tag(&self) -> u64 {
         self.0.tag
     }
 
-    /// Whether its units are in use until they are given back.
+    /// Whether its units are permits, in use until they are released.
     pub(crate) fn has_permits(&self) -> bool {
         self.0.replenishment == Replenishment::OnRelease
     }
@@ -361,12 +363,12 @@ impl Policy {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Whether both are kept under one label.
+    /// Whether both have one label, and so one state per key.
     pub(crate) fn shares_counts_with(&self, other: &Self) -> bool {
         self.is(other) || self.label() == other.label()
     }
 
-    /// Whether both count the same units by the same rule: what one says of a key the other would say.
+    /// Whether both count the same units in the same way, and so decide alike.
     #[cfg(feature = "redis")]
     pub(crate) fn counts_as(&self, other: &Self) -> bool {
         self.is(other) || self.shares_counts_with(other) && self.arguments() == other.arguments()
@@ -375,7 +377,7 @@ impl Policy {
     /// About how many microseconds of Redis one decision takes at worst.
     #[cfg(feature = "redis")]
     pub(crate) fn redis_micros(&self, refund: bool) -> u64 {
-        // Of an algorithm from outside nothing is known.
+        // The cost of a user's algorithm is unknown.
         const UNKNOWN: u64 = 50;
         self.counting().twin().map_or(UNKNOWN, |twin| twin.redis_micros(self.arguments(), refund))
     }
@@ -415,34 +417,10 @@ impl Apart for Policy {
     }
 }
 
-/// `name:algorithm`. A name may hold braces, which a key's text does not, and colons, which would make a part
-/// of the name pass for a part of a longer prefix.
+/// `name:algorithm`. The name is encoded like a key: a brace would break the hash tag, and a colon would look like the
+/// end of a prefix.
 fn label(name: &str, algorithm: &dyn Algorithm) -> Box<str> {
     format!("{}:{}", Key::new(name).as_str().replace(':', "%3A"), algorithm.name()).into()
-}
-
-/// `text` in quotes, as an RFC 9651 String and as a JSON string: the same for printable ASCII, which is
-/// all that a policy's name and our own texts consist of.
-pub(crate) fn push_quoted(to: &mut String, text: &str) {
-    to.push('"');
-    let mut rest = text;
-    // Most texts have nothing to escape, and go in one piece.
-    while let Some(at) = rest.find(['"', '\\']) {
-        let (before, from) = rest.split_at(at);
-        let (escaped, after) = from.split_at(1);
-        for part in [before, "\\", escaped] {
-            to.push_str(part);
-        }
-        rest = after;
-    }
-    to.push_str(rest);
-    to.push('"');
-}
-
-fn quoted(text: &str) -> String {
-    let mut quoted = String::with_capacity(text.len() + 2);
-    push_quoted(&mut quoted, text);
-    quoted
 }
 
 fn tag(label: &str) -> u64 {
@@ -450,7 +428,7 @@ fn tag(label: &str) -> u64 {
     HASHER.hash_one(label)
 }
 
-/// An algorithm from outside must not pass for one of ours: they are kept under their names.
+/// State is stored under the algorithm's name, so a user's algorithm must not have the name of a built-in one.
 fn check(algorithm: &dyn Algorithm) -> Result<(), Error> {
     let name = algorithm.name();
     let legible = name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'));
@@ -481,7 +459,7 @@ mod tests {
     use crate::algorithm::FixedWindow;
 
     #[test]
-    fn a_name_that_no_header_can_carry_is_refused() {
+    fn a_name_that_no_header_can_carry_is_an_error() {
         let long = "a".repeat(65);
         for name in ["", "tab\there", "new\nline", "día", "del\u{7f}", &long] {
             assert!(Policy::try_new(name, Quota::per_second(1)).is_err(), "{name:?}");
@@ -492,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_for_a_window_is_refused_and_the_message_says_what_to_do() {
+    fn a_window_with_a_burst_is_an_error_that_says_what_to_do() {
         let error = Policy::new("p", Quota::per_second(1).burst(2))
             .try_algorithm(FixedWindow::anchored())
             .unwrap_err();

@@ -1,13 +1,17 @@
-use std::{fmt, sync::Arc};
+use std::{any::type_name, fmt, sync::Arc};
 
 use http::request::Parts;
 
 use super::Policy;
-use crate::{key::Key, util::per_thread::Apart};
+use crate::{
+    error::{Error, ErrorKind},
+    key::Key,
+    util::per_thread::Apart,
+};
 
-/// Which [`Policy`] a request falls under: one for all, or chosen per request.
+/// Which [`Policy`] a request falls under: one for all requests, or one chosen per request.
 ///
-/// A [`Policy`] becomes one by itself wherever a source is wanted.
+/// A [`Policy`] converts into the source of one policy for all requests.
 ///
 /// # Example
 ///
@@ -42,17 +46,83 @@ pub struct PolicySource(Source);
 #[derive(Clone)]
 enum Source {
     Constant(Policy),
-    PerRequest(Arc<dyn Fn(&Parts, &Key) -> Policy + Send + Sync>),
+    PerRequest(Arc<dyn Fn(&Parts, &Key) -> Result<Policy, Error> + Send + Sync>),
 }
 
 impl PolicySource {
-    /// The policy that `choose` gives for the request and its key, whose [`identity`](Key::identity) is there
-    /// whatever its length and characters, hashed or not.
+    /// The policy that `choose` gives for the request and its key. [`Key::identity`] is the identity as the request has it,
+    /// also if the key stores only a hash.
     ///
-    /// Make the policies once and hand out clones: that is cheap, making one is not.
+    /// Build the policies once and return clones: cloning is cheap, building is not.
     #[must_use]
     pub fn per_request(choose: impl Fn(&Parts, &Key) -> Policy + Send + Sync + 'static) -> Self {
-        Self(Source::PerRequest(Arc::new(choose)))
+        Self(Source::PerRequest(Arc::new(move |request, key| Ok(choose(request, key)))))
+    }
+
+    /// The policy that `choose` gives for a value in the request's extensions, such as the user that an outer
+    /// authentication layer has put there.
+    ///
+    /// A request without the value is answered 500, with a message for the operator: the layers are in the wrong order.
+    /// Use [`or`](Self::or) if the value is optional.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use http::Request;
+    /// use tower::{Layer, ServiceExt};
+    /// use tower_ratelimit::{key::Constant, MemoryStore, Policy, PolicySource, Quota, RateLimitLayer};
+    ///
+    /// #[derive(Clone)]
+    /// struct Plan(Policy);
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let plans = PolicySource::from_extension(|plan: &Plan| plan.0.clone())
+    ///     .or(Policy::new("anonymous", Quota::per_hour(1)));
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), plans, Constant::new("all"));
+    /// let service = layer.layer(tower::service_fn(|_: Request<String>| async {
+    ///     Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))
+    /// }));
+    ///
+    /// let anonymous = || Request::get("/").body(String::new());
+    /// assert_eq!(service.clone().oneshot(anonymous()?).await?.status(), 200);
+    /// assert_eq!(service.clone().oneshot(anonymous()?).await?.status(), 429);
+    /// let paid = Plan(Policy::new("paid", Quota::per_hour(100)));
+    /// let paid = Request::get("/").extension(paid).body(String::new())?;
+    /// assert_eq!(service.oneshot(paid).await?.status(), 200);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn from_extension<T>(choose: impl Fn(&T) -> Policy + Send + Sync + 'static) -> Self
+    where
+        T: Send + Sync + 'static,
+    {
+        Self(Source::PerRequest(Arc::new(move |request, _| {
+            request.extensions.get::<T>().map(&choose).ok_or_else(|| {
+                let value = type_name::<T>();
+                let message = format!(
+                    "the request's extensions hold no `{value}` to choose a policy by: add the layer that puts it there \
+                     outside the rate limit, or a policy for such requests with `PolicySource::or`"
+                );
+                Error::new(ErrorKind::MissingSetup, message)
+            })
+        })))
+    }
+
+    /// The policy of `other` for the requests for which this source has none. See
+    /// [`from_extension`](Self::from_extension) for an example.
+    #[must_use]
+    pub fn or(self, other: impl Into<Self>) -> Self {
+        match self.0 {
+            Source::Constant(_) => self,
+            Source::PerRequest(first) => {
+                let other = other.into();
+                Self(Source::PerRequest(Arc::new(move |request, key| {
+                    first(request, key).or_else(|_| other.policy(request, key))
+                })))
+            }
+        }
     }
 
     pub(crate) fn constant(&self) -> Option<&Policy> {
@@ -62,9 +132,12 @@ impl PolicySource {
         }
     }
 
-    pub(crate) fn policy(&self, request: &Parts, key: &Key) -> Policy {
+    /// # Errors
+    ///
+    /// [`MissingSetup`](ErrorKind::MissingSetup) if the request lacks what the policy is chosen by.
+    pub(crate) fn policy(&self, request: &Parts, key: &Key) -> Result<Policy, Error> {
         match &self.0 {
-            Source::Constant(policy) => policy.clone(),
+            Source::Constant(policy) => Ok(policy.clone()),
             Source::PerRequest(choose) => choose(request, key),
         }
     }

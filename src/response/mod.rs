@@ -1,20 +1,29 @@
-//! What a client is told: fields on every response, and an answer in place of the service's.
+//! What a client sees: headers on every response, and the rejections.
+//!
+//! [`Headers`] chooses the headers. A [`ResponseMapper`] makes the response to a [`Rejection`]: [`ProblemDetails`] for HTTP
+//! and [`GrpcStatus`] for gRPC, or your own.
 
+mod body;
 mod grpc;
 mod headers;
 mod mapper;
 mod problem;
+mod reject;
 mod rejection;
+mod returned;
+mod wait;
 
 pub use self::{
-    grpc::GrpcStatus,
+    body::RejectionBody,
+    grpc::{GrpcCode, GrpcStatus},
     headers::Headers,
-    mapper::{RejectionBody, ResponseMapper},
+    mapper::ResponseMapper,
     problem::ProblemDetails,
     rejection::Rejection,
 };
 pub(crate) use self::{
     grpc::is_grpc,
-    headers::{decorate, mark_request},
-    mapper::refuse,
+    headers::{HeaderWriter, mark_request},
+    reject::{reject, replace},
+    returned::{Head, Returned},
 };

@@ -3,26 +3,22 @@ use std::borrow::Cow;
 use http::{HeaderValue, Response, StatusCode, header::CONTENT_TYPE, request::Parts};
 use http_body_util::Full;
 
-use super::{
-    headers::retry_after,
-    mapper::{RejectionBody, ResponseMapper},
-    rejection::Rejection,
-};
-use crate::{error::ErrorKind, policy::push_quoted};
+use super::{body::RejectionBody, mapper::ResponseMapper, rejection::Rejection};
+use crate::{decision::Decision, error::ErrorKind, policy::push_quoted};
 
 /// The default [`ResponseMapper`]: `application/problem+json` (RFC 9457), with the problem types of
 /// draft-ietf-httpapi-ratelimit-headers.
 ///
 /// | rejection | status | `type` |
 /// |---|---|---|
-/// | limited | 429 | `https://iana.org/assignments/http-problem-types#quota-exceeded` |
+/// | denied | 429 | `https://iana.org/assignments/http-problem-types#quota-exceeded` |
 /// | banned | 429 | `https://iana.org/assignments/http-problem-types#abnormal-usage-detected` |
 /// | store unavailable, policy closed | 503 | `https://iana.org/assignments/http-problem-types#temporary-reduced-capacity` |
 /// | no identity, the client's fault | 400 | `about:blank` |
 /// | no identity, the server's fault | 500 | `about:blank` |
 ///
-/// A 429 lists the policies that refused in `violated-policies`. No response shows a key, an address or
-/// what the store said.
+/// A denial lists the policies that denied in `violated-policies`. Keys, addresses and the errors of the store are in no
+/// response.
 ///
 /// # Example
 ///
@@ -31,93 +27,115 @@ use crate::{error::ErrorKind, policy::push_quoted};
 /// use tower_ratelimit::{response::{ProblemDetails, ResponseMapper}, Error, ErrorKind, Rejection};
 ///
 /// let (request, ()) = Request::get("/").body(())?.into_parts();
-/// let missing = Rejection::Unidentified(Error::new(ErrorKind::MissingIdentity, "who are you?"));
+/// let missing = Rejection::Unidentified(Error::new(ErrorKind::MissingIdentity, "no api key"));
 /// assert_eq!(ProblemDetails::default().response(&missing, &request).status(), 400);
-/// let down = Rejection::Unavailable(Error::new(ErrorKind::StoreTimeout, "secret"));
-/// assert_eq!(ProblemDetails::default().response(&down, &request).status(), 503);
+/// let unavailable = Rejection::Unavailable(Error::new(ErrorKind::StoreTimeout, "secret"));
+/// assert_eq!(ProblemDetails::default().response(&unavailable, &request).status(), 503);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct ProblemDetails;
 
-const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
-const REDUCED_CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
-const ABNORMAL_USAGE: &str = "https://iana.org/assignments/http-problem-types#abnormal-usage-detected";
-const BLANK: &str = "about:blank";
-
 impl ResponseMapper for ProblemDetails {
     fn response(&self, rejection: &Rejection, _: &Parts) -> Response<RejectionBody> {
-        let status = rejection.status();
-        let (kind, title, detail): (_, _, Cow<'_, str>) = match rejection {
-            Rejection::Denied(decision) => (
-                QUOTA_EXCEEDED,
-                "Request cannot be satisfied as assigned quota has been exceeded",
-                match retry_after(decision) {
-                    Some(1) => "Try again in 1 second.".into(),
-                    Some(seconds) => {
-                        ["Try again in ", itoa::Buffer::new().format(seconds), " seconds."].concat().into()
-                    }
-                    None => {
-                        "The request costs more than the quota can ever hold; waiting does not help.".into()
-                    }
-                },
-            ),
-            Rejection::Banned => (
-                ABNORMAL_USAGE,
-                "Request not satisfied due to detection of abnormal request pattern",
-                "Requests of this client are not answered; waiting does not help.".into(),
-            ),
-            Rejection::Unavailable(_) if status == StatusCode::SERVICE_UNAVAILABLE => (
-                REDUCED_CAPACITY,
-                "Request cannot be satisfied due to temporary server capacity constraints",
-                "The request could not be counted against its quota.".into(),
-            ),
-            Rejection::Unidentified(error) if status == StatusCode::BAD_REQUEST => {
-                (BLANK, "Bad Request", error.to_string().into())
-            }
-            // Written for the operator, and said to be shown.
-            Rejection::Unidentified(error) if error.kind() == ErrorKind::MissingSetup => {
-                (BLANK, "Internal Server Error", error.to_string().into())
-            }
-            Rejection::Unidentified(error) if error.kind() != ErrorKind::InvalidConfig => {
-                (BLANK, "Internal Server Error", "It could not be found out whose request it is.".into())
-            }
-            Rejection::Unidentified(_) | Rejection::Unavailable(_) => {
-                (BLANK, "Internal Server Error", "The rate limit is not set up right.".into())
-            }
-        };
-
-        // Longer than most, so that it need not grow.
-        let mut body = String::with_capacity(384);
-        body.push_str("{\"type\":\"");
-        body.push_str(kind);
-        body.push_str("\",\"title\":\"");
-        body.push_str(title);
-        body.push_str("\",\"status\":");
-        body.push_str(status.as_str());
-        body.push_str(",\"detail\":");
-        push_quoted(&mut body, &printable(&detail));
-        if let Rejection::Denied(decision) = rejection {
-            body.push_str(",\"violated-policies\":[");
-            let mut separator = "";
-            for outcome in decision.outcomes().iter().filter(|outcome| !outcome.is_allowed()) {
-                body.push_str(separator);
-                body.push_str(outcome.policy().quoted_name());
-                separator = ",";
-            }
-            body.push(']');
-        }
-        body.push('}');
-
+        let body = Problem::of(rejection).json(rejection.decision());
         let mut response = Response::new(RejectionBody::new(Full::from(body)));
-        *response.status_mut() = status;
+        *response.status_mut() = rejection.status();
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         response
     }
+
+    fn reads_request(&self) -> bool {
+        false
+    }
 }
 
-/// An error's message may be a user's own, of any characters; our quoting is for printable ASCII.
+/// The members of a problem, except the violated policies.
+struct Problem {
+    kind: &'static str,
+    title: &'static str,
+    status: StatusCode,
+    detail: Cow<'static, str>,
+}
+
+impl Problem {
+    fn of(rejection: &Rejection) -> Self {
+        let status = rejection.status();
+        let (kind, title) = match (rejection, status) {
+            (Rejection::Denied(_), _) => (
+                "https://iana.org/assignments/http-problem-types#quota-exceeded",
+                "Request cannot be satisfied as assigned quota has been exceeded",
+            ),
+            (Rejection::Banned, _) => (
+                "https://iana.org/assignments/http-problem-types#abnormal-usage-detected",
+                "Request not satisfied due to detection of abnormal request pattern",
+            ),
+            (_, StatusCode::SERVICE_UNAVAILABLE) => (
+                "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
+                "Request cannot be satisfied due to temporary server capacity constraints",
+            ),
+            (_, status) => ("about:blank", status.canonical_reason().unwrap_or_default()),
+        };
+        Self { kind, title, status, detail: detail(rejection) }
+    }
+
+    /// Every text that is not quoted here is known to need no escapes.
+    fn json(&self, decision: Option<&Decision>) -> String {
+        // Longer than most.
+        let mut json = String::with_capacity(384);
+        for part in [
+            "{\"type\":\"",
+            self.kind,
+            "\",\"title\":\"",
+            self.title,
+            "\",\"status\":",
+            self.status.as_str(),
+            ",\"detail\":",
+        ] {
+            json.push_str(part);
+        }
+        push_quoted(&mut json, &printable(&self.detail));
+        if let Some(decision) = decision {
+            json.push_str(",\"violated-policies\":[");
+            let denied = decision.outcomes().iter().filter(|outcome| !outcome.is_allowed());
+            for (i, outcome) in denied.enumerate() {
+                json.push_str(if i == 0 { "" } else { "," });
+                json.push_str(outcome.policy().quoted_name());
+            }
+            json.push(']');
+        }
+        json.push('}');
+        json
+    }
+}
+
+fn detail(rejection: &Rejection) -> Cow<'static, str> {
+    match rejection {
+        Rejection::Denied(_) => match rejection.retry_after_seconds() {
+            Some(1) => "Try again in 1 second.".into(),
+            Some(seconds) => {
+                ["Try again in ", itoa::Buffer::new().format(seconds), " seconds."].concat().into()
+            }
+            None => "The cost of the request exceeds the quota; waiting does not help.".into(),
+        },
+        Rejection::Banned => "The client is banned; waiting does not help.".into(),
+        Rejection::Unidentified(error) => match error.kind() {
+            // The texts of these kinds are for the client, or documented to be shown to it.
+            ErrorKind::MissingIdentity | ErrorKind::InvalidIdentity | ErrorKind::MissingSetup => {
+                error.to_string().into()
+            }
+            ErrorKind::InvalidConfig => MISCONFIGURED.into(),
+            _ => "The client could not be identified.".into(),
+        },
+        Rejection::Unavailable(error) if error.kind() == ErrorKind::InvalidConfig => MISCONFIGURED.into(),
+        Rejection::Unavailable(_) => "The rate limit is temporarily unavailable.".into(),
+    }
+}
+
+const MISCONFIGURED: &str = "The rate limit is misconfigured.";
+
+/// A user's error message may have any characters, and [`push_quoted`] is for printable ASCII.
 fn printable(text: &str) -> Cow<'_, str> {
     if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
         return text.into();

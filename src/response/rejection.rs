@@ -1,12 +1,12 @@
 use std::{error::Error as StdError, fmt};
 
-use super::headers::retry_after;
+use super::wait::retry_after;
 use crate::{
     decision::Decision,
     error::{Error, ErrorKind},
 };
 
-/// Why a request is answered without the service being called.
+/// Why a request is rejected.
 ///
 /// # Example
 ///
@@ -23,18 +23,19 @@ use crate::{
 pub enum Rejection {
     /// A policy denied it.
     Denied(Decision),
-    /// It has no identity to charge, or none by which a ban can be decided: the client's fault for
+    /// The client could not be identified, to charge it or to decide a ban: the client's fault for
     /// [`MissingIdentity`](ErrorKind::MissingIdentity) and
     /// [`InvalidIdentity`](ErrorKind::InvalidIdentity), the server's for every other kind.
     Unidentified(Error),
-    /// It is one of those that the layer [bans](crate::RateLimitLayer::ban).
+    /// The layer [bans](crate::RateLimitLayer::ban) the request.
     Banned,
-    /// The store gave no decision and a policy is [`Closed`](crate::FailureMode::Closed) then.
+    /// The store gave no decision, and the policy is [`Closed`](crate::FailureMode::Closed).
     Unavailable(Error),
 }
 
 impl Rejection {
-    /// The status of the default response: 429, 400 or 500, 429 for a ban too, and 503.
+    /// The status of the default response: 429 for a denial and a ban, 400 or 500 without an identity, and 503 if the store is
+    /// unavailable.
     #[must_use]
     pub fn status(&self) -> http::StatusCode {
         match self {
@@ -50,7 +51,7 @@ impl Rejection {
         }
     }
 
-    /// The decision, where a policy refused.
+    /// The decision, if a policy denied the request.
     #[must_use]
     pub const fn decision(&self) -> Option<&Decision> {
         match self {
@@ -66,8 +67,8 @@ impl Rejection {
         }
     }
 
-    /// The whole seconds after which the client may come back, as `Retry-After` names them: at least 1.
-    /// `None` where waiting cannot help, or nobody knows how long it will take.
+    /// The wait before a retry in whole seconds, at least 1, as in `Retry-After`. `None` if waiting cannot help or the
+    /// wait is unknown.
     #[must_use]
     pub fn retry_after_seconds(&self) -> Option<u64> {
         retry_after(self.decision()?)
@@ -75,8 +76,8 @@ impl Rejection {
 }
 
 impl Decision {
-    /// The decision if the request is admitted, the [`Rejection`] that it stands for if it is denied: for handlers that
-    /// ask a [`Limiter`](crate::Limiter) themselves.
+    /// The decision if the request is admitted, a [`Rejection`] if it is denied: for handlers that use a
+    /// [`Limiter`](crate::Limiter).
     ///
     /// # Errors
     ///
@@ -124,10 +125,10 @@ impl fmt::Display for Rejection {
         match self {
             Self::Denied(decision) => match decision.retry_after() {
                 Some(wait) => write!(f, "over the rate limit; try again in {wait:?}"),
-                None => f.write_str("the cost is above what the rate limit can ever hold"),
+                None => f.write_str("the cost exceeds the quota; waiting does not help"),
             },
             Self::Unidentified(error) | Self::Unavailable(error) => error.fmt(f),
-            Self::Banned => f.write_str("banned from the service"),
+            Self::Banned => f.write_str("the client is banned"),
         }
     }
 }

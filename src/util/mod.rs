@@ -4,4 +4,6 @@ pub(crate) mod outage;
 pub(crate) mod per_thread;
 pub(crate) mod random;
 pub(crate) mod sync;
+#[cfg(feature = "serde")]
+pub(crate) mod text;
 pub(crate) mod time;

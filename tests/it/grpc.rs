@@ -42,8 +42,11 @@ use tonic_types::{StatusExt as _, pb};
 use tonic_web::{GrpcWebClientLayer, GrpcWebLayer};
 use tower::{Layer, ServiceBuilder, ServiceExt as _};
 use tower_ratelimit::{
-    Charge, Error, ErrorKind, FailureMode, Header, Headers, Key, ManualClock, MemoryStore, PeerIp, Policy,
-    Quota, RateLimitLayer, Rule, Verdict, decision::Outcome, key::Constant, response::GrpcStatus,
+    Charge, Error, ErrorKind, FailureMode, Header, Headers, Key, KeyExtractor as _, Limiter, ManualClock,
+    MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rejection, Rule, Verdict,
+    decision::Outcome,
+    key::{Constant, GrpcMethod, GrpcService},
+    response::{GrpcCode, GrpcStatus},
 };
 use {
     tokio_rustls::{
@@ -178,7 +181,7 @@ async fn each_rejection_has_its_code() {
     let banned = layer(Quota::per_hour(9), Constant::new("all")).ban(|_: &Parts| true);
     let table = [
         ("limited", one(), 2, Code::ResourceExhausted, spent),
-        ("store down", closed(), 1, Code::Unavailable, "the call could not be counted against its quota"),
+        ("store down", closed(), 1, Code::Unavailable, "the rate limit is temporarily unavailable"),
         (
             "no identity",
             layer(Quota::per_hour(9), Header::new("x-api-key")),
@@ -187,7 +190,7 @@ async fn each_rejection_has_its_code() {
             "x-api-key",
         ),
         ("no set-up", layer(Quota::per_hour(9), no_peer), 1, Code::Internal, "no peer"),
-        ("ban", banned, 1, Code::PermissionDenied, "calls of this client are not answered"),
+        ("ban", banned, 1, Code::PermissionDenied, "the client is banned"),
     ];
     for (name, layer, calls, code, message) in table {
         let status = refusal(layer.clone(), calls).await;
@@ -199,6 +202,158 @@ async fn each_rejection_has_its_code() {
         assert_eq!(response.headers()["grpc-status"], (code as i32).to_string(), "{name}");
         assert!(response.body().is_end_stream(), "{name}");
     }
+}
+
+#[tokio::test]
+async fn an_adjusted_status_keeps_its_details() {
+    let status = GrpcStatus::default()
+        .code(|rejection| matches!(rejection, Rejection::Denied(_)).then_some(GrpcCode::Unavailable))
+        .message(|rejection| Some(format!("ours: {rejection}")));
+    let denied = refusal(one().grpc_response(status.clone()), 2).await;
+    assert_eq!(
+        (denied.code(), denied.message()),
+        (Code::Unavailable, "ours: over the rate limit; try again in 3600s")
+    );
+    let details = denied.get_error_details();
+    assert_eq!(details.retry_info().unwrap().retry_delay, Some(Duration::from_secs(3_600)));
+    assert_eq!(details.quota_failure().unwrap().violations[0].description, "over 1/h");
+    assert_eq!(pb::Status::decode(denied.details()).unwrap().code, Code::Unavailable as i32);
+    // Where the closure gives no code, the default stays.
+    let banned = refusal(one().ban(|_: &Parts| true).grpc_response(status), 1).await;
+    assert_eq!((banned.code(), banned.message()), (Code::PermissionDenied, "ours: the client is banned"));
+}
+
+#[test]
+fn every_code_is_that_of_grpc() {
+    let codes = [
+        (GrpcCode::Cancelled, Code::Cancelled),
+        (GrpcCode::Unknown, Code::Unknown),
+        (GrpcCode::InvalidArgument, Code::InvalidArgument),
+        (GrpcCode::DeadlineExceeded, Code::DeadlineExceeded),
+        (GrpcCode::NotFound, Code::NotFound),
+        (GrpcCode::AlreadyExists, Code::AlreadyExists),
+        (GrpcCode::PermissionDenied, Code::PermissionDenied),
+        (GrpcCode::ResourceExhausted, Code::ResourceExhausted),
+        (GrpcCode::FailedPrecondition, Code::FailedPrecondition),
+        (GrpcCode::Aborted, Code::Aborted),
+        (GrpcCode::OutOfRange, Code::OutOfRange),
+        (GrpcCode::Unimplemented, Code::Unimplemented),
+        (GrpcCode::Internal, Code::Internal),
+        (GrpcCode::Unavailable, Code::Unavailable),
+        (GrpcCode::DataLoss, Code::DataLoss),
+        (GrpcCode::Unauthenticated, Code::Unauthenticated),
+    ];
+    for (ours, tonics) in codes {
+        assert_eq!(Code::from(ours), tonics);
+    }
+}
+
+/// Charges each call by the length of the name in it.
+struct Costly(FailureMode);
+
+#[tonic::async_trait]
+impl Greeter for Costly {
+    async fn say_hello(
+        &self,
+        request: tonic::Request<HelloRequest>,
+    ) -> Result<tonic::Response<HelloReply>, Status> {
+        let limiter = request.extensions().get::<Limiter>().cloned();
+        let limiter = limiter.ok_or_else(|| Status::internal("no layer"))?;
+        let name = request.into_inner().name;
+        let letters = Policy::new("letters", Quota::per_hour(5)).on_store_failure(self.0);
+        limiter.check(&letters, &Key::new("all"), name.len() as u64).await?.into_result()?;
+        Ok(tonic::Response::new(HelloReply { message: name }))
+    }
+
+    type SayHellosStream = Pin<Box<dyn Stream<Item = Result<HelloReply, Status>> + Send>>;
+
+    async fn say_hellos(
+        &self,
+        _: tonic::Request<HelloRequest>,
+    ) -> Result<tonic::Response<Self::SayHellosStream>, Status> {
+        Err(Status::unimplemented("no streams"))
+    }
+}
+
+#[tokio::test]
+async fn a_tonic_handler_that_charges_more_returns_a_status_with_details() {
+    let (listener, address) = listen().await;
+    let layer = layer(Quota::per_hour(9), Constant::new("all"));
+    let service = layer.layer(GreeterServer::new(Costly(FailureMode::Open)));
+    tokio::spawn(Server::builder().add_service(service).serve_with_incoming(listener));
+    let mut client = client(address).await;
+    assert_eq!(client.say_hello(hello()).await.unwrap().into_inner().message, "you");
+    let status = client.say_hello(hello()).await.unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    assert_eq!(status.message(), "over the rate limit; try again in 720 seconds");
+    let details = status.get_error_details();
+    assert_eq!(details.retry_info().unwrap().retry_delay, Some(Duration::from_secs(720)));
+    assert_eq!(details.quota_failure().unwrap().violations[0].quota_id, "letters");
+    // The layer reports what it has decided itself.
+    let limits = status.metadata().get("ratelimit").unwrap().to_str().unwrap();
+    assert_eq!(limits, r#""calls";r=7;t=2800"#);
+}
+
+#[tokio::test]
+async fn an_error_of_the_limiter_in_a_tonic_handler_is_the_status_of_its_rejection() {
+    let (listener, address) = listen().await;
+    let policy = Policy::new("calls", Quota::per_hour(9));
+    let service = RateLimitLayer::new(Down, policy, Constant::new("all"))
+        .layer(GreeterServer::new(Costly(FailureMode::Closed)));
+    tokio::spawn(Server::builder().add_service(service).serve_with_incoming(listener));
+    let status = client(address).await.say_hello(hello()).await.unwrap_err();
+    assert_eq!(
+        (status.code(), status.message()),
+        (Code::Unavailable, "the rate limit is temporarily unavailable")
+    );
+}
+
+#[tokio::test]
+async fn each_grpc_method_has_its_own_count() {
+    let mut client = client(serve(layer(Quota::per_hour(1), GrpcMethod::new())).await).await;
+    client.say_hello(hello()).await.unwrap();
+    client.say_hellos(hello()).await.unwrap();
+    assert_eq!(client.say_hello(hello()).await.unwrap_err().code(), Code::ResourceExhausted);
+    assert_eq!(client.say_hellos(hello()).await.unwrap_err().code(), Code::ResourceExhausted);
+}
+
+#[tokio::test]
+async fn the_method_and_the_service_of_a_call_are_those_of_its_path() {
+    let other = "(other)";
+    let table = [
+        ("/greeter.Greeter/SayHello", "greeter.Greeter/SayHello", "greeter.Greeter"),
+        ("/Greeter/say_hello2", "Greeter/say_hello2", "Greeter"),
+        ("/a.b.C/D?query=1", "a.b.C/D", "a.b.C"),
+        ("/greeter.Greeter/", other, other),
+        ("/greeter.Greeter", other, other),
+        ("/", other, other),
+        ("*", other, other),
+        ("//SayHello", other, other),
+        ("/greeter..Greeter/SayHello", other, other),
+        ("/greeter.Greeter/Say/Hello", other, other),
+        ("/greeter.Greeter/Say%48ello", other, other),
+        ("/greeter.Greeter/Say.Hello", other, other),
+        ("/1greeter/SayHello", other, other),
+        ("/(other)/SayHello", other, other),
+    ];
+    for (path, method, service) in table {
+        let (call, ()) = Request::post(path).body(()).unwrap().into_parts();
+        assert_eq!(GrpcMethod::new().extract(&call).await.unwrap(), Key::new(method), "{path}");
+        assert_eq!(GrpcService::new().extract(&call).await.unwrap(), Key::new(service), "{path}");
+    }
+    let named = GrpcService::new().only(["greeter.Greeter"]);
+    for (path, service) in
+        [("/greeter.Greeter/Invented", "greeter.Greeter"), ("/greeter.Invented/SayHello", other)]
+    {
+        let (call, ()) = Request::post(path).body(()).unwrap().into_parts();
+        assert_eq!(named.extract(&call).await.unwrap(), Key::new(service), "{path}");
+    }
+    // Identities that no call shows are an error.
+    assert!(GrpcMethod::new().try_any_of(["greeter.Greeter/SayHello", other]).is_ok());
+    assert!(GrpcMethod::new().try_any_of(["/greeter.Greeter/SayHello"]).is_err());
+    assert!(GrpcMethod::new().try_any_of(["greeter.Greeter"]).is_err());
+    assert!(GrpcService::new().try_any_of(["greeter.Greeter", other]).is_ok());
+    assert!(named.try_any_of(["greeter.Invented"]).is_err());
 }
 
 #[tokio::test]
@@ -304,10 +459,14 @@ async fn pushback_is_a_decimal_i32_if_asked_for() {
     let push = GrpcStatus::default().retry_pushback();
     let table = [
         ("default", refusing(Duration::from_secs(3)), None),
-        ("wait", refusing(Duration::from_secs(3)).grpc_response(push), Some("3000")),
-        ("rounded up", refusing(Duration::from_micros(1)).grpc_response(push), Some("1")),
-        ("clamped", refusing(Duration::from_secs(86_400 * 365)).grpc_response(push), Some("2147483647")),
-        ("cannot help", one().cost(|_| 2).grpc_response(push), Some("-1")),
+        ("wait", refusing(Duration::from_secs(3)).grpc_response(push.clone()), Some("3000")),
+        ("rounded up", refusing(Duration::from_micros(1)).grpc_response(push.clone()), Some("1")),
+        (
+            "clamped",
+            refusing(Duration::from_secs(86_400 * 365)).grpc_response(push.clone()),
+            Some("2147483647"),
+        ),
+        ("cannot help", one().cost(|_| 2).grpc_response(push.clone()), Some("-1")),
         ("not limited", closed().grpc_response(push), None),
     ];
     for (name, layer, expected) in table {

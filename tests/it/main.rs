@@ -15,6 +15,7 @@ mod exact_limit;
 mod examples;
 mod generated_greeter;
 mod grpc;
+mod handler_rejections;
 mod hostile;
 mod http_layer;
 mod identity;

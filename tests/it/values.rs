@@ -2,10 +2,12 @@
 
 use std::{collections::HashSet, time::Duration};
 
+use proptest::prelude::*;
+use serde_json::json;
 use tower_ratelimit::{
     Charge, Decision, Error, ErrorKind, FailureMode, Key, Limiter, ManualClock, MemoryStore, Policy, Quota,
     Rejection, Rule, Verdict,
-    algorithm::{Concurrency, FixedWindow, Gcra, SlidingLog},
+    algorithm::{Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
     decision::Outcome,
     key::Constant,
 };
@@ -55,8 +57,217 @@ fn decisions_are_equal_if_they_say_the_same() {
 }
 
 #[test]
-fn a_failure_mode_prints_as_a_configuration_writes_it() {
-    assert_eq!([FailureMode::Open, FailureMode::Closed].map(|mode| mode.to_string()), ["open", "closed"]);
+fn a_failure_mode_reads_what_it_prints() {
+    for (mode, text) in [(FailureMode::Open, "open"), (FailureMode::Closed, "closed")] {
+        assert_eq!(mode.to_string(), text);
+        assert_eq!(text.parse::<FailureMode>().unwrap(), mode);
+        assert_eq!(serde_json::to_value(mode).unwrap(), json!(text));
+        assert_eq!(serde_json::from_value::<FailureMode>(json!(text)).unwrap(), mode);
+    }
+    assert_eq!(" Closed ".parse::<FailureMode>().unwrap(), FailureMode::Closed);
+    let error = "shut".parse::<FailureMode>().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+    assert_eq!(error.to_string(), "invalid failure mode `shut`: write `open` or `closed`");
+}
+
+#[test]
+fn a_quota_reads_what_it_prints() {
+    let units = prop_oneof![1..100_u64, 1..=1_000_000_000_000_u64];
+    let exponents = 0..7_u32;
+    let seconds = [1, 60, 3_600, 86_400].map(|unit: u64| (1..40_u64).prop_map(move |n| n * unit * 1_000_000));
+    let [second, minute, hour, day] = seconds;
+    let periods = prop_oneof![
+        second,
+        minute,
+        hour,
+        day,
+        exponents.prop_map(|exponent| 1_000 * 10_u64.pow(exponent)),
+        1_000..1_u64 << 44
+    ];
+    let bursts = proptest::option::of(units.clone());
+    proptest!(|(limit in units, period in periods, burst in bursts)| {
+        let quota = Quota::new(limit, Duration::from_micros(period)).unwrap();
+        let quota = burst.and_then(|burst| quota.try_burst(burst).ok()).unwrap_or(quota);
+        let text = quota.to_string();
+        prop_assert_eq!(text.parse::<Quota>().unwrap(), quota, "{}", text);
+        let json = serde_json::to_value(quota).unwrap();
+        prop_assert_eq!(&json, &json!(text));
+        prop_assert_eq!(serde_json::from_value::<Quota>(json).unwrap(), quota);
+    });
+}
+
+#[test]
+fn quotas_read_the_usual_spellings_and_print_one_of_them() {
+    let every = |limit, millis| Quota::new(limit, Duration::from_millis(millis)).unwrap();
+    let rows = [
+        ("100/min", Quota::per_minute(100), "100/min"),
+        ("10/s burst 20", Quota::per_second(10).burst(20), "10/s burst 20"),
+        ("10/s, burst 10", Quota::per_second(10).burst(10), "10/s burst 10"),
+        ("1000/h", Quota::per_hour(1_000), "1000/h"),
+        ("10_000/day", Quota::per_day(10_000), "10000/day"),
+        ("5/90s", every(5, 90_000), "5/90s"),
+        ("100/500ms", every(100, 500), "100/500ms"),
+        ("1/1500us", Quota::new(1, Duration::from_micros(1_500)).unwrap(), "1/1500us"),
+        ("7/1000ms", Quota::per_second(7), "7/s"),
+        (" 10 / Second ", Quota::per_second(10), "10/s"),
+        ("10 per 2 hours BURST 3", every(10, 7_200_000).burst(3), "10/2h burst 3"),
+        ("3/m", Quota::per_minute(3), "3/min"),
+        ("3/week", every(3, 7 * 86_400_000), "3/7d"),
+        ("3/5000 µs", every(3, 5), "3/5ms"),
+    ];
+    for (text, quota, printed) in rows {
+        assert_eq!(text.parse::<Quota>().unwrap(), quota, "{text}");
+        assert_eq!(quota.to_string(), printed);
+    }
+}
+
+#[test]
+fn a_text_that_is_no_quota_is_an_error_that_names_it_and_shows_the_form() {
+    let form = "write it as `<limit>/<period>`, such as `100/min`, `5/90s` or `10/s burst 20`";
+    let rows = [
+        ("", form),
+        ("100", form),
+        ("/", form),
+        ("100/", form),
+        ("100/fortnight", form),
+        ("100/M", form),
+        ("-1/s", form),
+        ("1.5/s", form),
+        ("1/1.5s", form),
+        ("_1/s", form),
+        ("100/min burst", form),
+        ("burst 5/s", form),
+        ("10/s burst 20 burst 30", form),
+        ("１/s", form),
+        ("0/s", "a quota's limit must be at least 1"),
+        ("99999999999999999999999/s", "a quota's limit must be at most 10^12"),
+        ("1/0s", "a quota's period must be at least 1 millisecond"),
+        ("1/99999999999999999999999d", "a quota's period must be at most 400 days"),
+        ("1/s burst 0", "a quota's burst must be at least 1; a limit that never admits is no limit"),
+    ];
+    for (text, problem) in rows {
+        let error = text.parse::<Quota>().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{text}");
+        assert_eq!(error.to_string(), format!("invalid quota `{text}`: {problem}"));
+    }
+    let error = serde_json::from_value::<Quota>(json!(5)).unwrap_err();
+    assert!(error.to_string().contains("expected a quota such as \"100/min\""), "{error}");
+}
+
+#[test]
+fn a_configuration_file_describes_every_built_in_algorithm() {
+    let policy = |quota: &str| Policy::new("p", quota.parse().unwrap());
+    let (seconds, hours) = (Duration::from_secs, |hours: u64| Duration::from_secs(hours * 3_600));
+    let rows = [
+        ("5/s", json!("gcra"), policy("5/s")),
+        ("5/s", json!("sliding-log"), policy("5/s").algorithm(SlidingLog::new())),
+        ("5/30s", json!("concurrency"), Policy::concurrency("p", 5)),
+        ("5/day", json!("fixed-window"), policy("5/day").algorithm(FixedWindow::anchored())),
+        (
+            "5/day",
+            json!({ "name": "fixed-window", "aligned": true }),
+            policy("5/day").algorithm(FixedWindow::aligned()),
+        ),
+        (
+            "5/day",
+            json!({ "name": "fixed-window", "utc_offset": "+05:30" }),
+            policy("5/day").algorithm(FixedWindow::aligned().utc_offset_east(seconds(5 * 3_600 + 1_800))),
+        ),
+        (
+            "5/day",
+            json!({ "name": "fixed-window", "utc_offset": "-05:00" }),
+            policy("5/day").algorithm(FixedWindow::aligned().utc_offset_west(hours(5))),
+        ),
+        ("6/min", json!("sliding-window"), policy("6/min").algorithm(SlidingWindow::new())),
+        (
+            "6/min",
+            json!({ "segments": 6, "name": "sliding-window" }),
+            policy("6/min").algorithm(SlidingWindow::new().segments(6)),
+        ),
+        (
+            "6/min",
+            json!({ "name": "token-bucket", "refill_every": "10s", "starting_at": 2 }),
+            policy("6/min").algorithm(TokenBucket::new().refill_every(seconds(10)).starting_at(2)),
+        ),
+        ("6/min", json!("leaky-bucket"), policy("6/min").algorithm(LeakyBucket::meter())),
+        (
+            "6/min",
+            json!({ "name": "leaky-bucket", "max_wait": "20 s", "delay_after": 2 }),
+            policy("6/min").algorithm(LeakyBucket::queue(seconds(20)).delay_after(2)),
+        ),
+    ];
+    for (quota, algorithm, expected) in rows {
+        let read = json!({ "name": "p", "quota": quota, "algorithm": algorithm });
+        assert_eq!(serde_json::from_value::<Policy>(read).unwrap(), expected, "{algorithm}");
+    }
+    let all = json!({ "name": "p", "quota": "5/s", "on_store_failure": "closed", "lease": 3 });
+    let expected = policy("5/s").on_store_failure(FailureMode::Closed).leased(3);
+    assert_eq!(serde_json::from_value::<Policy>(all).unwrap(), expected);
+}
+
+#[test]
+fn a_mistake_in_a_configuration_file_is_an_error_that_says_what_to_do() {
+    let with = |entry: &str, value: serde_json::Value| {
+        let mut policy = json!({ "name": "daily", "quota": "5/day" });
+        policy[entry] = value;
+        policy
+    };
+    let algorithm = |value| with("algorithm", value);
+    let rows = [
+        (json!({ "name": "daily" }), "missing field `quota`"),
+        (
+            with("on_store_failur", json!("open")),
+            "unknown field `on_store_failur`, expected one of `name`, `quota`",
+        ),
+        (with("on_store_failure", json!("shut")), "invalid failure mode `shut`: write `open` or `closed`"),
+        (with("quota", json!("5")), "invalid quota `5`: write it as"),
+        (with("name", json!("día")), "policy `día`: a policy's name must be printable ASCII"),
+        (with("lease", json!(0)), "policy `daily`: a lease must be of 1 to 10^12 units"),
+        (algorithm(json!("gcr")), "unknown variant `gcr`, expected one of `concurrency`, `fixed-window`"),
+        (algorithm(json!({ "name": "gcra", "aligned": true })), "unknown field `aligned`"),
+        (algorithm(json!({ "aligned": true })), "missing field `name`"),
+        (algorithm(json!(5)), "expected the name of an algorithm, or a table"),
+        (algorithm(json!({ "name": "leaky-bucket", "delay_after": 2 })), "add `max_wait`"),
+        (algorithm(json!({ "name": "leaky-bucket", "max_wait": "2" })), "invalid duration `2`"),
+        (algorithm(json!({ "name": "fixed-window", "utc_offset": "5" })), "invalid UTC offset `5`"),
+        (algorithm(json!({ "name": "sliding-window", "segments": 0 })), "must have 1 to 1000 segments"),
+    ];
+    for (table, message) in rows {
+        let error = serde_json::from_value::<Policy>(table.clone()).unwrap_err().to_string();
+        assert!(error.contains(message), "{table}: {error}");
+    }
+    for offset in ["+24:00", "+05:60", "05:30", "+-5:30", "", "é5:30", "+5"] {
+        let table = algorithm(json!({ "name": "fixed-window", "utc_offset": offset }));
+        assert!(serde_json::from_value::<Policy>(table).is_err(), "{offset}");
+    }
+}
+
+#[test]
+fn a_wrong_constant_panics_where_it_is_written() {
+    let place = |build: fn()| {
+        // Each thread has its own, because other tests may panic meanwhile.
+        thread_local!(static PLACE: std::cell::RefCell<String> = const { std::cell::RefCell::new(String::new()) });
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(|panic| {
+            PLACE.set(panic.location().map(|location| location.file().to_owned()).unwrap_or_default());
+        }));
+        let panicked = std::panic::catch_unwind(build).is_err();
+        std::panic::set_hook(before);
+        assert!(panicked);
+        PLACE.take()
+    };
+    let rows: [fn(); 7] = [
+        || assert_eq!(Quota::per_second(0).limit(), 0),
+        || assert_eq!(Quota::per_second(1).burst(0).limit(), 1),
+        || drop(Policy::new("", Quota::per_second(1))),
+        || drop(Policy::new("p", Quota::per_second(1).burst(2)).algorithm(FixedWindow::anchored())),
+        || drop(Policy::new("p", Quota::per_second(1)).leased(0)),
+        || drop(Policy::concurrency("p", 0)),
+        || drop(tower_ratelimit::Headers::ietf().partition_key("short")),
+    ];
+    for (row, build) in rows.into_iter().enumerate() {
+        assert!(place(build).ends_with("values.rs"), "{row}");
+    }
 }
 
 #[test]

@@ -1,12 +1,14 @@
-use std::{sync::OnceLock, time::Duration};
+use std::{str::FromStr, time::Duration};
 
-use http::HeaderValue;
+use crate::{
+    error::{Error, ErrorKind},
+    key::Secret,
+    util::random::random_time,
+};
 
-use crate::{decision::Outcome, key::Secret, policy::Policy, util::random::random_time};
-
-/// Which fields tell a client about its limits, and on which responses.
+/// The rate limit headers of responses: which dialect, and on which responses.
 ///
-/// `Retry-After` is on every refusal that waiting helps against, whatever is chosen here.
+/// `Retry-After` is on every denial that waiting helps against, whatever these settings are.
 ///
 /// | dialect | on the wire | spoken by |
 /// |---|---|---|
@@ -17,19 +19,23 @@ use crate::{decision::Outcome, key::Secret, policy::Policy, util::random::random
 /// | [`legacy_delta`](Self::legacy_delta) | the same, with `-Reset` in seconds from now | Envoy, Reddit |
 /// | [`off`](Self::off) | nothing | |
 ///
-/// # What the IETF fields say
+/// # Meaning of the IETF headers
 ///
-/// `q` and `w` are the quota: so many units per so many seconds (`w` is left out for periods below a
-/// second). `r` is what can be taken now. `t` is the seconds that `r` is to last: long enough that a
-/// client which spends `r` evenly over `t` stays within the quota, and never more than `Retry-After`; where the
-/// response's `Retry-After` is sooner, `t` is left out.
+/// `q` and `w` are the quota: `q` units per `w` seconds (`w` is left out for periods below a
+/// second). `r` is the units that can be charged now. `t` is the seconds over which `r` is to last: a
+/// client that spends `r` evenly over `t` stays within the quota. `t` is left out if the response's `Retry-After` is
+/// shorter.
 ///
 /// # Several policies
 ///
-/// The list fields name each one, in the order of the layer. The others, which hold one number each,
-/// speak of the policy that [binds](crate::Decision::binding). A field that an inner service set is
-/// never replaced: list fields are appended to it, unless it is draft 07's dictionary; the others are then left
-/// out.
+/// The list headers name every policy, in the order of the layer. The other headers, which hold one number each,
+/// describe the policy that [binds](crate::Decision::binding). Headers of an inner service are
+/// never replaced: lists are appended to them, except to the dictionary of draft 07, and the other headers are left out.
+///
+/// # As text
+///
+/// The names of the dialects read as headers, joined by `+`: `ietf`, `ietf-draft-07`, `ietf-draft-06`, `legacy-epoch`,
+/// `legacy-delta`, `off`, or `ietf+legacy-delta`. With the feature `serde`, configuration files hold the same text.
 ///
 /// # Example
 ///
@@ -57,9 +63,9 @@ use crate::{decision::Outcome, key::Secret, policy::Policy, util::random::random
 /// assert_eq!(admitted.headers()["x-ratelimit-remaining"], "1");
 ///
 /// service.clone().oneshot(request()?).await?;
-/// let refused = service.clone().oneshot(request()?).await?;
-/// assert_eq!(refused.headers()["ratelimit"], r#""api";r=0;t=30"#);
-/// assert_eq!(refused.headers()["retry-after"], "30");
+/// let denied = service.clone().oneshot(request()?).await?;
+/// assert_eq!(denied.headers()["ratelimit"], r#""api";r=0;t=30"#);
+/// assert_eq!(denied.headers()["retry-after"], "30");
 /// # Ok(())
 /// # }
 /// ```
@@ -72,47 +78,9 @@ pub struct Headers {
     pub(super) tightest_only: bool,
     pub(super) jitter: Duration,
     pub(super) partition_key: Option<Secret>,
-    pub(super) written: Written,
 }
 
-/// The `RateLimit-Policy` of the policies that were told first. Nearly always they are those of every response.
-#[derive(Debug, Default)]
-pub(super) struct Written(OnceLock<(Box<[Policy]>, Option<HeaderValue>)>);
-
-impl Written {
-    /// What `write` makes of the policies of `outcomes`, which is asked once for the same ones.
-    pub(super) fn of(
-        &self,
-        outcomes: &[Outcome],
-        write: impl Fn() -> Option<HeaderValue>,
-    ) -> Option<HeaderValue> {
-        let (policies, value) =
-            self.0.get_or_init(|| (outcomes.iter().map(Outcome::policy).cloned().collect(), write()));
-        let same = |(policy, outcome): (&Policy, &Outcome)| policy.is(outcome.policy());
-        if policies.len() == outcomes.len() && policies.iter().zip(outcomes).all(same) {
-            value.clone()
-        } else {
-            write()
-        }
-    }
-}
-
-/// A layer's own.
-impl Clone for Written {
-    fn clone(&self) -> Self {
-        Self::default()
-    }
-}
-
-impl PartialEq for Written {
-    fn eq(&self, _: &Self) -> bool {
-        true
-    }
-}
-
-impl Eq for Written {}
-
-/// Which of the drafts' fields, which share names and not their forms.
+/// A form of the IETF headers. The drafts share names, so a response has one form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ietf {
     Off,
@@ -121,45 +89,48 @@ pub(super) enum Ietf {
     List,
 }
 
-/// What `X-RateLimit-Reset` counts from. Never both: a client cannot tell them apart.
+/// The origin of `X-RateLimit-Reset`. A client cannot tell the two apart, so a response has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LegacyReset {
     Epoch,
     Delta,
 }
 
+/// An address has 32 bits: with a shorter secret, a client could find the secret by trial.
+const SHORTEST_SECRET: usize = 16;
+
 impl Headers {
-    /// The IETF list fields `RateLimit-Policy` and `RateLimit`. The default.
+    /// The IETF list headers `RateLimit-Policy` and `RateLimit`. The default.
     #[must_use]
     pub fn ietf() -> Self {
         Self { ietf: Ietf::List, ..Self::off() }
     }
 
-    /// The fields of draft 07: one dictionary for the policy that binds.
+    /// The headers of draft 07: one dictionary for the policy that binds.
     #[must_use]
     pub fn ietf_draft_07() -> Self {
         Self { ietf: Ietf::Draft07, ..Self::off() }
     }
 
-    /// The three fields of drafts 04 to 06, for the policy that binds.
+    /// The headers of drafts 04 to 06, for the policy that binds.
     #[must_use]
     pub fn ietf_draft_06() -> Self {
         Self { ietf: Ietf::Draft06, ..Self::off() }
     }
 
-    /// The `X-RateLimit-*` fields, with a reset in seconds since 1970 UTC.
+    /// The `X-RateLimit-*` headers, with a reset in seconds since 1970 UTC.
     #[must_use]
     pub fn legacy_epoch() -> Self {
         Self::off().and_legacy_epoch()
     }
 
-    /// The `X-RateLimit-*` fields, with a reset in seconds from now.
+    /// The `X-RateLimit-*` headers, with a reset in seconds from now.
     #[must_use]
     pub fn legacy_delta() -> Self {
         Self::off().and_legacy_delta()
     }
 
-    /// No fields but `Retry-After`.
+    /// No headers but `Retry-After`.
     #[must_use]
     pub fn off() -> Self {
         Self {
@@ -170,32 +141,31 @@ impl Headers {
             tightest_only: false,
             jitter: Duration::ZERO,
             partition_key: None,
-            written: Written::default(),
         }
     }
 
-    /// These, and the fields of [`legacy_epoch`](Self::legacy_epoch).
+    /// Adds the headers of [`legacy_epoch`](Self::legacy_epoch).
     #[must_use]
     pub fn and_legacy_epoch(mut self) -> Self {
         self.legacy = Some(LegacyReset::Epoch);
         self
     }
 
-    /// These, and the fields of [`legacy_delta`](Self::legacy_delta).
+    /// Adds the headers of [`legacy_delta`](Self::legacy_delta).
     #[must_use]
     pub fn and_legacy_delta(mut self) -> Self {
         self.legacy = Some(LegacyReset::Delta);
         self
     }
 
-    /// On refusals only. Defaults to every response.
+    /// Sends the headers on denials only. Defaults to every response.
     #[must_use]
     pub fn on_rejections_only(mut self) -> Self {
         self.successes = false;
         self
     }
 
-    /// Not on redirections (3xx), where a client may take them for the target's. Defaults to every
+    /// Sends no headers on redirects (3xx), where a client may take them for those of the target. Defaults to every
     /// response.
     #[must_use]
     pub fn not_on_redirects(mut self) -> Self {
@@ -203,8 +173,8 @@ impl Headers {
         self
     }
 
-    /// Only the policy that [binds](crate::Decision::binding) in `RateLimit`. `RateLimit-Policy` names all
-    /// of them still. Defaults to all.
+    /// Names only the policy that [binds](crate::Decision::binding) in `RateLimit`. `RateLimit-Policy` still names every
+    /// policy. Defaults to every policy in both.
     #[must_use]
     pub fn tightest_only(mut self) -> Self {
         self.tightest_only = true;
@@ -213,9 +183,8 @@ impl Headers {
 }
 
 impl Headers {
-    /// Has clients told to come back up to `up_to` later than need be, each at random, so that those refused
-    /// together do not return together. `Retry-After`, the problem's text and gRPC's RetryInfo agree.
-    /// Defaults to none.
+    /// Adds a random time of up to `up_to` to the wait of each denial, so that clients denied together do not retry
+    /// together. `Retry-After`, the problem's text and gRPC's RetryInfo name the same wait. Defaults to no jitter.
     #[must_use]
     pub fn jitter(mut self, up_to: Duration) -> Self {
         self.jitter = up_to;
@@ -223,19 +192,38 @@ impl Headers {
     }
 
     /// Adds `pk` to the items of the list form's `RateLimit`: 96 bits of an HMAC-SHA256 of the key under
-    /// `secret`, by which a client can tell that two of its requests count together. Defaults to none: it lets
-    /// a client be recognised.
+    /// `secret`. A client sees by it which of its requests count together. Defaults to no `pk`, because others
+    /// could recognize the client by it.
     ///
     /// # Panics
     ///
-    /// If `secret` is shorter than 16 bytes.
+    /// If `secret` is shorter than 16 bytes. [`try_partition_key`](Self::try_partition_key) gives an error instead.
     #[must_use]
-    pub fn partition_key(mut self, secret: impl AsRef<[u8]>) -> Self {
-        self.partition_key = Some(Secret::new(secret.as_ref()));
-        self
+    #[track_caller]
+    pub fn partition_key(self, secret: impl AsRef<[u8]>) -> Self {
+        match self.try_partition_key(secret) {
+            Ok(headers) => headers,
+            Err(error) => panic!("{error}"),
+        }
     }
 
-    /// A random wait of up to the jitter.
+    /// The fallible form of [`partition_key`](Self::partition_key), for a secret read from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig) if `secret` is shorter than 16 bytes.
+    pub fn try_partition_key(mut self, secret: impl AsRef<[u8]>) -> Result<Self, Error> {
+        let secret = secret.as_ref();
+        if secret.len() < SHORTEST_SECRET {
+            return Err(Error::invalid(
+                "the secret of a partition key must have at least 16 bytes of random data",
+            ));
+        }
+        self.partition_key = Some(Secret::new(secret));
+        Ok(self)
+    }
+
+    /// A random time of up to the jitter.
     pub(crate) fn random_wait(&self) -> Duration {
         if self.jitter.is_zero() { Duration::ZERO } else { random_time(self.jitter) }
     }
@@ -244,5 +232,63 @@ impl Headers {
 impl Default for Headers {
     fn default() -> Self {
         Self::ietf()
+    }
+}
+
+/// Reads the names of dialects, joined by `+`.
+///
+/// # Errors
+///
+/// [`InvalidConfig`](ErrorKind::InvalidConfig) for any other text, and for two dialects whose headers have the same names.
+///
+/// # Example
+///
+/// ```
+/// use tower_ratelimit::Headers;
+///
+/// assert_eq!("ietf+legacy-delta".parse::<Headers>()?, Headers::ietf().and_legacy_delta());
+/// assert!("ietf+ietf-draft-07".parse::<Headers>().is_err());
+/// # Ok::<(), tower_ratelimit::Error>(())
+/// ```
+impl FromStr for Headers {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let invalid = |problem: &str| {
+            Error::new(ErrorKind::InvalidConfig, format!("invalid rate limit headers `{text}`: {problem}"))
+        };
+        if text.trim() == "off" {
+            return Ok(Self::off());
+        }
+        let mut headers = Self::off();
+        for dialect in text.split('+').map(str::trim) {
+            let (ietf, legacy) = match dialect {
+                "ietf" => (Some(Ietf::List), None),
+                "ietf-draft-07" => (Some(Ietf::Draft07), None),
+                "ietf-draft-06" => (Some(Ietf::Draft06), None),
+                "legacy-epoch" => (None, Some(LegacyReset::Epoch)),
+                "legacy-delta" => (None, Some(LegacyReset::Delta)),
+                _ => {
+                    return Err(invalid(
+                        "write `ietf`, `ietf-draft-07`, `ietf-draft-06`, `legacy-epoch`, `legacy-delta` or `off`, \
+                         or `ietf+legacy-delta` for both",
+                    ));
+                }
+            };
+            if ietf.is_some() && headers.ietf != Ietf::Off || legacy.is_some() && headers.legacy.is_some() {
+                return Err(invalid("these dialects use the same header names: choose one of them"));
+            }
+            headers.ietf = ietf.unwrap_or(headers.ietf);
+            headers.legacy = legacy.or(headers.legacy);
+        }
+        Ok(headers)
+    }
+}
+
+/// From the text that [`from_str`](Headers::from_str) reads.
+#[cfg(feature = "serde")]
+impl<'de> serde::Deserialize<'de> for Headers {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        crate::util::text::deserialize(deserializer, "the names of header dialects, such as \"ietf\"")
     }
 }

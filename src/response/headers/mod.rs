@@ -1,9 +1,16 @@
-//! Decisions as response headers.
+//! Decisions as response headers: the settings, the names, and one file per dialect.
 
+mod block;
+mod exceeded;
 #[expect(clippy::module_inception, reason = "the module's main type")]
 mod headers;
+mod ietf_list;
+mod insert;
+mod names;
+mod one_policy;
+mod window;
 mod write;
 
 pub use self::headers::Headers;
-pub(super) use self::write::{LIMIT_LISTS, decorate_rejection, insert, retry_after};
-pub(crate) use self::write::{decorate, mark_request};
+pub(crate) use self::{exceeded::mark_request, write::HeaderWriter};
+pub(super) use self::{insert::insert, write::add_retry_after};

@@ -1,28 +1,31 @@
-//! How much is allowed: a limit per period, and a burst.
-
 use std::{fmt, time::Duration};
 
 use crate::error::Error;
 
-/// So many units in so much time, and how many of them at once.
+/// A limit in units per period, and a burst.
 ///
-/// A *unit* is what a request costs, one unless the layer's
-/// [`cost`](crate::RateLimitLayer::cost) says otherwise. `Quota::per_second(10)` is ten units in
+/// A *unit* is what a request costs: one, unless the layer has another
+/// [`cost`](crate::RateLimitLayer::cost). `Quota::per_second(10)` is ten units in
 /// every second, not one unit every ten seconds.
 ///
 /// # Bursts
 ///
-/// The [`burst`](Self::burst) is what an idle client may take at once. It defaults to the limit:
+/// The [`burst`](Self::burst) is what an idle client can be charged at once. It defaults to the limit:
 /// `Quota::per_minute(60)` admits sixty requests in the first millisecond and one a second after
-/// that. `Quota::per_minute(60).burst(5)` has the same rate and admits five at once. It belongs to
-/// algorithms that refill, such as [`Gcra`](crate::algorithm::Gcra); one that counts in windows refuses a
-/// quota with a burst of its own.
+/// that. `Quota::per_minute(60).burst(5)` has the same rate and admits five at once. Bursts are for
+/// algorithms that refill, such as [`Gcra`](crate::algorithm::Gcra). A policy with an algorithm that counts in windows
+/// cannot be built on a quota with a burst.
 ///
 /// # Bounds
 ///
-/// Limits and bursts from 1 to 10^12, periods of whole microseconds from 1 millisecond to 400 days,
-/// and a burst must refill within 100 years. Everything inside these bounds is counted exactly, to
-/// the microsecond; everything outside is refused when the quota is built.
+/// Limits and bursts are from 1 to 10^12, periods are whole microseconds from 1 millisecond to 400 days,
+/// and a burst must refill within 100 years. Values inside these bounds are counted exactly, to
+/// the microsecond. Values outside are an error when the quota is built.
+///
+/// # As text
+///
+/// A quota reads from and prints as text such as `100/min`, `5/90s` or `10/s burst 20`; see
+/// [`FromStr`](#impl-FromStr-for-Quota). With the feature `serde`, configuration files hold the same text.
 ///
 /// # Example
 ///
@@ -37,13 +40,15 @@ use crate::error::Error;
 ///
 /// let api = Quota::per_second(10).burst(20);
 /// assert_eq!(api.capacity(), 20);
-/// assert_eq!(api.to_string(), "10 per 1s, burst 20");
+/// assert_eq!(api.to_string(), "10/s burst 20");
+/// assert_eq!("10/s burst 20".parse::<Quota>()?, api);
 ///
-/// assert!(Quota::new(100, Duration::from_secs(90)).is_ok());
+/// assert_eq!(Quota::new(100, Duration::from_secs(90))?.to_string(), "100/90s");
 /// assert!(Quota::new(100, Duration::ZERO).is_err());
+/// # Ok::<(), tower_ratelimit::Error>(())
 /// ```
 ///
-/// A wrong constant does not compile:
+/// A constant out of bounds does not compile:
 ///
 /// ```compile_fail
 /// # use tower_ratelimit::Quota;
@@ -54,7 +59,7 @@ pub struct Quota {
     limit: u64,
     /// Microseconds.
     period: u64,
-    /// Zero where none was set.
+    /// 0 if none was set.
     burst: u64,
 }
 
@@ -71,6 +76,7 @@ impl Quota {
     ///
     /// If `limit` is 0 or above 10^12; in a `const`, that is a compile error.
     #[must_use]
+    #[track_caller]
     pub const fn per_second(limit: u64) -> Self {
         Self::must(limit, SECOND)
     }
@@ -81,6 +87,7 @@ impl Quota {
     ///
     /// If `limit` is 0 or above 10^12; in a `const`, that is a compile error.
     #[must_use]
+    #[track_caller]
     pub const fn per_minute(limit: u64) -> Self {
         Self::must(limit, 60 * SECOND)
     }
@@ -91,6 +98,7 @@ impl Quota {
     ///
     /// If `limit` is 0 or above 10^12; in a `const`, that is a compile error.
     #[must_use]
+    #[track_caller]
     pub const fn per_hour(limit: u64) -> Self {
         Self::must(limit, 3_600 * SECOND)
     }
@@ -101,11 +109,12 @@ impl Quota {
     ///
     /// If `limit` is 0 or above 10^12; in a `const`, that is a compile error.
     #[must_use]
+    #[track_caller]
     pub const fn per_day(limit: u64) -> Self {
         Self::must(limit, 86_400 * SECOND)
     }
 
-    /// `limit` units in every `period`: the fallible way in, for values read from a configuration.
+    /// `limit` units in every `period`: the fallible constructor, for values read from a configuration.
     ///
     /// # Errors
     ///
@@ -116,7 +125,7 @@ impl Quota {
             return Err(Error::invalid("a quota's period must be of whole microseconds"));
         }
         let micros = period.as_micros();
-        // `Duration` holds more microseconds than `u64`; such a period is refused below all the same.
+        // `Duration` holds more microseconds than `u64`; such a period is an error below as well.
         let micros = if micros > MAX_PERIOD as u128 { u64::MAX } else { micros as u64 };
         match Self::checked(limit, micros) {
             Ok(quota) => Ok(quota),
@@ -131,6 +140,7 @@ impl Quota {
     /// If `burst` is 0, above 10^12, or would take more than 100 years to refill; in a `const`,
     /// that is a compile error. [`try_burst`](Self::try_burst) gives an error instead.
     #[must_use]
+    #[track_caller]
     pub const fn burst(self, burst: u64) -> Self {
         match self.with_burst(burst) {
             Ok(quota) => quota,
@@ -138,7 +148,7 @@ impl Quota {
         }
     }
 
-    /// [`burst`](Self::burst) for values read from a configuration.
+    /// The fallible form of [`burst`](Self::burst), for values read from a configuration.
     ///
     /// # Errors
     ///
@@ -162,7 +172,7 @@ impl Quota {
         Duration::from_micros(self.period)
     }
 
-    /// The most that can be taken at once: the burst, or the limit where no burst was set.
+    /// The most units that can be charged at once: the burst, or the limit if no burst was set.
     #[must_use]
     pub const fn capacity(&self) -> u64 {
         if self.burst == 0 { self.limit } else { self.burst }
@@ -176,6 +186,7 @@ impl Quota {
         self.burst != 0
     }
 
+    #[track_caller]
     const fn must(limit: u64, period: u64) -> Self {
         match Self::checked(limit, period) {
             Ok(quota) => quota,
@@ -183,7 +194,7 @@ impl Quota {
         }
     }
 
-    const fn checked(limit: u64, period: u64) -> Result<Self, &'static str> {
+    pub(super) const fn checked(limit: u64, period: u64) -> Result<Self, &'static str> {
         if limit == 0 {
             return Err("a quota's limit must be at least 1");
         }
@@ -199,7 +210,7 @@ impl Quota {
         Ok(Self { limit, period, burst: 0 })
     }
 
-    const fn with_burst(self, burst: u64) -> Result<Self, &'static str> {
+    pub(super) const fn with_burst(self, burst: u64) -> Result<Self, &'static str> {
         if burst == 0 {
             return Err("a quota's burst must be at least 1; a limit that never admits is no limit");
         }
@@ -210,16 +221,6 @@ impl Quota {
             return Err("a quota's burst must refill within 100 years");
         }
         Ok(Self { burst, ..self })
-    }
-}
-
-impl fmt::Display for Quota {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} per {:?}", self.limit, self.period())?;
-        if self.has_burst() {
-            write!(f, ", burst {}", self.burst)?;
-        }
-        Ok(())
     }
 }
 
@@ -234,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_counted_is_refused_when_built() {
+    fn a_quota_out_of_bounds_cannot_be_built() {
         struct Row {
             name: &'static str,
             limit: u64,
@@ -259,7 +260,7 @@ mod tests {
                 message: "at most 400 days",
             },
             Row {
-                name: "for ever",
+                name: "forever",
                 limit: 1,
                 period: Duration::MAX.saturating_sub(Duration::from_nanos(999)),
                 message: "at most 400 days",
@@ -280,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_that_cannot_be_counted_is_refused_when_built() {
+    fn a_burst_out_of_bounds_cannot_be_built() {
         let quota = Quota::per_day(1);
         for (burst, message) in [(0, "at least 1"), (MAX_UNITS + 1, "at most 10^12"), (36_501, "100 years")] {
             let error = quota.try_burst(burst).unwrap_err();

@@ -1,0 +1,29 @@
+//! Writes single headers. A response holds at most some 24 000; a full one stays without the limit's headers.
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+/// Whether there was a value and it was added.
+pub(super) fn append(headers: &mut HeaderMap, name: HeaderName, value: Option<HeaderValue>) -> bool {
+    value.is_some_and(|value| headers.try_append(name, value).is_ok())
+}
+
+pub(in crate::response) fn insert(headers: &mut HeaderMap, name: HeaderName, value: impl Into<HeaderValue>) {
+    let _ = headers.try_insert(name, value.into());
+}
+
+/// `None` for an empty text, and for one that no header can carry.
+pub(super) fn value(text: String) -> Option<HeaderValue> {
+    if text.is_empty() { None } else { HeaderValue::from_maybe_shared(Bytes::from(text)).ok() }
+}
+
+/// The items of a list header.
+pub(super) fn list(mut items: impl Iterator<Item = String>) -> String {
+    // A single item, the usual case, is not copied.
+    let mut list = items.next().unwrap_or_default();
+    for item in items {
+        list.push_str(", ");
+        list.push_str(&item);
+    }
+    list
+}

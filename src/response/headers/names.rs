@@ -1,0 +1,62 @@
+//! The names of the headers.
+
+use http::{HeaderName, header::RETRY_AFTER};
+
+use super::headers::{Headers, Ietf};
+
+pub(super) const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+pub(super) const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+pub(super) const RATELIMIT_LIMIT: HeaderName = HeaderName::from_static("ratelimit-limit");
+pub(super) const RATELIMIT_REMAINING: HeaderName = HeaderName::from_static("ratelimit-remaining");
+pub(super) const RATELIMIT_RESET: HeaderName = HeaderName::from_static("ratelimit-reset");
+pub(super) const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+pub(super) const X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+pub(super) const X_USED: HeaderName = HeaderName::from_static("x-ratelimit-used");
+pub(super) const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+/// Lists the policies of soft limits that denied the request.
+pub(super) const X_EXCEEDED: HeaderName = HeaderName::from_static("x-ratelimit-exceeded");
+
+/// The headers that grow with the number of policies.
+pub(super) const LISTS: [HeaderName; 3] = [RATELIMIT, RATELIMIT_POLICY, X_EXCEEDED];
+/// The headers of drafts 04 to 06, but for `RateLimit-Policy`.
+pub(super) const DRAFT_06: [HeaderName; 3] = [RATELIMIT_LIMIT, RATELIMIT_REMAINING, RATELIMIT_RESET];
+/// The `X-RateLimit-*` headers.
+pub(super) const LEGACY: [HeaderName; 4] = [X_LIMIT, X_REMAINING, X_USED, X_RESET];
+
+impl Headers {
+    /// The names of the headers that responses carry with these settings, `Retry-After` among them.
+    ///
+    /// Browsers hide all of them from scripts of other origins, except those that the CORS layer exposes. A
+    /// [soft](crate::RateLimitLayer::soft) layer adds `x-ratelimit-exceeded`.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_http::cors::{Any, CorsLayer};
+    /// use tower_ratelimit::Headers;
+    ///
+    /// let names = Headers::ietf().names();
+    /// assert_eq!(names, ["ratelimit", "ratelimit-policy", "retry-after"]);
+    /// assert!(Headers::legacy_delta().names().iter().any(|name| name == "x-ratelimit-remaining"));
+    /// // The outer layer of the two.
+    /// let cors = CorsLayer::new().allow_origin(Any).expose_headers(names);
+    /// # drop(cors);
+    /// ```
+    #[must_use]
+    pub fn names(&self) -> Vec<HeaderName> {
+        let mut names = Vec::new();
+        match self.ietf {
+            Ietf::Off => {}
+            Ietf::List | Ietf::Draft07 => names.extend([RATELIMIT, RATELIMIT_POLICY]),
+            Ietf::Draft06 => {
+                names.extend(DRAFT_06);
+                names.push(RATELIMIT_POLICY);
+            }
+        }
+        if self.legacy.is_some() {
+            names.extend(LEGACY);
+        }
+        names.push(RETRY_AFTER);
+        names
+    }
+}

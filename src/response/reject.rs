@@ -1,0 +1,93 @@
+//! A mapper's response, with everything that must hold whatever the mapper does.
+
+use http::{
+    HeaderValue, Method, Response, StatusCode,
+    header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, TRANSFER_ENCODING},
+    request, response,
+};
+use http_body::Body as _;
+
+use super::{
+    body::RejectionBody,
+    grpc::is_grpc,
+    headers::{HeaderWriter, add_retry_after, insert},
+    mapper::ResponseMapper,
+    rejection::Rejection,
+    returned::Returned,
+};
+
+/// The response to a request that the layer rejects.
+pub(crate) fn reject(
+    mapper: &dyn ResponseMapper,
+    rejection: &Rejection,
+    request: &request::Parts,
+    headers: &HeaderWriter,
+) -> Response<RejectionBody> {
+    let mut response = mapped(mapper, rejection, request);
+    if let Some(decision) = rejection.decision() {
+        headers.decorate_rejection(&mut response, decision, is_grpc(request));
+    }
+    finish(&mut response, request);
+    response
+}
+
+/// The response to a request that the service has rejected with the response `returned`: without the headers of the layer.
+/// A status other than the rejection's, and headers that do not describe the body, are the service's own and kept.
+pub(crate) fn replace(
+    mapper: &dyn ResponseMapper,
+    rejection: &Rejection,
+    request: &request::Parts,
+    returned: response::Parts,
+) -> Response<RejectionBody> {
+    let mut response = mapped(mapper, rejection, request);
+    if returned.status != rejection.status() && !is_grpc(request) {
+        *response.status_mut() = returned.status;
+    }
+    let headers = response.headers_mut();
+    let replaced =
+        [CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, TRANSFER_ENCODING];
+    let own: Vec<_> = returned.headers.keys().filter(|name| !replaced.contains(name)).collect();
+    for name in own.into_iter().filter(|name| !headers.contains_key(*name)).collect::<Vec<_>>() {
+        for value in returned.headers.get_all(name) {
+            let _ = headers.try_append(name, value.clone());
+        }
+    }
+    if let Some(decision) = rejection.decision() {
+        add_retry_after(headers, decision);
+    }
+    finish(&mut response, request);
+    *response.extensions_mut() = returned.extensions;
+    if let Some(decision) = rejection.decision() {
+        response.extensions_mut().insert(decision.clone());
+    }
+    response
+}
+
+fn mapped(
+    mapper: &dyn ResponseMapper,
+    rejection: &Rejection,
+    request: &request::Parts,
+) -> Response<RejectionBody> {
+    let mut response = mapper.response(rejection, request);
+    // Left by a mapper that returns the rejection's own response. An outer layer would map it again.
+    Returned::take(&mut response);
+    if response.status() == StatusCode::OK && !is_grpc(request) {
+        // The mapper has set no status. A client would take the rejection for a success.
+        *response.status_mut() = rejection.status();
+    }
+    response
+}
+
+fn finish(response: &mut Response<RejectionBody>, request: &request::Parts) {
+    // Whatever the status: the response is about one client at one moment, and caches keep some statuses by default.
+    if !response.headers().contains_key(CACHE_CONTROL) {
+        insert(response.headers_mut(), CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    }
+    if request.method == Method::HEAD {
+        // The length of the content that GET would get.
+        if let Some(length) = response.body().size_hint().exact() {
+            insert(response.headers_mut(), CONTENT_LENGTH, length);
+        }
+        *response.body_mut() = RejectionBody::empty();
+    }
+}

@@ -1,0 +1,17 @@
+//! Waits as clients read them: in whole seconds, rounded up.
+
+use std::time::Duration;
+
+use crate::decision::Decision;
+
+/// The largest `Retry-After`: clients hold it in 32 bits, with a sign.
+pub(super) const MAX_RETRY_AFTER: u64 = i32::MAX as u64;
+
+/// The seconds that `Retry-After` names for a denial: never too short, never 0.
+pub(super) fn retry_after(decision: &Decision) -> Option<u64> {
+    Some(seconds_up(decision.advised_wait()?).clamp(1, MAX_RETRY_AFTER))
+}
+
+pub(super) fn seconds_up(duration: Duration) -> u64 {
+    duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0))
+}

@@ -1,0 +1,33 @@
+//! Values that a configuration file writes as text.
+
+use std::{fmt, marker::PhantomData, str::FromStr};
+
+use serde::de::{Deserializer, Visitor};
+
+use crate::error::Error;
+
+/// The value that `T` reads from a string. `expected` completes "invalid type: integer `5`, expected ...".
+pub(crate) fn deserialize<'de, D, T>(deserializer: D, expected: &'static str) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: FromStr<Err = Error>,
+{
+    deserializer.deserialize_str(Text { expected, value: PhantomData })
+}
+
+struct Text<T> {
+    expected: &'static str,
+    value: PhantomData<T>,
+}
+
+impl<T: FromStr<Err = Error>> Visitor<'_> for Text<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expected)
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<T, E> {
+        text.parse().map_err(E::custom)
+    }
+}

@@ -1,0 +1,356 @@
+//! A rejection that a handler returns is answered by the layer in front of it, in the layer's format.
+
+use std::time::Duration;
+
+use axum::{
+    Json, Router,
+    body::Body,
+    extract::Query,
+    response::IntoResponse,
+    routing::{get, post},
+};
+use http::{Request, Response, StatusCode, request::Parts};
+use http_body_util::BodyExt as _;
+use serde_json::{Value, json};
+use tower::ServiceExt as _;
+use tower_http::compression::CompressionLayer;
+use tower_ratelimit::{
+    Charge, Decision, Error, ErrorKind, Headers, Key, Limiter, ManualClock, MemoryStore, Policy,
+    PolicySource, Quota, RateLimitLayer, Rejection,
+    key::Constant,
+    layer::RateLimits,
+    response::{GrpcCode, GrpcStatus, ProblemDetails, RejectionBody, ResponseMapper},
+};
+
+fn layer(name: &str) -> RateLimitLayer {
+    let store = MemoryStore::with_clock(ManualClock::new());
+    RateLimitLayer::new(store, Policy::new(name, Quota::per_minute(100)), Constant::new("all"))
+}
+
+fn exports() -> Policy {
+    Policy::new("exports", Quota::per_hour(1))
+}
+
+/// Admits one request an hour.
+async fn export(limiter: Limiter) -> Result<&'static str, Rejection> {
+    limiter.check(&exports(), &Key::new("alice"), 1).await?.into_result()?;
+    Ok("exported")
+}
+
+/// The format of a team: what it got of the request, and of the rejection.
+fn ours(rejection: &Rejection, request: &Parts) -> impl IntoResponse + use<> {
+    let agent = request.headers.get("user-agent").map(|agent| agent.to_str().unwrap().to_owned());
+    let user = request.extensions.get::<u32>().copied();
+    Json(json!({ "path": request.uri.path(), "agent": agent, "user": user, "why": rejection.to_string() }))
+}
+
+async fn ask(app: &Router, request: Request<Body>) -> Response<Body> {
+    app.clone().oneshot(request).await.unwrap()
+}
+
+fn request(method: &str) -> Request<Body> {
+    let request = Request::builder().method(method).uri("/export?x=1").header("user-agent", "tester");
+    request.extension(7_u32).body(Body::empty()).unwrap()
+}
+
+async fn text(response: Response<Body>) -> String {
+    String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
+}
+
+fn values(response: &Response<Body>, name: &str) -> Vec<String> {
+    response.headers().get_all(name).iter().map(|value| value.to_str().unwrap().to_owned()).collect()
+}
+
+#[tokio::test]
+async fn a_handlers_rejection_is_answered_by_the_mapper_of_the_layer() {
+    let app = Router::new().route("/export", get(export)).layer(layer("api").response(ours));
+    assert_eq!(text(ask(&app, request("GET")).await).await, "exported");
+    let rejection = ask(&app, request("GET")).await;
+    assert_eq!(rejection.status(), 429);
+    assert_eq!(values(&rejection, "content-type"), ["application/json"]);
+    assert_eq!(values(&rejection, "retry-after"), ["3600"]);
+    assert_eq!(values(&rejection, "cache-control"), ["no-store"]);
+    assert_eq!(values(&rejection, "ratelimit"), [r#""api";r=98, "exports";r=0;t=3600"#]);
+    assert_eq!(values(&rejection, "ratelimit-policy"), [r#""api";q=100;w=60, "exports";q=1;w=3600"#]);
+    assert!(!rejection.extensions().get::<Decision>().unwrap().is_allowed());
+    let said: Value = serde_json::from_str(&text(rejection).await).unwrap();
+    let why = "over the rate limit; try again in 3600s";
+    assert_eq!(said, json!({ "path": "/export", "agent": "tester", "user": 7, "why": why }));
+}
+
+#[tokio::test]
+async fn each_kind_of_rejection_has_its_status_and_body() {
+    let table = [
+        (ErrorKind::MissingIdentity, 400, "no key", "no key"),
+        (ErrorKind::StoreTimeout, 503, "redis is slow", "The rate limit is temporarily unavailable."),
+        (ErrorKind::IdentityUnavailable, 500, "sessions", "The client could not be identified."),
+        (ErrorKind::InvalidConfig, 500, "twice", "The rate limit is misconfigured."),
+    ];
+    for (kind, status, message, detail) in table {
+        let handler = async move || Rejection::from(Error::new(kind, message));
+        let custom = Router::new().route("/export", get(handler)).layer(layer("api").response(ours));
+        let response = ask(&custom, request("GET")).await;
+        assert_eq!(response.status(), status, "{kind:?}");
+        assert_eq!(values(&response, "ratelimit"), [r#""api";r=99;t=60"#], "{kind:?}");
+        assert!(text(response).await.contains(message), "{kind:?}");
+
+        let default = Router::new().route("/export", get(handler)).layer(layer("api"));
+        let response = ask(&default, request("GET")).await;
+        assert_eq!(response.status(), status, "{kind:?}");
+        let problem: Value = serde_json::from_str(&text(response).await).unwrap();
+        assert_eq!(problem["detail"], detail, "{kind:?}");
+    }
+}
+
+#[tokio::test]
+async fn without_a_layer_a_handlers_rejection_is_a_problem() {
+    let denied = || async {
+        let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::new()));
+        limiter.check(&exports(), &Key::new("alice"), 1).await?.into_result()?;
+        limiter.check(&exports(), &Key::new("alice"), 1).await?.into_result()
+    };
+    let app = Router::new().route("/export", get(async move || denied().await.map(|_| "exported")));
+    let response = ask(&app, request("GET")).await;
+    assert_eq!(response.status(), 429);
+    assert_eq!(values(&response, "content-type"), ["application/problem+json"]);
+    assert_eq!(values(&response, "retry-after"), ["3600"]);
+    assert_eq!(values(&response, "cache-control"), ["no-store"]);
+}
+
+#[tokio::test]
+async fn only_the_innermost_layer_answers() {
+    let named = |name: &'static str| {
+        layer(name)
+            .response(move |rejection: &Rejection, _: &Parts| format!("{name}: {}", rejection.status()))
+    };
+    let app = Router::new().route("/export", get(export)).layer(named("inner")).layer(named("outer"));
+    ask(&app, request("GET")).await;
+    let rejection = ask(&app, request("GET")).await;
+    assert_eq!(rejection.status(), 429);
+    assert_eq!(
+        values(&rejection, "ratelimit"),
+        [r#""inner";r=98, "exports";r=0;t=3600"#, r#""outer";r=98;t=59"#]
+    );
+    assert_eq!(values(&rejection, "retry-after"), ["3600"]);
+    assert_eq!(text(rejection).await, "inner: 429 Too Many Requests");
+}
+
+#[tokio::test]
+async fn a_mapper_that_returns_the_rejection_is_not_answered_by_an_outer_layer() {
+    let inner = layer("inner").cost(|_| 101).response(|rejection: &Rejection, _: &Parts| rejection.clone());
+    let app = Router::new().route("/export", get(export)).layer(inner).layer(layer("outer").response(ours));
+    let rejection = ask(&app, request("GET")).await;
+    assert_eq!(rejection.status(), 429);
+    assert_eq!(values(&rejection, "content-type"), ["application/problem+json"]);
+}
+
+#[tokio::test]
+async fn an_exempt_and_a_soft_request_are_answered_in_the_format_of_the_layer() {
+    let exempt = layer("api").exempt(|_: &Parts| true).response(ours);
+    let rows = [
+        ("exempt", exempt, r#""exports";r=0;t=3600"#),
+        ("disabled", layer("api").enabled(false).response(ours), r#""exports";r=0;t=3600"#),
+        ("soft", layer("api").soft().response(ours), r#""api";r=98, "exports";r=0;t=3600"#),
+    ];
+    for (name, layer, limits) in rows {
+        let app = Router::new().route("/export", get(export)).layer(layer);
+        assert_eq!(ask(&app, request("GET")).await.status(), 200, "{name}");
+        let rejection = ask(&app, request("GET")).await;
+        assert_eq!(rejection.status(), 429, "{name}");
+        assert_eq!(values(&rejection, "retry-after"), ["3600"], "{name}");
+        assert_eq!(values(&rejection, "ratelimit"), [limits], "{name}");
+        assert!(!rejection.headers().contains_key("x-ratelimit-exceeded"), "{name}");
+        assert_eq!(values(&rejection, "content-type"), ["application/json"], "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_head_request_gets_the_headers_of_get_and_no_content() {
+    for mapped in [layer("api").response(ours), layer("api")] {
+        let service = mapped.clone();
+        let app = tower::Layer::layer(
+            &service,
+            tower::service_fn(async |_: Request<Body>| {
+                let rejection = Rejection::from(Error::new(ErrorKind::MissingIdentity, "no key"));
+                Ok::<_, std::convert::Infallible>(rejection.into_http())
+            }),
+        );
+        let to_get = app.clone().oneshot(request("GET")).await.unwrap().map(Body::new);
+        let to_head = app.oneshot(request("HEAD")).await.unwrap().map(Body::new);
+        assert_eq!((to_get.status(), to_head.status()), (StatusCode::BAD_REQUEST, StatusCode::BAD_REQUEST));
+        assert_eq!(values(&to_head, "content-type"), values(&to_get, "content-type"));
+        let length = text(to_get).await.len().to_string();
+        assert_eq!(values(&to_head, "content-length"), [length]);
+        assert_eq!(text(to_head).await, "");
+    }
+}
+
+#[tokio::test]
+async fn a_status_and_headers_of_the_handlers_own_are_kept() {
+    let handler = async || {
+        let rejection = Rejection::from(Error::new(ErrorKind::MissingIdentity, "no key"));
+        (StatusCode::FORBIDDEN, [("set-cookie", "a=1"), ("x-request-id", "r1")], rejection)
+    };
+    // Between the layer and the handler, one that describes the body it has compressed.
+    let app = Router::new()
+        .route("/export", get(handler))
+        .layer(CompressionLayer::new().compress_when(|_: StatusCode, _, _: &_, _: &_| true))
+        .layer(layer("api").response(ours));
+    let mut zipped = request("GET");
+    zipped.headers_mut().insert("accept-encoding", "gzip".parse().unwrap());
+    let rejection = ask(&app, zipped).await;
+    assert_eq!(rejection.status(), 403);
+    assert_eq!(values(&rejection, "set-cookie"), ["a=1"]);
+    assert_eq!(values(&rejection, "x-request-id"), ["r1"]);
+    assert_eq!(values(&rejection, "content-type"), ["application/json"]);
+    assert!(!rejection.headers().contains_key("content-encoding"));
+    assert!(text(rejection).await.contains("no key"));
+}
+
+#[tokio::test]
+async fn a_grpc_call_is_answered_by_the_grpc_mapper() {
+    let code = |_: &Rejection| Some(GrpcCode::Aborted);
+    let rows = [
+        ("default", layer("api").response(ours), "8"),
+        ("adjusted", layer("api").grpc_response(GrpcStatus::default().code(code)), "10"),
+    ];
+    for (name, layer, status) in rows {
+        let app = Router::new().route("/export", post(export)).layer(layer);
+        for kind in ["application/grpc", "application/grpc-web-text"] {
+            let call = || {
+                let mut call = request("POST");
+                call.headers_mut().insert("content-type", kind.parse().unwrap());
+                call
+            };
+            ask(&app, call()).await;
+            let rejection = ask(&app, call()).await;
+            assert_eq!(rejection.status(), 200, "{name}");
+            assert_eq!(values(&rejection, "grpc-status"), [status], "{name}");
+            assert_eq!(values(&rejection, "content-type"), [kind], "{name}");
+            assert_eq!(values(&rejection, "retry-after"), ["3600"], "{name}");
+            assert!(rejection.headers().contains_key("grpc-status-details-bin"), "{name}");
+            assert_eq!(text(rejection).await, "", "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_jitter_of_the_layer_is_in_a_handlers_rejection() {
+    let headers = Headers::ietf().jitter(Duration::from_secs(1_000_000));
+    let app = Router::new().route("/export", get(export)).layer(layer("api").headers(headers));
+    ask(&app, request("GET")).await;
+    let rejection = ask(&app, request("GET")).await;
+    let wait: u64 = values(&rejection, "retry-after")[0].parse().unwrap();
+    // One in a million waits for a second at most.
+    assert!(wait > 3_601, "{wait}");
+    assert!(text(rejection).await.contains(&format!("Try again in {wait} seconds.")));
+}
+
+/// A mapper that says it does not read the request.
+struct Blind;
+
+impl ResponseMapper for Blind {
+    fn response(&self, _: &Rejection, request: &Parts) -> Response<RejectionBody> {
+        Response::new(RejectionBody::new(format!("{} {}", request.method, request.headers.len())))
+    }
+
+    fn reads_request(&self) -> bool {
+        false
+    }
+}
+
+#[tokio::test]
+async fn a_mapper_that_does_not_read_the_request_gets_no_copy_of_it() {
+    let app = Router::new().route("/export", get(export)).layer(layer("api").response(Blind));
+    ask(&app, request("GET")).await;
+    assert_eq!(text(ask(&app, request("GET")).await).await, "GET 0");
+    assert!(!ProblemDetails::default().reads_request());
+    assert!(!GrpcStatus::default().reads_request());
+    assert!(ours.reads_request());
+}
+
+#[tokio::test]
+async fn common_settings_hold_for_every_layer_and_a_layers_own_win() {
+    let limits = RateLimits::new(MemoryStore::with_clock(ManualClock::new()))
+        .response(ours)
+        .grpc_response(GrpcStatus::default().code(|_| Some(GrpcCode::Aborted)))
+        .headers(Headers::legacy_delta())
+        .exempt(|parts: &Parts| parts.uri.path() == "/health")
+        .ban(|parts: &Parts| parts.headers.contains_key("x-banned"));
+    let one = |name: &str| limits.layer(Policy::new(name, Quota::per_hour(1)), Constant::new("all"));
+    let health = get(async || "up");
+    let app = |layer| {
+        Router::new()
+            .route("/health", health.clone())
+            .route("/export", get(async || "").post(async || ""))
+            .layer(layer)
+    };
+
+    let common = app(one("common"));
+    assert_eq!(ask(&common, request("GET")).await.status(), 200);
+    let rejection = ask(&common, request("GET")).await;
+    assert_eq!(values(&rejection, "x-ratelimit-reset"), ["3600"]);
+    assert!(!rejection.headers().contains_key("ratelimit"));
+    assert!(text(rejection).await.contains("/export"));
+    let mut call = request("POST");
+    call.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
+    assert_eq!(values(&ask(&common, call).await, "grpc-status"), ["10"]);
+    let health = || Request::get("/health").body(Body::empty()).unwrap();
+    assert_eq!(ask(&common, health()).await.status(), 200);
+    let mut banned = health();
+    banned.headers_mut().insert("x-banned", "1".parse().unwrap());
+    assert_eq!(ask(&common, banned).await.status(), 429);
+
+    let own = app(one("own").response(|_: &Rejection, _: &Parts| "own").headers(Headers::off()));
+    // The counts are in one store, and each policy has its own.
+    assert_eq!(ask(&own, request("GET")).await.status(), 200);
+    let rejection = ask(&own, request("GET")).await;
+    assert!(!rejection.headers().contains_key("x-ratelimit-reset"));
+    assert_eq!(text(rejection).await, "own");
+    let limiter = limits.limiter();
+    let charge = Charge::new(&Policy::new("own", Quota::per_hour(1)), &Key::new("all"), 1);
+    assert!(!limiter.peek_all(&[charge]).await.unwrap().is_allowed());
+    assert_eq!(
+        ask(&app(limits.clone().enabled(false).layer(exports(), Constant::new("b"))), request("GET"))
+            .await
+            .status(),
+        200
+    );
+}
+
+#[derive(Clone)]
+struct Plan(Policy);
+
+#[tokio::test]
+async fn a_policy_from_the_extensions_is_used_and_a_missing_one_is_the_servers_mistake() {
+    let app = |source: PolicySource| {
+        let layer =
+            RateLimitLayer::new(MemoryStore::with_clock(ManualClock::new()), source, Constant::new("all"));
+        Router::new().route("/export", get(async |_: Query<Value>| "exported")).layer(layer)
+    };
+    let with = |plan: Option<&str>| {
+        let mut request = request("GET");
+        if let Some(name) = plan {
+            request.extensions_mut().insert(Plan(Policy::new(name, Quota::per_hour(5))));
+        }
+        request
+    };
+    let plans = || PolicySource::from_extension(|plan: &Plan| plan.0.clone());
+    let strict = app(plans());
+    assert_eq!(values(&ask(&strict, with(Some("gold"))).await, "ratelimit"), [r#""gold";r=4;t=2880"#]);
+    let missing = ask(&strict, with(None)).await;
+    assert_eq!(missing.status(), 500);
+    let said = text(missing).await;
+    assert!(said.contains("handler_rejections::Plan") && said.contains("outside the rate limit"), "{said}");
+
+    let lenient = app(plans().or(Policy::new("free", Quota::per_hour(1))));
+    assert_eq!(values(&ask(&lenient, with(Some("gold"))).await, "ratelimit"), [r#""gold";r=4;t=2880"#]);
+    assert_eq!(values(&ask(&lenient, with(None)).await, "ratelimit"), [r#""free";r=0;t=3600"#]);
+
+    // Over several rules, the missing policy denies nothing to the others.
+    let several = RateLimitLayer::new(MemoryStore::new(), exports(), Constant::new("all"))
+        .and(tower_ratelimit::Rule::new(plans(), Constant::new("all")));
+    let several = Router::new().route("/export", get(async || "")).layer(several);
+    assert_eq!(ask(&several, with(None)).await.status(), 500);
+    assert_eq!(ask(&several, with(Some("gold"))).await.status(), 200);
+}

@@ -69,6 +69,7 @@ mod derived;
 mod extractor;
 mod into_key;
 mod ip;
+#[expect(clippy::module_inception, reason = "the module's main type")]
 mod key;
 mod keys;
 mod matcher;

@@ -22,6 +22,10 @@ fuzz_target!(|data: &[u8]| {
 
     let whole = Key::join(&keys);
     is_sound(&whole);
+    let parts: Vec<&str> = keys.iter().map(Key::as_str).collect();
+    let text = format!("%({}%)", parts.join("%|"));
+    // A join is stored with its parts visible, unless it is too long.
+    assert_eq!(whole.as_str() == text, text.len() <= 96, "{text}");
     assert_eq!(whole, Key::join(&keys));
     let joined = |parts: &[&[u8]]| Key::join(&parts.iter().map(Key::new).collect::<Vec<_>>());
     for count in 0..keys.len() {
@@ -42,7 +46,7 @@ fuzz_target!(|data: &[u8]| {
         }
     }
 
-    // Nobody can send an identity that passes for a join.
+    // No client can send an identity whose key is that of a join.
     for identity in identities.iter().copied().chain([data, whole.as_str().as_bytes()]) {
         assert_ne!(Key::new(identity), whole);
         assert_ne!(Key::new(identity), Key::join([&Key::new(identity)]));

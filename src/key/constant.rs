@@ -1,9 +1,9 @@
 use http::request::Parts;
 
-use super::{Key, KeyExtractor, matcher::never};
+use super::{Key, KeyExtractor, named::impossible};
 use crate::{answer::Answer, error::Error};
 
-/// One key for every request: a limit on the service as a whole.
+/// One key for all requests: a limit on the service as a whole.
 ///
 /// # Example
 ///
@@ -19,11 +19,11 @@ use crate::{answer::Answer, error::Error};
 /// # }
 /// ```
 #[derive(Clone, Debug)]
+#[must_use = "an extractor does nothing until a layer or a rule uses it"]
 pub struct Constant(Key);
 
 impl Constant {
-    /// `key` for every request.
-    #[must_use]
+    /// The key `key` for all requests.
     pub fn new(key: impl Into<Key>) -> Self {
         Self(key.into())
     }
@@ -38,6 +38,6 @@ impl KeyExtractor for Constant {
         if *named == self.0 {
             return Ok(vec![named.clone()]);
         }
-        Err(never("the constant"))
+        Err(impossible("the constant"))
     }
 }

@@ -1,6 +1,11 @@
-//! What a key is made of.
+//! Values that a [`Key`] can be made of.
 
-use std::{fmt::Write as _, net::IpAddr, sync::Arc};
+use std::{
+    borrow::Cow,
+    fmt::Write as _,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    sync::Arc,
+};
 
 use super::Key;
 
@@ -18,16 +23,31 @@ macro_rules! from_number {
     ($($number:ty),+) => { $(
         impl From<$number> for Key {
             fn from(identity: $number) -> Self {
-                Self::new(identity.to_string())
+                Self::new(itoa::Buffer::new().format(identity))
             }
         }
     )+ };
 }
 
-from_text!(&str, String, Arc<str>, &[u8], Vec<u8>);
-from_number!(i32, i64, i128, isize, u16, u32, u64, u128, usize);
+macro_rules! from_tuple {
+    ($($part:ident)+) => {
+        /// The parts [joined](Key::join), such as a tenant and a user.
+        impl<$($part: Into<Key>),+> From<($($part,)+)> for Key {
+            #[expect(non_snake_case, reason = "the parts are named like their types")]
+            fn from(($($part,)+): ($($part,)+)) -> Self {
+                Self::join([$(&$part.into()),+])
+            }
+        }
+    };
+}
 
-/// The bytes of a UUID: the same key as of its text, `67e55044-10b1-426f-9247-bb680e5fe0c8`.
+from_text!(&str, &String, String, Box<str>, Arc<str>, Cow<'_, str>, &[u8], Vec<u8>);
+from_number!(i8, i16, i32, i64, i128, isize, u8, u16, u32, u64, u128, usize);
+from_tuple!(A B);
+from_tuple!(A B C);
+from_tuple!(A B C D);
+
+/// The key of the UUID with these bytes. It is that of the UUID's text, `67e55044-10b1-426f-9247-bb680e5fe0c8`.
 impl From<[u8; 16]> for Key {
     fn from(uuid: [u8; 16]) -> Self {
         let mut text = String::with_capacity(36);
@@ -42,10 +62,22 @@ impl From<[u8; 16]> for Key {
     }
 }
 
-/// The address itself, every bit of it; [`PeerIp`](crate::PeerIp) is what groups IPv6 networks.
+/// The key of the whole address. [`PeerIp`](crate::PeerIp) groups IPv6 addresses by network, this does not.
 impl From<IpAddr> for Key {
     fn from(identity: IpAddr) -> Self {
         Self::new(identity.to_canonical().to_string())
+    }
+}
+
+impl From<Ipv4Addr> for Key {
+    fn from(identity: Ipv4Addr) -> Self {
+        IpAddr::V4(identity).into()
+    }
+}
+
+impl From<Ipv6Addr> for Key {
+    fn from(identity: Ipv6Addr) -> Self {
+        IpAddr::V6(identity).into()
     }
 }
 
@@ -54,17 +86,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_identity_is_one_key_whatever_type_it_has() {
+    fn one_identity_is_one_key_whatever_its_type() {
+        let join = |parts: &[&str]| Key::join(&parts.iter().map(Key::new).collect::<Vec<_>>());
         let rows = [
             ("text", Key::from("7"), Key::from(7_u64)),
+            ("a reference to a string", Key::from("7"), Key::from(&"7".to_owned())),
+            (
+                "borrowed or owned text",
+                Key::from(Cow::Borrowed("7")),
+                Key::from(Cow::<str>::Owned("7".into())),
+            ),
+            ("boxed text", Key::from("7"), Key::from(Box::<str>::from("7"))),
             ("signed", Key::from("-7"), Key::from(-7_i32)),
+            ("a signed byte", Key::from("-128"), Key::from(i8::MIN)),
+            ("a byte", Key::from("255"), Key::from(u8::MAX)),
             ("large", Key::from(u128::MAX.to_string()), Key::from(u128::MAX)),
+            ("large and negative", Key::from(i128::MIN.to_string()), Key::from(i128::MIN)),
             ("bytes", Key::from(b"abc".as_slice()), Key::from(Arc::<str>::from("abc"))),
             (
                 "a UUID",
                 Key::from("67e55044-10b1-426f-9247-bb680e5fe0c8"),
                 Key::from(0x67e5_5044_10b1_426f_9247_bb68_0e5f_e0c8_u128.to_be_bytes()),
             ),
+            ("an IPv4 address", Key::from("192.0.2.1"), Key::from(Ipv4Addr::new(192, 0, 2, 1))),
+            (
+                "an IPv4 address in IPv6 form",
+                Key::from("192.0.2.1"),
+                Ipv4Addr::new(192, 0, 2, 1).to_ipv6_mapped().into(),
+            ),
+            ("a pair", join(&["acme", "7"]), Key::from(("acme", 7))),
+            ("three parts", join(&["acme", "7", "GET"]), Key::from(("acme", 7, "GET".to_owned()))),
+            ("four parts", join(&["acme", "7", "GET", "/"]), Key::from(("acme", 7, "GET", "/"))),
         ];
         for (name, one, other) in rows {
             assert_eq!(one, other, "{name}");

@@ -1,23 +1,22 @@
-use std::sync::Arc;
+use std::{any::type_name, sync::Arc};
 
 use http::request::Parts;
 
-use super::{AnyOf, Hashed, Key, Map, Or, Secret};
+use super::{AnyOf, Hashed, IntoKey, Key, Map, Or, Secret};
 use crate::{
     answer::Answer,
     error::{Error, ErrorKind},
 };
 
-/// Finds out who is asking.
+/// Finds the [`Key`] of a request, which identifies who is limited.
 ///
-/// Implemented by [`PeerIp`](crate::PeerIp), [`ClientIp`](crate::ClientIp), [`Header`](crate::Header),
-/// [`Cookie`](crate::key::Cookie), [`FromExtension`](crate::key::FromExtension), [`Constant`](crate::key::Constant) and others
-/// of this crate, tuples of extractors (all of them together), and closures over the request's head that return
-/// something a [`Key`] can be made of, see [`IntoKey`].
+/// These types implement it: [`PeerIp`](crate::PeerIp), [`ClientIp`](crate::ClientIp), [`Header`](crate::Header) and
+/// the others of the module [`key`](crate::key); tuples of 2 to 4 extractors, whose keys are joined; and closures
+/// over the head of the request that return something which can be made [into a key](IntoKey).
 ///
-/// An extractor sees the head of the request and never its body, so it is object safe: a
-/// `Box<dyn KeyExtractor>` chosen at run time is an extractor too. One that has to ask somebody, such as a
-/// session store, gives an [`Answer`] that is pending.
+/// An extractor sees the head of the request and never its body. So the trait is object safe: a
+/// `Box<dyn KeyExtractor>` that is chosen at run time is an extractor too. An extractor that waits for something, such
+/// as a session store, returns an [`Answer`] that is pending.
 ///
 /// # Example
 ///
@@ -38,41 +37,44 @@ use crate::{
 /// # }
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` does not say who is asking",
+    message = "`{Self}` does not find the key of a request",
     note = "closures must write their argument's type: `|parts: &http::request::Parts| ...`",
-    note = "and return a `Key`, a `String`, an `Option` or a `Result` of one, or an `Answer<Key>`"
+    note = "and return a value that implements `IntoKey`: a `Key`, a `String`, a number, a tuple of these, or an \
+            `Option`, a `Result<_, tower_ratelimit::Error>` or an `Answer` of one; not text borrowed from the request"
 )]
 pub trait KeyExtractor: Send + Sync + 'static {
     /// The key of the request with the head `request`.
     ///
     /// # Errors
     ///
-    /// * [`MissingIdentity`](ErrorKind::MissingIdentity): the client owed one and gave none (400);
-    ///   [`or`](Self::or) goes on with the next extractor.
-    /// * [`InvalidIdentity`](ErrorKind::InvalidIdentity): the client gave one that cannot be used (400).
-    /// * [`MissingSetup`](ErrorKind::MissingSetup): the server lacks something, whoever asks (500).
-    /// * [`IdentityUnavailable`](ErrorKind::IdentityUnavailable), or any other kind: the server cannot say just
-    ///   now (500).
+    /// * [`MissingIdentity`](ErrorKind::MissingIdentity): the client sent no identity (400). [`or`](Self::or)
+    ///   continues with the next extractor.
+    /// * [`InvalidIdentity`](ErrorKind::InvalidIdentity): the client sent an identity that cannot be used (400).
+    /// * [`MissingSetup`](ErrorKind::MissingSetup): the server is not set up for this extractor (500).
+    /// * [`IdentityUnavailable`](ErrorKind::IdentityUnavailable), or any other kind: the server cannot find the
+    ///   identity now (500).
     fn extract(&self, request: &Parts) -> Answer<Key>;
 
-    /// This extractor, or `other` where the request lacks what this one looks for.
+    /// Uses `other` for requests without the identity that this extractor looks for.
     ///
-    /// Only a *missing* identity goes on to `other`: one that cannot be used, and a mistake in the
-    /// server's set-up, stay errors. The two never give the same key, so a client cannot spend the
-    /// quota of an address by sending that address as its API key.
+    /// Only a *missing* identity continues with `other`. An identity that cannot be used is an error, and so is a
+    /// mistake in the server's setup. The two extractors never return the same key: a client cannot use up the quota
+    /// of an address by sending that address as its API key.
     fn or<K: KeyExtractor>(self, other: K) -> Or<Self, K>
     where
         Self: Sized,
     {
-        Or::new(self, other)
+        Or { first: self, second: other }
     }
 
-    /// The key that `change` makes of the identity which this extractor finds: as the client gave it, neither
-    /// encoded nor hashed, see [`Key::identity`].
+    /// Changes the identities that this extractor finds with `change`.
     ///
-    /// For other forms of one identity: without this, a client has a limit for each. What
-    /// [`or`](Self::or) keeps apart stays apart. Of a [`hashed`](Self::hashed) identity, `change` sees the hash, so
-    /// call `map` first. An identity that is not UTF-8 is an [`InvalidIdentity`](ErrorKind::InvalidIdentity).
+    /// Use it if an identity can be written in several forms. Otherwise each form has a limit of its own.
+    ///
+    /// * `change` sees the identity as the client sent it, see [`Key::identity`].
+    /// * Of a [`hashed`](Self::hashed) identity, `change` sees the hash: call `map` before `hashed`.
+    /// * Keys of different extractors of an [`or`](Self::or) stay different.
+    /// * An identity that is not UTF-8 is an error of the kind [`InvalidIdentity`](ErrorKind::InvalidIdentity).
     ///
     /// # Example
     ///
@@ -89,7 +91,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// # Ok(())
     /// # }
     /// ```
-    fn map<F, T>(self, change: F) -> Map<Self, F>
+    fn map<F, T>(self, change: F) -> Map<Self>
     where
         Self: Sized,
         F: Fn(&str) -> T + Send + Sync + 'static,
@@ -98,8 +100,10 @@ pub trait KeyExtractor: Send + Sync + 'static {
         Map::new(self, change)
     }
 
-    /// The identity in lower case, as Unicode defines it: for e-mail addresses and names whose case does not
-    /// count. It is not normalized otherwise: `ß` and `SS` stay different.
+    /// Changes the identities to lower case, as Unicode defines it. Use it for e-mail addresses and names whose case
+    /// does not count.
+    ///
+    /// It normalizes nothing else: `ß` and `SS` stay different.
     ///
     /// # Example
     ///
@@ -115,15 +119,17 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// # Ok(())
     /// # }
     /// ```
-    fn lowercase(self) -> Map<Self, fn(&str) -> String>
+    fn lowercase(self) -> Map<Self>
     where
         Self: Sized,
     {
         Map::new(self, str::to_lowercase)
     }
 
-    /// The identity without the white space around it, as Unicode defines it. One that is nothing but white space
-    /// is an [`InvalidIdentity`](ErrorKind::InvalidIdentity).
+    /// Removes white space at both ends of the identities, as Unicode defines it.
+    ///
+    /// An identity that consists of white space is an error of the kind
+    /// [`InvalidIdentity`](ErrorKind::InvalidIdentity).
     ///
     /// # Example
     ///
@@ -138,48 +144,70 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// # Ok(())
     /// # }
     /// ```
-    fn trim(self) -> Map<Self, fn(&str) -> Result<String, Error>>
+    fn trim(self) -> Map<Self>
     where
         Self: Sized,
     {
-        Map::new(self, |identity| match identity.trim() {
+        Map::new(self, |identity: &str| match identity.trim() {
             "" => Err(Error::new(ErrorKind::InvalidIdentity, "the identity is only white space")),
             trimmed => Ok(trimmed.to_owned()),
         })
     }
 
-    /// 128 bits of the HMAC-SHA256 of the key under `secret` in its place, for identities that must not
-    /// reach Redis. Every instance needs the same secret; with another one all counts start anew.
+    /// Replaces the keys by 128 bits of their HMAC-SHA256 under `secret`. Use it for identities that must not be
+    /// stored in Redis.
+    ///
+    /// Use 32 random bytes from the configuration, the same on every instance. With another secret all counts start
+    /// again.
     ///
     /// # Panics
     ///
-    /// If `secret` is shorter than 16 bytes. Take 32 random ones, from the configuration.
+    /// If `secret` is shorter than 16 bytes. [`try_hashed`](Self::try_hashed) returns an error instead.
+    #[track_caller]
     fn hashed(self, secret: impl AsRef<[u8]>) -> Hashed<Self>
     where
         Self: Sized,
     {
-        Hashed::new(self, Secret::new(secret.as_ref()))
+        match self.try_hashed(secret) {
+            Ok(hashed) => hashed,
+            Err(error) => panic!("{error}"),
+        }
     }
 
-    /// The requests of these identities, to [exempt](crate::RateLimitLayer::exempt) or to
-    /// [ban](crate::RateLimitLayer::ban).
+    /// [`hashed`](Self::hashed) for a secret that is not known to be long enough, such as one from a configuration
+    /// file.
     ///
-    /// Name an identity as the client shows it. It is found whatever key it becomes:
+    /// # Errors
     ///
-    /// | extractor | name | who is meant |
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig): `secret` is shorter than 16 bytes.
+    fn try_hashed(self, secret: impl AsRef<[u8]>) -> Result<Hashed<Self>, Error>
+    where
+        Self: Sized,
+    {
+        Ok(Hashed { extractor: self, secret: Secret::try_new(secret.as_ref())? })
+    }
+
+    /// Matches the requests of `identities`, to [exempt](crate::RateLimitLayer::exempt) or to
+    /// [ban](crate::RateLimitLayer::ban) them.
+    ///
+    /// Name an identity as the client sends it. It is found whatever its key is:
+    ///
+    /// | extractor | what to name | what matches |
     /// |---|---|---|
-    /// | [`PeerIp`](crate::PeerIp), [`ClientIp`](crate::ClientIp) | an address | that IPv4 address; of an IPv6 address, everybody in its network, which is one key |
-    /// | [`a.or(b)`](Self::or) | what `a` finds, or what `b` does | every client that shows it to either: with a header first, a client can send an address of `b` there |
-    /// | [`hashed`](Self::hashed), [`map`](Self::map) | the identity itself, before it is hashed or changed | |
-    /// | a tuple | [`Key::join`] of the parts' identities | |
+    /// | [`PeerIp`](crate::PeerIp), [`ClientIp`](crate::ClientIp) | an address | that IPv4 address; for an IPv6 address, all addresses in its network, which have one key |
+    /// | [`a.or(b)`](Self::or) | an identity of `a` or of `b` | requests in which `a` or `b` finds it: if `a` is a header, a client can send an identity of `b` in it |
+    /// | [`hashed`](Self::hashed), [`map`](Self::map) | the identity before it is hashed or changed | |
+    /// | a tuple | a tuple of the parts' identities, or [`Key::join`] of them | |
+    /// | a closure, [`FromExtension`](crate::key::FromExtension), [`FromExtractor`](crate::key::FromExtractor) | the key that the closure returns | |
     ///
-    /// To name single IPv6 addresses, or networks, use [`PeerIp::within`](crate::PeerIp::within). To exempt by one
-    /// extractor of an `or` alone, use that one: `.exempt(PeerIp::new().any_of(["192.0.2.1"]))`.
+    /// To match single IPv6 addresses, or networks, use [`PeerIp::within`](crate::PeerIp::within). To exempt by only
+    /// one extractor of an `or`, use that extractor: `.exempt(PeerIp::new().any_of(["192.0.2.1"]))`.
     ///
     /// # Panics
     ///
-    /// If this extractor gives no key for one of `identities`, whatever the request: a network, an address with a
-    /// port, a header's value with a space at its end. [`try_any_of`](Self::try_any_of) returns an error instead.
+    /// If no request can have one of `identities`, such as a network, an address with a port, or a header's value with
+    /// a space at its end; or if the extractor is of a type that does not implement [`keys_of`](Self::keys_of).
+    /// [`try_any_of`](Self::try_any_of) returns an error instead.
     #[track_caller]
     fn any_of<T: Into<Key>>(self, identities: impl IntoIterator<Item = T>) -> AnyOf<Self>
     where
@@ -191,13 +219,12 @@ pub trait KeyExtractor: Send + Sync + 'static {
         }
     }
 
-    /// [`any_of`](Self::any_of) for identities that are not known to be right, such as those of a
-    /// configuration file.
+    /// [`any_of`](Self::any_of) for identities that are not known to be valid, such as those of a configuration file.
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](ErrorKind::InvalidConfig): this extractor gives no key for one of `identities`, whatever
-    /// the request. The message says which one, by its place among `identities`.
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig), in the cases in which [`any_of`](Self::any_of) panics. The message
+    /// names the identity by its place among `identities`.
     ///
     /// # Example
     ///
@@ -212,86 +239,44 @@ pub trait KeyExtractor: Send + Sync + 'static {
     where
         Self: Sized,
     {
-        AnyOf::new(self, identities.into_iter().map(Into::into))
+        let mut keys = Vec::new();
+        for (i, named) in identities.into_iter().map(Into::into).enumerate() {
+            let found = if named.is_final() { Ok(vec![named]) } else { self.keys_of(&named) };
+            let found =
+                found.map_err(|error| Error::new(error.kind(), format!("identity {}: {error}", i + 1)))?;
+            keys.extend(found.into_iter().map(Key::stored));
+        }
+        Ok(AnyOf::new(self, keys))
     }
 
-    /// The keys that this extractor gives for an identity which [`any_of`](Self::any_of) names `named`.
-    /// Defaults to `named`; an extractor that wraps another one and passes its keys on delegates to that one.
+    /// The keys that [`extract`](Self::extract) returns for requests with the identity `named`, for
+    /// [`any_of`](Self::any_of).
+    ///
+    /// Implement it for an extractor of your own that is used with `any_of`:
+    ///
+    /// * If `extract` returns identities as the client sends them: `Ok(vec![named.clone()])`.
+    /// * If it changes them: the changed one. `Key::identity` gives the text of `named`.
+    /// * If it calls another extractor and returns its keys: call `keys_of` of that extractor.
+    ///
+    /// Defaults to an error, so `any_of` fails when the service starts. A default that returned `named` would match
+    /// nothing where `extract` changes identities, and that would silently lift a ban.
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](ErrorKind::InvalidConfig): it gives no key for that identity, whatever the request.
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig): no request can have this identity.
     fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
-        Ok(vec![named.clone()])
+        let _ = named;
+        Err(Error::new(
+            ErrorKind::InvalidConfig,
+            format!(
+                "`{}` does not implement `KeyExtractor::keys_of`, which `any_of` needs",
+                type_name::<Self>()
+            ),
+        ))
     }
 }
 
-/// What a closure may return for a [`Key`]: a key, text, a number, an `Option` or `Result` of one, or an
-/// [`Answer`] that comes later.
-///
-/// `None` is a [`MissingIdentity`](ErrorKind::MissingIdentity). A pair is both together, and 16 bytes are what a UUID
-/// consists of: `uuid.into_bytes()`.
-#[diagnostic::on_unimplemented(
-    message = "no key can be made of `{Self}`",
-    note = "return a `Key`, text, a number, an address, a pair of these, or an `Option`, a `Result<_, \
-            tower_ratelimit::Error>` or an `Answer` of one",
-    note = "of any other value make a key with `Key::new(value.to_string())`"
-)]
-pub trait IntoKey {
-    /// The key, or why there is none.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`KeyExtractor::extract`].
-    fn into_key(self) -> Answer<Key>;
-}
-
-macro_rules! into_key {
-    ($($identity:ty),+) => { $(
-        impl IntoKey for $identity {
-            fn into_key(self) -> Answer<Key> {
-                Answer::ready(Ok(Key::from(self)))
-            }
-        }
-    )+ };
-}
-
-into_key!(Key, &'static str, String, Arc<str>, Vec<u8>, [u8; 16], std::net::IpAddr);
-into_key!(i32, i64, i128, isize, u16, u32, u64, u128, usize);
-
-/// A tenant and a user, and the like: see [`Key::join`].
-impl<A: Into<Key>, B: Into<Key>> IntoKey for (A, B) {
-    fn into_key(self) -> Answer<Key> {
-        Answer::ready(Ok(Key::join([&self.0.into(), &self.1.into()])))
-    }
-}
-
-impl<T: IntoKey> IntoKey for Option<T> {
-    fn into_key(self) -> Answer<Key> {
-        match self {
-            Some(identity) => identity.into_key(),
-            None => {
-                Answer::ready(Err(Error::new(ErrorKind::MissingIdentity, "the request shows no identity")))
-            }
-        }
-    }
-}
-
-impl<T: IntoKey> IntoKey for Result<T, Error> {
-    fn into_key(self) -> Answer<Key> {
-        match self {
-            Ok(identity) => identity.into_key(),
-            Err(error) => Answer::ready(Err(error)),
-        }
-    }
-}
-
-impl IntoKey for Answer<Key> {
-    fn into_key(self) -> Self {
-        self
-    }
-}
-
+/// A closure's identities are the keys that it returns.
 impl<F, T> KeyExtractor for F
 where
     F: Fn(&Parts) -> T + Send + Sync + 'static,
@@ -299,6 +284,10 @@ where
 {
     fn extract(&self, request: &Parts) -> Answer<Key> {
         self(request).into_key()
+    }
+
+    fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
+        Ok(vec![named.clone()])
     }
 }
 

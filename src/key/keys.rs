@@ -3,7 +3,7 @@ use std::iter;
 use super::Key;
 use crate::{answer::Answer, error::Error};
 
-/// The keys of one request, in the order of the rules that found them.
+/// The keys of one request, in the order of their rules.
 #[derive(Debug)]
 pub(crate) enum Keys {
     /// Nearly every layer has one rule, which needs no list.
@@ -12,8 +12,8 @@ pub(crate) enum Keys {
 }
 
 impl Keys {
-    /// The keys that `answers` give. The extractors after one that fails are not run; those after one that is pending
-    /// are run at once, while the request is at hand, and awaited in turn.
+    /// The keys of `answers`. The extractors after one that fails are not run. Those after one that is pending
+    /// are run at once, because the request is not there later, and awaited one after the other.
     pub(crate) fn of(mut answers: impl ExactSizeIterator<Item = Answer<Key>>) -> Answer<Self> {
         if answers.len() == 1
             && let Some(answer) = answers.next()

@@ -1,40 +1,96 @@
-//! Who is asking: a [`Key`], and how to find it in a request.
+//! Keys, which identify who is limited, and extractors, which find the key of a request.
+//!
+//! | key | extractor |
+//! |---|---|
+//! | address of the client | [`PeerIp`]; behind proxies [`ClientIp`] |
+//! | header, cookie, bearer token | [`Header`], [`Cookie`], [`Bearer`] |
+//! | method, path, route | [`RequestMethod`], [`RequestPath`], [`MatchedRoute`] |
+//! | value in the request's extensions | [`FromExtension`] |
+//! | what an axum extractor returns | [`FromExtractor`] |
+//! | one key for all requests | [`Constant`] |
+//! | anything else in the head of a request | a closure, see [`KeyExtractor`] |
+//! | several together | a tuple of extractors |
+//! | the first that is there | [`KeyExtractor::or`] |
+//!
+//! # The stored form
+//!
+//! A key is stored as text: printable ASCII without braces and spaces, 1 to 96 bytes. In Redis it is the part in braces
+//! of `prefix:policy:algorithm:{key}`. `%` and two hex digits are an encoded byte. `%` and another character are a
+//! mark, which no identity contains:
+//!
+//! | key | stored form | example |
+//! |---|---|---|
+//! | identity of printable ASCII | itself | `alice` |
+//! | identity with `%`, `{`, `}`, spaces, control or non-ASCII characters | these bytes percent-encoded | `Jos%C3%A9` |
+//! | empty identity | `%` | `%` |
+//! | identity longer than 96 bytes in this form | `%#` and 128 bits of SHA-256 in hex | `%#2a2c60fe96afac9151d4bd932fdb45be` |
+//! | several [joined](Key::join) | `%(`, the parts with `%\|` between them, `%)` | `%(acme%\|alice%)` |
+//! | the same, with a join as a part | the part in its own `%(` and `%)` | `%(%(acme%\|eu%)%\|alice%)` |
+//! | several joined, longer than 96 bytes | `%+` and 128 bits of SHA-256 in hex | `%+2a5b83c9b383cd519973803d6aeca4c4` |
+//! | from [`KeyExtractor::hashed`] | `%*` and 128 bits of HMAC-SHA256 in hex | `%*a6949588618bfddffa881161bfd2fd6d` |
+//! | from the second extractor of an [`or`](KeyExtractor::or) | `%>` and the key | `%>203.0.113.7` |
+//! | from the first extractor of an `or`, if the key itself begins with `%>` or `%<` | `%<` and the key | `%<%>203.0.113.7` |
+//! | of a CORS preflight | `%^` and the key | `%^203.0.113.7` |
+//!
+//! If a mark makes a key longer than 96 bytes, `%#` and the key's hash stand after the mark.
+//!
+//! ```
+//! use http::Request;
+//! use tower_ratelimit::{Header, Key, KeyExtractor, key::Constant};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), tower_ratelimit::Error> {
+//! let (acme, eu, alice) = (Key::new("acme"), Key::new("eu"), Key::new("alice"));
+//! assert_eq!(alice.as_str(), "alice");
+//! assert_eq!(Key::new("José").as_str(), "Jos%C3%A9");
+//! assert_eq!(Key::new("").as_str(), "%");
+//! assert_eq!(Key::new("a".repeat(97)).as_str(), "%#2a2c60fe96afac9151d4bd932fdb45be");
+//! assert_eq!(Key::join([&acme, &alice]).as_str(), "%(acme%|alice%)");
+//! assert_eq!(Key::join([&Key::join([&acme, &eu]), &alice]).as_str(), "%(%(acme%|eu%)%|alice%)");
+//! assert_eq!(Key::join(&vec![acme; 20]).as_str(), "%+2a5b83c9b383cd519973803d6aeca4c4");
+//!
+//! let (request, ()) = Request::new(()).into_parts();
+//! let hashed = Constant::new("user-4").hashed("0123456789abcdef");
+//! assert_eq!(hashed.extract(&request).await?.as_str(), "%*a6949588618bfddffa881161bfd2fd6d");
+//! let address = Constant::new("203.0.113.7");
+//! let second = Header::new("x-api-key").or(address);
+//! assert_eq!(second.extract(&request).await?.as_str(), "%>203.0.113.7");
+//! let first = second.or(Constant::new("all"));
+//! assert_eq!(first.extract(&request).await?.as_str(), "%<%>203.0.113.7");
+//! # Ok(())
+//! # }
+//! ```
 
-#[cfg(feature = "axum")]
-mod axum;
-mod bearer;
+mod adapter;
 mod combine;
 mod constant;
 mod convert;
-mod cookie;
+mod derived;
 mod extractor;
 mod grpc;
-mod header;
-mod identity;
+mod into_key;
 mod ip;
+#[expect(clippy::module_inception, reason = "the module's main type")]
+mod key;
 mod keys;
-mod marks;
 mod matcher;
+mod named;
 mod preflight;
 mod request;
 mod secret;
-mod transform;
-mod value;
+mod text;
 
 #[cfg(feature = "axum")]
-pub use self::{axum::FromExtractor, request::MatchedRoute};
+pub use self::request::{FromExtractor, MatchedRoute};
 pub use self::{
-    bearer::Bearer,
-    combine::Or,
+    adapter::{AnyOf, Hashed, Map, Or},
     constant::Constant,
-    cookie::Cookie,
-    extractor::{IntoKey, KeyExtractor},
+    extractor::KeyExtractor,
     grpc::{GrpcMethod, GrpcService},
-    header::Header,
+    into_key::IntoKey,
     ip::{ClientIp, ForwardingHeader, PeerIp, TrustedProxies, Within},
-    matcher::{AnyOf, RequestMatcher},
-    request::{FromExtension, RequestMethod, RequestPath},
-    transform::{Hashed, Map},
-    value::Key,
+    key::Key,
+    matcher::RequestMatcher,
+    request::{Bearer, Cookie, FromExtension, Header, RequestMethod, RequestPath},
 };
 pub(crate) use self::{keys::Keys, preflight::preflight_key, secret::Secret};

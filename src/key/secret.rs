@@ -3,29 +3,44 @@ use std::{fmt, sync::Arc};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
-/// What turns identities into something that shows nothing of them.
+use crate::error::Error;
+
+/// A secret that turns identities into hashes which disclose nothing without it.
 #[derive(Clone)]
 pub(crate) struct Secret(Arc<Inner>);
 
 struct Inner {
     secret: Box<[u8]>,
-    /// Made once: that is half of what a short text costs.
+    /// Made once, because that is half of the work for a short text.
     mac: Hmac<Sha256>,
 }
 
-/// An address has 32 bits: whoever knows or guesses the secret has tried them all within minutes.
+/// The shortest secret in bytes. An IPv4 address has only 32 bits, so its hash is as safe as the secret is.
 const SHORTEST: usize = 16;
 
 impl Secret {
     /// # Panics
     ///
-    /// If it is shorter than 16 bytes.
+    /// If `secret` is shorter than 16 bytes.
+    #[track_caller]
     pub(crate) fn new(secret: &[u8]) -> Self {
-        assert!(secret.len() >= SHORTEST, "a secret must have at least 16 bytes, random ones");
+        match Self::try_new(secret) {
+            Ok(secret) => secret,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig): `secret` is shorter than 16 bytes.
+    pub(crate) fn try_new(secret: &[u8]) -> Result<Self, Error> {
+        if secret.len() < SHORTEST {
+            return Err(Error::invalid("a secret must have at least 16 bytes: use 32 random ones"));
+        }
         let Ok(mac) = Hmac::new_from_slice(secret) else {
             unreachable!("HMAC takes keys of any length");
         };
-        Self(Arc::new(Inner { secret: secret.into(), mac }))
+        Ok(Self(Arc::new(Inner { secret: secret.into(), mac })))
     }
 
     /// 128 bits of the HMAC-SHA256 of `text`.

@@ -84,7 +84,7 @@ async fn a_request_without_a_usable_identity_is_told_why() {
             Box::new(api_key()),
             header(b"a").header("x-api-key", "b"),
             400,
-            "`x-api-key` must stand once",
+            "`x-api-key` is sent more than once",
         ),
         // A client must not choose its bucket by sending nonsense.
         (

@@ -405,6 +405,54 @@ async fn link_local_neighbours_have_keys_of_their_own() {
     assert!(!named.matches(&from("[fe80::2]:1")).await.unwrap());
 }
 
+/// An identity, or parts that are joined.
+#[derive(Clone, Debug, PartialEq)]
+enum Tree {
+    Leaf(Vec<u8>),
+    Join(Vec<Tree>),
+}
+
+impl Tree {
+    fn key(&self) -> Key {
+        match self {
+            Self::Leaf(identity) => Key::new(identity),
+            Self::Join(parts) => Key::join(&parts.iter().map(Self::key).collect::<Vec<_>>()),
+        }
+    }
+}
+
+/// Mostly short and of few characters, those that stored texts give a meaning to: so many trees have similar texts.
+fn leaf() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        19 => prop::collection::vec(prop::sample::select(b"%|a".as_slice()), 0..4),
+        1 => prop::collection::vec(prop::sample::select(b"%(|)+#<a".as_slice()), 0..100),
+    ]
+}
+
+fn tree() -> impl Strategy<Value = Tree> {
+    leaf()
+        .prop_map(Tree::Leaf)
+        .prop_recursive(3, 12, 3, |part| prop::collection::vec(part, 0..4).prop_map(Tree::Join))
+}
+
+#[test]
+fn every_small_join_has_a_text_of_its_own() {
+    let leaves = ["", "a", "%", "|", "%|", "a|a", "a%|a", "%(", "%)", "%(a%)", "%(a%|a%)"];
+    let leaves: Vec<Key> = leaves.iter().map(Key::new).collect();
+    let joins = |parts: &[Key]| -> Vec<Key> {
+        let pairs = parts.iter().flat_map(|one| parts.iter().map(move |other| Key::join([one, other])));
+        let single = parts.iter().map(|part| Key::join([part]));
+        [Key::join([])].into_iter().chain(single).chain(pairs).collect()
+    };
+    // Those of leaves are among those of leaves and joins.
+    let parts = [leaves.clone(), joins(&leaves)].concat();
+    let mut keys = [leaves, joins(&parts)].concat();
+    let count = keys.len();
+    keys.sort();
+    keys.dedup();
+    assert_eq!((keys.len(), count), (count, 20_892));
+}
+
 proptest! {
     #[test]
     fn an_identity_is_read_back_as_it_was_given(identity in ".{0,200}") {
@@ -432,5 +480,44 @@ proptest! {
             runtime.block_on(mapped.extract(&head(Request::get("/").extension(pair.clone())))).unwrap()
         };
         prop_assert_eq!(key(&one) == key(&other), one == other);
+    }
+
+    #[test]
+    fn joins_of_joins_have_equal_texts_only_for_equal_parts(trees in prop::collection::vec(tree(), 64)) {
+        let keys: Vec<Key> = trees.iter().map(Tree::key).collect();
+        for (one, key) in trees.iter().zip(&keys) {
+            for (other, other_key) in trees.iter().zip(&keys) {
+                prop_assert_eq!(key == other_key, one == other, "{} {}", key.as_str(), other_key.as_str());
+            }
+            let text = key.as_str();
+            prop_assert!((1..=96).contains(&text.len()), "{}", text);
+            let is_safe = |byte: u8| byte.is_ascii_graphic() && !b"{}".contains(&byte);
+            prop_assert!(text.bytes().all(is_safe), "{}", text);
+            // No client sends an identity with this text.
+            prop_assert!(matches!(one, Tree::Leaf(_)) || Key::new(text) != *key, "{}", text);
+        }
+    }
+
+    #[test]
+    fn each_part_of_a_tuple_of_tuples_is_found_in_the_stored_text(
+        identities in proptest::collection::vec(leaf(), 3),
+    ) {
+        let [a, b, c] = &identities[..] else { unreachable!() };
+        let keys: Vec<Key> = identities.iter().map(Key::new).collect();
+        let named = Key::join([&Key::join([&keys[0], &keys[1]]), &keys[2]]);
+        let header = |name: &'static str| move |parts: &Parts| parts.headers.get(name).map(|v| v.as_bytes().to_vec());
+        let extractor = ((header("a"), header("b")), header("c"));
+        let matcher = extractor.any_of([named]);
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let request = |a: &[u8], b: &[u8], c: &[u8]| {
+            let headers = [("a", a), ("b", b), ("c", c)];
+            let request = headers.into_iter().fold(Request::get("/"), |request, (name, value)| {
+                request.header(name, http::HeaderValue::from_bytes(value).unwrap())
+            });
+            head(request)
+        };
+        prop_assert!(runtime.block_on(matcher.matches(&request(a, b, c))).unwrap());
+        let turned = runtime.block_on(matcher.matches(&request(c, a, b))).unwrap();
+        prop_assert_eq!(turned, (c, a, b) == (a, b, c));
     }
 }

@@ -21,8 +21,8 @@ use tower_ratelimit::{
     ManualClock, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rejection, Rule, TrustedProxies,
     decision::Outcome,
     key::{
-        Constant, Cookie, FromExtension, FromExtractor, MatchedRoute, RequestMatcher, RequestMethod,
-        RequestPath,
+        AnyOf, Bearer, Constant, Cookie, ForwardingHeader, FromExtension, FromExtractor, Hashed, Map,
+        MatchedRoute, Or, RequestMatcher, RequestMethod, RequestPath, Within,
     },
 };
 
@@ -77,6 +77,164 @@ fn a_name_that_no_cookie_can_have_is_refused_when_built() {
         assert!(std::panic::catch_unwind(|| Cookie::new(name)).is_err(), "{name:?}");
     }
     let _ = Cookie::new("__Host-session.id");
+}
+
+#[test]
+fn an_invalid_value_of_a_configuration_is_an_error_or_a_panic_with_the_same_message() {
+    type Try = fn() -> Result<(), Error>;
+    let client = || ClientIp::behind(TrustedProxies::hops(1));
+    let rows: [(&str, Try, fn(), &str); 11] = [
+        (
+            "header",
+            || Header::try_new("a b").map(drop),
+            || drop(Header::new("a b")),
+            "\"a b\" is not a header name",
+        ),
+        (
+            "empty header",
+            || Header::try_new("").map(drop),
+            || drop(Header::new("")),
+            "\"\" is not a header name",
+        ),
+        (
+            "cookie",
+            || Cookie::try_new("a;b").map(drop),
+            || drop(Cookie::new("a;b")),
+            "\"a;b\" is not the name of a cookie",
+        ),
+        (
+            "forwarding header",
+            || ForwardingHeader::try_named("x:y").map(drop),
+            || drop(ForwardingHeader::named("x:y")),
+            "\"x:y\" is not a header name",
+        ),
+        (
+            "no hops",
+            || TrustedProxies::try_hops(0).map(drop),
+            || drop(TrustedProxies::hops(0)),
+            "the number of trusted proxies must be 1 to 64",
+        ),
+        (
+            "too many hops",
+            || TrustedProxies::try_hops(65).map(drop),
+            || drop(TrustedProxies::hops(65)),
+            "the number of trusted proxies must be 1 to 64",
+        ),
+        (
+            "no bits of a peer",
+            || PeerIp::new().try_ipv6_prefix(0).map(drop),
+            || drop(PeerIp::new().ipv6_prefix(0)),
+            "an IPv6 prefix must have 1 to 128 bits",
+        ),
+        (
+            "too many bits of a peer",
+            || PeerIp::new().try_ipv6_prefix(129).map(drop),
+            || drop(PeerIp::new().ipv6_prefix(129)),
+            "an IPv6 prefix must have 1 to 128 bits",
+        ),
+        (
+            "no bits of a client",
+            || ClientIp::behind(TrustedProxies::hops(1)).try_ipv6_prefix(0).map(drop),
+            || drop(ClientIp::behind(TrustedProxies::hops(1)).ipv6_prefix(0)),
+            "an IPv6 prefix must have 1 to 128 bits",
+        ),
+        (
+            "secret",
+            || Constant::new("all").try_hashed([7; 15]).map(drop),
+            || drop(Constant::new("all").hashed([7; 15])),
+            "a secret must have at least 16 bytes: use 32 random ones",
+        ),
+        (
+            "identity",
+            || Header::new("x").try_any_of([""]).map(drop),
+            || drop(Header::new("x").any_of([""])),
+            "identity 1: no request has this identity: it must be the value of a header, without white space around it",
+        ),
+    ];
+    for (name, fallible, panicking, message) in rows {
+        let error = fallible().expect_err(name);
+        assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::InvalidConfig, message), "{name}");
+        let panic = std::panic::catch_unwind(panicking).expect_err(name);
+        assert_eq!(
+            panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied()),
+            Some(message),
+            "{name}"
+        );
+    }
+    assert!(Header::try_new("x-api-key").is_ok() && Cookie::try_new("__Host-session.id").is_ok());
+    assert!(ForwardingHeader::try_named("Fly-Client-IP").is_ok());
+    assert!(TrustedProxies::try_hops(1).is_ok() && TrustedProxies::try_hops(64).is_ok());
+    assert!(PeerIp::new().try_ipv6_prefix(1).is_ok() && client().try_ipv6_prefix(128).is_ok());
+    assert!(Constant::new("all").try_hashed([7; 16]).is_ok());
+}
+
+/// Finds identities in lower case, and does not say so to `any_of`.
+struct Lower;
+
+impl KeyExtractor for Lower {
+    fn extract(&self, request: &Parts) -> Answer<Key> {
+        let name = request.headers.get("x-name").and_then(|name| name.to_str().ok());
+        Answer::ready(Ok(Key::new(name.unwrap_or_default().to_lowercase())))
+    }
+}
+
+#[tokio::test]
+async fn an_extractor_type_that_does_not_say_its_keys_cannot_be_banned_by() {
+    let message = "identity 1: `it::key_extractors::Lower` does not implement `KeyExtractor::keys_of`, which `any_of` needs";
+    let extractors: [Box<dyn Fn() -> Box<dyn KeyExtractor>>; 4] = [
+        Box::new(|| Box::new(Lower)),
+        Box::new(|| Box::new(Lower.hashed([7; 32]))),
+        Box::new(|| Box::new(Lower.map(|name: &str| name.to_owned()))),
+        Box::new(|| Box::new(Lower.or(Lower))),
+    ];
+    for extractor in extractors {
+        let error = extractor().try_any_of(["Mallory"]).map(drop).unwrap_err();
+        assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::InvalidConfig, message));
+    }
+    // A key that the extractor returned needs no answer.
+    let request = head(Request::get("/").header("x-name", "Mallory"));
+    let hashed = Lower.hashed([7; 32]).extract(&request).await.unwrap();
+    assert!(Lower.hashed([7; 32]).any_of([hashed]).matches(&request).await.unwrap());
+}
+
+#[tokio::test]
+async fn a_tuple_of_values_is_the_key_of_a_tuple_of_extractors() {
+    let request = head(Request::get("/").header("x-tenant", "acme").header("x-user", "7"));
+    let both = (Header::new("x-tenant"), Header::new("x-user"));
+    let returned = |_: &Parts| ("acme", 7);
+    assert_eq!(both.extract(&request).await.unwrap(), returned.extract(&request).await.unwrap());
+    assert!(both.clone().any_of([("acme", 7)]).matches(&request).await.unwrap());
+    assert!(!both.any_of([("acme", 8)]).matches(&request).await.unwrap());
+    let four = (|_: &Parts| ("a", "b", "c", 4), |_: &Parts| ("a", "b", "c"));
+    assert_eq!(four.extract(&request).await.unwrap().as_str(), "%(%(a%|b%|c%|4%)%|%(a%|b%|c%)%)");
+}
+
+#[test]
+fn every_public_type_of_keys_can_be_named_cloned_shown_and_shared() {
+    fn holds<T: Clone + std::fmt::Debug + Send + Sync + 'static>() {}
+    holds::<Key>();
+    holds::<PeerIp>();
+    holds::<ClientIp>();
+    holds::<TrustedProxies>();
+    holds::<ForwardingHeader>();
+    holds::<Header>();
+    holds::<Bearer>();
+    holds::<Cookie>();
+    holds::<Constant>();
+    holds::<RequestMethod>();
+    holds::<RequestPath>();
+    holds::<MatchedRoute>();
+    // The value itself need not be any of that.
+    holds::<FromExtension<std::cell::Cell<u8>>>();
+    holds::<FromExtractor<std::cell::Cell<u8>>>();
+    holds::<Or<Header, PeerIp>>();
+    holds::<Map<Header>>();
+    holds::<Hashed<Header>>();
+    holds::<AnyOf<Header>>();
+    holds::<Within<PeerIp>>();
+    holds::<Within<ClientIp>>();
+    let shown = format!("{:?} {:?}", Header::new("x-a").lowercase(), FromExtension::new(|id: &u64| *id));
+    assert_eq!(shown, "Map { extractor: Header(\"x-a\"), .. } FromExtension { value: \"u64\", .. }");
 }
 
 #[tokio::test]

@@ -12,7 +12,9 @@ use crate::support::{
 };
 use tower::{Layer as _, ServiceExt as _};
 use tower_ratelimit::{
-    Error, ErrorKind, Header, Key, Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, key::Constant,
+    ClientIp, Error, ErrorKind, Header, Key, KeyExtractor as _, Limiter, MemoryStore, PeerIp, Policy, Quota,
+    RateLimitLayer, TrustedProxies,
+    key::{Constant, ForwardingHeader},
 };
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -165,4 +167,97 @@ async fn identities_that_cannot_be_found_out_just_now_are_one_warning_and_no_mis
         lines.text().lines().filter(|line| line.contains(level) && line.contains("session store")).count()
     };
     assert_eq!([of("ERROR"), of("WARN"), of("DEBUG")], [0, 1, 4], "{}", lines.text());
+}
+
+/// A request with these extension and headers.
+fn through(peer: &str, headers: &[(&'static str, &str)]) -> http::request::Parts {
+    let (mut parts, _) = get().into_parts();
+    parts.extensions.insert(peer.parse::<std::net::SocketAddr>().unwrap());
+    for (name, value) in headers {
+        parts.headers.insert(*name, value.parse().unwrap());
+    }
+    parts
+}
+
+#[tokio::test]
+async fn a_peer_s_address_as_the_key_behind_a_proxy_is_one_warning_that_says_what_to_do() {
+    let headers =
+        [("x-forwarded-for", "203.0.113.7"), ("forwarded", "for=203.0.113.7"), ("x-real-ip", "203.0.113.7")];
+    for (name, value) in headers {
+        let (lines, _guard) = listen();
+        let (key, direct) = (PeerIp::new(), through("10.0.0.1:80", &[]));
+        key.extract(&direct).await.unwrap();
+        assert_eq!(lines.text(), "");
+        let clone = key.clone();
+        for _ in 0..5 {
+            key.extract(&through("10.0.0.1:80", &[(name, value)])).await.unwrap();
+            clone.extract(&through("10.0.0.1:80", &[(name, value)])).await.unwrap();
+        }
+        let remedies = ["WARN tower_ratelimit: ", "Use `ClientIp`", "`PeerIp::without_warning`", name];
+        assert_eq!(remedies.map(|text| lines.with(text)), [1; 4], "{name}: {}", lines.text());
+        assert_eq!(
+            ["203.0.113.7", "10.0.0.1"].map(|address| lines.with(address)),
+            [0; 2],
+            "{}",
+            lines.text()
+        );
+        // Another value has a warning of its own, unless it is turned off.
+        PeerIp::new().extract(&through("10.0.0.1:80", &[(name, value)])).await.unwrap();
+        assert_eq!(lines.with("WARN"), 2);
+        PeerIp::new().without_warning().extract(&through("10.0.0.1:80", &[(name, value)])).await.unwrap();
+        assert_eq!(lines.with("WARN"), 2);
+    }
+}
+
+#[tokio::test]
+async fn a_header_that_comes_after_a_thousand_requests_without_one_is_no_warning() {
+    let (lines, _guard) = listen();
+    let key = PeerIp::new();
+    for _ in 0..1_000 {
+        key.extract(&through("10.0.0.1:80", &[])).await.unwrap();
+    }
+    key.extract(&through("10.0.0.1:80", &[("x-forwarded-for", "203.0.113.7")])).await.unwrap();
+    assert_eq!(lines.text(), "");
+}
+
+#[tokio::test]
+async fn a_trusted_proxy_without_a_usable_forwarding_header_is_one_warning_that_says_what_to_do() {
+    let networks = || ClientIp::behind(TrustedProxies::cidrs(["10.0.0.0/8"]).unwrap());
+    let hops = || ClientIp::behind(TrustedProxies::hops(2));
+    let real = || networks().header(ForwardingHeader::x_real_ip());
+    type Headers = &'static [(&'static str, &'static str)];
+    let rows: [(&str, ClientIp, &str, Headers, usize); 9] = [
+        ("no header", networks(), "10.0.0.1:80", &[], 1),
+        ("another header", networks(), "10.0.0.1:80", &[("x-real-ip", "203.0.113.7")], 1),
+        ("an invalid header", networks(), "10.0.0.1:80", &[("x-forwarded-for", "unknown")], 1),
+        ("no single header", real(), "10.0.0.1:80", &[("x-forwarded-for", "203.0.113.7")], 1),
+        ("too few hops", hops(), "10.0.0.1:80", &[("x-forwarded-for", "203.0.113.7")], 1),
+        ("a header", networks(), "10.0.0.1:80", &[("x-forwarded-for", "203.0.113.7")], 0),
+        ("enough hops", hops(), "10.0.0.1:80", &[("x-forwarded-for", "203.0.113.7, 10.0.0.2")], 0),
+        ("no proxy", networks(), "203.0.113.7:80", &[], 0),
+        ("turned off", networks().without_warning(), "10.0.0.1:80", &[], 0),
+    ];
+    for (name, key, peer, headers, warnings) in rows {
+        let (lines, _guard) = listen();
+        let clone = key.clone();
+        for _ in 0..5 {
+            key.extract(&through(peer, headers)).await.unwrap();
+            clone.extract(&through(peer, headers)).await.unwrap();
+        }
+        let remedies = ["WARN tower_ratelimit: ", "`ClientIp::header`", "`ClientIp::without_warning`"];
+        assert_eq!(remedies.map(|text| lines.with(text)), [warnings; 3], "{name}: {}", lines.text());
+        let addresses = ["203.0.113.7", "10.0.0.1", "unknown"];
+        assert_eq!(addresses.map(|address| lines.with(address)), [0; 3], "{name}: {}", lines.text());
+    }
+}
+
+#[tokio::test]
+async fn a_proxy_that_stops_sending_its_header_is_one_warning_at_any_time() {
+    let (lines, _guard) = listen();
+    let key = ClientIp::behind(TrustedProxies::hops(1));
+    for _ in 0..2_000 {
+        key.extract(&through("10.0.0.1:80", &[("x-forwarded-for", "203.0.113.7")])).await.unwrap();
+    }
+    key.extract(&through("10.0.0.1:80", &[])).await.unwrap();
+    assert_eq!(lines.with("`ClientIp::header`"), 1);
 }

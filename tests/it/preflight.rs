@@ -83,6 +83,15 @@ async fn a_preflight_without_the_credentials_of_the_key_counts_by_its_peer() {
 }
 
 #[tokio::test]
+async fn the_stored_key_of_a_preflight_has_a_mark() {
+    for (lines, stored) in [(vec![("x-api-key", "k1")], "%^k1"), (vec![], "%^%^203.0.113.7")] {
+        let response = ask(&layer(9, Header::new("x-api-key")), preflight(A, &lines)).await;
+        let decision = response.extensions().get::<Decision>().unwrap();
+        assert_eq!(decision.outcomes()[0].key().as_str(), stored);
+    }
+}
+
+#[tokio::test]
 async fn a_preflight_with_an_identity_that_cannot_be_used_is_rejected() {
     let layer = layer(9, Header::new("x-api-key"));
     let twice = [("x-api-key", "a"), ("x-api-key", "a")];

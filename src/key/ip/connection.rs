@@ -1,17 +1,19 @@
-//! Who is at the other end of the connection.
+//! The other end of the connection.
 
 use std::net::{IpAddr, SocketAddr};
 
 use http::{Extensions, request::Parts};
 
-/// What the server says of the other end of the connection.
+use crate::error::{Error, ErrorKind};
+
+/// The other end of the connection, as the server describes it in the request's extensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Peer {
-    /// In canonical form: an IPv4 address that came in IPv6 form is IPv4.
+    /// In canonical form: an IPv4 address in IPv6 form is converted to IPv4.
     Address(IpAddr),
     /// A Unix socket, which has no address.
     UnixSocket,
-    /// The server says nothing.
+    /// The server does not describe it.
     Unknown,
 }
 
@@ -26,6 +28,16 @@ impl Peer {
             Self::Unknown
         }
     }
+}
+
+/// The error for [`Peer::Unknown`].
+pub(super) fn unknown_peer() -> Error {
+    Error::new(
+        ErrorKind::MissingSetup,
+        "the server does not provide the peer's address: serve the axum router with \
+         `into_make_service_with_connect_info::<SocketAddr>()`, or insert a `SocketAddr` into the \
+         request's extensions",
+    )
 }
 
 fn tcp(extensions: &Extensions) -> Option<SocketAddr> {

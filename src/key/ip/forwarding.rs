@@ -1,5 +1,5 @@
-//! What forwarding headers say. Lists are read from the right, where the nearest proxy wrote, so that
-//! nothing to the left of an element can change what it says.
+//! Parsing of forwarding headers. Lists are read from the right, where the nearest proxy appended, so nothing to the left
+//! of an element can change its meaning.
 
 use std::{
     iter::Rev,
@@ -11,27 +11,25 @@ use http::{
     header::{FORWARDED, ValueIter},
 };
 
-/// So many hops are looked at, from the right.
+/// How many hops of a list are read, from the right.
 pub(super) const MAX_HOPS: usize = 64;
-/// So many bytes of the header are looked at, from the right.
+/// How many bytes of a header are read, from the right.
 pub(super) const MAX_BYTES: usize = 8 * 1024;
 
-/// The hops of `X-Forwarded-For`, from the right: `None` for one that is no address, and at the end of a list that
-/// is not read further.
+/// The hops of `X-Forwarded-For`, from the right. `None` stands for a hop that is not an address, and for the rest of a
+/// list that is not read.
 pub(super) fn x_forwarded_for(headers: &HeaderMap) -> impl Iterator<Item = Option<IpAddr>> {
     Elements::new(headers, &HeaderName::from_static("x-forwarded-for"), last_comma)
         .map(|hop| node(hop?, is_port))
 }
 
-/// The hops of `Forwarded` (RFC 7239), from the right: `None` for one that is no address, and at the end of a list
-/// that is not read further.
+/// The hops of `Forwarded` (RFC 7239), from the right. `None` stands for a hop that is not an address, and for the rest
+/// of a list that is not read.
 pub(super) fn forwarded(headers: &HeaderMap) -> impl Iterator<Item = Option<IpAddr>> {
     Elements::new(headers, &FORWARDED, last_comma_outside_quotes).map(|hop| forwarded_for(hop?))
 }
 
-/// The address that is the whole of the header `name`, or `None`.
-///
-/// Fails where the header stands more than once.
+/// The address in the header `name`. `None` if it is missing, or anything else than one address.
 pub(super) fn single(headers: &HeaderMap, name: &HeaderName) -> Result<Option<IpAddr>, Twice> {
     let mut values = headers.get_all(name).iter();
     let first = values.next();
@@ -42,25 +40,25 @@ pub(super) fn single(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Ip
     Ok(value.and_then(|value| node(trim(value), is_port)))
 }
 
-/// A header that should stand once stands twice.
+/// The error for a header of a single address that is sent more than once.
 #[derive(Debug)]
 pub(super) struct Twice;
 
-/// Where the last element of a list begins to be apart from the rest.
+/// Where the last element of a list is cut off.
 enum Cut {
     /// At this comma.
     Comma(usize),
-    /// There is one element.
+    /// Nowhere: there is one element.
     Whole,
-    /// There is no telling: a quoted string does not begin.
+    /// Unknown: a quoted string has an end and no beginning.
     Unbalanced,
 }
 
-/// The elements of a list, over all the lines of its header, from the right. Empty ones are left out. Where
-/// elements remain that are not read, a `None` stands for them.
+/// The elements of a list, over all lines of its header, from the right. Empty elements are skipped. A `None` at the end
+/// stands for elements that are not read.
 struct Elements<'a> {
     lines: Rev<ValueIter<'a, HeaderValue>>,
-    /// What is left of the line that is being read.
+    /// The part of the current line that is not read yet.
     line: Option<&'a [u8]>,
     cut: fn(&[u8]) -> Cut,
     hops_left: usize,
@@ -96,7 +94,7 @@ impl<'a> Iterator for Elements<'a> {
                     element.get(1..).unwrap_or_default()
                 }
                 Cut::Whole if hidden == 0 => line,
-                // The part that is seen of an element may be another address than the whole.
+                // A part of an element may be a different address than the whole element.
                 Cut::Whole | Cut::Unbalanced => break,
             };
             // The comma, or the end of the line, counts too.
@@ -124,7 +122,7 @@ fn last_comma_outside_quotes(list: &[u8]) -> Cut {
                 let backslashes = before.iter().rev().take_while(|&&byte| byte == b'\\').count();
                 let escaped = backslashes % 2 == 1;
                 if escaped && !quoted {
-                    // No quoted string ends like this.
+                    // A quoted string does not end like this.
                     return Cut::Unbalanced;
                 }
                 quoted ^= !escaped;
@@ -137,7 +135,7 @@ fn last_comma_outside_quotes(list: &[u8]) -> Cut {
     if quoted { Cut::Unbalanced } else { Cut::Whole }
 }
 
-/// The address in an element of `Forwarded`: that of its one parameter `for`.
+/// The address in an element of `Forwarded`, from its parameter `for`, of which there must be one.
 fn forwarded_for(element: &[u8]) -> Option<IpAddr> {
     let mut rest = element;
     let mut found: Option<Vec<u8>> = None;
@@ -164,7 +162,8 @@ fn forwarded_for(element: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// A quoted string without its quotes and escapes, or what stands before the next `;` or space.
+/// The value at the start of `text`, and the rest: a quoted string without its quotes and escapes, or all up to the next
+/// `;` or white space.
 fn value(text: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     let Some(mut rest) = text.strip_prefix(b"\"") else {
         let ends = text.iter().position(|&byte| matches!(byte, b';' | b' ' | b'\t')).unwrap_or(text.len());
@@ -208,7 +207,7 @@ fn node(text: &[u8], is_port: impl Fn(&str) -> bool) -> Option<IpAddr> {
     Some(address.to_canonical())
 }
 
-/// The zone is the proxy's name for one of its own networks: it says nothing here.
+/// The IPv6 address without its zone, which names an interface of the proxy.
 fn v6(text: &str) -> Option<Ipv6Addr> {
     match text.split_once('%') {
         Some((_, "")) => None,
@@ -221,7 +220,7 @@ fn is_port(text: &str) -> bool {
     text.len() <= 5 && text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u16>().is_ok()
 }
 
-/// What RFC 7239 allows in a port's place.
+/// Whether `text` is an obfuscated port by RFC 7239.
 fn is_obfuscated(text: &str) -> bool {
     let name = text.strip_prefix('_').unwrap_or_default();
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))

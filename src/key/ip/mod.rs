@@ -3,11 +3,16 @@
 mod client;
 mod connection;
 mod forwarding;
+mod forwarding_header;
 mod networks;
 mod peer;
+mod prefix;
+mod proxies;
+mod warning;
+mod within;
 
+pub(super) use self::peer::peer_key;
 pub use self::{
-    client::{ClientIp, ForwardingHeader, TrustedProxies},
-    networks::Within,
-    peer::PeerIp,
+    client::ClientIp, forwarding_header::ForwardingHeader, peer::PeerIp, proxies::TrustedProxies,
+    within::Within,
 };

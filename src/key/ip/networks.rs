@@ -1,81 +1,8 @@
 use std::{net::IpAddr, sync::Arc};
 
-use http::request::Parts;
 use ipnet::{IpNet, Ipv4Net};
 
-use super::{ClientIp, PeerIp};
-use crate::key::{RequestMatcher, matcher::not_determined};
-use crate::{
-    answer::Answer,
-    error::{Error, ErrorKind},
-};
-
-/// The requests whose address is in one of these networks. Made by [`PeerIp::within`] and
-/// [`ClientIp::within`], for [`RateLimitLayer::exempt`](crate::RateLimitLayer::exempt) and
-/// [`RateLimitLayer::ban`](crate::RateLimitLayer::ban).
-///
-/// The address counts as a whole, before it is cut to its IPv6 network.
-///
-/// # Where the address is not known
-///
-/// | the address | exempt | banned |
-/// |---|---|---|
-/// | the server does not know its peers: [`MissingSetup`](ErrorKind::MissingSetup) | no | rejected, 500 |
-/// | a header of a single address stands twice: [`InvalidIdentity`](ErrorKind::InvalidIdentity) | no | rejected, 400 |
-/// | [`ClientIp`] could not [determine](ClientIp#where-the-client-cannot-be-determined) the client, and the address that it falls back to is in the networks | no | rejected, 400 |
-/// | the same, and that address is not in the networks | no | no |
-///
-/// # Example
-///
-/// ```
-/// use std::net::SocketAddr;
-/// use http::Request;
-/// use tower_ratelimit::{key::RequestMatcher, PeerIp};
-///
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let from = |peer: &str| {
-///     let peer: SocketAddr = peer.parse().unwrap();
-///     Request::get("/").extension(peer).body(()).unwrap().into_parts().0
-/// };
-/// let ours = PeerIp::new().within(["10.0.0.0/8", "2001:db8::1"])?;
-/// assert!(ours.matches(&from("10.1.2.3:80")).await?);
-/// assert!(ours.matches(&from("[2001:db8::1]:80")).await?);
-/// assert!(!ours.matches(&from("[2001:db8::2]:80")).await?);
-///
-/// let error = PeerIp::new().within(["10.0.0.0/33"]).unwrap_err();
-/// assert_eq!(error.to_string(), "\"10.0.0.0/33\" is neither a network, such as 10.0.0.0/8, nor an address");
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone, Debug)]
-pub struct Within<A> {
-    addresses: A,
-    networks: Networks,
-}
-
-impl<A> Within<A> {
-    pub(super) const fn new(addresses: A, networks: Networks) -> Self {
-        Self { addresses, networks }
-    }
-}
-
-impl RequestMatcher for Within<PeerIp> {
-    fn matches(&self, request: &Parts) -> Answer<bool> {
-        Answer::ready(self.addresses.address(request).map(|address| self.networks.contain(address)))
-    }
-}
-
-impl RequestMatcher for Within<ClientIp> {
-    fn matches(&self, request: &Parts) -> Answer<bool> {
-        let matches =
-            self.addresses.locate(request).and_then(|client| match self.networks.contain(client.address) {
-                true if !client.determined => Err(not_determined()),
-                inside => Ok(inside),
-            });
-        matches.into()
-    }
-}
+use crate::error::{Error, ErrorKind};
 
 /// A set of addresses.
 #[derive(Clone, Debug)]
@@ -85,7 +12,7 @@ pub(super) struct Networks {
 }
 
 impl Networks {
-    /// The networks `cidrs`; an address on its own is the network of itself.
+    /// The networks `cidrs`. An address without a prefix length is the network of that address.
     pub(super) fn parse(cidrs: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, Error> {
         let parsed = cidrs.into_iter().map(|cidr| network(cidr.as_ref())).collect::<Result<Vec<_>, _>>()?;
         let mut sorted = IpNet::aggregate(&parsed);
@@ -119,7 +46,7 @@ fn network(cidr: &str) -> Result<IpNet, Error> {
     }
 }
 
-/// An IPv4 network in its IPv6 form is the IPv4 network, as an address is.
+/// An IPv4 network in IPv6 form is the IPv4 network. Addresses are treated in the same way.
 fn canonical(network: IpNet) -> IpNet {
     let mapped = match network {
         IpNet::V6(v6) => v6.addr().to_ipv4_mapped().zip(v6.prefix_len().checked_sub(96)),
@@ -186,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_network_is_named() {
+    fn an_invalid_network_is_named_in_the_error() {
         for cidr in
             ["", "10.0.0.0/33", "10.0.0/8", "fd00::/129", "10.0.0.0/", "localhost", "10.0.0.0/8,", "/8"]
         {

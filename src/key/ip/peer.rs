@@ -1,41 +1,60 @@
-use std::net::{IpAddr, Ipv6Addr};
+use std::{fmt, net::IpAddr};
 
-use http::request::Parts;
+use http::{HeaderName, header::FORWARDED, request::Parts};
 
-use super::{Within, connection::Peer, networks::Networks};
-use crate::key::{Key, KeyExtractor};
+use super::{
+    Within,
+    connection::{Peer, unknown_peer},
+    networks::Networks,
+    prefix::Prefix,
+    warning::Warning,
+};
 use crate::{
     answer::Answer,
     error::{Error, ErrorKind},
+    key::{Key, KeyExtractor, RequestMatcher},
 };
 
-/// The address at the other end of the connection. IPv6 addresses count by their /64 network, which is
-/// what one customer gets; link-local ones (`fe80::/10`), which are all in one network, by the whole address.
+/// The address of the peer, which is the other end of the connection.
 ///
-/// No header is read. **Behind a load balancer or a proxy this is the proxy's address**, one for all
-/// its clients, and the wrong key: use [`ClientIp`](crate::ClientIp) there.
+/// Use it if clients connect directly. **Behind a proxy or a load balancer use [`ClientIp`](crate::ClientIp)**: there
+/// the peer is the proxy, and all its clients would share one limit. `PeerIp` reads no header, except to
+/// [warn](#the-warning) of that mistake.
+///
+/// An IPv6 address counts by its /64 network, which is what one customer gets. A link-local address (`fe80::/10`) counts
+/// as a whole, because all of them are in one network.
 ///
 /// # Where the address comes from
 ///
-/// The first of these that the request's extensions hold:
+/// The server puts it into the request's extensions. The first of these is used:
 ///
-/// | extension | feature | put there by |
+/// | extension | feature | inserted by |
 /// |---|---|---|
-/// | `ConnectInfo<SocketAddr>`, `MockConnectInfo<SocketAddr>` | `axum` | axum, served as below |
-/// | `TcpConnectInfo` | `tonic` | tonic's server, with its own TLS too |
-/// | `TlsConnectInfo<TcpConnectInfo>` | `tonic-tls` | tonic's server, over TLS streams of yours |
-/// | [`SocketAddr`](std::net::SocketAddr) | | you |
+/// | `ConnectInfo<SocketAddr>`, `MockConnectInfo<SocketAddr>` | `axum` | axum, if it is served as below |
+/// | `TcpConnectInfo` | `tonic` | tonic's server, also with its own TLS |
+/// | `TlsConnectInfo<TcpConnectInfo>` | `tonic-tls` | tonic's server, over your TLS streams |
+/// | [`SocketAddr`](std::net::SocketAddr) | | your code |
 ///
 /// ```text
 /// axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>())
 /// ```
 ///
-/// Where there is none, requests are answered 500 and the error says which call is missing.
+/// # Errors
 ///
-/// A Unix socket has no address. One is known by tonic's `UdsConnectInfo`, and by the `SocketAddr` of Unix
-/// sockets, that of tokio (feature `axum`) or of std, in `ConnectInfo` or by itself. Such a request is
-/// answered 500 too, and the error says so. What helps is
-/// [`TrustedProxies::and_unix_socket`](crate::TrustedProxies::and_unix_socket).
+/// [`MissingSetup`](ErrorKind::MissingSetup), answered with 500, in two cases:
+///
+/// * The extensions contain no address. The message names the call that is missing.
+/// * The peer is a Unix socket, which has no address. Use [`ClientIp`](crate::ClientIp) with
+///   [`TrustedProxies::and_unix_socket`](crate::TrustedProxies::and_unix_socket). A Unix socket is recognized by
+///   tonic's `UdsConnectInfo`, and by the `SocketAddr` for Unix sockets of std or tokio (feature `axum`), alone or in
+///   `ConnectInfo`.
+///
+/// # The warning
+///
+/// A request with a forwarding header (`x-forwarded-for`, `forwarded` or `x-real-ip`) is a sign of a proxy. For the first
+/// one `PeerIp` logs a warning, once for a value and its clones, and only among the first 1000 requests. A client that
+/// connects directly can send the header too. Call [`without_warning`](Self::without_warning) if the limit is meant to
+/// be per peer.
 ///
 /// # Example
 ///
@@ -61,38 +80,64 @@ use crate::{
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone)]
+#[must_use = "an extractor does nothing until a layer or a rule uses it"]
 pub struct PeerIp {
-    ipv6_prefix: u8,
+    prefix: Prefix,
+    warning: Warning,
 }
 
+/// The headers by which a proxy is recognized.
+const FORWARDING: [HeaderName; 3] =
+    [HeaderName::from_static("x-forwarded-for"), FORWARDED, HeaderName::from_static("x-real-ip")];
+
 impl PeerIp {
-    /// The address of the connection's other end, IPv6 addresses by their /64 network.
-    #[must_use]
+    /// The address of the peer. IPv6 addresses count by their /64 network.
     pub const fn new() -> Self {
-        Self { ipv6_prefix: 64 }
+        Self { prefix: Prefix::DEFAULT, warning: Warning::new() }
     }
 
-    /// How many leading bits of an IPv6 address count. Defaults to 64; 56 and 48 are what larger
-    /// customers get. All bits of a link-local address count.
+    /// Sets how many leading bits of an IPv6 address count. Defaults to 64.
+    ///
+    /// Larger customers get 56 or 48 bits. All bits of a link-local address count.
     ///
     /// # Panics
     ///
-    /// If `bits` is 0 or above 128.
-    #[must_use]
+    /// If `bits` is 0 or above 128. [`try_ipv6_prefix`](Self::try_ipv6_prefix) returns an error instead.
+    #[track_caller]
     pub const fn ipv6_prefix(mut self, bits: u8) -> Self {
-        assert!(bits >= 1 && bits <= 128, "an IPv6 prefix has 1 to 128 bits");
-        self.ipv6_prefix = bits;
+        match Prefix::new(bits) {
+            Ok(prefix) => self.prefix = prefix,
+            Err(problem) => panic!("{}", problem),
+        }
         self
     }
 
-    /// The peer's whole address, whatever [`ipv6_prefix`](Self::ipv6_prefix) says. An IPv4 address in its
-    /// IPv6 form is given as IPv4.
+    /// [`ipv6_prefix`](Self::ipv6_prefix) for a number that is not known to be valid, such as one from a configuration
+    /// file.
     ///
     /// # Errors
     ///
-    /// [`MissingSetup`](ErrorKind::MissingSetup): the server does not say who its peer is, or the peer is a
-    /// Unix socket.
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig): `bits` is 0 or above 128.
+    pub fn try_ipv6_prefix(mut self, bits: u8) -> Result<Self, Error> {
+        self.prefix = Prefix::new(bits).map_err(Error::invalid)?;
+        Ok(self)
+    }
+
+    /// Turns [the warning](#the-warning) off, for a limit per peer behind a proxy: such as a proxy that only internal
+    /// clients reach, or a limit for each proxy.
+    pub const fn without_warning(mut self) -> Self {
+        self.warning.turn_off();
+        self
+    }
+
+    /// The whole address of the peer, whatever [`ipv6_prefix`](Self::ipv6_prefix) is. An IPv4 address in IPv6 form is
+    /// converted to IPv4.
+    ///
+    /// # Errors
+    ///
+    /// [`MissingSetup`](ErrorKind::MissingSetup): the server does not provide the peer's address, or the peer is a Unix
+    /// socket.
     pub fn address(&self, request: &Parts) -> Result<IpAddr, Error> {
         match Peer::of(request) {
             Peer::Address(address) => Ok(address),
@@ -105,43 +150,37 @@ impl PeerIp {
         }
     }
 
-    /// The requests whose peer is in one of `networks`, such as `10.0.0.0/8`; an address on its own is the
-    /// network of itself. See [`Within`] for an example.
+    /// Matches the requests whose peer is in one of `networks`, such as `10.0.0.0/8`. An address without a prefix length
+    /// is the network of that address. See [`Within`] for an example.
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](ErrorKind::InvalidConfig): one of `networks` is neither; the message names it.
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig): one of `networks` is neither a network nor an address. The message
+    /// names it.
     pub fn within(self, networks: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Within<Self>, Error> {
-        Ok(Within::new(self, Networks::parse(networks)?))
+        Ok(Within { addresses: self, networks: Networks::parse(networks)? })
     }
 
-    /// The key of the address that `named` is the text of, or of the network, which is a key already.
-    pub(super) fn key_of(self, named: &Key) -> Result<Key, Error> {
-        let text = named.identity();
-        let text = text.as_deref().unwrap_or_default();
-        if let Ok(address) = text.parse() {
-            return Ok(self.key(address));
-        }
-        let network = text.split_once('/').and_then(|(address, _)| address.parse().ok());
-        match network.map(|address| self.key(address)) {
-            Some(key) if key == *named => Ok(key),
-            _ => Err(Error::new(
-                ErrorKind::InvalidConfig,
-                format!("{text:?} is not an IP address: name it without a port, and networks with `within`"),
-            )),
+    fn warn_of_proxy(&self, request: &Parts) {
+        let forwarding = || FORWARDING.into_iter().find(|name| request.headers.contains_key(name));
+        if let Some(header) = self.warning.first(forwarding) {
+            log!(
+                warn,
+                header = header.as_str(),
+                "a request has a forwarding header, but its key is the address of the peer: behind a proxy all clients \
+                 share that key. Use `ClientIp` behind a proxy, or turn this warning off with \
+                 `PeerIp::without_warning`"
+            );
+            let _ = header;
         }
     }
+}
 
-    /// The key of `address`.
-    pub(crate) fn key(self, address: IpAddr) -> Key {
-        match address.to_canonical() {
-            IpAddr::V4(address) => Key::of_octets(address),
-            IpAddr::V6(address) => {
-                let prefix = if address.is_unicast_link_local() { 128 } else { self.ipv6_prefix };
-                let network = address.to_bits() & (u128::MAX << (128 - u32::from(prefix)));
-                Key::new(format!("{}/{prefix}", Ipv6Addr::from_bits(network)))
-            }
-        }
+/// The key of the peer, if the server knows its address.
+pub(in crate::key) fn peer_key(request: &Parts) -> Option<Key> {
+    match Peer::of(request) {
+        Peer::Address(address) => Some(Prefix::DEFAULT.key(address)),
+        Peer::UnixSocket | Peer::Unknown => None,
     }
 }
 
@@ -151,50 +190,25 @@ impl Default for PeerIp {
     }
 }
 
+impl fmt::Debug for PeerIp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PeerIp").field("ipv6_prefix", &self.prefix.bits()).finish_non_exhaustive()
+    }
+}
+
 impl KeyExtractor for PeerIp {
     fn extract(&self, request: &Parts) -> Answer<Key> {
-        Answer::ready(self.address(request).map(|address| self.key(address)))
+        self.warn_of_proxy(request);
+        Answer::ready(self.address(request).map(|address| self.prefix.key(address)))
     }
 
     fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
-        self.key_of(named).map(|key| vec![key])
+        self.prefix.keys_of(named)
     }
 }
 
-pub(super) fn unknown_peer() -> Error {
-    Error::new(
-        ErrorKind::MissingSetup,
-        "the server does not know its peers' addresses: serve the axum router with \
-         `into_make_service_with_connect_info::<SocketAddr>()`, or put a `SocketAddr` into the \
-         request's extensions",
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_count_by_their_network() {
-        struct Row {
-            name: &'static str,
-            address: &'static str,
-            prefix: u8,
-            key: &'static str,
-        }
-        let rows = [
-            Row { name: "v4", address: "203.0.113.7", prefix: 64, key: "203.0.113.7" },
-            Row { name: "v4 mapped", address: "::ffff:203.0.113.7", prefix: 64, key: "203.0.113.7" },
-            Row { name: "mapped, in hex", address: "::ffff:cb00:7107", prefix: 64, key: "203.0.113.7" },
-            Row { name: "looks mapped", address: "2001:db8::203.0.113.7", prefix: 64, key: "2001:db8::/64" },
-            Row { name: "v6", address: "2001:db8:1:2:3:4:5:6", prefix: 64, key: "2001:db8:1:2::/64" },
-            Row { name: "v6 by /56", address: "2001:db8:1:2fff::1", prefix: 56, key: "2001:db8:1:2f00::/56" },
-            Row { name: "link-local", address: "fe80::1:2", prefix: 64, key: "fe80::1:2/128" },
-            Row { name: "v6, all of it", address: "2001:db8::1", prefix: 128, key: "2001:db8::1/128" },
-        ];
-        for Row { name, address, prefix, key } in rows {
-            let extractor = PeerIp::new().ipv6_prefix(prefix);
-            assert_eq!(extractor.key(address.parse().unwrap()).as_str(), key, "{name}");
-        }
+impl RequestMatcher for Within<PeerIp> {
+    fn matches(&self, request: &Parts) -> Answer<bool> {
+        Answer::ready(self.addresses.address(request).map(|address| self.networks.contain(address)))
     }
 }

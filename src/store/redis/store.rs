@@ -296,6 +296,8 @@ impl RedisStore {
         let Ok(runtime) = Handle::try_current() else {
             return Err(Error::new(ErrorKind::StoreUnreachable, "no Tokio runtime runs here"));
         };
+        // A lease that is under way would be missed.
+        self.leases.settled().await;
         // All at once, so that they share calls.
         let jobs = self.leases.take_all_back();
         let calls: Vec<_> = jobs.into_iter().map(|job| self.leases.spawn(job, &runtime)).collect();

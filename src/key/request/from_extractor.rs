@@ -3,25 +3,30 @@ use std::{fmt, future::Future, marker::PhantomData, pin::Pin, sync::Arc};
 use axum::{extract::FromRequestParts, response::IntoResponse as _};
 use http::{StatusCode, request::Parts};
 
-use super::{IntoKey, Key, KeyExtractor};
 use crate::{
     answer::Answer,
     error::{Error, ErrorKind},
+    key::{IntoKey, Key, KeyExtractor},
 };
 
-/// A key made of what any axum extractor gives: claims of a token, a session, a path parameter, state.
+/// A key made of what an axum extractor returns: claims of a token, a session, a path parameter, state.
 ///
-/// The extractor works on a copy of the request's head and runs again in the handler if that takes it too;
-/// one that is costly had better leave its result in the extensions from a layer further out, see
+/// The extractor gets a copy of the request's head. If the handler uses the extractor as well, it runs twice. If it is
+/// expensive, run it in a layer further out, put the result into the request's extensions, and use
 /// [`FromExtension`](crate::key::FromExtension).
 ///
-/// Where it rejects the request, the answer is 400 if it did so with a status from 400 to 499
-/// ([`MissingIdentity`](ErrorKind::MissingIdentity), so [`or`](KeyExtractor::or) goes on with the next), else
-/// 500 ([`IdentityUnavailable`](ErrorKind::IdentityUnavailable)). The extractor's own response is not sent.
+/// # Errors
 ///
-/// A missing identity is not [banned](crate::RateLimitLayer::ban). To ban identities whose header an extractor
-/// rejects when it stands twice or is malformed, ban by [`Header`](crate::Header), [`Bearer`](crate::key::Bearer) or
-/// [`Cookie`](crate::key::Cookie), which tell a missing header from one that cannot be used.
+/// If the axum extractor rejects the request, the status of its rejection decides, and its response is not sent:
+///
+/// * 400 to 499: [`MissingIdentity`](ErrorKind::MissingIdentity), answered with 400. [`or`](KeyExtractor::or)
+///   continues with the next extractor.
+/// * Any other status: [`IdentityUnavailable`](ErrorKind::IdentityUnavailable), answered with 500.
+///
+/// A request with a missing identity is not [banned](crate::RateLimitLayer::ban). If an axum extractor rejects a
+/// malformed header, a banned client can evade the ban by sending one. Use [`Header`](crate::Header),
+/// [`Bearer`](crate::key::Bearer) or [`Cookie`](crate::key::Cookie) for bans: they distinguish a missing header from an
+/// invalid one.
 ///
 /// # Example
 ///
@@ -49,6 +54,7 @@ use crate::{
 /// # Ok(())
 /// # }
 /// ```
+#[must_use = "an extractor does nothing until a layer or a rule uses it"]
 pub struct FromExtractor<E> {
     key: Arc<dyn Fn(Parts) -> Finding + Send + Sync>,
     extractor: PhantomData<fn() -> E>,
@@ -57,7 +63,7 @@ pub struct FromExtractor<E> {
 type Finding = Pin<Box<dyn Future<Output = Result<Key, Error>> + Send>>;
 
 impl<E: 'static> FromExtractor<E> {
-    /// The key that `key` makes of what the extractor `E` gives.
+    /// The key that `key` returns for what the extractor `E` returns.
     pub fn new<K: IntoKey>(key: impl Fn(E) -> K + Send + Sync + 'static) -> Self
     where
         E: FromRequestParts<()> + Send,
@@ -65,7 +71,7 @@ impl<E: 'static> FromExtractor<E> {
         Self::with_state((), key)
     }
 
-    /// [`new`](Self::new) for an extractor that wants the router's state, such as axum's `State`.
+    /// [`new`](Self::new) for an extractor that needs the router's state, such as axum's `State`.
     pub fn with_state<S, K: IntoKey>(state: S, key: impl Fn(E) -> K + Send + Sync + 'static) -> Self
     where
         E: FromRequestParts<S> + Send,
@@ -76,7 +82,7 @@ impl<E: 'static> FromExtractor<E> {
             let (state, key) = (state.clone(), key.clone());
             Box::pin(async move {
                 let extracted = E::from_request_parts(&mut request, &state).await;
-                // Not every rejection may cross threads, so none is kept across the next wait.
+                // A rejection may not be `Send`, so it is dropped before the next await.
                 let extracted =
                     extracted.map_err(|rejection| rejected(rejection.into_response().status()))?;
                 let key = key(extracted).into_key();
@@ -92,12 +98,16 @@ fn rejected(status: StatusCode) -> Error {
         true => ErrorKind::MissingIdentity,
         false => ErrorKind::IdentityUnavailable,
     };
-    Error::new(kind, format!("the request shows no identity: its extractor said {status}"))
+    Error::new(kind, format!("the extractor of the identity rejected the request with {status}"))
 }
 
 impl<E: 'static> KeyExtractor for FromExtractor<E> {
     fn extract(&self, request: &Parts) -> Answer<Key> {
         Answer::pending((self.key)(request.clone()))
+    }
+
+    fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
+        Ok(vec![named.clone()])
     }
 }
 

@@ -1,23 +1,25 @@
 use http::{header::AUTHORIZATION, request::Parts};
 
-use super::{Key, KeyExtractor, header, matcher::only};
+use super::value;
 use crate::{
     answer::Answer,
     error::{Error, ErrorKind},
+    key::{Key, KeyExtractor, named::only},
 };
 
 /// The token of `Authorization: Bearer <token>` (RFC 6750).
 ///
-/// The scheme may be written in any case, with any number of spaces and tabs around it and the token, as
-/// RFC 9110 allows: `Bearer t1`, `bearer t1` and `BEARER  t1` are one key. The token is not verified: key
-/// by it only where the server does that.
+/// The scheme counts in any case, with any number of spaces and tabs around it and the token, as RFC 9110 allows:
+/// `Bearer t1`, `bearer t1` and `BEARER  t1` are one key.
+///
+/// The token is not verified. Use this extractor only if the server verifies it.
 ///
 /// # Errors
 ///
-/// * [`MissingIdentity`](ErrorKind::MissingIdentity): the request has no `Authorization` header, or one of
-///   another scheme; [`or`](KeyExtractor::or) goes on with the next extractor.
-/// * [`InvalidIdentity`](ErrorKind::InvalidIdentity): the header stands more than once or is empty, or the
-///   token is empty, not UTF-8, has a space or a tab inside, or is longer than 8 KiB.
+/// * [`MissingIdentity`](ErrorKind::MissingIdentity): the request has no `Authorization` header, or one with another
+///   scheme. [`or`](KeyExtractor::or) continues with the next extractor.
+/// * [`InvalidIdentity`](ErrorKind::InvalidIdentity): the header is sent more than once or is empty; or the token is
+///   empty, is not UTF-8, contains a space or a tab, or is longer than 8 KiB.
 ///
 /// # Example
 ///
@@ -39,11 +41,11 @@ use crate::{
 /// # }
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
+#[must_use = "an extractor does nothing until a layer or a rule uses it"]
 pub struct Bearer(());
 
 impl Bearer {
     /// The bearer token of a request.
-    #[must_use]
     pub const fn new() -> Self {
         Self(())
     }
@@ -55,31 +57,32 @@ impl KeyExtractor for Bearer {
     }
 
     fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
-        only(named, |token| !token.iter().any(is_blank) && header::identity(token).is_ok(), "a bearer token")
+        let is_possible = |token: &[u8]| !token.iter().any(is_blank) && value::key(token).is_ok();
+        only(named, is_possible, "a bearer token without white space")
     }
 }
 
 fn key(request: &Parts) -> Result<Key, Error> {
-    let missing = |message: &'static str| Err(Error::new(ErrorKind::MissingIdentity, message));
-    let invalid = |problem| header::invalid(&AUTHORIZATION, problem);
-    let Some(value) = header::only_value(request, &AUTHORIZATION)? else {
-        return missing("the request lacks the header `authorization`");
+    let invalid = |problem| value::invalid(&AUTHORIZATION, problem);
+    let Some(value) = value::single(request, &AUTHORIZATION)? else {
+        return Err(value::missing(&AUTHORIZATION));
     };
     if value.is_empty() {
         return Err(invalid("is empty"));
     }
     let (scheme, token) = value.split_at(value.iter().position(is_blank).unwrap_or(value.len()));
     if !scheme.eq_ignore_ascii_case(b"bearer") {
-        return missing("the header `authorization` has another scheme than `Bearer`");
+        let message = "the header `authorization` has another scheme than `Bearer`";
+        return Err(Error::new(ErrorKind::MissingIdentity, message));
     }
     let token = token.trim_ascii();
     if token.is_empty() {
         return Err(invalid("has no token"));
     }
     if token.iter().any(is_blank) {
-        return Err(invalid("has a token with a space inside"));
+        return Err(invalid("has a token with a space in it"));
     }
-    header::identity(token).map_err(invalid)
+    value::key(token).map_err(invalid)
 }
 
 const fn is_blank(byte: &u8) -> bool {

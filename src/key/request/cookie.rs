@@ -2,27 +2,35 @@ use std::borrow::Cow;
 
 use http::{header::COOKIE, request::Parts};
 
-use super::{Key, KeyExtractor, header::MAX_VALUE, identity::decode, matcher::only};
+use super::value::MAX_VALUE;
 use crate::{
     answer::Answer,
     error::{Error, ErrorKind},
+    key::{Key, KeyExtractor, named::only, text::decode},
 };
 
-/// The value of a cookie, such as a session's, percent-decoded.
+/// The value of a cookie, such as that of a session, percent-decoded.
 ///
-/// Names and values are decoded as the crate `cookie` does it, and with it axum-extra's `CookieJar` and
-/// tower-cookies: `session=s1`, `session=s%31` and `s%65ssion=s1` are one cookie and one key. A `%` without two
-/// hex digits stands for itself, and quotes are part of the value. Where the server does not decode its cookies,
-/// call [`raw`](Self::raw): a value that the server takes for another one must have another key.
+/// A client can send any value, and a new value has a new limit. Use this extractor only if the server checks the
+/// cookie.
 ///
-/// A client that may choose its own cookies chooses its own limit: key by this only where the server checks
-/// the cookie.
+/// # Decoding
+///
+/// Names and values are decoded as by the crate `cookie`, which axum-extra's `CookieJar` and tower-cookies use:
+///
+/// * `session=s1`, `session=s%31` and `s%65ssion=s1` are one cookie and one key.
+/// * A `%` without two hex digits after it is kept.
+/// * Quotes are part of the value.
+///
+/// If the server does not decode its cookies, call [`raw`](Self::raw): values that the server tells apart must have
+/// keys of their own.
 ///
 /// # Errors
 ///
-/// As for [`Header`](crate::Header): a request without the cookie is a
-/// [`MissingIdentity`](ErrorKind::MissingIdentity); an empty or repeated one, one whose value, or decoded value,
-/// is not UTF-8, and one longer than 8 KiB an [`InvalidIdentity`](ErrorKind::InvalidIdentity).
+/// * [`MissingIdentity`](ErrorKind::MissingIdentity): the request does not have the cookie. [`or`](KeyExtractor::or)
+///   continues with the next extractor.
+/// * [`InvalidIdentity`](ErrorKind::InvalidIdentity): the cookie is sent more than once, or its value is empty, not
+///   UTF-8 after decoding, or longer than 8 KiB.
 ///
 /// # Example
 ///
@@ -41,6 +49,7 @@ use crate::{
 /// # }
 /// ```
 #[derive(Clone, Debug)]
+#[must_use = "an extractor does nothing until a layer or a rule uses it"]
 pub struct Cookie {
     name: Box<str>,
     raw: bool,
@@ -51,18 +60,35 @@ impl Cookie {
     ///
     /// # Panics
     ///
-    /// If `name` is empty or has a character that no cookie's name can have: a control, a space, `=`, `;`, `,`.
-    #[must_use]
+    /// If `name` is empty, or contains a character that the name of a cookie cannot contain: a control or non-ASCII
+    /// character, a space, `"`, `,`, `;` or `=`. [`try_new`](Self::try_new) returns an error instead.
+    #[track_caller]
     pub fn new(name: &str) -> Self {
-        let legible = name.bytes().all(|byte| byte.is_ascii_graphic() && !b"=;,\"".contains(&byte));
-        assert!(!name.is_empty() && legible, "{name:?} is not a cookie's name");
-        Self { name: name.into(), raw: false }
+        match Self::try_new(name) {
+            Ok(cookie) => cookie,
+            Err(error) => panic!("{error}"),
+        }
     }
 
-    /// Takes the name and the value as they stand, without percent-decoding. Defaults to decoding them.
+    /// [`new`](Self::new) for a name that is not known to be valid, such as one from a configuration file.
     ///
-    /// For a server that does not decode its cookies either.
-    #[must_use]
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig): `name` is empty or contains one of these characters.
+    pub fn try_new(name: &str) -> Result<Self, Error> {
+        let is_valid = |byte: u8| byte.is_ascii_graphic() && !b"=;,\"".contains(&byte);
+        if name.is_empty() || !name.bytes().all(is_valid) {
+            return Err(Error::new(
+                ErrorKind::InvalidConfig,
+                format!("{name:?} is not the name of a cookie"),
+            ));
+        }
+        Ok(Self { name: name.into(), raw: false })
+    }
+
+    /// Compares names and returns values without percent-decoding. Defaults to decoding.
+    ///
+    /// Use it if the server does not decode its cookies.
     pub fn raw(mut self) -> Self {
         self.raw = true;
         self
@@ -78,7 +104,7 @@ impl Cookie {
             let Some(at) = pair.iter().position(|byte| *byte == b'=') else { continue };
             let name = self.decoded(trim(&pair[..at]));
             if *name == *self.name.as_bytes() && found.replace(trim(&pair[at + 1..])).is_some() {
-                return Err(invalid("must stand once"));
+                return Err(invalid("is sent more than once"));
             }
         }
         let Some(value) = found else {
@@ -102,7 +128,7 @@ impl Cookie {
     }
 }
 
-/// `text` without the white space around it, which in UTF-8 is all that Unicode has, as for the crate `cookie`.
+/// `text` without the white space around it, as by the crate `cookie`: in UTF-8, all that Unicode defines.
 fn trim(text: &[u8]) -> &[u8] {
     let trimmed = text.trim_ascii();
     let ends = [trimmed.first(), trimmed.last()];
@@ -118,10 +144,10 @@ impl KeyExtractor for Cookie {
     }
 
     fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
-        let is_value = |value: &[u8]| {
-            let stands = !self.raw || (trim(value) == value && !value.contains(&b';'));
-            stands && (1..=MAX_VALUE).contains(&value.len()) && str::from_utf8(value).is_ok()
+        let is_possible = |value: &[u8]| {
+            let can_be_sent = !self.raw || (trim(value) == value && !value.contains(&b';'));
+            can_be_sent && (1..=MAX_VALUE).contains(&value.len()) && str::from_utf8(value).is_ok()
         };
-        only(named, is_value, "the value of a cookie")
+        only(named, is_possible, "the value of a cookie")
     }
 }

@@ -1,0 +1,45 @@
+use http::request::Parts;
+
+use crate::{
+    answer::Answer,
+    error::{Error, ErrorKind},
+    key::{Key, KeyExtractor, Or},
+};
+
+impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
+    fn extract(&self, request: &Parts) -> Answer<Key> {
+        match self.first.extract(request).now() {
+            Ok(Ok(key)) => Answer::ready(Ok(key.of_first())),
+            Ok(Err(error)) if is_missing(&error) => self.second.extract(request).then(of_second),
+            Ok(Err(error)) => Answer::ready(Err(error)),
+            Err(first) => {
+                // It is called now, because the request is not there later, and awaited only if it is needed.
+                let second = self.second.extract(request);
+                Answer::pending(async move {
+                    match first.await {
+                        Ok(key) => Ok(key.of_first()),
+                        Err(error) if is_missing(&error) => of_second(second.await),
+                        Err(error) => Err(error),
+                    }
+                })
+            }
+        }
+    }
+
+    fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
+        let first = self.first.keys_of(named).map(|keys| keys.into_iter().map(Key::of_first));
+        let second = self.second.keys_of(named).map(|keys| keys.into_iter().map(|key| key.of_second()));
+        match (first, second) {
+            (Err(error), Err(_)) => Err(error),
+            (first, second) => Ok(first.into_iter().flatten().chain(second.into_iter().flatten()).collect()),
+        }
+    }
+}
+
+fn is_missing(error: &Error) -> bool {
+    error.kind() == ErrorKind::MissingIdentity
+}
+
+fn of_second(key: Result<Key, Error>) -> Result<Key, Error> {
+    key.map(|key| key.of_second())
+}

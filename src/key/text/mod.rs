@@ -1,0 +1,18 @@
+//! The text of a key: what is stored for it in Redis.
+//!
+//! The functions here know texts only. What can follow `%` in an encoded identity is two upper-case hex digits, so a
+//! `%` before any other character is a [mark](marks), and no identity contains one.
+
+mod ascii;
+mod encoding;
+mod identity;
+mod join;
+mod marks;
+
+pub(super) use self::{
+    ascii::{MAX, Text, bounded, push_hex},
+    encoding::{decode, encode, is_plain},
+    identity::{identity_of, identity_of_parts},
+    join::{hashed_join, is_join, join, parts},
+    marks::{EMPTY, FIRST, KEYED, PREFLIGHT, SECOND, split_marks},
+};

@@ -15,7 +15,7 @@ test-long:
 	@.ci/get-redis
 	REFUND_CASES=$${REFUND_CASES:-20000} HOSTILE_CASES=$${HOSTILE_CASES:-20000} \
 	DIFFERENTIAL_STEPS=$${DIFFERENTIAL_STEPS:-300000} LEASES_CASES=$${LEASES_CASES:-400} \
-	cargo test --release -p tests -- --nocapture \
+	cargo test --release --workspace --all-features --test it -- --nocapture \
 		cluster:: concurrency_policy:: differential:: hostile:: leases:: refunds:: store_failure::
 
 # The same on Redis 6.2, the oldest there is a promise for. Needs python3, a C compiler and make to build it.

@@ -467,9 +467,17 @@ async fn a_replica_that_takes_over_is_followed_with_what_had_reached_it() {
         for _ in 0..4 {
             assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
         }
-        // Seen by the replica, which then has what was charged before.
+        // What was charged before has reached the replica. `WAIT` alone waits for what its own connection wrote.
         let replicated: u64 = cluster.nodes[0].command(&["WAIT", "1", "10000"]);
         assert_eq!(replicated, 1);
+        let offset = |node: &RedisServer, name: &str| -> u64 {
+            let info: String = node.command(&["INFO", "replication"]);
+            info.lines().find_map(|line| line.strip_prefix(name)?.parse().ok()).unwrap()
+        };
+        cluster.wait_until("the replica has what was charged", |cluster| {
+            let written = offset(&cluster.nodes[0], "master_repl_offset:");
+            offset(&cluster.nodes[3], "slave_repl_offset:") >= written
+        });
         cluster.nodes[0].signal(signal);
         assert!(limiter.check(&policy, &key, 1).await.is_err(), "{signal}");
         for asked in 0..20 {

@@ -67,7 +67,6 @@ mod constant;
 mod convert;
 mod derived;
 mod extractor;
-mod grpc;
 mod into_key;
 mod ip;
 #[expect(clippy::module_inception, reason = "the module's main type")]
@@ -86,11 +85,10 @@ pub use self::{
     adapter::{AnyOf, Hashed, Map, Or},
     constant::Constant,
     extractor::KeyExtractor,
-    grpc::{GrpcMethod, GrpcService},
     into_key::IntoKey,
     ip::{ClientIp, ForwardingHeader, PeerIp, TrustedProxies, Within},
     key::Key,
     matcher::RequestMatcher,
-    request::{Bearer, Cookie, FromExtension, Header, RequestMethod, RequestPath},
+    request::{Bearer, Cookie, FromExtension, GrpcMethod, GrpcService, Header, RequestMethod, RequestPath},
 };
 pub(crate) use self::{keys::Keys, preflight::preflight_key, secret::Secret};

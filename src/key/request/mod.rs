@@ -5,6 +5,7 @@ mod cookie;
 mod extension;
 #[cfg(feature = "axum")]
 mod from_extractor;
+mod grpc;
 mod header;
 mod method;
 mod path;
@@ -13,7 +14,12 @@ mod route;
 mod value;
 
 pub use self::{
-    bearer::Bearer, cookie::Cookie, extension::FromExtension, header::Header, method::RequestMethod,
+    bearer::Bearer,
+    cookie::Cookie,
+    extension::FromExtension,
+    grpc::{GrpcMethod, GrpcService},
+    header::Header,
+    method::RequestMethod,
     path::RequestPath,
 };
 #[cfg(feature = "axum")]

@@ -2,7 +2,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use http::request::Parts;
 
-use super::{Key, KeyExtractor, named::only};
+use crate::key::{Key, KeyExtractor, named::only};
 use crate::{answer::Answer, error::Error};
 
 /// The gRPC method that is called, such as `greeter.Greeter/SayHello`.

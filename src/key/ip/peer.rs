@@ -198,8 +198,11 @@ impl fmt::Debug for PeerIp {
 
 impl KeyExtractor for PeerIp {
     fn extract(&self, request: &Parts) -> Answer<Key> {
-        self.warn_of_proxy(request);
-        Answer::ready(self.address(request).map(|address| self.prefix.key(address)))
+        let key = self.address(request).map(|address| {
+            self.warn_of_proxy(request);
+            self.prefix.key(address)
+        });
+        key.into()
     }
 
     fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {

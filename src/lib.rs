@@ -75,7 +75,8 @@
 //! | `cluster` | [`RedisStore`] on Redis Cluster | no |
 //! | `redis` | [`RedisStore`] | yes |
 //! | `retry` | `RetryPolicy`, the client's half: waits as long as a server that refused a request asks for | no |
-//! | `tonic` | gRPC refusals carry `RetryInfo` and `QuotaFailure`; [`PeerIp`] reads tonic's connect info | no |
+//! | `serde` | [`Policy`], [`Quota`], [`FailureMode`] and [`Headers`] are read [from configuration files](policy) | no |
+//! | `tonic` | gRPC rejections carry `RetryInfo` and `QuotaFailure`; [`Rejection`] becomes a `tonic::Status`; [`PeerIp`] reads tonic's connect info | no |
 //! | `tonic-tls` | [`PeerIp`] reads it under TLS streams that you hand to tonic yourself | no |
 //! | `tracing` | refusals at debug, admissions at trace, store trouble and extractors that fail at warn once an episode, set-up mistakes at error once | yes |
 #![cfg_attr(docsrs, feature(doc_cfg))]

@@ -19,7 +19,7 @@ use crate::{
     key::{Key, Keys, RequestMatcher},
     limiter::Limiter,
     response::{
-        GrpcStatus, Head, HeaderWriter, Headers, ProblemDetails, Rejection, RejectionBody, ResponseMapper,
+        GrpcStatus, HeaderWriter, Headers, Kept, ProblemDetails, Rejection, RejectionBody, ResponseMapper,
         is_grpc, mark_request, reject, replace,
     },
     util::{outage::Outage, per_thread::Apart},
@@ -166,12 +166,12 @@ impl Config {
     pub(super) fn answer_returned(
         &self,
         rejection: Rejection,
-        head: Head,
+        kept: Kept,
         returned: response::Parts,
         decision: Option<Decision>,
     ) -> Response<RejectionBody> {
         self.log(&rejection);
-        let (rejection, request) = (self.jitter(rejection), head.into_parts());
+        let (rejection, request) = (self.jitter(rejection), kept.into_parts());
         let mut response = replace(self.mapper(&request), &rejection, &request, returned);
         // An exempt request has no decision but the service's.
         let soft = self.soft && decision.is_some();
@@ -182,8 +182,8 @@ impl Config {
     }
 
     /// What must be kept of a request that is with the service, in case the service rejects it.
-    pub(super) fn head(&self, request: &Parts) -> Head {
-        Head::of(request, self.mapper(request))
+    pub(super) fn keep(&self, request: &Parts) -> Kept {
+        Kept::of(request, self.mapper(request))
     }
 
     fn mapper(&self, request: &Parts) -> &dyn ResponseMapper {

@@ -20,7 +20,7 @@ use crate::{
     answer::Answer,
     decision::{Decision, Permit, Verdict},
     error::Error,
-    response::{Head, Rejection, Returned},
+    response::{Kept, Rejection, Returned},
 };
 
 pin_project! {
@@ -63,7 +63,7 @@ pin_project! {
             // Held until the response's body ends.
             permit: Option<Permit>,
             // What a mapper reads of the request if the service rejects it.
-            head: Option<Head>,
+            kept: Option<Kept>,
         },
         // Rejected.
         Reject {
@@ -132,10 +132,10 @@ impl<S, ReqBody> Call<S, ReqBody> {
     {
         // The extensions do not hold the permit: they may outlive the response.
         let permit = decision.as_mut().and_then(Decision::take_permit);
-        let head = Some(config.head(&self.request));
+        let kept = Some(config.keep(&self.request));
         config.mark(&mut self.request, decision.as_ref());
         let future = self.service.call(Request::from_parts(self.request, self.body));
-        State::Respond { future, decision, permit, head }
+        State::Respond { future, decision, permit, kept }
     }
 
     /// Rejects the request, unless the layer only marks what it would reject.
@@ -197,15 +197,15 @@ where
                     let Delayed { turn, request, body, decision } = take(delayed);
                     Call { service: turn.into_service(), request, body }.make(Some(decision), this.config)
                 }
-                StateProj::Respond { future, decision, permit, head } => {
+                StateProj::Respond { future, decision, permit, kept } => {
                     let mut response = ready!(future.poll(cx))?;
                     if let Some(rejection) = Returned::take(&mut response)
-                        && let Some(head) = head.take()
+                        && let Some(kept) = kept.take()
                     {
                         *permit = None;
                         let returned = response.into_parts().0;
                         let response =
-                            this.config.answer_returned(rejection, head, returned, decision.take());
+                            this.config.answer_returned(rejection, kept, returned, decision.take());
                         return Poll::Ready(Ok(response.map(ResponseBody::rejection)));
                     }
                     // The extensions end with the head of the response, and a handler's permit must not.

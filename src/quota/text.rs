@@ -1,6 +1,8 @@
 //! Quotas as text: `100/min`, `10/s burst 20`.
 
-use std::{fmt, str::FromStr, time::Duration};
+#[cfg(feature = "serde")]
+use std::time::Duration;
+use std::{fmt, str::FromStr};
 
 use super::Quota;
 use crate::error::{Error, ErrorKind};

@@ -25,5 +25,5 @@ pub(crate) use self::{
     grpc::is_grpc,
     headers::{HeaderWriter, mark_request},
     reject::{reject, replace},
-    returned::{Head, Returned},
+    returned::{Kept, Returned},
 };

@@ -83,18 +83,18 @@ impl Rejection {
 
 /// What a mapper reads of a request that is with the service, in case the service rejects it.
 #[derive(Debug)]
-pub(crate) enum Head {
+pub(crate) enum Kept {
     /// A HEAD request.
     Head,
     /// A gRPC call of this content type.
     Call(&'static str),
     Other,
-    /// For a mapper that reads all of it.
+    /// The whole head, for a mapper that reads it.
     Whole(Box<Parts>),
 }
 
-impl Head {
-    /// The head of `request`, as far as `mapper` reads it.
+impl Kept {
+    /// What `mapper` reads of `request`.
     pub(crate) fn of(request: &Parts, mapper: &dyn ResponseMapper) -> Self {
         if mapper.reads_request() {
             Self::Whole(Box::new(request.clone()))

@@ -1,7 +1,7 @@
 //! The `RetryInfo` in a gRPC status's details.
 //!
-//! The bytes come from a server that may send anything, and tonic is an optional dependency, so the few
-//! messages on the way are read by hand: what does not parse is no `RetryInfo`.
+//! tonic is an optional dependency, so the few messages are decoded here. The server may send any bytes: what does not
+//! parse is no `RetryInfo`.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub(super) fn from_base64(text: &str) -> Option<Vec<u8>> {
     }
 }
 
-/// The delay that the first `google.rpc.RetryInfo` in a serialised `google.rpc.Status` names.
+/// The delay in the first `google.rpc.RetryInfo` of a serialized `google.rpc.Status`.
 pub(super) fn retry_delay(status: &[u8]) -> Option<Duration> {
     fields(status)?.into_iter().filter_map(|field| field.message(3)).find_map(|any| {
         let any = fields(any)?;
@@ -30,10 +30,10 @@ pub(super) fn retry_delay(status: &[u8]) -> Option<Duration> {
     })
 }
 
-/// A `google.protobuf.Duration` from zero.
+/// A `google.protobuf.Duration` of zero or more.
 fn duration(message: &[u8]) -> Option<Duration> {
     let parts = fields(message)?;
-    // Zero is not sent. A negative number has its highest bit set, and is too large.
+    // Zero is not on the wire. A negative number has its highest bit set, so it is too large.
     let part = |number| parts.iter().find_map(|field| field.number(number)).unwrap_or(0);
     let seconds = i64::try_from(part(1)).ok()?;
     let nanos = u32::try_from(part(2)).ok().filter(|nanos| *nanos < 1_000_000_000)?;

@@ -1,4 +1,4 @@
-//! The client's half: waits as long as a server that refused a request asks for, then asks again.
+//! The client side: retries rejected requests after the wait that the server names.
 
 mod advice;
 mod details;

@@ -7,43 +7,41 @@ use tower::retry::Policy;
 use super::advice::Advice;
 use crate::util::random::random_time;
 
-/// Sends a refused request again, when the server said: a policy for [`tower::retry::RetryLayer`].
+/// Retries rejected requests after the wait that the server names: a policy for [`tower::retry::RetryLayer`].
 ///
-/// The client's half of this crate. It understands any server that speaks a standard or one of the
-/// common dialects, not only this crate's.
+/// It understands every server that sends standard headers or one of the common dialects, not only this crate.
 ///
-/// # What is sent again
+/// # What is retried
 ///
-/// | answer | sent again |
+/// | response | retried |
 /// |---|---|
-/// | 429 | yes: it was not carried out |
-/// | 429 with `application/problem+json`, a `RateLimit` list in which no policy has a `t`, and no `Retry-After` | no: the request costs more than the quota can ever hold |
-/// | 503 | with a `Retry-After`, or where the method is idempotent (RFC 9110, section 9.2.2) |
+/// | 429 | yes: the request was not carried out |
+/// | 429 with `application/problem+json`, a `RateLimit` list in which no policy has a `t`, and no `Retry-After` | no: the cost exceeds the quota |
+/// | 503 | with a `Retry-After`, or if the method is idempotent (RFC 9110, section 9.2.2) |
 /// | gRPC `RESOURCE_EXHAUSTED` (8) | with a `RetryInfo`, a `grpc-retry-pushback-ms` or a `Retry-After` |
 /// | gRPC `UNAVAILABLE` (14) | with a `RetryInfo` or a `grpc-retry-pushback-ms` |
-/// | any, with a `grpc-retry-pushback-ms` that is negative or no number | no: the server asks not to |
+/// | any, with a `grpc-retry-pushback-ms` that is negative or malformed | no: the server asks not to |
 /// | everything else, and every error | no |
 ///
 /// A gRPC status is read from a `tonic::Status` (feature `tonic`) and from the headers of an HTTP
-/// response whose content type is `application/grpc`. `RESOURCE_EXHAUSTED` without a hint may be a
-/// message above its size limit, and `UNAVAILABLE` without one a call that was half done: neither is
-/// sent again.
+/// response whose content type is `application/grpc`. Without a wait, `RESOURCE_EXHAUSTED` may be a
+/// message above its size limit, and `UNAVAILABLE` a call that was carried out in part: neither is retried.
 ///
-/// A [ban](crate::RateLimitLayer::ban) of this crate's is told in the body alone, which is not read: over HTTP it is
-/// a 429 that names no wait, and is sent again after the backoff. So is a cost above the capacity where the layer's
-/// [`Headers`](crate::Headers) have no list. Give such refusals another status, by
-/// [`RateLimitLayer::response`](crate::RateLimitLayer::response), where that matters.
+/// A [ban](crate::RateLimitLayer::ban) of this crate is stated in the body alone, which is not read: over HTTP it is
+/// a 429 without a wait, and is retried after the backoff. So is a cost above the capacity if the layer's
+/// [`Headers`](crate::Headers) have no list. Where that matters, give these rejections another status with
+/// [`RateLimitLayer::response`](crate::RateLimitLayer::response).
 ///
-/// What is not sent again is returned as it came. So is the last refusal once the
+/// A response that is not retried is returned unchanged. So is the last rejection once the
 /// [retries](Self::max_retries) are used up.
 ///
 /// # How long it waits
 ///
-/// The first of these that the answer holds and that is well-formed:
+/// The first of these that the response has in a valid form:
 ///
 /// 1. `grpc-retry-pushback-ms`, exactly;
-/// 2. in a gRPC answer, the `RetryInfo` of `grpc-status-details-bin`;
-/// 3. `Retry-After`: seconds, or a date, taken relative to the answer's own `Date` if it has one;
+/// 2. in a gRPC response, the `RetryInfo` of `grpc-status-details-bin`;
+/// 3. `Retry-After`: seconds, or a date, relative to the response's `Date` if it has one;
 /// 4. `RateLimit`, drafts 08 to 11 (`"burst";r=0;t=30`): the largest `t` of the policies with `r=0`;
 /// 5. `RateLimit`, draft 07 (`limit=100, remaining=0, reset=30`);
 /// 6. `RateLimit-Remaining: 0` with `RateLimit-Reset`, in seconds;
@@ -51,23 +49,23 @@ use crate::util::random::random_time;
 ///    seconds since 1970, relative to `Date` as well;
 /// 8. none of them: the [backoff](Self::backoff).
 ///
-/// gRPC answers are looked at for 1 to 3 only. To all but 1 and 8 the [jitter](Self::jitter) is added. A
-/// wait of 0 becomes the first backoff, so that a server which says it on every answer is not hammered.
+/// In gRPC responses only 1 to 3 are read. The [jitter](Self::jitter) is added to all but 1 and 8. A
+/// wait of 0 becomes the first backoff, so a server that always sends 0 is not flooded.
 ///
 /// # What it does not do
 ///
-/// It heeds refusals only. The `RateLimit` fields of successes tell how much is left, but slowing down
-/// for them would delay requests that the server is ready to answer, and they promise nothing.
+/// It acts on rejections only. It does not slow down by the `RateLimit` headers of successes: that would delay requests
+/// that the server is ready to answer, and those headers promise nothing.
 ///
 /// # Requests
 ///
 /// The request is cloned before it is sent: its body must be `Clone`, such as `String` or
-/// `http_body_util::Full<Bytes>`. A streaming body is not, and so not for this policy. Over HTTP the body
-/// of the refusal is dropped unread.
+/// `http_body_util::Full<Bytes>`. Streaming bodies are not supported. Over HTTP the body
+/// of the rejection is dropped unread.
 ///
 /// A tonic request's `grpc-timeout` ([`Request::set_timeout`](https://docs.rs/tonic/0.14/tonic/struct.Request.html#method.set_timeout))
-/// is copied with its metadata, so each attempt has that much time, and the waits between come on top. To bound
-/// them all together, put tower's `TimeoutLayer` outside of the retry.
+/// is copied with its metadata, so it bounds each attempt, without the waits between attempts. To bound
+/// all of them together, put tower's `TimeoutLayer` outside the retry.
 ///
 /// # Example
 ///
@@ -102,7 +100,7 @@ use crate::util::random::random_time;
 /// assert!((20..=22).contains(&start.elapsed().as_secs()));
 /// assert_eq!(ASKED.load(Ordering::Relaxed), 2);
 ///
-/// // A server that asks for more than the client has time for is not asked again.
+/// // A wait above the client's longest is not waited for.
 /// ASKED.store(0, Ordering::Relaxed);
 /// let hasty = RetryPolicy::default().max_wait(Duration::from_secs(5));
 /// let client = ServiceBuilder::new().layer(RetryLayer::new(hasty)).service(server);
@@ -124,13 +122,13 @@ pub struct RetryPolicy {
     cap: Duration,
     /// Percent.
     jitter: u32,
-    // tower clones the policy for each request: what follows is about one request.
+    // tower clones the policy for each request: the counts below are those of one request.
     retries: u32,
     backoffs: u32,
 }
 
 impl RetryPolicy {
-    /// How often one request is sent again, at most; 0 for never. Defaults to 4.
+    /// The most retries of one request; 0 for none. Defaults to 4.
     #[must_use]
     pub fn max_retries(mut self, retries: u32) -> Self {
         self.max_retries = retries;
@@ -139,18 +137,17 @@ impl RetryPolicy {
 
     /// The longest single wait. Defaults to 60 seconds.
     ///
-    /// A server that asks for a longer one is not asked again: its refusal is returned. Neither the jitter
-    /// nor the backoff leads above it.
+    /// If the server names a longer wait, its rejection is returned. Jitter and backoff do not exceed this wait.
     #[must_use]
     pub fn max_wait(mut self, wait: Duration) -> Self {
         self.max_wait = wait;
         self
     }
 
-    /// How long to wait after a refusal that names no wait. Defaults to 100 milliseconds, and 10 seconds.
+    /// The wait after a rejection that names none. Defaults to 100 milliseconds and 10 seconds.
     ///
-    /// A random time between zero and a bound, which is `first` for a request's first such refusal,
-    /// doubles with each further one, and stays at `cap`.
+    /// The wait is a random time between zero and a bound. The bound is `first` for the first such rejection of a request,
+    /// doubles with each further one, and is at most `cap`.
     ///
     /// # Panics
     ///
@@ -164,17 +161,17 @@ impl RetryPolicy {
         self
     }
 
-    /// How much longer than it was told a client waits, at most, in percent of the wait. Defaults to 10.
+    /// The most that is added to the wait that the server names, in percent of the wait. Defaults to 10.
     ///
-    /// The share is random, so that clients which were told the same do not come back all at once. Never
-    /// shorter than told; 0 for exactly as long.
+    /// The addition is random, so clients with the same wait do not retry together. 0 waits exactly as long as the
+    /// server says.
     #[must_use]
     pub fn jitter(mut self, percent: u32) -> Self {
         self.jitter = percent;
         self
     }
 
-    /// Waits as advised, and counts it. `None` to return the answer.
+    /// Waits as advised, and counts the retry. `None` to return the response.
     fn follow(&mut self, advice: Advice) -> Option<Sleep> {
         if self.retries >= self.max_retries {
             return None;
@@ -191,13 +188,12 @@ impl RetryPolicy {
         };
         let wait = wait.min(self.max_wait);
         self.retries += 1;
-        log!(debug, retry = self.retries, wait_ms = wait.as_millis(), "refused, asks again after a wait");
+        log!(debug, retry = self.retries, wait_ms = wait.as_millis(), "rejected, retries after a wait");
         Some(tokio::time::sleep(wait))
     }
 
-    /// The backoff's bound.
-    // tower's `ExponentialBackoff` gives a future and not a duration, so that it can neither be held to
-    // `max_wait` nor share a type with the other waits.
+    /// The bound of the next backoff.
+    // tower's `ExponentialBackoff` gives a future instead of a duration, so it cannot be bounded by `max_wait`.
     fn next_bound(&mut self) -> Duration {
         let factor = 1_u128.checked_shl(self.backoffs).unwrap_or(u128::MAX);
         self.backoffs = self.backoffs.saturating_add(1);

@@ -4,13 +4,11 @@ use std::{fmt, marker::PhantomData, str::FromStr};
 
 use serde::de::{Deserializer, Visitor};
 
-use crate::error::Error;
-
 /// The value that `T` reads from a string. `expected` completes "invalid type: integer `5`, expected ...".
 pub(crate) fn deserialize<'de, D, T>(deserializer: D, expected: &'static str) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
-    T: FromStr<Err = Error>,
+    T: FromStr<Err: fmt::Display>,
 {
     deserializer.deserialize_str(Text { expected, value: PhantomData })
 }
@@ -20,7 +18,7 @@ struct Text<T> {
     value: PhantomData<T>,
 }
 
-impl<T: FromStr<Err = Error>> Visitor<'_> for Text<T> {
+impl<T: FromStr<Err: fmt::Display>> Visitor<'_> for Text<T> {
     type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

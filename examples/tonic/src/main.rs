@@ -1,8 +1,10 @@
-//! A gRPC service with a limit for each client, and a client that runs into it: what a refusal says.
+//! A gRPC service with a limit for each client, and a client that exceeds it and shows the status.
 //!
 //! Run with `cargo run -p example-tonic`
 //!
-//! It ends by itself. `greeter.rs` is made from `greeter.proto`, so no protoc is needed.
+//! It ends after a few calls. `greeter.rs` is generated from `greeter.proto`, so it needs no protoc.
+//!
+//! The handler charges streams more, with the limiter of the layer, and returns the rejection as a status.
 #![allow(clippy::print_stdout, reason = "it is what a program is for")]
 
 #[allow(clippy::all, missing_docs, unnameable_types, unreachable_pub, unused_qualifications, reason = "generated")]
@@ -21,7 +23,9 @@ use tokio_stream::{Stream, StreamExt, wrappers::TcpListenerStream};
 use tonic::{Request, Response, Status, transport::Server};
 use tonic_types::StatusExt as _;
 use tower::Layer as _;
-use tower_ratelimit::{MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, response::GrpcStatus};
+use tower_ratelimit::{
+    Key, Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, response::GrpcStatus,
+};
 
 struct Hello;
 
@@ -38,13 +42,18 @@ impl Greeter for Hello {
         &self,
         request: Request<HelloRequest>,
     ) -> Result<Response<Self::SayHellosStream>, Status> {
+        // The layer has charged one unit under its own policy. Under this one, each reply costs a unit.
+        let limiter = request.extensions().get::<Limiter>().cloned();
+        let limiter = limiter.ok_or_else(|| Status::internal("the rate limit layer is missing"))?;
         let HelloRequest { name, count } = request.into_inner();
+        let replies = Policy::new("replies", Quota::per_minute(100));
+        limiter.check(&replies, &Key::new(&name), count.into()).await?.into_result()?;
         let hellos = (1..=count).map(move |n| Ok(HelloReply { message: format!("hello {name}, {n}") }));
         Ok(Response::new(Box::pin(tokio_stream::iter(hellos))))
     }
 }
 
-/// Four calls at once for each client, then one every three seconds.
+/// A burst of four calls for each client, then one every three seconds.
 fn limits() -> RateLimitLayer {
     let policy = Policy::new("calls", Quota::per_minute(20).burst(4));
     RateLimitLayer::new(MemoryStore::new(), policy, PeerIp::new())
@@ -66,21 +75,21 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let mut client = GreeterClient::connect(format!("http://{address}")).await?;
     let request = |count| HelloRequest { name: "you".into(), count };
 
-    // A stream is one call, however much it carries.
+    // The layer charges a stream once.
     let mut stream = client.say_hellos(request(5)).await?.into_inner();
     while let Some(reply) = stream.next().await {
         println!("{}", reply?.message);
     }
 
-    let refusal = loop {
+    let rejection = loop {
         match client.say_hello(request(1)).await {
             Ok(reply) => println!("{}", reply.into_inner().message),
             Err(status) => break status,
         }
     };
-    println!("code: {:?}", refusal.code());
-    println!("message: {}", refusal.message());
-    let details = refusal.get_error_details();
+    println!("code: {:?}", rejection.code());
+    println!("message: {}", rejection.message());
+    let details = rejection.get_error_details();
     if let Some(retry) = details.retry_info() {
         println!("retry in: {:?}", retry.retry_delay.unwrap_or_default());
     }

@@ -9,14 +9,15 @@ use tower_ratelimit::{
     algorithm::{Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
 };
 
-const PRELUDE: &str = include_str!("../../lua/include/prelude.lua");
+const ARITHMETIC: &str =
+    concat!(include_str!("../../lua/include/prelude.lua"), include_str!("../../lua/include/muldiv.lua"));
 
 #[test]
 fn muldiv_is_exact_up_to_2_to_the_45() {
     let server = RedisServer::start();
     let connection = std::cell::RefCell::new(server.connection());
     let script = redis::Script::new(&format!(
-        "{PRELUDE}
+        "{ARITHMETIC}
         local quotient, rest = muldiv(tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]))
         return {{integer(quotient), integer(rest)}}"
     ));

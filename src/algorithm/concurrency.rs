@@ -22,7 +22,7 @@ use crate::{error::Error, quota::Quota};
 ///
 /// * **Promise**: at any moment at most the limit in use, as long as no instance loses its connection to the store for
 ///   longer than the period and continues to work.
-/// * **Source**: the counting semaphore with leases.
+/// * **Source**: the counting semaphore, with an expiry.
 /// * **Cost in Redis**: one sorted set per key, with a member of 50 to 140 bytes per request that holds permits,
 ///   whatever its cost.
 /// * **Weakness**: the permits of a killed instance are unavailable until they expire. The retry time is when permits

@@ -82,7 +82,7 @@ pub enum Change {
     Charge(u64, u128),
     /// Rewrites state that the clock or a changed quota made stale. Follows a denial.
     Repair,
-    /// Refunds the latest units; under [`Concurrency`](super::Concurrency), releases the permits of a holder.
+    /// Refunds the latest units; under `Concurrency`, releases the permits of a holder.
     Refund(u64, u128),
     /// Renews the permits of a holder.
     Renew(u128),

@@ -17,7 +17,7 @@ fn tokens(lua: &str) -> Vec<Token> {
     let mut tokens = Vec::new();
     let mut rest = lua;
     while let Some(first) = rest.chars().next() {
-        let taken = if rest.starts_with("--[[") {
+        let length = if rest.starts_with("--[[") {
             rest.find("]]").map_or(rest.len(), |end| end + 2)
         } else if rest.starts_with("--") {
             rest.find('\n').unwrap_or(rest.len())
@@ -35,12 +35,12 @@ fn tokens(lua: &str) -> Vec<Token> {
             tokens.push(Token::Name(rest[..end].to_owned()));
             end
         } else {
-            let length =
+            let width =
                 if ["..", "==", "~=", "<=", ">="].iter().any(|long| rest.starts_with(long)) { 2 } else { 1 };
-            tokens.push(Token::Symbol(rest[..length].to_owned()));
-            length
+            tokens.push(Token::Symbol(rest[..width].to_owned()));
+            width
         };
-        rest = &rest[taken..];
+        rest = &rest[length..];
     }
     tokens
 }

@@ -1,22 +1,21 @@
-//! An algorithm of one's own: a Lua file and a few lines of Rust, decided in one atomic step with a
-//! built-in one.
+//! A custom algorithm: a Lua file and a few lines of Rust, decided in one atomic step with a built-in one.
 //!
-//! Run with a Redis at hand:
+//! Run with a Redis server:
 //!
 //! ```text
 //! REDIS_URL=redis://127.0.0.1:6379 cargo run --example custom_algorithm
 //! ```
 //!
-//! It takes eight reports in a row for one tenant, under "day-and-night" (5 an hour by day, 20 by night) and
-//! under "burst" (10 a minute), and prints what each decision says.
+//! It requests eight reports for one tenant, under the policies "reports" (5 per hour by day, 20 by night) and "burst"
+//! (10 per minute), and prints each decision. By day the sixth report is denied; by night all eight are allowed.
 
-#![allow(clippy::print_stdout, reason = "a program that talks to a person")]
+#![allow(clippy::print_stdout, reason = "the example prints its results")]
 
 use std::{env, error::Error};
 
 use tower_ratelimit::{Charge, Key, Limiter, Policy, Quota, RedisStore, algorithm::Algorithm};
 
-/// The quota's limit in each hour of the day, another one in those of the night.
+/// The quota's limit in each hour by day, and `night` in each hour by night.
 #[derive(Debug)]
 pub(crate) struct DayAndNight {
     pub(crate) night: u64,
@@ -45,7 +44,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let url = env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1:6379".into());
     let store = RedisStore::connect(&url).await?;
     let reports = Policy::new("reports", Quota::per_hour(5)).algorithm(DayAndNight { night: 20 });
-    // A mistake in the Lua file shows here and not at the first request.
+    // Finds a mistake in the Lua file now instead of at the first request.
     store.try_out(&reports).await?;
 
     let limiter = Limiter::new(store);

@@ -1,15 +1,14 @@
 --[[
-  GCRA: the generic cell rate algorithm, as virtual scheduling (ITU-T I.371, ATM Forum TM 4.1 annex C).
+  GCRA: the generic cell rate algorithm, in the form of virtual scheduling (ITU-T I.371, ATM Forum TM 4.1 annex C).
 
-  The textbook keeps one number, the theoretical arrival time: the moment at which everything admitted
-  so far would be paid off at the quota's rate. Here it is kept as a time and the units since, see
+  The textbook form stores the theoretical arrival time. This one stores an equivalent time and level, see
   include/bucket.lua.
 
-  State     one number.
-  Arguments ARGV[arg] and ARGV[arg + 1], the emission interval as a fraction in lowest terms: so many
-            microseconds pay for so many units; ARGV[arg + 2], the burst.
-  Cost      GET; and SET with PX where something is charged.
+  State     a time and a count.
+  Arguments the period in microseconds and the units that drain in it, in lowest terms; the burst in units.
+  Commands  GET; SET where units are charged.
 ]]
+-- uses: bucket
 return bucket_algorithm(function(arg)
   return {
     capacity = 0,

@@ -1,18 +1,16 @@
 --[[
-  Leaky bucket: what is admitted fills a bucket that leaks at the quota's rate.
+  Leaky bucket: admitted units fill a bucket that drains at the quota's rate.
 
-  As a meter, a request that would make it overflow is refused (ITU-T I.371; the "funnel" of chat
-  services). As a queue, requests leave at the rate at which it leaks: each is told how long to wait for
-  its turn, and one whose turn is too far off is refused (traffic shaping; the burst, delay and nodelay of
-  a web server's request limit).
+  A meter denies a request that would overflow the bucket (ITU-T I.371). A queue delays requests so that they leave at
+  the quota's rate, and denies a request that would wait longer than the longest wait (nginx' limit_req). A meter is a
+  queue with a longest wait of 0.
 
-  The level is that of include/bucket.lua. A meter is a queue in which nobody waits.
-
-  State     one number.
-  Arguments ARGV[arg] and ARGV[arg + 1], in so many microseconds so many units leak out; ARGV[arg + 2],
-            what passes at once; ARGV[arg + 3], the longest wait in microseconds.
-  Cost      GET; and SET with PX where something is charged.
+  State     a time and a count.
+  Arguments the period in microseconds and the units that drain in it, in lowest terms; the units that are admitted
+            without a delay; the longest wait in microseconds.
+  Commands  GET; SET where units are charged.
 ]]
+-- uses: bucket
 return bucket_algorithm(function(arg)
   return {
     capacity = 0,

@@ -1,29 +1,30 @@
 --[[
-  Sliding log: at most `limit` units in any span of `period` microseconds, exactly, by remembering when
-  each admitted request came.
+  Sliding log: at most `limit` units in any span of `period` microseconds, exactly. It stores the time of each admitted
+  request.
 
-  State     a list. Each entry is 13 bytes: the mark `L`, 7 of the time, 5 of the units charged up to and with
-            this request, modulo 2^40. The first entry stands for everything before: what is used is the
-            last total less the first. So a request of any cost is one entry, requests of the same
-            microsecond are entries of their own, and what is used is known without a walk.
-  Arguments ARGV[arg], the limit; ARGV[arg + 1], the period.
-  Mark      none: a charge is found by its time.
-  Cost      LINDEX three or four times; more, the logarithm of the entries, when some have expired or a request
-            of several units is refused. RPUSH and PEXPIRE where something is charged, and LTRIM where
-            entries have expired. A refund writes the entries anew that came before its charge, or those after
-            it, whichever are fewer.
+  State     a list of entries of 13 bytes: `L`, 7 bytes of the time, 5 bytes of the running total, modulo 2^40: the
+            units charged up to and including this request. The first entry holds the total before the log. The units
+            in use are the last total minus the first, so they are known without reading the list. A request is one
+            entry, whatever its cost.
+  Arguments the limit; the period.
+  Mark      none: a refund finds the charge by its time.
+  Commands  LLEN and two to four LINDEX; a binary search with LINDEX where entries have expired or a denial looks for
+            its retry time; RPUSH and PEXPIRE for a charge, and LTRIM where entries have expired. A refund reads and
+            writes the entries before its charge or those after it, whichever are fewer, with LINDEX and LSET.
 
-  Entries of a time after `now` mean that the clock stepped back. They count as of `now`, and a refusal
-  writes that down, so that the wait it names holds.
+  Entries in the future mean that the clock stepped back. They count as of `now`. A denial writes this down, so that the
+  retry time it names stays true.
 ]]
+-- uses: prelude bytes
 local WRAP = 1099511627776 -- 2^40
--- A refund writes no more entries anew than this, some 1.5 milliseconds' worth.
-local MOST_REWRITTEN = 1000
+-- One refund writes at most this many entries, which takes Redis about 1.5 ms.
+local MAX_REWRITTEN = 1000
 
 local function entry(at, total)
   return 'L' .. pack(at, 7) .. pack(total % WRAP, 5)
 end
 
+-- Returns the time and the total of an entry.
 local function read(bytes)
   if not bytes or #bytes ~= 13 or string.byte(bytes) ~= 76 then
     foreign()
@@ -35,8 +36,8 @@ local function entry_at(key, index)
   return read(redis.call('LINDEX', key, integer(index)))
 end
 
--- The lowest index from `low` to `high` whose entry satisfies `holds`, which once true stays true, and
--- is true at `high`.
+-- Returns the lowest index from `low` to `high` whose entry satisfies `holds`, by binary search. `holds` must be true
+-- for every index after the first true one; it is assumed to be true at `high`.
 local function search(key, low, high, holds)
   while low < high do
     local middle = floor((low + high) / 2)
@@ -49,7 +50,7 @@ local function search(key, low, high, holds)
   return low
 end
 
--- The log of `key` as of `now`, or nil where nothing in it counts any more.
+-- Reads the log of `key` as of `now`. Returns nil where no entry counts.
 local function open(key, period)
   local length = redis.call('LLEN', key)
   if length == 0 then
@@ -72,17 +73,18 @@ local function open(key, period)
     _, base = entry_at(key, first - 1)
   end
   return {
+    -- The index of the first entry that counts, and the total before it.
     first = first,
     length = length,
     base = base,
     total = total,
     used = (total - base) % WRAP,
     last = math.min(last, now),
-    moved = last > now,
+    stale = last > now,
   }
 end
 
--- Entries of a time after `now` become one of the time `now`. Totals being totals, it stands for them all.
+-- Replaces the entries in the future by one of the time `now`. As totals are cumulative, one entry stands for all.
 local function step_back(key, log)
   local index = search(key, log.first, log.length - 1, function(at)
     return at > now
@@ -101,9 +103,9 @@ local function plan(key, cost, arg)
   if cost > limit then
     retry = -1
   elseif cost > free then
-    local freed = used + cost - limit
+    local missing = used + cost - limit
     local index = search(key, log.first, log.length - 1, function(_, total)
-      return (total - log.base) % WRAP >= freed
+      return (total - log.base) % WRAP >= missing
     end)
     retry = math.min(entry_at(key, index), now) + period - now
   end
@@ -119,7 +121,7 @@ local function plan(key, cost, arg)
         redis.call('DEL', key)
         redis.call('RPUSH', key, entry(0, 0), entry(now, cost))
       else
-        if log.moved then
+        if log.stale then
           step_back(key, log)
         end
         if log.first > 1 then
@@ -129,16 +131,16 @@ local function plan(key, cost, arg)
       end
       redis.call('PEXPIRE', key, ttl(period))
     end,
-    repair = log and log.moved and function()
+    repair = log and log.stale and function()
       step_back(key, log)
       redis.call('PEXPIRE', key, ttl(reset))
     end,
   }
 end
 
--- Takes `units` units out of the entries from `low` to `high`, which are all of one time and have as many. It looks at
--- the whole list, expired entries too: they may count by a newer quota.
-local function take_out(key, length, low, high, units)
+-- Removes `units` units from the entries `low` to `high`, which have the same time and at least that many units. It
+-- works on the whole list, expired entries included: under a newer quota they may count.
+local function remove_units(key, length, low, high, units)
   local _, base = entry_at(key, 0)
   local function change(from, to, change_of)
     for index = from, to do
@@ -149,16 +151,16 @@ local function take_out(key, length, low, high, units)
   local _, before = entry_at(key, low - 1)
   local _, upto = entry_at(key, high)
   before, upto = (before - base) % WRAP, (upto - base) % WRAP
-  if high <= MOST_REWRITTEN and high <= length - low then
-    -- With higher totals before them.
+  if high <= MAX_REWRITTEN and high <= length - low then
+    -- Raise the totals of the entries before.
     change(0, low - 1, function(total)
       return total + units
     end)
     change(low, high - 1, function(total)
       return math.max(total, before + units)
     end)
-  elseif length - low < MOST_REWRITTEN then
-    -- Or lower ones after them, which is the same.
+  elseif length - low < MAX_REWRITTEN then
+    -- Lower the totals of the entries after, which has the same effect.
     change(low, high - 1, function(total)
       return math.min(total, upto - units)
     end)
@@ -166,7 +168,7 @@ local function take_out(key, length, low, high, units)
       return total - units
     end)
   else
-    -- As many of the oldest units: they count for less long, so nothing is returned too much.
+    -- Both sides are too long. Remove the oldest units instead: they expire sooner, so this never refunds too much.
     local index = search(key, 1, high, function(_, total)
       return (total - base) % WRAP >= units
     end)
@@ -175,8 +177,8 @@ local function take_out(key, length, low, high, units)
   end
 end
 
--- Drops the latest entries that have nothing left, and the key where none has. Its TTL stays.
-local function settle(key)
+-- Removes the latest entries that have no units left, and the key where no entry is left. The TTL stays.
+local function remove_empty(key)
   local length = redis.call('LLEN', key)
   while length > 1 do
     local _, total = entry_at(key, -1)
@@ -190,8 +192,9 @@ local function settle(key)
   redis.call('DEL', key)
 end
 
-local function last_units(key, log, units, period)
-  -- The entry in which the last unit that is kept was charged is the last one, with less in it.
+-- Removes the latest `units` units, fewer than the log has.
+local function remove_latest(key, log, units, period)
+  -- The entry with the last unit that is kept becomes the last entry, with a lower total.
   local kept = log.used - units
   local index = search(key, log.first, log.length - 1, function(_, total)
     return (total - log.base) % WRAP >= kept
@@ -202,12 +205,11 @@ local function last_units(key, log, units, period)
   redis.call('PEXPIRE', key, ttl(at + period - now))
 end
 
--- Without a charge, the latest units first.
 local function refund(key, units, arg, made)
   local period = tonumber(ARGV[arg + 1])
   local log = open(key, period)
   if made then
-    if not log or log.moved or made + period <= now then
+    if not log or log.stale or made + period <= now then
       return
     end
     local low = search(key, log.first, log.length, function(at)
@@ -225,22 +227,22 @@ local function refund(key, units, arg, made)
     if units == 0 then
       return
     end
-    take_out(key, log.length, low, high, units)
-    settle(key)
+    remove_units(key, log.length, low, high, units)
+    remove_empty(key)
     return
   end
   if not log then
     redis.call('DEL', key)
     return
   end
-  if log.moved then
+  if log.stale then
     step_back(key, log)
   end
   if units >= log.used then
     redis.call('DEL', key)
     return
   end
-  last_units(key, log, units, period)
+  remove_latest(key, log, units, period)
 end
 
 return plan, refund

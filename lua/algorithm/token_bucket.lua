@@ -1,15 +1,15 @@
 --[[
-  Token bucket: tokens come at the quota's rate until the bucket is full, and a request takes as many as
-  it costs (J. Turner, "New directions in communications", 1986; RFC 2697 for the metering form).
+  Token bucket: tokens are added at the quota's rate until the bucket is full, and each unit charged removes one
+  (J. Turner, "New directions in communications", 1986; RFC 2697 for the metering form).
 
-  The tokens in the bucket are the burst less the level of include/bucket.lua.
+  The number of tokens is the burst minus the level of include/bucket.lua.
 
-  State     one number.
-  Arguments ARGV[arg] and ARGV[arg + 1], so many microseconds bring so many tokens; ARGV[arg + 2], what
-            the bucket holds; ARGV[arg + 3], 1 where tokens come all at once at the end of that time, 0
-            where they trickle in; ARGV[arg + 4], what a new bucket has in it.
-  Cost      GET; and SET with PX where something is charged.
+  State     a time and a count.
+  Arguments the period in microseconds and the tokens that are added in it; the bucket's size; 1 where the tokens of a
+            period are added at its end, 0 where they are added evenly; the tokens in a new bucket.
+  Commands  GET; SET where units are charged.
 ]]
+-- uses: bucket
 return bucket_algorithm(function(arg)
   local burst, initial = tonumber(ARGV[arg + 2]), tonumber(ARGV[arg + 4])
   return {

@@ -1,40 +1,44 @@
 --[[
-  What stands between the driver and an algorithm from outside: it says what is wrong with a plan instead
-  of failing somewhere. `careful` also asks, after each write, whether the key has a TTL, and removes one
-  that has none.
+  Validates what a custom algorithm plans, so that a mistake becomes an error that names the algorithm and the field.
+
+  Included only in scripts with a custom algorithm.
 ]]
-local function checked(name, plan, refund, renew, careful)
-  local function complain(problem)
+-- uses: prelude
+
+-- Wraps the functions of the algorithm `name`. `check_ttl` also checks, after each write, that the key has a TTL, and
+-- deletes a key that has none.
+local function checked(name, plan, refund, renew, check_ttl)
+  local function fail(problem)
     error('RATELIMIT-ALGORITHM the algorithm ' .. name .. ' ' .. problem, 0)
   end
   if type(plan) ~= 'function' then
-    complain('must return the function plan(key, cost, arg)')
+    fail('must return the function plan(key, cost, arg)')
   end
-  local function writing(key, write)
+  local function checked_write(key, write)
     return write and function()
       write()
-      if careful and redis.call('PTTL', key) == -1 then
+      if check_ttl and redis.call('PTTL', key) == -1 then
         redis.call('DEL', key)
-        complain('wrote its key without a TTL')
+        fail('wrote its key without a TTL')
       end
     end
   end
-  local function changing(change)
+  local function checked_change(change)
     return change and function(key, units, arg, made, mark)
-      writing(key, function()
+      checked_write(key, function()
         change(key, units, arg, made, mark)
       end)()
     end
   end
-  local function planning(key, cost, arg)
+  local function checked_plan(key, cost, arg)
     local planned = plan(key, cost, arg)
     if type(planned) ~= 'table' then
-      complain('must return a table from plan')
+      fail('must return a table from plan')
     end
-    local function check(field, least)
+    local function check(field, minimum)
       local value = planned[field]
-      if type(value) ~= 'number' or value ~= floor(value) or value < least or value > TOO_LARGE then
-        complain('must plan an integer ' .. field)
+      if type(value) ~= 'number' or value ~= floor(value) or value < minimum or value > TOO_LARGE then
+        fail('must plan an integer ' .. field)
       end
     end
     planned.delay, planned.mark = planned.delay or 0, planned.mark or 0
@@ -45,14 +49,14 @@ local function checked(name, plan, refund, renew, careful)
     check('mark', 0)
     if planned.retry == 0 then
       if type(planned.charge) ~= 'function' then
-        complain('must plan a function charge where retry is 0')
+        fail('must plan a function charge where retry is 0')
       end
       check('remaining_after', 0)
       check('reset_after', 0)
     end
-    planned.charge = writing(key, planned.charge)
-    planned.repair = writing(key, planned.repair)
+    planned.charge = checked_write(key, planned.charge)
+    planned.repair = checked_write(key, planned.repair)
     return planned
   end
-  return planning, changing(refund), changing(renew)
+  return checked_plan, checked_change(refund), checked_change(renew)
 end

@@ -1,12 +1,12 @@
-//! The twin of `lua/include/bucket.lua`, where the arithmetic is explained.
+//! The twin of `lua/include/bucket.lua`. "The bucket" in `lua/README.md` explains the arithmetic.
 
 use super::{
     state::{Count, Refunds, State},
-    twin::{Admission, Change, Gauge, Kept, Plan, Receipt, Taken, Twin},
+    twin::{Admission, Change, Charged, Gauge, Kept, Plan, Receipt, Twin},
 };
 use crate::{error::Error, quota::Quota};
 
-/// An algorithm that is a bucket of its arguments.
+/// An algorithm whose arguments describe a bucket.
 pub trait HasBucket: Send + Sync {
     fn bucket(arguments: &[u64]) -> Bucket;
 }
@@ -20,14 +20,14 @@ impl<T: HasBucket> Twin for T {
         Self::bucket(arguments).apply(state.as_ref(), now, change)
     }
 
-    fn missed(&self, arguments: &[u64], units: u64) -> Option<u64> {
+    fn lease_recovery(&self, arguments: &[u64], units: u64) -> Option<u64> {
         let bucket = Self::bucket(arguments);
-        // Who waits for his turn waits for those before him, who have to be known.
-        (bucket.wait == 0).then(|| LONGEST_LEASE.saturating_add(bucket.owed(units)))
+        // A queue delays each request behind the requests before it, so the server must know when those are made.
+        (bucket.wait == 0).then(|| LONGEST_LEASE.saturating_add(bucket.drain_time(units)))
     }
 
-    fn take(&self, arguments: &[u64], state: &mut Option<State>, now: u64, cost: u64, _: u128) -> Taken {
-        Self::bucket(arguments).take(state, now, cost)
+    fn charge(&self, arguments: &[u64], state: &mut Option<State>, now: u64, cost: u64, _: u128) -> Charged {
+        Self::bucket(arguments).charge(state, now, cost)
     }
 
     fn refund(
@@ -43,42 +43,45 @@ impl<T: HasBucket> Twin for T {
 
     fn mark_of_leased(&self, arguments: &[u64], leased: u64, cost: u64) -> u64 {
         let bucket = Self::bucket(arguments);
-        leased.saturating_add(bucket.time_of(cost))
+        leased.saturating_add(bucket.smooth_drain_time(cost))
     }
 }
 
-/// Two slots of lua/include/bucket.lua, in microseconds. In process nothing is leased.
+/// The longest lease in microseconds: two slots of `lua/include/lease.lua`. A `MemoryStore` leases nothing.
 const LONGEST_LEASE: u64 = 1_000_000;
 
-/// As in lua/include/bucket.lua: 18 years.
-const MOST_REFUNDED: u64 = 1 << 49;
+/// As in `lua/include/bucket.lua`: 18 years in microseconds.
+const MAX_REFUNDED: u64 = 1 << 49;
 
-/// A level that is paid off at `units` per `period` microseconds, with room for `burst`.
+/// A level that drains at `units` per `period` microseconds, with room for `burst`.
 #[derive(Clone, Copy, Debug)]
 pub struct Bucket {
     pub(super) period: u64,
     pub(super) units: u64,
     pub(super) burst: u64,
-    /// How long an admitted request may be made to wait.
+    /// The longest delay of an admitted request in microseconds.
     pub(super) wait: u64,
-    /// Units are paid only when a whole period is over.
+    /// Whether units drain only at the end of each period.
     pub(super) stepped: bool,
-    /// What a key admits that was never seen.
+    /// The units that a new key admits.
     pub(super) initial: u64,
 }
 
-/// A bucket as of now.
+/// The state of a bucket as of now.
 struct Open {
+    /// The time of the level.
     at: u64,
     level: u64,
+    /// Microseconds since `at`.
     elapsed: u64,
     free: u64,
-    moved: bool,
+    /// Whether a denial must write this state.
+    stale: bool,
     refunds: Refunds,
 }
 
 impl Bucket {
-    /// One that pays continuously, starts empty and makes nobody wait.
+    /// Creates a bucket that drains continuously, admits the whole burst at first and has no delays.
     pub(super) const fn continuous(period: u64, units: u64, burst: u64) -> Self {
         Self { period, units, burst, wait: 0, stepped: false, initial: burst }
     }
@@ -86,8 +89,8 @@ impl Bucket {
     pub(super) fn plan(&self, state: Option<&State>, now: u64, cost: u64) -> Plan {
         let open = self.open(state, now);
         let admission = self.admission(&open, cost);
-        let Open { at, level, elapsed, free, moved, refunds } = open;
-        let reset = |level| self.owed(level).saturating_sub(elapsed);
+        let Open { at, level, elapsed, free, stale, refunds } = open;
+        let reset = |level| self.drain_time(level).saturating_sub(elapsed);
         let before = Gauge { remaining: free, reset: reset(level) };
         let (after, mark) = if admission.is_admitted() {
             let after = Gauge { remaining: free - cost, reset: reset(level + cost) };
@@ -95,13 +98,13 @@ impl Bucket {
         } else {
             (before, 0)
         };
-        Plan { admission, before, after, stale: moved && level > 0, mark }
+        Plan { admission, before, after, stale: stale && level > 0, mark }
     }
 
-    /// The end of the span of a charge that made `level` of the bucket.
+    /// Returns the mark of the charge that raised the level to `level`: the end of its span.
     fn mark(&self, at: u64, level: u64, now: u64, reset: u64, refunds: Refunds) -> u64 {
         if self.stepped {
-            at.saturating_add(self.time_of(level)) + refunds.by
+            at.saturating_add(self.smooth_drain_time(level)) + refunds.by
         } else {
             now + reset + refunds.by
         }
@@ -118,17 +121,17 @@ impl Bucket {
             Change::Refund(units, _) => self.refund_latest(&mut open, units, now),
         }
         let mut state = None;
-        let lifetime = self.keep(&open, &mut state);
+        let lifetime = self.store(&open, &mut state);
         state.map(|state| Kept { state, lifetime })
     }
 
-    /// Returns the latest units.
+    /// Refunds the latest units.
     fn refund_latest(&self, open: &mut Open, units: u64, now: u64) {
         let units = units.min(open.level);
-        self.lower(open, units, self.time_of(units), now);
+        self.lower(open, units, self.smooth_drain_time(units), now);
     }
 
-    /// Returns what of a charge is still in the bucket, see lua/include/bucket.lua.
+    /// Refunds what is still in the bucket of a charge.
     pub(super) fn refund(
         &self,
         state: &mut Option<State>,
@@ -138,106 +141,107 @@ impl Bucket {
     ) -> Option<u64> {
         state.as_ref()?;
         let mut open = self.open(state.as_ref(), now);
-        let mut time = self.time_of(units);
-        // Of the span's last `time` microseconds those behind the front, or what drains alone, in whole steps.
+        let mut time = self.smooth_drain_time(units);
+        // The front and the charge's age; a stepped bucket drains in whole periods only.
         let (mut front, mut age) = (now, now.saturating_sub(charge.made));
         if self.stepped {
             (front, age) = (open.at, age.div_ceil(self.period).saturating_mul(self.period));
         }
-        let behind = charge.mark.saturating_sub(open.refunds.by).saturating_sub(front);
-        let left = behind.max(time.saturating_sub(age));
+        let ahead = charge.mark.saturating_sub(open.refunds.by).saturating_sub(front);
+        // The larger of the two refundable parts, in microseconds.
+        let refundable = ahead.max(time.saturating_sub(age));
         let alive = (open.refunds.since + 1..=now).contains(&charge.made);
-        if left == 0 || !alive || now - charge.made >= self.longest() {
+        if refundable == 0 || !alive || now - charge.made >= self.max_drain_time() {
             return None;
         }
-        if left < time {
-            time = left;
+        if refundable < time {
+            time = refundable;
             if self.stepped {
-                units = self.units_in(left);
+                units = self.smooth_drained_in(refundable);
             } else {
-                // As if it had drained for so much longer.
-                let elapsed = open.elapsed + left;
+                // Drain the bucket for that much longer.
+                let elapsed = open.elapsed + refundable;
                 units = (elapsed / self.period).saturating_mul(self.units);
                 open.elapsed = elapsed % self.period;
                 open.at = now.saturating_sub(open.elapsed);
             }
         }
         self.lower(&mut open, units, time, now);
-        Some(self.keep(&open, state))
+        Some(self.store(&open, state))
     }
 
     /// Lowers the level by `units` units, and moves the front by `time`.
     fn lower(&self, open: &mut Open, units: u64, time: u64, now: u64) {
         open.refunds.by = open.refunds.by.saturating_add(time);
-        if open.refunds.by > MOST_REFUNDED {
+        if open.refunds.by > MAX_REFUNDED {
             open.refunds = Refunds { by: 0, since: now };
         }
         open.level = open.level.saturating_sub(units);
-        if open.level <= self.paid(open.elapsed) {
-            // Full. A refund returns units, it does not save them up.
+        if open.level <= self.drained_in(open.elapsed) {
+            // The bucket is empty. A refund never goes below that, so units cannot be saved up.
             (open.at, open.level, open.elapsed) = (now, 0, 0);
         }
     }
 
-    /// Makes `state` that of `open`. For how much longer it matters.
-    fn keep(&self, open: &Open, state: &mut Option<State>) -> u64 {
+    /// Writes `open` to `state`. Returns for how many more microseconds it matters.
+    fn store(&self, open: &Open, state: &mut Option<State>) -> u64 {
         let &Open { at, level, elapsed, refunds, .. } = open;
-        let lifetime = self.lifetime(self.owed(level).saturating_sub(elapsed), refunds);
+        let lifetime = self.lifetime(self.drain_time(level).saturating_sub(elapsed), refunds);
         *state = (lifetime > 0).then(|| State::bucket(Count { at, count: level }, refunds));
         lifetime
     }
 
-    /// As the default, but opens the bucket once and computes only what is asked for.
-    pub(super) fn take(&self, state: &mut Option<State>, now: u64, cost: u64) -> Taken {
+    /// Does what the default [`Twin::charge`] does, but reads the state once and computes only what is needed.
+    pub(super) fn charge(&self, state: &mut Option<State>, now: u64, cost: u64) -> Charged {
         let open = self.open(state.as_ref(), now);
         let admission = self.admission(&open, cost);
-        let Open { at, mut level, elapsed, mut free, moved, refunds } = open;
+        let Open { at, mut level, elapsed, mut free, stale, refunds } = open;
         let written = if admission.is_admitted() {
             level += cost;
             free -= cost;
             true
         } else {
-            moved && level > 0
+            stale && level > 0
         };
-        let reset = self.owed(level).saturating_sub(elapsed);
+        let reset = self.drain_time(level).saturating_sub(elapsed);
         let lifetime = (written && cost > 0).then(|| {
             let lifetime = self.lifetime(reset, refunds);
             *state = (lifetime > 0).then_some(State::bucket(Count { at, count: level }, refunds));
             lifetime
         });
         let mark = self.mark(at, level, now, reset, refunds);
-        Taken { admission, gauge: Gauge { remaining: free, reset }, mark, lifetime }
+        Charged { admission, gauge: Gauge { remaining: free, reset }, mark, lifetime }
     }
 
     fn admission(&self, open: &Open, cost: u64) -> Admission {
         let ahead = || {
             let above = (open.level + cost).saturating_sub(self.burst);
-            self.owed(above).saturating_sub(open.elapsed)
+            self.drain_time(above).saturating_sub(open.elapsed)
         };
         if cost > self.capacity() {
             Admission::Never
         } else if cost > open.free {
             Admission::Retry(ahead() - self.wait)
         } else {
-            // Nothing does not wait.
+            // A cost of 0 is not delayed.
             Admission::After(if cost > 0 { ahead() } else { 0 })
         }
     }
 
-    /// For how long a state matters that is as good as new after `reset`.
+    /// Returns for how many microseconds a state matters that is fully replenished after `reset`.
     fn lifetime(&self, reset: u64, refunds: Refunds) -> u64 {
-        // What starts below full is as good as new only when it may be forgotten.
-        let lifetime = if self.initial < self.burst { reset + self.owed(self.burst) } else { reset };
-        if refunds == Refunds::default() { lifetime } else { lifetime.max(self.longest()) }
+        // A key that starts below its burst must be remembered until it may count as new again.
+        let lifetime = if self.initial < self.burst { reset + self.drain_time(self.burst) } else { reset };
+        if refunds == Refunds::default() { lifetime } else { lifetime.max(self.max_drain_time()) }
     }
 
-    /// How long any charge can be in the bucket, and with it what a refund of it has to know.
-    fn longest(&self) -> u64 {
-        self.owed(self.capacity())
+    /// Returns the longest time that a charge can take to drain. After it, no refund needs to know of the charge.
+    fn max_drain_time(&self) -> u64 {
+        self.drain_time(self.capacity())
     }
 
     pub(super) fn capacity(&self) -> u64 {
-        self.burst + self.paid(self.wait)
+        self.burst + self.drained_in(self.wait)
     }
 
     fn open(&self, state: Option<&State>, now: u64) -> Open {
@@ -247,57 +251,57 @@ impl Bucket {
             _ => (None, Refunds::default()),
         };
         let state = state.filter(|count| !self.is_forgotten(*count, now));
-        let (mut at, mut level, mut elapsed, mut moved) = (now, 0, 0, false);
+        let (mut at, mut level, mut elapsed, mut stale) = (now, 0, 0, false);
         match state {
             None => {
                 level = self.burst - self.initial;
-                moved = level > 0;
+                stale = level > 0;
             }
             Some(state) if state.at > now => {
                 level = state.count;
-                moved = true;
+                stale = true;
             }
             Some(state) => {
                 let remainder = (now - state.at) % self.period;
-                let back = u128::from((now - state.at) / self.period) * u128::from(self.units);
-                if u128::from(state.count) > back + u128::from(self.paid(remainder)) {
+                let drained = u128::from((now - state.at) / self.period) * u128::from(self.units);
+                if u128::from(state.count) > drained + u128::from(self.drained_in(remainder)) {
                     at = now - remainder;
-                    // Above `back`, as just seen, so `back` is below 2^64 too.
-                    level = state.count - back as u64;
+                    // `drained` is below the count, so it fits.
+                    level = state.count - drained as u64;
                     elapsed = remainder;
                 }
             }
         }
-        match (self.burst + self.paid(elapsed + self.wait)).checked_sub(level) {
-            Some(free) => Open { at, level, elapsed, free, moved, refunds },
-            None => Open { at: now, level: self.capacity(), elapsed: 0, free: 0, moved: true, refunds },
+        match (self.burst + self.drained_in(elapsed + self.wait)).checked_sub(level) {
+            Some(free) => Open { at, level, elapsed, free, stale, refunds },
+            None => Open { at: now, level: self.capacity(), elapsed: 0, free: 0, stale: true, refunds },
         }
     }
 
-    /// Full, and then unseen for as long again as an empty bucket takes to fill.
+    /// Whether a key counts as new again: it was full for as long as an empty bucket takes to fill.
     fn is_forgotten(&self, state: Count, now: u64) -> bool {
         self.initial < self.burst
             && state.at <= now
-            && now - state.at >= self.owed(state.count).saturating_add(self.owed(self.burst))
+            && now - state.at >= self.drain_time(state.count).saturating_add(self.drain_time(self.burst))
     }
 
-    /// Microseconds until `level` units are paid.
-    fn owed(&self, level: u64) -> u64 {
+    /// Returns the microseconds in which `level` units drain.
+    fn drain_time(&self, level: u64) -> u64 {
         if self.stepped {
             return level.div_ceil(self.units).saturating_mul(self.period);
         }
-        self.time_of(level)
+        self.smooth_drain_time(level)
     }
 
-    /// Microseconds that `level` units take to drain, were they not paid in steps.
-    fn time_of(&self, level: u64) -> u64 {
+    /// Returns the microseconds in which `level` units drain if they drain continuously.
+    fn smooth_drain_time(&self, level: u64) -> u64 {
         match level.checked_mul(self.period) {
-            // Divisions are most of what a decision computes, and these need none.
+            // Avoids the division, which is the largest part of a decision.
             Some(0) => 0,
-            // Nearly always, and much cheaper.
+            // 64 bits are nearly always enough, and much cheaper than 128.
             Some(product) => product.div_ceil(self.units),
-            // A quota refills within 100 years. A level from another quota may not, and is cut down to size
-            // before the result counts.
+            // Saturates only for the level of an older quota, which is reduced to the capacity before the result
+            // counts: every quota refills within 100 years.
             None => {
                 let product = u128::from(level) * u128::from(self.period);
                 u64::try_from(product.div_ceil(u128::from(self.units))).unwrap_or(u64::MAX)
@@ -305,16 +309,16 @@ impl Bucket {
         }
     }
 
-    /// Units that are paid in `elapsed` microseconds: less than a period and the longest wait.
-    fn paid(&self, elapsed: u64) -> u64 {
+    /// Returns the units that drain in `elapsed` microseconds, at most a period and the longest wait.
+    fn drained_in(&self, elapsed: u64) -> u64 {
         if self.stepped {
             return (elapsed / self.period).saturating_mul(self.units);
         }
-        self.units_in(elapsed)
+        self.smooth_drained_in(elapsed)
     }
 
-    /// Units that drain in `elapsed` microseconds, were they not paid in steps.
-    fn units_in(&self, elapsed: u64) -> u64 {
+    /// Returns the units that drain in `elapsed` microseconds if they drain continuously.
+    fn smooth_drained_in(&self, elapsed: u64) -> u64 {
         match elapsed.checked_mul(self.units) {
             Some(product) if product < self.period => 0,
             Some(product) => product / self.period,
@@ -326,7 +330,7 @@ impl Bucket {
     }
 }
 
-/// The quota's rate as a fraction in lowest terms: so many microseconds pay for so many units.
+/// Returns the quota's rate in lowest terms: a period in microseconds, and the units that drain in it.
 pub(super) const fn rate(quota: &Quota) -> (u64, u64) {
     let divisor = gcd(quota.period_micros(), quota.limit());
     (quota.period_micros() / divisor, quota.limit() / divisor)
@@ -336,6 +340,11 @@ const fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
+/// Returns `duration` in microseconds.
+///
+/// # Errors
+///
+/// `what` if it is longer than 400 days or not in whole microseconds.
 pub(super) fn micros(duration: std::time::Duration, what: &'static str) -> Result<u64, Error> {
     match u64::try_from(duration.as_micros()) {
         Ok(micros) if micros <= MAX_WAIT && duration.subsec_nanos().is_multiple_of(1_000) => Ok(micros),
@@ -343,5 +352,5 @@ pub(super) fn micros(duration: std::time::Duration, what: &'static str) -> Resul
     }
 }
 
-/// 400 days, as long as the longest period.
+/// 400 days, the longest period of a quota.
 const MAX_WAIT: u64 = 400 * 86_400 * 1_000_000;

@@ -5,30 +5,35 @@ use super::{
 };
 use crate::{error::Error, quota::Quota};
 
-/// At most the limit in use at any moment, over all instances: requests in flight, jobs, connections.
+/// Limits the units in use at any moment, over all instances: requests in flight, jobs, connections.
 ///
-/// The quota's limit is how many units may be in use at once, and its period the *lease*: who holds units
-/// and is not heard of for so long is taken for dead, and its units are free again.
-/// [`Policy::concurrency`](crate::Policy::concurrency) makes a policy with a lease of 30 seconds.
+/// A unit in use is a *permit*. The quota's limit is the number of permits. The quota's period is their expiry: a
+/// permit expires after the period unless it is renewed, so the permits of an instance that was killed become
+/// available again. Permits in use are renewed at every third of the period.
+/// [`Policy::concurrency`](crate::Policy::concurrency) creates a policy with an expiry of 30 seconds.
 ///
-/// * Behind the [layer](crate::RateLimitLayer), a request holds its units from the decision until the
-///   response's body ends, fails or is dropped. A connection that is upgraded, such as a websocket, is no
-///   body: it holds nothing.
-/// * With the [`Limiter`](crate::Limiter), they are held as long as the [`Decision`](crate::Decision), or
-///   a clone of it, lives. A decision that is dropped at once holds nothing.
-///   [`Limiter::refund`](crate::Limiter::refund_latest) gives nothing back here.
+/// * Behind the [layer](crate::RateLimitLayer), a request holds its permits from the decision until the response's
+///   body ends, fails or is dropped. After an upgrade, for example to a websocket, the connection holds no permits.
+/// * With the [`Limiter`](crate::Limiter), a request holds its permits as long as the [`Decision`](crate::Decision) or
+///   a clone of it lives. A decision that is dropped at once holds nothing.
+///   [`Limiter::refund_latest`](crate::Limiter::refund_latest) has no effect.
 ///
-/// Meanwhile the lease is renewed, every third of it. A release that comes late frees nobody else's units.
+/// A release that comes after the expiry does not release the permits of another request.
 ///
-/// * **Promise**: at any moment at most the limit in use, as long as no instance is cut off from the store
-///   for longer than a lease and goes on working.
-/// * **Source**: the counting semaphore with leases.
-/// * **Cost**: one member of a sorted set per holder, whatever its units, 50 to 140 bytes in Redis.
-/// * **Weakness**: units of an instance that was killed are missing for a lease. The retry time is when a
-///   lease ends; units may come free much sooner. Where more than 1000 holders expire at once, each decision frees
-///   1000 of them.
+/// * **Promise**: at any moment at most the limit in use, as long as no instance loses its connection to the store for
+///   longer than the period and continues to work.
+/// * **Source**: the counting semaphore, with an expiry.
+/// * **Cost in Redis**: one sorted set per key, with a member of 50 to 140 bytes per request that holds permits,
+///   whatever its cost.
+/// * **Weakness**: the permits of a killed instance are unavailable until they expire. The retry time is when permits
+///   expire; others may be released much sooner. If more than 1000 requests' permits expire at once, each decision
+///   frees those of 1000.
 ///
-/// A quota with a [`burst`](Quota::burst), or a limit above a million, is refused.
+/// # Errors
+///
+/// [`Policy::try_algorithm`](crate::Policy::try_algorithm) returns an error, and
+/// [`Policy::algorithm`](crate::Policy::algorithm) panics, if the quota has a [`burst`](Quota::burst) or a limit above
+/// 1 000 000.
 ///
 /// # Example
 ///
@@ -39,8 +44,8 @@ use crate::{error::Error, quota::Quota};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tower_ratelimit::Error> {
 /// let limiter = Limiter::new(MemoryStore::new());
-/// let lease = Duration::from_secs(120);
-/// let exports = Policy::new("exports", Quota::new(1, lease)?).algorithm(Concurrency::new());
+/// let expiry = Duration::from_secs(120);
+/// let exports = Policy::new("exports", Quota::new(1, expiry)?).algorithm(Concurrency::new());
 /// let tenant = Key::new("acme");
 ///
 /// let running = limiter.check(&exports, &tenant, 1).await?;
@@ -55,7 +60,7 @@ use crate::{error::Error, quota::Quota};
 pub struct Concurrency(());
 
 impl Concurrency {
-    /// Counts the units in use at the moment.
+    /// Creates the algorithm. It has no options.
     #[must_use]
     pub const fn new() -> Self {
         Self(())
@@ -100,7 +105,7 @@ impl Holders {
         }
     }
 
-    /// The holders that have expired, and those that have not.
+    /// Returns the holders that have expired, and those that have not.
     fn split(&self, now: u64) -> (&[Holder], &[Holder]) {
         self.sorted.split_at(self.sorted.partition_point(|holder| holder.expires <= now))
     }
@@ -128,62 +133,61 @@ impl Twin for Concurrency {
     }
 
     fn plan(&self, arguments: &[u64], state: Option<&State>, now: u64, cost: u64) -> Plan {
-        let &[limit, lease] = arguments else {
+        let &[limit, period] = arguments else {
             unreachable!("`arguments` above makes two");
         };
-        let (mut used, mut alive) = (0, &[][..]);
+        let (mut used, mut active) = (0, &[][..]);
         if let Some(holders) = Holders::of(state) {
-            let dead;
-            (dead, alive) = holders.split(now);
-            used = holders.units - dead.iter().map(|holder| holder.units).sum::<u64>();
+            let expired;
+            (expired, active) = holders.split(now);
+            used = holders.units - expired.iter().map(|holder| holder.units).sum::<u64>();
         }
-        let left = |holder: &Holder| (holder.expires - now).min(lease);
-        let reset = alive.last().map_or(0, left);
-        let stale = alive.last().is_some_and(|last| last.expires > now + lease);
+        let left = |holder: &Holder| (holder.expires - now).min(period);
+        let reset = active.last().map_or(0, left);
+        let stale = active.last().is_some_and(|last| last.expires > now + period);
         let before = Gauge { remaining: limit.saturating_sub(used), reset };
-        Plan::of(cost, limit, before, if cost > 0 { lease } else { reset }, stale, || {
-            // When as many units as are missing have expired.
+        Plan::of(cost, limit, before, if cost > 0 { period } else { reset }, stale, || {
+            // Wait until the missing units have expired.
             let mut missing = used + cost - limit;
-            let last = alive.iter().find(|holder| {
+            let last = active.iter().find(|holder| {
                 missing = missing.saturating_sub(holder.units);
                 missing == 0
             });
-            last.map_or(lease, left)
+            last.map_or(period, left)
         })
     }
 
     fn apply(&self, arguments: &[u64], state: Option<State>, now: u64, change: Change) -> Option<Kept> {
-        let &[_, lease] = arguments else {
+        let &[_, period] = arguments else {
             unreachable!("`arguments` above makes two");
         };
         let mut holders = match state {
             Some(State::Holders(holders)) => holders,
             _ => Box::default(),
         };
-        let expires = now + lease;
-        let cut = |sorted: &mut [Holder]| {
-            let long = sorted.partition_point(|holder| holder.expires <= expires);
-            sorted[long..].iter_mut().for_each(|holder| holder.expires = expires);
+        let expires = now + period;
+        let shorten = |sorted: &mut [Holder]| {
+            let late = sorted.partition_point(|holder| holder.expires <= expires);
+            sorted[late..].iter_mut().for_each(|holder| holder.expires = expires);
         };
         match change {
             Change::Charge(units, id) => {
-                let dead = holders.split(now).0.len();
-                holders.units -= holders.sorted.drain(..dead).map(|holder| holder.units).sum::<u64>();
-                cut(&mut holders.sorted);
-                // One that is there already was sent twice, and has its units once.
+                let expired = holders.split(now).0.len();
+                holders.units -= holders.sorted.drain(..expired).map(|holder| holder.units).sum::<u64>();
+                shorten(&mut holders.sorted);
+                // The holder exists if the call was sent twice.
                 if let Some(place) = holders.place_of(id) {
                     holders.remove(place);
                 }
                 holders.insert(Holder { expires, units, id });
             }
-            Change::Repair => cut(&mut holders.sorted),
-            // Releases the holder's units, and no other holder's.
+            Change::Repair => shorten(&mut holders.sorted),
             Change::Refund(_, id) => {
                 if let Some(place) = holders.place_of(id) {
                     holders.remove(place);
                 }
             }
-            // One that has expired is dead.
+            // Expired permits stay expired.
             Change::Renew(id) => {
                 if let Some(place) = holders.place_of(id).filter(|&place| holders.sorted[place].expires > now)
                 {

@@ -7,21 +7,24 @@ use super::{
 };
 use crate::{error::Error, quota::Quota};
 
-/// A counter per window: at most the limit in each one.
+/// Counts the units of each window: at most the limit in each one.
 ///
-/// Anchored by default: a client's window opens with its first request, and the next one with the
-/// first request after that one closed. [`aligned`](Self::aligned) windows follow the clock instead,
-/// the same for every client: the calendar minute, hour or day.
+/// A window is [anchored](Self::anchored) by default: it starts with a client's first request, and the next one with
+/// the first request after it ended. [Aligned](Self::aligned) windows follow the clock instead, the same for every
+/// client: calendar minutes, hours or days.
 ///
 /// * **Promise**: at most the limit in each window.
-/// * **Source**: the classic counter with an expiry, here with the window's start in the state, so that
-///   neither a lost TTL nor a stepping clock can wedge it.
-/// * **Cost**: one number per key in Redis; GET, and SET when something is charged.
-/// * **Weakness**: the edge. A client that waits for the end of a window gets the limit just before
-///   it and the limit just after: twice the limit within a moment. Aligned windows also bring every
-///   client back at the same second. Where that hurts, use [`Gcra`](crate::algorithm::Gcra).
+/// * **Source**: the classic counter with an expiry. Here the state has the window's start, so a lost TTL or a clock
+///   that steps back cannot block a client.
+/// * **Cost in Redis**: one string per key. GET; SET if units are charged.
+/// * **Weakness**: a client can use the limit at the end of one window and again at the start of the next: twice the
+///   limit within a moment. Aligned windows also make all clients retry in the same second. If that is a problem, use
+///   [`Gcra`](crate::algorithm::Gcra).
 ///
-/// A quota with a [`burst`](Quota::burst) is refused: a window has none.
+/// # Errors
+///
+/// [`Policy::try_algorithm`](crate::Policy::try_algorithm) returns an error, and
+/// [`Policy::algorithm`](crate::Policy::algorithm) panics, if the quota has a [`burst`](Quota::burst).
 ///
 /// # Example
 ///
@@ -33,16 +36,16 @@ use crate::{error::Error, quota::Quota};
 /// # async fn main() -> Result<(), tower_ratelimit::Error> {
 /// let clock = ManualClock::new(); // 2026-01-01, midnight UTC
 /// let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()));
-/// // Calendar days as Berlin counts them in winter, an hour ahead of UTC.
+/// // Calendar days of Berlin in winter, one hour ahead of UTC.
 /// let berlin = FixedWindow::aligned().utc_offset_east(Duration::from_secs(3_600));
 /// let policy = Policy::new("daily", Quota::per_day(1)).algorithm(berlin);
 /// let key = Key::new("alice");
 ///
 /// assert!(limiter.check(&policy, &key, 1).await?.is_allowed());
-/// let refused = limiter.check(&policy, &key, 1).await?;
-/// assert!(!refused.is_allowed());
-/// // It is one in the morning there: the day ends in 23 hours.
-/// assert_eq!(refused.retry_after(), Some(Duration::from_secs(23 * 3_600)));
+/// let denied = limiter.check(&policy, &key, 1).await?;
+/// assert!(!denied.is_allowed());
+/// // It is 01:00 in Berlin: the day ends in 23 hours.
+/// assert_eq!(denied.retry_after(), Some(Duration::from_secs(23 * 3_600)));
 /// # Ok(())
 /// # }
 /// ```
@@ -55,33 +58,33 @@ pub struct FixedWindow {
 enum Windows {
     #[default]
     Anchored,
-    /// Microseconds by which every window opens later than a multiple of its period since 1970.
+    /// Every window starts `offset` microseconds after a multiple of its period since 1970.
     Aligned { offset: i128 },
 }
 
 impl FixedWindow {
-    /// Windows that open with a client's first request.
+    /// Starts a window with a client's first request.
     #[must_use]
     pub const fn anchored() -> Self {
         Self { windows: Windows::Anchored }
     }
 
-    /// Windows that open on every multiple of the quota's period since 1970 UTC: calendar minutes,
-    /// hours and days for quotas of those periods.
+    /// Starts a window at every multiple of the quota's period since 1970 UTC: calendar minutes, hours or days for
+    /// quotas with those periods.
     #[must_use]
     pub const fn aligned() -> Self {
         Self { windows: Windows::Aligned { offset: 0 } }
     }
 
-    /// Aligned to the clock of a place `by` ahead of UTC, such as 5 h 30 min for India. Defaults to
-    /// UTC. Makes the windows [`aligned`](Self::aligned).
+    /// Aligns the windows to a time zone that is `by` ahead of UTC, such as 5 h 30 min for India. Defaults to UTC.
+    /// Implies [`aligned`](Self::aligned). Fractions of a microsecond are ignored.
     #[must_use]
     pub const fn utc_offset_east(self, by: Duration) -> Self {
         Self { windows: Windows::Aligned { offset: -(by.as_micros() as i128) } }
     }
 
-    /// Aligned to the clock of a place `by` behind UTC, such as 5 h for New York in winter. Defaults
-    /// to UTC. Makes the windows [`aligned`](Self::aligned).
+    /// Aligns the windows to a time zone that is `by` behind UTC, such as 5 h for New York in winter. Defaults to UTC.
+    /// Implies [`aligned`](Self::aligned). Fractions of a microsecond are ignored.
     #[must_use]
     pub const fn utc_offset_west(self, by: Duration) -> Self {
         Self { windows: Windows::Aligned { offset: by.as_micros() as i128 } }
@@ -104,7 +107,7 @@ impl Algorithm for FixedWindow {
         let period = quota.period_micros();
         let (aligned, offset) = match self.windows {
             Windows::Anchored => (0, 0),
-            // Below the period, so it fits.
+            // Below the period, so it fits into 64 bits.
             Windows::Aligned { offset } => (1, offset.rem_euclid(i128::from(period)) as u64),
         };
         Ok(vec![quota.limit(), period, aligned, offset])
@@ -115,44 +118,46 @@ impl Algorithm for FixedWindow {
     }
 }
 
-/// A window as of now.
+/// The window as of now.
 struct Open {
     limit: u64,
-    opened: u64,
+    started: u64,
     used: u64,
+    /// Microseconds until the window ends.
     left: u64,
-    moved: bool,
+    /// Whether a denial must write this state.
+    stale: bool,
 }
 
 fn open(arguments: &[u64], state: Option<&State>, now: u64) -> Open {
     let &[limit, period, aligned, offset] = arguments else {
         unreachable!("`arguments` above makes four");
     };
-    let opens = if aligned == 1 {
-        // The first window of 1970 may have opened before it; no clock shows that.
+    let starts = if aligned == 1 {
+        // The first window of 1970 may start before 0.
         now.saturating_sub((now + period - offset) % period)
     } else {
         now
     };
-    let (opened, used, moved) = match state {
-        Some(State::Count(state)) if state.at > opens => (opens, state.count, true),
+    let (started, used, stale) = match state {
+        Some(State::Count(state)) if state.at > starts => (starts, state.count, true),
         Some(State::Count(state)) if state.at + period > now => (state.at, state.count, false),
-        _ => (opens, 0, false),
+        _ => (starts, 0, false),
     };
-    Open { limit, opened, used, left: opened + period - now, moved }
+    Open { limit, started, used, left: started + period - now, stale }
 }
 
 impl Twin for FixedWindow {
-    fn missed(&self, arguments: &[u64], _: u64) -> Option<u64> {
+    fn lease_recovery(&self, arguments: &[u64], _: u64) -> Option<u64> {
         // Until the window ends.
         arguments.get(1).copied()
     }
 
     fn plan(&self, arguments: &[u64], state: Option<&State>, now: u64, cost: u64) -> Plan {
-        let Open { limit, opened, used, left, moved } = open(arguments, state, now);
+        let Open { limit, started, used, left, stale } = open(arguments, state, now);
         let reset = |used| if used > 0 { left } else { 0 };
         let before = Gauge { remaining: limit.saturating_sub(used), reset: reset(used) };
-        Plan::of(cost, limit, before, reset(used + cost), moved && used > 0, || left).marked(opened)
+        Plan::of(cost, limit, before, reset(used + cost), stale && used > 0, || left).marked(started)
     }
 
     fn refund(
@@ -164,7 +169,7 @@ impl Twin for FixedWindow {
         charge: Receipt,
     ) -> Option<u64> {
         let _ = (arguments, now);
-        // As it stands: its decision may be of an older quota. In any other window the charge counts no more.
+        // Use the stored window: the decision may be of an older quota. In another window the charge no longer counts.
         if let Some(State::Count(window)) = state
             && window.at == charge.mark
         {
@@ -177,12 +182,12 @@ impl Twin for FixedWindow {
     }
 
     fn apply(&self, arguments: &[u64], state: Option<State>, now: u64, change: Change) -> Option<Kept> {
-        let Open { opened, used, left, .. } = open(arguments, state.as_ref(), now);
+        let Open { started, used, left, .. } = open(arguments, state.as_ref(), now);
         let used = match change {
             Change::Charge(cost, _) => used + cost,
             Change::Repair | Change::Renew(_) => used,
             Change::Refund(units, _) => used.saturating_sub(units),
         };
-        (used > 0).then_some(Kept { state: State::Count(Count { at: opened, count: used }), lifetime: left })
+        (used > 0).then_some(Kept { state: State::Count(Count { at: started, count: used }), lifetime: left })
     }
 }

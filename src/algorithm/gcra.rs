@@ -7,15 +7,17 @@ use crate::{error::Error, quota::Quota};
 
 /// The generic cell rate algorithm: the quota's rate, with bursts up to its capacity. The default.
 ///
-/// * **Promise**: in any span of time `t`, at most capacity + rate x `t` units. Units come back one by
-///   one, evenly, so there is no edge at which a client gets a double share.
-/// * **Source**: ITU-T I.371 and ATM Forum Traffic Management 4.1, "virtual scheduling"; known from the
-///   redis-cell module, whose reply (limit, remaining, retry after, reset after) is the one given
-///   here, but never rounded down.
-/// * **Cost**: one number per key in Redis; GET, and SET when something is charged.
-/// * **Weakness**: "10 a minute" admits, over the first minute of a busy client, the burst of 10 and
-///   the 10 that come back meanwhile. Where no span of a minute may hold more than ten, choose a
-///   smaller burst, or a [`SlidingLog`](crate::algorithm::SlidingLog).
+/// * **Promise**: in any span of time `t`, at most capacity + rate × `t` units. Units become available one by one at
+///   the quota's rate, so there is no window edge at which a client gets twice its share.
+/// * **Source**: "virtual scheduling" of ITU-T I.371 and ATM Forum Traffic Management 4.1. The Redis module redis-cell
+///   made it popular; decisions have the same values (limit, remaining, retry after, reset after), in microseconds
+///   instead of whole seconds.
+/// * **Cost in Redis**: one string per key. GET; SET if units are charged.
+/// * **Weakness**: `Quota::per_minute(10)` admits up to 19 requests in the first minute: the burst of 10, and 9 that
+///   become available meanwhile. If no minute may have more than 10, use a smaller burst or a
+///   [`SlidingLog`](crate::algorithm::SlidingLog).
+///
+/// Works with every quota.
 ///
 /// # Example
 ///
@@ -31,10 +33,10 @@ use crate::{error::Error, quota::Quota};
 /// let key = Key::new("alice");
 ///
 /// assert!(limiter.check(&policy, &key, 2).await?.is_allowed());
-/// let refused = limiter.check(&policy, &key, 1).await?;
-/// assert!(!refused.is_allowed());
+/// let denied = limiter.check(&policy, &key, 1).await?;
+/// assert!(!denied.is_allowed());
 /// // A third of a second, rounded up to the microsecond.
-/// assert_eq!(refused.retry_after(), Some(Duration::from_micros(333_334)));
+/// assert_eq!(denied.retry_after(), Some(Duration::from_micros(333_334)));
 /// # Ok(())
 /// # }
 /// ```
@@ -42,7 +44,7 @@ use crate::{error::Error, quota::Quota};
 pub struct Gcra(());
 
 impl Gcra {
-    /// Counts with the generic cell rate algorithm. The default of every [`Policy`](crate::Policy).
+    /// Creates the algorithm. A [`Policy`](crate::Policy) without another algorithm uses it.
     #[must_use]
     pub const fn new() -> Self {
         Self(())

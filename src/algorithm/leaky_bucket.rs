@@ -7,20 +7,28 @@ use super::{
 };
 use crate::{error::Error, quota::Quota};
 
-/// What is admitted fills a bucket that leaks at the quota's rate: as a [meter](Self::meter), which
-/// refuses what would make it overflow, or as a [queue](Self::queue), which makes requests wait for
-/// their turn.
+/// Admitted units fill a bucket that drains at the quota's rate.
 ///
-/// * **Promise**: as a meter, in any span of time `t` at most capacity + rate x `t` units. As a queue,
-///   requests leave evenly spaced at the quota's rate, in the order in which they were admitted, on
-///   however many instances; none waits longer than it is allowed to.
-/// * **Source**: ITU-T I.371; J. Turner, "New directions in communications", 1986. The queue's options are
-///   those of nginx' `limit_req`: `burst` is its longest wait, `delay` is [`delay_after`](Self::delay_after).
-/// * **Cost**: one number per key in Redis; GET, and SET when something is charged.
-/// * **Weakness**: a request that waits holds its connection and its memory here, and a client that
-///   gives up while it waits has used its turn.
+/// A [meter](Self::meter) denies requests that would overflow the bucket. A [queue](Self::queue) delays requests until
+/// it is their turn.
 ///
-/// A queue takes no [`burst`](Quota::burst): what passes at once is [`delay_after`](Self::delay_after).
+/// * **Promise of a meter**: in any span of time `t`, at most capacity + rate × `t` units.
+/// * **Promise of a queue**: requests leave evenly spaced at the quota's rate, in the order in which they were
+///   admitted, over all instances. No request waits longer than the queue's longest wait.
+/// * **Source**: ITU-T I.371; J. Turner, "New directions in communications", 1986. A queue has the options of nginx'
+///   `limit_req`: its `burst` is the longest wait here, its `delay` is [`delay_after`](Self::delay_after).
+/// * **Cost in Redis**: one string per key. GET; SET if units are charged.
+/// * **Weakness of a queue**: a waiting request holds its connection and its memory in the instance. A client that
+///   disconnects while it waits has used its turn.
+///
+/// # Errors
+///
+/// [`Policy::try_algorithm`](crate::Policy::try_algorithm) returns an error, and
+/// [`Policy::algorithm`](crate::Policy::algorithm) panics, for a queue
+///
+/// * with a quota that has a [`burst`](Quota::burst): use [`delay_after`](Self::delay_after) instead;
+/// * with a longest wait above 400 days, not in whole microseconds, or in which more than 10^12 units drain;
+/// * with a `delay_after` of 0, above 10^12, or that takes more than 100 years to drain.
 ///
 /// # Example
 ///
@@ -33,7 +41,7 @@ use crate::{error::Error, quota::Quota};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tower_ratelimit::Error> {
 /// let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::new()));
-/// // Two a second, and nobody waits longer than a second.
+/// // Two requests per second. No request waits longer than a second.
 /// let queue = LeakyBucket::queue(Duration::from_secs(1));
 /// let policy = Policy::new("mails", Quota::per_second(2)).algorithm(queue);
 /// let key = Key::new("alice");
@@ -42,8 +50,8 @@ use crate::{error::Error, quota::Quota};
 /// assert_eq!(limiter.check(&policy, &key, 1).await?.verdict(), Verdict::Allow);
 /// assert_eq!(limiter.check(&policy, &key, 1).await?.verdict(), Verdict::Delay(half));
 /// assert_eq!(limiter.check(&policy, &key, 1).await?.verdict(), Verdict::Delay(2 * half));
-/// let refused = limiter.check(&policy, &key, 1).await?;
-/// assert_eq!(refused.retry_after(), Some(half));
+/// let denied = limiter.check(&policy, &key, 1).await?;
+/// assert_eq!(denied.retry_after(), Some(half));
 /// # Ok(())
 /// # }
 /// ```
@@ -59,25 +67,25 @@ struct Queue {
 }
 
 impl LeakyBucket {
-    /// Refuses what would make the bucket overflow. It holds the quota's capacity.
+    /// Creates a bucket that denies requests which would overflow it. Its size is the quota's capacity.
     #[must_use]
     pub const fn meter() -> Self {
         Self { queue: None }
     }
 
-    /// Makes requests wait for their turn, and refuses those that would wait longer than `max_wait`: at
-    /// most 400 days, in whole microseconds.
+    /// Creates a queue: delays requests until it is their turn, and denies those that would wait longer than
+    /// `max_wait`, which is at most 400 days and in whole microseconds.
     ///
-    /// The verdict is [`Delay`](crate::Verdict::Delay): the layer waits and then calls the service; who
-    /// uses the [`Limiter`](crate::Limiter) waits for itself. A request of several units leaves with the
-    /// last of them.
+    /// A delayed request gets the verdict [`Delay`](crate::Verdict::Delay). The layer waits and then calls the
+    /// service. With a [`Limiter`](crate::Limiter) your code must wait. A request of several units leaves when the
+    /// last of them may leave.
     #[must_use]
     pub const fn queue(max_wait: Duration) -> Self {
         Self { queue: Some(Queue { max_wait, delay_after: 1 }) }
     }
 
-    /// Lets the first `units` units of a burst through a [queue](Self::queue) at once, and makes those
-    /// after them wait. Defaults to 1: even spacing from the start. It changes nothing on a meter.
+    /// Admits the first `units` units of a burst without a delay, and delays those after them. Defaults to 1, which
+    /// spaces requests evenly from the start. Has no effect on a [meter](Self::meter).
     #[must_use]
     pub const fn delay_after(mut self, units: u64) -> Self {
         if let Some(queue) = &mut self.queue {
@@ -87,6 +95,7 @@ impl LeakyBucket {
     }
 }
 
+/// The most units that may wait in a queue.
 const MAX_WAITING: u64 = 1_000_000_000_000;
 
 impl Algorithm for LeakyBucket {
@@ -105,15 +114,17 @@ impl Algorithm for LeakyBucket {
         };
         if quota.has_burst() {
             return Err(Error::invalid(
-                "a leaky bucket's queue has no burst: leave out `burst`, and use `delay_after` for what passes at once",
+                "a leaky bucket's queue has no burst: leave out `burst`, and use `delay_after` for the units without a delay",
             ));
         }
-        // Checked like a burst, which it is.
+        // It has the bounds of a burst.
         quota.try_burst(queue.delay_after).map_err(|_| {
-            Error::invalid("a queue's `delay_after` must be from 1 to 10^12, and be paid within 100 years")
+            Error::invalid("a queue's `delay_after` must be from 1 to 10^12 and drain within 100 years")
         })?;
-        let wait =
-            micros(queue.max_wait, "a queue's longest wait must be of whole microseconds, up to 400 days")?;
+        let wait = micros(
+            queue.max_wait,
+            "a queue's longest wait must be in whole microseconds and at most 400 days",
+        )?;
         let waiting = u128::from(wait) * u128::from(units) / u128::from(period);
         if waiting > u128::from(MAX_WAITING) {
             return Err(Error::invalid(

@@ -1,92 +1,90 @@
-//! The classic Redis recipes, what takes their place here, and what each of them gets wrong.
-//!
-//! Whoever has written a rate limit on Redis has written one of these. They are good ideas; the trouble is in
-//! what the short form leaves out.
+//! Rate limits that are common as Redis recipes, their counterparts in this crate, and what the recipes get wrong.
 //!
 //! # `INCR`, with an `EXPIRE` on the first hit
 //!
-//! Here: [`FixedWindow`](crate::algorithm::FixedWindow).
+//! Use [`FixedWindow`](crate::algorithm::FixedWindow).
 //!
-//! * `INCR` and `EXPIRE` are two commands. A client that dies between them, or a refund that brings the
-//!   counter back to 1, leaves a key without a TTL: that client is refused for ever, or never again. Here one
-//!   script writes both, and the window's start is in the state, so that even a lost TTL changes nothing.
-//! * The refused are counted too, so the counter says nothing about what was admitted. Here a refusal
-//!   changes nothing.
-//! * At the window's edge twice the limit passes within a moment. That is the window's nature; where it
-//!   hurts, take [`Gcra`](crate::algorithm::Gcra) or [`SlidingLog`](crate::algorithm::SlidingLog).
-//! * A TTL computed as seconds rounds half a second down to none. Here TTLs are milliseconds, rounded up.
+//! * `INCR` and `EXPIRE` are two commands. A client that crashes between them leaves a key without a TTL, and so does
+//!   a refund that brings the counter back to 1. That key is denied for ever. Here one script writes both, and the
+//!   state has the window's start, so even a lost TTL changes nothing.
+//! * Denied requests are counted too, so the counter does not show what was admitted. Here a denied request is not
+//!   counted.
+//! * A client can use the limit twice within a moment, before and after a window's edge. That is the nature of
+//!   windows; if it is a problem, use [`Gcra`](crate::algorithm::Gcra) or
+//!   [`SlidingLog`](crate::algorithm::SlidingLog).
+//! * A TTL in seconds rounds half a second down to 0. Here TTLs are in milliseconds, rounded up.
 //!
 //! # A key per minute: `INCR user:42:2026-01-01T00:00`
 //!
-//! Here: [`FixedWindow::aligned`](crate::algorithm::FixedWindow::aligned).
+//! Use [`FixedWindow::aligned`](crate::algorithm::FixedWindow::aligned).
 //!
-//! * The minute is the client's. Instances whose clocks differ count in different keys. Here the clock is the
-//!   server's.
-//! * The previous key and the current one lie in different slots of a Cluster. Here there is one key.
+//! * The minute is that of the instance's clock. Instances with different clocks count in different keys. Here the
+//!   Redis server's clock decides.
+//! * In Redis Cluster, the keys of the previous and the current minute are in different slots. Here there is one key.
 //!
-//! # A sorted set of time stamps
+//! # A sorted set of timestamps
 //!
-//! Here: [`SlidingLog`](crate::algorithm::SlidingLog).
+//! Use [`SlidingLog`](crate::algorithm::SlidingLog).
 //!
-//! * The member is often the time stamp: five requests in one millisecond are one. A random member instead
-//!   collides rarely, and takes room. Here each request is an entry of its own in a list.
-//! * 145 bytes a request. Here 15.
-//! * `ZADD` comes before `ZCARD`, so that refused requests are logged, and a client that keeps trying stays
-//!   refused for ever.
-//! * `ZREMRANGEBYSCORE` over a great backlog stops the server for that time. Here the list is cut in one step,
-//!   and what to cut is found by bisection.
+//! * The member is often the timestamp, so five requests in one millisecond count as one. A random member avoids that,
+//!   but needs memory. Here each request is an entry of a list.
+//! * A sorted set needs 145 bytes per request. Here it is 15.
+//! * `ZADD` runs before `ZCARD`, so denied requests are logged. A client that keeps trying is denied for ever.
+//! * `ZREMRANGEBYSCORE` over many entries blocks the server. Here one command trims the list, at a place found by
+//!   binary search.
 //!
-//! # A list of time stamps
+//! # A list of timestamps
 //!
-//! Here: [`SlidingLog`](crate::algorithm::SlidingLog).
+//! Use [`SlidingLog`](crate::algorithm::SlidingLog).
 //!
-//! * `LLEN` and `RPUSH` as two commands admit a hundred of a hundred concurrent requests. Here it is one step.
-//! * A request that costs ten is ten entries. Here it is one, with its cost.
+//! * `LLEN` and `RPUSH` are two commands, so a hundred concurrent requests can all be admitted. Here both are one
+//!   step.
+//! * A request with a cost of ten is ten entries. Here it is one entry, with its cost.
 //!
-//! # A cell per second, summed up
+//! # A counter per second, added up
 //!
-//! Here: [`SlidingWindow`](crate::algorithm::SlidingWindow) with [`segments`](crate::algorithm::SlidingWindow::segments); with one,
-//! the weighted pair of counters.
+//! Use [`SlidingWindow`](crate::algorithm::SlidingWindow) with
+//! [`segments`](crate::algorithm::SlidingWindow::segments). With one segment it is the sliding window counter.
 //!
-//! * The cell that slides out is either counted in full or not at all, so the limit jumps once a cell.
-//!   Here it counts by its share.
-//! * The wait a refusal names is the end of the window. Quota comes back sooner; here the wait is exact.
+//! * The oldest counter counts in full or not at all, so the usage jumps once per cell. Here it counts by the share
+//!   that is still inside the window.
+//! * The retry time of a denial is the end of the window, although units become available sooner. Here it is exact.
 //!
 //! # A hash of tokens and a time
 //!
-//! Here: [`TokenBucket`](crate::algorithm::TokenBucket).
+//! Use [`TokenBucket`](crate::algorithm::TokenBucket).
 //!
-//! * Time and tokens are fractions, kept as text of 14 digits. After a day of microseconds the last digits are
-//!   gone. Here everything is an integer.
-//! * The time is the client's. One instance whose clock is five seconds ahead makes all others wait five
-//!   seconds more.
-//! * A refused cost is taken all the same, and drives the bucket into debt.
-//! * When the clock steps back, the difference is negative, and tokens are taken away; or, squared away with
-//!   an `abs`, given. Here it changes nothing: the level stays as it was, and leaks on from the new time.
+//! * Time and tokens are fractions, stored as text of 14 digits, which loses the microseconds of a timestamp. Here all
+//!   numbers are integers.
+//! * The time is that of the instance's clock. If one clock is five seconds ahead, all other instances wait five
+//!   seconds longer. Here the Redis server's clock decides.
+//! * A denied request is charged too, and the bucket goes below zero. Here a denied request is not charged.
+//! * When the clock steps back, the negative difference removes tokens; with `abs` it adds tokens. Here neither
+//!   happens: the level stays the same and drains from the new time on.
 //!
 //! # A hash of a funnel: capacity, leak rate, level
 //!
-//! Here: [`LeakyBucket::meter`](crate::algorithm::LeakyBucket::meter).
+//! Use [`LeakyBucket::meter`](crate::algorithm::LeakyBucket::meter).
 //!
-//! * The level is read by `HMGET`, computed by the client, and written by `HMSET`: two clients read the same
-//!   level. Here it is one step.
-//! * The funnel's size is in the hash, so a changed limit waits until the key expires. Here it binds at once.
+//! * The instance reads the level with `HMGET`, computes the new one, and writes it with `HMSET`. Two instances can
+//!   read the same level. Here it is one step.
+//! * The capacity is in the hash, so a changed limit applies only after the key expires. Here it applies at once.
 //!
 //! # The redis-cell module, `CL.THROTTLE key 15 30 60 1`
 //!
-//! Here: [`Gcra`](crate::algorithm::Gcra), as `Quota::per_minute(30).burst(16)`: that command's burst comes on top of the
-//! one request that always passes.
+//! Use [`Gcra`](crate::algorithm::Gcra) with `Quota::per_minute(30).burst(16)`: the command adds its burst to the one
+//! request that is always admitted.
 //!
-//! * Its `retry_after` is in whole seconds, rounded down, so that a client which obeys is refused again.
-//!   Here it is exact, and `Retry-After` is rounded up.
-//! * It keeps a time, not units, so a raised rate may go on refusing what it would admit. Here the units are
-//!   kept.
-//! * It is a module, which managed servers do not load. Here it is a script.
+//! * Its `retry_after` is in whole seconds, rounded down, so a client that waits that long is denied again. Here it is
+//!   exact, and the header `Retry-After` is rounded up.
+//! * It stores a time, not units, so after a raised rate it may deny what the new rate admits. Here the state has
+//!   units.
+//! * It is a module, which managed Redis services do not load. Here it is a script.
 //!
 //! # A semaphore: `INCR` to enter, `DECR` to leave
 //!
-//! Here: [`Concurrency`](crate::algorithm::Concurrency).
+//! Use [`Concurrency`](crate::algorithm::Concurrency).
 //!
-//! * Who dies inside never leaves. Here each holder has a lease.
-//! * With an expiry for all, who comes back late leaves in somebody else's name. Here each holder leaves for
-//!   itself alone.
+//! * An instance that crashes never leaves. Here permits expire unless they are renewed.
+//! * With an expiry of the whole counter, a late `DECR` releases the permit of another request. Here each holder
+//!   releases its own permits only.

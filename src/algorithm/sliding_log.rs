@@ -5,21 +5,23 @@ use super::{
 };
 use crate::{error::Error, quota::Quota};
 
-/// Remembers when each admitted request came: at most the limit in any span of the period, exactly.
+/// Stores the time of each admitted request: at most the limit in any span of the period, exactly.
 ///
-/// * **Promise**: in **any** span of the period, at most the limit. No burst at an edge, no
-///   approximation.
-/// * **Source**: the sliding window log, usually a sorted set of time stamps. Here a list, because a
-///   sorted set takes ten times the memory and loses requests that come in the same microsecond.
-/// * **Cost**: one entry of about 15 bytes in Redis for each admitted request that still counts, whatever
-///   it cost; three or four LINDEX for a refusal, an RPUSH more for a charge.
+/// * **Promise**: at most the limit in **any** span of the period. There is no window edge and no approximation.
+/// * **Source**: the sliding window log, usually a sorted set of timestamps. This one is a list: a sorted set needs
+///   ten times the memory and loses requests that come in the same microsecond.
+/// * **Cost in Redis**: one list per key, with an entry of about 15 bytes for each admitted request that still counts,
+///   whatever its cost. LLEN and two to four LINDEX; RPUSH and PEXPIRE if units are charged.
 /// * **Weakness**: memory grows with the limit. For a limit of more than a few thousand requests use a
 ///   [`SlidingWindow`](crate::algorithm::SlidingWindow).
 ///
-/// A refund of a decision takes its entry out, unless more than 1000 entries came before it and as many after it: then
-/// the oldest units are taken out in its place, which count for less long.
+/// A refund of a decision removes its entry. If more than 1000 entries came before it and as many after it, the refund
+/// removes the oldest units instead, which expire sooner.
 ///
-/// A quota with a [`burst`](Quota::burst) is refused: a log has none.
+/// # Errors
+///
+/// [`Policy::try_algorithm`](crate::Policy::try_algorithm) returns an error, and
+/// [`Policy::algorithm`](crate::Policy::algorithm) panics, if the quota has a [`burst`](Quota::burst).
 ///
 /// # Example
 ///
@@ -37,10 +39,10 @@ use crate::{error::Error, quota::Quota};
 /// assert!(limiter.check(&policy, &key, 1).await?.is_allowed());
 /// clock.advance(Duration::from_secs(50));
 /// assert!(limiter.check(&policy, &key, 1).await?.is_allowed());
-/// let refused = limiter.check(&policy, &key, 1).await?;
-/// assert!(!refused.is_allowed());
-/// // The first is a minute old in ten seconds.
-/// assert_eq!(refused.retry_after(), Some(Duration::from_secs(10)));
+/// let denied = limiter.check(&policy, &key, 1).await?;
+/// assert!(!denied.is_allowed());
+/// // In ten seconds the first request is a minute old.
+/// assert_eq!(denied.retry_after(), Some(Duration::from_secs(10)));
 /// # Ok(())
 /// # }
 /// ```
@@ -48,7 +50,7 @@ use crate::{error::Error, quota::Quota};
 pub struct SlidingLog(());
 
 impl SlidingLog {
-    /// Counts every admitted request of the last period.
+    /// Creates the algorithm. It has no options.
     #[must_use]
     pub const fn new() -> Self {
         Self(())
@@ -77,7 +79,7 @@ impl Algorithm for SlidingLog {
 }
 
 impl Log {
-    /// The index of the oldest entry that counts at `now`, and the units of everything before it.
+    /// Returns the index of the oldest entry that counts at `now`, and the total before it.
     fn first(&self, period: u64, now: u64) -> (usize, u128) {
         let first = self.entries.partition_point(|entry| entry.at + period <= now);
         let before = first
@@ -91,12 +93,12 @@ impl Log {
         self.entries.back().map_or(self.before, |latest| latest.total)
     }
 
-    /// Drops what counts no more, and makes entries of a time after `now` one of the time `now`.
-    fn settle(&mut self, period: u64, now: u64) {
+    /// Drops the entries that no longer count, and replaces the entries in the future by one of the time `now`.
+    fn bring_up_to(&mut self, period: u64, now: u64) {
         let (first, before) = self.first(period, now);
         self.entries.drain(..first);
         self.before = before;
-        // Totals being totals, one entry stands for all that are of a time after `now`.
+        // As totals are cumulative, one entry stands for all entries in the future.
         let total = self.total();
         let known = self.entries.partition_point(|entry| entry.at <= now);
         if known < self.entries.len() {
@@ -109,12 +111,12 @@ impl Log {
     }
 }
 
-/// As in `lua/algorithm/sliding_log.lua`: entries that a refund writes anew.
-const MOST_REWRITTEN: usize = 1_000;
+/// As in `lua/algorithm/sliding_log.lua`: the most entries that one refund writes.
+const MAX_REWRITTEN: usize = 1_000;
 
 impl Log {
-    /// Takes up to `units` units out of the charges that were made at `made`, which still count.
-    fn take_out(&mut self, made: u64, units: u64) {
+    /// Removes up to `units` units from the charges that were made at `made`, which still count.
+    fn remove_units(&mut self, made: u64, units: u64) {
         let low = self.entries.partition_point(|entry| entry.at < made);
         let end = self.entries.partition_point(|entry| entry.at <= made);
         if low == end {
@@ -126,7 +128,7 @@ impl Log {
         };
         let (before, upto) = (total_before(low), total_before(end));
         let units = u128::from(units).min(upto - before);
-        if end > MOST_REWRITTEN && self.entries.len() - low >= MOST_REWRITTEN {
+        if end > MAX_REWRITTEN && self.entries.len() - low >= MAX_REWRITTEN {
             self.before += units;
             let place = self.entries.partition_point(|entry| entry.total < self.before);
             self.entries.drain(..place);
@@ -138,7 +140,7 @@ impl Log {
                 entry.total -= units;
             }
         }
-        // The latest entries that have nothing left say nothing.
+        // Drop the latest entries that have no units left.
         while let Some(latest) = self.entries.pop_back() {
             if latest.total > self.total() {
                 self.entries.push_back(latest);
@@ -157,7 +159,7 @@ fn arguments_of(arguments: &[u64]) -> (u64, u64) {
 
 impl Twin for SlidingLog {
     fn redis_micros(&self, _: &[u64], refund: bool) -> u64 {
-        if refund { 2 * MOST_REWRITTEN as u64 } else { 16 }
+        if refund { 2 * MAX_REWRITTEN as u64 } else { 16 }
     }
 
     fn plan(&self, arguments: &[u64], state: Option<&State>, now: u64, cost: u64) -> Plan {
@@ -167,7 +169,7 @@ impl Twin for SlidingLog {
             return Plan::of(cost, limit, before, if cost > 0 { period } else { 0 }, false, || 0);
         };
         let (first, before) = log.first(period, now);
-        // Not above what the limit was when it was charged.
+        // At most the limit under which it was charged, so it fits.
         let used = (log.total() - before) as u64;
         let left = |entry: &Entry| entry.at.min(now) + period - now;
         let latest = log.entries.back().filter(|_| first < log.entries.len());
@@ -175,7 +177,7 @@ impl Twin for SlidingLog {
         let stale = latest.is_some_and(|latest| latest.at > now);
         let gauge = Gauge { remaining: limit.saturating_sub(used), reset };
         Plan::of(cost, limit, gauge, if cost > 0 { period } else { reset }, stale, || {
-            // The oldest entries that hold as many units as are missing.
+            // Wait until the oldest entries with that many units have expired.
             let freed = before + u128::from(used + cost - limit);
             let last = log.entries.partition_point(|entry| entry.total < freed);
             log.entries.get(last).map_or(0, left)
@@ -196,7 +198,7 @@ impl Twin for SlidingLog {
         if stepped_back || charge.made + period <= now {
             return None;
         }
-        log.take_out(charge.made, units);
+        log.remove_units(charge.made, units);
         if log.entries.is_empty() {
             *state = None;
         }
@@ -209,7 +211,7 @@ impl Twin for SlidingLog {
             Some(State::Log(log)) => log,
             _ => Box::default(),
         };
-        log.settle(period, now);
+        log.bring_up_to(period, now);
         match change {
             Change::Charge(cost, _) => {
                 let total = log.total() + u128::from(cost);
@@ -217,7 +219,6 @@ impl Twin for SlidingLog {
             }
             Change::Repair | Change::Renew(_) => {}
             Change::Refund(units, _) => {
-                // The latest units first.
                 let kept = log.total().saturating_sub(u128::from(units)).max(log.before);
                 let last = log.entries.partition_point(|entry| entry.total < kept);
                 log.entries.truncate(if kept == log.before { 0 } else { last + 1 });

@@ -5,22 +5,24 @@ use super::{
 };
 use crate::{error::Error, quota::Quota};
 
-/// A window that slides over counters: the limit per period, smoothed over the window's edge.
+/// Counts units in a window that slides over cells: the limit per period, smoothed over the window's edge.
 ///
-/// The period is cut into [`segments`](Self::segments) cells that follow the clock. The latest ones count
-/// in full; the one that is sliding out counts by the share of it that is still inside, as if its
-/// requests had come evenly. With one cell, the default, that is the weighted pair of counters that many
-/// services use.
+/// The period is divided into [`segments`](Self::segments) cells that follow the clock. The latest cells count in
+/// full. The one before them counts by the share of it that is still inside the window, as if its requests had come
+/// evenly. With one cell, the default, this is the sliding window counter that many services use.
 ///
-/// * **Promise**: at most the limit in any span of the period less one cell, exactly. A span of the whole
-///   period can hold more where the requests of the cell that slides out came late in it, at worst twice
-///   the limit, where all of them came at its very end. Requests that come evenly get the limit.
+/// * **Promise**: at most the limit in any span as long as the period minus one cell, exactly. A span of the whole
+///   period can have more if the requests of the oldest cell came late in it: at worst twice the limit, if all of them
+///   came at its end. Requests that come evenly get the limit.
 /// * **Source**: the sliding window counter, in the form with sub-windows.
-/// * **Cost**: one string per key in Redis, 13 bytes and 5 for each cell; GET, and SET when something is
-///   charged.
-/// * **Weakness**: it is an approximation; [`SlidingLog`](crate::algorithm::SlidingLog) is exact.
+/// * **Cost in Redis**: one string per key, of 22 bytes and 5 per cell. GET; SET if units are charged.
+/// * **Weakness**: it is an approximation. [`SlidingLog`](crate::algorithm::SlidingLog) is exact.
 ///
-/// A quota with a [`burst`](Quota::burst) is refused: a window has none.
+/// # Errors
+///
+/// [`Policy::try_algorithm`](crate::Policy::try_algorithm) returns an error, and
+/// [`Policy::algorithm`](crate::Policy::algorithm) panics, if the quota has a [`burst`](Quota::burst), or if the
+/// number of [`segments`](Self::segments) is 0, is above 1000, or does not divide the period into whole microseconds.
 ///
 /// # Example
 ///
@@ -37,10 +39,10 @@ use crate::{error::Error, quota::Quota};
 ///
 /// clock.advance(Duration::from_secs(59));
 /// assert!(limiter.check(&policy, &key, 60).await?.is_allowed());
-/// // A fixed window would admit sixty more now. Here all of the last minute still counts,
+/// // A fixed window would admit 60 more now. Here all of the last minute still counts.
 /// clock.advance(Duration::from_secs(1));
 /// assert!(!limiter.check(&policy, &key, 1).await?.is_allowed());
-/// // and half a minute later half of it.
+/// // Half a minute later, half of it counts.
 /// clock.advance(Duration::from_secs(30));
 /// assert!(limiter.check(&policy, &key, 30).await?.is_allowed());
 /// # Ok(())
@@ -52,18 +54,18 @@ pub struct SlidingWindow {
 }
 
 const MAX_SEGMENTS: u32 = 1_000;
-/// What five bytes hold. More than any limit; only cells that are merged could come to more.
+/// The most that 5 bytes hold, which is above every limit. Only merged cells could exceed it.
 const MAX_COUNT: u64 = (1 << 40) - 1;
 
 impl SlidingWindow {
-    /// A window over one cell and the one before it.
+    /// Creates a window over one cell and the one before it.
     #[must_use]
     pub const fn new() -> Self {
         Self { segments: 1 }
     }
 
-    /// Cuts the period into `segments` cells: more are more exact and cost more. Defaults to 1; at most
-    /// 1000. A cell must be of whole microseconds, so `segments` must divide the period.
+    /// Divides the period into `segments` cells, at most 1000. More cells are more exact and need more memory. A cell
+    /// must be in whole microseconds, so `segments` must divide the period. Defaults to 1.
     #[must_use]
     pub const fn segments(mut self, segments: u32) -> Self {
         self.segments = segments;
@@ -107,93 +109,97 @@ impl Algorithm for SlidingWindow {
     }
 }
 
-/// The cells as of now, the latest first. The last one is sliding out.
+/// The window as of now.
 struct Open {
     limit: u64,
     width: u64,
-    began: u64,
-    gone: u64,
+    /// When the latest cell started.
+    started: u64,
+    /// Microseconds since then.
+    elapsed: u64,
+    /// The units per cell, the latest first. The last one is the sliding cell.
     counts: Vec<u64>,
-    moved: bool,
+    /// Whether a denial must write this state.
+    stale: bool,
 }
 
 fn open(arguments: &[u64], state: Option<&State>, now: u64) -> Open {
     let &[limit, cells, width] = arguments else {
         unreachable!("`arguments` above makes three");
     };
-    let gone = now % width;
-    let began = now - gone;
+    let elapsed = now % width;
+    let started = now - elapsed;
     let mut counts = vec![0; cells as usize + 1];
-    let mut moved = false;
+    let mut stale = false;
     if let Some(State::Cells(cells)) = state {
-        let Cells { began: latest, width: old_width, counts: old } = &**cells;
-        moved = *latest > now;
-        let latest = if moved { began } else { *latest };
+        let Cells { started: latest, width: old_width, counts: old } = &**cells;
+        stale = *latest > now;
+        let latest = if stale { started } else { *latest };
         for (i, units) in (0_u64..).zip(old) {
             let Some(start) = latest.checked_sub(i * old_width) else { break };
             let age = if *old_width == width {
-                (began - start) / width
+                (started - start) / width
             } else {
-                // Of another quota: each cell counts where it ended.
-                began.saturating_sub((start + old_width - 1).min(now)).div_ceil(width)
+                // Cells of an older quota count at the time at which they ended.
+                started.saturating_sub((start + old_width - 1).min(now)).div_ceil(width)
             };
             if let Some(count) = counts.get_mut(usize::try_from(age).unwrap_or(usize::MAX)) {
                 *count = (*count + units).min(MAX_COUNT);
             }
         }
     }
-    Open { limit, width, began, gone, counts, moved }
+    Open { limit, width, started, elapsed, counts, stale }
 }
 
 impl Open {
-    /// The units of all cells but the one that slides out, and of that one.
-    fn whole_and_sliding(&self) -> (u64, u64) {
-        let (sliding, whole) = self.counts.split_last().unwrap_or((&0, &[]));
-        (whole.iter().sum(), *sliding)
+    /// Returns the units of the cells that count in full, and those of the sliding cell.
+    fn full_and_sliding(&self) -> (u64, u64) {
+        let (sliding, full) = self.counts.split_last().unwrap_or((&0, &[]));
+        (full.iter().sum(), *sliding)
     }
 
     fn used(&self) -> u64 {
-        let (whole, sliding) = self.whole_and_sliding();
-        let share = u128::from(sliding) * u128::from(self.width - self.gone);
-        // Not above `sliding`.
-        whole + share.div_ceil(u128::from(self.width)) as u64
+        let (full, sliding) = self.full_and_sliding();
+        let share = u128::from(sliding) * u128::from(self.width - self.elapsed);
+        // At most `sliding`, so it fits.
+        full + share.div_ceil(u128::from(self.width)) as u64
     }
 
     fn reset(&self) -> u64 {
         let newest = self.counts.iter().position(|units| *units > 0);
-        newest.map_or(0, |age| (self.counts.len() - age) as u64 * self.width - self.gone)
+        newest.map_or(0, |age| (self.counts.len() - age) as u64 * self.width - self.elapsed)
     }
 
-    /// Microseconds until `room` units or fewer are left.
-    fn until_within(&self, room: u64) -> u64 {
-        let (mut whole, _) = self.whole_and_sliding();
+    /// Returns the microseconds until at most `room` units count.
+    fn wait_for(&self, room: u64) -> u64 {
+        let (mut full, _) = self.full_and_sliding();
         for (passed, sliding) in (0_u64..).zip(self.counts.iter().rev()) {
-            if whole <= room {
-                let inside = if *sliding > room - whole {
-                    let kept = u128::from(room - whole) * u128::from(self.width) / u128::from(*sliding);
-                    // Below the width, as `sliding` is above the room.
+            if full <= room {
+                let inside = if *sliding > room - full {
+                    let kept = u128::from(room - full) * u128::from(self.width) / u128::from(*sliding);
+                    // Below the width, because `sliding` is above the room.
                     self.width - kept as u64
                 } else {
                     0
                 };
-                return (passed * self.width + inside).saturating_sub(self.gone);
+                return (passed * self.width + inside).saturating_sub(self.elapsed);
             }
             let next = self.counts.len() - 2 - passed as usize;
-            whole -= self.counts[next];
+            full -= self.counts[next];
         }
-        unreachable!("when all cells have passed nothing is left")
+        unreachable!("no units count after all cells have passed")
     }
 }
 
 impl Twin for SlidingWindow {
     fn redis_micros(&self, arguments: &[u64], _: bool) -> u64 {
-        // A denial may have to look at every cell.
+        // A denial may read every cell.
         16 + arguments.get(1).copied().unwrap_or_default() / 12
     }
 
-    fn missed(&self, arguments: &[u64], _: u64) -> Option<u64> {
+    fn lease_recovery(&self, arguments: &[u64], _: u64) -> Option<u64> {
         let &[_, cells, width] = arguments else { return None };
-        // Until the cell has slid out.
+        // Until the cell has left the window.
         Some((cells + 1) * width)
     }
 
@@ -202,11 +208,11 @@ impl Twin for SlidingWindow {
         let reset = window.reset();
         let before = Gauge { remaining: window.limit.saturating_sub(window.used()), reset };
         let reset_after =
-            if cost > 0 { window.counts.len() as u64 * window.width - window.gone } else { reset };
-        Plan::of(cost, window.limit, before, reset_after, window.moved && reset > 0, || {
-            window.until_within(window.limit - cost)
+            if cost > 0 { window.counts.len() as u64 * window.width - window.elapsed } else { reset };
+        Plan::of(cost, window.limit, before, reset_after, window.stale && reset > 0, || {
+            window.wait_for(window.limit - cost)
         })
-        .marked(window.began + window.width - 1)
+        .marked(window.started + window.width - 1)
     }
 
     fn refund(
@@ -220,12 +226,12 @@ impl Twin for SlidingWindow {
         let &[_, cells, width] = arguments else { return None };
         let Some(State::Cells(window)) = state else { return None };
         let cell = charge.mark - charge.mark % width;
-        // Cells of another width come from another quota, and later ones from a clock that stepped back.
-        if window.width != width || window.began > now || now.saturating_sub(cell) >= (cells + 1) * width {
+        // Cells of another width are of an older quota; a latest cell in the future is of a clock that stepped back.
+        if window.width != width || window.started > now || now.saturating_sub(cell) >= (cells + 1) * width {
             return None;
         }
-        let index = usize::try_from(window.began.checked_sub(cell)? / width).ok()?;
-        // As it stands: its decision may be of an older quota.
+        let index = usize::try_from(window.started.checked_sub(cell)? / width).ok()?;
+        // Use the stored cells: the decision may be of an older quota.
         let count = window.counts.get_mut(index)?;
         *count = count.saturating_sub(units);
         if window.counts.iter().all(|count| *count == 0) {
@@ -249,12 +255,12 @@ impl Twin for SlidingWindow {
             }
         }
         let lifetime = window.reset();
-        let Open { began, width, counts, .. } = window;
-        // Cells with nothing in them need not be kept.
+        let Open { started, width, counts, .. } = window;
+        // Drop the oldest cells without units.
         let kept = counts.iter().rposition(|units| *units > 0).map_or(0, |oldest| oldest + 1);
         let counts = counts[..kept].into();
         (lifetime > 0)
-            .then(|| Kept { state: State::Cells(Box::new(Cells { began, width, counts })), lifetime })
+            .then(|| Kept { state: State::Cells(Box::new(Cells { started, width, counts })), lifetime })
     }
 }
 
@@ -263,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn segments_that_do_not_divide_the_period_are_refused() {
+    fn segments_that_do_not_divide_the_period_are_an_error() {
         let rows = [(0, false), (1, true), (7, false), (10, true), (1_000, true), (1_001, false)];
         for (segments, fine) in rows {
             let built = SlidingWindow::new().segments(segments).arguments(&Quota::per_second(5));

@@ -1,14 +1,14 @@
-//! What the algorithms remember of a key, in process.
+//! The state that the algorithms keep per key, in process.
 
 use std::collections::VecDeque;
 
-/// What an algorithm remembers of a key.
+/// The state of a key under one algorithm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     Count(Count),
-    /// A bucket's, after a refund.
+    /// The state of a bucket after a refund.
     Refunded(Box<(Count, Refunds)>),
-    // In a box, so that the most common state, a count, does not take up the room of the largest.
+    // Boxed, so that a count, the most frequent state, stays small.
     Log(Box<Log>),
     Cells(Box<Cells>),
     Holders(Box<Holders>),
@@ -22,7 +22,7 @@ pub struct Count {
 }
 
 impl State {
-    /// A bucket's, which takes less room where there was no refund.
+    /// The state of a bucket, in the smaller variant if nothing was refunded.
     pub fn bucket(count: Count, refunds: Refunds) -> Self {
         if refunds == Refunds::default() {
             Self::Count(count)
@@ -32,47 +32,50 @@ impl State {
     }
 }
 
-/// By how many microseconds refunds moved a bucket's front, and since when; see `lua/include/bucket.lua`.
+/// By how many microseconds refunds moved the front of a bucket, and when that sum last started from 0; see
+/// "Refunds of a bucket" in `lua/README.md`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Refunds {
     pub by: u64,
     pub since: u64,
 }
 
-/// The counts of equal spans of time, the latest first.
+/// The units of consecutive cells of time, the latest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cells {
-    pub began: u64,
+    /// When the latest cell started.
+    pub started: u64,
     pub width: u64,
     pub counts: Box<[u64]>,
 }
 
-/// The requests that may still count, oldest first. Like the list in Redis, it keeps for each the units
-/// charged up to and with it, so that what is used is known without a walk.
+/// The requests that may still count, the oldest first. Like the list in Redis, it stores running totals, so that the
+/// units in use are known without iterating.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Log {
-    /// The units of everything before the first entry.
+    /// The total before the first entry.
     pub(super) before: u128,
     pub(super) entries: VecDeque<Entry>,
 }
 
-/// A request of the log.
+/// A request in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) at: u64,
+    /// The units charged up to and including this request.
     pub(super) total: u128,
 }
 
-/// Who has units in use.
+/// The holders of permits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holders {
-    /// The units of all of them.
+    /// The units of all holders.
     pub(super) units: u64,
-    /// Sorted by when they expire.
+    /// The holders, sorted by the time they expire.
     pub(super) sorted: Vec<Holder>,
 }
 
-/// A holder of units, and when it expires unless it is renewed.
+/// A holder of permits, which expire unless they are renewed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Holder {
     pub(super) expires: u64,

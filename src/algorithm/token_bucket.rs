@@ -7,17 +7,21 @@ use super::{
 };
 use crate::{error::Error, quota::Quota};
 
-/// Tokens come at the quota's rate until the bucket is full, and a request takes as many as it costs.
+/// Tokens are added at the quota's rate until the bucket is full; each unit charged removes one.
 ///
-/// Refilled continuously and full at first, it says the same as [`Gcra`](crate::algorithm::Gcra). It is here for
-/// what GCRA has no words for: tokens that come [in steps](Self::refill_every), and a bucket that is
-/// [not full](Self::starting_at) at first.
+/// With the default options it makes the same decisions as [`Gcra`](crate::algorithm::Gcra). Use it to add tokens
+/// [in steps](Self::refill_every), or to start with a bucket that is [not full](Self::starting_at).
 ///
-/// * **Promise**: in any span of time `t`, at most capacity + rate x `t` units; in steps, at most a step
-///   more.
+/// * **Promise**: in any span of time `t`, at most capacity + rate × `t` units, and with steps at most one step more.
 /// * **Source**: J. Turner, "New directions in communications", IEEE Communications Magazine 24(10), 1986.
-/// * **Cost**: one number per key in Redis; GET, and SET when something is charged.
-/// * **Weakness**: as [`Gcra`](crate::algorithm::Gcra); in steps, clients come back together when a step is due.
+/// * **Cost in Redis**: one string per key. GET; SET if units are charged.
+/// * **Weakness**: that of [`Gcra`](crate::algorithm::Gcra). With steps, clients retry together when a step is due.
+///
+/// # Errors
+///
+/// [`Policy::try_algorithm`](crate::Policy::try_algorithm) returns an error, and
+/// [`Policy::algorithm`](crate::Policy::algorithm) panics, if the [refill interval](Self::refill_every) is shorter
+/// than 1 millisecond, longer than 400 days, not in whole microseconds, or does not add a whole number of tokens.
 ///
 /// # Example
 ///
@@ -29,15 +33,15 @@ use crate::{error::Error, quota::Quota};
 /// # async fn main() -> Result<(), tower_ratelimit::Error> {
 /// let clock = ManualClock::new();
 /// let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()));
-/// // Ten more every six seconds, up to a hundred, and twenty to begin with.
+/// // 20 tokens at first; 10 more every six seconds, up to 100.
 /// let bucket = TokenBucket::new().refill_every(Duration::from_secs(6)).starting_at(20);
 /// let policy = Policy::new("jobs", Quota::per_minute(100)).algorithm(bucket);
 /// let key = Key::new("alice");
 ///
 /// assert!(limiter.check(&policy, &key, 20).await?.is_allowed());
-/// let refused = limiter.check(&policy, &key, 1).await?;
-/// assert!(!refused.is_allowed());
-/// assert_eq!(refused.retry_after(), Some(Duration::from_secs(6)));
+/// let denied = limiter.check(&policy, &key, 1).await?;
+/// assert!(!denied.is_allowed());
+/// assert_eq!(denied.retry_after(), Some(Duration::from_secs(6)));
 /// clock.advance(Duration::from_secs(6));
 /// assert_eq!(limiter.peek(&policy, &key, 0).await?.outcomes()[0].remaining(), 10);
 /// # Ok(())
@@ -50,27 +54,24 @@ pub struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// A bucket that is full at first, and refilled continuously.
+    /// Creates a bucket that is full at first and refilled continuously.
     #[must_use]
     pub const fn new() -> Self {
         Self { step: None, initial: None }
     }
 
-    /// Adds tokens all at once, after every `interval`: as many as the quota allows for that time, which
-    /// must be a whole number. The first interval begins with the first charge of a full bucket. Defaults
-    /// to a continuous refill.
+    /// Adds the tokens of each `interval` all at once at its end. The quota must allow a whole number of tokens per
+    /// interval. The first interval starts with the first charge of a full bucket. Defaults to a continuous refill.
     #[must_use]
     pub const fn refill_every(mut self, interval: Duration) -> Self {
         self.step = Some(interval);
         self
     }
 
-    /// Gives a key that was never seen `tokens` tokens instead of a full bucket. More than the bucket
-    /// holds is a full one. Defaults to full.
+    /// Starts the bucket of a new key with `tokens` tokens, or full if it holds fewer. Defaults to full.
     ///
-    /// A key that is left alone is forgotten, and then never seen again, once its bucket is full and as
-    /// long again as an empty one takes to fill. A refund to a key that was never seen gives nothing; to one
-    /// that was, it may fill up what was missing at first.
+    /// A key counts as new again when its bucket has been full for as long as an empty one takes to fill. A refund to
+    /// a new key has no effect. A refund to another key may add the tokens that were missing at the start.
     #[must_use]
     pub const fn starting_at(mut self, tokens: u64) -> Self {
         self.initial = Some(tokens);
@@ -78,7 +79,7 @@ impl TokenBucket {
     }
 }
 
-/// Exact in Lua.
+/// The most tokens per step that Lua computes exactly.
 const MAX_STEP: u64 = 1 << 44;
 
 impl Algorithm for TokenBucket {
@@ -94,8 +95,8 @@ impl Algorithm for TokenBucket {
         let (period, units) = match self.step {
             None => rate(quota),
             Some(step) => {
-                let problem = "a token bucket's refill interval must be of whole microseconds, at least 1 millisecond, \
-                    and bring a whole number of tokens, at least one";
+                let problem = "a token bucket's refill interval must be in whole microseconds, at least 1 millisecond, \
+                    and add a whole number of tokens, at least one";
                 let step = micros(step, problem)?;
                 let tokens = u128::from(step) * u128::from(quota.limit());
                 let period = u128::from(quota.period_micros());
@@ -138,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_step_that_brings_no_whole_number_of_tokens_is_refused() {
+    fn a_step_that_adds_no_whole_number_of_tokens_is_an_error() {
         let rows = [
             ("a third of a token", Quota::per_second(1), Duration::from_millis(333), false),
             ("one and a half", Quota::per_second(3), Duration::from_millis(500), false),

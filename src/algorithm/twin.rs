@@ -1,26 +1,33 @@
-//! What an in-process twin of a Lua file is. See `lua/decide.lua` for the same in Lua.
+//! The form of an algorithm for [`MemoryStore`](crate::MemoryStore): the twin of its Lua file.
+//!
+//! `lua/README.md` specifies the same functions in Lua.
 
 use super::state::State;
 
-/// The twin of a Lua file: the same arguments, the same state, the same arithmetic. All times are
-/// microseconds since 1970.
+/// The twin of a Lua file, with the same arguments, state and arithmetic. All times are microseconds since 1970.
 pub trait Twin: Send + Sync {
-    /// What would happen to `state` now. Changes nothing.
+    /// Evaluates `cost` against `state`. Changes nothing.
     fn plan(&self, arguments: &[u64], state: Option<&State>, now: u64, cost: u64) -> Plan;
 
-    /// For how many microseconds `units` units of a lease that nobody gives back may be missed; `None` where
-    /// units cannot be leased without admitting more than the limit at some time.
-    fn missed(&self, arguments: &[u64], units: u64) -> Option<u64> {
+    /// Returns the microseconds after which `units` leased units are available again if their instance never returns
+    /// them. `None` if units cannot be leased without admitting more than the limit at some time.
+    fn lease_recovery(&self, arguments: &[u64], units: u64) -> Option<u64> {
         let _ = (arguments, units);
         None
     }
 
-    /// `state` after `change`, and for how much longer it matters; `None` where nothing is left of it.
+    /// Returns `state` after `change`; `None` if nothing is left to store.
     fn apply(&self, arguments: &[u64], state: Option<State>, now: u64, change: Change) -> Option<Kept>;
 
-    /// What a decision over one charge does: plans it, and carries it out or, where it is refused, writes
-    /// stale state down anew.
-    fn take(&self, arguments: &[u64], state: &mut Option<State>, now: u64, cost: u64, holder: u128) -> Taken {
+    /// Makes a decision with one charge: plans it, then carries it out, or repairs stale state if it is denied.
+    fn charge(
+        &self,
+        arguments: &[u64],
+        state: &mut Option<State>,
+        now: u64,
+        cost: u64,
+        holder: u128,
+    ) -> Charged {
         let Plan { admission, before, after, stale, mark } = self.plan(arguments, state.as_ref(), now, cost);
         let (gauge, change) = if admission.is_admitted() {
             (after, Some(Change::Charge(cost, holder)))
@@ -29,24 +36,24 @@ pub trait Twin: Send + Sync {
         };
         let change = change.filter(|_| cost > 0);
         let lifetime = change.map(|change| self.change(arguments, state, now, change));
-        Taken { admission, gauge, mark, lifetime }
+        Charged { admission, gauge, mark, lifetime }
     }
 
-    /// About how many microseconds of Redis one decision takes, at worst, on a machine of today: measured with full
-    /// batches. So that what is asked for in one call is bounded.
+    /// Returns about how many microseconds one charge, or one refund, takes in Redis at worst. Measured with full
+    /// batches. Bounds how long one batch blocks Redis.
     fn redis_micros(&self, arguments: &[u64], refund: bool) -> u64 {
         let _ = (arguments, refund);
         8
     }
 
-    /// The mark of a charge of `cost` units that were on a lease with the mark `leased`.
+    /// Returns the mark of a charge of `cost` units that were spent from a lease with the mark `leased`.
     fn mark_of_leased(&self, arguments: &[u64], leased: u64, cost: u64) -> u64 {
         let _ = (arguments, cost);
         leased
     }
 
-    /// Returns to the key what of `units` units of a charge still counts. For how many more microseconds the state
-    /// matters then, where that changed. Where the charge counts no more, nothing is changed.
+    /// Refunds up to `units` units of `charge`: as many as still count. Returns for how many more microseconds the
+    /// state matters, if that changed.
     fn refund(
         &self,
         arguments: &[u64],
@@ -59,7 +66,7 @@ pub trait Twin: Send + Sync {
         None
     }
 
-    /// [`apply`](Self::apply), in place. For how much longer the state matters.
+    /// Applies `change` in place. Returns for how many more microseconds the state matters.
     fn change(&self, arguments: &[u64], state: &mut Option<State>, now: u64, change: Change) -> u64 {
         let kept = self.apply(arguments, state.take(), now, change);
         let lifetime = kept.as_ref().map_or(0, |kept| kept.lifetime);
@@ -68,76 +75,82 @@ pub trait Twin: Send + Sync {
     }
 }
 
+/// A change of the state of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// A charge that was planned and admitted, and its holder.
+    /// Charges units, which a plan admitted, to a holder.
     Charge(u64, u128),
-    /// What a refusal writes down where the clock or the quota made the state stale.
+    /// Rewrites state that the clock or a changed quota made stale. Follows a denial.
     Repair,
-    /// The latest units returned to the key, or those of a holder.
+    /// Refunds the latest units; under `Concurrency`, releases the permits of a holder.
     Refund(u64, u128),
-    /// A holder that lives on.
+    /// Renews the permits of a holder.
     Renew(u128),
 }
 
-/// Which charge it was, for a refund: a charge counts for some time only, and other charges count beside it.
+/// Identifies a charge for a refund.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Receipt {
     /// When it was made, in microseconds of the store's clock.
     pub made: u64,
-    /// What else the algorithm needs to find it, see the Lua file.
+    /// What else the algorithm needs to find the charge; see the header of its Lua file.
     pub mark: u64,
 }
 
-/// State, and for how many more microseconds it matters.
+/// State to store, and for how many more microseconds it matters.
 #[derive(Debug)]
 pub struct Kept {
     pub state: State,
     pub lifetime: u64,
 }
 
+/// The result of evaluating a charge without carrying it out.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     pub admission: Admission,
     pub before: Gauge,
-    /// As it is once the charge is carried out; as `before` where it is not admitted.
+    /// The gauge after the charge; equal to `before` if the charge is not admitted.
     pub after: Gauge,
-    /// Whether a refusal has something to write down.
+    /// Whether the clock or a changed quota made the state stale, so that a denial must write it.
     pub stale: bool,
-    /// The charge's, see [`Receipt`].
+    /// See [`Receipt::mark`].
     pub mark: u64,
 }
 
-/// What was said to a charge, and how the key stands after it.
+/// The result of a decision with one charge.
 #[derive(Clone, Copy, Debug)]
-pub struct Taken {
+pub struct Charged {
     pub admission: Admission,
+    /// The gauge after the decision.
     pub gauge: Gauge,
-    /// The charge's, see [`Receipt`].
+    /// See [`Receipt::mark`].
     pub mark: u64,
-    /// For how many more microseconds the state matters, where it was written.
+    /// For how many more microseconds the state matters, if it was written.
     pub lifetime: Option<u64>,
 }
 
+/// Whether a charge is admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// Now, to be carried out after so many microseconds.
+    /// Admitted. The request must wait this many microseconds; 0 for none.
     After(u64),
-    /// Not now, but in so many microseconds.
+    /// Denied. The charge would be admitted in this many microseconds.
     Retry(u64),
+    /// Denied, because the cost is above the capacity.
     Never,
 }
 
+/// How much of a key's quota is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gauge {
+    /// Units that can be charged now.
     pub remaining: u64,
-    /// Microseconds until the state is as good as new.
+    /// Microseconds until the quota is fully replenished.
     pub reset: u64,
 }
 
 impl Plan {
-    /// The plan of an algorithm that makes nobody wait: `cost` of the `remaining` units, or a refusal with
-    /// the wait that `retry` computes.
+    /// Plans `cost` for an algorithm without delays. `retry` computes the retry time of a denial.
     pub fn of(
         cost: u64,
         capacity: u64,
@@ -160,7 +173,7 @@ impl Plan {
         Self { admission, before, after, stale, mark: 0 }
     }
 
-    /// The same with a mark.
+    /// Sets the mark.
     pub const fn marked(mut self, mark: u64) -> Self {
         self.mark = mark;
         self

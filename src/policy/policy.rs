@@ -284,7 +284,7 @@ impl Policy {
     }
 
     fn missed(&self) -> Option<u64> {
-        self.0.algorithm.twin()?.missed(&self.0.arguments, self.most_held())
+        self.0.algorithm.twin()?.lease_recovery(&self.0.arguments, self.most_held())
     }
 
     /// The most units of a key that can be on lease here.

@@ -1,7 +1,7 @@
-//! Algorithms from outside the crate: the example's, and ones with mistakes.
+//! Custom algorithms: the one of the example, and some with mistakes.
 
 #[path = "../../examples/custom_algorithm.rs"]
-#[allow(dead_code, reason = "its main")]
+#[allow(dead_code, reason = "`main` of the example")]
 mod example;
 
 use std::time::Duration;
@@ -21,7 +21,7 @@ fn reports() -> Policy {
 }
 
 #[tokio::test]
-async fn the_example_counts_by_day_and_by_night_together_with_a_built_in_one() {
+async fn the_example_is_decided_together_with_a_built_in_algorithm() {
     let server = RedisServer::start();
     let clock = ManualClock::new(); // midnight
     let redis = settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap();
@@ -41,15 +41,15 @@ async fn the_example_counts_by_day_and_by_night_together_with_a_built_in_one() {
         admitted
     };
     assert_eq!(admitted().await, 20);
-    let refused = limiter.check_all(&both).await.unwrap();
-    assert_eq!(refused.retry_after(), Some(Duration::from_secs(3_600)));
-    // By day it would be five, but the other policy has three left, and what was refused charged neither.
+    let denied = limiter.check_all(&both).await.unwrap();
+    assert_eq!(denied.retry_after(), Some(Duration::from_secs(3_600)));
+    // The limit by day is five, but the other policy has three units left. The denial charged neither policy.
     clock.advance(Duration::from_secs(6 * 3_600));
     assert_eq!(admitted().await, 3);
     assert_eq!(limiter.peek(&reports(), &key, 0).await.unwrap().remaining(), Some(2));
 }
 
-/// An algorithm of any Lua.
+/// An algorithm with a name and a Lua source.
 #[derive(Debug)]
 struct Lua(&'static str, &'static str);
 
@@ -70,7 +70,7 @@ fn policy(name: &'static str, lua: &'static str) -> Policy {
 }
 
 #[tokio::test]
-async fn a_wrong_script_is_an_error_that_says_what_is_wrong() {
+async fn a_mistake_in_the_lua_file_is_an_error_that_names_it() {
     let server = RedisServer::start();
     let rows = [
         ("does not compile", "return function(key cost)", "compiling script"),
@@ -91,7 +91,7 @@ async fn a_wrong_script_is_an_error_that_says_what_is_wrong() {
         ("uses a global", "return function() counter = 1 return {} end", "readonly table"),
     ];
     for (name, lua, message) in rows {
-        // A store of its own, because a store remembers the algorithms it met.
+        // Each row has its own store, because a store keeps the Lua source of each name.
         let store = store(&server).await;
         let policy = policy("mine", lua);
         let error = store.try_out(&policy).await.unwrap_err();
@@ -102,29 +102,29 @@ async fn a_wrong_script_is_an_error_that_says_what_is_wrong() {
 }
 
 #[tokio::test]
-async fn a_name_stands_for_one_source_and_for_no_built_in_algorithm() {
+async fn a_name_belongs_to_one_source_and_not_to_a_built_in_algorithm() {
     let server = RedisServer::start();
     let store = store(&server).await;
-    let counted = "return function() return { retry = 9, remaining = 0, reset = 9 } end";
-    store.try_out(&policy("mine", counted)).await.unwrap();
-    store.try_out(&policy("another", counted)).await.unwrap();
+    let valid = "return function() return { retry = 9, remaining = 0, reset = 9 } end";
+    store.try_out(&policy("mine", valid)).await.unwrap();
+    store.try_out(&policy("another", valid)).await.unwrap();
     let error = store.try_out(&policy("mine", "return function() end")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
     assert!(error.to_string().contains("rename one of them"), "{error}");
     for name in ["gcra", "Mine", "", "a b", "x'y"] {
-        let built = Policy::new("p", Quota::per_hour(5)).try_algorithm(Lua(name, counted));
+        let built = Policy::new("p", Quota::per_hour(5)).try_algorithm(Lua(name, valid));
         assert_eq!(built.unwrap_err().kind(), ErrorKind::InvalidConfig, "{name}");
     }
 }
 
 #[tokio::test]
 #[should_panic(expected = "use a RedisStore")]
-async fn memory_refuses_an_algorithm_without_a_twin_when_the_layer_is_built() {
+async fn a_memory_store_panics_for_a_custom_algorithm_when_the_layer_is_built() {
     let _ = RateLimitLayer::new(MemoryStore::new(), reports(), Constant::new("all"));
 }
 
 #[test]
-fn memory_refuses_it_as_a_further_policy_too() {
+fn a_memory_store_panics_for_a_custom_algorithm_of_a_further_rule() {
     let plain = || Policy::new("plain", Quota::per_hour(5));
     let layer = || {
         let _ = RateLimitLayer::new(MemoryStore::new(), plain(), Constant::new("all"))
@@ -139,7 +139,7 @@ fn memory_refuses_it_as_a_further_policy_too() {
 }
 
 #[tokio::test]
-async fn memory_refuses_it_at_traffic_where_it_is_chosen_per_request() {
+async fn a_memory_store_fails_the_request_that_chooses_a_custom_algorithm() {
     let source = PolicySource::per_request(|_, _| reports());
     let layer = RateLimitLayer::new(MemoryStore::new(), source, Constant::new("all"));
     assert_eq!(inner::ask(&layer, inner::get()).await.status(), 500);

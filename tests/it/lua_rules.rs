@@ -1,8 +1,7 @@
-//! The rules for the Lua that a machine can check: no globals, no keys but the declared one, and no number
-//! turned into text by `..` or `tostring`, which print 14 digits.
+//! The rules for the Lua files that a program can check; see "Rules" in `lua/README.md`.
 //!
-//! Part of `make lint`. It reads tokens, not a syntax tree: a name counts as declared where a `local`, a
-//! parameter or a loop of the same file, or of the files under `include/`, declares it.
+//! Part of `make lint`. The checks read tokens, not a syntax tree: a name counts as declared where a `local`, a
+//! parameter or a loop of the same file declares it, or where a file under `include/` declares it.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -18,7 +17,7 @@ fn tokens(lua: &str) -> Vec<Token> {
     let mut tokens = Vec::new();
     let mut rest = lua;
     while let Some(first) = rest.chars().next() {
-        let taken = if rest.starts_with("--[[") {
+        let length = if rest.starts_with("--[[") {
             rest.find("]]").map_or(rest.len(), |end| end + 2)
         } else if rest.starts_with("--") {
             rest.find('\n').unwrap_or(rest.len())
@@ -36,12 +35,12 @@ fn tokens(lua: &str) -> Vec<Token> {
             tokens.push(Token::Name(rest[..end].to_owned()));
             end
         } else {
-            let length =
+            let width =
                 if ["..", "==", "~=", "<=", ">="].iter().any(|long| rest.starts_with(long)) { 2 } else { 1 };
-            tokens.push(Token::Symbol(rest[..length].to_owned()));
-            length
+            tokens.push(Token::Symbol(rest[..width].to_owned()));
+            width
         };
-        rest = &rest[taken..];
+        rest = &rest[length..];
     }
     tokens
 }
@@ -61,13 +60,13 @@ const KEYWORDS: [&str; 21] = [
     "and", "break", "do", "else", "elseif", "end", "false", "for", "function", "if", "in", "local", "nil",
     "not", "or", "repeat", "return", "then", "true", "until", "while",
 ];
-/// What Redis gives a script, but for `tostring`.
+/// The globals that a script may use: those of Redis without `tostring`.
 const GIVEN: [&str; 11] =
     ["redis", "KEYS", "ARGV", "string", "table", "math", "tonumber", "type", "ipairs", "error", "pcall"];
 /// Names of texts, and of functions that return text.
-const TEXTS: [&str; 19] = [
+const TEXTS: [&str; 18] = [
     "bytes", "state", "text", "name", "problem", "field", "mode", "integer", "pack", "char", "format",
-    "entry", "after", "ARGV", "ttl", "sub", "rep", "body", "cell",
+    "entry", "ARGV", "ttl", "sub", "rep", "body", "cell",
 ];
 
 /// The names that `local`, parameters and loops declare.
@@ -108,7 +107,7 @@ fn problems(lua: &str, included: &BTreeSet<String>) -> Vec<String> {
             if !is_field && !fine {
                 problems.push(format!("`{name}` is a global"));
             }
-            // redis.call('GET', key, ..), and TIME, which has no key.
+            // `redis.call('GET', key, ..)`. TIME has no key.
             if name == "call" && is(after, "(") {
                 let command = match tokens.get(i + 2) {
                     Some(Token::Text(command)) => &**command,
@@ -116,7 +115,7 @@ fn problems(lua: &str, included: &BTreeSet<String>) -> Vec<String> {
                 };
                 let has_key = is(tokens.get(i + 3), ",") && self::name(tokens.get(i + 4)) == Some("key");
                 if command == "?" || (command != "TIME" && !has_key) {
-                    problems.push(format!("`{command}` is called with something else than `key`"));
+                    problems.push(format!("the first argument of `{command}` is not `key`"));
                 }
             }
         }
@@ -146,7 +145,7 @@ fn ends_text(tokens: &[Token]) -> bool {
         [.., Token::Text(_)] => true,
         [.., Token::Name(name)] => TEXTS.contains(&&**name),
         [.., Token::Symbol(close)] if close == ")" || close == "]" => {
-            // Back to what was called or indexed.
+            // Find the name that is called or indexed.
             let mut depth = 0;
             for (i, token) in tokens.iter().enumerate().rev() {
                 depth += i32::from(is(Some(token), ")") || is(Some(token), "]"));
@@ -171,10 +170,10 @@ fn lua_files(folder: &str) -> Vec<(String, String)> {
 }
 
 #[test]
-fn the_lua_files_hold_the_rules() {
+fn lua_files_follow_the_rules() {
     let include = lua_files("lua/include");
     let mut included: BTreeSet<String> = include.iter().flat_map(|(_, lua)| declared(&tokens(lua))).collect();
-    // Put together from the algorithms' files by src/store/redis/script/assemble.rs.
+    // Declared by src/store/redis/script/assemble.rs.
     included.extend(["make".to_owned(), "leasing".to_owned()]);
     let files = [include, lua_files("lua"), lua_files("lua/algorithm"), lua_files("examples")].concat();
     assert!(files.len() > 10);
@@ -183,23 +182,53 @@ fn the_lua_files_hold_the_rules() {
     }
 }
 
+/// The names that `local` declares at the start of a line, outside any function.
+fn exported(lua: &str) -> BTreeSet<String> {
+    let outermost: Vec<&str> = lua.lines().filter(|line| line.starts_with("local ")).collect();
+    let heads = outermost.iter().map(|line| line.split('(').next().unwrap_or(line));
+    heads.flat_map(|head| declared(&tokens(&format!("{head}(")))).collect()
+}
+
+/// The include files in the `-- uses:` line of a file.
+fn used(lua: &str) -> BTreeSet<String> {
+    let line = lua.lines().find_map(|line| line.strip_prefix("-- uses:")).unwrap_or_default();
+    line.split_whitespace().map(str::to_owned).collect()
+}
+
 #[test]
-fn what_breaks_a_rule_is_found() {
+fn each_file_names_the_include_files_it_uses() {
+    let include = lua_files("lua/include");
+    let stem = |path: &str| Path::new(path).file_stem().unwrap().to_str().unwrap().to_owned();
+    let exports: Vec<_> = include.iter().map(|(path, lua)| (stem(path), exported(lua))).collect();
+    let files =
+        [include.clone(), lua_files("lua"), lua_files("lua/algorithm"), lua_files("examples")].concat();
+    for (path, lua) in files {
+        let (all, own) = (tokens(&lua), declared(&tokens(&lua)));
+        let names: BTreeSet<_> =
+            all.iter().filter_map(|token| name(Some(token))).map(str::to_owned).collect();
+        let foreign: BTreeSet<_> = names.difference(&own).collect();
+        let needed: BTreeSet<_> = exports
+            .iter()
+            .filter(|(file, names)| *file != stem(&path) && names.iter().any(|name| foreign.contains(name)))
+            .map(|(file, _)| file.clone())
+            .collect();
+        assert_eq!(used(&lua), needed, "{path}");
+    }
+}
+
+#[test]
+fn each_broken_rule_is_reported() {
     let rows = [
         ("a global is set", "counter = 1", "`counter` is a global"),
         ("a global is read", "local x = counter + 1", "`counter` is a global"),
         ("a global function", "function f() end", "`f` is a global"),
         ("tostring", "local now = 1 return tostring(now)", "`tostring` is a global"),
-        ("a number is joined", "local now = 1 return 'a' .. now", "may print a number"),
-        ("a sum is joined", "local now = 1 return (now + 1) .. 'a'", "may print a number"),
-        ("another key", "redis.call('GET', 'a')", "`GET` is called with something else than `key`"),
-        (
-            "a built key",
-            "local function f(key) redis.call('GET', 'a' .. key) end",
-            "something else than `key`",
-        ),
-        ("no key", "redis.call('KEYS')", "something else than `key`"),
-        ("a computed command", "local c = 'GET' redis.call(c)", "something else than `key`"),
+        ("a number is concatenated", "local now = 1 return 'a' .. now", "may print a number"),
+        ("a sum is concatenated", "local now = 1 return (now + 1) .. 'a'", "may print a number"),
+        ("another key", "redis.call('GET', 'a')", "the first argument of `GET` is not `key`"),
+        ("a built key", "local function f(key) redis.call('GET', 'a' .. key) end", "is not `key`"),
+        ("no key", "redis.call('KEYS')", "is not `key`"),
+        ("a computed command", "local c = 'GET' redis.call(c)", "is not `key`"),
     ];
     for (name, lua, problem) in rows {
         let found = problems(lua, &BTreeSet::from(["integer".to_owned()]));

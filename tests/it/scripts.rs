@@ -1,4 +1,4 @@
-//! The Lua on a real server: its arithmetic, and what it leaves there.
+//! The Lua script on a Redis server: its arithmetic, the keys it writes, and the commands it calls.
 
 use crate::support::{RedisServer, settings, store};
 use proptest::prelude::*;
@@ -9,14 +9,15 @@ use tower_ratelimit::{
     algorithm::{Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
 };
 
-const PRELUDE: &str = include_str!("../../lua/include/prelude.lua");
+const ARITHMETIC: &str =
+    concat!(include_str!("../../lua/include/prelude.lua"), include_str!("../../lua/include/muldiv.lua"));
 
 #[test]
 fn muldiv_is_exact_up_to_2_to_the_45() {
     let server = RedisServer::start();
     let connection = std::cell::RefCell::new(server.connection());
     let script = redis::Script::new(&format!(
-        "{PRELUDE}
+        "{ARITHMETIC}
         local quotient, rest = muldiv(tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]))
         return {{integer(quotient), integer(rest)}}"
     ));
@@ -25,14 +26,14 @@ fn muldiv_is_exact_up_to_2_to_the_45() {
     proptest!(config, |(a in number(), b in number(), m in number())| {
         let m = m.max(1);
         let (quotient, rest) = (u128::from(a) * u128::from(b) / u128::from(m), u128::from(a) * u128::from(b) % u128::from(m));
-        // A quotient beyond 2^53 is no time and no count; the quotas are bounded so that none is made.
+        // The bounds of quotas keep every quotient below 2^53.
         prop_assume!(quotient < 1 << 53);
-        let said: (u64, u64) = script.arg("0").arg(a).arg(b).arg(m).invoke(&mut *connection.borrow_mut()).unwrap();
-        prop_assert_eq!((u128::from(said.0), u128::from(said.1)), (quotient, rest));
+        let result: (u64, u64) = script.arg("0").arg(a).arg(b).arg(m).invoke(&mut *connection.borrow_mut()).unwrap();
+        prop_assert_eq!((u128::from(result.0), u128::from(result.1)), (quotient, rest));
     });
 }
 
-/// One of each that takes the quota.
+/// A policy of each algorithm that supports the quota.
 fn each(name: &str, quota: Quota) -> Vec<(&'static str, Policy)> {
     let policy = || Policy::new(name, quota).on_store_failure(FailureMode::Closed);
     let mut all = vec![
@@ -72,16 +73,16 @@ async fn every_key_has_a_ttl_as_long_as_its_state_matters() {
             let charged = limiter.check(&policy, &key, 1).await.unwrap();
             assert!(charged.is_allowed(), "{name}, {kind}");
             let reset = i64::try_from(charged.outcomes()[0].reset_after().as_millis()).unwrap();
-            // Each step after it keeps a TTL too.
-            for step in ["charge", "refusal", "refund"] {
+            // Each later step keeps a TTL too.
+            for step in ["charge", "denial", "refund"] {
                 match step {
-                    "refusal" => drop(limiter.check(&policy, &key, policy.capacity()).await.unwrap()),
+                    "denial" => drop(limiter.check(&policy, &key, policy.capacity()).await.unwrap()),
                     "refund" => drop(limiter.refund_latest(&policy, &key, 1).await.unwrap()),
                     _ => {}
                 }
                 let keys: Vec<String> = server.command(&["KEYS", "*"]);
                 let brief = name == "a millisecond" || name == "ten million a second";
-                // What matters for a millisecond may be gone by now, and a refund may leave nothing.
+                // State that matters for a millisecond may have expired, and a refund may delete the key.
                 assert!(keys.len() == 1 || brief || step == "refund", "{name}, {kind}, {step}");
                 for key in keys {
                     let ttl: i64 = server.command(&["PTTL", &key]);
@@ -96,13 +97,13 @@ async fn every_key_has_a_ttl_as_long_as_its_state_matters() {
 }
 
 #[tokio::test]
-async fn refusals_and_peeks_write_nothing() {
+async fn denials_and_peeks_write_nothing() {
     let server = RedisServer::start();
     let limiter = Limiter::new(store(&server).await);
     for (name, policy) in each("p", Quota::per_hour(3)) {
         let () = server.command(&["FLUSHALL"]);
         let key = Key::new("alice");
-        let _held = limiter.check(&policy, &key, 1).await.unwrap();
+        let _charged = limiter.check(&policy, &key, 1).await.unwrap();
         let writes = || {
             let info: String = server.command(&["INFO", "persistence"]);
             let changes = info.lines().find_map(|line| line.strip_prefix("rdb_changes_since_last_save:"));
@@ -119,7 +120,7 @@ async fn refusals_and_peeks_write_nothing() {
 }
 
 #[tokio::test]
-async fn a_key_takes_no_more_memory_than_promised() {
+async fn a_key_needs_no_more_memory_than_documented() {
     let server = RedisServer::start();
     let limiter = Limiter::new(store(&server).await);
     let small = Quota::per_second(10);
@@ -137,10 +138,10 @@ async fn a_key_takes_no_more_memory_than_promised() {
     ];
     for (name, policy, bytes) in rows {
         let () = server.command(&["FLUSHALL"]);
-        // As long a charge as there can be.
+        // The charge with the longest state.
         limiter.check(&policy, &Key::new("a"), policy.capacity()).await.unwrap();
         let key: String = server.command(&["RANDOMKEY"]);
-        // The promise is for keys of 20 bytes.
+        // The documented sizes are for keys of 20 bytes.
         let () = server.command(&["RENAME", &key, "rl:p:gcra:{12345678}"]);
         let used: u64 = server.command(&["MEMORY", "USAGE", "rl:p:gcra:{12345678}"]);
         assert!(used <= bytes, "{name}: {used}");
@@ -149,7 +150,7 @@ async fn a_key_takes_no_more_memory_than_promised() {
 }
 
 #[tokio::test]
-async fn a_logged_request_takes_no_more_than_20_bytes_whatever_it_costs() {
+async fn a_logged_request_needs_at_most_20_bytes_whatever_its_cost() {
     let server = RedisServer::start();
     let limiter = Limiter::new(store(&server).await);
     let policy = Policy::new("p", Quota::per_day(10_000_000)).algorithm(SlidingLog::new());
@@ -164,7 +165,7 @@ async fn a_logged_request_takes_no_more_than_20_bytes_whatever_it_costs() {
 }
 
 #[tokio::test]
-async fn a_unit_in_use_takes_no_more_than_140_bytes() {
+async fn a_permit_needs_at_most_140_bytes() {
     let server = RedisServer::start();
     let limiter = Limiter::new(store(&server).await);
     let policy = Policy::concurrency("p", 1_000);
@@ -198,15 +199,15 @@ async fn one_decision_is_one_command() {
     assert_eq!(after, (before.0 + 100, before.1, before.2));
 }
 
-/// Waits until the units in use are free again, which happens in the background.
-async fn given_back(limiter: &Limiter, policy: &Policy) -> Result<(), Error> {
+/// Waits until all permits are released, which happens in the background.
+async fn released(limiter: &Limiter, policy: &Policy) -> Result<(), Error> {
     for _ in 0..40 {
         if limiter.peek(policy, &Key::new("alice"), 0).await?.remaining() == Some(policy.capacity()) {
             return Ok(());
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    Err(Error::new(ErrorKind::StoreFailed, "nothing is given back"))
+    Err(Error::new(ErrorKind::StoreFailed, "a permit was not released"))
 }
 
 #[tokio::test]
@@ -218,7 +219,7 @@ async fn the_printed_acl_rule_is_enough_for_everything_and_each_of_its_commands_
         let _: String = server.command(&words);
         format!("redis://{name}:secret@127.0.0.1:{}", server.port())
     };
-    // Everything the store does, as far as it goes.
+    // Everything the store does, up to the first error.
     let everything = async |url: &str| -> Result<(), Error> {
         let limiter = Limiter::new(settings().prefix("a*b").connect(url).await?);
         let key = Key::new("alice");
@@ -230,14 +231,14 @@ async fn the_printed_acl_rule_is_enough_for_everything_and_each_of_its_commands_
             held.push(limiter.check_up_to(&policy, &key, 9).await?);
             drop(held);
             if name == "concurrency" {
-                given_back(&limiter, &policy).await?;
+                released(&limiter, &policy).await?;
             } else {
                 limiter.refund_latest(&policy, &key, 1).await?;
                 limiter.refund_latest(&policy, &key, 3).await?;
             }
             limiter.reset(&policy, &key).await?;
         }
-        // What is in use is renewed and given back.
+        // Permits are renewed and released.
         let short = Policy::new("short", Quota::new(2, Duration::from_millis(600)).unwrap())
             .algorithm(Concurrency::new())
             .on_store_failure(FailureMode::Closed);
@@ -245,7 +246,7 @@ async fn the_printed_acl_rule_is_enough_for_everything_and_each_of_its_commands_
         tokio::time::sleep(Duration::from_millis(900)).await;
         assert_eq!(limiter.peek(&short, &key, 0).await?.remaining(), Some(1));
         drop(held);
-        given_back(&limiter, &short).await
+        released(&limiter, &short).await
     };
     let rule = settings().prefix("a*b").connect(&server.url()).await.unwrap().acl_rule();
     everything(&acl("whole", &rule)).await.unwrap();

@@ -118,7 +118,7 @@ impl MemoryStore {
         // Read under the lock, so that what one decision writes the next one does not see as future.
         let now = self.clock.now();
         let taken = shard.update(&home, now, |state| {
-            let taken = twin.take(policy.arguments(), state, now, cost, charge.holder());
+            let taken = twin.charge(policy.arguments(), state, now, cost, charge.holder());
             (taken, taken.lifetime)
         });
         drop(shard);

@@ -13,6 +13,10 @@ use crate::algorithm::{self, Algorithm};
 
 const PRELUDE: &str = concat!(
     include_str!("../../../../lua/include/prelude.lua"),
+    include_str!("../../../../lua/include/muldiv.lua"),
+    include_str!("../../../../lua/include/count.lua"),
+    include_str!("../../../../lua/include/bytes.lua"),
+    include_str!("../../../../lua/include/lease.lua"),
     include_str!("../../../../lua/include/bucket.lua")
 );
 const CHECKED: &str = include_str!("../../../../lua/include/checked.lua");

@@ -1,4 +1,4 @@
-//! Ready now, or later.
+//! A result that is ready now or comes later.
 
 use std::{
     fmt,
@@ -9,9 +9,9 @@ use std::{
 
 use crate::error::Error;
 
-/// A result that is ready now or comes later: what stores, limiters and key extractors return. A future of a `Result`.
+/// A future of a `Result` that may be ready already. Stores, limiters and key extractors return it.
 ///
-/// A ready answer costs no allocation and no turn of the scheduler.
+/// A ready answer needs no allocation and no task switch.
 ///
 /// # Example
 ///
@@ -25,15 +25,15 @@ use crate::error::Error;
 /// assert!(late.await.is_err());
 /// # }
 /// ```
-#[must_use = "an answer says nothing until it is awaited"]
+#[must_use = "an answer does nothing until it is awaited"]
 pub struct Answer<T> {
     state: State<T>,
-    /// What to make of a result that is pending, where that needs no memory of its own.
+    /// Applied to a pending result. Stored here if it needs no allocation.
     change: Option<Change<T>>,
 }
 
 enum State<T> {
-    /// Taken when polled.
+    /// `None` after the answer was polled.
     Ready(Option<Result<T, Error>>),
     Pending(Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>),
 }
@@ -41,12 +41,12 @@ enum State<T> {
 type Change<T> = fn(Result<T, Error>) -> Result<T, Error>;
 
 impl<T> Answer<T> {
-    /// A result that is ready now.
+    /// An answer that is ready with `result`.
     pub const fn ready(result: Result<T, Error>) -> Self {
         Self { state: State::Ready(Some(result)), change: None }
     }
 
-    /// The result of `future`.
+    /// An answer with the result of `future`.
     pub fn pending(future: impl Future<Output = Result<T, Error>> + Send + 'static) -> Self {
         Self { state: State::Pending(Box::pin(future)), change: None }
     }
@@ -55,7 +55,7 @@ impl<T> Answer<T> {
         matches!(self.state, State::Ready(_))
     }
 
-    /// The result if it is ready, and else the answer.
+    /// The result if it is ready; otherwise the answer itself.
     pub(crate) fn now(self) -> Result<Result<T, Error>, Self> {
         match self.state {
             State::Ready(Some(result)) => Ok(result),
@@ -63,7 +63,7 @@ impl<T> Answer<T> {
         }
     }
 
-    /// What `change` makes of the result, now or when it is there.
+    /// Applies `change` to the result, now or when it is ready.
     pub(crate) fn then<U>(
         self,
         change: impl FnOnce(Result<T, Error>) -> Result<U, Error> + Send + 'static,
@@ -77,7 +77,7 @@ impl<T> Answer<T> {
         }
     }
 
-    /// [`then`](Self::then) without an allocation: nearly every decision on Redis passes here.
+    /// [`then`](Self::then) without an allocation, as nearly every decision on Redis passes here.
     pub(crate) fn then_fn(self, change: Change<T>) -> Self
     where
         T: Send + 'static,
@@ -96,7 +96,7 @@ impl<T> From<Result<T, Error>> for Answer<T> {
     }
 }
 
-// Nothing in it is pinned but the box's content.
+// Only the content of the box is pinned.
 impl<T> Unpin for Answer<T> {}
 
 impl<T> Future for Answer<T> {

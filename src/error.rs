@@ -1,12 +1,11 @@
-//! The one error type of the crate.
+//! The error type of the crate.
 
 use std::{borrow::Cow, error::Error as StdError, fmt, sync::Arc};
 
-/// Why a value could not be built, an identity not be found, or a store not answer.
+/// The error of this crate: an invalid setting, a request without a usable identity, or a failure of the store.
 ///
-/// One opaque type for the whole crate: match on [`kind`](Self::kind), read the message, and follow
-/// [`source`](StdError::source) to the cause. The message is lower case, says what to do where
-/// something can be done, and never holds a password or an identity.
+/// Match on [`kind`](Self::kind), read the message, and follow [`source`](StdError::source) to the cause. The message
+/// is lower case, says what to do if something can be done, and never shows a password or an identity.
 ///
 /// # Example
 ///
@@ -26,41 +25,41 @@ pub struct Error {
     source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
-/// What sort of failure an [`Error`] is. See [`Error`] for an example.
+/// The kind of an [`Error`], which has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// A value or a setting that cannot work: a limit of zero, a name no header can carry, a
-    /// malformed Redis URL.
+    /// A setting is invalid: a limit of zero, a name that no header can have, a malformed Redis URL.
     InvalidConfig,
-    /// The request shows no identity, and it was the client's to show: a header is missing.
+    /// The request carries no identity, and the client should have sent one: a header is missing. Rejected with 400.
     MissingIdentity,
-    /// The request shows an identity that cannot be used: a header that is not UTF-8, or too long.
+    /// The request carries an identity that cannot be used: a header is not UTF-8, or too long. Rejected with 400.
     InvalidIdentity,
-    /// The server lacks something the limiter needs, whatever the client sends: no connect info. The
-    /// message is for the operator, and [`ProblemDetails`](crate::response::ProblemDetails) shows it in the response.
+    /// The server lacks something that the limiter needs, such as connect info; no client can fix that. Rejected with
+    /// 500. [`ProblemDetails`](crate::response::ProblemDetails) shows the message, which is for the operator, in the
+    /// response.
     MissingSetup,
-    /// The server could not find the identity out just now, and it is not the client's fault: a session store is
-    /// away. The request is answered 500, without the message.
+    /// The server cannot identify the client at the moment: its session store is unavailable. Rejected with 500,
+    /// without the message.
     IdentityUnavailable,
-    /// The store did not answer within the deadline. The charge may or may not have happened.
+    /// The store did not answer within the deadline. The charge may have been made.
     StoreTimeout,
-    /// The decision's turn did not come within the deadline: more is asked of the store than it can do.
-    /// Nothing was charged.
+    /// The decision could not be sent within the deadline, because too many are waiting for the store. Nothing was
+    /// charged.
     StoreBusy,
-    /// The store could not be reached, or the connection to it broke.
+    /// The store cannot be reached, or the connection to it broke. In the second case the charge may have been made.
     StoreUnreachable,
-    /// The store answered with an error: out of memory, read only, no permission, wrong type.
+    /// The store answered with an error: out of memory, read only, no permission, wrong type of key.
     StoreFailed,
-    /// The store answered with something that is not a decision.
+    /// The store answered with something that is not a decision. The charge may have been made.
     StoreReply,
 }
 
 impl Error {
-    /// An error of the kind `kind` that says `message`.
+    /// An error of kind `kind` with `message`.
     ///
-    /// For extractors and stores of your own. Write the message in lower case, without a full
-    /// stop, and without the identity.
+    /// For your own extractors and stores. Write the message in lower case, without a full stop, and without the
+    /// identity.
     pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
         Self { kind, message: message.into(), source: None }
     }
@@ -69,14 +68,14 @@ impl Error {
         Self { kind: ErrorKind::InvalidConfig, message: Cow::Borrowed(message), source: None }
     }
 
-    /// The same error with `source` as its cause.
+    /// Sets the cause of the error, which [`source`](StdError::source) returns.
     #[must_use]
     pub fn with_source(mut self, source: impl StdError + Send + Sync + 'static) -> Self {
         self.source = Some(Arc::new(source));
         self
     }
 
-    /// What sort of failure this is.
+    /// The kind of failure.
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         self.kind

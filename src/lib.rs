@@ -1,9 +1,7 @@
-//! Rate limits for Axum, tonic and any Tower service: shared by every instance through Redis, or in
-//! process.
+//! Rate limits for Axum, tonic and any Tower service, shared by every instance through Redis or kept in one process.
 //!
-//! [`RateLimitLayer`] wraps a service. A [key](KeyExtractor) says who is asking, a [`Policy`] how much is
-//! allowed and how it is counted, a [store](Store) keeps the counts, and a client that asked too much gets
-//! a 429 it can act on.
+//! [`RateLimitLayer`] wraps a service. A [key](KeyExtractor) identifies the client, a [`Policy`] sets the limit, and a
+//! [store](store::Store) keeps the counts. A client over the limit gets a 429 response that names the wait.
 //!
 //! # Example
 //!
@@ -22,66 +20,75 @@
 //! let limit = RateLimitLayer::new(store, Policy::new("per-ip", Quota::per_minute(2)), PeerIp::new());
 //! let app = Router::new().route("/", get(async || "hello")).layer(limit);
 //!
-//! // What axum adds to a request of `app.into_make_service_with_connect_info::<SocketAddr>()`.
+//! // A server adds this: `axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>())`.
 //! let peer = ConnectInfo(SocketAddr::from(([203, 0, 113, 7], 4711)));
 //! let request = || Request::get("/").extension(peer).body(Body::empty());
 //!
 //! assert_eq!(app.clone().oneshot(request()?).await?.status(), 200);
 //! assert_eq!(app.clone().oneshot(request()?).await?.status(), 200);
-//! let refused = app.oneshot(request()?).await?;
-//! assert_eq!(refused.status(), 429);
-//! assert_eq!(refused.headers()["retry-after"], "30");
+//! let rejection = app.oneshot(request()?).await?;
+//! assert_eq!(rejection.status(), 429);
+//! assert_eq!(rejection.headers()["retry-after"], "30");
 //! # Ok(())
 //! # }
 //! ```
 //!
 //! # The parts
 //!
-//! | part | built in | your own |
-//! |---|---|---|
-//! | who: [`KeyExtractor`] | [`PeerIp`], [`ClientIp`], [`Header`], [`Cookie`], [`FromExtractor`] and more; [`or`](KeyExtractor::or), tuples | a closure over the request's head |
-//! | how much: [`PolicySource`] | a [`Policy`], or one chosen per request | |
-//! | counted how: [`Algorithm`] | [`Gcra`], [`FixedWindow`], [`SlidingLog`] and more; see [which one when](algorithm) | a Lua file |
-//! | where: [`Store`] | [`RedisStore`], [`MemoryStore`] | the trait |
-//! | store down: [`FailureMode`] | open, closed | |
-//! | what the client sees: [`ResponseMapper`], [`Headers`] | [`ProblemDetails`], [`GrpcStatus`], IETF and legacy fields | a closure |
+//! | question | built in | your own | module |
+//! |---|---|---|---|
+//! | Which client? [`KeyExtractor`] | [`PeerIp`], [`ClientIp`], [`Header`], [`Cookie`](key::Cookie), [`FromExtractor`](key::FromExtractor) and more; [`or`](KeyExtractor::or), tuples | a closure over the request's head | [`key`] |
+//! | Which limit? [`PolicySource`] | one [`Policy`] for all requests, or one chosen per request | a closure over the request's head and its key | [`policy`] |
+//! | How are units counted? [`Algorithm`](algorithm::Algorithm) | [`Gcra`](algorithm::Gcra), [`FixedWindow`](algorithm::FixedWindow), [`SlidingLog`](algorithm::SlidingLog) and more | a Lua file | [`algorithm`], with a guide to choosing one |
+//! | Where are the counts? [`Store`](store::Store) | [`RedisStore`], [`MemoryStore`] | the trait | [`store`] |
+//! | What if the store is unavailable? [`FailureMode`] | admit, or reject with 503 | | [`policy`] |
+//! | What does the client see? [`ResponseMapper`](response::ResponseMapper), [`Headers`] | [`ProblemDetails`](response::ProblemDetails), [`GrpcStatus`](response::GrpcStatus), IETF and legacy headers | a closure | [`response`] |
 //!
-//! Requests that are not HTTP are limited by [`KeyedRateLimitLayer`], and what is no request by [`Limiter`].
+//! For requests that are not HTTP, use [`KeyedRateLimitLayer`](keyed::KeyedRateLimitLayer). To decide without a layer,
+//! use [`Limiter`].
 //!
-//! # What is promised
+//! # Guarantees
 //!
-//! * However many ask at once, on however many instances: exactly the limit is admitted, as long as the
-//!   store answers in time.
-//! * A refused request is charged nothing, and several policies are charged together or not at all.
-//! * The wait that a refusal names is the shortest that helps: exactly then the same request is admitted.
-//! * A request waits for its decision at most as long as the store's
-//!   [deadline](RedisStore::deadline); then its policy's [`FailureMode`] decides.
-//! * No identity is never a shared bucket by accident: it is an answer of its own, 400 or 500.
+//! As long as the store answers in time:
 //!
-//! # What is not
+//! * Exactly the limit is admitted, no matter how many requests arrive at once on how many instances.
+//! * A denied request is charged nothing. Several policies are charged together or not at all.
+//! * The wait in a denial is the shortest that helps: after it the same request is admitted, if the key is not charged
+//!   in between.
 //!
-//! * More decisions at once than the store's connections carry within the deadline count as a failing store.
-//! * When Redis fails over to a replica, what was not replicated is forgotten.
-//! * While the store is away, [`FailureMode::Open`] limits nothing.
-//! * A reply that came too late may stand for a charge that was made.
-//! * Policies whose identities differ are atomic on one Redis server. In a Cluster they are decided one after the
-//!   other: what was taken is given back where a later one refuses.
+//! Always:
+//!
+//! * A request waits for the store no longer than the [deadline](store::RedisStoreBuilder::deadline). After it, the
+//!   policy's [`FailureMode`] decides.
+//! * Requests without an identity are rejected with 400 or 500, never pooled.
+//!
+//! # Limitations
+//!
+//! * If more decisions are requested at once than Redis can make within the deadline, the rest count as a failure of
+//!   the store.
+//! * If Redis fails over to a replica, charges that were not replicated are lost.
+//! * While the store is unavailable, [`FailureMode::Open`] limits nothing.
+//! * If a reply misses the deadline, the charge may have been made.
+//! * Policies with different keys are decided atomically on one Redis server. In a Redis Cluster they are decided one
+//!   after the other; if one denies, the charges before it are refunded.
+//! * With [leases](Policy::leased), one instance may hold unused units while another denies requests.
+//! * Redis Sentinel is not supported yet.
 //!
 //! # Features
 //!
 //! | name | what it adds | default |
 //! |---|---|---|
-//! | `axum` | [`PeerIp`] reads axum's `ConnectInfo`; [`FromExtractor`], [`MatchedRoute`]; [`Decision`] and [`Limiter`] are extractors, [`Rejection`] a response | yes |
+//! | `axum` | [`PeerIp`] reads axum's `ConnectInfo`; [`FromExtractor`](key::FromExtractor), [`MatchedRoute`](key::MatchedRoute); [`Decision`] and [`Limiter`] are extractors, [`Rejection`] is a response | yes |
 //! | `cluster` | [`RedisStore`] on Redis Cluster | no |
-//! | `redis` | [`RedisStore`] | yes |
-//! | `retry` | `RetryPolicy`, the client's half: waits as long as a server that refused a request asks for | no |
+//! | `redis` | [`RedisStore`] on one server | yes |
+//! | `retry` | `RetryPolicy` for clients: waits as long as a rejection asks for, then retries | no |
 //! | `serde` | [`Policy`], [`Quota`], [`FailureMode`] and [`Headers`] are read [from configuration files](policy) | no |
 //! | `tonic` | gRPC rejections carry `RetryInfo` and `QuotaFailure`; [`Rejection`] becomes a `tonic::Status`; [`PeerIp`] reads tonic's connect info | no |
-//! | `tonic-tls` | [`PeerIp`] reads it under TLS streams that you hand to tonic yourself | no |
-//! | `tracing` | refusals at debug, admissions at trace, store trouble and extractors that fail at warn once an episode, set-up mistakes at error once | yes |
+//! | `tonic-tls` | [`PeerIp`] reads the address of TLS streams that you hand to tonic | no |
+//! | `tracing` | Logs: denials at debug, admissions at trace, the start of an outage at warn, set-up errors at error, once | yes |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-/// Logs where the feature `tracing` is on. Never an identity.
+/// Logs if the feature `tracing` is on. Never pass an identity.
 macro_rules! log {
     ($level:ident, $($fields:tt)+) => {
         #[cfg(feature = "tracing")]
@@ -106,7 +113,7 @@ pub mod retry;
 pub mod store;
 mod util;
 
-/// The pool and the client that [`RedisStore`] is built on, in the versions it is built with.
+/// The connection pool of [`RedisStore`], re-exported so your own pool has the same version.
 #[cfg(feature = "redis")]
 pub use bb8_redis;
 
@@ -125,7 +132,7 @@ pub use self::{
     store::{ManualClock, MemoryStore},
 };
 
-/// The README's programs compile.
+/// Compiles the programs in the README.
 #[cfg(all(doctest, feature = "axum", feature = "redis"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

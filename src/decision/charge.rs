@@ -8,9 +8,9 @@ use std::{
 
 use crate::{algorithm::twin::Receipt, key::Key, policy::Policy, util::random::random};
 
-/// What a store is asked for: that `key` be charged `cost` units under `policy`.
+/// A request to charge `key` with `cost` units under `policy`.
 ///
-/// A decision is over one charge or several, all or nothing.
+/// A decision covers one or more charges, all or nothing.
 ///
 /// # Example
 ///
@@ -36,7 +36,8 @@ pub struct Charge {
     tie: Tie,
 }
 
-/// Charges are equal if they ask for the same. The holder of a [permit](crate::algorithm::Concurrency) does not count.
+/// Charges are equal if their policy, key and cost are. The holder of a [permit](crate::algorithm::Concurrency) is not
+/// compared.
 impl PartialEq for Charge {
     fn eq(&self, other: &Self) -> bool {
         self.cost == other.cost && self.key == other.key && self.policy == other.policy
@@ -45,19 +46,19 @@ impl PartialEq for Charge {
 
 impl Eq for Charge {}
 
-/// What a charge is tied to, beside its key.
+/// What identifies a charge, beside its policy and key.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Tie {
     None,
-    /// The holder of its permit, where its units are in use until they are released.
+    /// The holder of its permit, if its units are in use until they are released.
     Holder([u64; 2]),
-    /// The charge that was made, for a refund of it.
-    Made(Receipt),
+    /// The charge was made: its receipt, for a refund.
+    Receipt(Receipt),
 }
 
 impl Charge {
-    /// Charges `key` `cost` units under `policy`. A cost of 0 is always admitted and charges nothing; one above the
-    /// policy's capacity is always denied.
+    /// A charge of `cost` units to `key` under `policy`. A cost of 0 is always admitted and charges nothing. A cost
+    /// above the policy's capacity is always denied.
     #[must_use]
     pub fn new(policy: &Policy, key: &Key, cost: u64) -> Self {
         Self::of(policy.clone(), key.clone(), cost)
@@ -74,7 +75,7 @@ impl Charge {
         &self.policy
     }
 
-    /// The key that is charged.
+    /// The key.
     #[must_use]
     pub const fn key(&self) -> &Key {
         &self.key
@@ -86,34 +87,34 @@ impl Charge {
         self.cost
     }
 
-    /// The same charge of `cost` units: for the same holder, or a refund of the same charge.
+    /// Sets the cost, and keeps the holder or the receipt.
     pub(crate) fn with_cost(mut self, cost: u64) -> Self {
         self.cost = cost;
         self
     }
 
-    /// The same charge once it was made, for a refund to find it. A permit is found by its holder.
-    pub(super) const fn made(mut self, receipt: Receipt) -> Self {
+    /// Marks the charge as made, so it can be refunded. A permit is found by its holder instead.
+    pub(super) const fn with_receipt(mut self, receipt: Receipt) -> Self {
         if matches!(self.tie, Tie::None) {
-            self.tie = Tie::Made(receipt);
+            self.tie = Tie::Receipt(receipt);
         }
         self
     }
 
-    /// Which charge is refunded; `None` for an administrator's refund, of the latest units.
-    pub(crate) const fn refund_of(&self) -> Option<Receipt> {
+    /// The receipt of the charge to refund; `None` for an administrator's refund of the latest units.
+    pub(crate) const fn receipt(&self) -> Option<Receipt> {
         match self.tie {
-            Tie::Made(receipt) => Some(receipt),
+            Tie::Receipt(receipt) => Some(receipt),
             _ => None,
         }
     }
 
-    /// The same charge for a holder of its own: what is charged twice holds two permits.
-    pub(crate) fn anew(&self) -> Self {
+    /// The same charge with a new holder: a charge that is made twice needs two permits.
+    pub(crate) fn with_new_holder(&self) -> Self {
         Self::new(&self.policy, &self.key, self.cost)
     }
 
-    /// Whether its units are in use until they are released.
+    /// Whether the units are in use until they are released.
     pub(crate) fn needs_permit(&self) -> bool {
         self.policy.has_permits()
     }
@@ -125,15 +126,15 @@ impl Charge {
         }
     }
 
-    /// The cost as the algorithms take it. One unit above the capacity says all that a larger cost
-    /// does, and keeps the arithmetic small.
+    /// The cost as the algorithms see it: at most one unit above the capacity. Every larger cost is denied just the
+    /// same, and this bounds the arithmetic.
     pub(crate) fn bounded_cost(&self) -> u64 {
         self.cost.min(self.policy.capacity().saturating_add(1))
     }
 }
 
-/// A number that no other process gives out either: a random half, and a counted one with the time in it. A machine
-/// that was cloned while it ran has the same random half and the same count in each clone, and another time.
+/// A number that is unique among all processes: a random half, and a half made of a counter and the time. Clones of a
+/// running machine share the random half and the counter; the time differs.
 fn next_holder() -> [u64; 2] {
     static PROCESS: LazyLock<u64> = LazyLock::new(random);
     static NEXT: AtomicU64 = AtomicU64::new(1);

@@ -3,24 +3,25 @@ use std::{fmt, sync::Arc, time::Duration};
 use super::{Outcome, Permit, Verdict};
 use crate::error::Error;
 
-/// Whether the headers of a response report the decision in its extensions.
+/// Whether the headers of a response already report the decision in its extensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Report {
-    /// Not yet: a handler put it there for the layer in front of it to report.
+    /// Not yet: a handler inserted the decision, for the layer in front of it to report.
     Pending,
-    /// No: a layer put it there and reported nothing.
+    /// No: a layer inserted the decision, and wrote no headers.
     Omitted,
-    /// Yes: a layer put it there, and the response's lists name its policies.
+    /// Yes: a layer inserted the decision, and the response's headers name its policies.
     Done,
 }
 
-/// What all policies of a request said together: admitted only if every one of them admits.
+/// The verdict of all policies of a request: admitted only if every policy admits.
 ///
-/// The layer puts it into the extensions of the request, for the handler, and of the response, for
-/// layers further out. Cloning is cheap. Where a [`Concurrency`](crate::algorithm::Concurrency) policy took part, the
-/// decision of a [`Limiter`](crate::Limiter) and its clones hold the units; those that the layer puts into the
-/// extensions do not. Of one that a handler puts into its response's, the layer holds the units until the body is
-/// done.
+/// A layer inserts the decision into the extensions of the request, for the handler, and of the response, for outer
+/// layers. Cloning is cheap.
+///
+/// If a [`Concurrency`](crate::algorithm::Concurrency) policy took part, the decision of a [`Limiter`](crate::Limiter)
+/// and its clones hold the permit. The decisions that a layer inserts into extensions hold none. If a handler inserts
+/// its own decision into its response, the layer holds that permit until the body ends.
 ///
 /// # Example
 ///
@@ -38,10 +39,10 @@ pub(crate) enum Report {
 /// assert_eq!(admitted.verdict(), Verdict::Allow);
 /// assert_eq!(admitted.binding().unwrap().policy().name(), "burst");
 ///
-/// let refused = limiter.check_all(&both).await?;
-/// assert!(!refused.is_allowed());
-/// // The policy that would have admitted was not charged either.
-/// assert_eq!(refused.outcomes()[1].remaining(), 8);
+/// let denied = limiter.check_all(&both).await?;
+/// assert!(!denied.is_allowed());
+/// // "daily" would have admitted the request, and was not charged either.
+/// assert_eq!(denied.outcomes()[1].remaining(), 8);
 /// # Ok(())
 /// # }
 /// ```
@@ -50,15 +51,15 @@ pub struct Decision {
     verdict: Verdict,
     outcomes: Arc<[Outcome]>,
     failure: Option<Arc<Error>>,
-    /// The random wait that clients are told to add to the shortest one.
+    /// The random wait that is added to the shortest one, in what the client sees.
     jitter: Duration,
     report: Report,
-    /// Holds the units in use that were charged, if there are any.
+    /// The permit for units in use, if a policy needs one.
     permit: Option<Permit>,
 }
 
 impl Decision {
-    /// The decision over `outcomes`. For stores of your own.
+    /// A decision over `outcomes`, for your own stores. It admits if every outcome does.
     #[must_use]
     pub fn new(outcomes: impl IntoIterator<Item = Outcome>) -> Self {
         let outcomes: Arc<[Outcome]> = outcomes.into_iter().collect();
@@ -71,15 +72,15 @@ impl Decision {
                 (Verdict::Delay(a), Verdict::Delay(b)) => Verdict::Delay(a.max(b)),
                 (delay @ Verdict::Delay(_), _) | (_, delay) => delay,
             });
-        Self::over(verdict, outcomes)
+        Self::from_parts(verdict, outcomes)
     }
 
-    /// The decision over one outcome: [`new`](Self::new) in a single allocation.
+    /// A decision over one outcome: [`new`](Self::new) in a single allocation.
     pub(crate) fn of_one(outcome: Outcome) -> Self {
-        Self::over(outcome.verdict(), Arc::new([outcome]))
+        Self::from_parts(outcome.verdict(), Arc::new([outcome]))
     }
 
-    const fn over(verdict: Verdict, outcomes: Arc<[Outcome]>) -> Self {
+    const fn from_parts(verdict: Verdict, outcomes: Arc<[Outcome]>) -> Self {
         Self {
             verdict,
             outcomes,
@@ -90,32 +91,32 @@ impl Decision {
         }
     }
 
-    pub(crate) fn hold(&mut self, permit: Permit) {
+    pub(crate) fn attach_permit(&mut self, permit: Permit) {
         self.permit = Some(permit);
     }
 
-    /// Takes the permit out, for something else to hold.
+    /// Moves the permit out, for another value to hold.
     pub(crate) fn take_permit(&mut self) -> Option<Permit> {
         self.permit.take()
     }
 
-    /// Admitted because the store failed and every policy says [`Open`](crate::FailureMode::Open).
+    /// An admission because the store failed and every policy is [`Open`](crate::FailureMode::Open).
     pub(crate) fn failed_open(failure: Error) -> Self {
         Self { failure: Some(Arc::new(failure)), ..Self::new([]) }
     }
 
-    /// The same, where clients are told to wait `jitter` longer than necessary.
+    /// Sets the random wait that is added to the shortest one, in what the client sees.
     pub(crate) fn with_jitter(mut self, jitter: Duration) -> Self {
         self.jitter = jitter;
         self
     }
 
-    /// The wait that the client is told.
+    /// The wait that the client sees.
     pub(crate) fn advised_wait(&self) -> Option<Duration> {
         self.retry_after().map(|wait| wait.saturating_add(self.jitter))
     }
 
-    /// The same as a layer leaves it in the response's extensions.
+    /// Sets whether the headers report this decision.
     pub(crate) fn reported(mut self, report: Report) -> Self {
         self.report = report;
         self
@@ -125,7 +126,7 @@ impl Decision {
         self.report
     }
 
-    /// This decision updated by `newer`, which holds where both are about one policy and key.
+    /// This decision with the outcomes of `newer`, which replace those of the same policy and key.
     pub(crate) fn updated(&self, newer: &Self) -> Self {
         let mut outcomes = self.outcomes.to_vec();
         for outcome in &*newer.outcomes {
@@ -141,8 +142,7 @@ impl Decision {
         Self { failure, jitter: newer.jitter, ..Self::new(outcomes) }
     }
 
-    /// The same, with only the first outcome of those whose policies have one name: nothing else tells the items
-    /// of a field apart.
+    /// Keeps only the first outcome of each policy name, which is all that tells the items of a header apart.
     pub(crate) fn by_name(&self) -> Self {
         let mut outcomes: Vec<Outcome> = Vec::with_capacity(self.outcomes.len());
         for outcome in &*self.outcomes {
@@ -153,55 +153,56 @@ impl Decision {
         Self { outcomes: outcomes.into(), ..self.clone() }
     }
 
-    /// Yes, yes but later, or no.
+    /// Admitted now, admitted after a delay, or denied.
     #[must_use]
     pub const fn verdict(&self) -> Verdict {
         self.verdict
     }
 
-    /// Whether the request is admitted, be it later.
+    /// Whether the request is admitted, now or after a delay.
     #[must_use]
     pub const fn is_allowed(&self) -> bool {
         self.verdict.is_allowed()
     }
 
-    /// The wait after which every policy that refused admits; `None` where nothing was refused, and
-    /// where waiting cannot help.
+    /// The shortest wait after which every policy that denied admits. `None` if the request is admitted, and if waiting
+    /// cannot help.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         self.verdict.retry_after()
     }
 
-    /// The units that could be taken right after this decision under the policy that
-    /// [binds](Self::binding); `None` where the store [failed](Self::failure).
+    /// The units that can still be charged under the policy that [binds](Self::binding). `None` if the store
+    /// [failed](Self::failure).
     #[must_use]
     pub fn remaining(&self) -> Option<u64> {
         self.binding().map(Outcome::remaining)
     }
 
-    /// What each policy said, in the order they were asked. **Empty** where the store
-    /// [failed](Self::failure) and the request was let through for that reason.
+    /// The outcome of each policy, in the order of the charges. **Empty** if the store [failed](Self::failure) and the
+    /// request was admitted for that reason.
     #[must_use]
     pub fn outcomes(&self) -> &[Outcome] {
         &self.outcomes
     }
 
-    /// The outcome that matters most to the client: of refusals the one that is lifted last, of
-    /// admissions the one with the smallest share of its limit left.
+    /// The outcome that matters most to the client: of denials the one with the longest wait, of admissions the one
+    /// with the smallest share of its capacity left. `None` if the store [failed](Self::failure).
     #[must_use]
     pub fn binding(&self) -> Option<&Outcome> {
-        // The first of equals.
-        self.outcomes.iter().rev().max_by(|a, b| a.tighter(b))
+        // `max_by` returns the last of equals, so this returns the first.
+        self.outcomes.iter().rev().max_by(|a, b| a.cmp_binding(b))
     }
 
-    /// Why the store gave no decision, where the request was let through for that reason.
+    /// Why the store made no decision, if the request was admitted for that reason.
     #[must_use]
     pub fn failure(&self) -> Option<&Error> {
         self.failure.as_deref()
     }
 }
 
-/// Decisions are equal if they say the same, and failed with the same kind of error or not at all.
+/// Decisions are equal if their verdicts and outcomes are, and if they failed with the same kind of error or not at
+/// all.
 impl PartialEq for Decision {
     fn eq(&self, other: &Self) -> bool {
         let failure = |decision: &Self| decision.failure().map(Error::kind);
@@ -240,12 +241,12 @@ mod tests {
         let delay = |seconds| Verdict::Delay(Duration::from_secs(seconds));
         let rows = [
             ("all admit", vec![Verdict::Allow, Verdict::Allow], Verdict::Allow),
-            ("one refuses", vec![Verdict::Allow, deny(Some(1)), Verdict::Allow], deny(Some(1))),
+            ("one denies", vec![Verdict::Allow, deny(Some(1)), Verdict::Allow], deny(Some(1))),
             ("the longer wait", vec![deny(Some(1)), deny(Some(2))], deny(Some(2))),
             ("never is longest", vec![deny(None), deny(Some(2))], deny(None)),
             ("the longer delay", vec![delay(2), delay(1), Verdict::Allow], delay(2)),
-            ("a refusal beats a delay", vec![delay(2), deny(Some(1))], deny(Some(1))),
-            ("nothing asked", vec![], Verdict::Allow),
+            ("a denial beats a delay", vec![delay(2), deny(Some(1))], deny(Some(1))),
+            ("no outcome", vec![], Verdict::Allow),
         ];
         for (name, verdicts, expected) in rows {
             let decision = Decision::new(verdicts.into_iter().map(|verdict| outcome("p", 1, 0, verdict)));
@@ -266,7 +267,7 @@ mod tests {
                 vec![outcome("a", 10, 5, Verdict::Allow), outcome("b", 2, 1, Verdict::Allow)],
                 "a",
             ),
-            ("a refusal", vec![outcome("a", 10, 0, Verdict::Allow), outcome("b", 10, 9, deny(Some(1)))], "b"),
+            ("a denial", vec![outcome("a", 10, 0, Verdict::Allow), outcome("b", 10, 9, deny(Some(1)))], "b"),
             ("the longest", vec![outcome("a", 1, 0, deny(Some(9))), outcome("b", 1, 0, deny(Some(1)))], "a"),
             ("never", vec![outcome("a", 1, 0, deny(Some(9))), outcome("b", 1, 0, deny(None))], "b"),
         ];

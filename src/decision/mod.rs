@@ -1,4 +1,4 @@
-//! What a store is asked for, and what it decides.
+//! The charges that a store decides, and its decision.
 
 mod charge;
 #[expect(clippy::module_inception, reason = "the module's main type")]

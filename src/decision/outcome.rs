@@ -10,7 +10,7 @@ use std::{
 use super::{Charge, Verdict};
 use crate::{algorithm::twin::Receipt, key::Key, policy::Policy};
 
-/// What one policy decided.
+/// The outcome of a decision under one policy.
 ///
 /// # Example
 ///
@@ -41,11 +41,12 @@ pub struct Outcome {
     granted: u64,
     remaining: u64,
     reset_after: Duration,
-    /// How many of its units were refunded, for all clones. Made when it is needed: few outcomes are refunded or cloned.
+    /// How many of the units were refunded, shared by all clones. Made on first use: few outcomes are refunded or
+    /// cloned.
     refunded: OnceLock<Arc<AtomicU64>>,
 }
 
-// Written out, because what is refunded of one clone is refunded of all.
+// Written out so a refund of one clone counts for all.
 impl Clone for Outcome {
     fn clone(&self) -> Self {
         Self {
@@ -59,18 +60,18 @@ impl Clone for Outcome {
     }
 }
 
-/// Outcomes are equal if they say the same of equal charges.
+/// Outcomes are equal if their values and charges are.
 impl PartialEq for Outcome {
     fn eq(&self, other: &Self) -> bool {
-        let said =
+        let values =
             |outcome: &Self| (outcome.verdict, outcome.granted, outcome.remaining, outcome.reset_after);
-        said(self) == said(other) && self.charge == other.charge
+        values(self) == values(other) && self.charge == other.charge
     }
 }
 
 impl Eq for Outcome {}
 
-/// Units that are about to be refunded.
+/// Units that are claimed for a refund under way.
 #[derive(Debug)]
 pub(crate) struct Claim {
     units: u64,
@@ -82,14 +83,14 @@ impl Claim {
         self.units
     }
 
-    /// They were surely not refunded, and can be claimed again.
+    /// Makes the units claimable again, if they were certainly not refunded.
     pub(crate) fn release(self) {
         self.refunded.fetch_sub(self.units, atomic::Ordering::Relaxed);
     }
 }
 
 impl Outcome {
-    /// The outcome of `charge`: for your own stores. See also [`granting`](Self::granting).
+    /// An outcome of `charge`, for your own stores. It grants 0 units; see [`granting`](Self::granting).
     #[must_use]
     pub fn new(charge: &Charge, verdict: Verdict, remaining: u64, reset_after: Duration) -> Self {
         Self::of(charge.clone(), verdict, remaining, reset_after)
@@ -99,13 +100,13 @@ impl Outcome {
         Self { charge, verdict, granted: 0, remaining, reset_after, refunded: OnceLock::new() }
     }
 
-    /// The same, of a charge that was made with this receipt.
+    /// Sets the receipt of the charge, which makes it refundable.
     pub(crate) fn with_receipt(mut self, receipt: Receipt) -> Self {
-        self.charge = self.charge.made(receipt);
+        self.charge = self.charge.with_receipt(receipt);
         self
     }
 
-    /// The same, of units that were on a lease with the receipt `lease`.
+    /// Sets the receipt of a charge that was spent from the lease with the receipt `lease`.
     #[cfg(feature = "redis")]
     pub(crate) fn with_lease_receipt(self, lease: Receipt) -> Self {
         let policy = self.charge.policy();
@@ -119,20 +120,20 @@ impl Outcome {
         }
     }
 
-    /// The charge that refunds `units` units of this one; `None` where nothing was charged. A permit is released by its
-    /// holder, not refunded.
+    /// A charge that refunds `units` units of this one; `None` if nothing was charged. A permit is released, not
+    /// refunded.
     pub(crate) fn refund(&self, units: u64) -> Option<Charge> {
-        self.charge.refund_of().filter(|_| units > 0)?;
+        self.charge.receipt().filter(|_| units > 0)?;
         Some(self.charge.clone().with_cost(units))
     }
 
-    /// The charge that undoes this one: a permit is released, other units are refunded.
+    /// A charge that undoes this one: it releases a permit, and refunds other units.
     #[cfg(feature = "cluster")]
     pub(crate) fn undo(&self) -> Charge {
         self.charge.clone().with_cost(self.granted)
     }
 
-    /// Up to `units` units that were charged and not refunded yet, which are refunded with that.
+    /// Claims up to `units` units that were charged and are not refunded yet.
     pub(crate) fn claim_refund(&self, units: u64) -> Claim {
         let claim = |refunded| Some(self.granted.min(units.saturating_add(refunded)));
         let order = atomic::Ordering::Relaxed;
@@ -146,7 +147,7 @@ impl Outcome {
         self.refunded.get_or_init(Arc::default)
     }
 
-    /// The same, with `units` units granted. Defaults to 0.
+    /// Sets the units granted. Defaults to 0.
     #[must_use]
     pub const fn granting(mut self, units: u64) -> Self {
         self.granted = units;
@@ -170,7 +171,7 @@ impl Outcome {
         self.charge.key()
     }
 
-    /// What this policy alone would have done. Another one may have denied the request.
+    /// The verdict of this policy alone. Another policy may have denied the request.
     #[must_use]
     pub const fn verdict(&self) -> Verdict {
         self.verdict
@@ -182,22 +183,22 @@ impl Outcome {
         self.verdict.is_allowed()
     }
 
-    /// The units that this policy granted: the cost, or, for [`check_up_to`](crate::Limiter::check_up_to), as many of it
-    /// as remained. 0 if it denied.
+    /// The units that this policy granted: the cost, or for [`check_up_to`](crate::Limiter::check_up_to) at most the
+    /// cost. 0 if it denied.
     ///
-    /// They were charged only if the whole [`Decision`](super::Decision) is admitted, and was not a peek.
+    /// The units were charged only if the whole [`Decision`](super::Decision) is admitted and was not a peek.
     #[must_use]
     pub const fn granted(&self) -> u64 {
         self.granted
     }
 
-    /// The most units that can be charged at once: the policy's [capacity](Policy::capacity).
+    /// The most units that one request can charge: the policy's [capacity](Policy::capacity).
     #[must_use]
     pub fn capacity(&self) -> u64 {
         self.charge.policy().capacity()
     }
 
-    /// The units that could be charged right after this decision.
+    /// The units that can still be charged, right after this decision.
     #[must_use]
     pub const fn remaining(&self) -> u64 {
         self.remaining
@@ -209,15 +210,16 @@ impl Outcome {
         self.reset_after
     }
 
-    /// The wait of this policy's denial.
+    /// The shortest wait after which this policy admits the same request. `None` if it admitted, and if waiting cannot
+    /// help.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         self.verdict.retry_after()
     }
 
-    /// Which of two outcomes binds: of two denials the one with the longer wait, a denial before an admission, and of
-    /// two admissions the one with the smaller share of its limit left.
-    pub(super) fn tighter(&self, other: &Self) -> Ordering {
+    /// Compares how much two outcomes bind. A denial binds more than an admission; of two denials the longer wait does,
+    /// of two admissions the smaller share of the capacity left.
+    pub(super) fn cmp_binding(&self, other: &Self) -> Ordering {
         let wait = |outcome: &Self| match outcome.verdict {
             Verdict::Deny { retry_after } => (true, retry_after.unwrap_or(Duration::MAX)),
             _ => (false, Duration::ZERO),

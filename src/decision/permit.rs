@@ -3,14 +3,14 @@ use std::{
     sync::{Arc, Weak},
 };
 
-/// Units in use. They are released when the last clone is dropped.
+/// A permit for units in use, which are released when the last clone is dropped.
 #[derive(Clone)]
 pub(crate) struct Permit(Arc<OnDrop>);
 
 struct OnDrop(Option<Box<dyn FnOnce() + Send + Sync>>);
 
 impl Permit {
-    /// A permit that is released by `release`.
+    /// A permit that calls `release` when it is dropped.
     pub(crate) fn new(release: impl FnOnce() + Send + Sync + 'static) -> Self {
         Self(Arc::new(OnDrop(Some(Box::new(release)))))
     }
@@ -28,11 +28,11 @@ impl Drop for OnDrop {
     }
 }
 
-/// A permit that may have been released.
+/// A reference that does not keep the permit.
 pub(crate) struct WeakPermit(Weak<OnDrop>);
 
 impl WeakPermit {
-    /// The permit; `None` once it was released.
+    /// The permit; `None` after its release.
     pub(crate) fn upgrade(&self) -> Option<Permit> {
         self.0.upgrade().map(Permit)
     }

@@ -17,12 +17,12 @@ use std::time::Duration;
 pub enum Verdict {
     /// Admitted now, and charged.
     Allow,
-    /// Admitted and charged, to be carried out after this delay.
+    /// Admitted and charged. The service is called after this delay.
     Delay(Duration),
     /// Denied, and nothing was charged.
     Deny {
         /// The shortest wait, to the microsecond, after which the same request is admitted if the key is not charged
-        /// before. `None`: waiting cannot help, because the cost is above the capacity.
+        /// before. `None` if waiting cannot help, because the cost is above the capacity.
         retry_after: Option<Duration>,
     },
 }
@@ -34,7 +34,7 @@ impl Verdict {
         !matches!(self, Self::Deny { .. })
     }
 
-    /// The wait of a denial. `None` if waiting cannot help, and for a request that is admitted.
+    /// The wait of a denial. `None` if the request is admitted, and if waiting cannot help.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         match self {

@@ -9,7 +9,7 @@ use crate::{
     util::per_thread::Apart,
 };
 
-/// The settings of a layer, shared by all services that it makes.
+/// The settings of a layer, shared by all of its services.
 pub(super) struct Config<R> {
     pub(super) limiter: Limiter,
     pub(super) rules: Vec<KeyedRule<R>>,
@@ -21,14 +21,14 @@ impl<R> Config<R> {
         Keys::of(self.rules.iter().map(|rule| (rule.key)(request)))
     }
 
-    /// What `request` is charged under every rule.
+    /// The charges for `request`, one for each rule.
     pub(super) fn charges(&self, keys: Keys, request: &R) -> Vec<Charge> {
         let charge = |(rule, key): (&KeyedRule<R>, Key)| rule.charge(key, request);
         self.rules.iter().zip(keys.into_vec()).map(charge).collect()
     }
 }
 
-// Written out, because derived ones would ask the same of `R`.
+// Written out because derives would require the traits of `R`.
 
 impl<R> Clone for Config<R> {
     fn clone(&self) -> Self {

@@ -13,7 +13,7 @@ use pin_project_lite::pin_project;
 use tokio::time::{Sleep, sleep};
 use tower_service::Service;
 
-use super::{config::Config, patience::Waited};
+use super::{config::Config, patience::WaitState};
 use crate::{
     answer::Answer,
     decision::{Charge, Decision, Verdict},
@@ -26,8 +26,8 @@ use crate::{
 pub(super) type BoxError = Box<dyn StdError + Send + Sync>;
 
 pin_project! {
-    /// The response of [`KeyedRateLimit`](super::KeyedRateLimit): the inner service's, or a rejection. Dropping it while
-    /// the decision is under way leaves nothing behind but, perhaps, the charge.
+    /// The response future of [`KeyedRateLimit`](super::KeyedRateLimit). It resolves to the inner service's response,
+    /// or to a rejection. If it is dropped before the decision, the request may still be charged.
     pub struct KeyedResponseFuture<S, R>
     where
         S: Service<R>,
@@ -41,28 +41,27 @@ pin_project! {
 pin_project! {
     #[project = StateProj]
     enum State<S, R, F> {
-        // Waiting to know whose request it is. The service is ready and not called yet.
+        // Waiting for the key. The service is ready and not called yet.
         Identify {
             keys: Answer<Keys>,
             call: Option<(S, R)>,
         },
-        // Waiting for the store, for the first time or, after a wait, again. The service is ready if `waited` is
-        // `None`.
+        // Waiting for the store, for the first time or after a wait. The service is ready if `waited` is `None`.
         Decide {
             decision: Answer<Decision>,
             charges: Vec<Charge>,
-            waited: Option<Waited>,
+            waited: Option<WaitState>,
             call: Option<(S, R)>,
         },
-        // Denied, and waiting to ask again. The service is not ready.
+        // Denied, and waiting to try again. The service is not ready.
         Wait {
             #[pin]
             sleep: Sleep,
             charges: Vec<Charge>,
-            waited: Waited,
+            waited: WaitState,
             call: Option<(S, R)>,
         },
-        // Admitted and charged; waiting for the request's turn and for the service to be ready again.
+        // Admitted and charged; waiting for the delay, and for the service to be ready again.
         Delay {
             delayed: Option<(Turn<S>, R, Decision)>,
         },
@@ -84,7 +83,7 @@ where
         let call = (service, request);
         let state = match keys.now() {
             Ok(Ok(keys)) => State::decide(&config, keys, call),
-            // Its error is the request's.
+            // `poll` returns the error.
             Ok(Err(error)) => State::Identify { keys: Answer::ready(Err(error)), call: Some(call) },
             Err(keys) => State::Identify { keys, call: Some(call) },
         };
@@ -127,16 +126,16 @@ where
                     let decision = ready!(Pin::new(decision).poll(cx)).map_err(Rejection::Unavailable)?;
                     let call = take(call);
                     match decision.verdict() {
-                        // The service is not ready any more.
+                        // The service is no longer ready.
                         Verdict::Allow if waited.is_some() => State::delay(call, Duration::ZERO, decision),
                         Verdict::Allow => State::respond(call.0, call.1, decision),
-                        Verdict::Delay(delay) => State::delay(waiting(call), delay, decision),
+                        Verdict::Delay(delay) => State::delay(without_readiness(call), delay, decision),
                         Verdict::Deny { .. } => {
-                            let mut waited = waited.take().unwrap_or_else(Waited::new);
+                            let mut waited = waited.take().unwrap_or_else(WaitState::new);
                             let Some(wait) = waited.next(&decision, this.config.patience) else {
                                 return Poll::Ready(Err(Rejection::Denied(decision).into()));
                             };
-                            let (charges, call) = (mem::take(charges), Some(waiting(call)));
+                            let (charges, call) = (mem::take(charges), Some(without_readiness(call)));
                             State::Wait { sleep: sleep(wait), charges, waited, call }
                         }
                     }
@@ -168,15 +167,15 @@ where
     }
 }
 
-fn waiting<S: Clone, R>((service, request): (S, R)) -> (S, R) {
+fn without_readiness<S: Clone, R>((service, request): (S, R)) -> (S, R) {
     (unready(service), request)
 }
 
-/// What a state holds until it is left.
-fn take<T>(held: &mut Option<T>) -> T {
-    match held.take() {
-        Some(held) => held,
-        None => unreachable!("a state is replaced as soon as what it holds is taken"),
+/// Moves a value out of a state that is about to be replaced.
+fn take<T>(value: &mut Option<T>) -> T {
+    match value.take() {
+        Some(value) => value,
+        None => unreachable!("a state is replaced as soon as its value is moved out"),
     }
 }
 

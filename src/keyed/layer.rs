@@ -5,14 +5,13 @@ use tower_layer::Layer;
 use super::{config::Config, rule::KeyedRule, service::KeyedRateLimit};
 use crate::{key::IntoKey, limiter::Limiter, policy::Policy, util::per_thread::PerThread};
 
-/// Puts a rate limit in front of a Tower service whatever its requests are: messages, jobs, calls to
-/// somebody else's API.
+/// Puts a rate limit in front of a Tower service with any type of request: messages, jobs, calls to a remote API.
 ///
-/// The key comes from a closure over the request. A rejection is an error, a [`Rejection`] in a boxed error as
-/// tower's own `load_shed` and `timeout` do it: `error.downcast_ref::<Rejection>()` finds it, with the wait in
-/// it. Or, on the calling side of a limit, [`wait`](Self::wait) has requests wait for their turn.
+/// A closure returns the key of a request. A rejected request fails with a [`Rejection`] in a boxed error, as in
+/// tower's `load_shed` and `timeout`. Get it with `error.downcast_ref::<Rejection>()`; it has the wait. If your service
+/// is a client that must stay within a limit, let requests [`wait`](Self::wait) instead.
 ///
-/// For HTTP there is [`RateLimitLayer`](crate::RateLimitLayer), which answers instead.
+/// For HTTP services use [`RateLimitLayer`](crate::RateLimitLayer), which responds instead of failing.
 ///
 /// # Example
 ///
@@ -48,11 +47,11 @@ pub struct KeyedRateLimitLayer<R> {
 }
 
 impl<R: 'static> KeyedRateLimitLayer<R> {
-    /// Limits each key that `key` finds in a request to `policy`, with the counts in `store`.
+    /// Limits each key that `key` returns for a request to `policy`, with the counts in `store`.
     ///
     /// # Panics
     ///
-    /// If the store cannot count as the policy wants it to.
+    /// If the store does not support the policy's algorithm.
     pub fn new<K: IntoKey>(
         store: impl Into<Limiter>,
         policy: Policy,
@@ -62,12 +61,11 @@ impl<R: 'static> KeyedRateLimitLayer<R> {
         Self { config: Arc::new(PerThread::new(config)) }.and(KeyedRule::new(policy, key))
     }
 
-    /// Limits requests by `rule` as well. All rules are decided in one atomic step: a request that one of their
-    /// policies denies is charged to none.
+    /// Adds a rule. All rules are decided in one atomic step: if one policy denies a request, none is charged.
     ///
     /// # Panics
     ///
-    /// If the layer has a policy of that name already; and where [`new`](Self::new) panics.
+    /// If the layer already has a policy of that name, or the store does not support the policy's algorithm.
     #[track_caller]
     pub fn and(self, rule: KeyedRule<R>) -> Self {
         let config = self.config.original();
@@ -78,8 +76,9 @@ impl<R: 'static> KeyedRateLimitLayer<R> {
         self.with(|config| config.rules.push(rule))
     }
 
-    /// What a request costs, in units, under the policy that [`new`](Self::new) was given. Defaults to 1. For the
-    /// policies of other rules, see [`KeyedRule::cost`].
+    /// Sets the cost of a request in units, under the policy given to [`new`](Self::new). Defaults to 1. A cost of 0 is
+    /// always admitted and charges nothing. A cost above the policy's capacity is always denied. For other rules, see
+    /// [`KeyedRule::cost`].
     pub fn cost(self, cost: impl Fn(&R) -> u64 + Send + Sync + 'static) -> Self {
         self.with(|config| {
             if let Some(first) = config.rules.first_mut() {
@@ -88,16 +87,16 @@ impl<R: 'static> KeyedRateLimitLayer<R> {
         })
     }
 
-    /// Has a request that is over the limit wait for its turn, asking again when it may be there, for up to
-    /// `patience` in all; one whose turn cannot come by then is rejected at once. Defaults to rejecting it at once.
+    /// Lets a denied request wait and try again, for up to `patience` in all. A request that cannot be admitted by then
+    /// is rejected at once. Defaults to zero: every denied request is rejected at once.
     ///
-    /// Units in use, of a [`Concurrency`](crate::algorithm::Concurrency) policy, come back when whoever has them is done, which
-    /// nobody knows beforehand. For these it looks again after 10 milliseconds and then ever later, up to every 250,
-    /// until the patience is over.
+    /// The time of a permit's release is not known in advance. Under a [`Concurrency`](crate::algorithm::Concurrency)
+    /// policy the layer therefore tries again after 10 ms, then after ever longer waits of at most 250 ms, until the
+    /// patience is over.
     ///
-    /// A request that waits does not keep the inner service ready: a permit of an inner concurrency limit is free
-    /// for others meanwhile. When the request is admitted, it waits for the service to be ready again, which does
-    /// not count as patience; an error of the service's `poll_ready` is the request's error.
+    /// A waiting request does not keep the inner service ready, so it holds no permit of an inner concurrency limit.
+    /// Once admitted, it waits for the service to be ready again. That wait does not count as patience, and an error of
+    /// the service's `poll_ready` fails the request.
     pub fn wait(self, patience: Duration) -> Self {
         self.with(|config| config.patience = patience)
     }
@@ -116,7 +115,7 @@ impl<S, R> Layer<S> for KeyedRateLimitLayer<R> {
     }
 }
 
-// Written out, because derived ones would ask the same of `R`.
+// Written out because derives would require the traits of `R`.
 
 impl<R> Clone for KeyedRateLimitLayer<R> {
     fn clone(&self) -> Self {

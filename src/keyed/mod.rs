@@ -1,4 +1,4 @@
-//! Rate limits in front of Tower services whose requests are not HTTP.
+//! Rate limits for Tower services whose requests are not HTTP.
 
 mod config;
 mod future;

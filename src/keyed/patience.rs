@@ -4,42 +4,42 @@ use tokio::time::Instant;
 
 use crate::decision::Decision;
 
-/// How long a request has waited for its turn.
+/// How long a denied request has waited, and how long it waits next.
 #[derive(Clone, Copy)]
-pub(super) struct Waited {
+pub(super) struct WaitState {
     since: Instant,
-    /// How long it would wait for units in use.
-    pause: Duration,
+    /// The next wait for a permit.
+    permit_wait: Duration,
 }
 
-const FIRST_PAUSE: Duration = Duration::from_millis(10);
-const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+const FIRST_PERMIT_WAIT: Duration = Duration::from_millis(10);
+const MAX_PERMIT_WAIT: Duration = Duration::from_millis(250);
 
-impl Waited {
+impl WaitState {
     pub(super) fn new() -> Self {
-        Self { since: Instant::now(), pause: FIRST_PAUSE }
+        Self { since: Instant::now(), permit_wait: FIRST_PERMIT_WAIT }
     }
 
-    /// How long it waits now that `decision` denies it; `None` where its turn cannot come in time.
+    /// The next wait after `decision` denied the request; `None` if the request cannot be admitted in time.
     pub(super) fn next(&mut self, decision: &Decision, patience: Duration) -> Option<Duration> {
         let left = patience.saturating_sub(self.since.elapsed());
         let mut wait = Duration::ZERO;
-        let mut in_use = false;
+        let mut needs_permit = false;
         for outcome in decision.outcomes().iter().filter(|outcome| !outcome.is_allowed()) {
-            let named = outcome.retry_after()?;
+            let retry_after = outcome.retry_after()?;
             if outcome.policy().has_permits() {
-                // It names when a permit ends that is not renewed, as of an instance that was killed.
-                in_use = true;
+                // The denial names when a permit expires if its holder is gone. It may be released earlier.
+                needs_permit = true;
             } else {
-                wait = wait.max(named);
+                wait = wait.max(retry_after);
             }
         }
         if left.is_zero() || wait > left {
             return None;
         }
-        if in_use {
-            wait = wait.max(self.pause).min(left);
-            self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        if needs_permit {
+            wait = wait.max(self.permit_wait).min(left);
+            self.permit_wait = (self.permit_wait * 2).min(MAX_PERMIT_WAIT);
         }
         Some(wait)
     }

@@ -8,8 +8,8 @@ use crate::{
     util::per_thread::Apart,
 };
 
-/// How a request of a [`KeyedRateLimitLayer`] becomes a charge: a policy, the key that it limits, and what the request
-/// costs. See [`Rule`](crate::Rule) for the same over HTTP.
+/// A rule of a [`KeyedRateLimitLayer`](super::KeyedRateLimitLayer) turns a request into a charge: a policy, the key
+/// that it limits, and the cost of the request. See [`Rule`](crate::Rule) for HTTP.
 ///
 /// # Example
 ///
@@ -32,7 +32,7 @@ use crate::{
 /// # Ok(())
 /// # }
 /// ```
-#[must_use = "a rule does nothing until a layer has it"]
+#[must_use = "a rule does nothing until it is added to a layer"]
 pub struct KeyedRule<R> {
     pub(super) policy: Policy,
     pub(super) key: Arc<dyn Fn(&R) -> Answer<Key> + Send + Sync>,
@@ -40,13 +40,13 @@ pub struct KeyedRule<R> {
 }
 
 impl<R: 'static> KeyedRule<R> {
-    /// Limits each key that `key` finds in a request to `policy`, at one unit a request.
+    /// Limits each key that `key` returns for a request to `policy`, at a cost of one unit per request.
     pub fn new<K: IntoKey>(policy: Policy, key: impl Fn(&R) -> K + Send + Sync + 'static) -> Self {
         Self { policy, key: Arc::new(move |request: &R| key(request).into_key()), cost: None }
     }
 
-    /// What a request costs, in units. Defaults to 1. A cost of 0 is always admitted and charges nothing; one above
-    /// the policy's capacity is always denied.
+    /// Sets the cost of a request in units. Defaults to 1. A cost of 0 is always admitted and charges nothing. A cost
+    /// above the policy's capacity is always denied.
     pub fn cost(mut self, cost: impl Fn(&R) -> u64 + Send + Sync + 'static) -> Self {
         self.cost = Some(Arc::new(cost));
         self
@@ -54,7 +54,7 @@ impl<R: 'static> KeyedRule<R> {
 }
 
 impl<R> KeyedRule<R> {
-    /// What `request` is charged, whose key is `key`.
+    /// The charge for `request`, whose key is `key`.
     pub(super) fn charge(&self, key: Key, request: &R) -> Charge {
         let cost = self.cost.as_ref().map_or(1, |cost| cost(request));
         Charge::of(self.policy.clone(), key.stored(), cost)
@@ -67,7 +67,7 @@ impl<R> Apart for KeyedRule<R> {
     }
 }
 
-// Written out, because derived ones would ask the same of `R`.
+// Written out because derives would require the traits of `R`.
 
 impl<R> Clone for KeyedRule<R> {
     fn clone(&self) -> Self {

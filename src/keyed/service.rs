@@ -12,7 +12,7 @@ use super::{
 };
 use crate::util::per_thread::PerThread;
 
-/// A service behind a rate limit. Made by [`KeyedRateLimitLayer`], which has an example.
+/// A service behind a rate limit, made by [`KeyedRateLimitLayer`](super::KeyedRateLimitLayer), which has an example.
 pub struct KeyedRateLimit<S, R> {
     inner: S,
     config: Arc<PerThread<Config<R>>>,
@@ -23,17 +23,17 @@ impl<S, R> KeyedRateLimit<S, R> {
         Self { inner, config }
     }
 
-    /// The inner service.
+    /// A reference to the inner service.
     pub const fn get_ref(&self) -> &S {
         &self.inner
     }
 
-    /// The inner service, to change.
+    /// A mutable reference to the inner service.
     pub const fn get_mut(&mut self) -> &mut S {
         &mut self.inner
     }
 
-    /// The inner service, without the limit.
+    /// Unwraps the inner service.
     pub fn into_inner(self) -> S {
         self.inner
     }
@@ -53,14 +53,14 @@ where
     }
 
     fn call(&mut self, request: R) -> Self::Future {
-        // The service that was driven to readiness is the one to call.
+        // Call the service that is ready. Its clone, which may not be ready, stays behind.
         let clone = self.inner.clone();
         let service = mem::replace(&mut self.inner, clone);
-        KeyedResponseFuture::new(service, request, self.config.here().clone())
+        KeyedResponseFuture::new(service, request, self.config.local().clone())
     }
 }
 
-// Written out, because derived ones would ask the same of `R`.
+// Written out because derives would require the traits of `R`.
 
 impl<S: Clone, R> Clone for KeyedRateLimit<S, R> {
     fn clone(&self) -> Self {

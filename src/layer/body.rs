@@ -12,12 +12,12 @@ use pin_project_lite::pin_project;
 use crate::{decision::Permit, response::RejectionBody};
 
 pin_project! {
-    /// The body of a [`RateLimit`](crate::layer::RateLimit) service's response: the inner service's, or that of
-    /// a rejection. See [`ResponseMapper`](crate::response::ResponseMapper) for an example.
+    /// The response body of a [`RateLimit`](crate::layer::RateLimit) service: the inner service's body, or that of a
+    /// rejection. See [`ResponseMapper`](crate::response::ResponseMapper) for an example.
     pub struct ResponseBody<B> {
         #[pin]
         inner: Inner<B>,
-        // The layer's and the handler's, held until the body ends, fails or is dropped.
+        // The layer's permit and the handler's. They are released when the body ends, fails or is dropped.
         permits: [Option<Permit>; 2],
     }
 }

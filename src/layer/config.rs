@@ -1,4 +1,4 @@
-//! The settings of a layer, shared by all services that it makes.
+//! The settings of a layer, shared by all of its services.
 
 use std::{
     fmt,
@@ -37,11 +37,11 @@ pub(super) struct Config {
     pub(super) headers: HeaderWriter,
     pub(super) mapper: Arc<dyn ResponseMapper>,
     pub(super) grpc: Arc<dyn ResponseMapper>,
-    /// Whether a mistake in the set-up was logged.
-    pub(super) mistaken: Arc<AtomicBool>,
+    /// Whether a set-up error was logged.
+    pub(super) setup_error_logged: Arc<AtomicBool>,
     /// Whether it was logged that another layer has the same policy.
     pub(super) counted_twice: Arc<AtomicBool>,
-    /// Of the extractors.
+    /// The outage of the extractors, if there is one.
     pub(super) outage: Arc<Outage>,
 }
 
@@ -56,18 +56,18 @@ impl Apart for Config {
     }
 }
 
-/// How CORS preflights are limited.
+/// How a layer limits CORS preflights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Preflight {
-    /// On budgets of their own, of the same size.
-    Apart,
+    /// By a separate budget of the same size for each policy.
+    Separate,
     Exempt,
     /// Like any other request.
     Limited,
 }
 
-/// Extractors are no longer failing once there was no failure for this long.
-const SILENCE: Duration = Duration::from_secs(60);
+/// The extractors' outage ends if they do not fail for this long.
+const OUTAGE_EXPIRY: Duration = Duration::from_secs(60);
 
 impl Config {
     /// The defaults, with no rule.
@@ -77,19 +77,19 @@ impl Config {
             rules: Vec::new(),
             exempt: Vec::new(),
             banned: Vec::new(),
-            preflight: Preflight::Apart,
+            preflight: Preflight::Separate,
             enabled: true,
             soft: false,
             headers: HeaderWriter::new(Headers::default()),
             mapper: Arc::new(ProblemDetails::default()),
             grpc: Arc::new(GrpcStatus::default()),
-            mistaken: Arc::default(),
+            setup_error_logged: Arc::default(),
             counted_twice: Arc::default(),
-            outage: Arc::new(Outage::until_silence(SILENCE)),
+            outage: Arc::new(Outage::until_expiry(OUTAGE_EXPIRY)),
         }
     }
 
-    /// Charges the request, whose keys are `keys`, under every rule.
+    /// Charges `keys`, which belong to `request`, under every rule.
     pub(super) fn decide(&self, keys: Keys, request: &Parts) -> Answer<Decision> {
         match (keys, &*self.rules) {
             (Keys::One(key), [rule]) => match rule.charge(key, request) {
@@ -106,9 +106,9 @@ impl Config {
         }
     }
 
-    /// Puts the decision and the limiter into the request's extensions, and in soft mode the mark of a request over the
-    /// limit into its headers.
-    pub(super) fn mark(&self, request: &mut Parts, decision: Option<&Decision>) {
+    /// Inserts the decision and the limiter into the request's extensions. In soft mode, also marks a request over the
+    /// limit with a header.
+    pub(super) fn annotate(&self, request: &mut Parts, decision: Option<&Decision>) {
         if self.soft {
             mark_request(request, decision);
         }
@@ -118,7 +118,7 @@ impl Config {
                     self.warn_of_twice(&outer, decision);
                 }
             }
-            // The handler charges more by the decision of a layer further out, with the limiter of that layer.
+            // The handler charges more to the decision of an outer layer, so it needs the limiter of that layer.
             None if request.extensions.get::<Decision>().is_some() => return,
             None => {}
         }
@@ -147,7 +147,7 @@ impl Config {
         }
     }
 
-    /// Adds a random wait to that of a denial, where the headers ask for it.
+    /// Adds the random wait of the headers to a denial.
     pub(super) fn jitter(&self, rejection: Rejection) -> Rejection {
         match rejection {
             Rejection::Denied(decision) => {
@@ -195,15 +195,15 @@ impl Config {
             Rejection::Unidentified(error) | Rejection::Unavailable(error)
                 if matches!(error.kind(), ErrorKind::MissingSetup | ErrorKind::InvalidConfig) =>
             {
-                // Once: every request will meet the same mistake.
-                if !self.mistaken.swap(true, Ordering::Relaxed) {
-                    log!(error, error = %error, "the rate limit is misconfigured; requests are answered 500");
+                // Logged once, because every request meets the same error.
+                if !self.setup_error_logged.swap(true, Ordering::Relaxed) {
+                    log!(error, error = %error, "invalid set-up of the rate limit; requests are rejected with 500");
                 }
                 let _ = error;
             }
             Rejection::Unidentified(error) if rejection.status() == StatusCode::INTERNAL_SERVER_ERROR => {
                 if self.outage.failed() {
-                    log!(warn, error = %error, "clients cannot be identified; their requests are answered 500");
+                    log!(warn, error = %error, "outage of client identification; requests are rejected with 500");
                 } else {
                     log!(debug, error = %error, "the client cannot be identified");
                 }
@@ -224,7 +224,7 @@ impl Config {
         }
     }
 
-    /// Adds the headers to the response of the service.
+    /// Adds the headers to the inner service's response.
     pub(super) fn decorate<B>(&self, response: &mut Response<B>, decision: Decision) {
         log!(trace, policy = decision.binding().map(|outcome| outcome.policy().name()), "admitted");
         self.headers.decorate(response, decision, self.soft);

@@ -1,4 +1,4 @@
-//! What axum handlers may take and return.
+//! The axum extractors, and what handlers may return.
 
 use axum::{
     extract::{FromRequestParts, OptionalFromRequestParts},
@@ -13,13 +13,17 @@ use crate::{
     response::Rejection,
 };
 
-/// The decision over this request. A handler that is reached by exempt requests too takes an `Option`.
+/// The decision of the innermost layer that charged this request. Use `Option<Decision>` in a handler that exempt
+/// requests reach too.
 impl<S: Sync> FromRequestParts<S> for Decision {
     type Rejection = Rejection;
 
     async fn from_request_parts(request: &mut Parts, _: &S) -> Result<Self, Rejection> {
         request.extensions.get::<Self>().cloned().ok_or_else(|| {
-            no_layer("the handler takes a `Decision`, and the request has none: add a `RateLimitLayer`, or take an `Option`")
+            no_layer(
+                "the handler extracts a `Decision`, and the request has none: add a `RateLimitLayer`, or extract an \
+                 `Option<Decision>`",
+            )
         })
     }
 }
@@ -32,14 +36,14 @@ impl<S: Sync> OptionalFromRequestParts<S> for Decision {
     }
 }
 
-/// The limiter of the innermost layer that counted the request, to charge more once the request has been looked at; of
-/// the innermost layer where none counted it.
+/// The limiter of the innermost layer that charged this request, or of the innermost layer if none did. Use it to
+/// charge more once the handler knows the cost.
 impl<S: Sync> FromRequestParts<S> for Limiter {
     type Rejection = Rejection;
 
     async fn from_request_parts(request: &mut Parts, _: &S) -> Result<Self, Rejection> {
         request.extensions.get::<Self>().cloned().ok_or_else(|| {
-            no_layer("the handler takes a `Limiter`, and no `RateLimitLayer` is in front of it: add one")
+            no_layer("the handler extracts a `Limiter`, and no `RateLimitLayer` is in front of it: add one")
         })
     }
 }
@@ -55,7 +59,7 @@ impl IntoResponse for Rejection {
     }
 }
 
-/// Has the layer in front of the handler tell the client of this decision, which is newer than its own.
+/// Reports this decision, which is newer than the layer's own, in the response's headers.
 impl IntoResponseParts for Decision {
     type Error = std::convert::Infallible;
 

@@ -24,9 +24,11 @@ use crate::{
 };
 
 pin_project! {
-    /// The response of [`RateLimit`](crate::layer::RateLimit): the inner service's, or a rejection.
+    /// The response future of [`RateLimit`](crate::layer::RateLimit). It resolves to the inner service's response, or
+    /// to a rejection.
     ///
-    /// See [`RateLimitLayer`](crate::RateLimitLayer) for an example. Dropping it while the decision is under way leaves nothing behind but, perhaps, the charge.
+    /// See [`RateLimitLayer`](crate::RateLimitLayer) for an example. If the future is dropped before the decision, the
+    /// request may still be charged.
     pub struct ResponseFuture<S, ReqBody>
     where
         S: Service<Request<ReqBody>>,
@@ -38,10 +40,10 @@ pin_project! {
 }
 
 pin_project! {
-    // What most requests never need is boxed: the future is moved more than once.
+    // Rare states are boxed, because the future is moved more than once.
     #[project = StateProj]
     enum State<S, ReqBody, F> {
-        // Waiting to know whose request it is. The service is ready and not called yet.
+        // Waiting for the client's identity. The service is ready and not called yet.
         Identify {
             identity: Answer<Identity>,
             call: Option<Box<Call<S, ReqBody>>>,
@@ -51,16 +53,16 @@ pin_project! {
             decision: Answer<Decision>,
             call: Option<Box<Call<S, ReqBody>>>,
         },
-        // Admitted and charged; waiting for the request's turn. The service is not ready.
+        // Admitted and charged; waiting for the delay. The service is not ready.
         Delay {
             delayed: Option<Box<Delayed<S, ReqBody>>>,
         },
-        // Waiting for the inner service. No decision where the request was exempt.
+        // Waiting for the inner service. There is no decision if the request is exempt.
         Respond {
             #[pin]
             future: F,
             decision: Option<Decision>,
-            // Held until the response's body ends.
+            // Kept until the response's body ends.
             permit: Option<Permit>,
             // What a mapper reads of the request if the service rejects it.
             kept: Option<Kept>,
@@ -73,14 +75,14 @@ pin_project! {
     }
 }
 
-/// What it takes to call the service.
+/// A call of the service that is not made yet.
 struct Call<S, ReqBody> {
     service: S,
     request: Parts,
     body: ReqBody,
 }
 
-/// A call whose turn has not come.
+/// An admitted call that waits for its delay.
 struct Delayed<S, ReqBody> {
     turn: Turn<S>,
     request: Parts,
@@ -89,24 +91,24 @@ struct Delayed<S, ReqBody> {
 }
 
 impl<S, ReqBody> Call<S, ReqBody> {
-    /// Goes on as soon as it is known whose request it is.
+    /// Continues when the client is identified.
     fn identified<F>(self, identity: Result<Identity, Error>, config: &Config) -> State<S, ReqBody, F>
     where
         S: Service<Request<ReqBody>, Future = F> + Clone,
     {
         match identity {
             Ok(Identity::Known(keys)) => match config.decide(keys, &self.request).now() {
-                // A store in process has decided, and the service is called here and now.
+                // A store in memory has decided, so the service is called without waiting.
                 Ok(decided) => self.decided(decided, config),
                 Err(decision) => State::Decide { decision, call: Some(Box::new(self)) },
             },
             Ok(Identity::Exempt) => self.make(None, config),
-            Ok(Identity::Barred(rejection)) => self.reject(*rejection, config),
+            Ok(Identity::Rejected(rejection)) => self.reject(*rejection, config),
             Err(error) => self.reject_unless_soft(Rejection::Unidentified(error), config),
         }
     }
 
-    /// Goes on as soon as the store has decided.
+    /// Continues when the store has decided.
     fn decided<F>(self, decided: Result<Decision, Error>, config: &Config) -> State<S, ReqBody, F>
     where
         S: Service<Request<ReqBody>, Future = F> + Clone,
@@ -130,15 +132,15 @@ impl<S, ReqBody> Call<S, ReqBody> {
     where
         S: Service<Request<ReqBody>, Future = F>,
     {
-        // The extensions do not hold the permit: they may outlive the response.
+        // The extensions get no permit, because they may outlive the response.
         let permit = decision.as_mut().and_then(Decision::take_permit);
         let kept = Some(config.keep(&self.request));
-        config.mark(&mut self.request, decision.as_ref());
+        config.annotate(&mut self.request, decision.as_ref());
         let future = self.service.call(Request::from_parts(self.request, self.body));
         State::Respond { future, decision, permit, kept }
     }
 
-    /// Rejects the request, unless the layer only marks what it would reject.
+    /// Rejects the request, except in soft mode.
     fn reject_unless_soft<F>(self, rejection: Rejection, config: &Config) -> State<S, ReqBody, F>
     where
         S: Service<Request<ReqBody>, Future = F>,
@@ -208,9 +210,9 @@ where
                             this.config.answer_returned(rejection, kept, returned, decision.take());
                         return Poll::Ready(Ok(response.map(ResponseBody::rejection)));
                     }
-                    // The extensions end with the head of the response, and a handler's permit must not.
-                    let handlers = response.extensions_mut().get_mut().and_then(Decision::take_permit);
-                    let permits = [permit.take(), handlers];
+                    // Moved to the body: the extensions may be dropped before it ends.
+                    let handler_permit = response.extensions_mut().get_mut().and_then(Decision::take_permit);
+                    let permits = [permit.take(), handler_permit];
                     if let Some(decision) = decision.take() {
                         this.config.decorate(&mut response, decision);
                     }
@@ -226,11 +228,11 @@ where
     }
 }
 
-/// What a state holds until it is left.
-fn take<T>(held: &mut Option<Box<T>>) -> T {
-    match held.take() {
-        Some(held) => *held,
-        None => unreachable!("a state is replaced as soon as what it holds is taken"),
+/// Moves a value out of a state that is about to be replaced.
+fn take<T>(value: &mut Option<Box<T>>) -> T {
+    match value.take() {
+        Some(value) => *value,
+        None => unreachable!("a state is replaced as soon as its value is moved out"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Whose request it is: bans, exemptions and keys.
+//! Identifies the client of a request: bans, exemptions and keys.
 
 use std::iter;
 
@@ -16,20 +16,20 @@ use crate::{
     response::Rejection,
 };
 
-/// Whose request it is.
+/// The result of identifying the client.
 pub(super) enum Identity {
-    /// It is not counted.
+    /// The request is exempt.
     Exempt,
-    /// It is banned, or it cannot be decided whether it is: rejected in soft mode too.
-    // Boxed, because nearly no request is: every one moves this type.
-    Barred(Box<Rejection>),
-    /// A key for each rule.
+    /// The request is banned, or a ban could not be checked. Rejected in soft mode too.
+    // Boxed because it is rare, and every request moves this type.
+    Rejected(Box<Rejection>),
+    /// One key for each rule.
     Known(Keys),
 }
 
 impl Config {
-    /// Whose request `request` is. Matchers and extractors run in order, and only as far as their answers matter;
-    /// those after one that is pending run at once, while the request is at hand, and are awaited in turn.
+    /// Identifies the client of `request`. Matchers and extractors run in order, and only as far as needed. If one is
+    /// pending, those after it run at once, while the request can be read, and are awaited in order.
     pub(super) fn identify(&self, request: &Parts) -> Answer<Identity> {
         if !self.enabled {
             return Answer::ready(Ok(Identity::Exempt));
@@ -38,19 +38,19 @@ impl Config {
         let exempt_preflight = preflight && self.preflight == Preflight::Exempt;
         let known = |keys| Ok(Identity::Known(keys?));
         if self.banned.is_empty() && self.exempt.is_empty() && !exempt_preflight {
-            // Nearly every layer.
+            // The common case.
             return self.keys(request, preflight).then(known);
         }
         let banned = match self.banned(request).now() {
-            Ok(Ok(Some(rejection))) => return Answer::ready(Ok(Identity::Barred(rejection.into()))),
+            Ok(Ok(Some(rejection))) => return Answer::ready(Ok(Identity::Rejected(rejection.into()))),
             Ok(Ok(None)) => Answer::ready(Ok(None)),
             Ok(Err(error)) => return Answer::ready(Err(error)),
             Err(pending) => pending,
         };
-        let exempt = if exempt_preflight { Answer::ready(Ok(true)) } else { self.exempted(request) };
+        let exempt = if exempt_preflight { Answer::ready(Ok(true)) } else { self.is_exempt(request) };
         match exempt.now() {
             Ok(Ok(true)) => banned.then(|banned| {
-                Ok(banned?.map_or(Identity::Exempt, |rejection| Identity::Barred(rejection.into())))
+                Ok(banned?.map_or(Identity::Exempt, |rejection| Identity::Rejected(rejection.into())))
             }),
             Ok(_) if banned.is_ready() => self.keys(request, preflight).then(known),
             exempt => {
@@ -58,7 +58,7 @@ impl Config {
                 let keys = self.keys(request, preflight);
                 Answer::pending(async move {
                     if let Some(rejection) = banned.await? {
-                        return Ok(Identity::Barred(rejection.into()));
+                        return Ok(Identity::Rejected(rejection.into()));
                     }
                     if exempt.await? {
                         return Ok(Identity::Exempt);
@@ -69,14 +69,14 @@ impl Config {
         }
     }
 
-    /// The rejection if the request is banned or it cannot be decided whether it is.
+    /// The rejection if the request is banned or a ban could not be checked.
     fn banned(&self, request: &Parts) -> Answer<Option<Rejection>> {
-        let mut bans = Bans::default();
+        let mut bans = BanCheck::default();
         let mut answers = self.banned.iter().map(|banned| banned.matches(request));
         while let Some(answer) = answers.next() {
             match answer.now() {
-                Ok(decided) => {
-                    if let Some(rejection) = bans.note(decided) {
+                Ok(result) => {
+                    if let Some(rejection) = bans.record(result) {
                         return Answer::ready(Ok(Some(rejection)));
                     }
                 }
@@ -84,7 +84,7 @@ impl Config {
                     let pending: Vec<_> = iter::once(pending).chain(answers).collect();
                     return Answer::pending(async move {
                         for answer in pending {
-                            if let Some(rejection) = bans.note(answer.await) {
+                            if let Some(rejection) = bans.record(answer.await) {
                                 return Ok(Some(rejection));
                             }
                         }
@@ -96,8 +96,8 @@ impl Config {
         Answer::ready(Ok(bans.undecided()))
     }
 
-    /// Whether the request is exempt. One for which that is undecided is not.
-    fn exempted(&self, request: &Parts) -> Answer<bool> {
+    /// Whether the request is exempt. A matcher that fails does not exempt it.
+    fn is_exempt(&self, request: &Parts) -> Answer<bool> {
         let mut answers = self.exempt.iter().map(|exempt| exempt.matches(request));
         while let Some(answer) = answers.next() {
             match answer.now() {
@@ -127,15 +127,15 @@ impl Config {
     }
 }
 
-/// The first ban that could not be decided, if there is one. Such a request is rejected, or a client could evade
-/// the ban by sending its header twice.
+/// The first ban that could not be checked, if any. Such a request is rejected, or a client could evade the ban by
+/// sending its header twice.
 #[derive(Default)]
-struct Bans(Option<Error>);
+struct BanCheck(Option<Error>);
 
-impl Bans {
-    /// Notes the answer of one ban: the rejection if the request is banned.
-    fn note(&mut self, decided: Result<bool, Error>) -> Option<Rejection> {
-        match decided {
+impl BanCheck {
+    /// Records the answer of one ban. Returns the rejection if the request is banned.
+    fn record(&mut self, result: Result<bool, Error>) -> Option<Rejection> {
+        match result {
             Ok(true) => return Some(Rejection::Banned),
             Ok(false) => {}
             Err(error) if error.kind() == ErrorKind::MissingIdentity => {}
@@ -146,13 +146,13 @@ impl Bans {
         None
     }
 
-    /// The rejection where no ban matched and one could not be decided.
+    /// The rejection if no ban matched and one could not be checked.
     fn undecided(self) -> Option<Rejection> {
         self.0.map(Rejection::Unidentified)
     }
 }
 
-/// Whether it is a browser's CORS preflight: the question whether it may send the request that it is about to send.
+/// Whether the request is a CORS preflight: a browser asks whether it may send another request.
 fn is_preflight(request: &Parts) -> bool {
     request.method == Method::OPTIONS
         && request.headers.contains_key(ORIGIN)

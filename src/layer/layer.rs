@@ -16,46 +16,45 @@ use crate::{
     util::per_thread::PerThread,
 };
 
-/// Puts a rate limit in front of a service. Give it a store, a policy and a key.
+/// Puts a rate limit in front of a service. It needs a store, a policy and a key.
 ///
-/// It has no type parameter: a function can return one, a struct can hold one. Cloning is cheap, and
-/// all services a layer makes, and all layers on one store, share its counts.
+/// The layer has no type parameter: a function can return it, and a struct can hold it. Cloning is cheap. All services
+/// of a layer, and all layers on one store, share its counts.
 ///
 /// See the [crate docs](crate) for an example with axum.
 ///
 /// # What happens to a request
 ///
-/// 1. A request that is [banned](Self::ban), or might be, is rejected. One that is [exempt](Self::exempt) goes
+/// 1. A request that is [banned](Self::ban), or might be, is rejected. A request that is [exempt](Self::exempt) goes
 ///    straight to the service.
-/// 2. Each rule finds the request's key, policy and cost. Where one finds no key, the answer is 400, or
-///    500 where the server's set-up is at fault. A CORS preflight has
-///    [a budget of its own](Self#cors-preflights).
+/// 2. Each rule determines the request's key, policy and cost. If a key is missing, the request is rejected with 400,
+///    or with 500 if the server is not set up for it. A CORS preflight has [its own budget](Self#cors-preflights).
 /// 3. All charges are decided together, all or nothing, before the service is called.
-/// 4. Admitted, the request goes to the service with the [`Decision`](crate::Decision) in its extensions;
-///    the response gets the [`Headers`] and the decision too.
-/// 5. Refused, the client gets the [`response`](Self::response): 429, or over gRPC `RESOURCE_EXHAUSTED`. The service is not called, the
-///    body is not read, and nothing is charged.
+/// 4. If the request is admitted, the service is called with the [`Decision`](crate::Decision) in the request's
+///    extensions. The response gets the [`Headers`], and the decision in its extensions.
+/// 5. If the request is denied, the client gets the [`response`](Self::response): 429, or `RESOURCE_EXHAUSTED` over
+///    gRPC. The service is not called, the body is not read, and nothing is charged.
 ///
-/// A failure of the store never becomes the service's error: its error type stays its own.
+/// If the store fails, the policy's [`FailureMode`](crate::FailureMode) admits or rejects the request. The service's
+/// error type does not change.
 ///
 /// # Where to put it
 ///
-/// Inside a CORS layer, or browsers cannot read the rejections; and list the headers in
-/// `Access-Control-Expose-Headers`. Outside everything that is expensive.
+/// Put the layer inside a CORS layer, or browsers cannot read the rejections. List the rate limit headers in
+/// `Access-Control-Expose-Headers`. Put it outside everything that is expensive.
 ///
 /// # CORS preflights
 ///
-/// A browser sends a preflight (`OPTIONS` with `Origin` and `Access-Control-Request-Method`) unasked, and a client
-/// can send any number of them. A CORS layer outside of this one answers them, and they do not get here. Those
-/// that do count against the same policies, each on a budget of its own of the same size: they take nothing from
-/// the quota of the client, are limited themselves, and their responses show that budget. They can be exempt or
-/// banned like other requests.
+/// A browser sends a preflight (`OPTIONS` with `Origin` and `Access-Control-Request-Method`) on its own, and a client
+/// can send any number of them. An outer CORS layer answers preflights, so they do not reach this layer. Those that do
+/// are limited by the same policies, each with a separate budget of the same size. They charge nothing to the client's
+/// quota, and their responses show the separate budget. They can be exempt or banned like other requests.
 ///
-/// A preflight carries no credentials. A rule whose key is one ([`MissingIdentity`](crate::ErrorKind::MissingIdentity)
-/// for the preflight) counts it by the peer's address as [`PeerIp`](crate::PeerIp) does, or, where the server does
-/// not know that, together with all others of this kind. Behind a proxy this is one budget for all its clients:
-/// there, put the layer inside a CORS layer. See [`exempt_preflight`](Self::exempt_preflight) and
-/// [`limit_preflight`](Self::limit_preflight) for other ways.
+/// A preflight carries no credentials. If a rule's key is missing for that reason
+/// ([`MissingIdentity`](crate::ErrorKind::MissingIdentity)), the rule counts the preflight by the address of the peer,
+/// as [`PeerIp`](crate::PeerIp) does. If the server does not know the address, all such preflights share one budget.
+/// Behind a proxy all clients share one budget: put the layer inside a CORS layer there. See also
+/// [`exempt_preflight`](Self::exempt_preflight) and [`limit_preflight`](Self::limit_preflight).
 ///
 /// # Example
 ///
@@ -100,12 +99,12 @@ pub struct RateLimitLayer {
 impl RateLimitLayer {
     /// Limits each `key` to `policy`, with the counts in `store`.
     ///
-    /// `store` is a [`MemoryStore`](crate::MemoryStore), a [`RedisStore`](crate::RedisStore), a
-    /// [`Limiter`], or a store of your own; `policy` a [`Policy`](crate::Policy) or a [`PolicySource`].
+    /// `store` is a [`MemoryStore`](crate::MemoryStore), a [`RedisStore`](crate::RedisStore), a [`Limiter`] or your own
+    /// store. `policy` is a [`Policy`](crate::Policy) or a [`PolicySource`].
     ///
     /// # Panics
     ///
-    /// If the store cannot count as the policy wants it to: a `MemoryStore` by an algorithm of your own.
+    /// If the store does not support the policy's algorithm: a `MemoryStore` with your own algorithm.
     #[track_caller]
     pub fn new(store: impl Into<Limiter>, policy: impl Into<PolicySource>, key: impl KeyExtractor) -> Self {
         let (config, rule) = (Config::new(store.into()), Rule::new(policy, key));
@@ -117,13 +116,12 @@ impl RateLimitLayer {
         Self { config: Arc::new(PerThread::new(config)) }
     }
 
-    /// Limits requests by `rule` as well. All rules are decided in one atomic step: a request that one of their
-    /// policies denies is charged to none.
+    /// Adds a rule. All rules are decided in one atomic step: if one policy denies a request, none is charged.
     ///
     /// # Panics
     ///
-    /// If the layer has a policy of that name already, because a client could not tell the two apart; and
-    /// where [`new`](Self::new) panics.
+    /// If the layer already has a policy of that name (a client could not tell them apart), or the store does not
+    /// support the policy's algorithm.
     #[track_caller]
     pub fn and(self, rule: Rule) -> Self {
         let config = self.config.original();
@@ -131,9 +129,9 @@ impl RateLimitLayer {
         self.with(|config| config.rules.push(rule))
     }
 
-    /// What a request costs, in units, under the policy that [`new`](Self::new) was given. Defaults to 1. A cost of
-    /// 0 is always admitted and charges nothing; one above the policy's capacity is always denied. For the policies
-    /// of other rules, see [`Rule::cost`].
+    /// Sets the cost of a request in units, under the policy given to [`new`](Self::new). Defaults to 1. A cost of 0 is
+    /// always admitted and charges nothing. A cost above the policy's capacity is always denied. For other rules, see
+    /// [`Rule::cost`].
     pub fn cost(self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
         self.with(|config| {
             if let Some(first) = config.rules.first_mut() {
@@ -142,11 +140,11 @@ impl RateLimitLayer {
         })
     }
 
-    /// Lets the requests that `exempt` matches through uncounted, and those that an earlier `exempt` named:
-    /// a closure over the request's head, or an extractor's keys or networks. Defaults to none.
+    /// Exempts the requests that `exempt` matches, besides those of earlier calls. `exempt` is a closure over the
+    /// request's head, or an extractor's keys or networks. Defaults to none.
     ///
-    /// They carry no [`Decision`](crate::Decision): a handler that takes one takes an `Option`. A request for which
-    /// `exempt` is undecided, because its identity is missing or cannot be used, is not exempt.
+    /// An exempt request is not counted and carries no [`Decision`](crate::Decision), so its handler extracts an
+    /// `Option<Decision>`. A request is not exempt if `exempt` fails because the identity is missing or unusable.
     ///
     /// # Example
     ///
@@ -169,50 +167,52 @@ impl RateLimitLayer {
         self.with(|config| config.exempt.push(Arc::new(exempt)))
     }
 
-    /// Rejects the requests that `banned` matches, exempt or not, CORS preflights too, and those that an
-    /// earlier `ban` named: 429 with the problem type `abnormal-usage-detected` and no `Retry-After`. The store is
-    /// not used. Defaults to none.
+    /// Rejects the requests that `banned` matches, besides those of earlier calls: with 429, the problem type
+    /// `abnormal-usage-detected`, and no `Retry-After`. Exempt requests and CORS preflights are banned too. The store
+    /// is not used. Defaults to none.
     ///
-    /// A request for which `banned` is undecided is rejected too, exempt or not, in [soft](Self::soft) mode as well:
-    /// otherwise a client would evade the ban with a header that it sends twice, empty, or unreadable. The answer
-    /// is 400 for [`InvalidIdentity`](crate::ErrorKind::InvalidIdentity), which is the client's fault, and 500 for
-    /// every other error. A request that *lacks* the identity
-    /// ([`MissingIdentity`](crate::ErrorKind::MissingIdentity)) is not banned.
+    /// A request for which `banned` fails is also rejected, even if it is exempt or the layer is [soft](Self::soft).
+    /// Otherwise a client could evade the ban with a header that is duplicated, empty or unreadable. The status is 400
+    /// for [`InvalidIdentity`](crate::ErrorKind::InvalidIdentity), and 500 for every other error. A request that
+    /// *lacks* the identity ([`MissingIdentity`](crate::ErrorKind::MissingIdentity)) is not banned.
     pub fn ban(self, banned: impl RequestMatcher) -> Self {
         self.with(|config| config.banned.push(Arc::new(banned)))
     }
 
-    /// Admits every request except those that are [banned](Self::ban) or might be, and marks those over the
-    /// limit: the [`Decision`](crate::Decision) in the extensions is a denial, and the header
-    /// `X-RateLimit-Exceeded`, on the request and on the response, lists the policies that denied. Nothing is
-    /// charged for them. Defaults to rejecting them.
+    /// Admits every request except those that are [banned](Self::ban) or might be, and marks those over the limit.
+    /// Defaults to rejecting them.
     ///
-    /// For trying a limit out, or for serving less to those over it. A request that shows no identity, and
-    /// one that the store could not decide, goes through unmarked. Where only one policy of several is to be
-    /// soft, give it a layer of its own.
+    /// A marked request carries a denial as the [`Decision`](crate::Decision) in its extensions. The header
+    /// `X-RateLimit-Exceeded`, on the request and on the response, lists the policies that denied. Nothing is charged
+    /// for it.
+    ///
+    /// Use it to try out a limit, or to serve reduced responses over the limit. Requests without an identity, and
+    /// requests that the store could not decide, are admitted unmarked. To make one of several policies soft, give it
+    /// its own layer.
     pub fn soft(self) -> Self {
         self.with(|config| config.soft = true)
     }
 
-    /// Exempts CORS preflights: they go to the service uncounted. Defaults to [a budget of their own](Self#cors-preflights).
+    /// Exempts CORS preflights: they reach the service uncounted. Defaults to
+    /// [a separate budget](Self#cors-preflights).
     ///
-    /// Every client can then send any number of them, and the service is called for each: do this only where the
-    /// service answers preflights at no cost.
+    /// Every client can then send any number of preflights, and each calls the service. Use it only if the service
+    /// answers preflights at no cost.
     pub fn exempt_preflight(self) -> Self {
         self.with(|config| config.preflight = Preflight::Exempt)
     }
 
-    /// Counts CORS preflights like any other request, against the quota of the client; one that lacks the identity
-    /// is rejected with 400. Defaults to [a budget of their own](Self#cors-preflights).
+    /// Counts CORS preflights like any other request, against the client's quota. A preflight that lacks the identity
+    /// is rejected with 400. Defaults to [a separate budget](Self#cors-preflights).
     pub fn limit_preflight(self) -> Self {
         self.with(|config| config.preflight = Preflight::Limited)
     }
 
-    /// Whether the layer does anything. Defaults to `true`; with `false` every request reaches the service, as if it
-    /// were [exempt](Self::exempt), banned ones too.
+    /// Turns the layer on or off. Defaults to `true`. With `false`, every request reaches the service uncounted, banned
+    /// ones too.
     ///
-    /// For a switch in the configuration. `tower::util::option_layer` does not fit, because it wants the same response
-    /// type with and without the layer, and this one wraps the body.
+    /// Use it for a switch in the configuration. `tower::util::option_layer` does not work here: it needs the same
+    /// response type with and without the layer, and this layer wraps the body.
     ///
     /// # Example
     ///
@@ -242,21 +242,22 @@ impl RateLimitLayer {
         self.with(|config| config.enabled = enabled)
     }
 
-    /// The rate limit headers of responses. Defaults to [`Headers::ietf`].
+    /// Sets the headers of responses. Defaults to [`Headers::ietf`].
     pub fn headers(self, headers: Headers) -> Self {
         self.with(|config| config.headers = HeaderWriter::new(headers))
     }
 
-    /// Makes the responses to rejected requests: a closure
-    /// `|rejection: &Rejection, request: &Parts| -> http::Response<_>`, a function, or a type. A
-    /// [`Rejection`](crate::Rejection) that the handler returns is answered by it too. Defaults to
-    /// [`ProblemDetails`](crate::response::ProblemDetails). To set it for several layers at once, see [`RateLimits`](super::RateLimits).
+    /// Sets the response to rejected requests. Defaults to [`ProblemDetails`](crate::response::ProblemDetails).
+    ///
+    /// `mapper` is a type, a function, or a closure `|rejection: &Rejection, request: &Parts| -> http::Response<_>`. It
+    /// also answers a [`Rejection`](crate::Rejection) that a handler returns. To set it for several layers at once, see
+    /// [`RateLimits`](super::RateLimits).
     pub fn response(self, mapper: impl ResponseMapper) -> Self {
         self.with(|config| config.mapper = Arc::new(mapper))
     }
 
-    /// Makes the responses to rejected gRPC calls. Defaults to [`GrpcStatus`](crate::response::GrpcStatus). gRPC clients
-    /// read nothing else, so [`response`](Self::response) is not used for them.
+    /// Sets the response to rejected gRPC calls. Defaults to [`GrpcStatus`](crate::response::GrpcStatus). The mapper of
+    /// [`response`](Self::response) is not used for these, because gRPC clients need a gRPC status.
     pub fn grpc_response(self, mapper: impl ResponseMapper) -> Self {
         self.with(|config| config.grpc = Arc::new(mapper))
     }

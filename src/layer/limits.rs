@@ -75,7 +75,7 @@ impl RateLimits {
         let logged = Config::new(self.0.limiter.clone());
         RateLimitLayer::of(Config {
             rules: vec![rule],
-            mistaken: logged.mistaken,
+            setup_error_logged: logged.setup_error_logged,
             counted_twice: logged.counted_twice,
             outage: logged.outage,
             ..self.0.clone()

@@ -1,4 +1,4 @@
-//! Rate limits in front of HTTP services.
+//! Rate limits for HTTP services.
 
 mod body;
 mod config;

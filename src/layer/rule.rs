@@ -1,4 +1,4 @@
-//! How a request becomes a charge: who, how much, at what cost.
+//! How a request becomes a charge: key, policy and cost.
 
 use std::{fmt, sync::Arc};
 
@@ -12,10 +12,10 @@ use crate::{
     util::per_thread::Apart,
 };
 
-/// How a request becomes a charge: a policy, the key that it limits, and what the request costs.
+/// A rule turns a request into a charge: a policy, the key that it limits, and the cost of the request.
 ///
-/// A layer starts with one rule, that of [`RateLimitLayer::new`](crate::RateLimitLayer::new), and takes more with
-/// [`and`](crate::RateLimitLayer::and). All of them are decided in one atomic step.
+/// A layer starts with the rule of [`RateLimitLayer::new`](crate::RateLimitLayer::new). Add more with
+/// [`and`](crate::RateLimitLayer::and). All rules are decided in one atomic step.
 ///
 /// # Example
 ///
@@ -45,7 +45,7 @@ use crate::{
 /// # }
 /// ```
 #[derive(Clone)]
-#[must_use = "a rule does nothing until a layer has it"]
+#[must_use = "a rule does nothing until it is added to a layer"]
 pub struct Rule {
     pub(super) key: Arc<dyn KeyExtractor>,
     pub(super) policy: PolicySource,
@@ -53,19 +53,19 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Limits each `key` to `policy`, at one unit a request.
+    /// Limits each `key` to `policy`, at a cost of one unit per request.
     pub fn new(policy: impl Into<PolicySource>, key: impl KeyExtractor) -> Self {
         Self { key: Arc::new(key), policy: policy.into(), cost: None }
     }
 
-    /// What a request costs, in units. Defaults to 1. A cost of 0 is always admitted and charges nothing; one above
-    /// the policy's capacity is denied for good.
+    /// Sets the cost of a request in units. Defaults to 1. A cost of 0 is always admitted and charges nothing. A cost
+    /// above the policy's capacity is always denied.
     pub fn cost(mut self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
         self.cost = Some(Arc::new(cost));
         self
     }
 
-    /// What `request` is charged, once it is known whose it is.
+    /// The charge for `request`, whose key is `key`.
     pub(super) fn charge(&self, key: Key, request: &Parts) -> Result<Charge, Error> {
         let policy = self.policy.policy(request, &key)?;
         let cost = self.cost.as_ref().map_or(1, |cost| cost(request));

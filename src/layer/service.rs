@@ -12,10 +12,9 @@ use crate::{
     util::per_thread::PerThread,
 };
 
-/// A service behind a rate limit. Made by [`RateLimitLayer`](crate::RateLimitLayer).
+/// A service behind a rate limit, made by [`RateLimitLayer`](crate::RateLimitLayer).
 ///
-/// It is ready when the inner service is. Whether a request is admitted is found out in `call`, because
-/// only then is it known who asks.
+/// It is ready when the inner service is. The decision is made in `call`, because it needs the request.
 ///
 /// See [`RateLimitLayer`](crate::RateLimitLayer) and the [crate docs](crate) for examples.
 #[derive(Clone, Debug)]
@@ -29,17 +28,17 @@ impl<S> RateLimit<S> {
         Self { inner, config }
     }
 
-    /// The inner service.
+    /// A reference to the inner service.
     pub const fn get_ref(&self) -> &S {
         &self.inner
     }
 
-    /// The inner service, to change.
+    /// A mutable reference to the inner service.
     pub const fn get_mut(&mut self) -> &mut S {
         &mut self.inner
     }
 
-    /// The inner service, without the limit.
+    /// Unwraps the inner service.
     pub fn into_inner(self) -> S {
         self.inner
     }
@@ -58,11 +57,10 @@ where
     }
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
-        // The service that was driven to readiness is the one to call; its clone, which may not be ready,
-        // stays behind to be driven again.
+        // Call the service that is ready. Its clone, which may not be ready, stays behind.
         let clone = self.inner.clone();
         let ready = mem::replace(&mut self.inner, clone);
-        ResponseFuture::new(ready, request, self.config.here().clone())
+        ResponseFuture::new(ready, request, self.config.local().clone())
     }
 }
 

@@ -7,31 +7,31 @@ use std::{
 use tokio::time::{Sleep, sleep};
 use tower_service::Service;
 
-/// Waits for a request's turn, and then for the service to be ready for it.
+/// Waits for the delay of an admitted request, and then for the service to be ready.
 pub(crate) struct Turn<S> {
     service: S,
     delay: Duration,
-    /// Made at the first poll: a service may be called where there is no runtime yet.
+    /// Created at the first poll, because a service may be called outside a runtime.
     sleep: Option<Pin<Box<Sleep>>>,
-    /// Whether the turn has come.
-    come: bool,
+    /// Whether the delay is over.
+    elapsed: bool,
 }
 
 impl<S> Turn<S> {
-    /// The turn of a request that waits `delay` for it.
+    /// Waits `delay`, then for `service`.
     pub(crate) const fn after(delay: Duration, service: S) -> Self {
-        Self { service, delay, sleep: None, come: delay.is_zero() }
+        Self { service, delay, sleep: None, elapsed: delay.is_zero() }
     }
 
-    /// Whether the turn has come and the service, which [`into_service`](Self::into_service) gives, is ready.
+    /// Ready when the delay is over and the service is ready. Then call [`into_service`](Self::into_service).
     pub(crate) fn poll<R>(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>>
     where
         S: Service<R>,
     {
-        if !self.come {
+        if !self.elapsed {
             let sleep = self.sleep.get_or_insert_with(|| Box::pin(sleep(self.delay)));
             ready!(sleep.as_mut().poll(cx));
-            (self.come, self.sleep) = (true, None);
+            (self.elapsed, self.sleep) = (true, None);
         }
         self.service.poll_ready(cx)
     }
@@ -41,9 +41,9 @@ impl<S> Turn<S> {
     }
 }
 
-/// A clone of `service`, to wait on. A ready service may hold what other requests need, such as a permit of an inner
-/// concurrency limit, and must not hold it while this request waits for its turn: so that one is dropped.
-#[expect(clippy::needless_pass_by_value, reason = "the ready service must not live on")]
+/// Replaces a ready service by a clone that is not ready. A ready service may hold what other requests need, such as a
+/// permit of an inner concurrency limit, so it must not be kept during a wait.
+#[expect(clippy::needless_pass_by_value, reason = "drops the ready service")]
 pub(crate) fn unready<S: Clone>(service: S) -> S {
     service.clone()
 }

@@ -1,6 +1,6 @@
 use std::{fmt, sync::Arc};
 
-use super::{pending::Pending, permit::Holding};
+use super::{pending::Pending, permit::PermitRequest};
 use crate::{
     answer::Answer,
     decision::{Charge, Decision},
@@ -11,15 +11,16 @@ use crate::{
     util::per_thread::Apart,
 };
 
-/// Decides, with no HTTP in it: for jobs, message consumers, websockets, and handlers that charge more
-/// once they have looked at the request. [`RateLimitLayer`](crate::RateLimitLayer) is built on it.
+/// Makes decisions without a layer: for jobs, message consumers, websockets, and handlers that learn the cost from the
+/// request.
 ///
-/// Cloning is cheap and gives another handle on the same store.
+/// [`RateLimitLayer`](crate::RateLimitLayer) is built on it. Cloning is cheap and gives another handle on the same
+/// store.
 ///
 /// # When the store fails
 ///
-/// A check whose policies all say [`Open`](FailureMode::Open) is admitted, with the failure in
-/// [`Decision::failure`]. One with a policy that says [`Closed`](FailureMode::Closed) is an error.
+/// A check is admitted if all of its policies are [`Open`](FailureMode::Open); [`Decision::failure`] then has the
+/// cause. It fails with an error if one of them is [`Closed`](FailureMode::Closed).
 ///
 /// # Example
 ///
@@ -32,13 +33,13 @@ use crate::{
 /// let mails = Policy::new("mails", Quota::per_hour(100));
 /// let tenant = Key::new("acme");
 ///
-/// // A batch of 60 mails, and another.
+/// // The first 60 mails are admitted, the next 60 are denied.
 /// let first = limiter.check(&mails, &tenant, 60).await?;
 /// assert!(first.is_allowed());
 /// assert_eq!(first.outcomes()[0].remaining(), 40);
 /// assert!(!limiter.check(&mails, &tenant, 60).await?.is_allowed());
 ///
-/// // Looking charges nothing.
+/// // A peek charges nothing.
 /// assert!(limiter.peek(&mails, &tenant, 40).await?.is_allowed());
 /// assert_eq!(limiter.peek(&mails, &tenant, 0).await?.outcomes()[0].remaining(), 40);
 ///
@@ -53,76 +54,80 @@ pub struct Limiter {
 }
 
 impl Limiter {
-    /// A limiter over the counts in `store`.
+    /// A limiter on the counts in `store`.
     #[must_use]
     pub fn new(store: impl Store) -> Self {
         Self { store: Arc::new(store) }
     }
 
-    /// Takes `cost` units from `key` under `policy`, or refuses and takes nothing.
+    /// Charges `key` with `cost` units under `policy`, or denies and charges nothing.
     ///
-    /// A [`MemoryStore`](crate::MemoryStore) decides before this returns, a
-    /// [`RedisStore`](crate::RedisStore) when the future is polled, unless the units are on
-    /// [lease](Policy::leased); one that is dropped before it is done may have charged.
+    /// A [`MemoryStore`](crate::MemoryStore) decides before this method returns. A [`RedisStore`](crate::RedisStore)
+    /// decides when the future is polled, except for units on [lease](Policy::leased). A future that is dropped early
+    /// may have charged.
     ///
-    /// The future resolves to
+    /// # Errors
     ///
-    /// * `Ok`: the [`Decision`], admitting or refusing.
-    /// * `Err`: the store failed and the policy is [`Closed`](FailureMode::Closed) then.
+    /// The future resolves to an error if the store failed and the policy is [`Closed`](FailureMode::Closed), and to an
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig) error if the store does not support the policy. A denial is not an
+    /// error.
+    ///
     pub fn check(&self, policy: &Policy, key: &Key, cost: u64) -> Answer<Decision> {
         self.decide_one(Action::Charge, Charge::new(policy, key, cost))
     }
 
-    /// Takes all of `charges`, or refuses and takes nothing, in one atomic step. No charges at all are admitted,
-    /// and nothing is asked of the store.
+    /// Makes all of `charges`, or denies and charges nothing, in one atomic step. An empty list is admitted without the
+    /// store.
     ///
-    /// The future resolves as that of [`check`](Self::check), and to an
-    /// [`InvalidConfig`](ErrorKind::InvalidConfig) error where two charges are on the same key of
-    /// policies with the same name: add their costs instead.
+    /// # Errors
+    ///
+    /// Those of [`check`](Self::check), and an [`InvalidConfig`](ErrorKind::InvalidConfig) error if two charges have
+    /// the same key and the same policy name: add their costs instead.
     pub fn check_all(&self, charges: &[Charge]) -> Answer<Decision> {
         self.decide(Action::Charge, charges)
     }
 
-    /// What [`check`](Self::check) would say now. Takes nothing.
+    /// Decides as [`check`](Self::check) would now, and charges nothing.
     ///
-    /// With a cost of 0 it always admits, and shows what remains. The future resolves as that of
-    /// [`check`](Self::check).
+    /// A cost of 0 is always admitted, and the decision shows what remains. Errors are those of [`check`](Self::check).
     pub fn peek(&self, policy: &Policy, key: &Key, cost: u64) -> Answer<Decision> {
         self.decide_one(Action::Peek, Charge::new(policy, key, cost))
     }
 
-    /// What [`check_all`](Self::check_all) would say now. Takes nothing.
+    /// Decides as [`check_all`](Self::check_all) would now, and charges nothing.
     pub fn peek_all(&self, charges: &[Charge]) -> Answer<Decision> {
         self.decide(Action::Peek, charges)
     }
 
-    /// Takes up to `cost` units from `key` under `policy`: as many as there are.
+    /// Charges `key` with as many units as remain under `policy`, up to `cost`.
     ///
-    /// [`Outcome::granted`](crate::decision::Outcome::granted) says how many. Where there is none, it is a refusal that
-    /// names the wait until there is one. The future resolves as that of [`check`](Self::check).
+    /// [`Outcome::granted`](crate::decision::Outcome::granted) is the number of units charged. If none remain, the
+    /// request is denied, with the wait until one does. Errors are those of [`check`](Self::check).
     pub fn check_up_to(&self, policy: &Policy, key: &Key, cost: u64) -> Answer<Decision> {
         self.decide_one(Action::ChargeUpTo, Charge::new(policy, key, cost))
     }
 
-    /// Returns `units` units to `key`, the latest ones first, whichever request was charged for them: for an
-    /// administrator. Never more than were charged and still count, so never above the capacity. To undo a decision, refund that
-    /// decision with [`refund`](Self::refund): a late refund without it returns units that other requests
-    /// were charged.
+    /// Refunds the latest `units` units that `key` was charged under `policy`, for any requests. For administrators.
     ///
-    /// The decision shows what remains then; [`Decision::failure`] says where nothing was given back. Units in
-    /// use of a [`Concurrency`](crate::algorithm::Concurrency) policy are given back by dropping their decision instead.
-    /// The future resolves as that of [`check`](Self::check).
+    /// It refunds no more than was charged and still counts. To undo one decision, use [`refund`](Self::refund): this
+    /// method can refund units that other requests were charged. A permit of a
+    /// [`Concurrency`](crate::algorithm::Concurrency) policy is not refunded; drop its decision instead.
+    ///
+    /// The decision shows what remains after the refund. If the refund failed and the policy is
+    /// [`Open`](FailureMode::Open), [`Decision::failure`] has the cause. Errors are those of [`check`](Self::check).
     pub fn refund_latest(&self, policy: &Policy, key: &Key, units: u64) -> Answer<Decision> {
         self.decide_one(Action::Refund, Charge::new(policy, key, units))
     }
 
-    /// Takes `units` units more from every key that `decision` was over, under the same policies: for a
-    /// handler that knows the cost only after it has looked at the request, or has answered it. All or
-    /// nothing, as [`check_all`](Self::check_all); after a decision that the [failed](Decision::failure) store
-    /// did not make, nothing is asked and everything admitted.
+    /// Charges `units` more units to every key of `decision`, under the same policies, all or nothing. For a handler
+    /// that learns the cost from the request or from its own response.
     ///
-    /// The response tells the client of its own keys, those of the layer: a decision over somebody else's under the
-    /// same policy, from [`check`](Self::check), changes nothing in the fields.
+    /// If the store [failed](Decision::failure) to make `decision`, this is admitted without the store. Errors are
+    /// those of [`check_all`](Self::check_all).
+    ///
+    /// Return the new decision from the handler, and the layer reports it in the response's headers. The headers report
+    /// only the keys of the layer: a decision about another key under the same policy, from [`check`](Self::check),
+    /// does not change them.
     ///
     /// # Example
     ///
@@ -153,10 +158,10 @@ impl Limiter {
     /// };
     /// let done = send("a\nb\n").await;
     /// assert_eq!(done.headers()["ratelimit"], r#""lines";r=2;t=1440"#);
-    /// // The request itself is admitted, its two lines are not.
-    /// let refused = send("c\nd\n").await;
-    /// assert_eq!(refused.status(), 429);
-    /// assert_eq!(refused.headers()["retry-after"], "720");
+    /// // The request itself is admitted. The charge for its two lines is denied.
+    /// let rejection = send("c\nd\n").await;
+    /// assert_eq!(rejection.status(), 429);
+    /// assert_eq!(rejection.headers()["retry-after"], "720");
     /// # }
     /// # }
     /// # #[cfg(feature = "axum")] example::main();
@@ -165,17 +170,20 @@ impl Limiter {
         self.decide_more(Action::Charge, decision, &charges_of(decision, units))
     }
 
-    /// Refunds `units` units of what `decision` charged each of its keys: as many as still count.
+    /// Refunds up to `units` units that `decision` charged to each of its keys, as far as they still count.
     ///
-    /// The refund is tied to the charge, so it never returns units that another request was charged: nothing once
-    /// the charge's window has ended, its bucket has drained past it or its entry has left the log, and in all never
-    /// more than the decision charged. So the requests that were not refunded keep within the limit by themselves,
-    /// whatever was refunded, and when. [`charge_more`](Self::charge_more) gives a decision of its own, to be refunded
-    /// by itself. A denied decision, a peek, and one that the [failed](Decision::failure) store did not make charged
-    /// nothing and have nothing to refund. A refund that fails is not made up for: what it may have returned is not
-    /// returned again. Nor does it know of a [`reset`](Self::reset), of a bucket's quota that was changed, or of a
-    /// clock that stepped back: after one of these it can return units of charges that came later. Units in use of a
-    /// [`Concurrency`](crate::algorithm::Concurrency) policy are released by dropping the decision.
+    /// A refund never returns units that another request was charged. Units stop counting when the charge's window
+    /// ends, when its bucket has drained past the charge, or when its entry leaves the log. All refunds of a decision
+    /// together never exceed its charge. So the requests that are not refunded stay within the limit.
+    ///
+    /// There is nothing to refund for a denied decision, a peek, and a decision that the store
+    /// [failed](Decision::failure) to make. [`charge_more`](Self::charge_more) returns its own decision, to be refunded
+    /// separately. A permit of a [`Concurrency`](crate::algorithm::Concurrency) policy is not refunded; drop its
+    /// decision instead.
+    ///
+    /// A refund that fails is not repeated: it may have been carried out. A refund does not detect a
+    /// [`reset`](Self::reset), a changed quota of a bucket, or a clock that stepped back. After one of these it can
+    /// return units of later charges.
     ///
     /// # Example
     ///
@@ -194,7 +202,7 @@ impl Limiter {
     /// let first = limiter.check(&logins, &alice, 1).await?;
     /// assert_eq!(limiter.refund(&first, 1).await?.remaining(), Some(5));
     ///
-    /// // One that ends in the next window has nothing to return there.
+    /// // The window of this charge ends before the refund, so there is nothing to refund.
     /// let slow = limiter.check(&logins, &alice, 1).await?;
     /// clock.advance(Duration::from_secs(60));
     /// limiter.check(&logins, &alice, 1).await?;
@@ -209,7 +217,7 @@ impl Limiter {
             .iter()
             .map(|outcome| {
                 let claim = outcome.claim_refund(units);
-                // Where there is nothing to refund, the decision shows what remains.
+                // With nothing to refund, a charge of 0 shows what remains.
                 let charge = outcome.refund(claim.units());
                 claims.push(claim);
                 charge.unwrap_or_else(|| Charge::new(outcome.policy(), outcome.key(), 0))
@@ -218,19 +226,19 @@ impl Limiter {
         if charges.is_empty() {
             return Answer::ready(Ok(decision.clone()));
         }
-        Pending::new(mode(&charges), None, claims).finish(self.ask(Action::Refund, &charges))
+        Pending::new(mode(&charges), None, claims).finish(self.dispatch(Action::Refund, &charges))
     }
 
-    /// Forgets what `key` was charged under `policy`.
+    /// Removes everything that `key` was charged under `policy`.
     ///
     /// # Errors
     ///
-    /// What the store failed with, whatever the policy's [`FailureMode`].
+    /// The failure of the store. The policy's [`FailureMode`] does not apply.
     pub async fn reset(&self, policy: &Policy, key: &Key) -> Result<(), Error> {
         self.store.reset(policy, key).await
     }
 
-    /// Whether a layer that limits by `others` already can limit by `policy` as well.
+    /// Checks whether a layer with the policies `others` can have `policy` too.
     pub(crate) fn accept<'a>(
         &self,
         policy: &Policy,
@@ -246,7 +254,7 @@ impl Limiter {
         Ok(())
     }
 
-    /// [`check_all`](Self::check_all) for one charge, which the store may keep.
+    /// [`check_all`](Self::check_all) for one charge, which the store may keep instead of cloning it.
     pub(crate) fn check_charge(&self, charge: Charge) -> Answer<Decision> {
         self.decide_one(Action::Charge, charge)
     }
@@ -260,36 +268,36 @@ impl Limiter {
     }
 
     fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
-        // A peek and a refund hold no permits.
+        // Only charges get permits.
         let admits = matches!(action, Action::Charge | Action::ChargeUpTo);
         if admits && charges.iter().any(Charge::needs_permit) {
-            let charges: Vec<Charge> = charges.iter().map(Charge::anew).collect();
-            let holding = Holding::of(&self.store, &charges);
-            let pending = Pending::new(mode(&charges), holding, Vec::new());
-            return pending.finish(self.ask(action, &charges));
+            let charges: Vec<Charge> = charges.iter().map(Charge::with_new_holder).collect();
+            let permits = PermitRequest::of(&self.store, &charges);
+            let pending = Pending::new(mode(&charges), permits, Vec::new());
+            return pending.finish(self.dispatch(action, &charges));
         }
-        finish(self.ask(action, charges), mode(charges))
+        finish(self.dispatch(action, charges), mode(charges))
     }
 
-    /// [`decide`](Self::decide); where there are no charges, `decision` stands as it is, with its failure.
+    /// [`decide`](Self::decide). Without charges, it returns `decision` with its failure.
     fn decide_more(&self, action: Action, decision: &Decision, charges: &[Charge]) -> Answer<Decision> {
         if charges.is_empty() { Answer::ready(Ok(decision.clone())) } else { self.decide(action, charges) }
     }
 
-    fn ask(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
+    fn dispatch(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
         if charges.is_empty() {
             return Answer::ready(Ok(Decision::new([])));
         }
-        if any_key_twice(charges) {
+        if has_duplicate_key(charges) {
             return Answer::ready(Err(Error::invalid(
-                "two charges are on the same key of the same policy: add their costs, or name the policies apart",
+                "two charges have the same key and the same policy name: add their costs, or rename a policy",
             )));
         }
         self.store.decide(action, charges)
     }
 }
 
-/// The answer of a store that is asked for nothing that would have to be undone.
+/// Applies the failure mode to an answer of the store that needs no undoing.
 fn finish(answer: Answer<Decision>, mode: FailureMode) -> Answer<Decision> {
     answer.then_fn(match mode {
         FailureMode::Open => |decided| decided.or_else(|error| FailureMode::Open.decide(error)),
@@ -297,7 +305,7 @@ fn finish(answer: Answer<Decision>, mode: FailureMode) -> Answer<Decision> {
     })
 }
 
-/// The strictest mode of the policies.
+/// The strictest failure mode of the policies.
 fn mode(charges: &[Charge]) -> FailureMode {
     let closed = charges.iter().any(|charge| charge.policy().failure_mode() == FailureMode::Closed);
     if closed { FailureMode::Closed } else { FailureMode::Open }
@@ -307,7 +315,7 @@ fn charges_of(decision: &Decision, units: u64) -> Vec<Charge> {
     decision.outcomes().iter().map(|outcome| Charge::new(outcome.policy(), outcome.key(), units)).collect()
 }
 
-fn any_key_twice(charges: &[Charge]) -> bool {
+fn has_duplicate_key(charges: &[Charge]) -> bool {
     charges.iter().enumerate().any(|(i, one)| {
         charges[..i]
             .iter()

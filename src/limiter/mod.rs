@@ -1,4 +1,4 @@
-//! Decisions without HTTP: the store, its failures, and permits.
+//! Decisions without HTTP: calls to the store, its failures, and permits.
 
 #[expect(clippy::module_inception, reason = "the module's main type")]
 mod limiter;

@@ -1,6 +1,6 @@
 use std::mem;
 
-use super::permit::Holding;
+use super::permit::PermitRequest;
 use crate::{
     answer::Answer,
     decision::{Claim, Decision},
@@ -8,26 +8,26 @@ use crate::{
     policy::FailureMode,
 };
 
-/// A decision that is under way, and what must be undone where it fails or is dropped.
+/// A decision under way, and what to undo if it fails or is dropped.
 #[derive(Debug)]
 pub(super) struct Pending {
     mode: FailureMode,
-    /// The permits that an admission holds.
-    holding: Option<Holding>,
-    /// The units that are about to be refunded.
+    /// The permits to create if the decision is admitted.
+    permits: Option<PermitRequest>,
+    /// Units that are claimed for the refund.
     claims: Vec<Claim>,
-    /// Until it is there.
+    /// `None` once the store has answered.
     answer: Option<Answer<Decision>>,
-    /// Whether the store may have been asked. One that answers later is asked when its answer is polled.
-    asked: bool,
+    /// Whether the answer was polled. An answer that is not ready does nothing before that.
+    polled: bool,
 }
 
 impl Pending {
-    pub(super) const fn new(mode: FailureMode, holding: Option<Holding>, claims: Vec<Claim>) -> Self {
-        Self { mode, holding, claims, answer: None, asked: false }
+    pub(super) const fn new(mode: FailureMode, permits: Option<PermitRequest>, claims: Vec<Claim>) -> Self {
+        Self { mode, permits, claims, answer: None, polled: false }
     }
 
-    /// Takes the answer of the store.
+    /// Completes the decision with the answer of the store.
     pub(super) fn finish(mut self, answer: Answer<Decision>) -> Answer<Decision> {
         match answer.now() {
             Ok(decided) => Answer::ready(self.settle(decided)),
@@ -39,38 +39,38 @@ impl Pending {
     }
 
     async fn wait(mut self) -> Result<Decision, Error> {
-        self.asked = true;
+        self.polled = true;
         let decided = match &mut self.answer {
             Some(answer) => answer.await,
-            None => unreachable!("it waits for an answer only where it has one"),
+            None => unreachable!("`finish` sets the answer before it calls `wait`"),
         };
         self.answer = None;
         self.settle(decided)
     }
 
     fn settle(&mut self, decided: Result<Decision, Error>) -> Result<Decision, Error> {
-        let holding = self.holding.take();
+        let permits = self.permits.take();
         let claims = mem::take(&mut self.claims);
         let error = match decided {
             Ok(mut decision) => {
-                // A denial holds nothing.
-                if let Some(holding) = holding.filter(|_| decision.is_allowed()) {
-                    let permit = holding.hold(&decision);
-                    decision.hold(permit);
+                // A denial gets no permit.
+                if let Some(permits) = permits.filter(|_| decision.is_allowed()) {
+                    let permit = permits.grant(&decision);
+                    decision.attach_permit(permit);
                 }
                 return Ok(decision);
             }
             Err(error) => error,
         };
-        // Nothing was sent.
+        // Nothing was sent to the store.
         if matches!(error.kind(), ErrorKind::StoreBusy | ErrorKind::InvalidConfig) {
             claims.into_iter().for_each(Claim::release);
         }
-        // There may have been a charge.
-        if let Some(holding) = holding
+        // The charge may have been made.
+        if let Some(permits) = permits
             && matches!(error.kind(), ErrorKind::StoreTimeout | ErrorKind::StoreUnreachable)
         {
-            holding.abandon(None);
+            permits.release_later(None);
         }
         self.mode.decide(error)
     }
@@ -79,19 +79,19 @@ impl Pending {
 impl Drop for Pending {
     fn drop(&mut self) {
         let Some(answer) = self.answer.take() else { return };
-        if !self.asked {
+        if !self.polled {
             mem::take(&mut self.claims).into_iter().for_each(Claim::release);
-        } else if let Some(holding) = self.holding.take() {
-            holding.abandon(Some(answer));
+        } else if let Some(permits) = self.permits.take() {
+            permits.release_later(Some(answer));
         }
     }
 }
 
 impl FailureMode {
-    /// The decision in place of one that the store failed to make.
+    /// The decision or the error in place of a decision that the store failed to make.
     pub(super) fn decide(self, error: Error) -> Result<Decision, Error> {
         match self {
-            // A mistake in the program, not a failure of the store.
+            // An error in the program, not a failure of the store.
             _ if error.kind() == ErrorKind::InvalidConfig => Err(error),
             Self::Open => Ok(Decision::failed_open(error)),
             Self::Closed => Err(error),

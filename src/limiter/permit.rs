@@ -9,35 +9,35 @@ use crate::{
     store::{Action, Store},
 };
 
-/// The charges of a decision whose units are in use once they are admitted.
+/// The charges of a decision that need permits, once admitted.
 #[derive(Clone)]
-pub(super) struct Holding {
+pub(super) struct PermitRequest {
     store: Arc<dyn Store>,
     charges: Arc<[Charge]>,
 }
 
 /// Longer than any connection waits for a reply.
-const LATE: Duration = Duration::from_secs(2);
+const MAX_REPLY_TIME: Duration = Duration::from_secs(2);
 
-impl Holding {
-    /// Those of `charges` that need permits, if there are any.
+impl PermitRequest {
+    /// The charges that need permits; `None` if none does.
     pub(super) fn of(store: &Arc<dyn Store>, charges: &[Charge]) -> Option<Self> {
         let charges: Arc<[Charge]> =
             charges.iter().filter(|charge| charge.cost() > 0 && charge.needs_permit()).cloned().collect();
         (!charges.is_empty()).then(|| Self { store: store.clone(), charges })
     }
 
-    /// The permit of the charges, which `decision` admitted. It is renewed until it is released.
-    pub(super) fn hold(mut self, decision: &Decision) -> Permit {
-        // Where as many units as remained were charged, these are in use.
+    /// The permit for these charges, which `decision` admitted. A task renews it until it is released.
+    pub(super) fn grant(mut self, decision: &Decision) -> Permit {
+        // `check_up_to` may have charged fewer units than the cost.
         if let ([charge], [outcome]) = (&*self.charges, decision.outcomes()) {
             self.charges = [charge.clone().with_cost(outcome.granted())].into();
         }
-        // Without a runtime nothing renews it, and it ends with its period.
+        // Without a runtime the permit is not renewed, and expires after its period.
         let runtime = Handle::try_current().ok();
         let permit = {
-            let (holding, runtime) = (self.clone(), runtime.clone());
-            Permit::new(move || holding.release_on(runtime))
+            let (request, runtime) = (self.clone(), runtime.clone());
+            Permit::new(move || request.release_on(runtime))
         };
         let period = self.charges.iter().map(|charge| charge.policy().quota().period()).min();
         if let (Some(period), Some(runtime)) = (period, runtime) {
@@ -46,11 +46,11 @@ impl Holding {
         permit
     }
 
-    /// The decision was dropped, or failed with `answer` still to come. What it may have charged is released when the
-    /// answer is there or cannot come any more: not sooner, or the release could reach the store first.
-    pub(super) fn abandon(self, answer: Option<Answer<Decision>>) {
+    /// Releases the permits of a decision that was dropped or that failed with `answer` pending. It waits until the
+    /// answer is ready or can no longer come: an earlier release could reach the store before the charge.
+    pub(super) fn release_later(self, answer: Option<Answer<Decision>>) {
         let Ok(runtime) = Handle::try_current() else {
-            // A store in memory releases at once. In any other, the permit ends with its period.
+            // A store in memory releases at once. In Redis, the permit expires after its period.
             drop(self.release());
             return;
         };
@@ -59,16 +59,16 @@ impl Holding {
                 Some(answer) => match answer.await {
                     Ok(decision) if !decision.is_allowed() => return,
                     Ok(_) => {}
-                    Err(_) => sleep(LATE).await,
+                    Err(_) => sleep(MAX_REPLY_TIME).await,
                 },
-                None => sleep(LATE).await,
+                None => sleep(MAX_REPLY_TIME).await,
             }
-            // If it fails, the permit ends with its period.
+            // If the release fails, the permit expires after its period.
             let _ = self.release().await;
         });
     }
 
-    /// Releases the permit where it is dropped, which may be a thread outside the runtime.
+    /// Releases the permit. The caller may be on a thread outside the runtime.
     fn release_on(&self, runtime: Option<Handle>) {
         let release = self.release();
         if let Some(runtime) = runtime.filter(|_| !release.is_ready()) {
@@ -81,16 +81,16 @@ impl Holding {
     }
 }
 
-async fn renew(permit: WeakPermit, holding: Holding, pause: Duration) {
+async fn renew(permit: WeakPermit, request: PermitRequest, pause: Duration) {
     loop {
         sleep(pause).await;
-        let Some(_held) = permit.upgrade() else { return };
-        // If it fails, the next one may succeed before the period ends.
-        let _: Result<_, Error> = holding.store.decide(Action::Renew, &holding.charges).await;
+        let Some(_permit) = permit.upgrade() else { return };
+        // If a renewal fails, the next one may succeed before the permit expires.
+        let _: Result<_, Error> = request.store.decide(Action::Renew, &request.charges).await;
     }
 }
 
-impl fmt::Debug for Holding {
+impl fmt::Debug for PermitRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Holding").finish_non_exhaustive()
     }

@@ -1,4 +1,4 @@
-//! What time it is, and a time a test can set.
+//! A clock that a test sets.
 
 use std::{
     sync::{
@@ -10,12 +10,11 @@ use std::{
 
 use crate::util::time::micros;
 
-/// A clock that stands still until it is told to move, for tests that must not sleep.
+/// A clock that moves only when you move it, for tests that must not sleep.
 ///
-/// Hand a clone to [`MemoryStore::manual_clock`](crate::MemoryStore::manual_clock) or
-/// [`RedisStore::manual_clock`](crate::RedisStore::manual_clock) and keep one: both stores then take the
-/// time from it, and every decision is as repeatable as arithmetic. It starts at
-/// 2026-01-01T00:00:00Z and counts microseconds.
+/// Pass a clone to [`MemoryStore::with_clock`](crate::MemoryStore::with_clock) or to `manual_clock` of either store's
+/// builder, and keep one: the store takes the time from it, so every decision is repeatable. The clock starts at
+/// 2026-01-01T00:00:00Z and counts whole microseconds.
 ///
 /// # Example
 ///
@@ -38,35 +37,35 @@ use crate::util::time::micros;
 /// # }
 /// ```
 #[derive(Clone, Debug)]
-pub struct ManualClock(Arc<Shown>);
+pub struct ManualClock(Arc<Inner>);
 
 #[derive(Debug)]
-struct Shown {
+struct Inner {
     micros: AtomicU64,
-    /// How often it was set back.
+    /// How often the clock was set back.
     set_back: AtomicU64,
 }
 
 /// 2026-01-01T00:00:00Z.
 const START: u64 = 1_767_225_600_000_000;
 
-/// Where the packed form of a stored time ends: the year 2255, 2^53 microseconds.
+/// The largest time that a stored state can hold: 2^53 microseconds, in the year 2255.
 const END: u64 = (1 << 53) - 1;
 
 impl ManualClock {
     /// A clock that shows 2026-01-01T00:00:00Z.
     #[must_use]
     pub fn new() -> Self {
-        Self(Arc::new(Shown { micros: AtomicU64::new(START), set_back: AtomicU64::new(0) }))
+        Self(Arc::new(Inner { micros: AtomicU64::new(START), set_back: AtomicU64::new(0) }))
     }
 
-    /// Moves the clock forward by `by`, of which the part below a microsecond is dropped. It stops
-    /// in the year 2255.
+    /// Moves the clock forward by `by`, in whole microseconds; a smaller part is dropped. The clock stops in the year
+    /// 2255.
     pub fn advance(&self, by: Duration) {
         self.change(|now| now.saturating_add(micros(by)));
     }
 
-    /// Moves the clock back by `by`, as a correction of a real clock would. It stops at 1970.
+    /// Moves the clock back by `by`, as a correction of a real clock does. The clock stops at 1970.
     pub fn step_back(&self, by: Duration) {
         self.change(|now| now.saturating_sub(micros(by)));
     }
@@ -76,7 +75,7 @@ impl ManualClock {
         self.change(|_| micros(since_epoch));
     }
 
-    /// The time shown, as the time since 1970-01-01T00:00:00Z.
+    /// The time of the clock, since 1970-01-01T00:00:00Z.
     #[must_use]
     pub fn now(&self) -> Duration {
         Duration::from_micros(self.micros())
@@ -86,7 +85,7 @@ impl ManualClock {
         self.0.micros.load(Ordering::Relaxed)
     }
 
-    /// How often it was set back: what a clock that only goes forward would have noticed.
+    /// How often the clock was set back.
     #[cfg(feature = "redis")]
     pub(crate) fn times_set_back(&self) -> u64 {
         self.0.set_back.load(Ordering::Relaxed)
@@ -96,7 +95,7 @@ impl ManualClock {
         let change = |now| change(now).min(END);
         let changed =
             self.0.micros.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| Some(change(now)));
-        // A closure that never gives `None` does not fail.
+        // `fetch_update` fails only if the closure returns `None`.
         if changed.is_ok_and(|before| change(before) < before) {
             self.0.set_back.fetch_add(1, Ordering::Relaxed);
         }

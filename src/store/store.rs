@@ -8,18 +8,17 @@ use crate::{
     policy::Policy,
 };
 
-/// Keeps the counts and decides over them.
+/// A store keeps the counts and decides over them.
 ///
-/// A store is atomic: of everything that happens to a key, nothing happens between its reading of the
-/// state and its writing. It is asked for several charges at once only where all of them are to be
-/// carried out or none.
+/// A store is atomic: between its reading and its writing of a key's state, nothing else changes that key. A decision
+/// over several charges makes all of them or none.
 ///
-/// The methods return an [`Answer`], which is ready at once for a store in memory, so that a decision
-/// need cost no allocation and no turn of the scheduler.
+/// The methods return an [`Answer`]. A store in memory returns one that is ready, so a decision needs no allocation and
+/// no task switch.
 ///
 /// # Example
 ///
-/// A store for a test of what your service does when it is refused:
+/// A store that denies everything, to test how your service behaves then:
 ///
 /// ```
 /// use std::time::Duration;
@@ -28,9 +27,9 @@ use crate::{
 ///     Verdict,
 /// };
 ///
-/// struct RefuseAll;
+/// struct DenyAll;
 ///
-/// impl Store for RefuseAll {
+/// impl Store for DenyAll {
 ///     fn decide(&self, _: Action, charges: &[Charge]) -> Answer<Decision> {
 ///         let verdict = Verdict::Deny { retry_after: Some(Duration::from_secs(7)) };
 ///         let outcome = |charge: &Charge| Outcome::new(charge, verdict, 0, Duration::from_secs(7));
@@ -43,7 +42,7 @@ use crate::{
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tower_ratelimit::Error> {
-/// let limiter = Limiter::new(RefuseAll);
+/// let limiter = Limiter::new(DenyAll);
 /// let decision = limiter.check(&Policy::new("p", Quota::per_second(1)), &Key::new("alice"), 1).await?;
 /// assert_eq!(decision.retry_after(), Some(Duration::from_secs(7)));
 /// # Ok(())
@@ -56,30 +55,30 @@ use crate::{
     note = "to choose the store at run time, make an `Arc<dyn Store>` or a `Limiter` of it"
 )]
 pub trait Store: Send + Sync + 'static {
-    /// Carries out `action` on all of `charges` in one step.
+    /// Carries out `action` on all of `charges` in one atomic step, and returns one outcome for each charge, in their
+    /// order. The answer is an error if the store could not decide; the failure mode of the policies then applies.
     fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision>;
 
-    /// [`decide`](Self::decide) over one charge, which the store may keep: for one that would clone it
-    /// otherwise. Defaults to `decide`.
+    /// [`decide`](Self::decide) for one charge, which the store may keep instead of cloning it. Defaults to `decide`.
     fn decide_one(&self, action: Action, charge: Charge) -> Answer<Decision> {
         self.decide(action, &[charge])
     }
 
-    /// Forgets what `key` was charged under `policy`.
+    /// Removes everything that `key` was charged under `policy`.
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()>;
 
-    /// Whether the store can count as `policy` wants it to. Asked when a layer is built. Defaults to yes.
+    /// Checks whether the store supports the algorithm of `policy`. Called when a layer is built. Defaults to `Ok`.
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where it cannot.
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if it does not.
     fn accept(&self, policy: &Policy) -> Result<(), Error> {
         let _ = policy;
         Ok(())
     }
 }
 
-/// A store chosen at run time.
+/// A store that is chosen at run time.
 impl<S: Store + ?Sized> Store for Arc<S> {
     fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
         (**self).decide(action, charges)
@@ -98,18 +97,19 @@ impl<S: Store + ?Sized> Store for Arc<S> {
     }
 }
 
-/// What to do with charges.
+/// What a store does with charges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Action {
-    /// Charge all of them, or none where one is denied.
+    /// Charge all of them, or none if one is denied.
     Charge,
-    /// Charge as many units of the cost as remain. For one charge at a time.
+    /// Charge as many units as remain, up to the cost. For one charge at a time.
     ChargeUpTo,
-    /// Decide what [`Charge`](Self::Charge) would decide now, and change nothing.
+    /// Decide as [`Charge`](Self::Charge) would now, and change nothing.
     Peek,
-    /// Give the costs back, as far as they were charged. Of units that are held, those of the same charge.
+    /// Refund the costs, as far as they were charged and still count. For a policy with permits, release the permit of
+    /// the same charge.
     Refund,
-    /// Keep the units that the same charges hold from expiring.
+    /// Renew the permits of the same charges, so they do not expire.
     Renew,
 }

@@ -1,4 +1,4 @@
-//! What every module may use.
+//! Helpers for all modules.
 
 pub(crate) mod outage;
 pub(crate) mod per_thread;

@@ -1,4 +1,4 @@
-//! When an outage begins and ends, so that each is logged once.
+//! Detects when an outage starts and ends, so each is logged once.
 
 use std::{
     sync::{
@@ -8,47 +8,47 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// From the first failure of something to the last.
+/// An outage lasts from the first failure to the last.
 #[derive(Debug)]
 pub(crate) struct Outage {
-    /// When the last failure was, in milliseconds of [`uptime`]; 0 outside an outage.
+    /// Time of the last failure, in milliseconds of [`uptime`]; 0 outside an outage.
     last_failure: AtomicU64,
-    /// A success ends the outage if the last failure was so long ago: in an outage, some requests succeed while
-    /// others fail.
-    calm: u64,
-    /// A failure begins a new outage if the last one was so long ago.
-    silence: u64,
+    /// A success ends the outage if the last failure is older than this, in milliseconds: during an outage, some
+    /// requests still succeed.
+    recovery: u64,
+    /// A failure starts a new outage if the last one is older than this, in milliseconds.
+    expiry: u64,
 }
 
 impl Outage {
-    /// An outage that ends with a success, if there was no failure for `calm`.
-    pub(crate) const fn until_success(calm: Duration) -> Self {
-        Self { last_failure: AtomicU64::new(0), calm: calm.as_millis() as u64, silence: u64::MAX }
+    /// An outage that ends with a success, if the last failure is older than `recovery`.
+    pub(crate) const fn until_success(recovery: Duration) -> Self {
+        Self { last_failure: AtomicU64::new(0), recovery: recovery.as_millis() as u64, expiry: u64::MAX }
     }
 
-    /// An outage that ends when there was no failure for `silence`.
-    pub(crate) const fn until_silence(silence: Duration) -> Self {
-        Self { last_failure: AtomicU64::new(0), calm: u64::MAX, silence: silence.as_millis() as u64 }
+    /// An outage that ends once there is no failure for `expiry`.
+    pub(crate) const fn until_expiry(expiry: Duration) -> Self {
+        Self { last_failure: AtomicU64::new(0), recovery: u64::MAX, expiry: expiry.as_millis() as u64 }
     }
 
-    /// Notes a failure. `true` if an outage begins with it.
+    /// Records a failure. Returns whether it starts an outage.
     pub(crate) fn failed(&self) -> bool {
         let now = uptime();
         let last = self.last_failure.swap(now, Ordering::Relaxed);
-        last == 0 || now.saturating_sub(last) > self.silence
+        last == 0 || now.saturating_sub(last) > self.expiry
     }
 
-    /// Notes a success. `true` if an outage ends with it.
+    /// Records a success. Returns whether it ends an outage.
     pub(crate) fn succeeded(&self) -> bool {
         let last = self.last_failure.load(Ordering::Relaxed);
-        // The usual case is one load.
+        // Outside an outage this is one load.
         last != 0
-            && uptime().saturating_sub(last) > self.calm
+            && uptime().saturating_sub(last) > self.recovery
             && self.last_failure.compare_exchange(last, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 }
 
-/// Milliseconds since this was first called, and never 0.
+/// Milliseconds since the first call of this function, at least 1.
 fn uptime() -> u64 {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
     u64::try_from(START.elapsed().as_millis()).unwrap_or(u64::MAX).max(1)
@@ -68,22 +68,22 @@ mod tests {
     }
 
     #[test]
-    fn a_success_after_calm_ends_an_outage_once() {
+    fn a_success_after_the_recovery_time_ends_an_outage_once() {
         let outage = Outage::until_success(Duration::ZERO);
         assert!(!outage.succeeded(), "there was no outage");
         assert!(outage.failed());
-        // Time is counted in milliseconds.
+        // An outage counts time in milliseconds.
         std::thread::sleep(Duration::from_millis(3));
         assert_eq!([outage.succeeded(), outage.succeeded()], [true, false]);
         assert!(outage.failed());
     }
 
     #[test]
-    fn silence_ends_an_outage() {
-        let outage = Outage::until_silence(Duration::ZERO);
+    fn a_time_without_failures_ends_an_outage() {
+        let outage = Outage::until_expiry(Duration::ZERO);
         assert!(outage.failed());
         std::thread::sleep(Duration::from_millis(3));
         assert!(outage.failed());
-        assert!(!Outage::until_silence(Duration::MAX).succeeded());
+        assert!(!Outage::until_expiry(Duration::MAX).succeeded());
     }
 }

@@ -1,7 +1,6 @@
 //! Locks that ignore poisoning.
 //!
-//! A panic under one of this crate's locks leaves whole entries behind: each is changed in one step. So the lock is
-//! taken all the same.
+//! Every change under a lock of this crate is one step, so a panic leaves consistent data behind.
 
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 

@@ -1,13 +1,13 @@
-//! Time as the algorithms count it: in whole microseconds.
+//! Time in whole microseconds, as the algorithms count it.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The whole microseconds of `duration`, and the most that fit where it is longer.
+/// The whole microseconds of `duration`, capped at `u64::MAX`.
 pub(crate) fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Microseconds since 1970 by the machine's wall clock.
+/// Microseconds since 1970-01-01T00:00:00Z by the wall clock of this machine.
 pub(crate) fn wall_micros() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, micros)
 }

@@ -26,7 +26,7 @@ async fn a_redis_url_that_does_not_work_says_so_and_keeps_its_password() {
             "nothing",
             "",
             ErrorKind::InvalidConfig,
-            "the Redis URL does not work (it is no URL); write redis://",
+            "the Redis URL is invalid (it is not a URL); write redis://",
         ),
         ("nobody there", "redis://:hunter2@127.0.0.1:1", ErrorKind::StoreUnreachable, "at 127.0.0.1:1"),
         ("wrong password", &with_wrong_password, ErrorKind::StoreUnreachable, "assword"),

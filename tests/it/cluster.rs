@@ -698,7 +698,7 @@ async fn mistakes_with_urls_say_what_to_do() {
     let cluster = RedisCluster::shared();
 
     let error = RedisStore::connect_cluster([no_cluster.url()]).await.unwrap_err();
-    assert!(error.to_string().contains("no node of a Redis Cluster: use RedisStore::connect"), "{error}");
+    assert!(error.to_string().contains("not a node of a Redis Cluster: use RedisStore::connect"), "{error}");
 
     let none: [&str; 0] = [];
     let error = RedisStore::connect_cluster(none).await.unwrap_err();

@@ -86,8 +86,8 @@ async fn trouble_that_comes_and_goes_is_one_line() {
         assert!(limiter.check(&policy, &fresh, 1).await.unwrap().failure().is_some());
         assert!(limiter.check(&policy, &over, 1).await.unwrap().failure().is_none());
     }
-    assert_eq!(lines.with("Redis gives no decision"), 1, "{}", lines.text());
-    assert_eq!(lines.with("Redis decides again"), 0, "{}", lines.text());
+    assert_eq!(lines.with("outage: Redis is unavailable"), 1, "{}", lines.text());
+    assert_eq!(lines.with("the outage of Redis is over"), 0, "{}", lines.text());
     assert_eq!(lines.with("secret"), 0, "{}", lines.text());
 }
 

@@ -406,7 +406,7 @@ async fn an_error_reply_of_redis_is_a_failure_and_no_panic() {
     let () = server.command(&["SET", "rl:closed:fixed-window:{alice}", "nonsense"]);
     let error = limiter.check(&policy, &key, 1).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::StoreFailed);
-    assert!(error.to_string().contains("not the limiter's"), "{error}");
+    assert!(error.to_string().contains("the limiter did not write"), "{error}");
     let () = server.command(&["DEL", "rl:closed:fixed-window:{alice}"]);
     assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
 

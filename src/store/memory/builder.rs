@@ -1,7 +1,7 @@
 use super::shard::DEFAULT_CAPACITY;
 use crate::store::ManualClock;
 
-/// Settings of a [`MemoryStore`](crate::MemoryStore), from [`MemoryStore::builder`](crate::MemoryStore::builder).
+/// The settings of a [`MemoryStore`](crate::MemoryStore), from [`MemoryStore::builder`](crate::MemoryStore::builder).
 ///
 /// # Example
 ///
@@ -23,8 +23,10 @@ impl MemoryStoreBuilder {
         Self { capacity: DEFAULT_CAPACITY, clock: None }
     }
 
-    /// The most keys to hold, about: rounded up to what 16 to 1024 equal parts hold, at least 256, and fewer by a
-    /// percent or so, as the parts do not fill alike. Defaults to 200 000. A key is one identity under one policy.
+    /// The most keys that the store holds, approximately. A key is one identity under one policy. Defaults to 200 000.
+    ///
+    /// The store divides the capacity among 16 to 1024 shards of at least 16 keys each and rounds it up, so the
+    /// smallest store holds 256 keys. Shards fill unevenly, so the store may hold about 1 % less.
     pub const fn capacity(mut self, keys: usize) -> Self {
         self.capacity = keys;
         self

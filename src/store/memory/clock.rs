@@ -4,7 +4,7 @@ use crate::{store::ManualClock, util::time::wall_micros};
 
 #[derive(Clone)]
 pub(super) enum Clock {
-    /// The wall clock at the moment `started`, in microseconds, from which `started.elapsed()` counts on.
+    /// The wall clock at `started`, in microseconds, and the monotonic time since.
     Monotonic {
         started: Instant,
         wall: u64,
@@ -17,7 +17,7 @@ impl Clock {
         manual.map_or_else(|| Self::Monotonic { started: Instant::now(), wall: wall_micros() }, Self::Manual)
     }
 
-    /// Microseconds since 1970.
+    /// Microseconds since 1970-01-01T00:00:00Z.
     pub(super) fn now(&self) -> u64 {
         match self {
             Self::Monotonic { started, wall } => {

@@ -1,4 +1,4 @@
-//! The counts of this process.
+//! Counts in the memory of this process.
 
 mod builder;
 mod clock;

@@ -1,10 +1,10 @@
-//! A table in shards, each behind a lock.
+//! A hash table in shards, each behind a lock.
 //!
 //! # Why this table
 //!
-//! Nanoseconds to find one of 10 000 keys of 20 bytes and change its 16 bytes, by one thread and by each of two, and
-//! bytes for each of 200 000 keys with that state; medians of 5 runs on two virtual cores that had other things to do
-//! too, so differences of 10 ns mean nothing:
+//! Nanoseconds to find one of 10 000 keys (20 bytes each) and change its 16 bytes of state, by one thread and by each
+//! of two threads; and bytes for each of 200 000 such keys. Medians of 5 runs on two virtual cores with other load, so
+//! differences of 10 ns mean nothing:
 //!
 //! | table | 1 thread | 2 threads | bytes |
 //! |---|---|---|---|
@@ -22,13 +22,13 @@
 //! | quick_cache 0.7, SipHash | 78 | 126 | 149 |
 //! | moka 0.12, SipHash | 316 | 782 | 328 |
 //!
-//! No other map is faster by more than that, and none does what is needed besides. A decision over several charges
-//! holds the locks of all of them, taken in one order; dashmap, scc and papaya give out one entry at a time. What no
-//! longer matters is dropped a few entries at a time, which takes a table whose entries have places: `IndexMap` has
-//! them, without gaps. The caches are bounded, but by what was used last; here what matters longest stays.
+//! No other map is significantly faster, and none does all that is needed. A decision over several charges holds the
+//! locks of all of them, taken in one order; dashmap, scc and papaya lock one entry at a time. Expired entries are
+//! removed a few at a time, which takes a table whose entries have gapless positions, as in `IndexMap`. The caches are
+//! bounded, but evict by last use; this table evicts what resets first.
 //!
-//! SipHash stays although it costs 10 to 20 ns more, because strangers choose the keys: foldhash promises only a
-//! minimum of resistance against keys that are made to collide.
+//! SipHash costs 10 to 20 ns more, and stays because clients choose the keys: foldhash has only minimal resistance
+//! against keys that are made to collide.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -47,34 +47,33 @@ use crate::{
     util::sync::lock,
 };
 
-/// As many keys as a shard holds, as long as there are neither too few shards nor too many. What a shard that
-/// grows is locked for grows with it.
-const SHARD: usize = 2_048;
+/// Keys per shard, within the bounds on the number of shards. A growing shard is locked while its table moves, so this
+/// bounds that time.
+const KEYS_PER_SHARD: usize = 2_048;
 const MIN_SHARDS: usize = 16;
 const MAX_SHARDS: usize = 1_024;
-/// More than the policies of one decision, so that none of them takes another's place.
-const MIN_SHARD: usize = 16;
+/// More than the policies of one decision, so they cannot evict one another.
+const MIN_KEYS_PER_SHARD: usize = 16;
 pub(super) const DEFAULT_CAPACITY: usize = 200_000;
-/// How many old entries are looked at for every new one.
-const SWEEP: usize = 4;
-/// How many entries a new one chooses from when it must take the place of one that still matters.
+/// Old entries checked for each new one.
+const SWEEP_STEPS: usize = 4;
+/// Candidates for eviction when a new entry finds its shard full.
 const CANDIDATES: usize = 8;
-/// Below so many entries a shard is not swept: there is nothing to gain.
-const UNSWEPT: usize = 8;
+/// A smaller shard is not swept, which would gain nothing.
+const MIN_SWEPT: usize = 8;
 
-/// In cache lines of its own (two, as processors fetch them in pairs), so that a thread in one shard does not
-/// slow down a thread in the next.
+/// Aligned to two cache lines, which processors fetch in pairs, so threads in neighboring shards do not slow each other
+/// down.
 #[repr(align(128))]
-pub(super) struct Apart<T>(pub(super) T);
+pub(super) struct CachePadded<T>(pub(super) T);
 
 pub(super) struct Shard {
-    /// Found by [`Home::hash`]: it hashes nothing itself.
+    /// Looked up by [`Location::hash`]; the map itself hashes nothing.
     entries: IndexMap<Name, Entry, ()>,
     capacity: usize,
-    /// Where the next sweep goes on.
+    /// Where the next sweep continues.
     cursor: usize,
-    /// Whether state is over when it expires. Under a manual clock it is kept, as it is in Redis, so that the
-    /// clock can step back to it.
+    /// Whether expired state is ignored. Under a manual clock it is kept, as in Redis, so the clock can step back.
     expiring: bool,
 }
 
@@ -84,14 +83,14 @@ struct Name {
 }
 
 struct Entry {
-    /// Always there but while it is changed.
+    /// `None` only during a change.
     state: Option<State>,
-    /// When the state no longer matters.
+    /// From then on the entry affects no decision.
     expires: u64,
 }
 
-/// Where the state of a key under a policy is kept.
-pub(super) struct Home<'a> {
+/// The shard and the hash of a key under a policy.
+pub(super) struct Location<'a> {
     pub(super) shard: usize,
     pub(super) hash: u64,
     pub(super) policy: &'a Policy,
@@ -99,102 +98,101 @@ pub(super) struct Home<'a> {
 }
 
 impl Shard {
-    /// How many keys it holds.
+    /// The number of keys.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether the entry no longer matters. Its state would say so too, unless the quota became slower
-    /// since; then Redis has forgotten it as well.
-    fn is_over(&self, entry: &Entry, now: u64) -> bool {
+    /// Whether the entry has expired. Its state gives the same result, unless the quota was slowed down since; then
+    /// Redis has removed it too.
+    fn is_expired(&self, entry: &Entry, now: u64) -> bool {
         self.expiring && entry.expires <= now
     }
 
-    pub(super) fn plan(&self, home: &Home<'_>, twin: &dyn Twin, now: u64, cost: u64) -> Plan {
-        let found = self.entries.raw_entry_v1().from_hash(home.hash, |name| home.is(name));
-        let entry = found.map(|(_, entry)| entry).filter(|entry| !self.is_over(entry, now));
-        twin.plan(home.policy.arguments(), entry.and_then(|entry| entry.state.as_ref()), now, cost)
+    pub(super) fn plan(&self, location: &Location<'_>, twin: &dyn Twin, now: u64, cost: u64) -> Plan {
+        let found = self.entries.raw_entry_v1().from_hash(location.hash, |name| location.is(name));
+        let entry = found.map(|(_, entry)| entry).filter(|entry| !self.is_expired(entry, now));
+        twin.plan(location.policy.arguments(), entry.and_then(|entry| entry.state.as_ref()), now, cost)
     }
 
-    pub(super) fn change(&mut self, home: &Home<'_>, twin: &dyn Twin, now: u64, change: Change) {
-        let arguments = home.policy.arguments();
-        self.update(home, now, |state| ((), Some(twin.change(arguments, state, now, change))));
+    pub(super) fn change(&mut self, location: &Location<'_>, twin: &dyn Twin, now: u64, change: Change) {
+        let arguments = location.policy.arguments();
+        self.update(location, now, |state| ((), Some(twin.change(arguments, state, now, change))));
     }
 
-    /// Lets `update` read and change the state, in one look at the table where there is an entry. It says for
-    /// how much longer the state matters, where it changed it.
+    /// Calls `update` to read and change the state, with one lookup if the entry exists. `update` returns the remaining
+    /// lifetime of the state in microseconds if it changed it.
     pub(super) fn update<T>(
         &mut self,
-        home: &Home<'_>,
+        location: &Location<'_>,
         now: u64,
         update: impl FnOnce(&mut Option<State>) -> (T, Option<u64>),
     ) -> T {
-        match self.entries.raw_entry_mut_v1().from_hash(home.hash, |name| home.is(name)) {
+        match self.entries.raw_entry_mut_v1().from_hash(location.hash, |name| location.is(name)) {
             RawEntryMut::Occupied(mut occupied) => {
                 let entry = occupied.get_mut();
                 if self.expiring && entry.expires <= now {
                     entry.state = None;
                 }
-                let (said, lifetime) = update(&mut entry.state);
+                let (result, lifetime) = update(&mut entry.state);
                 if let Some(lifetime) = lifetime {
                     entry.expires = now.saturating_add(lifetime);
                 }
                 if entry.state.is_none() {
                     occupied.swap_remove();
                 }
-                said
+                result
             }
             RawEntryMut::Vacant(_) => {
                 let mut state = None;
-                let (said, lifetime) = update(&mut state);
+                let (result, lifetime) = update(&mut state);
                 if let (Some(lifetime), Some(_)) = (lifetime, &state) {
                     self.make_room(now);
-                    self.insert(home, Entry { state, expires: now.saturating_add(lifetime) });
+                    self.insert(location, Entry { state, expires: now.saturating_add(lifetime) });
                 }
-                said
+                result
             }
         }
     }
 
-    pub(super) fn remove(&mut self, home: &Home<'_>) {
+    pub(super) fn remove(&mut self, location: &Location<'_>) {
         if let RawEntryMut::Occupied(entry) =
-            self.entries.raw_entry_mut_v1().from_hash(home.hash, |name| home.is(name))
+            self.entries.raw_entry_mut_v1().from_hash(location.hash, |name| location.is(name))
         {
             entry.swap_remove();
         }
     }
 
-    fn insert(&mut self, home: &Home<'_>, entry: Entry) {
+    fn insert(&mut self, location: &Location<'_>, entry: Entry) {
         if let RawEntryMut::Vacant(place) =
-            self.entries.raw_entry_mut_v1().from_hash(home.hash, |name| home.is(name))
+            self.entries.raw_entry_mut_v1().from_hash(location.hash, |name| location.is(name))
         {
-            let name = Name { policy: home.policy.clone(), key: home.key.clone() };
-            place.insert_hashed_nocheck(home.hash, name, entry);
+            let name = Name { policy: location.policy.clone(), key: location.key.clone() };
+            place.insert_hashed_nocheck(location.hash, name, entry);
         }
     }
 
-    /// Drops a few entries that no longer matter; where the shard is full of entries that do, the one
-    /// of a few that will be as good as new first.
+    /// Removes a few expired entries. If the shard is full of live ones, evicts the one of a few that resets first.
     fn make_room(&mut self, now: u64) {
-        if self.entries.len() >= UNSWEPT {
-            for _ in 0..SWEEP {
+        if self.entries.len() >= MIN_SWEPT {
+            for _ in 0..SWEEP_STEPS {
                 self.advance();
                 if self.entries.get_index(self.cursor).is_some_and(|(_, entry)| entry.expires <= now) {
-                    // Another entry takes its place, so the cursor stays.
+                    // `swap_remove_index` moves another entry here, so the cursor stays.
                     self.entries.swap_remove_index(self.cursor);
                     self.cursor = self.cursor.wrapping_sub(1);
                 }
             }
         }
         while self.entries.len() >= self.capacity {
-            let mut chosen = (u64::MAX, 0);
+            let mut victim = (u64::MAX, 0);
             for _ in 0..CANDIDATES {
                 self.advance();
                 if let Some((_, entry)) = self.entries.get_index(self.cursor) {
-                    chosen = chosen.min((entry.expires, self.cursor));
+                    victim = victim.min((entry.expires, self.cursor));
                 }
             }
-            self.entries.swap_remove_index(chosen.1);
+            self.entries.swap_remove_index(victim.1);
         }
     }
 
@@ -206,34 +204,34 @@ impl Shard {
     }
 }
 
-pub(super) fn shards(capacity: usize, expiring: bool) -> Arc<[Apart<Mutex<Shard>>]> {
-    // Clamped first: there is no power of two above the largest capacities.
-    let shards = (capacity / SHARD).clamp(MIN_SHARDS, MAX_SHARDS).next_power_of_two();
-    let capacity = capacity.div_ceil(shards).max(MIN_SHARD);
+pub(super) fn shards(capacity: usize, expiring: bool) -> Arc<[CachePadded<Mutex<Shard>>]> {
+    // Clamped first, because `next_power_of_two` overflows for the largest capacities.
+    let shards = (capacity / KEYS_PER_SHARD).clamp(MIN_SHARDS, MAX_SHARDS).next_power_of_two();
+    let capacity = capacity.div_ceil(shards).max(MIN_KEYS_PER_SHARD);
     let shard = || Shard { entries: IndexMap::with_hasher(()), capacity, cursor: 0, expiring };
-    (0..shards).map(|_| Apart(Mutex::new(shard()))).collect()
+    (0..shards).map(|_| CachePadded(Mutex::new(shard()))).collect()
 }
 
-/// The locks of one decision, taken in ascending order so that no two decisions wait for each other.
+/// The locks of one decision, taken in ascending order to prevent deadlocks.
 pub(super) struct Guards<'a>(Vec<(usize, MutexGuard<'a, Shard>)>);
 
 impl<'a> Guards<'a> {
-    pub(super) fn lock(shards: &'a [Apart<Mutex<Shard>>], homes: &[Home<'_>]) -> Self {
-        let mut order: Vec<usize> = homes.iter().map(|home| home.shard).collect();
+    pub(super) fn lock(shards: &'a [CachePadded<Mutex<Shard>>], locations: &[Location<'_>]) -> Self {
+        let mut order: Vec<usize> = locations.iter().map(|location| location.shard).collect();
         order.sort_unstable();
         order.dedup();
         Self(order.into_iter().map(|shard| (shard, lock(&shards[shard].0))).collect())
     }
 
-    pub(super) fn shard(&mut self, home: &Home<'_>) -> &mut Shard {
-        match self.0.iter_mut().find(|(shard, _)| *shard == home.shard) {
+    pub(super) fn shard(&mut self, location: &Location<'_>) -> &mut Shard {
+        match self.0.iter_mut().find(|(shard, _)| *shard == location.shard) {
             Some((_, shard)) => shard,
             None => unreachable!("every charge's shard is locked before the first is read"),
         }
     }
 }
 
-impl Home<'_> {
+impl Location<'_> {
     fn is(&self, name: &Name) -> bool {
         *self.key == name.key && self.policy.shares_counts_with(&name.policy)
     }

@@ -9,7 +9,7 @@ use std::{
 use super::{
     builder::MemoryStoreBuilder,
     clock::Clock,
-    shard::{Apart, Guards, Home, Shard, shards},
+    shard::{CachePadded, Guards, Location, Shard, shards},
 };
 use crate::{
     algorithm::twin::{Admission, Change, Gauge, Receipt, Twin},
@@ -22,22 +22,24 @@ use crate::{
     util::sync::lock,
 };
 
-/// Counts in this process: for a service of one instance, for tests, and for development without a
-/// Redis. The same rules and the same results as [`RedisStore`](crate::RedisStore), to the
-/// microsecond. Cloning gives another handle on the same counts.
+/// Counts in the memory of this process: for a service with one instance, for tests, and for development without Redis.
+///
+/// It decides as [`RedisStore`](crate::RedisStore) does, to the microsecond. Cloning gives another handle on the same
+/// counts.
 ///
 /// # Bounded
 ///
-/// It holds at most [`capacity`](MemoryStoreBuilder::capacity) keys: 115 to 150 bytes each with a key of 20 bytes, and
-/// more by 32 to 64 for a sliding window or log, 8 for each cell of a sliding window, 32 for each request in a sliding
-/// log, and 32 for each unit in use under a concurrency policy. Keys that no longer matter are dropped as new ones
-/// come. If all of them matter, a new key evicts one of those that are nearest to their reset. So a client that can
-/// invent any number of identities can have some of its own counts forgotten: limit it by something that it cannot
-/// invent, too.
+/// The store holds at most [`capacity`](MemoryStoreBuilder::capacity) keys. A key of 20 bytes takes 115 to 150 bytes of
+/// memory. Some algorithms add to that: a sliding window or log 32 to 64 bytes, each cell of a sliding window 8, each
+/// request in a sliding log 32, and each unit in use under a concurrency policy 32.
+///
+/// New keys push out expired ones. If no key is expired, a new key evicts one of those nearest to their reset. So a
+/// client that can invent identities can have some of its own counts evicted: also limit it by an identity that it
+/// cannot invent, such as its address.
 ///
 /// # Time
 ///
-/// A monotonic clock that is set once, when the store is built, so a change of the wall clock changes no
+/// The store uses a monotonic clock that is set once, when the store is built, so a change of the wall clock changes no
 /// decision. [`aligned`](crate::algorithm::FixedWindow::aligned) windows follow the wall clock as it was then.
 ///
 /// # Example
@@ -58,37 +60,37 @@ use crate::{
 /// ```
 #[derive(Clone)]
 pub struct MemoryStore {
-    /// As many as a power of two.
-    shards: Arc<[Apart<Mutex<Shard>>]>,
+    /// The number of shards is a power of two.
+    shards: Arc<[CachePadded<Mutex<Shard>>]>,
     hasher: RandomState,
     clock: Clock,
 }
 
 impl MemoryStore {
-    /// A store with the default settings: for up to 200 000 keys, by a monotonic clock.
+    /// A store with the default settings: up to 200 000 keys and a monotonic clock.
     #[must_use]
     pub fn new() -> Self {
         Self::builder().build()
     }
 
-    /// A store that takes the time from `clock`: for tests.
+    /// A store that takes the time from `clock`, for tests.
     #[must_use]
     pub fn with_clock(clock: ManualClock) -> Self {
         Self::builder().manual_clock(clock).build()
     }
 
-    /// The settings of a new store: its capacity and its clock.
+    /// A builder, to set the capacity and the clock.
     pub fn builder() -> MemoryStoreBuilder {
         MemoryStoreBuilder::new()
     }
 
-    /// How many keys are held now, those included that no longer matter and were not dropped yet.
+    /// The number of keys that the store holds, including expired ones that are not removed yet.
     #[must_use]
     pub fn len(&self) -> usize {
         self.shards.iter().map(|shard| lock(&shard.0).len()).sum()
     }
 
-    /// Whether no key is held.
+    /// Whether the store holds no keys.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -96,46 +98,46 @@ impl MemoryStore {
 
     fn hash(&self, key: &Key) -> u64 {
         let mut hasher = self.hasher.build_hasher();
-        // One text alone, so it needs no mark of where it ends.
+        // A single value needs no length prefix.
         hasher.write(key.as_bytes());
         hasher.finish()
     }
 
-    fn home<'a>(&self, policy: &'a Policy, key: &'a Key) -> Home<'a> {
+    fn location<'a>(&self, policy: &'a Policy, key: &'a Key) -> Location<'a> {
         let hash = self.hash(key);
-        // One shard per identity, so that all policies of one identity are behind one lock. By bits that a
-        // shard's own table makes no use of: it takes the lowest and the highest.
+        // One shard per identity, so all policies of one identity are behind one lock. The shard's own table uses the
+        // lowest and highest bits of the hash, so other bits select the shard.
         let shard = (hash >> 32) as usize & (self.shards.len() - 1);
-        Home { shard, hash: hash ^ policy.tag(), policy, key }
+        Location { shard, hash: hash ^ policy.tag(), policy, key }
     }
 
-    fn run_one(&self, charge: Charge) -> Result<Decision, Error> {
+    fn charge_one(&self, charge: Charge) -> Result<Decision, Error> {
         let policy = charge.policy();
         let twin = twin(policy)?;
         let cost = charge.bounded_cost();
-        let home = self.home(policy, charge.key());
-        let mut shard = lock(&self.shards[home.shard].0);
-        // Read under the lock, so that what one decision writes the next one does not see as future.
+        let location = self.location(policy, charge.key());
+        let mut shard = lock(&self.shards[location.shard].0);
+        // Read under the lock: a decision must not see state from the future.
         let now = self.clock.now();
-        let taken = shard.update(&home, now, |state| {
-            let taken = twin.charge(policy.arguments(), state, now, cost, charge.holder());
-            (taken, taken.lifetime)
+        let applied = shard.update(&location, now, |state| {
+            let applied = twin.charge(policy.arguments(), state, now, cost, charge.holder());
+            (applied, applied.lifetime)
         });
         drop(shard);
-        let mut outcome = outcome(charge, taken.admission, taken.gauge, cost);
+        let mut outcome = outcome(charge, applied.admission, applied.gauge, cost);
         if outcome.is_allowed() {
-            outcome = outcome.with_receipt(Receipt { made: now, mark: taken.mark });
+            outcome = outcome.with_receipt(Receipt { made: now, mark: applied.mark });
         }
         Ok(Decision::of_one(outcome))
     }
 
-    fn run(&self, action: Action, charges: &[Charge]) -> Result<Decision, Error> {
+    fn decide_all(&self, action: Action, charges: &[Charge]) -> Result<Decision, Error> {
         let twins: Vec<&dyn Twin> =
             charges.iter().map(|charge| twin(charge.policy())).collect::<Result<_, _>>()?;
-        let homes: Vec<Home<'_>> =
-            charges.iter().map(|charge| self.home(charge.policy(), charge.key())).collect();
-        let mut guards = Guards::lock(&self.shards, &homes);
-        // Read under the locks, as in `run_one`.
+        let locations: Vec<Location<'_>> =
+            charges.iter().map(|charge| self.location(charge.policy(), charge.key())).collect();
+        let mut guards = Guards::lock(&self.shards, &locations);
+        // Read under the locks, as in `charge_one`.
         let now = self.clock.now();
 
         let change = |charge: &Charge| match action {
@@ -143,47 +145,52 @@ impl MemoryStore {
             Action::Renew => Some(Change::Renew(charge.holder())),
             Action::Charge | Action::ChargeUpTo | Action::Peek => None,
         };
-        let places = || charges.iter().zip(&homes).zip(&twins);
-        for ((charge, home), twin) in places().filter(|((charge, _), _)| charge.cost() > 0) {
-            let shard = guards.shard(home);
-            match (charge.refund_of(), change(charge)) {
+        let items = || charges.iter().zip(&locations).zip(&twins);
+        for ((charge, location), twin) in items().filter(|((charge, _), _)| charge.cost() > 0) {
+            let shard = guards.shard(location);
+            match (charge.receipt(), change(charge)) {
                 (Some(receipt), Some(Change::Refund(units, _))) => {
                     let refund = |state: &mut _| {
-                        ((), twin.refund(home.policy.arguments(), state, now, units, receipt))
+                        ((), twin.refund(location.policy.arguments(), state, now, units, receipt))
                     };
-                    shard.update(home, now, refund);
+                    shard.update(location, now, refund);
                 }
-                (_, Some(change)) => shard.change(home, *twin, now, change),
+                (_, Some(change)) => shard.change(location, *twin, now, change),
                 (_, None) => {}
             }
         }
         let mut plans = Vec::with_capacity(charges.len());
-        for ((charge, home), twin) in places() {
-            let shard = guards.shard(home);
+        for ((charge, location), twin) in items() {
+            let shard = guards.shard(location);
             let mut cost = if change(charge).is_some() { 0 } else { charge.bounded_cost() };
-            let mut plan = shard.plan(home, *twin, now, cost);
+            let mut plan = shard.plan(location, *twin, now, cost);
             if action == Action::ChargeUpTo && !plan.admission.is_admitted() {
-                // What there is, or if there is nothing, when there will be something.
+                // Charge what remains. If nothing does, find out when one unit will.
                 cost = plan.before.remaining.max(1);
-                plan = shard.plan(home, *twin, now, cost);
+                plan = shard.plan(location, *twin, now, cost);
             }
             plans.push((cost, plan));
         }
 
         let admitted = plans.iter().all(|(_, plan)| plan.admission.is_admitted());
-        let takes = matches!(action, Action::Charge | Action::ChargeUpTo);
-        if takes {
-            for (((charge, home), twin), (cost, plan)) in places().zip(&plans) {
+        let charges_units = matches!(action, Action::Charge | Action::ChargeUpTo);
+        if charges_units {
+            for (((charge, location), twin), (cost, plan)) in items().zip(&plans) {
                 if *cost > 0 && admitted {
-                    guards.shard(home).change(home, *twin, now, Change::Charge(*cost, charge.holder()));
+                    guards.shard(location).change(
+                        location,
+                        *twin,
+                        now,
+                        Change::Charge(*cost, charge.holder()),
+                    );
                 } else if *cost > 0 && plan.stale {
-                    guards.shard(home).change(home, *twin, now, Change::Repair);
+                    guards.shard(location).change(location, *twin, now, Change::Repair);
                 }
             }
         }
         drop(guards);
         Ok(Decision::new(charges.iter().zip(&plans).map(|(charge, (cost, plan))| {
-            let charged = admitted && takes;
+            let charged = admitted && charges_units;
             let gauge = if charged { plan.after } else { plan.before };
             let outcome = outcome(charge.clone(), plan.admission, gauge, *cost);
             if charged { outcome.with_receipt(Receipt { made: now, mark: plan.mark }) } else { outcome }
@@ -202,7 +209,7 @@ fn outcome(charge: Charge, admission: Admission, gauge: Gauge, cost: u64) -> Out
 }
 
 impl MemoryStoreBuilder {
-    /// A store with these settings.
+    /// Builds the store.
     #[must_use]
     pub fn build(self) -> MemoryStore {
         let shards = shards(self.capacity, self.clock.is_none());
@@ -213,21 +220,21 @@ impl MemoryStoreBuilder {
 impl Store for MemoryStore {
     fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
         Answer::ready(match charges {
-            [charge] if action == Action::Charge => self.run_one(charge.clone()),
-            _ => self.run(action, charges),
+            [charge] if action == Action::Charge => self.charge_one(charge.clone()),
+            _ => self.decide_all(action, charges),
         })
     }
 
     fn decide_one(&self, action: Action, charge: Charge) -> Answer<Decision> {
         Answer::ready(match action {
-            Action::Charge => self.run_one(charge),
-            _ => self.run(action, &[charge]),
+            Action::Charge => self.charge_one(charge),
+            _ => self.decide_all(action, &[charge]),
         })
     }
 
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
-        let home = self.home(policy, key);
-        lock(&self.shards[home.shard].0).remove(&home);
+        let location = self.location(policy, key);
+        lock(&self.shards[location.shard].0).remove(&location);
         Answer::ready(Ok(()))
     }
 
@@ -248,11 +255,11 @@ impl fmt::Debug for MemoryStore {
     }
 }
 
-/// The algorithm's form for this process.
+/// The Rust form of the policy's algorithm.
 fn twin(policy: &Policy) -> Result<&dyn Twin, Error> {
     policy.counting().twin().ok_or_else(|| {
         Error::invalid(
-            "a MemoryStore counts by the built-in algorithms only: use a RedisStore, or another algorithm",
+            "a MemoryStore supports the built-in algorithms only: use a RedisStore, or a built-in algorithm",
         )
     })
 }

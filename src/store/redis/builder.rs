@@ -2,9 +2,10 @@ use std::time::Duration;
 
 use crate::{error::Error, store::ManualClock};
 
-/// Settings of a [`RedisStore`](crate::RedisStore), from [`RedisStore::builder`](crate::RedisStore::builder).
+/// The settings of a [`RedisStore`](crate::RedisStore), from [`RedisStore::builder`](crate::RedisStore::builder).
 ///
-/// Its last call names the server, or the pool, and checks the settings: so each can come from a configuration.
+/// Finish with a method that names the server or the pool. It checks all settings, so each may come from a
+/// configuration.
 ///
 /// # Example
 ///
@@ -27,7 +28,7 @@ use crate::{error::Error, store::ManualClock};
 /// # }
 /// ```
 #[derive(Clone, Debug)]
-#[must_use = "a builder builds nothing until it is told where Redis is"]
+#[must_use = "a builder builds nothing until `connect` or `build` is called"]
 pub struct RedisStoreBuilder {
     pub(super) prefix: String,
     pub(super) deadline: Duration,
@@ -39,7 +40,7 @@ pub struct RedisStoreBuilder {
 const DEFAULT_PREFIX: &str = "rl";
 const DEFAULT_DEADLINE: Duration = Duration::from_millis(50);
 const DEFAULT_DENY_CACHE: Duration = Duration::from_secs(1);
-/// More than there are lanes, for connections that are being replaced.
+/// More than the lanes: the rest is for connections that are being replaced.
 const DEFAULT_POOL_SIZE: u32 = 8;
 
 impl RedisStoreBuilder {
@@ -53,53 +54,56 @@ impl RedisStoreBuilder {
         }
     }
 
-    /// What every key starts with, before a colon: 1 to 64 printable ASCII characters without spaces and braces.
-    /// Defaults to `rl`. Services that share a server and not their limits need different prefixes.
+    /// The prefix of every key, followed by a colon: 1 to 64 printable ASCII characters without spaces and braces.
+    /// Defaults to `rl`. Services that share a server but not their limits need different prefixes.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
     }
 
-    /// How long one decision may take, including the wait for a connection. Above zero. Defaults to 50 milliseconds.
-    /// After it, the policy's [`FailureMode`](crate::FailureMode) decides.
+    /// The longest time for one decision, including the wait for a connection. Must be above zero. Defaults to 50
+    /// milliseconds. After it, the policy's [`FailureMode`](crate::FailureMode) decides.
     ///
-    /// Connections give up on a reply after 500 ms, so a longer deadline only allows a longer wait for a connection.
+    /// A connection waits for a reply for at most 500 ms, so a longer deadline only allows a longer wait for a
+    /// connection.
     pub const fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// The most connections of the pool that the store makes to one server: at least 1. Defaults to 8; four are used at
-    /// once, and the others while broken ones are replaced. A Redis Cluster has one connection to each node, or two.
+    /// The most connections to one server, in the pool that the store makes: at least 1. Defaults to 8. The store uses
+    /// four at once; the others serve while broken connections are replaced. A Redis Cluster always has one or two
+    /// connections to each node.
     pub const fn pool_size(mut self, connections: u32) -> Self {
         self.pool_size = connections;
         self
     }
 
-    /// How long a denial may be repeated from this process' memory before Redis is asked again. Defaults to one second;
-    /// zero turns the cache off.
+    /// The longest time for which the store repeats a denial without asking Redis again. Defaults to one second. Zero
+    /// turns this deny cache off.
     ///
-    /// A key that is exhausted is denied here, without Redis, until its wait is over: the same verdict, with the wait
-    /// that is left. The cache holds the denials of up to 4096 keys, some 270 bytes each, for requests of one unit.
+    /// Until its wait is over, an exhausted key is denied from memory, with the same verdict and the rest of the wait.
+    /// The cache holds denials of requests of one unit, for up to 4096 keys, at about 270 bytes each.
     ///
-    /// What ends a denial early takes effect at once where it happens through this store or its clones, and within this
-    /// time where another instance does it: a [reset](crate::Limiter::reset), a [refund](crate::Limiter::refund_latest),
-    /// [leased](crate::Policy::leased) units that are returned, a higher limit under the same name. Where a request is
-    /// counted by several policies, what is reported of those that did not deny it may be as old as this too.
+    /// A [reset](crate::Limiter::reset), a [refund](crate::Limiter::refund_latest), returned
+    /// [leased](crate::Policy::leased) units and a higher limit under the same name can end a denial early. They take
+    /// effect at once if they happen through this store or its clones, and within this time if they happen on another
+    /// instance. If several policies count a request, the reported values of those that admitted it may also be this
+    /// old.
     pub const fn deny_cache(mut self, longest: Duration) -> Self {
         self.deny_cache = longest;
         self
     }
 
-    /// Takes the time from `clock`. Defaults to the Redis server's clock.
+    /// Takes the time from `clock`. Defaults to the clock of the Redis server.
     ///
-    /// For tests. Keys written under a manual clock live for an hour, as it does not move with the server's.
+    /// For tests. Keys written under a manual clock expire after an hour of the server's time.
     pub fn manual_clock(mut self, clock: ManualClock) -> Self {
         self.clock = Some(clock);
         self
     }
 
-    /// Whether a store can work with these settings.
+    /// Checks the settings.
     pub(super) fn check(&self) -> Result<(), Error> {
         let printable = |byte: u8| byte.is_ascii_graphic() && byte != b'{' && byte != b'}';
         if !(1..=64).contains(&self.prefix.len()) || !self.prefix.bytes().all(printable) {
@@ -108,7 +112,7 @@ impl RedisStoreBuilder {
             ));
         }
         if self.deadline.is_zero() {
-            return Err(Error::invalid("a deadline must be above zero, or no decision can be made"));
+            return Err(Error::invalid("a deadline must be above zero: every decision would time out"));
         }
         if self.pool_size == 0 {
             return Err(Error::invalid("a pool must have at least 1 connection"));

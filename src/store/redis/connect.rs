@@ -1,4 +1,4 @@
-//! Where a store's settings meet its server.
+//! Builds stores from their settings: connects to the server or the Cluster.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use super::{
     script::{Script, Scripts},
     shortcut::{DenyCache, Leases},
     store::RedisStore,
-    transport::{ConnectErrors, Health, Link, PATIENCE, Single},
+    transport::{CONNECT_TIMEOUT, ConnectErrors, Health, Link, Single},
 };
 use crate::error::Error;
 
@@ -26,7 +26,8 @@ impl RedisStoreBuilder {
     ///
     /// # Errors
     ///
-    /// Those of [`RedisStore::connect`], and [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a setting.
+    /// Those of [`RedisStore::connect`], and [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if a setting is
+    /// invalid.
     pub async fn connect(self, url: &str) -> Result<RedisStore, Error> {
         self.check()?;
         let (manager, address) = manager(url)?;
@@ -36,20 +37,20 @@ impl RedisStoreBuilder {
         let link = Arc::new(Single::new(pool.clone(), health));
         let mut load = redis::cmd("SCRIPT");
         load.arg("LOAD").arg(Script::built_in().text());
-        // A server that wants a password closes the connection of a client that sends a long script without one, but
-        // says why to PING.
+        // A server that requires a password closes the connection of a client that sends a long script without one. Its
+        // reply to PING names the cause.
         for command in [redis::cmd("PING"), load] {
-            link.clone().run(command, PATIENCE).await?;
+            link.clone().run(command, CONNECT_TIMEOUT).await?;
         }
         warn_of_eviction(&pool).await;
-        Ok(self.over(link))
+        Ok(self.with_link(link))
     }
 
-    /// A store for the server at `url` that connects when it is first used. See [`RedisStore::connect_lazy`].
+    /// A store for the server at `url`, which connects on first use. See [`RedisStore::connect_lazy`].
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a setting or a malformed `url`.
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if a setting is invalid or `url` is malformed.
     ///
     /// # Panics
     ///
@@ -59,14 +60,15 @@ impl RedisStoreBuilder {
         let (manager, _) = manager(url)?;
         let health = Arc::new(Health::default());
         let pool = pool(&health, self.pool_size).build_unchecked(manager);
-        Ok(self.over(Arc::new(Single::new(pool, health))))
+        Ok(self.with_link(Arc::new(Single::new(pool, health))))
     }
 
     /// Connects to the Redis Cluster that the servers at `urls` belong to. See [`RedisStore::connect_cluster`].
     ///
     /// # Errors
     ///
-    /// Those of [`RedisStore::connect_cluster`], and [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a setting.
+    /// Those of [`RedisStore::connect_cluster`], and [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if a setting is
+    /// invalid.
     #[cfg(feature = "cluster")]
     #[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
     pub async fn connect_cluster<U: AsRef<str>>(
@@ -78,20 +80,21 @@ impl RedisStoreBuilder {
         let health = Arc::new(Health::default());
         let unreachable =
             |cause: RedisError| error::unreachable(&format!(" at {}", clients.addresses), &cause);
-        let usual = pool(&health, cluster::CONNECTIONS).build(clients.usual).await.map_err(unreachable)?;
-        let once = pool(&health, cluster::CONNECTIONS).build_unchecked(clients.once);
-        let link = Arc::new(Clustered::new(usual, Some(once), health));
+        let retrying =
+            pool(&health, cluster::CONNECTIONS).build(clients.retrying).await.map_err(unreachable)?;
+        let single_attempt = pool(&health, cluster::CONNECTIONS).build_unchecked(clients.single_attempt);
+        let link = Arc::new(Clustered::new(retrying, Some(single_attempt), health));
         link.load(&Script::built_in()).await?;
-        Ok(self.over(link))
+        Ok(self.with_link(link))
     }
 
-    /// A store for the Redis Cluster of the servers at `urls` that connects when it is first used. See
+    /// A store for the Redis Cluster that the servers at `urls` belong to, which connects on first use. See
     /// [`RedisStore::connect_cluster_lazy`].
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a setting, a malformed URL, no URL, or URLs that differ in
-    /// more than the address.
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if a setting is invalid, a URL is malformed, there are no
+    /// URLs, or they differ in more than the address.
     ///
     /// # Panics
     ///
@@ -106,16 +109,16 @@ impl RedisStoreBuilder {
         let clients = cluster::clients(urls)?;
         let health = Arc::new(Health::default());
         let pool = |client| pool(&health, cluster::CONNECTIONS).build_unchecked(client);
-        let (usual, once) = (pool(clients.usual), pool(clients.once));
-        Ok(self.over(Arc::new(Clustered::new(usual, Some(once), health))))
+        let (retrying, single_attempt) = (pool(clients.retrying), pool(clients.single_attempt));
+        Ok(self.with_link(Arc::new(Clustered::new(retrying, Some(single_attempt), health))))
     }
 
-    /// A store on your own pool of connections to one server, which has its own size. See [`RedisStore::new`].
+    /// A store on your own pool of connections to one server, with the pool's own size. See [`RedisStore::new`].
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a setting, or if the connections are to a Redis Cluster:
-    /// use [`build_cluster`](Self::build_cluster).
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if a setting is invalid, or if the connections are to a Redis
+    /// Cluster: use `build_cluster` then.
     pub fn build<M>(self, pool: Pool<M>) -> Result<RedisStore, Error>
     where
         M: ManageConnection<Error = RedisError>,
@@ -125,18 +128,18 @@ impl RedisStoreBuilder {
         #[cfg(feature = "cluster")]
         if cluster::is_clustered(&pool) {
             return Err(Error::invalid(
-                "the pool has connections to a Redis Cluster, where keys of several slots cannot share a call: use \
+                "the pool has connections to a Redis Cluster, where keys in different slots cannot share a batch: use \
                  `build_cluster` or `RedisStore::new_cluster`",
             ));
         }
-        Ok(self.over(Arc::new(Single::new(pool, Arc::default()))))
+        Ok(self.with_link(Arc::new(Single::new(pool, Arc::default()))))
     }
 
     /// A store on your own pool of Redis Cluster connections. See [`RedisStore::new_cluster`].
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a setting.
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if a setting is invalid.
     #[cfg(feature = "cluster")]
     #[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
     pub fn build_cluster<M>(self, pool: Pool<M>) -> Result<RedisStore, Error>
@@ -144,27 +147,27 @@ impl RedisStoreBuilder {
         M: ManageConnection<Connection = redis::cluster_async::ClusterConnection, Error = RedisError>,
     {
         self.check()?;
-        Ok(self.over(Arc::new(Clustered::new(pool, None, Arc::default()))))
+        Ok(self.with_link(Arc::new(Clustered::new(pool, None, Arc::default()))))
     }
 
-    fn over(self, link: Arc<dyn Link>) -> RedisStore {
+    fn with_link(self, link: Arc<dyn Link>) -> RedisStore {
         let prefix: Arc<str> = self.prefix.into();
-        let denied = (!self.deny_cache.is_zero())
+        let deny_cache = (!self.deny_cache.is_zero())
             .then(|| Arc::new(DenyCache::new(self.deny_cache, self.clock.clone())));
-        let leases = Leases::new(link.clone(), prefix.clone(), self.clock.clone(), denied.clone());
+        let leases = Leases::new(link.clone(), prefix.clone(), self.clock.clone(), deny_cache.clone());
         RedisStore {
             link,
             scripts: Arc::new(Scripts::default()),
             prefix,
             deadline: self.deadline,
             clock: self.clock,
-            denied,
+            deny_cache,
             leases: Arc::new(leases),
         }
     }
 }
 
-/// The manager for `url`, and where it connects to, without the password.
+/// The connection manager for `url`, and the server's address without the password.
 fn manager(url: &str) -> Result<(RedisConnectionManager, String), Error> {
     let info = connection_info(url)?;
     let address = info.addr().to_string();
@@ -180,6 +183,6 @@ where
         .min_idle(1)
         .max_lifetime(None)
         .test_on_check_out(false)
-        .connection_timeout(PATIENCE)
+        .connection_timeout(CONNECT_TIMEOUT)
         .error_sink(Box::new(ConnectErrors(Arc::downgrade(health))))
 }

@@ -1,8 +1,8 @@
-//! Counts in Redis, shared by every instance.
+//! Counts in Redis, shared by all instances.
 //!
-//! [`RedisStore`] asks what can be answered without Redis (`shortcut`), turns what is left into a job, which `wire`
-//! encodes and `transport` carries. `wire` knows neither of the others; `shortcut` observes jobs through a trait of
-//! `wire`.
+//! [`RedisStore`] first tries to decide without Redis (`shortcut`). For all other decisions it makes a job, which
+//! `wire` encodes and `transport` sends. `wire` depends on neither `shortcut` nor `transport`; `shortcut` observes jobs
+//! through a trait of `wire`.
 
 mod builder;
 mod connect;

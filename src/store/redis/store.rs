@@ -17,8 +17,8 @@ use tokio::{
 use super::{
     builder::RedisStoreBuilder,
     script::{Script, Scripts},
-    shortcut::{DenyCache, DenyWatch, LeaseStatus, LeaseWatch, Leases},
-    transport::{Link, in_time, too_late},
+    shortcut::{DenyCache, DenyObserver, LeaseObserver, LeaseStatus, Leases},
+    transport::{Link, deadline_in, timed_out},
     wire::{Job, Observer, write_key},
 };
 use crate::{
@@ -30,59 +30,58 @@ use crate::{
     store::{Action, ManualClock, Store},
 };
 
-/// Counts in Redis 6.2 or later, or Valkey, shared by every instance of a service. Cloning gives
-/// another handle on the same connections. What follows is about one server; for a Redis Cluster, with the feature
-/// `cluster`, see `connect_cluster`.
+/// Counts in Redis 6.2 or later, or in Valkey, shared by all instances of a service. Cloning gives another handle on
+/// the same connections.
 ///
-/// Every decision is made in one `EVALSHA` of one script, so it is atomic, and by the server's clock, so
-/// instances whose clocks differ agree. Nothing else is sent: no PING before it, no second command after
-/// it. When the server has lost its scripts, by a restart or `SCRIPT FLUSH`, the first decision to notice
-/// loads them again and none fails.
+/// This page is about one server. For a Redis Cluster, use the feature `cluster` and `connect_cluster`.
+///
+/// Every decision is one `EVALSHA` of one script, so it is atomic. It uses the server's clock, so the clocks of
+/// instances may differ. No other command is sent, neither before nor after. If the server lost its scripts, by a
+/// restart or `SCRIPT FLUSH`, the first decision loads them again, and no decision fails.
 ///
 /// # Keys
 ///
-/// `prefix:policy:algorithm:{identity}`, each with a TTL. The braces are the Redis Cluster hash tag.
+/// Keys have the form `prefix:policy:algorithm:{identity}`, and a TTL. The braces are the Redis Cluster hash tag.
 ///
-/// A key that holds a value of another program is an error, and is never overwritten or removed, except by a
-/// [reset](crate::Limiter::reset), which removes what is there.
+/// If a key holds a value of another program, decisions on it fail, and the value is kept. Only a
+/// [reset](crate::Limiter::reset) removes it.
 ///
 /// # Eviction
 ///
-/// Clients that can invent identities can fill Redis with keys. `maxmemory-policy` decides what happens when its
-/// memory is full:
+/// Clients that can invent identities can fill Redis with keys. `maxmemory-policy` decides what happens when its memory
+/// is full:
 ///
 /// | policy | what happens |
 /// |---|---|
-/// | `volatile-ttl` | **Use this one.** The keys nearest to their reset go first, which lose the least |
-/// | `noeviction` | decisions that need a new key fail, and go by their policy's [`FailureMode`](crate::FailureMode) |
-/// | `allkeys-*`, `volatile-lru`, `volatile-lfu`, `volatile-random` | exhausted keys are forgotten, and their clients are admitted again |
+/// | `volatile-ttl` | **Recommended.** Evicts the keys nearest to their reset, which loses the least |
+/// | `noeviction` | Decisions that need a new key fail, and their policy's [`FailureMode`](crate::FailureMode) applies |
+/// | `allkeys-*`, `volatile-lru`, `volatile-lfu`, `volatile-random` | Evicts exhausted keys, and their clients are admitted again |
 ///
-/// Give the limits a Redis of their own, or the limiter competes with what else is stored. And limit what clients
-/// can invent, such as an API key that is not checked yet, together with what they cannot, such as their address:
-/// policies are decided all or nothing, so a request that the address' policy denies makes no key for any other.
+/// Use a separate Redis for the limits, or they compete for memory with other data. If clients can invent an identity,
+/// such as an API key that is not verified yet, add a policy on one that they cannot invent, such as their address.
+/// Policies are decided all or nothing, so a request that is denied by address creates no other keys.
 ///
 /// # Connections
 ///
-/// A decision is sent at once if one of four lanes is free; a connection carries one call at a time. While all lanes
-/// are in use, decisions wait for the next call and share it as a batch. Each is still all or nothing, has its own
-/// error and its own deadline, and can be dropped. A batch has up to 128 decisions, and no more than take about
-/// 2 milliseconds of Redis, so no policy delays others for longer. So one Redis makes more decisions a second the
-/// more are waiting, and a pool of eight connections is enough.
+/// A decision is sent at once if one of four lanes is free; a lane is a connection that carries one batch at a time.
+/// While all lanes are in use, decisions wait and share the next batch. In a batch, each decision is still all or
+/// nothing, has its own error and deadline, and can be dropped. A batch has up to 128 decisions and blocks Redis for
+/// about 2 ms at most, whatever the policies. The more decisions wait, the larger the batches and the higher the
+/// throughput, so eight connections are enough.
 ///
-/// An exhausted key is denied without a call, see [`deny_cache`](RedisStoreBuilder::deny_cache), and a hot key can be
-/// admitted without one, see [`Policy::leased`].
+/// An exhausted key can be denied without Redis, see [`deny_cache`](RedisStoreBuilder::deny_cache), and a hot key can
+/// be admitted without Redis, see [`Policy::leased`].
 ///
-/// A connection that was closed while it was idle fails nothing but a refund, which is never sent twice. One that
-/// breaks while a call is under way fails the decisions of that call. It is then replaced, whatever the pool's own
-/// settings, and the idle connections are checked. A decision takes at most the
-/// [`deadline`](RedisStoreBuilder::deadline), including the wait for a connection. A call without a reply by then may
-/// have charged; it is never sent again.
+/// If an idle connection was closed, only a refund can fail, because a refund is never sent twice. If a connection
+/// breaks during a batch, the decisions of that batch fail. The store then replaces the connection, whatever the pool's
+/// settings, and checks the idle ones. A decision takes at most the [`deadline`](RedisStoreBuilder::deadline),
+/// including the wait for a connection. A batch without a reply by then may have charged, and is never sent again.
 ///
-/// A decision that cannot be sent within the deadline because Redis is busy goes by its policy's
-/// [`FailureMode`](crate::FailureMode), with a [`StoreBusy`](ErrorKind::StoreBusy) error.
+/// A decision that cannot be sent within the deadline because Redis is busy fails with
+/// [`StoreBusy`](ErrorKind::StoreBusy), and its policy's [`FailureMode`](crate::FailureMode) applies.
 ///
-/// With the feature `tracing`, one line at warn marks the start of an outage, and one at info its end, after five
-/// seconds without a failure.
+/// With the feature `tracing`, the store logs the start of an outage at warn, and its end, five seconds after the last
+/// failure, at info.
 ///
 /// # Example
 ///
@@ -107,35 +106,36 @@ pub struct RedisStore {
     pub(super) prefix: Arc<str>,
     pub(super) deadline: Duration,
     pub(super) clock: Option<ManualClock>,
-    pub(super) denied: Option<Arc<DenyCache>>,
+    pub(super) deny_cache: Option<Arc<DenyCache>>,
     pub(super) leases: Arc<Leases>,
 }
 
 impl RedisStore {
-    /// The settings of a new store: its prefix, deadline, deny cache and clock.
+    /// A builder, to set the prefix, the deadline, the deny cache and the clock.
     pub fn builder() -> RedisStoreBuilder {
         RedisStoreBuilder::new()
     }
 
     /// Connects to the server at `url`, such as `redis://user:password@127.0.0.1:6379/0`, with the default settings.
     ///
-    /// Fails if the server cannot be reached or does not accept the script, so a mistake shows when the service starts.
-    /// To start without the server, use [`connect_lazy`](Self::connect_lazy). Each step takes half a second at most. If
-    /// the server evicts keys in an order that forgets limits, see [Eviction](Self#eviction), a line at warn says so;
-    /// for that the Redis user needs `+info`.
+    /// Fails if the server cannot be reached or does not accept the script, so a configuration error shows when the
+    /// service starts. To start without the server, use [`connect_lazy`](Self::connect_lazy). Each step takes at most
+    /// half a second. If the server would [evict](Self#eviction) exhausted limits, the store logs a warning; the Redis
+    /// user needs `+info` for that.
     ///
     /// # Errors
     ///
     /// * [`InvalidConfig`](ErrorKind::InvalidConfig): `url` is malformed.
-    /// * [`StoreUnreachable`](ErrorKind::StoreUnreachable): no server answers there, or not with this password.
-    /// * [`StoreFailed`](ErrorKind::StoreFailed): the server does not let this user load scripts.
+    /// * [`StoreUnreachable`](ErrorKind::StoreUnreachable): no server answers at `url`, or it does not accept the
+    ///   password.
+    /// * [`StoreFailed`](ErrorKind::StoreFailed): the Redis user may not load scripts.
     ///
-    /// None of them shows the URL's password.
+    /// No message shows the password.
     pub async fn connect(url: &str) -> Result<Self, Error> {
         Self::builder().connect(url).await
     }
 
-    /// A store for the server at `url` that connects when it is first used, with the default settings.
+    /// A store for the server at `url`, which connects on first use, with the default settings.
     ///
     /// # Errors
     ///
@@ -148,8 +148,8 @@ impl RedisStore {
         Self::builder().connect_lazy(url)
     }
 
-    /// Connects to the Redis or Valkey Cluster that the servers at `urls` belong to, with the default settings. The
-    /// first ones that answer name the others.
+    /// Connects to the Redis or Valkey Cluster that the servers at `urls` belong to, with the default settings. One
+    /// server that answers is enough: it names the others.
     ///
     /// ```no_run
     /// use tower_ratelimit::RedisStore;
@@ -164,38 +164,39 @@ impl RedisStore {
     ///
     /// * All policies of one identity are in one slot and are decided in one atomic step. A decision over several
     ///   identities, such as an address and an API key, is made one identity after the other, in the order of the
-    ///   rules. If one denies, what was charged before is refunded. So never more is admitted than the limits allow,
-    ///   and until the refund other requests may be denied. Put the rule first that denies most.
-    /// * Each decision is a call of its own. The calls to one node are pipelined.
-    /// * A decision whose connection breaks is sent again, on the connection that replaces it or to the node that took
-    ///   over. If the first call had been carried out, it is charged twice and admitted once. A refund, and a decision
-    ///   over [`Concurrency`](crate::algorithm::Concurrency) or [leased](Policy::leased) units, is not sent again but
-    ///   fails. So there are two connections to each node.
-    /// * While a slot migrates, its keys are followed. A decision over several policies of one identity fails until
-    ///   all of its keys are on one side, including keys that were never charged: that is how Redis answers for
-    ///   several keys. While a node is down, its decisions fail by the policy's [`FailureMode`](crate::FailureMode) and
-    ///   the other nodes' keys are decided as usual; but if it hangs with its connections open, other nodes' keys may
-    ///   wait for up to half a second when slots migrate elsewhere or this process starts. When a replica takes over,
-    ///   what had not reached it is lost: that much can be admitted again.
-    /// * Time is each node's own clock. If a slot migrates to a node whose clock is ahead, its keys are that much
-    ///   further on.
+    ///   rules. If one denies, the charges before it are refunded. So the limits are never exceeded, but other requests
+    ///   may be denied until the refund. Put the rule first that denies most often.
+    /// * Each decision is a script call of its own, without batches. The calls to one node are pipelined.
+    /// * If its connection breaks, a decision is sent again, on a new connection or to the node that took over. If the
+    ///   first call had been carried out, the request is charged twice and admitted once. A refund, and a decision over
+    ///   [`Concurrency`](crate::algorithm::Concurrency) or [leased](Policy::leased) units, is not sent again and fails.
+    ///   For these the store has a second connection to each node.
+    /// * Slot migrations and failovers are followed. While a slot migrates, a decision over several policies of one
+    ///   identity fails until all of its keys are on one node, including keys that were never charged: Redis answers so
+    ///   for several keys. While a node is down, decisions on its keys fail, and the policy's
+    ///   [`FailureMode`](crate::FailureMode) applies; other nodes' keys are decided as usual. If a node hangs with its
+    ///   connections open, other nodes' keys may wait for up to half a second when slots migrate or this process
+    ///   starts. When a replica takes over, charges that were not replicated are lost, and that much can be admitted
+    ///   again.
+    /// * Each node uses its own clock. If a slot migrates to a node whose clock is ahead, its keys replenish earlier by
+    ///   that difference.
     ///
     /// # Errors
     ///
-    /// As [`connect`](Self::connect). A Cluster some of whose nodes are down can be connected to.
+    /// Those of [`connect`](Self::connect). Connecting succeeds even if some nodes are down.
     #[cfg(feature = "cluster")]
     #[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
     pub async fn connect_cluster<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Result<Self, Error> {
         Self::builder().connect_cluster(urls).await
     }
 
-    /// A store for the Redis Cluster of the servers at `urls` that connects when it is first used, with the default
-    /// settings. See [`connect_cluster`](Self::connect_cluster).
+    /// A store for the Redis Cluster that the servers at `urls` belong to, which connects on first use, with the
+    /// default settings. See [`connect_cluster`](Self::connect_cluster).
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](ErrorKind::InvalidConfig) if a URL is malformed, there is none, or they differ in more than the
-    /// address.
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig) if a URL is malformed, there are no URLs, or they differ in more
+    /// than the address.
     ///
     /// # Panics
     ///
@@ -206,11 +207,11 @@ impl RedisStore {
         Self::builder().connect_cluster_lazy(urls)
     }
 
-    /// A store on your own pool of connections to one server, with the default settings: bb8-redis' pool, or any bb8
-    /// pool of redis-rs connections.
+    /// A store on your own pool of connections to one server, with the default settings: the pool of bb8-redis, or any
+    /// bb8 pool of redis-rs connections.
     ///
-    /// Turn bb8's `test_on_check_out` off, or every call costs a PING. Up to four connections are used at once, and
-    /// others while broken ones are replaced.
+    /// Turn off bb8's `test_on_check_out`, or every batch costs a PING. The store uses up to four connections at once,
+    /// and others while broken ones are replaced.
     ///
     /// ```no_run
     /// use tower_ratelimit::{RedisStore, bb8_redis::{RedisConnectionManager, bb8::Pool}};
@@ -242,9 +243,9 @@ impl RedisStore {
         }
     }
 
-    /// A store on your own pool of `ClusterConnection`s, with the default settings, such as one whose manager is
-    /// redis-rs' `ClusterClient`. Give the client a response timeout. It sends again whatever was under way when a
-    /// connection broke, so units that were refunded then may be refunded twice.
+    /// A store on your own pool of `ClusterConnection`s, with the default settings, such as a pool of redis-rs'
+    /// `ClusterClient`. Set a response timeout on the client. redis-rs repeats every command whose connection broke, so
+    /// a refund may be made twice.
     #[cfg(feature = "cluster")]
     #[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
     #[must_use]
@@ -258,24 +259,23 @@ impl RedisStore {
         }
     }
 
-    /// Makes one decision under `policy` on a key of its own, including the charge, and removes the key: so a mistake in
-    /// your own [`Algorithm`](crate::algorithm::Algorithm) shows when the service starts.
+    /// Makes one decision under `policy` on an unused key, including the charge, and removes the key. Use it at
+    /// start-up to find errors in your own [`Algorithm`](crate::algorithm::Algorithm).
     ///
     /// # Errors
     ///
-    /// [`StoreFailed`](ErrorKind::StoreFailed) with what Redis says of the Lua file, and everything a
-    /// decision can fail with.
+    /// [`StoreFailed`](ErrorKind::StoreFailed) with the error of the Lua file, and every error of a decision.
     pub async fn try_out(&self, policy: &Policy) -> Result<(), Error> {
         static TRIES: AtomicU64 = AtomicU64::new(0);
         let unique = format!("%try-out:{}:{}", std::process::id(), TRIES.fetch_add(1, Ordering::Relaxed));
         let key = Key::new(unique);
-        let tried = self.decide(Action::Charge, &[Charge::new(policy, &key, 1)]).await;
+        let result = self.decide(Action::Charge, &[Charge::new(policy, &key, 1)]).await;
         self.reset(policy, &key).await?;
-        tried.map(|_| ())
+        result.map(|_| ())
     }
 
-    /// Returns all units on [lease](Policy::leased). Await it when a service shuts down, after its last request, or
-    /// other instances miss them for as long as [`Policy::lease_bound`] says.
+    /// Returns all units on [lease](Policy::leased) to Redis. Await it when the service shuts down, after its last
+    /// request. Otherwise other instances cannot use the units for as long as [`Policy::lease_bound`] says.
     ///
     /// ```no_run
     /// # async fn example(store: tower_ratelimit::RedisStore) -> Result<(), Box<dyn std::error::Error>> {
@@ -286,42 +286,42 @@ impl RedisStore {
     /// # }
     /// ```
     ///
-    /// It takes a second at most, whatever the [`deadline`](RedisStoreBuilder::deadline) of a decision, and waits for
-    /// leases that are being returned already.
+    /// It takes at most one second, whatever the [`deadline`](RedisStoreBuilder::deadline) of a decision, and also
+    /// waits for leases that are already being returned.
     ///
     /// # Errors
     ///
-    /// What a decision can fail with: then some were not returned, and are not tried again.
+    /// Every error of a decision. Some leases are then not returned, and calling this again does not return them.
     pub async fn return_leases(&self) -> Result<(), Error> {
         let Ok(runtime) = Handle::try_current() else {
             return Err(Error::new(ErrorKind::StoreUnreachable, "no Tokio runtime runs here"));
         };
         // A lease that is under way would be missed.
-        self.leases.settled().await;
-        // All at once, so that they share calls.
-        let jobs = self.leases.take_all_back();
+        self.leases.wait_until_idle().await;
+        // All at once, so they share batches.
+        let jobs = self.leases.remove_all();
         let calls: Vec<_> = jobs.into_iter().map(|job| self.leases.spawn(job, &runtime)).collect();
         let mut result = Ok(());
         for call in calls {
             let ended = Error::new(ErrorKind::StoreUnreachable, "the Tokio runtime was shut down");
             result = result.and(call.await.unwrap_or(Err(ended)));
         }
-        // Each of them ends by its own deadline.
-        self.leases.settled().await;
+        // Each call has its own deadline, so this ends.
+        self.leases.wait_until_idle().await;
         result
     }
 
-    /// What this store has on [lease](Policy::leased) now. It is out of date at once where requests are being served.
+    /// The units on [lease](Policy::leased) in this store now. Under traffic the value is out of date at once.
     #[must_use]
     pub fn lease_status(&self) -> LeaseStatus {
         self.leases.status()
     }
 
-    /// The least a Redis user needs for this store, in the words of `ACL SETUSER`: keys under the
-    /// [prefix](RedisStoreBuilder::prefix) and the commands that the built-in algorithms use. An algorithm of your own
-    /// may need more.
+    /// The least permissions that a Redis user needs for this store, as arguments of `ACL SETUSER`: keys under the
+    /// [prefix](RedisStoreBuilder::prefix), and the commands of the store and the built-in algorithms. Your own
+    /// algorithm may need more.
     ///
-    /// For Redis 7 and later; Redis 6 wants `+script` in place of `+script|load`.
+    /// For Redis 7 and later. For Redis 6, replace `+script|load` by `+script`.
     ///
     /// # Example
     ///
@@ -340,22 +340,22 @@ impl RedisStore {
     pub fn acl_rule(&self) -> String {
         let mut prefix = String::new();
         for character in self.prefix.chars() {
-            // The pattern is a glob.
+            // Key patterns in an ACL are globs, so these characters are escaped.
             if matches!(character, '*' | '?' | '[' | ']' | '\\' | '^') {
                 prefix.push('\\');
             }
             prefix.push(character);
         }
         let mut rule = format!("~{prefix}:* -@all");
-        let ours = self.link.commands().iter().map(|&command| command.to_owned());
-        for command in ours.chain(Script::built_in().commands()) {
+        let store_commands = self.link.commands().iter().map(|&command| command.to_owned());
+        for command in store_commands.chain(Script::built_in().commands()) {
             rule.push_str(" +");
             rule.push_str(&command);
         }
         rule
     }
 
-    /// Decides here, where what is known here is enough, or asks Redis.
+    /// Decides from a lease or the deny cache if possible; otherwise asks Redis.
     fn evaluate(&self, action: Action, charges: Vec<Charge>) -> Answer<Decision> {
         let hot = match (action, &*charges) {
             (Action::Charge, [charge]) if charge.policy().most_leased() > 0 && charge.cost() > 0 => {
@@ -369,24 +369,25 @@ impl RedisStore {
             }
             return Answer::ready(Ok(decision));
         }
-        let asked = match (action, &self.denied) {
-            (Action::Charge, Some(denied)) => match denied.look(&charges) {
+        let stamp = match (action, &self.deny_cache) {
+            (Action::Charge, Some(deny_cache)) => match deny_cache.lookup(&charges) {
                 Ok(decision) => return Answer::ready(Ok(decision)),
-                Err(asked) => Some((denied, asked)),
+                Err(stamp) => Some((deny_cache, stamp)),
             },
-            (Action::Refund | Action::ChargeUpTo, Some(denied)) => Some((denied, denied.asked())),
+            (Action::Refund | Action::ChargeUpTo, Some(deny_cache)) => Some((deny_cache, deny_cache.stamp())),
             _ => None,
         };
-        let script = match self.scripts.that_knows(&charges) {
+        let script = match self.scripts.script_for(&charges) {
             Ok(script) => script,
             Err(error) => return Answer::ready(Err(error)),
         };
-        let (lease, leases) = hot.and_then(|charge| self.leases.fetch(charge, false)).unzip();
-        let frees = leases.as_ref().is_some_and(LeaseWatch::frees_some);
-        let denials = asked.map(|(denied, asked)| DenyWatch::new(denied, asked, action, frees));
-        let observer: Option<Box<dyn Observer>> = match (leases, denials) {
+        let (lease, lease_observer) = hot.and_then(|charge| self.leases.fetch(charge, false)).unzip();
+        let frees_units = lease_observer.as_ref().is_some_and(LeaseObserver::frees_units);
+        let denial_observer =
+            stamp.map(|(cache, stamp)| DenyObserver::new(cache, stamp, action, frees_units));
+        let observer: Option<Box<dyn Observer>> = match (lease_observer, denial_observer) {
             (None, None) => None,
-            (None, Some(denials)) => Some(Box::new(denials)),
+            (None, Some(denial_observer)) => Some(Box::new(denial_observer)),
             both => Some(Box::new(both)),
         };
         let job = Job { lease, observer, ..self.job(action, charges, script) };
@@ -406,34 +407,35 @@ impl RedisStore {
         }
     }
 
-    /// Leases more before what is on lease runs out.
+    /// Leases more units before the lease is used up.
     fn lease_ahead(&self, charge: &Charge, runtime: &Handle) {
-        if let Some((lease, watch)) = self.leases.fetch(charge, true) {
-            let nothing = Charge::new(charge.policy(), charge.key(), 0);
-            let job = self.job(Action::Charge, vec![nothing], Script::built_in());
-            self.leases.spawn(Job { lease: Some(lease), observer: Some(Box::new(watch)), ..job }, runtime);
+        if let Some((lease, observer)) = self.leases.fetch(charge, true) {
+            let no_units = Charge::new(charge.policy(), charge.key(), 0);
+            let job = self.job(Action::Charge, vec![no_units], Script::built_in());
+            self.leases.spawn(Job { lease: Some(lease), observer: Some(Box::new(observer)), ..job }, runtime);
         }
     }
 
-    /// What was spent of a lease can be refunded once Redis knows of it, so the lease is returned first.
+    /// Refunds. Redis can refund units that were spent from a lease only once it knows of them, so the lease is
+    /// returned first.
     fn refund(&self, job: Job) -> Answer<Decision> {
         let (link, leases) = (self.link.clone(), self.leases.clone());
         if job.charges.iter().all(|charge| charge.policy().most_leased() == 0) {
             return link.decide(job);
         }
         Answer::pending(async move {
-            let (allowed, deadline) = (job.deadline, in_time(job.deadline));
+            let (allowed, deadline) = (job.deadline, deadline_in(job.deadline));
             for charge in &job.charges {
-                if let Some(first) = leases.take_back(charge.policy(), charge.key()) {
-                    // A refund that is dropped or comes too late does not drop it. If it fails, the lease's end settles
-                    // it.
+                if let Some(first) = leases.remove(charge.policy(), charge.key()) {
+                    // Spawned, so it goes on if the refund is dropped or times out. If it fails, the units return when
+                    // the lease ends.
                     let sent = leases.spawn(first, &Handle::current());
                     if timeout_at(deadline, sent).await.is_err() {
-                        return Err(too_late(allowed));
+                        return Err(timed_out(allowed));
                     }
                 }
             }
-            // What is left of the deadline is for the refund itself.
+            // The refund gets the rest of the deadline.
             let deadline = deadline.saturating_duration_since(Instant::now());
             link.decide(Job { deadline: deadline.max(Duration::from_millis(1)), ..job }).await
         })
@@ -450,18 +452,18 @@ impl Store for RedisStore {
     }
 
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
-        let mut of = String::new();
-        write_key(&mut of, &self.prefix, policy, key);
+        let mut redis_key = String::new();
+        write_key(&mut redis_key, &self.prefix, policy, key);
         let mut command = redis::cmd("DEL");
-        command.arg(of);
+        command.arg(redis_key);
         let reply = self.link.clone().run(command, self.deadline);
-        let (denied, leases) = (self.denied.clone(), self.leases.clone());
+        let (deny_cache, leases) = (self.deny_cache.clone(), self.leases.clone());
         let (policy, key) = (policy.clone(), key.clone());
         let forget = move || {
             leases.forget(&policy, &key);
-            denied.iter().for_each(|denied| denied.forget(&policy, &key));
+            deny_cache.iter().for_each(|deny_cache| deny_cache.invalidate(&policy, &key));
         };
-        // Before it as well, in case the caller does not wait for the reply.
+        // Also before the command, in case the caller drops the answer.
         forget();
         Answer::pending(async move {
             let reply = reply.await;
@@ -471,7 +473,7 @@ impl Store for RedisStore {
     }
 
     fn accept(&self, policy: &Policy) -> Result<(), Error> {
-        self.scripts.learn(policy)
+        self.scripts.register(policy)
     }
 }
 

@@ -1,7 +1,6 @@
-//! The script that Redis runs: put together from the files under `lua/`, once, and known by its hash.
+//! The script that Redis runs, assembled once from the files under `lua/` and identified by its hash.
 //!
-//! Prelude, algorithms and driver are compiled into the crate, so there is nothing to install beside
-//! it and nothing to find at run time.
+//! The Lua files are compiled into the crate, so there are no files to install.
 
 use std::{
     collections::BTreeSet,
@@ -22,31 +21,29 @@ const PRELUDE: &str = concat!(
 const CHECKED: &str = include_str!("../../../../lua/include/checked.lua");
 const DRIVER: &str = include_str!("../../../../lua/decide.lua");
 
-/// A text and the hash that EVALSHA names it by.
+/// The text of a script, and the hash that EVALSHA takes.
 pub(crate) struct Script {
     text: String,
     script: redis::Script,
 }
 
 impl Script {
-    /// The script that knows the algorithms of this crate.
+    /// The script with the algorithms of this crate.
     ///
-    /// One for all policies, so that decisions of different policies can share a call, and so that a
-    /// server has one script to load however many policies there are.
+    /// One script for all policies, so decisions of different policies can share a batch, and a server loads only one.
     pub(crate) fn built_in() -> Arc<Self> {
-        static SCRIPT: LazyLock<Arc<Script>> = LazyLock::new(|| Arc::new(Script::with(&[])));
+        static SCRIPT: LazyLock<Arc<Script>> = LazyLock::new(|| Arc::new(Script::with_custom(&[])));
         SCRIPT.clone()
     }
 
-    /// The script that knows `others` besides. Their order counts.
-    pub(crate) fn with(others: &[Arc<dyn Algorithm>]) -> Self {
+    /// The script with the algorithms of this crate and `custom`. Their order changes the hash.
+    pub(crate) fn with_custom(custom: &[Arc<dyn Algorithm>]) -> Self {
         let mut text = without_comments(PRELUDE);
-        if !others.is_empty() {
+        if !custom.is_empty() {
             text.push_str(&without_comments(CHECKED));
         }
-        // Each file is the body of a function of its own, so that no local meets another's. All of them stand
-        // in one function, because Redis runs the whole text at every call: a function that is not made costs
-        // nothing then.
+        // Each file is the body of its own function, which keeps its locals private. All of them are inside one
+        // function, because Redis runs the whole text at every call and a function that is not created costs nothing.
         text.push_str("local function make(name, leasing)\n");
         for algorithm in algorithm::built_in() {
             let (name, lua) = (algorithm.name(), without_comments(algorithm.lua()));
@@ -54,11 +51,11 @@ impl Script {
                 "if name == '{name}' then\nreturn (function(leasing)\n{lua}end)(leasing)\nend\n"
             ));
         }
-        for algorithm in others {
-            let (name, lua, careful) = (algorithm.name(), algorithm.lua(), cfg!(debug_assertions));
+        for algorithm in custom {
+            let (name, lua, debug) = (algorithm.name(), algorithm.lua(), cfg!(debug_assertions));
             text.push_str(&format!(
                 "if name == '{name}' then\nlocal plan, refund, renew = (function()\n{lua}\nend)()\n\
-                 return checked('{name}', plan, refund, renew, {careful})\nend\n"
+                 return checked('{name}', plan, refund, renew, {debug})\nend\n"
             ));
         }
         text.push_str("end\n");
@@ -66,7 +63,7 @@ impl Script {
         Self { script: redis::Script::new(&text), text }
     }
 
-    /// The Redis commands that it calls, in lower case, sorted.
+    /// The Redis commands that the script calls, in lower case and sorted.
     pub(crate) fn commands(&self) -> BTreeSet<String> {
         let calls = self.text.split("redis.call('").skip(1).chain(self.text.split("redis.pcall('").skip(1));
         calls.filter_map(|call| call.split('\'').next()).map(str::to_ascii_lowercase).collect()
@@ -81,18 +78,17 @@ impl Script {
     }
 }
 
-/// `lua` without the block comments and the comment lines that begin a line: more than half of our files,
-/// which no server needs to be sent.
+/// `lua` without block comments and comment lines: more than half of the text, which the server does not need.
 fn without_comments(lua: &str) -> String {
     let mut in_block = false;
-    let kept = lua.lines().filter(|line| {
+    let code = lua.lines().filter(|line| {
         let line = line.trim_start();
-        let begins = line.starts_with("--[[");
+        let begins_block = line.starts_with("--[[");
         let is_comment = in_block || line.starts_with("--");
-        in_block = (in_block || begins) && !line.contains("]]");
+        in_block = (in_block || begins_block) && !line.contains("]]");
         !is_comment && !line.is_empty()
     });
-    kept.flat_map(|line| [line, "\n"]).collect()
+    code.flat_map(|line| [line, "\n"]).collect()
 }
 
 impl fmt::Debug for Script {
@@ -106,8 +102,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn comments_are_left_out_and_code_is_not() {
-        let lua = "--[[ a\n  b = 1\n]]\nlocal c = 2 -- stays\n  -- goes\n--[[ one line ]]\nreturn c\n";
-        assert_eq!(without_comments(lua), "local c = 2 -- stays\nreturn c\n");
+    fn comments_are_removed_and_code_is_kept() {
+        let lua = "--[[ a\n  b = 1\n]]\nlocal c = 2 -- kept\n  -- removed\n--[[ one line ]]\nreturn c\n";
+        assert_eq!(without_comments(lua), "local c = 2 -- kept\nreturn c\n");
     }
 }

@@ -1,4 +1,4 @@
-//! The Lua script, and which one a decision needs.
+//! The Lua scripts, and which one a decision needs.
 
 mod assemble;
 mod registry;

@@ -1,4 +1,4 @@
-//! Which script a decision needs: ours, or one that knows algorithms from outside as well.
+//! Selects the script of a decision: the built-in one, or one with custom algorithms.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -14,25 +14,25 @@ use crate::{
     util::sync::{read, write},
 };
 
-/// The algorithms from outside that a store has met, and a script for each set of them that was decided
-/// together: so that one whose Lua does not compile spoils no decision but its own.
+/// The custom algorithms of a store, and one script for each set of them that is decided together. If the Lua of one
+/// does not compile, only its own decisions fail.
 #[derive(Debug, Default)]
-pub(crate) struct Scripts(RwLock<Known>);
+pub(crate) struct Scripts(RwLock<Registered>);
 
 #[derive(Debug, Default)]
-struct Known {
+struct Registered {
     /// By name.
-    others: BTreeMap<String, Arc<dyn Algorithm>>,
-    /// By the names of the algorithms from outside, sorted, so that instances have the same scripts.
+    custom: BTreeMap<String, Arc<dyn Algorithm>>,
+    /// By the sorted names of the custom algorithms, so all instances have the same scripts.
     scripts: HashMap<Vec<String>, Arc<Script>>,
 }
 
 impl Scripts {
-    pub(crate) fn that_knows(&self, charges: &[Charge]) -> Result<Arc<Script>, Error> {
-        let others = charges.iter().map(Charge::policy).filter(|policy| !is_built_in(policy));
+    pub(crate) fn script_for(&self, charges: &[Charge]) -> Result<Arc<Script>, Error> {
+        let custom = charges.iter().map(Charge::policy).filter(|policy| !is_built_in(policy));
         let mut names = BTreeSet::new();
-        for policy in others {
-            self.learn(policy)?;
+        for policy in custom {
+            self.register(policy)?;
             names.insert(policy.counting().name().to_owned());
         }
         if names.is_empty() {
@@ -42,25 +42,26 @@ impl Scripts {
         if let Some(script) = read(&self.0).scripts.get(&names) {
             return Ok(script.clone());
         }
-        let mut known = write(&self.0);
-        let others: Vec<_> = names.iter().filter_map(|name| known.others.get(name).cloned()).collect();
-        let script = known.scripts.entry(names).or_insert_with(|| Arc::new(Script::with(&others)));
+        let mut registered = write(&self.0);
+        let custom: Vec<_> = names.iter().filter_map(|name| registered.custom.get(name).cloned()).collect();
+        let script =
+            registered.scripts.entry(names).or_insert_with(|| Arc::new(Script::with_custom(&custom)));
         Ok(script.clone())
     }
 
-    /// Takes the policy's algorithm in, unless it is known.
-    pub(crate) fn learn(&self, policy: &Policy) -> Result<(), Error> {
+    /// Registers the policy's algorithm if it is a custom one.
+    pub(crate) fn register(&self, policy: &Policy) -> Result<(), Error> {
         let algorithm = policy.counting();
         if is_built_in(policy) {
             return Ok(());
         }
-        let same = |known: &Arc<dyn Algorithm>| known.lua() == algorithm.lua();
-        if read(&self.0).others.get(algorithm.name()).is_some_and(same) {
+        let has_same_source = |registered: &Arc<dyn Algorithm>| registered.lua() == algorithm.lua();
+        if read(&self.0).custom.get(algorithm.name()).is_some_and(has_same_source) {
             return Ok(());
         }
-        let mut known = write(&self.0);
-        let kept = known.others.entry(algorithm.name().to_owned()).or_insert_with(|| algorithm.clone());
-        if same(kept) {
+        let mut registered = write(&self.0);
+        let first = registered.custom.entry(algorithm.name().to_owned()).or_insert_with(|| algorithm.clone());
+        if has_same_source(first) {
             return Ok(());
         }
         Err(Error::invalid("two algorithms of one name have different Lua sources: rename one of them"))

@@ -1,4 +1,4 @@
-//! The time that what is remembered here is counted by.
+//! The clock of the deny cache and the leases.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -7,17 +7,17 @@ use std::{
 
 use crate::{store::ManualClock, util::time::micros};
 
-/// A millisecond: a lease lasts hundreds of them.
+/// One millisecond, which is small against the life of a lease.
 const DRIFT: u64 = 1_000;
 
 pub(crate) enum Clock {
-    /// No correction of the time of day moves it. It stands still while the machine is suspended.
+    /// Not affected by corrections of the wall clock. Stops while the machine is suspended.
     Monotonic(Instant),
-    /// As the monotonic clock, and ahead of it by as much as the time of day ever was: so it goes on while the machine
-    /// is suspended, as far as the time of day is right afterwards. It never goes back, and a correction of the time
-    /// of day can only make it say that more time has passed, which ends leases early.
-    Suspended { started: Instant, time: SystemTime, ahead: AtomicU64 },
-    /// The one that Redis is told to decide by.
+    /// The monotonic clock, plus the largest lead that the wall clock ever had over it. So it also counts the time
+    /// during which the machine was suspended, if the wall clock is correct afterwards. It never goes back, and a
+    /// correction of the wall clock can only move it forward, which ends leases early.
+    Suspended { started: Instant, wall_start: SystemTime, max_lead: AtomicU64 },
+    /// The clock that Redis uses too.
     Manual(ManualClock),
 }
 
@@ -26,33 +26,37 @@ impl Clock {
         manual.map_or_else(|| Self::Monotonic(Instant::now()), Self::Manual)
     }
 
-    /// One that does not stand still while the machine is suspended.
-    pub(crate) fn through_suspension(manual: Option<ManualClock>) -> Self {
+    /// A clock that also counts while the machine is suspended.
+    pub(crate) fn including_suspension(manual: Option<ManualClock>) -> Self {
         manual.map_or_else(
-            || Self::Suspended { started: Instant::now(), time: SystemTime::now(), ahead: AtomicU64::new(0) },
+            || Self::Suspended {
+                started: Instant::now(),
+                wall_start: SystemTime::now(),
+                max_lead: AtomicU64::new(0),
+            },
             Self::Manual,
         )
     }
 
-    /// Microseconds since some moment that stays the same.
+    /// Microseconds since a fixed moment.
     pub(crate) fn micros(&self) -> u64 {
         match self {
             Self::Monotonic(started) => micros(started.elapsed()),
-            Self::Suspended { started, time, ahead } => {
-                let passed = micros(started.elapsed());
-                let lead = time.elapsed().map_or(0, micros).saturating_sub(passed);
-                let known = ahead.load(Ordering::Relaxed);
-                // The two are read one after the other and drift, which is no news.
-                if lead > known + DRIFT {
-                    ahead.fetch_max(lead, Ordering::Relaxed);
+            Self::Suspended { started, wall_start, max_lead } => {
+                let elapsed = micros(started.elapsed());
+                let lead = wall_start.elapsed().map_or(0, micros).saturating_sub(elapsed);
+                let max_known = max_lead.load(Ordering::Relaxed);
+                // The two clocks are not read at the same moment and drift, so a small lead is ignored.
+                if lead > max_known + DRIFT {
+                    max_lead.fetch_max(lead, Ordering::Relaxed);
                 }
-                passed + if lead > known + DRIFT { lead } else { known }
+                elapsed + if lead > max_known + DRIFT { lead } else { max_known }
             }
             Self::Manual(clock) => clock.micros(),
         }
     }
 
-    /// How often it went back.
+    /// How often the clock was set back.
     pub(crate) fn times_set_back(&self) -> u64 {
         match self {
             Self::Monotonic(_) | Self::Suspended { .. } => 0,
@@ -60,8 +64,8 @@ impl Clock {
         }
     }
 
-    /// What Redis is told to decide by.
-    pub(crate) fn told(&self) -> Option<u64> {
+    /// The time for Redis to decide by; `None` for the server's own clock.
+    pub(crate) fn manual_micros(&self) -> Option<u64> {
         match self {
             Self::Monotonic(_) | Self::Suspended { .. } => None,
             Self::Manual(clock) => Some(clock.micros()),
@@ -77,13 +81,13 @@ mod tests {
 
     const HOUR: Duration = Duration::from_secs(3_600);
 
-    fn started_at(time: SystemTime) -> Clock {
-        Clock::Suspended { started: Instant::now(), time, ahead: AtomicU64::new(0) }
+    fn started_at(wall_start: SystemTime) -> Clock {
+        Clock::Suspended { started: Instant::now(), wall_start, max_lead: AtomicU64::new(0) }
     }
 
     #[test]
     fn time_that_passed_while_the_machine_was_suspended_counts() {
-        // The monotonic clock says that it was started just now.
+        // The monotonic clock was started just now.
         let clock = started_at(SystemTime::now() - HOUR);
         assert!(clock.micros() >= micros(HOUR));
     }
@@ -92,10 +96,12 @@ mod tests {
     fn a_time_of_day_that_steps_back_does_not_make_it_go_back() {
         let mut clock = started_at(SystemTime::now() - HOUR);
         let before = clock.micros();
-        // Corrected by half an hour, and then by a day.
+        // The wall clock is set back by half an hour, and then by a day.
         for correction in [HOUR / 2, 24 * HOUR] {
-            let Clock::Suspended { time, .. } = &mut clock else { unreachable!("it was made so") };
-            *time += correction;
+            let Clock::Suspended { wall_start, .. } = &mut clock else {
+                unreachable!("made by `started_at`")
+            };
+            *wall_start += correction;
             assert!(clock.micros() >= before, "{correction:?}");
         }
     }

@@ -1,17 +1,16 @@
-//! The deny cache: a key that has nothing left is refused here until it has something again.
+//! The deny cache: denies requests on an exhausted key without Redis.
 //!
-//! What is remembered is a refusal of one unit by a policy that had none left. From then until the wait it
-//! named is over nobody anywhere can be charged a unit under that policy and key, so nothing changes, and
-//! the same question has the same answer, with so much less to wait. Four things do change it: a reset,
-//! a refund, units on lease that are given back, and a policy of the same name with another quota. Through
-//! the same store they take effect at once; what another instance does is seen when the refusal has been
-//! remembered for [`DenyCache::longest`].
+//! It stores denials of one unit by a policy that had none left. Until the wait of such a denial is over, no instance
+//! can charge that key a unit, so the same request gets the same denial, with the rest of the wait. Four events end a
+//! denial early: a reset, a refund, returned leased units, and a policy of the same name with another quota. Events in
+//! the same store take effect at once, those of other instances when the denial has been stored for
+//! [`DenyCache::max_age`].
 //!
-//! Refusals of several units are not remembered. The wait they name is for all of them, and before it is
-//! over fewer may be there and go to somebody else.
+//! Denials of several units are not stored: before their wait is over, some of the units may be available and be
+//! charged to another request.
 //!
-//! A table of places that each hold the latest refusal whose hash leads there: of fixed size, with nothing to
-//! evict. A refusal that is overwritten costs a question to Redis, and nothing else.
+//! The table has a fixed number of cells. A cell holds the latest denial whose hash leads there. An overwritten denial
+//! only costs one more decision in Redis.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -35,89 +34,89 @@ use crate::{
 };
 
 pub(crate) struct DenyCache {
-    places: Box<[Mutex<Option<Box<Refusal>>>]>,
+    cells: Box<[Mutex<Option<Box<CachedDenial>>>]>,
     hasher: RandomState,
     clock: Clock,
-    /// How long a refusal is remembered at most.
-    longest: u64,
-    /// How often something was forgotten. A reply that was on its way meanwhile is not remembered.
-    forgotten: AtomicU64,
+    /// The longest time for which a denial is stored, in microseconds.
+    max_age: u64,
+    /// How often entries were invalidated. A reply that was under way meanwhile is not stored.
+    invalidations: AtomicU64,
 }
 
-/// What a question was before it was asked.
+/// The state of the cache when a request was sent.
 #[derive(Clone, Copy)]
-pub(crate) struct Asked {
-    at: u64,
-    forgotten: u64,
+pub(crate) struct Stamp {
+    sent_at: u64,
+    invalidations: u64,
 }
 
-struct Refusal {
+struct CachedDenial {
     decision: Decision,
-    /// When the reply came. Redis had decided before that, so this is the latest that the waits count from.
-    came: u64,
-    /// When it is no longer sure. Counted from before the question was asked, so never too late.
-    over: u64,
+    /// When the reply was received. Redis decided before that, so a wait counted from here is never too short.
+    received_at: u64,
+    /// When the denial may no longer hold. Counted from before the request was sent, so never too late.
+    expires_at: u64,
 }
 
-const PLACES: usize = 4096;
+const CELLS: usize = 4096;
 
 impl DenyCache {
-    pub(crate) fn new(longest: Duration, clock: Option<ManualClock>) -> Self {
+    pub(crate) fn new(max_age: Duration, clock: Option<ManualClock>) -> Self {
         Self {
-            places: (0..PLACES).map(|_| Mutex::new(None)).collect(),
+            cells: (0..CELLS).map(|_| Mutex::new(None)).collect(),
             hasher: RandomState::new(),
             clock: Clock::new(clock),
-            longest: micros(longest),
-            forgotten: AtomicU64::new(0),
+            max_age: micros(max_age),
+            invalidations: AtomicU64::new(0),
         }
     }
 
-    /// The decision over `charges`, where it is known, or what [`remember`](Self::remember) needs.
-    pub(crate) fn look(&self, charges: &[Charge]) -> Result<Decision, Asked> {
-        let asked = self.asked();
-        let now = asked.at;
+    /// The decision over `charges` if it is stored; otherwise what [`insert`](Self::insert) needs.
+    pub(crate) fn lookup(&self, charges: &[Charge]) -> Result<Decision, Stamp> {
+        let stamp = self.stamp();
+        let now = stamp.sent_at;
         for charge in charges {
-            let mut place = self.place(charge.policy(), charge.key());
-            let Some(refusal) = &*place else { continue };
-            if !(refusal.came..refusal.over).contains(&now) || refusal.is_doubted_by(charge) {
-                // It is over, or the clock stepped back, or the key is counted by another rule: what is asked
-                // now may change what was so.
-                *place = None;
-            } else if is_over(&refusal.decision, charges) {
-                let passed = Duration::from_micros(now - refusal.came);
-                return Ok(match (refusal.decision.outcomes(), charges) {
+            let mut cell = self.cell(charge.policy(), charge.key());
+            let Some(cached) = &*cell else { continue };
+            if !(cached.received_at..cached.expires_at).contains(&now) || cached.conflicts_with(charge) {
+                // The denial has expired, the clock stepped back, or the key is charged under another quota, and this
+                // request may change its counts.
+                *cell = None;
+            } else if covers(&cached.decision, charges) {
+                let elapsed = Duration::from_micros(now - cached.received_at);
+                return Ok(match (cached.decision.outcomes(), charges) {
                     ([outcome], [charge]) => {
-                        let told = Told::of(outcome);
-                        // Others wait for it.
-                        drop(place);
-                        Decision::of_one(told.later(charge, passed))
+                        let snapshot = Snapshot::of(outcome);
+                        // Releases the lock early.
+                        drop(cell);
+                        Decision::of_one(snapshot.after(charge, elapsed))
                     }
                     (outcomes, charges) => Decision::new(
                         outcomes
                             .iter()
                             .zip(charges)
-                            .map(|(outcome, charge)| Told::of(outcome).later(charge, passed)),
+                            .map(|(outcome, charge)| Snapshot::of(outcome).after(charge, elapsed)),
                     ),
                 });
             }
         }
-        Err(asked)
+        Err(stamp)
     }
 
-    pub(crate) fn asked(&self) -> Asked {
-        Asked { at: self.now(), forgotten: self.forgotten.load(Ordering::Acquire) }
+    pub(crate) fn stamp(&self) -> Stamp {
+        Stamp { sent_at: self.now(), invalidations: self.invalidations.load(Ordering::Acquire) }
     }
 
-    /// Takes note of a decision, if it is a refusal that lasts.
-    pub(crate) fn remember(&self, decision: &Decision, asked: Asked) {
+    /// Stores a decision if it is a denial that lasts.
+    pub(crate) fn insert(&self, decision: &Decision, stamp: Stamp) {
         if decision.is_allowed() {
             return;
         }
-        let mut lasts = self.longest;
+        let mut lifetime = self.max_age;
         let mut first = None;
         for outcome in decision.outcomes() {
             if outcome.charge().needs_permit() {
-                // A slot may come free at any moment.
+                // A permit may be released at any moment.
                 return;
             }
             if outcome.is_allowed() {
@@ -125,34 +124,34 @@ impl DenyCache {
             }
             match outcome.retry_after() {
                 Some(wait) if outcome.charge().cost() == 1 && outcome.remaining() == 0 => {
-                    lasts = lasts.min(micros(wait));
+                    lifetime = lifetime.min(micros(wait));
                 }
                 _ => return,
             }
             first.get_or_insert(outcome);
         }
         if let Some(first) = first {
-            let (came, over) = (self.now(), asked.at.saturating_add(lasts));
-            let refusal = Refusal { decision: decision.clone(), came, over };
-            let mut place = self.place(first.policy(), first.key());
-            // Under the lock, so that what is forgotten from now on is forgotten with this.
-            if asked.forgotten == self.forgotten.load(Ordering::Acquire) {
-                *place = Some(Box::new(refusal));
+            let (received_at, expires_at) = (self.now(), stamp.sent_at.saturating_add(lifetime));
+            let cached = CachedDenial { decision: decision.clone(), received_at, expires_at };
+            let mut cell = self.cell(first.policy(), first.key());
+            // Checked under the lock, so a later invalidation also removes this entry.
+            if stamp.invalidations == self.invalidations.load(Ordering::Acquire) {
+                *cell = Some(Box::new(cached));
             }
         }
     }
 
-    /// Forgets what is remembered of `key` under `policy`: to be called when the store has given units back,
-    /// so that no reply from before that is remembered after it.
-    pub(crate) fn forget(&self, policy: &Policy, key: &Key) {
-        // In this order: a reply that comes later sees the first, and one that came before goes with the second.
-        self.forgotten.fetch_add(1, Ordering::AcqRel);
-        self.place(policy, key).take();
+    /// Removes the denial of `key` under `policy`. Call it after the store refunded units, so no older reply is stored
+    /// afterwards.
+    pub(crate) fn invalidate(&self, policy: &Policy, key: &Key) {
+        // In this order: a later reply sees the new count, and an earlier one is removed from its cell.
+        self.invalidations.fetch_add(1, Ordering::AcqRel);
+        self.cell(policy, key).take();
     }
 
-    fn place(&self, policy: &Policy, key: &Key) -> MutexGuard<'_, Option<Box<Refusal>>> {
+    fn cell(&self, policy: &Policy, key: &Key) -> MutexGuard<'_, Option<Box<CachedDenial>>> {
         let hash = self.hasher.hash_one((policy.tag(), key));
-        lock(&self.places[hash as usize % PLACES])
+        lock(&self.cells[hash as usize % CELLS])
     }
 
     fn now(&self) -> u64 {
@@ -160,49 +159,58 @@ impl DenyCache {
     }
 }
 
-/// Tells a deny cache what became of a job.
-pub(crate) struct DenyWatch {
+/// Updates a deny cache with the result of a job.
+pub(crate) struct DenyObserver {
     cache: Arc<DenyCache>,
-    asked: Asked,
-    /// Whether units come back that others can be charged: then the keys are forgotten, whatever the decision.
-    frees: bool,
-    /// How much was forgotten to undo a part of the job, which does not matter to its denial.
-    undone: OnceLock<Arc<AtomicU64>>,
+    stamp: Stamp,
+    /// Whether the job frees units that other requests can be charged. Then its keys are invalidated, whatever the
+    /// decision.
+    frees_units: bool,
+    /// How many invalidations were caused by undoing a part of this job. They do not affect its denial.
+    undo_invalidations: OnceLock<Arc<AtomicU64>>,
 }
 
-impl DenyWatch {
-    /// Watches a job that is asked now. `frees` says whether it returns units of a lease.
-    pub(crate) fn new(cache: &Arc<DenyCache>, asked: Asked, action: Action, frees: bool) -> Self {
-        let frees = frees || action != Action::Charge;
-        Self { cache: cache.clone(), asked, frees, undone: OnceLock::new() }
+impl DenyObserver {
+    /// Observes a job that is sent now. `frees_units` is whether it returns units of a lease.
+    pub(crate) fn new(cache: &Arc<DenyCache>, stamp: Stamp, action: Action, frees_units: bool) -> Self {
+        let frees_units = frees_units || action != Action::Charge;
+        Self { cache: cache.clone(), stamp, frees_units, undo_invalidations: OnceLock::new() }
     }
 }
 
-impl Observer for DenyWatch {
+impl Observer for DenyObserver {
     fn settled(&self, job: &Job, reply: Option<&Reply>) {
-        if self.frees {
-            job.charges.iter().for_each(|charge| self.cache.forget(charge.policy(), charge.key()));
-            if let Some(undone) = self.undone.get() {
-                undone.fetch_add(job.charges.len() as u64, Ordering::AcqRel);
+        if self.frees_units {
+            job.charges.iter().for_each(|charge| self.cache.invalidate(charge.policy(), charge.key()));
+            if let Some(undo_invalidations) = self.undo_invalidations.get() {
+                undo_invalidations.fetch_add(job.charges.len() as u64, Ordering::AcqRel);
             }
         } else if let Some(reply) = reply {
-            let undone = self.undone.get().map_or(0, |undone| undone.load(Ordering::Acquire));
-            let asked = Asked { forgotten: self.asked.forgotten + undone, ..self.asked };
-            self.cache.remember(&reply.decision, asked);
+            let undo_invalidations = self
+                .undo_invalidations
+                .get()
+                .map_or(0, |undo_invalidations| undo_invalidations.load(Ordering::Acquire));
+            let stamp = Stamp { invalidations: self.stamp.invalidations + undo_invalidations, ..self.stamp };
+            self.cache.insert(&reply.decision, stamp);
         }
     }
 
     #[cfg(feature = "cluster")]
     fn undoing(&self) -> Option<Box<dyn Observer>> {
-        let undone = self.undone.get_or_init(Arc::default).clone();
+        let undo_invalidations = self.undo_invalidations.get_or_init(Arc::default).clone();
         let cache = self.cache.clone();
-        Some(Box::new(Self { cache, asked: self.asked, frees: true, undone: undone.into() }))
+        Some(Box::new(Self {
+            cache,
+            stamp: self.stamp,
+            frees_units: true,
+            undo_invalidations: undo_invalidations.into(),
+        }))
     }
 }
 
-impl Refusal {
-    /// Whether `charge` is on what refused, under a policy of the same name that counts otherwise.
-    fn is_doubted_by(&self, charge: &Charge) -> bool {
+impl CachedDenial {
+    /// Whether `charge` is on the same key, under a policy of the same name that counts differently.
+    fn conflicts_with(&self, charge: &Charge) -> bool {
         self.decision.outcomes().iter().any(|outcome| {
             outcome.key() == charge.key()
                 && outcome.policy().label() == charge.policy().label()
@@ -212,7 +220,7 @@ impl Refusal {
 }
 
 /// Whether `decision` is over the same charges.
-fn is_over(decision: &Decision, charges: &[Charge]) -> bool {
+fn covers(decision: &Decision, charges: &[Charge]) -> bool {
     let outcomes = decision.outcomes();
     outcomes.len() == charges.len()
         && outcomes.iter().zip(charges).all(|(outcome, charge)| {
@@ -222,15 +230,15 @@ fn is_over(decision: &Decision, charges: &[Charge]) -> bool {
         })
 }
 
-/// What an outcome says.
-struct Told {
+/// The values of an outcome.
+struct Snapshot {
     verdict: Verdict,
     remaining: u64,
     reset: Duration,
     granted: u64,
 }
 
-impl Told {
+impl Snapshot {
     const fn of(outcome: &Outcome) -> Self {
         Self {
             verdict: outcome.verdict(),
@@ -240,16 +248,16 @@ impl Told {
         }
     }
 
-    /// The same of `charge`, when `passed` is over. Nothing has been charged to what refused; of the others it says
-    /// what was so.
-    fn later(self, charge: &Charge, passed: Duration) -> Outcome {
+    /// The outcome for `charge` after `elapsed`. The values of the denying policies are exact, as nothing was charged
+    /// to them. Those of the other policies are as old as the denial.
+    fn after(self, charge: &Charge, elapsed: Duration) -> Outcome {
         let verdict = match self.verdict {
             Verdict::Deny { retry_after } => {
-                Verdict::Deny { retry_after: retry_after.map(|wait| wait.saturating_sub(passed)) }
+                Verdict::Deny { retry_after: retry_after.map(|wait| wait.saturating_sub(elapsed)) }
             }
             other => other,
         };
-        Outcome::new(charge, verdict, self.remaining, self.reset.saturating_sub(passed))
+        Outcome::new(charge, verdict, self.remaining, self.reset.saturating_sub(elapsed))
             .granting(self.granted)
     }
 }

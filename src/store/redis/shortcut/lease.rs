@@ -2,54 +2,54 @@ use crate::{
     algorithm::twin::Receipt, decision::Charge, key::Key, policy::Policy, store::redis::wire::LeaseReturn,
 };
 
-/// A key that was asked for lately.
+/// A key that was charged lately.
 pub(super) struct Entry {
     pub(super) policy: Policy,
     pub(super) key: Key,
     pub(super) lease: Option<Lease>,
-    /// How many units to ask for next: so many as were used up quickly, and none for a key that is not hot.
-    pub(super) want: u64,
-    /// When Redis was last asked for this key.
-    pub(super) asked: Option<u64>,
-    /// Whether a lease is on its way. One at a time.
+    /// How many units to lease next: the more, the faster the last ones were used up; 0 for a key that is not hot.
+    pub(super) target: u64,
+    /// When Redis was last asked to charge this key.
+    pub(super) last_request: Option<u64>,
+    /// Whether a lease is being fetched. One at a time.
     pub(super) fetching: bool,
 }
 
-/// Units that Redis has granted to this instance.
+/// Units that Redis leased to this instance.
 pub(super) struct Lease {
-    /// What Redis calls it.
+    /// The name of the lease in Redis.
     pub(super) name: u64,
     pub(super) left: u64,
-    /// Spent, and not reported yet.
+    /// Units that were spent and are not reported to Redis yet.
     pub(super) spent: u64,
-    /// More is asked for when fewer are left.
-    pub(super) low: u64,
-    /// Before the call that brought it was sent.
-    pub(super) from: u64,
+    /// More units are fetched when fewer than this are left.
+    pub(super) refill_below: u64,
+    /// When the request for the lease was sent.
+    pub(super) requested_at: u64,
     /// How often the clock had been set back by then.
     pub(super) set_back: u64,
-    /// By then it is over.
-    pub(super) end: u64,
-    pub(super) used: u64,
-    /// What Redis said remained beside it, and when all would be as good as new.
+    /// When the lease ends.
+    pub(super) ends_at: u64,
+    pub(super) last_spent: u64,
+    /// What remained in Redis beside the lease, and the microseconds until the quota is fully replenished.
     pub(super) remaining: u64,
     pub(super) reset: u64,
-    /// Of its units, for refunds of what is spent of them.
+    /// The receipt of its units, for refunds of what is spent.
     pub(super) receipt: Receipt,
 }
 
-/// What is returned of a lease, and when it was taken out of the table.
+/// Units of a lease that are being returned, and the reset count when the lease was removed from the table.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Returned {
     pub(super) lease: LeaseReturn,
-    pub(super) resets: Resets,
+    pub(super) resets: ResetCount,
 }
 
-/// How often a key was reset by some moment.
+/// How often a key had been reset at some moment.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Resets {
-    pub(super) place: u32,
-    pub(super) times: u32,
+pub(super) struct ResetCount {
+    pub(super) cell: u32,
+    pub(super) count: u32,
 }
 
 impl Entry {
@@ -63,13 +63,13 @@ impl Entry {
 }
 
 impl Lease {
-    /// Whether its units may be spent. Who sets the clock back does not know what Redis saw meanwhile.
-    pub(super) const fn is_on(&self, now: u64, set_back: u64) -> bool {
-        self.from <= now && now < self.end && self.set_back == set_back
+    /// Whether units may be spent. After the clock was set back, it is unknown what Redis charged meanwhile.
+    pub(super) const fn is_active(&self, now: u64, set_back: u64) -> bool {
+        self.requested_at <= now && now < self.ends_at && self.set_back == set_back
     }
 
-    /// All that is left of it, and what was spent, as it is returned.
-    pub(super) const fn returned(&self, resets: Resets) -> Returned {
+    /// Returns the lease: all unspent units, and the number of spent ones.
+    pub(super) const fn returned(&self, resets: ResetCount) -> Returned {
         let lease = LeaseReturn { name: self.name, units: self.left + self.spent, spent: self.spent };
         Returned { lease, resets }
     }

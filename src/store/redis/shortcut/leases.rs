@@ -1,15 +1,14 @@
-//! Leases: a hot key takes units in one call and spends them here.
+//! Leases: a hot key gets units in one script call and spends them in this process.
 //!
-//! Redis has charged a lease, or keeps its room free, before a unit of it is spent, and until it ends; see
-//! `lua/decide.lua`. So nothing here can admit more than the limit as long as a unit is spent once, and
-//! before the end. The end is counted from before the call was sent, by the time that Redis says is left,
-//! so it comes no later here than there. Everything else, how much to ask for and when to give it back,
-//! is only about how well it does.
+//! Redis charges a lease, or keeps its room free, before any of its units is spent and until the lease ends; see
+//! `lua/decide.lua`. So the limit holds as long as each unit is spent once, and before the end. The end is counted from
+//! before the request was sent, by the remaining time that Redis returned, so a lease ends here no later than in Redis.
+//! Everything else, such as the size of a lease and when to return it, only affects efficiency.
 //!
-//! What is given back is taken out first, and names its lease: of one that has ended Redis takes nothing
-//! back. Of one that was taken out before a reset nothing is sent, because a window would not know it for an
-//! older one. A report that was surely not sent is sent again, and no other: one that fails is dropped, and
-//! the lease's end settles it.
+//! A lease is removed from the table before it is returned, and the return names it: Redis ignores the return of a
+//! lease that has ended. A lease that was removed before a reset is not returned, because a window could not tell it
+//! from an older one. A report is sent again only if it was certainly not sent. A report that fails is dropped, and the
+//! end of the lease settles it.
 
 use std::{
     collections::{HashMap, hash_map},
@@ -26,8 +25,8 @@ use tokio::{runtime::Handle, sync::watch, task::JoinHandle, time::sleep};
 
 use super::{
     clock::Clock,
-    deny_cache::{DenyCache, DenyWatch},
-    lease::{Entry, Lease, Resets, Returned},
+    deny_cache::{DenyCache, DenyObserver},
+    lease::{Entry, Lease, ResetCount, Returned},
 };
 use crate::{
     decision::{Charge, Decision, Outcome, Verdict},
@@ -47,124 +46,125 @@ use crate::{
 
 pub(crate) struct Leases {
     shards: Box<[Mutex<HashMap<u64, Entry>>]>,
-    /// How often a key was reset whose hash leads there. What is on its way meanwhile is not there any more.
+    /// How often a key with this hash was reset. Leases that are being fetched or returned meanwhile are void.
     resets: Box<[AtomicU32]>,
     hasher: RandomState,
     clock: Clock,
     link: Arc<dyn Link>,
     prefix: Arc<str>,
-    denied: Option<Arc<DenyCache>>,
-    /// Whether a task returns what is not used.
+    deny_cache: Option<Arc<DenyCache>>,
+    /// Whether a task is returning unused leases.
     sweeping: AtomicBool,
-    /// Calls that are made whether a caller waits for them or not.
-    under_way: watch::Sender<usize>,
+    /// The number of script calls in the background.
+    in_flight: watch::Sender<usize>,
 }
 
-/// Tells the leases what became of a job that leases units or returns some.
-pub(crate) struct LeaseWatch {
+/// Updates the leases with the result of a job that leases or returns units.
+pub(crate) struct LeaseObserver {
     leases: Arc<Leases>,
     returned: Returned,
     fetch: Option<Fetch>,
 }
 
-/// A lease on its way.
+/// A lease that is being fetched.
 struct Fetch {
     policy: Policy,
     key: Key,
-    asked: u64,
+    requested_at: u64,
     set_back: u64,
     sent: AtomicBool,
-    came: AtomicBool,
-    /// How many resets there were when it was sent.
+    completed: AtomicBool,
+    /// The reset count when the request was sent.
     resets: AtomicU32,
 }
 
 const SHARDS: usize = 64;
-/// Keys that share a place cost each other a lease at most, and only while it is on its way.
-const RESETS: u32 = 1024;
-/// Keys in a shard. Others are decided by Redis, as if nothing were leased.
-const MOST_KEYS: usize = 64;
-/// For a key that needs a call again so soon more is asked for, and for one that needs none for so long less.
-/// Colder keys would pay more for giving back than they save.
-const QUICK: u64 = 10_000;
-const SLOW: u64 = 50_000;
-/// A lease of fewer units costs about what they would cost one by one.
-const FIRST: u64 = 8;
-/// A lease of which nothing was spent for so long is given back, and so is what is left of one so old.
-const QUIET: u64 = 250_000;
-const OLD: u64 = 1_000_000;
-/// No lease is spent from for longer, so that clocks of different speed do not matter.
-const LONGEST: u64 = 2_000_000;
-/// Between two looks for such ones.
-const PAUSE: Duration = Duration::from_millis(100);
-/// A lease that ends within so much time is given back while it can be.
-const LAST_CHANCE: u64 = 150_000;
-/// How long giving back may take.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// If keys share a counter, a reset of one voids at most one lease of another, and only one that is being fetched or
+/// returned.
+const RESET_COUNTERS: u32 = 1024;
+/// The most keys in a shard. Other keys are decided by Redis, as if they were not leased.
+const MAX_KEYS_PER_SHARD: usize = 64;
+/// Microseconds between two requests to Redis for one key. Below the first, the next lease is larger; above the second,
+/// smaller. Returning the leases of colder keys would cost more than they save.
+const HOT_INTERVAL: u64 = 10_000;
+const COLD_INTERVAL: u64 = 50_000;
+/// A smaller lease saves little over charging its units one by one.
+const MIN_LEASE: u64 = 8;
+/// Microseconds. A lease is returned when nothing was spent from it for the first, or when it is older than the second.
+const MAX_IDLE: u64 = 250_000;
+const MAX_AGE: u64 = 1_000_000;
+/// The longest life of a lease in microseconds. It is short, so differences in clock speed do not matter.
+const MAX_LEASE_TIME: u64 = 2_000_000;
+/// Between two searches for leases to return.
+const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
+/// A lease that ends within this many microseconds is returned while that is possible.
+const RETURN_MARGIN: u64 = 150_000;
+/// The deadline of a return.
+const RETURN_DEADLINE: Duration = Duration::from_millis(500);
 
 impl Leases {
     pub(crate) fn new(
         link: Arc<dyn Link>,
         prefix: Arc<str>,
         clock: Option<ManualClock>,
-        denied: Option<Arc<DenyCache>>,
+        deny_cache: Option<Arc<DenyCache>>,
     ) -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            resets: (0..RESETS).map(|_| AtomicU32::default()).collect(),
+            resets: (0..RESET_COUNTERS).map(|_| AtomicU32::default()).collect(),
             hasher: RandomState::new(),
-            // A lease that was spent after its end would be spent twice.
-            clock: Clock::through_suspension(clock),
+            // Counts suspension: units that are spent after the lease's end would be spent twice.
+            clock: Clock::including_suspension(clock),
             link,
             prefix,
-            denied,
+            deny_cache,
             sweeping: AtomicBool::new(false),
-            under_way: watch::Sender::new(0),
+            in_flight: watch::Sender::new(0),
         }
     }
 
-    /// Spends the units of `charge`, where there are enough on lease. Says also whether few are left.
+    /// Spends the units of `charge` from a lease, if it has enough. Also returns whether more should be fetched.
     pub(crate) fn spend(&self, charge: &Charge) -> Option<(Decision, bool)> {
-        let (remaining, reset, low, receipt) = {
+        let (remaining, reset, is_low, receipt) = {
             let (hash, mut shard) = self.shard(charge.policy(), charge.key());
             let entry = shard.get_mut(&hash).filter(|entry| entry.is_of(charge))?;
             let lease = entry.lease.as_mut()?;
-            // Read under the lock: no lease is younger.
+            // Read under the lock, so it is not before the start of the lease.
             let now = self.clock.micros();
-            if !lease.is_on(now, self.clock.times_set_back()) {
+            if !lease.is_active(now, self.clock.times_set_back()) {
                 return None;
             }
             lease.left = lease.left.checked_sub(charge.cost())?;
             lease.spent += charge.cost();
-            lease.used = now;
-            let low = lease.left < lease.low && !entry.fetching;
+            lease.last_spent = now;
+            let is_low = lease.left < lease.refill_below && !entry.fetching;
             let remaining = lease.remaining.saturating_add(lease.left);
-            (remaining, lease.reset.saturating_sub(now - lease.from), low, lease.receipt)
+            (remaining, lease.reset.saturating_sub(now - lease.requested_at), is_low, lease.receipt)
         };
         let outcome = Outcome::new(charge, Verdict::Allow, remaining, Duration::from_micros(reset));
         let outcome = outcome.granting(charge.cost()).with_lease_receipt(receipt);
-        Some((Decision::of_one(outcome), low))
+        Some((Decision::of_one(outcome), is_low))
     }
 
-    /// What to ask Redis for beside the cost of `charge`: nothing for a key that is not hot, or for which a
-    /// lease is on its way. `ahead` says that there is enough left for now.
+    /// What to lease in addition to the cost of `charge`: `None` for a key that is not hot, or whose lease is being
+    /// fetched. `ahead` is whether enough units are left for now.
     pub(crate) fn fetch(
         self: &Arc<Self>,
         charge: &Charge,
         ahead: bool,
-    ) -> Option<(LeaseRequest, LeaseWatch)> {
-        let (set_back, asked) = (self.clock.times_set_back(), self.clock.micros());
-        let most = charge.policy().most_leased();
+    ) -> Option<(LeaseRequest, LeaseObserver)> {
+        let (set_back, requested_at) = (self.clock.times_set_back(), self.clock.micros());
+        let max_leased = charge.policy().most_leased();
         let (hash, mut shard) = self.shard(charge.policy(), charge.key());
         let entry = entry(&mut shard, hash, charge)?;
         if entry.fetching {
             return None;
         }
-        match entry.asked.replace(asked).map(|before| asked.saturating_sub(before)) {
-            Some(since) if since < QUICK => {
-                entry.want = (entry.want * 2).clamp(FIRST.min(most), most);
+        match entry.last_request.replace(requested_at).map(|before| requested_at.saturating_sub(before)) {
+            Some(since) if since < HOT_INTERVAL => {
+                entry.target = (entry.target * 2).clamp(MIN_LEASE.min(max_leased), max_leased);
             }
-            Some(since) if since > SLOW => entry.want /= 2,
+            Some(since) if since > COLD_INTERVAL => entry.target /= 2,
             _ => {}
         }
         let resets = self.resets(hash);
@@ -179,7 +179,7 @@ impl Leases {
                 (lease.take().map_or(nothing, |lease| lease.returned(resets)), 0)
             }
         };
-        let wanted = entry.want.min(most).saturating_sub(left);
+        let wanted = entry.target.min(max_leased).saturating_sub(left);
         if wanted == 0 && returned.lease.units == 0 {
             return None;
         }
@@ -188,38 +188,38 @@ impl Leases {
         let fetch = Fetch {
             policy: charge.policy().clone(),
             key: charge.key().clone(),
-            asked,
+            requested_at,
             set_back,
             sent: AtomicBool::new(false),
-            came: AtomicBool::new(false),
-            resets: AtomicU32::new(resets.times),
+            completed: AtomicBool::new(false),
+            resets: AtomicU32::new(resets.count),
         };
-        let watch = LeaseWatch { leases: self.clone(), returned, fetch: Some(fetch) };
-        Some((LeaseRequest { wanted, returned: returned.lease }, watch))
+        let observer = LeaseObserver { leases: self.clone(), returned, fetch: Some(fetch) };
+        Some((LeaseRequest { wanted, returned: returned.lease }, observer))
     }
 
-    /// Puts down what came of a fetch, which may be nothing.
-    fn put(self: &Arc<Self>, fetch: &Fetch, granted: Option<(Leased, &Outcome)>) {
+    /// Stores the result of a fetch, if there is one.
+    fn complete_fetch(self: &Arc<Self>, fetch: &Fetch, granted: Option<(Leased, &Outcome)>) {
         let replaced = {
             let (hash, mut shard) = self.shard(&fetch.policy, &fetch.key);
-            // It is not evicted while something is on its way.
+            // An entry is not evicted during a fetch.
             let Some(entry) = shard.get_mut(&hash) else { return };
             entry.fetching = false;
             let resets = self.resets(hash);
-            let reset = fetch.resets.load(Ordering::Acquire) != resets.times;
+            let reset = fetch.resets.load(Ordering::Acquire) != resets.count;
             let now = self.clock.micros();
             match granted {
-                // What was charged before a reset is not there any more.
+                // After a reset, earlier charges no longer exist.
                 Some((granted, outcome)) if granted.units > 0 && !reset => {
-                    // Were this clock slower than that of Redis by a thousandth, it would still not be late.
-                    let lasts = granted.lasts.min(LONGEST);
-                    let end = fetch.asked.saturating_add(lasts - lasts.div_ceil(1_000));
-                    let older = entry.lease.take();
-                    let (same, replaced) = match older {
-                        Some(older) if older.name == granted.name => (Some(older), None),
-                        older => (None, older),
+                    // This clock may be slower than that of Redis by 0.1 %, and the lease still ends in time.
+                    let lifetime = granted.lifetime.min(MAX_LEASE_TIME);
+                    let ends_at = fetch.requested_at.saturating_add(lifetime - lifetime.div_ceil(1_000));
+                    let previous = entry.lease.take();
+                    let (same, replaced) = match previous {
+                        Some(previous) if previous.name == granted.name => (Some(previous), None),
+                        previous => (None, previous),
                     };
-                    // Which of its units are spent is not known, so the earliest of them counts.
+                    // It is unknown which of the units are spent, so the earliest receipt counts.
                     let receipt = same.as_ref().map_or(granted.receipt, |lease| lease.receipt);
                     let (left, spent) = same.map_or((0, 0), |lease| (lease.left, lease.spent));
                     let left = left.saturating_add(granted.units);
@@ -227,11 +227,11 @@ impl Leases {
                         name: granted.name,
                         left,
                         spent,
-                        low: left / 2,
-                        from: fetch.asked,
+                        refill_below: left / 2,
+                        requested_at: fetch.requested_at,
                         set_back: fetch.set_back,
-                        end,
-                        used: now,
+                        ends_at,
+                        last_spent: now,
                         remaining: outcome.remaining().saturating_sub(granted.units),
                         reset: micros(outcome.reset_after()),
                         receipt,
@@ -239,93 +239,94 @@ impl Leases {
                     replaced.map(|lease| lease.returned(resets))
                 }
                 _ => {
-                    // There is not much left to ask for.
+                    // The limit has few units left, so do not fetch ahead again.
                     if let Some(lease) = &mut entry.lease {
-                        lease.low = 0;
+                        lease.refill_below = 0;
                     }
                     return;
                 }
             }
         };
         if let Some(replaced) = replaced {
-            self.send_back(&fetch.policy, &fetch.key, replaced);
+            self.spawn_return(&fetch.policy, &fetch.key, replaced);
         }
         self.start_sweeping();
     }
 
-    /// Forgets the lease of a key whose charges are forgotten too.
+    /// Drops the lease of a key that is being reset.
     pub(crate) fn forget(&self, policy: &Policy, key: &Key) {
         let (hash, mut shard) = self.shard(policy, key);
-        self.resets[(hash as u32 % RESETS) as usize].fetch_add(1, Ordering::AcqRel);
+        self.resets[(hash as u32 % RESET_COUNTERS) as usize].fetch_add(1, Ordering::AcqRel);
         if let Some(entry) = shard.get_mut(&hash) {
             entry.lease = None;
         }
     }
 
-    /// What gives the lease of a key back, where there is one.
-    pub(crate) fn take_back(self: &Arc<Self>, policy: &Policy, key: &Key) -> Option<Job> {
+    /// Removes the lease of a key. Returns the job that returns it to Redis.
+    pub(crate) fn remove(self: &Arc<Self>, policy: &Policy, key: &Key) -> Option<Job> {
         let (hash, mut shard) = self.shard(policy, key);
         let entry = shard.get_mut(&hash)?;
         let (lease, policy, key) = (entry.lease.take()?, entry.policy.clone(), entry.key.clone());
         let returned = lease.returned(self.resets(hash));
         drop(shard);
-        self.returning(&policy, &key, returned)
+        self.return_job(&policy, &key, returned)
     }
 
-    /// What gives all leases back.
-    pub(crate) fn take_all_back(self: &Arc<Self>) -> Vec<Job> {
-        let mut taken = Vec::new();
+    /// Removes all leases. Returns the jobs that return them to Redis.
+    pub(crate) fn remove_all(self: &Arc<Self>) -> Vec<Job> {
+        let mut removed = Vec::new();
         for shard in &self.shards {
             for (hash, entry) in lock(shard).iter_mut() {
                 if let Some(lease) = entry.lease.take() {
                     let returned = lease.returned(self.resets(*hash));
-                    taken.push((entry.policy.clone(), entry.key.clone(), returned));
+                    removed.push((entry.policy.clone(), entry.key.clone(), returned));
                 }
             }
         }
-        taken.iter().filter_map(|(policy, key, returned)| self.returning(policy, key, *returned)).collect()
+        removed.iter().filter_map(|(policy, key, returned)| self.return_job(policy, key, *returned)).collect()
     }
 
-    fn send_back(self: &Arc<Self>, policy: &Policy, key: &Key, returned: Returned) {
-        // Outside a runtime it is not sent, and the lease's end settles it.
-        if let (Some(job), Ok(runtime)) = (self.returning(policy, key, returned), Handle::try_current()) {
+    fn spawn_return(self: &Arc<Self>, policy: &Policy, key: &Key, returned: Returned) {
+        // Outside a runtime it is not sent, and the end of the lease settles it.
+        if let (Some(job), Ok(runtime)) = (self.return_job(policy, key, returned), Handle::try_current()) {
             self.spawn(job, &runtime);
         }
     }
 
-    /// Makes a call whether a caller waits for it or not.
+    /// Sends a job in the background.
     pub(crate) fn spawn(&self, job: Job, runtime: &Handle) -> JoinHandle<Result<(), Error>> {
-        let call = UnderWay::new(&self.under_way);
+        let guard = InFlight::new(&self.in_flight);
         let decide = self.link.clone().decide(job);
         runtime.spawn(async move {
-            let _call = call;
+            let _guard = guard;
             decide.await.map(|_| ())
         })
     }
 
-    /// Waits until no call of [`spawn`](Self::spawn) is under way.
-    pub(crate) async fn settled(&self) {
-        // The sender is here, so there is no error.
-        let _ = self.under_way.subscribe().wait_for(|calls| *calls == 0).await;
+    /// Waits until no job of [`spawn`](Self::spawn) is in flight.
+    pub(crate) async fn wait_until_idle(&self) {
+        // The sender exists, so this cannot fail.
+        let _ = self.in_flight.subscribe().wait_for(|calls| *calls == 0).await;
     }
 
-    fn returning(self: &Arc<Self>, policy: &Policy, key: &Key, returned: Returned) -> Option<Job> {
+    fn return_job(self: &Arc<Self>, policy: &Policy, key: &Key, returned: Returned) -> Option<Job> {
         if returned.lease.units == 0 {
             return None;
         }
-        let watch = LeaseWatch { leases: self.clone(), returned, fetch: None };
-        let frees = watch.frees_some();
-        let denied = self.denied.as_ref();
-        let denied = denied.map(|denied| DenyWatch::new(denied, denied.asked(), Action::Refund, frees));
+        let observer = LeaseObserver { leases: self.clone(), returned, fetch: None };
+        let frees_units = observer.frees_units();
+        let cache = self.deny_cache.as_ref();
+        let denial_observer =
+            cache.map(|cache| DenyObserver::new(cache, cache.stamp(), Action::Refund, frees_units));
         Some(Job {
             action: Action::Refund,
             charges: vec![Charge::new(policy, key, 0)],
             prefix: self.prefix.clone(),
-            time: self.clock.told(),
+            time: self.clock.manual_micros(),
             script: Script::built_in(),
-            deadline: PATIENCE,
+            deadline: RETURN_DEADLINE,
             lease: Some(LeaseRequest { wanted: 0, returned: returned.lease }),
-            observer: Some(Box::new((Some(watch), denied))),
+            observer: Some(Box::new((Some(observer), denial_observer))),
         })
     }
 
@@ -337,42 +338,42 @@ impl Leases {
         }
     }
 
-    /// Gives back what is not used. `true` where something is on lease still.
+    /// Returns unused leases. The result is whether any lease remains.
     fn sweep(self: &Arc<Self>) -> bool {
-        let mut some = false;
+        let mut any_left = false;
         let mut unused = Vec::new();
         for shard in &self.shards {
             let mut shard = lock(shard);
             let now = self.clock.micros();
             for (hash, entry) in shard.iter_mut() {
                 let Some(lease) = &entry.lease else { continue };
-                if !lease.is_on(now, self.clock.times_set_back())
-                    || now.saturating_sub(lease.used) >= QUIET
-                    || now - lease.from >= OLD
-                    || lease.end - now <= LAST_CHANCE && !entry.fetching
+                if !lease.is_active(now, self.clock.times_set_back())
+                    || now.saturating_sub(lease.last_spent) >= MAX_IDLE
+                    || now - lease.requested_at >= MAX_AGE
+                    || lease.ends_at - now <= RETURN_MARGIN && !entry.fetching
                 {
-                    // What was asked for was too much.
-                    entry.want /= 2;
+                    // The lease was too large.
+                    entry.target /= 2;
                     let returned = lease.returned(self.resets(*hash));
                     entry.lease = None;
                     unused.push((entry.policy.clone(), entry.key.clone(), returned));
                 } else {
-                    some = true;
+                    any_left = true;
                 }
             }
         }
         for (policy, key, returned) in unused {
-            self.send_back(&policy, &key, returned);
+            self.spawn_return(&policy, &key, returned);
         }
-        some
+        any_left
     }
 
-    fn has_some(&self) -> bool {
+    fn has_leases(&self) -> bool {
         self.shards.iter().any(|shard| lock(shard).values().any(|entry| entry.lease.is_some()))
     }
 
     pub(crate) fn status(&self) -> LeaseStatus {
-        let mut status = LeaseStatus { keys: 0, units: 0, calls: *self.under_way.borrow() };
+        let mut status = LeaseStatus { keys: 0, units: 0, calls: *self.in_flight.borrow() };
         for shard in &self.shards {
             for lease in lock(shard).values().filter_map(|entry| entry.lease.as_ref()) {
                 status.keys += 1;
@@ -382,13 +383,13 @@ impl Leases {
         status
     }
 
-    fn resets(&self, hash: u64) -> Resets {
-        let place = hash as u32 % RESETS;
-        Resets { place, times: self.times_reset(place) }
+    fn resets(&self, hash: u64) -> ResetCount {
+        let cell = hash as u32 % RESET_COUNTERS;
+        ResetCount { cell, count: self.reset_count(cell) }
     }
 
-    fn times_reset(&self, place: u32) -> u32 {
-        self.resets[place as usize].load(Ordering::Acquire)
+    fn reset_count(&self, cell: u32) -> u32 {
+        self.resets[cell as usize].load(Ordering::Acquire)
     }
 
     fn shard(&self, policy: &Policy, key: &Key) -> (u64, MutexGuard<'_, HashMap<u64, Entry>>) {
@@ -397,20 +398,20 @@ impl Leases {
     }
 }
 
-/// The entry of `charge`, made where there is room for it.
+/// The entry of `charge`. Creates it if there is room.
 fn entry<'a>(shard: &'a mut HashMap<u64, Entry>, hash: u64, charge: &Charge) -> Option<&'a mut Entry> {
-    if shard.len() >= MOST_KEYS && !shard.contains_key(&hash) {
-        // The coldest of a few. To look at all of them would cost cold keys more than a lease saves hot ones.
+    if shard.len() >= MAX_KEYS_PER_SHARD && !shard.contains_key(&hash) {
+        // The coldest of a few. Checking all would cost cold keys more than leases save for hot keys.
         let idle = shard.iter().filter(|(_, entry)| entry.is_idle()).take(4);
-        let idle = *idle.min_by_key(|(_, entry)| entry.asked)?.0;
+        let idle = *idle.min_by_key(|(_, entry)| entry.last_request)?.0;
         shard.remove(&idle);
     }
     let new = || Entry {
         policy: charge.policy().clone(),
         key: charge.key().clone(),
         lease: None,
-        want: 0,
-        asked: None,
+        target: 0,
+        last_request: None,
         fetching: false,
     };
     match shard.entry(hash) {
@@ -418,7 +419,7 @@ fn entry<'a>(shard: &'a mut HashMap<u64, Entry>, hash: u64, charge: &Charge) -> 
         hash_map::Entry::Occupied(place) => {
             let entry = place.into_mut();
             if !entry.is_of(charge) {
-                // Another quota's, or by a rare chance another key's.
+                // The entry is of another quota, or of a key with the same hash.
                 if !entry.is_idle() {
                     return None;
                 }
@@ -429,23 +430,23 @@ fn entry<'a>(shard: &'a mut HashMap<u64, Entry>, hash: u64, charge: &Charge) -> 
     }
 }
 
-impl LeaseWatch {
-    /// Whether units come back that others can be charged.
-    pub(crate) const fn frees_some(&self) -> bool {
+impl LeaseObserver {
+    /// Whether units are freed that other requests can be charged.
+    pub(crate) const fn frees_units(&self) -> bool {
         self.returned.lease.units > self.returned.lease.spent
     }
 }
 
-impl Observer for LeaseWatch {
-    /// What a reset forgot since it was taken out is not returned. A job that was surely never sent may be sent again.
+impl Observer for LeaseObserver {
+    /// Does not return a lease that was removed before a reset. A job that was certainly not sent may be sent again.
     fn sending(&self, lease: &mut Option<LeaseRequest>) {
-        let times = self.leases.times_reset(self.returned.resets.place);
+        let count = self.leases.reset_count(self.returned.resets.cell);
         if let Some(fetch) = &self.fetch {
-            fetch.resets.store(times, Ordering::Release);
+            fetch.resets.store(count, Ordering::Release);
             fetch.sent.store(true, Ordering::Release);
         }
         if let Some(lease) = lease
-            && self.returned.resets.times != times
+            && self.returned.resets.count != count
         {
             lease.returned = LeaseReturn::default();
         }
@@ -455,25 +456,25 @@ impl Observer for LeaseWatch {
         if let (Some(fetch), Some(Reply { decision, leased: Some(leased) })) = (&self.fetch, reply)
             && let [outcome] = decision.outcomes()
         {
-            fetch.came.store(true, Ordering::Release);
-            self.leases.put(fetch, Some((*leased, outcome)));
+            fetch.completed.store(true, Ordering::Release);
+            self.leases.complete_fetch(fetch, Some((*leased, outcome)));
         }
     }
 }
 
-impl Drop for LeaseWatch {
+impl Drop for LeaseObserver {
     fn drop(&mut self) {
         let Some(fetch) = &mut self.fetch else { return };
-        if !*fetch.came.get_mut() {
-            self.leases.put(fetch, None);
+        if !*fetch.completed.get_mut() {
+            self.leases.complete_fetch(fetch, None);
         }
         if !*fetch.sent.get_mut() {
-            self.leases.send_back(&fetch.policy, &fetch.key, self.returned);
+            self.leases.spawn_return(&fetch.policy, &fetch.key, self.returned);
         }
     }
 }
 
-/// What an instance has on lease, from [`RedisStore::lease_status`](crate::RedisStore::lease_status).
+/// The units on lease in an instance, from [`RedisStore::lease_status`](crate::RedisStore::lease_status).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseStatus {
     keys: usize,
@@ -482,53 +483,53 @@ pub struct LeaseStatus {
 }
 
 impl LeaseStatus {
-    /// How many keys have units on lease here, under all policies.
+    /// The number of keys with units on lease here, under all policies.
     #[must_use]
     pub const fn keys(&self) -> usize {
         self.keys
     }
 
-    /// The units on lease that are not spent.
+    /// The number of units on lease that are not spent yet.
     #[must_use]
     pub const fn units(&self) -> u64 {
         self.units
     }
 
-    /// How many calls that lease units ahead of requests or return them are under way.
+    /// The number of script calls under way that lease units ahead of requests or return them.
     #[must_use]
     pub const fn calls(&self) -> usize {
         self.calls
     }
 }
 
-/// Runs as long as anything is on lease, and does not keep the store alive.
+/// Runs as long as there are leases, without keeping the store alive.
 async fn sweep(mut sweeper: Sweeper) {
     loop {
-        sleep(PAUSE).await;
+        sleep(SWEEP_INTERVAL).await;
         let Some(leases) = sweeper.0.as_ref().and_then(Weak::upgrade) else { return };
         if leases.sweep() {
             continue;
         }
         leases.sweeping.store(false, Ordering::SeqCst);
-        // One that came meanwhile found that somebody sweeps.
-        if !leases.has_some() || leases.sweeping.swap(true, Ordering::SeqCst) {
+        // A lease that was stored meanwhile saw this task running, and started no other.
+        if !leases.has_leases() || leases.sweeping.swap(true, Ordering::SeqCst) {
             sweeper.0 = None;
             return;
         }
     }
 }
 
-/// A call of which the leases know that it is under way.
-struct UnderWay(watch::Sender<usize>);
+/// Counts a background job while it is in flight.
+struct InFlight(watch::Sender<usize>);
 
-impl UnderWay {
+impl InFlight {
     fn new(calls: &watch::Sender<usize>) -> Self {
         calls.send_modify(|calls| *calls += 1);
         Self(calls.clone())
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for InFlight {
     fn drop(&mut self) {
         self.0.send_modify(|calls| *calls -= 1);
     }
@@ -540,7 +541,7 @@ impl fmt::Debug for Leases {
     }
 }
 
-/// The task, whose runtime may be shut down: then the next runtime's begins anew.
+/// Clears the flag if the task ends with its runtime, so another runtime can start a new one.
 struct Sweeper(Option<Weak<Leases>>);
 
 impl Drop for Sweeper {

@@ -1,6 +1,6 @@
-//! What is answered without Redis: keys that are known to be exhausted, and units on lease.
+//! Decisions without Redis: from the deny cache, and from leases.
 //!
-//! Both observe what is sent and what is replied.
+//! Both observe the jobs that are sent and their replies.
 
 mod clock;
 mod deny_cache;
@@ -9,6 +9,6 @@ mod leases;
 
 pub use self::leases::LeaseStatus;
 pub(super) use self::{
-    deny_cache::{DenyCache, DenyWatch},
-    leases::{LeaseWatch, Leases},
+    deny_cache::{DenyCache, DenyObserver},
+    leases::{LeaseObserver, Leases},
 };

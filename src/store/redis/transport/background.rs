@@ -1,4 +1,4 @@
-//! Work that goes on when no caller waits for it.
+//! Work that continues when no caller waits for it.
 
 use std::{
     future::Future,
@@ -12,8 +12,8 @@ use std::{
 
 use tokio::runtime::Handle;
 
-/// An exchange that, when nobody waits for it any more, is finished in the background: its connection
-/// stays out of the pool until the reply is read, so it never comes back out of step.
+/// An exchange that is finished in the background if it is dropped. Its connection returns to the pool only after the
+/// reply is read, so no other caller can read that reply.
 pub(crate) struct Finish<F>(pub(crate) Option<Pin<Box<F>>>)
 where
     F: Future<Output: Send> + Send + 'static;
@@ -39,24 +39,24 @@ where
     F: Future<Output: Send> + Send + 'static,
 {
     fn drop(&mut self) {
-        // Outside a runtime there is nobody left to use the connection either.
+        // Outside a runtime the connection is not used again.
         if let (Some(exchange), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
             runtime.spawn(exchange);
         }
     }
 }
 
-/// A task of which there is one at a time. Its runtime may be shut down under it.
-pub(crate) struct Turn(Arc<AtomicBool>);
+/// A guard for a task that runs once at a time. It is released even if the task's runtime is shut down.
+pub(crate) struct Exclusive(Arc<AtomicBool>);
 
-impl Turn {
-    /// `None` where it is somebody else's.
-    pub(crate) fn take(taken: &Arc<AtomicBool>) -> Option<Self> {
-        (!taken.swap(true, Ordering::AcqRel)).then(|| Self(taken.clone()))
+impl Exclusive {
+    /// `None` if another task runs.
+    pub(crate) fn acquire(running: &Arc<AtomicBool>) -> Option<Self> {
+        (!running.swap(true, Ordering::AcqRel)).then(|| Self(running.clone()))
     }
 }
 
-impl Drop for Turn {
+impl Drop for Exclusive {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
     }

@@ -1,4 +1,4 @@
-//! Connections from a pool.
+//! Checks out connections from a pool.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use bb8_redis::bb8::{ManageConnection, Pool, PooledConnection, RunError};
 use redis::{RedisError, RedisResult};
 use tokio::time::{Instant, timeout_at};
 
-use super::{deadline::no_turn, health::Health};
+use super::{deadline::no_connection, health::Health};
 use crate::{error::Error, store::redis::error::from_redis};
 
-/// One of `pool`'s connections, that nobody else uses. Waits as long as it is let.
+/// A connection of `pool`. Waits without a limit; the caller sets one.
 pub(super) async fn connection<M>(pool: &Pool<M>) -> RedisResult<PooledConnection<'static, M>>
 where
     M: ManageConnection<Error = RedisError>,
@@ -18,7 +18,7 @@ where
         match pool.get_owned().await {
             Ok(connection) => return Ok(connection),
             Err(RunError::User(error)) => return Err(error),
-            // The pool's own patience, which may be shorter than ours.
+            // The pool's own timeout, which may be shorter than the caller's.
             Err(RunError::TimedOut) => {}
         }
     }
@@ -39,6 +39,6 @@ where
             Ok(connection)
         }
         Ok(Err(error)) => Err(from_redis(&error)),
-        Err(_) => Err(no_turn(health, allowed)),
+        Err(_) => Err(no_connection(health, allowed)),
     }
 }

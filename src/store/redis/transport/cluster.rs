@@ -1,10 +1,9 @@
-//! The way to a Redis Cluster: redis-rs' cluster client, which knows which node has a key, follows it when it
-//! moves, and keeps one connection to each node. Calls of one node share its connection without waiting for
-//! each other's replies. A call of several decisions, as a single server gets it, would do little here, since
-//! all keys of a call must be in one slot of the 16 384.
+//! A link to a Redis Cluster, through redis-rs' cluster client. The client knows which node has a key, follows
+//! migrating slots, and keeps one connection to each node. Calls to one node are pipelined on its connection. Batches
+//! would help little, because all keys of a script call must be in one of the 16 384 slots.
 //!
-//! A decision over several identities is made slot by slot. Where one refuses, or fails, what the ones
-//! before it took is given back: so never more is admitted than by one call, and for a moment less may be.
+//! A decision over several identities is made slot by slot. If one slot denies or fails, the charges before it are
+//! refunded. So never more is admitted than by one script call; until the refund, less may be.
 
 use std::{
     any::TypeId,
@@ -26,12 +25,12 @@ use tokio::{
 };
 
 use super::{
-    background::{Finish, Turn},
+    background::{Exclusive, Finish},
     checkout::connection_until,
-    deadline::{GIVE_UP, in_time, too_late, too_many},
+    deadline::{REPLY_TIMEOUT, deadline_in, queue_full, timed_out},
     health::Health,
-    link::{Link, noted},
-    queue::MOST_WAITING,
+    link::{Link, recorded},
+    queue::MAX_WAITING,
     script::{is_no_script, with_text},
     single::settle,
 };
@@ -50,25 +49,25 @@ use crate::{
 };
 
 pub(crate) struct Clustered<M: ManageConnection> {
-    way: Way<M>,
-    /// For what must not be asked again when its connection breaks. Where the pool is the user's own there is none.
-    once: Option<Way<ClusterClient>>,
+    default_pool: ClusterPool<M>,
+    /// For jobs that must not be repeated if their connection breaks. `None` for a user's own pool.
+    single_attempt: Option<ClusterPool<ClusterClient>>,
     health: Arc<Health>,
-    /// As many decisions as may be under way.
-    places: Semaphore,
+    /// Limits the decisions in flight.
+    in_flight: Semaphore,
 }
 
-struct Way<M: ManageConnection> {
+struct ClusterPool<M: ManageConnection> {
     pool: Pool<M>,
-    /// Whether all connections are being made anew.
-    renewing: Arc<AtomicBool>,
+    /// Whether the connections are being replaced.
+    replacing: Arc<AtomicBool>,
 }
 
-/// One that asks again when a connection breaks, and one that does not, which cannot follow a slot on the move.
+/// A client that retries when a connection breaks, and one that does not, which cannot follow a migrating slot.
 pub(crate) struct Clients {
-    pub(crate) usual: ClusterClient,
-    pub(crate) once: ClusterClient,
-    /// Where they connect to, without the passwords.
+    pub(crate) retrying: ClusterClient,
+    pub(crate) single_attempt: ClusterClient,
+    /// The servers' addresses, without passwords.
     pub(crate) addresses: String,
 }
 
@@ -77,41 +76,40 @@ where
     M: ManageConnection<Connection = ClusterConnection, Error = RedisError>,
 {
     fn decide(self: Arc<Self>, job: Job) -> Answer<Decision> {
-        noted(self.health.clone(), async move { self.decision(job).await })
+        recorded(self.health.clone(), async move { self.decision(job).await })
     }
 
     fn run(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value> {
-        noted(self.health.clone(), async move {
-            let until = in_time(deadline);
-            let mut connection = self.way.connection(&self.health, until, deadline).await?;
-            // The key is the first argument of them all.
+        recorded(self.health.clone(), async move {
+            let until = deadline_in(deadline);
+            let mut connection = self.default_pool.connection(&self.health, until, deadline).await?;
+            // The key is the first argument of every command.
             let key = || match command.args_iter().nth(1) {
                 Some(redis::Arg::Simple(key)) => key.to_owned(),
                 _ => Vec::new(),
             };
-            self.way.reply(until, deadline, key, command.query_async(&mut connection)).await
+            self.default_pool.reply(until, deadline, key, command.query_async(&mut connection)).await
         })
     }
 
     fn commands(&self) -> &'static [&'static str] {
-        // A node that does not know the script gets its text: where a slot moves there is no telling which node
-        // would have to load it.
+        // A node without the script gets its text: during a migration it is unknown which node needs it loaded.
         &["evalsha", "eval", "script|load", "ping", "asking", "cluster|slots"]
     }
 }
 
-/// In a pool. A cluster connection is one connection to each node, which all calls share. Four of them made no more
-/// decisions than one (`benches/cluster.rs`), and each would have to find out for itself where a slot went.
+/// The size of a pool. A cluster connection is one connection to each node, shared by all calls. Four of them made no
+/// more decisions than one (`benches/cluster.rs`), and each would have to follow migrations itself.
 pub(crate) const CONNECTIONS: u32 = 1;
-/// A node that does not answer holds up what looks for the others no longer than this.
+/// An unresponsive node delays the search for other nodes by at most this.
 const CONNECT: Duration = Duration::from_millis(250);
 const RESPONSE: Duration = Duration::from_millis(500);
-/// Before a slot that moves is asked for again.
-const AGAIN: Duration = Duration::from_millis(1);
-/// Between two times that all connections are made anew.
-const RENEWAL: Duration = Duration::from_secs(2);
+/// The pause before a retry on a migrating slot.
+const MIGRATION_PAUSE: Duration = Duration::from_millis(1);
+/// The pause between two replacements of the connections.
+const REPLACE_PAUSE: Duration = Duration::from_secs(2);
 
-/// The clients for `urls`.
+/// Makes the clients for `urls`.
 pub(crate) fn clients<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Result<Clients, Error> {
     let infos: Result<Vec<ConnectionInfo>, _> =
         urls.into_iter().map(|url| connection_info(url.as_ref())).collect();
@@ -121,36 +119,36 @@ pub(crate) fn clients<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Resul
         ClusterClientBuilder::new(infos.clone())
             .connection_timeout(CONNECT)
             .response_timeout(RESPONSE)
-            // What a slot on the move answers to two keys, or a cluster without this slot's primary: 2 ms, 4 ms...
+            // The waits after a multi-key command on a migrating slot, or on a slot without a primary: 2 ms, 4 ms...
             .min_retry_wait(1)
             .retry_wait_formula(1, 2)
             .max_retry_wait(25)
     };
-    let invalid = |problem: &str| {
+    let invalid = |first_error: &str| {
         Error::new(
             ErrorKind::InvalidConfig,
-            format!("no Redis Cluster can be found by these URLs: {problem}"),
+            format!("the URLs of the Redis Cluster are invalid: {first_error}"),
         )
     };
-    // redis-rs takes what the first one says, and does not look at all of it in the others.
-    let said = |info: &ConnectionInfo| {
+    // redis-rs uses the credentials of the first URL, and checks only some of those in the others.
+    let credentials = |info: &ConnectionInfo| {
         let settings = info.redis_settings();
         let [user, password] =
             [settings.username(), settings.password()].map(|text| text.map(ToOwned::to_owned));
         (user, password, settings.db())
     };
-    if infos.windows(2).any(|pair| said(&pair[0]) != said(&pair[1])) {
+    if infos.windows(2).any(|pair| credentials(&pair[0]) != credentials(&pair[1])) {
         return Err(invalid("they must have the same user, password and database"));
     }
     let unusable = |_: RedisError| invalid("none of them can be used; check the hosts and the ports");
     Ok(Clients {
-        usual: client().build().map_err(unusable)?,
-        once: client().retries(0).build().map_err(unusable)?,
+        retrying: client().build().map_err(unusable)?,
+        single_attempt: client().retries(0).build().map_err(unusable)?,
         addresses: addresses.join(", "),
     })
 }
 
-/// Whether its connections are to a Cluster.
+/// Whether the pool's connections are to a Cluster.
 pub(crate) fn is_clustered<M: ManageConnection>(_: &Pool<M>) -> bool {
     TypeId::of::<M::Connection>() == TypeId::of::<ClusterConnection>()
 }
@@ -159,172 +157,192 @@ impl<M> Clustered<M>
 where
     M: ManageConnection<Connection = ClusterConnection, Error = RedisError>,
 {
-    pub(crate) fn new(pool: Pool<M>, once: Option<Pool<ClusterClient>>, health: Arc<Health>) -> Self {
-        Self { way: Way::new(pool), once: once.map(Way::new), health, places: Semaphore::new(MOST_WAITING) }
+    pub(crate) fn new(
+        pool: Pool<M>,
+        single_attempt: Option<Pool<ClusterClient>>,
+        health: Arc<Health>,
+    ) -> Self {
+        Self {
+            default_pool: ClusterPool::new(pool),
+            single_attempt: single_attempt.map(ClusterPool::new),
+            health,
+            in_flight: Semaphore::new(MAX_WAITING),
+        }
     }
 
-    /// Loads `script` where it can be, which is on one node at least.
+    /// Loads `script` on all nodes. Succeeds if at least one loads it.
     pub(crate) async fn load(self: &Arc<Self>, script: &Script) -> Result<(), Error> {
-        let deadline = in_time(RESPONSE);
-        let mut connection = self.way.connection(&self.health, deadline, RESPONSE).await?;
+        let deadline = deadline_in(RESPONSE);
+        let mut connection = self.default_pool.connection(&self.health, deadline, RESPONSE).await?;
         let mut load = redis::cmd("SCRIPT");
         load.arg("LOAD").arg(script.text());
-        let anywhere =
+        let routing =
             RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, Some(ResponsePolicy::OneSucceeded)));
-        let reply = timeout_at(deadline, connection.route_command(load, anywhere)).await;
-        reply.map_err(|_| too_late(RESPONSE))?.map(|_| ()).map_err(|error| from_redis(&error))
+        let reply = timeout_at(deadline, connection.route_command(load, routing)).await;
+        reply.map_err(|_| timed_out(RESPONSE))?.map(|_| ()).map_err(|error| from_redis(&error))
     }
 
     async fn decision(self: &Arc<Self>, mut job: Job) -> Result<Decision, Error> {
-        let (allowed, deadline) = (job.deadline, in_time(job.deadline));
-        let Ok(_place) = self.places.try_acquire() else { return Err(too_many()) };
+        let (allowed, deadline) = (job.deadline, deadline_in(job.deadline));
+        let Ok(_guard) = self.in_flight.try_acquire() else { return Err(queue_full()) };
         let one_slot = job
             .charges
             .iter()
             .all(|charge| job.charges.first().is_some_and(|first| first.key() == charge.key()));
         if one_slot && job.lease.is_none() {
-            return self.ask(&mut job, deadline, allowed).await;
+            return self.decide_in_slot(&mut job, deadline, allowed).await;
         }
-        // Units that were leased, or that have to be given back, must not be lost with whoever asked for them.
+        // Finished in the background if the caller drops it: leased units, and units to refund, must not be lost.
         let link = self.clone();
         let finish = async move {
-            let until = deadline.max(in_time(GIVE_UP));
+            let until = deadline.max(deadline_in(REPLY_TIMEOUT));
             if one_slot {
-                link.ask(&mut job, until, allowed).await
+                link.decide_in_slot(&mut job, until, allowed).await
             } else {
                 link.slot_by_slot(job, deadline, until).await
             }
         };
-        timeout_at(deadline, Finish(Some(Box::pin(finish)))).await.unwrap_or_else(|_| Err(too_late(allowed)))
+        timeout_at(deadline, Finish(Some(Box::pin(finish)))).await.unwrap_or_else(|_| Err(timed_out(allowed)))
     }
 
-    /// Makes a decision whose keys are all in one slot.
-    async fn ask(
+    /// Makes a decision whose keys are in one slot.
+    async fn decide_in_slot(
         self: &Arc<Self>,
         job: &mut Job,
         deadline: Instant,
         allowed: Duration,
     ) -> Result<Decision, Error> {
-        let mut connection = self.way.connection(&self.health, deadline, allowed).await?;
+        let mut connection = self.default_pool.connection(&self.health, deadline, allowed).await?;
         job.sending();
         let job = &*job;
         let command = wire::encode(&[job]);
-        let usual = evaluate(&mut connection, &command, &job.script);
+        let evaluation = evaluate(&mut connection, &command, &job.script);
         let key = || first_key(job);
-        let reply = match &self.once {
-            // Units that are held and taken again would be in their own way.
-            Some(once) if !job.may_be_repeated() || job.charges.iter().any(Charge::needs_permit) => {
-                let mut connection = once.connection(&self.health, deadline, allowed).await?;
+        let reply = match &self.single_attempt {
+            // A repeated permit request would be counted beside the first.
+            Some(single_attempt)
+                if !job.may_be_repeated() || job.charges.iter().any(Charge::needs_permit) =>
+            {
+                let mut connection = single_attempt.connection(&self.health, deadline, allowed).await?;
                 let reply = async {
-                    let reply = with_text_if_missed(&mut connection, &command, &job.script).await;
-                    if is_to_be_asked_elsewhere(&reply) { usual.await } else { reply }
+                    let reply = with_text_if_missing(&mut connection, &command, &job.script).await;
+                    if should_retry_elsewhere(&reply) { evaluation.await } else { reply }
                 };
-                once.reply(deadline, allowed, key, reply).await?
+                single_attempt.reply(deadline, allowed, key, reply).await?
             }
-            _ => self.way.reply(deadline, allowed, key, usual).await?,
+            _ => self.default_pool.reply(deadline, allowed, key, evaluation).await?,
         };
         let replies = wire::decode(&reply, &[job]);
         settle(&[job], replies).pop().unwrap_or_else(|| Err(wire::unexpected()))
     }
 
-    /// Makes a decision over several identities, for somebody who waits until `deadline`.
+    /// Makes a decision over several identities. The caller waits until `deadline`.
     async fn slot_by_slot(
         self: &Arc<Self>,
         job: Job,
         deadline: Instant,
         until: Instant,
     ) -> Result<Decision, Error> {
-        let takes = matches!(job.action, Action::Charge | Action::ChargeUpTo);
+        let is_charge = matches!(job.action, Action::Charge | Action::ChargeUpTo);
         let mut outcomes: Vec<Option<Outcome>> = vec![None; job.charges.len()];
-        let mut taken: Vec<Vec<usize>> = Vec::new();
-        let mut problem = None;
-        let mut refused = false;
-        for places in by_identity(&job.charges) {
+        let mut charged: Vec<Vec<usize>> = Vec::new();
+        let mut first_error = None;
+        let mut denied = false;
+        for positions in by_identity(&job.charges) {
             let (action, until) = match job.action {
-                _ if refused => (Action::Peek, half_way_to(deadline)),
-                // What was taken is others' again as soon as nobody waits for it.
-                action if takes => (action, deadline),
+                _ if denied => (Action::Peek, halfway_to(deadline)),
+                // Charges stop at the caller's deadline, because they are refunded after it.
+                action if is_charge => (action, deadline),
                 action => (action, until),
             };
-            let mut part = job.part(action, places.iter().map(|&place| job.charges[place].clone()).collect());
-            match self.ask(&mut part, until, job.deadline).await {
+            let mut part =
+                job.part(action, positions.iter().map(|&position| job.charges[position].clone()).collect());
+            match self.decide_in_slot(&mut part, until, job.deadline).await {
                 Ok(decision) => {
-                    for (&place, outcome) in places.iter().zip(decision.outcomes()) {
-                        outcomes[place] = Some(outcome.clone());
+                    for (&position, outcome) in positions.iter().zip(decision.outcomes()) {
+                        outcomes[position] = Some(outcome.clone());
                     }
-                    if !takes || refused {
+                    if !is_charge || denied {
                         continue;
                     }
                     if decision.is_allowed() {
-                        taken.push(places);
+                        charged.push(positions);
                         continue;
                     }
-                    refused = true;
-                    let back = self.give_back(&job, &taken, &outcomes);
-                    if let Ok(Ok(given)) = timeout_at(half_way_to(deadline), back).await {
-                        given.into_iter().for_each(|(place, outcome)| outcomes[place] = Some(outcome));
+                    denied = true;
+                    let refund = self.refund_charged(&job, &charged, &outcomes);
+                    if let Ok(Ok(refunded)) = timeout_at(halfway_to(deadline), refund).await {
+                        refunded
+                            .into_iter()
+                            .for_each(|(position, outcome)| outcomes[position] = Some(outcome));
                     }
                 }
-                // It is refused, whatever else could be said.
-                Err(_) if refused => {}
-                Err(error) if takes => {
-                    self.give_back(&job, &taken, &outcomes);
+                // The request is denied anyway.
+                Err(_) if denied => {}
+                Err(error) if is_charge => {
+                    self.refund_charged(&job, &charged, &outcomes);
                     return Err(error);
                 }
-                // To give back and to renew what can be is better than nothing.
-                Err(error) => problem = problem.or(Some(error)),
+                // Refund and renew as much as possible.
+                Err(error) => first_error = first_error.or(Some(error)),
             }
         }
-        if let Some(problem) = problem {
-            // Some may have been given back.
+        if let Some(first_error) = first_error {
+            // Some units may have been refunded.
             job.settled(None);
-            return Err(problem);
+            return Err(first_error);
         }
         let reply = Reply { decision: Decision::new(outcomes.into_iter().flatten()), leased: None };
         job.settled(Some(&reply));
         Ok(reply.decision)
     }
 
-    /// Gives back what a decision took that is not admitted after all, whether anybody waits for that or not. What
-    /// is there then, by the charges' places.
-    fn give_back(
+    /// Refunds the charges of a decision that is not admitted, even if the caller is dropped. Returns the new outcomes
+    /// with the positions of their charges.
+    fn refund_charged(
         self: &Arc<Self>,
         job: &Job,
-        taken: &[Vec<usize>],
+        charged: &[Vec<usize>],
         outcomes: &[Option<Outcome>],
     ) -> JoinHandle<Vec<(usize, Outcome)>> {
-        let taken = taken.iter().map(|places| {
-            let taken: Vec<_> =
-                places.iter().filter_map(|&place| Some((place, outcomes[place].clone()?))).collect();
-            let charges = taken.iter().map(|(_, outcome)| outcome.undo());
+        let charged = charged.iter().map(|positions| {
+            let charged: Vec<_> = positions
+                .iter()
+                .filter_map(|&position| Some((position, outcomes[position].clone()?)))
+                .collect();
+            let charges = charged.iter().map(|(_, outcome)| outcome.undo());
             let mut part = job.part(Action::Refund, charges.collect());
             part.observer = job.observer.as_ref().and_then(|observer| observer.undoing());
-            (part, taken)
+            (part, charged)
         });
-        let (taken, link): (Vec<_>, _) = (taken.collect(), self.clone());
-        let allowed = job.deadline.max(GIVE_UP);
+        let (charged, link): (Vec<_>, _) = (charged.collect(), self.clone());
+        let allowed = job.deadline.max(REPLY_TIMEOUT);
         tokio::spawn(async move {
             let mut all = Vec::new();
-            for (mut part, taken) in taken {
-                // Where this fails, that much less is admitted until it would have been free again.
-                let Ok(decision) = link.ask(&mut part, in_time(allowed), allowed).await else { continue };
-                let given = taken.into_iter().zip(decision.outcomes());
-                all.extend(given.map(|((place, outcome), now)| (place, with_numbers_of(&outcome, now))));
+            for (mut part, charged) in charged {
+                // If a refund fails, that much less is admitted until the quota is replenished.
+                let Ok(decision) = link.decide_in_slot(&mut part, deadline_in(allowed), allowed).await else {
+                    continue;
+                };
+                let refunded = charged.into_iter().zip(decision.outcomes());
+                all.extend(
+                    refunded.map(|((position, outcome), now)| (position, with_values_of(&outcome, now))),
+                );
             }
             all
         })
     }
 }
 
-impl<M> Way<M>
+impl<M> ClusterPool<M>
 where
     M: ManageConnection<Connection = ClusterConnection, Error = RedisError>,
 {
     fn new(pool: Pool<M>) -> Self {
-        Self { pool, renewing: Arc::default() }
+        Self { pool, replacing: Arc::default() }
     }
 
-    /// Waits for the reply of the node that has `key`.
+    /// Waits for the reply of the node that serves `key`.
     async fn reply(
         &self,
         deadline: Instant,
@@ -334,9 +352,9 @@ where
     ) -> Result<Value, Error> {
         let reply = timeout_at(deadline, reply).await;
         if reply.as_ref().map_or(true, |reply| reply.as_ref().is_err_and(is_broken)) {
-            renew(&self.pool, &self.renewing, key);
+            start_replacing(&self.pool, &self.replacing, key);
         }
-        reply.map_or_else(|_| Err(too_late(allowed)), |reply| reply.map_err(|error| from_redis(&error)))
+        reply.map_or_else(|_| Err(timed_out(allowed)), |reply| reply.map_err(|error| from_redis(&error)))
     }
 
     async fn connection(
@@ -346,30 +364,28 @@ where
         allowed: Duration,
     ) -> Result<ClusterConnection, Error> {
         let connection = connection_until(&self.pool, health, deadline, allowed).await?;
-        // The connection returns to the pool at once: its clone can be used beside it.
+        // A clone is used, and the pooled connection is free for others at once.
         Ok(connection.clone())
     }
 }
 
-/// Connects anew, so that the nodes are looked for again. redis-rs does so when a node answers that it has
-/// lost a slot, or cuts its connection; one that hangs does neither, nor does a connection whose runtime was shut
-/// down.
-fn renew<M>(pool: &Pool<M>, renewing: &Arc<AtomicBool>, key: impl FnOnce() -> Vec<u8>)
+/// Replaces the connections, so the nodes are looked up again. redis-rs does that if a node has lost a slot or closes
+/// its connection, but not if a node hangs, or if the runtime of a connection was shut down.
+fn start_replacing<M>(pool: &Pool<M>, replacing: &Arc<AtomicBool>, key: impl FnOnce() -> Vec<u8>)
 where
     M: ManageConnection<Connection = ClusterConnection, Error = RedisError>,
 {
-    let Some(turn) = Turn::take(renewing) else { return };
+    let Some(guard) = Exclusive::acquire(replacing) else { return };
     let (pool, key) = (pool.clone(), key());
     tokio::spawn(async move {
-        let _turn = turn;
-        let _ = timeout(RENEWAL, replace(pool, key)).await;
-        sleep(RENEWAL).await;
+        let _guard = guard;
+        let _ = timeout(REPLACE_PAUSE, replace(pool, key)).await;
+        sleep(REPLACE_PAUSE).await;
     });
 }
 
-/// Puts new connections in the place of those of `pool`, if they find who answers for `key`. As long as nobody
-/// does, the old ones are better: redis-rs answers no other call while it looks for a node, which it does for each
-/// call that should go to one that it has no connection to.
+/// Replaces the connections of `pool` if a new one finds the node that serves `key`. Until then the old ones are
+/// better: redis-rs searches for a missing node before every call that needs it, and makes no other call meanwhile.
 async fn replace<M>(pool: Pool<M>, key: Vec<u8>) -> RedisResult<()>
 where
     M: ManageConnection<Connection = ClusterConnection, Error = RedisError>,
@@ -381,12 +397,11 @@ where
     let Some(mut first) = new.first().cloned() else { return Ok(()) };
     let reply: RedisResult<Value> = redis::cmd("GET").arg(key).query_async(&mut first).await;
     match reply {
-        // What is there may be something else than a text.
+        // The value may be of another type.
         Err(error) if !matches!(error.retry_method(), RetryMethod::NoRetry) => return Err(error),
         _ => {}
     }
-    // All of them are taken out first, or a pool that gives out the latest one first would give the same one
-    // again and again.
+    // Checks out all of them first, or a pool that reuses the latest one would return it again and again.
     let mut old = Vec::new();
     for _ in &new {
         old.extend(pool.get_owned().await.ok());
@@ -405,45 +420,45 @@ fn first_key(job: &Job) -> Vec<u8> {
     key.into_bytes()
 }
 
-/// The places of the charges on each identity, in the order in which they come first.
+/// The positions of the charges of each identity, in the order of their first charges.
 fn by_identity(charges: &[Charge]) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
-    for (place, charge) in charges.iter().enumerate() {
+    for (position, charge) in charges.iter().enumerate() {
         match groups.iter_mut().find(|group| charges[group[0]].key() == charge.key()) {
-            Some(group) => group.push(place),
-            None => groups.push(vec![place]),
+            Some(group) => group.push(position),
+            None => groups.push(vec![position]),
         }
     }
     groups
 }
 
-/// Leaves time for the answer.
-fn half_way_to(deadline: Instant) -> Instant {
+/// Half of the remaining time, so there is time to answer.
+fn halfway_to(deadline: Instant) -> Instant {
     let now = Instant::now();
     now + deadline.saturating_duration_since(now) / 2
 }
 
-/// What `outcome` says, with what is there now that it was given back.
-fn with_numbers_of(outcome: &Outcome, now: &Outcome) -> Outcome {
+/// `outcome` with the remaining units and the reset of `now`, after its refund.
+fn with_values_of(outcome: &Outcome, now: &Outcome) -> Outcome {
     Outcome::new(outcome.charge(), outcome.verdict(), now.remaining(), now.reset_after())
         .granting(outcome.granted())
 }
 
-/// Nothing else than a reply that a node gave for good, or no reply.
+/// Runs the script, and retries until the reply is not a redirect.
 async fn evaluate(connection: &mut ClusterConnection, command: &Cmd, script: &Script) -> RedisResult<Value> {
     loop {
-        let reply = with_text_if_missed(connection, command, script).await;
-        // redis-rs follows these itself, so many times. It sends the word that lets a node answer for a slot that is
-        // on its way there apart from the command, and another one's may come between. Nothing was carried out.
-        let moved = reply.as_ref().err().map(|error: &RedisError| error.retry_method());
-        if !matches!(moved, Some(RetryMethod::AskRedirect | RetryMethod::MovedRedirect)) {
+        let reply = with_text_if_missing(connection, command, script).await;
+        // redis-rs follows redirects only a few times. It sends `ASKING` apart from the command, so another command may
+        // come between, and the node redirects again. Nothing was carried out.
+        let redirect = reply.as_ref().err().map(|error: &RedisError| error.retry_method());
+        if !matches!(redirect, Some(RetryMethod::AskRedirect | RetryMethod::MovedRedirect)) {
             return reply;
         }
-        sleep(AGAIN).await;
+        sleep(MIGRATION_PAUSE).await;
     }
 }
 
-async fn with_text_if_missed(
+async fn with_text_if_missing(
     connection: &mut ClusterConnection,
     command: &Cmd,
     script: &Script,
@@ -452,8 +467,8 @@ async fn with_text_if_missed(
     if is_no_script(&reply) { with_text(command, script).query_async(connection).await } else { reply }
 }
 
-/// Whether nothing was carried out, and may be at another node or another time.
-fn is_to_be_asked_elsewhere(reply: &RedisResult<Value>) -> bool {
+/// Whether nothing was carried out, and another node or a later attempt may succeed.
+fn should_retry_elsewhere(reply: &RedisResult<Value>) -> bool {
     let method = reply.as_ref().err().map(RedisError::retry_method);
     matches!(
         method,

@@ -1,5 +1,5 @@
-//! Connections that carry one call at a time, are replaced when they break, and are never left with a reply that
-//! another caller could read.
+//! Connections that carry one batch at a time. They are replaced when they break, and return to the pool only after
+//! their reply is read.
 
 use std::{
     future::{Future, poll_fn},
@@ -21,9 +21,9 @@ use tokio::{
 };
 
 use super::{
-    background::Turn,
+    background::Exclusive,
     checkout::{connection, connection_until},
-    deadline::{GIVE_UP, in_patience},
+    deadline::{REPLY_TIMEOUT, timeout_as_error},
     health::Health,
     script::{is_no_script, load_and, with_text},
 };
@@ -40,30 +40,30 @@ use crate::{
 pub(super) struct Connections<M: ManageConnection> {
     pool: Pool<M>,
     health: Arc<Health>,
-    loads: Loads,
+    loads: ScriptLoads,
     /// Whether the idle connections are being checked.
     checking: Arc<AtomicBool>,
 }
 
-/// Why there was no reply.
-pub(super) struct Failed {
+/// The error of an exchange without a reply.
+pub(super) struct ExchangeError {
     pub(super) cause: RedisError,
-    /// Whether the connection had been closed while it was idle: almost surely nothing was sent.
-    pub(super) closed_before: bool,
+    /// Whether the connection had been closed while it was idle: almost certainly nothing was sent.
+    pub(super) was_closed: bool,
 }
 
-/// Keeps a hundred callers that miss the same script from loading it a hundred times.
+/// Makes callers that miss the same script load it only once.
 #[derive(Default)]
-struct Loads {
-    turn: Mutex<()>,
-    done: AtomicU64,
+struct ScriptLoads {
+    lock: Mutex<()>,
+    count: AtomicU64,
 }
 
-/// How often a script that vanishes right after it was loaded is loaded again.
-const ATTEMPTS: usize = 5;
-/// How many connections that turn out to be dead a call tries.
-const DEAD: usize = 64;
-/// Between attempts to replace a connection: this at first, then up to the longer one.
+/// How often a script is loaded again if it is lost right after loading.
+const MAX_LOADS: usize = 5;
+/// How many dead connections a batch tries.
+const MAX_DEAD: usize = 64;
+/// The pause between attempts to replace a connection: first this one, then up to the longer one.
 const BACKOFF: Duration = Duration::from_millis(25);
 pub(super) const MAX_BACKOFF: Duration = Duration::from_millis(250);
 
@@ -73,7 +73,7 @@ where
     M::Connection: ConnectionLike + Sync,
 {
     pub(super) fn new(pool: Pool<M>, health: Arc<Health>) -> Self {
-        Self { pool, health, loads: Loads::default(), checking: Arc::default() }
+        Self { pool, health, loads: ScriptLoads::default(), checking: Arc::default() }
     }
 
     pub(super) async fn connection_until(
@@ -88,46 +88,51 @@ where
         connection(&self.pool).await
     }
 
-    /// One command and its reply. The connection returns to the pool when both are done.
+    /// Sends a command and reads its reply. The connection returns to the pool afterwards.
     pub(super) async fn exchange(
         self: &Arc<Self>,
         mut connection: PooledConnection<'static, M>,
         command: &Cmd,
         script: Option<&Script>,
-        again: bool,
+        may_repeat: bool,
         deadline: Duration,
-    ) -> Result<Value, Failed> {
-        let patience = deadline.max(GIVE_UP);
-        let (mut dead, mut closed_before) = (0, false);
+    ) -> Result<Value, ExchangeError> {
+        let timeout_after = deadline.max(REPLY_TIMEOUT);
+        let (mut dead_count, mut was_closed) = (0, false);
         let reply = loop {
-            let seen = self.loads.done.load(Ordering::Acquire);
-            let (reply, at_once) = {
-                let mut query = pin!(timeout(patience, command.query_async(&mut *connection)));
+            let loads_before = self.loads.count.load(Ordering::Acquire);
+            let (reply, immediate) = {
+                let mut query = pin!(timeout(timeout_after, command.query_async(&mut *connection)));
                 match poll_fn(|cx| Poll::Ready(query.as_mut().poll(cx))).await {
-                    Poll::Ready(reply) => (in_patience(reply), true),
-                    Poll::Pending => (in_patience(query.await), false),
+                    Poll::Ready(reply) => (timeout_as_error(reply), true),
+                    Poll::Pending => (timeout_as_error(query.await), false),
                 }
             };
             match script {
-                // No reply comes before the first wait for one: this connection had been closed while it was
-                // idle, and nothing went out on it. So it is no second charge to ask on another one. But the thread
-                // may have been stopped between the two, while redis-rs' task sent it and the socket broke: so what
-                // must not happen twice is not asked twice.
-                _ if again && at_once && dead < DEAD && reply.as_ref().is_err_and(is_broken) => {
-                    dead += 1;
+                // No reply can arrive before the first poll, so an immediate error means that the connection was closed
+                // while it was idle, and nothing was sent. So the command is sent on another connection without a
+                // second charge. In rare cases the thread was paused between the two, redis-rs sent the command and the
+                // socket broke. So a command that must not be repeated is not.
+                _ if may_repeat
+                    && immediate
+                    && dead_count < MAX_DEAD
+                    && reply.as_ref().is_err_and(is_broken) =>
+                {
+                    dead_count += 1;
                     self.replace(connection, BACKOFF / 4);
                     self.check_idle();
-                    let other = timeout(patience, self.connection()).await;
-                    connection =
-                        in_patience(other).map_err(|cause| Failed { cause, closed_before: false })?;
+                    let other = timeout(timeout_after, self.connection()).await;
+                    connection = timeout_as_error(other)
+                        .map_err(|cause| ExchangeError { cause, was_closed: false })?;
                 }
                 Some(script) if is_no_script(&reply) => {
-                    break in_patience(
-                        timeout(patience, self.load(&mut *connection, command, script, seen)).await,
+                    break timeout_as_error(
+                        timeout(timeout_after, self.load(&mut *connection, command, script, loads_before))
+                            .await,
                     );
                 }
                 _ => {
-                    closed_before = at_once && reply.as_ref().is_err_and(is_broken);
+                    was_closed = immediate && reply.as_ref().is_err_and(is_broken);
                     break reply;
                 }
             }
@@ -137,29 +142,28 @@ where
                 self.replace(connection, BACKOFF / 4);
                 self.check_idle();
             }
-            // A primary that was demoted. Where its name leads now is found out by connecting again, and
-            // not more often than it can be.
+            // The primary was demoted. A new connection finds the new one; the pause bounds the attempts.
             Err(error) if is_read_only(error) => self.replace(connection, MAX_BACKOFF),
             Ok(reply) if wire::is_read_only(reply) => self.replace(connection, MAX_BACKOFF),
             _ => {}
         }
-        reply.map_err(|cause| Failed { cause, closed_before })
+        reply.map_err(|cause| ExchangeError { cause, was_closed })
     }
 
-    /// The server does not know the script: whoever notices first loads it and the others try again. `seen` is
-    /// how often it had been loaded before it was missed.
+    /// Loads a script that the server does not have. The first caller loads it, the others try again. `loads_before` is
+    /// the number of loads when the script was missed.
     async fn load(
         &self,
         connection: &mut M::Connection,
         command: &Cmd,
         script: &Script,
-        seen: u64,
+        loads_before: u64,
     ) -> RedisResult<Value> {
         {
-            let _turn = self.loads.turn.lock().await;
-            if self.loads.done.load(Ordering::Acquire) == seen {
+            let _guard = self.loads.lock.lock().await;
+            if self.loads.count.load(Ordering::Acquire) == loads_before {
                 let reply = load_and(connection, command, script).await;
-                self.loads.done.fetch_add(1, Ordering::Release);
+                self.loads.count.fetch_add(1, Ordering::Release);
                 if !is_no_script(&reply) {
                     return reply;
                 }
@@ -167,15 +171,15 @@ where
         }
         let mut reply = command.query_async(connection).await;
         if is_no_script(&reply) {
-            // Somebody flushes scripts all the time. The text sent along cannot be missed; a user that was
-            // not granted EVAL has to be lucky.
+            // Another client flushes scripts all the time. EVAL sends the text along, but the user may lack its
+            // permission.
             let evaluated = with_text(command, script).query_async(connection).await;
             let forbidden = redis::ErrorKind::Server(ServerErrorKind::NoPerm);
             if !evaluated.as_ref().is_err_and(|error: &RedisError| error.kind() == forbidden) {
                 return evaluated;
             }
         }
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_LOADS {
             if !is_no_script(&reply) {
                 break;
             }
@@ -184,8 +188,8 @@ where
         reply
     }
 
-    /// Puts a new connection in the place of a broken one and only then gives the place back to the
-    /// pool, so that nobody else meets the broken one. Managers need not notice: the stock ones do not.
+    /// Replaces a broken connection before the pool can use it again. Connection managers need not detect broken ones;
+    /// the stock ones do not.
     fn replace(&self, mut broken: PooledConnection<'static, M>, mut backoff: Duration) {
         let pool = self.pool.clone();
         let health = Arc::downgrade(&self.health);
@@ -193,30 +197,28 @@ where
             loop {
                 sleep(backoff).await;
                 backoff = (backoff * 2).min(MAX_BACKOFF);
-                // Nobody has the store any more.
+                // The store was dropped.
                 let Some(health) = health.upgrade() else { return };
-                match timeout(GIVE_UP, pool.dedicated_connection()).await {
+                match timeout(REPLY_TIMEOUT, pool.dedicated_connection()).await {
                     Ok(Ok(connection)) => {
                         health.connected();
                         *broken = connection;
                         return;
                     }
-                    Ok(Err(error)) => health.not_connected(error),
-                    Err(_) => health.not_connected(io::Error::from(io::ErrorKind::TimedOut).into()),
+                    Ok(Err(error)) => health.connect_failed(error),
+                    Err(_) => health.connect_failed(io::Error::from(io::ErrorKind::TimedOut).into()),
                 }
             }
         });
     }
 
-    /// Where one connection broke, others may have. Asks those that are idle, once, so that each need
-    /// not fail a call of its own.
+    /// If one connection broke, others may have. Pings the idle ones once, so that they do not each fail a batch.
     fn check_idle(self: &Arc<Self>) {
-        let Some(turn) = Turn::take(&self.checking) else { return };
+        let Some(guard) = Exclusive::acquire(&self.checking) else { return };
         let link = self.clone();
         tokio::spawn(async move {
-            let _turn = turn;
-            // All of them are taken out first, or a pool that gives out the latest one first would give the
-            // same one again and again.
+            let _guard = guard;
+            // Checks out all of them first, or a pool that reuses the latest one would return it again and again.
             let mut idle = Vec::new();
             for _ in 0..link.pool.state().idle_connections {
                 match timeout(BACKOFF, link.pool.get_owned()).await {
@@ -226,7 +228,7 @@ where
             }
             for mut connection in idle {
                 let ping: Result<RedisResult<Value>, _> =
-                    timeout(GIVE_UP, redis::cmd("PING").query_async(&mut *connection)).await;
+                    timeout(REPLY_TIMEOUT, redis::cmd("PING").query_async(&mut *connection)).await;
                 if ping.map_or(true, |pong| pong.as_ref().is_err_and(is_broken)) {
                     link.replace(connection, BACKOFF / 4);
                 }

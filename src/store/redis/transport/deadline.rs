@@ -1,4 +1,4 @@
-//! How long a decision may take, and the errors that say it took too long.
+//! Deadlines, and the errors of missed ones.
 
 use std::{io, time::Duration};
 
@@ -11,45 +11,44 @@ use crate::{
     store::redis::error,
 };
 
-/// How long an unanswered connection is kept out of the pool before it counts as broken.
-pub(super) const GIVE_UP: Duration = Duration::from_secs(1);
-/// How long a step of connecting may take. bb8 waits at most half of this between two attempts.
-pub(crate) const PATIENCE: Duration = Duration::from_millis(500);
-/// Longer than any caller waits.
-const LONG: Duration = Duration::from_secs(86_400);
+/// How long a connection without a reply is kept out of the pool before it counts as broken.
+pub(super) const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
+/// The timeout of each step of connecting. bb8 waits at most half of it between two attempts.
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
+/// Replaces a deadline that overflows.
+const FAR_FUTURE: Duration = Duration::from_secs(86_400);
 
-pub(crate) fn in_time(allowed: Duration) -> Instant {
+pub(crate) fn deadline_in(allowed: Duration) -> Instant {
     let now = Instant::now();
-    now.checked_add(allowed).unwrap_or(now + LONG)
+    now.checked_add(allowed).unwrap_or(now + FAR_FUTURE)
 }
 
-/// The server may have done what it was asked to.
-pub(crate) fn too_late(allowed: Duration) -> Error {
+/// The error of a request that was sent. It may have been carried out.
+pub(crate) fn timed_out(allowed: Duration) -> Error {
     Error::new(ErrorKind::StoreTimeout, format!("Redis did not answer within {allowed:?}"))
 }
 
-/// Nothing was sent.
-pub(super) fn no_turn(health: &Health, allowed: Duration) -> Error {
-    match health.why_unreachable() {
+/// The error of a request that was not sent.
+pub(super) fn no_connection(health: &Health, allowed: Duration) -> Error {
+    match health.connect_error() {
         Some(error) => error::unreachable("", &error),
         None => Error::new(
             ErrorKind::StoreBusy,
             format!(
-                "Redis or the pool of connections to it was busy for {allowed:?}; give it less to do, or the store \
-                 more time"
+                "Redis or its connection pool was busy for {allowed:?}; reduce the load, or raise the store's deadline"
             ),
         ),
     }
 }
 
-pub(super) fn too_many() -> Error {
+pub(super) fn queue_full() -> Error {
     Error::new(
         ErrorKind::StoreBusy,
-        "too many decisions wait for Redis; give it more connections, or spread the keys over more servers",
+        "too many decisions wait for Redis; reduce the load, or spread the keys over more servers",
     )
 }
 
-/// A reply that did not come in time counts as a broken connection.
-pub(super) fn in_patience<T, E>(reply: Result<RedisResult<T>, E>) -> RedisResult<T> {
+/// A reply that times out counts as a broken connection.
+pub(super) fn timeout_as_error<T, E>(reply: Result<RedisResult<T>, E>) -> RedisResult<T> {
     reply.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
 }

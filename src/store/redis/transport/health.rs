@@ -1,4 +1,4 @@
-//! Whether Redis is available: for the log, and for errors that say why it is not.
+//! Tracks whether Redis is available, for logs and errors.
 
 use std::{
     sync::{Mutex, MutexGuard, Weak},
@@ -17,26 +17,26 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Health {
     outage: Outage,
-    /// Why the last attempt to connect failed, until one succeeds.
+    /// The error of the last attempt to connect; `None` once an attempt succeeds.
     unreachable: Mutex<Option<RedisError>>,
 }
 
-/// An outage is over only when no decision failed for so long.
-const CALM: Duration = Duration::from_secs(5);
+/// An outage ends after this time without a failed decision.
+const RECOVERY: Duration = Duration::from_secs(5);
 
 impl Default for Health {
     fn default() -> Self {
-        Self { outage: Outage::until_success(CALM), unreachable: Mutex::default() }
+        Self { outage: Outage::until_success(RECOVERY), unreachable: Mutex::default() }
     }
 }
 
 impl Health {
-    /// Logs the first failure of an outage, and its end.
-    pub(crate) fn note<T>(&self, result: &Result<T, Error>) {
+    /// Records the result of a request. Logs the start and the end of an outage.
+    pub(crate) fn record<T>(&self, result: &Result<T, Error>) {
         match result {
             Ok(_) => {
                 if self.outage.succeeded() {
-                    log!(info, "Redis decides again");
+                    log!(info, "the outage of Redis is over");
                 }
             }
             Err(error) => {
@@ -44,41 +44,41 @@ impl Health {
                     log!(
                         warn,
                         error = %error,
-                        "Redis gives no decision; as long as that is so, a policy's failure mode decides"
+                        "outage: Redis is unavailable; each policy's failure mode applies until it is over"
                     );
                 }
-                // Without the feature `tracing` it is not looked at.
+                // Unused without the feature `tracing`.
                 let _ = error;
             }
         }
     }
 
     pub(crate) fn connected(&self) {
-        self.last_error().take();
+        self.connect_error_slot().take();
     }
 
-    pub(crate) fn not_connected(&self, error: RedisError) {
-        *self.last_error() = Some(error);
+    pub(crate) fn connect_failed(&self, error: RedisError) {
+        *self.connect_error_slot() = Some(error);
     }
 
-    pub(crate) fn why_unreachable(&self) -> Option<RedisError> {
-        self.last_error().clone()
+    pub(crate) fn connect_error(&self) -> Option<RedisError> {
+        self.connect_error_slot().clone()
     }
 
-    fn last_error(&self) -> MutexGuard<'_, Option<RedisError>> {
+    fn connect_error_slot(&self) -> MutexGuard<'_, Option<RedisError>> {
         lock(&self.unreachable)
     }
 }
 
-/// Takes note of the pool's own attempts to connect. The pool outlives the store while a connection of it
-/// is being replaced, so it must not keep the store's health alive: that is how it is known to be gone.
+/// Records the pool's own failed attempts to connect. The reference is weak, because the pool outlives the store while
+/// a connection is replaced, and `replace` stops once the store's health is dropped.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectErrors(pub(crate) Weak<Health>);
 
 impl ErrorSink<RedisError> for ConnectErrors {
     fn sink(&self, error: RedisError) {
         if let Some(health) = self.0.upgrade() {
-            health.not_connected(error);
+            health.connect_failed(error);
         }
     }
 

@@ -1,4 +1,4 @@
-//! How calls get to Redis and replies come back: connections, batches, one server or a Cluster.
+//! Carries jobs to Redis and replies back: connections, batches, one server or a Cluster.
 
 mod background;
 mod checkout;
@@ -13,7 +13,7 @@ mod script;
 mod single;
 
 pub(super) use self::{
-    deadline::{PATIENCE, in_time, too_late},
+    deadline::{CONNECT_TIMEOUT, deadline_in, timed_out},
     health::{ConnectErrors, Health},
     link::Link,
     single::Single,

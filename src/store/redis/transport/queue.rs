@@ -1,10 +1,10 @@
-//! Group commit: decisions that are asked for while others are under way gather, and go together.
+//! Group commit: decisions wait while others are under way, and are sent as a batch.
 //!
-//! There are so many lanes. A lane carries one call at a time. A decision that finds nothing under way goes at
-//! once and alone. One that finds a call under way and a lane free waits until the tasks that can run now
-//! have run, and goes with what they asked for. Where no lane is free it waits for the first to become so,
-//! which takes all that wait by then. So a lone decision waits for nobody, and the more there are the more
-//! share a call, which costs as much as two of the decisions in it.
+//! There are [`LANES`] lanes, and each carries one batch at a time. If no lane is in use, a decision is sent at once
+//! and alone. If some are in use and one is free, it waits until the tasks that are ready have run, and is sent
+//! together with their decisions. If all are in use, it waits for the first lane to become free, which takes all that
+//! wait by then. So a lone decision never waits. The more decisions there are, the more share a batch, and a batch
+//! costs only as much as two of its decisions.
 
 use std::{
     collections::VecDeque,
@@ -16,17 +16,17 @@ use tokio::sync::oneshot;
 
 use crate::{decision::Decision, error::Error, store::redis::wire::Job, util::sync::lock};
 
-/// Calls under way at once. More would make each call carry less, and cost Redis more for each decision;
-/// fewer would leave the client idle while Redis decides, and let one slow connection hold up more.
+/// Batches under way at once. With more lanes, each batch is smaller and each decision costs Redis more. With fewer,
+/// the client is idle while Redis decides, and a slow connection delays more decisions.
 pub(crate) const LANES: usize = 4;
-/// Decisions in one call.
-const MOST_JOBS: usize = 128;
-/// Charges in one call, where decisions have several. A key is at most 389 bytes, so a call is at most 150 KB.
-const MOST_CHARGES: usize = 256;
-/// Microseconds of Redis in one call, in which it answers no other client. One decision alone may take longer.
-const MOST_MICROS: u64 = 2_000;
-/// Decisions that wait. Whoever comes when there are more is turned away at once.
-pub(crate) const MOST_WAITING: usize = 16_384;
+/// The most decisions in a batch.
+const MAX_BATCH_DECISIONS: usize = 128;
+/// The most charges in a batch. A key has at most 389 bytes, so a batch has at most 150 KB.
+const MAX_BATCH_CHARGES: usize = 256;
+/// The most microseconds for which a batch blocks Redis. A single decision may take longer.
+const MAX_BATCH_MICROS: u64 = 2_000;
+/// The most decisions that wait. Further ones fail at once.
+pub(crate) const MAX_WAITING: usize = 16_384;
 
 #[derive(Default)]
 pub(crate) struct Queue(Mutex<State>);
@@ -34,8 +34,8 @@ pub(crate) struct Queue(Mutex<State>);
 #[derive(Default)]
 struct State {
     /// Lanes in use.
-    busy: usize,
-    /// In the order of their numbers.
+    lanes_in_use: usize,
+    /// Sorted by their numbers.
     waiting: VecDeque<Waiting>,
     next: u64,
 }
@@ -47,7 +47,7 @@ pub(crate) struct Waiting {
     reply: oneshot::Sender<Result<Decision, Error>>,
 }
 
-/// What whoever asked for it holds.
+/// The caller's side of a waiting decision.
 pub(crate) struct Ticket {
     pub(crate) reply: oneshot::Receiver<Result<Decision, Error>>,
     number: u64,
@@ -55,13 +55,12 @@ pub(crate) struct Ticket {
 
 #[expect(
     clippy::large_enum_variant,
-    reason = "it is taken apart at once, and a box would be another allocation"
+    reason = "it is destructured at once, and a box would be another allocation"
 )]
 pub(crate) enum Entry {
-    /// Nothing is under way: this one goes at once, in a lane that is now the caller's to
-    /// [leave](Queue::leave).
+    /// No lane was in use: the caller sends this job at once, in a lane that it must [leave](Queue::leave).
     Lane(Job),
-    /// There is a free lane, the caller's too, to carry whoever waits by then.
+    /// A lane was free: the caller must use it to carry the waiting decisions.
     Carry(Ticket),
     Wait(Ticket),
     Full,
@@ -70,12 +69,12 @@ pub(crate) enum Entry {
 impl Queue {
     pub(crate) fn enter(&self, job: Job) -> Entry {
         let mut state = self.lock();
-        if state.busy == 0 {
-            state.busy = 1;
+        if state.lanes_in_use == 0 {
+            state.lanes_in_use = 1;
             return Entry::Lane(job);
         }
-        state.forget_abandoned();
-        if state.waiting.len() >= MOST_WAITING {
+        state.drop_abandoned();
+        if state.waiting.len() >= MAX_WAITING {
             return Entry::Full;
         }
         let (reply, receiver) = oneshot::channel();
@@ -83,40 +82,40 @@ impl Queue {
         state.next += 1;
         state.waiting.push_back(Waiting { job, number, reply });
         let ticket = Ticket { reply: receiver, number };
-        if state.busy < LANES {
-            state.busy += 1;
+        if state.lanes_in_use < LANES {
+            state.lanes_in_use += 1;
             return Entry::Carry(ticket);
         }
         Entry::Wait(ticket)
     }
 
-    /// Waits no longer. `true` where the decision was not sent and never will be.
-    pub(crate) fn give_up(&self, ticket: &Ticket) -> bool {
+    /// Withdraws a waiting decision. Returns whether it was not sent and never will be.
+    pub(crate) fn withdraw(&self, ticket: &Ticket) -> bool {
         let mut state = self.lock();
-        let place = state.waiting.binary_search_by_key(&ticket.number, |waiting| waiting.number);
-        place.is_ok_and(|place| state.waiting.remove(place).is_some())
+        let position = state.waiting.binary_search_by_key(&ticket.number, |waiting| waiting.number);
+        position.is_ok_and(|position| state.waiting.remove(position).is_some())
     }
 
-    /// Leaves a lane. `true` where somebody waits for it: then it is still the caller's.
+    /// Leaves a lane. Returns whether decisions wait; then the lane still belongs to the caller.
     pub(crate) fn leave(&self) -> bool {
         let mut state = self.lock();
-        state.forget_abandoned();
+        state.drop_abandoned();
         if state.waiting.is_empty() {
-            state.busy -= 1;
+            state.lanes_in_use -= 1;
             return false;
         }
         true
     }
 
-    /// Whether anybody waits still.
-    pub(crate) fn is_waited_for(&self) -> bool {
+    /// Whether decisions are waiting.
+    pub(crate) fn has_waiting(&self) -> bool {
         let mut state = self.lock();
-        state.forget_abandoned();
+        state.drop_abandoned();
         !state.waiting.is_empty()
     }
 
-    /// Takes what can go in one call, the oldest first.
-    pub(crate) fn gather(&self) -> Batch {
+    /// Takes the next batch, oldest decisions first.
+    pub(crate) fn next_batch(&self) -> Batch {
         let mut batch = Batch { jobs: Vec::new(), replies: Vec::new() };
         let (mut charges, mut micros) = (0, 0);
         let mut state = self.lock();
@@ -126,10 +125,12 @@ impl Queue {
                 continue;
             }
             charges += next.job.charges.len();
-            micros += next.job.micros();
-            let is_full = batch.jobs.len() >= MOST_JOBS || charges > MOST_CHARGES || micros > MOST_MICROS;
+            micros += next.job.redis_micros();
+            let is_full = batch.jobs.len() >= MAX_BATCH_DECISIONS
+                || charges > MAX_BATCH_CHARGES
+                || micros > MAX_BATCH_MICROS;
             if let Some(first) = batch.jobs.first()
-                && (is_full || !next.job.goes_with(first))
+                && (is_full || !next.job.can_share_batch(first))
             {
                 break;
             }
@@ -141,7 +142,7 @@ impl Queue {
         batch
     }
 
-    /// Answers all that wait with `error`.
+    /// Fails all waiting decisions with `error`.
     pub(crate) fn fail(&self, error: impl Fn() -> Error) {
         let waiting = mem::take(&mut self.lock().waiting);
         for waiting in waiting {
@@ -155,8 +156,8 @@ impl Queue {
 }
 
 impl State {
-    /// Those who gave up are the oldest, or nearly so: they all wait equally long.
-    fn forget_abandoned(&mut self) {
+    /// Drops abandoned decisions at the front. They are about the oldest, because all wait equally long.
+    fn drop_abandoned(&mut self) {
         while self.waiting.front().is_some_and(Waiting::is_abandoned) {
             self.waiting.pop_front();
         }
@@ -169,17 +170,17 @@ impl Waiting {
     }
 }
 
-/// What goes in one call.
+/// A batch of decisions.
 pub(crate) struct Batch {
     pub(crate) jobs: Vec<Job>,
     replies: Vec<oneshot::Sender<Result<Decision, Error>>>,
 }
 
 impl Batch {
-    /// Gives each its own.
+    /// Sends each decision its answer.
     pub(crate) fn answer(self, answers: impl IntoIterator<Item = Result<Decision, Error>>) {
         for (reply, answer) in self.replies.into_iter().zip(answers) {
-            // Nobody waits for it any more.
+            // The error means that its caller was dropped.
             let _ = reply.send(answer);
         }
     }

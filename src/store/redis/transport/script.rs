@@ -1,10 +1,10 @@
-//! Scripts that the server has lost.
+//! Loads scripts that the server has lost.
 
 use redis::{Cmd, RedisResult, ServerErrorKind, Value, aio::ConnectionLike};
 
 use crate::store::redis::script::Script;
 
-/// `SCRIPT LOAD` and `command`, in one write.
+/// Sends `SCRIPT LOAD` and `command` in one write.
 pub(super) async fn load_and(
     connection: &mut impl ConnectionLike,
     command: &Cmd,
@@ -15,8 +15,7 @@ pub(super) async fn load_and(
     both.add_command(command.clone());
     match both.query_async(connection).await {
         Ok((reply,)) => Ok(reply),
-        // Of a pipeline's errors the first one is the cause: a script that does not compile is not there
-        // to be called either.
+        // The first error of the pipeline is the cause: a script that does not compile cannot be called either.
         Err(error) => match error.clone().into_server_errors().as_deref() {
             Some([(_, first), ..]) => Err(first.clone().into()),
             _ => Err(error),
@@ -24,14 +23,14 @@ pub(super) async fn load_and(
     }
 }
 
-/// `command`, an `EVALSHA`, as an `EVAL`.
+/// Turns `command`, an `EVALSHA`, into an `EVAL`.
 pub(crate) fn with_text(command: &Cmd, script: &Script) -> Cmd {
     let mut evaluation = redis::cmd("EVAL");
     evaluation.arg(script.text());
     for argument in command.args_iter().skip(2) {
         match argument {
             redis::Arg::Simple(bytes) => evaluation.arg(bytes),
-            // Ours has no cursor, and the library may come to know more kinds.
+            // The command has no cursor, and the library may add more kinds.
             _ => &mut evaluation,
         };
     }

@@ -1,4 +1,4 @@
-//! One server: decisions that are asked for while others are under way share a call.
+//! One server. Decisions share batches while others are under way.
 
 use std::{slice, sync::Arc, time::Duration};
 
@@ -13,9 +13,9 @@ use tokio::{
 use super::{
     background::Finish,
     connections::{Connections, MAX_BACKOFF},
-    deadline::{GIVE_UP, in_time, no_turn, too_late, too_many},
+    deadline::{REPLY_TIMEOUT, deadline_in, no_connection, queue_full, timed_out},
     health::Health,
-    link::{Link, noted},
+    link::{Link, recorded},
     queue::{Entry, Queue, Ticket},
 };
 use crate::{
@@ -28,7 +28,7 @@ use crate::{
     },
 };
 
-/// One server, whatever manages the connections to it.
+/// A link to one server, with any connection manager.
 pub(crate) struct Single<M: ManageConnection> {
     connections: Arc<Connections<M>>,
     queue: Queue,
@@ -41,11 +41,11 @@ where
     M::Connection: ConnectionLike + Sync,
 {
     fn decide(self: Arc<Self>, job: Job) -> Answer<Decision> {
-        noted(self.health.clone(), async move { self.decision(job).await })
+        recorded(self.health.clone(), async move { self.decision(job).await })
     }
 
     fn run(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value> {
-        noted(self.health.clone(), async move { self.reply(command, deadline).await })
+        recorded(self.health.clone(), async move { self.reply(command, deadline).await })
     }
 
     fn commands(&self) -> &'static [&'static str] {
@@ -64,11 +64,11 @@ where
     }
 
     async fn decision(self: &Arc<Self>, job: Job) -> Result<Decision, Error> {
-        let (allowed, deadline) = (job.deadline, in_time(job.deadline));
+        let (allowed, deadline) = (job.deadline, deadline_in(job.deadline));
         match self.queue.enter(job) {
-            // Boxed, because most wait and need no room for it.
+            // Boxed because most decisions wait and do not need the space.
             Entry::Lane(job) => {
-                // Dropped wherever this ends, and then it is somebody else's.
+                // Dropping the lane passes it on.
                 let lane = Lane { link: self.clone(), polled: true };
                 Box::pin(lane.carry_alone(job, deadline)).await
             }
@@ -78,7 +78,7 @@ where
                 self.wait(ticket, deadline, allowed).await
             }
             Entry::Wait(ticket) => self.wait(ticket, deadline, allowed).await,
-            Entry::Full => Err(too_many()),
+            Entry::Full => Err(queue_full()),
         }
     }
 
@@ -90,25 +90,25 @@ where
     ) -> Result<Decision, Error> {
         match timeout_at(deadline, &mut ticket.reply).await {
             Ok(Ok(decision)) => decision,
-            Ok(Err(_)) => Err(too_late(allowed)),
-            Err(_) if self.queue.give_up(&ticket) => Err(no_turn(&self.health, allowed)),
-            Err(_) => Err(too_late(allowed)),
+            Ok(Err(_)) => Err(timed_out(allowed)),
+            Err(_) if self.queue.withdraw(&ticket) => Err(no_connection(&self.health, allowed)),
+            Err(_) => Err(timed_out(allowed)),
         }
     }
 
     async fn reply(self: &Arc<Self>, command: Cmd, allowed: Duration) -> Result<Value, Error> {
-        let deadline = in_time(allowed);
+        let deadline = deadline_in(allowed);
         let connection = self.connections.connection_until(deadline, allowed).await?;
         let connections = self.connections.clone();
         let exchange = async move { connections.exchange(connection, &command, None, true, allowed).await };
         match timeout_at(deadline, Finish(Some(Box::pin(exchange)))).await {
             Ok(reply) => reply.map_err(|error| from_redis(&error.cause)),
-            Err(_) => Err(too_late(allowed)),
+            Err(_) => Err(timed_out(allowed)),
         }
     }
 
-    /// Makes `jobs` in one call. The connection returns to the pool when that is done.
-    async fn call(
+    /// Sends `jobs` as one batch. The connection returns to the pool afterwards.
+    async fn send_batch(
         &self,
         connection: PooledConnection<'static, M>,
         jobs: &mut [Job],
@@ -124,10 +124,12 @@ where
         jobs: &[&Job],
     ) -> Vec<Result<Decision, Error>> {
         let Some(first) = jobs.first() else { return Vec::new() };
-        let again = jobs.iter().all(|job| job.may_be_repeated());
+        let may_repeat = jobs.iter().all(|job| job.may_be_repeated());
         let reply = {
             let command = wire::encode(jobs);
-            self.connections.exchange(connection, &command, Some(&first.script), again, first.deadline).await
+            self.connections
+                .exchange(connection, &command, Some(&first.script), may_repeat, first.deadline)
+                .await
         };
         let error = match reply {
             Ok(reply) => return settle(jobs, wire::decode(&reply, jobs)),
@@ -135,12 +137,12 @@ where
         };
         let failed = || Err(from_redis(&error.cause));
         let others: Vec<&Job> = jobs.iter().copied().filter(|job| job.may_be_repeated()).collect();
-        if !error.closed_before || again || others.is_empty() {
+        if !error.was_closed || may_repeat || others.is_empty() {
             return jobs.iter().map(|_| failed()).collect();
         }
-        // Only the jobs that must not be repeated fail.
-        let patience = first.deadline.max(GIVE_UP);
-        let mut repeated = match timeout(patience, self.connections.connection()).await {
+        // Only jobs that must not be repeated fail.
+        let timeout_after = first.deadline.max(REPLY_TIMEOUT);
+        let mut repeated = match timeout(timeout_after, self.connections.connection()).await {
             Ok(Ok(connection)) => Box::pin(self.send(connection, &others)).await.into_iter(),
             _ => Vec::new().into_iter(),
         };
@@ -149,7 +151,7 @@ where
     }
 }
 
-/// The decisions in `replies`, of which the observers of `jobs` learn.
+/// The decisions in `replies`. Notifies the observers of `jobs`.
 pub(super) fn settle(jobs: &[&Job], replies: Vec<Result<Reply, Error>>) -> Vec<Result<Decision, Error>> {
     let settle = |(job, reply): (&&Job, Result<Reply, Error>)| {
         job.settled(reply.as_ref().ok());
@@ -158,14 +160,14 @@ pub(super) fn settle(jobs: &[&Job], replies: Vec<Result<Reply, Error>>) -> Vec<R
     jobs.iter().zip(replies).map(settle).collect()
 }
 
-/// One of the [`Queue`]'s lanes. Whoever drops it hands it to those who wait.
+/// A lane of the [`Queue`]. Dropping it passes it on to the waiting decisions.
 struct Lane<M>
 where
     M: ManageConnection<Error = RedisError>,
     M::Connection: ConnectionLike + Sync,
 {
     link: Arc<Single<M>>,
-    /// Whether a runtime has run it: one that drops new tasks at once would be handed the same lane for ever.
+    /// Whether a runtime has polled it. A runtime that drops new tasks would otherwise be given the same lane forever.
     polled: bool,
 }
 
@@ -174,27 +176,27 @@ where
     M: ManageConnection<Error = RedisError>,
     M::Connection: ConnectionLike + Sync,
 {
-    /// Carries one decision that found it free.
+    /// Sends one decision alone.
     async fn carry_alone(self, mut job: Job, deadline: Instant) -> Result<Decision, Error> {
         let allowed = job.deadline;
         let connection = self.link.connections.connection_until(deadline, allowed).await?;
-        let call = async move {
-            let mut decisions = self.link.call(connection, slice::from_mut(&mut job)).await;
+        let batch = async move {
+            let mut decisions = self.link.send_batch(connection, slice::from_mut(&mut job)).await;
             drop(self);
             decisions.pop()
         };
-        match timeout_at(deadline, Finish(Some(Box::pin(call)))).await {
+        match timeout_at(deadline, Finish(Some(Box::pin(batch)))).await {
             Ok(decision) => decision.unwrap_or_else(|| Err(wire::unexpected())),
-            Err(_) => Err(too_late(allowed)),
+            Err(_) => Err(timed_out(allowed)),
         }
     }
 
-    /// Carries calls as long as anybody waits for one.
+    /// Sends batches as long as decisions wait.
     async fn carry(mut self) {
         self.polled = true;
-        while self.link.queue.is_waited_for() {
-            // Who was answered just now may ask again, and can then go along: with 64 callers that makes half as
-            // many calls, and a tenth more decisions.
+        while self.link.queue.has_waiting() {
+            // Callers that were just answered may send their next decision, which then joins this batch: with 64
+            // callers this halves the batches and makes 10 % more decisions.
             yield_now().await;
             let connection = match timeout(MAX_BACKOFF, self.link.connections.connection()).await {
                 Ok(Ok(connection)) => connection,
@@ -205,8 +207,8 @@ where
                 Err(_) => continue,
             };
             self.link.health.connected();
-            let mut batch = self.link.queue.gather();
-            let decisions = self.link.call(connection, &mut batch.jobs).await;
+            let mut batch = self.link.queue.next_batch();
+            let decisions = self.link.send_batch(connection, &mut batch.jobs).await;
             batch.answer(decisions);
         }
     }
@@ -225,11 +227,11 @@ where
                     runtime.spawn(lane().carry());
                     return;
                 }
-                // Nobody is left to carry anything.
+                // No task is left to send them.
                 _ => self.link.queue.fail(|| {
                     Error::new(
                         ErrorKind::StoreUnreachable,
-                        "the Tokio runtime that talks to Redis was shut down",
+                        "the Tokio runtime that sends to Redis was shut down",
                     )
                 }),
             }

@@ -1,6 +1,6 @@
-//! What the script's integers mean. No number that stands for something else leaves this file.
+//! Decodes the script's integers. No sentinel value leaves this file.
 //!
-//! A reply is read as if its server were hostile: a number out of range is an error of its decision, and of no other.
+//! Replies are not trusted: a number out of range fails its decision, and no other.
 
 use std::time::Duration;
 
@@ -17,76 +17,76 @@ use crate::{
     store::{Action, redis::error},
 };
 
-/// Integers for each charge, and of a lease, see `lua/decide.lua`.
+/// Integers per charge, and per lease; see `lua/decide.lua`.
 const FIELDS: usize = 5;
 const FIELDS_OF_A_LEASE: usize = 6;
 const NEVER: i64 = -1;
-/// What a Lua number holds exactly, which is all that the script says.
-const MOST: u64 = 1 << 53;
+/// The largest exact integer in Lua.
+const MAX_EXACT: u64 = 1 << 53;
 
-/// The replies to `jobs`, in their order.
+/// Decodes the replies to `jobs`, in their order.
 pub(crate) fn decode(reply: &Value, jobs: &[&Job]) -> Vec<Result<Reply, Error>> {
     let all_unexpected = || jobs.iter().map(|_| Err(unexpected())).collect();
     let Some(mut reader) = Reader::new(reply) else { return all_unexpected() };
     let replies: Vec<_> = jobs.iter().map(|job| reader.next(job)).collect();
-    // Where something is too much or too little, none of it is to be trusted.
+    // If the number of values is wrong, none of them can be trusted.
     if reader.is_done() { replies } else { all_unexpected() }
 }
 
-/// Whether a decision failed because the server is a replica.
+/// Whether a decision failed because the server is a read-only replica.
 pub(crate) fn is_read_only(reply: &Value) -> bool {
     let is = |text: &str| error::code(text) == Some("READONLY");
-    let says_so = |value: &Value| match value {
+    let is_read_only_error = |value: &Value| match value {
         Value::BulkString(text) => str::from_utf8(text).is_ok_and(is),
         Value::SimpleString(text) => is(text),
         _ => false,
     };
-    matches!(reply, Value::Array(values) if values.iter().any(says_so))
+    matches!(reply, Value::Array(values) if values.iter().any(is_read_only_error))
 }
 
-/// Reads a reply job by job.
+/// Reads a reply, job by job.
 struct Reader<'a> {
     rest: &'a [Value],
-    /// When the decisions were made, in microseconds of the server's clock.
+    /// The server's time of the decisions, in microseconds.
     time: u64,
-    /// Whether the reply was too short for what was asked.
-    ended: bool,
+    /// Whether the reply was too short for the jobs.
+    truncated: bool,
 }
 
 impl<'a> Reader<'a> {
-    /// `None` where it is no reply of the script.
+    /// `None` if it is not a reply of the script.
     fn new(reply: &'a Value) -> Option<Self> {
         let Value::Array(values) = reply else { return None };
         let (time, rest) = values.split_last()?;
-        Some(Self { rest, time: int(time)?, ended: false })
+        Some(Self { rest, time: int(time)?, truncated: false })
     }
 
-    /// Whether all of it was read, and nothing was missing.
+    /// Whether the whole reply was read and nothing is missing.
     const fn is_done(&self) -> bool {
-        self.rest.is_empty() && !self.ended
+        self.rest.is_empty() && !self.truncated
     }
 
-    /// The reply to `job`, the next one.
+    /// The reply to the next job.
     fn next(&mut self, job: &Job) -> Result<Reply, Error> {
         let fields = match &job.lease {
             Some(_) => FIELDS_OF_A_LEASE,
             None => FIELDS * job.charges.len(),
         };
-        // A text in place of the integers is what went wrong with this one.
-        let problem = match self.rest.first() {
+        // An error text in place of the integers.
+        let error_text = match self.rest.first() {
             Some(Value::BulkString(text)) => Some(String::from_utf8_lossy(text)),
             Some(Value::SimpleString(text)) => Some(text.as_str().into()),
             _ => None,
         };
-        if let Some(problem) = problem {
+        if let Some(error_text) = error_text {
             self.rest = &self.rest[1..];
-            return Err(error::of_decision(&problem));
+            return Err(error::decision_error(&error_text));
         }
-        let Some((values, others)) = self.rest.split_at_checked(fields) else {
-            (self.rest, self.ended) = (&[], true);
+        let Some((values, rest)) = self.rest.split_at_checked(fields) else {
+            (self.rest, self.truncated) = (&[], true);
             return Err(unexpected());
         };
-        self.rest = others;
+        self.rest = rest;
         let reply = match (&job.lease, &*job.charges) {
             (Some(lease), [charge]) => self.leased(charge, lease, values),
             _ => self.decision(job, values).map(|decision| Reply { decision, leased: None }),
@@ -95,7 +95,7 @@ impl<'a> Reader<'a> {
     }
 
     fn decision(&self, job: &Job, values: &[Value]) -> Option<Decision> {
-        let takes = matches!(job.action, Action::Charge | Action::ChargeUpTo);
+        let is_charge = matches!(job.action, Action::Charge | Action::ChargeUpTo);
         let mut outcomes = Vec::with_capacity(job.charges.len());
         let mut marks = Vec::with_capacity(job.charges.len());
         for (charge, fields) in job.charges.iter().zip(values.chunks_exact(FIELDS)) {
@@ -103,7 +103,7 @@ impl<'a> Reader<'a> {
             outcomes.push(outcome);
             marks.push(mark);
         }
-        if takes && outcomes.iter().all(Outcome::is_allowed) {
+        if is_charge && outcomes.iter().all(Outcome::is_allowed) {
             let marked = outcomes.into_iter().zip(marks);
             outcomes = marked
                 .map(|(outcome, mark)| outcome.with_receipt(Receipt { made: self.time, mark }))
@@ -113,7 +113,7 @@ impl<'a> Reader<'a> {
     }
 
     fn leased(&self, charge: &Charge, lease: &LeaseRequest, values: &[Value]) -> Option<Reply> {
-        let [granted, remaining, reset, lasts, name, mark] = values else { return None };
+        let [granted, remaining, reset, lifetime, name, mark] = values else { return None };
         if int(granted)? == 0 {
             let (outcome, _) = outcome(Action::Charge, charge, &values[..FIELDS])?;
             return Some(Reply { decision: Decision::of_one(outcome), leased: Some(Leased::default()) });
@@ -124,8 +124,8 @@ impl<'a> Reader<'a> {
             return None;
         }
         let receipt = Receipt { made: self.time, mark: int(mark)? };
-        let leased = Leased { units, lasts: int(lasts)?, name: int(name)?, receipt };
-        // What is leased can be charged too, here.
+        let leased = Leased { units, lifetime: int(lifetime)?, name: int(name)?, receipt };
+        // Leased units can be charged too, in this process.
         let remaining = int(remaining)?.saturating_add(units);
         let outcome = Outcome::new(charge, Verdict::Allow, remaining, micros(reset)?).granting(cost);
         let decision = Decision::of_one(outcome.with_lease_receipt(receipt));
@@ -147,24 +147,24 @@ fn outcome(action: Action, charge: &Charge, fields: &[Value]) -> Option<(Outcome
         (_, mark) => (Verdict::Delay(delay), int(mark)?),
     };
     let granted = granted.saturating_sub(1);
-    let whole = granted == cost || !verdict.is_allowed() || action == Action::ChargeUpTo;
-    if granted > cost || !whole {
+    let is_complete = granted == cost || !verdict.is_allowed() || action == Action::ChargeUpTo;
+    if granted > cost || !is_complete {
         return None;
     }
     Some((Outcome::new(charge, verdict, int(remaining)?, micros(reset)?).granting(granted), mark))
 }
 
-/// The reply is not of the script's making.
+/// The error for a reply that is not the script's.
 pub(crate) fn unexpected() -> Error {
     Error::new(
         ErrorKind::StoreReply,
-        "the reply of the rate limit script is not one of its decisions; is another script kept under its name?",
+        "the reply of the rate limit script is not a decision; does the server run another script under its hash?",
     )
 }
 
 fn int(value: &Value) -> Option<u64> {
     match value {
-        Value::Int(value) => u64::try_from(*value).ok().filter(|value| *value <= MOST),
+        Value::Int(value) => u64::try_from(*value).ok().filter(|value| *value <= MAX_EXACT),
         _ => None,
     }
 }
@@ -178,7 +178,7 @@ mod tests {
     use super::*;
     use crate::{key::Key, policy::Policy, quota::Quota, store::redis::script::Script};
 
-    /// A reply with these integers, and the time.
+    /// A reply with these integers and a time.
     fn ints(values: &[i64]) -> Value {
         Value::Array(values.iter().chain(&[1_790_000_000_000_000]).copied().map(Value::Int).collect())
     }
@@ -201,7 +201,11 @@ mod tests {
         let second = |seconds| Some(Duration::from_secs(seconds));
         let rows = [
             ("admitted", [2, 4, 1_000_000, 0, 0], Verdict::Allow),
-            ("admitted, but later", [2, 4, 1_000_000, 7, 2_000_000], Verdict::Delay(Duration::from_secs(2))),
+            (
+                "admitted after a delay",
+                [2, 4, 1_000_000, 7, 2_000_000],
+                Verdict::Delay(Duration::from_secs(2)),
+            ),
             ("denied", [0, 4, 1_000_000, 3_000_000, 0], Verdict::Deny { retry_after: second(3) }),
             ("denied for good", [0, 4, 1_000_000, -1, 0], Verdict::Deny { retry_after: None }),
         ];
@@ -214,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_reply_of_the_script_is_an_error_of_every_decision() {
+    fn an_invalid_reply_is_an_error_of_every_decision() {
         let rows = [
             ("nothing", Value::Nil),
             ("an empty list", Value::Array(Vec::new())),
@@ -223,9 +227,11 @@ mod tests {
             ("too long", ints(&[2, 4, 0, 0, 0, 2, 4, 0, 0, 0, 0])),
         ];
         for (name, reply) in rows {
-            let said = decode(&reply, &[&job(1), &job(1)]);
+            let replies = decode(&reply, &[&job(1), &job(1)]);
             assert!(
-                said.iter().all(|said| said.as_ref().is_err_and(|e| e.kind() == ErrorKind::StoreReply)),
+                replies
+                    .iter()
+                    .all(|replies| replies.as_ref().is_err_and(|e| e.kind() == ErrorKind::StoreReply)),
                 "{name}"
             );
         }
@@ -237,8 +243,8 @@ mod tests {
         let rows = [
             ("a negative grant", [-1, 4, 0, 0, 0]),
             ("the least grant", [i64::MIN, 4, 0, 0, 0]),
-            ("more than was asked for", [3, 4, 0, 0, 0]),
-            ("less than was asked for", [1, 4, 0, 0, 0]),
+            ("more than the cost", [3, 4, 0, 0, 0]),
+            ("less than the cost", [1, 4, 0, 0, 0]),
             ("a negative wait", [0, 4, 0, -2, 0]),
             ("a wait without end", [0, 4, 0, most, 0]),
             ("a negative delay", [2, 4, 0, 0, -1]),
@@ -251,10 +257,10 @@ mod tests {
         for (name, record) in rows {
             let fine = [2, 4, 1_000_000, 0, 0];
             let reply = ints(&[fine, record, fine].concat());
-            let said = decode(&reply, &[&job(1), &job(1), &job(1)]);
-            let read: Vec<bool> = said.iter().map(Result::is_ok).collect();
+            let replies = decode(&reply, &[&job(1), &job(1), &job(1)]);
+            let read: Vec<bool> = replies.iter().map(Result::is_ok).collect();
             assert_eq!(read, [true, false, true], "{name}");
-            assert_eq!(said[1].as_ref().unwrap_err().kind(), ErrorKind::StoreReply, "{name}");
+            assert_eq!(replies[1].as_ref().unwrap_err().kind(), ErrorKind::StoreReply, "{name}");
         }
     }
 }

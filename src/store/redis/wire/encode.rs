@@ -3,19 +3,19 @@ use redis::Cmd;
 use super::job::Job;
 use crate::{decision::Charge, key::Key, policy::Policy, store::Action};
 
-/// More than any key can have been charged, and exact in Lua.
-const MOST: u64 = 1 << 50;
-/// More units than any holder can have.
-const MOST_HELD: u64 = 1_000_000;
-/// How many of the policies a call has named already are looked through for the next charge's.
-const REMEMBERED: usize = 8;
+/// More than any key can be charged, and exact in Lua.
+const MAX_REFUND: u64 = 1 << 50;
+/// More units than a permit can have.
+const MAX_PERMIT_UNITS: u64 = 1_000_000;
+/// How many of the last policies are searched for that of the next charge.
+const POLICY_LOOKBACK: usize = 8;
 
 impl Job {
-    /// What is refunded or renewed may be more than the capacity, if that was lowered since.
+    /// A refund or a renewal may exceed the capacity, if that was lowered since.
     fn cost(&self, charge: &Charge) -> u64 {
         match self.action {
-            Action::Refund | Action::Renew if charge.needs_permit() => charge.cost().min(MOST_HELD),
-            Action::Refund | Action::Renew => charge.cost().min(MOST),
+            Action::Refund | Action::Renew if charge.needs_permit() => charge.cost().min(MAX_PERMIT_UNITS),
+            Action::Refund | Action::Renew => charge.cost().min(MAX_REFUND),
             Action::Charge | Action::ChargeUpTo | Action::Peek => charge.bounded_cost(),
         }
     }
@@ -33,30 +33,30 @@ impl Job {
         }
     }
 
-    /// Whether both are of one form, see `lua/decide.lua`.
-    fn is_like(&self, other: &Self) -> bool {
+    /// Whether both jobs can share a group, see `lua/decide.lua`.
+    fn shares_group(&self, other: &Self) -> bool {
         self.mode() == other.mode() && self.charges.len() == other.charges.len()
     }
 }
 
-/// `prefix:policy:algorithm:{identity}`
-pub(crate) fn write_key(to: &mut String, prefix: &str, policy: &Policy, key: &Key) {
+/// Writes the Redis key, `prefix:policy:algorithm:{identity}`.
+pub(crate) fn write_key(out: &mut String, prefix: &str, policy: &Policy, key: &Key) {
     for part in [prefix, ":", policy.label(), ":{", key.as_str(), "}"] {
-        to.push_str(part);
+        out.push_str(part);
     }
 }
 
-/// The call that makes `jobs`, which all go with the first.
+/// Encodes the script call for `jobs`, which must be able to share a batch.
 pub(crate) fn encode(jobs: &[&Job]) -> Cmd {
     let charges: usize = jobs.iter().map(|job| job.charges.len()).sum();
     let mut command = Cmd::with_capacity(
-        8 + 3 * jobs.len() + 8 * charges.min(REMEMBERED) + 3 * charges,
+        8 + 3 * jobs.len() + 8 * charges.min(POLICY_LOOKBACK) + 3 * charges,
         128 + 96 * charges,
     );
     let Some(first) = jobs.first() else { return command };
     command.arg("EVALSHA").arg(first.script.hash()).arg(charges);
     let mut key = String::with_capacity(128);
-    for (job, charge) in each(jobs) {
+    for (job, charge) in each_charge(jobs) {
         key.clear();
         write_key(&mut key, &job.prefix, charge.policy(), charge.key());
         command.arg(&key);
@@ -66,39 +66,39 @@ pub(crate) fn encode(jobs: &[&Job]) -> Cmd {
         None => command.arg(""),
     };
 
-    let mut policies: Vec<&Charge> = Vec::with_capacity(charges.min(REMEMBERED));
-    let mut places = Vec::with_capacity(charges);
-    for (_, charge) in each(jobs) {
-        // A holder is an argument too, so who holds has a policy of his own.
+    let mut policies: Vec<&Charge> = Vec::with_capacity(charges.min(POLICY_LOOKBACK));
+    let mut indices = Vec::with_capacity(charges);
+    for (_, charge) in each_charge(jobs) {
+        // The holder is an argument of its policy, so charges with a holder share no policy.
         let same = |known: &&Charge| !charge.needs_permit() && known.policy().counts_as(charge.policy());
-        let from = policies.len().saturating_sub(REMEMBERED);
-        let place = policies[from..].iter().position(same).map(|place| from + place);
-        places.push(place.unwrap_or(policies.len()) + 1);
-        if place.is_none() {
+        let from = policies.len().saturating_sub(POLICY_LOOKBACK);
+        let index = policies[from..].iter().position(same).map(|index| from + index);
+        indices.push(index.unwrap_or(policies.len()) + 1);
+        if index.is_none() {
             policies.push(charge);
         }
     }
     command.arg(policies.len());
     for charge in policies {
-        let (arguments, held) = (charge.policy().arguments(), charge.needs_permit());
+        let (arguments, has_holder) = (charge.policy().arguments(), charge.needs_permit());
         command
             .arg(charge.policy().counting().name())
-            .arg(arguments.len() + usize::from(held))
+            .arg(arguments.len() + usize::from(has_holder))
             .arg(arguments);
-        if held {
+        if has_holder {
             command.arg(format!("{:032x}", charge.holder()));
         }
     }
 
-    let mut places = places.into_iter();
-    for run in jobs.chunk_by(|one, next| one.is_like(next)) {
-        let Some(first) = run.first() else { continue };
-        command.arg(first.mode()).arg(run.len()).arg(first.charges.len());
-        for ((job, charge), place) in each(run).zip(places.by_ref()) {
-            command.arg(place).arg(job.cost(charge));
+    let mut indices = indices.into_iter();
+    for group in jobs.chunk_by(|one, next| one.shares_group(next)) {
+        let Some(first) = group.first() else { continue };
+        command.arg(first.mode()).arg(group.len()).arg(first.charges.len());
+        for ((job, charge), index) in each_charge(group).zip(indices.by_ref()) {
+            command.arg(index).arg(job.cost(charge));
             if job.mode() == "refund" {
-                // An administrator's refund is of no charge.
-                let (made, mark) = charge.refund_of().map_or((0, 0), |charge| (charge.made, charge.mark));
+                // An administrator's refund has no receipt.
+                let (made, mark) = charge.receipt().map_or((0, 0), |receipt| (receipt.made, receipt.mark));
                 command.arg(made).arg(mark);
             }
             if let Some(lease) = &job.lease {
@@ -110,6 +110,6 @@ pub(crate) fn encode(jobs: &[&Job]) -> Cmd {
     command
 }
 
-fn each<'a>(jobs: &[&'a Job]) -> impl Iterator<Item = (&'a Job, &'a Charge)> {
+fn each_charge<'a>(jobs: &[&'a Job]) -> impl Iterator<Item = (&'a Job, &'a Charge)> {
     jobs.iter().flat_map(|&job| job.charges.iter().map(move |charge| (job, charge)))
 }

@@ -6,38 +6,38 @@ use crate::{
     store::{Action, redis::script::Script},
 };
 
-/// One decision to be made.
+/// A decision for Redis to make.
 pub(crate) struct Job {
     pub(crate) action: Action,
     pub(crate) charges: Vec<Charge>,
     pub(crate) prefix: Arc<str>,
-    /// A manual clock's time, in microseconds; `None` for the server's own.
+    /// The time of a manual clock, in microseconds; `None` for the server's clock.
     pub(crate) time: Option<u64>,
     pub(crate) script: Arc<Script>,
     pub(crate) deadline: Duration,
-    /// What is leased and returned besides. Of a job with one charge.
+    /// Units to lease and return. Only for a job with one charge.
     pub(crate) lease: Option<LeaseRequest>,
     pub(crate) observer: Option<Box<dyn Observer>>,
 }
 
-/// Learns what becomes of a job. Dropped with the job: then the job was settled or never will be.
+/// Observes a job. It is dropped with the job, which is then settled or never will be.
 pub(crate) trait Observer: Send + Sync {
-    /// The job is sent with `lease`, which may be changed until now.
+    /// Called right before the job is sent. May change `lease`.
     fn sending(&self, lease: &mut Option<LeaseRequest>) {
         let _ = lease;
     }
 
-    /// The server replied to `job`, or it could not be carried out as a whole and may have been in part.
+    /// Called when Redis has replied to `job`, or when it failed as a whole and may have been carried out in part.
     fn settled(&self, job: &Job, reply: Option<&Reply>);
 
-    /// An observer for a job that undoes a part of this one, which was charged and is not admitted after all.
+    /// An observer for a job that undoes a part of this one, which was charged and then denied.
     #[cfg(feature = "cluster")]
     fn undoing(&self) -> Option<Box<dyn Observer>> {
         None
     }
 }
 
-/// Both observe, the first one first.
+/// Notifies both observers, the first one first.
 impl<A: Observer, B: Observer> Observer for (Option<A>, Option<B>) {
     fn sending(&self, lease: &mut Option<LeaseRequest>) {
         self.0.iter().for_each(|first| first.sending(lease));
@@ -55,61 +55,61 @@ impl<A: Observer, B: Observer> Observer for (Option<A>, Option<B>) {
     }
 }
 
-/// Units that a job leases, and units of an older lease that it returns.
+/// Units to lease, and units of an older lease to return.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LeaseRequest {
     pub(crate) wanted: u64,
     pub(crate) returned: LeaseReturn,
 }
 
-/// What is returned of a lease.
+/// Units of a lease that are returned.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LeaseReturn {
     /// The lease's name.
     pub(crate) name: u64,
-    /// Those that were spent too.
+    /// All units that leave the lease, including the spent ones.
     pub(crate) units: u64,
     pub(crate) spent: u64,
 }
 
 impl Job {
-    /// Whether both can be made in one call.
-    pub(crate) fn goes_with(&self, other: &Self) -> bool {
+    /// Whether both jobs can be in one batch.
+    pub(crate) fn can_share_batch(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.script, &other.script) && self.time == other.time
     }
 
-    /// A part of this one, which nothing observes.
+    /// A part of this job, without an observer.
     #[cfg(feature = "cluster")]
     pub(crate) fn part(&self, action: Action, charges: Vec<Charge>) -> Self {
         let (prefix, script) = (self.prefix.clone(), self.script.clone());
         Self { action, charges, prefix, script, lease: None, observer: None, ..*self }
     }
 
-    /// To be called right before the job is encoded and sent.
+    /// Notifies the observer. Call it right before the job is encoded and sent.
     pub(crate) fn sending(&mut self) {
         if let Some(observer) = &self.observer {
             observer.sending(&mut self.lease);
         }
     }
 
-    /// To be called with the reply.
+    /// Notifies the observer of the reply.
     pub(crate) fn settled(&self, reply: Option<&Reply>) {
         if let Some(observer) = &self.observer {
             observer.settled(self, reply);
         }
     }
 
-    /// About how many microseconds of Redis it takes at worst.
-    pub(crate) fn micros(&self) -> u64 {
+    /// The microseconds for which the job blocks Redis, estimated for the worst case.
+    pub(crate) fn redis_micros(&self) -> u64 {
         let refund = self.action == Action::Refund;
-        // A denial looks at no more holders than units are missing.
+        // A denial examines at most as many holders as units are missing.
         let holders = |charge: &Charge| if charge.needs_permit() { charge.cost().min(1_000) } else { 0 };
         self.charges.iter().map(|charge| charge.policy().redis_micros(refund) + holders(charge)).sum()
     }
 
-    /// Whether it may be sent again where it is not known whether it was carried out: what is charged twice is admitted
-    /// once, and a permit is released once. What is refunded twice is admitted twice, and units that are leased twice
-    /// are missed until the second lease ends.
+    /// Whether the job may be sent again if it is unknown whether it was carried out. A repeated charge is admitted
+    /// once, and a repeated release releases once. A repeated refund would admit twice, and units of a repeated lease
+    /// would be unavailable until it ends.
     pub(crate) fn may_be_repeated(&self) -> bool {
         self.lease.is_none()
             && (self.action != Action::Refund || self.charges.iter().all(Charge::needs_permit))

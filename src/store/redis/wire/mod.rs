@@ -1,7 +1,6 @@
-//! What a call of the script says, and what its reply means.
+//! Encodes script calls and decodes their replies.
 //!
-//! Pure functions: they know no connection, no cache and no lease table. Whoever wants to learn what becomes of a job
-//! [observes](Observer) it.
+//! Pure functions without connections, caches or leases. An [`Observer`] learns what becomes of a job.
 
 mod decode;
 mod encode;

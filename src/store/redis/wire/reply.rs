@@ -1,20 +1,20 @@
 use crate::{algorithm::twin::Receipt, decision::Decision};
 
-/// What the script replied to one job.
+/// The script's reply to one job.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) decision: Decision,
-    /// For a job that asked for a lease.
+    /// The lease, for a job that requested one.
     pub(crate) leased: Option<Leased>,
 }
 
-/// A lease that the server granted. No units where it denied the request.
+/// A lease that Redis granted. It has no units if the request was denied.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Leased {
     pub(crate) units: u64,
-    /// Microseconds until it ends.
-    pub(crate) lasts: u64,
+    /// Microseconds until the lease ends.
+    pub(crate) lifetime: u64,
     pub(crate) name: u64,
-    /// Of its units.
+    /// The receipt of its units.
     pub(crate) receipt: Receipt,
 }

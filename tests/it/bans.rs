@@ -140,7 +140,7 @@ async fn an_identity_that_cannot_be_read_is_not_exempt() {
 }
 
 #[test]
-fn an_identity_that_no_request_can_have_is_refused_when_built() {
+fn an_identity_that_no_request_can_have_is_a_panic_when_the_matcher_is_built() {
     let peer = PeerIp::default;
     let client = || ClientIp::behind(TrustedProxies::hops(1));
     for wrong in [

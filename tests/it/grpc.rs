@@ -3,7 +3,7 @@
 #[allow(clippy::all, missing_docs, unnameable_types, unreachable_pub, unused_qualifications, reason = "generated")]
 #[path = "../../examples/tonic/src/greeter.rs"]
 #[rustfmt::skip]
-mod greeter;
+pub(crate) mod greeter;
 
 use std::{
     convert::Infallible,

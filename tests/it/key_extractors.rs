@@ -1,4 +1,4 @@
-//! Who is asking: each extractor through a layer or by itself.
+//! Key extractors, each alone or in a layer.
 
 use std::sync::{
     Arc,
@@ -72,7 +72,7 @@ async fn a_cookie_is_taken_with_its_quotes_up_to_8_kib() {
 }
 
 #[test]
-fn a_name_that_no_cookie_can_have_is_refused_when_built() {
+fn an_invalid_cookie_name_is_a_panic_when_the_extractor_is_built() {
     for name in ["", "a b", "a=b", "a;b", "a,b", "a\tb", "\u{fc}"] {
         assert!(std::panic::catch_unwind(|| Cookie::new(name)).is_err(), "{name:?}");
     }
@@ -271,7 +271,7 @@ async fn method_and_path_are_what_the_request_says() {
 }
 
 #[tokio::test]
-async fn a_missing_extension_is_the_servers_fault_unless_told_otherwise() {
+async fn a_missing_extension_is_a_setup_mistake_unless_declared_optional() {
     let key = || FromExtension::new(|user: &u64| *user);
     let error = key().extract(&head(Request::get("/"))).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::MissingSetup);
@@ -281,7 +281,7 @@ async fn a_missing_extension_is_the_servers_fault_unless_told_otherwise() {
     assert_eq!(key().extract(&head(Request::get("/").extension(7_u64))).await.unwrap(), Key::new("7"));
 }
 
-/// Whoever has this token; it takes a while to find out.
+/// The user with this token. The lookup is async.
 struct User(String);
 
 impl FromRequestParts<Vec<(&'static str, &'static str)>> for User {
@@ -323,7 +323,7 @@ async fn an_async_extractor_with_state_is_a_key_and_combines() {
 }
 
 #[tokio::test]
-async fn an_extractor_that_fails_by_itself_is_the_servers_fault() {
+async fn an_axum_extractor_that_fails_is_answered_500_without_details() {
     let broken = || FromExtractor::new(|Extension(name): Extension<String>| name);
     let error = broken().extract(&head(Request::get("/"))).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::IdentityUnavailable);
@@ -353,7 +353,7 @@ impl FromRequestParts<StatusCode> for Refused {
 }
 
 #[tokio::test]
-async fn the_status_that_an_extractor_refuses_with_says_whose_fault_it_is() {
+async fn the_status_of_an_axum_extractors_rejection_decides_between_400_and_500() {
     for (status, kind) in [
         (303, ErrorKind::IdentityUnavailable),
         (399, ErrorKind::IdentityUnavailable),
@@ -420,7 +420,7 @@ async fn a_hashed_key_is_the_same_in_every_version() {
 
 #[test]
 #[should_panic(expected = "at least 16 bytes")]
-fn a_secret_that_can_be_guessed_is_refused_when_built() {
+fn a_short_secret_is_a_panic_when_the_extractor_is_built() {
     let _ = Header::new("x-api-key").hashed("15 bytes of it!");
 }
 
@@ -474,7 +474,7 @@ async fn any_number_of_identities_in_any_order_can_be_exempt() {
 }
 
 #[tokio::test]
-async fn who_is_banned_may_take_a_while_to_find_out() {
+async fn a_ban_may_depend_on_an_async_extractor() {
     let user = || FromExtractor::with_state(vec![("t1", "mallory"), ("t2", "bob")], |User(name)| name);
     let layer = limit("p", 9, Constant::new("all"))
         .ban(user().any_of(["mallory"]))
@@ -604,7 +604,7 @@ async fn a_closure_may_answer_later() {
 }
 
 #[tokio::test]
-async fn whoever_has_a_say_in_whose_request_it_is_is_asked_once() {
+async fn each_extractor_matcher_and_cost_function_runs_once_per_request() {
     let counts: [_; 5] = std::array::from_fn(|_| Arc::new(AtomicUsize::new(0)));
     let key = |of: usize, late: bool| {
         let count = counts[of].clone();
@@ -663,7 +663,7 @@ async fn handlers_take_the_decision_and_the_limiter_and_are_told_what_is_missing
 }
 
 #[tokio::test]
-async fn a_refusal_of_a_handlers_own_is_told_once_and_by_the_layers_rules() {
+async fn a_denial_by_a_handler_writes_the_headers_once_and_as_the_layer_does() {
     async fn handler(decision: Decision, limiter: Limiter) -> Result<&'static str, Rejection> {
         limiter.charge_more(&decision, 5).await?.into_result()?;
         Ok("done")
@@ -677,7 +677,7 @@ async fn a_refusal_of_a_handlers_own_is_told_once_and_by_the_layers_rules() {
 }
 
 #[tokio::test]
-async fn a_refusal_of_a_handlers_own_names_the_wait_and_is_not_stored() {
+async fn a_denial_by_a_handler_has_retry_after_and_is_not_cached() {
     async fn handler(decision: Decision, limiter: Limiter) -> Result<&'static str, Rejection> {
         limiter.charge_more(&decision, 4).await?.into_result()?;
         Ok("done")

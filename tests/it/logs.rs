@@ -221,6 +221,15 @@ async fn a_header_that_comes_after_a_thousand_requests_without_one_is_no_warning
 }
 
 #[tokio::test]
+async fn a_peer_that_the_server_does_not_provide_is_an_error_and_no_warning_of_a_proxy() {
+    let (lines, _guard) = listen();
+    let mut request = through("10.0.0.1:80", &[("x-forwarded-for", "203.0.113.7")]);
+    request.extensions.clear();
+    assert_eq!(PeerIp::new().extract(&request).await.unwrap_err().kind(), ErrorKind::MissingSetup);
+    assert_eq!(lines.text(), "");
+}
+
+#[tokio::test]
 async fn a_trusted_proxy_without_a_usable_forwarding_header_is_one_warning_that_says_what_to_do() {
     let networks = || ClientIp::behind(TrustedProxies::cidrs(["10.0.0.0/8"]).unwrap());
     let hops = || ClientIp::behind(TrustedProxies::hops(2));

@@ -35,4 +35,5 @@ mod scripts;
 mod shaping;
 mod standards;
 mod store_failure;
+mod user_programs;
 mod values;

@@ -1,0 +1,292 @@
+//! Programs as a new user writes them: an axum service and a tonic service.
+
+use std::{net::SocketAddr, time::Duration};
+
+use axum::{
+    Router,
+    body::Body,
+    extract::{State, connect_info::MockConnectInfo},
+    response::{IntoResponse, Json},
+    routing::{get, post},
+};
+use http::{HeaderMap, Request, Response, StatusCode, request::Parts};
+use http_body_util::BodyExt as _;
+use serde_json::{Value, json};
+use tower::ServiceExt as _;
+use tower_ratelimit::{
+    Decision, FailureMode, Header, Key, KeyExtractor as _, Limiter, ManualClock, MemoryStore, PeerIp, Policy,
+    PolicySource, Quota, Rejection, Verdict,
+    algorithm::SlidingLog,
+    key::{GrpcMethod, GrpcService},
+    layer::RateLimits,
+};
+
+/// An axum service with a limit for each address, a strict one for logins, plans by API key, one error format for
+/// layers and handlers, and a switch.
+mod shop {
+    use std::{collections::HashMap, sync::Arc};
+
+    use super::*;
+
+    #[derive(Clone)]
+    pub(super) struct Shop {
+        /// From the configuration.
+        pub(super) limits_enabled: bool,
+        pub(super) plans: Arc<HashMap<String, Policy>>,
+        pub(super) imports: Policy,
+    }
+
+    pub(super) fn app(shop: Shop, limiter: impl Into<Limiter>) -> Router {
+        let limits = RateLimits::new(limiter).enabled(shop.limits_enabled).response(error_format);
+        let per_ip = limits.layer(Policy::new("per-ip", Quota::per_minute(60).burst(5)), PeerIp::new());
+        // No minute holds more than two, and nobody logs in while that cannot be counted.
+        let login = Policy::new("login", Quota::per_minute(2))
+            .algorithm(SlidingLog::new())
+            .on_store_failure(FailureMode::Closed);
+        let login = limits.layer(login, PeerIp::new());
+
+        let (plans, free) = (shop.plans.clone(), Policy::new("free", Quota::per_hour(1)));
+        let plan = PolicySource::per_request(move |_: &Parts, key: &Key| {
+            key.identity().and_then(|api_key| plans.get(&*api_key)).unwrap_or(&free).clone()
+        });
+        let plan = limits.layer(plan, Header::new("x-api-key"));
+
+        Router::new()
+            .route("/", get(async || "home"))
+            .route("/login", post(async || "welcome").layer(login))
+            .route("/reports", get(async || "report").layer(plan))
+            .route("/import", post(import))
+            .layer(per_ip.exempt(|parts: &Parts| parts.uri.path() == "/health"))
+            .route("/health", get(async || "ok"))
+            .with_state(shop)
+    }
+
+    /// The team's.
+    fn error_format(rejection: &Rejection, _: &Parts) -> Json<Value> {
+        Json(json!({ "error": rejection.to_string(), "retry_after": rejection.retry_after_seconds() }))
+    }
+
+    /// Charges a unit for each line, to all clients together.
+    async fn import(
+        State(shop): State<Shop>,
+        limiter: Limiter,
+        body: String,
+    ) -> Result<impl IntoResponse, Rejection> {
+        let lines = body.lines().count() as u64;
+        let decision = limiter.check(&shop.imports, &Key::new("all"), lines).await?.into_result()?;
+        Ok((decision, format!("{lines} lines")))
+    }
+}
+
+fn shop(limits_enabled: bool) -> (Router, ManualClock) {
+    let clock = ManualClock::new();
+    let plans = [("key-of-acme".to_owned(), Policy::new("paid", Quota::per_hour(2)))];
+    let imports = Policy::new("imports", Quota::per_day(3));
+    let shop = shop::Shop { limits_enabled, plans: std::sync::Arc::new(plans.into()), imports };
+    (shop::app(shop, MemoryStore::with_clock(clock.clone())), clock)
+}
+
+async fn ask(
+    app: &Router,
+    peer: [u8; 4],
+    request: http::request::Builder,
+    body: &'static str,
+) -> Response<Body> {
+    let app = app.clone().layer(MockConnectInfo(SocketAddr::from((peer, 4711))));
+    app.oneshot(request.body(Body::from(body)).unwrap()).await.unwrap()
+}
+
+async fn json_of(response: Response<Body>) -> Value {
+    serde_json::from_slice(&response.into_body().collect().await.unwrap().to_bytes()).unwrap()
+}
+
+const ALICE: [u8; 4] = [203, 0, 113, 7];
+const BOB: [u8; 4] = [203, 0, 113, 8];
+
+#[tokio::test]
+async fn each_address_has_its_own_limit_and_health_has_none() {
+    let (app, clock) = shop(true);
+    for _ in 0..5 {
+        assert_eq!(ask(&app, ALICE, Request::get("/"), "").await.status(), 200);
+    }
+    let denied = ask(&app, ALICE, Request::get("/"), "").await;
+    assert_eq!(
+        (denied.status(), &denied.headers()["retry-after"]),
+        (StatusCode::TOO_MANY_REQUESTS, &"1".parse().unwrap())
+    );
+    assert_eq!(json_of(denied).await["retry_after"], 1);
+    assert_eq!(ask(&app, BOB, Request::get("/"), "").await.status(), 200);
+    assert_eq!(ask(&app, ALICE, Request::get("/health"), "").await.status(), 200);
+
+    clock.advance(Duration::from_secs(1));
+    assert_eq!(ask(&app, ALICE, Request::get("/"), "").await.status(), 200);
+}
+
+#[tokio::test]
+async fn no_minute_has_more_logins_than_the_limit() {
+    let (app, clock) = shop(true);
+    let login = async || ask(&app, ALICE, Request::post("/login"), "").await;
+    assert_eq!(login().await.status(), 200);
+    clock.advance(Duration::from_secs(50));
+    assert_eq!(login().await.status(), 200);
+    let denied = login().await;
+    assert_eq!(denied.status(), 429);
+    assert_eq!(denied.headers()["retry-after"], "10");
+    assert!(denied.headers()["ratelimit"].to_str().unwrap().contains("\"login\""));
+    clock.advance(Duration::from_secs(10));
+    assert_eq!(login().await.status(), 200);
+    assert_eq!(login().await.status(), 429);
+}
+
+#[tokio::test]
+async fn a_plan_is_chosen_by_the_api_key() {
+    let (app, _) = shop(true);
+    let report = async |key: &str| {
+        ask(&app, ALICE, Request::get("/reports").header("x-api-key", key), "").await.status()
+    };
+    assert_eq!([report("key-of-acme").await, report("key-of-acme").await], [200, 200]);
+    assert_eq!(report("key-of-acme").await, 429);
+    assert_eq!([report("stranger").await, report("stranger").await], [200, 429]);
+}
+
+#[tokio::test]
+async fn layers_and_handlers_answer_in_one_format() {
+    let (app, _) = shop(true);
+    // Denied by the layer, by the handler, and without an identity.
+    ask(&app, BOB, Request::post("/login"), "").await;
+    ask(&app, BOB, Request::post("/login"), "").await;
+    let by_layer = ask(&app, BOB, Request::post("/login"), "").await;
+    assert_eq!(ask(&app, ALICE, Request::post("/import"), "a\nb").await.status(), 200);
+    let by_handler = ask(&app, ALICE, Request::post("/import"), "c\nd").await;
+    let anonymous = ask(&app, ALICE, Request::get("/reports"), "").await;
+    let rows = [
+        ("layer", by_layer, 429, json!(60)),
+        ("handler", by_handler, 429, json!(28_800)),
+        ("no identity", anonymous, 400, Value::Null),
+    ];
+    for (name, response, status, retry_after) in rows {
+        assert_eq!(response.status(), status, "{name}");
+        assert_eq!(response.headers()["content-type"], "application/json", "{name}");
+        let header = response.headers().get("retry-after").map(|value| value.to_str().unwrap().to_owned());
+        assert_eq!(header, retry_after.as_u64().map(|seconds| seconds.to_string()), "{name}");
+        assert_eq!(response.headers()["cache-control"], "no-store", "{name}");
+        let body = json_of(response).await;
+        assert_eq!(body["retry_after"], retry_after, "{name}");
+        assert!(body["error"].is_string(), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn the_switch_turns_every_limit_off() {
+    let (app, _) = shop(false);
+    for _ in 0..20 {
+        assert_eq!(ask(&app, ALICE, Request::get("/"), "").await.status(), 200);
+        assert_eq!(ask(&app, ALICE, Request::post("/login"), "").await.status(), 200);
+    }
+}
+
+/// A tonic service with limits for each method, health checks that are not limited, and a handler that charges more and
+/// returns its own status.
+mod greetings {
+    use std::pin::Pin;
+
+    use tokio_stream::Stream;
+    use tonic::Status;
+
+    use super::*;
+    use crate::grpc::greeter::{HelloReply, HelloRequest, greeter_server::Greeter};
+
+    pub(super) struct Greetings {
+        pub(super) letters: Policy,
+    }
+
+    #[tonic::async_trait]
+    impl Greeter for Greetings {
+        async fn say_hello(
+            &self,
+            request: tonic::Request<HelloRequest>,
+        ) -> Result<tonic::Response<HelloReply>, Status> {
+            let limiter = request.extensions().get::<Limiter>().cloned();
+            let limiter = limiter.ok_or_else(|| Status::internal("no rate limit layer"))?;
+            let admitted = request.extensions().get::<Decision>().is_some_and(Decision::is_allowed);
+            let name = request.into_inner().name;
+            if name.is_empty() || !admitted {
+                return Err(Status::invalid_argument("a greeting needs a name"));
+            }
+            // A unit for each letter. A denial is a status with details.
+            let letters = limiter.check(&self.letters, &Key::new("all"), name.len() as u64).await;
+            let letters = letters.map_err(Rejection::from)?.into_result()?;
+            debug_assert_eq!(letters.verdict(), Verdict::Allow);
+            Ok(tonic::Response::new(HelloReply { message: name }))
+        }
+
+        type SayHellosStream = Pin<Box<dyn Stream<Item = Result<HelloReply, Status>> + Send>>;
+
+        async fn say_hellos(
+            &self,
+            _: tonic::Request<HelloRequest>,
+        ) -> Result<tonic::Response<Self::SayHellosStream>, Status> {
+            Ok(tonic::Response::new(Box::pin(tokio_stream::empty())))
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_grpc_service_has_limits_per_method_and_handlers_with_statuses_of_their_own() {
+    use tonic::{Code, transport::Server};
+    use tonic_types::StatusExt as _;
+    use tower::ServiceBuilder;
+
+    use crate::grpc::greeter::{HelloRequest, greeter_client::GreeterClient, greeter_server::GreeterServer};
+
+    let limits = RateLimits::new(MemoryStore::with_clock(ManualClock::new()));
+    let per_method = limits
+        .layer(Policy::new("calls", Quota::per_hour(3)), (PeerIp::new(), GrpcMethod::new()))
+        .exempt(GrpcService::new().any_of(["grpc.health.v1.Health"]));
+    let letters = Policy::new("letters", Quota::per_day(5));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let service =
+        ServiceBuilder::new().layer(per_method).service(GreeterServer::new(greetings::Greetings { letters }));
+    let server = Server::builder().add_service(service);
+    tokio::spawn(server.serve_with_incoming(tokio_stream::wrappers::TcpListenerStream::new(listener)));
+
+    let mut client = GreeterClient::connect(format!("http://{address}")).await.unwrap();
+    let hello = |name: &str| HelloRequest { name: name.into(), count: 1 };
+    assert_eq!(client.say_hello(hello("Ada")).await.unwrap().into_inner().message, "Ada");
+
+    // The handler's own denial, with the wait and the policy in its details.
+    let status = client.say_hello(hello("Grace")).await.unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    let quota = status.get_details_quota_failure().unwrap();
+    assert_eq!(quota.violations[0].quota_id, "letters");
+    // Three of five letters are missing, at one in 4.8 hours.
+    assert_eq!(status.get_details_retry_info().unwrap().retry_delay, Some(Duration::from_secs(3 * 17_280)));
+    assert_eq!(client.say_hello(hello("")).await.unwrap_err().code(), Code::InvalidArgument);
+
+    // The layer's: the third call was the last of this method. The other one has its own count.
+    let status = client.say_hello(hello("Ada")).await.unwrap_err();
+    assert_eq!(status.get_details_quota_failure().unwrap().violations[0].quota_id, "calls");
+    assert!(client.say_hellos(hello("Ada")).await.is_ok());
+}
+
+#[tokio::test]
+async fn health_checks_over_grpc_are_not_limited() {
+    let health = GrpcService::new().any_of(["grpc.health.v1.Health"]);
+    let limits = RateLimits::new(MemoryStore::new());
+    let layer = limits.layer(Policy::new("calls", Quota::per_day(1)), GrpcMethod::new()).exempt(health);
+    let call = async |path: &str| {
+        let service = tower::service_fn(async |_: Request<String>| {
+            Ok::<_, std::convert::Infallible>(Response::new(String::new()))
+        });
+        let request = Request::post(path).header("content-type", "application/grpc").body(String::new());
+        let response = tower::Layer::layer(&layer, service).oneshot(request.unwrap()).await.unwrap();
+        let headers: HeaderMap = response.headers().clone();
+        headers.get("grpc-status").map(|status| status.to_str().unwrap().to_owned())
+    };
+    for _ in 0..3 {
+        assert_eq!(call("/grpc.health.v1.Health/Check").await, None);
+    }
+    assert_eq!(call("/greeter.Greeter/SayHello").await, None);
+    assert_eq!(call("/greeter.Greeter/SayHello").await.as_deref(), Some("8"));
+}

@@ -1,5 +1,7 @@
 //! A mapper's response, with everything that must hold whatever the mapper does.
 
+use std::mem;
+
 use http::{
     HeaderValue, Method, Response, StatusCode,
     header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, TRANSFER_ENCODING},
@@ -56,7 +58,10 @@ pub(crate) fn replace(
         add_retry_after(headers, decision);
     }
     finish(&mut response, request);
-    *response.extensions_mut() = returned.extensions;
+    // The mapper's own win.
+    let mut extensions = returned.extensions;
+    extensions.extend(mem::take(response.extensions_mut()));
+    *response.extensions_mut() = extensions;
     if let Some(decision) = rejection.decision() {
         response.extensions_mut().insert(decision.clone());
     }

@@ -149,6 +149,11 @@ async fn an_exempt_and_a_soft_request_are_answered_in_the_format_of_the_layer() 
     let exempt = layer("api").exempt(|_: &Parts| true).response(ours);
     let rows = [
         ("exempt", exempt, r#""exports";r=0;t=3600"#),
+        (
+            "exempt and soft",
+            layer("api").soft().exempt(|_: &Parts| true).response(ours),
+            r#""exports";r=0;t=3600"#,
+        ),
         ("disabled", layer("api").enabled(false).response(ours), r#""exports";r=0;t=3600"#),
         ("soft", layer("api").soft().response(ours), r#""api";r=98, "exports";r=0;t=3600"#),
     ];
@@ -244,6 +249,20 @@ async fn the_jitter_of_the_layer_is_in_a_handlers_rejection() {
     // One in a million waits for a second at most.
     assert!(wait > 3_601, "{wait}");
     assert!(text(rejection).await.contains(&format!("Try again in {wait} seconds.")));
+}
+
+#[tokio::test]
+async fn a_status_of_the_handlers_own_does_not_break_a_grpc_rejection() {
+    let handler =
+        async || (StatusCode::FORBIDDEN, Rejection::from(Error::new(ErrorKind::StoreTimeout, "slow")));
+    let app = Router::new().route("/export", post(handler)).layer(layer("api"));
+    let mut call = request("POST");
+    call.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
+    let rejection = ask(&app, call).await;
+    assert_eq!(
+        (rejection.status().as_u16(), values(&rejection, "grpc-status")),
+        (200, vec!["14".to_owned()])
+    );
 }
 
 /// A mapper that says it does not read the request.

@@ -7,9 +7,9 @@ use crate::{key::IntoKey, limiter::Limiter, policy::Policy, util::per_thread::Pe
 
 /// Puts a rate limit in front of a Tower service with any type of request: messages, jobs, calls to a remote API.
 ///
-/// A closure returns the key of a request. A rejected request fails with a [`Rejection`] in a boxed error, as in
-/// tower's `load_shed` and `timeout`. Get it with `error.downcast_ref::<Rejection>()`; it has the wait. If your service
-/// is a client that must stay within a limit, let requests [`wait`](Self::wait) instead.
+/// A closure returns the key of a request. A rejected request fails with a [`Rejection`](crate::Rejection) in a boxed
+/// error, as in tower's `load_shed` and `timeout`. Get it with `error.downcast_ref::<Rejection>()`; it has the wait. If
+/// your service is a client that must stay within a limit, let requests [`wait`](Self::wait) instead.
 ///
 /// For HTTP services use [`RateLimitLayer`](crate::RateLimitLayer), which responds instead of failing.
 ///

@@ -1,4 +1,4 @@
-//! Where the counts are kept: [`MemoryStore`] in one process, [`RedisStore`](crate::RedisStore) for all instances.
+//! Where the counts are kept: [`MemoryStore`] in one process, `RedisStore` for all instances.
 
 mod clock;
 mod memory;

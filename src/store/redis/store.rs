@@ -65,23 +65,24 @@ use crate::{
 ///
 /// A decision is sent at once if one of four lanes is free; a lane is a connection that carries one batch at a time.
 /// While all lanes are in use, decisions wait and share the next batch. In a batch, each decision is still all or
-/// nothing, has its own error and deadline, and can be dropped. A batch has up to 128 decisions and blocks Redis for
-/// about 2 ms at most, whatever the policies. The more decisions wait, the larger the batches and the higher the
+/// nothing, has its own error and deadline, and can be dropped. A batch has up to 128 decisions and blocks Redis for at
+/// most about 2 ms, even with slow algorithms. The more decisions wait, the larger the batches and the higher the
 /// throughput, so eight connections are enough.
 ///
 /// An exhausted key can be denied without Redis, see [`deny_cache`](RedisStoreBuilder::deny_cache), and a hot key can
 /// be admitted without Redis, see [`Policy::leased`].
 ///
-/// If an idle connection was closed, only a refund can fail, because a refund is never sent twice. If a connection
-/// breaks during a batch, the decisions of that batch fail. The store then replaces the connection, whatever the pool's
-/// settings, and checks the idle ones. A decision takes at most the [`deadline`](RedisStoreBuilder::deadline),
-/// including the wait for a connection. A batch without a reply by then may have charged, and is never sent again.
+/// If an idle connection was closed, only refunds and decisions that lease units can fail, because these are never sent
+/// twice. If a connection breaks during a batch, the decisions of that batch fail. The store then replaces the
+/// connection, even if the pool's own checks would not, and checks the idle ones. A decision takes at most the
+/// [`deadline`](RedisStoreBuilder::deadline), including the wait for a connection. A batch without a reply by then may
+/// have charged, and is never sent again.
 ///
 /// A decision that cannot be sent within the deadline because Redis is busy fails with
 /// [`StoreBusy`](ErrorKind::StoreBusy), and its policy's [`FailureMode`](crate::FailureMode) applies.
 ///
-/// With the feature `tracing`, the store logs the start of an outage at warn, and its end, five seconds after the last
-/// failure, at info.
+/// With the feature `tracing`, the store logs the start of an outage at warn. It logs the end at info, with the first
+/// success at least five seconds after the last failure.
 ///
 /// # Example
 ///

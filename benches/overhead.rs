@@ -68,7 +68,7 @@ fn overhead(criterion: &mut Criterion) {
         let mut service = layer.layer(service_fn(hello));
         bencher.iter_custom(|requests| runtime.block_on(many(&mut service, requests)));
     });
-    group.bench_function("refused", |bencher| {
+    group.bench_function("denied", |bencher| {
         let policy = Policy::new("p", Quota::per_day(1));
         let mut service =
             RateLimitLayer::new(MemoryStore::new(), policy, Constant::new("all")).layer(service_fn(hello));

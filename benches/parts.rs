@@ -63,13 +63,13 @@ fn keys(criterion: &mut Criterion) {
 fn algorithms(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("algorithm");
     let key = Key::new("client-a-00000000001");
-    let mut bench = |name: &str, allowed: Policy, refused: Option<Policy>| {
+    let mut bench = |name: &str, allowed: Policy, denied: Option<Policy>| {
         let limiter = Limiter::new(MemoryStore::new());
         let check = |policy| limiter.check(policy, &key, 1).now_or_never();
         group.bench_function(format!("{name}, allowed"), |bencher| bencher.iter(|| check(&allowed)));
-        if let Some(refused) = refused {
-            let held = check(&refused);
-            group.bench_function(format!("{name}, refused"), |bencher| bencher.iter(|| check(&refused)));
+        if let Some(denied) = denied {
+            let held = check(&denied);
+            group.bench_function(format!("{name}, denied"), |bencher| bencher.iter(|| check(&denied)));
             drop(held);
         }
     };
@@ -85,8 +85,8 @@ fn algorithms(criterion: &mut Criterion) {
         ("FixedWindow", two(FixedWindow::anchored())),
         ("SlidingWindow", two(SlidingWindow::new())),
     ];
-    for (name, (allowed, refused)) in rows {
-        bench(name, allowed, refused);
+    for (name, (allowed, denied)) in rows {
+        bench(name, allowed, denied);
     }
     // Given back at once.
     let held = |name, limit| Policy::new(name, quota(limit)).algorithm(Concurrency::new());
@@ -140,12 +140,12 @@ fn fields(criterion: &mut Criterion) {
     }
 }
 
-fn refusals(criterion: &mut Criterion) {
+fn denials(criterion: &mut Criterion) {
     let limiter = Limiter::new(MemoryStore::new());
     let (policy, key) = (Policy::new("p", quota(1)), Key::new("all"));
     let check = || limiter.check(&policy, &key, 1).now_or_never();
-    let (Some(Ok(_)), Some(Ok(refused))) = (check(), check()) else { return };
-    let rejection = Rejection::Denied(refused);
+    let (Some(Ok(_)), Some(Ok(denied))) = (check(), check()) else { return };
+    let rejection = Rejection::Denied(denied);
     let plain = |rejection: &Rejection, _: &Parts| {
         let mut response = Response::new(String::from("slow down"));
         *response.status_mut() = rejection.status();
@@ -157,7 +157,7 @@ fn refusals(criterion: &mut Criterion) {
         // With details, where the feature `tonic` is on.
         ("gRPC", "application/grpc", &GrpcStatus::default()),
     ];
-    let mut group = criterion.benchmark_group("refusal");
+    let mut group = criterion.benchmark_group("denial");
     for (name, content_type, mapper) in rows {
         let request = head(content_type);
         group.bench_function(name, |bencher| bencher.iter(|| mapper.response(&rejection, &request)));
@@ -165,5 +165,5 @@ fn refusals(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, keys, algorithms, policies, fields, refusals);
+criterion_group!(benches, keys, algorithms, policies, fields, denials);
 criterion_main!(benches);

@@ -24,7 +24,7 @@
 //!     1 words
 //! ```
 //!
-//! The second is admitted and its words are refused: the unit for the request is spent. Who shows no token is
+//! The second is admitted and its words are denied: the unit for the request is spent. Who shows no token is
 //! limited by address instead.
 //!
 //! `SECRET` keeps the users' names out of the store; all instances need the same. `PORT` (3000) is where it

@@ -27,7 +27,7 @@
 //!     hello
 //! ```
 //!
-//! The third names another address on the left, where clients write what they like, and is refused all the
+//! The third names another address on the left, where clients write what they like, and is denied all the
 //! same.
 //!
 //! To play: `PROXIES` (127.0.0.0/8) are the networks your proxies are in, separated by commas; with

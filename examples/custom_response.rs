@@ -1,4 +1,4 @@
-//! Refusals in your own words: by a closure, by a type, and none at all but less of an answer.
+//! Denials in your own words: by a closure, by a type, and none at all but less of an answer.
 //!
 //! Run with
 //!
@@ -77,7 +77,7 @@ impl ResponseMapper for Page {
     }
 }
 
-/// Refuses nobody: who is over the limit is served less.
+/// Denies nobody: who is over the limit is served less.
 async fn search(decision: Decision) -> &'static str {
     if decision.is_allowed() { "ten results\n" } else { "one result, from the cache\n" }
 }

@@ -12,7 +12,7 @@
 //! for i in 1 2 3 4 5 6; do curl -i http://127.0.0.1:3000/; done
 //! ```
 //!
-//! Five are answered 200, the sixth 429 with a `Retry-After`. `/health` is never refused.
+//! Five are answered 200, the sixth 429 with a `Retry-After`. `/health` is never denied.
 //!
 //! To play: `LIMIT` (5) and `PERIOD_SECS` (10) are the limit per client, `PORT` (3000) is where it
 //! listens, 0 for any free port, and `REDIS_URL`, such as `redis://127.0.0.1:6379`, has the limit shared by

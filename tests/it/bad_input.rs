@@ -1,4 +1,4 @@
-//! What cannot work is refused with a message that says what to do, and what is strange works.
+//! What cannot work is denied with a message that says what to do, and what is strange works.
 
 use crate::support::{
     RedisServer,
@@ -147,7 +147,7 @@ async fn strange_identities_are_counted_each_for_itself() {
 }
 
 #[tokio::test]
-async fn the_largest_cost_is_refused_for_good_and_harms_nothing() {
+async fn the_largest_cost_is_denied_for_good_and_harms_nothing() {
     let server = RedisServer::start();
     let redis = store(&server).await;
     for limiter in [Limiter::new(MemoryStore::new()), Limiter::new(redis)] {
@@ -181,7 +181,7 @@ async fn the_same_key_twice_in_one_decision_is_a_mistake_with_a_message() {
 
 #[test]
 #[should_panic(expected = "\"no header\" is not a header name")]
-fn a_name_that_is_no_header_is_refused_when_built() {
+fn a_name_that_is_no_header_is_denied_when_built() {
     let _ = Header::new("no header");
 }
 
@@ -216,7 +216,7 @@ async fn a_server_that_cannot_be_reached_is_not_taken_for_a_busy_one() {
     let locked = RedisServer::with(&["--requirepass", "right"]);
     let policy = Policy::new("p", Quota::per_day(1));
     for (url, message) in
-        [("redis://127.0.0.1:1".to_owned(), "refused"), (locked.url().replace("//", "//:wrong@"), "assword")]
+        [("redis://127.0.0.1:1".to_owned(), "denied"), (locked.url().replace("//", "//:wrong@"), "assword")]
     {
         let limiter = Limiter::new(RedisStore::connect_lazy(&url).unwrap());
         let decision = limiter.check(&policy, &Key::new("alice"), 1).await.unwrap();

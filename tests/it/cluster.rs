@@ -39,7 +39,7 @@ fn key_of(cluster: &RedisCluster, node: usize) -> Key {
 #[derive(Debug, Default, PartialEq)]
 struct Counts {
     admitted: u64,
-    refused: u64,
+    denied: u64,
     failed: u64,
 }
 
@@ -63,7 +63,7 @@ async fn load(
                 }
                 match limiter.check(&policy, &key, 1).await {
                     Ok(decision) if decision.is_allowed() => counts.admitted += 1,
-                    Ok(_) => counts.refused += 1,
+                    Ok(_) => counts.denied += 1,
                     Err(error) => {
                         eprintln!("{error}");
                         counts.failed += 1
@@ -75,7 +75,7 @@ async fn load(
     }
     running.join_all().await.into_iter().fold(Counts::default(), |all, one| Counts {
         admitted: all.admitted + one.admitted,
-        refused: all.refused + one.refused,
+        denied: all.denied + one.denied,
         failed: all.failed + one.failed,
     })
 }
@@ -96,7 +96,7 @@ fn stopped() -> Arc<AtomicBool> {
 #[tokio::test(flavor = "multi_thread")]
 async fn moved_and_ask_redirects_are_followed_while_slots_move() {
     let mut cluster = RedisCluster::start(3);
-    // Without the deny cache, so that refusals are asked for too.
+    // Without the deny cache, so that denials are asked for too.
     let limiters = [
         Limiter::new(settings().deny_cache(Duration::ZERO).connect_cluster(cluster.urls()).await.unwrap()),
         Limiter::new(settings().deny_cache(Duration::ZERO).connect_cluster(cluster.urls()).await.unwrap()),
@@ -167,12 +167,12 @@ async fn every_algorithm_admits_exactly_the_limit_over_all_nodes_and_instances()
                 }
                 while limiters[0].check(policy, &key, 1).await.unwrap().is_allowed() {
                     counts.admitted += 1;
-                    counts.refused -= 1;
+                    counts.denied -= 1;
                 }
                 counts.admitted >= 100
             })
             .await;
-            let exactly = Counts { admitted: 100, refused: 220, failed: 0 };
+            let exactly = Counts { admitted: 100, denied: 220, failed: 0 };
             assert_eq!(counts, exactly, "{} on node {node}", policy.name());
         }
     }
@@ -200,7 +200,7 @@ async fn two_identities_in_two_slots_are_decided_all_or_nothing() {
         assert_eq!(remaining, [5 - admitted, 2 - admitted]);
         assert_eq!(left().await, (5 - admitted, 2 - admitted));
     }
-    // The second one refuses: what the first took is given back, and the decision says so.
+    // The second one denies: what the first took is given back, and the decision says so.
     for _ in 0..10 {
         let decision = limiter.check_all(&both).await.unwrap();
         assert!(!decision.is_allowed());
@@ -210,7 +210,7 @@ async fn two_identities_in_two_slots_are_decided_all_or_nothing() {
         assert_eq!(decision.binding().unwrap().policy().name(), "user");
         assert_eq!(left().await, (3, 0));
     }
-    // The first one refuses: the second is not asked to take, and says what it has.
+    // The first one denies: the second is not asked to take, and says what it has.
     let dear = [Charge::new(&by_address, &address, 4), Charge::new(&by_user, &Key::new("other"), 1)];
     let decision = limiter.check_all(&dear).await.unwrap();
     assert!(!decision.is_allowed());
@@ -224,7 +224,7 @@ async fn two_identities_in_two_slots_are_decided_all_or_nothing() {
 }
 
 #[tokio::test]
-async fn a_refusal_by_the_second_identity_is_remembered_too() {
+async fn a_denial_by_the_second_identity_is_remembered_too() {
     let cluster = RedisCluster::start(2);
     let limiter = Limiter::new(store(&cluster).await);
     let (by_address, by_user) = (closed("address", 1_000), closed("user", 1));
@@ -246,7 +246,7 @@ async fn a_refusal_by_the_second_identity_is_remembered_too() {
 }
 
 #[tokio::test]
-async fn a_refusal_stands_where_a_later_identity_cannot_be_asked() {
+async fn a_denial_stands_where_a_later_identity_cannot_be_asked() {
     let mut cluster = RedisCluster::start(3);
     let limiter = Limiter::new(store(&cluster).await);
     let policies = [closed("first", 10), closed("second", 1), closed("third", 10)];
@@ -263,7 +263,7 @@ async fn a_refusal_stands_where_a_later_identity_cannot_be_asked() {
     // Given back once each, and not what others had taken.
     let left = limiter.peek(&policies[0], charges[0].key(), 1).await.unwrap();
     assert_eq!(left.remaining(), Some(9));
-    // Where nobody refuses, it fails, and nothing stays charged. It is given back behind the answer.
+    // Where nobody denies, it fails, and nothing stays charged. It is given back behind the answer.
     let charges = [charges[0].clone(), charges[2].clone()];
     assert!(limiter.check_all(&charges).await.is_err());
     let peek = async || limiter.peek(&policies[0], charges[0].key(), 1).await.unwrap();
@@ -313,7 +313,7 @@ async fn what_a_late_decision_took_is_given_back_at_its_deadline() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_not_remembered_when_only_some_of_a_refund_fails() {
+async fn a_denial_is_not_remembered_when_only_some_of_a_refund_fails() {
     let mut cluster = RedisCluster::start(2);
     let limiter = Limiter::new(
         settings().deny_cache(Duration::from_secs(60)).connect_cluster(cluster.urls()).await.unwrap(),
@@ -350,11 +350,11 @@ async fn decisions_over_two_slots_at_once_never_admit_more_than_either_limit() {
     }
     assert_eq!(running.join_all().await.into_iter().sum::<u64>(), 60);
     let left = limiter.peek(&by_address, &address, 1).await.unwrap();
-    assert_eq!(left.remaining(), Some(940), "those that were refused are not charged");
+    assert_eq!(left.remaining(), Some(940), "those that were denied are not charged");
 }
 
 #[tokio::test]
-async fn slots_in_use_of_two_identities_come_free_when_one_refuses() {
+async fn slots_in_use_of_two_identities_are_free_when_one_denies() {
     let cluster = RedisCluster::shared();
     let limiter = Limiter::new(settings().prefix("in-use").connect_cluster(cluster.urls()).await.unwrap());
     let running = Policy::concurrency("running", 3).on_store_failure(FailureMode::Closed);
@@ -536,7 +536,7 @@ async fn a_pool_of_ones_own_may_be_one_of_cluster_connections() {
             counts
         });
     }
-    let exactly = Counts { admitted: 50, refused: 270, failed: 0 };
+    let exactly = Counts { admitted: 50, denied: 270, failed: 0 };
     assert!(loads.join_all().await.into_iter().all(|counts| counts == exactly));
 }
 

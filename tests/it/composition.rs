@@ -110,7 +110,7 @@ where
 }
 
 #[tokio::test]
-async fn it_stands_over_and_under_tower_s_layers_and_a_refusal_keeps_none_of_their_permits() {
+async fn it_stands_over_and_under_tower_s_layers_and_a_denial_keeps_none_of_their_permits() {
     macro_rules! orders {
         ($($name:literal: $stack:expr),* $(,)?) => {$(
             let (inner, calls) = Strict::new();
@@ -270,10 +270,10 @@ async fn a_page_may_read_rejections_only_inside_of_cors_and_no_preflight_takes_f
             assert_eq!(admitted.headers()["ratelimit"], left);
             assert_eq!(admitted.headers()["access-control-allow-origin"], "*");
         }
-        let refused = ask(Method::GET).await;
-        assert_eq!(refused.status(), 429);
+        let denied = ask(Method::GET).await;
+        assert_eq!(denied.status(), 429);
         assert_eq!(ask(Method::OPTIONS).await.status(), if outside { 200 } else { 429 });
-        let field = |name| refused.headers().get(name).map(|value| value.to_str().unwrap());
+        let field = |name| denied.headers().get(name).map(|value| value.to_str().unwrap());
         let exposed = "ratelimit,ratelimit-policy,retry-after";
         assert_eq!(field("access-control-allow-origin"), outside.then_some("*"));
         assert_eq!(field("access-control-expose-headers"), outside.then_some(exposed));
@@ -293,33 +293,33 @@ async fn cors_takes_the_layer_s_body_in_one_service_builder() {
 }
 
 #[tokio::test]
-async fn compression_on_either_side_leaves_admitted_and_refused_bodies_intact() {
+async fn compression_on_either_side_leaves_admitted_and_denied_bodies_intact() {
     async fn text<B: Body<Error: Debug>>(response: Response<B>) -> String {
         String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
     }
     let ask = || Request::get("/").header("accept-encoding", "gzip").body(String::new()).unwrap();
     macro_rules! orders {
-        ($($name:literal: $stack:expr, refusals compressed $compressed:literal),* $(,)?) => {$(
+        ($($name:literal: $stack:expr, denials compressed $compressed:literal),* $(,)?) => {$(
             let service = $stack.service(Strict::new().0);
             let admitted = service.clone().oneshot(ask()).await.unwrap();
             assert_eq!(admitted.headers()["content-encoding"], "gzip", $name);
             assert_eq!(admitted.headers()["ratelimit"], r#""p";r=1;t=1800"#, $name);
-            let refusals = ServiceBuilder::new().layer(DecompressionLayer::new()).service(service.clone());
-            assert_eq!(text(refusals.clone().oneshot(ask()).await.unwrap()).await, HELLO, $name);
-            let refused = service.oneshot(ask()).await.unwrap();
-            assert_eq!(refused.headers().contains_key("content-encoding"), $compressed, $name);
-            let refused = refusals.oneshot(ask()).await.unwrap();
-            assert_eq!(refused.status(), 429, $name);
-            assert_eq!(refused.headers()["retry-after"], "1800", $name);
-            let problem: serde_json::Value = serde_json::from_str(&text(refused).await).unwrap();
+            let denials = ServiceBuilder::new().layer(DecompressionLayer::new()).service(service.clone());
+            assert_eq!(text(denials.clone().oneshot(ask()).await.unwrap()).await, HELLO, $name);
+            let denied = service.oneshot(ask()).await.unwrap();
+            assert_eq!(denied.headers().contains_key("content-encoding"), $compressed, $name);
+            let denied = denials.oneshot(ask()).await.unwrap();
+            assert_eq!(denied.status(), 429, $name);
+            assert_eq!(denied.headers()["retry-after"], "1800", $name);
+            let problem: serde_json::Value = serde_json::from_str(&text(denied).await).unwrap();
             assert_eq!(problem["violated-policies"], serde_json::json!(["p"]), $name);
         )*};
     }
     orders! {
         "outside": ServiceBuilder::new().layer(CompressionLayer::new()).layer(layer(2)),
-            refusals compressed true,
+            denials compressed true,
         "inside": ServiceBuilder::new().layer(layer(2)).layer(CompressionLayer::new()),
-            refusals compressed false,
+            denials compressed false,
     }
 }
 

@@ -41,9 +41,9 @@ async fn a_decision_holds_its_units_until_its_last_clone_is_dropped() {
         let two = limiter.check(&policy, &key, 2).await.unwrap();
         let one = limiter.check(&policy, &key, 1).await.unwrap();
         assert!(two.is_allowed() && one.is_allowed(), "{name}");
-        let refused = limiter.check(&policy, &key, 1).await.unwrap();
-        assert!(refused.retry_after().is_some_and(|wait| wait <= LEASE), "{name}");
-        drop(refused);
+        let denied = limiter.check(&policy, &key, 1).await.unwrap();
+        assert!(denied.retry_after().is_some_and(|wait| wait <= LEASE), "{name}");
+        drop(denied);
         let clone = two.clone();
         drop(two);
         assert_eq!(remaining(&limiter, &policy).await, 0, "{name}");
@@ -218,7 +218,7 @@ async fn a_charge_that_is_asked_for_twice_is_held_twice() {
 }
 
 #[tokio::test]
-async fn a_refusal_by_another_policy_holds_nothing() {
+async fn a_denial_by_another_policy_holds_nothing() {
     let server = RedisServer::start();
     for (name, limiter) in stores(&server).await {
         let in_flight = policy(2, LEASE);

@@ -1,4 +1,4 @@
-//! A refused key is refused in process until it has something again.
+//! A denied key is denied in process until it has something again.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tower_ratelimit::{
 };
 
 #[tokio::test]
-async fn a_refused_key_asks_redis_once_a_second_and_the_wait_runs_down() {
+async fn a_denied_key_asks_redis_once_a_second_and_the_wait_runs_down() {
     let server = RedisServer::start();
     let clock = ManualClock::new();
     let limiter = Limiter::new(settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap());
@@ -30,7 +30,7 @@ async fn a_refused_key_asks_redis_once_a_second_and_the_wait_runs_down() {
         for _ in 0..2 {
             assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed(), "{name}");
         }
-        let refused = limiter.check(&policy, &key, 1).await.unwrap();
+        let denied = limiter.check(&policy, &key, 1).await.unwrap();
         let before = server.script_calls();
         for _ in 0..9 {
             clock.advance(Duration::from_millis(100));
@@ -46,7 +46,7 @@ async fn a_refused_key_asks_redis_once_a_second_and_the_wait_runs_down() {
         assert!(!limiter.check(&policy, &key, 1).await.unwrap().is_allowed(), "{name}");
         assert_eq!(server.script_calls() - before, 10, "{name}");
         // Not a microsecond too long.
-        clock.advance(refused.retry_after().unwrap() - Duration::from_secs(1));
+        clock.advance(denied.retry_after().unwrap() - Duration::from_secs(1));
         assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed(), "{name}");
     }
 }
@@ -59,8 +59,8 @@ async fn a_wait_of_less_than_the_bound_ends_it() {
     let (policy, key) = (Policy::new("p", Quota::per_second(4)), Key::new("alice"));
     limiter.check(&policy, &key, 4).await.unwrap();
     for _ in 0..10 {
-        let refused = limiter.check(&policy, &key, 1).await.unwrap();
-        clock.advance(refused.retry_after().unwrap() - Duration::from_micros(1));
+        let denied = limiter.check(&policy, &key, 1).await.unwrap();
+        clock.advance(denied.retry_after().unwrap() - Duration::from_micros(1));
         assert!(!limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
         clock.advance(Duration::from_micros(1));
         assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
@@ -86,7 +86,7 @@ async fn what_gives_units_back_through_the_same_store_is_seen_at_once() {
     full().await;
     let raised = Policy::new("p", Quota::per_day(2));
     assert!(here.check(&raised, &key, 1).await.unwrap().is_allowed());
-    // Somebody else's refusal is not this one's.
+    // Somebody else's denial is not this one's.
     assert!(here.check(&policy, &Key::new("bob"), 1).await.unwrap().is_allowed());
     assert!(here.check(&Policy::new("q", Quota::per_day(1)), &key, 1).await.unwrap().is_allowed());
 }
@@ -132,7 +132,7 @@ async fn only_what_is_sure_is_remembered() {
             tokio::task::yield_now().await;
         }
     };
-    // Far less than a remembered refusal would last.
+    // Far less than a remembered denial would last.
     tokio::time::timeout(Duration::from_millis(500), freed).await.unwrap();
 
     limiter.check(&dear, &key, 4).await.unwrap();
@@ -152,17 +152,17 @@ async fn only_what_is_sure_is_remembered() {
 }
 
 #[tokio::test]
-async fn several_policies_are_refused_together() {
+async fn several_policies_are_denied_together() {
     let server = RedisServer::start();
     let limiter = Limiter::new(store(&server).await);
     let (a, b) = (Policy::new("a", Quota::per_day(9)), Policy::new("b", Quota::per_day(1)));
     let both = [Charge::new(&a, &Key::new("alice"), 1), Charge::new(&b, &Key::new("all"), 1)];
     assert!(limiter.check_all(&both).await.unwrap().is_allowed());
-    let refused = limiter.check_all(&both).await.unwrap();
+    let denied = limiter.check_all(&both).await.unwrap();
     let before = server.script_calls();
     let again = limiter.check_all(&both).await.unwrap();
     assert_eq!(server.script_calls(), before);
-    for decision in [refused, again] {
+    for decision in [denied, again] {
         let said: Vec<_> = decision.outcomes().iter().map(|of| (of.is_allowed(), of.remaining())).collect();
         assert_eq!(said, [(true, 8), (false, 0)]);
     }
@@ -185,7 +185,7 @@ async fn it_can_be_turned_off() {
     assert_eq!(server.script_calls() - before, 5);
 }
 
-/// More keys than there are places: a refusal that is lost costs a question, and the answer is the same.
+/// More keys than there are places: a denial that is lost costs a question, and the answer is the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_without_end_take_each_others_places() {
     let server = RedisServer::start();

@@ -51,7 +51,7 @@ enum Step {
         which: usize,
         share: f64,
     },
-    /// Wait exactly as long as the last refusal named.
+    /// Wait exactly as long as the last denial named.
     WaitForRetry,
 }
 
@@ -283,7 +283,7 @@ impl Contest {
         if rules.len() == 1 {
             stores.push(("redis", redis(settings())));
         } else {
-            // What the deny cache says of policies that did not refuse may be a second old.
+            // What the deny cache says of policies that did not deny may be a second old.
             stores.push((REMEMBERING, redis(settings().prefix("remembering"))));
             stores.push(("redis", redis(settings().deny_cache(Duration::ZERO))));
         }
@@ -412,7 +412,7 @@ impl Contest {
         }
     }
 
-    /// A microsecond before the time that a refusal named it is refused, and then it is admitted.
+    /// A microsecond before the time that a denial named it is denied, and then it is admitted.
     async fn retry_is_exact(&self, charges: &[Charge], wait: Duration) {
         let tick = Duration::from_micros(1);
         for (name, limiter) in &self.stores {
@@ -523,9 +523,9 @@ async fn a_changed_quota_counts_what_was_charged_before() {
             // Raised: ten of twenty are used.
             assert_eq!(take(20, 9).await.remaining(), Some(1), "{algorithm}");
             // Lowered: all is used, and one more comes back within the time that the quota refills in.
-            let refused = take(4, 1).await;
-            assert_eq!(refused.remaining(), Some(0), "{algorithm}");
-            let wait = refused.retry_after().unwrap();
+            let denied = take(4, 1).await;
+            assert_eq!(denied.remaining(), Some(0), "{algorithm}");
+            let wait = denied.retry_after().unwrap();
             assert!(wait <= Duration::from_secs(86_400 + 3_600), "{algorithm}: {wait:?}");
             clock.advance(wait);
             assert!(take(4, 1).await.is_allowed(), "{algorithm}");

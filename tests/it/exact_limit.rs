@@ -138,7 +138,7 @@ async fn a_sliding_log_holds_in_every_span_over_two_instances() {
             while started.elapsed() < 10 * period {
                 let decision = limiter.check(&policy, &"all".into(), 1).await.unwrap();
                 assert!(decision.failure().is_none());
-                // A refusal that is remembered gives nobody else a turn.
+                // A denial that is remembered gives nobody else a turn.
                 tokio::task::yield_now().await;
             }
         });

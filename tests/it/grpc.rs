@@ -116,7 +116,7 @@ async fn client(server: SocketAddr) -> GreeterClient<Channel> {
 }
 
 /// What the first of `calls` calls that fails says.
-async fn refusal(layer: RateLimitLayer, calls: usize) -> Status {
+async fn denial(layer: RateLimitLayer, calls: usize) -> Status {
     let mut client = client(serve(layer).await).await;
     for _ in 1..calls {
         client.say_hello(hello()).await.unwrap();
@@ -155,7 +155,7 @@ fn closed() -> RateLimitLayer {
     RateLimitLayer::new(Down, policy, Constant::new("all"))
 }
 
-fn refusing(wait: Duration) -> RateLimitLayer {
+fn denying(wait: Duration) -> RateLimitLayer {
     let deny =
         move |charge: &Charge| Outcome::new(charge, Verdict::Deny { retry_after: Some(wait) }, 0, wait);
     RateLimitLayer::new(Says(deny), Policy::new("calls", Quota::per_hour(1)), Constant::new("all"))
@@ -193,7 +193,7 @@ async fn each_rejection_has_its_code() {
         ("ban", banned, 1, Code::PermissionDenied, "the client is banned"),
     ];
     for (name, layer, calls, code, message) in table {
-        let status = refusal(layer.clone(), calls).await;
+        let status = denial(layer.clone(), calls).await;
         assert_eq!(status.code(), code, "{name}");
         assert!(status.message().contains(message), "{name}: {}", status.message());
         // The count is spent by now.
@@ -209,7 +209,7 @@ async fn an_adjusted_status_keeps_its_details() {
     let status = GrpcStatus::default()
         .code(|rejection| matches!(rejection, Rejection::Denied(_)).then_some(GrpcCode::Unavailable))
         .message(|rejection| Some(format!("ours: {rejection}")));
-    let denied = refusal(one().grpc_response(status.clone()), 2).await;
+    let denied = denial(one().grpc_response(status.clone()), 2).await;
     assert_eq!(
         (denied.code(), denied.message()),
         (Code::Unavailable, "ours: over the rate limit; try again in 3600s")
@@ -219,7 +219,7 @@ async fn an_adjusted_status_keeps_its_details() {
     assert_eq!(details.quota_failure().unwrap().violations[0].description, "over 1/h");
     assert_eq!(pb::Status::decode(denied.details()).unwrap().code, Code::Unavailable as i32);
     // Where the closure gives no code, the default stays.
-    let banned = refusal(one().ban(|_: &Parts| true).grpc_response(status), 1).await;
+    let banned = denial(one().ban(|_: &Parts| true).grpc_response(status), 1).await;
     assert_eq!((banned.code(), banned.message()), (Code::PermissionDenied, "ours: the client is banned"));
 }
 
@@ -377,7 +377,7 @@ async fn messages_arrive_as_they_were_written() {
     ];
     for message in table {
         let key = move |_: &Parts| Err::<Key, _>(Error::new(ErrorKind::InvalidIdentity, message));
-        let status = refusal(layer(Quota::per_hour(1), key), 1).await;
+        let status = denial(layer(Quota::per_hour(1), key), 1).await;
         assert_eq!((status.code(), status.message()), (Code::InvalidArgument, message));
     }
 }
@@ -389,7 +389,7 @@ async fn a_message_that_is_too_long_is_cut_between_characters() {
         let message = format!("{ahead}{}", character.repeat(2_000));
         let said = message.clone();
         let key = move |_: &Parts| Err::<Key, _>(Error::new(ErrorKind::InvalidIdentity, said.clone()));
-        let status = refusal(layer(Quota::per_hour(1), key), 1).await;
+        let status = denial(layer(Quota::per_hour(1), key), 1).await;
         assert_eq!(status.code(), Code::InvalidArgument, "{ahead}{character}: {}", status.message());
         assert!(status.message().len() > 300, "{ahead}{character}");
         assert!(message.starts_with(status.message()), "{ahead}{character}: {}", status.message());
@@ -407,7 +407,7 @@ async fn the_details_name_the_wait_and_each_policy_that_denied() {
     for (grpc, subjects) in
         [(GrpcStatus::default(), ["", ""]), (GrpcStatus::default().name_identities(), ["all", "jo"])]
     {
-        let status = refusal(layers(grpc), 2).await;
+        let status = denial(layers(grpc), 2).await;
         let decoded = pb::Status::decode(status.details()).unwrap();
         assert_eq!((decoded.code, decoded.message.as_str()), (8, status.message()));
         let kinds: Vec<_> = decoded.details.iter().map(|detail| detail.type_url.as_str()).collect();
@@ -428,9 +428,9 @@ async fn the_details_name_the_wait_and_each_policy_that_denied() {
 
 #[tokio::test]
 async fn the_retry_info_is_above_zero_or_absent() {
-    let soon = refusal(refusing(Duration::ZERO), 1).await.get_error_details();
+    let soon = denial(denying(Duration::ZERO), 1).await.get_error_details();
     assert!(soon.retry_info().unwrap().retry_delay.unwrap() > Duration::ZERO);
-    let never = refusal(one().cost(|_| 2), 1).await;
+    let never = denial(one().cost(|_| 2), 1).await;
     assert_eq!(never.code(), Code::ResourceExhausted);
     assert!(never.get_error_details().retry_info().is_none());
     assert_eq!(never.get_error_details().quota_failure().unwrap().violations.len(), 1);
@@ -438,12 +438,12 @@ async fn the_retry_info_is_above_zero_or_absent() {
 
 #[tokio::test]
 async fn jitter_is_the_same_in_everything_that_names_the_wait() {
-    let layer = refusing(Duration::from_secs(10))
+    let layer = denying(Duration::from_secs(10))
         .headers(Headers::ietf().jitter(Duration::from_secs(1_000)))
         .grpc_response(GrpcStatus::default().retry_pushback());
     let mut longest = Duration::ZERO;
     for _ in 0..9 {
-        let status = refusal(layer.clone(), 1).await;
+        let status = denial(layer.clone(), 1).await;
         let told = status.get_error_details().retry_info().unwrap().retry_delay.unwrap();
         let number = |name| status.metadata().get(name).unwrap().to_str().unwrap().parse::<u64>().unwrap();
         assert!((Duration::from_secs(10)..=Duration::from_secs(1_010)).contains(&told), "{told:?}");
@@ -458,19 +458,19 @@ async fn jitter_is_the_same_in_everything_that_names_the_wait() {
 async fn pushback_is_a_decimal_i32_if_asked_for() {
     let push = GrpcStatus::default().retry_pushback();
     let table = [
-        ("default", refusing(Duration::from_secs(3)), None),
-        ("wait", refusing(Duration::from_secs(3)).grpc_response(push.clone()), Some("3000")),
-        ("rounded up", refusing(Duration::from_micros(1)).grpc_response(push.clone()), Some("1")),
+        ("default", denying(Duration::from_secs(3)), None),
+        ("wait", denying(Duration::from_secs(3)).grpc_response(push.clone()), Some("3000")),
+        ("rounded up", denying(Duration::from_micros(1)).grpc_response(push.clone()), Some("1")),
         (
             "clamped",
-            refusing(Duration::from_secs(86_400 * 365)).grpc_response(push.clone()),
+            denying(Duration::from_secs(86_400 * 365)).grpc_response(push.clone()),
             Some("2147483647"),
         ),
         ("cannot help", one().cost(|_| 2).grpc_response(push.clone()), Some("-1")),
         ("not limited", closed().grpc_response(push), None),
     ];
     for (name, layer, expected) in table {
-        let status = refusal(layer, 1).await;
+        let status = denial(layer, 1).await;
         let found = status.metadata().get("grpc-retry-pushback-ms").map(|value| value.to_str().unwrap());
         assert_eq!(found, expected, "{name}");
     }
@@ -500,7 +500,7 @@ async fn the_header_block_of_a_rejection_stays_below_8_kib() {
 
 #[tokio::test]
 async fn the_header_block_of_an_admitted_call_stays_below_8_kib() {
-    // A soft layer names the policies that would refuse as well.
+    // A soft layer names the policies that would deny as well.
     for (layer, calls) in [(many(), 1), (many().soft(), 2)] {
         let response = raw(serve(layer).await, calls).await;
         assert!(size(response.headers()) < 8 * 1_024, "{}", size(response.headers()));
@@ -630,7 +630,7 @@ async fn a_content_type_that_the_client_invented_is_not_sent_back() {
 #[tokio::test]
 async fn the_peer_of_a_tonic_server_is_known() {
     let named = GrpcStatus::default().name_identities();
-    let details = refusal(layer(Quota::per_hour(1), PeerIp::new()).grpc_response(named), 2).await;
+    let details = denial(layer(Quota::per_hour(1), PeerIp::new()).grpc_response(named), 2).await;
     assert_eq!(details.get_error_details().quota_failure().unwrap().violations[0].subject, "127.0.0.1");
 }
 
@@ -669,8 +669,8 @@ async fn the_peer_of_a_tonic_server_over_tls_is_known() {
         let channel = endpoint.clone().local_address(Some(address.into())).connect().await.unwrap();
         let mut client = GreeterClient::new(channel);
         client.say_hello(hello()).await.unwrap();
-        let refused = client.say_hello(hello()).await.unwrap_err();
-        assert_eq!(refused.code(), Code::ResourceExhausted, "{address:?}");
+        let denied = client.say_hello(hello()).await.unwrap_err();
+        assert_eq!(denied.code(), Code::ResourceExhausted, "{address:?}");
     }
 }
 
@@ -721,10 +721,10 @@ async fn one_layer_counts_http_and_grpc_together_and_tells_each_in_its_own_way()
     assert_eq!(http.get(&url).send().await.unwrap().status(), 200);
     client.say_hello(hello()).await.unwrap();
     assert_eq!(client.say_hello(hello()).await.unwrap_err().code(), Code::ResourceExhausted);
-    let refused = http.get(&url).send().await.unwrap();
-    assert_eq!(refused.status(), 429);
-    assert_eq!(refused.headers()["content-type"], "application/problem+json");
-    assert!(!refused.headers().contains_key("grpc-status"));
+    let denied = http.get(&url).send().await.unwrap();
+    assert_eq!(denied.status(), 429);
+    assert_eq!(denied.headers()["content-type"], "application/problem+json");
+    assert!(!denied.headers().contains_key("grpc-status"));
     assert_eq!(hellos.0.load(Ordering::Relaxed), 1);
 }
 
@@ -740,7 +740,7 @@ fn a_limited_service_keeps_its_name() {
 }
 
 #[tokio::test]
-async fn the_retry_policy_carries_a_client_through_refusals() {
+async fn the_retry_policy_carries_a_client_through_denials() {
     use std::time::Instant;
 
     use tower::{retry::Retry, service_fn};
@@ -767,7 +767,7 @@ async fn the_retry_policy_carries_a_client_through_refusals() {
 }
 
 #[test]
-fn the_example_shows_a_refusal_and_ends() {
+fn the_example_shows_a_denial_and_ends() {
     let output = std::process::Command::new(crate::support::program("example-tonic")).output().unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

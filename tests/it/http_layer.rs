@@ -133,9 +133,9 @@ async fn the_service_that_was_ready_is_called_once_and_keeps_its_error() {
     let fail = Request::get("/fail").body(String::new()).unwrap();
     let error: OwnError = service.ready().await.unwrap().call(fail).await.unwrap_err();
     assert_eq!(error.to_string(), "own error");
-    let refused = service.ready().await.unwrap().call(get_request()).await.unwrap();
-    assert_eq!(refused.status(), 429);
-    // A refusal did not call it, nor did anything call it twice.
+    let denied = service.ready().await.unwrap().call(get_request()).await.unwrap();
+    assert_eq!(denied.status(), 429);
+    // A denial did not call it, nor did anything call it twice.
     assert_eq!(calls.load(Ordering::Relaxed), 3);
 }
 
@@ -225,7 +225,7 @@ async fn it_stands_among_tower_s_own_layers() {
         let response: Result<_, BoxError> = service.ready().await.unwrap().call(get_request()).await;
         statuses.push(response.unwrap().status().as_u16());
     }
-    // Were a refusal to keep the permit of the concurrency limit, the fourth would hang.
+    // Were a denial to keep the permit of the concurrency limit, the fourth would hang.
     assert_eq!(statuses, [200, 200, 429, 429]);
 }
 
@@ -260,6 +260,6 @@ async fn a_delayed_request_waits_its_turn_and_then_is_carried_out() {
 
 #[test]
 #[should_panic(expected = "two policies named \"p\"")]
-fn two_policies_of_one_name_are_refused_when_the_layer_is_built() {
+fn two_policies_of_one_name_are_denied_when_the_layer_is_built() {
     let _ = layer(1).and(Rule::new(Policy::new("p", Quota::per_hour(2)), PeerIp::new()));
 }

@@ -341,10 +341,10 @@ async fn an_extractor_sees_the_whole_head() {
     assert_eq!(key.extract(&request).await.unwrap(), Key::new("POST /a?b=c 7"));
 }
 
-/// Refuses every request with the status that is the state.
-struct Refused;
+/// Denies every request with the status that is the state.
+struct Denied;
 
-impl FromRequestParts<StatusCode> for Refused {
+impl FromRequestParts<StatusCode> for Denied {
     type Rejection = StatusCode;
 
     async fn from_request_parts(_: &mut Parts, status: &StatusCode) -> Result<Self, StatusCode> {
@@ -363,7 +363,7 @@ async fn the_status_of_an_axum_extractors_rejection_decides_between_400_and_500(
         (500, ErrorKind::IdentityUnavailable),
         (503, ErrorKind::IdentityUnavailable),
     ] {
-        let key = FromExtractor::with_state(StatusCode::from_u16(status).unwrap(), |_: Refused| "all");
+        let key = FromExtractor::with_state(StatusCode::from_u16(status).unwrap(), |_: Denied| "all");
         let error = key.extract(&head(Request::get("/"))).await.unwrap_err();
         assert_eq!(error.kind(), kind, "{status}");
         assert!(error.to_string().contains(&status.to_string()), "{error}");
@@ -378,8 +378,8 @@ async fn a_mapped_key_is_made_of_the_first_ones_identity() {
         key.extract(&from("A@Example.org")).await.unwrap(),
         key.extract(&from("a@example.ORG")).await.unwrap()
     );
-    let refused = Header::new("x-email").map(|_: &str| None::<Key>);
-    assert_eq!(refused.extract(&from("a")).await.unwrap_err().kind(), ErrorKind::MissingIdentity);
+    let denied = Header::new("x-email").map(|_: &str| None::<Key>);
+    assert_eq!(denied.extract(&from("a")).await.unwrap_err().kind(), ErrorKind::MissingIdentity);
 }
 
 #[tokio::test]

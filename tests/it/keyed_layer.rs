@@ -40,7 +40,7 @@ fn rejection(error: &BoxError) -> &Rejection {
 }
 
 #[tokio::test]
-async fn a_refusal_is_a_typed_error_with_its_wait() {
+async fn a_denial_is_a_typed_error_with_its_wait() {
     let layer = KeyedRateLimitLayer::new(MemoryStore::new(), policy(2), |text: &&'static str| *text);
     let service = layer.layer(service_fn(length));
     for _ in 0..2 {
@@ -199,7 +199,7 @@ async fn patience_is_for_all_waits_together_and_a_delay_takes_none() {
 // paused; each wait is a few milliseconds.
 
 #[tokio::test]
-async fn a_patient_caller_waits_for_its_turn_and_nobody_is_refused() {
+async fn a_patient_caller_waits_for_its_turn_and_nobody_is_denied() {
     let policy = Policy::new("p", Quota::new(1, Duration::from_millis(20)).unwrap());
     let layer = KeyedRateLimitLayer::new(MemoryStore::new(), policy, |_: &&'static str| "all")
         .wait(Duration::from_secs(30));
@@ -296,7 +296,7 @@ async fn a_request_that_waits_leaves_the_inner_service_to_others() {
 }
 
 #[tokio::test]
-async fn who_cannot_come_in_time_is_refused_at_once() {
+async fn who_cannot_come_in_time_is_denied_at_once() {
     let layer = KeyedRateLimitLayer::new(MemoryStore::new(), policy(1), |_: &&'static str| "all")
         .wait(Duration::from_secs(60));
     let service = layer.layer(service_fn(length));
@@ -383,7 +383,7 @@ async fn the_service_that_was_ready_is_called_and_only_for_what_is_admitted() {
 
 #[test]
 #[should_panic(expected = "two policies named \"p\"")]
-fn two_policies_of_one_name_are_refused_when_the_layer_is_built() {
+fn two_policies_of_one_name_are_denied_when_the_layer_is_built() {
     let _ = KeyedRateLimitLayer::new(MemoryStore::new(), policy(1), |_: &u8| "a")
         .and(KeyedRule::new(policy(2), |_| "b"));
 }

@@ -645,9 +645,9 @@ async fn a_refund_that_is_dropped_while_it_waits_for_its_turn_loses_no_lease() {
     assert!(within(policy.lease_bound().unwrap().while_running(), back).await);
 }
 
-/// A lease that is too small for a request goes back with it, and may be what others were refused for.
+/// A lease that is too small for a request goes back with it, and may be what others were denied for.
 #[tokio::test]
-async fn a_remembered_refusal_ends_when_a_request_gives_a_lease_back() {
+async fn a_remembered_denial_ends_when_a_request_gives_a_lease_back() {
     let server = RedisServer::start();
     let (redis, clock) = (pool(&server).await, ManualClock::new());
     let busy = Instance::new(&redis, &clock);
@@ -686,7 +686,7 @@ async fn a_leased_unit_says_what_remains_as_of_the_last_call() {
 }
 
 #[test]
-fn what_cannot_be_leased_exactly_is_refused_in_either_order() {
+fn what_cannot_be_leased_exactly_is_denied_in_either_order() {
     let queue = LeakyBucket::queue(Duration::from_secs(1));
     let policy = || Policy::new("p", Quota::per_second(10));
     let rows = [

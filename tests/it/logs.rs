@@ -80,7 +80,7 @@ async fn trouble_that_comes_and_goes_is_one_line() {
     let (over, fresh) = (Key::new("secret-over"), Key::new("secret-fresh"));
     limiter.check(&policy, &over, 1).await.unwrap();
     let (lines, _guard) = listen();
-    // Refusals write nothing and succeed, admissions fail.
+    // Denials write nothing and succeed, admissions fail.
     let () = server.command(&["CONFIG", "SET", "maxmemory", "1"]);
     for _ in 0..20 {
         assert!(limiter.check(&policy, &fresh, 1).await.unwrap().failure().is_some());
@@ -102,7 +102,7 @@ async fn a_mistake_in_the_set_up_is_one_line_that_says_what_to_do() {
 }
 
 #[tokio::test]
-async fn refusals_are_logged_with_their_policy_and_without_the_identity() {
+async fn denials_are_logged_with_their_policy_and_without_the_identity() {
     let (lines, _guard) = listen();
     let key = Header::new("x-api-key");
     let layer = RateLimitLayer::new(MemoryStore::new(), Policy::new("api", Quota::per_day(1)), key);
@@ -141,7 +141,7 @@ async fn two_layers_with_one_policy_are_one_warning_that_names_it() {
 }
 
 #[tokio::test]
-async fn what_a_soft_limit_would_refuse_is_logged_as_such() {
+async fn what_a_soft_limit_would_deny_is_logged_as_such() {
     let (lines, _guard) = listen();
     let layer =
         RateLimitLayer::new(MemoryStore::new(), Policy::new("api", Quota::per_day(1)), Constant::new("all"));

@@ -16,7 +16,7 @@ fn replay(options: &[&str], input: &str) -> Output {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // A program that refuses its options does not read.
+    // A program that rejects its options does not read.
     let _ = process.stdin.take().unwrap().write_all(input.as_bytes());
     process.wait_with_output().unwrap()
 }
@@ -83,7 +83,7 @@ fn a_verdict_says_everything() {
     );
     assert_eq!(verdicts[5]["retry_after_us"], "never");
     let summary = String::from_utf8(output.stderr).unwrap();
-    assert!(summary.contains("8 requests of 2 keys, 1 refused (12.5 %)"), "{summary}");
+    assert!(summary.contains("8 requests of 2 keys, 1 denied (12.5 %)"), "{summary}");
     assert!(summary.contains("         1  a\n"), "{summary}");
 }
 

@@ -1,4 +1,4 @@
-//! What a client does with a refusal, whoever speaks it: nothing waits for real but the last test.
+//! What a client does with a denial, whoever speaks it: nothing waits for real but the last test.
 
 use std::{
     convert::Infallible,
@@ -39,20 +39,20 @@ fn response(status: u16, fields: Fields<'_>) -> Response<()> {
     response.body(()).unwrap()
 }
 
-/// Asks a server that refuses `refusals` times: the last status, and the wait before each retry.
+/// Asks a server that denies `denials` times: the last status, and the wait before each retry.
 async fn ask(
     policy: RetryPolicy,
     request: Request<String>,
-    refusals: usize,
-    refusal: (u16, Fields<'_>),
+    denials: usize,
+    denial: (u16, Fields<'_>),
 ) -> (StatusCode, Vec<Duration>) {
-    let refusal = response(refusal.0, refusal.1);
+    let denial = response(denial.0, denial.1);
     let asked = Arc::new(Mutex::new(Vec::new()));
     let log = asked.clone();
     let server = tower::service_fn(move |_: Request<String>| {
         let mut asked = log.lock().unwrap();
         asked.push(Instant::now());
-        let answer = if asked.len() <= refusals { refusal.clone() } else { response(200, &[]) };
+        let answer = if asked.len() <= denials { denial.clone() } else { response(200, &[]) };
         async { Ok::<_, Infallible>(answer) }
     });
     let status = Retry::new(policy, server).oneshot(request).await.unwrap().status();
@@ -64,7 +64,7 @@ fn request(method: &Method) -> Request<String> {
     Request::builder().method(method).uri("/").body(String::new()).unwrap()
 }
 
-/// What a client does after one refusal.
+/// What a client does after one denial.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Then {
     Returns,
@@ -78,9 +78,9 @@ fn waits(seconds: u64) -> Then {
 }
 
 #[track_caller]
-fn check(name: &str, refused: StatusCode, status: StatusCode, waits: &[Duration], then: Then) {
+fn check(name: &str, denied: StatusCode, status: StatusCode, waits: &[Duration], then: Then) {
     match then {
-        Returns => assert_eq!((status, waits), (refused, &[][..]), "{name}"),
+        Returns => assert_eq!((status, waits), (denied, &[][..]), "{name}"),
         Waits(wait) => {
             assert_eq!((status, waits.len()), (StatusCode::OK, 1), "{name}");
             let late = waits[0].checked_sub(wait);
@@ -274,14 +274,14 @@ fn only_what_was_not_carried_out_or_may_be_twice_is_sent_again() {
         ("502", Method::GET, 502, after, Returns),
         ("504", Method::GET, 504, after, Returns),
     ];
-    for (name, method, refused, fields, then) in rows {
-        let (status, waits) = paused(ask(exact(), request(method), 1, (*refused, fields)));
-        check(name, StatusCode::from_u16(*refused).unwrap(), status, &waits, *then);
+    for (name, method, denied, fields, then) in rows {
+        let (status, waits) = paused(ask(exact(), request(method), 1, (*denied, fields)));
+        check(name, StatusCode::from_u16(*denied).unwrap(), status, &waits, *then);
     }
 }
 
 #[test]
-fn a_grpc_refusal_over_http_is_sent_again_where_it_has_a_hint() {
+fn a_grpc_denial_over_http_is_sent_again_where_it_has_a_hint() {
     // Status { code: 8, details: [Any { "type.googleapis.com/google.rpc.RetryInfo", RetryInfo { 7.5 s } }] }
     let info = "CAgaNgoodHlwZS5nb29nbGVhcGlzLmNvbS9nb29nbGUucnBjLlJldHJ5SW5mbxIKCggIBxCAyrXuAQ";
     let padded = format!("{info}==");
@@ -380,8 +380,8 @@ fn a_wait_above_the_longest_is_not_waited_for() {
     let patient = exact().max_wait(Duration::MAX);
     let most = Waits(Duration::from_millis(2_147_483_647));
     for (name, pushback, then) in [("31 bits", "2147483647", most), ("32 bits", "2147483648", Returns)] {
-        let refusal: (u16, Fields<'_>) = (429, &[("grpc-retry-pushback-ms", pushback)]);
-        let (status, waits) = paused(ask(patient.clone(), request(&Method::GET), 1, refusal));
+        let denial: (u16, Fields<'_>) = (429, &[("grpc-retry-pushback-ms", pushback)]);
+        let (status, waits) = paused(ask(patient.clone(), request(&Method::GET), 1, denial));
         check(name, StatusCode::TOO_MANY_REQUESTS, status, &waits, then);
     }
     let short = exact().max_wait(Duration::from_millis(5)).max_retries(50);
@@ -391,16 +391,16 @@ fn a_wait_above_the_longest_is_not_waited_for() {
 }
 
 #[test]
-fn the_last_refusal_is_returned_when_the_retries_are_used_up() {
+fn the_last_denial_is_returned_when_the_retries_are_used_up() {
     for (name, policy, retries) in [
         ("default", RetryPolicy::default(), 4),
         ("none", RetryPolicy::default().max_retries(0), 0),
         ("six", RetryPolicy::default().max_retries(6), 6),
     ] {
-        let refusal: (u16, Fields<'_>) = (429, &[("retry-after", "7")]);
-        let (status, waits) = paused(ask(policy.clone(), request(&Method::GET), retries, refusal));
+        let denial: (u16, Fields<'_>) = (429, &[("retry-after", "7")]);
+        let (status, waits) = paused(ask(policy.clone(), request(&Method::GET), retries, denial));
         assert_eq!((status.as_u16(), waits.len()), (200, retries), "{name}");
-        let (status, waits) = paused(ask(policy, request(&Method::GET), retries + 1, refusal));
+        let (status, waits) = paused(ask(policy, request(&Method::GET), retries + 1, denial));
         assert_eq!((status.as_u16(), waits.len()), (429, retries), "{name}");
     }
 }
@@ -484,7 +484,7 @@ fn the_backoff_doubles_to_its_cap_and_is_spread_from_zero() {
 }
 
 #[test]
-fn a_backoff_of_nothing_is_refused() {
+fn a_backoff_of_nothing_is_denied() {
     for (first, cap) in [(0, 5), (0, 0), (6, 5)] {
         let backoff = || RetryPolicy::default().backoff(Duration::from_secs(first), Duration::from_secs(cap));
         assert!(std::panic::catch_unwind(backoff).is_err(), "{first} {cap}");
@@ -515,8 +515,8 @@ fn clients_that_are_told_the_same_do_not_come_back_at_once() {
     let told = Duration::from_secs(100);
     let mut waits: Vec<_> = (0..50)
         .flat_map(|_| {
-            let refusal: (u16, Fields<'_>) = (429, &[("ratelimit", r#""a";r=0;t=100"#)]);
-            paused(ask(RetryPolicy::default().max_wait(told * 2), request(&Method::GET), 1, refusal)).1
+            let denial: (u16, Fields<'_>) = (429, &[("ratelimit", r#""a";r=0;t=100"#)]);
+            paused(ask(RetryPolicy::default().max_wait(told * 2), request(&Method::GET), 1, denial)).1
         })
         .collect();
     waits.sort();
@@ -602,8 +602,8 @@ mod grpc {
         Status::with_details(Code::ResourceExhausted, "busy", bytes::Bytes::from_static(details))
     }
 
-    /// Asks a server that refuses once.
-    async fn ask(policy: RetryPolicy, refusal: Status) -> (Result<(), Code>, Vec<Duration>) {
+    /// Asks a server that denies once.
+    async fn ask(policy: RetryPolicy, denial: Status) -> (Result<(), Code>, Vec<Duration>) {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let log = asked.clone();
         let server = tower::service_fn(move |request: tonic::Request<String>| {
@@ -612,7 +612,7 @@ mod grpc {
             let mut asked = log.lock().unwrap();
             asked.push(Instant::now());
             let first = asked.len() == 1;
-            let answer = if first { Err(refusal.clone()) } else { Ok(tonic::Response::new(())) };
+            let answer = if first { Err(denial.clone()) } else { Ok(tonic::Response::new(())) };
             assert_eq!(request.into_inner(), "message");
             async { answer }
         });
@@ -655,11 +655,11 @@ mod grpc {
             ("a length beyond the end", with_details(&[0x1a, 0xff, 0xff, 0xff, 0xff, 0x0f]), Returns),
             ("a group", with_details(&[0x1b, 0x1c]), Returns),
         ];
-        for (name, refusal, then) in rows {
-            let refused = refusal.code();
-            let (result, waits) = paused(ask(exact(), refusal));
+        for (name, denial, then) in rows {
+            let denied = denial.code();
+            let (result, waits) = paused(ask(exact(), denial));
             let status = if result.is_ok() { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS };
-            assert!(result.is_ok() || result == Err(refused), "{name}");
+            assert!(result.is_ok() || result == Err(denied), "{name}");
             check(name, StatusCode::TOO_MANY_REQUESTS, status, &waits, then);
         }
     }
@@ -687,8 +687,8 @@ mod grpc {
                 *place = byte;
             }
             for details in [details, noise] {
-                let refusal = Status::with_details(Code::ResourceExhausted, "", details.into());
-                let (_, waits) = paused(ask(exact(), refusal));
+                let denial = Status::with_details(Code::ResourceExhausted, "", details.into());
+                let (_, waits) = paused(ask(exact(), denial));
                 prop_assert!(waits.len() <= 1);
             }
         }

@@ -27,8 +27,8 @@ fn the_formulas_of_scaling_are_near_the_simulation() {
     let near = |name: &str, seen: f64, formula: f64, by: f64| {
         assert!((seen / formula - 1.0).abs() < by, "{name}: {seen}, not {formula}\n{text}");
     };
-    let [calls, refused, leased] = &*tables(&text) else { panic!("{text}") };
-    assert_eq!((calls.len(), refused.len(), leased.len()), (7, 4, 4), "{text}");
+    let [calls, denied, leased] = &*tables(&text) else { panic!("{text}") };
+    assert_eq!((calls.len(), denied.len(), leased.len()), (7, 4, 4), "{text}");
     for row in calls {
         let &[_, _, gathered, gathered_formula, busy, busy_formula, _] = &**row else { panic!("{row:?}") };
         near("in a call", gathered, gathered_formula, 0.5);
@@ -36,14 +36,14 @@ fn the_formulas_of_scaling_are_near_the_simulation() {
         assert!(busy <= busy_formula + 0.015, "{row:?}\n{text}");
         near("busy", busy, busy_formula, 0.2);
     }
-    for row in refused {
+    for row in denied {
         let &[_, rate, _, without, with, formula] = &**row else { panic!("{row:?}") };
         near("without a deny cache", without, rate, 0.02);
         near("with one", with, formula, 0.7);
     }
     for row in leased {
         let &[_, rate, lease, asked, formula, above] = &**row else { panic!("{row:?}") };
-        // Beside the leases, whoever comes while one is fetched, and whoever is refused.
+        // Beside the leases, whoever comes while one is fetched, and whoever is denied.
         let fetching = if lease > 1.0 { 100.0 } else { rate - formula };
         assert!((formula..formula + fetching + 1.0).contains(&asked), "{row:?}\n{text}");
         assert!(above == 0.0, "{row:?}");

@@ -52,9 +52,9 @@ async fn a_burst_of_100_leaves_evenly_spaced_and_in_order() {
         // Admitted in the order in which they are sent.
         tokio::task::yield_now().await;
     }
-    let refused = burst.join_all().await.into_iter().filter(|status| *status == 429).count();
+    let denied = burst.join_all().await.into_iter().filter(|status| *status == 429).count();
     // The last one to be let in waits two seconds, the 101st of all.
-    assert_eq!(refused, 9);
+    assert_eq!(denied, 9);
     let calls = calls.0.lock().unwrap();
     assert_eq!(calls.len(), 101);
     for (i, (number, at)) in calls.iter().enumerate() {
@@ -98,8 +98,8 @@ async fn across_two_instances_the_order_of_admission_is_the_order_of_departure()
         let expected = if i == 0 { Verdict::Allow } else { Verdict::Delay(SPACING * i) };
         assert_eq!(decision.verdict(), expected);
     }
-    let refused = instances[0].check(&policy, &Key::new("all"), 1).await.unwrap();
-    assert_eq!(refused.retry_after(), Some(SPACING));
+    let denied = instances[0].check(&policy, &Key::new("all"), 1).await.unwrap();
+    assert_eq!(denied.retry_after(), Some(SPACING));
 }
 
 #[tokio::test]

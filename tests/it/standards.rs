@@ -143,7 +143,7 @@ fn the_remaining_units_never_promise_more_than_the_policy() {
 
 #[tokio::test]
 async fn no_t_exceeds_a_retry_after_that_was_set_before() {
-    let refused = |wait: &'static str| {
+    let denied = |wait: &'static str| {
         move || {
             let response = Response::builder().status(429).header("retry-after", wait);
             response.body(String::new()).unwrap()
@@ -161,11 +161,11 @@ async fn no_t_exceeds_a_retry_after_that_was_set_before() {
         ),
     ];
     for (name, wait, list, dictionary) in rows {
-        let response = ask_for(&layer(daily()), get(), refused(wait)).await;
+        let response = ask_for(&layer(daily()), get(), denied(wait)).await;
         assert_eq!(response.headers()["retry-after"], wait, "{name}");
         assert_eq!(response.headers()["ratelimit"], list, "{name}");
         let older = layer(daily()).headers(Headers::ietf_draft_07());
-        let response = ask_for(&older, get(), refused(wait)).await;
+        let response = ask_for(&older, get(), denied(wait)).await;
         assert_eq!(response.headers()["ratelimit"], dictionary, "{name}");
     }
     // A limit further in, and a mapper of our own, that say less than the outer limit's `t`.
@@ -181,7 +181,7 @@ async fn no_t_exceeds_a_retry_after_that_was_set_before() {
     let fields: Vec<_> = response.headers().get_all("ratelimit").iter().collect();
     assert_eq!(fields, [r#""burst";r=0;t=60"#, r#""daily";r=98"#]);
     let hasty =
-        layer(Policy::new("p", Quota::per_hour(1))).response(move |_: &Rejection, _: &Parts| refused("7")());
+        layer(Policy::new("p", Quota::per_hour(1))).response(move |_: &Rejection, _: &Parts| denied("7")());
     ask(&hasty, get()).await;
     assert_eq!(ask(&hasty, get()).await.headers()["ratelimit"], r#""p";r=0"#);
 }
@@ -292,9 +292,9 @@ async fn the_headers_of_older_drafts_describe_the_policy_that_binds() {
         Parser::new(response.headers()["ratelimit"].to_str().unwrap()).parse().unwrap();
     assert_eq!(dictionary.len(), 3);
     ask(&seventh, get()).await;
-    let refused = ask(&seventh, get()).await;
-    assert_eq!(refused.headers()["ratelimit"], "limit=2, remaining=0, reset=30");
-    assert_eq!(refused.headers()["retry-after"], "30");
+    let denied = ask(&seventh, get()).await;
+    assert_eq!(denied.headers()["ratelimit"], "limit=2, remaining=0, reset=30");
+    assert_eq!(denied.headers()["retry-after"], "30");
 
     let response = ask(&both(Headers::ietf_draft_06()), get()).await;
     for (name, value) in [("limit", "2"), ("remaining", "1"), ("reset", "30")] {
@@ -357,14 +357,14 @@ async fn the_headers_of_older_drafts_agree_with_each_other_and_with_retry_after(
     for headers in [Headers::ietf_draft_06(), Headers::ietf_draft_07()] {
         let hourly = layer(Policy::new("p", Quota::per_hour(5))).headers(headers.clone());
         assert_eq!(ask(&hourly, get()).await.status(), 200);
-        // Refused with units left: no window, so the time until all are back.
-        let refused = ask(&hourly.clone().cost(|_| 5), get()).await;
-        assert_eq!(three(refused.headers()), "limit=5, remaining=4, reset=720");
-        assert_eq!(refused.headers()["retry-after"], "720");
+        // Denied with units left: no window, so the time until all are back.
+        let denied = ask(&hourly.clone().cost(|_| 5), get()).await;
+        assert_eq!(three(denied.headers()), "limit=5, remaining=4, reset=720");
+        assert_eq!(denied.headers()["retry-after"], "720");
         ask(&hourly.clone().cost(|_| 4), get()).await;
-        let refused = ask(&hourly, get()).await;
-        assert_eq!(three(refused.headers()), "limit=5, remaining=0, reset=720");
-        assert_eq!(refused.headers()["retry-after"], "720");
+        let denied = ask(&hourly, get()).await;
+        assert_eq!(three(denied.headers()), "limit=5, remaining=0, reset=720");
+        assert_eq!(denied.headers()["retry-after"], "720");
 
         let store = Says(|charge: &Charge| Outcome::new(charge, Verdict::Allow, u64::MAX, Duration::MAX));
         let largest = RateLimitLayer::new(store, Policy::new("p", Quota::per_day(7)), Constant::new("all"));
@@ -409,7 +409,7 @@ async fn headers_can_be_kept_off_redirects_and_off_successes() {
     let rows = [
         ("everywhere", Headers::ietf(), [true, true, true]),
         ("not on redirects", Headers::ietf().not_on_redirects(), [true, false, true]),
-        ("refusals only", Headers::ietf().on_rejections_only(), [false, false, true]),
+        ("denials only", Headers::ietf().on_rejections_only(), [false, false, true]),
         ("off", Headers::off(), [false, false, false]),
     ];
     for (name, headers, expected) in rows {
@@ -494,8 +494,8 @@ async fn retry_after_is_rounded_up_and_a_retry_then_is_admitted() {
         let store = MemoryStore::with_clock(clock.clone());
         let layer = RateLimitLayer::new(store, Policy::new("p", quota), Constant::new("all"));
         assert_eq!(ask(&layer, get()).await.status(), 200, "{name}");
-        let refused = ask(&layer, get()).await;
-        assert_eq!(refused.headers()["retry-after"], expected, "{name}");
+        let denied = ask(&layer, get()).await;
+        assert_eq!(denied.headers()["retry-after"], expected, "{name}");
         clock.advance(Duration::from_secs(expected.parse().unwrap()));
         assert_eq!(ask(&layer, get()).await.status(), 200, "{name}");
     }
@@ -508,11 +508,11 @@ async fn jitter_is_upwards_only_and_the_same_in_every_header() {
     ask(&layer, get()).await;
     let mut waits = std::collections::BTreeSet::new();
     for _ in 0..100 {
-        let refused = ask(&layer, get()).await;
-        let wait: u64 = refused.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+        let denied = ask(&layer, get()).await;
+        let wait: u64 = denied.headers()["retry-after"].to_str().unwrap().parse().unwrap();
         assert!((60..=100).contains(&wait), "{wait}");
-        assert_eq!(refused.headers()["ratelimit"], r#""p";r=0;t=60"#);
-        assert_eq!(problem(&text(refused).await)["detail"], format!("Try again in {wait} seconds."));
+        assert_eq!(denied.headers()["ratelimit"], r#""p";r=0;t=60"#);
+        assert_eq!(problem(&text(denied).await)["detail"], format!("Try again in {wait} seconds."));
         waits.insert(wait);
     }
     assert!(waits.len() > 10, "{waits:?}");
@@ -530,8 +530,8 @@ async fn jitter_of_any_length_is_bounded_and_names_no_wait_where_none_helps() {
     });
     let longest = RateLimitLayer::new(store, Policy::new("p", Quota::per_day(1)), Constant::new("all"));
     for layer in [limited.clone(), longest.headers(forever())] {
-        let refused = ask(&layer, get()).await;
-        let wait: u64 = refused.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+        let denied = ask(&layer, get()).await;
+        let wait: u64 = denied.headers()["retry-after"].to_str().unwrap().parse().unwrap();
         assert!((60..=2_147_483_647).contains(&wait), "{wait}");
     }
     let too_much = ask(&limited.cost(|_| 2), get()).await;
@@ -545,19 +545,19 @@ async fn retry_after_is_bounded() {
         Outcome::new(charge, Verdict::Deny { retry_after: Some(Duration::MAX) }, 0, Duration::MAX)
     });
     let layer = RateLimitLayer::new(store, Policy::new("p", Quota::per_day(1)), Constant::new("all"));
-    let refused = ask(&layer, get()).await;
-    assert_eq!(refused.headers()["retry-after"], "2147483647");
-    assert_eq!(parameter(&items(refused.headers(), "ratelimit")[0], "t"), Some(2_147_483_647));
+    let denied = ask(&layer, get()).await;
+    assert_eq!(denied.headers()["retry-after"], "2147483647");
+    assert_eq!(parameter(&items(denied.headers(), "ratelimit")[0], "t"), Some(2_147_483_647));
 }
 
 #[tokio::test]
 async fn a_cost_above_the_capacity_has_no_retry_after_and_another_detail() {
     let layer = layer(Policy::new("p", Quota::per_hour(5))).cost(|_| 6);
-    let refused = ask(&layer, get()).await;
-    assert_eq!(refused.status(), 429);
-    assert!(!refused.headers().contains_key("retry-after"));
-    assert_eq!(refused.headers()["ratelimit"], r#""p";r=5"#);
-    assert!(text(refused).await.contains("waiting does not help"));
+    let denied = ask(&layer, get()).await;
+    assert_eq!(denied.status(), 429);
+    assert!(!denied.headers().contains_key("retry-after"));
+    assert_eq!(denied.headers()["ratelimit"], r#""p";r=5"#);
+    assert!(text(denied).await.contains("waiting does not help"));
 }
 
 #[tokio::test]
@@ -584,9 +584,9 @@ async fn no_rejection_is_stored_by_caches_whatever_its_status() {
         ("gRPC", &no_header, call(), 200),
     ];
     for (name, layer, request, status) in rows {
-        let refused = ask(layer, request).await;
-        assert_eq!(refused.status(), status, "{name}");
-        assert_eq!(refused.headers()["cache-control"], "no-store", "{name}");
+        let denied = ask(layer, request).await;
+        assert_eq!(denied.status(), status, "{name}");
+        assert_eq!(denied.headers()["cache-control"], "no-store", "{name}");
     }
 }
 
@@ -596,9 +596,9 @@ async fn a_request_that_is_not_a_post_is_not_grpc_whatever_its_content_type() {
     ask(&layer, get()).await;
     for (method, status) in [("GET", 429), ("HEAD", 429), ("PUT", 429), ("POST", 200)] {
         let request = Request::builder().method(method).header("content-type", "application/grpc");
-        let refused = ask(&layer, request.body(String::new()).unwrap()).await;
-        assert_eq!(refused.status(), status, "{method}");
-        assert_eq!(refused.headers().contains_key("grpc-status"), status == 200, "{method}");
+        let denied = ask(&layer, request.body(String::new()).unwrap()).await;
+        assert_eq!(denied.status(), status, "{method}");
+        assert_eq!(denied.headers().contains_key("grpc-status"), status == 200, "{method}");
     }
 }
 
@@ -608,10 +608,10 @@ async fn the_body_is_a_problem_that_names_exactly_the_policies_that_denied() {
         .and(Rule::new(Policy::new("wide", Quota::per_hour(100)), Constant::new("all")))
         .and(Rule::new(Policy::new("narrow", Quota::per_day(1)), Constant::new("all")));
     ask(&layer, get()).await;
-    let refused = ask(&layer, get()).await;
-    assert_eq!(refused.headers()["content-type"], "application/problem+json");
+    let denied = ask(&layer, get()).await;
+    assert_eq!(denied.headers()["content-type"], "application/problem+json");
     assert_eq!(
-        problem(&text(refused).await),
+        problem(&text(denied).await),
         json!({
             "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
             "title": "Request cannot be satisfied as assigned quota has been exceeded",
@@ -696,14 +696,14 @@ async fn a_mapper_decides_the_body_and_the_layer_adds_what_must_hold() {
     };
     let layer = layer(Policy::new("p", Quota::per_minute(1))).response(json);
     ask(&layer, get()).await;
-    let refused = ask(&layer, get()).await;
-    assert_eq!(refused.status(), 429);
-    assert_eq!(refused.headers()["content-type"], "application/json");
-    assert_eq!(refused.headers()["retry-after"], "60");
-    assert_eq!(refused.headers()["cache-control"], "no-store");
-    assert_eq!(refused.headers()["ratelimit"], r#""p";r=0;t=60"#);
-    assert!(refused.extensions().get::<Decision>().is_some_and(|decision| !decision.is_allowed()));
-    assert_eq!(text(refused).await, r#"{"path":"/"}"#);
+    let denied = ask(&layer, get()).await;
+    assert_eq!(denied.status(), 429);
+    assert_eq!(denied.headers()["content-type"], "application/json");
+    assert_eq!(denied.headers()["retry-after"], "60");
+    assert_eq!(denied.headers()["cache-control"], "no-store");
+    assert_eq!(denied.headers()["ratelimit"], r#""p";r=0;t=60"#);
+    assert!(denied.extensions().get::<Decision>().is_some_and(|decision| !decision.is_allowed()));
+    assert_eq!(text(denied).await, r#"{"path":"/"}"#);
 
     // What the mapper sets itself is left alone.
     let layer = layer.response(|_: &Rejection, _: &Parts| {
@@ -711,9 +711,9 @@ async fn a_mapper_decides_the_body_and_the_layer_adds_what_must_hold() {
         let response = fields.iter().fold(Response::builder().status(503), |all, (n, v)| all.header(*n, *v));
         response.body(String::new()).unwrap()
     });
-    let refused = ask(&layer, get()).await;
-    assert_eq!(refused.headers()["retry-after"], "7");
-    assert_eq!(refused.headers()["cache-control"], "private");
+    let denied = ask(&layer, get()).await;
+    assert_eq!(denied.headers()["retry-after"], "7");
+    assert_eq!(denied.headers()["cache-control"], "private");
 }
 
 #[tokio::test]
@@ -721,10 +721,10 @@ async fn a_mapper_that_sets_no_status_does_not_pass_for_a_success() {
     let layer = layer(Policy::new("p", Quota::per_minute(1)))
         .response(|rejection: &Rejection, _: &Parts| axum::Json(json!({ "error": rejection.to_string() })));
     ask(&layer, get()).await;
-    let refused = ask(&layer, get()).await;
-    assert_eq!(refused.status(), 429);
-    assert_eq!(refused.headers()["content-type"], "application/json");
-    assert_eq!(problem(&text(refused).await)["error"], "over the rate limit; try again in 60s");
+    let denied = ask(&layer, get()).await;
+    assert_eq!(denied.status(), 429);
+    assert_eq!(denied.headers()["content-type"], "application/json");
+    assert_eq!(problem(&text(denied).await)["error"], "over the rate limit; try again in 60s");
 }
 
 #[tokio::test]
@@ -736,10 +736,10 @@ async fn soft_mode_lets_through_and_marks_in_extension_and_field() {
         .soft();
     let seen = async |request: Request<String>| {
         let inner = tower::service_fn(|request: Request<String>| async move {
-            let refused =
+            let denied =
                 request.extensions().get::<Decision>().is_some_and(|decision| !decision.is_allowed());
             let field = request.headers().get("x-ratelimit-exceeded").map(|v| v.to_str().unwrap().to_owned());
-            Ok::<_, std::convert::Infallible>(Response::new(format!("{refused} {field:?}")))
+            Ok::<_, std::convert::Infallible>(Response::new(format!("{denied} {field:?}")))
         });
         let Ok(response) = tower::ServiceExt::oneshot(tower::Layer::layer(&layer, inner), request).await;
         assert_eq!(response.status(), 200);
@@ -754,13 +754,13 @@ async fn soft_mode_lets_through_and_marks_in_extension_and_field() {
     assert_eq!(seen(get()).await, (mark.clone(), format!("true {mark:?}")));
     let wide = Policy::new("wide", Quota::per_hour(9));
     assert_eq!(limiter.peek(&wide, &Key::new("all"), 0).await.unwrap().remaining(), Some(8));
-    // Nor does it refuse for want of an identity; but a ban holds.
+    // Nor does it deny for want of an identity; but a ban holds.
     let strict = RateLimitLayer::new(limiter, wide, Header::new("x-api-key")).soft().ban(|_: &Parts| true);
     assert_eq!(ask(&strict, get()).await.status(), 429);
 }
 
 #[tokio::test]
-async fn a_soft_limits_mark_lists_all_that_refused_as_strings() {
+async fn a_soft_limits_mark_lists_all_that_denied_as_strings() {
     let layer = layer(Policy::new(HOSTILE, Quota::per_hour(1)))
         .and(Rule::new(Policy::new("wide", Quota::per_hour(9)), Constant::new("all")))
         .and(Rule::new(Policy::new("narrow", Quota::per_day(1)), Constant::new("all")))
@@ -880,7 +880,7 @@ async fn a_limit_that_tells_nothing_does_not_silence_one_further_out() {
     let rows = [
         ("told", api(3), vec![r#""api";r=2;t=2400"#]),
         ("off", api(3).headers(Headers::off()), vec![r#""api";r=4;t=2880"#]),
-        ("refusals only", api(3).headers(Headers::ietf().on_rejections_only()), vec![r#""api";r=4;t=2880"#]),
+        ("denials only", api(3).headers(Headers::ietf().on_rejections_only()), vec![r#""api";r=4;t=2880"#]),
         (
             "another name, off",
             layer(Policy::new("b", Quota::per_hour(3))).headers(Headers::off()),

@@ -32,7 +32,7 @@ const SLACK: Duration = Duration::from_millis(400);
 #[derive(Debug, Default)]
 struct Counts {
     admitted: usize,
-    refused: usize,
+    denied: usize,
     failed: usize,
     longest: Duration,
 }
@@ -48,7 +48,7 @@ async fn load(limiter: &Limiter, policy: &Policy, tasks: usize, checks: usize) -
                 let asked = Instant::now();
                 match limiter.check(&policy, &Key::new("alice"), 1).await {
                     Ok(decision) if decision.is_allowed() => counts.admitted += 1,
-                    Ok(_) => counts.refused += 1,
+                    Ok(_) => counts.denied += 1,
                     Err(_) => counts.failed += 1,
                 }
                 counts.longest = counts.longest.max(asked.elapsed());
@@ -58,7 +58,7 @@ async fn load(limiter: &Limiter, policy: &Policy, tasks: usize, checks: usize) -
     }
     running.join_all().await.into_iter().fold(Counts::default(), |all, one| Counts {
         admitted: all.admitted + one.admitted,
-        refused: all.refused + one.refused,
+        denied: all.denied + one.denied,
         failed: all.failed + one.failed,
         longest: all.longest.max(one.longest),
     })
@@ -96,7 +96,7 @@ async fn script_flush_in_a_loop_fails_no_decision_and_loses_none() {
     done.store(true, Ordering::Relaxed);
     let flushes = flushing.join().unwrap();
     assert!(flushes > 10, "{flushes}");
-    assert_eq!((counts.admitted, counts.refused, counts.failed), (500, 2_700, 0), "{flushes} flushes");
+    assert_eq!((counts.admitted, counts.denied, counts.failed), (500, 2_700, 0), "{flushes} flushes");
 }
 
 #[tokio::test(flavor = "multi_thread")]

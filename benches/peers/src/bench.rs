@@ -21,7 +21,7 @@ pub(crate) struct Bench {
     spread: Arc<[HeaderValue]>,
     /// One for each round, so that no limit is ever near.
     hot: Arc<[HeaderValue]>,
-    refused: Arc<[HeaderValue]>,
+    denied: Arc<[HeaderValue]>,
 }
 
 /// The two services of a contender.
@@ -67,7 +67,7 @@ impl Bench {
             time,
             spread: keys('s', IDENTITIES),
             hot: keys('h', rounds),
-            refused: keys('r', 1),
+            denied: keys('r', 1),
         })
     }
 
@@ -104,10 +104,10 @@ impl Bench {
         round: usize,
         rounds: &mut Rounds,
     ) -> Result<(), Box<dyn Error>> {
-        let service = if scenario.is_refused() { &services.five } else { &services.plenty };
+        let service = if scenario.is_denied() { &services.five } else { &services.plenty };
         let keys = match scenario {
             _ if !scenario.is_hot() => self.spread.clone(),
-            Scenario::Refused => self.refused.clone(),
+            Scenario::Denied => self.denied.clone(),
             _ => Arc::from([self.hot[round].clone()]),
         };
         let timed = scenario == Scenario::OneInFlight;
@@ -127,8 +127,8 @@ impl Bench {
             Scenario::Alone => seconds * 1e9 / requests,
             _ => requests / seconds,
         });
-        let right = if scenario.is_refused() && contender.place != Place::Nowhere {
-            sample.refused
+        let right = if scenario.is_denied() && contender.place != Place::Nowhere {
+            sample.denied
         } else {
             sample.allowed
         };

@@ -32,7 +32,7 @@ pub(crate) struct Sample {
     /// From the first request to the end, after which each caller finishes one more that is not counted.
     pub(crate) elapsed: Duration,
     pub(crate) allowed: u64,
-    pub(crate) refused: u64,
+    pub(crate) denied: u64,
     /// Neither 200 nor 429.
     pub(crate) other: u64,
     /// Nanoseconds of each request, where they were timed.
@@ -41,13 +41,13 @@ pub(crate) struct Sample {
 
 impl Sample {
     pub(crate) fn requests(&self) -> u64 {
-        self.allowed + self.refused + self.other
+        self.allowed + self.denied + self.other
     }
 
     fn count(&mut self, status: StatusCode) {
         *match status {
             StatusCode::OK => &mut self.allowed,
-            StatusCode::TOO_MANY_REQUESTS => &mut self.refused,
+            StatusCode::TOO_MANY_REQUESTS => &mut self.denied,
             _ => &mut self.other,
         } += 1;
     }
@@ -88,7 +88,7 @@ where
         // A caller that panicked shows as a caller without requests.
         let sample = caller.await.unwrap_or_default();
         sum.allowed += sample.allowed;
-        sum.refused += sample.refused;
+        sum.denied += sample.denied;
         sum.other += sample.other;
         sum.times.extend(sample.times);
     }

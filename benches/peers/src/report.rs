@@ -91,7 +91,7 @@ impl Report<'_> {
             text,
             "## Do they limit?\n\nA limit of 5, asked ten times one after the other; and a limit of {TOGETHER}, \
              asked by 64 callers at once, over two instances where the counts are in Redis.\n\n\
-             | contender | 5 of 10 | {TOGETHER} at once: admitted | refused | |\n|---|---|---|---|---|\n"
+             | contender | 5 of 10 | {TOGETHER} at once: admitted | denied | |\n|---|---|---|---|---|\n"
         );
         for contender in self.contenders {
             let row = match self.verified.get(&contender.name) {
@@ -99,7 +99,7 @@ impl Report<'_> {
                     "{} | {} | {} | {}",
                     found.one_by_one,
                     found.together,
-                    found.refused,
+                    found.denied,
                     match (contender.role, found.exact) {
                         (Role::NoLimiter, _) => "no limit, as it should be".to_owned(),
                         (_, true) => "exact".to_owned(),
@@ -136,7 +136,7 @@ impl Report<'_> {
         let most = rounds.results.iter().copied().fold(0.0, f64::max);
         let mut cell = format!("{result} ± {:.0} %", (most - least) / 2.0 / middle * 100.0);
         if !rounds.is_valid() {
-            let wanted = if scenario.is_refused() { "not refused" } else { "not allowed" };
+            let wanted = if scenario.is_denied() { "not denied" } else { "not allowed" };
             let _ = write!(cell, " (**{:.1} % {wanted}**)", rounds.astray * 100.0);
         }
         cell
@@ -158,11 +158,11 @@ impl Report<'_> {
         *text += "\nCommands for a decision, sent and run (what a script calls is a command too: \
                   `total_commands_processed`), and what `MEMORY USAGE` says of a key for an identity of 20 \
                   bytes:\n\n";
-        let columns = ["sent, allowed", "run, allowed", "sent, refused", "run, refused", "bytes a key"];
+        let columns = ["sent, allowed", "run, allowed", "sent, denied", "run, denied", "bytes a key"];
         heading(text, columns.into_iter());
         for contender in self.in_redis() {
             let mut cells = Vec::new();
-            for scenario in [Scenario::Allowed64, Scenario::Refused] {
+            for scenario in [Scenario::Allowed64, Scenario::Denied] {
                 cells.push(self.figure(contender, scenario, |rounds| &rounds.sent, 2));
                 cells.push(self.figure(contender, scenario, |rounds| &rounds.commands, 2));
             }
@@ -224,7 +224,7 @@ impl Report<'_> {
                 Scenario::Allowed64 | Scenario::Allowed256 => {
                     vec![one(Role::ModulePeer), best("best script", &[Role::ScriptPeer])]
                 }
-                Scenario::Refused | Scenario::HotKey => {
+                Scenario::Denied | Scenario::HotKey => {
                     vec![best("best on Redis", &REDIS_PEERS), one(Role::NoLimiter)]
                 }
                 _ => vec![one(Role::ModulePeer)],

@@ -7,7 +7,7 @@ pub(crate) enum Scenario {
     Allowed64,
     Allowed256,
     OneInFlight,
-    Refused,
+    Denied,
     HotKey,
     /// One caller, one key: what a request costs where nothing is waited for.
     Alone,
@@ -18,10 +18,10 @@ pub(crate) const IDENTITIES: usize = 10_000;
 
 impl Scenario {
     pub(crate) const ALL: [Self; 6] =
-        [Self::Allowed64, Self::Allowed256, Self::OneInFlight, Self::Refused, Self::HotKey, Self::Alone];
+        [Self::Allowed64, Self::Allowed256, Self::OneInFlight, Self::Denied, Self::HotKey, Self::Alone];
     pub(crate) const REDIS: [Self; 5] =
-        [Self::Allowed64, Self::Allowed256, Self::OneInFlight, Self::Refused, Self::HotKey];
-    pub(crate) const PROCESS: [Self; 4] = [Self::Allowed64, Self::Refused, Self::HotKey, Self::Alone];
+        [Self::Allowed64, Self::Allowed256, Self::OneInFlight, Self::Denied, Self::HotKey];
+    pub(crate) const PROCESS: [Self; 4] = [Self::Allowed64, Self::Denied, Self::HotKey, Self::Alone];
 
     pub(crate) fn is_for(self, place: Place) -> bool {
         match place {
@@ -36,7 +36,7 @@ impl Scenario {
             Self::Allowed64 => "10 000 keys, allowed, 64 in flight",
             Self::Allowed256 => "10 000 keys, allowed, 256 in flight",
             Self::OneInFlight => "1 in flight, p50",
-            Self::Refused => "one hot key, refused, 64 in flight",
+            Self::Denied => "one hot key, denied, 64 in flight",
             Self::HotKey => "one hot key, allowed, 64 in flight",
             Self::Alone => "one caller, one key, ns a request",
         }
@@ -44,18 +44,18 @@ impl Scenario {
 
     pub(crate) fn in_flight(self) -> usize {
         match self {
-            Self::Allowed64 | Self::Refused | Self::HotKey => 64,
+            Self::Allowed64 | Self::Denied | Self::HotKey => 64,
             Self::Allowed256 => 256,
             Self::OneInFlight | Self::Alone => 1,
         }
     }
 
-    pub(crate) fn is_refused(self) -> bool {
-        self == Self::Refused
+    pub(crate) fn is_denied(self) -> bool {
+        self == Self::Denied
     }
 
     /// Whether all requests have one key.
     pub(crate) fn is_hot(self) -> bool {
-        matches!(self, Self::Refused | Self::HotKey | Self::Alone)
+        matches!(self, Self::Denied | Self::HotKey | Self::Alone)
     }
 }

@@ -22,7 +22,7 @@ struct Table(String);
 
 pub(crate) fn table(report: &Report<'_>, short_key: Option<&KeySize>) -> String {
     use Role::{Governor, ModulePeer, NoLimiter, OurLeased, OurMemory, OurRedis, ScriptPeer};
-    use Scenario::{Allowed64, Allowed256, Alone, HotKey, OneInFlight, Refused};
+    use Scenario::{Allowed64, Allowed256, Alone, HotKey, OneInFlight, Denied};
 
     let over = |ours: Role, reference: Option<f64>, scenario: Scenario| {
         Some(report.of(ours, scenario)? / reference?)
@@ -48,13 +48,13 @@ pub(crate) fn table(report: &Report<'_>, short_key: Option<&KeySize>) -> String 
         AtMost(1.15),
     );
     table.ratio(
-        "refused, one hot key: over the best peer on Redis",
-        over(OurRedis, best(&REDIS_PEERS, Refused), Refused),
+        "denied, one hot key: over the best peer on Redis",
+        over(OurRedis, best(&REDIS_PEERS, Denied), Denied),
         AtLeast(10.0),
     );
     table.ratio(
-        "refused, one hot key: over no limiter",
-        over(OurRedis, report.of(NoLimiter, Refused), Refused),
+        "denied, one hot key: over no limiter",
+        over(OurRedis, report.of(NoLimiter, Denied), Denied),
         AtLeast(0.5),
     );
     table.ratio(
@@ -75,8 +75,8 @@ pub(crate) fn table(report: &Report<'_>, short_key: Option<&KeySize>) -> String 
         AtLeast(1.2),
     );
     table.ratio(
-        "`MemoryStore`, refused: over tower_governor",
-        over(OurMemory, report.of(Governor, Refused), Refused),
+        "`MemoryStore`, denied: over tower_governor",
+        over(OurMemory, report.of(Governor, Denied), Denied),
         AtLeast(5.0),
     );
     let layer = report.of(OurMemory, Alone).zip(report.of(NoLimiter, Alone));

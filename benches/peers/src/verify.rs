@@ -14,7 +14,7 @@ pub(crate) struct Verified {
     /// How many of a limit of [`TOGETHER`] got through, asked by many at once, over two instances where the
     /// counts are in Redis.
     pub(crate) together: u64,
-    pub(crate) refused: u64,
+    pub(crate) denied: u64,
     pub(crate) exact: bool,
 }
 
@@ -54,6 +54,6 @@ pub(crate) async fn verify(bench: &Bench, contender: &Contender) -> Result<Verif
             .collect::<Vec<_>>()
             .join(", "),
         together,
-        refused: samples.iter().map(|sample| sample.refused).sum(),
+        denied: samples.iter().map(|sample| sample.denied).sum(),
     })
 }

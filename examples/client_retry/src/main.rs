@@ -7,7 +7,7 @@
 //! ```
 //!
 //! It starts a server that admits two requests at once and then one a second, sends it five, one after
-//! the other, and prints each attempt: the first two are admitted at once, each of the others is refused
+//! the other, and prints each attempt: the first two are admitted at once, each of the others is denied
 //! with `Retry-After: 1`, waits that second and up to a tenth more, and is admitted. All five are, after
 //! a bit more than three seconds.
 

@@ -59,7 +59,7 @@ pub(crate) struct Said {
     pub(crate) remaining: u64,
     pub(crate) reset: Duration,
     pub(crate) delay: Duration,
-    /// Of a refusal: the wait, or `None` where waiting cannot help.
+    /// Of a denial: the wait, or `None` where waiting cannot help.
     pub(crate) retry: Option<Duration>,
 }
 

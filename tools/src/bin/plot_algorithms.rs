@@ -41,12 +41,12 @@ fn traffic() -> Vec<f64> {
     traffic
 }
 
-/// Of one lane: when requests left, whether they had to wait for it, and when requests were refused.
+/// Of one lane: when requests left, whether they had to wait for it, and when requests were denied.
 struct Lane {
     name: &'static str,
     says: &'static str,
     left: Vec<(f64, bool)>,
-    refused: Vec<f64>,
+    denied: Vec<f64>,
 }
 
 async fn lane(
@@ -58,12 +58,12 @@ async fn lane(
     let start = clock.now();
     let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()));
     let policy = Policy::new("plot", Quota::new(LIMIT, PERIOD)?).algorithm(algorithm);
-    let mut lane = Lane { name, says, left: Vec::new(), refused: Vec::new() };
+    let mut lane = Lane { name, says, left: Vec::new(), denied: Vec::new() };
     for at in traffic() {
         clock.set(start + Duration::from_micros((at * 1e6).round() as u64));
         match limiter.check(&policy, &Key::new("client"), 1).await?.verdict() {
             Verdict::Delay(wait) => lane.left.push((at + wait.as_secs_f64(), true)),
-            Verdict::Deny { .. } => lane.refused.push(at),
+            Verdict::Deny { .. } => lane.denied.push(at),
             _ => lane.left.push((at, false)),
         }
     }
@@ -105,7 +105,7 @@ fn draw(path: &Path, lanes: &[Lane]) -> Result<(), Box<dyn Error>> {
     root.draw(&Text::new("One traffic, a limit of 10 in 5 seconds, six algorithms", (20, 14), text(20)))?;
     let mut x = 20;
     for (color, label, width) in
-        [(ADMITTED, "admitted", 110), (WAITED, "admitted, had to wait", 190), (REFUSED, "refused", 100)]
+        [(ADMITTED, "admitted", 110), (WAITED, "admitted, had to wait", 190), (REFUSED, "denied", 100)]
     {
         root.draw(&Rectangle::new([(x, 50), (x + 14, 64)], color.filled()))?;
         root.draw(&Text::new(label, (x + 20, 50), text(14)))?;
@@ -124,8 +124,8 @@ fn draw(path: &Path, lanes: &[Lane]) -> Result<(), Box<dyn Error>> {
     for (area, lane) in areas[1..].iter().zip(lanes) {
         let left =
             lane.left.iter().map(|(at, waited)| (*at, if *waited { WAITED } else { ADMITTED })).collect();
-        let refused = lane.refused.iter().map(|at| (*at, REFUSED)).collect();
-        row(area, lane.name, lane.says, &[left, refused], 12.5)?;
+        let denied = lane.denied.iter().map(|at| (*at, REFUSED)).collect();
+        row(area, lane.name, lane.says, &[left, denied], 12.5)?;
     }
     root.present()?;
     Ok(())

@@ -1,4 +1,4 @@
-//! What would this policy have refused? Runs past requests through a policy before it is turned on.
+//! What would this policy have denied? Runs past requests through a policy before it is turned on.
 //!
 //! Run with
 //!
@@ -35,7 +35,7 @@ use tower_ratelimit::{
     algorithm::{FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
 };
 
-/// What would this policy have refused?
+/// What would this policy have denied?
 #[derive(Parser)]
 struct Options {
     /// How requests are counted.
@@ -240,7 +240,7 @@ async fn replay(options: Options) -> Result<(), Box<dyn Error>> {
     output.flush()?;
     progress.finish_and_clear();
     if options.store != "memory" {
-        for key in summary.refused_of.keys() {
+        for key in summary.denied_of.keys() {
             limiter.reset(&policy, &Key::new(key)).await?;
         }
     }
@@ -347,10 +347,10 @@ fn verdict(request: &Request, decision: &Decision) -> Value {
 struct Summary {
     bad_lines: u64,
     requests: u64,
-    refused: u64,
-    /// Every key, with how many of its requests were refused.
-    refused_of: HashMap<String, u64>,
-    /// Requests and refusals in each second.
+    denied: u64,
+    /// Every key, with how many of its requests were denied.
+    denied_of: HashMap<String, u64>,
+    /// Requests and denials in each second.
     seconds: BTreeMap<u64, (u64, u64)>,
 }
 
@@ -370,40 +370,40 @@ impl Summary {
         if !matches!(request.op, Op::Take | Op::TakeUpTo) {
             return;
         }
-        let refused = u64::from(!decision.is_allowed());
+        let denied = u64::from(!decision.is_allowed());
         self.requests += 1;
-        self.refused += refused;
-        *self.refused_of.entry(request.key.clone()).or_default() += refused;
+        self.denied += denied;
+        *self.denied_of.entry(request.key.clone()).or_default() += denied;
         let second = self.seconds.entry(request.t / 1_000_000).or_default();
         second.0 += 1;
-        second.1 += refused;
+        second.1 += denied;
     }
 
     fn report(&self, policy: &Policy) -> String {
         let percent = |part: u64, whole: u64| part as f64 * 100.0 / whole.max(1) as f64;
         let mut report = format!(
-            "{}\n{} requests of {} keys, {} refused ({:.1} %)\n",
+            "{}\n{} requests of {} keys, {} denied ({:.1} %)\n",
             policy.quota(),
             self.requests,
-            self.refused_of.len(),
-            self.refused,
-            percent(self.refused, self.requests),
+            self.denied_of.len(),
+            self.denied,
+            percent(self.denied, self.requests),
         );
         if self.bad_lines > 0 {
             report += &format!("{} lines did not parse\n", self.bad_lines);
         }
-        let mut worst: Vec<_> = self.refused_of.iter().filter(|(_, refused)| **refused > 0).collect();
-        worst.sort_by_key(|(key, refused)| (std::cmp::Reverse(**refused), key.as_str()));
+        let mut worst: Vec<_> = self.denied_of.iter().filter(|(_, denied)| **denied > 0).collect();
+        worst.sort_by_key(|(key, denied)| (std::cmp::Reverse(**denied), key.as_str()));
         if !worst.is_empty() {
-            report += "most refused:\n";
+            report += "most denied:\n";
         }
-        for (key, refused) in worst.into_iter().take(10) {
-            report += &format!("{refused:>10}  {key}\n");
+        for (key, denied) in worst.into_iter().take(10) {
+            report += &format!("{denied:>10}  {key}\n");
         }
         report + &self.histogram()
     }
 
-    /// Twenty spans of the time there was: a bar of requests, and the part of it that was refused.
+    /// Twenty spans of the time there was: a bar of requests, and the part of it that was denied.
     fn histogram(&self) -> String {
         const SPANS: u64 = 20;
         const WIDTH: u64 = 50;
@@ -414,23 +414,23 @@ impl Summary {
         };
         let span = (last - first + 1).div_ceil(SPANS);
         let mut spans: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
-        for (second, (requests, refused)) in &self.seconds {
+        for (second, (requests, denied)) in &self.seconds {
             let bar = spans.entry((second - first) / span).or_default();
             bar.0 += requests;
-            bar.1 += refused;
+            bar.1 += denied;
         }
         let most = spans.values().map(|(requests, _)| *requests).max().unwrap_or(1);
         let mut lines = format!(
-            "requests over time, {} each; # refused, = admitted:\n",
+            "requests over time, {} each; # denied, = admitted:\n",
             humantime::format_duration(Duration::from_secs(span))
         );
         for i in 0..=spans.keys().max().copied().unwrap_or(0) {
-            let (requests, refused) = spans.get(&i).copied().unwrap_or_default();
+            let (requests, denied) = spans.get(&i).copied().unwrap_or_default();
             // What there is at all is seen.
             let width = |n: u64| (n * WIDTH).div_ceil(most);
-            let refused_width = width(refused);
-            let bar = "#".repeat(refused_width as usize)
-                + &"=".repeat(width(requests).saturating_sub(refused_width) as usize);
+            let denied_width = width(denied);
+            let bar = "#".repeat(denied_width as usize)
+                + &"=".repeat(width(requests).saturating_sub(denied_width) as usize);
             lines += &format!(
                 "{:>12} {bar} {requests}\n",
                 humantime::format_duration(Duration::from_secs(i * span)).to_string()

@@ -83,8 +83,8 @@ struct Answer {
 struct Instance {
     busy: usize,
     waiting: VecDeque<Job>,
-    /// When a refused key may be asked for again.
-    refused: HashMap<u64, u64>,
+    /// When a denied key may be asked for again.
+    denied: HashMap<u64, u64>,
     /// Units at hand, and until when.
     leased: HashMap<u64, (u64, u64)>,
 }
@@ -188,7 +188,7 @@ impl Simulation {
         let instance = self.random.below(self.traffic.instances as u64) as usize;
         let key = self.random.below(self.traffic.keys);
         let at = &mut self.instances[instance];
-        if at.refused.get(&key).is_some_and(|over| now < *over) {
+        if at.denied.get(&key).is_some_and(|over| now < *over) {
             return;
         }
         if let Some((units, until)) = at.leased.get_mut(&key)
@@ -246,7 +246,7 @@ impl Simulation {
                     at.leased.insert(job.key, (answer.granted - 1, until));
                 }
             } else if self.traffic.deny_cache {
-                at.refused.insert(job.key, until.min(job.came + REMEMBERED));
+                at.denied.insert(job.key, until.min(job.came + REMEMBERED));
             }
         }
         let gathered: Vec<Job> = at.waiting.drain(..at.waiting.len().min(MOST_IN_A_CALL)).collect();
@@ -296,7 +296,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         )?;
     }
 
-    writeln!(out, "\nOne key that is refused nearly always: what is asked of Redis")?;
+    writeln!(out, "\nOne key that is denied nearly always: what is asked of Redis")?;
     writeln!(out, "| instances | requests/s | limit | asked/s without | with the deny cache | formula |")?;
     writeln!(out, "|---|---|---|---|---|---|")?;
     for (instances, limit) in [(1, 10), (10, 10), (10, 100), (50, 10)] {

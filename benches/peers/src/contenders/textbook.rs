@@ -79,22 +79,22 @@ impl Service<Request<Body>> for Textbook {
         let Self(limiter, mut handler) = self.clone();
         Box::pin(async move {
             let Some(key) = key_of(&request) else {
-                return Ok(refusal(StatusCode::BAD_REQUEST));
+                return Ok(denial(StatusCode::BAD_REQUEST));
             };
             match limiter.wait(key).await {
                 Ok(0) => handler.call(request).await,
                 Ok(seconds) => {
-                    let mut response = refusal(StatusCode::TOO_MANY_REQUESTS);
+                    let mut response = denial(StatusCode::TOO_MANY_REQUESTS);
                     response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
                     Ok(response)
                 }
-                Err(_) => Ok(refusal(StatusCode::INTERNAL_SERVER_ERROR)),
+                Err(_) => Ok(denial(StatusCode::INTERNAL_SERVER_ERROR)),
             }
         })
     }
 }
 
-fn refusal(status: StatusCode) -> Response<Body> {
+fn denial(status: StatusCode) -> Response<Body> {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = status;
     response

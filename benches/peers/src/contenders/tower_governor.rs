@@ -22,7 +22,7 @@ pub(super) fn contender() -> Contender {
                     .period(setup.limit.interval())
                     .burst_size(setup.limit.count)
                     .finish()
-                    .ok_or("tower_governor refuses the limit")?;
+                    .ok_or("tower_governor denies the limit")?;
                 let layer: GovernorLayer<_, _, Body> = GovernorLayer::new(config);
                 Ok(subject(layer.layer(Handler)))
             })

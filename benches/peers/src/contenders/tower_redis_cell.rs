@@ -21,7 +21,7 @@ pub(super) fn contender() -> Contender {
                 let connection = ConnectionManager::new(Client::open(setup.url)?).await?;
                 let rule = ByHeader { prefix: setup.prefix, policy: policy(setup.limit) };
                 let config =
-                    RateLimitConfig::new(rule, |error: Error<'_>, _: &Request<Body>| refusal(&error));
+                    RateLimitConfig::new(rule, |error: Error<'_>, _: &Request<Body>| denial(&error));
                 Ok(subject(RateLimitLayer::new(config, connection).layer(Handler)))
             })
         }),
@@ -34,7 +34,7 @@ fn policy(limit: Limit) -> redis_cell::Policy {
     redis_cell::Policy::from_tokens_per_period(count, limit.period).max_burst(count - 1)
 }
 
-fn refusal(error: &Error<'_>) -> Response<Body> {
+fn denial(error: &Error<'_>) -> Response<Body> {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = match error {
         Error::RateLimit(blocked) => {

@@ -36,7 +36,7 @@ lint:
 		cargo clippy --quiet --lib --no-default-features --features "$$features" -- -D warnings || exit 1; \
 	done
 	RUSTDOCFLAGS="-D warnings" cargo doc --all-features --no-deps
-	.ci/layers
+	cargo run --quiet -p structure
 	cargo test --quiet --workspace --all-features --test it lua_rules::
 	.ci/msrv
 	@command -v cargo-deny >/dev/null || cargo install cargo-deny --locked --debug

@@ -58,5 +58,9 @@ pub(super) fn limit_item(outcome: &Outcome, denied: bool, latest: u64, headers: 
         [";pk=:", &STANDARD.encode(&mac[..12]), ":"].concat()
     });
     let t = if seconds.is_empty() { "" } else { ";t=" };
-    [name, ";r=", remaining, t, seconds, partition.as_deref().unwrap_or_default()].concat()
+    let parts = [name, ";r=", remaining, t, seconds, partition.as_deref().unwrap_or_default()];
+    // Not `concat`, which takes twice as many instructions: every response has this.
+    let mut item = String::with_capacity(parts.iter().map(|part| part.len()).sum());
+    parts.iter().for_each(|part| item.push_str(part));
+    item
 }

@@ -43,7 +43,7 @@ impl<S> Turn<S> {
 
 /// Replaces a ready service by a clone that is not ready. A ready service may hold what other requests need, such as a
 /// permit of an inner concurrency limit, so it must not be kept during a wait.
-#[expect(clippy::needless_pass_by_value, reason = "drops the ready service")]
+#[expect(clippy::redundant_clone, reason = "a clone of a ready service is not ready")]
 pub(crate) fn unready<S: Clone>(service: S) -> S {
     service.clone()
 }

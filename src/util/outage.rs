@@ -15,6 +15,10 @@ pub(crate) struct Outage {
     last_failure: AtomicU64,
     /// A success ends the outage if the last failure is older than this, in milliseconds: during an outage, some
     /// requests still succeed.
+    #[cfg_attr(
+        not(feature = "redis"),
+        allow(dead_code, reason = "only Redis has outages that end with a success")
+    )]
     recovery: u64,
     /// A failure starts a new outage if the last one is older than this, in milliseconds.
     expiry: u64,
@@ -22,6 +26,10 @@ pub(crate) struct Outage {
 
 impl Outage {
     /// An outage that ends with a success, if the last failure is older than `recovery`.
+    #[cfg_attr(
+        not(feature = "redis"),
+        allow(dead_code, reason = "only Redis has outages that end with a success")
+    )]
     pub(crate) const fn until_success(recovery: Duration) -> Self {
         Self { last_failure: AtomicU64::new(0), recovery: recovery.as_millis() as u64, expiry: u64::MAX }
     }
@@ -39,6 +47,10 @@ impl Outage {
     }
 
     /// Records a success. Returns whether it ends an outage.
+    #[cfg_attr(
+        not(feature = "redis"),
+        allow(dead_code, reason = "only Redis has outages that end with a success")
+    )]
     pub(crate) fn succeeded(&self) -> bool {
         let last = self.last_failure.load(Ordering::Relaxed);
         // Outside an outage this is one load.

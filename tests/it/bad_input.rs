@@ -216,7 +216,7 @@ async fn a_server_that_cannot_be_reached_is_not_taken_for_a_busy_one() {
     let locked = RedisServer::with(&["--requirepass", "right"]);
     let policy = Policy::new("p", Quota::per_day(1));
     for (url, message) in
-        [("redis://127.0.0.1:1".to_owned(), "denied"), (locked.url().replace("//", "//:wrong@"), "assword")]
+        [("redis://127.0.0.1:1".to_owned(), "refused"), (locked.url().replace("//", "//:wrong@"), "assword")]
     {
         let limiter = Limiter::new(RedisStore::connect_lazy(&url).unwrap());
         let decision = limiter.check(&policy, &Key::new("alice"), 1).await.unwrap();

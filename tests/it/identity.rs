@@ -409,7 +409,7 @@ async fn link_local_neighbours_have_keys_of_their_own() {
 #[derive(Clone, Debug, PartialEq)]
 enum Tree {
     Leaf(Vec<u8>),
-    Join(Vec<Tree>),
+    Join(Vec<Self>),
 }
 
 impl Tree {

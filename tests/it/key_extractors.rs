@@ -156,7 +156,10 @@ fn an_invalid_value_of_a_configuration_is_an_error_or_a_panic_with_the_same_mess
         assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::InvalidConfig, message), "{name}");
         let panic = std::panic::catch_unwind(panicking).expect_err(name);
         assert_eq!(
-            panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied()),
+            panic
+                .downcast_ref::<String>()
+                .map(String::as_str)
+                .or_else(|| panic.downcast_ref::<&str>().copied()),
             Some(message),
             "{name}"
         );

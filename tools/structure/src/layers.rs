@@ -104,7 +104,7 @@ impl Named<'_> {
     fn note(&mut self, ident: &proc_macro2::Ident) {
         let name = ident.to_string();
         if self.names.contains(&name.as_str()) {
-            self.found.get_or_insert((name, ident.span().start().line));
+            self.found.get_or_insert_with(|| (name, ident.span().start().line));
         }
     }
 }

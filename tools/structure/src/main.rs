@@ -13,6 +13,8 @@
 //! an import of `key/header.rs`, not of `key/mod.rs`, and a `mod.rs` does not import what it re-exports. Unit tests do
 //! not count.
 
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program that talks to a person")]
+
 mod imports;
 mod layers;
 mod modules;

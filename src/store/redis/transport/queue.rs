@@ -53,10 +53,6 @@ pub(crate) struct Ticket {
     number: u64,
 }
 
-#[expect(
-    clippy::large_enum_variant,
-    reason = "it is destructured at once, and a box would be another allocation"
-)]
 pub(crate) enum Entry {
     /// No lane was in use: the caller sends this job at once, in a lane that it must [leave](Queue::leave).
     Lane(Job),

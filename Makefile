@@ -1,4 +1,4 @@
-# `make test` is all a fresh machine needs; `make lint` is what a change must pass besides.
+# `make test` installs Redis if necessary and runs the tests. A change must also pass `make lint`.
 
 .PHONY: test test-long test-oldest fuzz lint bench bench-peers
 SHELL := bash
@@ -8,9 +8,9 @@ test:
 	cargo test --workspace --all-features
 	cargo test --no-default-features --lib
 
-# The tests that draw random cases and those of failures, at length: the stores against each other and against a naive
-# model, late refunds, replies that make no sense, demotions, floods and leases. Prints how many cases there were and
-# how long they took; about 15 minutes on two cores. The four variables set the number of cases for `make test` too.
+# The random tests and the failure tests with many more cases: the stores against each other and against a naive model,
+# late refunds, invalid replies, demotions, floods and leases. Prints the number of cases and their time; about 15
+# minutes on two cores. The four variables set the number of cases for `make test` too.
 test-long:
 	@.ci/get-redis
 	REFUND_CASES=$${REFUND_CASES:-20000} HOSTILE_CASES=$${HOSTILE_CASES:-20000} \
@@ -18,7 +18,7 @@ test-long:
 	cargo test --release --workspace --all-features --test it -- --nocapture \
 		cluster:: concurrency_policy:: differential:: hostile:: leases:: refunds:: store_failure::
 
-# The same on Redis 6.2, the oldest there is a promise for. Needs python3, a C compiler and make to build it.
+# `make test` on Redis 6.2, the oldest supported version. Needs python3, a C compiler and make to build it.
 REDIS_6 := target/redis-6.2
 test-oldest:
 	@test -x $(REDIS_6)/redis-server || { \
@@ -43,7 +43,7 @@ lint:
 	cargo deny --all-features check bans licenses sources
 	cargo package --allow-dirty
 
-# Each target for three minutes, on nightly; what it finds stays below fuzz/target.
+# Runs each target for three minutes, on nightly. Findings are kept in fuzz/target.
 fuzz:
 	@command -v cargo-fuzz >/dev/null || cargo install cargo-fuzz --locked
 	cd fuzz && for target in forwarding key; do \
@@ -52,8 +52,8 @@ fuzz:
 			-max_total_time=180 -max_len=12288 || exit 1; \
 	done
 
-# The parts, then this crate and the others that do what it does, in one run; writes benches/peers/results.md. Installs
-# wrk where it is missing, and wants the machine for itself for ten minutes.
+# Benchmarks the parts of this crate, then compares the crate with its peers and writes benches/peers/results.md.
+# Installs wrk if it is missing. Do not run anything else on the machine for the ten minutes that it needs.
 bench:
 	cargo bench -p benches
 	@$(MAKE) --no-print-directory bench-peers

@@ -1,12 +1,12 @@
-//! What a Cluster costs and adds: decisions a second, and the CPU time of servers and client for each, on one
+//! The cost of a Cluster: decisions a second, and the CPU time of servers and client for each decision, on one
 //! server and on a Cluster of one and of three primaries, all on this machine.
 //!
 //! ```text
 //! cargo bench -p benches --bench cluster
 //! ```
 
-#![allow(dead_code, unreachable_pub, reason = "of the tests' servers only a part is used")]
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a program for whoever measures")]
+#![allow(dead_code, unreachable_pub, reason = "only a part of the tests' servers is used")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a program that prints measurements")]
 
 #[path = "../tests/it/support/redis_cluster.rs"]
 mod redis_cluster;
@@ -30,7 +30,7 @@ const KEYS: u64 = 10_000;
 const ROUND: Duration = Duration::from_secs(1);
 const ROUNDS: usize = 5;
 
-/// What one round saw.
+/// The results of one round.
 #[derive(Clone, Copy)]
 struct Seen {
     decisions_a_second: f64,
@@ -39,7 +39,7 @@ struct Seen {
     client: f64,
 }
 
-/// `callers` at once, each with one request after the other, over all keys.
+/// Runs `callers` tasks that each send one request after the other, over all keys.
 async fn round(limiter: &Limiter, policy: &Policy, nodes: &[RedisServer], callers: usize) -> Seen {
     let (servers_before, client_before) = (servers_cpu(nodes), client_cpu());
     let (started, made, next) = (Instant::now(), Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));

@@ -1,4 +1,4 @@
-//! What the layer costs when the decision is made in process: the same service with and without it.
+//! The cost of the layer with decisions made in process: the same service with and without it.
 //!
 //! ```text
 //! cargo bench -p benches --bench overhead
@@ -55,7 +55,7 @@ fn overhead(criterion: &mut Criterion) {
         let mut service = service_fn(hello);
         bencher.iter_custom(|requests| runtime.block_on(many(&mut service, requests)));
     });
-    group.bench_function("allowed, no fields", |bencher| {
+    group.bench_function("allowed, no headers", |bencher| {
         let mut service = allow(Headers::off()).layer(service_fn(hello));
         bencher.iter_custom(|requests| runtime.block_on(many(&mut service, requests)));
     });

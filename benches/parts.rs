@@ -1,4 +1,4 @@
-//! What the parts of a decision cost, each by itself: keys, algorithms, policies, fields, bodies.
+//! The cost of each part of a decision: keys, algorithms, policies, headers, bodies.
 //!
 //! ```text
 //! cargo bench -p benches --bench parts
@@ -88,10 +88,10 @@ fn algorithms(criterion: &mut Criterion) {
     for (name, (allowed, denied)) in rows {
         bench(name, allowed, denied);
     }
-    // Given back at once.
+    // The permits are released at once.
     let held = |name, limit| Policy::new(name, quota(limit)).algorithm(Concurrency::new());
     bench("Concurrency", held("plenty", 1_000), Some(held("one", 1)));
-    // More than there is time for in a period, after which they leave the log.
+    // More units than requests in a period, after which entries leave the log.
     let log = |name, quota| Policy::new(name, quota).algorithm(SlidingLog::new());
     let Ok(brief) = Quota::new(100_000, Duration::from_millis(1)) else { return };
     bench("SlidingLog", log("brief", brief), Some(log("one", quota(1))));
@@ -125,8 +125,8 @@ fn answer(criterion: &mut Criterion, group: &str, layer: &RateLimitLayer, name: 
     group.finish();
 }
 
-/// With the rest of the layer: that of "none" is to be taken off.
-fn fields(criterion: &mut Criterion) {
+/// Includes the rest of the layer: subtract the time of "none".
+fn headers(criterion: &mut Criterion) {
     let rows = [
         ("none", Headers::off()),
         ("ietf", Headers::ietf()),
@@ -136,7 +136,7 @@ fn fields(criterion: &mut Criterion) {
     for (name, headers) in rows {
         let policy = Policy::new("p", quota(PLENTY));
         let layer = RateLimitLayer::new(MemoryStore::new(), policy, Constant::new("all")).headers(headers);
-        answer(criterion, "fields", &layer, name, "text/plain");
+        answer(criterion, "headers", &layer, name, "text/plain");
     }
 }
 
@@ -165,5 +165,5 @@ fn denials(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, keys, algorithms, policies, fields, denials);
+criterion_group!(benches, keys, algorithms, policies, headers, denials);
 criterion_main!(benches);

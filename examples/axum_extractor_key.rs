@@ -6,8 +6,8 @@
 //! cargo run --example axum_extractor_key
 //! ```
 //!
-//! and, in another terminal, one line after the other. A request costs one unit of six a minute, and one more
-//! for each word that is sent.
+//! and, in another terminal, run the lines one after the other. The limit is six units a minute. A request costs one
+//! unit, and one more for each word in its body.
 //!
 //! ```text
 //! curl -i -H 'authorization: Bearer t0k3n' -d 'one two three' http://127.0.0.1:3000/translate
@@ -24,13 +24,13 @@
 //!     1 words
 //! ```
 //!
-//! The second is admitted and its words are denied: the unit for the request is spent. Who shows no token is
-//! limited by address instead.
+//! The layer admits the second request, and the handler denies its words: the unit for the request stays charged.
+//! Requests without a token are limited by address.
 //!
-//! `SECRET` keeps the users' names out of the store; all instances need the same. `PORT` (3000) is where it
-//! listens, 0 for any free port.
+//! With `SECRET`, the store has only hashes of the user names. All instances need the same secret. `PORT` (3000) is
+//! the port, 0 for any free one.
 
-#![allow(clippy::print_stdout, reason = "a program that talks to a person")]
+#![allow(clippy::print_stdout, reason = "the example prints its results")]
 
 use std::{collections::HashMap, env, error::Error, net::SocketAddr, sync::Arc};
 
@@ -42,7 +42,7 @@ use tower_ratelimit::{
     key::FromExtractor,
 };
 
-/// The users by their tokens. A database, in a service.
+/// The users by their tokens. In a service, this is a database.
 #[derive(Clone)]
 struct Users(Arc<HashMap<&'static str, &'static str>>);
 
@@ -53,7 +53,7 @@ impl Users {
     }
 }
 
-/// Whoever the bearer token belongs to.
+/// The user that the bearer token belongs to.
 struct User(&'static str);
 
 impl FromRequestParts<Users> for User {
@@ -66,7 +66,7 @@ impl FromRequestParts<Users> for User {
     }
 }
 
-/// One unit was charged for the request; the words cost one each, known only now.
+/// The layer has charged one unit for the request. Each word costs one more, and only the handler knows their number.
 async fn translate(
     decision: Decision,
     limiter: Limiter,
@@ -74,7 +74,7 @@ async fn translate(
 ) -> Result<impl IntoResponse, Rejection> {
     let words = text.split_whitespace().count() as u64;
     let decision = limiter.charge_more(&decision, words).await?.into_result()?;
-    // With the newer decision in it, the response says what remains now.
+    // With the newer decision in its extensions, the response reports the current number of remaining units.
     Ok((decision, format!("{words} words\n")))
 }
 

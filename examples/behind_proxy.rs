@@ -1,4 +1,4 @@
-//! A limit per client behind a reverse proxy, which no client escapes by a header it wrote itself.
+//! A limit per client behind a reverse proxy. Clients cannot spoof their address with a header.
 //!
 //! Run with
 //!
@@ -27,14 +27,13 @@
 //!     hello
 //! ```
 //!
-//! The third names another address on the left, where clients write what they like, and is denied all the
-//! same.
+//! The third request has a spoofed address on the left, the part of the header that clients control. It is denied.
 //!
-//! To play: `PROXIES` (127.0.0.0/8) are the networks your proxies are in, separated by commas; with
-//! `PROXIES=10.0.0.0/8`, curl is no proxy, and its header is not read. `PORT` (3000) is where it listens, 0 for
-//! any free port.
+//! Settings: `PROXIES` (127.0.0.0/8) are the networks of your proxies, separated by commas. With
+//! `PROXIES=10.0.0.0/8`, curl is not a trusted proxy, and its header is ignored. `PORT` (3000) is the port, 0 for any
+//! free one.
 
-#![allow(clippy::print_stdout, reason = "a program that talks to a person")]
+#![allow(clippy::print_stdout, reason = "the example prints its results")]
 
 use std::{env, error::Error, net::SocketAddr};
 

@@ -1,4 +1,4 @@
-//! An API that a page of another origin calls, and what its script can read of the limit.
+//! An API for pages of other origins, with rate limit headers that their scripts can read.
 //!
 //! Run with
 //!
@@ -6,7 +6,7 @@
 //! cargo run --example cors
 //! ```
 //!
-//! and open the page that it names, or ask as a browser would, twice:
+//! and open the page that it prints, or send the request of a browser twice:
 //!
 //! ```text
 //! curl -i -H 'origin: http://page.example' http://127.0.0.1:3000/
@@ -20,12 +20,12 @@
 //!     access-control-expose-headers: ratelimit,ratelimit-policy,retry-after
 //! ```
 //!
-//! Without `Access-Control-Expose-Headers`, a script sees the 429 and not how long to wait; with the rate limit
-//! outside of the CORS layer, it sees a network error. `.ci/browser-cors` tries it with Chromium.
+//! Without `Access-Control-Expose-Headers`, a script sees the 429 but not how long to wait. If the rate limit is
+//! outside of the CORS layer, the script sees a network error. `.ci/browser-cors` tests this with Chromium.
 //!
-//! `PORT` (3000) is where the API listens and `PAGE_PORT` (3001) where the page is, 0 for any free port.
+//! `PORT` (3000) is the port of the API and `PAGE_PORT` (3001) that of the page, 0 for any free one.
 
-#![allow(clippy::print_stdout, reason = "a program that talks to a person")]
+#![allow(clippy::print_stdout, reason = "the example prints its results")]
 
 use std::{env, error::Error, net::SocketAddr};
 
@@ -44,12 +44,12 @@ pub(crate) fn app(limiter: impl Into<Limiter>) -> Router {
         .allow_methods([Method::GET, Method::POST])
         .allow_headers([HeaderName::from_static("x-asks")])
         .expose_headers(headers.names());
-    // The layer that is added last is the outermost: rejections pass it too.
+    // The layer added last is the outermost, so it also handles rejections.
     Router::new().route("/", get(async || "hello\n")).layer(limit).layer(cors)
 }
 
-/// A page that asks `api` twice and writes down what it can read. The field of its own makes the browser send
-/// a preflight request first, which the CORS layer answers.
+/// A page that sends two requests to `api` and shows the headers that it can read. Because of the custom header, the
+/// browser sends a preflight request first, which the CORS layer answers.
 fn page(api: SocketAddr) -> Router {
     let page = include_str!("cors.html").replace("API", &format!("http://{api}/"));
     Router::new().route("/", get(async move || Html(page)))

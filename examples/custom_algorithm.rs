@@ -1,4 +1,4 @@
-//! A custom algorithm: a Lua file and a few lines of Rust, decided in one atomic step with a built-in one.
+//! A custom algorithm: a Lua file and a few lines of Rust, decided in one atomic step with a built-in algorithm.
 //!
 //! Run with a Redis server:
 //!
@@ -7,7 +7,7 @@
 //! ```
 //!
 //! It requests eight reports for one tenant, under the policies "reports" (5 per hour by day, 20 by night) and "burst"
-//! (10 per minute), and prints each decision. By day the sixth report is denied; by night all eight are allowed.
+//! (10 per minute), and prints each decision. By day the sixth report is denied; by night all eight are admitted.
 
 #![allow(clippy::print_stdout, reason = "the example prints its results")]
 

@@ -1,4 +1,4 @@
-//! Denials in your own words: by a closure, by a type, and none at all but less of an answer.
+//! Custom rejections: by a closure, by a type, and a soft limit under which the handler returns less.
 //!
 //! Run with
 //!
@@ -6,7 +6,7 @@
 //! cargo run --example custom_response
 //! ```
 //!
-//! and, in another terminal, ask each route twice: one request a minute is within its limit.
+//! and, in another terminal, request each route twice. The limit is one request a minute.
 //!
 //! ```text
 //! curl -i http://127.0.0.1:3000/json
@@ -41,9 +41,9 @@
 //!     one result, from the cache
 //! ```
 //!
-//! `PORT` (3000) is where it listens, 0 for any free port.
+//! `PORT` (3000) is the port, 0 for any free one.
 
-#![allow(clippy::print_stdout, reason = "a program that talks to a person")]
+#![allow(clippy::print_stdout, reason = "the example prints its results")]
 
 use std::{env, error::Error, net::SocketAddr};
 
@@ -60,7 +60,7 @@ use tower_ratelimit::{
     response::{ProblemDetails, RejectionBody, ResponseMapper},
 };
 
-/// A page for people, and for programs what they get by default.
+/// Responds with a page to browsers, and with the default problem to other clients.
 struct Page;
 
 impl ResponseMapper for Page {
@@ -77,7 +77,7 @@ impl ResponseMapper for Page {
     }
 }
 
-/// Denies nobody: who is over the limit is served less.
+/// The limit is soft: a client over the limit gets fewer results instead of a rejection.
 async fn search(decision: Decision) -> &'static str {
     if decision.is_allowed() { "ten results\n" } else { "one result, from the cache\n" }
 }
@@ -86,8 +86,8 @@ pub(crate) fn app(limiter: impl Into<Limiter>) -> Router {
     let limiter = limiter.into();
     let limit =
         |name| RateLimitLayer::new(limiter.clone(), Policy::new(name, Quota::per_minute(1)), PeerIp::new());
-    // Anything that axum takes for a response. It sets no status, so it gets the rejection's, and `Retry-After`
-    // and the other fields are added whatever the closure says.
+    // The closure returns anything that axum converts to a response. It sets no status, so the layer uses that of the
+    // rejection. The layer always adds `Retry-After` and the other headers.
     let json = |rejection: &Rejection, _: &Parts| {
         Json(json!({ "error": "slow down", "seconds": rejection.retry_after_seconds() }))
     };

@@ -1,4 +1,4 @@
-//! One router, one store, and a limit for each route: by path, by method, by what the client pays.
+//! One router, one store, and a limit for each route: by path, by method, and by the plan of the client.
 //!
 //! Run with
 //!
@@ -6,7 +6,7 @@
 //! cargo run --example per_route
 //! ```
 //!
-//! and, in another terminal, one line right after the other. Where two limits count, each adds a line.
+//! and, in another terminal, run the lines right after each other. If two limits apply, each adds a header line.
 //!
 //! ```text
 //! curl -i -X POST http://127.0.0.1:3000/login
@@ -43,9 +43,9 @@
 //!     report
 //! ```
 //!
-//! `PORT` (3000) is where it listens, 0 for any free port.
+//! `PORT` (3000) is the port, 0 for any free one.
 
-#![allow(clippy::print_stdout, reason = "a program that talks to a person")]
+#![allow(clippy::print_stdout, reason = "the example prints its results")]
 
 use std::{collections::HashSet, env, error::Error, net::SocketAddr};
 
@@ -62,27 +62,27 @@ use tower_ratelimit::{
 
 pub(crate) fn app(limiter: impl Into<Limiter>) -> Router {
     let limiter = limiter.into();
-    // Each has a name of its own, so that the counts of one are not those of another.
+    // Each policy has its own name, so that they do not share counts.
     let per_ip = |name, quota| RateLimitLayer::new(limiter.clone(), Policy::new(name, quota), PeerIp::new());
     let reads = per_ip("reads", Quota::per_minute(6));
     let writes = per_ip("writes", Quota::per_minute(2));
 
     Router::new()
         .route("/", get(async || "home\n"))
-        // A limit for each method, and the router's besides. With `route_layer`, a method that the route does
-        // not have is not counted here.
+        // A limit for each method, in addition to that of the router. With `route_layer`, requests with other methods
+        // are not counted here.
         .route(
             "/notes",
             get(async || "notes\n").route_layer(reads).merge(post(async || "added\n").route_layer(writes)),
         )
-        // Both limits, too: what it pays for, and the router's.
+        // Both limits apply here too: that of the plan and that of the router.
         .route("/reports", get(async || "report\n").route_layer(per_plan(limiter.clone())))
-        // This one instead of the router's, which has it as an exemption.
+        // Only this limit applies, because the router's limit exempts the path.
         .route("/login", post(async || "in\n").route_layer(per_ip("login", Quota::per_minute(1))))
         .layer(per_ip("router", Quota::per_minute(60)).exempt(MatchedRoute::new().any_of(["/login"])))
 }
 
-/// What a client may ask for depends on what it pays. The policies are made once.
+/// The limit depends on the plan of the client. The policies are built once.
 fn per_plan(limiter: Limiter) -> RateLimitLayer {
     let paying = HashSet::from([Key::new("key-of-acme")]);
     let free = Policy::new("free", Quota::per_minute(1));

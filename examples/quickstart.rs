@@ -6,19 +6,18 @@
 //! cargo run --example quickstart
 //! ```
 //!
-//! and, in another terminal, ask six times:
+//! and, in another terminal, send six requests:
 //!
 //! ```text
 //! for i in 1 2 3 4 5 6; do curl -i http://127.0.0.1:3000/; done
 //! ```
 //!
-//! Five are answered 200, the sixth 429 with a `Retry-After`. `/health` is never denied.
+//! Five responses are 200, the sixth is 429 with a `Retry-After` header. `/health` is never denied.
 //!
-//! To play: `LIMIT` (5) and `PERIOD_SECS` (10) are the limit per client, `PORT` (3000) is where it
-//! listens, 0 for any free port, and `REDIS_URL`, such as `redis://127.0.0.1:6379`, has the limit shared by
-//! every process started with it.
+//! Settings: `LIMIT` (5) and `PERIOD_SECS` (10) are the limit per client. `PORT` (3000) is the port, 0 for any free
+//! one. With `REDIS_URL`, such as `redis://127.0.0.1:6379`, all processes started with it share the limit.
 
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program that talks to a person")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "the example prints its results")]
 
 use std::{env, error::Error, net::SocketAddr, str::FromStr, time::Duration};
 
@@ -51,7 +50,7 @@ async fn serve() -> Result<(), Box<dyn Error>> {
     let quota = Quota::new(limit, Duration::from_secs(period))?;
 
     let (limiter, kept): (Limiter, _) = match env::var("REDIS_URL") {
-        // Patient, so that a machine with more clients than cores still gets an answer for each.
+        // A long deadline, so that every request is decided even with more clients than cores.
         Ok(url) => (
             RedisStore::builder().deadline(Duration::from_millis(500)).connect(&url).await?.into(),
             "in Redis, shared by every process",

@@ -1,5 +1,5 @@
-//! Forwarding headers of any content. The input: a byte for the peer, one for the proxies, one for the
-//! header, and then the header's lines.
+//! Forwarding headers with any content. The input is a byte that selects the peer, one for the proxies, one for the
+//! header, and then the header lines.
 #![no_main]
 
 use std::{
@@ -19,7 +19,7 @@ const PEERS: [Option<&str>; 5] = [
     Some("203.0.113.200:4711"),
     Some("[2001:db8:ffff::1]:80"),
 ];
-/// 0 are the networks below, and so is the second with a Unix socket.
+/// The number of trusted hops. 0 stands for the networks below, the second time also with a Unix socket.
 const HOPS: [usize; 6] = [0, 0, 1, 2, 3, 64];
 const NAMES: [&str; 5] = ["x-forwarded-for", "forwarded", "x-real-ip", "cf-connecting-ip", "fly-client-ip"];
 
@@ -70,7 +70,7 @@ fn is_ours(peer: &SocketAddr) -> bool {
     }
 }
 
-/// What cannot stand in a header is left out.
+/// Lines that are not valid header values are omitted.
 fn request(peer: Option<SocketAddr>, name: &'static str, lines: &[&[u8]]) -> Parts {
     let mut headers = HeaderMap::new();
     for value in lines.iter().take(1000).filter_map(|line| HeaderValue::from_bytes(line).ok()) {
@@ -87,20 +87,20 @@ fn request(peer: Option<SocketAddr>, name: &'static str, lines: &[&[u8]]) -> Par
 fn now(extractor: &impl KeyExtractor, request: &Parts) -> Result<Key, Error> {
     match pin!(extractor.extract(request)).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(key) => key,
-        Poll::Pending => panic!("nobody has to be asked"),
+        Poll::Pending => panic!("the extractor is not async"),
     }
 }
 
 fn is_sound(client: &ClientIp, request: &Parts, key: &Result<Key, Error>, peer_known: bool) {
-    let everybody = client.clone().within(["0.0.0.0/0", "::/0"]).unwrap();
-    let matched = pin!(everybody.matches(request)).poll(&mut Context::from_waker(Waker::noop()));
+    let every_address = client.clone().within(["0.0.0.0/0", "::/0"]).unwrap();
+    let matched = pin!(every_address.matches(request)).poll(&mut Context::from_waker(Waker::noop()));
     match key {
         Ok(key) => {
             assert!((1..=96).contains(&key.as_str().len()));
             let address = client.address(request).unwrap();
             assert_eq!(address, address.to_canonical());
             assert!(matches!(matched, Poll::Ready(Ok(true))));
-            // The key of an address is that of a peer with the address.
+            // An address has the same key as a peer with this address.
             let same = self::request(Some(SocketAddr::new(address, 1)), NAMES[0], &[]);
             assert_eq!(now(&PeerIp::new(), &same).unwrap(), *key);
         }
@@ -114,7 +114,7 @@ fn is_sound(client: &ClientIp, request: &Parts, key: &Result<Key, Error>, peer_k
     }
 }
 
-/// Whatever the lines say, the client is the one that the trusted proxies append: `hops` of them.
+/// For any header lines, the client is the address that the `hops` trusted proxies append.
 fn appended_decides(
     client: &ClientIp,
     hops: usize,
@@ -130,7 +130,7 @@ fn appended_decides(
     let expected = Key::new("2001:db8:77::/64");
 
     let own_line: Vec<&[u8]> = lines.iter().copied().chain([appended.as_bytes()]).collect();
-    // The lines that are left out in the request could hold its last.
+    // With more lines, the request would omit the last one.
     if own_line.len() <= 1000 {
         assert_eq!(now(client, &request(peer, name, &own_line)).unwrap(), expected);
     }

@@ -1,10 +1,10 @@
-//! Keys of any bytes. The input's lines are the identities.
+//! Keys of any bytes. The lines of the input are the identities.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use tower_ratelimit::Key;
 
-/// Identities up to this length are never hashed: each byte makes at most three.
+/// Identities up to this length are never hashed: each byte is stored in at most three.
 const SHORT: usize = 32;
 
 fuzz_target!(|data: &[u8]| {
@@ -15,7 +15,7 @@ fuzz_target!(|data: &[u8]| {
 
     for (key, identity) in keys.iter().zip(&identities) {
         for (other_key, other) in keys.iter().zip(&identities) {
-            // Hashes of 128 bits do not meet either.
+            // Hashes of 128 bits do not collide either.
             assert_eq!(key == other_key, identity == other);
         }
     }
@@ -29,7 +29,7 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(whole, Key::join(&keys));
     let joined = |parts: &[&[u8]]| Key::join(&parts.iter().map(Key::new).collect::<Vec<_>>());
     for count in 0..keys.len() {
-        // Fewer parts, and the same bytes in other parts.
+        // A join of fewer parts, and a join of the same bytes with other boundaries.
         let (left, right) = identities.split_at(count);
         assert_ne!(whole, Key::join(&keys[..count]));
         let (left, right) = (left.concat(), right.concat());
@@ -39,7 +39,7 @@ fuzz_target!(|data: &[u8]| {
     if let Some((first, others)) = keys.split_first() {
         let turned: Vec<Key> = others.iter().chain([first]).cloned().collect();
         assert_eq!(whole == Key::join(&turned), keys == turned);
-        // A join within a join is not the longer join.
+        // A nested join does not equal a flat join.
         if keys.len() > 1 {
             assert_ne!(whole, Key::join([&Key::join(&keys[..keys.len() - 1]), &keys[keys.len() - 1]]));
             assert_ne!(whole, Key::join([&whole]));

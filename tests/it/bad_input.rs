@@ -1,4 +1,4 @@
-//! What cannot work is denied with a message that says what to do, and what is strange works.
+//! Invalid settings and requests are errors that say what to do. Unusual but valid input works.
 
 use crate::support::{
     RedisServer,
@@ -12,7 +12,7 @@ use tower_ratelimit::{
 };
 
 #[tokio::test]
-async fn a_redis_url_that_does_not_work_says_so_and_keeps_its_password() {
+async fn an_error_about_a_redis_url_does_not_show_its_password() {
     let locked = RedisServer::with(&["--requirepass", "right"]);
     let with_wrong_password = locked.url().replace("redis://", "redis://:hunter2@");
     let rows = [
@@ -28,7 +28,7 @@ async fn a_redis_url_that_does_not_work_says_so_and_keeps_its_password() {
             ErrorKind::InvalidConfig,
             "the Redis URL is invalid (it is not a URL); write redis://",
         ),
-        ("nobody there", "redis://:hunter2@127.0.0.1:1", ErrorKind::StoreUnreachable, "at 127.0.0.1:1"),
+        ("no server", "redis://:hunter2@127.0.0.1:1", ErrorKind::StoreUnreachable, "at 127.0.0.1:1"),
         ("wrong password", &with_wrong_password, ErrorKind::StoreUnreachable, "assword"),
         ("no password", &locked.url(), ErrorKind::StoreFailed, "NOAUTH"),
     ];
@@ -44,7 +44,7 @@ async fn a_redis_url_that_does_not_work_says_so_and_keeps_its_password() {
 }
 
 #[tokio::test]
-async fn a_setting_of_a_store_that_cannot_work_is_an_error_that_names_it() {
+async fn an_invalid_store_setting_is_an_error_that_names_it() {
     let long = "a".repeat(65);
     let rows = [
         ("braces", settings().prefix("a{b}"), "without spaces and braces"),
@@ -62,7 +62,7 @@ async fn a_setting_of_a_store_that_cannot_work_is_an_error_that_names_it() {
 }
 
 #[tokio::test]
-async fn a_request_without_a_usable_identity_is_told_why() {
+async fn a_request_without_a_usable_identity_is_rejected_with_the_reason() {
     let header =
         |value: &[u8]| Request::get("/").header("x-api-key", HeaderValue::from_bytes(value).unwrap());
     let api_key = || Header::new("x-api-key");
@@ -86,9 +86,9 @@ async fn a_request_without_a_usable_identity_is_told_why() {
             400,
             "`x-api-key` is sent more than once",
         ),
-        // A client must not choose its bucket by sending nonsense.
+        // A client must not choose its key by sending an invalid header.
         (
-            "nonsense, with an alternative",
+            "invalid, with an alternative",
             Box::new(api_key().or(PeerIp::new())),
             header(b"\xff"),
             400,
@@ -106,7 +106,7 @@ async fn a_request_without_a_usable_identity_is_told_why() {
 }
 
 #[tokio::test]
-async fn strange_identities_are_counted_each_for_itself() {
+async fn unusual_identities_are_counted_separately() {
     let server = RedisServer::start();
     let redis = store(&server).await;
     let identities: [&[u8]; 12] = [
@@ -147,7 +147,7 @@ async fn strange_identities_are_counted_each_for_itself() {
 }
 
 #[tokio::test]
-async fn the_largest_cost_is_denied_for_good_and_harms_nothing() {
+async fn the_largest_cost_is_always_denied_and_charges_nothing() {
     let server = RedisServer::start();
     let redis = store(&server).await;
     for limiter in [Limiter::new(MemoryStore::new()), Limiter::new(redis)] {
@@ -171,7 +171,7 @@ async fn the_largest_cost_is_denied_for_good_and_harms_nothing() {
 }
 
 #[tokio::test]
-async fn the_same_key_twice_in_one_decision_is_a_mistake_with_a_message() {
+async fn the_same_key_twice_in_one_decision_is_an_error_with_a_remedy() {
     let limiter = Limiter::new(MemoryStore::new());
     let charge = tower_ratelimit::Charge::new(&Policy::new("p", Quota::per_hour(9)), &Key::new("alice"), 1);
     let error = limiter.check_all(&[charge.clone(), charge]).await.unwrap_err();
@@ -181,12 +181,12 @@ async fn the_same_key_twice_in_one_decision_is_a_mistake_with_a_message() {
 
 #[test]
 #[should_panic(expected = "\"no header\" is not a header name")]
-fn a_name_that_is_no_header_is_denied_when_built() {
+fn an_invalid_header_name_panics_when_the_extractor_is_built() {
     let _ = Header::new("no header");
 }
 
 #[tokio::test]
-async fn a_closure_that_finds_nothing_gives_no_shared_bucket() {
+async fn a_closure_that_returns_no_identity_is_an_error_and_not_a_shared_key() {
     let extractor = |parts: &Parts| parts.uri.query().map(String::from);
     let (parts, ()) = Request::get("/").body(()).unwrap().into_parts();
     assert_eq!(extractor.extract(&parts).await.unwrap_err().kind(), ErrorKind::MissingIdentity);
@@ -203,7 +203,7 @@ async fn services_with_different_prefixes_share_no_key() {
 }
 
 #[tokio::test]
-async fn a_deadline_without_end_is_one() {
+async fn the_longest_deadline_is_accepted() {
     let server = RedisServer::start();
     let limiter =
         Limiter::new(settings().deadline(std::time::Duration::MAX).connect(&server.url()).await.unwrap());
@@ -212,7 +212,7 @@ async fn a_deadline_without_end_is_one() {
 }
 
 #[tokio::test]
-async fn a_server_that_cannot_be_reached_is_not_taken_for_a_busy_one() {
+async fn an_unreachable_server_is_not_reported_as_busy() {
     let locked = RedisServer::with(&["--requirepass", "right"]);
     let policy = Policy::new("p", Quota::per_day(1));
     for (url, message) in

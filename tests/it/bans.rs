@@ -28,7 +28,7 @@ const OLD: &str = "x-old-key";
 const COOKIE: &str = "cookie";
 const REAL: &str = "x-real-ip";
 
-/// Answers as `extractor` does, later.
+/// Returns what `extractor` returns, but asynchronously.
 fn later(extractor: impl KeyExtractor) -> impl KeyExtractor {
     move |parts: &Parts| {
         let answer = extractor.extract(parts);
@@ -124,7 +124,7 @@ async fn a_ban_that_the_server_cannot_decide_admits_nothing() {
             assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR, "{kind:?}");
         }
     }
-    // A peer that the server does not know.
+    // A request without a peer address.
     let layer = layer(9).ban(PeerIp::new().within(["203.0.113.0/24"]).unwrap());
     assert_eq!(ask(&layer, Request::get("/").body(String::new()).unwrap()).await.status(), 500);
 }
@@ -140,7 +140,7 @@ async fn an_identity_that_cannot_be_read_is_not_exempt() {
 }
 
 #[test]
-fn an_identity_that_no_request_can_have_is_a_panic_when_the_matcher_is_built() {
+fn an_identity_that_no_request_can_have_panics_when_the_matcher_is_built() {
     let peer = PeerIp::default;
     let client = || ClientIp::behind(TrustedProxies::hops(1));
     for wrong in [
@@ -165,7 +165,7 @@ fn an_identity_that_no_request_can_have_is_a_panic_when_the_matcher_is_built() {
             assert!(std::panic::catch_unwind(&build).is_err(), "{name}: {wrong:?} was accepted");
         }
     }
-    // What one of two can have is accepted.
+    // An identity that one of two extractors can return is accepted.
     drop(peer().or(Header::new("x-api-key")).any_of(["203.0.113.0/24"]));
     for right in ["203.0.113.7", "::ffff:203.0.113.7", "2001:db8::1", "2001:db8::/64"] {
         drop((peer().any_of([right]), client().any_of([right])));
@@ -173,7 +173,7 @@ fn an_identity_that_no_request_can_have_is_a_panic_when_the_matcher_is_built() {
 }
 
 #[tokio::test]
-async fn a_client_that_could_not_be_determined_matches_no_exemption() {
+async fn a_client_that_was_not_identified_matches_no_exemption() {
     let cidrs = || ClientIp::behind(TrustedProxies::cidrs(["10.0.0.0/8"]).unwrap());
     let hops = || ClientIp::behind(TrustedProxies::hops(2));
     let single = || cidrs().header(ForwardingHeader::x_real_ip());
@@ -224,7 +224,7 @@ async fn a_client_that_could_not_be_determined_matches_no_exemption() {
                 wrong.push(format!("{name}, {by}: exempt {matches}"));
             }
         }
-        // A client that is known to be there is banned; of one that is not, at least the address that is known.
+        // A ban applies to the identified client. If there is none, it applies to the address that is known.
         let ban = layer(9).ban(client.clone().within(networks).unwrap());
         let status = ask(&ban, request(peer, &lines)).await.status();
         let admitted = name.ends_with("outside");

@@ -1,5 +1,5 @@
-//! Whose request it is, one test for each rule of the standards about client addresses, through the public
-//! face. The cases of the table stand for what clients and proxies are known to send.
+//! Client addresses: one test for each rule of the standards, through the public API. The cases of the tables are
+//! headers that clients and proxies are known to send.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,7 +10,7 @@ use tower_ratelimit::{
     key::{ForwardingHeader, RequestMatcher},
 };
 
-/// A request from `peer`, where there is one, with the header lines `lines`.
+/// A request from `peer`, if any, with the header lines `lines`.
 fn request<N: AsRef<str>, V: AsRef<[u8]>>(
     peer: Option<SocketAddr>,
     lines: impl IntoIterator<Item = (N, V)>,
@@ -26,13 +26,13 @@ fn request<N: AsRef<str>, V: AsRef<[u8]>>(
     parts
 }
 
-/// The request has this address at the other end, at port 80; "" for one that is not known.
+/// A request from the address `peer`, port 80. With "", the request has no peer address.
 fn from<V: AsRef<[u8]>>(peer: &str, lines: &[(&str, V)]) -> Parts {
     let peer = (!peer.is_empty()).then(|| SocketAddr::new(peer.parse().unwrap(), 80));
     request(peer, lines.iter().map(|(name, value)| (*name, value)))
 }
 
-/// Of an extractor that has to ask nobody.
+/// The key of a request, from an extractor that is not async.
 fn key_of(extractor: &impl KeyExtractor, request: &Parts) -> Result<Key, Error> {
     futures_util::FutureExt::now_or_never(extractor.extract(request)).unwrap()
 }
@@ -46,7 +46,7 @@ fn xff() -> ForwardingHeader {
     ForwardingHeader::x_forwarded_for()
 }
 
-/// What a row expects: a key, or an error.
+/// The expected key or error of a row.
 type Expected = Result<&'static str, ErrorKind>;
 
 const SETUP: Expected = Err(ErrorKind::MissingSetup);
@@ -55,7 +55,7 @@ const INVALID: Expected = Err(ErrorKind::InvalidIdentity);
 struct Row {
     name: &'static str,
     peer: &'static str,
-    /// 0 for the private networks, otherwise so many hops.
+    /// The number of trusted hops. 0 stands for the private networks.
     hops: usize,
     header: fn() -> ForwardingHeader,
     lines: &'static [(&'static str, &'static [u8])],
@@ -103,7 +103,7 @@ fn single(header: fn() -> ForwardingHeader, name: &'static str) {
     }
 }
 
-/// Every header that a client could hope for.
+/// Every header that a client could try to spoof its address with.
 const HOPED_FOR: [&str; 12] = [
     "x-forwarded-for",
     "forwarded",
@@ -126,8 +126,8 @@ fn no_header_is_read_unless_proxies_are_declared() {
             let spoofed = from("203.0.113.7", &[(name, value)]);
             let key = key_of(&PeerIp::new(), &spoofed).unwrap();
             assert_eq!(key, Key::new("203.0.113.7"), "{name}: {value}");
-            let nobody = from("", &[(name, value)]);
-            assert_eq!(PeerIp::new().address(&nobody).unwrap_err().kind(), ErrorKind::MissingSetup);
+            let no_peer = from("", &[(name, value)]);
+            assert_eq!(PeerIp::new().address(&no_peer).unwrap_err().kind(), ErrorKind::MissingSetup);
         }
     }
 }
@@ -143,7 +143,7 @@ fn fifty_spoofed_requests_have_one_key() {
     for client in &clients {
         let mut keys: Vec<_> = (0..50)
             .map(|spoofed| {
-                // What the proxy makes of the client's `1.1.1.n`.
+                // The header after the proxy appended to the client's `1.1.1.n`.
                 let list = format!("1.1.1.{spoofed}, 203.0.113.7");
                 let forwarded = format!("for=1.1.1.{spoofed}, for=203.0.113.7;proto=https");
                 key_of(client, &from(PROXY, &[(XFF, list), (FWD, forwarded)])).unwrap()
@@ -431,7 +431,7 @@ fn the_part_of_a_header_that_is_read_is_bounded() {
             vec![(FWD, "for=203.0.113.7".to_owned() + &";".repeat(1 << 20))],
             "10.0.0.1",
         ),
-        // The part that is seen would be 203.0.113.7.
+        // The part within the bound would read as 203.0.113.7.
         (
             "cut within an address",
             hops(1),
@@ -471,7 +471,7 @@ fn the_part_of_a_header_that_is_read_is_bounded() {
 
 #[test]
 fn a_request_without_an_identity_is_an_error_and_never_shares_a_key() {
-    let nobody = from::<&str>("", &[]);
+    let no_peer = from::<&str>("", &[]);
     let extractors: Vec<Box<dyn KeyExtractor>> = vec![
         Box::new(PeerIp::new()),
         Box::new(ClientIp::behind(private())),
@@ -481,7 +481,7 @@ fn a_request_without_an_identity_is_an_error_and_never_shares_a_key() {
         Box::new(ClientIp::behind(TrustedProxies::hops(1)).header(ForwardingHeader::x_real_ip())),
     ];
     for extractor in &extractors {
-        let error = key_of(extractor, &nobody).unwrap_err();
+        let error = key_of(extractor, &no_peer).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::MissingSetup);
         assert!(error.to_string().contains("into_make_service_with_connect_info"), "{error}");
     }
@@ -523,7 +523,7 @@ async fn whether_a_request_is_within_a_network_is_decided_by_its_whole_address()
     assert!(peers.matches(&from("", &[(XFF, "203.0.113.7")])).await.is_err());
 }
 
-/// `peer` among the request's extensions.
+/// A request with `peer` in its extensions.
 fn with<T: Clone + Send + Sync + 'static>(peer: T) -> Parts {
     let mut request = from(PROXY, &[(XFF, "203.0.113.7")]);
     request.extensions.clear();
@@ -603,7 +603,7 @@ fn sources() -> [ForwardingHeader; 5] {
     ]
 }
 
-/// Something like a forwarding header, and anything else that a header can hold.
+/// Values that resemble a forwarding header, and arbitrary valid header values.
 fn value() -> impl Strategy<Value = Vec<u8>> {
     let part = prop_oneof![
         Just("for=".to_owned()),

@@ -1,4 +1,4 @@
-//! A store on a Redis Cluster: real nodes, with slots that move and primaries that die.
+//! A store on a Redis Cluster of real nodes, with slot migrations and failovers.
 
 use std::{
     sync::{
@@ -30,7 +30,7 @@ fn closed(name: &str, limit: u64) -> Policy {
     Policy::new(name, Quota::per_day(limit)).on_store_failure(FailureMode::Closed)
 }
 
-/// A key whose slot `node` has.
+/// A key in a slot of `node`.
 fn key_of(cluster: &RedisCluster, node: usize) -> Key {
     let tags = (0..).map(|number| format!("user-{number}"));
     Key::new(tags.into_iter().find(|tag| cluster.owner(tag) == node).unwrap())
@@ -43,7 +43,7 @@ struct Counts {
     failed: u64,
 }
 
-/// Sixteen tasks that ask until `stop`, and no less than `least` times each.
+/// Runs sixteen tasks that check the key until `stop`, each at least `least` times.
 async fn load(
     limiters: &[Limiter],
     policy: &Policy,
@@ -80,7 +80,7 @@ async fn load(
     })
 }
 
-/// Ends the load where what happens meanwhile ends, by a panic too.
+/// Ends the load when it is dropped, on panic too.
 struct Stop(Arc<AtomicBool>);
 
 impl Drop for Stop {
@@ -96,7 +96,7 @@ fn stopped() -> Arc<AtomicBool> {
 #[tokio::test(flavor = "multi_thread")]
 async fn moved_and_ask_redirects_are_followed_while_slots_move() {
     let mut cluster = RedisCluster::start(3);
-    // Without the deny cache, so that denials are asked for too.
+    // Without the deny cache, so that denials reach Redis too.
     let limiters = [
         Limiter::new(settings().deny_cache(Duration::ZERO).connect_cluster(cluster.urls()).await.unwrap()),
         Limiter::new(settings().deny_cache(Duration::ZERO).connect_cluster(cluster.urls()).await.unwrap()),
@@ -105,7 +105,7 @@ async fn moved_and_ask_redirects_are_followed_while_slots_move() {
     let key = key_of(&cluster, 0);
     let slot = cluster.slot(key.as_str());
     let policy = closed("moved", 30_000).algorithm(FixedWindow::anchored());
-    // Its key is there before the first move begins.
+    // The key exists before the first migration begins.
     assert!(limiters[0].check(&policy, &key, 1).await.unwrap().is_allowed());
     let stop = Arc::new(AtomicBool::new(false));
     let moves = {
@@ -113,10 +113,10 @@ async fn moved_and_ask_redirects_are_followed_while_slots_move() {
         spawn_blocking(move || {
             let _stop = stop;
             let asked = AtomicUsize::new(0);
-            // First to a node that no client has heard of, as it had no slots.
+            // First to a node that no client knows yet, because it had no slots.
             for (from, to) in [(0, new), (new, 1), (1, 2), (2, new), (new, 0), (0, 1), (1, 0)] {
                 cluster.move_slot(slot, from, to, || {
-                    // Time for some to be asked on either side of it.
+                    // Time for some checks before and after the key moves.
                     std::thread::sleep(Duration::from_millis(30));
                     asked.fetch_add(1, Ordering::Relaxed);
                 });
@@ -126,13 +126,13 @@ async fn moved_and_ask_redirects_are_followed_while_slots_move() {
     };
     let counts = load(&limiters, &policy, &key, 2_000, &stop).await;
     let (cluster, halfway) = moves.await.unwrap();
-    assert!(halfway.into_inner() >= 14, "the keys were there while the slot moved");
+    assert!(halfway.into_inner() >= 14, "the keys existed while the slot moved");
     assert_eq!((counts.admitted, counts.failed), (29_999, 0), "{counts:?}");
     let redirected: u64 = cluster.nodes.iter().map(|node| errors(node, "MOVED") + errors(node, "ASK")).sum();
     assert!(redirected > 0, "{redirected} redirections");
 }
 
-/// How many errors of this kind the server has replied with.
+/// The number of error replies of this kind that the server has sent.
 fn errors(node: &RedisServer, kind: &str) -> u64 {
     let info: String = node.command(&["INFO", "errorstats"]);
     let line = info.lines().find_map(|line| line.strip_prefix(&format!("errorstat_{kind}:count=")));
@@ -160,7 +160,7 @@ async fn every_algorithm_admits_exactly_the_limit_over_all_nodes_and_instances()
         for node in 0..3 {
             let key = key_of(cluster, node);
             let mut counts = load(&limiters, policy, &key, 20, &stopped()).await;
-            // One instance may have leased what the other one denied requests for, or be leasing it still.
+            // One instance may hold leased units while the other one denies requests.
             eventually(async || {
                 for store in &stores {
                     store.return_leases().await.unwrap();
@@ -200,7 +200,7 @@ async fn two_identities_in_two_slots_are_decided_all_or_nothing() {
         assert_eq!(remaining, [5 - admitted, 2 - admitted]);
         assert_eq!(left().await, (5 - admitted, 2 - admitted));
     }
-    // The second one denies: what the first took is given back, and the decision says so.
+    // The second one denies: the charge of the first is refunded, and the decision reports that.
     for _ in 0..10 {
         let decision = limiter.check_all(&both).await.unwrap();
         assert!(!decision.is_allowed());
@@ -210,13 +210,13 @@ async fn two_identities_in_two_slots_are_decided_all_or_nothing() {
         assert_eq!(decision.binding().unwrap().policy().name(), "user");
         assert_eq!(left().await, (3, 0));
     }
-    // The first one denies: the second is not asked to take, and says what it has.
+    // The first one denies: the second is not charged and reports its remaining units.
     let dear = [Charge::new(&by_address, &address, 4), Charge::new(&by_user, &Key::new("other"), 1)];
     let decision = limiter.check_all(&dear).await.unwrap();
     assert!(!decision.is_allowed());
     assert_eq!(decision.outcomes()[1].remaining(), 2);
     assert_eq!(left().await, (3, 0));
-    // Both get theirs back.
+    // Refund both.
     for charge in &both {
         limiter.refund_latest(charge.policy(), charge.key(), 2).await.unwrap();
     }
@@ -238,15 +238,15 @@ async fn a_denial_by_the_second_identity_is_remembered_too() {
         assert!(!decision.is_allowed());
         assert_eq!(decision.outcomes()[0].remaining(), 999);
     }
-    // One a second, should the machine be that slow.
+    // One call a second, if the machine is that slow.
     assert!(cluster.nodes[1].script_calls() < before + 10);
-    // What changes it is seen at once.
+    // A reset takes effect at once.
     limiter.reset(&by_user, &user).await.unwrap();
     assert!(limiter.check_all(&both).await.unwrap().is_allowed());
 }
 
 #[tokio::test]
-async fn a_denial_stands_where_a_later_identity_cannot_be_asked() {
+async fn a_denial_stands_when_a_later_identity_is_unavailable() {
     let mut cluster = RedisCluster::start(3);
     let limiter = Limiter::new(store(&cluster).await);
     let policies = [closed("first", 10), closed("second", 1), closed("third", 10)];
@@ -257,13 +257,14 @@ async fn a_denial_stands_where_a_later_identity_cannot_be_asked() {
     for _ in 0..5 {
         let decision = limiter.check_all(&charges).await.unwrap();
         assert!(!decision.is_allowed());
-        let told: Vec<_> = decision.outcomes().iter().map(|outcome| outcome.policy().name()).collect();
-        assert_eq!(told, ["first", "second"]);
+        let names: Vec<_> = decision.outcomes().iter().map(|outcome| outcome.policy().name()).collect();
+        assert_eq!(names, ["first", "second"]);
     }
-    // Given back once each, and not what others had taken.
+    // Each denied charge was refunded once, and no other charge was.
     let left = limiter.peek(&policies[0], charges[0].key(), 1).await.unwrap();
     assert_eq!(left.remaining(), Some(9));
-    // Where nobody denies, it fails, and nothing stays charged. It is given back behind the answer.
+    // If no policy denies, the decision is an error and nothing stays charged. The refund runs after the error is
+    // returned.
     let charges = [charges[0].clone(), charges[2].clone()];
     assert!(limiter.check_all(&charges).await.is_err());
     let peek = async || limiter.peek(&policies[0], charges[0].key(), 1).await.unwrap();
@@ -274,7 +275,7 @@ async fn a_denial_stands_where_a_later_identity_cannot_be_asked() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_late_decision_took_is_given_back_at_its_deadline() {
+async fn charges_of_a_late_decision_are_refunded_at_its_deadline() {
     let cluster = RedisCluster::start(2);
     let store = settings()
         .deny_cache(Duration::ZERO)
@@ -309,7 +310,7 @@ async fn what_a_late_decision_took_is_given_back_at_its_deadline() {
         }
     }
     running.join_all().await;
-    assert!(least > 50, "no more is taken than as many ask for at once: {least} left");
+    assert!(least > 50, "more units are charged than concurrent requests can hold: {least} left");
 }
 
 #[tokio::test]
@@ -350,11 +351,11 @@ async fn decisions_over_two_slots_at_once_never_admit_more_than_either_limit() {
     }
     assert_eq!(running.join_all().await.into_iter().sum::<u64>(), 60);
     let left = limiter.peek(&by_address, &address, 1).await.unwrap();
-    assert_eq!(left.remaining(), Some(940), "those that were denied are not charged");
+    assert_eq!(left.remaining(), Some(940), "denied requests are not charged");
 }
 
 #[tokio::test]
-async fn slots_in_use_of_two_identities_are_free_when_one_denies() {
+async fn permits_of_two_identities_are_released_when_one_denies() {
     let cluster = RedisCluster::shared();
     let limiter = Limiter::new(settings().prefix("in-use").connect_cluster(cluster.urls()).await.unwrap());
     let running = Policy::concurrency("running", 3).on_store_failure(FailureMode::Closed);
@@ -370,7 +371,7 @@ async fn slots_in_use_of_two_identities_are_free_when_one_denies() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lost_node_takes_only_its_own_keys_with_it_and_comes_back() {
+async fn a_lost_node_fails_only_its_own_keys_until_it_is_back() {
     let mut cluster = RedisCluster::start(3);
     let limiter = Limiter::new(
         settings().deadline(Duration::from_millis(50)).connect_cluster(cluster.urls()).await.unwrap(),
@@ -403,7 +404,7 @@ async fn a_lost_node_takes_only_its_own_keys_with_it_and_comes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_hangs_takes_only_its_own_keys_with_it_for_as_long_as_they_are_asked_for() {
+async fn a_node_that_hangs_under_load_fails_only_its_own_keys() {
     let cluster = RedisCluster::start(3);
     let settings = settings().deadline(Duration::from_millis(50)).deny_cache(Duration::ZERO);
     let limiter = Limiter::new(settings.connect_cluster(cluster.urls()).await.unwrap());
@@ -421,7 +422,7 @@ async fn a_node_that_hangs_takes_only_its_own_keys_with_it_for_as_long_as_they_a
     let (mut decided, mut failed) = (0, 0);
     {
         let (_stop, started) = (Stop(stop), Instant::now());
-        // Long enough for the nodes to be looked for twice.
+        // Long enough for two topology refreshes.
         while started.elapsed() < Duration::from_secs(4) {
             for key in [&keys[0], &keys[2]] {
                 let decision = limiter.check(&policy, key, 1).await;
@@ -431,14 +432,14 @@ async fn a_node_that_hangs_takes_only_its_own_keys_with_it_for_as_long_as_they_a
         }
     }
     assert_eq!(lost.await.unwrap().admitted, 0);
-    // A busy machine is late now and then.
+    // A busy machine misses a deadline now and then.
     assert!(decided > 200 && failed * 20 < decided, "{decided} decided, {failed} failed");
     cluster.nodes[1].signal("CONT");
     assert!(comes_back(&limiter, &policy, &keys[1]).await);
 }
 
 #[test]
-fn a_runtime_that_ended_takes_no_store_with_it() {
+fn a_store_outlives_the_runtime_that_connected_it() {
     let cluster = RedisCluster::start(1);
     let first = tokio::runtime::Runtime::new().unwrap();
     let limiter = Limiter::new(first.block_on(store(&cluster)));
@@ -449,7 +450,7 @@ fn a_runtime_that_ended_takes_no_store_with_it() {
     assert!(second.block_on(comes_back(&limiter, &policy, &key)));
 }
 
-/// How long a Cluster on a busy machine may take for a failover.
+/// The longest time that a failover may take on a busy machine.
 const RECOVERY: Duration = Duration::from_secs(30);
 
 async fn comes_back(limiter: &Limiter, policy: &Policy, key: &Key) -> bool {
@@ -457,7 +458,7 @@ async fn comes_back(limiter: &Limiter, policy: &Policy, key: &Key) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replica_that_takes_over_is_followed_with_what_had_reached_it() {
+async fn a_failover_is_followed_and_keeps_replicated_charges() {
     for signal in ["KILL", "STOP"] {
         let cluster = RedisCluster::with_replicas(3, 1);
         let limiter = Limiter::new(
@@ -467,14 +468,14 @@ async fn a_replica_that_takes_over_is_followed_with_what_had_reached_it() {
         for _ in 0..4 {
             assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
         }
-        // What was charged before has reached the replica. `WAIT` alone waits for what its own connection wrote.
+        // Earlier charges have reached the replica. `WAIT` alone waits only for writes of its own connection.
         let replicated: u64 = cluster.nodes[0].command(&["WAIT", "1", "10000"]);
         assert_eq!(replicated, 1);
         let offset = |node: &RedisServer, name: &str| -> u64 {
             let info: String = node.command(&["INFO", "replication"]);
             info.lines().find_map(|line| line.strip_prefix(name)?.parse().ok()).unwrap()
         };
-        cluster.wait_until("the replica has what was charged", |cluster| {
+        cluster.wait_until("the replica has the charges", |cluster| {
             let written = offset(&cluster.nodes[0], "master_repl_offset:");
             offset(&cluster.nodes[3], "slave_repl_offset:") >= written
         });
@@ -482,7 +483,7 @@ async fn a_replica_that_takes_over_is_followed_with_what_had_reached_it() {
         assert!(limiter.check(&policy, &key, 1).await.is_err(), "{signal}");
         for asked in 0..20 {
             let decision = limiter.check(&policy, &other, 1).await;
-            assert!(decision.is_ok(), "{signal}: the others go on, {asked}: {decision:?}");
+            assert!(decision.is_ok(), "{signal}: other nodes still decide, {asked}: {decision:?}");
         }
         assert!(comes_back(&limiter, &policy, &key).await, "{signal}");
         let left = limiter.peek(&policy, &key, 1).await.unwrap().remaining();
@@ -491,7 +492,7 @@ async fn a_replica_that_takes_over_is_followed_with_what_had_reached_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn scripts_that_a_node_has_lost_are_brought_back_and_fail_nothing() {
+async fn scripts_that_a_node_lost_are_loaded_again_without_failures() {
     let cluster = RedisCluster::start(3);
     // Without the deny cache, so that every decision needs the script.
     let limiters =
@@ -516,8 +517,8 @@ async fn scripts_that_a_node_has_lost_are_brought_back_and_fail_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pool_of_ones_own_may_be_one_of_cluster_connections() {
-    // So long that no decision of a busy machine is late.
+async fn a_custom_pool_can_hold_cluster_connections() {
+    // Long enough that no decision is late on a busy machine.
     const IN_TIME: Duration = Duration::from_secs(10);
     let cluster = RedisCluster::shared();
     let client = ClusterClientBuilder::new(cluster.urls()).response_timeout(IN_TIME).build().unwrap();
@@ -525,7 +526,7 @@ async fn a_pool_of_ones_own_may_be_one_of_cluster_connections() {
     let settings = settings().deadline(IN_TIME).prefix("own");
     let limiter = Limiter::new(settings.build_cluster(pool).unwrap());
     let policy = closed("own", 50);
-    // All at once, so that they would share calls if this were one server.
+    // All at once, so that they would share batches on a single server.
     let mut loads = JoinSet::new();
     for node in 0..3 {
         let (limiter, policy, key) = (limiter.clone(), policy.clone(), key_of(cluster, node));
@@ -557,7 +558,7 @@ async fn store_that_is_cut() -> (RedisCluster, RedisStore, Arc<AtomicBool>) {
                 let forth = tokio::spawn(async move { copy(&mut requests, &mut to_server).await });
                 let mut bytes = vec![0; 65_536];
                 while let Ok(read @ 1..) = replies.read(&mut bytes).await {
-                    // Five integers and the time, which nothing else is answered.
+                    // Only the reply to a decision is five integers and the time.
                     let is_decision = bytes.starts_with(b"*6\r\n:");
                     if is_decision && armed.swap(false, Ordering::Relaxed)
                         || to_client.write_all(&bytes[..read]).await.is_err()
@@ -575,7 +576,7 @@ async fn store_that_is_cut() -> (RedisCluster, RedisStore, Arc<AtomicBool>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_gives_units_back_is_not_asked_twice_when_its_connection_breaks() {
+async fn a_refund_is_not_sent_twice_when_its_connection_breaks() {
     let (_cluster, store, cut) = store_that_is_cut().await;
     let (limiter, key) = (Limiter::new(store), Key::new("a"));
     let policy = closed("refunded", 100);
@@ -590,7 +591,7 @@ async fn what_gives_units_back_is_not_asked_twice_when_its_connection_breaks() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slot_in_use_whose_connection_breaks_comes_free_again() {
+async fn a_permit_is_released_when_its_connection_breaks() {
     let (_cluster, store, cut) = store_that_is_cut().await;
     let (limiter, key) = (Limiter::new(store), Key::new("a"));
     let running = Policy::concurrency("running", 1).on_store_failure(FailureMode::Closed);
@@ -598,13 +599,16 @@ async fn a_slot_in_use_whose_connection_breaks_comes_free_again() {
     let is_free = async || limiter.peek(&running, &key, 1).await.is_ok_and(|decision| decision.is_allowed());
     assert!(within(RECOVERY, is_free).await);
     cut.store(true, Ordering::Relaxed);
-    assert!(limiter.check(&running, &key, 1).await.is_err(), "it cannot tell its own units from others'");
+    assert!(
+        limiter.check(&running, &key, 1).await.is_err(),
+        "the client cannot know whether its permit was charged"
+    );
     assert!(within(RECOVERY, is_free).await);
 }
 
-/// What a denied decision took of another identity is refunded in the window in which it was taken, or not at all.
+/// The charge of a denied decision on another identity is refunded in the window of the charge, or not at all.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_roll_back_that_comes_in_the_next_window_admits_no_more_there() {
+async fn a_late_rollback_refunds_nothing_in_the_next_window() {
     let cluster = RedisCluster::start(1);
     let limiter =
         Limiter::new(settings().deny_cache(Duration::ZERO).connect_cluster(cluster.urls()).await.unwrap());
@@ -627,7 +631,7 @@ async fn a_roll_back_that_comes_in_the_next_window_admits_no_more_there() {
                 assert!(!limiter.check_all(&both).await.is_ok_and(|said| said.is_allowed()))
             });
         }
-        // The next window, and then as much as it has.
+        // Wait for the next window, then use all of its units.
         sleep(left()).await;
         let edge = time().as_micros() / period.as_micros();
         let mut loads = JoinSet::new();
@@ -637,7 +641,7 @@ async fn a_roll_back_that_comes_in_the_next_window_admits_no_more_there() {
                 let mut admitted = 0;
                 for _ in 0..120 {
                     if limiter.check(&window, &one, 1).await.is_ok_and(|said| said.is_allowed()) {
-                        // Whatever is admitted after the edge's end belongs to the window after it.
+                        // Requests admitted after the end of this window belong to the next one.
                         admitted += u64::from(time().as_micros() / period.as_micros() == edge);
                     }
                 }
@@ -651,7 +655,7 @@ async fn a_roll_back_that_comes_in_the_next_window_admits_no_more_there() {
 }
 
 #[tokio::test]
-async fn connecting_lazily_works_with_a_cluster_that_comes_later() {
+async fn connecting_lazily_works_with_a_cluster_that_starts_later() {
     let mut cluster = RedisCluster::start(1);
     cluster.nodes[0].kill();
     let store = settings().connect_cluster_lazy(cluster.urls()).unwrap();
@@ -659,12 +663,12 @@ async fn connecting_lazily_works_with_a_cluster_that_comes_later() {
     let error = limiter.check(&policy, &key, 1).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::StoreUnreachable, "{error}");
     cluster.nodes[0].restart();
-    // Nobody has loaded the script.
+    // The script is not loaded yet.
     assert!(comes_back(&limiter, &policy, &key).await);
 }
 
 #[tokio::test]
-async fn everything_passes_under_the_acl_rule() {
+async fn every_operation_works_under_the_acl_rule() {
     let cluster = RedisCluster::start(3);
     let rule = store(&cluster).await.acl_rule();
     let keys: Vec<Key> = (0..3).map(|node| key_of(&cluster, node)).collect();
@@ -672,7 +676,7 @@ async fn everything_passes_under_the_acl_rule() {
         let mut words = vec!["ACL", "SETUSER", "limiter", "on", ">secret"];
         words.extend(rule.split(' '));
         let () = node.command(&words);
-        // So that the text has to be sent too.
+        // So that the script has to be loaded too.
         let () = node.command(&["SCRIPT", "FLUSH"]);
         let () = node.command(&["ACL", "SETUSER", "default", "off"]);
     }
@@ -688,12 +692,12 @@ async fn everything_passes_under_the_acl_rule() {
         limiter.reset(&policy, key).await.unwrap();
         assert!(limiter.check(&policy, key, 1).await.unwrap().is_allowed());
     }
-    // Loading it is allowed too.
+    // The rule covers loading the script too.
     RedisStore::connect_cluster(&urls).await.unwrap();
 }
 
 #[tokio::test]
-async fn mistakes_with_urls_say_what_to_do() {
+async fn errors_about_urls_say_what_to_do() {
     let no_cluster = RedisServer::start();
     let cluster = RedisCluster::shared();
 
@@ -720,7 +724,7 @@ async fn mistakes_with_urls_say_what_to_do() {
     assert_eq!(error.kind(), ErrorKind::StoreUnreachable);
     assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
 
-    // A node of a cluster, taken for a server: it does not have all keys.
+    // A cluster node used as a single server does not have all keys.
     let limiter = Limiter::new(settings().connect(&cluster.nodes[0].url()).await.unwrap());
     let error = limiter.check(&closed("p", 1), &key_of(cluster, 1), 1).await.unwrap_err();
     assert!(error.to_string().contains("connect_cluster"), "{error}");

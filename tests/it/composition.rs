@@ -1,5 +1,5 @@
-//! The layer under and over tower's and tower-http's, in the orders that people put them in; and requests that
-//! are given up half way.
+//! The layer under and over layers of tower and tower-http, in the common orders, and requests that are dropped
+//! before they are done.
 
 use std::{
     convert::Infallible,
@@ -48,7 +48,7 @@ fn get() -> Request<String> {
 
 const HELLO: &str = "hello, which is long enough for tower-http to compress it, so it is said twice: hello";
 
-/// Ready once for each `poll_ready`, and only itself: a clone starts unready. `/slow` never ends.
+/// A service that is ready for one call after each `poll_ready`. A clone starts unready. `/slow` never ends.
 struct Strict {
     ready: bool,
     calls: Arc<AtomicUsize>,
@@ -88,7 +88,7 @@ impl<B> Service<Request<B>> for Strict {
     }
 }
 
-/// What `service` says to `count` requests, one after the other.
+/// The statuses of `count` requests to `service`, one after the other.
 async fn statuses<S, B>(mut service: S, count: usize) -> Vec<u16>
 where
     S: Service<Request<String>, Response = Response<B>, Error: Debug>,
@@ -101,7 +101,7 @@ where
     statuses
 }
 
-/// The response to come of `service`, once that is ready.
+/// Waits until `service` is ready and calls it. The future of the response.
 async fn when_ready<S>(service: &mut S, request: Request<String>) -> S::Future
 where
     S: Service<Request<String>, Error: Debug>,
@@ -110,7 +110,7 @@ where
 }
 
 #[tokio::test]
-async fn it_stands_over_and_under_tower_s_layers_and_a_denial_keeps_none_of_their_permits() {
+async fn the_layer_works_over_and_under_towers_layers_and_a_denial_keeps_none_of_their_permits() {
     macro_rules! orders {
         ($($name:literal: $stack:expr),* $(,)?) => {$(
             let (inner, calls) = Strict::new();
@@ -163,7 +163,7 @@ async fn load_is_shed_before_the_charge_outside_and_after_it_inside() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_timeout_on_either_side_frees_the_units_in_use() {
+async fn a_timeout_on_either_side_releases_the_permits() {
     let slow = || Request::get("/slow").body(String::new()).unwrap();
     let limiter = Limiter::new(MemoryStore::new());
     let policy = Policy::concurrency("in-flight", 1);
@@ -200,14 +200,14 @@ async fn a_delayed_request_leaves_the_inner_service_to_others() {
     let other = tokio::time::timeout(Duration::from_secs(10), other).await;
     assert_eq!(other.expect("another client waits for the delayed ones").unwrap().status(), 200);
 
-    // Called when their turn has come and the service is ready again.
+    // They reach the service after their delay, when it is ready again.
     for response in delayed.join_all().await {
         assert_eq!(response.unwrap().status(), 200);
     }
     assert_eq!((started.elapsed().as_secs(), calls.load(Ordering::Relaxed)), (2 * 3600, 4));
 }
 
-/// Ready at first, and after that it fails.
+/// A service that is ready once and then fails.
 #[derive(Default)]
 struct FailsLater(bool);
 
@@ -232,7 +232,7 @@ impl Service<Request<String>> for FailsLater {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_service_that_fails_while_a_request_is_delayed_gives_its_own_error() {
+async fn a_service_that_fails_while_a_request_is_delayed_returns_its_own_error() {
     let queue =
         Policy::new("p", Quota::per_hour(1)).algorithm(LeakyBucket::queue(Duration::from_secs(36_000)));
     let limiter = Limiter::new(MemoryStore::new());
@@ -252,7 +252,7 @@ fn from_page(method: Method) -> Request<axum::body::Body> {
 }
 
 #[tokio::test]
-async fn a_page_may_read_rejections_only_inside_of_cors_and_no_preflight_takes_from_its_quota() {
+async fn a_page_reads_rejections_only_inside_of_cors_and_preflights_are_not_charged_to_its_quota() {
     for outside in [true, false] {
         let app = axum::Router::new().route("/", axum::routing::get(async || "hello"));
         let app = if outside { app.layer(layer(2)).layer(cors()) } else { app.layer(cors()).layer(layer(2)) };
@@ -323,7 +323,7 @@ async fn compression_on_either_side_leaves_admitted_and_denied_bodies_intact() {
     }
 }
 
-/// A body that nobody may look at.
+/// A body that panics when it is polled.
 struct Untouchable;
 
 impl Body for Untouchable {
@@ -339,7 +339,7 @@ impl Body for Untouchable {
 }
 
 #[tokio::test]
-async fn a_request_s_body_is_not_polled_whatever_is_decided() {
+async fn the_body_of_a_request_is_never_polled() {
     let service = layer(1).layer(Strict::new().0);
     for expected in [200, 429] {
         let response = service.clone().oneshot(Request::post("/").body(Untouchable).unwrap()).await.unwrap();
@@ -348,13 +348,13 @@ async fn a_request_s_body_is_not_polled_whatever_is_decided() {
     }
 }
 
-// What is left of a request that is given up.
+// Dropped requests.
 
 async fn remaining(limiter: &Limiter, policy: &Policy) -> u64 {
     limiter.peek(policy, &Key::new("all"), 0).await.unwrap().remaining().unwrap()
 }
 
-/// Waits until `policy` has `expected` units left, and not for ever: units are released in the background.
+/// Waits until `policy` has `expected` units left, with a time limit: permits are released in the background.
 async fn comes_to(limiter: &Limiter, policy: &Policy, expected: u64) -> bool {
     for _ in 0..300 {
         if remaining(limiter, policy).await == expected {
@@ -369,7 +369,7 @@ fn in_flight(units: u64) -> Policy {
     Policy::concurrency("in-flight", units)
 }
 
-/// Of whom nobody finds out who it is.
+/// An extractor whose key never arrives.
 struct Unknown;
 
 impl KeyExtractor for Unknown {
@@ -378,7 +378,7 @@ impl KeyExtractor for Unknown {
     }
 }
 
-/// Charges at once and says so later.
+/// A store that charges at once and returns the decision later.
 struct Late(MemoryStore);
 
 impl Store for Late {
@@ -399,7 +399,7 @@ impl Store for Late {
 }
 
 #[tokio::test]
-async fn a_request_dropped_in_any_state_leaves_its_charge_at_most_and_no_unit_in_use() {
+async fn a_request_dropped_in_any_state_leaves_at_most_its_charge_and_no_permit() {
     struct Row {
         name: &'static str,
         known: bool,
@@ -426,7 +426,7 @@ async fn a_request_dropped_in_any_state_leaves_its_charge_at_most_and_no_unit_in
         } else {
             layer.and(Rule::new(policy.clone(), Unknown))
         };
-        // So that the queue makes the next one wait.
+        // So that the queue delays the next request.
         assert!(counts.check(&policy, &Key::new("all"), 1).await.unwrap().is_allowed(), "{name}");
         let before = remaining(&counts, &policy).await;
 
@@ -460,7 +460,7 @@ async fn requests_dropped_at_any_moment_leave_redis_connections_in_step() {
     let service = layer.layer(inner);
     let slow = || Request::get("/slow").body(String::new()).unwrap();
     for i in 0..200 {
-        // From before the command is sent until after the service is called, which never answers.
+        // From before the command is sent until after the service is called. The service never answers.
         let patience = if i % 20 == 19 { 50_000 } else { 10 * i };
         let moment = tokio::time::sleep(Duration::from_micros(patience));
         let mut request = Box::pin(service.clone().oneshot(slow()));
@@ -470,7 +470,7 @@ async fn requests_dropped_at_any_moment_leave_redis_connections_in_step() {
             () = async { if i % 4 == 0 { tokio::task::yield_now().await } else { moment.await } } => {}
         }
         drop(request);
-        // An answer that belongs to the dropped one would show another policy's numbers.
+        // A reply to the dropped request would show the numbers of another policy.
         let own = Policy::new(&format!("own-{i}"), Quota::per_hour(10 + i));
         let decision = limiter.check(&own, &Key::new("all"), 1).await.unwrap();
         assert!(decision.failure().is_none(), "{:?}", decision.failure());
@@ -481,7 +481,7 @@ async fn requests_dropped_at_any_moment_leave_redis_connections_in_step() {
     assert!(comes_to(&limiter, &in_flight(500), 500).await);
     let left = remaining(&limiter, &dropped).await;
     assert!((800..=1_000 - called).contains(&left), "{left} left, {called} called");
-    // Exactly what is left is admitted.
+    // Exactly the remaining units are admitted.
     assert!(!limiter.check(&dropped, &Key::new("all"), left + 1).await.unwrap().is_allowed());
     assert!(limiter.check(&dropped, &Key::new("all"), left).await.unwrap().is_allowed());
 }

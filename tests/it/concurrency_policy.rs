@@ -1,4 +1,4 @@
-//! The algorithm `Concurrency`: units are in use until they are given back.
+//! The algorithm `Concurrency`: units are in use until their permits are released.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -61,7 +61,7 @@ async fn a_response_holds_its_unit_until_its_body_ends_fails_or_is_dropped() {
         for ending in ["ends", "fails", "is dropped"] {
             let policy = policy(1, LEASE);
             let (frames, body) = mpsc::unbounded_channel::<Result<http_body::Frame<Bytes>, std::io::Error>>();
-            // The one request gets the one body.
+            // The first request gets the only body.
             let body = std::sync::Arc::new(std::sync::Mutex::new(Some(body)));
             let service = service_fn(move |_: Request<String>| {
                 let mut body = body.lock().unwrap().take().unwrap();
@@ -71,7 +71,7 @@ async fn a_response_holds_its_unit_until_its_body_ends_fails_or_is_dropped() {
             let layer = RateLimitLayer::new(limiter.clone(), policy.clone(), Constant::new("all"));
             let Ok(response) = layer.layer(service).oneshot(inner::get()).await;
             assert_eq!(response.headers()["ratelimit-policy"], r#""in-flight";q=1;qu="concurrent-requests""#);
-            // Its extensions do not hold it.
+            // The extensions of the response do not hold the permit.
             let (head, mut body) = response.into_parts();
             frames.send(Ok(http_body::Frame::data("a".into()))).unwrap();
             body.frame().await.unwrap().unwrap();
@@ -94,7 +94,7 @@ async fn a_response_holds_its_unit_until_its_body_ends_fails_or_is_dropped() {
 }
 
 #[tokio::test]
-async fn units_that_a_handler_takes_and_gives_on_are_held_until_its_body_is_done() {
+async fn permits_that_a_handler_passes_on_are_held_until_its_body_ends() {
     let limiter = Limiter::new(MemoryStore::new());
     let (requests, exports) = (policy(9, LEASE), Policy::concurrency("exports", 1));
     let layers = [
@@ -129,11 +129,11 @@ async fn units_that_a_handler_takes_and_gives_on_are_held_until_its_body_is_done
 }
 
 #[tokio::test]
-async fn a_lease_is_renewed_while_it_is_held_and_ends_when_its_holder_is_killed() {
+async fn a_permit_is_renewed_while_it_is_held_and_expires_when_its_holder_is_killed() {
     let server = RedisServer::start();
     let limiter = Limiter::new(store(&server).await);
     let (policy, key) = (policy(1, Duration::from_millis(300)), Key::new("all"));
-    // Another instance, with a runtime of its own, that will not say good-bye.
+    // Another instance, on its own runtime, that ends without releasing its permits.
     let url = server.url();
     let (taken, is_taken) = tokio::sync::oneshot::channel();
     let (kill, killed) = std::sync::mpsc::channel::<()>();
@@ -164,7 +164,7 @@ async fn a_lease_is_renewed_while_it_is_held_and_ends_when_its_holder_is_killed(
 }
 
 #[tokio::test]
-async fn a_release_or_a_renewal_that_comes_late_touches_nobody_else_s_unit() {
+async fn a_late_release_or_renewal_does_not_affect_other_holders() {
     let server = RedisServer::start();
     let clock = ManualClock::new();
     let redis = settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap();
@@ -185,7 +185,7 @@ async fn a_release_or_a_renewal_that_comes_late_touches_nobody_else_s_unit() {
 }
 
 #[tokio::test]
-async fn a_check_that_is_dropped_before_it_is_done_leaves_nothing_in_use() {
+async fn a_check_that_is_dropped_before_it_is_done_leaves_no_permit() {
     let server = RedisServer::start();
     for (name, limiter) in stores(&server).await {
         let policy = policy(4, LEASE);
@@ -202,7 +202,7 @@ async fn a_check_that_is_dropped_before_it_is_done_leaves_nothing_in_use() {
 }
 
 #[tokio::test]
-async fn a_charge_that_is_asked_for_twice_is_held_twice() {
+async fn two_decisions_on_one_charge_hold_two_permits() {
     let server = RedisServer::start();
     for (name, limiter) in stores(&server).await {
         let policy = policy(2, LEASE);
@@ -218,7 +218,7 @@ async fn a_charge_that_is_asked_for_twice_is_held_twice() {
 }
 
 #[tokio::test]
-async fn a_denial_by_another_policy_holds_nothing() {
+async fn a_denial_by_another_policy_holds_no_permit() {
     let server = RedisServer::start();
     for (name, limiter) in stores(&server).await {
         let in_flight = policy(2, LEASE);
@@ -235,7 +235,7 @@ async fn a_denial_by_another_policy_holds_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn never_more_than_the_limit_are_at_work_at_once() {
+async fn never_more_tasks_than_the_limit_run_at_once() {
     let server = RedisServer::start();
     let policy = policy(7, LEASE);
     let instances = [Limiter::new(store(&server).await), Limiter::new(store(&server).await)];
@@ -266,7 +266,7 @@ async fn never_more_than_the_limit_are_at_work_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_many_who_ask_at_once_exactly_the_limit_get_in() {
+async fn exactly_the_limit_of_simultaneous_checks_is_admitted() {
     let server = RedisServer::start();
     let policy = policy(23, LEASE);
     let instances = [Limiter::new(store(&server).await), Limiter::new(store(&server).await)];
@@ -276,14 +276,14 @@ async fn of_many_who_ask_at_once_exactly_the_limit_get_in() {
             async move { limiter.check(&policy, &Key::new("all"), 1).await.unwrap() }
         })
         .collect();
-    // All of them are kept, so that nobody leaves.
+    // All decisions are kept, so that no permit is released.
     let decisions = asking.join_all().await;
     assert!(decisions.iter().all(|decision| decision.failure().is_none()));
     assert_eq!(decisions.iter().filter(|decision| decision.is_allowed()).count(), 23);
 }
 
 #[tokio::test]
-async fn what_was_asked_for_and_not_granted_is_not_held() {
+async fn units_that_were_not_granted_are_not_held() {
     let server = RedisServer::start();
     for (name, limiter) in stores(&server).await {
         let policy = policy(3, LEASE);
@@ -297,7 +297,7 @@ async fn what_was_asked_for_and_not_granted_is_not_held() {
 }
 
 #[tokio::test]
-async fn a_permit_may_be_dropped_on_a_thread_that_knows_no_runtime() {
+async fn a_permit_can_be_dropped_on_a_thread_without_a_runtime() {
     let server = RedisServer::start();
     for (name, limiter) in stores(&server).await {
         let policy = policy(1, LEASE);
@@ -315,7 +315,7 @@ enum Step {
     SetBack(u64),
     Take(u64),
     Peek(u64),
-    /// Of the holder that took so many takes ago.
+    /// The index of the holder, counted back from the latest charge.
     Release(usize),
     Renew(usize),
     SetQuota(u64, u64),
@@ -334,18 +334,19 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 20..80)
 }
 
-/// Of each unit when it expires, and whose it is.
+/// When each unit expires, and its holder.
 #[derive(Default)]
 struct Model(Vec<(u64, usize)>);
 
 impl Model {
-    /// What `cost` units would be told: admitted, remaining, reset, retry. And whether some expire too late.
+    /// The expected outcome for `cost` units (admitted, remaining, reset, retry), and whether some units expire too
+    /// late.
     fn say(&self, limit: u64, lease: u64, now: u64, cost: u64) -> ((bool, u64, u64, Option<u64>), bool) {
         let mut expires: Vec<u64> =
             self.0.iter().map(|unit| unit.0).filter(|at| *at > now).map(|at| at.min(now + lease)).collect();
         expires.sort_unstable();
         let free = limit.saturating_sub(expires.len() as u64);
-        // The wait until enough have expired.
+        // The wait until enough units have expired.
         let retry = (cost > free && cost <= limit)
             .then(|| {
                 expires
@@ -425,7 +426,7 @@ async fn contest(clock: &ManualClock, stores: [(&str, &dyn Store); 2], steps: Ve
             }
             Step::Release(ago) | Step::Renew(ago) => {
                 let Some(holder) = takes.len().checked_sub(ago + 1) else { continue };
-                // Under the quota that it was charged under, as the limiter does it.
+                // Under the quota of the original charge, as the limiter does.
                 let charge = takes[holder].clone();
                 let quota = charge.policy().quota();
                 let (limit, lease) = (quota.limit(), u64::try_from(quota.period().as_micros()).unwrap());

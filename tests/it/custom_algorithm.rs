@@ -1,4 +1,4 @@
-//! Custom algorithms: the one of the example, and some with mistakes.
+//! Custom algorithms: the one in the example, and invalid ones.
 
 #[path = "../../examples/custom_algorithm.rs"]
 #[allow(dead_code, reason = "`main` of the example")]
@@ -70,7 +70,7 @@ fn policy(name: &'static str, lua: &'static str) -> Policy {
 }
 
 #[tokio::test]
-async fn a_mistake_in_the_lua_file_is_an_error_that_names_it() {
+async fn an_invalid_lua_file_is_an_error_that_names_the_problem() {
     let server = RedisServer::start();
     let rows = [
         ("does not compile", "return function(key cost)", "compiling script"),

@@ -1,4 +1,4 @@
-//! A denied key is denied in process until it has something again.
+//! A denied key is denied in process until units are available again.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tower_ratelimit::{
 };
 
 #[tokio::test]
-async fn a_denied_key_asks_redis_once_a_second_and_the_wait_runs_down() {
+async fn a_denied_key_is_checked_in_redis_once_a_second_and_its_wait_runs_down() {
     let server = RedisServer::start();
     let clock = ManualClock::new();
     let limiter = Limiter::new(settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap());
@@ -40,12 +40,12 @@ async fn a_denied_key_asks_redis_once_a_second_and_the_wait_runs_down() {
             assert_eq!(again.outcomes()[0].remaining(), 0, "{name}");
             assert_eq!(again.outcomes()[0].reset_after(), asked.outcomes()[0].reset_after(), "{name}");
         }
-        // The peeks.
+        // The script calls of the peeks.
         assert_eq!(server.script_calls() - before, 9, "{name}");
         clock.advance(Duration::from_millis(100));
         assert!(!limiter.check(&policy, &key, 1).await.unwrap().is_allowed(), "{name}");
         assert_eq!(server.script_calls() - before, 10, "{name}");
-        // Not a microsecond too long.
+        // The wait is exact to the microsecond.
         clock.advance(denied.retry_after().unwrap() - Duration::from_secs(1));
         assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed(), "{name}");
     }
@@ -68,7 +68,7 @@ async fn a_wait_of_less_than_the_bound_ends_it() {
 }
 
 #[tokio::test]
-async fn what_gives_units_back_through_the_same_store_is_seen_at_once() {
+async fn refunds_and_resets_through_the_same_store_take_effect_at_once() {
     let server = RedisServer::start();
     let store = store(&server).await;
     let (here, there) = (Limiter::new(store.clone()), Limiter::new(store));
@@ -86,22 +86,22 @@ async fn what_gives_units_back_through_the_same_store_is_seen_at_once() {
     full().await;
     let raised = Policy::new("p", Quota::per_day(2));
     assert!(here.check(&raised, &key, 1).await.unwrap().is_allowed());
-    // Somebody else's denial is not this one's.
+    // A remembered denial does not affect other keys or policies.
     assert!(here.check(&policy, &Key::new("bob"), 1).await.unwrap().is_allowed());
     assert!(here.check(&Policy::new("q", Quota::per_day(1)), &key, 1).await.unwrap().is_allowed());
 }
 
 #[tokio::test]
-async fn what_another_instance_gives_back_is_seen_within_the_bound() {
+async fn refunds_and_resets_by_another_instance_take_effect_within_the_bound() {
     let server = RedisServer::start();
     let here =
         Limiter::new(settings().deny_cache(Duration::from_millis(200)).connect(&server.url()).await.unwrap());
     let there = Limiter::new(store(&server).await);
     let (policy, key) = (Policy::new("p", Quota::per_day(1)), Key::new("alice"));
-    for give_back in [true, false] {
+    for refund in [true, false] {
         here.check(&policy, &key, 1).await.unwrap();
         assert!(!here.check(&policy, &key, 1).await.unwrap().is_allowed());
-        if give_back {
+        if refund {
             there.refund_latest(&policy, &key, 1).await.unwrap();
         } else {
             there.reset(&policy, &key).await.unwrap();
@@ -111,10 +111,10 @@ async fn what_another_instance_gives_back_is_seen_within_the_bound() {
     }
 }
 
-/// Where a part of the cost may be there earlier and go to somebody else, and where units come back when their
-/// holders like, there is nothing to be sure of.
+/// A denial is not remembered if units may become available before its wait is over: permits are released at any
+/// time, and a smaller cost may be admitted earlier.
 #[tokio::test]
-async fn only_what_is_sure_is_remembered() {
+async fn only_denials_that_cannot_end_early_are_remembered() {
     let server = RedisServer::start();
     let limiter = Limiter::new(store(&server).await);
     let key = Key::new("alice");
@@ -123,7 +123,7 @@ async fn only_what_is_sure_is_remembered() {
         Policy::new("dear", Quota::per_day(5)),
     );
 
-    // By another instance, whose release nobody here sees.
+    // The permit of another instance. Its release is not visible to this store.
     let held = Limiter::new(store(&server).await).check(&slots, &key, 1).await.unwrap();
     assert!(!limiter.check(&slots, &key, 1).await.unwrap().is_allowed());
     drop(held);
@@ -132,7 +132,7 @@ async fn only_what_is_sure_is_remembered() {
             tokio::task::yield_now().await;
         }
     };
-    // Far less than a remembered denial would last.
+    // Much shorter than a remembered denial.
     tokio::time::timeout(Duration::from_millis(500), freed).await.unwrap();
 
     limiter.check(&dear, &key, 4).await.unwrap();
@@ -145,14 +145,14 @@ async fn only_what_is_sure_is_remembered() {
     let before = server.script_calls();
     let larger = limiter.check(&dear, &key, 2).await.unwrap();
     assert_eq!(server.script_calls() - before, 1);
-    // A day for five, so two take longer than one.
+    // Five units a day, so the wait for two is longer than for one.
     assert!(larger.retry_after() > Some(Duration::from_secs(86_400 / 5 + 1)));
     assert!(!limiter.check(&dear, &key, 2).await.unwrap().is_allowed());
     assert_eq!(server.script_calls() - before, 2);
 }
 
 #[tokio::test]
-async fn several_policies_are_denied_together() {
+async fn a_denial_of_several_policies_is_remembered() {
     let server = RedisServer::start();
     let limiter = Limiter::new(store(&server).await);
     let (a, b) = (Policy::new("a", Quota::per_day(9)), Policy::new("b", Quota::per_day(1)));
@@ -166,14 +166,14 @@ async fn several_policies_are_denied_together() {
         let said: Vec<_> = decision.outcomes().iter().map(|of| (of.is_allowed(), of.remaining())).collect();
         assert_eq!(said, [(true, 8), (false, 0)]);
     }
-    // Another question, though the answer might be the same.
+    // Other charges need their own decision, even if the outcome is the same.
     let other = [Charge::new(&a, &Key::new("bob"), 1), both[1].clone()];
     assert!(!limiter.check_all(&other).await.unwrap().is_allowed());
     assert_eq!(server.script_calls(), before + 1);
 }
 
 #[tokio::test]
-async fn it_can_be_turned_off() {
+async fn the_deny_cache_can_be_turned_off() {
     let server = RedisServer::start();
     let limiter = Limiter::new(settings().deny_cache(Duration::ZERO).connect(&server.url()).await.unwrap());
     let (policy, key) = (Policy::new("p", Quota::per_day(1)), Key::new("alice"));
@@ -185,9 +185,9 @@ async fn it_can_be_turned_off() {
     assert_eq!(server.script_calls() - before, 5);
 }
 
-/// More keys than there are places: a denial that is lost costs a question, and the answer is the same.
+/// A denial that is evicted from the cache costs one call to Redis. The decision stays the same.
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_without_end_take_each_others_places() {
+async fn more_denied_keys_than_the_cache_holds_are_still_denied() {
     let server = RedisServer::start();
     let store: RedisStore = store(&server).await;
     let limiter = Limiter::new(store);

@@ -1,10 +1,10 @@
-//! `RedisStore`, `MemoryStore` and a naive model, asked the same, say the same.
+//! `RedisStore`, `MemoryStore` and a naive model make the same decisions.
 //!
 //! ```text
 //! DIFFERENTIAL_STEPS=1000000 cargo test --release -p tests differential::
 //! ```
 //!
-//! takes that many steps with each algorithm instead of ten thousand; `make test-long` takes 300 000.
+//! runs that many steps with each algorithm instead of ten thousand; `make test-long` takes 300 000.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ use tower_ratelimit::{
 enum Step {
     Advance(u64),
     SetBack(u64),
-    /// On one policy, or on all of them at once.
+    /// A decision under one policy, or under all of them at once.
     Ask {
         policy: Option<usize>,
         key: usize,
@@ -40,7 +40,7 @@ enum Step {
         policy: usize,
         key: usize,
     },
-    /// Give a policy another quota and keep its counts.
+    /// Change the quota of a policy and keep its counts.
     SetQuota {
         policy: usize,
         limit: u64,
@@ -51,11 +51,11 @@ enum Step {
         which: usize,
         share: f64,
     },
-    /// Wait exactly as long as the last denial named.
+    /// Wait exactly as long as the last denial requires.
     WaitForRetry,
 }
 
-/// A decision that charged something, as every store made it.
+/// A decision that charged something, as returned by every store.
 struct Charged {
     policies: Vec<(usize, Rule)>,
     key: usize,
@@ -98,7 +98,7 @@ fn rule(algorithm: &'static str) -> impl Strategy<Value = Rule> {
                 "gcra" => Counting::Gcra,
                 "meter" => Counting::Meter,
                 "tokens" => {
-                    // A step must bring a whole number of tokens: some of the limit's share of the period.
+                    // A step must add a whole number of tokens.
                     let step = (random % 2 == 0).then(|| {
                         let parts = 1 + random % 10;
                         period = period / parts / 1_000 * parts * 1_000 + parts * 1_000;
@@ -112,7 +112,7 @@ fn rule(algorithm: &'static str) -> impl Strategy<Value = Rule> {
                     Counting::Tokens { initial: initial.min(burst), step }
                 }
                 "queue" => {
-                    // No more may wait than 10^12 units.
+                    // At most 10^12 units may be in the queue.
                     let longest = (3 * period)
                         .min(34_560_000_000_000)
                         .min(period.saturating_mul(1_000_000_000_000 / limit));
@@ -139,7 +139,7 @@ fn rule(algorithm: &'static str) -> impl Strategy<Value = Rule> {
             let counting = match counting {
                 Counting::Tokens { initial, step } => Counting::Tokens {
                     initial: initial.min(burst),
-                    // What is left of it after the cuts above, if it still brings whole tokens.
+                    // The step after the corrections above, if it still adds whole tokens.
                     step: step.filter(|step| {
                         *step >= 1_000 && u128::from(*step) * u128::from(limit) % u128::from(period) == 0
                     }),
@@ -181,7 +181,7 @@ fn policy(name: &str, rule: Rule) -> Policy {
     }
 }
 
-/// The rule after a change of quota. What depends on both, limit and period, is kept whole.
+/// The rule after a change of quota. Values that depend on both the limit and the period stay whole.
 fn changed(rule: Rule, limit: u64, stretch: u64) -> Rule {
     let period = match rule.counting {
         Counting::Tokens { step: Some(_), .. } | Counting::Aligned(_) => rule.period,
@@ -213,7 +213,7 @@ fn changed(rule: Rule, limit: u64, stretch: u64) -> Rule {
     Rule { counting, limit, period, burst }
 }
 
-/// Steps whose times and costs are of the size that matters to `rules`.
+/// Steps whose times and costs match the scale of `rules`.
 fn steps(rules: &[Rule]) -> impl Strategy<Value = Vec<Step>> + use<> {
     let (policies, rules) = (rules.len(), rules.to_vec());
     let time = {
@@ -260,7 +260,7 @@ fn steps(rules: &[Rule]) -> impl Strategy<Value = Vec<Step>> + use<> {
     proptest::collection::vec(step, STEPS / 2..STEPS)
 }
 
-/// One client of all of them.
+/// Runs the same steps on every store and on the model.
 struct Contest {
     clock: ManualClock,
     stores: Vec<(&'static str, Limiter)>,
@@ -283,7 +283,7 @@ impl Contest {
         if rules.len() == 1 {
             stores.push(("redis", redis(settings())));
         } else {
-            // What the deny cache says of policies that did not deny may be a second old.
+            // The deny cache may report a state up to a second old for policies that did not deny.
             stores.push((REMEMBERING, redis(settings().prefix("remembering"))));
             stores.push(("redis", redis(settings().deny_cache(Duration::ZERO))));
         }
@@ -305,7 +305,7 @@ impl Contest {
             Step::Ask { policy: Some(policy), key, cost, ask } => self.ask(&[policy], key, cost, ask).await,
             Step::Ask { policy: None, key, cost, ask } => {
                 let all: Vec<usize> = (0..self.rules.len()).collect();
-                // Of several, only taking and peeking can be asked at once.
+                // Only charges and peeks support several policies in one decision.
                 let ask = if ask == Ask::Peek { ask } else { Ask::Take };
                 self.ask(&all, key, cost, ask).await;
             }
@@ -328,8 +328,8 @@ impl Contest {
         }
     }
 
-    /// Numbers are exact up to 2255, and a quota may take 95 years to refill, of which as many may have been refunded
-    /// as make 18: what would go beyond is left out.
+    /// Numbers are exact up to the year 2255. A quota may take 95 years to refill, plus up to 18 years of refunded
+    /// units, so advances beyond 2^52 microseconds are skipped.
     fn advance(&self, by: Duration) {
         if self.reaches(by) {
             self.clock.advance(by);
@@ -355,7 +355,7 @@ impl Contest {
                 Ask::Peek => limiter.peek_all(&charges).await,
                 Ask::TakeUpTo => limiter.check_up_to(policy, key, cost).await,
                 Ask::Refund => limiter.refund_latest(policy, key, cost).await,
-                Ask::RefundOf => unreachable!("it has a step of its own"),
+                Ask::RefundOf => unreachable!("handled by its own step"),
             };
             let decision = decision.unwrap();
             assert!(decision.failure().is_none(), "{name}: {decision:?}");
@@ -375,7 +375,7 @@ impl Contest {
             let waits: Option<Vec<_>> =
                 expected.iter().filter(|said| !said.admitted).map(|said| said.retry).collect();
             self.retry = waits.and_then(|waits| waits.into_iter().max());
-            // While one policy's wait goes by, another one may forget a key that does not start full.
+            // During the wait of one policy, another one may expire the state of a key that does not start full.
             let forgets = |rule: &Rule| matches!(rule.counting, Counting::Tokens { initial, .. } if initial < rule.burst);
             if policies.len() > 1 && self.rules.iter().any(forgets) {
                 return;
@@ -394,7 +394,7 @@ impl Contest {
         }
         let charged = &mut self.charged[which % count];
         let asked_for = (charged.granted as f64 * share).ceil() as u64;
-        // Never more in all than was charged.
+        // All refunds together never exceed the charge.
         let units = asked_for.min(charged.granted - charged.refunded);
         charged.refunded += units;
         let asked: Vec<_> =
@@ -412,7 +412,7 @@ impl Contest {
         }
     }
 
-    /// A microsecond before the time that a denial named it is denied, and then it is admitted.
+    /// A request is denied one microsecond before the wait of the denial is over, and admitted after it.
     async fn retry_is_exact(&self, charges: &[Charge], wait: Duration) {
         let tick = Duration::from_micros(1);
         for (name, limiter) in &self.stores {
@@ -442,7 +442,7 @@ fn said(decision: &Decision) -> Vec<Said> {
     decision.outcomes().iter().map(said).collect()
 }
 
-/// `cases` random lives of policies drawn from `rules`.
+/// Runs random sequences of steps under policies drawn from `rules`.
 fn contest(default_steps: usize, rules: impl Strategy<Value = Vec<Rule>>) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let server = RedisServer::start();
@@ -491,8 +491,7 @@ fn several_policies_in_one_decision_agree_to_the_microsecond() {
     contest(10_000, proptest::collection::vec(any, 2..4));
 }
 
-/// The rule that random steps meet only by luck: what a raised limit allows is not denied, and a lowered one
-/// binds at once.
+/// Random steps rarely cover this rule: a raised limit admits more at once, and a lowered one denies at once.
 #[tokio::test]
 async fn a_changed_quota_counts_what_was_charged_before() {
     let server = RedisServer::start();
@@ -507,7 +506,7 @@ async fn a_changed_quota_counts_what_was_charged_before() {
                 "gcra" => Counting::Gcra,
                 "meter" => Counting::Meter,
                 "tokens" => Counting::Tokens { initial: u64::MAX, step: None },
-                // The capacity of a queue is what may wait for its turn: as long as the quota's period.
+                // The capacity of a queue is the units that may wait: here, one period of the quota.
                 "queue" => Counting::Queue { wait: 0 },
                 "anchored" => Counting::Anchored,
                 "aligned" => Counting::Aligned(0),
@@ -522,7 +521,7 @@ async fn a_changed_quota_counts_what_was_charged_before() {
             assert!(!take(10, 1).await.is_allowed(), "{algorithm}");
             // Raised: ten of twenty are used.
             assert_eq!(take(20, 9).await.remaining(), Some(1), "{algorithm}");
-            // Lowered: all is used, and one more comes back within the time that the quota refills in.
+            // Lowered: all units are used, and one is available again within the time in which the quota refills.
             let denied = take(4, 1).await;
             assert_eq!(denied.remaining(), Some(0), "{algorithm}");
             let wait = denied.retry_after().unwrap();

@@ -1,4 +1,4 @@
-//! However many ask at once, and wherever: exactly the limit is admitted.
+//! Exactly the limit is admitted, regardless of how many requests come at once and to which instance.
 
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ use tower_ratelimit::{
 };
 
 const CONNECTIONS: usize = 64;
-const REFUSALS: usize = 200;
+const DENIALS: usize = 200;
 
 /// Each algorithm in turn, with random limits.
 fn policies() -> impl Strategy<Value = Vec<Policy>> {
-    // A day is long enough that nothing comes back during the test.
+    // A day is long enough that no units become available again during the test.
     proptest::collection::vec(1..150_u64, 10).prop_map(|limits| {
         let policies = limits.into_iter().map(|limit| Policy::new("p", Quota::per_day(limit)));
         let count = |(i, policy): (usize, Policy)| match i {
@@ -31,11 +31,11 @@ fn policies() -> impl Strategy<Value = Vec<Policy>> {
             6 => policy.algorithm(SlidingWindow::new().segments(24)),
             7 => {
                 let limit = policy.quota().limit();
-                // All of it passes at once, and nobody waits.
+                // The whole burst is admitted at once, without a delay.
                 policy.algorithm(LeakyBucket::queue(Duration::ZERO).delay_after(limit))
             }
             8 => policy.algorithm(TokenBucket::new().refill_every(Duration::from_secs(86_400))),
-            // Windows that opened some hours ago, so that none ends meanwhile.
+            // Windows that opened some hours ago, so that none ends during the test.
             _ => policy.algorithm(FixedWindow::aligned().utc_offset_west(since_midnight() / 2)),
         };
         policies.enumerate().map(count).collect()
@@ -49,7 +49,7 @@ fn since_midnight() -> Duration {
 
 fn exactly(policy: &Policy) -> Tally {
     let limit = usize::try_from(policy.quota().limit()).unwrap();
-    Tally { ok: limit, limited: REFUSALS, other: 0 }
+    Tally { ok: limit, limited: DENIALS, other: 0 }
 }
 
 fn for_random_policies(test: impl AsyncFn(Policy)) {
@@ -73,7 +73,7 @@ fn two_instances_on_redis_admit_exactly_the_limit() {
             instances.push(serve(app(layer)).await);
         }
         let exactly = exactly(&policy);
-        assert_eq!(hammer(&instances, CONNECTIONS, exactly.ok + REFUSALS).await, exactly, "{policy:?}");
+        assert_eq!(hammer(&instances, CONNECTIONS, exactly.ok + DENIALS).await, exactly, "{policy:?}");
     });
 }
 
@@ -83,7 +83,7 @@ fn one_instance_in_memory_admits_exactly_the_limit() {
         let layer = RateLimitLayer::new(MemoryStore::new(), policy.clone(), PeerIp::new());
         let instance = serve(app(layer)).await;
         let exactly = exactly(&policy);
-        assert_eq!(hammer(&[instance], CONNECTIONS, exactly.ok + REFUSALS).await, exactly, "{policy:?}");
+        assert_eq!(hammer(&[instance], CONNECTIONS, exactly.ok + DENIALS).await, exactly, "{policy:?}");
     });
 }
 
@@ -93,7 +93,7 @@ async fn several_policies_are_charged_together_or_not_at_all() {
     let limiters =
         [("memory", Limiter::new(MemoryStore::new())), ("redis", Limiter::new(store(&server).await))];
     for (name, limiter) in limiters {
-        // Each key of `one` admits 10, `all` admits 25: together 25, and nothing lost on the way.
+        // Each key of `one` admits 10, `all` admits 25: together 25, and no unit is lost.
         let (one, all) = (Policy::new("one", Quota::per_day(10)), Policy::new("all", Quota::per_day(25)));
         let tasks: tokio::task::JoinSet<_> = (0..120)
             .map(|i| {
@@ -119,8 +119,7 @@ async fn several_policies_are_charged_together_or_not_at_all() {
     }
 }
 
-/// Checked over all spans, not over windows: whatever the traffic, no span of the period holds more than the
-/// limit.
+/// No span as long as the period admits more than the limit. Checks all spans, not only windows.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sliding_log_holds_in_every_span_over_two_instances() {
     let server = RedisServer::start();
@@ -138,13 +137,13 @@ async fn a_sliding_log_holds_in_every_span_over_two_instances() {
             while started.elapsed() < 10 * period {
                 let decision = limiter.check(&policy, &"all".into(), 1).await.unwrap();
                 assert!(decision.failure().is_none());
-                // A denial that is remembered gives nobody else a turn.
+                // A remembered denial does not yield to other tasks.
                 tokio::task::yield_now().await;
             }
         });
     }
-    // The log itself says when each was admitted, by the one clock that counts: what it holds is looked at
-    // all the time, and put together.
+    // The log in Redis has the time of each admission, by the server's clock. The test polls it all the time and
+    // merges the entries.
     let mut admitted = std::collections::BTreeSet::new();
     let mut connection = server.connection();
     while !running.is_empty() {

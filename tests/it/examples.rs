@@ -1,4 +1,4 @@
-//! The examples answer the curl lines in their own comments as these say, over real sockets.
+//! The examples answer the curl lines in their doc comments with the responses written there, over real sockets.
 
 #[allow(dead_code, reason = "its `main` is not run here")]
 #[path = "../../examples/axum_extractor_key.rs"]
@@ -25,23 +25,23 @@ use reqwest::Client;
 use tower::ServiceExt as _;
 use tower_ratelimit::{ManualClock, MemoryStore, TrustedProxies};
 
-/// Its time stands still, so that the numbers are exact.
+/// A store whose clock stands still, so that the numbers are exact.
 fn store() -> MemoryStore {
     MemoryStore::with_clock(ManualClock::new())
 }
 
-/// A line `curl ..`, and the lines under it: a status, fields, a body.
+/// A line `curl ..`, and the lines below it: a status, headers, a body.
 struct Exchange {
     curl: Vec<String>,
     answers: Vec<String>,
 }
 
-/// Those in the comment at the top of `source`.
+/// The exchanges in the doc comment at the top of `source`.
 fn exchanges(source: &str) -> Vec<Exchange> {
     let mut found: Vec<Exchange> = Vec::new();
     for line in source.lines().map_while(|line| line.strip_prefix("//!")) {
         if let Some(curl) = line.strip_prefix(" curl ") {
-            // Quoted or not, as a shell takes them apart.
+            // Words are quoted or not, as in a shell.
             let curl = curl.split('\'').enumerate().flat_map(|(i, text)| match i % 2 {
                 0 => text.split_whitespace().map(String::from).collect(),
                 _ => vec![text.to_owned()],
@@ -54,8 +54,8 @@ fn exchanges(source: &str) -> Vec<Exchange> {
     found
 }
 
-/// Sends every line to `app`, and asserts that it says what is written there. `count` is how many lines there
-/// are, so that none is overlooked.
+/// Sends every curl line to `app` and asserts that the response is the one below it. `count` is the expected number
+/// of lines, so that none is overlooked.
 async fn says_what_is_written(app: Router, source: &str, count: usize) {
     let server = serve(app).await;
     let client = Client::builder().no_proxy().build().unwrap();
@@ -120,7 +120,7 @@ async fn cors_says_what_is_written() {
 }
 
 #[tokio::test]
-async fn behind_proxy_does_not_read_what_somebody_past_the_proxy_wrote() {
+async fn behind_proxy_ignores_the_header_of_clients_that_bypass_the_proxy() {
     let app = behind_proxy::app(store(), TrustedProxies::cidrs(["10.0.0.0/8"]).unwrap());
     let mut statuses = Vec::new();
     for i in 0..3 {

@@ -1,4 +1,4 @@
-//! `examples/tonic/src/greeter.rs` is what `greeter.proto` makes. No protoc is needed: protox reads the file.
+//! `examples/tonic/src/greeter.rs` is generated from `greeter.proto`. protox reads the file, so protoc is not needed.
 
 use std::{env, fs, path::Path};
 

@@ -1,4 +1,4 @@
-//! What a gRPC client sees, over real sockets, by the rules of gRPC over HTTP/2, gRFC A6 and `google.rpc`.
+//! Responses to a gRPC client over real sockets, by the rules of gRPC over HTTP/2, gRFC A6 and `google.rpc`.
 
 #[allow(clippy::all, missing_docs, unnameable_types, unreachable_pub, unused_qualifications, reason = "generated")]
 #[path = "../../examples/tonic/src/greeter.rs"]
@@ -58,7 +58,7 @@ use {
 
 const HELLO: &str = "/greeter.Greeter/SayHello";
 
-/// Counts the calls that reach it.
+/// A greeter that counts the calls that reach it.
 #[derive(Clone, Default)]
 struct Hello(Arc<AtomicU32>);
 
@@ -115,7 +115,7 @@ async fn client(server: SocketAddr) -> GreeterClient<Channel> {
     GreeterClient::connect(format!("http://{server}")).await.unwrap()
 }
 
-/// What the first of `calls` calls that fails says.
+/// The status of the first of `calls` calls that fails.
 async fn denial(layer: RateLimitLayer, calls: usize) -> Status {
     let mut client = client(serve(layer).await).await;
     for _ in 1..calls {
@@ -124,7 +124,7 @@ async fn denial(layer: RateLimitLayer, calls: usize) -> Status {
     client.say_hello(hello()).await.unwrap_err()
 }
 
-/// A call as it goes over the wire.
+/// A call as it is sent over the wire.
 fn wire_call(uri: &str, kind: &str) -> Request<Full<Bytes>> {
     let message = hello().encode_to_vec();
     let mut body = vec![0];
@@ -133,7 +133,7 @@ fn wire_call(uri: &str, kind: &str) -> Request<Full<Bytes>> {
     Request::post(uri).header("content-type", kind).header("te", "trailers").body(body.into()).unwrap()
 }
 
-/// The last of `calls` calls, seen by an HTTP/2 client that knows nothing of gRPC.
+/// The response to the last of `calls` calls, as an HTTP/2 client without gRPC support receives it.
 async fn raw(server: SocketAddr, calls: usize) -> Response<Incoming> {
     let socket = TokioIo::new(TcpStream::connect(server).await.unwrap());
     let (mut sender, connection) = conn::http2::handshake(TokioExecutor::new(), socket).await.unwrap();
@@ -196,7 +196,7 @@ async fn each_rejection_has_its_code() {
         let status = denial(layer.clone(), calls).await;
         assert_eq!(status.code(), code, "{name}");
         assert!(status.message().contains(message), "{name}: {}", status.message());
-        // The count is spent by now.
+        // The limit is used up by now.
         let response = raw(serve(layer).await, 1).await;
         assert_eq!(response.status(), 200, "{name}");
         assert_eq!(response.headers()["grpc-status"], (code as i32).to_string(), "{name}");
@@ -218,7 +218,7 @@ async fn an_adjusted_status_keeps_its_details() {
     assert_eq!(details.retry_info().unwrap().retry_delay, Some(Duration::from_secs(3_600)));
     assert_eq!(details.quota_failure().unwrap().violations[0].description, "over 1/h");
     assert_eq!(pb::Status::decode(denied.details()).unwrap().code, Code::Unavailable as i32);
-    // Where the closure gives no code, the default stays.
+    // If the closure sets no code, the default stays.
     let banned = denial(one().ban(|_: &Parts| true).grpc_response(status), 1).await;
     assert_eq!((banned.code(), banned.message()), (Code::PermissionDenied, "ours: the client is banned"));
 }
@@ -289,7 +289,7 @@ async fn a_tonic_handler_that_charges_more_returns_a_status_with_details() {
     let details = status.get_error_details();
     assert_eq!(details.retry_info().unwrap().retry_delay, Some(Duration::from_secs(720)));
     assert_eq!(details.quota_failure().unwrap().violations[0].quota_id, "letters");
-    // The layer reports what it has decided itself.
+    // The headers report the decision of the layer.
     let limits = status.metadata().get("ratelimit").unwrap().to_str().unwrap();
     assert_eq!(limits, r#""calls";r=7;t=2800"#);
 }
@@ -348,7 +348,7 @@ async fn the_method_and_the_service_of_a_call_are_those_of_its_path() {
         let (call, ()) = Request::post(path).body(()).unwrap().into_parts();
         assert_eq!(named.extract(&call).await.unwrap(), Key::new(service), "{path}");
     }
-    // Identities that no call shows are an error.
+    // Identities that no call can have are an error.
     assert!(GrpcMethod::new().try_any_of(["greeter.Greeter/SayHello", other]).is_ok());
     assert!(GrpcMethod::new().try_any_of(["/greeter.Greeter/SayHello"]).is_err());
     assert!(GrpcMethod::new().try_any_of(["greeter.Greeter"]).is_err());
@@ -444,12 +444,12 @@ async fn jitter_is_the_same_in_everything_that_names_the_wait() {
     let mut longest = Duration::ZERO;
     for _ in 0..9 {
         let status = denial(layer.clone(), 1).await;
-        let told = status.get_error_details().retry_info().unwrap().retry_delay.unwrap();
+        let delay = status.get_error_details().retry_info().unwrap().retry_delay.unwrap();
         let number = |name| status.metadata().get(name).unwrap().to_str().unwrap().parse::<u64>().unwrap();
-        assert!((Duration::from_secs(10)..=Duration::from_secs(1_010)).contains(&told), "{told:?}");
-        assert_eq!(u128::from(number("grpc-retry-pushback-ms")), told.as_micros().div_ceil(1_000));
-        assert_eq!(u128::from(number("retry-after")), told.as_micros().div_ceil(1_000_000));
-        longest = longest.max(told);
+        assert!((Duration::from_secs(10)..=Duration::from_secs(1_010)).contains(&delay), "{delay:?}");
+        assert_eq!(u128::from(number("grpc-retry-pushback-ms")), delay.as_micros().div_ceil(1_000));
+        assert_eq!(u128::from(number("retry-after")), delay.as_micros().div_ceil(1_000_000));
+        longest = longest.max(delay);
     }
     assert!(longest > Duration::from_secs(20), "{longest:?}");
 }
@@ -512,7 +512,7 @@ async fn the_header_block_of_an_admitted_call_stays_below_8_kib() {
 #[tokio::test]
 async fn the_headers_of_the_service_are_kept_however_large_they_are() {
     let upstream = r#""upstream";r=1;t=5"#;
-    for (length, told) in [(100, 2), (7_000, 1), (9_000, 1)] {
+    for (length, expected) in [(100, 2), (7_000, 1), (9_000, 1)] {
         let service = tower::service_fn(move |_| async move {
             let response = Response::builder()
                 .header("content-type", "application/grpc")
@@ -523,7 +523,7 @@ async fn the_headers_of_the_service_are_kept_however_large_they_are() {
         });
         let Ok(response) = one().layer(service).oneshot(wire_call(HELLO, "application/grpc")).await;
         for field in ["ratelimit", "ratelimit-policy"] {
-            assert_eq!(response.headers().get_all(field).iter().count(), told, "{field}, {length}");
+            assert_eq!(response.headers().get_all(field).iter().count(), expected, "{field}, {length}");
         }
         assert_eq!(response.headers()["ratelimit"], upstream);
         assert_eq!(response.headers()["x-large"].len(), length);
@@ -531,17 +531,17 @@ async fn the_headers_of_the_service_are_kept_however_large_they_are() {
 }
 
 #[tokio::test]
-async fn the_layer_has_no_error_of_its_own() {
+async fn the_layer_adds_no_error_type() {
     let key = |_: &Parts| Err::<Key, _>(Error::new(ErrorKind::StoreReply, "any"));
     for layer in [one().cost(|_| 2), closed(), layer(Quota::per_hour(1), key), many()] {
         let service = tower::service_fn(|_| async { Ok::<_, Infallible>(Response::new(String::new())) });
-        // It compiles because there is no other error than the service's.
+        // It compiles because the only error type is that of the service.
         let Ok(response) = layer.layer(service).oneshot(wire_call(HELLO, "application/grpc")).await;
         assert_eq!(response.status(), 200);
     }
 }
 
-/// A server that translates grpc-web, with the limit `outside` of the translation or inside of it.
+/// A server that translates grpc-web, with the rate limit `outside` of the translation or inside of it.
 async fn serve_web(outside: bool) -> SocketAddr {
     let (listener, address) = listen().await;
     let server = Server::builder().accept_http1(true);
@@ -597,7 +597,7 @@ async fn grpc_web_is_answered_in_its_own_content_type() {
             if outside {
                 assert_eq!(said, kind, "{name}");
             } else {
-                // tonic-web names the message's format, which is proto when nothing else is said.
+                // tonic-web names the format of the message, which is proto by default.
                 assert_eq!(said.trim_end_matches("+proto"), kind.trim_end_matches("+proto"), "{name}");
             }
         }
@@ -605,7 +605,7 @@ async fn grpc_web_is_answered_in_its_own_content_type() {
 }
 
 #[tokio::test]
-async fn a_content_type_that_the_client_invented_is_not_sent_back() {
+async fn a_content_type_that_the_client_invented_is_not_echoed() {
     let long = format!("application/grpc-web;{}", "x".repeat(30_000));
     let table = [
         ("application/grpc", "application/grpc"),
@@ -635,8 +635,8 @@ async fn the_peer_of_a_tonic_server_is_known() {
 }
 
 #[cfg(unix)]
-/// Serves a greeter behind `layer` over TLS streams that are none of tonic's, until the runtime ends. The
-/// certificate is the server's own.
+/// Serves a greeter behind `layer` over TLS streams that are not those of tonic, until the runtime ends. The
+/// certificate is self-signed.
 async fn serve_tls(layer: RateLimitLayer) -> (SocketAddr, Certificate) {
     let rcgen::CertifiedKey { cert, signing_key } =
         rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
@@ -706,7 +706,7 @@ async fn a_stream_is_charged_once() {
 }
 
 #[tokio::test]
-async fn one_layer_counts_http_and_grpc_together_and_tells_each_in_its_own_way() {
+async fn one_layer_counts_http_and_grpc_together_and_answers_each_in_its_format() {
     let hellos = Hello::default();
     let app = Routes::new(GreeterServer::new(hellos.clone()))
         .prepare()
@@ -740,7 +740,7 @@ fn a_limited_service_keeps_its_name() {
 }
 
 #[tokio::test]
-async fn the_retry_policy_carries_a_client_through_denials() {
+async fn a_client_with_the_retry_policy_is_admitted_after_denials() {
     use std::time::Instant;
 
     use tower::{retry::Retry, service_fn};

@@ -37,7 +37,7 @@ async fn export(limiter: Limiter) -> Result<&'static str, Rejection> {
     Ok("exported")
 }
 
-/// The format of a team: what it got of the request, and of the rejection.
+/// A custom format that shows parts of the request and of the rejection.
 fn ours(rejection: &Rejection, request: &Parts) -> impl IntoResponse + use<> {
     let agent = request.headers.get("user-agent").map(|agent| agent.to_str().unwrap().to_owned());
     let user = request.extensions.get::<u32>().copied();
@@ -191,12 +191,12 @@ async fn a_head_request_gets_the_headers_of_get_and_no_content() {
 }
 
 #[tokio::test]
-async fn a_status_and_headers_of_the_handlers_own_are_kept() {
+async fn the_status_and_headers_that_the_handler_set_are_kept() {
     let handler = async || {
         let rejection = Rejection::from(Error::new(ErrorKind::MissingIdentity, "no key"));
         (StatusCode::FORBIDDEN, [("set-cookie", "a=1"), ("x-request-id", "r1")], rejection)
     };
-    // Between the layer and the handler, one that describes the body it has compressed.
+    // Between the layer and the handler, a layer that describes the body it has compressed.
     let app = Router::new()
         .route("/export", get(handler))
         .layer(CompressionLayer::new().compress_when(|_: StatusCode, _, _: &_, _: &_| true))
@@ -252,7 +252,7 @@ async fn the_jitter_of_the_layer_is_in_a_handlers_rejection() {
 }
 
 #[tokio::test]
-async fn a_status_of_the_handlers_own_does_not_break_a_grpc_rejection() {
+async fn a_status_that_the_handler_set_does_not_break_a_grpc_rejection() {
     let handler =
         async || (StatusCode::FORBIDDEN, Rejection::from(Error::new(ErrorKind::StoreTimeout, "slow")));
     let app = Router::new().route("/export", post(handler)).layer(layer("api"));
@@ -265,7 +265,7 @@ async fn a_status_of_the_handlers_own_does_not_break_a_grpc_rejection() {
     );
 }
 
-/// A mapper that says it does not read the request.
+/// A mapper whose `reads_request` returns `false`.
 struct Blind;
 
 impl ResponseMapper for Blind {
@@ -289,7 +289,7 @@ async fn a_mapper_that_does_not_read_the_request_gets_no_copy_of_it() {
 }
 
 #[tokio::test]
-async fn common_settings_hold_for_every_layer_and_a_layers_own_win() {
+async fn common_settings_apply_to_every_layer_and_a_layers_own_settings_win() {
     let limits = RateLimits::new(MemoryStore::with_clock(ManualClock::new()))
         .response(ours)
         .grpc_response(GrpcStatus::default().code(|_| Some(GrpcCode::Aborted)))
@@ -321,7 +321,7 @@ async fn common_settings_hold_for_every_layer_and_a_layers_own_win() {
     assert_eq!(ask(&common, banned).await.status(), 429);
 
     let own = app(one("own").response(|_: &Rejection, _: &Parts| "own").headers(Headers::off()));
-    // The counts are in one store, and each policy has its own.
+    // The layers share a store, and each policy has its own counts.
     assert_eq!(ask(&own, request("GET")).await.status(), 200);
     let rejection = ask(&own, request("GET")).await;
     assert!(!rejection.headers().contains_key("x-ratelimit-reset"));
@@ -341,7 +341,7 @@ async fn common_settings_hold_for_every_layer_and_a_layers_own_win() {
 struct Plan(Policy);
 
 #[tokio::test]
-async fn a_policy_from_the_extensions_is_used_and_a_missing_one_is_the_servers_mistake() {
+async fn a_policy_from_the_extensions_is_used_and_a_missing_one_is_an_error_of_the_server() {
     let app = |source: PolicySource| {
         let layer =
             RateLimitLayer::new(MemoryStore::with_clock(ManualClock::new()), source, Constant::new("all"));
@@ -366,7 +366,7 @@ async fn a_policy_from_the_extensions_is_used_and_a_missing_one_is_the_servers_m
     assert_eq!(values(&ask(&lenient, with(Some("gold"))).await, "ratelimit"), [r#""gold";r=4;t=2880"#]);
     assert_eq!(values(&ask(&lenient, with(None)).await, "ratelimit"), [r#""free";r=0;t=3600"#]);
 
-    // Over several rules, the missing policy denies nothing to the others.
+    // With several rules, a missing policy does not deny requests under the others.
     let several = RateLimitLayer::new(MemoryStore::new(), exports(), Constant::new("all"))
         .and(tower_ratelimit::Rule::new(plans(), Constant::new("all")));
     let several = Router::new().route("/export", get(async || "")).layer(several);

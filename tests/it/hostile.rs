@@ -1,5 +1,5 @@
-//! Servers that are not what they should be: they repeat secrets, answer nonsense, hold other programs' data, become
-//! replicas, or are asked too much at once.
+//! Servers that misbehave: they repeat secrets, send invalid replies, hold data of other programs, become replicas,
+//! or are overloaded.
 
 use std::{
     error::Error as StdError,
@@ -36,7 +36,7 @@ fn closed(name: &str, limit: u64) -> Policy {
     Policy::new(name, Quota::per_day(limit)).on_store_failure(FailureMode::Closed)
 }
 
-/// The error as somebody may come to see it: with its causes, and as `Debug` shows it.
+/// All texts of an error: `Display` and `Debug`, of the error and of its sources.
 fn everything(error: &Error) -> String {
     let mut text = format!("{error} {error:?}");
     let mut cause = error.source();
@@ -48,17 +48,17 @@ fn everything(error: &Error) -> String {
 }
 
 #[tokio::test]
-async fn no_password_and_no_identity_is_shown_where_a_server_repeats_its_arguments() {
+async fn no_password_or_identity_is_shown_when_a_server_repeats_its_arguments() {
     let secret = "hunter2-secret";
     let identity = Key::new("identity-4711");
     let rows: [(&str, &[&str], &[&str]); 4] = [
-        // The client understands Redis 6.2's answer by itself.
+        // The client handles the reply of Redis 6.2 without an error.
         ("the greeting", &["--rename-command", "HELLO", ""], &["HELLO", "resp3 is not supported"]),
         ("the script's call", &["--rename-command", "EVALSHA", ""], &["EVALSHA"]),
         ("a reset", &["--rename-command", "DEL", ""], &["DEL"]),
         ("a password that is wrong", &["--requirepass", "another"], &["password"]),
     ];
-    for (name, arguments, told) in rows {
+    for (name, arguments, shown) in rows {
         let server = RedisServer::with(arguments);
         let mut urls = vec![server.url()];
         if !name.starts_with("a reset") {
@@ -80,7 +80,7 @@ async fn no_password_and_no_identity_is_shown_where_a_server_repeats_its_argumen
                 all.push_str(&text);
             }
         }
-        assert!(told.iter().any(|told| all.contains(told)), "{name}: {all}");
+        assert!(shown.iter().any(|shown| all.contains(shown)), "{name}: {all}");
     }
 }
 
@@ -114,15 +114,15 @@ async fn no_part_of_a_password_that_should_have_been_encoded_is_shown() {
 }
 
 #[tokio::test]
-async fn a_store_without_the_password_that_the_server_wants_says_so() {
+async fn a_missing_password_is_reported() {
     let server = RedisServer::start();
     let limiter = Limiter::new(settings().connect_lazy(&server.url()).unwrap());
     let policy = closed("p", 100);
     assert!(limiter.check(&policy, &Key::new("alice"), 1).await.is_ok());
     let locked = RedisServer::with(&["--requirepass", "right"]);
     let lazy = Limiter::new(settings().connect_lazy(&locked.url()).unwrap());
-    // A decision has more words than a client without a password may send: the server says so and closes the
-    // connection. Now and then the close is seen first.
+    // A decision has more arguments than a client without a password may send: the server replies with an error and
+    // closes the connection. Sometimes the client sees the close first.
     let mut said = String::new();
     for _ in 0..50 {
         said = lazy.check(&policy, &Key::new("alice"), 1).await.unwrap_err().to_string();
@@ -134,7 +134,7 @@ async fn a_store_without_the_password_that_the_server_wants_says_so() {
     panic!("{said}");
 }
 
-/// A custom algorithm that answers nonsense for one key.
+/// A custom algorithm that returns invalid values for one key.
 #[derive(Debug)]
 struct Nonsense(&'static str);
 
@@ -151,7 +151,7 @@ impl Algorithm for Nonsense {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_algorithm_that_returns_nonsense_fails_its_decision_and_no_other_of_the_call() {
+async fn an_algorithm_that_returns_nonsense_fails_only_its_decision_of_the_batch() {
     let rows = [
         (
             "an error that is a table",
@@ -204,13 +204,13 @@ async fn an_algorithm_that_returns_nonsense_fails_its_decision_and_no_other_of_t
 }
 
 #[tokio::test]
-async fn more_units_than_were_asked_for_are_no_lease() {
+async fn a_grant_of_more_units_than_requested_is_not_a_lease() {
     let most = i64::MAX;
     let rows: [(&str, [i64; 6]); 6] = [
-        ("the least grant", [i64::MIN, 0, 0, 1_000_000, 0, 0]),
+        ("the smallest grant", [i64::MIN, 0, 0, 1_000_000, 0, 0]),
         ("the largest grant", [most - 1, 0, 0, most, 0, 0]),
-        ("a little more than was wanted", [13, 0, 0, 1_000_000, 0, 0]),
-        ("a lease without end", [2, 0, 0, most, 0, 0]),
+        ("slightly more than requested", [13, 0, 0, 1_000_000, 0, 0]),
+        ("an endless lease", [2, 0, 0, most, 0, 0]),
         ("a negative name", [2, 0, 0, 1_000_000, -1, 0]),
         ("a negative mark", [2, 0, 0, 1_000_000, 0, -5]),
     ];
@@ -232,7 +232,7 @@ async fn more_units_than_were_asked_for_are_no_lease() {
                 failed += 1;
             }
         }
-        // It was asked for leases, and none of these was believed.
+        // Leases were requested, and every invalid grant was ignored.
         assert!(failed > 100, "{name}: {failed}");
     }
 }
@@ -241,9 +241,9 @@ fn cases(default: u32) -> u32 {
     std::env::var("HOSTILE_CASES").map_or(default, |cases| cases.parse().unwrap())
 }
 
-/// Any reply at all: no panic, no hang, and never a unit more than was asked for.
+/// No reply causes a panic, a hang, or a grant of more units than requested.
 #[test]
-fn whatever_a_server_replies_is_a_decision_or_an_error() {
+fn every_reply_of_a_server_becomes_a_decision_or_an_error() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let number = prop_oneof![
         4 => -3..20_i64,
@@ -297,11 +297,11 @@ fn whatever_a_server_replies_is_a_decision_or_an_error() {
             Ok(())
         })
         .unwrap_or_else(|failure| panic!("{failure}"));
-    eprintln!("{} lots of replies in {:?}", cases(300), since.elapsed());
+    eprintln!("{} sets of replies in {:?}", cases(300), since.elapsed());
 }
 
 #[tokio::test]
-async fn another_programs_value_under_a_key_is_an_error_and_stays_as_it_is() {
+async fn a_value_of_another_program_under_a_key_is_an_error_and_is_not_changed() {
     let server = RedisServer::start();
     let limiter = Limiter::new(store(&server).await);
     let day = || Quota::per_day(5);
@@ -359,7 +359,7 @@ async fn another_programs_value_under_a_key_is_an_error_and_stays_as_it_is() {
                     2 => limiter.peek(&policy, &key, 1).await,
                     _ => limiter.refund_latest(&policy, &key, 1).await,
                 };
-                // What is refunded of a concurrency limit names a holder, of which there is none here.
+                // A refund under a concurrency limit names a holder, and there is none here.
                 let Err(error) = said else { panic!("{algorithm}, {value:?}, {asked}: {said:?}") };
                 assert_eq!(error.kind(), ErrorKind::StoreFailed, "{algorithm}, {value:?}: {error}");
                 let text = error.to_string();
@@ -377,8 +377,8 @@ async fn another_programs_value_under_a_key_is_an_error_and_stays_as_it_is() {
     assert_eq!(tried, 6 * 23 * 4);
 }
 
-/// A forwarder whose way leads to the port in the second value.
-async fn name_that_leads_somewhere() -> (String, Arc<AtomicU16>) {
+/// A TCP proxy that forwards to the port in the second value.
+async fn redirectable_proxy() -> (String, Arc<AtomicU16>) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let url = format!("redis://{}", listener.local_addr().unwrap());
     let leads_to = Arc::new(AtomicU16::new(0));
@@ -396,10 +396,10 @@ async fn name_that_leads_somewhere() -> (String, Arc<AtomicU16>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_primary_that_became_a_replica_is_left_as_soon_as_its_name_leads_elsewhere() {
+async fn a_demoted_primary_is_left_as_soon_as_its_name_points_to_another_server() {
     for leased in [false, true] {
         let (old, new) = (RedisServer::start(), RedisServer::start());
-        let (url, leads_to) = name_that_leads_somewhere().await;
+        let (url, leads_to) = redirectable_proxy().await;
         leads_to.store(old.port(), Ordering::Relaxed);
         let limiter = Limiter::new(settings().connect(&url).await.unwrap());
         let plain = closed("p", 1_000_000);
@@ -418,9 +418,9 @@ async fn a_primary_that_became_a_replica_is_left_as_soon_as_its_name_leads_elsew
         }
         let () = new.command(&["REPLICAOF", "NO", "ONE"]);
         leads_to.store(new.port(), Ordering::Relaxed);
-        // The connections to the old one stay open.
+        // The connections to the old primary stay open.
         let () = old.command(&["REPLICAOF", "127.0.0.1", &new.port().to_string()]);
-        // Until what is on lease is over, and then for as long as the promise gives.
+        // Until the leased units are used up, and then for as long as documented.
         let since = Instant::now();
         let mut failed = 0;
         let mut in_a_row = 0;
@@ -432,7 +432,7 @@ async fn a_primary_that_became_a_replica_is_left_as_soon_as_its_name_leads_elsew
                     (failed, in_a_row) = (failed + 1, 0);
                 }
             }
-            // No measure of time: with the cause in place it never ends.
+            // Not a time limit: with the bug, this loop never ends.
             assert!(
                 since.elapsed() < Duration::from_secs(20),
                 "leased {leased}: {failed} failed, none decided"
@@ -459,12 +459,12 @@ async fn a_refund_of_leased_units_keeps_its_deadline_while_redis_hangs() {
     let took = since.elapsed();
     server.signal("CONT");
     assert_eq!(refunded.unwrap_err().kind(), ErrorKind::StoreTimeout);
-    // The parts by themselves wait for half a second.
+    // The individual calls would wait for half a second.
     assert!(took < Duration::from_millis(400), "{took:?}");
 }
 
-/// How many keys the largest of the latest calls had.
-fn largest_call(server: &RedisServer) -> usize {
+/// The number of keys in the largest of the latest batches.
+fn largest_batch(server: &RedisServer) -> usize {
     let entries: Vec<redis::Value> = server.command(&["SLOWLOG", "GET", "-1"]);
     let keys = |entry: &redis::Value| {
         let redis::Value::Array(fields) = entry else { return None };
@@ -476,12 +476,12 @@ fn largest_call(server: &RedisServer) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_carries_no_more_decisions_than_two_milliseconds_of_redis_hold() {
+async fn a_batch_holds_no_more_decisions_than_fit_into_two_milliseconds() {
     let server = RedisServer::with(&["--slowlog-log-slower-than", "0", "--slowlog-max-len", "100000"]);
     let limiter =
         Limiter::new(settings().deadline(Duration::from_secs(30)).connect(&server.url()).await.unwrap());
     let cells = |segments| SlidingWindow::new().segments(segments);
-    // Decisions in a call, as what each takes at worst allows.
+    // Decisions in a batch, as the worst-case time of each allows.
     let rows = [
         ("gcra", closed("gcra", 1_000_000), 64, 128),
         ("cells-300", closed("cells-300", 1_000_000).algorithm(cells(300)), 16, 48),
@@ -501,12 +501,13 @@ async fn a_call_carries_no_more_decisions_than_two_milliseconds_of_redis_hold() 
             });
         }
         running.join_all().await;
-        let largest = largest_call(&server);
+        let largest = largest_batch(&server);
         assert!((least..=most).contains(&largest), "{name}: {largest}");
     }
 }
 
-/// What one client can invent is bounded by a limit on what it cannot: nothing is written for a denied request.
+/// A limit on the address bounds the number of keys that a client can create with invented identities, because a
+/// denied request writes nothing.
 #[tokio::test]
 async fn invented_identities_make_no_more_keys_than_a_limit_on_the_address_admits() {
     use tower::{Layer as _, ServiceExt as _};
@@ -530,7 +531,8 @@ async fn invented_identities_make_no_more_keys_than_a_limit_on_the_address_admit
     assert_eq!((admitted, keys), (100, 101));
 }
 
-/// The policy that the docs name keeps an exhausted key through a flood of new ones; the one they warn of does not.
+/// The eviction policy that the docs recommend keeps an exhausted key during a flood of new keys. The one that they
+/// warn about does not.
 #[tokio::test(flavor = "multi_thread")]
 async fn under_volatile_ttl_a_flood_of_identities_frees_no_exhausted_key() {
     for (eviction, is_kept) in [("volatile-ttl", true), ("allkeys-lru", false)] {
@@ -558,9 +560,9 @@ async fn under_volatile_ttl_a_flood_of_identities_frees_no_exhausted_key() {
     }
 }
 
-/// A denial of one unit looks at one holder, however many there are.
+/// A denial of one unit reads one holder, regardless of how many there are.
 #[tokio::test]
-async fn a_denied_concurrency_decision_reads_no_more_holders_than_units_are_missing() {
+async fn a_denied_concurrency_decision_reads_only_as_many_holders_as_units_are_missing() {
     let server = RedisServer::start();
     let limiter = Limiter::new(store(&server).await);
     let policy = Policy::concurrency("held", 2_000).on_store_failure(FailureMode::Closed);
@@ -588,9 +590,9 @@ async fn a_denied_concurrency_decision_reads_no_more_holders_than_units_are_miss
     assert_eq!(counts, ["1", "7"], "{seen}");
 }
 
-/// A user that may write one kind of state and not the other: less is admitted, never more.
+/// The Redis user may write one kind of state and not the other. Fewer requests are admitted, never more.
 #[tokio::test]
-async fn a_decision_that_can_be_written_only_in_part_is_an_error_and_admits_nothing() {
+async fn a_decision_that_is_only_partly_written_is_an_error_and_admits_nothing() {
     let server = RedisServer::start();
     let rule = RedisStore::connect(&server.url()).await.unwrap().acl_rule().replace(" +zadd", "");
     let mut words = vec!["ACL", "SETUSER", "narrow", "on", ">secret"];
@@ -605,14 +607,14 @@ async fn a_decision_that_can_be_written_only_in_part_is_an_error_and_admits_noth
         let both = [Charge::new(&window, &key, 1), Charge::new(&held, &key, 1)];
         let error = limiter.check_all(&both).await.unwrap_err();
         assert!(error.to_string().contains("acl_rule"), "{error}");
-        // What was written before the error stays charged.
+        // Charges written before the error stay.
         assert_eq!(limiter.peek(&window, &key, 0).await.unwrap().remaining(), Some(10 - asked));
     }
 }
 
-/// As a client may that cannot know whether the first one was carried out.
+/// A client sends a charge again if it cannot know whether the first one was executed.
 #[tokio::test]
-async fn a_charge_of_held_units_that_is_sent_twice_holds_them_once() {
+async fn a_concurrency_charge_that_is_sent_twice_holds_its_permits_once() {
     let server = RedisServer::start();
     let memory: Box<dyn Store> = Box::new(MemoryStore::new());
     let redis: Box<dyn Store> = Box::new(store(&server).await);
@@ -629,9 +631,9 @@ async fn a_charge_of_held_units_that_is_sent_twice_holds_them_once() {
     }
 }
 
-/// What may be sent again does not fail with what may not.
+/// A check may be sent again, so it does not fail together with a refund, which may not.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_that_was_closed_while_idle_fails_no_check_that_shares_a_call_with_a_refund() {
+async fn a_closed_idle_connection_fails_no_check_that_shares_a_batch_with_a_refund() {
     let server = RedisServer::start();
     let limiter = Limiter::new(store(&server).await);
     let policy = closed("p", 1_000_000);
@@ -643,7 +645,7 @@ async fn a_connection_that_was_closed_while_idle_fails_no_check_that_shares_a_ca
                 let mut failed = 0;
                 for _ in 0..5 {
                     match limiter.check(&policy, &Key::new("alice"), 1).await {
-                        // A refund may fail.
+                        // The refund may fail.
                         Ok(decision) if task % 4 == 0 => drop(limiter.refund(&decision, 1).await),
                         Ok(_) => {}
                         Err(_) => failed += 1,
@@ -655,14 +657,14 @@ async fn a_connection_that_was_closed_while_idle_fails_no_check_that_shares_a_ca
         assert_eq!(running.join_all().await.into_iter().sum::<i32>(), 0);
         let killed: usize = server.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
         assert!(killed > 0, "{killed}");
-        // Until the news is here: without it no client can know.
+        // Until the client receives the close.
         sleep(Duration::from_millis(50)).await;
     }
 }
 
-/// What surely was not sent can be refunded another time.
+/// A refund that was certainly not sent can be repeated.
 #[tokio::test]
-async fn a_refund_that_was_dropped_before_it_was_sent_is_not_used_up() {
+async fn a_refund_that_was_dropped_before_it_was_sent_can_be_repeated() {
     let server = RedisServer::start();
     let limiter = Limiter::new(store(&server).await);
     let policy = closed("p", 10);
@@ -672,7 +674,7 @@ async fn a_refund_that_was_dropped_before_it_was_sent_is_not_used_up() {
     assert_eq!(limiter.refund(&decision, 4).await.unwrap().remaining(), Some(10));
 }
 
-/// Two holders that meet would count once.
+/// Two equal holders would count once.
 #[tokio::test]
 async fn holders_of_one_process_are_never_the_same() {
     let limiter = Limiter::new(MemoryStore::new());

@@ -1,4 +1,4 @@
-//! The layer among other services: what it calls, when, and with what.
+//! The layer and the service below it: when it calls the service, and with which request.
 
 use std::{
     convert::Infallible,
@@ -35,7 +35,7 @@ fn layer(limit: u64) -> RateLimitLayer {
     RateLimitLayer::new(MemoryStore::new(), Policy::new("p", Quota::per_hour(limit)), Constant::new("all"))
 }
 
-// The two that users of other crates ask for: a function that returns a layer, a struct that holds one.
+// Two uses that users of other crates ask for: a function that returns a layer, and a struct with a layer.
 
 fn limiter(store: RedisStore) -> RateLimitLayer {
     RateLimitLayer::new(store, Policy::new("per-ip", Quota::per_second(10)), PeerIp::new())
@@ -47,14 +47,14 @@ struct Middleware {
 }
 
 #[tokio::test]
-async fn a_layer_can_be_returned_and_held() {
+async fn a_layer_can_be_returned_and_stored() {
     let store = RedisStore::connect_lazy("redis://127.0.0.1:1").unwrap();
     let middleware = Middleware { limit: limiter(store) };
     let _: Router = Router::new().route("/", get(async || "")).layer(middleware.limit);
 }
 
 #[test]
-fn what_is_shared_between_threads_can_be() {
+fn public_types_can_be_shared_between_threads() {
     fn shared<T: Send + Sync + 'static>() {}
     fn sent<T: Send + 'static>() {}
     shared::<RateLimitLayer>();
@@ -82,7 +82,7 @@ fn the_plug_ins_are_object_safe() {
     object::<dyn tower_ratelimit::algorithm::Algorithm>();
 }
 
-/// Ready once for each `poll_ready`, and only itself: a clone starts unready.
+/// A service that is ready for one call after each `poll_ready`. A clone starts unready.
 struct Strict {
     ready: bool,
     calls: Arc<AtomicUsize>,
@@ -135,7 +135,7 @@ async fn the_service_that_was_ready_is_called_once_and_keeps_its_error() {
     assert_eq!(error.to_string(), "own error");
     let denied = service.ready().await.unwrap().call(get_request()).await.unwrap();
     assert_eq!(denied.status(), 429);
-    // A denial did not call it, nor did anything call it twice.
+    // A denied request did not call the service, and no request called it twice.
     assert_eq!(calls.load(Ordering::Relaxed), 3);
 }
 
@@ -153,10 +153,10 @@ async fn a_request_is_charged_once_however_often_it_is_polled() {
 }
 
 #[tokio::test]
-async fn where_nothing_is_charged_no_store_is_asked() {
+async fn no_store_is_called_when_nothing_is_charged() {
     let store = Counted::new(Says(admit));
     let limiter = Limiter::new(store.clone());
-    // As after a decision that the store did not make.
+    // The same as after a store failure.
     let nothing = Decision::new([]);
     assert!(limiter.charge_more(&nothing, 5).await.unwrap().is_allowed());
     assert!(limiter.refund(&nothing, 5).await.unwrap().is_allowed());
@@ -182,10 +182,10 @@ async fn the_limiter_of_a_request_is_that_of_its_decision() {
         RateLimitLayer::new(store.clone(), Policy::new(name, Quota::per_hour(9)), Constant::new("all"))
     };
     let (outside, inside) = (MemoryStore::new(), MemoryStore::new());
-    let nobody = Policy::new("inner", Quota::per_hour(9));
+    let undecided = Policy::new("inner", Quota::per_hour(9));
     let inner_layers = [
         ("exempt", layer(&inside, "inner").exempt(|_: &http::request::Parts| true)),
-        ("pardoned", RateLimitLayer::new(inside.clone(), nobody, Header::new("x-api-key")).soft()),
+        ("soft", RateLimitLayer::new(inside.clone(), undecided, Header::new("x-api-key")).soft()),
     ];
     let outer = Policy::new("outer", Quota::per_hour(9));
     for (left, (name, inner)) in [6, 3].into_iter().zip(inner_layers) {
@@ -201,7 +201,7 @@ async fn the_limiter_of_a_request_is_that_of_its_decision() {
 }
 
 #[tokio::test]
-async fn exempt_requests_are_neither_counted_nor_told() {
+async fn exempt_requests_are_not_counted_and_get_no_headers() {
     let layer = layer(1).exempt(|parts: &http::request::Parts| parts.uri.path() == "/health");
     let health = || Request::get("/health").body(String::new()).unwrap();
     ask(&layer, get_request()).await;
@@ -212,7 +212,7 @@ async fn exempt_requests_are_neither_counted_nor_told() {
 }
 
 #[tokio::test]
-async fn it_stands_among_tower_s_own_layers() {
+async fn the_layer_works_among_towers_own_layers() {
     let service =
         tower::service_fn(|_: Request<String>| async { Ok::<_, Infallible>(Response::new(String::new())) });
     let mut service = ServiceBuilder::new()
@@ -225,7 +225,7 @@ async fn it_stands_among_tower_s_own_layers() {
         let response: Result<_, BoxError> = service.ready().await.unwrap().call(get_request()).await;
         statuses.push(response.unwrap().status().as_u16());
     }
-    // Were a denial to keep the permit of the concurrency limit, the fourth would hang.
+    // If a denial kept the permit of the concurrency limit, the fourth request would hang.
     assert_eq!(statuses, [200, 200, 429, 429]);
 }
 
@@ -248,7 +248,7 @@ async fn each_route_has_its_own_limit_on_one_store() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_delayed_request_waits_its_turn_and_then_is_carried_out() {
+async fn a_delayed_request_waits_and_then_reaches_the_service() {
     let delay =
         |charge: &Charge| Outcome::new(charge, Verdict::Delay(Duration::from_secs(3)), 0, Duration::ZERO);
     let layer = RateLimitLayer::new(Says(delay), Policy::new("p", Quota::per_hour(1)), Constant::new("all"));
@@ -260,6 +260,6 @@ async fn a_delayed_request_waits_its_turn_and_then_is_carried_out() {
 
 #[test]
 #[should_panic(expected = "two policies named \"p\"")]
-fn two_policies_of_one_name_are_denied_when_the_layer_is_built() {
+fn two_policies_of_one_name_panic_when_the_layer_is_built() {
     let _ = layer(1).and(Rule::new(Policy::new("p", Quota::per_hour(2)), PeerIp::new()));
 }

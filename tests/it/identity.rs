@@ -1,4 +1,4 @@
-//! One identity is one key, however the client writes it, and two identities are never one key.
+//! Every spelling of an identity has the same key, and two identities never share a key.
 
 use std::net::SocketAddr;
 
@@ -56,7 +56,7 @@ async fn a_mapping_sees_the_identity_and_not_its_stored_form() {
         );
         let mapped = later.map(|email: &str| email.to_lowercase());
         assert_eq!(key(&mapped, &with("x-email", email)).await, Ok(Key::new(email.to_lowercase())), "{name}");
-        // Ready-made, and once more.
+        // With the built-in mappings, applied twice.
         let ready_made = Header::new("x-email").lowercase().trim().lowercase();
         let lower = key(&ready_made, &with("x-email", email)).await;
         assert_eq!(lower, Ok(Key::new(email.to_lowercase())), "{name}");
@@ -85,7 +85,7 @@ async fn a_mapping_over_a_tuple_sees_its_parts_apart() {
     assert_eq!(key(&seen, &both(&long, "b")).await.unwrap(), Key::new(format!("{long}\u{1f}b")));
     assert_ne!(key(&seen, &both("ab", "c")).await, key(&seen, &both("a", "bc")).await);
 
-    // Nor does a part of one alternative pass for that of another, or for a separator.
+    // A part of one alternative does not equal that of another, or a separator.
     let parts = (Header::new("x-a").or(Cookie::new("a")), Cookie::new("b"));
     let seen = parts.map(|identity: &str| identity.to_owned());
     let mut keys = Vec::new();
@@ -104,7 +104,7 @@ async fn a_mapping_over_a_tuple_sees_its_parts_apart() {
 }
 
 #[tokio::test]
-async fn a_mapping_shows_nothing_of_a_hashed_identity() {
+async fn a_mapping_over_a_hashed_identity_does_not_reveal_it() {
     let secret = [7; 32];
     let seen = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
     let see = || {
@@ -137,7 +137,7 @@ async fn an_identity_that_is_not_text_cannot_be_mapped() {
 }
 
 #[tokio::test]
-async fn identities_of_a_mapped_extractor_are_named_as_the_client_shows_them() {
+async fn identities_of_a_mapped_extractor_are_named_as_the_client_sends_them() {
     let email = || Header::new("x-email").lowercase();
     let long = format!("{}@example.org", "a".repeat(107));
     for named in ["Alice@Example.org", "JOS\u{c9}@example.org", &long] {
@@ -155,7 +155,7 @@ async fn identities_of_a_mapped_extractor_are_named_as_the_client_shows_them() {
 }
 
 #[test]
-fn an_identity_that_its_extractor_never_gives_is_an_error() {
+fn an_identity_that_its_extractor_never_returns_is_an_error() {
     type Try = Box<dyn Fn(&str) -> Result<(), tower_ratelimit::Error>>;
     fn of<K: KeyExtractor>(extractor: impl Fn() -> K + 'static) -> Try {
         Box::new(move |identity| extractor().try_any_of([identity]).map(drop))
@@ -189,13 +189,13 @@ fn an_identity_that_its_extractor_never_gives_is_an_error() {
         address.to_string().contains("identity 1: \"203.0.113.0/24\"")
             && address.to_string().contains("`within`")
     );
-    // What may be a secret is not shown.
+    // Identities that may be secrets are not shown.
     let header = Header::new("x").try_any_of(["fine", "s3cret "]).unwrap_err();
     assert!(
         header.to_string().starts_with("identity 2: ") && !header.to_string().contains("s3cret"),
         "{header}"
     );
-    // Each part of a tuple is named as that part's client shows it.
+    // Each part of a tuple is named as the client sends it.
     let pair = || (Header::new("x-tenant").lowercase(), PeerIp::new());
     let named = |address: &str| Key::join([&Key::new("ACME"), &Key::new(address)]);
     assert!(pair().try_any_of([named("203.0.113.0/24")]).is_err());
@@ -204,14 +204,14 @@ fn an_identity_that_its_extractor_never_gives_is_an_error() {
 }
 
 #[tokio::test]
-async fn each_part_of_a_tuple_is_named_as_the_client_shows_it() {
+async fn each_part_of_a_tuple_is_named_as_the_client_sends_it() {
     let pair = (Header::new("x-tenant").lowercase(), PeerIp::new());
     let matcher = pair.any_of([Key::join([&Key::new("ACME"), &Key::new("2001:db8::66")])]);
     let mut request = from("[2001:db8::9]:1");
     request.headers.insert("x-tenant", "Acme".parse().unwrap());
     assert!(matcher.matches(&request).await.unwrap());
 
-    // Whether a part or the whole is too long to be stored as it is.
+    // Also if a part or the whole is too long to be stored unhashed.
     for length in [60, 90, 96, 97, 200] {
         let pair = (Header::new("x-tenant").lowercase(), PeerIp::new());
         let named = Key::new("ACME".repeat(length / 4) + &"A".repeat(length % 4));
@@ -240,7 +240,7 @@ async fn a_key_from_an_extractor_or_a_decision_can_be_named_in_its_final_form() 
         let stored = response.extensions().get::<Decision>().unwrap().outcomes()[0].key().clone();
         let given = key(&extractor(), &from("203.0.113.7:1")).await.unwrap();
         assert_eq!(stored, given, "{name}");
-        // It names no other key: not that of a client which sends its text as a header.
+        // It matches no other key, such as that of a client that sends the key's text as a header.
         let claim = with("x-api-key", "203.0.113.7");
         let claimed = extractor().any_of([stored.clone()]).matches(&claim).await.unwrap_or(false);
         assert_eq!(claimed, name == "long", "{name}");
@@ -289,7 +289,7 @@ fn an_identity_is_that_of_every_part_and_kind_of_key() {
     assert_eq!(text(&long).unwrap(), "x".repeat(200));
     assert_eq!(text(&Key::join([&a, &long])).unwrap(), format!("a b\u{1f}{}", "x".repeat(200)));
     assert_eq!(text(&Key::new([0xff])), None);
-    // A part that holds the separator leaves no telling where it ends.
+    // The end of a part that contains the separator is unknown.
     assert_eq!(text(&Key::join([&Key::new("a\u{1f}b"), &a])), None);
 }
 
@@ -343,7 +343,7 @@ async fn a_cookie_is_one_key_however_it_is_encoded() {
         ("lower-case digits", "session=%c3%a9", Ok("\u{e9}")),
         ("upper-case digits", "session=%C3%A9", Ok("\u{e9}")),
         ("not encoded", "session=\u{e9}", Ok("\u{e9}")),
-        // As the crate `cookie` does: what is no encoding stands for itself, quotes are part of the value.
+        // As in the crate `cookie`: invalid encodings are literal, and quotes are part of the value.
         ("no encoding", "session=%3", Ok("%3")),
         ("no digits", "session=%zz%25", Ok("%zz%")),
         ("quotes", "session=\"s1\"", Ok("\"s1\"")),
@@ -384,7 +384,7 @@ async fn invented_methods_share_one_key() {
 }
 
 #[tokio::test]
-async fn link_local_neighbours_have_keys_of_their_own() {
+async fn link_local_neighbours_have_separate_keys() {
     let peer = PeerIp::new();
     let of = async |address: &str| key(&peer, &from(address)).await.unwrap();
     assert_ne!(of("[fe80::1]:1").await, of("[fe80::2]:1").await);
@@ -405,7 +405,7 @@ async fn link_local_neighbours_have_keys_of_their_own() {
     assert!(!named.matches(&from("[fe80::2]:1")).await.unwrap());
 }
 
-/// An identity, or parts that are joined.
+/// An identity, or a join of parts.
 #[derive(Clone, Debug, PartialEq)]
 enum Tree {
     Leaf(Vec<u8>),
@@ -421,7 +421,8 @@ impl Tree {
     }
 }
 
-/// Mostly short and of few characters, those that stored texts give a meaning to: so many trees have similar texts.
+/// Mostly short identities of the few characters that have a meaning in stored texts, so that many trees have
+/// similar texts.
 fn leaf() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         19 => prop::collection::vec(prop::sample::select(b"%|a".as_slice()), 0..4),
@@ -436,7 +437,7 @@ fn tree() -> impl Strategy<Value = Tree> {
 }
 
 #[test]
-fn every_small_join_has_a_text_of_its_own() {
+fn every_small_join_has_a_unique_text() {
     let leaves = ["", "a", "%", "|", "%|", "a|a", "a%|a", "%(", "%)", "%(a%)", "%(a%|a%)"];
     let leaves: Vec<Key> = leaves.iter().map(Key::new).collect();
     let joins = |parts: &[Key]| -> Vec<Key> {
@@ -444,7 +445,7 @@ fn every_small_join_has_a_text_of_its_own() {
         let single = parts.iter().map(|part| Key::join([part]));
         [Key::join([])].into_iter().chain(single).chain(pairs).collect()
     };
-    // Those of leaves are among those of leaves and joins.
+    // The texts of leaves are among those of leaves and joins.
     let parts = [leaves.clone(), joins(&leaves)].concat();
     let mut keys = [leaves, joins(&parts)].concat();
     let count = keys.len();

@@ -1,4 +1,4 @@
-//! Key extractors, each alone or in a layer.
+//! Key extractors, separately and in a layer.
 
 use std::sync::{
     Arc,
@@ -35,7 +35,7 @@ fn head(request: http::request::Builder) -> Parts {
 }
 
 #[tokio::test]
-async fn a_cookie_is_found_among_others_and_odd_ones_are_named() {
+async fn a_cookie_is_found_among_others_and_invalid_ones_are_errors_that_name_it() {
     let rows: [(&str, &[&str], Result<&str, ErrorKind>); 9] = [
         ("alone", &["s=1"], Ok("1")),
         ("among others", &["a=b; s=1; c=d"], Ok("1")),
@@ -72,7 +72,7 @@ async fn a_cookie_is_taken_with_its_quotes_up_to_8_kib() {
 }
 
 #[test]
-fn an_invalid_cookie_name_is_a_panic_when_the_extractor_is_built() {
+fn an_invalid_cookie_name_panics_when_the_extractor_is_built() {
     for name in ["", "a b", "a=b", "a;b", "a,b", "a\tb", "\u{fc}"] {
         assert!(std::panic::catch_unwind(|| Cookie::new(name)).is_err(), "{name:?}");
     }
@@ -171,7 +171,7 @@ fn an_invalid_value_of_a_configuration_is_an_error_or_a_panic_with_the_same_mess
     assert!(Constant::new("all").try_hashed([7; 16]).is_ok());
 }
 
-/// Finds identities in lower case, and does not say so to `any_of`.
+/// Converts identities to lower case, and does not implement `keys_of`.
 struct Lower;
 
 impl KeyExtractor for Lower {
@@ -182,7 +182,7 @@ impl KeyExtractor for Lower {
 }
 
 #[tokio::test]
-async fn an_extractor_type_that_does_not_say_its_keys_cannot_be_banned_by() {
+async fn an_extractor_type_without_keys_of_cannot_be_used_in_a_ban() {
     let message = "identity 1: `it::key_extractors::Lower` does not implement `KeyExtractor::keys_of`, which `any_of` needs";
     let extractors: [Box<dyn Fn() -> Box<dyn KeyExtractor>>; 4] = [
         Box::new(|| Box::new(Lower)),
@@ -194,7 +194,7 @@ async fn an_extractor_type_that_does_not_say_its_keys_cannot_be_banned_by() {
         let error = extractor().try_any_of(["Mallory"]).map(drop).unwrap_err();
         assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::InvalidConfig, message));
     }
-    // A key that the extractor returned needs no answer.
+    // A key that the extractor returned does not need `keys_of`.
     let request = head(Request::get("/").header("x-name", "Mallory"));
     let hashed = Lower.hashed([7; 32]).extract(&request).await.unwrap();
     assert!(Lower.hashed([7; 32]).any_of([hashed]).matches(&request).await.unwrap());
@@ -227,7 +227,7 @@ fn every_public_type_of_keys_can_be_named_cloned_shown_and_shared() {
     holds::<RequestMethod>();
     holds::<RequestPath>();
     holds::<MatchedRoute>();
-    // The value itself need not be any of that.
+    // The value type does not need these traits.
     holds::<FromExtension<std::cell::Cell<u8>>>();
     holds::<FromExtractor<std::cell::Cell<u8>>>();
     holds::<Or<Header, PeerIp>>();
@@ -241,7 +241,7 @@ fn every_public_type_of_keys_can_be_named_cloned_shown_and_shared() {
 }
 
 #[tokio::test]
-async fn what_matches_no_route_has_a_key_that_no_route_has() {
+async fn requests_that_match_no_route_share_a_separate_key() {
     let app = Router::new().route("/", get(async || "")).layer(limit("p", 1, MatchedRoute::new()));
     let mut statuses = Vec::new();
     for path in ["/", "/nowhere", "/elsewhere"] {
@@ -252,7 +252,7 @@ async fn what_matches_no_route_has_a_key_that_no_route_has() {
 }
 
 #[tokio::test]
-async fn spaces_around_a_header_make_no_other_identity_over_http_2_either() {
+async fn spaces_around_a_header_do_not_change_the_identity_over_http_2() {
     let app = Router::new().route("/", get(async || "")).layer(limit("p", 2, Header::new("x-api-key")));
     let address = crate::support::http::serve(app).await;
     let socket = TokioIo::new(TcpStream::connect(address).await.unwrap());
@@ -267,14 +267,14 @@ async fn spaces_around_a_header_make_no_other_identity_over_http_2_either() {
 }
 
 #[tokio::test]
-async fn method_and_path_are_what_the_request_says() {
+async fn method_and_path_are_those_of_the_request() {
     let request = head(Request::post("/a/b?c=d"));
     assert_eq!(RequestMethod::new().extract(&request).await.unwrap(), Key::new("POST"));
     assert_eq!(RequestPath::new().extract(&request).await.unwrap(), Key::new("/a/b"));
 }
 
 #[tokio::test]
-async fn a_missing_extension_is_a_setup_mistake_unless_declared_optional() {
+async fn a_missing_extension_is_a_setup_error_unless_declared_optional() {
     let key = || FromExtension::new(|user: &u64| *user);
     let error = key().extract(&head(Request::get("/"))).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::MissingSetup);
@@ -386,7 +386,7 @@ async fn a_mapped_key_is_made_of_the_first_ones_identity() {
 }
 
 #[tokio::test]
-async fn a_mapped_key_may_come_later_and_an_error_stays_what_it_is() {
+async fn a_mapped_key_may_be_async_and_keeps_the_error_kind() {
     let shout = |identity: &str| identity.to_uppercase();
     let later = FromExtractor::with_state(vec![("t1", "alice")], |User(name)| name).map(shout);
     let with = |token: &str| head(Request::get("/").header("authorization", token));
@@ -398,7 +398,7 @@ async fn a_mapped_key_may_come_later_and_an_error_stays_what_it_is() {
 }
 
 #[tokio::test]
-async fn a_hashed_key_shows_nothing_and_needs_the_same_secret() {
+async fn a_hashed_key_hides_the_identity_and_depends_on_the_secret() {
     let secret = b"0123456789abcdef";
     let hashed = |secret: &[u8], value: &'static str| {
         let key = Header::new("x-api-key").hashed(secret);
@@ -409,13 +409,13 @@ async fn a_hashed_key_shows_nothing_and_needs_the_same_secret() {
     assert_eq!(one, hashed(secret, "secret-key").await);
     assert_ne!(one, hashed(secret, "secret-kez").await);
     assert_ne!(one, hashed(b"0123456789abcdeF", "secret-key").await);
-    // Nobody can ask for that key by its text.
+    // No client can send that key as text.
     assert_ne!(one, Key::new(one.as_str()));
 }
 
 #[tokio::test]
 async fn a_hashed_key_is_the_same_in_every_version() {
-    // Instances of two versions that run side by side share their counts.
+    // Instances of two versions share their counts during a rolling update.
     let key = Constant::new("user-4").hashed(b"0123456789abcdef");
     let hashed = key.extract(&head(Request::get("/"))).await.unwrap();
     assert_eq!(hashed.as_str(), "%*a6949588618bfddffa881161bfd2fd6d");
@@ -423,7 +423,7 @@ async fn a_hashed_key_is_the_same_in_every_version() {
 
 #[test]
 #[should_panic(expected = "at least 16 bytes")]
-fn a_short_secret_is_a_panic_when_the_extractor_is_built() {
+fn a_short_secret_panics_when_the_extractor_is_built() {
     let _ = Header::new("x-api-key").hashed("15 bytes of it!");
 }
 
@@ -493,7 +493,7 @@ async fn a_ban_may_depend_on_an_async_extractor() {
 }
 
 #[tokio::test]
-async fn a_ban_holds_for_preflights_too_whenever_it_is_known() {
+async fn a_ban_applies_to_preflights_too_even_if_it_is_async() {
     let at_once = |_: &Parts| Key::new("mallory");
     let later = |_: &Parts| Answer::pending(async { Ok(Key::new("mallory")) });
     let preflight = || {
@@ -503,7 +503,7 @@ async fn a_ban_holds_for_preflights_too_whenever_it_is_known() {
             .body(String::new())
             .unwrap()
     };
-    for (named, status) in [("mallory", 429), ("somebody else", 200)] {
+    for (named, status) in [("mallory", 429), ("another", 200)] {
         let layers = [
             limit("p", 9, Constant::new("all")).ban(at_once.any_of([named])),
             limit("p", 9, Constant::new("all")).ban(later.any_of([named])),
@@ -519,7 +519,7 @@ async fn a_ban_holds_for_preflights_too_whenever_it_is_known() {
 }
 
 #[tokio::test]
-async fn identities_are_named_as_the_client_shows_them_whatever_key_they_become() {
+async fn identities_are_named_as_the_client_sends_them_regardless_of_their_key() {
     let secret = [7; 32];
     let request = |address: &str| {
         let peer: std::net::SocketAddr = address.parse().unwrap();
@@ -586,13 +586,13 @@ async fn addresses_can_be_exempt_by_their_network() {
 }
 
 #[tokio::test]
-async fn a_closure_may_answer_later() {
+async fn a_closure_may_be_async() {
     let slow = |parts: &Parts| {
         let path = parts.uri.path().to_owned();
         Answer::pending(async move {
             tokio::task::yield_now().await;
             match path.as_str() {
-                "/" => Err(Error::new(ErrorKind::MissingIdentity, "nobody")),
+                "/" => Err(Error::new(ErrorKind::MissingIdentity, "no user")),
                 path => Ok(Key::new(path)),
             }
         })
@@ -637,7 +637,7 @@ async fn each_extractor_matcher_and_cost_function_runs_once_per_request() {
 }
 
 #[tokio::test]
-async fn handlers_take_the_decision_and_the_limiter_and_are_told_what_is_missing() {
+async fn handlers_extract_the_decision_and_the_limiter_and_fail_if_they_are_missing() {
     async fn handler(State(()): State<()>, decision: Option<Decision>, limiter: Limiter) -> String {
         let more = match &decision {
             Some(decision) => limiter.charge_more(decision, 2).await.unwrap().remaining(),
@@ -697,7 +697,7 @@ async fn a_handler_gets_the_limiter_and_the_decision_of_the_innermost_layer() {
     let handler = async |decision: Decision, limiter: Limiter| {
         limiter.charge_more(&decision, 2).await.unwrap().remaining().unwrap().to_string()
     };
-    // Each on a store of its own.
+    // Each layer has its own store.
     let (inner, outer) = (limit("inner", 5, Constant::new("all")), limit("outer", 9, Constant::new("all")));
     let app = Router::new().route("/", get(handler)).layer(inner).layer(outer);
     let response = app.oneshot(Request::get("/").body(Body::empty()).unwrap()).await.unwrap();
@@ -705,7 +705,7 @@ async fn a_handler_gets_the_limiter_and_the_decision_of_the_innermost_layer() {
 }
 
 #[tokio::test]
-async fn what_is_charged_more_and_given_back_is_so_for_every_key_of_the_decision() {
+async fn further_charges_and_refunds_apply_to_every_key_of_the_decision() {
     let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::new()));
     let (narrow, wide) = (Policy::new("narrow", Quota::per_hour(5)), Policy::new("wide", Quota::per_hour(9)));
     let charges =
@@ -715,21 +715,21 @@ async fn what_is_charged_more_and_given_back_is_so_for_every_key_of_the_decision
     assert_eq!(left(&decision), [4, 8]);
     let more = limiter.charge_more(&decision, 3).await.unwrap();
     assert_eq!(left(&more), [1, 5]);
-    // All or nothing.
+    // The further charge is all or nothing.
     assert!(!limiter.charge_more(&decision, 2).await.unwrap().is_allowed());
     assert_eq!(left(&limiter.refund(&more, 2).await.unwrap()), [3, 7]);
     assert_eq!(left(&limiter.peek_all(&charges).await.unwrap()), [3, 7]);
 }
 
 #[tokio::test]
-async fn a_store_that_failed_is_not_asked_for_more() {
+async fn no_further_charge_is_sent_after_a_store_failure() {
     let store = Counted::new(Down);
     let limiter = Limiter::new(store.clone());
     let decision = limiter.check(&Policy::new("p", Quota::per_hour(5)), &Key::new("alice"), 1).await.unwrap();
     for later in [limiter.charge_more(&decision, 2).await, limiter.refund(&decision, 1).await] {
         let later = later.unwrap();
         assert!(later.is_allowed());
-        // Nothing was given back either.
+        // Nothing was refunded either.
         assert_eq!(later.failure().unwrap().kind(), ErrorKind::StoreUnreachable);
     }
     assert_eq!(store.asked(), 1);
@@ -760,7 +760,7 @@ async fn a_handlers_charge_on_another_key_leaves_the_clients_own_item() {
 }
 
 #[tokio::test]
-async fn nested_layers_each_tell_their_part_once() {
+async fn nested_layers_each_add_their_headers_once() {
     let inner = limit("inner", 5, Constant::new("all"));
     let outer = limit("outer", 9, Constant::new("all"));
     let app = Router::new().route("/", get(async || "").layer(inner)).layer(outer);
@@ -773,7 +773,7 @@ async fn nested_layers_each_tell_their_part_once() {
 
 proptest! {
     #[test]
-    fn cookies_of_any_bytes_are_an_answer_and_no_panic(line in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn cookies_of_any_bytes_do_not_panic(line in proptest::collection::vec(any::<u8>(), 0..200)) {
         if let Ok(value) = http::HeaderValue::from_bytes(&line) {
             let parts = head(Request::get("/").header("cookie", value));
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

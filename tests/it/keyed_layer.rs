@@ -53,7 +53,7 @@ async fn a_denial_is_a_typed_error_with_its_wait() {
 }
 
 #[tokio::test]
-async fn a_request_without_a_key_is_an_error_of_its_own_and_reaches_nobody() {
+async fn a_request_without_a_key_is_rejected_and_never_reaches_the_service() {
     let missing = || Error::new(ErrorKind::MissingIdentity, "no tenant");
     let at_once = KeyedRateLimitLayer::new(MemoryStore::new(), policy(2), |_: &&'static str| None::<Key>);
     let later = KeyedRateLimitLayer::new(MemoryStore::new(), policy(2), move |_: &&'static str| {
@@ -98,7 +98,7 @@ async fn a_cost_is_that_of_its_own_rule() {
 }
 
 #[tokio::test]
-async fn a_store_that_is_down_is_an_error_of_its_own_only_where_the_policy_is_closed() {
+async fn an_unavailable_store_rejects_requests_only_under_a_closed_policy() {
     for (mode, admitted) in [(FailureMode::Open, true), (FailureMode::Closed, false)] {
         let policy = policy(1).on_store_failure(mode);
         let layer = KeyedRateLimitLayer::new(Down, policy, |_: &&'static str| "all").wait(Duration::MAX);
@@ -111,13 +111,13 @@ async fn a_store_that_is_down_is_an_error_of_its_own_only_where_the_policy_is_cl
     }
 }
 
-/// A store that answers question number n, from 0 on, with `says(n)`; and how many it was asked.
+/// A store that answers decision number n, from 0 on, with `says(n)`, and the number of decisions.
 fn store_that(says: fn(usize) -> Verdict) -> (impl Store, Arc<AtomicUsize>) {
     let asked = Arc::new(AtomicUsize::new(0));
     let count = asked.clone();
     let store = Says(move |charge: &Charge| {
         let number = count.fetch_add(1, Ordering::Relaxed);
-        assert!(number < 100, "it never gives up");
+        assert!(number < 100, "the layer retries without end");
         Outcome::new(charge, says(number), 0, Duration::ZERO)
     });
     (store, asked)
@@ -128,7 +128,7 @@ const fn deny(seconds: u64) -> Verdict {
 }
 
 #[tokio::test(start_paused = true)]
-async fn patience_is_for_all_waits_together_and_a_delay_takes_none() {
+async fn the_longest_wait_bounds_all_waits_together_and_ignores_delays() {
     struct Row {
         name: &'static str,
         says: fn(usize) -> Verdict,
@@ -148,7 +148,7 @@ async fn patience_is_for_all_waits_together_and_a_delay_takes_none() {
             seconds: 4,
         },
         Row {
-            name: "at the last moment",
+            name: "admitted at the end of the wait",
             says: at_once_next_time,
             patience: 1,
             admitted: true,
@@ -157,7 +157,7 @@ async fn patience_is_for_all_waits_together_and_a_delay_takes_none() {
         },
         Row { name: "too late", says: |_| deny(2), patience: 1, admitted: false, asked: 1, seconds: 0 },
         Row {
-            name: "no patience and no wait",
+            name: "no wait allowed and none needed",
             says: |_| deny(0),
             patience: 0,
             admitted: false,
@@ -195,11 +195,11 @@ async fn patience_is_for_all_waits_together_and_a_delay_takes_none() {
     }
 }
 
-// The stores take their time from the machine's clock and the waits from Tokio's, so none of these can be
-// paused; each wait is a few milliseconds.
+// The stores use the system clock and the waits use Tokio's, so these tests cannot pause the clock. Each wait is a
+// few milliseconds.
 
 #[tokio::test]
-async fn a_patient_caller_waits_for_its_turn_and_nobody_is_denied() {
+async fn callers_that_may_wait_are_all_admitted_in_turn() {
     let policy = Policy::new("p", Quota::new(1, Duration::from_millis(20)).unwrap());
     let layer = KeyedRateLimitLayer::new(MemoryStore::new(), policy, |_: &&'static str| "all")
         .wait(Duration::from_secs(30));
@@ -211,14 +211,14 @@ async fn a_patient_caller_waits_for_its_turn_and_nobody_is_denied() {
     }
     let answers = calls.join_all().await;
     assert!(answers.iter().all(Result::is_ok), "{answers:?}");
-    // The first at once and five turns.
+    // The first call is admitted at once, and five more after 20 ms each.
     assert!(started.elapsed() >= Duration::from_millis(99), "{:?}", started.elapsed());
 }
 
 #[tokio::test]
-async fn a_patient_caller_takes_a_unit_soon_after_it_is_given_back() {
+async fn a_waiting_caller_is_admitted_soon_after_a_permit_is_released() {
     let slots = || Policy::concurrency("slots", 1);
-    // Others may be charged too, and say when.
+    // A second policy in the same decision sets its own wait.
     let rate = Policy::new("rate", Quota::new(1, Duration::from_millis(20)).unwrap());
     let store = MemoryStore::new();
     let layers = [
@@ -237,9 +237,9 @@ async fn a_patient_caller_takes_a_unit_soon_after_it_is_given_back() {
     }
 }
 
-// This one can: no lease ends meanwhile.
+// The clock can be paused here, because no lease expires during the test.
 #[tokio::test(start_paused = true)]
-async fn patience_for_a_unit_in_use_ends_and_none_is_had_for_what_cannot_come() {
+async fn the_wait_for_a_permit_is_bounded_and_impossible_costs_do_not_wait() {
     let slots = Policy::concurrency("slots", 2);
     let layer = KeyedRateLimitLayer::new(MemoryStore::new(), slots, |_: &&'static str| "all")
         .cost(|text| text.len() as u64)
@@ -256,7 +256,7 @@ async fn patience_for_a_unit_in_use_ends_and_none_is_had_for_what_cannot_come() 
         let waited = started.elapsed().as_millis();
         assert!((least..=most).contains(&waited), "{text}: {waited} ms");
     }
-    // One that never ends is given up, and its units with it.
+    // Aborting the call that never ends releases its permits.
     holder.abort();
     assert!(holder.await.unwrap_err().is_cancelled());
     assert_eq!(service.oneshot("ab").await.unwrap(), 2);
@@ -289,14 +289,14 @@ async fn a_request_that_waits_leaves_the_inner_service_to_others() {
         let other = timeout(Duration::from_secs(10), other).await;
         assert_eq!(other.expect(name).unwrap(), 2, "{name}");
 
-        // Called when their turn has come and the service is ready again.
+        // They reach the service after their wait, when it is ready again.
         assert!(waiting.join_all().await.iter().all(Result::is_ok), "{name}");
         assert_eq!(calls.load(Ordering::Relaxed), 3, "{name}");
     }
 }
 
 #[tokio::test]
-async fn who_cannot_come_in_time_is_denied_at_once() {
+async fn a_request_that_cannot_be_admitted_in_time_is_denied_at_once() {
     let layer = KeyedRateLimitLayer::new(MemoryStore::new(), policy(1), |_: &&'static str| "all")
         .wait(Duration::from_secs(60));
     let service = layer.layer(service_fn(length));
@@ -308,7 +308,7 @@ async fn who_cannot_come_in_time_is_denied_at_once() {
 }
 
 #[tokio::test]
-async fn a_queue_delays_and_a_slot_is_held_until_the_answer() {
+async fn a_queue_delays_and_a_permit_is_held_until_the_response() {
     let queue = Policy::new("q", Quota::new(1, Duration::from_millis(10)).unwrap())
         .algorithm(LeakyBucket::queue(Duration::from_secs(1)));
     let layer = KeyedRateLimitLayer::new(MemoryStore::new(), queue, |_: &&'static str| "all");
@@ -325,13 +325,13 @@ async fn a_queue_delays_and_a_slot_is_held_until_the_answer() {
                 Ok::<_, Infallible>(limiter.peek(&slots, &Key::new("all"), 1).await.unwrap().is_allowed())
             }
         }));
-    // Inside, the one slot is taken; afterwards it is free.
+    // The only permit is in use during the call, and free after it.
     assert!(!service.clone().oneshot("abc").await.unwrap());
     assert!(!service.oneshot("abc").await.unwrap());
 }
 
 #[tokio::test]
-async fn a_slot_is_free_with_the_answer_even_where_the_future_is_kept() {
+async fn a_permit_is_released_with_the_response_even_if_the_future_is_kept() {
     let limiter = Limiter::new(MemoryStore::new());
     let slots = Policy::concurrency("slots", 1);
     let layer = KeyedRateLimitLayer::new(limiter.clone(), slots.clone(), |_: &&'static str| "all");
@@ -342,7 +342,7 @@ async fn a_slot_is_free_with_the_answer_even_where_the_future_is_kept() {
     drop(call);
 }
 
-/// Ready once for each `poll_ready`, and only itself: a clone starts unready.
+/// A service that is ready for one call after each `poll_ready`. A clone starts unready.
 struct Strict(bool, Arc<AtomicUsize>);
 
 impl Clone for Strict {
@@ -383,7 +383,7 @@ async fn the_service_that_was_ready_is_called_and_only_for_what_is_admitted() {
 
 #[test]
 #[should_panic(expected = "two policies named \"p\"")]
-fn two_policies_of_one_name_are_denied_when_the_layer_is_built() {
+fn two_policies_of_one_name_panic_when_the_layer_is_built() {
     let _ = KeyedRateLimitLayer::new(MemoryStore::new(), policy(1), |_: &u8| "a")
         .and(KeyedRule::new(policy(2), |_| "b"));
 }

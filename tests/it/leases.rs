@@ -1,5 +1,5 @@
-//! Units on lease: never more than the limit, however instances come and go, and nothing is lost for longer than
-//! the bound.
+//! Leases: never more than the limit is admitted while instances start and end, and no unit is lost for longer than
+//! the documented bound.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -15,7 +15,7 @@ use tower_ratelimit::{
     bb8_redis::{RedisConnectionManager, bb8::Pool},
 };
 
-/// One process of several: a store of its own, over the same pool.
+/// One of several instances: its own store, over a shared pool.
 #[derive(Clone)]
 struct Instance {
     store: RedisStore,
@@ -23,7 +23,7 @@ struct Instance {
 }
 
 impl Instance {
-    /// With nothing on lease, as one that has just started.
+    /// An instance without leases, as if just started.
     fn new(pool: &Pool<RedisConnectionManager>, clock: &ManualClock) -> Self {
         let store = settings().manual_clock(clock.clone()).build(pool.clone()).unwrap();
         Self { limiter: Limiter::new(store.clone()), store }
@@ -35,15 +35,15 @@ impl Instance {
         decision
     }
 
-    /// Nothing is under way that was sent at another time.
+    /// Waits until no call from an earlier time is pending.
     async fn settled(&self) {
         while self.store.lease_status().calls() > 0 {
             tokio::time::sleep(Duration::from_micros(100)).await;
         }
     }
 
-    /// Gives back what is on lease, and nothing else.
-    async fn give_back(&self, policy: &Policy) {
+    /// Returns the leases of the key, and refunds nothing else.
+    async fn return_leases(&self, policy: &Policy) {
         assert!(self.limiter.refund_latest(policy, &Key::new("alice"), 0).await.unwrap().failure().is_none());
     }
 
@@ -59,18 +59,18 @@ impl Instance {
 #[derive(Clone, Debug)]
 enum Step {
     Advance(u64),
-    /// As a correction of the clock would.
+    /// Sets the clock back, as a correction would.
     SetBack(u64),
-    /// So many requests of one instance; the last instance leases nothing.
+    /// A number of requests to one instance. The last instance has no leases.
     Ask {
         instance: usize,
         cost: u64,
         times: usize,
     },
-    /// One instance ends without a word, and another one starts.
+    /// One instance crashes, and another one starts.
     Crash(usize),
-    GiveBack(usize),
-    /// Of the decision that is so many back, by the instance that asked for it or the one that came after it.
+    ReturnLeases(usize),
+    /// A refund of the decision that is so many steps back, by its instance or the one that replaced it.
     Refund(usize),
 }
 
@@ -152,24 +152,24 @@ fn steps(rule: &Rule) -> impl Strategy<Value = Vec<Step>> + use<> {
         12 => advance.prop_map(Step::Advance),
         back => (0..1_500_000_u64).prop_map(Step::SetBack),
         1 => (0..INSTANCES).prop_map(Step::Crash),
-        1 => (0..INSTANCES).prop_map(Step::GiveBack),
+        1 => (0..INSTANCES).prop_map(Step::ReturnLeases),
         6 => (0..40_usize).prop_map(Step::Refund),
     ];
     proptest::collection::vec(step, 10..80)
 }
 
-/// Sees when each unit was spent, and knows the promise.
+/// Records when each unit was spent and checks the promise of the algorithm.
 struct Judge {
     rule: Rule,
     /// Units by the time at which they were spent.
     spent: Vec<(u64, u64)>,
-    /// By the window that Redis was in.
+    /// Units by the window of Redis.
     windows: BTreeMap<u64, u64>,
-    /// So many refunds, of which each may be rounded by 2 microseconds.
+    /// The number of refunds. Each may be rounded by 2 microseconds.
     refunds: u64,
 }
 
-/// A decision that was admitted, and where the judge noted it.
+/// An admitted decision, and its record in the judge.
 struct Admitted {
     decision: Decision,
     instance: usize,
@@ -178,7 +178,7 @@ struct Admitted {
 }
 
 impl Judge {
-    /// `time` is that of the clock, and `passed` how much of it passed in all, steps back left out.
+    /// `time` is the time of the clock, and `passed` the time that passed in all, without steps back.
     fn admit(&mut self, server: &RedisServer, time: u64, passed: u64, cost: u64) -> u64 {
         let Rule { kind, limit, period, .. } = self.rule;
         match kind {
@@ -217,7 +217,7 @@ impl Judge {
         }
     }
 
-    /// The request does not count any more: what is left must keep the promise by itself.
+    /// The request does not count any more: the remaining ones must keep the promise without it.
     fn refund(&mut self, admitted: &Admitted) {
         self.refunds += 1;
         if self.rule.is_bucket() {
@@ -227,7 +227,7 @@ impl Judge {
         }
     }
 
-    /// Every span of a bucket.
+    /// Checks every span of a bucket.
     fn judge_spans(&self) {
         let Rule { kind, limit, period, burst, .. } = self.rule;
         for (i, (from, _)) in self.spent.iter().enumerate() {
@@ -249,7 +249,7 @@ impl Judge {
     }
 }
 
-/// How many requests there were, how many were admitted, and how many Redis decided.
+/// The numbers of requests, of admitted requests, and of requests that Redis decided.
 #[derive(Debug, Default)]
 struct Seen {
     asked: usize,
@@ -300,7 +300,7 @@ async fn live(
                 }
             }
             Step::Crash(instance) => instances[instance] = Instance::new(redis, &clock),
-            Step::GiveBack(instance) => instances[instance].give_back(&leased).await,
+            Step::ReturnLeases(instance) => instances[instance].return_leases(&leased).await,
             // A clock that steps back makes charges look younger than they are.
             Step::Refund(back) if set_back == 0 => {
                 let Some(place) = admitted.len().checked_sub(back + 1) else { continue };
@@ -312,17 +312,17 @@ async fn live(
         }
     }
     judge.judge_spans();
-    // Nothing is lost for longer than the bound and what any spent unit takes to come back.
+    // No unit is lost for longer than the bound plus the time in which a spent unit is available again.
     for instance in &instances {
         instance.settled().await;
-        instance.give_back(&leased).await;
+        instance.return_leases(&leased).await;
     }
     let refill = rule.period * rule.burst.div_ceil(rule.limit).max(2);
-    // Where nobody asks after the clock was set back, what was written before waits until it is as late again.
+    // If no request comes after the clock was set back, earlier state stays until the clock has caught up.
     let wait = Duration::from_micros(refill + set_back);
     clock.advance(leased.lease_bound().unwrap().after_a_crash() + wait);
     let all = match rule.kind {
-        // Forgotten by now, and as never seen.
+        // Expired by now, so the key is new again.
         Kind::StartsEmpty => rule.burst / 3,
         _ => plain.capacity(),
     };
@@ -372,7 +372,7 @@ async fn instance(server: &RedisServer) -> Instance {
     Instance { limiter: Limiter::new(store.clone()), store }
 }
 
-/// Makes the key hot, until something is on lease. How many units were admitted meanwhile.
+/// Makes the key hot until the instance has a lease. The number of units admitted meanwhile.
 async fn warm_up(instance: &Instance, policy: &Policy) -> u64 {
     let mut admitted = 0;
     while !instance.has_leases() {
@@ -389,7 +389,7 @@ async fn many_tasks_on_two_instances_admit_exactly_the_limit_with_few_calls() {
     let policies = [
         Policy::new("window", Quota::per_day(limit)).algorithm(FixedWindow::anchored()),
         Policy::new("cells", Quota::per_day(limit)).algorithm(SlidingWindow::new()),
-        // Less than one comes back in a day.
+        // Less than one unit is replenished in a day.
         Policy::new("gcra", Quota::new(1, Duration::from_secs(75_000)).unwrap().burst(limit)),
     ];
     for policy in policies {
@@ -414,10 +414,10 @@ async fn many_tasks_on_two_instances_admit_exactly_the_limit_with_few_calls() {
         let mut admitted = run(32, 1_000).await;
         let asked = server.script_calls() - before;
         assert!(asked < 32_000 / 8, "{}: {asked} calls", policy.name());
-        // The rest, as far as the other instance has nothing of it on lease.
+        // The remaining units that the other instance has not leased.
         admitted += run(32, 400).await;
         assert!(admitted <= limit, "{}: {admitted}", policy.name());
-        // And when all are idle, all of it.
+        // When all instances are idle, all remaining units.
         for instance in &instances {
             assert!(
                 within(Duration::from_secs(5), async || !instance.has_leases()).await,
@@ -428,7 +428,7 @@ async fn many_tasks_on_two_instances_admit_exactly_the_limit_with_few_calls() {
         }
         admitted += run(8, 300).await;
         for instance in &instances {
-            instance.give_back(&policy).await;
+            instance.return_leases(&policy).await;
         }
         let rest = instances[0].remaining(&policy).await;
         assert_eq!(admitted + rest, limit, "{}", policy.name());
@@ -437,7 +437,7 @@ async fn many_tasks_on_two_instances_admit_exactly_the_limit_with_few_calls() {
 }
 
 #[tokio::test]
-async fn a_quiet_key_gives_its_units_back_and_a_dropped_store_leaves_no_task() {
+async fn an_idle_key_returns_its_lease_and_a_dropped_store_leaves_no_task() {
     let server = RedisServer::start();
     let limit = 1_000;
     let policies = [
@@ -455,11 +455,11 @@ async fn a_quiet_key_gives_its_units_back_and_a_dropped_store_leaves_no_task() {
         assert!(other.remaining(&policy).await < limit - admitted, "{}", policy.name());
         let back = async || other.remaining(&policy).await == limit - admitted;
         assert!(within(bound.while_running(), back).await, "{}", policy.name());
-        // The task that gave them back has nothing to do any more.
+        // The task that returned them ends.
         let fewer = async || tokio::runtime::Handle::current().metrics().num_alive_tasks() < tasks;
         assert!(within(Duration::from_secs(1), fewer).await, "{}", policy.name());
 
-        // One whose store is dropped ends too, whatever it had on lease.
+        // The task of a dropped store ends too, even with leases.
         warm_up(&busy, &policy).await;
         let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
         drop(busy);
@@ -469,7 +469,7 @@ async fn a_quiet_key_gives_its_units_back_and_a_dropped_store_leaves_no_task() {
 }
 
 #[tokio::test]
-async fn what_a_crashed_instance_held_comes_back_after_the_documented_time() {
+async fn the_lease_of_a_crashed_instance_is_free_after_the_documented_time() {
     let server = RedisServer::start();
     let redis = pool(&server).await;
     let clock = ManualClock::new();
@@ -494,7 +494,7 @@ async fn what_a_crashed_instance_held_comes_back_after_the_documented_time() {
         drop(crashed);
         let remaining = other.remaining(&policy).await;
         assert!(remaining < 1_000 - 40 && remaining >= 1_000 - 40 - bound.units(), "{name}: {remaining}");
-        // What was spent comes back in its own time.
+        // Spent units are replenished at their usual rate.
         clock.advance(bound.after_a_crash() + Duration::from_millis(400));
         assert_eq!(other.remaining(&policy).await, 1_000, "{name}");
     }
@@ -510,15 +510,15 @@ async fn leases_on_a_key_are_fetched_one_at_a_time_and_nothing_is_lost_with_a_dr
     let key = Key::new("alice");
     let mut admitted = 0;
     for round in 0..300 {
-        // Some are polled and dropped, some never polled.
+        // Some requests are polled and dropped, some are never polled.
         let mut checks: Vec<_> = (0..8).map(|_| busy.limiter.check(&policy, &key, 1)).collect();
         for check in checks.iter_mut().take(round % 5) {
             let _ = check.now_or_never();
         }
         drop(checks);
         admitted += u64::from(busy.take(&policy, 1).await.is_allowed());
-        // Never more on lease than allowed: what Redis has charged is what was spent, what was asked for by those
-        // that were dropped, and one lease.
+        // Never more than one lease: Redis has charged the units that were spent, those of dropped requests, and one
+        // lease.
         let charged = limit - other.remaining(&policy).await;
         assert!(charged >= admitted && charged <= 9 * (round as u64 + 1) + 50, "{charged} of {admitted}");
     }
@@ -526,16 +526,16 @@ async fn leases_on_a_key_are_fetched_one_at_a_time_and_nothing_is_lost_with_a_dr
     let before = other.remaining(&policy).await;
     assert!(within(policy.lease_bound().unwrap().while_running(), async || !busy.has_leases()).await);
     busy.settled().await;
-    // All that is missed now are units of requests that were sent or spent: a request that is dropped may have
-    // been charged, what it was to fetch besides is not lost.
+    // Only units of dropped requests are missing now: a dropped request may have been charged, but the lease that it
+    // fetched is not lost.
     let charged = limit - other.remaining(&policy).await;
     assert!(charged > admitted && charged <= 9 * 301, "{charged} of {admitted}, {before} before");
-    // And leases can still be fetched.
+    // Leases can still be fetched.
     warm_up(&busy, &policy).await;
 }
 
 #[tokio::test]
-async fn an_instance_that_shuts_down_can_give_everything_back() {
+async fn an_instance_that_shuts_down_can_return_its_leases() {
     let server = RedisServer::start();
     let (leaving, other) = (instance(&server).await, instance(&server).await);
     let of = |name, algorithm: FixedWindow| Policy::new(name, Quota::per_day(1_000)).algorithm(algorithm);
@@ -558,12 +558,12 @@ async fn an_instance_that_shuts_down_can_give_everything_back() {
         assert_eq!(other.remaining(policy).await, 1_000 - taken, "{}", policy.name());
     }
     drop(server);
-    // Nothing is left to give back, so nobody is asked.
+    // No lease is left, so the call succeeds without Redis.
     leaving.store.return_leases().await.unwrap();
 }
 
 #[tokio::test]
-async fn reset_and_refund_take_what_is_on_lease_into_account() {
+async fn reset_and_refund_account_for_leased_units() {
     let server = RedisServer::start();
     let policies = [
         Policy::new("window", Quota::per_day(1_000)).algorithm(FixedWindow::anchored()),
@@ -580,7 +580,7 @@ async fn reset_and_refund_take_what_is_on_lease_into_account() {
             busy.settled().await;
         }
         assert!(busy.has_leases(), "{name}");
-        // Of what is on lease no more is given back than was spent of it.
+        // A refund returns the lease too, and no more than the units spent from it.
         let refunded = busy.limiter.refund_latest(&policy, &key, 3).await.unwrap();
         assert_eq!(refunded.remaining(), Some(1_000 - admitted + 3), "{name}");
         assert!(!busy.has_leases(), "{name}");
@@ -588,15 +588,15 @@ async fn reset_and_refund_take_what_is_on_lease_into_account() {
         busy.limiter.reset(&policy, &key).await.unwrap();
         assert!(!busy.has_leases(), "{name}");
         assert_eq!(other.remaining(&policy).await, 1_000, "{name}");
-        // All of it, and no more.
+        // The whole limit is available, and no more.
         assert!(busy.take(&policy, 1_000).await.is_allowed(), "{name}");
         assert!(!other.take(&policy, 1).await.is_allowed(), "{name}");
     }
 }
 
-/// Whatever takes a lease out, it is not given back to what came after the reset.
+/// A lease from before a reset is not returned to the count after it.
 #[tokio::test]
-async fn a_lease_that_was_on_its_way_back_at_a_reset_frees_nothing_after_it() {
+async fn a_lease_that_is_returned_during_a_reset_refunds_nothing_after_it() {
     let server = RedisServer::start();
     let (redis, clock) = (pool(&server).await, ManualClock::new());
     let quota = Quota::per_day(1_000);
@@ -611,7 +611,7 @@ async fn a_lease_that_was_on_its_way_back_at_a_reset_frees_nothing_after_it() {
         for dropped in [true, false] {
             let busy = Instance::new(&redis, &clock);
             warm_up(&busy, &policy).await;
-            // More than is left of the lease, which it gives back when it is sent.
+            // More units than the rest of the lease, so sending it returns the lease.
             let late = busy.limiter.check(&policy, &key, 100);
             busy.limiter.reset(&policy, &key).await.unwrap();
             assert!(busy.take(&policy, 1_000).await.is_allowed());
@@ -628,13 +628,13 @@ async fn a_lease_that_was_on_its_way_back_at_a_reset_frees_nothing_after_it() {
 }
 
 #[tokio::test]
-async fn a_refund_that_is_dropped_while_it_waits_for_its_turn_loses_no_lease() {
+async fn a_refund_that_is_dropped_while_it_waits_loses_no_lease() {
     let server = RedisServer::start();
     let limit = 1_000;
     let policy = Policy::new("p", Quota::per_day(limit)).algorithm(FixedWindow::anchored()).leased(100);
     let busy = instance(&server).await;
     let admitted = warm_up(&busy, &policy).await;
-    // A call is under way, so what comes now waits.
+    // A call is pending, so the next operation waits.
     let mut other = busy.limiter.check(&policy, &Key::new("bob"), 1);
     assert!((&mut other).now_or_never().is_none());
     let mut refund = busy.limiter.refund_latest(&policy, &Key::new("alice"), 0);
@@ -645,16 +645,16 @@ async fn a_refund_that_is_dropped_while_it_waits_for_its_turn_loses_no_lease() {
     assert!(within(policy.lease_bound().unwrap().while_running(), back).await);
 }
 
-/// A lease that is too small for a request goes back with it, and may be what others were denied for.
+/// A request returns a lease that is too small for it. Other requests may have been denied because of that lease.
 #[tokio::test]
-async fn a_remembered_denial_ends_when_a_request_gives_a_lease_back() {
+async fn a_remembered_denial_ends_when_a_request_returns_a_lease() {
     let server = RedisServer::start();
     let (redis, clock) = (pool(&server).await, ManualClock::new());
     let busy = Instance::new(&redis, &clock);
     let policy = Policy::new("p", Quota::per_day(1_000)).algorithm(FixedWindow::anchored()).leased(100);
     let key = Key::new("alice");
     warm_up(&busy, &policy).await;
-    // All that is not on lease.
+    // All units that are not leased.
     busy.limiter.check_up_to(&policy, &key, 1_000).await.unwrap();
     let both =
         [Charge::new(&policy, &key, 1), Charge::new(&Policy::new("q", Quota::per_day(1_000)), &key, 1)];
@@ -665,9 +665,9 @@ async fn a_remembered_denial_ends_when_a_request_gives_a_lease_back() {
     assert!(busy.limiter.check_all(&both).await.unwrap().is_allowed());
 }
 
-/// What is left of a lease, and of the limit, is one number to whoever asks this instance.
+/// The remaining units reported by an instance include the rest of its lease.
 #[tokio::test]
-async fn a_leased_unit_says_what_remains_as_of_the_last_call() {
+async fn a_decision_from_a_lease_reports_the_remaining_units_as_of_the_last_call() {
     let server = RedisServer::start();
     let redis = pool(&server).await;
     let clock = ManualClock::new();
@@ -686,7 +686,7 @@ async fn a_leased_unit_says_what_remains_as_of_the_last_call() {
 }
 
 #[test]
-fn what_cannot_be_leased_exactly_is_denied_in_either_order() {
+fn policies_that_cannot_be_leased_are_errors_in_either_order() {
     let queue = LeakyBucket::queue(Duration::from_secs(1));
     let policy = || Policy::new("p", Quota::per_second(10));
     let rows = [
@@ -713,13 +713,13 @@ fn what_cannot_be_leased_exactly_is_denied_in_either_order() {
         assert_eq!((bound.units(), bound.after_a_crash()), (5, Duration::from_secs(1)));
     }
     assert_eq!(policy().lease_bound(), None);
-    // However many may be leased, there are no more than the limit.
+    // A lease never holds more units than the limit.
     let bound = Policy::new("p", Quota::per_minute(100)).leased(1_000_000).lease_bound().unwrap();
     assert_eq!((bound.units(), bound.after_a_crash()), (100, Duration::from_secs(61)));
 }
 
 #[tokio::test]
-async fn a_store_in_memory_takes_no_notice() {
+async fn a_memory_store_ignores_leases() {
     let limiter = Limiter::new(MemoryStore::new());
     let policy = Policy::new("p", Quota::per_day(100)).leased(50);
     for left in (0..100).rev() {

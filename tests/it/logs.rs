@@ -1,4 +1,4 @@
-//! What is logged, and what never is.
+//! Log lines, and what they never contain.
 
 use std::{
     io::{self, Write},
@@ -55,13 +55,13 @@ fn listen() -> (Lines, tracing::subscriber::DefaultGuard) {
 }
 
 #[tokio::test]
-async fn an_eviction_policy_that_forgets_limits_is_one_warning_when_the_service_starts() {
+async fn an_eviction_policy_that_evicts_limits_is_one_warning_when_the_service_starts() {
     let rows = [
         (&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"][..], 1),
         (&["--maxmemory", "100mb", "--maxmemory-policy", "volatile-lru"], 1),
         (&["--maxmemory", "100mb", "--maxmemory-policy", "volatile-ttl"], 0),
         (&["--maxmemory", "100mb", "--maxmemory-policy", "noeviction"], 0),
-        // Nothing is evicted where memory has no bound.
+        // Nothing is evicted if memory is not limited.
         (&["--maxmemory-policy", "allkeys-lru"], 0),
     ];
     for (arguments, warnings) in rows {
@@ -73,7 +73,7 @@ async fn an_eviction_policy_that_forgets_limits_is_one_warning_when_the_service_
 }
 
 #[tokio::test]
-async fn trouble_that_comes_and_goes_is_one_line() {
+async fn an_intermittent_outage_is_one_line() {
     let server = RedisServer::start();
     let limiter = Limiter::new(store(&server).await);
     let policy = Policy::new("api", Quota::per_day(1));
@@ -92,7 +92,7 @@ async fn trouble_that_comes_and_goes_is_one_line() {
 }
 
 #[tokio::test]
-async fn a_mistake_in_the_set_up_is_one_line_that_says_what_to_do() {
+async fn a_setup_error_is_one_line_that_says_what_to_do() {
     let (lines, _guard) = listen();
     let layer = RateLimitLayer::new(MemoryStore::new(), Policy::new("p", Quota::per_day(1)), PeerIp::new());
     for _ in 0..5 {
@@ -154,12 +154,12 @@ async fn what_a_soft_limit_would_deny_is_logged_as_such() {
 }
 
 #[tokio::test]
-async fn identities_that_cannot_be_found_out_just_now_are_one_warning_and_no_mistake_in_the_set_up() {
+async fn identities_that_are_temporarily_unavailable_are_one_warning_and_no_setup_error() {
     let (lines, _guard) = listen();
-    let away = |_: &http::request::Parts| -> Result<Key, Error> {
-        Err(Error::new(ErrorKind::IdentityUnavailable, "the session store is away"))
+    let unavailable = |_: &http::request::Parts| -> Result<Key, Error> {
+        Err(Error::new(ErrorKind::IdentityUnavailable, "the session store is unavailable"))
     };
-    let layer = RateLimitLayer::new(MemoryStore::new(), Policy::new("p", Quota::per_day(1)), away);
+    let layer = RateLimitLayer::new(MemoryStore::new(), Policy::new("p", Quota::per_day(1)), unavailable);
     for _ in 0..5 {
         assert_eq!(ask(&layer, get()).await.status(), 500);
     }
@@ -180,7 +180,7 @@ fn through(peer: &str, headers: &[(&'static str, &str)]) -> http::request::Parts
 }
 
 #[tokio::test]
-async fn a_peer_s_address_as_the_key_behind_a_proxy_is_one_warning_that_says_what_to_do() {
+async fn the_peer_address_as_a_key_behind_a_proxy_is_one_warning_that_says_what_to_do() {
     let headers =
         [("x-forwarded-for", "203.0.113.7"), ("forwarded", "for=203.0.113.7"), ("x-real-ip", "203.0.113.7")];
     for (name, value) in headers {
@@ -201,7 +201,7 @@ async fn a_peer_s_address_as_the_key_behind_a_proxy_is_one_warning_that_says_wha
             "{}",
             lines.text()
         );
-        // Another value has a warning of its own, unless it is turned off.
+        // Another extractor logs its own warning, unless it is turned off.
         PeerIp::new().extract(&through("10.0.0.1:80", &[(name, value)])).await.unwrap();
         assert_eq!(lines.with("WARN"), 2);
         PeerIp::new().without_warning().extract(&through("10.0.0.1:80", &[(name, value)])).await.unwrap();
@@ -210,7 +210,7 @@ async fn a_peer_s_address_as_the_key_behind_a_proxy_is_one_warning_that_says_wha
 }
 
 #[tokio::test]
-async fn a_header_that_comes_after_a_thousand_requests_without_one_is_no_warning() {
+async fn a_header_that_first_appears_after_a_thousand_requests_is_no_warning() {
     let (lines, _guard) = listen();
     let key = PeerIp::new();
     for _ in 0..1_000 {

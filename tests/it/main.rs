@@ -1,4 +1,4 @@
-//! The integration tests: one module per concern, and what several of them share in `support`.
+//! The integration tests: one module per concern. Code that several of them share is in `support`.
 
 mod support;
 

@@ -33,7 +33,7 @@ async fn a_capacity_of_any_size_is_filled_and_kept() {
         Row { capacity: 0, most: 256 },
         Row { capacity: 256, most: 256 },
         Row { capacity: 4_000, most: 4_000 },
-        // In parts of a power of two, each rounded up.
+        // The parts are a power of two, and each is rounded up.
         Row { capacity: 65_536, most: 65_536 },
         Row { capacity: 65_537, most: 65_568 },
         Row { capacity: 100_000, most: 100_032 },
@@ -47,7 +47,7 @@ async fn a_capacity_of_any_size_is_filled_and_kept() {
         }
         assert!((most * 99 / 100..=most).contains(&store.len()), "{capacity}: {}", store.len());
     }
-    // No memory is taken before there are keys.
+    // No memory is allocated before there are keys.
     assert!(MemoryStore::builder().capacity(usize::MAX).build().is_empty());
 }
 
@@ -65,7 +65,7 @@ async fn keys_that_no_longer_matter_make_room_as_new_ones_come() {
     for i in 10_000..20_000 {
         limiter.check(&policy, &stranger(i), 1).await.unwrap();
     }
-    // The first ten thousand are gone although the capacity would hold them.
+    // The first ten thousand keys were removed although the capacity would hold them.
     assert!(store.len() < 11_100, "{}", store.len());
 }
 
@@ -99,7 +99,7 @@ async fn clones_share_their_counts_and_a_reset_forgets_one_key_of_one_policy() {
 }
 
 #[tokio::test]
-async fn what_redis_has_forgotten_a_slower_quota_does_not_bring_back() {
+async fn a_slower_quota_does_not_restore_expired_charges() {
     let server = RedisServer::start();
     let stores = [
         ("memory", Limiter::new(MemoryStore::new())),
@@ -115,7 +115,7 @@ async fn what_redis_has_forgotten_a_slower_quota_does_not_bring_back() {
         };
         for (before, after) in policies(fast).into_iter().zip(policies(Quota::per_day(5))) {
             assert!(limiter.check(&before, &Key::new("alice"), 5).await.unwrap().is_allowed());
-            // Until what was charged no longer matters, by the clocks that are tested here.
+            // Until the charges have expired. The clocks tested here are real ones.
             tokio::time::sleep(Duration::from_millis(20)).await;
             let decision = limiter.check(&after, &Key::new("alice"), 5).await.unwrap();
             assert!(decision.is_allowed(), "{name}, {}", before.name());

@@ -1,4 +1,4 @@
-//! CORS preflights: limited, and never on the client's own budget.
+//! CORS preflights: limited, and never charged to the quota of the client.
 
 use std::net::SocketAddr;
 
@@ -25,7 +25,7 @@ fn from(peer: &str, method: Method, lines: &[(&str, &str)]) -> Request<String> {
     request.body(String::new()).unwrap()
 }
 
-/// A preflight as a browser sends it, with `lines` more.
+/// A preflight as a browser sends it, with the further headers `lines`.
 fn preflight(peer: &str, lines: &[(&str, &str)]) -> Request<String> {
     let own = [("origin", "https://page.example"), ("access-control-request-method", "POST")];
     from(peer, Method::OPTIONS, &[&own, lines].concat())
@@ -43,13 +43,13 @@ async fn statuses(layer: &RateLimitLayer, requests: impl IntoIterator<Item = Req
 }
 
 #[tokio::test]
-async fn preflights_are_limited_and_take_nothing_from_the_client() {
+async fn preflights_are_limited_and_not_charged_to_the_client() {
     let layer = layer(2, PeerIp::new());
     let asked = (0..4).map(|_| preflight(A, &[]));
     assert_eq!(statuses(&layer, asked).await, [200, 200, 429, 429]);
     let own = (0..3).map(|_| from(A, Method::GET, &[]));
     assert_eq!(statuses(&layer, own).await, [200, 200, 429]);
-    // Another client's preflights have a budget of their own.
+    // Preflights of another client have a separate quota.
     assert_eq!(statuses(&layer, [preflight(B, &[])]).await, [200]);
 }
 
@@ -73,7 +73,7 @@ async fn a_preflight_without_the_credentials_of_the_key_counts_by_its_peer() {
         let requests = [A, A, B, B, "", ""].map(|peer| preflight(peer, &[]));
         assert_eq!(statuses(&layer, requests).await, [200, 429, 200, 429, 200, 429], "{name}");
     }
-    // A peer cannot be named by a preflight that does carry a key.
+    // A preflight with an API key cannot be charged to a peer's key.
     let layer = layer(1, Header::new("x-api-key").or(Header::new("x-old-key")));
     let claims = ["203.0.113.7", "%>203.0.113.7", "%^203.0.113.7"];
     let claimed = claims.map(|key| preflight(A, &[("x-api-key", key)]));
@@ -96,13 +96,13 @@ async fn a_preflight_with_an_identity_that_cannot_be_used_is_rejected() {
     let layer = layer(9, Header::new("x-api-key"));
     let twice = [("x-api-key", "a"), ("x-api-key", "a")];
     assert_eq!(statuses(&layer, [preflight(A, &twice)]).await, [400]);
-    // What only looks like one is a request like any other.
+    // A request that only resembles a preflight is an ordinary request.
     let options = from(A, Method::OPTIONS, &[("origin", "https://page.example")]);
     assert_eq!(statuses(&layer, [options]).await, [400]);
 }
 
 #[tokio::test]
-async fn costs_chosen_policies_exemptions_and_units_in_use_hold_for_preflights_too() {
+async fn costs_chosen_policies_exemptions_and_permits_apply_to_preflights_too() {
     let tiers = PolicySource::per_request(|_: &Parts, _: &Key| Policy::new("chosen", Quota::per_hour(4)));
     let layer = RateLimitLayer::new(MemoryStore::new(), tiers, Header::new("x-api-key"))
         .cost(|_: &Parts| 2)
@@ -124,13 +124,13 @@ async fn preflights_can_be_exempt_or_count_like_other_requests() {
     let limited = layer(2, Header::new("x-api-key")).limit_preflight();
     assert_eq!(statuses(&limited, [preflight(A, &[])]).await, [400]);
 
-    // The last one called decides.
+    // The last setter wins.
     let limited = layer(1, PeerIp::new()).exempt_preflight().limit_preflight();
     assert_eq!(statuses(&limited, [preflight(A, &[]), from(A, Method::GET, &[])]).await, [200, 429]);
 }
 
 #[tokio::test]
-async fn a_handler_that_charges_more_for_a_preflight_charges_the_preflights_budget() {
+async fn a_handler_that_charges_more_for_a_preflight_charges_the_quota_of_preflights() {
     let limiter = Limiter::new(MemoryStore::new());
     let policy = Policy::new("p", Quota::per_hour(5));
     let layer = RateLimitLayer::new(limiter.clone(), policy.clone(), PeerIp::new());

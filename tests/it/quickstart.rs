@@ -1,4 +1,4 @@
-//! The example that the README starts with, as processes of its own.
+//! The first example of the README, in separate processes.
 
 use std::{
     io::{BufRead, BufReader},
@@ -65,7 +65,7 @@ async fn one_process_in_memory_admits_exactly_the_limit() {
 }
 
 #[test]
-fn a_wrong_setting_ends_it_with_a_message_that_says_what_to_do() {
+fn an_invalid_setting_ends_the_program_with_a_message_that_says_what_to_do() {
     let rows = [
         ("no number", vec![("LIMIT", "many")], "LIMIT must be a number, not \"many\""),
         ("no limit", vec![("LIMIT", "0")], "a quota's limit must be at least 1"),
@@ -75,7 +75,7 @@ fn a_wrong_setting_ends_it_with_a_message_that_says_what_to_do() {
             "write redis://[user:password@]host",
         ),
         (
-            "nobody there",
+            "no server",
             vec![("REDIS_URL", "redis://:hunter2@127.0.0.1:1")],
             "cannot connect to Redis at 127.0.0.1:1",
         ),

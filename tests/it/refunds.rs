@@ -1,4 +1,4 @@
-//! A refund of a decision returns what of its charge still counts, and no unit that another request was charged.
+//! A refund of a decision returns the part of its charge that still counts, and no units of other requests.
 
 use std::{
     cell::Cell,
@@ -20,7 +20,7 @@ fn policy(name: &str, quota: Quota, algorithm: impl Algorithm) -> (String, Polic
     (name.to_owned(), Policy::new(name, quota).algorithm(algorithm))
 }
 
-/// Those whose numbers are rounded, that make requests wait, or that do not start full: for the property alone.
+/// Policies with rounded numbers, with delays, or that do not start full. Only for the property tests.
 fn others(period: Duration) -> Vec<(String, Policy)> {
     let quota = Quota::new(10, period).unwrap();
     let fraction = Quota::new(7, period).unwrap();
@@ -46,7 +46,7 @@ fn every_algorithm(limit: u64, period: Duration) -> Vec<(String, Policy)> {
     ]
 }
 
-/// One limiter in process and one on `server`, on one clock.
+/// A limiter in process and one on `server`, with one clock.
 async fn both(server: &RedisServer, clock: &ManualClock) -> [(&'static str, Limiter); 2] {
     let redis = settings()
         .manual_clock(clock.clone())
@@ -57,10 +57,10 @@ async fn both(server: &RedisServer, clock: &ManualClock) -> [(&'static str, Limi
     [("memory", Limiter::new(MemoryStore::with_clock(clock.clone()))), ("redis", Limiter::new(redis))]
 }
 
-/// The attack on "refund a login that succeeds": slow successes are started for twenty minutes, and end one by one
-/// between the guesses of one moment.
+/// An attack on "refund a login that succeeds": slow successful logins start for twenty minutes, and end one by one
+/// between guesses that all come at one moment.
 #[tokio::test]
-async fn refunds_that_were_saved_up_admit_no_more_guesses_than_the_limit() {
+async fn saved_refunds_admit_no_more_guesses_than_the_limit() {
     let server = RedisServer::start();
     let clock = ManualClock::new();
     for (store, limiter) in both(&server, &clock).await {
@@ -91,7 +91,7 @@ async fn refunds_that_were_saved_up_admit_no_more_guesses_than_the_limit() {
 }
 
 #[tokio::test]
-async fn a_refund_of_a_charge_that_counts_no_more_returns_nothing() {
+async fn a_refund_of_an_expired_charge_refunds_nothing() {
     let server = RedisServer::start();
     let clock = ManualClock::new();
     for (store, limiter) in both(&server, &clock).await {
@@ -109,7 +109,7 @@ async fn a_refund_of_a_charge_that_counts_no_more_returns_nothing() {
 }
 
 #[tokio::test]
-async fn a_refund_in_time_returns_all_of_the_charge() {
+async fn a_refund_in_time_refunds_the_whole_charge() {
     let server = RedisServer::start();
     let clock = ManualClock::new();
     for (store, limiter) in both(&server, &clock).await {
@@ -131,7 +131,7 @@ async fn a_refund_in_time_returns_all_of_the_charge() {
 }
 
 #[tokio::test]
-async fn a_decision_refunds_no_more_than_it_charged_however_often_it_is_asked() {
+async fn repeated_refunds_of_a_decision_never_exceed_its_charge() {
     let server = RedisServer::start();
     let clock = ManualClock::new();
     for (store, limiter) in both(&server, &clock).await {
@@ -139,7 +139,7 @@ async fn a_decision_refunds_no_more_than_it_charged_however_often_it_is_asked() 
             let key = Key::new("alice");
             let mine = limiter.check(&policy, &key, 2).await.unwrap();
             limiter.check(&policy, &key, 8).await.unwrap();
-            // A clone is the same decision.
+            // A clone counts as the same decision.
             for (decision, units, left) in [(&mine, 1, 1), (&mine.clone(), 5, 2), (&mine, u64::MAX, 2)] {
                 let after = limiter.refund(decision, units).await.unwrap();
                 assert_eq!(after.remaining(), Some(left), "{store}, {name}");
@@ -169,9 +169,9 @@ async fn a_denial_and_a_peek_have_nothing_to_refund() {
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Take(u64),
-    /// So many units of the one of the decisions that is so far back, however old it is.
+    /// Refund units of the decision so many steps back, regardless of its age.
     Refund(usize, u64),
-    /// Thousandths of the period.
+    /// Advance the clock by thousandths of the period.
     Wait(u64),
 }
 
@@ -184,19 +184,19 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 20..120)
 }
 
-/// An admitted request, and what of it was never asked back.
+/// An admitted request, and its units that were not refunded.
 struct Kept {
     at: Duration,
-    /// Of its window, where it is anchored.
+    /// The start of its window, if windows are anchored.
     opened: Duration,
     units: u64,
 }
 
-/// The requests of `steps` that were not refunded must keep within what `policy` promises, all by themselves.
+/// The requests of `steps` that were not refunded must stay within the promise of `policy`.
 async fn run(limiter: &Limiter, clock: &ManualClock, name: &str, policy: &Policy, key: &Key, steps: &[Step]) {
     let quota = policy.quota();
     let mut taken: Vec<(Decision, Kept)> = Vec::new();
-    // Of anchored windows: which one each request was in, and what of it was not refunded.
+    // For anchored windows: the units of each window that were not refunded.
     let (mut windows, mut open) = (BTreeMap::<Duration, u64>::new(), None);
     for step in steps {
         match *step {
@@ -205,7 +205,7 @@ async fn run(limiter: &Limiter, clock: &ManualClock, name: &str, policy: &Policy
                 if decision.is_allowed() {
                     let now = clock.now();
                     let opened = match open {
-                        // One that was refunded altogether is forgotten.
+                        // A window that was refunded completely is removed.
                         Some(opened) if now < opened + quota.period() && windows[&opened] > 0 => opened,
                         _ => now,
                     };
@@ -248,15 +248,15 @@ async fn run(limiter: &Limiter, clock: &ManualClock, name: &str, policy: &Policy
             let allowed = match name {
                 "log" if span >= period => continue,
                 "log" => limit,
-                // What is in cells that count in full.
+                // Units in cells that count in full.
                 "cells" if span >= period - period / 10 => continue,
                 "cells" => limit,
                 "aligned" if from.at.as_micros() / period != to.at.as_micros() / period => continue,
                 "aligned" => limit,
-                // By their windows, above.
+                // Checked by window, above.
                 "anchored" => continue,
                 "steps" => limit + span * limit / period + 1,
-                // What is refunded is rounded by less than 2 microseconds.
+                // A refund is rounded by less than 2 microseconds.
                 "fraction" => 10 + (span + 2 * steps.len() as u128) * limit / period,
                 "fraction-of-steps" => limit + (span / period + 1) * limit,
                 _ => limit + span * limit / period,
@@ -274,7 +274,7 @@ fn what_was_not_refunded_keeps_within_the_limit(cases: u32, on_redis: bool) {
     let limiter = if on_redis { redis } else { memory };
     let since = Instant::now();
     let lives = Cell::new(0);
-    // Periods whose units come back in whole microseconds, so that nothing is rounded.
+    // Periods in which units are replenished in whole microseconds, so that nothing is rounded.
     let period = Duration::from_secs(10);
     for (name, policy) in every_algorithm(10, period).into_iter().chain(others(period)) {
         let config = Config { cases, failure_persistence: None, ..Config::default() };
@@ -287,7 +287,7 @@ fn what_was_not_refunded_keeps_within_the_limit(cases: u32, on_redis: bool) {
             })
             .unwrap_or_else(|failure| panic!("{failure}"));
     }
-    eprintln!("{} lives of 20 to 120 steps in {:?}", lives.get(), since.elapsed());
+    eprintln!("{} sequences of 20 to 120 steps in {:?}", lives.get(), since.elapsed());
 }
 
 fn cases(default: u32) -> u32 {
@@ -304,9 +304,10 @@ fn what_was_not_refunded_keeps_within_the_limit_on_redis() {
     what_was_not_refunded_keeps_within_the_limit(cases(25), true);
 }
 
-/// More entries than a refund writes anew: the oldest units go instead, and never too many.
+/// The log has more entries than a refund rewrites, so the refund removes the oldest units instead, and never too
+/// many.
 #[tokio::test]
-async fn a_refund_in_the_middle_of_a_long_log_returns_its_units_for_a_while() {
+async fn a_refund_in_the_middle_of_a_long_log_removes_the_oldest_units() {
     let server = RedisServer::start();
     let clock = ManualClock::new();
     for (store, limiter) in both(&server, &clock).await {
@@ -323,7 +324,7 @@ async fn a_refund_in_the_middle_of_a_long_log_returns_its_units_for_a_while() {
         assert!(!limiter.check(&policy, &key, 1).await.unwrap().is_allowed(), "{store}");
         let after = limiter.refund(&middle.unwrap(), 1).await.unwrap();
         assert_eq!(after.remaining(), Some(1), "{store}");
-        // When the first request would have left, nothing more is free: its unit was returned already.
+        // When the first request would have left the log, no further unit is free: its unit was removed already.
         clock.advance(Duration::from_millis(57_000));
         assert_eq!(limiter.peek(&policy, &key, 0).await.unwrap().remaining(), Some(1), "{store}");
         clock.advance(Duration::from_millis(1));

@@ -41,7 +41,7 @@ const LINES: &str = r#"{"t": 1767225600000000, "key": "a", "cost": 3}
 "#;
 
 #[test]
-fn each_algorithm_says_the_same_on_either_store() {
+fn each_algorithm_decides_the_same_on_either_store() {
     let server = RedisServer::start();
     let algorithms: [&[&str]; 10] = [
         &["gcra"],
@@ -71,7 +71,7 @@ fn each_algorithm_says_the_same_on_either_store() {
 }
 
 #[test]
-fn a_verdict_says_everything() {
+fn a_verdict_line_has_every_field() {
     let output = replay(&["--limit", "5", "--period", "1s", "--verdicts"], LINES);
     let verdicts = verdicts(&output);
     assert_eq!(
@@ -88,7 +88,7 @@ fn a_verdict_says_everything() {
 }
 
 #[test]
-fn access_logs_are_read_and_lines_that_are_none_stop_nothing() {
+fn access_logs_are_read_and_invalid_lines_are_skipped() {
     let log = "\
 203.0.113.7 - - [10/Oct/2026:13:55:36 +0000] \"GET / HTTP/1.1\" 200 12 \"-\" \"curl\"\n\
 203.0.113.7 - - [10/Oct/2026:15:55:36 +0200] \"GET / HTTP/1.1\" 200 12 \"-\" \"curl\"\n\
@@ -99,7 +99,7 @@ this is no access log\n\
     assert!(output.status.success());
     let allowed: Vec<Value> =
         verdicts(&output).into_iter().map(|verdict| verdict["allowed"].clone()).collect();
-    // The second came in the same second, as another time zone writes it.
+    // The second line has the same time in another time zone.
     assert_eq!(allowed, [json!(true), json!(false), Value::Null, json!(true), Value::Null]);
     let summary = String::from_utf8(output.stderr).unwrap();
     assert!(summary.contains("2 lines did not parse"), "{summary}");
@@ -107,7 +107,7 @@ this is no access log\n\
 }
 
 #[test]
-fn options_that_cannot_work_say_so() {
+fn invalid_options_are_errors_that_name_the_problem() {
     let rows: [(&[&str], &str); 6] = [
         (&["--limit", "0", "--period", "1s"], "limit must be at least 1"),
         (&["--limit", "1", "--period", "soon"], "--period"),

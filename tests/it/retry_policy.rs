@@ -1,4 +1,4 @@
-//! What a client does with a denial, whoever speaks it: nothing waits for real but the last test.
+//! The retries of a client after a denial, in every header dialect. The clock is paused in all tests but the last.
 
 use std::{
     convert::Infallible,
@@ -16,7 +16,7 @@ const FIRST: Duration = Duration::from_millis(100);
 const DATE: &str = "Tue, 15 Nov 1994 08:12:31 GMT";
 const PROBLEM: (&str, &str) = ("content-type", "application/problem+json");
 
-/// Takes what it is told to the millisecond.
+/// A policy without jitter: it waits exactly as long as the server says.
 fn exact() -> RetryPolicy {
     RetryPolicy::default().jitter(0).backoff(FIRST, FIRST * 50).max_wait(Duration::from_secs(3_600))
 }
@@ -39,7 +39,7 @@ fn response(status: u16, fields: Fields<'_>) -> Response<()> {
     response.body(()).unwrap()
 }
 
-/// Asks a server that denies `denials` times: the last status, and the wait before each retry.
+/// Sends a request to a server that denies `denials` times. The last status, and the wait before each retry.
 async fn ask(
     policy: RetryPolicy,
     request: Request<String>,
@@ -94,7 +94,7 @@ fn check(name: &str, denied: StatusCode, status: StatusCode, waits: &[Duration],
 }
 
 #[test]
-fn each_dialect_says_when_to_come_back() {
+fn each_header_dialect_sets_the_wait() {
     let far = [b'9'; 40];
     let far = str::from_utf8(&far).unwrap();
     let rows: &[(&str, Fields<'_>, Then)] = &[
@@ -103,7 +103,7 @@ fn each_dialect_says_when_to_come_back() {
         ("seconds", &[("retry-after", "7")], waits(7)),
         ("seconds with spaces", &[("retry-after", " 7 ")], waits(7)),
         ("no seconds", &[("retry-after", "0")], Waits(FIRST)),
-        ("seconds beyond counting", &[("retry-after", far)], Returns),
+        ("too many seconds", &[("retry-after", far)], Returns),
         ("seconds that would wrap around to 7", &[("retry-after", "18446744073709551623")], Returns),
         ("negative seconds", &[("retry-after", "-7")], BacksOff),
         ("signed seconds", &[("retry-after", "+7")], BacksOff),
@@ -114,13 +114,17 @@ fn each_dialect_says_when_to_come_back() {
         ("twice", &[("retry-after", "7"), ("retry-after", "8")], BacksOff),
         ("a date", &[("date", DATE), ("retry-after", "Tue, 15 Nov 1994 08:12:38 GMT")], waits(7)),
         (
-            "a date of the old kind",
+            "a date in the obsolete format",
             &[("date", DATE), ("retry-after", "Tuesday, 15-Nov-94 08:12:38 GMT")],
             waits(7),
         ),
-        ("a date gone by", &[("date", DATE), ("retry-after", "Tue, 15 Nov 1994 08:12:00 GMT")], Waits(FIRST)),
-        ("a date gone by here", &[("retry-after", DATE)], Waits(FIRST)),
-        ("a date far away", &[("retry-after", "Fri, 31 Dec 9999 23:59:59 GMT")], Returns),
+        (
+            "a date in the past",
+            &[("date", DATE), ("retry-after", "Tue, 15 Nov 1994 08:12:00 GMT")],
+            Waits(FIRST),
+        ),
+        ("a date in the past, by the local clock", &[("retry-after", DATE)], Waits(FIRST)),
+        ("a date in the distant future", &[("retry-after", "Fri, 31 Dec 9999 23:59:59 GMT")], Returns),
         ("no date", &[("date", DATE), ("retry-after", "Tue, 35 Nov 1994 08:12:38 GMT")], BacksOff),
         ("a date and no Date", &[("date", "today"), ("retry-after", DATE)], Waits(FIRST)),
         // Drafts 08 to 11
@@ -157,7 +161,7 @@ fn each_dialect_says_when_to_come_back() {
         ("dictionary, a list", &[("ratelimit", "remaining=0, reset=(7)")], BacksOff),
         // Drafts 00 to 06
         ("fields", &[("ratelimit-remaining", "0"), ("ratelimit-reset", "7")], waits(7)),
-        ("fields, some left", &[("ratelimit-remaining", "1"), ("ratelimit-reset", "7")], BacksOff),
+        ("three headers, some left", &[("ratelimit-remaining", "1"), ("ratelimit-reset", "7")], BacksOff),
         ("fields, half", &[("ratelimit-reset", "7")], BacksOff),
         ("fields, malformed", &[("ratelimit-remaining", "0"), ("ratelimit-reset", "7s")], BacksOff),
         // X-RateLimit
@@ -179,7 +183,7 @@ fn each_dialect_says_when_to_come_back() {
             waits(7),
         ),
         (
-            "legacy epoch gone by",
+            "legacy epoch in the past",
             &[
                 ("date", "Fri, 01 Jan 2027 00:00:00 GMT"),
                 ("x-ratelimit-remaining", "0"),
@@ -188,17 +192,17 @@ fn each_dialect_says_when_to_come_back() {
             Waits(FIRST),
         ),
         (
-            "legacy epoch gone by here",
+            "legacy epoch in the past, by the local clock",
             &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "1000000001")],
             Waits(FIRST),
         ),
         ("legacy, a date", &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", DATE)], BacksOff),
         ("legacy beyond", &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", far)], Returns),
-        // Several
+        // Several dialects
         ("Retry-After first", &[("retry-after", "7"), ("ratelimit", r#""a";r=0;t=9"#)], waits(7)),
         ("past a bad Retry-After", &[("retry-after", "?"), ("ratelimit", r#""a";r=0;t=9"#)], waits(9)),
         (
-            "list before fields",
+            "list before three headers",
             &[
                 ("ratelimit", r#""a";r=0;t=9"#),
                 ("ratelimit-remaining", "0"),
@@ -213,7 +217,7 @@ fn each_dialect_says_when_to_come_back() {
             &[("ratelimit", r#""a";r=?"#), ("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "7")],
             waits(7),
         ),
-        // Of this crate's problems
+        // Problem bodies of this crate
         ("a problem that no wait helps against", &[PROBLEM, ("ratelimit", r#""a";r=5"#)], Returns),
         ("a problem that no wait helps against, used up", &[PROBLEM, ("ratelimit", r#""a";r=0"#)], Returns),
         ("a problem of two policies", &[PROBLEM, ("ratelimit", r#""a";r=5, "b";r=0;t=7"#)], waits(7)),
@@ -224,7 +228,7 @@ fn each_dialect_says_when_to_come_back() {
             waits(7),
         ),
         ("a problem with a dictionary", &[PROBLEM, ("ratelimit", "limit=5, remaining=5")], BacksOff),
-        ("a problem with fields of its own", &[PROBLEM, ("ratelimit", r#""a";r=?"#)], BacksOff),
+        ("a problem with an invalid list", &[PROBLEM, ("ratelimit", r#""a";r=?"#)], BacksOff),
         ("a problem that says nothing", &[PROBLEM], BacksOff),
         // gRFC A6
         (
@@ -250,7 +254,7 @@ fn each_dialect_says_when_to_come_back() {
 }
 
 #[test]
-fn only_what_was_not_carried_out_or_may_be_twice_is_sent_again() {
+fn only_denied_or_idempotent_requests_are_sent_again() {
     let after: Fields<'_> = &[("retry-after", "7")];
     let rows: &[(&str, Method, u16, Fields<'_>, Then)] = &[
         ("429 GET", Method::GET, 429, &[], BacksOff),
@@ -262,7 +266,7 @@ fn only_what_was_not_carried_out_or_may_be_twice_is_sent_again() {
         ("503 DELETE", Method::DELETE, 503, &[], BacksOff),
         ("503 POST", Method::POST, 503, &[], Returns),
         ("503 PATCH", Method::PATCH, 503, &[], Returns),
-        ("503 of one's own", Method::from_bytes(b"BREW").unwrap(), 503, &[], Returns),
+        ("503 custom method", Method::from_bytes(b"BREW").unwrap(), 503, &[], Returns),
         ("503 POST with Retry-After", Method::POST, 503, after, waits(7)),
         ("503 POST with a bad Retry-After", Method::POST, 503, &[("retry-after", "soon")], Returns),
         ("200", Method::GET, 200, after, Returns),
@@ -281,7 +285,7 @@ fn only_what_was_not_carried_out_or_may_be_twice_is_sent_again() {
 }
 
 #[test]
-fn a_grpc_denial_over_http_is_sent_again_where_it_has_a_hint() {
+fn a_grpc_denial_over_http_is_retried_if_it_has_a_hint() {
     // Status { code: 8, details: [Any { "type.googleapis.com/google.rpc.RetryInfo", RetryInfo { 7.5 s } }] }
     let info = "CAgaNgoodHlwZS5nb29nbGVhcGlzLmNvbS9nb29nbGUucnBjLlJldHJ5SW5mbxIKCggIBxCAyrXuAQ";
     let padded = format!("{info}==");
@@ -330,11 +334,11 @@ fn a_grpc_denial_over_http_is_sent_again_where_it_has_a_hint() {
     }
     let fields: Fields<'_> = &[("content-type", "text/plain"), ("grpc-status", "8"), ("retry-after", "7")];
     let (_, waits) = paused(ask(exact(), request(&Method::POST), 1, (200, fields)));
-    assert!(waits.is_empty(), "another content type is no gRPC");
+    assert!(waits.is_empty(), "another content type is not gRPC");
 }
 
 #[test]
-fn a_cost_above_the_capacity_is_asked_for_once() {
+fn a_cost_above_the_capacity_is_sent_once() {
     use tower::Layer;
     use tower_ratelimit::{MemoryStore, Policy, Quota, RateLimitLayer, key::Constant};
 
@@ -477,14 +481,14 @@ fn the_backoff_doubles_to_its_cap_and_is_spread_from_zero() {
     }
     for (i, bound) in bounds.into_iter().enumerate() {
         assert!(longest[i] <= bound + Duration::from_millis(2), "retry {i}: {:?}", longest[i]);
-        // 200 draws: that all stay on one side of these is likely once in 10^9.
+        // The probability that all of 200 draws are on one side of these bounds is 10^-9.
         assert!(longest[i] > bound.mul_f64(0.85), "retry {i}: {:?}", longest[i]);
         assert!(shortest[i] < bound.mul_f64(0.15), "retry {i}: {:?}", shortest[i]);
     }
 }
 
 #[test]
-fn a_backoff_of_nothing_is_denied() {
+fn an_empty_backoff_panics() {
     for (first, cap) in [(0, 5), (0, 0), (6, 5)] {
         let backoff = || RetryPolicy::default().backoff(Duration::from_secs(first), Duration::from_secs(cap));
         assert!(std::panic::catch_unwind(backoff).is_err(), "{first} {cap}");
@@ -511,16 +515,16 @@ fn no_setting_overflows() {
 }
 
 #[test]
-fn clients_that_are_told_the_same_do_not_come_back_at_once() {
-    let told = Duration::from_secs(100);
+fn clients_with_the_same_wait_do_not_retry_at_the_same_time() {
+    let minimum = Duration::from_secs(100);
     let mut waits: Vec<_> = (0..50)
         .flat_map(|_| {
             let denial: (u16, Fields<'_>) = (429, &[("ratelimit", r#""a";r=0;t=100"#)]);
-            paused(ask(RetryPolicy::default().max_wait(told * 2), request(&Method::GET), 1, denial)).1
+            paused(ask(RetryPolicy::default().max_wait(minimum * 2), request(&Method::GET), 1, denial)).1
         })
         .collect();
     waits.sort();
-    assert!(waits[0] < told.mul_f64(1.03) && waits[49] > told.mul_f64(1.07), "{waits:?}");
+    assert!(waits[0] < minimum.mul_f64(1.03) && waits[49] > minimum.mul_f64(1.07), "{waits:?}");
     waits.dedup();
     assert!(waits.len() > 40, "{waits:?}");
 }
@@ -534,16 +538,16 @@ proptest! {
         let after = seconds.to_string();
         let fields: Fields<'_> = &[("retry-after", &after)];
         let (_, waits) = paused(ask(policy, request(&Method::GET), 4, (429, fields)));
-        let told = Duration::from_secs(seconds);
+        let minimum = Duration::from_secs(seconds);
         prop_assert_eq!(waits.len(), 4);
         for wait in waits {
-            prop_assert!(wait >= told);
-            prop_assert!(wait <= told + told * percent / 100 + Duration::from_millis(2));
+            prop_assert!(wait >= minimum);
+            prop_assert!(wait <= minimum + minimum * percent / 100 + Duration::from_millis(2));
         }
     }
 
     #[test]
-    fn no_field_value_panics_or_is_waited_for_too_long(
+    fn no_header_value_panics_or_causes_too_long_a_wait(
         name in prop::sample::select(vec![
             "retry-after", "date", "ratelimit", "ratelimit-remaining", "ratelimit-reset",
             "x-ratelimit-remaining", "x-ratelimit-reset", "grpc-retry-pushback-ms",
@@ -602,7 +606,7 @@ mod grpc {
         Status::with_details(Code::ResourceExhausted, "busy", bytes::Bytes::from_static(details))
     }
 
-    /// Asks a server that denies once.
+    /// Sends a request to a server that denies once.
     async fn ask(policy: RetryPolicy, denial: Status) -> (Result<(), Code>, Vec<Duration>) {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let log = asked.clone();
@@ -626,7 +630,7 @@ mod grpc {
     }
 
     #[test]
-    fn a_status_is_sent_again_where_it_has_a_hint() {
+    fn a_status_is_retried_if_it_has_a_hint() {
         use Code::{Internal, ResourceExhausted, Unavailable};
         let pushback = "grpc-retry-pushback-ms";
         let waited = Duration::from_millis(7_500);
@@ -696,7 +700,7 @@ mod grpc {
 }
 
 #[tokio::test]
-async fn all_get_through_a_real_limit_with_the_policy_and_not_without() {
+async fn all_requests_are_admitted_by_a_real_limit_with_the_policy_and_not_without() {
     use std::net::SocketAddr;
 
     use axum::{Router, routing::post};
@@ -717,7 +721,7 @@ async fn all_get_through_a_real_limit_with_the_policy_and_not_without() {
         let http = http.clone();
         async move { http.execute(request.try_into()?).await.map(Response::<reqwest::Body>::from) }
     });
-    // Eight at once, all told the same second: what spreads them is the jitter.
+    // Eight clients at once get the same wait. The jitter spreads their retries.
     let patient = RetryPolicy::default().max_retries(20).jitter(100);
     for (client, policy) in [("patient", patient), ("hasty", RetryPolicy::default().max_retries(0))] {
         let service = Retry::new(policy, server.clone());

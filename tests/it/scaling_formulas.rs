@@ -1,4 +1,4 @@
-//! The formulas of docs/scaling.md say what the simulation shows.
+//! The formulas of docs/scaling.md agree with the simulation.
 
 use std::process::Command;
 
@@ -31,8 +31,8 @@ fn the_formulas_of_scaling_are_near_the_simulation() {
     assert_eq!((calls.len(), denied.len(), leased.len()), (7, 4, 4), "{text}");
     for row in calls {
         let &[_, _, gathered, gathered_formula, busy, busy_formula, _] = &**row else { panic!("{row:?}") };
-        near("in a call", gathered, gathered_formula, 0.5);
-        // The formula is the careful side.
+        near("in a batch", gathered, gathered_formula, 0.5);
+        // The formula may only overestimate.
         assert!(busy <= busy_formula + 0.015, "{row:?}\n{text}");
         near("busy", busy, busy_formula, 0.2);
     }
@@ -43,7 +43,7 @@ fn the_formulas_of_scaling_are_near_the_simulation() {
     }
     for row in leased {
         let &[_, rate, lease, asked, formula, above] = &**row else { panic!("{row:?}") };
-        // Beside the leases, whoever comes while one is fetched, and whoever is denied.
+        // Redis also decides the requests that come while a lease is fetched, and those that are denied.
         let fetching = if lease > 1.0 { 100.0 } else { rate - formula };
         assert!((formula..formula + fetching + 1.0).contains(&asked), "{row:?}\n{text}");
         assert!(above == 0.0, "{row:?}");

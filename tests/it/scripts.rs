@@ -199,7 +199,7 @@ async fn one_decision_is_one_command() {
     assert_eq!(after, (before.0 + 100, before.1, before.2));
 }
 
-/// Waits until all permits are released, which happens in the background.
+/// Waits until all permits are released in the background.
 async fn released(limiter: &Limiter, policy: &Policy) -> Result<(), Error> {
     for _ in 0..40 {
         if limiter.peek(policy, &Key::new("alice"), 0).await?.remaining() == Some(policy.capacity()) {
@@ -211,7 +211,7 @@ async fn released(limiter: &Limiter, policy: &Policy) -> Result<(), Error> {
 }
 
 #[tokio::test]
-async fn the_printed_acl_rule_is_enough_for_everything_and_each_of_its_commands_is_needed() {
+async fn the_printed_acl_rule_is_sufficient_and_each_of_its_commands_is_needed() {
     let server = RedisServer::start();
     let acl = |name: &str, rule: &str| {
         let mut words = vec!["ACL", "SETUSER", name, "on", ">secret"];

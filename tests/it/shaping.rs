@@ -1,4 +1,4 @@
-//! A leaky bucket's queue behind the layer: requests wait for their turn, in order, evenly spaced.
+//! The queue of a leaky bucket in the layer: requests are delayed, in order and evenly spaced.
 
 use std::{
     convert::Infallible,
@@ -21,7 +21,7 @@ fn fifty_a_second(max_wait: Duration) -> Policy {
 
 const SPACING: Duration = Duration::from_millis(20);
 
-/// What the service has been called with, and when.
+/// The requests that reached the service, and when.
 #[derive(Clone, Default)]
 struct Calls(Arc<Mutex<Vec<(usize, Duration)>>>);
 
@@ -53,7 +53,7 @@ async fn a_burst_of_100_leaves_evenly_spaced_and_in_order() {
         tokio::task::yield_now().await;
     }
     let denied = burst.join_all().await.into_iter().filter(|status| *status == 429).count();
-    // The last one to be let in waits two seconds, the 101st of all.
+    // The last admitted request, the 101st, is delayed by two seconds.
     assert_eq!(denied, 9);
     let calls = calls.0.lock().unwrap();
     assert_eq!(calls.len(), 101);
@@ -66,7 +66,7 @@ async fn a_burst_of_100_leaves_evenly_spaced_and_in_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_hangs_up_while_waiting_is_not_carried_out() {
+async fn a_delayed_request_whose_client_hangs_up_does_not_reach_the_service() {
     let store = MemoryStore::with_clock(ManualClock::new());
     let layer = RateLimitLayer::new(store, fifty_a_second(Duration::from_secs(2)), Constant::new("all"));
     let (calls, started) = (Calls::default(), Instant::now());
@@ -103,7 +103,7 @@ async fn across_two_instances_the_order_of_admission_is_the_order_of_departure()
 }
 
 #[tokio::test]
-async fn the_first_of_a_burst_pass_at_once_where_that_is_wanted() {
+async fn the_first_requests_of_a_burst_are_not_delayed_with_delay_after() {
     let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::new()));
     let queue = LeakyBucket::queue(Duration::from_secs(1)).delay_after(3);
     let policy = Policy::new("shape", Quota::per_second(50)).algorithm(queue);

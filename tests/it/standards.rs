@@ -1,4 +1,4 @@
-//! What a client sees, one test for each rule of the standards that a limited HTTP service follows:
+//! Responses to clients: one test for each rule of the standards that a limited HTTP service follows:
 //! draft-ietf-httpapi-ratelimit-headers-11, RFC 9651, RFC 6585, RFC 9110, RFC 9457.
 
 use std::time::Duration;
@@ -24,7 +24,7 @@ fn layer(policy: Policy) -> RateLimitLayer {
     RateLimitLayer::new(MemoryStore::with_clock(ManualClock::new()), policy, Constant::new("all"))
 }
 
-/// The items of a list field, as (string, parameters), and that it is in canonical form.
+/// The items of a list header as (string, parameters). Asserts that the header is in canonical form.
 fn items(fields: &HeaderMap, name: &str) -> Vec<(String, Vec<(String, i64)>)> {
     let text = fields[name].to_str().unwrap();
     let list: List = Parser::new(text).parse().unwrap();
@@ -119,7 +119,7 @@ fn the_remaining_units_never_promise_more_than_the_policy() {
             let layer = RateLimitLayer::new(store.clone(), policy.clone(), Constant::new("all")).cost(move |_| cost);
             let response = runtime.block_on(ask(&layer, get()));
             let stated = items(response.headers(), "ratelimit-policy");
-            // Below a second it is not stated.
+            // A window below a second is not stated.
             let w = parameter(&stated[0], "w").map_or_else(|| i64::try_from(millis).unwrap(), |w| w * 1_000);
             let q = parameter(&stated[0], "q").unwrap();
             let limits = items(response.headers(), "ratelimit");
@@ -168,7 +168,7 @@ async fn no_t_exceeds_a_retry_after_that_was_set_before() {
         let response = ask_for(&older, get(), denied(wait)).await;
         assert_eq!(response.headers()["ratelimit"], dictionary, "{name}");
     }
-    // A limit further in, and a mapper of our own, that say less than the outer limit's `t`.
+    // An inner limit and a custom mapper with a shorter wait than the `t` of the outer limit.
     let service = tower::Layer::layer(
         &layer(Policy::new("burst", Quota::per_minute(1))),
         tower::service_fn(|_: Request<String>| async {
@@ -256,7 +256,7 @@ async fn a_partition_key_is_a_keyed_hash_and_off_by_default() {
 
 #[tokio::test]
 async fn a_partition_key_is_the_first_96_bits_and_on_every_item() {
-    // Of "user-4", with a character that not every base64 has.
+    // The hash of "user-4" contains a character that is not in every base64 alphabet.
     let pk = "pk=:ppSViGGL/d/6iBFh:";
     let layer = layer(Policy::new("narrow", Quota::per_hour(1)))
         .and(Rule::new(Policy::new("wide", Quota::per_day(9)), Constant::new("user-4")))
@@ -272,7 +272,7 @@ async fn a_partition_key_is_the_first_96_bits_and_on_every_item() {
 
 #[test]
 #[should_panic(expected = "at least 16 bytes")]
-fn a_partition_key_under_a_secret_that_can_be_guessed_is_an_error() {
+fn a_partition_key_with_a_short_secret_panics() {
     let _ = Headers::ietf().partition_key("15 bytes of it!");
 }
 
@@ -302,7 +302,7 @@ async fn the_headers_of_older_drafts_describe_the_policy_that_binds() {
     }
     assert_eq!(response.headers()["ratelimit-policy"], "100;w=86400, 2;w=60");
     assert!(!response.headers().contains_key("ratelimit"));
-    // An inner service's are left alone.
+    // The headers of an inner service are not changed.
     for headers in [Headers::ietf_draft_06(), Headers::ietf_draft_07()] {
         let inner = || {
             let names = ["ratelimit", "ratelimit-limit"];
@@ -318,7 +318,7 @@ async fn the_headers_of_older_drafts_describe_the_policy_that_binds() {
     }
 }
 
-/// The three numbers, in whichever of the older drafts.
+/// The three numbers, in the format of any older draft.
 fn three(fields: &HeaderMap) -> String {
     let field = |name: &str| fields[name].to_str().unwrap();
     match fields.get("ratelimit") {
@@ -357,7 +357,7 @@ async fn the_headers_of_older_drafts_agree_with_each_other_and_with_retry_after(
     for headers in [Headers::ietf_draft_06(), Headers::ietf_draft_07()] {
         let hourly = layer(Policy::new("p", Quota::per_hour(5))).headers(headers.clone());
         assert_eq!(ask(&hourly, get()).await.status(), 200);
-        // Denied with units left: no window, so the time until all are back.
+        // Denied with units left: there is no window, so reset is the time until full replenishment.
         let denied = ask(&hourly.clone().cost(|_| 5), get()).await;
         assert_eq!(three(denied.headers()), "limit=5, remaining=4, reset=720");
         assert_eq!(denied.headers()["retry-after"], "720");
@@ -371,7 +371,7 @@ async fn the_headers_of_older_drafts_agree_with_each_other_and_with_retry_after(
         let response = ask(&largest.headers(headers.clone()), get()).await;
         assert_eq!(three(response.headers()), "limit=7, remaining=999999999999999, reset=999999999999999");
 
-        // Units in use have no window; their period is a lease.
+        // Permits have no window. Their period is the lease.
         let slots = Policy::concurrency("slots", 2);
         let response = ask(&layer(slots).headers(headers), get()).await;
         assert_eq!(three(response.headers()), "limit=2, remaining=1, reset=30");
@@ -393,7 +393,7 @@ async fn a_legacy_reset_is_an_epoch_or_a_delta_and_never_both() {
         assert!(!response.headers().contains_key("ratelimit"));
         (before, field("x-ratelimit-reset"), seconds_since_epoch())
     };
-    // Three quarters of an hour until all four are back.
+    // All four units are replenished after three quarters of an hour.
     let (_, delta, _) = used(Headers::legacy_delta()).await;
     assert_eq!(delta, 2_700);
     let (before, epoch, after) = used(Headers::legacy_epoch()).await;
@@ -516,7 +516,7 @@ async fn jitter_is_upwards_only_and_the_same_in_every_header() {
         waits.insert(wait);
     }
     assert!(waits.len() > 10, "{waits:?}");
-    // All of the range is used.
+    // The whole range is used.
     assert!(waits.first() < Some(&80) && waits.last() > Some(&80), "{waits:?}");
 }
 
@@ -637,7 +637,7 @@ async fn a_head_request_gets_the_headers_and_no_content() {
 }
 
 #[tokio::test]
-async fn a_cors_preflight_has_a_budget_of_its_own_by_default() {
+async fn a_cors_preflight_has_a_separate_quota_by_default() {
     let preflight = || {
         Request::options("/")
             .header("origin", "https://example.org")
@@ -705,7 +705,7 @@ async fn a_mapper_decides_the_body_and_the_layer_adds_what_must_hold() {
     assert!(denied.extensions().get::<Decision>().is_some_and(|decision| !decision.is_allowed()));
     assert_eq!(text(denied).await, r#"{"path":"/"}"#);
 
-    // What the mapper sets itself is left alone.
+    // Headers that the mapper sets are not changed.
     let layer = layer.response(|_: &Rejection, _: &Parts| {
         let fields = [("retry-after", "7"), ("cache-control", "private")];
         let response = fields.iter().fold(Response::builder().status(503), |all, (n, v)| all.header(*n, *v));
@@ -717,7 +717,7 @@ async fn a_mapper_decides_the_body_and_the_layer_adds_what_must_hold() {
 }
 
 #[tokio::test]
-async fn a_mapper_that_sets_no_status_does_not_pass_for_a_success() {
+async fn a_mapper_that_sets_no_status_does_not_answer_with_a_success() {
     let layer = layer(Policy::new("p", Quota::per_minute(1)))
         .response(|rejection: &Rejection, _: &Parts| axum::Json(json!({ "error": rejection.to_string() })));
     ask(&layer, get()).await;
@@ -728,7 +728,7 @@ async fn a_mapper_that_sets_no_status_does_not_pass_for_a_success() {
 }
 
 #[tokio::test]
-async fn soft_mode_lets_through_and_marks_in_extension_and_field() {
+async fn soft_mode_admits_and_marks_in_extension_and_header() {
     let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::new()));
     let narrow = Policy::new("narrow", Quota::per_hour(1));
     let layer = RateLimitLayer::new(limiter.clone(), narrow, Constant::new("all"))
@@ -747,20 +747,20 @@ async fn soft_mode_lets_through_and_marks_in_extension_and_field() {
         let field = response.headers().get("x-ratelimit-exceeded").map(|v| v.to_str().unwrap().to_owned());
         (field, text(response).await)
     };
-    // What the client writes there itself does not stand.
+    // A value that the client sends in this header is replaced.
     let forged = Request::get("/").header("x-ratelimit-exceeded", "\"forged\"").body(String::new()).unwrap();
     assert_eq!(seen(forged).await, (None, "false None".into()));
     let mark = Some(r#""narrow""#.to_owned());
     assert_eq!(seen(get()).await, (mark.clone(), format!("true {mark:?}")));
     let wide = Policy::new("wide", Quota::per_hour(9));
     assert_eq!(limiter.peek(&wide, &Key::new("all"), 0).await.unwrap().remaining(), Some(8));
-    // Nor does it deny for want of an identity; but a ban holds.
+    // A missing identity is not rejected, but a ban is enforced.
     let strict = RateLimitLayer::new(limiter, wide, Header::new("x-api-key")).soft().ban(|_: &Parts| true);
     assert_eq!(ask(&strict, get()).await.status(), 429);
 }
 
 #[tokio::test]
-async fn a_soft_limits_mark_lists_all_that_denied_as_strings() {
+async fn the_mark_of_a_soft_limit_lists_all_policies_that_denied_as_strings() {
     let layer = layer(Policy::new(HOSTILE, Quota::per_hour(1)))
         .and(Rule::new(Policy::new("wide", Quota::per_hour(9)), Constant::new("all")))
         .and(Rule::new(Policy::new("narrow", Quota::per_day(1)), Constant::new("all")))
@@ -772,11 +772,13 @@ async fn a_soft_limits_mark_lists_all_that_denied_as_strings() {
 }
 
 #[tokio::test]
-async fn a_soft_limit_lets_through_unmarked_what_it_cannot_decide() {
+async fn a_soft_limit_admits_undecided_requests_without_a_mark() {
     let policy = || Policy::new("p", Quota::per_hour(1)).on_store_failure(FailureMode::Closed);
     let memory = MemoryStore::new;
     let later = |_: &Parts| {
-        Answer::<Key>::pending(async { Err(Error::new(ErrorKind::MissingIdentity, "it shows none")) })
+        Answer::<Key>::pending(async {
+            Err(Error::new(ErrorKind::MissingIdentity, "the request shows no identity"))
+        })
     };
     let rows = [
         ("no header", RateLimitLayer::new(memory(), policy(), Header::new("x-api-key"))),
@@ -800,7 +802,7 @@ async fn a_soft_limit_lets_through_unmarked_what_it_cannot_decide() {
 }
 
 #[tokio::test]
-async fn two_soft_limits_leave_each_others_mark() {
+async fn two_soft_limits_keep_each_others_mark() {
     let soft = |name, limit| layer(Policy::new(name, Quota::per_hour(limit))).soft();
     for (outer, inner) in [(1, 9), (9, 1), (1, 1)] {
         let (outer_layer, inner_layer) = (soft("outer", outer), soft("inner", inner));
@@ -826,7 +828,7 @@ async fn two_soft_limits_leave_each_others_mark() {
 #[tokio::test]
 async fn a_request_keeps_the_marks_of_all_soft_limits_that_it_passed() {
     let limits = |name, limit| layer(Policy::new(name, Quota::per_hour(limit)));
-    // One that is not soft in between, and one that cannot decide.
+    // With a limit between them that is not soft, and one that cannot decide.
     let rows = [
         ("soft", limits("middle", 9).soft(), r#"Some("\"outer\", \"inner\"")"#),
         ("soft and over", limits("middle", 1).soft(), r#"Some("\"outer\", \"middle\", \"inner\"")"#),
@@ -875,10 +877,10 @@ async fn a_limit_that_is_not_soft_leaves_the_mark_of_a_gateway_alone() {
 }
 
 #[tokio::test]
-async fn a_limit_that_tells_nothing_does_not_silence_one_further_out() {
+async fn a_limit_without_headers_does_not_suppress_those_of_an_outer_limit() {
     let api = |limit| layer(Policy::new("api", Quota::per_hour(limit)));
     let rows = [
-        ("told", api(3), vec![r#""api";r=2;t=2400"#]),
+        ("on", api(3), vec![r#""api";r=2;t=2400"#]),
         ("off", api(3).headers(Headers::off()), vec![r#""api";r=4;t=2880"#]),
         ("denials only", api(3).headers(Headers::ietf().on_rejections_only()), vec![r#""api";r=4;t=2880"#]),
         (

@@ -1,4 +1,4 @@
-//! What is promised when Redis is not well, against a real server that is not.
+//! The guarantees during failures of Redis, tested with a real server.
 
 use std::{
     sync::{
@@ -17,16 +17,16 @@ use tower_ratelimit::{
     bb8_redis::{RedisConnectionManager, bb8::Pool},
 };
 
-/// So that a failed decision is an error and cannot pass for an admission.
+/// A closed policy, so that a failed decision is an error and not an admission.
 fn closed(limit: u64) -> Policy {
-    // A window, so that nothing comes back meanwhile and what was charged can be counted.
+    // A window, so that no units are replenished during the test and charges can be counted.
     Policy::new("closed", Quota::per_day(limit))
         .algorithm(FixedWindow::anchored())
         .on_store_failure(FailureMode::Closed)
 }
 
-/// The promise is 50 ms. This is for a machine that is busy with other things, and far below what the
-/// parts take by themselves: 30 s for a connection, 0.5 s for a reply.
+/// The guarantee is 50 ms. This bound allows for a busy machine, and is far below the timeouts of the parts: 30 s for
+/// a connection, 0.5 s for a reply.
 const SLACK: Duration = Duration::from_millis(400);
 
 #[derive(Debug, Default)]
@@ -37,7 +37,7 @@ struct Counts {
     longest: Duration,
 }
 
-/// `tasks` tasks that each make `checks` checks on one key.
+/// Runs `tasks` tasks that each make `checks` checks on one key.
 async fn load(limiter: &Limiter, policy: &Policy, tasks: usize, checks: usize) -> Counts {
     let mut running = JoinSet::new();
     for _ in 0..tasks {
@@ -64,7 +64,7 @@ async fn load(limiter: &Limiter, policy: &Policy, tasks: usize, checks: usize) -
     })
 }
 
-/// Twenty attempts, 50 ms apart: within a second, as this machine counts seconds.
+/// Twenty attempts, 50 ms apart, so about a second on any machine.
 async fn is_normal_again(limiter: &Limiter, policy: &Policy) -> bool {
     for _ in 0..20 {
         sleep(Duration::from_millis(50)).await;
@@ -114,7 +114,7 @@ async fn two_hundred_calls_without_the_script_load_it_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_connection_fails_what_was_under_way_on_it_and_nothing_later() {
+async fn a_killed_connection_fails_only_its_pending_decisions() {
     let server = RedisServer::start();
     let pool = Pool::builder()
         .max_size(8)
@@ -122,7 +122,8 @@ async fn a_killed_connection_fails_what_was_under_way_on_it_and_nothing_later() 
         .build(RedisConnectionManager::new(server.url()).unwrap())
         .await
         .unwrap();
-    let stores = [("ours", store(&server).await), ("a pool of one's own", settings().build(pool).unwrap())];
+    let stores =
+        [("the default pool", store(&server).await), ("a custom pool", settings().build(pool).unwrap())];
     for (name, store) in stores {
         let () = server.command(&["FLUSHALL"]);
         let limiter = Limiter::new(store);
@@ -140,7 +141,7 @@ async fn a_killed_connection_fails_what_was_under_way_on_it_and_nothing_later() 
                         .arg("normal")
                         .query(&mut connection)
                         .unwrap();
-                    // The youngest, so that connections made in place of killed ones are met too.
+                    // The youngest, so that connections that replace killed ones are killed too.
                     let id = |line: &str| line.split(['=', ' ']).nth(1).and_then(|id| id.parse::<u64>().ok());
                     if let Some(victim) = list.lines().filter_map(id).filter(|id| *id != me).max() {
                         killed += redis::cmd("CLIENT")
@@ -163,19 +164,18 @@ async fn a_killed_connection_fails_what_was_under_way_on_it_and_nothing_later() 
         let killed = killing.await.unwrap();
         assert!(killed > 0, "{name}");
         assert!(counts.admitted > 0, "{name}");
-        // The last one killed may be met only now.
+        // The last killed connection may be used only now.
         counts.failed += load(&limiter, &policy, 16, 50).await.failed;
-        // A call carries what was asked for while the one before it was under way: no more than there are
-        // tasks.
+        // A batch carries the decisions that came during the batch before it: no more than there are tasks.
         assert!(counts.failed <= 16 * killed, "{name}: {} failed, {killed} killed", counts.failed);
-        // All that broke was replaced.
+        // Every broken connection was replaced.
         assert_eq!(load(&limiter, &policy, 16, 50).await.failed, 0, "{name}");
     }
 }
 
-/// What a killed connection had under way is lost at most: the decisions of a call, and a lease that was fetched.
+/// A killed connection loses at most the decisions of its batch, and a lease that was being fetched.
 #[tokio::test(flavor = "multi_thread")]
-async fn leases_under_killed_connections_admit_no_more_and_lose_little() {
+async fn leases_over_killed_connections_never_exceed_the_limit_and_lose_few_units() {
     let server = RedisServer::start();
     let instances = [Limiter::new(store(&server).await), Limiter::new(store(&server).await)];
     let (limit, most) = (100_000, 500);
@@ -197,7 +197,7 @@ async fn leases_under_killed_connections_admit_no_more_and_lose_little() {
         admitted += load.await.unwrap().admitted;
     }
     assert!(killed > 10, "{killed}");
-    // Longer than an instance keeps what it does not use.
+    // Longer than an instance keeps unused leases.
     sleep(policy.lease_bound().unwrap().while_running() + Duration::from_millis(500)).await;
     let plain = closed(limit);
     let left = instances[0].peek(&plain, &Key::new("alice"), 0).await.unwrap().outcomes()[0].remaining();
@@ -216,7 +216,7 @@ async fn connections_that_were_closed_while_they_were_idle_fail_no_decision() {
         assert_eq!(load(&limiter, &policy, 64, 5).await.failed, 0);
         let killed: usize = server.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
         assert!(killed > 0, "{killed}");
-        // Until the news is here: without it nobody can know.
+        // Until the client receives the close.
         sleep(Duration::from_millis(50)).await;
     }
     let left = limiter.peek(&policy, &Key::new("alice"), 0).await.unwrap().outcomes()[0].remaining();
@@ -224,7 +224,7 @@ async fn connections_that_were_closed_while_they_were_idle_fail_no_decision() {
 }
 
 #[test]
-fn a_runtime_that_ends_while_idle_connections_are_checked_does_not_end_the_checking() {
+fn checks_of_idle_connections_continue_after_their_runtime_ends() {
     let server = RedisServer::start();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let limiter = Limiter::new(runtime.block_on(store(&server)));
@@ -232,7 +232,7 @@ fn a_runtime_that_ends_while_idle_connections_are_checked_does_not_end_the_check
     let kill = |which: &[&str]| {
         assert_eq!(runtime.block_on(load(&limiter, &policy, 64, 5)).failed, 0);
         let () = redis::cmd("CLIENT").arg("KILL").arg(which).query(&mut server.connection()).unwrap();
-        // Until the news is here.
+        // Until the client receives the close.
         std::thread::sleep(Duration::from_millis(50));
     };
     kill(&["TYPE", "normal", "SKIPME", "yes"]);
@@ -240,14 +240,14 @@ fn a_runtime_that_ends_while_idle_connections_are_checked_does_not_end_the_check
     short.block_on(async {
         assert!(limiter.check(&policy, &Key::new("alice"), 1).now_or_never().is_none());
     });
-    // The task that checks goes with it.
+    // The task that checks ends with the runtime.
     drop(short);
     assert_eq!(runtime.block_on(load(&limiter, &policy, 64, 5)).failed, 0);
     let () = server.command(&["CONFIG", "RESETSTAT"]);
     let list: String = server.command(&["CLIENT", "LIST", "TYPE", "normal"]);
     let oldest = list.split(['=', ' ']).nth(1).unwrap();
     kill(&["ID", oldest]);
-    // One after the other, so that the others are idle when the one that was killed is met.
+    // One after the other, so that the other connections are idle when the killed one is used.
     assert_eq!(runtime.block_on(load(&limiter, &policy, 1, 32)).failed, 0);
     let checked = async {
         for _ in 0..20 {
@@ -262,7 +262,7 @@ fn a_runtime_that_ends_while_idle_connections_are_checked_does_not_end_the_check
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_error_of_one_decision_does_not_touch_those_that_share_its_call() {
+async fn an_error_of_one_decision_does_not_affect_others_in_its_batch() {
     let server = RedisServer::start();
     let limiter = Limiter::new(store(&server).await);
     let () = server.command(&["RPUSH", "rl:closed:fixed-window:{mallory}", "x"]);
@@ -287,11 +287,11 @@ async fn an_error_of_one_decision_does_not_touch_those_that_share_its_call() {
     let calls: String = server.command(&["INFO", "commandstats"]);
     let calls = calls.split("cmdstat_evalsha:calls=").nth(1).unwrap().split(',').next().unwrap();
     let calls: usize = calls.parse().unwrap();
-    assert!(calls < 32 * 200, "they shared calls, or this shows nothing: {calls}");
+    assert!(calls < 32 * 200, "the decisions did not share batches: {calls} calls");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_server_leaves_requests_to_their_mode_and_is_used_again_when_back() {
+async fn the_failure_mode_decides_while_a_server_is_down_and_a_restarted_server_is_used_again() {
     let mut server = RedisServer::start();
     let limiter = Limiter::new(RedisStore::connect(&server.url()).await.unwrap());
     let (open, closed) = (Policy::new("open", Quota::per_day(1_000_000)), closed(1_000_000));
@@ -316,13 +316,13 @@ async fn a_killed_server_leaves_requests_to_their_mode_and_is_used_again_when_ba
 
     server.restart();
     assert!(is_normal_again(&limiter, &closed).await);
-    // The script went with the server, and the counts.
+    // The restarted server has neither the script nor the counts.
     let patient = limiter.check(&closed, &Key::new("alice"), 1).await.unwrap();
     assert_eq!(patient.outcomes()[0].remaining(), 999_999);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn over_http_a_dead_store_is_200_without_fields_or_503() {
+async fn an_unavailable_store_is_200_without_headers_or_503_over_http() {
     let mut server = RedisServer::start();
     let store = RedisStore::connect(&server.url()).await.unwrap();
     let layer = |policy| RateLimitLayer::new(store.clone(), policy, PeerIp::new());
@@ -343,7 +343,7 @@ async fn over_http_a_dead_store_is_200_without_fields_or_503() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stopped_server_is_as_good_as_down_and_its_replies_reach_nobody_else() {
+async fn a_stopped_server_is_unavailable_and_its_late_replies_reach_no_other_request() {
     let server = RedisServer::start();
     let limiter = Limiter::new(RedisStore::connect(&server.url()).await.unwrap());
     let policy = closed(1_000_000);
@@ -354,8 +354,7 @@ async fn a_stopped_server_is_as_good_as_down_and_its_replies_reach_nobody_else()
     assert_eq!((stopped.admitted, stopped.failed), (0, 192));
     assert!(stopped.longest < SLACK, "{:?}", stopped.longest);
     server.signal("CONT");
-    // A call in each lane was on its way. While these are not answered, those who come wait for their turn and
-    // send nothing, so nothing piles up.
+    // Each lane had sent a batch. Until Redis replies, later decisions wait and send nothing, so no commands pile up.
     let stats: String = server.command(&["INFO", "commandstats"]);
     let calls = stats.split("cmdstat_evalsha:calls=").nth(1).and_then(|rest| rest.split(',').next());
     let calls: usize = calls.unwrap().parse().unwrap();
@@ -364,7 +363,7 @@ async fn a_stopped_server_is_as_good_as_down_and_its_replies_reach_nobody_else()
     let left = limiter.peek(&policy, &Key::new("alice"), 0).await.unwrap().outcomes()[0].remaining();
     let charged = 1_000_000 - left;
     assert!((160..=160 + 192).contains(&charged), "{charged}");
-    // A reply that came late would show the wrong remaining.
+    // A late reply to another request would show the wrong number of remaining units.
     for i in 1..=50 {
         let decision = limiter.check(&policy, &Key::new("carol"), 1).await.unwrap();
         assert_eq!(decision.outcomes()[0].remaining(), 1_000_000 - i);

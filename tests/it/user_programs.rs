@@ -39,7 +39,7 @@ mod shop {
     pub(super) fn app(shop: Shop, limiter: impl Into<Limiter>) -> Router {
         let limits = RateLimits::new(limiter).enabled(shop.limits_enabled).response(error_format);
         let per_ip = limits.layer(Policy::new("per-ip", Quota::per_minute(60).burst(5)), PeerIp::new());
-        // No minute holds more than two, and nobody logs in while that cannot be counted.
+        // At most two logins a minute. Logins are rejected while the store is unavailable.
         let login = Policy::new("login", Quota::per_minute(2))
             .algorithm(SlidingLog::new())
             .on_store_failure(FailureMode::Closed);
@@ -61,7 +61,7 @@ mod shop {
             .with_state(shop)
     }
 
-    /// The team's.
+    /// The error format of the whole service.
     fn error_format(rejection: &Rejection, _: &Parts) -> Json<Value> {
         Json(json!({ "error": rejection.to_string(), "retry_after": rejection.retry_after_seconds() }))
     }
@@ -123,7 +123,7 @@ async fn each_address_has_its_own_limit_and_health_has_none() {
 }
 
 #[tokio::test]
-async fn no_minute_has_more_logins_than_the_limit() {
+async fn no_minute_admits_more_logins_than_the_limit() {
     let (app, clock) = shop(true);
     let login = async || ask(&app, ALICE, Request::post("/login"), "").await;
     assert_eq!(login().await.status(), 200);
@@ -232,7 +232,7 @@ mod greetings {
 }
 
 #[tokio::test]
-async fn a_grpc_service_has_limits_per_method_and_handlers_with_statuses_of_their_own() {
+async fn a_grpc_service_has_limits_per_method_and_handlers_with_custom_statuses() {
     use tonic::{Code, transport::Server};
     use tonic_types::StatusExt as _;
     use tower::ServiceBuilder;
@@ -264,7 +264,7 @@ async fn a_grpc_service_has_limits_per_method_and_handlers_with_statuses_of_thei
     assert_eq!(status.get_details_retry_info().unwrap().retry_delay, Some(Duration::from_secs(3 * 17_280)));
     assert_eq!(client.say_hello(hello("")).await.unwrap_err().code(), Code::InvalidArgument);
 
-    // The layer's: the third call was the last of this method. The other one has its own count.
+    // The denial of the layer: the third call was the last of this method. The other method has its own count.
     let status = client.say_hello(hello("Ada")).await.unwrap_err();
     assert_eq!(status.get_details_quota_failure().unwrap().violations[0].quota_id, "calls");
     assert!(client.say_hellos(hello("Ada")).await.is_ok());

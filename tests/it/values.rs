@@ -1,4 +1,4 @@
-//! What is promised of the values that users compare, print and convert.
+//! Equality, printing, parsing and conversion of the public value types.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -13,7 +13,7 @@ use tower_ratelimit::{
 };
 
 #[test]
-fn policies_are_equal_if_they_admit_the_same() {
+fn policies_are_equal_if_they_decide_the_same() {
     let policy = || Policy::new("p", Quota::per_second(5));
     let rows = [
         ("the same", policy(), true),
@@ -35,13 +35,13 @@ fn policies_are_equal_if_they_admit_the_same() {
     let charge = |key: &str, cost| Charge::new(&policy(), &Key::new(key), cost);
     assert_ne!(charge("a", 1), charge("b", 1));
     assert_ne!(charge("a", 1), charge("a", 2));
-    // Each has a holder of its own, and asks for the same.
+    // Each has its own holder and charges the same units.
     let held = || Charge::new(&Policy::concurrency("held", 5), &Key::new("a"), 1);
     assert_eq!(held(), held());
 }
 
 #[test]
-fn decisions_are_equal_if_they_say_the_same() {
+fn decisions_are_equal_if_their_outcomes_are_equal() {
     let charge = Charge::new(&Policy::new("p", Quota::per_second(5)), &Key::new("a"), 1);
     let outcome = |verdict, remaining, seconds| {
         Outcome::new(&charge, verdict, remaining, Duration::from_secs(seconds)).granting(1)
@@ -57,7 +57,7 @@ fn decisions_are_equal_if_they_say_the_same() {
 }
 
 #[test]
-fn a_failure_mode_reads_what_it_prints() {
+fn a_failure_mode_parses_what_it_prints() {
     for (mode, text) in [(FailureMode::Open, "open"), (FailureMode::Closed, "closed")] {
         assert_eq!(mode.to_string(), text);
         assert_eq!(text.parse::<FailureMode>().unwrap(), mode);
@@ -71,7 +71,7 @@ fn a_failure_mode_reads_what_it_prints() {
 }
 
 #[test]
-fn a_quota_reads_what_it_prints() {
+fn a_quota_parses_what_it_prints() {
     let units = prop_oneof![1..100_u64, 1..=1_000_000_000_000_u64];
     let exponents = 0..7_u32;
     let seconds = [1, 60, 3_600, 86_400].map(|unit: u64| (1..40_u64).prop_map(move |n| n * unit * 1_000_000));
@@ -97,7 +97,7 @@ fn a_quota_reads_what_it_prints() {
 }
 
 #[test]
-fn quotas_read_the_usual_spellings_and_print_one_of_them() {
+fn quotas_parse_the_usual_spellings_and_print_one_of_them() {
     let every = |limit, millis| Quota::new(limit, Duration::from_millis(millis)).unwrap();
     let rows = [
         ("100/min", Quota::per_minute(100), "100/min"),
@@ -122,7 +122,7 @@ fn quotas_read_the_usual_spellings_and_print_one_of_them() {
 }
 
 #[test]
-fn a_text_that_is_no_quota_is_an_error_that_names_it_and_shows_the_form() {
+fn an_invalid_quota_text_is_an_error_that_names_it_and_shows_the_form() {
     let form = "write it as `<limit>/<period>`, such as `100/min`, `5/90s` or `10/s burst 20`";
     let rows = [
         ("", form),
@@ -206,7 +206,7 @@ fn a_configuration_file_describes_every_built_in_algorithm() {
 }
 
 #[test]
-fn a_mistake_in_a_configuration_file_is_an_error_that_says_what_to_do() {
+fn an_invalid_configuration_file_is_an_error_that_says_what_to_do() {
     let with = |entry: &str, value: serde_json::Value| {
         let mut policy = json!({ "name": "daily", "quota": "5/day" });
         policy[entry] = value;
@@ -243,7 +243,7 @@ fn a_mistake_in_a_configuration_file_is_an_error_that_says_what_to_do() {
 }
 
 #[test]
-fn a_wrong_constant_panics_where_it_is_written() {
+fn an_invalid_constant_panics_at_its_call_site() {
     let place = |build: fn()| {
         // Each thread has its own, because other tests may panic meanwhile.
         thread_local!(static PLACE: std::cell::RefCell<String> = const { std::cell::RefCell::new(String::new()) });
@@ -271,7 +271,7 @@ fn a_wrong_constant_panics_where_it_is_written() {
 }
 
 #[test]
-fn a_concurrency_policy_counts_units_in_use_and_names_wrong_limits() {
+fn a_concurrency_policy_counts_permits_and_names_invalid_limits() {
     assert_eq!(
         Policy::concurrency("exports", 5),
         Policy::new("exports", Quota::new(5, Duration::from_secs(30)).unwrap()).algorithm(Concurrency::new())
@@ -285,7 +285,7 @@ fn a_concurrency_policy_counts_units_in_use_and_names_wrong_limits() {
 }
 
 #[tokio::test]
-async fn a_denied_decision_and_an_error_become_the_rejection_they_stand_for() {
+async fn a_denied_decision_and_an_error_convert_to_their_rejection() {
     let limiter = Limiter::new(MemoryStore::new());
     let (policy, key) = (Policy::new("p", Quota::per_hour(1)), Key::new("a"));
     let admitted = limiter.check(&policy, &key, 1).await.unwrap();
@@ -311,13 +311,13 @@ async fn a_denied_decision_and_an_error_become_the_rejection_they_stand_for() {
 }
 
 #[test]
-fn a_rule_shows_its_policy_and_nothing_of_a_key() {
+fn debug_of_a_rule_shows_its_policy_and_no_key() {
     let rule = Rule::new(Policy::new("uploads", Quota::per_hour(1)), Constant::new("secret"));
     let shown = format!("{rule:?}");
     assert!(shown.contains("uploads") && !shown.contains("secret"), "{shown}");
 }
 
-/// What the README says of a login limit.
+/// The README describes a login limit this way.
 #[tokio::test]
 async fn five_a_minute_admits_nine_in_the_first_minute_under_gcra_and_five_under_a_log() {
     for (policy, expected) in [

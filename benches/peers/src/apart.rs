@@ -1,8 +1,8 @@
-//! Keeps client and server apart, and both awake, while one request at a time is measured.
+//! Pins client and server to different cores and keeps the cores awake while one request at a time is measured.
 //!
-//! With one request under way the two take turns, and where the kernel puts them decides what is seen: on one
-//! core a turn costs a switch, on two a wake-up of the other core, and in a virtual machine much more if that
-//! core has halted meanwhile. The same contender had 12 us in one round and 65 us in the next. So the server gets
+//! With one request in flight the two processes alternate, and their placement by the kernel decides the result: on
+//! one core a request costs a context switch, on two a wake-up of the other core, and in a virtual machine much more
+//! if that core has halted. The same contender had 12 us in one round and 65 us in the next. So the server gets
 //! the first core and this process the others, as if they were two hosts near each other, and a process of the
 //! class `SCHED_IDLE`, which gives way to any other at once, spins on each core so that none halts.
 
@@ -16,19 +16,19 @@ use std::{
 
 use crate::redis_server::RedisServer;
 
-/// The argument with which this program is a spinner and nothing else.
+/// The argument that makes this program a spinner.
 const ARGUMENT: &str = "--spin";
 
-/// As long as it lives, the two are apart.
+/// Client and server are on different cores as long as this value lives.
 pub(crate) struct Apart {
     spinner: Child,
     server: String,
-    /// The cores before, such as `0-1`.
+    /// The original cores, such as `0-1`.
     cores: String,
 }
 
 impl Apart {
-    /// `None` where there is but one core, and where there is no server.
+    /// Returns `None` if there is only one core or no server.
     pub(crate) fn start(server: Option<&RedisServer>) -> io::Result<Option<Self>> {
         let cores = own_cores()?;
         let (Some(server), [first, others @ ..]) = (server, &expand(&cores)[..]) else { return Ok(None) };
@@ -81,8 +81,8 @@ fn pin(process: &str, cores: &str) -> io::Result<()> {
     if pinned.success() { Ok(()) } else { Err(io::Error::other("taskset cannot pin a process to a core")) }
 }
 
-/// Spins for the rest of this process's life if it was started to do so: until its standard input closes, so
-/// that it never outlives who started it.
+/// If this process was started as a spinner, spins until its standard input closes, so that it never outlives its
+/// parent process.
 pub(crate) fn spin_if_asked() {
     if env::args().nth(1).as_deref() != Some(ARGUMENT) {
         return;

@@ -1,4 +1,4 @@
-//! The servers, the services made from the contenders, and what was measured.
+//! The servers, the services made from the contenders, and the results.
 
 use std::{collections::HashMap, error::Error, sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use crate::{
 
 pub(crate) struct Bench {
     pub(crate) plain: RedisServer,
-    /// The one with the module, or why there is none.
+    /// The server with the module, or the reason why it is missing.
     pub(crate) cell: Result<RedisServer, String>,
     pub(crate) rounds: usize,
     pub(crate) time: Duration,
@@ -35,17 +35,17 @@ pub(crate) struct Services {
 pub(crate) struct Rounds {
     /// Requests a second, or nanoseconds where the scenario is a time.
     pub(crate) results: Vec<f64>,
-    /// Microseconds of the server's processor for a decision.
+    /// Microseconds of CPU time of the server for a decision.
     pub(crate) cpu: Vec<f64>,
-    /// Commands sent for a decision, and all that ran.
+    /// Commands sent for a decision, and all commands executed.
     pub(crate) sent: Vec<f64>,
     pub(crate) commands: Vec<f64>,
-    /// The part of the requests that was answered otherwise than the scenario says, at worst.
+    /// The largest share of requests in a round that were not answered as the scenario requires.
     pub(crate) astray: f64,
 }
 
 impl Rounds {
-    /// Whether it did what the scenario says. What did not is no reference for others.
+    /// Whether the results match the scenario. Otherwise they are not a reference for others.
     pub(crate) fn is_valid(&self) -> bool {
         self.astray < 0.0005
     }
@@ -134,7 +134,7 @@ impl Bench {
         };
         rounds.astray = rounds.astray.max(1.0 - right as f64 / requests);
         if let (Some(before), Some(after)) = (before, after) {
-            // Those that the callers finished uncounted were decided too.
+            // The requests that callers finished after the end were decided too.
             let decisions = requests + scenario.in_flight() as f64;
             let each = |of: fn(&Info) -> f64| (of(&after) - of(&before)) / decisions;
             rounds.cpu.push(each(Info::cpu) * 1e6);

@@ -1,4 +1,4 @@
-//! What is measured: a Tower service around an empty handler, whatever limits it.
+//! A contender: a Tower service around an empty handler, with any limiter.
 
 use std::{
     convert::Infallible,
@@ -31,11 +31,11 @@ pub(crate) struct Contender {
     pub(crate) make: Make,
 }
 
-/// Makes the service with a limit, or says why not. Asked again, it makes what another instance of a service
-/// would make: over the same server, with the same keys.
+/// Makes the service with a limit, or returns the reason why it cannot. Each further call makes another instance of
+/// the service: over the same server, with the same keys.
 pub(crate) type Make = Box<dyn Fn(Setup) -> BoxFuture<Result<Box<dyn Subject>, Box<dyn Error>>>>;
 
-/// What the targets say of a contender.
+/// The role of a contender in the targets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     NoLimiter,
@@ -46,7 +46,7 @@ pub(crate) enum Role {
     MemoryPeer,
     /// The peer in process that the targets name.
     Governor,
-    /// Ours with the settings that a user gets.
+    /// Ours with the default settings.
     OurRedis,
     /// Ours with leases on.
     OurLeased,
@@ -71,17 +71,17 @@ pub(crate) enum Place {
     RedisCell,
 }
 
-/// What a service is made with.
+/// The settings of a service.
 #[derive(Clone)]
 pub(crate) struct Setup {
-    /// The server for this contender's place; empty where there is none.
+    /// The URL of the server for this contender's place; empty if it needs none.
     pub(crate) url: String,
     pub(crate) limit: Limit,
     /// Keeps the keys of this service apart from those of all others.
     pub(crate) prefix: String,
 }
 
-/// So many at once, and so many in a period.
+/// A burst, and the units in a period.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limit {
     pub(crate) count: u32,
@@ -91,8 +91,8 @@ pub(crate) struct Limit {
 const DAY: u64 = 24 * 60 * 60;
 
 impl Limit {
-    /// Never reached. The rate, not the burst, is small, one unit in three seconds: so a key that is asked
-    /// for more often than that stays in Redis, as in a service under load, and is not made anew each time.
+    /// Never reached. The rate is small, one unit in three seconds, and the burst is large. So a key with more
+    /// requests than that stays in Redis, as in a service under load, and is not created anew each time.
     pub(crate) const PLENTY: Self = Self { count: 10_000_000, period: Duration::from_secs(365 * DAY) };
 
     /// `count`, and no more for the rest of the run.
@@ -100,17 +100,17 @@ impl Limit {
         Self { count, period: Duration::from_secs(30 * DAY) }
     }
 
-    /// The time in which one unit comes back.
+    /// The time in which one unit is replenished.
     pub(crate) fn interval(self) -> Duration {
         self.period / self.count
     }
 }
 
-/// A service whose type is forgotten, once for a measurement, not once for a request.
+/// A type-erased service. The dynamic call is once per measurement, not once per request.
 pub(crate) trait Subject {
     fn drive(&self, load: Load) -> BoxFuture<Sample>;
 
-    /// What one request is answered.
+    /// The status of the response to one request.
     fn ask(&self, key: HeaderValue) -> BoxFuture<StatusCode>;
 }
 
@@ -156,7 +156,7 @@ pub(crate) fn key_of<B>(request: &Request<B>) -> Option<&str> {
     request.headers().get(KEY)?.to_str().ok()
 }
 
-/// Answers 200 with nothing in it.
+/// Answers 200 with an empty body.
 #[derive(Clone)]
 pub(crate) struct Handler;
 

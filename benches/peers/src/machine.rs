@@ -53,7 +53,7 @@ pub(crate) fn version(package: &str) -> String {
     format!("{name} (not in the lock)")
 }
 
-/// The part of the machine's processor time that was spent in a second in which this program did nothing.
+/// The share of the machine's CPU time used by other processes, measured over a second in which this program is idle.
 fn busy() -> Result<f64, Box<dyn Error>> {
     let times = || -> Result<(f64, f64), Box<dyn Error>> {
         let stat = fs::read_to_string("/proc/stat")?;

@@ -1,5 +1,5 @@
-//! tower-ratelimit beside its peers: every limiter around the same empty handler, in one process, on the same
-//! Redis, in one run, so that the ratios mean something. Prints one Markdown document.
+//! Compares tower-ratelimit with its peers: every limiter around the same empty handler, in one process, on the same
+//! Redis, in one run, so that the ratios are comparable. Prints one Markdown document.
 //!
 //! ```text
 //! benches/peers/run                          # all of it; needs redis-server, and wrk for the second part
@@ -7,13 +7,13 @@
 //! ```
 //!
 //! * `ROUNDS` (5): how often each is measured. Round 1 of all comes before round 2 of all, and each round begins
-//!   with another contender, so that what else the machine does hits all alike. Medians are printed.
+//!   with another contender, so that other load on the machine affects all equally. Medians are printed.
 //! * `MILLIS` (700): how long one measurement takes, after a warm-up of a quarter of it.
 //! * `ONLY`: leaves out all but the contenders whose names contain this, for a quick look.
 //!
-//! No HTTP is spoken in the first part: a request is an `http::Request` handed to the service. So what differs
-//! between two rows is the limiter. The second part, [`whole_server`], shows how much of that is left in a
-//! whole server.
+//! The first part uses no HTTP connection: a request is an `http::Request` passed to the service. So two rows differ
+//! only by the limiter. The second part, [`whole_server`], shows how much of that is left in a
+//! complete server.
 
 mod apart;
 mod bench;
@@ -58,7 +58,7 @@ async fn compare() -> Result<(), Box<dyn Error>> {
     let mut contenders = contenders::all();
     contenders.retain(|contender| contender.name.contains(&only));
 
-    // A contender that cannot be set up keeps its row, which says why.
+    // A contender that cannot be set up keeps its row, with the reason.
     let mut verified: HashMap<String, Result<Verified, String>> = HashMap::new();
     let mut services = Vec::new();
     for contender in &contenders {

@@ -1,4 +1,4 @@
-//! One measurement: so many callers in a closed loop, each with one request under way, for so long.
+//! One measurement: a number of callers in a closed loop, each with one request in flight, for a given time.
 
 use std::{
     convert::Infallible,
@@ -23,7 +23,7 @@ pub(crate) struct Load {
     pub(crate) in_flight: usize,
     pub(crate) keys: Arc<[HeaderValue]>,
     pub(crate) time: Duration,
-    /// Whether each request is timed too, which costs two looks at the clock.
+    /// Whether each request is timed too, which costs two reads of the clock.
     pub(crate) timed: bool,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct Sample {
     pub(crate) denied: u64,
     /// Neither 200 nor 429.
     pub(crate) other: u64,
-    /// Nanoseconds of each request, where they were timed.
+    /// Nanoseconds of each request, if requests are timed.
     pub(crate) times: Vec<u32>,
 }
 
@@ -61,9 +61,9 @@ pub(crate) fn keys(name: char, count: usize) -> Arc<[HeaderValue]> {
     (0..count).map(|n| leak(format!("client-{name}-{n:011}"))).collect()
 }
 
-/// A caller among many goes back to the scheduler after each request, as one that reads from a socket does: so as
-/// many as the scenario says are under way even where a limiter never waits. A caller that is alone does so
-/// seldom, because then it costs a look at the sockets each time.
+/// One of many callers yields to the scheduler after each request, as a task that reads from a socket does. So the
+/// scenario's number of requests are in flight even if a limiter never waits. A single caller rarely yields,
+/// because each yield then polls the sockets.
 const SELDOM: u32 = 32;
 
 pub(crate) async fn drive<S, B>(service: S, load: Load) -> Sample
@@ -77,7 +77,7 @@ where
     let callers: Vec<_> = (0..load.in_flight)
         .map(|caller| tokio::spawn(call(service.clone(), load.clone(), caller as u64, over.clone())))
         .collect();
-    // The clock is a thread's, not the runtime's, whose timers are late while its workers are busy.
+    // A thread keeps the time, because timers of the runtime are late while its workers are busy.
     let clock = spawn_blocking(move || {
         sleep(load.time);
         over.store(true, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What a key costs in Redis: `MEMORY USAGE` of the one key that an identity leaves behind.
+//! The memory of a key in Redis: `MEMORY USAGE` of the one key of an identity.
 
 use std::error::Error;
 
@@ -11,11 +11,11 @@ use crate::{
 
 pub(crate) struct KeySize {
     pub(crate) bytes: u64,
-    /// How long the whole key is.
+    /// The length of the whole key.
     pub(crate) key: usize,
 }
 
-/// After three requests of `identity`, or `None` where the counts are not in Redis.
+/// The memory after three requests of `identity`, or `None` if the counts are not in Redis.
 pub(crate) async fn of(
     bench: &Bench,
     contender: &Contender,
@@ -26,7 +26,7 @@ pub(crate) async fn of(
     let mut setup = bench.setup(contender, Limit::few(1000), "");
     setup.prefix = prefix.to_owned();
     let mut connection = redis::Client::open(server.url())?.get_connection()?;
-    // What earlier measurements left is not needed any more.
+    // The keys of earlier measurements are not needed any more.
     redis::cmd("FLUSHALL").exec(&mut connection)?;
     let service = (contender.make)(setup).await?;
     for _ in 0..3 {

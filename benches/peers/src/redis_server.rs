@@ -1,6 +1,6 @@
-//! A redis-server of our own on a free port, in a folder of its own, for as long as the value lives.
+//! A redis-server on a free port, in its own folder, for as long as the value lives.
 //!
-//! A shell stands between the two and waits for the end of a pipe that closes with this process, so that the
+//! A shell between the two waits for the end of a pipe that closes with this process, so that the
 //! server and its folder go even when the benchmark is interrupted or killed.
 
 use std::{
@@ -62,7 +62,7 @@ impl RedisServer {
         &self.process
     }
 
-    /// What the server tells of itself.
+    /// The `INFO` of the server.
     pub(crate) fn info(&self) -> io::Result<Info> {
         let text = self
             .connection()
@@ -74,7 +74,7 @@ impl RedisServer {
         redis::Client::open(self.url())?.get_connection()
     }
 
-    /// Until the server that we started, and no other one, answers.
+    /// Waits until the server that this process started answers, and not another one on the same port.
     fn wait(&self) -> io::Result<()> {
         let started = Instant::now();
         while started.elapsed() < Duration::from_secs(10) {
@@ -118,17 +118,17 @@ impl Info {
         self.text(name).parse().unwrap_or(0.0)
     }
 
-    /// Processor seconds, of the server and in its name in the kernel.
+    /// Seconds of CPU time of the server, in user space and in the kernel.
     pub(crate) fn cpu(&self) -> f64 {
         self.number("used_cpu_user") + self.number("used_cpu_sys")
     }
 
-    /// Commands that ran, those that scripts and modules called included.
+    /// Commands executed, including those called by scripts and modules.
     pub(crate) fn commands(&self) -> f64 {
         self.number("total_commands_processed")
     }
 
-    /// Commands that a contender sends itself, as opposed to those that its script calls.
+    /// Commands sent by a contender, without those called by its script.
     pub(crate) fn sent(&self) -> f64 {
         ["evalsha", "eval", "fcall", "ping", "cl.throttle"]
             .iter()

@@ -29,18 +29,18 @@ impl Report<'_> {
         );
         self.versions(&mut text);
         self.verification(&mut text);
-        text += "## Counted in Redis\n\nRequests a second, but for the column of times.\n\n";
+        text += "## Counted in Redis\n\nRequests a second, except the column of times.\n\n";
         text += "With one request in flight, server and client have a core each that does not halt.\n\n";
         self.scenarios(&mut text, &Scenario::REDIS, &[Place::Nowhere, Place::Redis, Place::RedisCell]);
         self.server(&mut text);
-        text += "## Counted in process\n\nRequests a second, but for the column of times. 64 callers, who never \
-                 have to wait, on two threads.\n\n";
+        text += "## Counted in process\n\nRequests a second, except the column of times. 64 callers that never \
+                 wait, on two threads.\n\n";
         self.scenarios(&mut text, &Scenario::PROCESS, &[Place::Nowhere, Place::Process]);
         self.ratios(&mut text);
         text
     }
 
-    /// The median of the contender with this role, if it was measured and did what was asked.
+    /// The median of the contender with this role, if it was measured and its results match the scenario.
     pub(crate) fn of(&self, role: Role, scenario: Scenario) -> Option<f64> {
         self.contenders
             .iter()
@@ -48,7 +48,7 @@ impl Report<'_> {
             .find_map(|contender| self.valid(contender, scenario))
     }
 
-    /// The highest median of those with these roles, and whose it is.
+    /// The highest median of the contenders with these roles, and the name of that contender.
     pub(crate) fn best(&self, roles: &[Role], scenario: Scenario) -> Option<(f64, &str)> {
         self.contenders
             .iter()
@@ -89,8 +89,8 @@ impl Report<'_> {
     fn verification(&self, text: &mut String) {
         let _ = write!(
             text,
-            "## Do they limit?\n\nA limit of 5, asked ten times one after the other; and a limit of {TOGETHER}, \
-             asked by 64 callers at once, over two instances where the counts are in Redis.\n\n\
+            "## Verification\n\nTen requests under a limit of 5, one after the other; and requests of 64 callers at once under \
+             a limit of {TOGETHER}, over two instances if the counts are in Redis.\n\n\
              | contender | 5 of 10 | {TOGETHER} at once: admitted | denied | |\n|---|---|---|---|---|\n"
         );
         for contender in self.contenders {

@@ -1,4 +1,4 @@
-//! What is asked of the contenders.
+//! The scenarios.
 
 use crate::contender::Place;
 
@@ -9,7 +9,7 @@ pub(crate) enum Scenario {
     OneInFlight,
     Denied,
     HotKey,
-    /// One caller, one key: what a request costs where nothing is waited for.
+    /// One caller, one key: the cost of a request without any waiting.
     Alone,
 }
 

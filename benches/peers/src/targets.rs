@@ -1,4 +1,4 @@
-//! The targets, each with what this run reached.
+//! The targets, each with the result of this run.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ use crate::{
     verify::TOGETHER,
 };
 
-/// A bound, and on which side of it is good.
+/// A bound, and which side of it meets the target.
 enum Bound {
     AtLeast(f64),
     AtMost(f64),

@@ -1,4 +1,4 @@
-//! Whether a contender limits at all: a fast limiter that admits too much is no match.
+//! Checks that a contender enforces its limit: a fast limiter that admits too much is not comparable.
 
 use std::{error::Error, time::Duration};
 
@@ -9,9 +9,9 @@ use crate::{
 };
 
 pub(crate) struct Verified {
-    /// What a limit of 5 did with ten requests, one after the other.
+    /// The responses to ten requests, one after the other, under a limit of 5.
     pub(crate) one_by_one: String,
-    /// How many of a limit of [`TOGETHER`] got through, asked by many at once, over two instances where the
+    /// The number of simultaneous requests that were admitted under a limit of [`TOGETHER`]. Over two instances if the
     /// counts are in Redis.
     pub(crate) together: u64,
     pub(crate) denied: u64,

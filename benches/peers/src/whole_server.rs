@@ -1,5 +1,5 @@
-//! The second part: an axum server in a process of its own, under wrk, without a limit, with `MemoryStore` and
-//! with `RedisStore`. What a user sees of the limiter beside sockets, HTTP and the router.
+//! The second part: an axum server in its own process, under load from wrk, without a limit, with `MemoryStore` and
+//! with `RedisStore`. Shows the cost of the limiter relative to sockets, HTTP and the router.
 //!
 //! The server, wrk and Redis share the machine's cores, as on a small host. All three servers run for the whole
 //! time, and wrk visits one after the other.
@@ -73,7 +73,7 @@ struct Server {
 }
 
 impl Server {
-    /// The binary `server` from the folder that this one is in. It ends when its standard input does.
+    /// Starts the binary `server` from the folder of this binary. It ends when its standard input closes.
     fn start(kind: &str, redis: &str) -> Result<Self, Box<dyn Error>> {
         let mut process = Command::new(env::current_exe()?.with_file_name("server"))
             .args([kind, redis])
@@ -115,7 +115,7 @@ fn wrk(server: &Server, time: &str) -> Result<Run, Box<dyn Error>> {
     let text = String::from_utf8(output.stdout)?;
     let field = |label: &str| text.lines().find_map(|line| line.trim().strip_prefix(label)).map(str::trim);
     let missing = || format!("wrk says: {text}{}", String::from_utf8_lossy(&output.stderr));
-    // Requests that got no answer: "connect 0, read 0, write 0, timeout 0".
+    // Requests without a response: "connect 0, read 0, write 0, timeout 0".
     let unanswered: f64 = field("Socket errors:")
         .map_or(0.0, |errors| errors.split([' ', ',']).filter_map(|word| word.parse::<f64>().ok()).sum());
     Ok(Run {

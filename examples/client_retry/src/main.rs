@@ -1,4 +1,4 @@
-//! A client that comes back when the server says.
+//! A client that retries denied requests after the wait that the server sets.
 //!
 //! Run with
 //!
@@ -8,10 +8,10 @@
 //!
 //! It starts a server that admits two requests at once and then one a second, sends it five, one after
 //! the other, and prints each attempt: the first two are admitted at once, each of the others is denied
-//! with `Retry-After: 1`, waits that second and up to a tenth more, and is admitted. All five are, after
-//! a bit more than three seconds.
+//! with `Retry-After: 1`, waits that second and up to a tenth more, and is admitted. All five are done
+//! after a bit more than three seconds.
 
-#![allow(clippy::print_stdout, reason = "a program that talks to a person")]
+#![allow(clippy::print_stdout, reason = "the example prints its results")]
 
 use std::{error::Error, net::SocketAddr, time::Instant};
 
@@ -41,14 +41,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let start = Instant::now();
     let http = Client::builder().no_proxy().build()?;
-    // One attempt. A reqwest client takes and gives its own types: they convert from and to `http`'s.
+    // One attempt. reqwest has its own request and response types, which convert from and to those of `http`.
     let attempt = tower::service_fn(move |request: Request<String>| {
         let http = http.clone();
         async move {
             let path = request.uri().path().to_owned();
             let response: Response<Body> = http.execute(request.try_into()?).await?.into();
             let after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
-            let wait = after.map(|seconds| format!(", come back after {seconds} s")).unwrap_or_default();
+            let wait = after.map(|seconds| format!(", retry after {seconds} s")).unwrap_or_default();
             println!("{:5.2} s  GET {path}: {}{wait}", start.elapsed().as_secs_f64(), response.status());
             Ok::<_, reqwest::Error>(response)
         }

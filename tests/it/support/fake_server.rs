@@ -1,4 +1,4 @@
-//! A server that speaks the protocol of Redis and answers a script's call as the test likes.
+//! A server that speaks the Redis protocol and answers script calls as the test specifies.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use tokio::{
 
 type Answer = Arc<dyn Fn(&[String]) -> String + Send + Sync>;
 
-/// Starts one whose answer to a command's words, as bytes of the protocol, is `answer`. Its URL.
+/// Starts a server that answers each command with `answer(words)`, in the bytes of the protocol. Returns its URL.
 pub(crate) async fn start(answer: impl Fn(&[String]) -> String + Send + Sync + 'static) -> String {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let url = format!("redis://{}", listener.local_addr().unwrap());
@@ -22,7 +22,7 @@ pub(crate) async fn start(answer: impl Fn(&[String]) -> String + Send + Sync + '
     url
 }
 
-/// One that answers all but the script's calls as Redis does, and these with `answer` to their arguments.
+/// Starts a server that answers script calls with `answer(arguments)` and all other commands as Redis does.
 pub(crate) async fn scripted(answer: impl Fn(&[String]) -> String + Send + Sync + 'static) -> String {
     start(move |words| match words[0].to_ascii_uppercase().as_str() {
         "EVALSHA" => answer(words),

@@ -22,7 +22,7 @@ pub(crate) async fn serve(app: Router) -> SocketAddr {
     address
 }
 
-/// How many requests were answered with what.
+/// The number of responses of each kind.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) ok: usize,

@@ -1,4 +1,4 @@
-//! What the tests share: a Redis server of one's own, a naive model, and small services.
+//! Shared by the tests: Redis servers, a naive model, and small services.
 
 pub(crate) mod fake_server;
 pub(crate) mod http;
@@ -22,7 +22,7 @@ use tower_ratelimit::{
     store::RedisStoreBuilder,
 };
 
-/// As long as redis-rs waits: tests count, they do not race a busy machine.
+/// As long as the timeout of redis-rs, so that no decision is late on a busy machine.
 pub(crate) const PATIENT: Duration = Duration::from_millis(500);
 
 /// The settings of a store that waits for its decisions.
@@ -41,7 +41,7 @@ pub(crate) async fn store(server: &RedisServer) -> RedisStore {
     settings().connect(&server.url()).await.unwrap()
 }
 
-/// Polls until `holds`, for at most `patience`. Whether it did.
+/// Polls until `holds` returns true, for at most `patience`. Returns whether it did.
 pub(crate) async fn within(patience: Duration, mut holds: impl AsyncFnMut() -> bool) -> bool {
     let started = Instant::now();
     while !holds().await {
@@ -53,7 +53,8 @@ pub(crate) async fn within(patience: Duration, mut holds: impl AsyncFnMut() -> b
     true
 }
 
-/// Polls until `holds`, for as long as a busy machine may take for what happens in the background. Whether it did.
+/// Polls until `holds` returns true, for as long as background work may take on a busy machine. Returns whether it
+/// did.
 pub(crate) async fn eventually(holds: impl AsyncFnMut() -> bool) -> bool {
     within(Duration::from_secs(10), holds).await
 }
@@ -67,7 +68,7 @@ pub(crate) mod inner {
     use tower::{Layer, ServiceExt, service_fn};
     use tower_ratelimit::{RateLimitLayer, layer::ResponseBody};
 
-    /// Answers `request` with `response`, unless `layer` does not let it through.
+    /// Answers `request` with `response` if `layer` admits it.
     pub(crate) async fn ask_for(
         layer: &RateLimitLayer,
         request: Request<String>,

@@ -1,5 +1,5 @@
-//! What the algorithms promise, computed the slow and obvious way: exact fractions, moments found by
-//! bisection, no packing, and no code shared with the crate.
+//! The promises of the algorithms, computed in a slow and obvious way: with exact fractions, times found by
+//! bisection, no packed state, and no code shared with the crate.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -9,7 +9,7 @@ pub(crate) struct Rule {
     pub(crate) counting: Counting,
     pub(crate) limit: u64,
     pub(crate) period: u64,
-    /// What a bucket holds. Of no meaning to the others.
+    /// The capacity of a bucket. Unused by the other algorithms.
     pub(crate) burst: u64,
 }
 
@@ -18,12 +18,12 @@ pub(crate) enum Counting {
     /// GCRA, the continuous token bucket that is full at first, and the leaky bucket as a meter.
     Gcra,
     Meter,
-    /// `step`: tokens come all at once after so long.
+    /// With `step`, tokens are added all at once, at this interval.
     Tokens {
         initial: u64,
         step: Option<u64>,
     },
-    /// `burst` of the rule passes at once, and nobody waits longer than `wait`.
+    /// The `burst` of the rule is admitted without a delay. No delay is longer than `wait`.
     Queue {
         wait: u64,
     },
@@ -39,13 +39,13 @@ pub(crate) enum Ask {
     Take,
     TakeUpTo,
     Peek,
-    /// Without a charge: the latest units.
+    /// A refund of the latest units, without a receipt.
     Refund,
-    /// Of what was charged with these receipts, one for each charge.
+    /// A refund of the charges with these receipts, one for each charge.
     RefundOf,
 }
 
-/// Which charge it was.
+/// Identifies a charge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Receipt {
     made: i128,
@@ -59,25 +59,25 @@ pub(crate) struct Said {
     pub(crate) remaining: u64,
     pub(crate) reset: Duration,
     pub(crate) delay: Duration,
-    /// Of a denial: the wait, or `None` where waiting cannot help.
+    /// The wait of a denial, or `None` if waiting does not help.
     pub(crate) retry: Option<Duration>,
 }
 
-/// Everything that was charged and may still count: moments and units; and how wide cells were then.
+/// Every charge that may still count (time and units), and the width of cells at that time.
 #[derive(Clone, Debug, Default)]
 struct Account {
     entries: Vec<(i128, i128)>,
     width: i128,
     /// By how many microseconds refunds moved the front of a bucket.
     refunded: i128,
-    /// Since when. Charges of before that cannot be refunded any more.
+    /// The start of the account. Earlier charges cannot be refunded any more.
     since: i128,
 }
 
 #[derive(Default)]
 pub(crate) struct Model {
     accounts: HashMap<(usize, String), Account>,
-    /// Of the latest decision that charged something; and those that a refund is of.
+    /// The receipts of the latest decision that charged something, and those that a refund refers to.
     pub(crate) receipts: Vec<Receipt>,
 }
 
@@ -143,7 +143,7 @@ impl Model {
                 admitted: fits,
                 granted: if fits { cost } else { 0 },
                 remaining: after.remaining(rule, now),
-                reset: micros(first(|wait| after.is_as_new(rule, now + wait))),
+                reset: micros(first(|wait| after.is_fully_replenished(rule, now + wait))),
                 delay: micros(delay),
                 retry: retry.map(micros),
             });
@@ -236,7 +236,7 @@ fn bucket(rule: Rule, entries: &[(i128, i128)], now: i128) -> (Vec<(i128, i128)>
     if entry.is_some() && paid(rule, since, now).leaves(units, 0) {
         (since, units) = (now, 0);
     }
-    // It moves along in the shortest spans in which whole units come back.
+    // It advances in the shortest spans in which whole units are replenished.
     let (step_units, step) = steps(rule);
     let spans = (now - since) / step;
     (since, units) = (since + spans * step, units - spans * step_units);
@@ -246,7 +246,7 @@ fn bucket(rule: Rule, entries: &[(i128, i128)], now: i128) -> (Vec<(i128, i128)>
     (vec![(since, units)], moved)
 }
 
-/// What was paid of a bucket since `since`, as a fraction.
+/// The units that a bucket drained since `since`, as a fraction.
 fn paid(rule: Rule, since: i128, now: i128) -> Fraction {
     let elapsed = (now - since).max(0);
     match rule.counting {
@@ -264,7 +264,7 @@ fn drain_time(rule: Rule, units: i128) -> i128 {
     (units * period + limit - 1) / limit
 }
 
-/// Units, and the whole microseconds in which they come.
+/// Units, and the whole microseconds in which they are replenished.
 fn steps(rule: Rule) -> (i128, i128) {
     if let Counting::Tokens { step: Some(step), .. } = rule.counting {
         let units = i128::from(step) * i128::from(rule.limit) / i128::from(rule.period);
@@ -277,7 +277,7 @@ fn steps(rule: Rule) -> (i128, i128) {
     (i128::from(rule.limit / a), i128::from(rule.period / a))
 }
 
-/// Whether `units` owed since `since` fit into the bucket, the wait included.
+/// Whether `units` owed since `since` fit into the bucket, including the wait.
 fn fits(rule: Rule, since: i128, units: i128, now: i128) -> bool {
     paid(rule, since, now + wait(rule)).leaves(units, i128::from(rule.burst))
 }
@@ -323,7 +323,7 @@ impl View {
         }
     }
 
-    /// What is used, where a window counts it.
+    /// The used units of a window.
     fn used(&self, rule: Rule, now: i128) -> Fraction {
         let period = i128::from(rule.period);
         let alive = |at: i128| at + period > now;
@@ -348,7 +348,7 @@ impl View {
                 };
                 Fraction { numerator: self.account.entries.iter().map(weigh).sum(), denominator: width }
             }
-            _ => unreachable!("a bucket counts otherwise"),
+            _ => unreachable!("buckets do not count used units"),
         }
     }
 
@@ -362,7 +362,7 @@ impl View {
         low
     }
 
-    fn is_as_new(&self, rule: Rule, now: i128) -> bool {
+    fn is_fully_replenished(&self, rule: Rule, now: i128) -> bool {
         match rule.counting {
             Counting::Anchored | Counting::Aligned(_) | Counting::Log | Counting::Cells(_) => {
                 self.used(rule, now).numerator == 0
@@ -374,7 +374,7 @@ impl View {
         }
     }
 
-    /// How long an admitted request waits: until all that is owed, and it, passes at once.
+    /// The delay of an admitted request: until the owed units and its own fit into the burst.
     fn delay(&self, rule: Rule, cost: u64, now: i128) -> i128 {
         match rule.counting {
             Counting::Queue { .. } if cost > 0 => {
@@ -398,7 +398,7 @@ impl View {
         }
     }
 
-    /// The receipt of the charge that was made just now.
+    /// The receipt of the latest charge.
     fn receipt(&self, rule: Rule, now: i128) -> Receipt {
         let mark = match rule.counting {
             Counting::Anchored | Counting::Aligned(_) => self.account.entries[0].0,
@@ -407,7 +407,7 @@ impl View {
                 let width = i128::from(rule.period / cells);
                 now - now.rem_euclid(width) + width - 1
             }
-            // When all that was charged so far, and this, will have drained.
+            // When all charges so far, including this one, will have drained.
             _ => {
                 let (since, units) = self.account.entries[0];
                 since + drain_time(rule, units) + self.account.refunded
@@ -416,14 +416,14 @@ impl View {
         Receipt { made: now, mark }
     }
 
-    /// Returns what of a charge still counts. `false` where that is nothing: then nothing is written.
+    /// Refunds the part of a charge that still counts. Returns `false` if there is none. Nothing is written then.
     fn refund_of(&mut self, raw: &Account, rule: Rule, units: u64, now: i128, charge: Receipt) -> bool {
         let mut units = i128::from(units);
         if matches!(
             rule.counting,
             Counting::Anchored | Counting::Aligned(_) | Counting::Log | Counting::Cells(_)
         ) {
-            // As it stands, whatever the quota is by now.
+            // The state as stored, regardless of the current quota.
             self.account = raw.clone();
         }
         let Account { entries, refunded, since: start, width: written } = &mut self.account;
@@ -452,7 +452,7 @@ impl View {
                     *charged -= given;
                     units -= given;
                 }
-                // Cells remember when they were written last, for the clock may step back behind it.
+                // Cells keep the time of their last write, because the clock may step back.
                 if rule.counting == Counting::Log || entries.iter().all(|(_, charged)| *charged == 0) {
                     entries.retain(|(_, charged)| *charged > 0);
                 }
@@ -481,7 +481,7 @@ impl View {
                         entries[0].1 =
                             (owed - left * i128::from(rule.limit) / i128::from(rule.period)).max(0);
                     } else {
-                        // It moves along in the same spans as ever.
+                        // It advances in the same spans as before.
                         let (step_units, step) = steps(rule);
                         let spans = (now - since + left) / step;
                         entries[0] = (since - left + spans * step, (owed - spans * step_units).max(0));
@@ -494,7 +494,7 @@ impl View {
         true
     }
 
-    /// An empty bucket is forgotten, unless something of it must be known.
+    /// Removes an empty bucket, unless its state is still needed.
     fn settle(&mut self, rule: Rule, now: i128) {
         let Account { entries, refunded, since: start, .. } = &mut self.account;
         if *refunded > 1 << 49 {
@@ -511,7 +511,7 @@ impl View {
         }
     }
 
-    /// Takes the latest units back.
+    /// Refunds the latest units.
     fn refund(&mut self, rule: Rule, units: u64, now: i128) {
         let mut units = i128::from(units);
         let Account { entries, refunded, .. } = &mut self.account;
@@ -527,7 +527,7 @@ impl View {
                 if let Counting::Cells(cells) = rule.counting
                     && !entries.is_empty()
                 {
-                    // Cells remember when they were written last, for the clock may step back behind it.
+                    // Cells keep the time of their last write, because the clock may step back.
                     entries.push((now - now.rem_euclid(i128::from(rule.period / cells)), 0));
                 }
             }

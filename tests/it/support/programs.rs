@@ -1,17 +1,16 @@
-//! The workspace's programs that tests run as users do.
+//! Programs of the workspace that tests run as users do.
 
 use std::{path::PathBuf, process::Command, sync::LazyLock};
 
-/// Where the program `name` is: an example of the crate, or a program of another package. Built once, before its first
-/// use, and with the features and the profile of the tests, so a complete `cargo test --workspace` left nothing to
-/// compile.
+/// The path of the program `name`: an example of the crate, or a program of another package. Builds it once, before its
+/// first use, with the features and the profile of the tests, so that `cargo test --workspace` has compiled it already.
 pub(crate) fn program(name: &str) -> PathBuf {
     static PROFILE: LazyLock<PathBuf> = LazyLock::new(build);
     let folder = if name == "quickstart" { "examples" } else { "" };
     PROFILE.join(folder).join(name)
 }
 
-/// Builds them all. The folder they are in.
+/// Builds all programs. Returns their folder.
 fn build() -> PathBuf {
     // Test binaries are in <target>/<profile>/deps.
     let tests = std::env::current_exe().unwrap();

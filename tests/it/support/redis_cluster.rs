@@ -21,19 +21,19 @@ impl RedisCluster {
         Self::with_replicas(primaries, 0)
     }
 
-    /// One of three primaries for all tests that neither stop a node, move a slot nor count what a node did. It takes two
-    /// seconds until a new Cluster decides. Each test has a prefix of its own in it.
+    /// A shared cluster of three primaries, for tests that do not stop a node, move a slot or count commands of a node.
+    /// A new cluster needs two seconds to start. Each test uses its own prefix.
     pub(crate) fn shared() -> &'static Self {
         static SHARED: LazyLock<RedisCluster> = LazyLock::new(|| RedisCluster::start(3));
         &SHARED
     }
 
-    /// Each primary has so many replicas, which stand behind all primaries in `nodes`.
+    /// Starts a cluster whose primaries have `replicas` replicas each. In `nodes`, replicas come after all primaries.
     pub(crate) fn with_replicas(primaries: usize, replicas: usize) -> Self {
         Self::of((0..primaries * (1 + replicas)).map(|_| RedisServer::node()).collect(), primaries)
     }
 
-    /// A cluster of one node, which says that it is at this port.
+    /// A cluster of one node that announces this port.
     pub(crate) fn behind(port: u16) -> Self {
         Self::of(vec![RedisServer::node_with(&["--cluster-announce-port", &port.to_string()])], 1)
     }
@@ -41,7 +41,7 @@ impl RedisCluster {
     fn of(nodes: Vec<RedisServer>, primaries: usize) -> Self {
         let cluster = Self { nodes, primaries };
         for (place, node) in cluster.nodes.iter().enumerate() {
-            // Else all begin at the same one, and settle it later.
+            // Otherwise all nodes start with the same epoch and resolve the conflict later.
             let () = node.command(&["CLUSTER", "SET-CONFIG-EPOCH", &(place + 1).to_string()]);
         }
         for (place, node) in cluster.nodes[..primaries].iter().enumerate() {
@@ -72,7 +72,7 @@ impl RedisCluster {
         self.nodes.iter().map(RedisServer::url).collect()
     }
 
-    /// Adds a primary without slots. Clients are not told of those.
+    /// Adds a primary without slots. Clients do not discover it, because the topology omits such nodes.
     pub(crate) fn add_node(&mut self) -> usize {
         self.nodes.push(RedisServer::node());
         let place = self.nodes.len() - 1;
@@ -88,13 +88,12 @@ impl RedisCluster {
         self.nodes[0].command(&["CLUSTER", "KEYSLOT", tag])
     }
 
-    /// The place in `nodes` of the primary that has the slot of this hash tag at first.
+    /// The index in `nodes` of the primary that initially has the slot of this hash tag.
     pub(crate) fn owner(&self, tag: &str) -> usize {
         self.first_owner(self.slot(tag))
     }
 
-    /// Moves a slot and its keys, the way `redis-cli --cluster reshard` does. `halfway` is called for each key,
-    /// before it goes.
+    /// Moves a slot and its keys, as `redis-cli --cluster reshard` does. Calls `halfway` before each key moves.
     pub(crate) fn move_slot(&self, slot: u16, from: usize, to: usize, mut halfway: impl FnMut()) {
         let (source, target) = (&self.nodes[from], &self.nodes[to]);
         let (source_id, target_id, slot) = (source.id(), target.id(), slot.to_string());
@@ -107,17 +106,17 @@ impl RedisCluster {
             let port = target.port().to_string();
             let _: String = source.command(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]);
         }
-        // The target first, so that there is always one who has it.
+        // The target first, so that the slot always has an owner.
         for node in [target, source] {
             let () = node.command(&["CLUSTER", "SETSLOT", &slot, "NODE", &target_id]);
         }
     }
 
-    /// Waits for what takes the nodes a while among themselves.
+    /// Waits until the nodes have reached a state.
     pub(crate) fn wait_until(&self, what: &str, mut is_so: impl FnMut(&Self) -> bool) {
         let started = Instant::now();
         while !is_so(self) {
-            assert!(started.elapsed() < Duration::from_secs(30), "still not so: {what}");
+            assert!(started.elapsed() < Duration::from_secs(30), "timed out: {what}");
             sleep(Duration::from_millis(20));
         }
     }

@@ -9,9 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Started with [`start`](Self::start), stopped when dropped, on panic too. Were the test process
-/// itself killed, the server would go as well: a shell between the two waits for the end of a pipe that
-/// closes with this process.
+/// Started with [`start`](Self::start), stopped when dropped, on panic too. If the test process is killed, the server
+/// stops as well: a shell between the two waits for the end of a pipe that closes with this process.
 pub(crate) struct RedisServer {
     port: u16,
     arguments: Vec<String>,
@@ -21,7 +20,7 @@ pub(crate) struct RedisServer {
 struct Process {
     guard: Child,
     server: u32,
-    /// Whether what it leaves behind is needed again.
+    /// Whether its files are needed again after it stops.
     keep: bool,
 }
 
@@ -34,17 +33,17 @@ impl RedisServer {
         Self::with(&[])
     }
 
-    /// A server with arguments of its own, such as `["--maxmemory", "1mb"]`.
+    /// A server with further arguments, such as `["--maxmemory", "1mb"]`.
     pub(crate) fn with(arguments: &[&str]) -> Self {
         Self::start_as(arguments, |_| true)
     }
 
-    /// A node of no Cluster yet.
+    /// A cluster node that has not joined a cluster yet.
     pub(crate) fn node() -> Self {
         Self::node_with(&[])
     }
 
-    /// One with arguments of its own.
+    /// A cluster node with further arguments.
     pub(crate) fn node_with(arguments: &[&str]) -> Self {
         let cluster = [
             "--cluster-enabled",
@@ -53,7 +52,7 @@ impl RedisServer {
             "1000",
             "--cluster-require-full-coverage",
             "no",
-            // A primary that gave its last slot away stays one.
+            // A primary that loses its last slot stays a primary.
             "--cluster-allow-replica-migration",
             "no",
         ];
@@ -85,14 +84,14 @@ impl RedisServer {
         self.port
     }
 
-    /// What it writes is here, and nobody else's.
+    /// The server's own working directory.
     fn directory(&self) -> PathBuf {
         std::env::temp_dir().join(format!("tower-ratelimit-{}-{}", std::process::id(), self.port))
     }
 
-    /// Starts it again on its old port, with nothing in it.
+    /// Starts the server again on its old port, without data.
     pub(crate) fn restart(&mut self) {
-        assert!(self.try_restart(), "redis-server does not come back on port {}", self.port);
+        assert!(self.try_restart(), "redis-server does not restart on port {}", self.port);
     }
 
     /// Kills it with SIGKILL.
@@ -113,13 +112,13 @@ impl RedisServer {
         redis::Client::open(self.url()).unwrap().get_connection().unwrap()
     }
 
-    /// Runs one command on a connection of its own.
+    /// Runs one command on a new connection.
     pub(crate) fn command<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
         let mut command = redis::cmd(words[0]);
         command.arg(&words[1..]).query(&mut self.connection()).unwrap()
     }
 
-    /// How many script calls it carried out, those of the tests among them.
+    /// The number of script calls that the server executed, including those of the tests.
     pub(crate) fn script_calls(&self) -> u64 {
         let stats: String = self.command(&["INFO", "commandstats"]);
         let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
@@ -149,7 +148,7 @@ impl RedisServer {
         self.answers()
     }
 
-    /// Waits until the server that we started, and no other one, answers.
+    /// Waits until the server that this process started answers, and not another one on the same port.
     fn answers(&self) -> bool {
         let started = Instant::now();
         let ours = self.process.as_ref().unwrap().server;
@@ -164,7 +163,7 @@ impl RedisServer {
                         });
                     match info {
                         Ok(info) => return info.contains(&format!("process_id:{ours}\r\n")),
-                        // It asks for a password or still loads; either way it is up.
+                        // It requires a password or is still loading. In both cases it is up.
                         Err(error) if error.to_string().contains("NOAUTH") => return true,
                         Err(_) => {}
                     }
@@ -179,7 +178,7 @@ impl RedisServer {
 impl Drop for RedisServer {
     fn drop(&mut self) {
         self.process = None;
-        // Where it had been killed, what it wrote was kept until now.
+        // After a kill, its files were kept until now.
         let _ = std::fs::remove_dir_all(self.directory());
     }
 }

@@ -37,7 +37,7 @@ impl<F: Fn(&Charge) -> Outcome + Send + Sync + 'static> Store for Says<F> {
     }
 }
 
-/// Counts the decisions that its store is asked for, in all of its clones.
+/// Counts the decisions of the store, over all clones.
 #[derive(Clone)]
 pub(crate) struct Counted<S> {
     store: S,

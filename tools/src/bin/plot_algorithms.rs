@@ -1,4 +1,4 @@
-//! Draws what each algorithm makes of one and the same traffic into `docs/algorithms.svg`.
+//! Draws the decisions of each algorithm on the same traffic into `docs/algorithms.svg`.
 //!
 //! Run with
 //!
@@ -20,11 +20,11 @@ use tower_ratelimit::{
 const END: f64 = 45.0;
 const LIMIT: u64 = 10;
 const PERIOD: Duration = Duration::from_secs(5);
-/// Requests are counted in bars so wide.
+/// The width of a bar, in seconds.
 const BAR: f64 = 0.5;
 
 const ADMITTED: RGBColor = RGBColor(0x2a, 0x9d, 0x8f);
-const REFUSED: RGBColor = RGBColor(0xe7, 0x6f, 0x51);
+const DENIED: RGBColor = RGBColor(0xe7, 0x6f, 0x51);
 const WAITED: RGBColor = RGBColor(0x45, 0x7b, 0x9d);
 const QUIET: RGBColor = RGBColor(0x99, 0x99, 0x99);
 
@@ -41,7 +41,7 @@ fn traffic() -> Vec<f64> {
     traffic
 }
 
-/// Of one lane: when requests left, whether they had to wait for it, and when requests were denied.
+/// One row of the picture: when requests were admitted, whether they were delayed, and when requests were denied.
 struct Lane {
     name: &'static str,
     says: &'static str,
@@ -105,7 +105,7 @@ fn draw(path: &Path, lanes: &[Lane]) -> Result<(), Box<dyn Error>> {
     root.draw(&Text::new("One traffic, a limit of 10 in 5 seconds, six algorithms", (20, 14), text(20)))?;
     let mut x = 20;
     for (color, label, width) in
-        [(ADMITTED, "admitted", 110), (WAITED, "admitted, had to wait", 190), (REFUSED, "denied", 100)]
+        [(ADMITTED, "admitted", 110), (WAITED, "admitted, had to wait", 190), (DENIED, "denied", 100)]
     {
         root.draw(&Rectangle::new([(x, 50), (x + 14, 64)], color.filled()))?;
         root.draw(&Text::new(label, (x + 20, 50), text(14)))?;
@@ -124,14 +124,14 @@ fn draw(path: &Path, lanes: &[Lane]) -> Result<(), Box<dyn Error>> {
     for (area, lane) in areas[1..].iter().zip(lanes) {
         let left =
             lane.left.iter().map(|(at, waited)| (*at, if *waited { WAITED } else { ADMITTED })).collect();
-        let denied = lane.denied.iter().map(|at| (*at, REFUSED)).collect();
+        let denied = lane.denied.iter().map(|at| (*at, DENIED)).collect();
         row(area, lane.name, lane.says, &[left, denied], 12.5)?;
     }
     root.present()?;
     Ok(())
 }
 
-/// Bars of moments, those of the first list below those of the second.
+/// Draws bars of request times. The first list is at the bottom.
 fn row(
     area: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>,
     name: &str,
@@ -157,8 +157,8 @@ fn row(
     for bar in 0..(END / BAR) as u32 {
         let (from, to) = (f64::from(bar) * BAR, f64::from(bar + 1) * BAR);
         let mut height = 0.0;
-        for color in [QUIET, ADMITTED, WAITED, REFUSED] {
-            // A hair to the right, because a request at a bar's edge belongs to the bar that begins there.
+        for color in [QUIET, ADMITTED, WAITED, DENIED] {
+            // Slightly to the right, because a request at the edge of a bar belongs to the bar that begins there.
             let inside = |at: f64| (from..to).contains(&(at + 1e-9));
             let count =
                 stacked.iter().flatten().filter(|(at, of)| *of == color && inside(*at)).count() as f64;

@@ -1,4 +1,4 @@
-//! What would this policy have denied? Runs past requests through a policy before it is turned on.
+//! Shows which past requests a policy would have denied, before you turn it on.
 //!
 //! Run with
 //!
@@ -9,12 +9,12 @@
 //! It reads a file or stdin: `jsonl`, one request a line such as `{"t": 1767225600000000, "key": "a"}` with the
 //! time in microseconds, or `combined`, the access log of nginx and Apache, where the key is the client's
 //! address. The clock is that of the requests, so a year of them takes seconds. A summary goes to stderr;
-//! with `--verdicts`, what each request was told goes to stdout, one JSON object for each line read.
+//! with `--verdicts`, the verdict on each request goes to stdout, one JSON object for each line read.
 //!
 //! A JSON line may have a `cost`, and an `op`: `take` (the default), `peek`, `take-up-to`, `refund`, `reset`, or
-//! `set-quota` with `limit`, `period_us` and `burst`, which the policy has from then on.
+//! `set-quota` with `limit`, `period_us` and `burst`, which changes the quota of the policy from then on.
 
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program that talks to a person")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line program")]
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -35,10 +35,10 @@ use tower_ratelimit::{
     algorithm::{FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
 };
 
-/// What would this policy have denied?
+/// Shows which past requests a policy would have denied.
 #[derive(Parser)]
 struct Options {
-    /// How requests are counted.
+    /// The algorithm.
     #[arg(long, value_enum, default_value = "gcra")]
     algorithm: Algorithm,
     /// Units per period.
@@ -47,37 +47,37 @@ struct Options {
     /// Such as 1s, 10min or 1day.
     #[arg(long, value_parser = humantime::parse_duration)]
     period: Duration,
-    /// Units at once, where they are not the limit.
+    /// Units at once, if different from the limit.
     #[arg(long)]
     burst: Option<u64>,
     /// Cells of a sliding window.
     #[arg(long)]
     segments: Option<u32>,
-    /// The longest wait in a leaky bucket's queue; 1s where it is not given.
+    /// The longest wait in the queue of a leaky bucket; defaults to 1s.
     #[arg(long, value_parser = humantime::parse_duration)]
     max_wait: Option<Duration>,
-    /// Units that pass a leaky bucket's queue at once.
+    /// Units that a leaky bucket's queue does not delay.
     #[arg(long)]
     delay_after: Option<u64>,
-    /// A token bucket is refilled in steps of so long.
+    /// The interval at which a token bucket is refilled.
     #[arg(long, value_parser = humantime::parse_duration)]
     refill_every: Option<Duration>,
     /// Tokens that a new bucket holds.
     #[arg(long)]
     initial: Option<u64>,
-    /// Fixed windows follow the clock.
+    /// Align fixed windows to the clock.
     #[arg(long)]
     aligned: bool,
     /// `memory`, or a Redis URL.
     #[arg(long, default_value = "memory")]
     store: String,
-    /// What is read.
+    /// The format of the input.
     #[arg(long, value_enum, default_value = "jsonl")]
     format: Format,
-    /// Print what each request was told.
+    /// Print the verdict on each request.
     #[arg(long)]
     verdicts: bool,
-    /// What to read; stdin where there is none.
+    /// The file to read; defaults to stdin.
     file: Option<PathBuf>,
 }
 
@@ -149,7 +149,7 @@ async fn main() {
     }
 }
 
-/// An option that the algorithm has no use for is a misunderstanding.
+/// Rejects options that the algorithm does not use.
 fn check(options: &Options) -> Result<(), String> {
     use Algorithm::{FixedWindow, LeakyBucketQueue, SlidingWindow, TokenBucket};
     let given = [
@@ -172,7 +172,7 @@ async fn replay(options: Options) -> Result<(), Box<dyn Error>> {
     let mut policy = policy(&options, quota)?;
     let clock = ManualClock::new();
     let limiter = if options.store == "memory" {
-        // Room for as many keys as a log can have, so that none is forgotten.
+        // Enough capacity for all keys of a log, so that none is evicted.
         Limiter::new(MemoryStore::builder().capacity(50_000_000).manual_clock(clock.clone()).build())
     } else {
         let prefix = format!("replay-{}", std::process::id());
@@ -348,14 +348,14 @@ struct Summary {
     bad_lines: u64,
     requests: u64,
     denied: u64,
-    /// Every key, with how many of its requests were denied.
+    /// The number of denied requests of every key.
     denied_of: HashMap<String, u64>,
     /// Requests and denials in each second.
     seconds: BTreeMap<u64, (u64, u64)>,
 }
 
 impl Summary {
-    /// Counted, shown once, and no reason to stop.
+    /// Counts an invalid line and prints the first one. Invalid lines do not stop the program.
     fn bad_line(&mut self, progress: &ProgressBar, line: &str, problem: &str) {
         self.bad_lines += 1;
         if self.bad_lines == 1 {
@@ -403,7 +403,7 @@ impl Summary {
         report + &self.histogram()
     }
 
-    /// Twenty spans of the time there was: a bar of requests, and the part of it that was denied.
+    /// Splits the time into twenty spans, each with a bar of requests and the part of it that was denied.
     fn histogram(&self) -> String {
         const SPANS: u64 = 20;
         const WIDTH: u64 = 50;
@@ -426,7 +426,7 @@ impl Summary {
         );
         for i in 0..=spans.keys().max().copied().unwrap_or(0) {
             let (requests, denied) = spans.get(&i).copied().unwrap_or_default();
-            // What there is at all is seen.
+            // A count above zero is at least one character.
             let width = |n: u64| (n * WIDTH).div_ceil(most);
             let denied_width = width(denied);
             let bar = "#".repeat(denied_width as usize)

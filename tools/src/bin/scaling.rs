@@ -1,13 +1,13 @@
-//! A simulation of many instances in front of one Redis, beside the formulas of docs/scaling.md.
+//! Simulates many instances with one Redis server and compares the result with the formulas of docs/scaling.md.
 //!
 //! ```text
 //! cargo run --release -p tools --bin scaling
 //! cargo run --release -p tools --bin scaling -- --call 8 --decision 3.4 --round-trip 500
 //! ```
 //!
-//! Requests come at random times to instances that each have four lanes to Redis and gather what waits, as
-//! `RedisStore` does. Redis works off one call after the other. Who is admitted is decided by the crate's own
-//! algorithms, in a `MemoryStore` that stands for Redis, under a clock that the simulation sets.
+//! Requests come at random times to instances that each have four lanes to Redis and send waiting decisions in
+//! batches, as `RedisStore` does. Redis executes one batch after the other. The crate's own algorithms decide, in a
+//! `MemoryStore` in place of Redis, with a clock that the simulation sets.
 
 use std::{
     cmp::Reverse,
@@ -25,7 +25,7 @@ const REMEMBERED: u64 = 1_000_000;
 
 #[derive(Clone, Copy, Debug, Parser)]
 struct Costs {
-    /// Microseconds of Redis' processor for a call
+    /// Microseconds of CPU time of Redis for a batch
     #[arg(long, default_value_t = 8.0)]
     call: f64,
     /// and for each decision in it.
@@ -42,10 +42,10 @@ struct Traffic {
     /// Requests a second, over all instances.
     rate: f64,
     keys: u64,
-    /// Units a second that each key may take.
+    /// The limit of each key, in units a second.
     limit: u64,
     deny_cache: bool,
-    /// Units that an instance takes at once.
+    /// The units of a lease.
     lease: u64,
 }
 
@@ -55,7 +55,7 @@ struct Seen {
     decisions: u64,
     admitted: u64,
     requests: u64,
-    /// Microseconds in which Redis worked, and all of them.
+    /// Microseconds in which Redis was busy, and in all.
     busy: f64,
     time: f64,
     waits: f64,
@@ -75,7 +75,7 @@ enum Event {
 #[derive(Clone, Copy)]
 struct Answer {
     granted: u64,
-    /// Microseconds until it is worth asking again; until the window ends, of an admission.
+    /// Microseconds until the next request can be admitted. For an admission, until the window ends.
     wait: u64,
 }
 
@@ -83,9 +83,9 @@ struct Answer {
 struct Instance {
     busy: usize,
     waiting: VecDeque<Job>,
-    /// When a denied key may be asked for again.
+    /// When the next request on a denied key is sent to Redis.
     denied: HashMap<u64, u64>,
-    /// Units at hand, and until when.
+    /// The leased units, and when they expire.
     leased: HashMap<u64, (u64, u64)>,
 }
 
@@ -105,7 +105,7 @@ impl Random {
         self.next() % bound
     }
 
-    /// Microseconds until the next of so many random arrivals a second.
+    /// Microseconds until the next of `rate` random arrivals a second.
     fn gap(&mut self, rate: f64) -> f64 {
         let uniform = (self.next() >> 11) as f64 / (1u64 << 53) as f64;
         -(1.0 - uniform).ln() / rate * 1e6
@@ -116,7 +116,7 @@ struct Simulation {
     costs: Costs,
     traffic: Traffic,
     instances: Vec<Instance>,
-    /// By time, then in the order in which they were made.
+    /// Ordered by time, then by creation.
     events: BinaryHeap<Reverse<(u64, u64)>>,
     content: HashMap<u64, Event>,
     made: u64,
@@ -136,7 +136,7 @@ impl Simulation {
         let quota = Quota::new(traffic.limit, Duration::from_secs(1))?;
         let mut policy = Policy::new("simulated", quota);
         if traffic.lease > 1 {
-            // What is leased from a window is spent in it.
+            // Units leased from a window are spent in it.
             policy = policy.algorithm(FixedWindow::aligned());
         }
         Ok(Self {
@@ -238,7 +238,7 @@ impl Simulation {
         let at = &mut self.instances[instance];
         for (job, answer) in jobs {
             self.seen.waits += (now - job.came) as f64;
-            // Counted from before the question was asked, as the store does it.
+            // Counted from before the batch was sent, as the store does.
             let until = job.came + answer.wait;
             if answer.granted > 0 {
                 self.seen.admitted += 1;
@@ -258,12 +258,12 @@ impl Simulation {
     }
 }
 
-/// Decisions in a call, and the share of Redis' processor, by docs/scaling.md.
+/// Decisions in a batch, and the busy share of Redis, by the formulas of docs/scaling.md.
 fn predicted(costs: Costs, instances: usize, asked: f64) -> (f64, f64) {
     let (all, each) = (asked / 1e6, asked / instances as f64 / 1e6);
-    // What comes to an instance while a lane is away, over the lanes.
+    // The decisions that come to an instance during a batch, divided by the lanes.
     let gathered = each * (costs.round_trip + costs.call) / (LANES as f64 - each * costs.decision);
-    // Calls fill until Redis can keep up.
+    // Batches grow until Redis can keep up.
     let at_least = costs.call / (1.0 / all - costs.decision);
     let most = MOST_IN_A_CALL as f64;
     let within = |decisions: f64| if decisions < 0.0 { most } else { decisions.clamp(1.0, most) };
@@ -281,8 +281,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let out = &mut std::io::stdout().lock();
     use std::io::Write as _;
 
-    writeln!(out, "How calls fill, and what is left of Redis")?;
-    writeln!(out, "| instances | requests/s | in a call | formula | Redis busy | formula | mean wait |")?;
+    writeln!(out, "Batch sizes and load of Redis")?;
+    writeln!(out, "| instances | requests/s | in a batch | formula | Redis busy | formula | mean wait |")?;
     writeln!(out, "|---|---|---|---|---|---|---|")?;
     for (instances, rate) in [(1, 1e3), (1, 1e4), (1, 1e5), (10, 1e4), (10, 1e5), (10, 2e5), (50, 1e5)] {
         let seen = Simulation::new(costs, Traffic { instances, rate, ..plain })?.run(time).await?;
@@ -296,15 +296,18 @@ async fn main() -> Result<(), Box<dyn Error>> {
         )?;
     }
 
-    writeln!(out, "\nOne key that is denied nearly always: what is asked of Redis")?;
-    writeln!(out, "| instances | requests/s | limit | asked/s without | with the deny cache | formula |")?;
+    writeln!(out, "\nOne key that is nearly always denied: requests to Redis")?;
+    writeln!(
+        out,
+        "| instances | requests/s | limit | Redis decisions/s without | with the deny cache | formula |"
+    )?;
     writeln!(out, "|---|---|---|---|---|---|")?;
     for (instances, limit) in [(1, 10), (10, 10), (10, 100), (50, 10)] {
         let traffic = Traffic { instances, keys: 1, limit, ..plain };
         let without = Simulation::new(costs, Traffic { deny_cache: false, ..traffic })?.run(time).await?;
         let with = Simulation::new(costs, traffic)?.run(time).await?;
-        // Each unit that comes back is asked for once by every instance, and by whoever comes while the first
-        // answer is on its way.
+        // For each replenished unit, every instance sends one request, plus the requests that come before the first
+        // reply.
         let under_way = traffic.rate * (costs.round_trip + costs.call + costs.decision) / 1e6;
         let formula = limit as f64 * (instances as f64 + under_way);
         writeln!(
@@ -314,14 +317,17 @@ async fn main() -> Result<(), Box<dyn Error>> {
         )?;
     }
 
-    writeln!(out, "\nOne key that is admitted nearly always: what is asked of Redis")?;
-    writeln!(out, "| instances | requests/s | lease | asked/s | formula | admitted above the limit |")?;
+    writeln!(out, "\nOne key that is nearly always admitted: requests to Redis")?;
+    writeln!(
+        out,
+        "| instances | requests/s | lease | Redis decisions/s | formula | admitted above the limit |"
+    )?;
     writeln!(out, "|---|---|---|---|---|---|")?;
     for (instances, lease) in [(10, 1), (10, 10), (10, 100), (10, 1_000)] {
         let traffic = Traffic { instances, keys: 1, limit: 80_000, lease, ..plain };
         let seen = Simulation::new(costs, traffic)?.run(time).await?;
         let formula = traffic.rate.min(traffic.limit as f64) / lease as f64;
-        // The run may meet a part of a second window.
+        // The run may include a part of a second window.
         let most = 2 * traffic.limit;
         writeln!(
             out,

@@ -1,5 +1,5 @@
 //! The server of the second part: `server none|memory|redis REDIS_URL`. Prints its address and serves until its
-//! standard input closes, so that it never outlives who started it.
+//! standard input closes, so that it never outlives its parent process.
 
 use std::{env, error::Error, io::Read, process, thread, time::Duration};
 
@@ -23,7 +23,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         "none" => {}
         "memory" => app = app.layer(limit(MemoryStore::new())?),
         "redis" => {
-            // As in the first part, saturation is to show as throughput.
+            // As in the first part, saturation must show as throughput, not as timeouts.
             let store = RedisStore::builder().prefix("server").deadline(Duration::from_secs(10)).connect(redis).await?;
             app = app.layer(limit(store)?);
         }
@@ -35,7 +35,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// One that is never reached.
+/// A limit that is never reached.
 fn limit(store: impl Into<Limiter>) -> Result<RateLimitLayer, Box<dyn Error>> {
     let quota = Quota::new(10_000_000, Duration::from_secs(365 * 24 * 60 * 60))?;
     Ok(RateLimitLayer::new(store, Policy::new("p", quota), Header::new("x-api-key")))

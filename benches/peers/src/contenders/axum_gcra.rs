@@ -1,4 +1,4 @@
-//! axum_gcra: GCRA in process. The layer and the error handler that its documentation puts into an axum router.
+//! axum_gcra: GCRA in process, with the layer and the error handler from its documentation.
 
 use std::num::NonZeroU64;
 

@@ -1,4 +1,4 @@
-//! barnacle-rs: a fixed-window script, on a deadpool with the settings it comes with.
+//! barnacle-rs: a fixed-window script, on a deadpool with default settings.
 
 use barnacle_rs::{BarnacleKey, BarnacleLayer, Identity, Limit, RateLimitScope, RedisBarnacleStore};
 use tower::Layer;

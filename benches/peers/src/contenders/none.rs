@@ -1,4 +1,4 @@
-//! No limiter: what the request, the empty handler and the measuring itself cost.
+//! No limiter: the cost of the request, the empty handler and the measurement.
 
 use crate::contender::{Contender, Handler, Place, Role, subject};
 

@@ -1,7 +1,7 @@
-//! This crate, in each mode that is worth a row.
+//! This crate, in each mode that has a row.
 //!
-//! A further mode is one more element of [`modes`]: a name, a [`Role`] and what it changes of the store or the
-//! policy. [`Role::OurLeased`] is what the target for leases looks for; settings that only explain others (the
+//! To add a mode, add an element to [`modes`]: a name, a [`Role`] and its changes of the store or the policy. The
+//! target for leases uses [`Role::OurLeased`]; settings that only explain others (the
 //! deny cache off, another pool size) are [`Role::OurOther`].
 
 use std::{error::Error, time::Duration};
@@ -11,7 +11,7 @@ use tower_ratelimit::{algorithm::FixedWindow, Header, Limiter, MemoryStore, Poli
 
 use crate::contender::{Contender, Handler, KEY, Place, Role, Setup, Subject, subject};
 
-/// Saturation is to show as throughput, not as decisions that were given up.
+/// Saturation must show as throughput, not as decisions that miss the deadline.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 pub(super) fn modes() -> Vec<Contender> {
@@ -39,7 +39,7 @@ pub(super) fn modes() -> Vec<Contender> {
     ]
 }
 
-/// On Redis, with the default settings but for the deadline and what `store` and `policy` change.
+/// On Redis, with the default settings except the deadline and the changes by `store` and `policy`.
 fn redis(
     name: &str,
     role: Role,

@@ -1,4 +1,4 @@
-//! What one writes by hand: a bb8 pool as it comes, a GCRA script, and a connection held for each call.
+//! A typical handwritten limiter: a bb8 pool with default settings, a GCRA script, and a connection per call.
 
 use std::{
     convert::Infallible,
@@ -53,7 +53,7 @@ struct Limiter {
 }
 
 impl Limiter {
-    /// The seconds to wait, 0 where the request is allowed.
+    /// The seconds to wait, 0 if the request is admitted.
     async fn wait(&self, key: &str) -> Result<u64, Box<dyn Error + Send + Sync>> {
         let Setup { limit, prefix, .. } = &self.setup;
         let mut invocation = self.script.key(format!("{prefix}:{key}"));

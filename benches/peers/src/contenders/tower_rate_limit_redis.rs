@@ -1,7 +1,7 @@
 //! tower-rate-limit-redis: a GCRA script, on one multiplexed connection.
 //!
-//! Its capacity has 16 bits, so the limit that is never reached is lower here; a table says so if it is
-//! reached all the same.
+//! Its capacity has 16 bits, so the limit that is never reached is lower here. If it is reached, the
+//! table shows that.
 
 use axum::body::Body;
 use http::{Request, Response, StatusCode};

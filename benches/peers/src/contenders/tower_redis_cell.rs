@@ -1,4 +1,4 @@
-//! tower-redis-cell: the module redis-cell in Redis, and a connection manager, as its documentation has it.
+//! tower-redis-cell: the module redis-cell in Redis, and a connection manager, as in its documentation.
 
 use axum::body::Body;
 use http::{HeaderValue, Request, Response, StatusCode, header::RETRY_AFTER};

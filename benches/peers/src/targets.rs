@@ -22,7 +22,7 @@ struct Table(String);
 
 pub(crate) fn table(report: &Report<'_>, short_key: Option<&KeySize>) -> String {
     use Role::{Governor, ModulePeer, NoLimiter, OurLeased, OurMemory, OurRedis, ScriptPeer};
-    use Scenario::{Allowed64, Allowed256, Alone, HotKey, OneInFlight, Denied};
+    use Scenario::{Allowed64, Allowed256, Alone, Denied, HotKey, OneInFlight};
 
     let over = |ours: Role, reference: Option<f64>, scenario: Scenario| {
         Some(report.of(ours, scenario)? / reference?)

@@ -24,7 +24,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
         "memory" => app = app.layer(limit(MemoryStore::new())?),
         "redis" => {
             // As in the first part, saturation must show as throughput, not as timeouts.
-            let store = RedisStore::builder().prefix("server").deadline(Duration::from_secs(10)).connect(redis).await?;
+            let store = RedisStore::builder()
+                .prefix("server")
+                .deadline(Duration::from_secs(10))
+                .connect(redis)
+                .await?;
             app = app.layer(limit(store)?);
         }
         other => return Err(format!("no such kind of server: {other}").into()),

@@ -7,7 +7,10 @@
 use std::{error::Error, time::Duration};
 
 use tower::Layer;
-use tower_ratelimit::{algorithm::FixedWindow, Header, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore};
+use tower_ratelimit::{
+    Header, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore, algorithm::FixedWindow,
+    store::RedisStoreBuilder,
+};
 
 use crate::contender::{Contender, Handler, KEY, Place, Role, Setup, Subject, subject};
 
@@ -20,30 +23,30 @@ pub(super) fn modes() -> Vec<Contender> {
         redis(
             "tower-ratelimit, RedisStore, fixed window",
             Role::OurOther,
-            |store| store,
+            |settings| settings,
             |policy| policy.algorithm(FixedWindow::anchored()),
         ),
         redis(
             "tower-ratelimit, RedisStore, leased",
             Role::OurLeased,
-            |store| store,
+            |settings| settings,
             |policy| policy.leased(10_000),
         ),
         redis(
             "tower-ratelimit, RedisStore, deny cache off",
             Role::OurOther,
-            |store| store.deny_cache(Duration::ZERO),
+            |settings| settings.deny_cache(Duration::ZERO),
             |policy| policy,
         ),
         memory("tower-ratelimit, MemoryStore", |policy| policy),
     ]
 }
 
-/// On Redis, with the default settings except the deadline and the changes by `store` and `policy`.
+/// On Redis, with the default settings except the deadline and the changes by `settings` and `policy`.
 fn redis(
     name: &str,
     role: Role,
-    store: fn(RedisStore) -> RedisStore,
+    settings: fn(RedisStoreBuilder) -> RedisStoreBuilder,
     policy: fn(Policy) -> Policy,
 ) -> Contender {
     Contender {
@@ -53,9 +56,8 @@ fn redis(
         packages: &["tower-ratelimit", "bb8-redis", "redis@1"],
         make: Box::new(move |setup| {
             Box::pin(async move {
-                let connected =
-                    RedisStore::builder().prefix(&setup.prefix).deadline(DEADLINE).connect(&setup.url).await?;
-                limited(store(connected), policy, &setup)
+                let ours = settings(RedisStore::builder().prefix(&setup.prefix).deadline(DEADLINE));
+                limited(ours.connect(&setup.url).await?, policy, &setup)
             })
         }),
     }

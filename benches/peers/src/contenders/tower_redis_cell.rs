@@ -20,8 +20,7 @@ pub(super) fn contender() -> Contender {
             Box::pin(async move {
                 let connection = ConnectionManager::new(Client::open(setup.url)?).await?;
                 let rule = ByHeader { prefix: setup.prefix, policy: policy(setup.limit) };
-                let config =
-                    RateLimitConfig::new(rule, |error: Error<'_>, _: &Request<Body>| denial(&error));
+                let config = RateLimitConfig::new(rule, |error: Error<'_>, _: &Request<Body>| denial(&error));
                 Ok(subject(RateLimitLayer::new(config, connection).layer(Handler)))
             })
         }),

@@ -52,6 +52,7 @@ impl<R: 'static> KeyedRateLimitLayer<R> {
     /// # Panics
     ///
     /// If the store does not support the policy's algorithm.
+    #[track_caller]
     pub fn new<K: IntoKey>(
         store: impl Into<Limiter>,
         policy: Policy,

@@ -153,6 +153,7 @@ impl RetryPolicy {
     ///
     /// If `first` is zero or above `cap`.
     #[must_use]
+    #[track_caller]
     pub fn backoff(mut self, first: Duration, cap: Duration) -> Self {
         assert!(!first.is_zero(), "a backoff must start above zero");
         assert!(first <= cap, "a backoff must not start above its cap");

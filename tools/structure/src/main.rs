@@ -45,3 +45,74 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     }
     Ok(ExitCode::FAILURE)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{env, fs};
+
+    use super::*;
+
+    /// A crate of `files` in a folder of its own.
+    fn crate_of(name: &str, files: &[(&str, &str)]) -> Crate {
+        let root = env::temp_dir().join(format!("structure-{}-{name}", std::process::id()));
+        for (path, text) in files {
+            let path = root.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let source = Crate::read(&root).unwrap();
+        fs::remove_dir_all(root).unwrap();
+        source
+    }
+
+    #[test]
+    fn a_cycle_through_a_reexport_is_found() {
+        let source = crate_of(
+            "cycle",
+            &[
+                ("lib.rs", "mod key; mod error;"),
+                ("error.rs", "pub struct Error;"),
+                ("key/mod.rs", "mod a; mod b; pub use self::{a::A, b::B};"),
+                ("key/a.rs", "use super::B; use crate::error::Error; pub struct A(B, Error);"),
+                ("key/b.rs", "pub struct B; impl B { fn a() -> Option<crate::key::A> { None } }"),
+            ],
+        );
+        let cycles = imports::graph(&source).cycles();
+        assert_eq!(cycles.len(), 1, "{cycles:?}");
+        assert!(
+            cycles[0].contains("key/a.rs -> key/b.rs: B") && cycles[0].contains("key/b.rs -> key/a.rs: A")
+        );
+    }
+
+    #[test]
+    fn an_import_of_a_layer_above_is_found_and_one_in_a_unit_test_is_not() {
+        let files = |low: &'static str| {
+            [("lib.rs", "mod key; mod layer;"), ("layer/mod.rs", "pub struct Layer;"), ("key/mod.rs", low)]
+        };
+        let rows = [
+            ("a use", "use crate::layer::Layer;", 1),
+            ("a path", "fn layer(_: crate::layer::Layer) {}", 1),
+            ("a unit test", "#[cfg(test)] mod tests { use crate::layer::Layer; }", 0),
+        ];
+        for (i, (name, low, problems)) in rows.into_iter().enumerate() {
+            let source = crate_of(&format!("layers-{i}"), &files(low));
+            let found = layers::check(&imports::graph(&source));
+            assert_eq!(found.len(), problems, "{name}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn a_foreign_crate_outside_its_folders_is_found() {
+        let source = crate_of(
+            "foreign",
+            &[
+                ("lib.rs", "mod key; mod limiter;"),
+                ("key/mod.rs", "use http::Uri;"),
+                ("limiter/mod.rs", "fn f(_: http::Uri) {}"),
+            ],
+        );
+        let found = layers::foreign(&source);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].starts_with("limiter/mod.rs:1 names the crate http"), "{found:?}");
+    }
+}

@@ -6,8 +6,9 @@ mod clock;
 mod deny_cache;
 mod lease;
 mod leases;
+mod status;
 
-pub use self::leases::LeaseStatus;
+pub use self::status::LeaseStatus;
 pub(super) use self::{
     deny_cache::{DenyCache, DenyObserver},
     leases::{LeaseObserver, Leases},

@@ -242,8 +242,9 @@ pub trait KeyExtractor: Send + Sync + 'static {
         let mut keys = Vec::new();
         for (i, named) in identities.into_iter().map(Into::into).enumerate() {
             let found = if named.is_final() { Ok(vec![named]) } else { self.keys_of(&named) };
-            let found =
-                found.map_err(|error| Error::new(error.kind(), format!("identity {}: {error}", i + 1)))?;
+            let found = found.map_err(|error| {
+                Error::new(ErrorKind::InvalidConfig, format!("identity {}: {error}", i + 1))
+            })?;
             keys.extend(found.into_iter().map(Key::stored));
         }
         Ok(AnyOf::new(self, keys))
@@ -263,7 +264,8 @@ pub trait KeyExtractor: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](ErrorKind::InvalidConfig): no request can have this identity.
+    /// [`InvalidIdentity`](ErrorKind::InvalidIdentity): no request can have this identity. With [`or`](Self::or), the
+    /// identity is then one of the other extractor. Any other kind: the keys are unknown, and `any_of` fails.
     fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
         let _ = named;
         Err(Error::new(

@@ -17,5 +17,5 @@ pub(super) fn only(
 
 /// The error for an identity that no request has. It does not show the identity, which may be a secret.
 pub(super) fn impossible(expected: &'static str) -> Error {
-    Error::new(ErrorKind::InvalidConfig, format!("no request has this identity: it must be {expected}"))
+    Error::new(ErrorKind::InvalidIdentity, format!("no request has this identity: it must be {expected}"))
 }

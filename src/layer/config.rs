@@ -15,7 +15,7 @@ use super::rule::Rule;
 use crate::{
     answer::Answer,
     decision::{Charge, Decision, Outcome},
-    error::ErrorKind,
+    error::{Error, ErrorKind},
     key::{Key, Keys, RequestMatcher},
     limiter::Limiter,
     response::{
@@ -90,20 +90,19 @@ impl Config {
     }
 
     /// Charges `keys`, which belong to `request`, under every rule.
-    pub(super) fn decide(&self, keys: Keys, request: &Parts) -> Answer<Decision> {
-        match (keys, &*self.rules) {
-            (Keys::One(key), [rule]) => match rule.charge(key, request) {
-                Ok(charge) => self.limiter.check_charge(charge),
-                Err(error) => Answer::ready(Err(error)),
-            },
+    ///
+    /// # Errors
+    ///
+    /// A rule has no policy for the request.
+    pub(super) fn decide(&self, keys: Keys, request: &Parts) -> Result<Answer<Decision>, Error> {
+        Ok(match (keys, &*self.rules) {
+            (Keys::One(key), [rule]) => self.limiter.check_charge(rule.charge(key, request)?),
             (keys, rules) => {
                 let charge = |(rule, key): (&Rule, Key)| rule.charge(key, request);
-                match rules.iter().zip(keys.into_vec()).map(charge).collect::<Result<Vec<Charge>, _>>() {
-                    Ok(charges) => self.limiter.check_all(&charges),
-                    Err(error) => Answer::ready(Err(error)),
-                }
+                let charges: Result<Vec<Charge>, _> = rules.iter().zip(keys.into_vec()).map(charge).collect();
+                self.limiter.check_all(&charges?)
             }
-        }
+        })
     }
 
     /// Inserts the decision and the limiter into the request's extensions. In soft mode, also marks a request over the
@@ -127,9 +126,15 @@ impl Config {
 
     /// Logs once that two layers charge a request under one policy: `outer` is the decision of the outer one.
     fn warn_of_twice(&self, outer: &Decision, decision: &Decision) {
+        let charged = outer.is_allowed() && decision.is_allowed();
+        if !charged || self.counted_twice.load(Ordering::Relaxed) {
+            return;
+        }
         let is_same = |one: &&Outcome| {
-            let same =
-                |other: &Outcome| one.policy().name() == other.policy().name() && one.key() == other.key();
+            let same = |other: &Outcome| {
+                let both = one.granted() > 0 && other.granted() > 0;
+                both && one.policy().name() == other.policy().name() && one.key() == other.key()
+            };
             outer.outcomes().iter().any(same)
         };
         let twice = decision.outcomes().iter().find(is_same);

@@ -20,6 +20,7 @@ use crate::{
     answer::Answer,
     decision::{Decision, Permit, Verdict},
     error::Error,
+    limiter::Limiter,
     response::{Kept, Rejection, Returned},
 };
 
@@ -97,11 +98,13 @@ impl<S, ReqBody> Call<S, ReqBody> {
         S: Service<Request<ReqBody>, Future = F> + Clone,
     {
         match identity {
-            Ok(Identity::Known(keys)) => match config.decide(keys, &self.request).now() {
+            Ok(Identity::Known(keys)) => match config.decide(keys, &self.request).map(Answer::now) {
                 // A store in memory has decided, so the service is called without waiting.
-                Ok(decided) => self.decided(decided, config),
-                Err(decision) => State::Decide { decision, call: Some(Box::new(self)) },
+                Ok(Ok(decided)) => self.decided(decided, config),
+                Ok(Err(decision)) => State::Decide { decision, call: Some(Box::new(self)) },
+                Err(error) => self.reject_unless_soft(error.into(), config),
             },
+            Ok(Identity::Ignored) => self.bypass(config),
             Ok(Identity::Exempt) => self.make(None, config),
             Ok(Identity::Rejected(rejection)) => self.reject(*rejection, config),
             Err(error) => self.reject_unless_soft(Rejection::Unidentified(error), config),
@@ -123,7 +126,8 @@ impl<S, ReqBody> Call<S, ReqBody> {
                 }
                 Verdict::Deny { .. } => self.reject_unless_soft(Rejection::Denied(decision), config),
             },
-            Err(error) => self.reject_unless_soft(error.into(), config),
+            // Whatever its kind: clients must not see the text of a store.
+            Err(error) => self.reject_unless_soft(Rejection::Unavailable(error), config),
         }
     }
 
@@ -138,6 +142,18 @@ impl<S, ReqBody> Call<S, ReqBody> {
         config.annotate(&mut self.request, decision.as_ref());
         let future = self.service.call(Request::from_parts(self.request, self.body));
         State::Respond { future, decision, permit, kept }
+    }
+
+    /// Calls the service as if there were no layer, except for the limiter, without which a handler that takes one fails.
+    fn bypass<F>(mut self, config: &Config) -> State<S, ReqBody, F>
+    where
+        S: Service<Request<ReqBody>, Future = F>,
+    {
+        if self.request.extensions.get::<Limiter>().is_none() {
+            self.request.extensions.insert(config.limiter.clone());
+        }
+        let future = self.service.call(Request::from_parts(self.request, self.body));
+        State::Respond { future, decision: None, permit: None, kept: None }
     }
 
     /// Rejects the request, except in soft mode.
@@ -201,8 +217,9 @@ where
                 }
                 StateProj::Respond { future, decision, permit, kept } => {
                     let mut response = ready!(future.poll(cx))?;
-                    if let Some(rejection) = Returned::take(&mut response)
-                        && let Some(kept) = kept.take()
+                    // A layer that is disabled leaves it to the one around it.
+                    if let Some(kept) = kept.take()
+                        && let Some(rejection) = Returned::take(&mut response)
                     {
                         *permit = None;
                         let returned = response.into_parts().0;

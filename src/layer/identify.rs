@@ -18,6 +18,8 @@ use crate::{
 
 /// The result of identifying the client.
 pub(super) enum Identity {
+    /// The layer is disabled.
+    Ignored,
     /// The request is exempt.
     Exempt,
     /// The request is banned, or a ban could not be checked. Rejected in soft mode too.
@@ -32,7 +34,7 @@ impl Config {
     /// pending, those after it run at once, while the request can be read, and are awaited in order.
     pub(super) fn identify(&self, request: &Parts) -> Answer<Identity> {
         if !self.enabled {
-            return Answer::ready(Ok(Identity::Exempt));
+            return Answer::ready(Ok(Identity::Ignored));
         }
         let preflight = self.preflight != Preflight::Limited && is_preflight(request);
         let exempt_preflight = preflight && self.preflight == Preflight::Exempt;

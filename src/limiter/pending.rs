@@ -1,5 +1,7 @@
 use std::mem;
 
+use tokio::runtime::Handle;
+
 use super::permit::PermitRequest;
 use crate::{
     answer::Answer,
@@ -18,7 +20,7 @@ pub(super) struct Pending {
     claims: Vec<Claim>,
     /// `None` once the store has answered.
     answer: Option<Answer<Decision>>,
-    /// Whether the answer was polled. An answer that is not ready does nothing before that.
+    /// Whether the store may have been asked: a pending answer asks it when it is polled.
     polled: bool,
 }
 
@@ -29,13 +31,16 @@ impl Pending {
 
     /// Completes the decision with the answer of the store.
     pub(super) fn finish(mut self, answer: Answer<Decision>) -> Answer<Decision> {
-        match answer.now() {
-            Ok(decided) => Answer::ready(self.settle(decided)),
-            Err(answer) => {
-                self.answer = Some(answer);
-                Answer::pending(self.wait())
-            }
-        }
+        // A permit is renewed by the runtime. A caller outside it may await the answer inside it.
+        let can_settle = self.permits.is_none() || Handle::try_current().is_ok();
+        self.polled = answer.is_ready();
+        let answer = match answer.now() {
+            Ok(decided) if can_settle => return Answer::ready(self.settle(decided)),
+            Ok(decided) => Answer::ready(decided),
+            Err(answer) => answer,
+        };
+        self.answer = Some(answer);
+        Answer::pending(self.wait())
     }
 
     async fn wait(mut self) -> Result<Decision, Error> {

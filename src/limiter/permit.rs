@@ -1,4 +1,8 @@
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use tokio::{runtime::Handle, time::sleep};
 
@@ -10,7 +14,6 @@ use crate::{
 };
 
 /// The charges of a decision that need permits, once admitted.
-#[derive(Clone)]
 pub(super) struct PermitRequest {
     store: Arc<dyn Store>,
     charges: Arc<[Charge]>,
@@ -35,13 +38,16 @@ impl PermitRequest {
         }
         // Without a runtime the permit is not renewed, and expires after its period.
         let runtime = Handle::try_current().ok();
+        let period = self.charges.iter().map(|charge| charge.policy().quota().period()).min();
+        let request = Arc::new(self);
+        // Only the permit keeps the request, and with it the store, alive.
+        let renewed = Arc::downgrade(&request);
         let permit = {
-            let (request, runtime) = (self.clone(), runtime.clone());
+            let runtime = runtime.clone();
             Permit::new(move || request.release_on(runtime))
         };
-        let period = self.charges.iter().map(|charge| charge.policy().quota().period()).min();
         if let (Some(period), Some(runtime)) = (period, runtime) {
-            runtime.spawn(renew(permit.downgrade(), self, period / 3));
+            runtime.spawn(renew(permit.downgrade(), renewed, period / 3));
         }
         permit
     }
@@ -81,10 +87,10 @@ impl PermitRequest {
     }
 }
 
-async fn renew(permit: WeakPermit, request: PermitRequest, pause: Duration) {
+async fn renew(permit: WeakPermit, request: Weak<PermitRequest>, pause: Duration) {
     loop {
         sleep(pause).await;
-        let Some(_permit) = permit.upgrade() else { return };
+        let (Some(_permit), Some(request)) = (permit.upgrade(), request.upgrade()) else { return };
         // If a renewal fails, the next one may succeed before the permit expires.
         let _: Result<_, Error> = request.store.decide(Action::Renew, &request.charges).await;
     }
@@ -92,6 +98,6 @@ async fn renew(permit: WeakPermit, request: PermitRequest, pause: Duration) {
 
 impl fmt::Debug for PermitRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Holding").finish_non_exhaustive()
+        f.debug_struct("PermitRequest").finish_non_exhaustive()
     }
 }

@@ -3,8 +3,11 @@
 use std::mem;
 
 use http::{
-    HeaderValue, Method, Response, StatusCode,
-    header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, TRANSFER_ENCODING},
+    HeaderName, HeaderValue, Method, Response, StatusCode,
+    header::{
+        CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH,
+        CONTENT_RANGE, CONTENT_TYPE, ETAG, LAST_MODIFIED, RETRY_AFTER, TRAILER, TRANSFER_ENCODING,
+    },
     request, response,
 };
 use http_body::Body as _;
@@ -17,6 +20,26 @@ use super::{
     rejection::Rejection,
     returned::Returned,
 };
+
+/// Headers that describe the replaced body, or that the layer sets.
+const REPLACED: [HeaderName; 16] = [
+    CACHE_CONTROL,
+    CONTENT_DISPOSITION,
+    CONTENT_ENCODING,
+    CONTENT_LANGUAGE,
+    CONTENT_LENGTH,
+    CONTENT_RANGE,
+    CONTENT_TYPE,
+    ETAG,
+    HeaderName::from_static("content-digest"),
+    HeaderName::from_static("digest"),
+    HeaderName::from_static("repr-digest"),
+    LAST_MODIFIED,
+    RETRY_AFTER,
+    TRAILER,
+    TRANSFER_ENCODING,
+    HeaderName::from_static("content-md5"),
+];
 
 /// The response to a request that the layer rejects.
 pub(crate) fn reject(
@@ -46,9 +69,7 @@ pub(crate) fn replace(
         *response.status_mut() = returned.status;
     }
     let headers = response.headers_mut();
-    let replaced =
-        [CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, TRANSFER_ENCODING];
-    let own: Vec<_> = returned.headers.keys().filter(|name| !replaced.contains(name)).collect();
+    let own: Vec<_> = returned.headers.keys().filter(|name| !REPLACED.contains(name)).collect();
     for name in own.into_iter().filter(|name| !headers.contains_key(*name)).collect::<Vec<_>>() {
         for value in returned.headers.get_all(name) {
             let _ = headers.try_append(name, value.clone());

@@ -455,3 +455,27 @@ async fn contest(clock: &ManualClock, stores: [(&str, &dyn Store); 2], steps: Ve
         }
     }
 }
+
+#[test]
+fn a_permit_that_is_granted_from_outside_the_runtime_is_renewed() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let period = Duration::from_millis(300);
+    let limiter = Limiter::new(MemoryStore::new());
+    let policy = Policy::new("exports", Quota::new(1, period).unwrap()).algorithm(Concurrency::new());
+    // `check` is called here, outside the runtime, and awaited inside.
+    let held = runtime.block_on(limiter.check(&policy, &Key::new("all"), 1)).unwrap();
+    assert!(held.is_allowed());
+    std::thread::sleep(3 * period);
+    assert!(!runtime.block_on(limiter.check(&policy, &Key::new("all"), 1)).unwrap().is_allowed());
+    drop(held);
+    assert!(runtime.block_on(limiter.check(&policy, &Key::new("all"), 1)).unwrap().is_allowed());
+}
+
+#[tokio::test]
+async fn a_released_permit_keeps_no_store_alive() {
+    let store = std::sync::Arc::new(MemoryStore::new());
+    let limiter = Limiter::new(store.clone());
+    let held = limiter.check(&Policy::concurrency("exports", 1), &Key::new("all"), 1).await.unwrap();
+    drop((held, limiter));
+    assert_eq!(std::sync::Arc::strong_count(&store), 1);
+}

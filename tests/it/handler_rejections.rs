@@ -154,7 +154,6 @@ async fn an_exempt_and_a_soft_request_are_answered_in_the_format_of_the_layer() 
             layer("api").soft().exempt(|_: &Parts| true).response(ours),
             r#""exports";r=0;t=3600"#,
         ),
-        ("disabled", layer("api").enabled(false).response(ours), r#""exports";r=0;t=3600"#),
         ("soft", layer("api").soft().response(ours), r#""api";r=98, "exports";r=0;t=3600"#),
     ];
     for (name, layer, limits) in rows {
@@ -372,4 +371,47 @@ async fn a_policy_from_the_extensions_is_used_and_a_missing_one_is_an_error_of_t
     let several = Router::new().route("/export", get(async || "")).layer(several);
     assert_eq!(ask(&several, with(None)).await.status(), 500);
     assert_eq!(ask(&several, with(Some("gold"))).await.status(), 200);
+}
+
+/// A disabled layer does nothing: the handler's own response is sent.
+#[tokio::test]
+async fn a_disabled_layer_changes_no_response() {
+    let app = Router::new().route("/export", get(export)).layer(layer("api").enabled(false).response(ours));
+    assert_eq!(ask(&app, request("GET")).await.status(), 200);
+    let rejection = ask(&app, request("GET")).await;
+    assert_eq!(rejection.status(), 429);
+    assert_eq!(values(&rejection, "retry-after"), ["3600"]);
+    assert_eq!(values(&rejection, "content-type"), ["application/problem+json"]);
+    assert!(!rejection.headers().contains_key("ratelimit"));
+}
+
+#[tokio::test]
+async fn a_disabled_layer_leaves_a_rejection_to_the_layer_around_it() {
+    let disabled = layer("inner").enabled(false);
+    let outer = layer("outer").response(ours).headers(Headers::legacy_delta());
+    let app = Router::new().route("/export", get(export)).layer(disabled).layer(outer);
+    assert_eq!(ask(&app, request("GET")).await.status(), 200);
+    let rejected = ask(&app, request("GET")).await;
+    assert_eq!(rejected.status(), 429);
+    assert!(!rejected.headers().contains_key("ratelimit"));
+    let body: Value = serde_json::from_str(&text(rejected).await).unwrap();
+    assert_eq!(body["path"], "/export");
+}
+
+#[tokio::test]
+async fn headers_about_the_handlers_body_are_dropped_with_it() {
+    let stamp = axum::middleware::map_response(async |mut response: Response<Body>| {
+        for name in ["etag", "content-digest", "content-language", "last-modified"] {
+            response.headers_mut().insert(name, "old".parse().unwrap());
+        }
+        response.headers_mut().insert("x-request-id", "7".parse().unwrap());
+        response
+    });
+    let app = Router::new().route("/export", get(export)).layer(stamp).layer(layer("api").response(ours));
+    ask(&app, request("GET")).await;
+    let rejected = ask(&app, request("GET")).await;
+    for name in ["etag", "content-digest", "content-language", "last-modified"] {
+        assert!(!rejected.headers().contains_key(name), "{name}");
+    }
+    assert_eq!(rejected.headers()["x-request-id"], "7");
 }

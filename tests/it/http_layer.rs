@@ -23,12 +23,12 @@ use tower::{
     BoxError, Layer, Service, ServiceBuilder, ServiceExt, buffer::BufferLayer, limit::ConcurrencyLimitLayer,
 };
 use tower_ratelimit::{
-    Charge, Decision, Header, Key, Limiter, MemoryStore, PeerIp, Policy, PolicySource, Quota, RateLimitLayer,
-    RedisStore, Rule, Verdict,
+    Answer, Charge, Decision, Error, ErrorKind, FailureMode, Header, Key, Limiter, MemoryStore, PeerIp,
+    Policy, PolicySource, Quota, RateLimitLayer, RedisStore, Rule, Verdict,
     decision::Outcome,
     key::Constant,
     layer::{RateLimit, ResponseBody, ResponseFuture},
-    store::Store,
+    store::{Action, Store},
 };
 
 fn layer(limit: u64) -> RateLimitLayer {
@@ -262,4 +262,33 @@ async fn a_delayed_request_waits_and_then_reaches_the_service() {
 #[should_panic(expected = "two policies named \"p\"")]
 fn two_policies_of_one_name_panic_when_the_layer_is_built() {
     let _ = layer(1).and(Rule::new(Policy::new("p", Quota::per_hour(2)), PeerIp::new()));
+}
+
+#[tokio::test]
+async fn every_error_of_a_store_is_503_and_shows_nothing_of_it() {
+    /// Fails with one kind of error.
+    struct Fails(ErrorKind);
+
+    impl Store for Fails {
+        fn decide(&self, _: Action, _: &[Charge]) -> Answer<Decision> {
+            Answer::ready(Err(Error::new(self.0, "secret of the store")))
+        }
+        fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
+            Answer::ready(Ok(()))
+        }
+    }
+
+    for kind in [ErrorKind::MissingSetup, ErrorKind::InvalidIdentity, ErrorKind::StoreReply] {
+        let policy = Policy::new("api", Quota::per_day(1)).on_store_failure(FailureMode::Closed);
+        let app = Router::new().route("/", get(async || "hello")).layer(RateLimitLayer::new(
+            Fails(kind),
+            policy,
+            Constant::new("all"),
+        ));
+        let request = http::Request::get("/").body(axum::body::Body::empty()).unwrap();
+        let response = tower::ServiceExt::oneshot(app, request).await.unwrap();
+        assert_eq!(response.status(), 503, "{kind:?}");
+        let body = http_body_util::BodyExt::collect(response.into_body()).await.unwrap().to_bytes();
+        assert!(!String::from_utf8_lossy(&body).contains("secret"), "{kind:?}");
+    }
 }

@@ -184,11 +184,16 @@ impl KeyExtractor for Lower {
 #[tokio::test]
 async fn an_extractor_type_without_keys_of_cannot_be_used_in_a_ban() {
     let message = "identity 1: `it::key_extractors::Lower` does not implement `KeyExtractor::keys_of`, which `any_of` needs";
-    let extractors: [Box<dyn Fn() -> Box<dyn KeyExtractor>>; 4] = [
+    let header = || Header::new("x-api-key");
+    let extractors: [Box<dyn Fn() -> Box<dyn KeyExtractor>>; 7] = [
         Box::new(|| Box::new(Lower)),
         Box::new(|| Box::new(Lower.hashed([7; 32]))),
         Box::new(|| Box::new(Lower.map(|name: &str| name.to_owned()))),
         Box::new(|| Box::new(Lower.or(Lower))),
+        // Not only the identities of the other side.
+        Box::new(move || Box::new(Lower.or(header()))),
+        Box::new(move || Box::new(header().or(Lower))),
+        Box::new(move || Box::new(header().or(Lower.hashed([7; 32])))),
     ];
     for extractor in extractors {
         let error = extractor().try_any_of(["Mallory"]).map(drop).unwrap_err();

@@ -270,3 +270,20 @@ async fn a_proxy_that_stops_sending_its_header_is_one_warning_at_any_time() {
     key.extract(&through("10.0.0.1:80", &[])).await.unwrap();
     assert_eq!(lines.with("`ClientIp::header`"), 1);
 }
+
+#[tokio::test]
+async fn two_layers_of_which_one_charges_nothing_are_no_warning() {
+    let (lines, _guard) = listen();
+    let store = MemoryStore::new();
+    let policy = || Policy::new("api", Quota::per_day(1));
+    let soft = RateLimitLayer::new(store.clone(), policy(), Constant::new("all")).soft();
+    let free = RateLimitLayer::new(store, policy(), Constant::new("all")).cost(|_: &http::request::Parts| 0);
+    let service = tower::service_fn(async |_: http::Request<String>| {
+        Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))
+    });
+    let service = soft.layer(free.layer(service));
+    for _ in 0..3 {
+        service.clone().oneshot(get()).await.unwrap();
+    }
+    assert_eq!(lines.with("charged twice"), 0, "{}", lines.text());
+}

@@ -183,6 +183,8 @@ async fn the_switch_turns_every_limit_off() {
         assert_eq!(ask(&app, ALICE, Request::get("/"), "").await.status(), 200);
         assert_eq!(ask(&app, ALICE, Request::post("/login"), "").await.status(), 200);
     }
+    // A handler still has its limiter.
+    assert_eq!(ask(&app, ALICE, Request::post("/import"), "a").await.status(), 200);
 }
 
 /// A tonic service with limits for each method, health checks that are not limited, and a handler that charges more and

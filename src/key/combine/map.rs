@@ -22,12 +22,14 @@ impl<K: KeyExtractor> KeyExtractor for Map<K> {
     }
 
     fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
-        let invalid = |problem: String| Error::new(ErrorKind::InvalidConfig, problem);
         let change = |key: Key| match changed(&*self.change, key).now() {
             Ok(Ok(key)) => Ok(key),
-            Ok(Err(error)) => Err(invalid(format!("no request has this identity: {error}"))),
-            Err(_) => Err(invalid(
-                "the function of `map` returns a pending answer: call `any_of` before `map`".into(),
+            Ok(Err(error)) => {
+                let message = format!("no request has this identity: {error}");
+                Err(Error::new(ErrorKind::InvalidIdentity, message))
+            }
+            Err(_) => Err(Error::invalid(
+                "the function of `map` returns a pending answer: call `any_of` before `map`",
             )),
         };
         self.extractor.keys_of(named)?.into_iter().map(change).collect()

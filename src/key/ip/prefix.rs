@@ -46,7 +46,7 @@ impl Prefix {
         match network.map(|address| self.key(address)) {
             Some(key) if key == *named => Ok(vec![key]),
             _ => Err(Error::new(
-                ErrorKind::InvalidConfig,
+                ErrorKind::InvalidIdentity,
                 format!("{text:?} is not an IP address: leave out the port, and use `within` for networks"),
             )),
         }

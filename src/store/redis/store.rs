@@ -287,8 +287,8 @@ impl RedisStore {
     /// # }
     /// ```
     ///
-    /// It takes at most one second, whatever the [`deadline`](RedisStoreBuilder::deadline) of a decision, and also
-    /// waits for leases that are already being returned.
+    /// It takes at most a second and a half, whatever the [`deadline`](RedisStoreBuilder::deadline) of a decision. That
+    /// includes up to half a second for leases that are under way or already being returned.
     ///
     /// # Errors
     ///
@@ -307,7 +307,6 @@ impl RedisStore {
             let ended = Error::new(ErrorKind::StoreUnreachable, "the Tokio runtime was shut down");
             result = result.and(call.await.unwrap_or(Err(ended)));
         }
-        // Each call has its own deadline, so this ends.
         self.leases.wait_until_idle().await;
         result
     }

@@ -21,7 +21,12 @@ use std::{
     time::Duration,
 };
 
-use tokio::{runtime::Handle, sync::watch, task::JoinHandle, time::sleep};
+use tokio::{
+    runtime::Handle,
+    sync::watch,
+    task::JoinHandle,
+    time::{sleep, timeout},
+};
 
 use super::{
     clock::Clock,
@@ -304,10 +309,12 @@ impl Leases {
         })
     }
 
-    /// Waits until no job of [`spawn`](Self::spawn) is in flight.
+    /// Waits until no job of [`spawn`](Self::spawn) is in flight, for half a second at most: under traffic there may
+    /// always be one.
     pub(crate) async fn wait_until_idle(&self) {
-        // The sender exists, so this cannot fail.
-        let _ = self.in_flight.subscribe().wait_for(|calls| *calls == 0).await;
+        let mut in_flight = self.in_flight.subscribe();
+        // The sender exists, so the wait itself cannot fail.
+        let _ = timeout(RETURN_DEADLINE, in_flight.wait_for(|calls| *calls == 0)).await;
     }
 
     fn return_job(self: &Arc<Self>, policy: &Policy, key: &Key, returned: Returned) -> Option<Job> {

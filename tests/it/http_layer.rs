@@ -67,10 +67,10 @@ fn public_types_can_be_shared_between_threads() {
     shared::<Key>();
     shared::<Charge>();
     shared::<Decision>();
-    shared::<tower_ratelimit::Error>();
+    shared::<Error>();
     sent::<ResponseFuture<Router, axum::body::Body>>();
     sent::<ResponseBody<axum::body::Body>>();
-    sent::<tower_ratelimit::Answer<Decision>>();
+    sent::<Answer<Decision>>();
 }
 
 #[test]
@@ -285,8 +285,8 @@ async fn every_error_of_a_store_is_503_and_shows_nothing_of_it() {
             policy,
             Constant::new("all"),
         ));
-        let request = http::Request::get("/").body(axum::body::Body::empty()).unwrap();
-        let response = tower::ServiceExt::oneshot(app, request).await.unwrap();
+        let request = Request::get("/").body(axum::body::Body::empty()).unwrap();
+        let response = ServiceExt::oneshot(app, request).await.unwrap();
         assert_eq!(response.status(), 503, "{kind:?}");
         let body = http_body_util::BodyExt::collect(response.into_body()).await.unwrap().to_bytes();
         assert!(!String::from_utf8_lossy(&body).contains("secret"), "{kind:?}");

@@ -11,13 +11,13 @@ use std::{
 };
 
 use axum::body::Body;
-use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
+use http::{HeaderValue, Request, Response, StatusCode};
 use tower::{Service, ServiceExt};
 
-use crate::measure::{self, Load, Sample};
-
-/// All contenders tell clients apart by this header.
-pub(crate) const KEY: HeaderName = HeaderName::from_static("x-api-key");
+use crate::{
+    measure::{self, Load, Sample},
+    request::{KEY, request},
+};
 
 pub(crate) type BoxFuture<T> = Pin<Box<dyn Future<Output = T>>>;
 
@@ -143,12 +143,6 @@ where
             response.status()
         })
     }
-}
-
-pub(crate) fn request(key: HeaderValue) -> Request<Body> {
-    let mut request = Request::new(Body::empty());
-    request.headers_mut().insert(KEY, key);
-    request
 }
 
 /// The key of a request, for the peers that want a function to read it.

@@ -24,6 +24,7 @@ mod measure;
 mod memory;
 mod redis_server;
 mod report;
+mod request;
 mod scenario;
 mod targets;
 mod verify;

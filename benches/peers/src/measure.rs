@@ -16,7 +16,7 @@ use http::{HeaderValue, Request, Response, StatusCode};
 use tokio::task::{spawn_blocking, yield_now};
 use tower::{Service, ServiceExt};
 
-use crate::contender::request;
+use crate::request::request;
 
 #[derive(Clone)]
 pub(crate) struct Load {

@@ -7,7 +7,10 @@ use axum07::extract::FromRequestParts;
 use http::{StatusCode, request::Parts};
 use tower::Layer;
 
-use crate::contender::{Contender, Handler, KEY, Place, Role, subject};
+use crate::{
+    contender::{Contender, Handler, Place, Role, subject},
+    request::KEY,
+};
 
 pub(super) fn contender() -> Contender {
     Contender {

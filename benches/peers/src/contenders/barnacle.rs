@@ -3,7 +3,10 @@
 use barnacle_rs::{BarnacleKey, BarnacleLayer, Identity, Limit, RateLimitScope, RedisBarnacleStore};
 use tower::Layer;
 
-use crate::contender::{Contender, Handler, KEY, Place, Role, subject};
+use crate::{
+    contender::{Contender, Handler, Place, Role, subject},
+    request::KEY,
+};
 
 pub(super) fn contender() -> Contender {
     Contender {

@@ -12,7 +12,10 @@ use tower_ratelimit::{
     store::RedisStoreBuilder,
 };
 
-use crate::contender::{Contender, Handler, KEY, Place, Role, Setup, Subject, subject};
+use crate::{
+    contender::{Contender, Handler, Place, Role, Setup, Subject, subject},
+    request::KEY,
+};
 
 /// Saturation must show as throughput, not as decisions that miss the deadline.
 const DEADLINE: Duration = Duration::from_secs(10);

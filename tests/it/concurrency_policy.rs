@@ -459,14 +459,23 @@ async fn contest(clock: &ManualClock, stores: [(&str, &dyn Store); 2], steps: Ve
 #[test]
 fn a_permit_that_is_granted_from_outside_the_runtime_is_renewed() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let period = Duration::from_millis(300);
-    let limiter = Limiter::new(MemoryStore::new());
+    let (period, key) = (Duration::from_millis(30), Key::new("all"));
+    let clock = ManualClock::new();
+    let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()));
     let policy = Policy::new("exports", Quota::new(1, period).unwrap()).algorithm(Concurrency::new());
     // `check` is called here, outside the runtime, and awaited inside.
-    let held = runtime.block_on(limiter.check(&policy, &Key::new("all"), 1)).unwrap();
+    let held = runtime.block_on(limiter.check(&policy, &key, 1)).unwrap();
     assert!(held.is_allowed());
-    std::thread::sleep(3 * period);
-    assert!(!runtime.block_on(limiter.check(&policy, &Key::new("all"), 1)).unwrap().is_allowed());
+    // More than a period in all, with a renewal in between. Each renewal starts the period anew.
+    for _ in 0..3 {
+        clock.advance(period / 2);
+        let renewed = async || {
+            let peek = limiter.peek(&policy, &key, 0).await.unwrap();
+            peek.outcomes()[0].reset_after() == period
+        };
+        assert!(runtime.block_on(eventually(renewed)));
+    }
+    assert!(!runtime.block_on(limiter.check(&policy, &key, 1)).unwrap().is_allowed());
     drop(held);
     assert!(runtime.block_on(limiter.check(&policy, &Key::new("all"), 1)).unwrap().is_allowed());
 }

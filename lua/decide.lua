@@ -1,163 +1,214 @@
 --[[
-  The driver: makes the decisions of a call one after another, each all or nothing.
+  The driver of a call with any decisions. It reads every distinct key once, makes one decision after another in
+  memory, each all or nothing, and writes every changed key once.
 
-  KEYS, ARGV, the reply and the functions of an algorithm are specified in lua/README.md. `make(name, leasing)`, from
-  src/store/redis/script/assemble.rs, returns the functions of the algorithm `name`.
+  KEYS, ARGV, the reply and the functions of an algorithm are specified in lua/README.md. `make(name, brief)`, from
+  src/store/redis/script/assemble.rs, returns the functions of the algorithm `name`; only the most frequent ones if
+  `brief`.
 ]]
--- uses: prelude
+-- uses: prelude error call state keys
 
--- Returns the text of a raised error. Redis 7 raises a table, older versions raise a text.
-local function problem_of(raised)
-  local text = raised
-  if type(raised) == 'table' then
-    text = raised.err
-  end
-  if type(text) == 'string' then
-    return text
-  end
-  return 'RATELIMIT-ALGORITHM an algorithm of the call raised an error without a text'
-end
+-- The records of the reply, and its errors: the number of a decision's first record, then the text.
+local reply, errors = {}, {}
+-- The errors of keys that could not be written.
+local failures = {}
 
--- The fast path for the most frequent call, one decision with one charge. It saves a fifth of the call's time.
-if #KEYS == 1 and ARGV[#ARGV - 4] == 'take' then
-  local _, _, _, charge = make(ARGV[3])
-  if charge then
-    local cost = tonumber(ARGV[#ARGV])
-    local succeeded, retry, remaining, reset, delay, mark = pcall(charge, KEYS[1], cost, 5)
-    if not succeeded then
-      return { problem_of(retry), now }
-    end
-    if retry ~= 0 then
-      return { 0, remaining, reset, retry, 0, now }
-    end
-    return { 1 + cost, remaining, reset, mark, delay, now }
+local function report(record, cost, retry, remaining, reset, delay, mark)
+  if retry ~= 0 then
+    reply[record] = pack('<ddddd', 0, remaining, reset, retry, 0)
+  else
+    reply[record] = pack('<ddddd', 1 + cost, remaining, reset, mark, delay)
   end
 end
 
--- The fields of a policy.
-local PLAN, REFUND, RENEW, CHARGE, NAME, ARGUMENTS = 1, 2, 3, 4, 5, 6
--- Preallocated: growing a table costs as much as a decision.
-local policies, arg = { false }, 3
-for i = 1, tonumber(ARGV[2]) do
-  local plan, refund, renew, charge = make(ARGV[arg])
-  policies[i] = { plan, refund, renew, charge, ARGV[arg], arg + 2 }
-  arg = arg + 2 + tonumber(ARGV[arg + 1])
-end
-
-local reply, size = { 0, 0, 0, 0, 0, 0 }, 0
-
-local function report(granted, remaining, reset, retry, delay)
-  reply[size + 1], reply[size + 2], reply[size + 3] = granted, remaining, reset
-  reply[size + 4], reply[size + 5] = retry, delay
-  size = size + 5
-end
-
--- Plans the charge at ARGV[at]. Returns the plan and its cost. Refunds and renewals are carried out here.
-local function plan_charge(mode, key, at)
-  local policy, cost = policies[tonumber(ARGV[at])], tonumber(ARGV[at + 1])
-  if mode == 'refund' or mode == 'renew' then
-    local change = policy[mode == 'refund' and REFUND or RENEW]
-    if not change then
-      local name = policy[NAME]
-      error('RATELIMIT-ALGORITHM the algorithm ' .. name .. ' has no ' .. mode, 0)
-    end
-    if cost > 0 then
-      local made, mark
-      if mode == 'refund' then
-        made, mark = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
-      end
-      change(key, cost, policy[ARGUMENTS], made ~= 0 and made or nil, mark)
-    end
-    cost = 0
-  end
-  local plan = policy[PLAN](key, cost, policy[ARGUMENTS])
-  if mode == 'up-to' and plan.retry ~= 0 then
-    -- Charge what remains. Where nothing remains, plan one unit for its retry time.
-    cost = math.max(1, plan.remaining)
-    plan = policy[PLAN](key, cost, policy[ARGUMENTS])
-  end
-  return plan, cost
-end
-
--- Makes the decision whose charges start at ARGV[at] and whose keys start at KEYS[keys + 1].
-local function decide(mode, charges, at, keys)
-  if charges == 1 and mode == 'take' then
-    local policy, cost = policies[tonumber(ARGV[at])], tonumber(ARGV[at + 1])
-    if policy[CHARGE] then
-      local retry, remaining, reset, delay, mark = policy[CHARGE](KEYS[keys + 1], cost, policy[ARGUMENTS])
-      if retry ~= 0 then
-        return report(0, remaining, reset, retry, 0)
-      end
-      return report(1 + cost, remaining, reset, mark, delay)
-    end
-  end
-  if mode == 'lease' then
-    local policy, cost = policies[tonumber(ARGV[at])], tonumber(ARGV[at + 1])
-    local wanted, returned = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
-    local units, spent = tonumber(ARGV[at + 4]), tonumber(ARGV[at + 5])
-    local _, _, _, _, lease = make(policy[NAME], true)
-    local retry, remaining, reset, leased, lasts, name, mark =
-      lease(KEYS[keys + 1], cost, policy[ARGUMENTS], wanted, returned, units, spent)
-    if retry ~= 0 then
-      report(0, remaining, reset, retry, 0)
+-- Makes the takes of a run whose decisions have one charge: the most frequent decisions.
+local function take_each(run)
+  local charge = run.charges[1]
+  local policy, algorithm, cost, holder = charge.rule.policy, charge.rule.algorithm, charge.cost, charge.holder
+  local decide, is_kept = algorithm.decide, run.indices or algorithm.load
+  for decision = run.next, run.decisions do
+    run.next = decision + 1
+    local k = key_of(run, decision, 1)
+    local first, second, third
+    if is_kept then
+      first, second, third = state_of(k, algorithm)
     else
-      report(1 + cost + leased, remaining, reset, lasts, name)
+      first, second, third = read_state(values[k])
     end
-    size = size + 1
-    reply[size] = mark or 0
-    return
-  end
-  local plans, costs, admitted = {}, {}, true
-  for i = 1, charges do
-    local plan, cost = plan_charge(mode, KEYS[keys + i], at + (mode == 'refund' and 4 or 2) * (i - 1))
-    plans[i], costs[i] = plan, cost
-    admitted = admitted and plan.retry == 0
-  end
-  local charging = mode == 'take' or mode == 'up-to'
-  if charging then
-    for i, plan in ipairs(plans) do
-      if costs[i] > 0 then
-        if admitted then
-          plan.charge()
-        elseif plan.repair then
-          plan.repair()
-        end
+    local retry, remaining, reset, delay, mark, lifetime
+    retry, remaining, reset, delay, mark, lifetime, first, second, third =
+      decide(policy, cost, first, second, third, holder)
+    if is_kept then
+      if lifetime and cost > 0 then
+        set_state(k, lifetime, first, second, third)
       end
+    elseif lifetime and cost > 0 then
+      -- No other decision uses the key. To write it here instead of storing its state saves a tenth of the time.
+      write(k, lifetime, first, second, third)
+    elseif not values[k] then
+      check_is_new(k)
     end
+    report(run.record + decision, cost, retry, remaining, reset, delay, mark)
   end
-  local charged = charging and admitted
-  for i, plan in ipairs(plans) do
+end
+
+-- Refunds or renews a charge.
+local function undo_or_renew(run, charge, k)
+  local rule, made = charge.rule, charge.made
+  local change = function_of(rule, run.mode == REFUND and 'refund' or 'renew')
+  -- An administrator's refund names no charge.
+  if made == 0 then
+    made = nil
+  end
+  if rule.algorithm.load then
+    -- It changes the key itself, so what was decided before is written first.
+    failures[k] = failures[k] or flush(k)
+    return change(KEYS[k], rule.policy, charge.cost, charge.holder, made)
+  end
+  local first, second, third = state_of(k, rule.algorithm)
+  local lifetime
+  if run.mode == REFUND then
+    lifetime, first, second, third = change(rule.policy, charge.cost, made, charge.mark, first, second, third, charge.holder)
+  else
+    lifetime, first, second, third = change(rule.policy, charge.cost, first, second, third, charge.holder)
+  end
+  if lifetime then
+    set_state(k, lifetime, first, second, third)
+  end
+end
+
+-- Evaluates `cost` units of a charge. Returns what the algorithm returns, as a table, with the cost.
+local function plan(charge, k, cost)
+  local algorithm = charge.rule.algorithm
+  local first, second, third = state_of(k, algorithm)
+  local retry, remaining, reset, delay, mark, lifetime
+  retry, remaining, reset, delay, mark, lifetime, first, second, third =
+    algorithm.decide(charge.rule.policy, cost, first, second, third, charge.holder)
+  return {
+    cost = cost, retry = retry, remaining = remaining, reset = reset, delay = delay, mark = mark,
+    lifetime = lifetime, first = first, second = second, third = third,
+  }
+end
+
+-- Makes a decision of any number of charges, in any mode but LEASE.
+local function decide_all(run, decision)
+  local mode, plans, admitted = run.mode, {}, true
+  local charges_units = mode == TAKE or mode == UP_TO
+  for i, charge in ipairs(run.charges) do
+    local k, cost = key_of(run, decision, i), charge.cost
+    if mode == REFUND or mode == RENEW then
+      if cost > 0 then
+        undo_or_renew(run, charge, k)
+      end
+      cost = 0
+    end
+    plans[i] = plan(charge, k, cost)
+    if mode == UP_TO and plans[i].retry ~= 0 then
+      -- Charge what remains. Where nothing remains, plan one unit for its retry time.
+      plans[i] = plan(charge, k, math.max(1, plans[i].remaining))
+    end
+    admitted = admitted and plans[i].retry == 0
+  end
+  for i, planned in ipairs(plans) do
+    local k, now_planned = key_of(run, decision, i), planned
+    if planned.retry == 0 and planned.cost > 0 and not (charges_units and admitted) then
+      -- Not charged: report the state as it is.
+      now_planned = plan(run.charges[i], k, 0)
+    end
+    if charges_units and planned.cost > 0 and now_planned.lifetime then
+      set_state(k, now_planned.lifetime, now_planned.first, now_planned.second, now_planned.third)
+    end
     report(
-      plan.retry == 0 and 1 + costs[i] or 0,
-      charged and plan.remaining_after or plan.remaining,
-      charged and plan.reset_after or plan.reset,
-      plan.retry == 0 and plan.mark or plan.retry,
-      plan.delay or 0
+      run.record + (decision - 1) * run.width + i, planned.cost, planned.retry, now_planned.remaining,
+      now_planned.reset, planned.delay, planned.mark
     )
   end
 end
 
-local keys = 0
-while arg < #ARGV do
-  local mode, charges = ARGV[arg], tonumber(ARGV[arg + 2])
-  local decisions = tonumber(ARGV[arg + 1])
-  -- The arguments of one decision.
-  local arguments = mode == 'lease' and 6 or (mode == 'refund' and 4 or 2) * charges
-  arg = arg + 3
-  for _ = 1, decisions do
-    local before = size
-    local succeeded, raised = pcall(decide, mode, charges, arg, keys)
-    if not succeeded then
-      size = before + 1
-      reply[size] = problem_of(raised)
+-- Returns a lease, charges the cost, and leases units: at most a quarter of what remains, so that leases shrink to 0
+-- near the limit and other instances find units too.
+local function charge_and_lease(run)
+  local charge, asked, k = run.charges[1], run.lease, key_of(run, 1, 1)
+  local rule = charge.rule
+  local return_lease, lease = function_of(rule, 'return_lease'), function_of(rule, 'lease')
+  local lifetime, first, second, third
+  if asked.units > 0 then
+    lifetime, first, second, third =
+      return_lease(rule.policy, asked.units, asked.spent, asked.name, state_of(k, rule.algorithm))
+    if lifetime then
+      set_state(k, lifetime, first, second, third)
     end
-    arg = arg + arguments
-    keys = keys + charges
+  end
+  local planned, units, lasts, name, mark = plan(charge, k, charge.cost), 0, 0, 0, 0
+  if planned.lifetime and planned.cost > 0 then
+    set_state(k, planned.lifetime, planned.first, planned.second, planned.third)
+  end
+  if planned.retry == 0 then
+    units = math.min(asked.wanted, floor(planned.remaining / 4))
+    lasts, name, mark, lifetime, first, second, third = lease(rule.policy, units, state_of(k, rule.algorithm))
+    if units > 0 then
+      set_state(k, lifetime, first, second, third)
+      local after = plan(charge, k, 0)
+      planned.remaining, planned.reset = after.remaining, after.reset
+    end
+  end
+  report(run.record + 1, planned.cost, planned.retry, planned.remaining, planned.reset, planned.delay, planned.mark)
+  reply[run.record + 2] = pack('<ddddd', units, lasts, name, mark, 0)
+end
+
+-- Makes the decisions of a run, from `run.next` on.
+local function make_decisions(run)
+  if run.mode == TAKE and #run.charges == 1 then
+    return take_each(run)
+  end
+  for decision = run.next, run.decisions do
+    run.next = decision + 1
+    if run.mode == LEASE then
+      charge_and_lease(run)
+    else
+      decide_all(run, decision)
+    end
   end
 end
-reply[size + 1] = now
--- Remove the preallocated entries that failed decisions did not fill.
-for i = size + 2, 6 do
-  reply[i] = nil
+
+-- Puts an error in the place of a decision.
+local function fail(run, decision, text)
+  local first = run.record + (decision - 1) * run.width
+  for record = first + 1, first + run.width do
+    reply[record] = pack('<ddddd', 0, 0, 0, 0, 0)
+  end
+  errors[#errors + 1] = first
+  errors[#errors + 1] = text
 end
-return reply
+
+for _, run in ipairs(runs) do
+  while run.next <= run.decisions do
+    local made, raised = pcall(make_decisions, run)
+    if not made then
+      fail(run, run.next - 1, text_of_error(raised))
+    end
+  end
+end
+
+-- Only keys that several decisions use are still to be written.
+for k in pairs(owners) do
+  failures[k] = failures[k] or flush(k)
+end
+if next(failures) then
+  for _, run in ipairs(runs) do
+    for decision = 1, run.decisions do
+      for charge = 1, #run.charges do
+        local problem = failures[key_of(run, decision, charge)]
+        if problem then
+          fail(run, decision, problem)
+        end
+      end
+    end
+  end
+end
+
+local records_of_all = pack('<d', now) .. table.concat(reply)
+if #errors == 0 then
+  return records_of_all
+end
+return { records_of_all, unpack(errors) }

@@ -7,11 +7,12 @@
   State     a sorted set. Each holder is a member `holder:units`; its score is the time at which its permits expire.
             The member `units` marks the set as written by this crate; its score is the negated sum of all holders'
             units, so it sorts before every time.
-  Arguments the limit; the period; the holder.
+  Arguments the limit; the period.
   Mark      none: a release names its holder.
-  Commands  ZSCORE, EXISTS where there is no sum, ZRANGEBYSCORE and ZREVRANGE; ZRANGEBYSCORE again for a denial; two
-            ZADD, ZREVRANGE and PEXPIRE for a charge, and ZREMRANGEBYRANK where permits have expired; ZREM and DEL for
-            a release.
+
+  A decision calls ZSCORE, EXISTS where there is no sum, ZRANGEBYSCORE and ZREVRANGE, once for all decisions of a call;
+  ZRANGEBYSCORE again for a denial; ZADD for each charge, then ZADD, ZREVRANGE and PEXPIRE, and ZREMRANGEBYRANK where
+  permits have expired. A release calls ZREM, ZREVRANGE, ZADD and PEXPIRE, or DEL.
 
   A holder that expires later than one period from `now` means that the clock stepped back or the period became shorter.
   It expires one period from `now`. A denial writes this down, so that the retry time it names stays true.
@@ -22,74 +23,55 @@ local SUM = 'units'
 -- removes this many.
 local MAX_HOLDERS = 1000
 
+local function policy(limit, period)
+  return { limit = limit, period = period }
+end
+
 -- Returns a lower bound for scores above `time`.
 local function above(time)
-  return '(' .. integer(time)
+  return format('(%d', time)
 end
 
 local function units_of(member)
   local units = tonumber(string.match(member, '^%x+:(%d+)$'))
   if not units then
-    foreign()
+    error(FOREIGN, 0)
   end
   return units
 end
 
 -- Returns up to `count` members with scores from `from` to `to`, each followed by its score.
 local function range(key, from, to, count)
-  return redis.call('ZRANGEBYSCORE', key, from, to, 'WITHSCORES', 'LIMIT', 0, integer(count))
+  return call('ZRANGEBYSCORE', key, from, to, 'WITHSCORES', 'LIMIT', 0, format('%d', count))
 end
 
--- Returns the units in use; when the last of them expires, nil where none is in use; the expired holders; and the sum
--- of all units, those of the expired holders included.
-local function open(key)
-  local sum = redis.call('ZSCORE', key, SUM)
+-- The state while decisions are made: the stored set, as a table of `key`, `sum`, the units of all holders, `expired`,
+-- the holders that have expired, `used`, the units of the others, and `last`, when the last of these expires, nil where
+-- there is none. Then the holders that were added since it was read: a chain of tables of `member`, `units` and
+-- `previous`. Then the sum of their units.
+local function load(key)
+  local set = { key = key, sum = 0, used = 0, expired = {} }
+  local sum = call('ZSCORE', key, SUM)
   if not sum then
-    if redis.call('EXISTS', key) == 1 then
-      foreign()
+    if call('EXISTS', key) == 1 then
+      error(FOREIGN, 0)
     end
-    return 0, nil, {}, 0
+    return set, nil, 0
   end
-  sum = -tonumber(sum)
-  local used, expired = sum, range(key, 0, integer(now), MAX_HOLDERS)
-  for i = 1, #expired, 2 do
-    used = used - units_of(expired[i])
+  set.sum = -tonumber(sum)
+  set.used, set.expired = set.sum, range(key, 0, format('%d', now), MAX_HOLDERS)
+  for i = 1, #set.expired, 2 do
+    set.used = set.used - units_of(set.expired[i])
   end
-  local last = redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')
-  local expires = tonumber(last[2])
-  return used, expires > now and expires or nil, expired, sum
+  local last = tonumber(call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2])
+  set.last = last > now and last or nil
+  return set, nil, 0
 end
 
--- Writes the sum and the TTL, or deletes the key where it has no holder.
-local function write_sum(key, sum, period)
-  local last = redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')
-  if last[1] == SUM then
-    redis.call('DEL', key)
-    return
-  end
-  redis.call('ZADD', key, integer(-sum), SUM)
-  redis.call('PEXPIRE', key, ttl(math.max(tonumber(last[2]) - now, period)))
-end
-
--- Removes the expired holders, which follow the sum in the set.
-local function remove(key, expired)
-  if #expired > 0 then
-    redis.call('ZREMRANGEBYRANK', key, 1, #expired / 2)
-  end
-end
-
--- Lets holders that expire later than one period from `now` expire then.
-local function shorten(key, period)
-  local late = range(key, above(now + period), '+inf', MAX_HOLDERS)
-  for i = 1, #late, 2 do
-    redis.call('ZADD', key, integer(now + period), late[i])
-  end
-end
-
--- Returns the microseconds until `missing` units have expired.
-local function wait_for(key, missing, last, period)
+-- Returns the microseconds until `missing` of the stored units have expired.
+local function wait_for(set, missing, period)
   -- Each holder has at least one unit.
-  local holders = range(key, above(now), '+inf', math.min(missing, MAX_HOLDERS))
+  local holders = range(set.key, above(now), '+inf', math.min(missing, MAX_HOLDERS))
   for i = 1, #holders, 2 do
     missing = missing - units_of(holders[i])
     if missing <= 0 then
@@ -97,69 +79,97 @@ local function wait_for(key, missing, last, period)
     end
   end
   -- The holders that were read are not enough: wait until the last one expires.
-  return math.min(last - now, period)
+  return math.min(set.last - now, period)
 end
 
-local function plan(key, cost, arg)
-  local limit, period = tonumber(ARGV[arg]), tonumber(ARGV[arg + 1])
-  local used, last, expired, sum = open(key)
+local function decide(permits, cost, set, added, added_units, holder)
+  local limit, period = permits.limit, permits.period
+  local used = set.used + added_units
   local free = math.max(0, limit - used)
-  local retry = 0
-  if cost > limit then
-    retry = -1
-  elseif cost > free then
-    -- Where every holder has expired, the next decision removes more of them.
-    retry = last and wait_for(key, used + cost - limit, last, period) or 1
+  if cost > 0 and cost <= free then
+    local member = format('%s:%d', holder, cost)
+    added = { member = member, units = cost, previous = added }
+    return 0, free - cost, period, 0, 0, period, set, added, added_units + cost
   end
-  local reset = last and math.min(last - now, period) or 0
-  local stale = last and last > now + period
-  return {
-    retry = retry,
-    remaining = free,
-    reset = reset,
-    remaining_after = free - cost,
-    reset_after = cost > 0 and period or reset,
-    charge = function()
-      remove(key, expired)
-      if stale then
-        shorten(key, period)
-      end
-      -- ZADD adds nothing where the holder exists: the call was sent twice.
-      local added = redis.call('ZADD', key, integer(now + period), ARGV[arg + 2] .. ':' .. integer(cost))
-      write_sum(key, used + added * cost, period)
-    end,
-    repair = (stale or #expired == 2 * MAX_HOLDERS) and function()
-      if stale then
-        shorten(key, period)
-      end
-      if #expired == 2 * MAX_HOLDERS then
-        remove(key, expired)
-        sum = used
-      end
-      write_sum(key, sum, period)
-    end,
-  }
+  local retry, reset = 0, 0
+  if added then
+    reset = period
+  elseif set.last then
+    reset = math.min(set.last - now, period)
+  end
+  if cost > limit then
+    retry = NEVER
+  elseif cost > free then
+    local missing = used + cost - limit
+    if missing > set.used and added then
+      retry = period
+    elseif set.last then
+      retry = wait_for(set, missing, period)
+    else
+      -- Every holder has expired: the next decision removes more of them.
+      retry = 1
+    end
+  end
+  local is_stale = set.last and set.last > now + period or #set.expired == 2 * MAX_HOLDERS
+  return retry, free, reset, 0, 0, is_stale and period or nil, set, added, added_units
+end
+
+-- Writes the sum and the TTL, or deletes the key where it has no holder.
+local function write_sum(key, sum, lifetime)
+  local last = call('ZREVRANGE', key, 0, 0, 'WITHSCORES')
+  if last[1] == SUM then
+    call('DEL', key)
+    return
+  end
+  call('ZADD', key, format('%d', -sum), SUM)
+  call('PEXPIRE', key, ttl(math.max(tonumber(last[2]) - now, lifetime)))
+end
+
+local function store(key, lifetime, set, added)
+  local expires, sum = format('%d', now + lifetime), set.used
+  -- The expired holders follow the sum in the set.
+  if #set.expired > 0 then
+    call('ZREMRANGEBYRANK', key, 1, #set.expired / 2)
+  end
+  if set.last and set.last > now + lifetime then
+    -- Let holders that expire later than one period from `now` expire then.
+    local late = range(key, above(now + lifetime), '+inf', MAX_HOLDERS)
+    for i = 1, #late, 2 do
+      call('ZADD', key, expires, late[i])
+    end
+  end
+  while added do
+    -- ZADD adds nothing where the holder exists: the call was sent twice.
+    sum = sum + call('ZADD', key, expires, added.member) * added.units
+    added = added.previous
+  end
+  write_sum(key, sum, lifetime)
+end
+
+if brief then
+  return { policy = policy, decide = decide, load = load, store = store }
 end
 
 -- Releases the permits of the holder.
-local function refund(key, units, arg)
-  local member = ARGV[arg + 2] .. ':' .. integer(units)
-  local sum = redis.call('ZSCORE', key, SUM)
-  if sum and redis.call('ZREM', key, member) == 1 then
-    write_sum(key, -tonumber(sum) - units, tonumber(ARGV[arg + 1]))
+local function refund(key, permits, units, holder)
+  if not holder then
+    return
+  end
+  local sum = call('ZSCORE', key, SUM)
+  if sum and call('ZREM', key, format('%s:%d', holder, units)) == 1 then
+    write_sum(key, -tonumber(sum) - units, permits.period)
   end
 end
 
 -- Renews the permits of the holder. Expired permits stay expired.
-local function renew(key, units, arg)
-  local period = tonumber(ARGV[arg + 1])
-  local member = ARGV[arg + 2] .. ':' .. integer(units)
-  local expires = tonumber(redis.call('ZSCORE', key, member) or 0)
+local function renew(key, permits, units, holder)
+  local member = format('%s:%d', holder, units)
+  local expires = tonumber(call('ZSCORE', key, member) or 0)
   if expires > now then
-    redis.call('ZADD', key, integer(now + period), member)
-    local last = redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')
-    redis.call('PEXPIRE', key, ttl(tonumber(last[2]) - now))
+    call('ZADD', key, format('%d', now + permits.period), member)
+    local last = call('ZREVRANGE', key, 0, 0, 'WITHSCORES')
+    call('PEXPIRE', key, ttl(tonumber(last[2]) - now))
   end
 end
 
-return plan, refund, renew
+return { policy = policy, decide = decide, load = load, store = store, refund = refund, renew = renew }

@@ -4,17 +4,17 @@
   The textbook form stores the theoretical arrival time. This one stores an equivalent time and level, see
   include/bucket.lua.
 
-  State     a time and a count.
+  State     the time of the level; the level.
   Arguments the period in microseconds and the units that drain in it, in lowest terms; the burst in units.
-  Commands  GET; SET where units are charged.
 ]]
--- uses: bucket
-return bucket_algorithm(function(arg)
-  return {
-    capacity = 0,
-    period = tonumber(ARGV[arg]),
-    units = tonumber(ARGV[arg + 1]),
-    burst = tonumber(ARGV[arg + 2]),
-    wait = 0,
-  }
-end, leasing)
+-- uses: bucket bucket_changes
+local function policy(period, units, burst)
+  return { period = period, units = units, burst = burst, capacity = burst, wait = 0 }
+end
+
+if brief then
+  return { policy = policy, decide = bucket_decide }
+end
+
+local refund, return_lease, lease = bucket_changes()
+return { policy = policy, decide = bucket_decide, refund = refund, return_lease = return_lease, lease = lease }

@@ -5,18 +5,22 @@
   the quota's rate, and denies a request that would wait longer than the longest wait (nginx' limit_req). A meter is a
   queue with a longest wait of 0.
 
-  State     a time and a count.
+  State     the time of the level; the level.
   Arguments the period in microseconds and the units that drain in it, in lowest terms; the units that are admitted
             without a delay; the longest wait in microseconds.
-  Commands  GET; SET where units are charged.
 ]]
--- uses: bucket
-return bucket_algorithm(function(arg)
-  return {
-    capacity = 0,
-    period = tonumber(ARGV[arg]),
-    units = tonumber(ARGV[arg + 1]),
-    burst = tonumber(ARGV[arg + 2]),
-    wait = tonumber(ARGV[arg + 3]),
-  }
-end, leasing)
+-- uses: muldiv bucket bucket_changes
+local function policy(period, units, burst, wait)
+  local bucket = { period = period, units = units, burst = burst, capacity = burst, wait = wait }
+  if wait > 0 then
+    bucket.capacity = burst + muldiv(wait, units, period)
+  end
+  return bucket
+end
+
+if brief then
+  return { policy = policy, decide = bucket_decide }
+end
+
+local refund, return_lease, lease = bucket_changes()
+return { policy = policy, decide = bucket_decide, refund = refund, return_lease = return_lease, lease = lease }

@@ -1,39 +1,41 @@
 --[[
-  Sliding log: at most `limit` units in any span of `period` microseconds, exactly. It stores the time of each admitted
-  request.
+  Sliding log: at most `limit` units in any span of `period` microseconds, exactly. It stores the time of each charge.
 
   State     a list of entries of 13 bytes: `L`, 7 bytes of the time, 5 bytes of the running total, modulo 2^40: the
-            units charged up to and including this request. The first entry holds the total before the log. The units
-            in use are the last total minus the first, so they are known without reading the list. A request is one
-            entry, whatever its cost.
+            units charged up to and including this entry. The first entry holds the total before the log. The units in
+            use are the last total minus the first, so they are known without reading the list. The charges of one call
+            are one entry, because they have the same time.
   Arguments the limit; the period.
   Mark      none: a refund finds the charge by its time.
-  Commands  LLEN and two to four LINDEX; a binary search with LINDEX where entries have expired or a denial looks for
-            its retry time; RPUSH and PEXPIRE for a charge, and LTRIM where entries have expired. A refund reads and
-            writes the entries before its charge or those after it, whichever are fewer, with LINDEX and LSET.
+
+  A decision calls LLEN and two to four LINDEX; a binary search with LINDEX follows where entries have expired or a
+  denial looks for its retry time. A refund reads and writes the entries before its charge or those after it, whichever
+  are fewer, with LINDEX and LSET.
 
   Entries in the future mean that the clock stepped back. They count as of `now`. A denial writes this down, so that the
   retry time it names stays true.
 ]]
--- uses: prelude bytes
+-- uses: prelude
 local WRAP = 1099511627776 -- 2^40
 -- One refund writes at most this many entries, which takes Redis about 1.5 ms.
 local MAX_REWRITTEN = 1000
 
+local function policy(limit, period)
+  return { limit = limit, period = period }
+end
+
 local function entry(at, total)
-  return 'L' .. pack(at, 7) .. pack(total % WRAP, 5)
+  return pack('>c1I7I5', 'L', at, total % WRAP)
 end
 
 -- Returns the time and the total of an entry.
-local function read(bytes)
-  if not bytes or #bytes ~= 13 or string.byte(bytes) ~= 76 then
-    foreign()
-  end
-  return unpack_at(bytes, 2, 7), unpack_at(bytes, 9, 5)
-end
-
 local function entry_at(key, index)
-  return read(redis.call('LINDEX', key, integer(index)))
+  local bytes = call('LINDEX', key, format('%d', index))
+  if not bytes or #bytes ~= 13 or string.byte(bytes) ~= 76 then
+    error(FOREIGN, 0)
+  end
+  local at, total = struct.unpack('>I7I5', bytes, 2)
+  return at, total
 end
 
 -- Returns the lowest index from `low` to `high` whose entry satisfies `holds`, by binary search. `holds` must be true
@@ -50,92 +52,101 @@ local function search(key, low, high, holds)
   return low
 end
 
--- Reads the log of `key` as of `now`. Returns nil where no entry counts.
-local function open(key, period)
-  local length = redis.call('LLEN', key)
+-- The state while decisions are made: the stored list, as a table of `key`, `length`, `base`, the total before its
+-- first entry, `total`, the total of its last entry, and `last`, the time of that; false where there is no list. Then
+-- the units that were charged since it was read, and the period under which they were.
+local function load(key)
+  local length = call('LLEN', key)
   if length == 0 then
-    return nil
+    return false, 0
   end
   if length == 1 then
-    foreign()
+    error(FOREIGN, 0)
   end
   local _, base = entry_at(key, 0)
   local last, total = entry_at(key, length - 1)
-  if last + period <= now then
+  return { key = key, length = length, base = base, total = total, last = last }, 0
+end
+
+-- Finds the entries of a list that count. Returns the index of the first one and the total before it; nil where none
+-- counts.
+local function open(list, period)
+  if not list or list.last + period <= now then
     return nil
   end
   local function counts(at)
     return at + period > now
   end
-  local first = 1
-  if length > 2 and not counts(entry_at(key, 1)) then
-    first = search(key, 2, length - 1, counts)
-    _, base = entry_at(key, first - 1)
+  -- The most frequent result is remembered, for the other decisions of the call.
+  if list.period ~= period then
+    list.first, list.before, list.period = 1, list.base, period
+    if list.length > 2 and not counts(entry_at(list.key, 1)) then
+      list.first = search(list.key, 2, list.length - 1, counts)
+      local _, before = entry_at(list.key, list.first - 1)
+      list.before = before
+    end
   end
-  return {
-    -- The index of the first entry that counts, and the total before it.
-    first = first,
-    length = length,
-    base = base,
-    total = total,
-    used = (total - base) % WRAP,
-    last = math.min(last, now),
-    stale = last > now,
-  }
+  return list.first, list.before
+end
+
+local function decide(log, cost, list, added)
+  local limit, period = log.limit, log.period
+  local first, before = open(list, period)
+  local stored = first and (list.total - before) % WRAP or 0
+  local free = math.max(0, limit - stored - added)
+  local retry, reset = 0, 0
+  if cost > limit then
+    retry = NEVER
+  elseif cost > free then
+    local missing = stored + added + cost - limit
+    retry = period
+    if missing <= stored then
+      local index = search(list.key, first, list.length - 1, function(_, total)
+        return (total - before) % WRAP >= missing
+      end)
+      retry = math.min(entry_at(list.key, index), now) + period - now
+    end
+  elseif cost > 0 then
+    return 0, free - cost, period, 0, 0, period, list, added + cost, period
+  end
+  if added > 0 then
+    reset = period
+  elseif first then
+    reset = math.min(list.last, now) + period - now
+  end
+  return retry, free, reset, 0, 0, first and list.last > now and reset or nil, list, added, period
 end
 
 -- Replaces the entries in the future by one of the time `now`. As totals are cumulative, one entry stands for all.
-local function step_back(key, log)
-  local index = search(key, log.first, log.length - 1, function(at)
+local function step_back(key, first, list)
+  local index = search(key, first, list.length - 1, function(at)
     return at > now
   end)
-  redis.call('LTRIM', key, integer(log.first - 1), integer(index - 1))
-  redis.call('RPUSH', key, entry(now, log.total))
-  log.first, log.length = 1, index - log.first + 2
+  call('LTRIM', key, format('%d', first - 1), format('%d', index - 1))
+  call('RPUSH', key, entry(now, list.total))
 end
 
-local function plan(key, cost, arg)
-  local limit, period = tonumber(ARGV[arg]), tonumber(ARGV[arg + 1])
-  local log = open(key, period)
-  local used = log and log.used or 0
-  local free = math.max(0, limit - used)
-  local retry = 0
-  if cost > limit then
-    retry = -1
-  elseif cost > free then
-    local missing = used + cost - limit
-    local index = search(key, log.first, log.length - 1, function(_, total)
-      return (total - log.base) % WRAP >= missing
-    end)
-    retry = math.min(entry_at(key, index), now) + period - now
+-- Writes what was charged since the list was read, all of it at `now`.
+local function store(key, lifetime, list, added, period)
+  local first = open(list, period)
+  if not first then
+    call('DEL', key)
+    call('RPUSH', key, entry(0, 0), entry(now, added))
+  else
+    if list.last > now then
+      step_back(key, first, list)
+    elseif first > 1 then
+      call('LTRIM', key, format('%d', first - 1), -1)
+    end
+    if added > 0 then
+      call('RPUSH', key, entry(now, list.total + added))
+    end
   end
-  local reset = log and log.last + period - now or 0
-  return {
-    retry = retry,
-    remaining = free,
-    reset = reset,
-    remaining_after = free - cost,
-    reset_after = cost > 0 and period or reset,
-    charge = function()
-      if not log then
-        redis.call('DEL', key)
-        redis.call('RPUSH', key, entry(0, 0), entry(now, cost))
-      else
-        if log.stale then
-          step_back(key, log)
-        end
-        if log.first > 1 then
-          redis.call('LTRIM', key, integer(log.first - 1), -1)
-        end
-        redis.call('RPUSH', key, entry(now, log.total + cost))
-      end
-      redis.call('PEXPIRE', key, ttl(period))
-    end,
-    repair = log and log.stale and function()
-      step_back(key, log)
-      redis.call('PEXPIRE', key, ttl(reset))
-    end,
-  }
+  call('PEXPIRE', key, ttl(lifetime))
+end
+
+if brief then
+  return { policy = policy, decide = decide, load = load, store = store }
 end
 
 -- Removes `units` units from the entries `low` to `high`, which have the same time and at least that many units. It
@@ -145,7 +156,7 @@ local function remove_units(key, length, low, high, units)
   local function change(from, to, change_of)
     for index = from, to do
       local at, total = entry_at(key, index)
-      redis.call('LSET', key, integer(index), entry(at, base + change_of((total - base) % WRAP)))
+      call('LSET', key, format('%d', index), entry(at, base + change_of((total - base) % WRAP)))
     end
   end
   local _, before = entry_at(key, low - 1)
@@ -172,77 +183,75 @@ local function remove_units(key, length, low, high, units)
     local index = search(key, 1, high, function(_, total)
       return (total - base) % WRAP >= units
     end)
-    redis.call('LTRIM', key, integer(index - 1), -1)
-    redis.call('LSET', key, 0, entry(0, base + units))
+    call('LTRIM', key, format('%d', index - 1), -1)
+    call('LSET', key, 0, entry(0, base + units))
   end
 end
 
 -- Removes the latest entries that have no units left, and the key where no entry is left. The TTL stays.
 local function remove_empty(key)
-  local length = redis.call('LLEN', key)
+  local length = call('LLEN', key)
   while length > 1 do
     local _, total = entry_at(key, -1)
     local _, before = entry_at(key, -2)
     if total ~= before then
       return
     end
-    redis.call('LTRIM', key, 0, -2)
+    call('LTRIM', key, 0, -2)
     length = length - 1
   end
-  redis.call('DEL', key)
+  call('DEL', key)
 end
 
 -- Removes the latest `units` units, fewer than the log has.
-local function remove_latest(key, log, units, period)
+local function remove_latest(key, list, first, before, used, units, period)
   -- The entry with the last unit that is kept becomes the last entry, with a lower total.
-  local kept = log.used - units
-  local index = search(key, log.first, log.length - 1, function(_, total)
-    return (total - log.base) % WRAP >= kept
+  local kept = used - units
+  local index = search(key, first, list.length - 1, function(_, total)
+    return (total - before) % WRAP >= kept
   end)
   local at = entry_at(key, index)
-  redis.call('LTRIM', key, integer(log.first - 1), integer(index))
-  redis.call('LSET', key, -1, entry(at, log.base + kept))
-  redis.call('PEXPIRE', key, ttl(at + period - now))
+  call('LTRIM', key, format('%d', first - 1), format('%d', index))
+  call('LSET', key, -1, entry(at, before + kept))
+  call('PEXPIRE', key, ttl(math.min(at, now) + period - now))
 end
 
-local function refund(key, units, arg, made)
-  local period = tonumber(ARGV[arg + 1])
-  local log = open(key, period)
+local function refund(key, log, units, _, made)
+  local period, list = log.period, load(key)
+  local first, before = open(list, period)
   if made then
-    if not log or log.stale or made + period <= now then
+    if not first or list.last > now or made + period <= now then
       return
     end
-    local low = search(key, log.first, log.length, function(at)
+    local low = search(key, first, list.length, function(at)
       return at >= made
     end)
-    local high = search(key, low, log.length, function(at)
+    local high = search(key, low, list.length, function(at)
       return at > made
     end) - 1
     if high < low then
       return
     end
-    local _, before = entry_at(key, low - 1)
+    local _, total_before = entry_at(key, low - 1)
     local _, upto = entry_at(key, high)
-    units = math.min(units, (upto - before) % WRAP)
-    if units == 0 then
-      return
+    units = math.min(units, (upto - total_before) % WRAP)
+    if units > 0 then
+      remove_units(key, list.length, low, high, units)
+      remove_empty(key)
     end
-    remove_units(key, log.length, low, high, units)
-    remove_empty(key)
     return
   end
-  if not log then
-    redis.call('DEL', key)
+  local used = first and (list.total - before) % WRAP or 0
+  if units >= used then
+    call('DEL', key)
     return
   end
-  if log.stale then
-    step_back(key, log)
+  if list.last > now then
+    step_back(key, first, list)
+    list = load(key)
+    first, before = open(list, period)
   end
-  if units >= log.used then
-    redis.call('DEL', key)
-    return
-  end
-  remove_latest(key, log, units, period)
+  remove_latest(key, list, first, before, used, units, period)
 end
 
-return plan, refund
+return { policy = policy, decide = decide, load = load, store = store, refund = refund }

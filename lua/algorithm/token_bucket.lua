@@ -4,21 +4,26 @@
 
   The number of tokens is the burst minus the level of include/bucket.lua.
 
-  State     a time and a count.
+  State     the time of the level; the level.
   Arguments the period in microseconds and the tokens that are added in it; the bucket's size; 1 where the tokens of a
             period are added at its end, 0 where they are added evenly; the tokens in a new bucket.
-  Commands  GET; SET where units are charged.
 ]]
--- uses: bucket
-return bucket_algorithm(function(arg)
-  local burst, initial = tonumber(ARGV[arg + 2]), tonumber(ARGV[arg + 4])
+-- uses: bucket bucket_changes
+local function policy(period, units, burst, stepped, initial)
   return {
-    capacity = 0,
-    period = tonumber(ARGV[arg]),
-    units = tonumber(ARGV[arg + 1]),
+    period = period,
+    units = units,
     burst = burst,
+    capacity = burst,
     wait = 0,
-    stepped = ARGV[arg + 3] == '1',
+    stepped = stepped == 1 or nil,
     initial = initial < burst and initial or nil,
   }
-end, leasing)
+end
+
+if brief then
+  return { policy = policy, decide = bucket_decide }
+end
+
+local refund, return_lease, lease = bucket_changes()
+return { policy = policy, decide = bucket_decide, refund = refund, return_lease = return_lease, lease = lease }

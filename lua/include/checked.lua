@@ -1,62 +1,79 @@
 --[[
-  Validates what a custom algorithm plans, so that a mistake becomes an error that names the algorithm and the field.
+  Validates what a custom algorithm returns, so that a mistake becomes an error that names the algorithm and the value.
 
   Included only in scripts with a custom algorithm.
 ]]
--- uses: prelude
+-- uses: prelude muldiv
 
--- Wraps the functions of the algorithm `name`. `check_ttl` also checks, after each write, that the key has a TTL, and
--- deletes a key that has none.
-local function checked(name, plan, refund, renew, check_ttl)
+-- Returns a * b / m, rounded up.
+local function muldiv_up(a, b, m)
+  local quotient, rest = muldiv(a, b, m)
+  return rest > 0 and quotient + 1 or quotient
+end
+
+-- Wraps the functions of the custom algorithm `name`.
+local function checked(name, functions)
   local function fail(problem)
     error('RATELIMIT-ALGORITHM the algorithm ' .. name .. ' ' .. problem, 0)
   end
-  if type(plan) ~= 'function' then
-    fail('must return the function plan(key, cost, arg)')
-  end
-  local function checked_write(key, write)
-    return write and function()
-      write()
-      if check_ttl and redis.call('PTTL', key) == -1 then
-        redis.call('DEL', key)
-        fail('wrote its key without a TTL')
-      end
+  local function check(field, value, minimum)
+    if type(value) ~= 'number' or value ~= floor(value) or value < minimum or value > TOO_LARGE then
+      fail('must return an integer ' .. field)
     end
   end
+  local function check_state(lifetime, minimum, time, count, text)
+    check('lifetime', lifetime, minimum)
+    if lifetime ~= REMOVE then
+      check('time', time, 0)
+      check('count', count, 0)
+      if text ~= nil and type(text) ~= 'string' then
+        fail('must return a text or nil after the count')
+      end
+    end
+    -- An empty text would not be found again.
+    return lifetime, time, count, text ~= '' and text or nil
+  end
+  if type(functions) ~= 'table' or type(functions.decide) ~= 'function' then
+    fail('must return a table with the function decide')
+  end
+
+  local function decide(policy, cost, time, count, text, holder)
+    local retry, remaining, reset, delay, mark, lifetime, new_time, new_count, new_text =
+      functions.decide(policy, cost, time, count, text, holder)
+    delay, mark = delay or 0, mark or 0
+    check('retry', retry, NEVER)
+    check('remaining', remaining, 0)
+    check('reset', reset, 0)
+    check('delay', delay, 0)
+    check('mark', mark, 0)
+    if retry ~= 0 and cost == 0 then
+      fail('must admit a cost of 0')
+    end
+    if lifetime == nil then
+      if retry == 0 and cost > 0 then
+        fail('must return an integer lifetime')
+      end
+      return retry, remaining, reset, delay, mark
+    end
+    return retry, remaining, reset, delay, mark, check_state(lifetime, 1, new_time, new_count, new_text)
+  end
+
   local function checked_change(change)
-    return change and function(key, units, arg, made, mark)
-      checked_write(key, function()
-        change(key, units, arg, made, mark)
-      end)()
-    end
-  end
-  local function checked_plan(key, cost, arg)
-    local planned = plan(key, cost, arg)
-    if type(planned) ~= 'table' then
-      fail('must return a table from plan')
-    end
-    local function check(field, minimum)
-      local value = planned[field]
-      if type(value) ~= 'number' or value ~= floor(value) or value < minimum or value > TOO_LARGE then
-        fail('must plan an integer ' .. field)
+    return change and function(...)
+      local lifetime, time, count, text = change(...)
+      if lifetime ~= nil then
+        return check_state(lifetime, KEEP_TTL, time, count, text)
       end
     end
-    planned.delay, planned.mark = planned.delay or 0, planned.mark or 0
-    check('retry', -1)
-    check('remaining', 0)
-    check('reset', 0)
-    check('delay', 0)
-    check('mark', 0)
-    if planned.retry == 0 then
-      if type(planned.charge) ~= 'function' then
-        fail('must plan a function charge where retry is 0')
-      end
-      check('remaining_after', 0)
-      check('reset_after', 0)
-    end
-    planned.charge = checked_write(key, planned.charge)
-    planned.repair = checked_write(key, planned.repair)
-    return planned
   end
-  return checked_plan, checked_change(refund), checked_change(renew)
+
+  local function numbers(...)
+    return { ... }
+  end
+  return {
+    policy = functions.policy or numbers,
+    decide = decide,
+    refund = checked_change(functions.refund),
+    renew = checked_change(functions.renew),
+  }
 end

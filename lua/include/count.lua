@@ -9,7 +9,7 @@
 
 -- Returns the time, the count and the text; nil for the text where there is none, nil for all where there is no key.
 local function read_count(key)
-  local state = redis.call('GET', key)
+  local state = call('GET', key)
   if not state then
     return nil
   end
@@ -23,7 +23,7 @@ local function read_count(key)
   end
   local at = tonumber(string.sub(state, 2, 17))
   if not count or at >= TOO_LARGE or count >= TOO_LARGE then
-    foreign()
+    error(FOREIGN, 0)
   end
   return at, count, text
 end
@@ -34,16 +34,16 @@ local function write_count(key, at, count, lifetime, text)
   local low = at % 100000000
   local state
   if count < 2147483648 then
-    state = string.format('-%08d%08d%d', (at - low) / 100000000, low, count)
+    state = format('-%08d%08d%d', (at - low) / 100000000, low, count)
   else
-    state = string.format('-%08d%08d%.0f', (at - low) / 100000000, low, count)
+    state = format('-%08d%08d%.0f', (at - low) / 100000000, low, count)
   end
   if text then
     state = state .. ',' .. text
   end
   if lifetime then
-    redis.call('SET', key, state, 'PX', ttl(lifetime))
+    call('SET', key, state, 'PX', ttl(lifetime))
   else
-    redis.call('SET', key, state, 'KEEPTTL')
+    call('SET', key, state, 'KEEPTTL')
   end
 end

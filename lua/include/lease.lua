@@ -51,7 +51,7 @@ local function lease_functions(drain_time, drained_in)
   local function read(bucket, at, level, text)
     local slot, latest, previous = string.match(text, '^(%d+),(%d+),(%d+)$')
     if not slot then
-      foreign()
+      error(FOREIGN, 0)
     end
     local leases =
       { [0] = tonumber(latest), tonumber(previous), slot = tonumber(slot), wait_for_room = wait_for_room }

@@ -9,7 +9,7 @@
 local function muldiv(a, b, m)
   -- `* 1.0` makes it a float in Lua versions with integers, which would wrap around.
   local product = a * 1.0 * b
-  if product < 9007199254740992 then
+  if product < TOO_LARGE then
     local quotient = product / m
     -- The same as floor(), without the cost of a call.
     quotient = quotient - quotient % 1
@@ -27,13 +27,4 @@ local function muldiv(a, b, m)
     place = place / 128
   end
   return quotient, rest
-end
-
--- Returns a * b / m, rounded up.
-local function muldiv_up(a, b, m)
-  local quotient, rest = muldiv(a, b, m)
-  if rest > 0 then
-    return quotient + 1
-  end
-  return quotient
 end

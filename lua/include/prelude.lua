@@ -1,48 +1,39 @@
 --[[
-  The clock, numbers as text, TTLs and the error for foreign state.
+  The clock, TTLs, and names for what every script uses.
 
   All times are microseconds since 1970. All numbers are integers below 2^53, which a Lua number holds exactly.
-  Only integer() turns a number into text: `..` and tostring() print 14 digits.
 
   Nothing in the include files is global, and loading them writes nothing.
 ]]
-local floor = math.floor
+local call, format, find, sub, pack, floor =
+  redis.call, string.format, string.find, string.sub, struct.pack, math.floor
+-- The error for a key whose value has another format. src/store/redis/error.rs knows the code.
+local FOREIGN = 'RATELIMIT-FOREIGN'
+-- 2^53: above every valid time and count, and exact in a Lua number.
+local TOO_LARGE = 9007199254740992
+-- The retry time of a cost that is never admitted.
+local NEVER = -1
+-- Instead of a lifetime: state to remove, and state whose key keeps its TTL.
+local REMOVE, KEEP_TTL = 0, -1
 
--- The decimal digits of an integer.
-local function integer(number)
-  -- `%d` is twice as fast as `%.0f`, but fails above 2^31 where a C long has 32 bits.
-  if number < 2147483648 and number > -2147483648 then
-    return string.format('%d', number)
-  end
-  return string.format('%.0f', number)
-end
-
--- ARGV[1] is a time, or '' for the server's clock. Only tests send a time (a manual clock).
-local now
-if ARGV[1] == '' then
+-- ARGV[1] holds the numbers of the call as doubles. The first one is the time, or 0 for the server's clock. Only tests
+-- send a time (a manual clock).
+local manual_time = struct.unpack('<d', ARGV[1])
+local now = manual_time
+if manual_time == 0 then
   -- Read once, because TIME advances while a script runs on Redis before 7.2.
-  local time = redis.call('TIME')
-  now = tonumber(time[1]) * 1000000 + tonumber(time[2])
-else
-  now = tonumber(ARGV[1])
+  local time = call('TIME')
+  now = time[1] * 1000000 + time[2]
 end
 
 -- The TTL in milliseconds, as text, of state that matters for `lifetime` more microseconds. Rounded up, plus 1 ms
 -- because the server's idea of a key's age may lag behind `now`. Verdicts depend on the state and `now` only; a TTL
 -- only frees memory.
 local function ttl(lifetime)
-  if ARGV[1] ~= '' then
+  if manual_time ~= 0 then
     -- A manual clock does not move with the server's, so keys get a fixed TTL of one hour.
     return '3600000'
   end
-  lifetime = lifetime + 999
-  return integer((lifetime - lifetime % 1000) / 1000 + 1)
+  lifetime = lifetime + 1999
+  return format('%d', (lifetime - lifetime % 1000) / 1000)
 end
-
--- Raises the error for a key whose value has another format. src/store/redis/error.rs knows the code.
-local function foreign()
-  error('RATELIMIT-FOREIGN', 0)
-end
-
--- 2^53: above every valid time and count, and exact in a Lua number.
-local TOO_LARGE = 9007199254740992

@@ -1,6 +1,6 @@
 //! Builds stores from their settings: connects to the server or the Cluster.
 
-use std::sync::Arc;
+use std::{iter, sync::Arc};
 
 use bb8_redis::{
     RedisConnectionManager,
@@ -35,11 +35,14 @@ impl RedisStoreBuilder {
         let health = Arc::new(Health::default());
         let pool = pool(&health, self.pool_size).build(manager).await.map_err(unreachable)?;
         let link = Arc::new(Single::new(pool.clone(), health));
-        let mut load = redis::cmd("SCRIPT");
-        load.arg("LOAD").arg(Script::built_in().text());
+        let loads = Script::all_built_in().map(|script| {
+            let mut load = redis::cmd("SCRIPT");
+            load.arg("LOAD").arg(script.text());
+            load
+        });
         // A server that requires a password closes the connection of a client that sends a long script without one. Its
         // reply to PING names the cause.
-        for command in [redis::cmd("PING"), load] {
+        for command in iter::once(redis::cmd("PING")).chain(loads) {
             link.clone().run(command, CONNECT_TIMEOUT).await?;
         }
         warn_of_eviction(&pool).await;
@@ -84,7 +87,9 @@ impl RedisStoreBuilder {
             pool(&health, cluster::CONNECTIONS).build(clients.retrying).await.map_err(unreachable)?;
         let single_attempt = pool(&health, cluster::CONNECTIONS).build_unchecked(clients.single_attempt);
         let link = Arc::new(Clustered::new(retrying, Some(single_attempt), health));
-        link.load(&Script::built_in()).await?;
+        for script in Script::all_built_in() {
+            link.load(script).await?;
+        }
         Ok(self.with_link(link))
     }
 

@@ -1,4 +1,5 @@
 use std::{
+    collections::BTreeSet,
     fmt,
     sync::{
         Arc,
@@ -348,7 +349,8 @@ impl RedisStore {
         }
         let mut rule = format!("~{prefix}:* -@all");
         let store_commands = self.link.commands().iter().map(|&command| command.to_owned());
-        for command in store_commands.chain(Script::built_in().commands()) {
+        let commands: BTreeSet<String> = Script::all_built_in().flat_map(|script| script.commands()).collect();
+        for command in store_commands.chain(commands) {
             rule.push_str(" +");
             rule.push_str(&command);
         }
@@ -411,7 +413,7 @@ impl RedisStore {
     fn lease_ahead(&self, charge: &Charge, runtime: &Handle) {
         if let Some((lease, observer)) = self.leases.fetch(charge, true) {
             let no_units = Charge::new(charge.policy(), charge.key(), 0);
-            let job = self.job(Action::Charge, vec![no_units], Script::built_in());
+            let job = self.job(Action::Charge, vec![no_units], Script::built_in().clone());
             self.leases.spawn(Job { lease: Some(lease), observer: Some(Box::new(observer)), ..job }, runtime);
         }
     }

@@ -1,25 +1,38 @@
-//! The script that Redis runs, assembled once from the files under `lua/` and identified by its hash.
+//! The scripts that Redis runs, assembled once from the files under `lua/` and identified by its hash.
 //!
 //! The Lua files are compiled into the crate, so there are no files to install.
 
 use std::{
-    collections::BTreeSet,
-    fmt,
+    collections::{BTreeMap, BTreeSet},
+    fmt, iter,
     sync::{Arc, LazyLock},
 };
 
-use crate::algorithm::{self, Algorithm};
+use crate::{
+    algorithm::{self, Algorithm},
+    quota::Quota,
+};
 
-const PRELUDE: &str = concat!(
-    include_str!("../../../../lua/include/prelude.lua"),
-    include_str!("../../../../lua/include/muldiv.lua"),
-    include_str!("../../../../lua/include/count.lua"),
-    include_str!("../../../../lua/include/bytes.lua"),
-    include_str!("../../../../lua/include/lease.lua"),
-    include_str!("../../../../lua/include/bucket.lua")
-);
+/// The include files, in an order in which each comes after those it uses.
+const INCLUDES: &[(&str, &str)] = &[
+    ("prelude", include_str!("../../../../lua/include/prelude.lua")),
+    ("error", include_str!("../../../../lua/include/error.lua")),
+    ("state", include_str!("../../../../lua/include/state.lua")),
+    ("muldiv", include_str!("../../../../lua/include/muldiv.lua")),
+    ("drain", include_str!("../../../../lua/include/drain.lua")),
+    ("extra", include_str!("../../../../lua/include/extra.lua")),
+    ("bucket", include_str!("../../../../lua/include/bucket.lua")),
+    ("bucket_changes", include_str!("../../../../lua/include/bucket_changes.lua")),
+];
 const CHECKED: &str = include_str!("../../../../lua/include/checked.lua");
-const DRIVER: &str = include_str!("../../../../lua/decide.lua");
+/// The driver of any call.
+const DECIDE: [&str; 3] = [
+    include_str!("../../../../lua/include/call.lua"),
+    include_str!("../../../../lua/include/keys.lua"),
+    include_str!("../../../../lua/decide.lua"),
+];
+/// The driver of a call that is only takes.
+const TAKE: &str = include_str!("../../../../lua/take.lua");
 
 /// The text of a script, and the hash that EVALSHA takes.
 pub(crate) struct Script {
@@ -31,41 +44,87 @@ impl Script {
     /// The script with the algorithms of this crate.
     ///
     /// One script for all policies, so decisions of different policies can share a batch, and a server loads only one.
-    pub(crate) fn built_in() -> Arc<Self> {
+    pub(crate) fn built_in() -> &'static Arc<Self> {
         static SCRIPT: LazyLock<Arc<Script>> = LazyLock::new(|| Arc::new(Script::with_custom(&[])));
-        SCRIPT.clone()
+        &SCRIPT
+    }
+
+    /// The short script for takes under the algorithm `name`. `None` if it has no such script.
+    pub(crate) fn take(name: &str) -> Option<&'static Arc<Self>> {
+        static SCRIPTS: LazyLock<BTreeMap<&str, Arc<Script>>> = LazyLock::new(|| {
+            let algorithms = algorithm::built_in().iter().map(|algorithm| &**algorithm);
+            let short = algorithms.filter(|algorithm| stores_a_string(*algorithm));
+            short.map(|algorithm| (algorithm.name(), Arc::new(Script::of_takes(algorithm)))).collect()
+        });
+        SCRIPTS.get(name)
+    }
+
+    /// Every script that needs no custom algorithm.
+    pub(crate) fn all_built_in() -> impl Iterator<Item = &'static Arc<Self>> {
+        let short = algorithm::built_in().iter().filter_map(|algorithm| Self::take(algorithm.name()));
+        iter::once(Self::built_in()).chain(short)
     }
 
     /// The script with the algorithms of this crate and `custom`. Their order changes the hash.
     pub(crate) fn with_custom(custom: &[Arc<dyn Algorithm>]) -> Self {
-        let mut text = without_comments(PRELUDE);
+        let mut text = String::new();
+        for (_, include) in INCLUDES {
+            push_code(&mut text, include);
+        }
         if !custom.is_empty() {
-            text.push_str(&without_comments(CHECKED));
+            push_code(&mut text, CHECKED);
         }
         // Each file is the body of its own function, which keeps its locals private. All of them are inside one
         // function, because Redis runs the whole text at every call and a function that is not created costs nothing.
-        text.push_str("local function make(name, leasing)\n");
+        text.push_str("local function make(name, brief)\n");
         for algorithm in algorithm::built_in() {
-            let (name, lua) = (algorithm.name(), without_comments(algorithm.lua()));
-            text.push_str(&format!(
-                "if name == '{name}' then\nreturn (function(leasing)\n{lua}end)(leasing)\nend\n"
-            ));
+            text.push_str(&format!("if name == '{}' then\nreturn (function(brief)\n", algorithm.name()));
+            push_code(&mut text, algorithm.lua());
+            text.push_str("end)(brief)\nend\n");
         }
         for algorithm in custom {
-            let (name, lua, debug) = (algorithm.name(), algorithm.lua(), cfg!(debug_assertions));
+            let (name, lua) = (algorithm.name(), algorithm.lua());
+            // Without these names the file cannot read or write a key.
             text.push_str(&format!(
-                "if name == '{name}' then\nlocal plan, refund, renew = (function()\n{lua}\nend)()\n\
-                 return checked('{name}', plan, refund, renew, {debug})\nend\n"
+                "if name == '{name}' then\nlocal redis, call, KEYS, ARGV\n\
+                 return checked('{name}', (function()\n{lua}\nend)())\nend\n"
             ));
         }
         text.push_str("end\n");
-        text.push_str(&without_comments(DRIVER));
+        for file in DECIDE {
+            push_code(&mut text, file);
+        }
+        Self::new(text)
+    }
+
+    /// The short script for takes under `algorithm`, with what it uses and nothing else.
+    fn of_takes(algorithm: &dyn Algorithm) -> Self {
+        let mut used = BTreeSet::new();
+        for file in [algorithm.lua(), TAKE] {
+            add_used(&mut used, file);
+        }
+        // The brief form of an algorithm does not use this.
+        used.remove("bucket_changes");
+        let mut text = String::new();
+        for (_, include) in INCLUDES.iter().filter(|(name, _)| used.contains(*name)) {
+            push_code(&mut text, include);
+        }
+        let arguments = algorithm.arguments(&Quota::per_second(1)).map_or(0, |arguments| arguments.len());
+        text.push_str(&format!("local ARGUMENTS, brief = '<{}', true\n", "d".repeat(arguments)));
+        text.push_str("local algorithm = (function()\n");
+        push_code(&mut text, algorithm.lua());
+        text.push_str("end)()\n");
+        push_code(&mut text, TAKE);
+        Self::new(text)
+    }
+
+    fn new(text: String) -> Self {
         Self { script: redis::Script::new(&text), text }
     }
 
     /// The Redis commands that the script calls, in lower case and sorted.
     pub(crate) fn commands(&self) -> BTreeSet<String> {
-        let calls = self.text.split("redis.call('").skip(1).chain(self.text.split("redis.pcall('").skip(1));
+        let calls = self.text.split("call('").skip(1);
         calls.filter_map(|call| call.split('\'').next()).map(str::to_ascii_lowercase).collect()
     }
 
@@ -78,8 +137,25 @@ impl Script {
     }
 }
 
-/// `lua` without block comments and comment lines: more than half of the text, which the server does not need.
-fn without_comments(lua: &str) -> String {
+/// Whether the state of a key is a string: the file returns no functions of its own to read and write it.
+fn stores_a_string(algorithm: &dyn Algorithm) -> bool {
+    !algorithm.lua().contains("store = store")
+}
+
+/// Adds the names of the include files that `lua` uses, and those that these use.
+fn add_used<'a>(used: &mut BTreeSet<&'a str>, lua: &'a str) {
+    let line = lua.lines().find_map(|line| line.strip_prefix("-- uses:")).unwrap_or_default();
+    for name in line.split_whitespace() {
+        if used.insert(name)
+            && let Some((_, include)) = INCLUDES.iter().find(|(known, _)| *known == name)
+        {
+            add_used(used, include);
+        }
+    }
+}
+
+/// Appends `lua` without block comments and comment lines: more than half of the text, which the server does not need.
+fn push_code(text: &mut String, lua: &str) {
     let mut in_block = false;
     let code = lua.lines().filter(|line| {
         let line = line.trim_start();
@@ -88,7 +164,7 @@ fn without_comments(lua: &str) -> String {
         in_block = (in_block || begins_block) && !line.contains("]]");
         !is_comment && !line.is_empty()
     });
-    code.flat_map(|line| [line, "\n"]).collect()
+    text.extend(code.flat_map(|line| [line, "\n"]));
 }
 
 impl fmt::Debug for Script {
@@ -104,6 +180,8 @@ mod tests {
     #[test]
     fn comments_are_removed_and_code_is_kept() {
         let lua = "--[[ a\n  b = 1\n]]\nlocal c = 2 -- kept\n  -- removed\n--[[ one line ]]\nreturn c\n";
-        assert_eq!(without_comments(lua), "local c = 2 -- kept\nreturn c\n");
+        let mut text = String::new();
+        push_code(&mut text, lua);
+        assert_eq!(text, "local c = 2 -- kept\nreturn c\n");
     }
 }

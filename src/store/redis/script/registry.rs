@@ -36,7 +36,7 @@ impl Scripts {
             names.insert(policy.counting().name().to_owned());
         }
         if names.is_empty() {
-            return Ok(Script::built_in());
+            return Ok(Script::built_in().clone());
         }
         let names: Vec<String> = names.into_iter().collect();
         if let Some(script) = read(&self.0).scripts.get(&names) {

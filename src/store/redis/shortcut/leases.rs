@@ -331,7 +331,7 @@ impl Leases {
             charges: vec![Charge::new(policy, key, 0)],
             prefix: self.prefix.clone(),
             time: self.clock.manual_micros(),
-            script: Script::built_in(),
+            script: Script::built_in().clone(),
             deadline: RETURN_DEADLINE,
             lease: Some(LeaseRequest { wanted: 0, returned: returned.lease }),
             observer: Some(Box::new((Some(observer), denial_observer))),

@@ -43,7 +43,7 @@ use crate::{
         redis::{
             error::{connection_info, from_redis, is_broken},
             script::Script,
-            wire::{self, Job, Reply},
+            wire::{self, Call, Job, Reply},
         },
     },
 };
@@ -215,8 +215,8 @@ where
         let mut connection = self.default_pool.connection(&self.health, deadline, allowed).await?;
         job.sending();
         let job = &*job;
-        let command = wire::encode(&[job]);
-        let evaluation = evaluate(&mut connection, &command, &job.script);
+        let Some(Call { command, script }) = wire::encode(&[job]) else { return Err(wire::unexpected()) };
+        let evaluation = evaluate(&mut connection, &command, &script);
         let key = || first_key(job);
         let reply = match &self.single_attempt {
             // A repeated permit request would be counted beside the first.
@@ -225,7 +225,7 @@ where
             {
                 let mut connection = single_attempt.connection(&self.health, deadline, allowed).await?;
                 let reply = async {
-                    let reply = with_text_if_missing(&mut connection, &command, &job.script).await;
+                    let reply = with_text_if_missing(&mut connection, &command, &script).await;
                     if should_retry_elsewhere(&reply) { evaluation.await } else { reply }
                 };
                 single_attempt.reply(deadline, allowed, key, reply).await?

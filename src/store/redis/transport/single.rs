@@ -126,9 +126,9 @@ where
         let Some(first) = jobs.first() else { return Vec::new() };
         let may_repeat = jobs.iter().all(|job| job.may_be_repeated());
         let reply = {
-            let command = wire::encode(jobs);
+            let Some(call) = wire::encode(jobs) else { return Vec::new() };
             self.connections
-                .exchange(connection, &command, Some(&first.script), may_repeat, first.deadline)
+                .exchange(connection, &call.command, Some(&call.script), may_repeat, first.deadline)
                 .await
         };
         let error = match reply {

@@ -1,8 +1,8 @@
-//! Decodes the script's integers. No sentinel value leaves this file.
+//! Decodes the script's records. No sentinel value leaves this file.
 //!
 //! Replies are not trusted: a number out of range fails its decision, and no other.
 
-use std::time::Duration;
+use std::{slice::ChunksExact, time::Duration};
 
 use redis::Value;
 
@@ -17,141 +17,187 @@ use crate::{
     store::{Action, redis::error},
 };
 
-/// Integers per charge, and per lease; see `lua/decide.lua`.
-const FIELDS: usize = 5;
-const FIELDS_OF_A_LEASE: usize = 6;
-const NEVER: i64 = -1;
+/// The bytes of a number, which is a double.
+const NUMBER: usize = size_of::<f64>();
+/// The bytes of a record.
+const RECORD: usize = 5 * NUMBER;
+/// The retry time of a charge that is never admitted.
+const NEVER: f64 = -1.0;
 /// The largest exact integer in Lua.
-const MAX_EXACT: u64 = 1 << 53;
+const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
 
 /// Decodes the replies to `jobs`, in their order.
 pub(crate) fn decode(reply: &Value, jobs: &[&Job]) -> Vec<Result<Reply, Error>> {
-    let all_unexpected = || jobs.iter().map(|_| Err(unexpected())).collect();
-    let Some(mut reader) = Reader::new(reply) else { return all_unexpected() };
-    let replies: Vec<_> = jobs.iter().map(|job| reader.next(job)).collect();
-    // If the number of values is wrong, none of them can be trusted.
-    if reader.is_done() { replies } else { all_unexpected() }
+    let expected = jobs.iter().map(|job| job.records()).sum::<usize>();
+    let Some(mut reader) = Reader::new(reply, expected) else {
+        return jobs.iter().map(|_| Err(unexpected())).collect();
+    };
+    jobs.iter().map(|job| reader.next(job)).collect()
 }
 
 /// Whether a decision failed because the server is a read-only replica.
 pub(crate) fn is_read_only(reply: &Value) -> bool {
-    let is = |text: &str| error::code(text) == Some("READONLY");
-    let is_read_only_error = |value: &Value| match value {
-        Value::BulkString(text) => str::from_utf8(text).is_ok_and(is),
-        Value::SimpleString(text) => is(text),
-        _ => false,
-    };
-    matches!(reply, Value::Array(values) if values.iter().any(is_read_only_error))
+    matches!(reply, Value::Array(values) if values.iter().filter_map(text).any(|text| error::code(&text) == Some("READONLY")))
+}
+
+impl Job {
+    /// The number of its records.
+    fn records(&self) -> usize {
+        // A lease has a record beside that of its charge.
+        self.charges.len() + usize::from(self.lease.is_some())
+    }
 }
 
 /// Reads a reply, job by job.
 struct Reader<'a> {
-    rest: &'a [Value],
     /// The server's time of the decisions, in microseconds.
     time: u64,
-    /// Whether the reply was too short for the jobs.
-    truncated: bool,
+    records: ChunksExact<'a, u8>,
+    /// The number of the next record.
+    number: usize,
+    /// The errors of decisions: the number of the first record, then the text, in any order.
+    errors: &'a [Value],
 }
 
-impl<'a> Reader<'a> {
-    /// `None` if it is not a reply of the script.
-    fn new(reply: &'a Value) -> Option<Self> {
-        let Value::Array(values) = reply else { return None };
-        let (time, rest) = values.split_last()?;
-        Some(Self { rest, time: int(time)?, truncated: false })
-    }
+type Record = [f64; 5];
 
-    /// Whether the whole reply was read and nothing is missing.
-    const fn is_done(&self) -> bool {
-        self.rest.is_empty() && !self.truncated
+impl<'a> Reader<'a> {
+    /// `None` if it is not a reply of the script with that many records. Then none of them can be trusted.
+    fn new(reply: &'a Value, records: usize) -> Option<Self> {
+        let (bytes, errors) = match reply {
+            Value::BulkString(bytes) => (bytes, &[][..]),
+            Value::Array(values) => match values.split_first()? {
+                (Value::BulkString(bytes), errors) => (bytes, errors),
+                _ => return None,
+            },
+            _ => return None,
+        };
+        let (time, bytes) = bytes.split_at_checked(NUMBER)?;
+        if bytes.len() != records * RECORD {
+            return None;
+        }
+        let time = integer(f64::from_le_bytes(time.try_into().ok()?))?;
+        Some(Self { time, records: bytes.chunks_exact(RECORD), number: 0, errors })
     }
 
     /// The reply to the next job.
     fn next(&mut self, job: &Job) -> Result<Reply, Error> {
-        let fields = match &job.lease {
-            Some(_) => FIELDS_OF_A_LEASE,
-            None => FIELDS * job.charges.len(),
-        };
-        // An error text in place of the integers.
-        let error_text = match self.rest.first() {
-            Some(Value::BulkString(text)) => Some(String::from_utf8_lossy(text)),
-            Some(Value::SimpleString(text)) => Some(text.as_str().into()),
-            _ => None,
-        };
-        if let Some(error_text) = error_text {
-            self.rest = &self.rest[1..];
-            return Err(error::decision_error(&error_text));
+        let first = self.number;
+        self.number += job.records();
+        let records: Vec<Record> = self.records.by_ref().take(job.records()).map(record).collect();
+        if !self.errors.is_empty()
+            && let Some(text) = self.error_of(first)
+        {
+            return Err(error::decision_error(&text));
         }
-        let Some((values, rest)) = self.rest.split_at_checked(fields) else {
-            (self.rest, self.truncated) = (&[], true);
-            return Err(unexpected());
-        };
-        self.rest = rest;
-        let reply = match (&job.lease, &*job.charges) {
-            (Some(lease), [charge]) => self.leased(charge, lease, values),
-            _ => self.decision(job, values).map(|decision| Reply { decision, leased: None }),
+        let reply = match (&job.lease, &*job.charges, &*records) {
+            (Some(lease), [charge], [decision, leased]) => self.leased(charge, lease, decision, leased),
+            _ => self.decision(job, &records).map(|decision| Reply { decision, leased: None }),
         };
         reply.ok_or_else(unexpected)
     }
 
-    fn decision(&self, job: &Job, values: &[Value]) -> Option<Decision> {
-        let is_charge = matches!(job.action, Action::Charge | Action::ChargeUpTo);
-        let mut outcomes = Vec::with_capacity(job.charges.len());
-        let mut marks = Vec::with_capacity(job.charges.len());
-        for (charge, fields) in job.charges.iter().zip(values.chunks_exact(FIELDS)) {
-            let (outcome, mark) = outcome(job.action, charge, fields)?;
-            outcomes.push(outcome);
-            marks.push(mark);
-        }
-        if is_charge && outcomes.iter().all(Outcome::is_allowed) {
-            let marked = outcomes.into_iter().zip(marks);
-            outcomes = marked
-                .map(|(outcome, mark)| outcome.with_receipt(Receipt { made: self.time, mark }))
-                .collect();
-        }
-        Some(Decision::new(outcomes))
+    /// The error of the decision whose first record has this number.
+    fn error_of(&self, record: usize) -> Option<String> {
+        let is_it = |pair: &&[Value]| matches!(pair, [Value::Int(number), _] if usize::try_from(*number) == Ok(record));
+        self.errors.chunks_exact(2).find(is_it).and_then(|pair| text(&pair[1]))
     }
 
-    fn leased(&self, charge: &Charge, lease: &LeaseRequest, values: &[Value]) -> Option<Reply> {
-        let [granted, remaining, reset, lifetime, name, mark] = values else { return None };
-        if int(granted)? == 0 {
-            let (outcome, _) = outcome(Action::Charge, charge, &values[..FIELDS])?;
+    fn decision(&self, job: &Job, records: &[Record]) -> Option<Decision> {
+        if let ([charge], [record]) = (&*job.charges, records) {
+            return Some(Decision::of_one(self.outcome(job.action, charge, record, true)?));
+        }
+        let is_admitted = records.iter().all(|[granted, ..]| *granted != 0.0);
+        let outcomes = job.charges.iter().zip(records);
+        let outcomes: Option<Vec<Outcome>> = outcomes
+            .map(|(charge, record)| self.outcome(job.action, charge, record, is_admitted))
+            .collect();
+        Some(Decision::new(outcomes?))
+    }
+
+    /// The outcome of a charge. It has a receipt if all of its decision `is_admitted`.
+    fn outcome(
+        &self,
+        action: Action,
+        charge: &Charge,
+        record: &Record,
+        is_admitted: bool,
+    ) -> Option<Outcome> {
+        let (outcome, mark) = outcome(action, charge, record)?;
+        let is_charged = is_admitted && outcome.is_allowed() && matches!(action, Action::Charge | Action::ChargeUpTo);
+        Some(if is_charged { outcome.with_receipt(Receipt { made: self.time, mark }) } else { outcome })
+    }
+
+    fn leased(
+        &self,
+        charge: &Charge,
+        lease: &LeaseRequest,
+        decision: &Record,
+        leased: &Record,
+    ) -> Option<Reply> {
+        let (outcome, _) = outcome(Action::Charge, charge, decision)?;
+        if !outcome.is_allowed() {
             return Some(Reply { decision: Decision::of_one(outcome), leased: Some(Leased::default()) });
         }
-        let cost = charge.bounded_cost();
-        let units = int(granted)?.checked_sub(1)?.checked_sub(cost)?;
-        if units > lease.wanted {
-            return None;
-        }
-        let receipt = Receipt { made: self.time, mark: int(mark)? };
-        let leased = Leased { units, lifetime: int(lifetime)?, name: int(name)?, receipt };
+        let [units, lifetime, name, mark, _] = *leased;
+        let units = integer(units).filter(|units| *units <= lease.wanted)?;
+        let receipt = Receipt { made: self.time, mark: integer(mark)? };
+        let leased = Leased { units, lifetime: integer(lifetime)?, name: integer(name)?, receipt };
         // Leased units can be charged too, in this process.
-        let remaining = int(remaining)?.saturating_add(units);
-        let outcome = Outcome::new(charge, Verdict::Allow, remaining, micros(reset)?).granting(cost);
+        let remaining = outcome.remaining().saturating_add(units);
+        let outcome =
+            Outcome::new(charge, Verdict::Allow, remaining, outcome.reset_after()).granting(outcome.granted());
         let decision = Decision::of_one(outcome.with_lease_receipt(receipt));
         Some(Reply { decision, leased: Some(leased) })
     }
 }
 
-fn outcome(action: Action, charge: &Charge, fields: &[Value]) -> Option<(Outcome, u64)> {
-    let [granted, remaining, reset, retry_or_mark, delay] = fields else { return None };
-    let (granted, delay) = (int(granted)?, micros(delay)?);
+/// The outcome of a charge, and its mark.
+fn outcome(action: Action, charge: &Charge, record: &Record) -> Option<(Outcome, u64)> {
+    let [granted, remaining, reset, retry_or_mark, delay] = *record;
+    let (granted, delay) = (integer(granted)?, micros(delay)?);
     let cost = match action {
         Action::Charge | Action::Peek | Action::ChargeUpTo => charge.bounded_cost(),
         Action::Refund | Action::Renew => 0,
     };
-    let (verdict, mark) = match (granted, retry_or_mark) {
-        (0, Value::Int(NEVER)) => (Verdict::Deny { retry_after: None }, 0),
-        (0, retry) => (Verdict::Deny { retry_after: Some(micros(retry)?) }, 0),
-        (_, mark) if delay.is_zero() => (Verdict::Allow, int(mark)?),
-        (_, mark) => (Verdict::Delay(delay), int(mark)?),
+    let (verdict, mark) = match granted {
+        0 if retry_or_mark == NEVER => (Verdict::Deny { retry_after: None }, 0),
+        0 => (Verdict::Deny { retry_after: Some(micros(retry_or_mark)?) }, 0),
+        _ if delay.is_zero() => (Verdict::Allow, integer(retry_or_mark)?),
+        _ => (Verdict::Delay(delay), integer(retry_or_mark)?),
     };
     let granted = granted.saturating_sub(1);
     let is_complete = granted == cost || !verdict.is_allowed() || action == Action::ChargeUpTo;
     if granted > cost || !is_complete {
         return None;
     }
-    Some((Outcome::new(charge, verdict, int(remaining)?, micros(reset)?).granting(granted), mark))
+    Some((Outcome::new(charge, verdict, integer(remaining)?, micros(reset)?).granting(granted), mark))
+}
+
+fn record(bytes: &[u8]) -> Record {
+    let mut record = [f64::NAN; 5];
+    for (number, bytes) in record.iter_mut().zip(bytes.chunks_exact(NUMBER)) {
+        *number = bytes.try_into().map_or(f64::NAN, f64::from_le_bytes);
+    }
+    record
+}
+
+/// `None` if the number is negative, too large or not whole.
+fn integer(number: f64) -> Option<u64> {
+    // Exact, because it is checked to be a whole number in the range.
+    ((0.0..=MAX_EXACT).contains(&number) && number.fract() == 0.0).then_some(number as u64)
+}
+
+fn micros(number: f64) -> Option<Duration> {
+    integer(number).map(Duration::from_micros)
+}
+
+fn text(value: &Value) -> Option<String> {
+    match value {
+        Value::BulkString(text) => Some(String::from_utf8_lossy(text).into_owned()),
+        Value::SimpleString(text) => Some(text.clone()),
+        _ => None,
+    }
 }
 
 /// The error for a reply that is not the script's.
@@ -162,25 +208,15 @@ pub(crate) fn unexpected() -> Error {
     )
 }
 
-fn int(value: &Value) -> Option<u64> {
-    match value {
-        Value::Int(value) => u64::try_from(*value).ok().filter(|value| *value <= MAX_EXACT),
-        _ => None,
-    }
-}
-
-fn micros(value: &Value) -> Option<Duration> {
-    int(value).map(Duration::from_micros)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{key::Key, policy::Policy, quota::Quota, store::redis::script::Script};
 
-    /// A reply with these integers and a time.
-    fn ints(values: &[i64]) -> Value {
-        Value::Array(values.iter().chain(&[1_790_000_000_000_000]).copied().map(Value::Int).collect())
+    /// A reply with these numbers after a time.
+    fn numbers(numbers: &[f64]) -> Value {
+        let all = [1_790_000_000_000_000.0].iter().chain(numbers);
+        Value::BulkString(all.flat_map(|number| number.to_le_bytes()).collect())
     }
 
     fn job(cost: u64) -> Job {
@@ -189,7 +225,7 @@ mod tests {
             charges: vec![Charge::new(&Policy::new("p", Quota::per_second(5)), &Key::new("k"), cost)],
             prefix: "rl".into(),
             time: None,
-            script: Script::built_in(),
+            script: Script::built_in().clone(),
             deadline: Duration::ZERO,
             lease: None,
             observer: None,
@@ -197,20 +233,16 @@ mod tests {
     }
 
     #[test]
-    fn integers_become_verdicts() {
+    fn records_become_verdicts() {
         let second = |seconds| Some(Duration::from_secs(seconds));
         let rows = [
-            ("admitted", [2, 4, 1_000_000, 0, 0], Verdict::Allow),
-            (
-                "admitted after a delay",
-                [2, 4, 1_000_000, 7, 2_000_000],
-                Verdict::Delay(Duration::from_secs(2)),
-            ),
-            ("denied", [0, 4, 1_000_000, 3_000_000, 0], Verdict::Deny { retry_after: second(3) }),
-            ("denied for good", [0, 4, 1_000_000, -1, 0], Verdict::Deny { retry_after: None }),
+            ("admitted", [2.0, 4.0, 1e6, 0.0, 0.0], Verdict::Allow),
+            ("admitted after a delay", [2.0, 4.0, 1e6, 7.0, 2e6], Verdict::Delay(Duration::from_secs(2))),
+            ("denied", [0.0, 4.0, 1e6, 3e6, 0.0], Verdict::Deny { retry_after: second(3) }),
+            ("denied for good", [0.0, 4.0, 1e6, -1.0, 0.0], Verdict::Deny { retry_after: None }),
         ];
-        for (name, reply, verdict) in rows {
-            let decision = decode(&ints(&reply), &[&job(1)]).remove(0).unwrap().decision;
+        for (name, record, verdict) in rows {
+            let decision = decode(&numbers(&record), &[&job(1)]).remove(0).unwrap().decision;
             assert_eq!(decision.verdict(), verdict, "{name}");
             assert_eq!(decision.outcomes()[0].remaining(), 4, "{name}");
             assert_eq!(decision.outcomes()[0].reset_after(), Duration::from_secs(1), "{name}");
@@ -222,45 +254,60 @@ mod tests {
         let rows = [
             ("nothing", Value::Nil),
             ("an empty list", Value::Array(Vec::new())),
-            ("no time", Value::Array(vec![Value::Nil])),
-            ("too short", ints(&[2, 4, 0, 0])),
-            ("too long", ints(&[2, 4, 0, 0, 0, 2, 4, 0, 0, 0, 0])),
+            ("no time", Value::BulkString(Vec::new())),
+            ("an integer", Value::Int(7)),
+            ("too short", numbers(&[2.0, 4.0, 0.0, 0.0])),
+            ("too long", numbers(&[2.0, 4.0, 0.0, 0.0, 0.0, 2.0, 4.0, 0.0, 0.0, 0.0, 0.0])),
+            ("a list without records", Value::Array(vec![Value::Int(0), Value::BulkString(b"OOM".to_vec())])),
         ];
         for (name, reply) in rows {
             let replies = decode(&reply, &[&job(1), &job(1)]);
-            assert!(
-                replies
-                    .iter()
-                    .all(|replies| replies.as_ref().is_err_and(|e| e.kind() == ErrorKind::StoreReply)),
-                "{name}"
-            );
+            let is_error = |reply: &Result<Reply, Error>| {
+                reply.as_ref().is_err_and(|error| error.kind() == ErrorKind::StoreReply)
+            };
+            assert!(replies.iter().all(is_error), "{name}");
         }
     }
 
+    const FINE: Record = [2.0, 4.0, 1e6, 0.0, 0.0];
+
     #[test]
     fn a_record_that_cannot_be_read_fails_its_decision_and_no_other() {
-        let most = i64::MAX;
+        let most = f64::MAX;
         let rows = [
-            ("a negative grant", [-1, 4, 0, 0, 0]),
-            ("the least grant", [i64::MIN, 4, 0, 0, 0]),
-            ("more than the cost", [3, 4, 0, 0, 0]),
-            ("less than the cost", [1, 4, 0, 0, 0]),
-            ("a negative wait", [0, 4, 0, -2, 0]),
-            ("a wait without end", [0, 4, 0, most, 0]),
-            ("a negative delay", [2, 4, 0, 0, -1]),
-            ("a delay without end", [2, 4, 0, 0, most]),
-            ("a negative rest", [2, -1, 0, 0, 0]),
-            ("a rest without end", [2, most, 0, 0, 0]),
-            ("a negative reset", [2, 4, i64::MIN, 0, 0]),
-            ("a negative mark", [2, 4, 0, -1, 0]),
+            ("a negative grant", [-1.0, 4.0, 0.0, 0.0, 0.0]),
+            ("the least grant", [f64::MIN, 4.0, 0.0, 0.0, 0.0]),
+            ("more than the cost", [3.0, 4.0, 0.0, 0.0, 0.0]),
+            ("less than the cost", [1.0, 4.0, 0.0, 0.0, 0.0]),
+            ("half a unit", [1.5, 4.0, 0.0, 0.0, 0.0]),
+            ("no number", [2.0, f64::NAN, 0.0, 0.0, 0.0]),
+            ("a negative wait", [0.0, 4.0, 0.0, -2.0, 0.0]),
+            ("a wait without end", [0.0, 4.0, 0.0, f64::INFINITY, 0.0]),
+            ("a negative delay", [2.0, 4.0, 0.0, 0.0, -1.0]),
+            ("a delay without end", [2.0, 4.0, 0.0, 0.0, most]),
+            ("a negative rest", [2.0, -1.0, 0.0, 0.0, 0.0]),
+            ("a rest without end", [2.0, most, 0.0, 0.0, 0.0]),
+            ("a negative reset", [2.0, 4.0, f64::MIN, 0.0, 0.0]),
+            ("a negative mark", [2.0, 4.0, 0.0, -1.0, 0.0]),
         ];
         for (name, record) in rows {
-            let fine = [2, 4, 1_000_000, 0, 0];
-            let reply = ints(&[fine, record, fine].concat());
+            let reply = numbers(&[FINE, record, FINE].concat());
             let replies = decode(&reply, &[&job(1), &job(1), &job(1)]);
             let read: Vec<bool> = replies.iter().map(Result::is_ok).collect();
             assert_eq!(read, [true, false, true], "{name}");
             assert_eq!(replies[1].as_ref().unwrap_err().kind(), ErrorKind::StoreReply, "{name}");
         }
+    }
+
+    #[test]
+    fn an_error_concerns_the_decision_of_its_record() {
+        let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+        let reply = Value::Array(vec![numbers(&[FINE, FINE, FINE].concat()), Value::Int(1), text("OOM memory")]);
+        let replies = decode(&reply, &[&job(1), &job(1), &job(1)]);
+        let read: Vec<bool> = replies.iter().map(Result::is_ok).collect();
+        assert_eq!(read, [true, false, true]);
+        assert_eq!(replies[1].as_ref().unwrap_err().kind(), ErrorKind::StoreFailed);
+        assert!(!is_read_only(&reply));
+        assert!(is_read_only(&Value::Array(vec![numbers(&FINE), Value::Int(0), text("READONLY You can't write")])));
     }
 }

@@ -1,14 +1,27 @@
+use std::{collections::HashMap, sync::Arc};
+
 use redis::Cmd;
 
 use super::job::Job;
-use crate::{decision::Charge, key::Key, policy::Policy, store::Action};
+use crate::{
+    decision::Charge,
+    key::Key,
+    policy::Policy,
+    store::{Action, redis::script::Script},
+};
 
 /// More than any key can be charged, and exact in Lua.
 const MAX_REFUND: u64 = 1 << 50;
 /// More units than a permit can have.
 const MAX_PERMIT_UNITS: u64 = 1_000_000;
-/// How many of the last policies are searched for that of the next charge.
-const POLICY_LOOKBACK: usize = 8;
+/// How many of the last rules are searched for that of the next charge.
+const RULE_LOOKBACK: usize = 8;
+
+/// A call of a script.
+pub(crate) struct Call {
+    pub(crate) command: Cmd,
+    pub(crate) script: Arc<Script>,
+}
 
 impl Job {
     /// A refund or a renewal may exceed the capacity, if that was lowered since.
@@ -20,22 +33,32 @@ impl Job {
         }
     }
 
-    const fn mode(&self) -> &'static str {
+    /// The number of the mode in `lua/include/call.lua`.
+    const fn mode(&self) -> u64 {
         if self.lease.is_some() {
-            return "lease";
+            return 6;
         }
         match self.action {
-            Action::Charge => "take",
-            Action::ChargeUpTo => "up-to",
-            Action::Peek => "peek",
-            Action::Refund => "refund",
-            Action::Renew => "renew",
+            Action::Charge => 1,
+            Action::ChargeUpTo => 2,
+            Action::Peek => 3,
+            Action::Refund => 4,
+            Action::Renew => 5,
         }
     }
 
-    /// Whether both jobs can share a group, see `lua/decide.lua`.
-    fn shares_group(&self, other: &Self) -> bool {
-        self.mode() == other.mode() && self.charges.len() == other.charges.len()
+    /// Whether both jobs differ only in their keys, so that they can share a run.
+    fn differs_only_in_keys(&self, other: &Self) -> bool {
+        let is_alike = |(one, other): (&Charge, &Charge)| {
+            one.policy().counts_as(other.policy())
+                && self.cost(one) == self.cost(other)
+                && !one.needs_permit()
+        };
+        self.mode() == other.mode()
+            && self.lease.is_none()
+            && self.action != Action::Refund
+            && self.charges.len() == other.charges.len()
+            && self.charges.iter().zip(&other.charges).all(is_alike)
     }
 }
 
@@ -46,68 +69,166 @@ pub(crate) fn write_key(out: &mut String, prefix: &str, policy: &Policy, key: &K
     }
 }
 
-/// Encodes the script call for `jobs`, which must be able to share a batch.
-pub(crate) fn encode(jobs: &[&Job]) -> Cmd {
-    let charges: usize = jobs.iter().map(|job| job.charges.len()).sum();
-    let mut command = Cmd::with_capacity(
-        8 + 3 * jobs.len() + 8 * charges.min(POLICY_LOOKBACK) + 3 * charges,
-        128 + 96 * charges,
-    );
-    let Some(first) = jobs.first() else { return command };
-    command.arg("EVALSHA").arg(first.script.hash()).arg(charges);
+/// Encodes the script call for `jobs`, which must be able to share a batch. `None` if there are none.
+pub(crate) fn encode(jobs: &[&Job]) -> Option<Call> {
+    let first = jobs.first()?;
+    let keys = Keys::of(jobs);
+    let takes = takes_of(jobs).filter(|_| keys.places.is_none());
+    let (numbers, texts) = match takes {
+        Some(_) => (Numbers::of_takes(jobs), Vec::new()),
+        None => Numbers::of_decisions(jobs, &keys),
+    };
+    let script = takes.unwrap_or(&first.script).clone();
+    let count = keys.distinct.len();
+    let mut command = Cmd::with_capacity(4 + count + texts.len(), 96 + 48 * count + numbers.0.len());
+    command.arg("EVALSHA").arg(script.hash()).arg(count);
     let mut key = String::with_capacity(128);
-    for (job, charge) in each_charge(jobs) {
+    for (job, charge) in &keys.distinct {
         key.clear();
         write_key(&mut key, &job.prefix, charge.policy(), charge.key());
         command.arg(&key);
     }
-    match first.time {
-        Some(time) => command.arg(time),
-        None => command.arg(""),
-    };
+    command.arg(numbers.0).arg(texts);
+    Some(Call { command, script })
+}
 
-    let mut policies: Vec<&Charge> = Vec::with_capacity(charges.min(POLICY_LOOKBACK));
-    let mut indices = Vec::with_capacity(charges);
-    for (_, charge) in each_charge(jobs) {
-        // The holder is an argument of its policy, so charges with a holder share no policy.
-        let same = |known: &&Charge| !charge.needs_permit() && known.policy().counts_as(charge.policy());
-        let from = policies.len().saturating_sub(POLICY_LOOKBACK);
-        let index = policies[from..].iter().position(same).map(|index| from + index);
-        indices.push(index.unwrap_or(policies.len()) + 1);
-        if index.is_none() {
-            policies.push(charge);
+/// The short script, if the jobs are only takes of one charge under one algorithm.
+fn takes_of(jobs: &[&Job]) -> Option<&'static Arc<Script>> {
+    let mut algorithm = None;
+    for job in jobs {
+        let [charge] = &*job.charges else { return None };
+        let name = charge.policy().counting().name();
+        let is_take = job.action == Action::Charge && job.lease.is_none();
+        if !is_take || *algorithm.get_or_insert(name) != name {
+            return None;
         }
     }
-    command.arg(policies.len());
-    for charge in policies {
-        let (arguments, has_holder) = (charge.policy().arguments(), charge.needs_permit());
-        command
-            .arg(charge.policy().counting().name())
-            .arg(arguments.len() + usize::from(has_holder))
-            .arg(arguments);
-        if has_holder {
-            command.arg(format!("{:032x}", charge.holder()));
+    Script::take(algorithm?)
+}
+
+/// The keys of a call.
+struct Keys<'a> {
+    /// Each key once.
+    distinct: Vec<(&'a Job, &'a Charge)>,
+    /// For each charge, which of the keys it has, counted from 1; `None` if each has one of its own, in their order.
+    places: Option<Vec<usize>>,
+}
+
+impl<'a> Keys<'a> {
+    fn of(jobs: &[&'a Job]) -> Self {
+        let all: Vec<_> = each_charge(jobs).collect();
+        if all.len() == 1 {
+            return Self { distinct: all, places: None };
         }
+        let mut known = HashMap::with_capacity(all.len());
+        let mut distinct = Vec::with_capacity(all.len());
+        let mut places = Vec::with_capacity(all.len());
+        for (job, charge) in all {
+            let place = *known.entry((charge.policy().tag(), charge.key())).or_insert_with(|| {
+                distinct.push((job, charge));
+                distinct.len()
+            });
+            places.push(place);
+        }
+        let is_repeated = distinct.len() < places.len();
+        Self { distinct, places: is_repeated.then_some(places) }
+    }
+}
+
+/// The numbers of a call, as doubles. Lua has no other numbers, and reads these without parsing digits.
+struct Numbers(Vec<u8>);
+
+impl Numbers {
+    /// Starts with the time of the decisions.
+    fn new(jobs: &[&Job]) -> Self {
+        let mut numbers = Self(Vec::with_capacity(128));
+        numbers.push(jobs.first().and_then(|job| job.time).unwrap_or(0));
+        numbers
     }
 
-    let mut indices = indices.into_iter();
-    for group in jobs.chunk_by(|one, next| one.shares_group(next)) {
-        let Some(first) = group.first() else { continue };
-        command.arg(first.mode()).arg(group.len()).arg(first.charges.len());
-        for ((job, charge), index) in each_charge(group).zip(indices.by_ref()) {
-            command.arg(index).arg(job.cost(charge));
-            if job.mode() == "refund" {
+    /// `number` is below 2^53, so it is exact.
+    fn push(&mut self, number: u64) {
+        self.0.extend((number as f64).to_le_bytes());
+    }
+
+    fn extend(&mut self, numbers: &[u64]) {
+        numbers.iter().for_each(|number| self.push(*number));
+    }
+
+    /// For `lua/take.lua`.
+    fn of_takes(jobs: &[&Job]) -> Self {
+        let mut numbers = Self::new(jobs);
+        for run in jobs.chunk_by(|one, next| one.differs_only_in_keys(next)) {
+            if let [job, ..] = run
+                && let [charge, ..] = &*job.charges
+            {
+                numbers.extend(&[run.len() as u64, job.cost(charge)]);
+                numbers.extend(charge.policy().arguments());
+            }
+        }
+        numbers
+    }
+
+    /// For `lua/decide.lua`. Also returns the texts: the algorithms of the rules, then the holders.
+    fn of_decisions(jobs: &[&Job], keys: &Keys<'_>) -> (Self, Vec<String>) {
+        let (rules, rule_of) = rules_of(jobs);
+        let mut numbers = Self::new(jobs);
+        let mut texts: Vec<String> = Vec::with_capacity(rules.len());
+        numbers.push(rules.len() as u64);
+        for policy in rules {
+            texts.push(policy.counting().name().to_owned());
+            numbers.push(policy.arguments().len() as u64);
+            numbers.extend(policy.arguments());
+        }
+        let mut charge_number = 0;
+        for run in jobs.chunk_by(|one, next| one.differs_only_in_keys(next)) {
+            let Some(job) = run.first() else { continue };
+            let charges = job.charges.len();
+            let is_shared = u64::from(keys.places.is_some());
+            numbers.extend(&[job.mode(), run.len() as u64, charges as u64, is_shared]);
+            for (i, charge) in job.charges.iter().enumerate() {
+                let holder = if charge.needs_permit() {
+                    texts.push(format!("{:032x}", charge.holder()));
+                    // ARGV[1] is the numbers.
+                    texts.len() as u64 + 1
+                } else {
+                    0
+                };
                 // An administrator's refund has no receipt.
-                let (made, mark) = charge.receipt().map_or((0, 0), |receipt| (receipt.made, receipt.mark));
-                command.arg(made).arg(mark);
+                let (made, mark) = match (job.action, charge.receipt()) {
+                    (Action::Refund, Some(receipt)) => (receipt.made, receipt.mark),
+                    _ => (0, 0),
+                };
+                numbers.extend(&[rule_of[charge_number + i] as u64, job.cost(charge), holder, made, mark]);
             }
             if let Some(lease) = &job.lease {
                 let returned = lease.returned;
-                command.arg(lease.wanted).arg(returned.name).arg(returned.units).arg(returned.spent);
+                numbers.extend(&[lease.wanted, returned.name, returned.units, returned.spent]);
             }
+            let end = charge_number + run.len() * charges;
+            if let Some(places) = &keys.places {
+                places[charge_number..end].iter().for_each(|place| numbers.push(*place as u64));
+            }
+            charge_number = end;
         }
+        (numbers, texts)
     }
-    command
+}
+
+/// The policies of `jobs`, and for each charge which of them it has, counted from 1.
+fn rules_of<'a>(jobs: &[&'a Job]) -> (Vec<&'a Policy>, Vec<usize>) {
+    let mut rules: Vec<&Policy> = Vec::with_capacity(RULE_LOOKBACK);
+    let mut rule_of = Vec::with_capacity(jobs.len());
+    for (_, charge) in each_charge(jobs) {
+        let from = rules.len().saturating_sub(RULE_LOOKBACK);
+        let known = rules[from..].iter().position(|known| known.counts_as(charge.policy()));
+        let rule = known.map_or(rules.len(), |known| from + known);
+        if known.is_none() {
+            rules.push(charge.policy());
+        }
+        rule_of.push(rule + 1);
+    }
+    (rules, rule_of)
 }
 
 fn each_charge<'a>(jobs: &[&'a Job]) -> impl Iterator<Item = (&'a Job, &'a Charge)> {

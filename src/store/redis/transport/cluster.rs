@@ -33,6 +33,7 @@ use super::{
     queue::MAX_WAITING,
     script::{is_no_script, with_text},
     single::settle,
+    socket::tcp_settings,
 };
 use crate::{
     answer::Answer,
@@ -119,6 +120,7 @@ pub(crate) fn clients<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Resul
         ClusterClientBuilder::new(infos.clone())
             .connection_timeout(CONNECT)
             .response_timeout(RESPONSE)
+            .tcp_settings(tcp_settings())
             // The waits after a multi-key command on a migrating slot, or on a slot without a primary: 2 ms, 4 ms...
             .min_retry_wait(1)
             .retry_wait_formula(1, 2)

@@ -1,10 +1,10 @@
 //! Group commit: decisions wait while others are under way, and are sent as a batch.
 //!
-//! There are [`LANES`] lanes, and each carries one batch at a time. If no lane is in use, a decision is sent at once
-//! and alone. If some are in use and one is free, it waits until the tasks that are ready have run, and is sent
-//! together with their decisions. If all are in use, it waits for the first lane to become free, which takes all that
-//! wait by then. So a lone decision never waits. The more decisions there are, the more share a batch, and a batch
-//! costs only as much as two of its decisions.
+//! There are up to [`LANES`] lanes, and each carries one batch at a time. If no lane is open, a decision is sent at once
+//! and alone. If some are open and one more may be, it opens one, which takes its decision and those of the tasks that
+//! are ready. If all are open, it waits for the first lane that has its replies, which takes all that wait by then. So a
+//! lone decision never waits. The more decisions there are, the more share a batch, and a batch costs only as much as
+//! two of its decisions.
 
 use std::{
     collections::VecDeque,
@@ -18,7 +18,7 @@ use crate::{decision::Decision, error::Error, store::redis::wire::Job, util::syn
 
 /// Batches under way at once. With more lanes, each batch is smaller and each decision costs Redis more. With fewer,
 /// the client is idle while Redis decides, and a slow connection delays more decisions.
-pub(crate) const LANES: usize = 4;
+pub(crate) static LANES: std::sync::LazyLock<usize> = std::sync::LazyLock::new(|| std::env::var("LANES").map_or(2, |n| n.parse().unwrap()));
 /// The most decisions in a batch.
 const MAX_BATCH_DECISIONS: usize = 128;
 /// The most charges in a batch. A key has at most 389 bytes, so a batch has at most 150 KB.
@@ -29,45 +29,44 @@ const MAX_BATCH_MICROS: u64 = 2_000;
 pub(crate) const MAX_WAITING: usize = 16_384;
 
 #[derive(Default)]
-pub(crate) struct Queue(Mutex<State>);
+pub(super) struct Queue(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// Lanes in use.
-    lanes_in_use: usize,
+    open_lanes: usize,
     /// Sorted by their numbers.
     waiting: VecDeque<Waiting>,
     next: u64,
 }
 
 /// A decision that waits for a lane.
-pub(crate) struct Waiting {
+struct Waiting {
     job: Job,
     number: u64,
     reply: oneshot::Sender<Result<Decision, Error>>,
 }
 
 /// The caller's side of a waiting decision.
-pub(crate) struct Ticket {
-    pub(crate) reply: oneshot::Receiver<Result<Decision, Error>>,
+pub(super) struct Ticket {
+    pub(super) reply: oneshot::Receiver<Result<Decision, Error>>,
     number: u64,
 }
 
-pub(crate) enum Entry {
-    /// No lane was in use: the caller sends this job at once, in a lane that it must [leave](Queue::leave).
-    Lane(Job),
-    /// A lane was free: the caller must use it to carry the waiting decisions.
-    Carry(Ticket),
+pub(super) enum Entry {
+    /// No lane was open. One is now, in which the caller sends this job at once.
+    Alone(Job),
+    /// A lane was opened for the waiting decisions, which the caller must start.
+    Open(Ticket),
     Wait(Ticket),
     Full,
 }
 
 impl Queue {
-    pub(crate) fn enter(&self, job: Job) -> Entry {
+    pub(super) fn enter(&self, job: Job) -> Entry {
         let mut state = self.lock();
-        if state.lanes_in_use == 0 {
-            state.lanes_in_use = 1;
-            return Entry::Lane(job);
+        if state.open_lanes == 0 {
+            state.open_lanes = 1;
+            return Entry::Alone(job);
         }
         state.drop_abandoned();
         if state.waiting.len() >= MAX_WAITING {
@@ -78,41 +77,31 @@ impl Queue {
         state.next += 1;
         state.waiting.push_back(Waiting { job, number, reply });
         let ticket = Ticket { reply: receiver, number };
-        if state.lanes_in_use < LANES {
-            state.lanes_in_use += 1;
-            return Entry::Carry(ticket);
+        if state.open_lanes < *LANES {
+            state.open_lanes += 1;
+            return Entry::Open(ticket);
         }
         Entry::Wait(ticket)
     }
 
     /// Withdraws a waiting decision. Returns whether it was not sent and never will be.
-    pub(crate) fn withdraw(&self, ticket: &Ticket) -> bool {
+    pub(super) fn withdraw(&self, ticket: &Ticket) -> bool {
         let mut state = self.lock();
         let position = state.waiting.binary_search_by_key(&ticket.number, |waiting| waiting.number);
         position.is_ok_and(|position| state.waiting.remove(position).is_some())
     }
 
-    /// Leaves a lane. Returns whether decisions wait; then the lane still belongs to the caller.
-    pub(crate) fn leave(&self) -> bool {
+    /// Closes a lane unless decisions wait. Returns whether it is closed.
+    pub(super) fn close_lane(&self) -> bool {
         let mut state = self.lock();
         state.drop_abandoned();
-        if state.waiting.is_empty() {
-            state.lanes_in_use -= 1;
-            return false;
-        }
-        true
+        let is_idle = state.waiting.is_empty();
+        state.open_lanes -= usize::from(is_idle);
+        is_idle
     }
 
-    /// Whether decisions are waiting.
-    pub(crate) fn has_waiting(&self) -> bool {
-        let mut state = self.lock();
-        state.drop_abandoned();
-        !state.waiting.is_empty()
-    }
-
-    /// Takes the next batch, oldest decisions first.
-    pub(crate) fn next_batch(&self) -> Batch {
-        let mut batch = Batch { jobs: Vec::new(), replies: Vec::new() };
+    /// Moves the next decisions into an empty `batch`, oldest first.
+    pub(super) fn fill(&self, batch: &mut Batch) {
         let (mut charges, mut micros) = (0, 0);
         let mut state = self.lock();
         while let Some(next) = state.waiting.front() {
@@ -135,11 +124,10 @@ impl Queue {
                 batch.replies.push(next.reply);
             }
         }
-        batch
     }
 
     /// Fails all waiting decisions with `error`.
-    pub(crate) fn fail(&self, error: impl Fn() -> Error) {
+    pub(super) fn fail(&self, error: impl Fn() -> Error) {
         let waiting = mem::take(&mut self.lock().waiting);
         for waiting in waiting {
             let _ = waiting.reply.send(Err(error()));
@@ -166,18 +154,20 @@ impl Waiting {
     }
 }
 
-/// A batch of decisions.
-pub(crate) struct Batch {
-    pub(crate) jobs: Vec<Job>,
+/// The decisions that a lane sends together. Used again for the lane's next batch.
+#[derive(Default)]
+pub(super) struct Batch {
+    pub(super) jobs: Vec<Job>,
     replies: Vec<oneshot::Sender<Result<Decision, Error>>>,
 }
 
 impl Batch {
     /// Sends each decision its answer.
-    pub(crate) fn answer(self, answers: impl IntoIterator<Item = Result<Decision, Error>>) {
-        for (reply, answer) in self.replies.into_iter().zip(answers) {
+    pub(super) fn answer(&mut self, answers: impl IntoIterator<Item = Result<Decision, Error>>) {
+        for (reply, answer) in self.replies.drain(..).zip(answers) {
             // The error means that its caller was dropped.
             let _ = reply.send(answer);
         }
+        self.jobs.clear();
     }
 }

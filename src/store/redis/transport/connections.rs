@@ -91,7 +91,12 @@ where
     }
 
     /// Fills an empty `slot` by `deadline`.
-    pub(super) async fn check_out(&self, slot: &mut Slot<M>, deadline: Instant, allowed: Duration) -> Result<(), Error> {
+    pub(super) async fn check_out(
+        &self,
+        slot: &mut Slot<M>,
+        deadline: Instant,
+        allowed: Duration,
+    ) -> Result<(), Error> {
         *slot = Some(connection_until(&self.pool, &self.health, deadline, allowed).await?);
         Ok(())
     }

@@ -22,12 +22,20 @@ use tokio::{
 };
 
 use super::{
-    background::Finish, connections::{MAX_BACKOFF, Slot}, deadline::timed_out, queue::Batch, single::Single,
+    background::Finish,
+    connections::{MAX_BACKOFF, Slot},
+    deadline::{no_connection, timed_out},
+    queue::Batch,
+    single::Single,
+    watch::{Place, expire, while_ticking},
 };
 use crate::{
     decision::Decision,
     error::{Error, ErrorKind},
-    store::redis::{error::from_redis, wire::{self, Job}},
+    store::redis::{
+        error::from_redis,
+        wire::{self, Job},
+    },
 };
 
 /// How long a busy lane keeps its connection.
@@ -40,6 +48,7 @@ where
     M::Connection: ConnectionLike + Sync,
 {
     link: Arc<Single<M>>,
+    place: Place,
     /// Whether a runtime has polled it. A runtime that drops new tasks would otherwise be given the same lane forever.
     polled: bool,
     closed: bool,
@@ -51,8 +60,8 @@ where
     M::Connection: ConnectionLike + Sync,
 {
     /// A lane that was opened in the queue of `link`.
-    pub(super) fn new(link: Arc<Single<M>>) -> Self {
-        Self { link, polled: false, closed: false }
+    pub(super) fn new(link: Arc<Single<M>>, place: Place) -> Self {
+        Self { link, place, polled: false, closed: false }
     }
 
     /// Sends one decision alone.
@@ -81,7 +90,7 @@ where
         loop {
             // Callers that were just answered may send their next decision, which then joins this batch.
             yield_now().await;
-            if self.link.queue.close_lane() {
+            if self.link.queue.close_lane(&mut self.place) {
                 self.closed = true;
                 return;
             }
@@ -92,8 +101,15 @@ where
                 }
                 held_since = Instant::now();
             }
-            self.link.queue.fill(&mut batch);
-            let decisions = self.link.send_batch(&mut slot, &mut batch.jobs).await;
+            // If this task had to wait long for a thread.
+            self.expire_waiting();
+            self.link.queue.fill(&mut batch, &self.place);
+            let sent = self.link.send_batch(&mut slot, &mut batch.jobs);
+            let decisions = while_ticking(sent, || {
+                expire(&mut batch.callers, timed_out);
+                self.expire_waiting();
+            });
+            let decisions = decisions.await;
             batch.answer(decisions);
             if held_since.elapsed() > MAX_HOLD {
                 slot = None;
@@ -103,7 +119,8 @@ where
 
     /// A connection, unless the decisions that wait for it failed meanwhile.
     async fn check_out(&self) -> Slot<M> {
-        match timeout(MAX_BACKOFF, self.link.connections.connection()).await {
+        let connection = timeout(MAX_BACKOFF, self.link.connections.connection());
+        match while_ticking(connection, || self.expire_waiting()).await {
             Ok(Ok(connection)) => Some(connection),
             Ok(Err(error)) => {
                 self.link.queue.fail(|| from_redis(&error));
@@ -111,6 +128,10 @@ where
             }
             Err(_) => None,
         }
+    }
+
+    fn expire_waiting(&self) {
+        self.link.queue.expire(|allowed| no_connection(&self.link.health, allowed));
     }
 }
 
@@ -120,22 +141,17 @@ where
     M::Connection: ConnectionLike + Sync,
 {
     fn drop(&mut self) {
-        while !self.closed {
-            if self.link.queue.close_lane() {
-                return;
-            }
+        let shut_down =
+            || Error::new(ErrorKind::StoreUnreachable, "the Tokio runtime that sends to Redis was shut down");
+        while !self.closed && !self.link.queue.close_lane(&mut self.place) {
             match Handle::try_current() {
                 Ok(runtime) if self.polled => {
-                    runtime.spawn(Self::new(self.link.clone()).carry());
+                    let place = self.link.queue.take_over(&mut self.place, Some(runtime.id()), shut_down);
+                    runtime.spawn(Self::new(self.link.clone(), place).carry());
                     return;
                 }
                 // No task is left to send them.
-                _ => self.link.queue.fail(|| {
-                    Error::new(
-                        ErrorKind::StoreUnreachable,
-                        "the Tokio runtime that sends to Redis was shut down",
-                    )
-                }),
+                _ => self.link.queue.fail(shut_down),
             }
         }
     }

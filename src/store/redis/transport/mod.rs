@@ -13,6 +13,7 @@ mod queue;
 mod script;
 mod single;
 mod socket;
+mod watch;
 
 pub(super) use self::{
     deadline::{CONNECT_TIMEOUT, deadline_in, timed_out},

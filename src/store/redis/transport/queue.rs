@@ -10,15 +10,18 @@ use std::{
     collections::VecDeque,
     mem,
     sync::{Mutex, MutexGuard},
+    time::Duration,
 };
 
-use tokio::sync::oneshot;
+use tokio::{runtime, sync::oneshot, time::Instant};
 
+use super::watch::{Caller, Place, Watch};
 use crate::{decision::Decision, error::Error, store::redis::wire::Job, util::sync::lock};
 
 /// Batches under way at once. With more lanes, each batch is smaller and each decision costs Redis more. With fewer,
 /// the client is idle while Redis decides, and a slow connection delays more decisions.
-pub(crate) static LANES: std::sync::LazyLock<usize> = std::sync::LazyLock::new(|| std::env::var("LANES").map_or(2, |n| n.parse().unwrap()));
+pub(crate) static LANES: std::sync::LazyLock<usize> =
+    std::sync::LazyLock::new(|| std::env::var("LANES").map_or(2, |n| n.parse().unwrap()));
 /// The most decisions in a batch.
 const MAX_BATCH_DECISIONS: usize = 128;
 /// The most charges in a batch. A key has at most 389 bytes, so a batch has at most 150 KB.
@@ -37,18 +40,21 @@ struct State {
     /// Sorted by their numbers.
     waiting: VecDeque<Waiting>,
     next: u64,
+    watch: Watch,
 }
 
 /// A decision that waits for a lane.
 struct Waiting {
     job: Job,
     number: u64,
-    reply: oneshot::Sender<Result<Decision, Error>>,
+    caller: Caller,
 }
 
 /// The caller's side of a waiting decision.
 pub(super) struct Ticket {
     pub(super) reply: oneshot::Receiver<Result<Decision, Error>>,
+    /// Whether lanes answer it at its deadline. Otherwise its caller needs a timer.
+    pub(super) is_watched: bool,
     number: u64,
 }
 
@@ -56,13 +62,14 @@ pub(super) enum Entry {
     /// No lane was open. One is now, in which the caller sends this job at once.
     Alone(Job),
     /// A lane was opened for the waiting decisions, which the caller must start.
-    Open(Ticket),
+    Open(Ticket, Place),
     Wait(Ticket),
     Full,
 }
 
 impl Queue {
-    pub(super) fn enter(&self, job: Job) -> Entry {
+    /// Enters a decision of a caller in the runtime `here`.
+    pub(super) fn enter(&self, job: Job, deadline: Instant, here: Option<runtime::Id>) -> Entry {
         let mut state = self.lock();
         if state.open_lanes == 0 {
             state.open_lanes = 1;
@@ -72,16 +79,22 @@ impl Queue {
         if state.waiting.len() >= MAX_WAITING {
             return Entry::Full;
         }
-        let (reply, receiver) = oneshot::channel();
-        let number = state.next;
-        state.next += 1;
-        state.waiting.push_back(Waiting { job, number, reply });
-        let ticket = Ticket { reply: receiver, number };
-        if state.open_lanes < *LANES {
+        let opened = (state.open_lanes < *LANES).then(|| {
             state.open_lanes += 1;
-            return Entry::Open(ticket);
+            state.watch.join(here)
+        });
+        let latest = state.waiting.back().map(|last| last.caller.deadline);
+        let is_watched = state.watch.covers(here, deadline, latest);
+        let (reply, receiver) = oneshot::channel();
+        let (number, allowed) = (state.next, job.deadline);
+        state.next += 1;
+        let caller = Caller { deadline, allowed, is_watched, reply: Some(reply) };
+        state.waiting.push_back(Waiting { job, number, caller });
+        let ticket = Ticket { reply: receiver, is_watched, number };
+        match opened {
+            Some(place) => Entry::Open(ticket, place),
+            None => Entry::Wait(ticket),
         }
-        Entry::Wait(ticket)
     }
 
     /// Withdraws a waiting decision. Returns whether it was not sent and never will be.
@@ -91,22 +104,50 @@ impl Queue {
         position.is_ok_and(|position| state.waiting.remove(position).is_some())
     }
 
-    /// Closes a lane unless decisions wait. Returns whether it is closed.
-    pub(super) fn close_lane(&self) -> bool {
+    /// Closes a lane unless decisions wait for it. Returns whether it is closed.
+    pub(super) fn close_lane(&self, place: &mut Place) -> bool {
         let mut state = self.lock();
         state.drop_abandoned();
-        let is_idle = state.waiting.is_empty();
-        state.open_lanes -= usize::from(is_idle);
-        is_idle
+        if state.waiting.iter().any(|waiting| place.may_take(&waiting.caller)) {
+            return false;
+        }
+        state.open_lanes -= 1;
+        state.watch.leave(place);
+        true
+    }
+
+    /// The place of a task in the runtime `here` that takes over the lane in `place`, which was dropped. Fails the
+    /// decisions that no lane watches any more: they are of the runtime that was shut down.
+    pub(super) fn take_over(
+        &self,
+        place: &mut Place,
+        here: Option<runtime::Id>,
+        error: impl Fn() -> Error,
+    ) -> Place {
+        let mut state = self.lock();
+        let mut unwatched = VecDeque::new();
+        if state.watch.leave(place) {
+            let all = mem::take(&mut state.waiting).into_iter();
+            (unwatched, state.waiting) = all.partition(|waiting| waiting.caller.is_watched);
+        }
+        let place = state.watch.join(here);
+        drop(state);
+        fail_all(unwatched, error);
+        place
     }
 
     /// Moves the next decisions into an empty `batch`, oldest first.
-    pub(super) fn fill(&self, batch: &mut Batch) {
+    pub(super) fn fill(&self, batch: &mut Batch, place: &Place) {
         let (mut charges, mut micros) = (0, 0);
         let mut state = self.lock();
-        while let Some(next) = state.waiting.front() {
-            if next.is_abandoned() {
-                state.waiting.pop_front();
+        let mut position = 0;
+        while let Some(next) = state.waiting.get(position) {
+            if !place.may_take(&next.caller) {
+                position += 1;
+                continue;
+            }
+            if next.caller.is_gone() {
+                state.waiting.remove(position);
                 continue;
             }
             charges += next.job.charges.len();
@@ -119,19 +160,29 @@ impl Queue {
             {
                 break;
             }
-            if let Some(next) = state.waiting.pop_front() {
+            if let Some(next) = state.waiting.remove(position) {
                 batch.jobs.push(next.job);
-                batch.replies.push(next.reply);
+                batch.callers.push(next.caller);
             }
+        }
+    }
+
+    /// Fails the oldest decisions if their deadlines have passed. They were not sent and never will be.
+    pub(super) fn expire(&self, error: impl Fn(Duration) -> Error) {
+        let now = Instant::now();
+        let next = || {
+            let mut state = self.lock();
+            let is_late = state.waiting.front().is_some_and(|oldest| oldest.caller.deadline <= now);
+            if is_late { state.waiting.pop_front() } else { None }
+        };
+        while let Some(mut late) = next() {
+            late.caller.answer(Err(error(late.caller.allowed)));
         }
     }
 
     /// Fails all waiting decisions with `error`.
     pub(super) fn fail(&self, error: impl Fn() -> Error) {
-        let waiting = mem::take(&mut self.lock().waiting);
-        for waiting in waiting {
-            let _ = waiting.reply.send(Err(error()));
-        }
+        fail_all(mem::take(&mut self.lock().waiting), error);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -142,32 +193,27 @@ impl Queue {
 impl State {
     /// Drops abandoned decisions at the front. They are about the oldest, because all wait equally long.
     fn drop_abandoned(&mut self) {
-        while self.waiting.front().is_some_and(Waiting::is_abandoned) {
+        while self.waiting.front().is_some_and(|oldest| oldest.caller.is_gone()) {
             self.waiting.pop_front();
         }
     }
 }
 
-impl Waiting {
-    fn is_abandoned(&self) -> bool {
-        self.reply.is_closed()
-    }
+fn fail_all(waiting: VecDeque<Waiting>, error: impl Fn() -> Error) {
+    waiting.into_iter().for_each(|mut waiting| waiting.caller.answer(Err(error())));
 }
 
 /// The decisions that a lane sends together. Used again for the lane's next batch.
 #[derive(Default)]
 pub(super) struct Batch {
     pub(super) jobs: Vec<Job>,
-    replies: Vec<oneshot::Sender<Result<Decision, Error>>>,
+    pub(super) callers: Vec<Caller>,
 }
 
 impl Batch {
     /// Sends each decision its answer.
     pub(super) fn answer(&mut self, answers: impl IntoIterator<Item = Result<Decision, Error>>) {
-        for (reply, answer) in self.replies.drain(..).zip(answers) {
-            // The error means that its caller was dropped.
-            let _ = reply.send(answer);
-        }
+        self.callers.drain(..).zip(answers).for_each(|(mut caller, answer)| caller.answer(answer));
         self.jobs.clear();
     }
 }

@@ -4,7 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use bb8_redis::bb8::{ManageConnection, Pool};
 use redis::{Cmd, RedisError, Value, aio::ConnectionLike};
-use tokio::time::{Instant, timeout_at};
+use tokio::{
+    runtime::Handle,
+    time::{Instant, timeout_at},
+};
 
 use super::{
     background::Finish,
@@ -14,6 +17,7 @@ use super::{
     lane::Lane,
     link::{Link, recorded},
     queue::{Entry, Queue, Ticket},
+    watch::Place,
 };
 use crate::{
     answer::Answer,
@@ -29,7 +33,7 @@ use crate::{
 pub(crate) struct Single<M: ManageConnection> {
     pub(super) connections: Arc<Connections<M>>,
     pub(super) queue: Queue,
-    health: Arc<Health>,
+    pub(super) health: Arc<Health>,
 }
 
 impl<M> Link for Single<M>
@@ -41,11 +45,15 @@ where
         // One future, not nested ones: each would hold and move the job once more.
         Answer::pending(async move {
             let (allowed, deadline) = (job.deadline, deadline_in(job.deadline));
-            let decision = match self.queue.enter(job) {
+            let here = Handle::try_current().ok().map(|runtime| runtime.id());
+            let decision = match self.queue.enter(job, deadline, here) {
                 // Boxed because most decisions wait and do not need the space.
-                Entry::Alone(job) => Box::pin(Lane::new(self.clone()).carry_alone(job, deadline)).await,
-                Entry::Open(ticket) => {
-                    tokio::spawn(Lane::new(self.clone()).carry());
+                Entry::Alone(job) => {
+                    let lane = Lane::new(self.clone(), Place::default());
+                    Box::pin(lane.carry_alone(job, deadline)).await
+                }
+                Entry::Open(ticket, place) => {
+                    tokio::spawn(Lane::new(self.clone(), place).carry());
                     self.wait(ticket, deadline, allowed).await
                 }
                 Entry::Wait(ticket) => self.wait(ticket, deadline, allowed).await,
@@ -81,12 +89,17 @@ where
         deadline: Instant,
         allowed: Duration,
     ) -> Result<Decision, Error> {
-        match timeout_at(deadline, &mut ticket.reply).await {
-            Ok(Ok(decision)) => decision,
-            Ok(Err(_)) => Err(timed_out(allowed)),
-            Err(_) if self.queue.withdraw(&ticket) => Err(no_connection(&self.health, allowed)),
-            Err(_) => Err(timed_out(allowed)),
-        }
+        let reply = if ticket.is_watched {
+            (&mut ticket.reply).await
+        } else {
+            match timeout_at(deadline, &mut ticket.reply).await {
+                Ok(reply) => reply,
+                Err(_) if self.queue.withdraw(&ticket) => return Err(no_connection(&self.health, allowed)),
+                Err(_) => return Err(timed_out(allowed)),
+            }
+        };
+        // If the lane was dropped with its runtime, the decision may have been made.
+        reply.unwrap_or_else(|_| Err(timed_out(allowed)))
     }
 
     async fn reply(&self, command: Cmd, allowed: Duration) -> Result<Value, Error> {

@@ -264,6 +264,25 @@ fn checks_of_idle_connections_continue_after_their_runtime_ends() {
     assert!(runtime.block_on(checked));
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn lanes_share_a_pool_of_one_connection_with_other_commands_and_return_it() {
+    let server = RedisServer::start();
+    let manager = RedisConnectionManager::new(server.url()).unwrap();
+    let pool = Pool::builder().max_size(1).test_on_check_out(false).build(manager).await.unwrap();
+    let limiter = Limiter::new(settings().build(pool.clone()).unwrap());
+    let policy = closed(1_000_000);
+    let under_load = load(&limiter, &policy, 64, 100);
+    let resets = async {
+        for _ in 0..20 {
+            limiter.reset(&policy, &Key::new("bob")).await.unwrap();
+        }
+    };
+    let (counts, ()) = tokio::join!(under_load, resets);
+    assert_eq!((counts.admitted, counts.failed), (6_400, 0));
+    // A lane that keeps its connection would fail this checkout.
+    drop(pool.get().await.unwrap());
+}
+
 /// A runtime whose `block_on` has returned runs no lane, so callers of other runtimes must not rely on its lanes.
 #[test]
 fn a_runtime_that_is_not_driven_delays_no_deadline_of_another_one() {

@@ -1,8 +1,8 @@
 //! A lane: a task that sends batches as long as decisions wait for it.
 //!
 //! The first decision that finds no lane open opens one and sends itself, without a task: nobody waits for it, and it
-//! waits for nobody. A decision that enters meanwhile opens another lane, up to [`LANES`](super::queue::LANES) of them,
-//! and starts a task for it. The task owns a connection of the pool while there is work. It sends what waits as one
+//! waits for nobody. A decision that enters meanwhile opens another lane, if the [queue](super::queue) has one left, and
+//! starts a task for it. The task owns a connection of the pool while there is work. It sends what waits as one
 //! batch, answers it, lets the callers run that it has just answered, and takes what they sent. When nothing waits any
 //! more, the lane closes, its connection returns to the pool, and the task ends. So an idle store has no tasks.
 //!

@@ -1,10 +1,12 @@
 //! Group commit: decisions wait while others are under way, and are sent as a batch.
 //!
-//! There are up to [`LANES`] lanes, and each carries one batch at a time. If no lane is open, a decision is sent at once
-//! and alone. If some are open and one more may be, it opens one, which takes its decision and those of the tasks that
-//! are ready. If all are open, it waits for the first lane that has its replies, which takes all that wait by then. So a
-//! lone decision never waits. The more decisions there are, the more share a batch, and a batch costs only as much as
-//! two of its decisions.
+//! A lane carries one batch at a time. If no lane is open, a decision is sent at once and alone. If one is open, it opens
+//! a second one, which takes its decision and those of the tasks that are ready. If both are open, it waits for the
+//! first lane that has its replies, which takes all that wait by then. So a lone decision never waits. The more
+//! decisions there are, the more share a batch, and a batch costs only as much as two of its decisions.
+//!
+//! Two lanes are enough while a batch takes as long as Redis decides it. Over a network it takes longer, and decisions
+//! wait longer. Then up to [`MAX_LANES`] open.
 
 use std::{
     collections::VecDeque,
@@ -18,10 +20,13 @@ use tokio::{runtime, sync::oneshot, time::Instant};
 use super::watch::{Caller, Place, Watch};
 use crate::{decision::Decision, error::Error, store::redis::wire::Job, util::sync::lock};
 
-/// Batches under way at once. With more lanes, each batch is smaller and each decision costs Redis more. With fewer,
-/// the client is idle while Redis decides, and a slow connection delays more decisions.
-pub(crate) static LANES: std::sync::LazyLock<usize> =
-    std::sync::LazyLock::new(|| std::env::var("LANES").map_or(2, |n| n.parse().unwrap()));
+/// Batches under way at once. With more lanes, each batch is smaller and each decision costs Redis more. With one, the
+/// client is idle while Redis decides.
+const LANES: usize = 2;
+/// Batches under way at once if decisions wait for longer than [`PATIENCE`]: a round trip takes longer than deciding a
+/// batch, or a lane is stuck.
+const MAX_LANES: usize = 4;
+const PATIENCE: Duration = Duration::from_micros(500);
 /// The most decisions in a batch.
 const MAX_BATCH_DECISIONS: usize = 128;
 /// The most charges in a batch. A key has at most 389 bytes, so a batch has at most 150 KB.
@@ -79,7 +84,8 @@ impl Queue {
         if state.waiting.len() >= MAX_WAITING {
             return Entry::Full;
         }
-        let opened = (state.open_lanes < *LANES).then(|| {
+        let entered = deadline.checked_sub(job.deadline);
+        let opened = (state.open_lanes < state.wanted_lanes(entered)).then(|| {
             state.open_lanes += 1;
             state.watch.join(here)
         });
@@ -191,6 +197,15 @@ impl Queue {
 }
 
 impl State {
+    /// How many lanes should be open when a decision enters at `now`.
+    fn wanted_lanes(&self, now: Option<Instant>) -> usize {
+        let oldest =
+            self.waiting.front().and_then(|oldest| oldest.caller.deadline.checked_sub(oldest.caller.allowed));
+        let is_slow =
+            now.zip(oldest).is_some_and(|(now, oldest)| now.saturating_duration_since(oldest) > PATIENCE);
+        if is_slow { MAX_LANES } else { LANES }
+    }
+
     /// Drops abandoned decisions at the front. They are about the oldest, because all wait equally long.
     fn drop_abandoned(&mut self) {
         while self.waiting.front().is_some_and(|oldest| oldest.caller.is_gone()) {

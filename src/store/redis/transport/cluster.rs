@@ -32,7 +32,7 @@ use super::{
     link::{Link, recorded},
     queue::MAX_WAITING,
     script::{is_no_script, with_text},
-    single::settle,
+    server::settle,
     socket::tcp_settings,
 };
 use crate::{

@@ -26,7 +26,7 @@ use super::{
     connections::{MAX_BACKOFF, Slot},
     deadline::{no_connection, timed_out},
     queue::Batch,
-    single::Single,
+    server::Server,
     watch::{Place, expire, while_ticking},
 };
 use crate::{
@@ -47,7 +47,7 @@ where
     M: ManageConnection<Error = RedisError>,
     M::Connection: ConnectionLike + Sync,
 {
-    link: Arc<Single<M>>,
+    server: Arc<Server<M>>,
     place: Place,
     /// Whether a runtime has polled it. A runtime that drops new tasks would otherwise be given the same lane forever.
     polled: bool,
@@ -59,9 +59,9 @@ where
     M: ManageConnection<Error = RedisError>,
     M::Connection: ConnectionLike + Sync,
 {
-    /// A lane that was opened in the queue of `link`.
-    pub(super) fn new(link: Arc<Single<M>>, place: Place) -> Self {
-        Self { link, place, polled: false, closed: false }
+    /// A lane that was opened in the queue of `server`.
+    pub(super) fn new(server: Arc<Server<M>>, place: Place) -> Self {
+        Self { server, place, polled: false, closed: false }
     }
 
     /// Sends one decision alone.
@@ -69,9 +69,9 @@ where
         self.polled = true;
         let allowed = job.deadline;
         let mut slot = None;
-        self.link.connections.check_out(&mut slot, deadline, allowed).await?;
+        self.server.connections.check_out(&mut slot, deadline, allowed).await?;
         let batch = async move {
-            let mut decisions = self.link.send_batch(&mut slot, slice::from_mut(&mut job)).await;
+            let mut decisions = self.server.send_batch(&mut slot, slice::from_mut(&mut job)).await;
             drop((slot, self));
             decisions.pop()
         };
@@ -90,7 +90,7 @@ where
         loop {
             // Callers that were just answered may send their next decision, which then joins this batch.
             yield_now().await;
-            if self.link.queue.close_lane(&mut self.place) {
+            if self.server.queue.close_lane(&mut self.place) {
                 self.closed = true;
                 return;
             }
@@ -103,8 +103,8 @@ where
             }
             // If this task had to wait long for a thread.
             self.expire_waiting();
-            self.link.queue.fill(&mut batch, &self.place);
-            let sent = self.link.send_batch(&mut slot, &mut batch.jobs);
+            self.server.queue.fill(&mut batch, &self.place);
+            let sent = self.server.send_batch(&mut slot, &mut batch.jobs);
             let decisions = while_ticking(sent, || {
                 expire(&mut batch.callers, timed_out);
                 self.expire_waiting();
@@ -119,11 +119,11 @@ where
 
     /// A connection, unless the decisions that wait for it failed meanwhile.
     async fn check_out(&self) -> Slot<M> {
-        let connection = timeout(MAX_BACKOFF, self.link.connections.connection());
+        let connection = timeout(MAX_BACKOFF, self.server.connections.connection());
         match while_ticking(connection, || self.expire_waiting()).await {
             Ok(Ok(connection)) => Some(connection),
             Ok(Err(error)) => {
-                self.link.queue.fail(|| from_redis(&error));
+                self.server.queue.fail(|| from_redis(&error));
                 None
             }
             Err(_) => None,
@@ -131,7 +131,7 @@ where
     }
 
     fn expire_waiting(&self) {
-        self.link.queue.expire(|allowed| no_connection(&self.link.health, allowed));
+        self.server.queue.expire(|allowed| no_connection(&self.server.health, allowed));
     }
 }
 
@@ -143,15 +143,15 @@ where
     fn drop(&mut self) {
         let shut_down =
             || Error::new(ErrorKind::StoreUnreachable, "the Tokio runtime that sends to Redis was shut down");
-        while !self.closed && !self.link.queue.close_lane(&mut self.place) {
+        while !self.closed && !self.server.queue.close_lane(&mut self.place) {
             match Handle::try_current() {
                 Ok(runtime) if self.polled => {
-                    let place = self.link.queue.take_over(&mut self.place, Some(runtime.id()), shut_down);
-                    runtime.spawn(Self::new(self.link.clone(), place).carry());
+                    let place = self.server.queue.take_over(&mut self.place, Some(runtime.id()), shut_down);
+                    runtime.spawn(Self::new(self.server.clone(), place).carry());
                     return;
                 }
                 // No task is left to send them.
-                _ => self.link.queue.fail(shut_down),
+                _ => self.server.queue.fail(shut_down),
             }
         }
     }

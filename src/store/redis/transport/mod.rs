@@ -11,6 +11,7 @@ mod lane;
 mod link;
 mod queue;
 mod script;
+mod server;
 mod single;
 mod socket;
 mod watch;

@@ -219,7 +219,7 @@ impl RedisStore {
     ///
     /// ```no_run
     /// use tower_ratelimit::{RedisStore, bb8_redis::{RedisConnectionManager, bb8::Pool}};
-    /// use tower_ratelimit::redis::{IntoConnectionInfo, io::tcp::TcpSettings};
+    /// use tower_ratelimit::bb8_redis::redis::{IntoConnectionInfo, io::tcp::TcpSettings};
     ///
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// let server = "redis://127.0.0.1:6379".into_connection_info()?;

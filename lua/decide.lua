@@ -25,28 +25,15 @@ end
 local function take_each(run)
   local charge = run.charges[1]
   local policy, algorithm, cost, holder = charge.rule.policy, charge.rule.algorithm, charge.cost, charge.holder
-  local decide, is_kept = algorithm.decide, run.indices or algorithm.load
   for decision = run.next, run.decisions do
     run.next = decision + 1
     local k = key_of(run, decision, 1)
-    local first, second, third
-    if is_kept then
-      first, second, third = state_of(k, algorithm)
-    else
-      first, second, third = read_state(values[k])
-    end
+    local first, second, third = state_of(k, algorithm)
     local retry, remaining, reset, delay, mark, lifetime
     retry, remaining, reset, delay, mark, lifetime, first, second, third =
-      decide(policy, cost, first, second, third, holder)
-    if is_kept then
-      if lifetime and cost > 0 then
-        set_state(k, lifetime, first, second, third)
-      end
-    elseif lifetime and cost > 0 then
-      -- No other decision uses the key. To write it here instead of storing its state saves a tenth of the time.
-      write(k, lifetime, first, second, third)
-    elseif not values[k] then
-      check_is_new(k)
+      algorithm.decide(policy, cost, first, second, third, holder)
+    if lifetime and cost > 0 then
+      set_state(k, lifetime, first, second, third)
     end
     report(run.record + decision, cost, retry, remaining, reset, delay, mark)
   end
@@ -190,8 +177,7 @@ for _, run in ipairs(runs) do
   end
 end
 
--- Only keys that several decisions use are still to be written.
-for k in pairs(owners) do
+for k = 1, #KEYS do
   failures[k] = failures[k] or flush(k)
 end
 if next(failures) then

@@ -7,11 +7,11 @@
   the format of a policy's numbers, are from src/store/redis/script/assemble.rs.
 ]]
 -- uses: prelude state
-local decide = algorithm.decide
+local decide, read, value_of = algorithm.decide, algorithm.read or read_state, algorithm.value_of or value_of
 
 -- Makes a decision. Returns its record.
 local function take(policy, cost, key, value)
-  local retry, remaining, reset, delay, mark, lifetime, time, count, text = decide(policy, cost, read_state(value))
+  local retry, remaining, reset, delay, mark, lifetime, time, count, text = decide(policy, cost, read(value))
   if lifetime and cost > 0 then
     if value then
       call('SET', key, value_of(time, count, text), 'PX', ttl(lifetime))

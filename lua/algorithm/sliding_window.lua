@@ -71,11 +71,28 @@ local function convert(old, old_sum, old_width, latest, cells, width, started)
   return table.concat(body), sum
 end
 
--- Returns the width and the cells of a state.
-local function read_cells(latest, text)
-  if not text or #text < 6 or (#text - 6) % CELL ~= 0 then
+-- In Redis the state is shorter than in the form of include/state.lua: `SW`, 7 bytes each of the time and the sum, and
+-- the text.
+local function read(value)
+  if not value then
+    return false
+  end
+  if #value < 22 or (#value - 22) % CELL ~= 0 or sub(value, 1, 2) ~= 'SW' then
     error(FOREIGN, 0)
   end
+  local latest, sum = struct.unpack('>I7I7', value, 3)
+  if latest >= TOO_LARGE or sum >= TOO_LARGE then
+    error(FOREIGN, 0)
+  end
+  return latest, sum, sub(value, 17)
+end
+
+local function value_of(latest, sum, text)
+  return pack('>c2I7I7', 'SW', latest, sum) .. text
+end
+
+-- Returns the width and the cells of a state.
+local function read_cells(latest, text)
   local width = struct.unpack('>I6', text)
   if width == 0 or latest % width ~= 0 then
     error(FOREIGN, 0)
@@ -180,7 +197,7 @@ local function decide(window, cost, latest, sum, text)
 end
 
 if brief then
-  return { policy = policy, decide = decide }
+  return { policy = policy, decide = decide, read = read, value_of = value_of }
 end
 
 -- Returns the cells after `units` units were removed from the cell `age`, which has them.
@@ -255,4 +272,12 @@ local function lease(window, units, latest, sum, text)
   return ends - now, ends, ends - 1, lifetime, started, new_sum, cells
 end
 
-return { policy = policy, decide = decide, refund = refund, return_lease = return_lease, lease = lease }
+return {
+  policy = policy,
+  decide = decide,
+  read = read,
+  value_of = value_of,
+  refund = refund,
+  return_lease = return_lease,
+  lease = lease,
+}

@@ -18,8 +18,8 @@ local function check_is_new(k)
 end
 
 -- Writes a state that is a string.
-local function write(k, lifetime, time, count, text)
-  local key = KEYS[k]
+local function write(algorithm, k, lifetime, time, count, text)
+  local key, value_of = KEYS[k], algorithm.value_of or value_of
   if lifetime == REMOVE then
     if not values[k] then
       return check_is_new(k)
@@ -43,7 +43,7 @@ local function state_of(k, algorithm)
     if algorithm.load then
       firsts[k], seconds[k], thirds[k] = algorithm.load(KEYS[k])
     else
-      firsts[k], seconds[k], thirds[k] = read_state(values[k])
+      firsts[k], seconds[k], thirds[k] = (algorithm.read or read_state)(values[k])
     end
     owners[k] = algorithm
   end
@@ -65,7 +65,7 @@ local function flush(k)
     if owner.store then
       written, raised = pcall(owner.store, KEYS[k], lifetime, firsts[k], seconds[k], thirds[k])
     else
-      written, raised = pcall(write, k, lifetime, firsts[k], seconds[k], thirds[k])
+      written, raised = pcall(write, owner, k, lifetime, firsts[k], seconds[k], thirds[k])
     end
   elseif owner and not owner.load and not values[k] then
     written, raised = pcall(check_is_new, k)

@@ -136,14 +136,14 @@ async fn a_missing_password_is_reported() {
 
 /// A custom algorithm that returns invalid values for one key.
 #[derive(Debug)]
-struct Nonsense(&'static str);
+struct Nonsense(String);
 
 impl Algorithm for Nonsense {
     fn name(&self) -> &str {
         "nonsense"
     }
     fn lua(&self) -> &str {
-        self.0
+        &self.0
     }
     fn arguments(&self, quota: &Quota) -> Result<Vec<u64>, Error> {
         Ok(vec![quota.limit()])
@@ -153,47 +153,32 @@ impl Algorithm for Nonsense {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_algorithm_that_returns_nonsense_fails_only_its_decision_of_the_batch() {
     let rows = [
-        (
-            "an error that is a table",
-            "return function(key) if string.find(key, 'mallory') then error({}) end \
-         return { retry = 0, remaining = 9, reset = 0, remaining_after = 8, reset_after = 1, charge = function() end } end",
-        ),
-        (
-            "an error that is a number",
-            "return function(key) if string.find(key, 'mallory') then error(5) end \
-         return { retry = 0, remaining = 9, reset = 0, remaining_after = 8, reset_after = 1, charge = function() end } end",
-        ),
-        (
-            "an error without a value",
-            "return function(key) if string.find(key, 'mallory') then error() end \
-         return { retry = 0, remaining = 9, reset = 0, remaining_after = 8, reset_after = 1, charge = function() end } end",
-        ),
-        (
-            "a negative rest",
-            "return function(key) local odd = string.find(key, 'mallory') return { retry = 0, remaining = 9, reset = 0, \
-             remaining_after = odd and -1 or 8, reset_after = 1, charge = function() end } end",
-        ),
-        (
-            "a fraction",
-            "return function(key) local odd = string.find(key, 'mallory') return { retry = 0, remaining = 9, reset = 0, \
-             remaining_after = 8, reset_after = odd and 0.5 or 1, charge = function() end } end",
-        ),
-        (
-            "no number",
-            "return function(key) local odd = string.find(key, 'mallory') return { retry = 0, remaining = 9, reset = 0, \
-             remaining_after = 8, reset_after = odd and 0/0 or 1, charge = function() end } end",
-        ),
+        ("an error that is a table", "error({})", "0, 8, 1, 0, 0, 1, now, 1"),
+        ("an error that is a number", "error(5)", "0, 8, 1, 0, 0, 1, now, 1"),
+        ("an error without a value", "error()", "0, 8, 1, 0, 0, 1, now, 1"),
+        ("a negative rest", "", "0, odd and -1 or 8, 1, 0, 0, 1, now, 1"),
+        ("a fraction", "", "0, 8, odd and 0.5 or 1, 0, 0, 1, now, 1"),
+        ("no number", "", "0, 8, odd and 0/0 or 1, 0, 0, 1, now, 1"),
+        ("no lifetime", "", "0, 8, 1, 0, 0, (not odd and 1 or nil), now, 1"),
+        ("a text in place of the time", "", "0, 8, 1, 0, 0, 1, odd and 'now' or now, 1"),
+        ("a table in place of the text", "", "0, 8, 1, 0, 0, 1, now, 1, odd and {} or nil"),
+        ("a read of Redis", "redis.call('GET', 'x')", "0, 8, 1, 0, 0, 1, now, 1"),
     ];
-    for (name, lua) in rows {
+    for (name, raised, returned) in rows {
         let server = RedisServer::start();
         let limiter = Limiter::new(store(&server).await);
+        // The cost of mallory's decisions is 2.
+        let lua = format!(
+            "return {{ decide = function(_, cost) local odd = cost == 2 if odd then {raised} end return {returned} end }}"
+        );
         let policy = closed("odd", 1_000_000).algorithm(Nonsense(lua));
         let mut running = JoinSet::new();
         for number in 0..196 {
             let (limiter, policy) = (limiter.clone(), policy.clone());
             let key = if number % 49 == 7 { "mallory".to_owned() } else { format!("user-{number}") };
             running.spawn(async move {
-                let failed = limiter.check(&policy, &Key::new(&key), 1).await.is_err();
+                let cost = if key == "mallory" { 2 } else { 1 };
+                let failed = limiter.check(&policy, &Key::new(&key), cost).await.is_err();
                 (key, failed)
             });
         }

@@ -10,7 +10,10 @@ use std::{
 
 use crate::support::{RedisServer, http, settings, store};
 use futures_util::FutureExt as _;
-use tokio::{task::JoinSet, time::sleep};
+use tokio::{
+    task::JoinSet,
+    time::{sleep, timeout},
+};
 use tower_ratelimit::{
     ErrorKind, FailureMode, Key, Limiter, PeerIp, Policy, Quota, RateLimitLayer, RedisStore,
     algorithm::FixedWindow,
@@ -259,6 +262,56 @@ fn checks_of_idle_connections_continue_after_their_runtime_ends() {
         false
     };
     assert!(runtime.block_on(checked));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lanes_share_a_pool_of_one_connection_with_other_commands_and_return_it() {
+    let server = RedisServer::start();
+    let manager = RedisConnectionManager::new(server.url()).unwrap();
+    let pool = Pool::builder().max_size(1).test_on_check_out(false).build(manager).await.unwrap();
+    let limiter = Limiter::new(settings().build(pool.clone()).unwrap());
+    let policy = closed(1_000_000);
+    let under_load = load(&limiter, &policy, 64, 100);
+    let resets = async {
+        for _ in 0..20 {
+            limiter.reset(&policy, &Key::new("bob")).await.unwrap();
+        }
+    };
+    let (counts, ()) = tokio::join!(under_load, resets);
+    assert_eq!((counts.admitted, counts.failed), (6_400, 0));
+    // A lane that keeps its connection would fail this checkout.
+    drop(pool.get().await.unwrap());
+}
+
+/// A runtime whose `block_on` has returned runs no lane, so callers of other runtimes must not rely on its lanes.
+#[test]
+fn a_runtime_that_is_not_driven_delays_no_deadline_of_another_one() {
+    let server = RedisServer::start();
+    let policy = closed(1_000_000);
+    for yields in [0, 1, 10] {
+        let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (idle, busy) = (runtime(), runtime());
+        let limiter =
+            busy.block_on(async { Limiter::new(RedisStore::connect(&server.url()).await.unwrap()) });
+        let check = || limiter.check(&policy, &Key::new("alice"), 1);
+        // They open all lanes.
+        let mut stuck: Vec<_> = (0..8).map(|_| Box::pin(check())).collect();
+        idle.block_on(async {
+            stuck.iter_mut().for_each(|check| assert!(check.now_or_never().is_none()));
+            for _ in 0..yields {
+                tokio::task::yield_now().await;
+            }
+        });
+        let bounded = |check| busy.block_on(async { timeout(Duration::from_secs(20), check).await });
+        let kind = bounded(Box::pin(check())).expect("no lane answers it").unwrap_err().kind();
+        assert_eq!(kind, ErrorKind::StoreBusy, "{yields} yields");
+        // Shutting it down fails its own decisions.
+        drop(idle);
+        for check in stuck {
+            let _ = bounded(check).expect("a lane that was dropped still owes an answer");
+        }
+        assert!(busy.block_on(is_normal_again(&limiter, &policy)), "{yields} yields");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

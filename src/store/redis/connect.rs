@@ -17,7 +17,7 @@ use super::{
     script::{Script, Scripts},
     shortcut::{DenyCache, Leases},
     store::RedisStore,
-    transport::{CONNECT_TIMEOUT, ConnectErrors, Health, Link, Single},
+    transport::{CONNECT_TIMEOUT, ConnectErrors, Health, Link, Single, tcp_settings},
 };
 use crate::error::Error;
 
@@ -174,7 +174,7 @@ impl RedisStoreBuilder {
 
 /// The connection manager for `url`, and the server's address without the password.
 fn manager(url: &str) -> Result<(RedisConnectionManager, String), Error> {
-    let info = connection_info(url)?;
+    let info = connection_info(url)?.set_tcp_settings(tcp_settings());
     let address = info.addr().to_string();
     Ok((RedisConnectionManager::new(info).map_err(|cause| error::malformed_by(&cause))?, address))
 }
@@ -190,4 +190,23 @@ where
         .test_on_check_out(false)
         .connection_timeout(CONNECT_TIMEOUT)
         .error_sink(Box::new(ConnectErrors(Arc::downgrade(health))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The clients keep their settings private, but print them.
+    #[test]
+    fn no_connection_delays_small_writes() {
+        let mut clients = vec![format!("{:?}", manager("redis://127.0.0.1:6379").unwrap().0)];
+        #[cfg(feature = "cluster")]
+        {
+            let cluster = cluster::clients(["redis://127.0.0.1:6379"]).unwrap();
+            clients.extend([cluster.retrying, cluster.single_attempt].map(|client| format!("{client:?}")));
+        }
+        for client in clients {
+            assert!(client.contains("nodelay: true"), "{client}");
+        }
+    }
 }

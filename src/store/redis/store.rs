@@ -64,11 +64,12 @@ use crate::{
 ///
 /// # Connections
 ///
-/// A decision is sent at once if one of four lanes is free; a lane is a connection that carries one batch at a time.
-/// While all lanes are in use, decisions wait and share the next batch. In a batch, each decision is still all or
-/// nothing, has its own error and deadline, and can be dropped. A batch has up to 128 decisions and blocks Redis for at
-/// most about 2 ms, even with slow algorithms. The more decisions wait, the larger the batches and the higher the
-/// throughput, so eight connections are enough.
+/// A decision is sent at once if a lane is free; a lane carries one batch at a time, on a connection that it keeps while
+/// decisions wait for it, for at most 5 ms. There are two lanes, and four over a slow network. While all lanes are in
+/// use, decisions wait and share the next batch. In a batch, each decision is still all or nothing, has its own error
+/// and deadline, and can be dropped. A batch has up to 128 decisions and blocks Redis for at most about 2 ms, even with
+/// slow algorithms. The more decisions wait, the larger the batches and the higher the throughput, so eight connections
+/// are enough.
 ///
 /// An exhausted key can be denied without Redis, see [`deny_cache`](RedisStoreBuilder::deny_cache), and a hot key can
 /// be admitted without Redis, see [`Policy::leased`].
@@ -212,17 +213,22 @@ impl RedisStore {
     /// A store on your own pool of connections to one server, with the default settings: the pool of bb8-redis, or any
     /// bb8 pool of redis-rs connections.
     ///
-    /// Turn off bb8's `test_on_check_out`, or every batch costs a PING. The store uses up to four connections at once,
-    /// and others while broken ones are replaced.
+    /// Turn off bb8's `test_on_check_out`, or every checkout costs a PING. Turn on `nodelay`, which redis-rs leaves off:
+    /// if your connections share a socket, or other code uses them too, a call waits for one more round trip without
+    /// it. The store uses up to four connections at once, and others while broken ones are replaced. A smaller pool
+    /// works too.
     ///
     /// ```no_run
     /// use tower_ratelimit::{RedisStore, bb8_redis::{RedisConnectionManager, bb8::Pool}};
+    /// use tower_ratelimit::bb8_redis::redis::{IntoConnectionInfo, io::tcp::TcpSettings};
     ///
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let server = "redis://127.0.0.1:6379".into_connection_info()?;
+    /// let server = server.set_tcp_settings(TcpSettings::default().set_nodelay(true));
     /// let pool = Pool::builder()
     ///     .max_size(8)
     ///     .test_on_check_out(false)
-    ///     .build(RedisConnectionManager::new("redis://127.0.0.1:6379")?)
+    ///     .build(RedisConnectionManager::new(server)?)
     ///     .await?;
     /// let store = RedisStore::new(pool);
     /// # Ok(())
@@ -349,7 +355,8 @@ impl RedisStore {
         }
         let mut rule = format!("~{prefix}:* -@all");
         let store_commands = self.link.commands().iter().map(|&command| command.to_owned());
-        let commands: BTreeSet<String> = Script::all_built_in().flat_map(|script| script.commands()).collect();
+        let commands: BTreeSet<String> =
+            Script::all_built_in().flat_map(|script| script.commands()).collect();
         for command in store_commands.chain(commands) {
             rule.push_str(" +");
             rule.push_str(&command);

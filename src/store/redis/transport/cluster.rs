@@ -32,7 +32,8 @@ use super::{
     link::{Link, recorded},
     queue::MAX_WAITING,
     script::{is_no_script, with_text},
-    single::settle,
+    server::settle,
+    socket::tcp_settings,
 };
 use crate::{
     answer::Answer,
@@ -43,7 +44,7 @@ use crate::{
         redis::{
             error::{connection_info, from_redis, is_broken},
             script::Script,
-            wire::{self, Call, Job, Reply},
+            wire::{self, Encoded, Job, Reply},
         },
     },
 };
@@ -119,6 +120,7 @@ pub(crate) fn clients<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Resul
         ClusterClientBuilder::new(infos.clone())
             .connection_timeout(CONNECT)
             .response_timeout(RESPONSE)
+            .tcp_settings(tcp_settings())
             // The waits after a multi-key command on a migrating slot, or on a slot without a primary: 2 ms, 4 ms...
             .min_retry_wait(1)
             .retry_wait_formula(1, 2)
@@ -215,7 +217,7 @@ where
         let mut connection = self.default_pool.connection(&self.health, deadline, allowed).await?;
         job.sending();
         let job = &*job;
-        let Some(Call { command, script }) = wire::encode(&[job]) else { return Err(wire::unexpected()) };
+        let Some(Encoded { command, script }) = wire::encode(&[job]) else { return Err(wire::unexpected()) };
         let evaluation = evaluate(&mut connection, &command, &script);
         let key = || first_key(job);
         let reply = match &self.single_attempt {

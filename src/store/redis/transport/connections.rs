@@ -45,6 +45,20 @@ pub(super) struct Connections<M: ManageConnection> {
     checking: Arc<AtomicBool>,
 }
 
+/// A place for a connection that one lane or one command uses.
+pub(super) type Slot<M> = Option<PooledConnection<'static, M>>;
+
+/// A command and how to send it.
+pub(super) struct Call<'a> {
+    pub(super) command: &'a Cmd,
+    /// The script that the command calls, loaded if the server does not have it.
+    pub(super) script: Option<&'a Script>,
+    /// Whether it may be sent again if it is almost certain that it was not sent.
+    pub(super) may_repeat: bool,
+    /// The connection is broken if the reply takes longer than this and [`REPLY_TIMEOUT`].
+    pub(super) deadline: Duration,
+}
+
 /// The error of an exchange without a reply.
 pub(super) struct ExchangeError {
     pub(super) cause: RedisError,
@@ -76,78 +90,74 @@ where
         Self { pool, health, loads: ScriptLoads::default(), checking: Arc::default() }
     }
 
-    pub(super) async fn connection_until(
+    /// Fills an empty `slot` by `deadline`.
+    pub(super) async fn check_out(
         &self,
+        slot: &mut Slot<M>,
         deadline: Instant,
         allowed: Duration,
-    ) -> Result<PooledConnection<'static, M>, Error> {
-        connection_until(&self.pool, &self.health, deadline, allowed).await
+    ) -> Result<(), Error> {
+        *slot = Some(connection_until(&self.pool, &self.health, deadline, allowed).await?);
+        Ok(())
     }
 
+    /// A connection of the pool. Waits without a limit; the caller sets one.
     pub(super) async fn connection(&self) -> RedisResult<PooledConnection<'static, M>> {
-        connection(&self.pool).await
+        let connection = connection(&self.pool).await?;
+        self.health.connected();
+        Ok(connection)
     }
 
-    /// Sends a command and reads its reply. The connection returns to the pool afterwards.
+    /// Sends a call and reads its reply, on the connection in `slot` or, if there is none, on one of the pool. Leaves
+    /// the connection in `slot` if it can be used again, and replaces it otherwise.
     pub(super) async fn exchange(
         self: &Arc<Self>,
-        mut connection: PooledConnection<'static, M>,
-        command: &Cmd,
-        script: Option<&Script>,
-        may_repeat: bool,
-        deadline: Duration,
+        slot: &mut Slot<M>,
+        call: Call<'_>,
     ) -> Result<Value, ExchangeError> {
-        let timeout_after = deadline.max(REPLY_TIMEOUT);
-        let (mut dead_count, mut was_closed) = (0, false);
-        let reply = loop {
+        let timeout_after = call.deadline.max(REPLY_TIMEOUT);
+        let mut dead_count = 0;
+        loop {
+            let mut connection = match slot.take() {
+                Some(connection) => connection,
+                None => timeout_as_error(timeout(timeout_after, self.connection()).await)
+                    .map_err(|cause| ExchangeError { cause, was_closed: false })?,
+            };
             let loads_before = self.loads.count.load(Ordering::Acquire);
-            let (reply, immediate) = {
-                let mut query = pin!(timeout(timeout_after, command.query_async(&mut *connection)));
+            let (mut reply, immediate) = {
+                let mut query = pin!(timeout(timeout_after, call.command.query_async(&mut *connection)));
                 match poll_fn(|cx| Poll::Ready(query.as_mut().poll(cx))).await {
                     Poll::Ready(reply) => (timeout_as_error(reply), true),
                     Poll::Pending => (timeout_as_error(query.await), false),
                 }
             };
-            match script {
-                // No reply can arrive before the first poll, so an immediate error means that the connection was closed
-                // while it was idle, and nothing was sent. So the command is sent on another connection without a
-                // second charge. In rare cases the thread was paused between the two, redis-rs sent the command and the
-                // socket broke. So a command that must not be repeated is not.
-                _ if may_repeat
-                    && immediate
-                    && dead_count < MAX_DEAD
-                    && reply.as_ref().is_err_and(is_broken) =>
-                {
-                    dead_count += 1;
+            // No reply can arrive before the first poll, so an immediate error means that the connection was closed
+            // while it was idle, and nothing was sent. So the command is sent on another connection without a second
+            // charge. In rare cases the thread was paused between the two, redis-rs sent the command and the socket
+            // broke. So a command that must not be repeated is not.
+            let was_closed = immediate && reply.as_ref().is_err_and(is_broken);
+            if let Some(script) = call.script
+                && is_no_script(&reply)
+            {
+                let loading = self.load(&mut *connection, call.command, script, loads_before);
+                reply = timeout_as_error(timeout(timeout_after, loading).await);
+            }
+            match &reply {
+                Err(error) if is_broken(error) => {
                     self.replace(connection, BACKOFF / 4);
                     self.check_idle();
-                    let other = timeout(timeout_after, self.connection()).await;
-                    connection = timeout_as_error(other)
-                        .map_err(|cause| ExchangeError { cause, was_closed: false })?;
                 }
-                Some(script) if is_no_script(&reply) => {
-                    break timeout_as_error(
-                        timeout(timeout_after, self.load(&mut *connection, command, script, loads_before))
-                            .await,
-                    );
-                }
-                _ => {
-                    was_closed = immediate && reply.as_ref().is_err_and(is_broken);
-                    break reply;
-                }
+                // The primary was demoted. A new connection finds the new one; the pause bounds the attempts.
+                Err(error) if is_read_only(error) => self.replace(connection, MAX_BACKOFF),
+                Ok(reply) if wire::is_read_only(reply) => self.replace(connection, MAX_BACKOFF),
+                _ => *slot = Some(connection),
             }
-        };
-        match &reply {
-            Err(error) if is_broken(error) => {
-                self.replace(connection, BACKOFF / 4);
-                self.check_idle();
+            if was_closed && call.may_repeat && dead_count < MAX_DEAD {
+                dead_count += 1;
+                continue;
             }
-            // The primary was demoted. A new connection finds the new one; the pause bounds the attempts.
-            Err(error) if is_read_only(error) => self.replace(connection, MAX_BACKOFF),
-            Ok(reply) if wire::is_read_only(reply) => self.replace(connection, MAX_BACKOFF),
-            _ => {}
+            return reply.map_err(|cause| ExchangeError { cause, was_closed });
         }
-        reply.map_err(|cause| ExchangeError { cause, was_closed })
     }
 
     /// Loads a script that the server does not have. The first caller loads it, the others try again. `loads_before` is

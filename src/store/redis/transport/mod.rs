@@ -7,14 +7,19 @@ pub(super) mod cluster;
 mod connections;
 mod deadline;
 mod health;
+mod lane;
 mod link;
 mod queue;
 mod script;
+mod server;
 mod single;
+mod socket;
+mod watch;
 
 pub(super) use self::{
     deadline::{CONNECT_TIMEOUT, deadline_in, timed_out},
     health::{ConnectErrors, Health},
     link::Link,
     single::Single,
+    socket::tcp_settings,
 };

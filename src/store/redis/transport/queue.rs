@@ -1,24 +1,32 @@
 //! Group commit: decisions wait while others are under way, and are sent as a batch.
 //!
-//! There are [`LANES`] lanes, and each carries one batch at a time. If no lane is in use, a decision is sent at once
-//! and alone. If some are in use and one is free, it waits until the tasks that are ready have run, and is sent
-//! together with their decisions. If all are in use, it waits for the first lane to become free, which takes all that
-//! wait by then. So a lone decision never waits. The more decisions there are, the more share a batch, and a batch
-//! costs only as much as two of its decisions.
+//! A lane carries one batch at a time. If no lane is open, a decision is sent at once and alone. If one is open, it opens
+//! a second one, which takes its decision and those of the tasks that are ready. If both are open, it waits for the
+//! first lane that has its replies, which takes all that wait by then. So a lone decision never waits. The more
+//! decisions there are, the more share a batch, and a batch costs only as much as two of its decisions.
+//!
+//! Two lanes are enough while a batch takes as long as Redis decides it. Over a network it takes longer, and decisions
+//! wait longer. Then up to [`MAX_LANES`] open.
 
 use std::{
     collections::VecDeque,
     mem,
     sync::{Mutex, MutexGuard},
+    time::Duration,
 };
 
-use tokio::sync::oneshot;
+use tokio::{runtime, sync::oneshot, time::Instant};
 
+use super::watch::{Caller, Place, Watch};
 use crate::{decision::Decision, error::Error, store::redis::wire::Job, util::sync::lock};
 
-/// Batches under way at once. With more lanes, each batch is smaller and each decision costs Redis more. With fewer,
-/// the client is idle while Redis decides, and a slow connection delays more decisions.
-pub(crate) const LANES: usize = 4;
+/// Batches under way at once. With more lanes, each batch is smaller and each decision costs Redis more. With one, the
+/// client is idle while Redis decides.
+const LANES: usize = 2;
+/// Batches under way at once if decisions wait for longer than [`PATIENCE`]: a round trip takes longer than deciding a
+/// batch, or a lane is stuck.
+const MAX_LANES: usize = 4;
+const PATIENCE: Duration = Duration::from_micros(500);
 /// The most decisions in a batch.
 const MAX_BATCH_DECISIONS: usize = 128;
 /// The most charges in a batch. A key has at most 389 bytes, so a batch has at most 150 KB.
@@ -29,95 +37,123 @@ const MAX_BATCH_MICROS: u64 = 2_000;
 pub(crate) const MAX_WAITING: usize = 16_384;
 
 #[derive(Default)]
-pub(crate) struct Queue(Mutex<State>);
+pub(super) struct Queue(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// Lanes in use.
-    lanes_in_use: usize,
+    open_lanes: usize,
     /// Sorted by their numbers.
     waiting: VecDeque<Waiting>,
     next: u64,
+    watch: Watch,
 }
 
 /// A decision that waits for a lane.
-pub(crate) struct Waiting {
+struct Waiting {
     job: Job,
     number: u64,
-    reply: oneshot::Sender<Result<Decision, Error>>,
+    caller: Caller,
 }
 
 /// The caller's side of a waiting decision.
-pub(crate) struct Ticket {
-    pub(crate) reply: oneshot::Receiver<Result<Decision, Error>>,
+pub(super) struct Ticket {
+    pub(super) reply: oneshot::Receiver<Result<Decision, Error>>,
+    /// Whether lanes answer it at its deadline. Otherwise its caller needs a timer.
+    pub(super) is_watched: bool,
     number: u64,
 }
 
-pub(crate) enum Entry {
-    /// No lane was in use: the caller sends this job at once, in a lane that it must [leave](Queue::leave).
-    Lane(Job),
-    /// A lane was free: the caller must use it to carry the waiting decisions.
-    Carry(Ticket),
+pub(super) enum Entry {
+    /// No lane was open. One is now, in which the caller sends this job at once.
+    Alone(Job),
+    /// A lane was opened for the waiting decisions, which the caller must start.
+    Open(Ticket, Place),
     Wait(Ticket),
     Full,
 }
 
 impl Queue {
-    pub(crate) fn enter(&self, job: Job) -> Entry {
+    /// Enters a decision of a caller in the runtime `here`.
+    pub(super) fn enter(&self, job: Job, deadline: Instant, here: Option<runtime::Id>) -> Entry {
         let mut state = self.lock();
-        if state.lanes_in_use == 0 {
-            state.lanes_in_use = 1;
-            return Entry::Lane(job);
+        if state.open_lanes == 0 {
+            state.open_lanes = 1;
+            return Entry::Alone(job);
         }
         state.drop_abandoned();
         if state.waiting.len() >= MAX_WAITING {
             return Entry::Full;
         }
+        let entered = deadline.checked_sub(job.deadline);
+        let opened = (state.open_lanes < state.wanted_lanes(entered)).then(|| {
+            state.open_lanes += 1;
+            state.watch.join(here)
+        });
+        let latest = state.waiting.back().map(|last| last.caller.deadline);
+        let is_watched = state.watch.covers(here, deadline, latest);
         let (reply, receiver) = oneshot::channel();
-        let number = state.next;
+        let (number, allowed) = (state.next, job.deadline);
         state.next += 1;
-        state.waiting.push_back(Waiting { job, number, reply });
-        let ticket = Ticket { reply: receiver, number };
-        if state.lanes_in_use < LANES {
-            state.lanes_in_use += 1;
-            return Entry::Carry(ticket);
+        let caller = Caller { deadline, allowed, is_watched, reply: Some(reply) };
+        state.waiting.push_back(Waiting { job, number, caller });
+        let ticket = Ticket { reply: receiver, is_watched, number };
+        match opened {
+            Some(place) => Entry::Open(ticket, place),
+            None => Entry::Wait(ticket),
         }
-        Entry::Wait(ticket)
     }
 
     /// Withdraws a waiting decision. Returns whether it was not sent and never will be.
-    pub(crate) fn withdraw(&self, ticket: &Ticket) -> bool {
+    pub(super) fn withdraw(&self, ticket: &Ticket) -> bool {
         let mut state = self.lock();
         let position = state.waiting.binary_search_by_key(&ticket.number, |waiting| waiting.number);
         position.is_ok_and(|position| state.waiting.remove(position).is_some())
     }
 
-    /// Leaves a lane. Returns whether decisions wait; then the lane still belongs to the caller.
-    pub(crate) fn leave(&self) -> bool {
+    /// Closes a lane unless decisions wait for it. Returns whether it is closed.
+    pub(super) fn close_lane(&self, place: &mut Place) -> bool {
         let mut state = self.lock();
         state.drop_abandoned();
-        if state.waiting.is_empty() {
-            state.lanes_in_use -= 1;
+        if state.waiting.iter().any(|waiting| place.may_take(&waiting.caller)) {
             return false;
         }
+        state.open_lanes -= 1;
+        state.watch.leave(place);
         true
     }
 
-    /// Whether decisions are waiting.
-    pub(crate) fn has_waiting(&self) -> bool {
+    /// The place of a task in the runtime `here` that takes over the lane in `place`, which was dropped. Fails the
+    /// decisions that no lane watches any more: they are of the runtime that was shut down.
+    pub(super) fn take_over(
+        &self,
+        place: &mut Place,
+        here: Option<runtime::Id>,
+        error: impl Fn() -> Error,
+    ) -> Place {
         let mut state = self.lock();
-        state.drop_abandoned();
-        !state.waiting.is_empty()
+        let mut unwatched = VecDeque::new();
+        if state.watch.leave(place) {
+            let all = mem::take(&mut state.waiting).into_iter();
+            (unwatched, state.waiting) = all.partition(|waiting| waiting.caller.is_watched);
+        }
+        let place = state.watch.join(here);
+        drop(state);
+        fail_all(unwatched, error);
+        place
     }
 
-    /// Takes the next batch, oldest decisions first.
-    pub(crate) fn next_batch(&self) -> Batch {
-        let mut batch = Batch { jobs: Vec::new(), replies: Vec::new() };
+    /// Moves the next decisions into an empty `batch`, oldest first.
+    pub(super) fn fill(&self, batch: &mut Batch, place: &Place) {
         let (mut charges, mut micros) = (0, 0);
         let mut state = self.lock();
-        while let Some(next) = state.waiting.front() {
-            if next.is_abandoned() {
-                state.waiting.pop_front();
+        let mut position = 0;
+        while let Some(next) = state.waiting.get(position) {
+            if !place.may_take(&next.caller) {
+                position += 1;
+                continue;
+            }
+            if next.caller.is_gone() {
+                state.waiting.remove(position);
                 continue;
             }
             charges += next.job.charges.len();
@@ -130,20 +166,29 @@ impl Queue {
             {
                 break;
             }
-            if let Some(next) = state.waiting.pop_front() {
+            if let Some(next) = state.waiting.remove(position) {
                 batch.jobs.push(next.job);
-                batch.replies.push(next.reply);
+                batch.callers.push(next.caller);
             }
         }
-        batch
+    }
+
+    /// Fails the oldest decisions if their deadlines have passed. They were not sent and never will be.
+    pub(super) fn expire(&self, error: impl Fn(Duration) -> Error) {
+        let now = Instant::now();
+        let next = || {
+            let mut state = self.lock();
+            let is_late = state.waiting.front().is_some_and(|oldest| oldest.caller.deadline <= now);
+            if is_late { state.waiting.pop_front() } else { None }
+        };
+        while let Some(mut late) = next() {
+            late.caller.answer(Err(error(late.caller.allowed)));
+        }
     }
 
     /// Fails all waiting decisions with `error`.
-    pub(crate) fn fail(&self, error: impl Fn() -> Error) {
-        let waiting = mem::take(&mut self.lock().waiting);
-        for waiting in waiting {
-            let _ = waiting.reply.send(Err(error()));
-        }
+    pub(super) fn fail(&self, error: impl Fn() -> Error) {
+        fail_all(mem::take(&mut self.lock().waiting), error);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -152,32 +197,38 @@ impl Queue {
 }
 
 impl State {
+    /// How many lanes should be open when a decision enters at `now`.
+    fn wanted_lanes(&self, now: Option<Instant>) -> usize {
+        let oldest =
+            self.waiting.front().and_then(|oldest| oldest.caller.deadline.checked_sub(oldest.caller.allowed));
+        let is_slow =
+            now.zip(oldest).is_some_and(|(now, oldest)| now.saturating_duration_since(oldest) > PATIENCE);
+        if is_slow { MAX_LANES } else { LANES }
+    }
+
     /// Drops abandoned decisions at the front. They are about the oldest, because all wait equally long.
     fn drop_abandoned(&mut self) {
-        while self.waiting.front().is_some_and(Waiting::is_abandoned) {
+        while self.waiting.front().is_some_and(|oldest| oldest.caller.is_gone()) {
             self.waiting.pop_front();
         }
     }
 }
 
-impl Waiting {
-    fn is_abandoned(&self) -> bool {
-        self.reply.is_closed()
-    }
+fn fail_all(waiting: VecDeque<Waiting>, error: impl Fn() -> Error) {
+    waiting.into_iter().for_each(|mut waiting| waiting.caller.answer(Err(error())));
 }
 
-/// A batch of decisions.
-pub(crate) struct Batch {
-    pub(crate) jobs: Vec<Job>,
-    replies: Vec<oneshot::Sender<Result<Decision, Error>>>,
+/// The decisions that a lane sends together. Used again for the lane's next batch.
+#[derive(Default)]
+pub(super) struct Batch {
+    pub(super) jobs: Vec<Job>,
+    pub(super) callers: Vec<Caller>,
 }
 
 impl Batch {
     /// Sends each decision its answer.
-    pub(crate) fn answer(self, answers: impl IntoIterator<Item = Result<Decision, Error>>) {
-        for (reply, answer) in self.replies.into_iter().zip(answers) {
-            // The error means that its caller was dropped.
-            let _ = reply.send(answer);
-        }
+    pub(super) fn answer(&mut self, answers: impl IntoIterator<Item = Result<Decision, Error>>) {
+        self.callers.drain(..).zip(answers).for_each(|(mut caller, answer)| caller.answer(answer));
+        self.jobs.clear();
     }
 }

@@ -109,9 +109,8 @@ impl<'a> Reader<'a> {
         }
         let is_admitted = records.iter().all(|[granted, ..]| *granted != 0.0);
         let outcomes = job.charges.iter().zip(records);
-        let outcomes: Option<Vec<Outcome>> = outcomes
-            .map(|(charge, record)| self.outcome(job.action, charge, record, is_admitted))
-            .collect();
+        let outcomes: Option<Vec<Outcome>> =
+            outcomes.map(|(charge, record)| self.outcome(job.action, charge, record, is_admitted)).collect();
         Some(Decision::new(outcomes?))
     }
 
@@ -124,7 +123,8 @@ impl<'a> Reader<'a> {
         is_admitted: bool,
     ) -> Option<Outcome> {
         let (outcome, mark) = outcome(action, charge, record)?;
-        let is_charged = is_admitted && outcome.is_allowed() && matches!(action, Action::Charge | Action::ChargeUpTo);
+        let is_charged =
+            is_admitted && outcome.is_allowed() && matches!(action, Action::Charge | Action::ChargeUpTo);
         Some(if is_charged { outcome.with_receipt(Receipt { made: self.time, mark }) } else { outcome })
     }
 
@@ -145,8 +145,8 @@ impl<'a> Reader<'a> {
         let leased = Leased { units, lifetime: integer(lifetime)?, name: integer(name)?, receipt };
         // Leased units can be charged too, in this process.
         let remaining = outcome.remaining().saturating_add(units);
-        let outcome =
-            Outcome::new(charge, Verdict::Allow, remaining, outcome.reset_after()).granting(outcome.granted());
+        let outcome = Outcome::new(charge, Verdict::Allow, remaining, outcome.reset_after())
+            .granting(outcome.granted());
         let decision = Decision::of_one(outcome.with_lease_receipt(receipt));
         Some(Reply { decision, leased: Some(leased) })
     }
@@ -302,12 +302,17 @@ mod tests {
     #[test]
     fn an_error_concerns_the_decision_of_its_record() {
         let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
-        let reply = Value::Array(vec![numbers(&[FINE, FINE, FINE].concat()), Value::Int(1), text("OOM memory")]);
+        let reply =
+            Value::Array(vec![numbers(&[FINE, FINE, FINE].concat()), Value::Int(1), text("OOM memory")]);
         let replies = decode(&reply, &[&job(1), &job(1), &job(1)]);
         let read: Vec<bool> = replies.iter().map(Result::is_ok).collect();
         assert_eq!(read, [true, false, true]);
         assert_eq!(replies[1].as_ref().unwrap_err().kind(), ErrorKind::StoreFailed);
         assert!(!is_read_only(&reply));
-        assert!(is_read_only(&Value::Array(vec![numbers(&FINE), Value::Int(0), text("READONLY You can't write")])));
+        assert!(is_read_only(&Value::Array(vec![
+            numbers(&FINE),
+            Value::Int(0),
+            text("READONLY You can't write")
+        ])));
     }
 }

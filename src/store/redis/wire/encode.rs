@@ -17,8 +17,8 @@ const MAX_PERMIT_UNITS: u64 = 1_000_000;
 /// How many of the last rules are searched for that of the next charge.
 const RULE_LOOKBACK: usize = 8;
 
-/// A call of a script.
-pub(crate) struct Call {
+/// A script call, ready to send.
+pub(crate) struct Encoded {
     pub(crate) command: Cmd,
     pub(crate) script: Arc<Script>,
 }
@@ -70,7 +70,7 @@ pub(crate) fn write_key(out: &mut String, prefix: &str, policy: &Policy, key: &K
 }
 
 /// Encodes the script call for `jobs`, which must be able to share a batch. `None` if there are none.
-pub(crate) fn encode(jobs: &[&Job]) -> Option<Call> {
+pub(crate) fn encode(jobs: &[&Job]) -> Option<Encoded> {
     let first = jobs.first()?;
     let keys = Keys::of(jobs);
     let takes = takes_of(jobs).filter(|_| keys.places.is_none());
@@ -89,7 +89,7 @@ pub(crate) fn encode(jobs: &[&Job]) -> Option<Call> {
         command.arg(&key);
     }
     command.arg(numbers.0).arg(texts);
-    Some(Call { command, script })
+    Some(Encoded { command, script })
 }
 
 /// The short script, if the jobs are only takes of one charge under one algorithm.

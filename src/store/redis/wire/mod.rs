@@ -9,7 +9,7 @@ mod reply;
 
 pub(super) use self::{
     decode::{decode, is_read_only, unexpected},
-    encode::{Call, encode, write_key},
+    encode::{Encoded, encode, write_key},
     job::{Job, LeaseRequest, LeaseReturn, Observer},
     reply::{Leased, Reply},
 };

@@ -1,0 +1,158 @@
+//! A lane: a task that sends batches as long as decisions wait for it.
+//!
+//! The first decision that finds no lane open opens one and sends itself, without a task: nobody waits for it, and it
+//! waits for nobody. A decision that enters meanwhile opens another lane, if the [queue](super::queue) has one left, and
+//! starts a task for it. The task owns a connection of the pool while there is work. It sends what waits as one
+//! batch, answers it, lets the callers run that it has just answered, and takes what they sent. When nothing waits any
+//! more, the lane closes, its connection returns to the pool, and the task ends. So an idle store has no tasks.
+//!
+//! A busy lane returns its connection every [`MAX_HOLD`], for others who share the pool.
+//!
+//! If a lane is dropped while decisions wait, because its caller was dropped or its runtime was shut down, a new task
+//! takes its place. If there is no runtime for it, the waiting decisions fail, and the next decision opens a lane anew.
+
+use std::{slice, sync::Arc, time::Duration};
+
+use bb8_redis::bb8::ManageConnection;
+use redis::{RedisError, aio::ConnectionLike};
+use tokio::{
+    runtime::Handle,
+    task::yield_now,
+    time::{Instant, timeout, timeout_at},
+};
+
+use super::{
+    background::Finish,
+    connections::{MAX_BACKOFF, Slot},
+    deadline::{no_connection, timed_out},
+    queue::Batch,
+    server::Server,
+    watch::{Place, expire, while_ticking},
+};
+use crate::{
+    decision::Decision,
+    error::{Error, ErrorKind},
+    store::redis::{
+        error::from_redis,
+        wire::{self, Job},
+    },
+};
+
+/// How long a busy lane keeps its connection.
+const MAX_HOLD: Duration = Duration::from_millis(5);
+
+/// An open lane of the queue. Dropping it closes it or passes it on to the waiting decisions.
+pub(super) struct Lane<M>
+where
+    M: ManageConnection<Error = RedisError>,
+    M::Connection: ConnectionLike + Sync,
+{
+    server: Arc<Server<M>>,
+    place: Place,
+    /// Whether a runtime has polled it. A runtime that drops new tasks would otherwise be given the same lane forever.
+    polled: bool,
+    closed: bool,
+}
+
+impl<M> Lane<M>
+where
+    M: ManageConnection<Error = RedisError>,
+    M::Connection: ConnectionLike + Sync,
+{
+    /// A lane that was opened in the queue of `server`.
+    pub(super) fn new(server: Arc<Server<M>>, place: Place) -> Self {
+        Self { server, place, polled: false, closed: false }
+    }
+
+    /// Sends one decision alone.
+    pub(super) async fn carry_alone(mut self, mut job: Job, deadline: Instant) -> Result<Decision, Error> {
+        self.polled = true;
+        let allowed = job.deadline;
+        let mut slot = None;
+        self.server.connections.check_out(&mut slot, deadline, allowed).await?;
+        let batch = async move {
+            let mut decisions = self.server.send_batch(&mut slot, slice::from_mut(&mut job)).await;
+            drop((slot, self));
+            decisions.pop()
+        };
+        match timeout_at(deadline, Finish(Some(Box::pin(batch)))).await {
+            Ok(decision) => decision.unwrap_or_else(|| Err(wire::unexpected())),
+            Err(_) => Err(timed_out(allowed)),
+        }
+    }
+
+    /// Sends batches as long as decisions wait.
+    pub(super) async fn carry(mut self) {
+        self.polled = true;
+        let mut batch = Batch::default();
+        let mut slot = None;
+        let mut held_since = Instant::now();
+        loop {
+            // Callers that were just answered may send their next decision, which then joins this batch.
+            yield_now().await;
+            if self.server.queue.close_lane(&mut self.place) {
+                self.closed = true;
+                return;
+            }
+            if slot.is_none() {
+                match self.check_out().await {
+                    Some(connection) => slot = Some(connection),
+                    None => continue,
+                }
+                held_since = Instant::now();
+            }
+            // If this task had to wait long for a thread.
+            self.expire_waiting();
+            self.server.queue.fill(&mut batch, &self.place);
+            let sent = self.server.send_batch(&mut slot, &mut batch.jobs);
+            let decisions = while_ticking(sent, || {
+                expire(&mut batch.callers, timed_out);
+                self.expire_waiting();
+            });
+            let decisions = decisions.await;
+            batch.answer(decisions);
+            if held_since.elapsed() > MAX_HOLD {
+                slot = None;
+            }
+        }
+    }
+
+    /// A connection, unless the decisions that wait for it failed meanwhile.
+    async fn check_out(&self) -> Slot<M> {
+        let connection = timeout(MAX_BACKOFF, self.server.connections.connection());
+        match while_ticking(connection, || self.expire_waiting()).await {
+            Ok(Ok(connection)) => Some(connection),
+            Ok(Err(error)) => {
+                self.server.queue.fail(|| from_redis(&error));
+                None
+            }
+            Err(_) => None,
+        }
+    }
+
+    fn expire_waiting(&self) {
+        self.server.queue.expire(|allowed| no_connection(&self.server.health, allowed));
+    }
+}
+
+impl<M> Drop for Lane<M>
+where
+    M: ManageConnection<Error = RedisError>,
+    M::Connection: ConnectionLike + Sync,
+{
+    fn drop(&mut self) {
+        let shut_down =
+            || Error::new(ErrorKind::StoreUnreachable, "the Tokio runtime that sends to Redis was shut down");
+        while !self.closed && !self.server.queue.close_lane(&mut self.place) {
+            match Handle::try_current() {
+                Ok(runtime) if self.polled => {
+                    let place = self.server.queue.take_over(&mut self.place, Some(runtime.id()), shut_down);
+                    runtime.spawn(Self::new(self.server.clone(), place).carry());
+                    return;
+                }
+                // No task is left to send them.
+                _ => self.server.queue.fail(shut_down),
+            }
+        }
+    }
+}

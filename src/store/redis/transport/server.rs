@@ -1,0 +1,82 @@
+//! What lanes to one server share: the queue, the connections, and how a batch is sent.
+
+use std::sync::Arc;
+
+use bb8_redis::bb8::{ManageConnection, Pool};
+use redis::{RedisError, aio::ConnectionLike};
+
+use super::{
+    connections::{Call, Connections, Slot},
+    health::Health,
+    queue::Queue,
+};
+use crate::{
+    decision::Decision,
+    error::Error,
+    store::redis::{
+        error::from_redis,
+        wire::{self, Encoded, Job, Reply},
+    },
+};
+
+pub(super) struct Server<M: ManageConnection> {
+    pub(super) queue: Queue,
+    pub(super) connections: Arc<Connections<M>>,
+    pub(super) health: Arc<Health>,
+}
+
+impl<M> Server<M>
+where
+    M: ManageConnection<Error = RedisError>,
+    M::Connection: ConnectionLike + Sync,
+{
+    pub(super) fn new(pool: Pool<M>, health: Arc<Health>) -> Self {
+        let connections = Arc::new(Connections::new(pool, health.clone()));
+        Self { queue: Queue::default(), connections, health }
+    }
+
+    /// Sends `jobs` as one batch, on the connection in `slot` or on another one.
+    pub(super) async fn send_batch(
+        &self,
+        slot: &mut Slot<M>,
+        jobs: &mut [Job],
+    ) -> Vec<Result<Decision, Error>> {
+        jobs.iter_mut().for_each(Job::sending);
+        let jobs: Vec<&Job> = jobs.iter().collect();
+        self.send(slot, &jobs).await
+    }
+
+    async fn send(&self, slot: &mut Slot<M>, jobs: &[&Job]) -> Vec<Result<Decision, Error>> {
+        let Some(first) = jobs.first() else { return Vec::new() };
+        let may_repeat = jobs.iter().all(|job| job.may_be_repeated());
+        let reply = {
+            let Some(Encoded { command, script }) = wire::encode(jobs) else { return Vec::new() };
+            let call =
+                Call { command: &command, script: Some(&script), may_repeat, deadline: first.deadline };
+            self.connections.exchange(slot, call).await
+        };
+        let error = match reply {
+            Ok(reply) => return settle(jobs, wire::decode(&reply, jobs)),
+            Err(error) => error,
+        };
+        let mut repeated = Vec::new();
+        if error.was_closed && !may_repeat {
+            // Only jobs that must not be repeated fail.
+            let others: Vec<&Job> = jobs.iter().copied().filter(|job| job.may_be_repeated()).collect();
+            repeated = Box::pin(self.send(slot, &others)).await;
+        }
+        let mut repeated = repeated.into_iter();
+        let next = |job: &&Job| job.may_be_repeated().then(|| repeated.next()).flatten();
+        let failed = || Err(from_redis(&error.cause));
+        jobs.iter().map(next).map(|decided| decided.unwrap_or_else(failed)).collect()
+    }
+}
+
+/// The decisions in `replies`. Notifies the observers of `jobs`.
+pub(super) fn settle(jobs: &[&Job], replies: Vec<Result<Reply, Error>>) -> Vec<Result<Decision, Error>> {
+    let settle = |(job, reply): (&&Job, Result<Reply, Error>)| {
+        job.settled(reply.as_ref().ok());
+        reply.map(|reply| reply.decision)
+    };
+    jobs.iter().zip(replies).map(settle).collect()
+}

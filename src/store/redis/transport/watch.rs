@@ -1,0 +1,113 @@
+//! Who keeps the deadlines of waiting decisions.
+//!
+//! A timer for each decision would cost 660 of its instructions, and a lock that all threads share. So the lanes of one
+//! runtime keep the deadlines of that runtime's decisions: each lane has one timer, and answers late decisions whenever
+//! it waits. Decisions of other runtimes have a timer of their own, because a runtime that is not driven runs no lane:
+//! one whose `block_on` has returned, for example. For the same reason, lanes of other runtimes leave watched decisions
+//! to the lanes that watch them.
+
+use std::{future::Future, mem, pin::pin, time::Duration};
+
+use tokio::{
+    runtime,
+    sync::oneshot,
+    time::{Instant, timeout},
+};
+
+use crate::{decision::Decision, error::Error};
+
+/// How often a waiting lane looks for decisions whose deadlines have passed.
+const TICK: Duration = Duration::from_millis(2);
+
+/// The runtime whose lanes keep deadlines, and how many of its lanes are open.
+#[derive(Default)]
+pub(super) struct Watch {
+    runtime: Option<runtime::Id>,
+    lanes: usize,
+}
+
+/// An open lane's place in the queue.
+#[derive(Default)]
+pub(super) struct Place {
+    /// Whether it keeps deadlines.
+    watches: bool,
+}
+
+impl Watch {
+    /// The place of a new lane in the runtime `here`.
+    pub(super) fn join(&mut self, here: Option<runtime::Id>) -> Place {
+        if self.lanes == 0 {
+            self.runtime = here;
+        }
+        let watches = here.is_some() && self.runtime == here;
+        self.lanes += usize::from(watches);
+        Place { watches }
+    }
+
+    /// Removes a lane. Returns whether it was the last one that kept deadlines.
+    pub(super) fn leave(&mut self, place: &mut Place) -> bool {
+        let watched = mem::take(&mut place.watches);
+        self.lanes -= usize::from(watched);
+        watched && self.lanes == 0
+    }
+
+    /// Whether lanes keep a `deadline` of a caller in the runtime `here` that waits behind one with the deadline
+    /// `latest`. They only look at the oldest decision, so a deadline that is earlier is not kept.
+    pub(super) fn covers(
+        &self,
+        here: Option<runtime::Id>,
+        deadline: Instant,
+        latest: Option<Instant>,
+    ) -> bool {
+        self.lanes > 0 && self.runtime == here && latest.is_none_or(|latest| latest <= deadline + TICK)
+    }
+}
+
+impl Place {
+    pub(super) fn may_take(&self, caller: &Caller) -> bool {
+        self.watches || !caller.is_watched
+    }
+}
+
+/// A caller that waits for its decision.
+pub(super) struct Caller {
+    pub(super) deadline: Instant,
+    pub(super) allowed: Duration,
+    /// Whether lanes answer it at its deadline.
+    pub(super) is_watched: bool,
+    /// `None` once it is answered.
+    pub(super) reply: Option<oneshot::Sender<Result<Decision, Error>>>,
+}
+
+impl Caller {
+    pub(super) fn is_gone(&self) -> bool {
+        self.reply.as_ref().is_none_or(oneshot::Sender::is_closed)
+    }
+
+    /// Sends the first answer; later ones are ignored.
+    pub(super) fn answer(&mut self, answer: Result<Decision, Error>) {
+        if let Some(reply) = self.reply.take() {
+            // The error means that the caller was dropped.
+            let _ = reply.send(answer);
+        }
+    }
+}
+
+/// Answers the `callers` whose deadlines have passed.
+pub(super) fn expire(callers: &mut [Caller], error: impl Fn(Duration) -> Error) {
+    let now = Instant::now();
+    for caller in callers.iter_mut().filter(|caller| caller.deadline <= now && caller.reply.is_some()) {
+        caller.answer(Err(error(caller.allowed)));
+    }
+}
+
+/// Runs `work` to its end, and `tick` from time to time meanwhile.
+pub(super) async fn while_ticking<T>(work: impl Future<Output = T>, mut tick: impl FnMut()) -> T {
+    let mut work = pin!(work);
+    loop {
+        match timeout(TICK, work.as_mut()).await {
+            Ok(done) => return done,
+            Err(_) => tick(),
+        }
+    }
+}

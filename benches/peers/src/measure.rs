@@ -95,6 +95,37 @@ where
     sum
 }
 
+/// How many requests [`visit`] has in flight.
+const VISITORS: usize = 256;
+
+/// One request of each key. Returns how many were admitted.
+pub(crate) async fn visit<S, B>(service: S, keys: Arc<[HeaderValue]>) -> u64
+where
+    S: Service<Request<Body>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send,
+    B: Send + 'static,
+{
+    let visitors: Vec<_> = (0..VISITORS)
+        .map(|visitor| {
+            let (mut service, keys) = (service.clone(), keys.clone());
+            tokio::spawn(async move {
+                let mut admitted = 0;
+                for key in keys.iter().skip(visitor).step_by(VISITORS) {
+                    let Ok(service) = service.ready().await;
+                    let Ok(response) = service.call(request(key.clone())).await;
+                    admitted += u64::from(response.status() == StatusCode::OK);
+                }
+                admitted
+            })
+        })
+        .collect();
+    let mut admitted = 0;
+    for visitor in visitors {
+        admitted += visitor.await.unwrap_or(0);
+    }
+    admitted
+}
+
 async fn call<S, B>(mut service: S, load: Load, caller: u64, over: Arc<AtomicBool>) -> Sample
 where
     S: Service<Request<Body>, Response = Response<B>, Error = Infallible>,

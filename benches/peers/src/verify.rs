@@ -2,15 +2,20 @@
 
 use std::{error::Error, time::Duration};
 
+use serde::Serialize;
+
 use crate::{
     bench::Bench,
     contender::{Contender, Limit, Place},
     measure::{Load, keys},
 };
 
+#[derive(Serialize)]
 pub(crate) struct Verified {
     /// The responses to ten requests, one after the other, under a limit of 5.
     pub(crate) one_by_one: String,
+    /// The headers of an admitted and of a denied response.
+    pub(crate) headers: [Vec<String>; 2],
     /// The number of simultaneous requests that were admitted under a limit of [`TOGETHER`]. Over two instances if the
     /// counts are in Redis.
     pub(crate) together: u64,
@@ -26,8 +31,11 @@ pub(crate) async fn verify(bench: &Bench, contender: &Contender) -> Result<Verif
     let key = keys('v', 1);
     let service = (contender.make)(bench.setup(contender, Limit::few(5), "five")).await?;
     let mut answers: Vec<(u16, u32)> = Vec::new();
+    let mut headers = [Vec::new(), Vec::new()];
     for _ in 0..10 {
-        let status = service.ask(key[0].clone()).await.as_u16();
+        let asked = service.ask(key[0].clone()).await;
+        let status = asked.status.as_u16();
+        headers[usize::from(status != 200)] = asked.headers;
         match answers.last_mut() {
             Some((last, times)) if *last == status => *times += 1,
             _ => answers.push((status, 1)),
@@ -53,6 +61,7 @@ pub(crate) async fn verify(bench: &Bench, contender: &Contender) -> Result<Verif
             .map(|(status, times)| format!("{times} x {status}"))
             .collect::<Vec<_>>()
             .join(", "),
+        headers,
         together,
         denied: samples.iter().map(|sample| sample.denied).sum(),
     })

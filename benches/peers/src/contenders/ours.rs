@@ -1,7 +1,7 @@
 //! This crate, in each mode that has a row.
 //!
 //! To add a mode, add an element to [`modes`]: a name, a [`Role`] and its changes of the store or the policy. The
-//! target for leases uses [`Role::OurLeased`]; settings that only explain others (the
+//! targets for leases use [`Role::OurLeased`]; settings that only explain others (the
 //! deny cache off, another pool size) are [`Role::OurOther`].
 
 use std::{error::Error, time::Duration};
@@ -30,10 +30,16 @@ pub(super) fn modes() -> Vec<Contender> {
             |policy| policy.algorithm(FixedWindow::anchored()),
         ),
         redis(
-            "tower-ratelimit, RedisStore, leased",
-            Role::OurLeased,
+            "tower-ratelimit, RedisStore, leased(10 000)",
+            Role::OurLeased(10_000),
             |settings| settings,
             |policy| policy.leased(10_000),
+        ),
+        redis(
+            "tower-ratelimit, RedisStore, leased(1000)",
+            Role::OurLeased(1000),
+            |settings| settings,
+            |policy| policy.leased(1000),
         ),
         redis(
             "tower-ratelimit, RedisStore, deny cache off",

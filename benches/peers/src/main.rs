@@ -61,6 +61,8 @@ use memory::KeySize;
 use scenario::Scenario;
 use verify::Verified;
 
+const PARTS: [&str; 5] = ["loopback", "network", "calls", "growth", "server"];
+
 fn main() -> Result<(), Box<dyn Error>> {
     apart::spin_if_asked();
     proxy::forward_if_asked()?;
@@ -72,7 +74,10 @@ async fn compare() -> Result<(), Box<dyn Error>> {
     let started = Instant::now();
     let rounds = number("ROUNDS", 5)?;
     let time = Duration::from_millis(number("MILLIS", 700)? as u64);
-    let parts = env::var("PARTS").unwrap_or_else(|_| "loopback,network,calls,growth,server".to_owned());
+    let parts = env::var("PARTS").unwrap_or_else(|_| PARTS.join(","));
+    if let Some(unknown) = parts.split(',').find(|part| !PARTS.contains(part)) {
+        return Err(format!("PARTS: {unknown:?} is not one of {}", PARTS.join(", ")).into());
+    }
     let part = |name: &str| {
         let wanted = parts.split(',').any(|part| part == name);
         if wanted {

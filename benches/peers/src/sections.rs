@@ -4,7 +4,6 @@ use std::fmt::Write;
 
 use crate::{
     bench::{Bench, median},
-    contender::Role,
     figures::Figures,
     format::{heading, microseconds, rate, row},
     growth::{Axis, Point},
@@ -98,27 +97,6 @@ impl Figures<'_> {
             }
             text.push('\n');
         }
-    }
-
-    /// The dearest point of a series over its cheapest, in microseconds of Redis.
-    pub(crate) fn spread(&self, series: &str, axis: Axis) -> Option<f64> {
-        let points = self.growth.iter().filter(|point| point.series == series && point.axis == axis);
-        let cpu: Vec<f64> = points
-            .map(|point| point.rounds.is_valid().then(|| median(&point.rounds.server_cpu)))
-            .collect::<Option<_>>()?;
-        let [least, most] = [f64::min, f64::max].map(|of| cpu.iter().copied().reduce(of));
-        Some(most? / least?)
-    }
-
-    /// The p50 with 64 in flight over that of a lone call of ours, and the rate with 256 in flight over the best
-    /// module's.
-    pub(crate) fn far(&self, network: &network::Network) -> (Option<f64>, Option<f64>) {
-        let of = |scenario, of| self.over(network, Role::OurRedis, scenario, of).next();
-        let (one, some) =
-            (of(Scenario::OneInFlight, |rounds| &rounds.p50), of(Scenario::Allowed64, |rounds| &rounds.p50));
-        let modules = self.over(network, Role::ModulePeer, Scenario::Allowed256, |rounds| &rounds.rate);
-        let (ours, module) = (of(Scenario::Allowed256, |rounds| &rounds.rate), modules.reduce(f64::max));
-        (some.zip(one).map(|(some, one)| some / one), ours.zip(module).map(|(ours, module)| ours / module))
     }
 }
 

@@ -7,7 +7,7 @@ use http::HeaderValue;
 use serde::Serialize;
 use tower::Layer;
 use tower_ratelimit::{
-    Header, Policy, Quota, RateLimitLayer, RedisStore, Rule,
+    FailureMode, Header, Policy, Quota, RateLimitLayer, RedisStore, Rule,
     algorithm::{Algorithm, Gcra, SlidingLog, SlidingWindow},
     store::RedisStoreBuilder,
 };
@@ -127,7 +127,8 @@ type MakePolicy = Box<dyn Fn(&'static str, Limit) -> Result<Policy, tower_rateli
 
 fn policy(algorithm: impl Algorithm + Copy) -> MakePolicy {
     Box::new(move |name, limit| {
-        Ok(Policy::new(name, Quota::new(limit.count.into(), limit.period)?).algorithm(algorithm))
+        let policy = Policy::new(name, Quota::new(limit.count.into(), limit.period)?);
+        Ok(policy.algorithm(algorithm).on_store_failure(FailureMode::Closed))
     })
 }
 

@@ -29,12 +29,14 @@ pub(crate) struct Load {
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sample {
-    /// From the first request to the end, after which each caller finishes one more that is not counted.
+    /// From the first request to the end, after which each caller finishes one more.
     pub(crate) elapsed: Duration,
     pub(crate) allowed: u64,
     pub(crate) denied: u64,
     /// Neither 200 nor 429.
     pub(crate) other: u64,
+    /// Admitted after the end. Not in the other counts.
+    pub(crate) late: u64,
     /// Nanoseconds of each request, if requests are timed.
     pub(crate) times: Vec<u32>,
 }
@@ -90,6 +92,7 @@ where
         sum.allowed += sample.allowed;
         sum.denied += sample.denied;
         sum.other += sample.other;
+        sum.late += sample.late;
         sum.times.extend(sample.times);
     }
     sum
@@ -149,6 +152,7 @@ where
             let status = response.status();
             drop(black_box(response));
             if over.load(Ordering::Relaxed) {
+                sample.late = u64::from(status == StatusCode::OK);
                 return sample;
             }
             sample.count(status);

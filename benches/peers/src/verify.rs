@@ -26,6 +26,7 @@ pub(crate) struct Verified {
 pub(crate) const TOGETHER: u32 = 1000;
 const CALLERS: usize = 64;
 const TIME: Duration = Duration::from_millis(300);
+const TURNS: usize = 5;
 
 pub(crate) async fn verify(bench: &Bench, contender: &Contender) -> Result<Verified, Box<dyn Error>> {
     let key = keys('v', 1);
@@ -45,14 +46,25 @@ pub(crate) async fn verify(bench: &Bench, contender: &Contender) -> Result<Verif
     let limit = bench.setup(contender, Limit::few(TOGETHER), "thousand");
     let load = |in_flight| Load { in_flight, keys: key.clone(), time: TIME, timed: false };
     let one = (contender.make)(limit.clone()).await?;
-    let samples = if matches!(contender.place, Place::Redis | Place::RedisCell) {
-        let other = (contender.make)(limit).await?;
-        let (one, other) = tokio::join!(one.drive(load(CALLERS / 2)), other.drive(load(CALLERS / 2)));
-        vec![one, other]
-    } else {
-        vec![one.drive(load(CALLERS)).await]
+    let other = match contender.place {
+        Place::Redis | Place::RedisCell => Some((contender.make)(limit).await?),
+        Place::Nowhere | Place::Process => None,
     };
-    let together = samples.iter().map(|sample| sample.allowed).sum();
+    let (mut together, mut denied) = (0, 0);
+    // On a busy machine, a slow limiter needs more than one turn to reach its limit.
+    for _ in 0..TURNS {
+        let samples = if let Some(other) = &other {
+            let (one, other) = tokio::join!(one.drive(load(CALLERS / 2)), other.drive(load(CALLERS / 2)));
+            vec![one, other]
+        } else {
+            vec![one.drive(load(CALLERS)).await]
+        };
+        together += samples.iter().map(|sample| sample.allowed + sample.late).sum::<u64>();
+        denied += samples.iter().map(|sample| sample.denied).sum::<u64>();
+        if denied > 0 || contender.place == Place::Nowhere {
+            break;
+        }
+    }
 
     Ok(Verified {
         exact: answers == [(200, 5), (429, 5)] && together == u64::from(TOGETHER),
@@ -63,6 +75,6 @@ pub(crate) async fn verify(bench: &Bench, contender: &Contender) -> Result<Verif
             .join(", "),
         headers,
         together,
-        denied: samples.iter().map(|sample| sample.denied).sum(),
+        denied,
     })
 }

@@ -8,8 +8,8 @@ use std::{error::Error, time::Duration};
 
 use tower::Layer;
 use tower_ratelimit::{
-    Header, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore, algorithm::FixedWindow,
-    store::RedisStoreBuilder,
+    FailureMode, Header, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore,
+    algorithm::FixedWindow, store::RedisStoreBuilder,
 };
 
 use crate::{
@@ -88,6 +88,8 @@ fn limited(
     setup: &Setup,
 ) -> Result<Box<dyn Subject>, Box<dyn Error>> {
     let quota = Quota::new(setup.limit.count.into(), setup.limit.period)?;
-    let layer = RateLimitLayer::new(store, policy(Policy::new("p", quota)), Header::from(KEY));
+    // A store that fails must show as wrong answers, and not as requests that were admitted without a decision.
+    let policy = policy(Policy::new("p", quota).on_store_failure(FailureMode::Closed));
+    let layer = RateLimitLayer::new(store, policy, Header::from(KEY));
     Ok(subject(layer.layer(Handler)))
 }

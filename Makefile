@@ -52,12 +52,15 @@ fuzz:
 			-max_total_time=180 -max_len=12288 || exit 1; \
 	done
 
-# Benchmarks the parts of this crate, then compares the crate with its peers and writes benches/peers/results.md.
-# Installs wrk if it is missing. Do not run anything else on the machine for the ten minutes that it needs.
+# Benchmarks the parts of this crate, then compares the crate with its peers, writes benches/peers/results.md and
+# results.json, and draws the pictures of docs/performance.md from the latter. Installs wrk if it is missing. Do not run
+# anything else on the machine for the twenty minutes that it needs.
 bench:
 	cargo bench -p benches
 	@$(MAKE) --no-print-directory bench-peers
 
 bench-peers:
-	benches/peers/run > target/results.md
-	mv target/results.md benches/peers/results.md
+	@mkdir -p target
+	DATA=$$PWD/target/results.json benches/peers/run > target/results.md
+	mv target/results.md target/results.json benches/peers/
+	benches/peers/draw

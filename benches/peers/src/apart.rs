@@ -1,10 +1,11 @@
-//! Pins client and server to different cores and keeps the cores awake while one request at a time is measured.
+//! Keeps the cores awake, and pins client and server to different ones, while latency is measured.
 //!
 //! With one request in flight the two processes alternate, and their placement by the kernel decides the result: on
 //! one core a request costs a context switch, on two a wake-up of the other core, and in a virtual machine much more
 //! if that core has halted. The same contender had 12 us in one round and 65 us in the next. So the server gets
 //! the first core and this process the others, as if they were two hosts near each other, and a process of the
-//! class `SCHED_IDLE`, which gives way to any other at once, spins on each core so that none halts.
+//! class `SCHED_IDLE`, which gives way to any other at once, spins on each core so that none halts. Behind a delaying
+//! proxy nothing is pinned, but a core that halts would add to the delay.
 
 use std::{
     env, fs,
@@ -19,9 +20,31 @@ use crate::redis_server::RedisServer;
 /// The argument that makes this program a spinner.
 const ARGUMENT: &str = "--spin";
 
-/// Client and server are on different cores as long as this value lives.
+/// No core halts as long as this value lives.
+pub(crate) struct Awake(Child);
+
+impl Awake {
+    pub(crate) fn start() -> io::Result<Self> {
+        let spinner = Command::new("chrt")
+            .args(["--idle", "0"])
+            .arg(env::current_exe()?)
+            .arg(ARGUMENT)
+            .stdin(Stdio::piped())
+            .spawn()?;
+        Ok(Self(spinner))
+    }
+}
+
+impl Drop for Awake {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Client and server are on different cores, which stay awake, as long as this value lives.
 pub(crate) struct Apart {
-    spinner: Child,
+    _awake: Awake,
     server: String,
     /// The original cores, such as `0-1`.
     cores: String,
@@ -35,14 +58,8 @@ impl Apart {
         if others.is_empty() {
             return Ok(None);
         }
-        // First, so that it has all cores.
-        let spinner = Command::new("chrt")
-            .args(["--idle", "0"])
-            .arg(env::current_exe()?)
-            .arg(ARGUMENT)
-            .stdin(Stdio::piped())
-            .spawn()?;
-        let apart = Self { spinner, server: server.process().to_owned(), cores };
+        // The spinner first, so that it has all cores.
+        let apart = Self { _awake: Awake::start()?, server: server.process().to_owned(), cores };
         pin(&apart.server, first)?;
         pin(&process::id().to_string(), &others.join(","))?;
         Ok(Some(apart))
@@ -53,8 +70,6 @@ impl Drop for Apart {
     fn drop(&mut self) {
         let _ = pin(&self.server, &self.cores);
         let _ = pin(&process::id().to_string(), &self.cores);
-        let _ = self.spinner.kill();
-        let _ = self.spinner.wait();
     }
 }
 

@@ -3,13 +3,15 @@
 use std::{collections::HashMap, error::Error, sync::Arc, time::Duration};
 
 use http::HeaderValue;
+use serde::Serialize;
 
 use crate::{
     apart::Apart,
     contender::{Contender, Limit, Place, Setup, Subject},
-    measure::{Load, keys},
-    redis_server::{Info, RedisServer},
-    scenario::{IDENTITIES, Scenario},
+    cpu::{Meter, Used},
+    measure::{Load, Sample, keys},
+    redis_server::RedisServer,
+    scenario::{IDENTITIES, Scenario, Unit},
 };
 
 pub(crate) struct Bench {
@@ -18,8 +20,8 @@ pub(crate) struct Bench {
     pub(crate) cell: Result<RedisServer, String>,
     pub(crate) rounds: usize,
     pub(crate) time: Duration,
-    spread: Arc<[HeaderValue]>,
-    /// One for each round, so that no limit is ever near.
+    pub(crate) spread: Arc<[HeaderValue]>,
+    /// One for each round and scenario, so that no limit is ever near.
     hot: Arc<[HeaderValue]>,
     denied: Arc<[HeaderValue]>,
 }
@@ -31,12 +33,16 @@ pub(crate) struct Services {
 }
 
 /// The rounds of one contender in one scenario.
-#[derive(Default)]
+#[derive(Default, Serialize)]
 pub(crate) struct Rounds {
-    /// Requests a second, or nanoseconds where the scenario is a time.
-    pub(crate) results: Vec<f64>,
-    /// Microseconds of CPU time of the server for a decision.
-    pub(crate) cpu: Vec<f64>,
+    /// Requests a second.
+    pub(crate) rate: Vec<f64>,
+    /// Nanoseconds, if each request was timed.
+    pub(crate) p50: Vec<f64>,
+    pub(crate) p99: Vec<f64>,
+    /// Microseconds of CPU time for a decision: of this process, harness included, and of the server.
+    pub(crate) client_cpu: Vec<f64>,
+    pub(crate) server_cpu: Vec<f64>,
     /// Commands sent for a decision, and all commands executed.
     pub(crate) sent: Vec<f64>,
     pub(crate) commands: Vec<f64>,
@@ -45,9 +51,38 @@ pub(crate) struct Rounds {
 }
 
 impl Rounds {
-    /// Whether the results match the scenario. Otherwise they are not a reference for others.
+    /// Whether the answers match the scenario. Otherwise the figures are not a reference for others.
     pub(crate) fn is_valid(&self) -> bool {
         self.astray < 0.0005
+    }
+
+    /// The result of each round, in the scenario's unit.
+    pub(crate) fn results(&self, unit: Unit) -> Vec<f64> {
+        match unit {
+            Unit::Rate => self.rate.clone(),
+            Unit::Each => self.rate.iter().map(|rate| 1e9 / rate).collect(),
+            Unit::P50 => self.p50.clone(),
+            Unit::P99 => self.p99.clone(),
+        }
+    }
+
+    /// `decisions` are those of `sample`, of which `right` were as they should be, and those that were under way when
+    /// it ended.
+    pub(crate) fn add(&mut self, mut sample: Sample, right: u64, used: &Used, in_flight: usize) {
+        let requests = sample.requests() as f64;
+        let decisions = requests + in_flight as f64;
+        self.rate.push(requests / sample.elapsed.as_secs_f64());
+        if !sample.times.is_empty() {
+            self.p50.push(quantile(&mut sample.times, 0.5));
+            self.p99.push(quantile(&mut sample.times, 0.99));
+        }
+        self.astray = self.astray.max(1.0 - right as f64 / requests);
+        self.client_cpu.push(used.client / decisions * 1e6);
+        if let Some(server) = &used.server {
+            self.server_cpu.push(server.cpu / decisions * 1e6);
+            self.sent.push(server.sent / decisions);
+            self.commands.push(server.commands / decisions);
+        }
     }
 }
 
@@ -66,7 +101,7 @@ impl Bench {
             rounds,
             time,
             spread: keys('s', IDENTITIES),
-            hot: keys('h', rounds),
+            hot: keys('h', rounds * Scenario::ALL.len()),
             denied: keys('r', 1),
         })
     }
@@ -79,6 +114,7 @@ impl Bench {
         }
     }
 
+    /// `purpose` keeps the keys apart.
     pub(crate) fn setup(&self, contender: &Contender, limit: Limit, purpose: &str) -> Setup {
         let name = contender.name.bytes().fold(0_u16, |sum, byte| sum.wrapping_mul(31) ^ u16::from(byte));
         Setup {
@@ -95,7 +131,7 @@ impl Bench {
         })
     }
 
-    /// One measurement, after a warm-up that opens connections, makes keys and uses limits up.
+    /// One measurement on the same host. With one request in flight, client and server are kept apart.
     pub(crate) async fn measure(
         &self,
         contender: &Contender,
@@ -105,52 +141,44 @@ impl Bench {
         rounds: &mut Rounds,
     ) -> Result<(), Box<dyn Error>> {
         let service = if scenario.is_denied() { &services.five } else { &services.plenty };
+        let timed = matches!(scenario.unit(), Unit::P50 | Unit::P99);
+        let apart = scenario == Scenario::OneInFlight;
+        let _apart = if apart { Apart::start(self.server(contender.place))? } else { None };
         let keys = match scenario {
-            _ if !scenario.is_hot() => self.spread.clone(),
             Scenario::Denied => self.denied.clone(),
-            _ => Arc::from([self.hot[round].clone()]),
+            _ if scenario.is_hot() => {
+                Arc::from([self.hot[round * Scenario::ALL.len() + scenario as usize].clone()])
+            }
+            _ => self.spread.clone(),
         };
-        let timed = scenario == Scenario::OneInFlight;
         let load = Load { in_flight: scenario.in_flight(), keys, time: self.time, timed };
-        let server = self.server(contender.place);
-        let _apart = if timed { Apart::start(server)? } else { None };
-        service.drive(Load { time: self.time / 4, ..load.clone() }).await;
+        let denied = scenario.is_denied() && contender.place != Place::Nowhere;
+        self.load(contender.place, &**service, load, denied, rounds).await
+    }
 
-        let before = server.map(RedisServer::info).transpose()?;
-        let mut sample = service.drive(load).await;
-        let after = server.map(RedisServer::info).transpose()?;
-
-        let requests = sample.requests() as f64;
-        let seconds = sample.elapsed.as_secs_f64();
-        rounds.results.push(match scenario {
-            Scenario::OneInFlight => median_of(&mut sample.times),
-            Scenario::Alone => seconds * 1e9 / requests,
-            _ => requests / seconds,
-        });
-        let right = if scenario.is_denied() && contender.place != Place::Nowhere {
-            sample.denied
-        } else {
-            sample.allowed
-        };
-        rounds.astray = rounds.astray.max(1.0 - right as f64 / requests);
-        if let (Some(before), Some(after)) = (before, after) {
-            // The requests that callers finished after the end were decided too.
-            let decisions = requests + scenario.in_flight() as f64;
-            let each = |of: fn(&Info) -> f64| (of(&after) - of(&before)) / decisions;
-            rounds.cpu.push(each(Info::cpu) * 1e6);
-            rounds.sent.push(each(Info::sent));
-            rounds.commands.push(each(Info::commands));
-        }
+    /// One measurement, after a warm-up that opens connections, makes keys and uses limits up.
+    pub(crate) async fn load(
+        &self,
+        place: Place,
+        service: &dyn Subject,
+        load: Load,
+        denied: bool,
+        rounds: &mut Rounds,
+    ) -> Result<(), Box<dyn Error>> {
+        let in_flight = load.in_flight;
+        service.drive(Load { time: load.time / 4, ..load.clone() }).await;
+        let meter = Meter::start(self.server(place))?;
+        let sample = service.drive(load).await;
+        let used = meter.stop()?;
+        let right = if denied { sample.denied } else { sample.allowed };
+        rounds.add(sample, right, &used, in_flight);
         Ok(())
     }
 }
 
-fn median_of(times: &mut [u32]) -> f64 {
-    if times.is_empty() {
-        return f64::NAN;
-    }
-    let middle = times.len() / 2;
-    f64::from(*times.select_nth_unstable(middle).1)
+fn quantile(times: &mut [u32], share: f64) -> f64 {
+    let place = ((times.len() as f64 * share) as usize).min(times.len() - 1);
+    f64::from(*times.select_nth_unstable(place).1)
 }
 
 pub(crate) fn median(values: &[f64]) -> f64 {

@@ -6,12 +6,14 @@ use std::{
     future::{Ready, ready},
     marker::PhantomData,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
 
 use axum::body::Body;
 use http::{HeaderValue, Request, Response, StatusCode};
+use serde::Serialize;
 use tower::{Service, ServiceExt};
 
 use crate::{
@@ -41,15 +43,15 @@ pub(crate) enum Role {
     NoLimiter,
     /// A script in Redis.
     ScriptPeer,
-    /// A native module in Redis.
+    /// A native module in Redis. The targets name the better one.
     ModulePeer,
     MemoryPeer,
     /// The peer in process that the targets name.
     Governor,
     /// Ours with the default settings.
     OurRedis,
-    /// Ours with leases on.
-    OurLeased,
+    /// Ours with leases of so many units.
+    OurLeased(u64),
     OurMemory,
     /// Ours with other settings, for comparison only.
     OurOther,
@@ -57,12 +59,13 @@ pub(crate) enum Role {
 
 impl Role {
     pub(crate) fn is_ours(self) -> bool {
-        matches!(self, Self::OurRedis | Self::OurLeased | Self::OurMemory | Self::OurOther)
+        matches!(self, Self::OurRedis | Self::OurLeased(_) | Self::OurMemory | Self::OurOther)
     }
 }
 
 /// Where the counts are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Place {
     Nowhere,
     Process,
@@ -110,8 +113,18 @@ impl Limit {
 pub(crate) trait Subject {
     fn drive(&self, load: Load) -> BoxFuture<Sample>;
 
-    /// The status of the response to one request.
-    fn ask(&self, key: HeaderValue) -> BoxFuture<StatusCode>;
+    /// One request of each key: how many were admitted.
+    fn visit(&self, keys: Arc<[HeaderValue]>) -> BoxFuture<u64>;
+
+    /// The response to one request.
+    fn ask(&self, key: HeaderValue) -> BoxFuture<Asked>;
+}
+
+/// What the verification wants to know of a response.
+pub(crate) struct Asked {
+    pub(crate) status: StatusCode,
+    /// The names of its headers, sorted.
+    pub(crate) headers: Vec<String>,
 }
 
 /// The service for [`Make`].
@@ -136,11 +149,17 @@ where
         Box::pin(measure::drive(self.0.clone(), load))
     }
 
-    fn ask(&self, key: HeaderValue) -> BoxFuture<StatusCode> {
+    fn visit(&self, keys: Arc<[HeaderValue]>) -> BoxFuture<u64> {
+        Box::pin(measure::visit(self.0.clone(), keys))
+    }
+
+    fn ask(&self, key: HeaderValue) -> BoxFuture<Asked> {
         let service = self.0.clone();
         Box::pin(async move {
             let Ok(response) = service.oneshot(request(key)).await;
-            response.status()
+            let mut headers: Vec<_> = response.headers().keys().map(ToString::to_string).collect();
+            headers.sort();
+            Asked { status: response.status(), headers }
         })
     }
 }

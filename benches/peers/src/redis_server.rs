@@ -23,10 +23,15 @@ wait $! 2>/dev/null
 rm -rf "$dir"
 "#;
 
+/// How long the idle server is observed.
+const IDLE: Duration = Duration::from_millis(500);
+
 pub(crate) struct RedisServer {
     guard: Child,
     process: String,
     port: u16,
+    /// Seconds of CPU time in a second without commands.
+    idle: f64,
 }
 
 impl RedisServer {
@@ -48,13 +53,25 @@ impl RedisServer {
         if let Some(stdout) = guard.stdout.take() {
             BufReader::new(stdout).read_line(&mut process)?;
         }
-        let server = Self { guard, process: process.trim().to_owned(), port };
+        let mut server = Self { guard, process: process.trim().to_owned(), port, idle: 0.0 };
         server.wait()?;
+        let before = server.info()?.cpu();
+        sleep(IDLE);
+        server.idle = (server.info()?.cpu() - before) / IDLE.as_secs_f64();
         Ok(server)
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        url(self.port)
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// See the field.
+    pub(crate) fn idle(&self) -> f64 {
+        self.idle
     }
 
     /// Its process id.
@@ -95,6 +112,11 @@ impl Drop for RedisServer {
         drop(self.guard.stdin.take());
         let _ = self.guard.wait();
     }
+}
+
+/// The URL of what listens on `port`: a server, or a proxy in front of it.
+pub(crate) fn url(port: u16) -> String {
+    format!("redis://127.0.0.1:{port}")
 }
 
 fn free_port() -> io::Result<u16> {

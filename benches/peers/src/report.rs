@@ -1,24 +1,20 @@
-//! The tables.
+//! The document: what took part, whether it limits, and the tables of the scenarios.
 
-use std::{collections::HashMap, fmt::Write};
+use std::fmt::Write;
 
 use crate::{
-    bench::{Bench, Results, Rounds, median},
+    bench::{Bench, median},
     contender::{Contender, Place, Role},
+    figures::{Figures, Of},
+    format::{heading, microseconds, one_line, rate, ratio, row},
     machine,
-    memory::KeySize,
-    scenario::Scenario,
-    verify::{TOGETHER, Verified},
+    scenario::{Scenario, Unit},
+    verify::TOGETHER,
 };
 
-pub(crate) struct Report<'a> {
-    pub(crate) contenders: &'a [Contender],
-    pub(crate) verified: &'a HashMap<String, Result<Verified, String>>,
-    pub(crate) results: &'a Results,
-    pub(crate) sizes: &'a HashMap<String, KeySize>,
-}
+pub(crate) const REDIS_PEERS: [Role; 2] = [Role::ScriptPeer, Role::ModulePeer];
 
-impl Report<'_> {
+impl Figures<'_> {
     pub(crate) fn document(&self, bench: &Bench) -> String {
         let mut text = format!(
             "Medians; rounds: {}, of {} ms, interleaved. `± n %` is half of what lies between the best and the \
@@ -29,49 +25,21 @@ impl Report<'_> {
         );
         self.versions(&mut text);
         self.verification(&mut text);
-        text += "## Counted in Redis\n\nRequests a second, except the column of times.\n\n";
-        text += "With one request in flight, server and client have a core each that does not halt.\n\n";
-        self.scenarios(&mut text, &Scenario::REDIS, &[Place::Nowhere, Place::Redis, Place::RedisCell]);
-        self.server(&mut text);
-        text += "## Counted in process\n\nRequests a second, except the column of times. 64 callers that never \
-                 wait, on two threads.\n\n";
-        self.scenarios(&mut text, &Scenario::PROCESS, &[Place::Nowhere, Place::Process]);
-        self.ratios(&mut text);
+        if !self.results.is_empty() {
+            self.redis(&mut text);
+            self.process(&mut text);
+            self.ratios(&mut text);
+        }
+        self.networks(bench, &mut text);
+        self.call_sizes(&mut text);
+        self.growing(&mut text);
         text
     }
 
-    /// The median of the contender with this role, if it was measured and its results match the scenario.
-    pub(crate) fn of(&self, role: Role, scenario: Scenario) -> Option<f64> {
-        self.contenders
-            .iter()
-            .filter(|contender| contender.role == role)
-            .find_map(|contender| self.valid(contender, scenario))
-    }
-
-    /// The highest median of the contenders with these roles, and the name of that contender.
-    pub(crate) fn best(&self, roles: &[Role], scenario: Scenario) -> Option<(f64, &str)> {
-        self.contenders
-            .iter()
-            .filter(|contender| roles.contains(&contender.role))
-            .filter_map(|contender| Some((self.valid(contender, scenario)?, contender.name.as_str())))
-            .max_by(|one, other| one.0.total_cmp(&other.0))
-    }
-
-    pub(crate) fn rounds(&self, contender: &Contender, scenario: Scenario) -> Option<&Rounds> {
-        self.results.get(&(contender.name.clone(), scenario))
-    }
-
-    fn valid(&self, contender: &Contender, scenario: Scenario) -> Option<f64> {
-        let rounds = self.rounds(contender, scenario).filter(|rounds| rounds.is_valid())?;
-        Some(median(&rounds.results))
-    }
-
-    pub(crate) fn named(&self, role: Role) -> Option<&Contender> {
-        self.contenders.iter().find(|contender| contender.role == role)
-    }
-
     fn versions(&self, text: &mut String) {
-        *text += "## Contenders\n\n| contender | counts in | versions |\n|---|---|---|\n";
+        *text += "## Contenders\n\nA contender writes the headers that it can write. Those of an admitted and of a denied \
+                  response, as they were received:\n\n\
+                  | contender | counts in | headers, admitted | denied | versions |\n|---|---|---|---|---|\n";
         for contender in self.contenders {
             let place = match contender.place {
                 Place::Nowhere => "-",
@@ -79,9 +47,17 @@ impl Report<'_> {
                 Place::Redis => "Redis",
                 Place::RedisCell => "Redis, with a module",
             };
+            let headers = match self.verified.get(&contender.name) {
+                Some(Ok(found)) => found.headers.clone().map(|names| match &names[..] {
+                    [] => "none".to_owned(),
+                    names => names.join(", "),
+                }),
+                _ => [(); 2].map(|()| "-".to_owned()),
+            };
             let versions: Vec<String> =
                 contender.packages.iter().map(|package| machine::version(package)).collect();
-            let _ = writeln!(text, "| {} | {place} | {} |", contender.name, versions.join(", "));
+            let (headers, versions) = (headers.join(" | "), versions.join(", "));
+            let _ = writeln!(text, "| {} | {place} | {headers} | {versions} |", contender.name);
         }
         text.push('\n');
     }
@@ -115,25 +91,76 @@ impl Report<'_> {
         text.push('\n');
     }
 
+    fn redis(&self, text: &mut String) {
+        *text += "## Counted in Redis\n\nRequests a second, except the columns of times.\n\n";
+        *text += "With one request in flight, server and client have a core each that does not halt.\n\n";
+        self.scenarios(text, &Scenario::REDIS, &[Place::Nowhere, Place::Redis, Place::RedisCell]);
+        *text += "Microseconds of the server's CPU time for a decision (`used_cpu_user` + `used_cpu_sys`, without what \
+                  the idle server uses):\n\n";
+        self.cpu(text, |rounds| &rounds.server_cpu);
+        *text += "Microseconds of this process' CPU time for a decision (`getrusage`). The callers, the requests and \
+                  the handler are included: see the row of no limiter.\n\n";
+        self.cpu(text, |rounds| &rounds.client_cpu);
+        *text += "Commands for a decision, sent and run (what a script calls is a command too: \
+                  `total_commands_processed`), and what `MEMORY USAGE` says of a key for an identity of 20 \
+                  bytes:\n\n";
+        heading(text, ["sent, allowed", "run, allowed", "sent, denied", "run, denied", "bytes a key"]);
+        for contender in self.in_redis() {
+            let mut cells = Vec::new();
+            for scenario in [Scenario::Allowed64, Scenario::Denied] {
+                cells.push(self.figure(contender, scenario, |rounds| &rounds.sent, 2));
+                cells.push(self.figure(contender, scenario, |rounds| &rounds.commands, 2));
+            }
+            cells.push(self.sizes.get(&contender.name).map_or("-".to_owned(), |size| size.bytes.to_string()));
+            row(text, &contender.name, cells);
+        }
+        text.push('\n');
+    }
+
+    fn cpu(&self, text: &mut String, of: Of) {
+        let scenarios = Scenario::REDIS.into_iter().filter(|scenario| scenario.unit() != Unit::P99);
+        heading(text, scenarios.clone().map(Scenario::title));
+        let nowhere = self.contenders.iter().filter(|contender| contender.place == Place::Nowhere);
+        for contender in nowhere.chain(self.in_redis()) {
+            row(
+                text,
+                &contender.name,
+                scenarios.clone().map(|scenario| self.figure(contender, scenario, of, 2)),
+            );
+        }
+        text.push('\n');
+    }
+
+    fn figure(&self, contender: &Contender, scenario: Scenario, of: Of, digits: usize) -> String {
+        let rounds = self.rounds(contender, scenario).filter(|rounds| !of(rounds).is_empty());
+        rounds.map_or("-".to_owned(), |rounds| format!("{:.digits$}", median(of(rounds))))
+    }
+
+    fn process(&self, text: &mut String) {
+        *text += "## Counted in process\n\nRequests a second on two threads, by 64 callers that never wait, except the \
+                  columns of times.\n\n";
+        self.scenarios(text, &Scenario::PROCESS, &[Place::Nowhere, Place::Process]);
+    }
+
     fn scenarios(&self, text: &mut String, scenarios: &[Scenario], places: &[Place]) {
         heading(text, scenarios.iter().map(|scenario| scenario.title()));
         for contender in self.contenders.iter().filter(|contender| places.contains(&contender.place)) {
-            let cells = scenarios.iter().map(|&scenario| self.cell(contender, scenario));
-            row(text, &contender.name, cells);
+            row(text, &contender.name, scenarios.iter().map(|&scenario| self.cell(contender, scenario)));
         }
         text.push('\n');
     }
 
     fn cell(&self, contender: &Contender, scenario: Scenario) -> String {
         let Some(rounds) = self.rounds(contender, scenario) else { return "-".to_owned() };
-        let middle = median(&rounds.results);
-        let result = match scenario {
-            Scenario::OneInFlight => format!("{:.*} us", if middle < 1e4 { 2 } else { 1 }, middle / 1e3),
-            Scenario::Alone => format!("{middle:.0} ns"),
-            _ => rate(middle),
+        let results = rounds.results(scenario.unit());
+        let middle = median(&results);
+        let result = match scenario.unit() {
+            Unit::Rate => rate(middle),
+            Unit::Each => format!("{middle:.0} ns"),
+            Unit::P50 | Unit::P99 => microseconds(middle),
         };
-        let least = rounds.results.iter().copied().fold(f64::INFINITY, f64::min);
-        let most = rounds.results.iter().copied().fold(0.0, f64::max);
+        let least = results.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = results.iter().copied().fold(0.0, f64::max);
         let mut cell = format!("{result} ± {:.0} %", (most - least) / 2.0 / middle * 100.0);
         if !rounds.is_valid() {
             let wanted = if scenario.is_denied() { "not denied" } else { "not allowed" };
@@ -142,59 +169,13 @@ impl Report<'_> {
         cell
     }
 
-    fn server(&self, text: &mut String) {
-        *text +=
-            "Microseconds of the server's processor for a decision (`used_cpu_user` + `used_cpu_sys`):\n\n";
-        heading(text, Scenario::REDIS.iter().map(|scenario| scenario.title()));
-        for contender in self.in_redis() {
-            row(
-                text,
-                &contender.name,
-                Scenario::REDIS
-                    .iter()
-                    .map(|&scenario| self.figure(contender, scenario, |rounds| &rounds.cpu, 1)),
-            );
-        }
-        *text += "\nCommands for a decision, sent and run (what a script calls is a command too: \
-                  `total_commands_processed`), and what `MEMORY USAGE` says of a key for an identity of 20 \
-                  bytes:\n\n";
-        let columns = ["sent, allowed", "run, allowed", "sent, denied", "run, denied", "bytes a key"];
-        heading(text, columns.into_iter());
-        for contender in self.in_redis() {
-            let mut cells = Vec::new();
-            for scenario in [Scenario::Allowed64, Scenario::Denied] {
-                cells.push(self.figure(contender, scenario, |rounds| &rounds.sent, 2));
-                cells.push(self.figure(contender, scenario, |rounds| &rounds.commands, 2));
-            }
-            cells.push(self.sizes.get(&contender.name).map_or("-".to_owned(), |size| size.bytes.to_string()));
-            row(text, &contender.name, cells.into_iter());
-        }
-        text.push('\n');
-    }
-
-    fn in_redis(&self) -> impl Iterator<Item = &Contender> {
-        let places = [Place::Redis, Place::RedisCell];
-        self.contenders.iter().filter(move |contender| places.contains(&contender.place))
-    }
-
-    fn figure(
-        &self,
-        contender: &Contender,
-        scenario: Scenario,
-        of: fn(&Rounds) -> &Vec<f64>,
-        digits: usize,
-    ) -> String {
-        let rounds = self.rounds(contender, scenario);
-        rounds.map_or("-".to_owned(), |rounds| format!("{:.digits$}", median(of(rounds))))
-    }
-
     /// Ours over the references that the targets name. Above 1 is better for ours, in the times below 1.
     fn ratios(&self, text: &mut String) {
-        *text += "## Ours over the references\n\nMore is better, but in the rows of times.\n\n\
+        *text += "## Ours over the references\n\nMore is better, except in the rows of times.\n\n\
                   | ours | scenario | reference | ratio |\n|---|---|---|---|\n";
         for contender in self.contenders.iter().filter(|contender| contender.role.is_ours()) {
             for scenario in Scenario::ALL {
-                let Some(ours) = self.valid(contender, scenario) else { continue };
+                let Some(ours) = self.result(contender, scenario) else { continue };
                 for (name, reference) in self.references(contender.place, scenario) {
                     let _ = writeln!(
                         text,
@@ -212,52 +193,23 @@ impl Report<'_> {
     fn references(&self, place: Place, scenario: Scenario) -> Vec<(String, f64)> {
         let one = |role| {
             let name = self.named(role).map_or("", |contender| contender.name.as_str());
-            self.of(role, scenario).map(|median| (name.to_owned(), median))
+            self.of(role, scenario).map(|result| (name.to_owned(), result))
         };
         let best = |what: &str, roles: &[Role]| {
-            self.best(roles, scenario).map(|(median, name)| (format!("{what}: {name}"), median))
+            let best = match scenario.unit() {
+                Unit::Rate => self.best(roles, scenario),
+                _ => self.least(roles, scenario),
+            };
+            best.map(|(result, name)| (format!("{what}: {name}"), result))
         };
         let references = if place == Place::Process {
             vec![one(Role::Governor), one(Role::MemoryPeer), one(Role::NoLimiter)]
         } else {
             match scenario {
-                Scenario::Allowed64 | Scenario::Allowed256 => {
-                    vec![one(Role::ModulePeer), best("best script", &[Role::ScriptPeer])]
-                }
-                Scenario::Denied | Scenario::HotKey => {
-                    vec![best("best on Redis", &REDIS_PEERS), one(Role::NoLimiter)]
-                }
-                _ => vec![one(Role::ModulePeer)],
+                Scenario::Denied => vec![best("best on Redis", &REDIS_PEERS), one(Role::NoLimiter)],
+                _ => vec![best("module", &[Role::ModulePeer]), best("best script", &[Role::ScriptPeer])],
             }
         };
         references.into_iter().flatten().collect()
     }
-}
-
-pub(crate) const REDIS_PEERS: [Role; 2] = [Role::ScriptPeer, Role::ModulePeer];
-
-fn heading<'a>(text: &mut String, columns: impl Iterator<Item = &'a str>) {
-    let columns: Vec<&str> = columns.collect();
-    let _ = writeln!(text, "| | {} |\n|---|{}", columns.join(" | "), "---|".repeat(columns.len()));
-}
-
-fn row(text: &mut String, name: &str, cells: impl Iterator<Item = String>) {
-    let _ = writeln!(text, "| {name} | {} |", cells.collect::<Vec<_>>().join(" | "));
-}
-
-pub(crate) fn ratio(ratio: f64) -> String {
-    format!("{ratio:.*}", if ratio < 0.1 { 4 } else { 2 })
-}
-
-pub(crate) fn rate(rate: f64) -> String {
-    match rate {
-        rate if rate >= 1e6 => format!("{:.2} M", rate / 1e6),
-        rate if rate >= 1e4 => format!("{:.0} k", rate / 1e3),
-        rate if rate >= 1e3 => format!("{:.1} k", rate / 1e3),
-        rate => format!("{rate:.0}"),
-    }
-}
-
-fn one_line(text: &str) -> String {
-    text.replace(['\n', '|'], " ")
 }

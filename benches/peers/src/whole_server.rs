@@ -10,10 +10,11 @@ use std::{
     fmt::Write,
     io::{BufRead, BufReader},
     process::{Child, Command, Stdio},
-    time::Instant,
 };
 
-use crate::{bench::median, redis_server::RedisServer, report::rate};
+use serde::Serialize;
+
+use crate::{bench::median, format::rate, redis_server::RedisServer};
 
 const CONNECTIONS: &str = "64";
 const SECONDS: &str = "2s";
@@ -23,21 +24,32 @@ const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/wrk.lua");
 const KINDS: [(&str, &str); 3] =
     [("none", "no layer"), ("memory", "with `MemoryStore`"), ("redis", "with `RedisStore`")];
 
-pub(crate) fn section(redis: &RedisServer, rounds: usize) -> Result<String, Box<dyn Error>> {
-    let mut text = format!(
-        "## Whole server\n\nAn axum server in its own process, {CONNECTIONS} connections from wrk, 10 000 keys, all \
-         allowed; medians; rounds: {rounds}, of {SECONDS}, interleaved.\n\n"
-    );
+/// The median of each kind, or why there is none.
+pub(crate) struct WholeServer {
+    pub(crate) rows: Result<Vec<Row>, String>,
+    rounds: usize,
+    wrk: String,
+}
+
+#[derive(Serialize)]
+pub(crate) struct Row {
+    kind: &'static str,
+    name: &'static str,
+    /// The part of the requests a second without a layer.
+    share: f64,
+    run: Run,
+}
+
+pub(crate) fn measure(redis: &RedisServer, rounds: usize) -> Result<WholeServer, Box<dyn Error>> {
     let version = match Command::new("wrk").arg("--version").output() {
         Ok(output) => String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or_default().to_owned(),
         Err(error) => {
-            let _ = writeln!(text, "Not measured: wrk does not start ({error}).");
-            return Ok(text);
+            let rows = Err(format!("wrk does not start ({error})"));
+            return Ok(WholeServer { rows, rounds, wrk: String::new() });
         }
     };
-    let started = Instant::now();
     let servers = KINDS.map(|(kind, _)| Server::start(kind, &redis.url()));
-    let mut servers = servers.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let servers = servers.into_iter().collect::<Result<Vec<_>, _>>()?;
     let mut runs: Vec<Vec<Run>> = servers.iter().map(|_| Vec::new()).collect();
     for server in &servers {
         wrk(server, WARM_UP)?;
@@ -47,24 +59,54 @@ pub(crate) fn section(redis: &RedisServer, rounds: usize) -> Result<String, Box<
             runs.push(wrk(server, SECONDS)?);
         }
     }
-    servers.clear();
-
-    text +=
-        "| | requests/s | of no layer | p50 | p99 | answers other than 2xx |\n|---|---|---|---|---|---|\n";
     let rates: Vec<f64> = runs.iter().map(|runs| middle(runs, |run| run.rate)).collect();
-    for (((_, name), runs), &requests) in KINDS.iter().zip(&runs).zip(&rates) {
-        let _ = writeln!(
-            text,
-            "| {name} | {} | {:.2} | {:.0} us | {:.0} us | {:.0} |",
-            rate(requests),
-            requests / rates[0],
-            middle(runs, |run| run.p50),
-            middle(runs, |run| run.p99),
-            runs.iter().map(|run| run.failed).sum::<f64>(),
-        );
+    let rows = KINDS.iter().zip(&runs).zip(&rates).map(|((&(kind, name), runs), &rate)| Row {
+        kind,
+        name,
+        share: rate / rates[0],
+        run: Run {
+            rate,
+            p50: middle(runs, |run| run.p50),
+            p99: middle(runs, |run| run.p99),
+            failed: runs.iter().map(|run| run.failed).sum(),
+        },
+    });
+    Ok(WholeServer { rows: Ok(rows.collect()), rounds, wrk: version })
+}
+
+impl WholeServer {
+    pub(crate) fn share(&self, kind: &str) -> Option<f64> {
+        let row = self.rows.as_ref().ok()?.iter().find(|row| row.kind == kind)?;
+        Some(row.share).filter(|_| row.run.failed == 0.0)
     }
-    let _ = writeln!(text, "\n{version}; {:.0} s.", started.elapsed().as_secs_f64());
-    Ok(text)
+
+    pub(crate) fn section(&self) -> String {
+        let mut text = format!(
+            "## Whole server\n\nAn axum server in its own process, {CONNECTIONS} connections from wrk, 10 000 keys, all \
+             allowed; medians; rounds: {}, of {SECONDS}, interleaved.\n\n",
+            self.rounds
+        );
+        let rows = match &self.rows {
+            Ok(rows) => rows,
+            Err(problem) => {
+                let _ = writeln!(text, "Not measured: {problem}.");
+                return text;
+            }
+        };
+        text += "| | requests/s | of no layer | p50 | p99 | answers other than 2xx |\n|---|---|---|---|---|---|\n";
+        for Row { name, share, run, .. } in rows {
+            let _ = writeln!(
+                text,
+                "| {name} | {} | {share:.2} | {:.0} us | {:.0} us | {:.0} |",
+                rate(run.rate),
+                run.p50,
+                run.p99,
+                run.failed,
+            );
+        }
+        let _ = writeln!(text, "\n{}", self.wrk);
+        text
+    }
 }
 
 struct Server {
@@ -95,7 +137,9 @@ impl Drop for Server {
     }
 }
 
+#[derive(Serialize)]
 struct Run {
+    /// Requests a second.
     rate: f64,
     /// Microseconds.
     p50: f64,

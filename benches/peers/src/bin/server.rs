@@ -5,7 +5,7 @@ use std::{env, error::Error, io::Read, process, thread, time::Duration};
 
 use axum::{Router, routing::get};
 use tokio::net::TcpListener;
-use tower_ratelimit::{Header, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore};
+use tower_ratelimit::{FailureMode, Header, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore};
 
 #[tokio::main(worker_threads = 2)]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -42,5 +42,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 /// A limit that is never reached.
 fn limit(store: impl Into<Limiter>) -> Result<RateLimitLayer, Box<dyn Error>> {
     let quota = Quota::new(10_000_000, Duration::from_secs(365 * 24 * 60 * 60))?;
-    Ok(RateLimitLayer::new(store, Policy::new("p", quota), Header::new("x-api-key")))
+    // A store that fails must show as answers other than 2xx.
+    let policy = Policy::new("p", quota).on_store_failure(FailureMode::Closed);
+    Ok(RateLimitLayer::new(store, policy, Header::new("x-api-key")))
 }

@@ -8,7 +8,7 @@ mod textbook;
 mod tower_governor;
 mod tower_rate_limit_redis;
 mod tower_rate_limiter;
-mod tower_redis_cell;
+pub(crate) mod tower_redis_cell;
 
 use crate::contender::Contender;
 
@@ -18,7 +18,8 @@ pub(crate) fn all() -> Vec<Contender> {
         textbook::contender(),
         tower_rate_limiter::gcra(),
         tower_rate_limiter::fixed_window(),
-        tower_redis_cell::contender(),
+        tower_redis_cell::as_documented(),
+        tower_redis_cell::nodelay(),
         tower_rate_limit_redis::contender(),
         barnacle::contender(),
         tower_governor::contender(),

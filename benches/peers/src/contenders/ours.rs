@@ -1,15 +1,15 @@
 //! This crate, in each mode that has a row.
 //!
 //! To add a mode, add an element to [`modes`]: a name, a [`Role`] and its changes of the store or the policy. The
-//! target for leases uses [`Role::OurLeased`]; settings that only explain others (the
+//! targets for leases use [`Role::OurLeased`]; settings that only explain others (the
 //! deny cache off, another pool size) are [`Role::OurOther`].
 
 use std::{error::Error, time::Duration};
 
 use tower::Layer;
 use tower_ratelimit::{
-    Header, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore, algorithm::FixedWindow,
-    store::RedisStoreBuilder,
+    FailureMode, Header, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore,
+    algorithm::FixedWindow, store::RedisStoreBuilder,
 };
 
 use crate::{
@@ -30,10 +30,16 @@ pub(super) fn modes() -> Vec<Contender> {
             |policy| policy.algorithm(FixedWindow::anchored()),
         ),
         redis(
-            "tower-ratelimit, RedisStore, leased",
-            Role::OurLeased,
+            "tower-ratelimit, RedisStore, leased(10 000)",
+            Role::OurLeased(10_000),
             |settings| settings,
             |policy| policy.leased(10_000),
+        ),
+        redis(
+            "tower-ratelimit, RedisStore, leased(1000)",
+            Role::OurLeased(1000),
+            |settings| settings,
+            |policy| policy.leased(1000),
         ),
         redis(
             "tower-ratelimit, RedisStore, deny cache off",
@@ -82,6 +88,8 @@ fn limited(
     setup: &Setup,
 ) -> Result<Box<dyn Subject>, Box<dyn Error>> {
     let quota = Quota::new(setup.limit.count.into(), setup.limit.period)?;
-    let layer = RateLimitLayer::new(store, policy(Policy::new("p", quota)), Header::from(KEY));
+    // A store that fails must show as wrong answers, and not as requests that were admitted without a decision.
+    let policy = policy(Policy::new("p", quota).on_store_failure(FailureMode::Closed));
+    let layer = RateLimitLayer::new(store, policy, Header::from(KEY));
     Ok(subject(layer.layer(Handler)))
 }

@@ -1,4 +1,4 @@
-//! tower_governor: GCRA in process.
+//! tower_governor: GCRA in process, with its headers.
 
 use axum::body::Body;
 use http::Request;
@@ -19,6 +19,7 @@ pub(super) fn contender() -> Contender {
             Box::pin(async move {
                 let config = GovernorConfigBuilder::default()
                     .key_extractor(ByHeader)
+                    .use_headers()
                     .period(setup.limit.interval())
                     .burst_size(setup.limit.count)
                     .finish()

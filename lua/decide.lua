@@ -6,7 +6,7 @@
   src/store/redis/script/assemble.rs, returns the functions of the algorithm `name`; only the most frequent ones if
   `brief`.
 ]]
--- uses: prelude error call state keys
+-- uses: prelude error call keys
 
 -- The records of the reply, and its errors: the number of a decision's first record, then the text.
 local reply, errors = {}, {}

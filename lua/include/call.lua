@@ -17,7 +17,6 @@
     key            the key of the first charge, less one; nil where other decisions use the keys too
     indices        in `numbers`, less one, where the keys of all charges are; nil where no other decision uses them
 ]]
--- uses: prelude
 local TAKE, UP_TO, PEEK, REFUND, RENEW, LEASE = 1, 2, 3, 4, 5, 6
 
 local numbers = { struct.unpack('<' .. string.rep('d', #ARGV[1] / 8), ARGV[1]) }
@@ -71,10 +70,11 @@ local function key_of(run, decision, charge)
 end
 
 -- Returns a function of the rule's algorithm that few calls need.
-local function function_of(rule, name)
+local function function_of(rule, wanted)
+  local name = rule.name
   if not rule.algorithm.is_complete then
-    rule.algorithm = make(rule.name)
+    rule.algorithm = make(name)
     rule.algorithm.is_complete = true
   end
-  return rule.algorithm[name] or error('RATELIMIT-ALGORITHM the algorithm ' .. rule.name .. ' has no ' .. name, 0)
+  return rule.algorithm[wanted] or error('RATELIMIT-ALGORITHM the algorithm ' .. name .. ' has no ' .. wanted, 0)
 end

@@ -2,6 +2,7 @@
 //! their reply is read.
 
 use std::{
+    collections::HashMap,
     future::{Future, poll_fn},
     io,
     pin::pin,
@@ -69,8 +70,10 @@ pub(super) struct ExchangeError {
 /// Makes callers that miss the same script load it only once.
 #[derive(Default)]
 struct ScriptLoads {
-    lock: Mutex<()>,
+    /// The number of loads of all scripts.
     count: AtomicU64,
+    /// By the hash of a script, the count after its latest load. Locked while a script is loaded.
+    latest: Mutex<HashMap<String, u64>>,
 }
 
 /// How often a script is loaded again if it is lost right after loading.
@@ -161,7 +164,7 @@ where
     }
 
     /// Loads a script that the server does not have. The first caller loads it, the others try again. `loads_before` is
-    /// the number of loads when the script was missed.
+    /// the number of all loads when the call was sent.
     async fn load(
         &self,
         connection: &mut M::Connection,
@@ -170,10 +173,11 @@ where
         loads_before: u64,
     ) -> RedisResult<Value> {
         {
-            let _guard = self.loads.lock.lock().await;
-            if self.loads.count.load(Ordering::Acquire) == loads_before {
+            let mut latest = self.loads.latest.lock().await;
+            if latest.get(script.hash()).is_none_or(|&latest| latest <= loads_before) {
                 let reply = load_and(connection, command, script).await;
-                self.loads.count.fetch_add(1, Ordering::Release);
+                let count = self.loads.count.fetch_add(1, Ordering::Release) + 1;
+                latest.insert(script.hash().to_owned(), count);
                 if !is_no_script(&reply) {
                     return reply;
                 }

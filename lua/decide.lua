@@ -193,8 +193,9 @@ if next(failures) then
   end
 end
 
-local records_of_all = pack('<d', now) .. table.concat(reply)
+local records = table.concat(reply)
+records = pack('<d', now) .. records
 if #errors == 0 then
-  return records_of_all
+  return records
 end
-return { records_of_all, unpack(errors) }
+return { records, unpack(errors) }

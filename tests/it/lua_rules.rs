@@ -73,7 +73,7 @@ const GIVEN: [&str; 14] = [
 /// Names of texts, and of functions that return text.
 const TEXTS: [&str; 17] = [
     "text", "name", "problem", "field", "pack", "format", "sub", "rep", "body", "cell", "value", "written",
-    "concat", "bytes", "values", "record", "wanted",
+    "records", "bytes", "values", "record", "wanted",
 ];
 
 /// The names that `local`, parameters and loops declare.

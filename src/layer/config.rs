@@ -22,7 +22,7 @@ use crate::{
         GrpcStatus, HeaderWriter, Headers, Kept, ProblemDetails, Rejection, RejectionBody, ResponseMapper,
         is_grpc, mark_request, reject, replace,
     },
-    util::{outage::Outage, per_thread::Apart},
+    util::outage::Outage,
 };
 
 #[derive(Clone)]
@@ -43,17 +43,6 @@ pub(super) struct Config {
     pub(super) counted_twice: Arc<AtomicBool>,
     /// The outage of the extractors, if there is one.
     pub(super) outage: Arc<Outage>,
-}
-
-impl Apart for Config {
-    fn apart(&self) -> Self {
-        Self {
-            limiter: self.limiter.apart(),
-            rules: self.rules.iter().map(Rule::apart).collect(),
-            headers: self.headers.apart(),
-            ..self.clone()
-        }
-    }
 }
 
 /// How a layer limits CORS preflights.

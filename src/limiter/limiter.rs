@@ -8,7 +8,6 @@ use crate::{
     key::Key,
     policy::{FailureMode, Policy},
     store::{Action, Store},
-    util::per_thread::Apart,
 };
 
 /// Makes decisions without a layer: for jobs, message consumers, websockets, and handlers that learn the cost from the
@@ -321,12 +320,6 @@ fn has_duplicate_key(charges: &[Charge]) -> bool {
             .iter()
             .any(|other| one.key() == other.key() && one.policy().name() == other.policy().name())
     })
-}
-
-impl Apart for Limiter {
-    fn apart(&self) -> Self {
-        Self::new(self.store.clone())
-    }
 }
 
 impl<S: Store> From<S> for Limiter {

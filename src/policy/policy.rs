@@ -12,7 +12,6 @@ use crate::{
     error::Error,
     key::Key,
     quota::Quota,
-    util::per_thread::Apart,
 };
 
 /// A named limit: a [`Quota`], the [`Algorithm`] that counts it, and what happens when the store is unavailable.
@@ -410,12 +409,6 @@ impl PartialEq for Policy {
 }
 
 impl Eq for Policy {}
-
-impl Apart for Policy {
-    fn apart(&self) -> Self {
-        Self(Arc::new(Inner::clone(&self.0)))
-    }
-}
 
 /// `name:algorithm`. The name is encoded like a key: a brace would break the hash tag, and a colon would look like the
 /// end of a prefix.

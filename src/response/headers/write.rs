@@ -18,7 +18,6 @@ use crate::{
     decision::{Decision, Outcome, Report},
     policy::Policy,
     response::wait::retry_after,
-    util::per_thread::Apart,
 };
 
 /// Adds the headers that its [`Headers`] ask for.
@@ -27,13 +26,6 @@ pub(crate) struct HeaderWriter {
     headers: Headers,
     /// The `RateLimit-Policy` of the first response. Nearly every response has the same.
     written: OnceLock<(Box<[Policy]>, Option<HeaderValue>)>,
-}
-
-/// Each thread caches a value of its own, because responses count its references.
-impl Apart for HeaderWriter {
-    fn apart(&self) -> Self {
-        Self::new(self.headers.clone())
-    }
 }
 
 impl HeaderWriter {

@@ -113,6 +113,13 @@ impl Config {
         request.extensions.insert(self.limiter.clone());
     }
 
+    /// Inserts the limiter of a layer that is disabled, unless there is one: a handler that takes one would fail.
+    pub(super) fn provide_limiter(&self, request: &mut Parts) {
+        if request.extensions.get::<Limiter>().is_none() {
+            request.extensions.insert(self.limiter.clone());
+        }
+    }
+
     /// Logs once that two layers charge a request under one policy: `outer` is the decision of the outer one.
     fn warn_of_twice(&self, outer: &Decision, decision: &Decision) {
         let charged = outer.is_allowed() && decision.is_allowed();

@@ -298,9 +298,9 @@ impl Limiter {
 
 /// Applies the failure mode to an answer of the store that needs no undoing.
 fn finish(answer: Answer<Decision>, mode: FailureMode) -> Answer<Decision> {
-    answer.then_fn(match mode {
-        FailureMode::Open => |decided| decided.or_else(|error| FailureMode::Open.decide(error)),
-        FailureMode::Closed => |decided| decided.or_else(|error| FailureMode::Closed.decide(error)),
+    answer.or_else(match mode {
+        FailureMode::Open => |error| FailureMode::Open.decide(error),
+        FailureMode::Closed => |error| FailureMode::Closed.decide(error),
     })
 }
 

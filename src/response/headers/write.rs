@@ -9,7 +9,7 @@ use super::{
     exceeded::mark_response,
     headers::{Headers, Ietf},
     ietf_list::{has_dictionary, limit_item, policy_item},
-    insert::{append, insert_new, list, value},
+    insert::{append, insert_new, list, number, value},
     names::{RATELIMIT, RATELIMIT_POLICY},
     one_policy::{draft_06, draft_07, legacy},
     window::{latest_t, numbers},
@@ -152,5 +152,5 @@ impl HeaderWriter {
 
 /// Adds `Retry-After` to a denial, unless it has one or waiting cannot help. Returns the seconds that it added.
 pub(in crate::response) fn add_retry_after(headers: &mut HeaderMap, decision: &Decision) -> Option<u64> {
-    retry_after(decision).filter(|seconds| insert_new(headers, RETRY_AFTER, *seconds))
+    retry_after(decision).filter(|seconds| insert_new(headers, RETRY_AFTER, number(*seconds)))
 }

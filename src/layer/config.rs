@@ -25,7 +25,9 @@ use crate::{
     util::outage::Outage,
 };
 
+// Aligned as the fields of a policy are, because every request changes the reference count.
 #[derive(Clone)]
+#[repr(align(128))]
 pub(super) struct Config {
     pub(super) limiter: Limiter,
     pub(super) rules: Vec<Rule>,

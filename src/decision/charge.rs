@@ -94,7 +94,7 @@ impl Charge {
     }
 
     /// Marks the charge as made, so it can be refunded. A permit is found by its holder instead.
-    pub(crate) const fn with_receipt(mut self, receipt: Receipt) -> Self {
+    pub(super) const fn with_receipt(mut self, receipt: Receipt) -> Self {
         if matches!(self.tie, Tie::None) {
             self.tie = Tie::Receipt(receipt);
         }

@@ -124,8 +124,11 @@ impl MemoryStore {
             (applied, applied.lifetime)
         });
         drop(shard);
-        let receipt = applied.admission.is_admitted().then_some(Receipt { made: now, mark: applied.mark });
-        Ok(Decision::of_one(outcome(charge, applied.admission, applied.gauge, cost, receipt)))
+        let mut outcome = outcome(charge, applied.admission, applied.gauge, cost);
+        if outcome.is_allowed() {
+            outcome = outcome.with_receipt(Receipt { made: now, mark: applied.mark });
+        }
+        Ok(Decision::of_one(outcome))
     }
 
     fn decide_all(&self, action: Action, charges: &[Charge]) -> Result<Decision, Error> {
@@ -189,28 +192,18 @@ impl MemoryStore {
         Ok(Decision::new(charges.iter().zip(&plans).map(|(charge, (cost, plan))| {
             let charged = admitted && charges_units;
             let gauge = if charged { plan.after } else { plan.before };
-            let receipt = charged.then_some(Receipt { made: now, mark: plan.mark });
-            outcome(charge.clone(), plan.admission, gauge, *cost, receipt)
+            let outcome = outcome(charge.clone(), plan.admission, gauge, *cost);
+            if charged { outcome.with_receipt(Receipt { made: now, mark: plan.mark }) } else { outcome }
         })))
     }
 }
 
-fn outcome(
-    charge: Charge,
-    admission: Admission,
-    gauge: Gauge,
-    cost: u64,
-    receipt: Option<Receipt>,
-) -> Outcome {
+fn outcome(charge: Charge, admission: Admission, gauge: Gauge, cost: u64) -> Outcome {
     let (verdict, granted) = match admission {
         Admission::After(0) => (Verdict::Allow, cost),
         Admission::After(delay) => (Verdict::Delay(Duration::from_micros(delay)), cost),
         Admission::Retry(wait) => (Verdict::Deny { retry_after: Some(Duration::from_micros(wait)) }, 0),
         Admission::Never => (Verdict::Deny { retry_after: None }, 0),
-    };
-    let charge = match receipt {
-        Some(receipt) => charge.with_receipt(receipt),
-        None => charge,
     };
     Outcome::of(charge, verdict, gauge.remaining, Duration::from_micros(gauge.reset)).granting(granted)
 }

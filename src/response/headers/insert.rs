@@ -20,7 +20,8 @@ pub(in crate::response) fn insert_new(headers: &mut HeaderMap, name: HeaderName,
     }
 }
 
-/// `number` in digits, in half the instructions of `HeaderValue::from`: every denial has one.
+/// `number` in digits. `HeaderValue::from` fills a larger buffer and drops it later: 124 of the 7 629 instructions of a
+/// denial.
 pub(super) fn number(number: u64) -> HeaderValue {
     HeaderValue::from_str(itoa::Buffer::new().format(number)).unwrap_or_else(|_| number.into())
 }

@@ -71,9 +71,9 @@ const GIVEN: [&str; 14] = [
     "pcall", "unpack", "next",
 ];
 /// Names of texts, and of functions that return text.
-const TEXTS: [&str; 17] = [
+const TEXTS: [&str; 18] = [
     "text", "name", "problem", "field", "pack", "format", "sub", "rep", "body", "cell", "value", "written",
-    "records", "bytes", "values", "record", "wanted",
+    "records", "bytes", "values", "record", "wanted", "take",
 ];
 
 /// The names that `local`, parameters and loops declare.

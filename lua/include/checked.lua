@@ -26,6 +26,9 @@ local function checked(name, functions)
     if lifetime ~= REMOVE then
       check('time', time, 0)
       check('count', count, 0)
+      if time >= TOO_LARGE or count >= TOO_LARGE then
+        fail('must return a time and a count below 2^53')
+      end
       if text ~= nil and type(text) ~= 'string' then
         fail('must return a text or nil after the count')
       end

@@ -110,7 +110,8 @@ impl<'a> Reader<'a> {
     /// The error of the decision whose first record has this number.
     fn error_of(&self, record: usize) -> Option<String> {
         let is_it = |pair: &&[Value]| matches!(pair, [Value::Int(number), _] if usize::try_from(*number) == Ok(record));
-        self.errors.chunks_exact(2).find(is_it).and_then(|pair| text(&pair[1]))
+        let pair = self.errors.chunks_exact(2).find(is_it)?;
+        Some(text(&pair[1]).unwrap_or_default())
     }
 
     /// The decision about one charge, the most frequent one.

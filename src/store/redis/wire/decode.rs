@@ -222,7 +222,6 @@ pub(crate) fn unexpected() -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{key::Key, policy::Policy, quota::Quota, store::redis::script::Script};
 
     /// A reply with these numbers after a time.
     fn numbers(numbers: &[f64]) -> Value {
@@ -231,16 +230,7 @@ mod tests {
     }
 
     fn job(cost: u64) -> Job {
-        Job {
-            action: Action::Charge,
-            charges: vec![Charge::new(&Policy::new("p", Quota::per_second(5)), &Key::new("k"), cost)],
-            prefix: "rl".into(),
-            time: None,
-            script: Script::built_in().clone(),
-            deadline: Duration::ZERO,
-            lease: None,
-            observer: None,
-        }
+        Job::for_tests(cost, Duration::ZERO)
     }
 
     #[test]

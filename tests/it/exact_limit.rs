@@ -9,7 +9,7 @@ use crate::support::{
 };
 use proptest::prelude::*;
 use tower_ratelimit::{
-    Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer,
+    FailureMode, Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer,
     algorithm::{FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
 };
 
@@ -38,7 +38,9 @@ fn policies() -> impl Strategy<Value = Vec<Policy>> {
             // Windows that opened some hours ago, so that none ends during the test.
             _ => policy.algorithm(FixedWindow::aligned().utc_offset_west(since_midnight() / 2)),
         };
-        policies.enumerate().map(count).collect()
+        // A failure of the store must not look like an admission.
+        let closed = |policy: Policy| policy.on_store_failure(FailureMode::Closed);
+        policies.enumerate().map(count).map(closed).collect()
     })
 }
 
@@ -142,23 +144,26 @@ async fn a_sliding_log_holds_in_every_span_over_two_instances() {
             }
         });
     }
-    // The log in Redis has the time of each admission, by the server's clock. The test polls it all the time and
-    // merges the entries.
-    let mut admitted = std::collections::BTreeSet::new();
+    // The log in Redis has an entry for each call that admitted, with the server's time and the units up to then. The
+    // test polls it all the time and merges the entries.
+    let number = |bytes: &[u8]| bytes.iter().fold(0, |number: u64, byte| number << 8 | u64::from(*byte));
+    let mut admitted = std::collections::BTreeMap::new();
     let mut connection = server.connection();
     while !running.is_empty() {
         let log: Vec<Vec<u8>> =
-            redis::cmd("LRANGE").arg("rl:p:sliding-log:{all}").arg(1).arg(-1).query(&mut connection).unwrap();
-        admitted.extend(log);
+            redis::cmd("LRANGE").arg("rl:p:sliding-log:{all}").arg(0).arg(-1).query(&mut connection).unwrap();
+        for entries in log.windows(2) {
+            let [before, upto] = [0, 1].map(|i| number(&entries[i][8..]));
+            admitted.insert((number(&entries[1][1..8]), upto), upto - before);
+        }
         while let Some(done) = running.try_join_next() {
             done.unwrap();
         }
         tokio::task::yield_now().await;
     }
-    let stamps: Vec<u64> = admitted
-        .iter()
-        .map(|entry| entry[1..8].iter().fold(0, |stamp, byte| stamp << 8 | u64::from(*byte)))
-        .collect();
+    // The time of each admitted unit.
+    let stamps: Vec<u64> =
+        admitted.iter().flat_map(|((at, _), units)| (0..*units).map(move |_| *at)).collect();
     assert!(stamps.len() as u64 > 2 * limit, "{}", stamps.len());
     for span in stamps.windows(usize::try_from(limit).unwrap() + 1) {
         assert!(span[span.len() - 1] - span[0] >= 50_000, "{span:?}");

@@ -297,7 +297,7 @@ fn a_runtime_that_is_not_driven_delays_no_deadline_of_another_one() {
         let limiter =
             busy.block_on(async { Limiter::new(RedisStore::connect(&server.url()).await.unwrap()) });
         let check = || limiter.check(&policy, &Key::new("alice"), 1);
-        // They open all lanes.
+        // They open both lanes.
         let mut stuck: Vec<_> = (0..8).map(|_| Box::pin(check())).collect();
         idle.block_on(async {
             stuck.iter_mut().for_each(|check| assert!(check.now_or_never().is_none()));
@@ -306,8 +306,14 @@ fn a_runtime_that_is_not_driven_delays_no_deadline_of_another_one() {
             }
         });
         let bounded = |check| busy.block_on(async { timeout(Duration::from_secs(20), check).await });
-        let kind = bounded(Box::pin(check())).expect("no lane answers it").unwrap_err().kind();
-        assert_eq!(kind, ErrorKind::StoreBusy, "{yields} yields");
+        // Another lane opens. It may wait for a connection that the idle runtime was making.
+        match bounded(Box::pin(check())).expect("no lane answers it") {
+            Ok(decision) => assert!(decision.is_allowed(), "{yields} yields"),
+            Err(error) => {
+                let kinds = [ErrorKind::StoreBusy, ErrorKind::StoreTimeout];
+                assert!(kinds.contains(&error.kind()), "{yields} yields: {error}");
+            }
+        }
         // Shutting it down fails its own decisions.
         drop(idle);
         for check in stuck {

@@ -27,20 +27,20 @@ local function take_each(run)
   local policy, algorithm, cost, holder = charge.rule.policy, charge.rule.algorithm, charge.cost, charge.holder
   for decision = run.next, run.decisions do
     run.next = decision + 1
-    local k = key_of(run, decision, 1)
+    local k, record = key_of(run, decision, 1), run.record + decision
     local first, second, third = state_of(k, algorithm)
     local retry, remaining, reset, delay, mark, lifetime
     retry, remaining, reset, delay, mark, lifetime, first, second, third =
       algorithm.decide(policy, cost, first, second, third, holder)
     if lifetime and cost > 0 then
-      set_state(k, lifetime, first, second, third)
+      set_state(record, k, lifetime, first, second, third)
     end
-    report(run.record + decision, cost, retry, remaining, reset, delay, mark)
+    report(record, cost, retry, remaining, reset, delay, mark)
   end
 end
 
--- Refunds or renews a charge.
-local function undo_or_renew(run, charge, k)
+-- Refunds or renews a charge, in the decision with this first record.
+local function undo_or_renew(record, run, charge, k)
   local rule, made = charge.rule, charge.made
   local change = function_of(rule, run.mode == REFUND and 'refund' or 'renew')
   -- An administrator's refund names no charge.
@@ -50,17 +50,21 @@ local function undo_or_renew(run, charge, k)
   if rule.algorithm.load then
     -- It changes the key itself, so what was decided before is written first.
     failures[k] = failures[k] or flush(k)
+    if failures[k] then
+      error(failures[k], 0)
+    end
     return change(KEYS[k], rule.policy, charge.cost, charge.holder, made)
   end
   local first, second, third = state_of(k, rule.algorithm)
   local lifetime
   if run.mode == REFUND then
-    lifetime, first, second, third = change(rule.policy, charge.cost, made, charge.mark, first, second, third, charge.holder)
+    lifetime, first, second, third =
+      change(rule.policy, charge.cost, made, charge.mark, first, second, third, charge.holder)
   else
     lifetime, first, second, third = change(rule.policy, charge.cost, first, second, third, charge.holder)
   end
   if lifetime then
-    set_state(k, lifetime, first, second, third)
+    set_state(record, k, lifetime, first, second, third)
   end
 end
 
@@ -80,19 +84,22 @@ end
 -- Makes a decision of any number of charges, in any mode but LEASE.
 local function decide_all(run, decision)
   local mode, plans, admitted = run.mode, {}, true
-  local charges_units = mode == TAKE or mode == UP_TO
+  local charges_units, record = mode == TAKE or mode == UP_TO, run.record + (decision - 1) * run.width
   for i, charge in ipairs(run.charges) do
     local k, cost = key_of(run, decision, i), charge.cost
+    if #run.charges > 1 then
+      check_type(k, charge.rule.algorithm)
+    end
     if mode == REFUND or mode == RENEW then
       if cost > 0 then
-        undo_or_renew(run, charge, k)
+        undo_or_renew(record + 1, run, charge, k)
       end
       cost = 0
     end
     plans[i] = plan(charge, k, cost)
     if mode == UP_TO and plans[i].retry ~= 0 then
       -- Charge what remains. Where nothing remains, plan one unit for its retry time.
-      plans[i] = plan(charge, k, math.max(1, plans[i].remaining))
+      plans[i] = plan(charge, k, math.max(1, math.min(cost, plans[i].remaining)))
     end
     admitted = admitted and plans[i].retry == 0
   end
@@ -103,10 +110,10 @@ local function decide_all(run, decision)
       now_planned = plan(run.charges[i], k, 0)
     end
     if charges_units and planned.cost > 0 and now_planned.lifetime then
-      set_state(k, now_planned.lifetime, now_planned.first, now_planned.second, now_planned.third)
+      set_state(record + 1, k, now_planned.lifetime, now_planned.first, now_planned.second, now_planned.third)
     end
     report(
-      run.record + (decision - 1) * run.width + i, planned.cost, planned.retry, now_planned.remaining,
+      record + i, planned.cost, planned.retry, now_planned.remaining,
       now_planned.reset, planned.delay, planned.mark
     )
   end
@@ -115,7 +122,7 @@ end
 -- Returns a lease, charges the cost, and leases units: at most a quarter of what remains, so that leases shrink to 0
 -- near the limit and other instances find units too.
 local function charge_and_lease(run)
-  local charge, asked, k = run.charges[1], run.lease, key_of(run, 1, 1)
+  local charge, asked, k, record = run.charges[1], run.lease, key_of(run, 1, 1), run.record + 1
   local rule = charge.rule
   local return_lease, lease = function_of(rule, 'return_lease'), function_of(rule, 'lease')
   local lifetime, first, second, third
@@ -123,24 +130,24 @@ local function charge_and_lease(run)
     lifetime, first, second, third =
       return_lease(rule.policy, asked.units, asked.spent, asked.name, state_of(k, rule.algorithm))
     if lifetime then
-      set_state(k, lifetime, first, second, third)
+      set_state(record, k, lifetime, first, second, third)
     end
   end
   local planned, units, lasts, name, mark = plan(charge, k, charge.cost), 0, 0, 0, 0
   if planned.lifetime and planned.cost > 0 then
-    set_state(k, planned.lifetime, planned.first, planned.second, planned.third)
+    set_state(record, k, planned.lifetime, planned.first, planned.second, planned.third)
   end
   if planned.retry == 0 then
     units = math.min(asked.wanted, floor(planned.remaining / 4))
     lasts, name, mark, lifetime, first, second, third = lease(rule.policy, units, state_of(k, rule.algorithm))
     if units > 0 then
-      set_state(k, lifetime, first, second, third)
+      set_state(record, k, lifetime, first, second, third)
       local after = plan(charge, k, 0)
       planned.remaining, planned.reset = after.remaining, after.reset
     end
   end
-  report(run.record + 1, planned.cost, planned.retry, planned.remaining, planned.reset, planned.delay, planned.mark)
-  reply[run.record + 2] = pack('<ddddd', units, lasts, name, mark, 0)
+  report(record, planned.cost, planned.retry, planned.remaining, planned.reset, planned.delay, planned.mark)
+  reply[record + 1] = pack('<ddddd', units, lasts, name, mark, 0)
 end
 
 -- Makes the decisions of a run, from `run.next` on.
@@ -183,18 +190,21 @@ end
 if next(failures) then
   for _, run in ipairs(runs) do
     for decision = 1, run.decisions do
+      local record = run.record + (decision - 1) * run.width + 1
       for charge = 1, #run.charges do
-        local problem = failures[key_of(run, decision, charge)]
-        if problem then
-          fail(run, decision, problem)
+        local k = key_of(run, decision, charge)
+        -- What was decided before the key was changed does not depend on the failed write.
+        if failures[k] and record >= (changed_by[k] or 0) then
+          fail(run, decision, failures[k])
         end
       end
     end
   end
 end
 
-local records_of_all = pack('<d', now) .. table.concat(reply)
+local records = table.concat(reply)
+records = pack('<d', now) .. records
 if #errors == 0 then
-  return records_of_all
+  return records
 end
-return { records_of_all, unpack(errors) }
+return { records, unpack(errors) }

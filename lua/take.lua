@@ -52,5 +52,6 @@ while k < #KEYS do
   end
   k, at = k + decisions, at + 8 + 8 * #ARGUMENTS
 end
-local records = pack('<d', now) .. table.concat(reply)
+local records = table.concat(reply)
+records = pack('<d', now) .. records
 return #errors == 0 and records or { records, unpack(errors) }

@@ -28,8 +28,9 @@ use crate::error::Error;
 #[must_use = "an answer does nothing until it is awaited"]
 pub struct Answer<T> {
     state: State<T>,
-    /// Applied to a pending result. Stored here if it needs no allocation.
-    change: Option<Change<T>>,
+    /// Applied to the error of a pending result. Stored here, because nearly every decision on Redis has one and a
+    /// future around it would be an allocation.
+    recover: Option<Recover<T>>,
 }
 
 enum State<T> {
@@ -38,17 +39,17 @@ enum State<T> {
     Pending(Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>),
 }
 
-type Change<T> = fn(Result<T, Error>) -> Result<T, Error>;
+type Recover<T> = fn(Error) -> Result<T, Error>;
 
 impl<T> Answer<T> {
     /// An answer that is ready with `result`.
     pub const fn ready(result: Result<T, Error>) -> Self {
-        Self { state: State::Ready(Some(result)), change: None }
+        Self { state: State::Ready(Some(result)), recover: None }
     }
 
     /// An answer with the result of `future`.
     pub fn pending(future: impl Future<Output = Result<T, Error>> + Send + 'static) -> Self {
-        Self { state: State::Pending(Box::pin(future)), change: None }
+        Self { state: State::Pending(Box::pin(future)), recover: None }
     }
 
     pub(crate) const fn is_ready(&self) -> bool {
@@ -77,15 +78,17 @@ impl<T> Answer<T> {
         }
     }
 
-    /// [`then`](Self::then) without an allocation, as nearly every decision on Redis passes here.
-    pub(crate) fn then_fn(self, change: Change<T>) -> Self
+    /// Applies `recover` to an error, now or when it is ready. Allocates nothing.
+    pub(crate) fn or_else(self, recover: Recover<T>) -> Self
     where
         T: Send + 'static,
     {
         match self {
-            Self { state: State::Ready(Some(result)), .. } => Self::ready(change(result)),
-            Self { state, change: None } => Self { state, change: Some(change) },
-            changed => changed.then(change),
+            // Nearly every decision in memory passes here.
+            Self { state: State::Ready(Some(Ok(_))), .. } => self,
+            Self { state: State::Ready(Some(Err(error))), .. } => Self::ready(recover(error)),
+            Self { state, recover: None } => Self { state, recover: Some(recover) },
+            recovering => recovering.then(move |result| result.or_else(recover)),
         }
     }
 }
@@ -110,8 +113,8 @@ impl<T> Future for Answer<T> {
             },
             State::Pending(future) => ready!(future.as_mut().poll(cx)),
         };
-        Poll::Ready(match self.change {
-            Some(change) => change(result),
+        Poll::Ready(match self.recover {
+            Some(recover) => result.or_else(recover),
             None => result,
         })
     }

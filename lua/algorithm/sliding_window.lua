@@ -4,9 +4,8 @@
   The latest `cells` cells count in full. The one before them, the sliding cell, counts by the share of it that is still
   inside the window, as if its units had come evenly. With one cell this is the sliding window counter.
 
-  State     when the latest cell started; the sum of all cells; a text: 6 bytes of the width, then 5 bytes of units for
-            each cell before the latest one, the most significant byte first. The latest cell has what is left of the
-            sum, so a charge changes only the sum.
+  State     when the latest cell started; the sum of all cells; a text: 6 bytes of the width, then 5 bytes of units per
+            cell, the latest first, the most significant byte first.
   Arguments the limit; the number of cells; their width in microseconds.
   Mark      the last microsecond of the cell that the charge counts in.
 
@@ -26,58 +25,50 @@ local function policy(limit, cells, width)
   return { limit = limit, cells = cells, width = width }
 end
 
--- Returns the units of a cell before the latest one. `age` is 1 for the cell before the latest.
-local function cell_at(body, age)
-  local last = age * CELL
-  if last > #body then
+local function cell_at(body, index)
+  local first = index * CELL
+  if first >= #body then
     return 0
   end
-  return (struct.unpack('>I5', body, last - CELL + 1))
+  return (struct.unpack('>I5', body, first + 1))
 end
 
--- Returns the sum of the cells from `first` to `last`.
 local function sum_of(body, first, last)
   local sum = 0
-  for age = first, last do
-    sum = sum + cell_at(body, age)
+  for i = first, last do
+    sum = sum + cell_at(body, i)
   end
   return sum
 end
 
--- Returns the units of the latest cell. The sum is read from the state and may be wrong.
-local function latest_of(body, sum)
-  return math.max(0, sum - sum_of(body, 1, #body / CELL))
-end
-
 -- Converts cells of another width: each counts in the cell in which it ended. Returns the cells and their sum.
-local function convert(old, old_sum, old_width, latest, cells, width, started)
+local function convert(old, old_width, latest, cells, width, started)
   local counts, oldest = {}, -1
-  for i = 0, #old / CELL do
+  for i = 0, #old / CELL - 1 do
     local ended = math.min(latest - i * old_width + old_width - 1, now)
     local age = math.max(0, floor((started - ended + width - 1) / width))
     if age > cells then
       break
     end
-    local units = i == 0 and latest_of(old, old_sum) or cell_at(old, i)
-    counts[age] = math.min((counts[age] or 0) + units, MAX_UNITS)
+    counts[age] = math.min((counts[age] or 0) + cell_at(old, i), MAX_UNITS)
     oldest = age
   end
-  local body, sum = {}, counts[0] or 0
-  for age = 1, oldest do
-    local units = counts[age] or 0
-    body[age] = pack('>I5', units)
+  local body, sum = {}, 0
+  for i = 0, oldest do
+    local units = counts[i] or 0
+    body[i + 1] = pack('>I5', units)
     sum = sum + units
   end
   return table.concat(body), sum
 end
 
--- In Redis the state is shorter than in the form of include/state.lua: `SW`, 7 bytes each of the time and the sum, and
+-- In Redis the state is shorter than in the form of include/state.lua: `CW`, 7 bytes each of the time and the sum, and
 -- the text.
 local function read(value)
   if not value then
     return false
   end
-  if #value < 22 or (#value - 22) % CELL ~= 0 or sub(value, 1, 2) ~= 'SW' then
+  if #value < 22 + CELL or (#value - 22) % CELL ~= 0 or sub(value, 1, 2) ~= 'CW' then
     error(FOREIGN, 0)
   end
   local latest, sum = struct.unpack('>I7I7', value, 3)
@@ -88,7 +79,7 @@ local function read(value)
 end
 
 local function value_of(latest, sum, text)
-  return pack('>c2I7I7', 'SW', latest, sum) .. text
+  return pack('>c2I7I7', 'CW', latest, sum) .. text
 end
 
 -- Returns the width and the cells of a state.
@@ -98,6 +89,10 @@ local function read_cells(latest, text)
     error(FOREIGN, 0)
   end
   return width, sub(text, 7)
+end
+
+local function state_of_cells(window, body, sum, started)
+  return started, sum, pack('>I6', window.width) .. body
 end
 
 -- Returns when the current cell started, the microseconds since then, the cells as of `now`, their sum, and whether a
@@ -115,57 +110,55 @@ local function open(window, latest, sum, text)
     latest = started
   end
   if old_width ~= width then
-    body, sum = convert(body, sum, old_width, latest, cells, width, started)
+    body, sum = convert(body, old_width, latest, cells, width, started)
     return started, elapsed, body, sum, stale
   end
-  local age = (started - latest) / width
-  if age > cells then
+  local age, stored = (started - latest) / width, #body / CELL
+  local kept = math.min(stored, cells + 1 - age)
+  if kept <= 0 then
     return started, elapsed, '', 0, stale
   end
-  if age > 0 then
-    body = string.rep(EMPTY, age - 1) .. pack('>I5', latest_of(body, sum)) .. body
+  if kept < stored then
+    -- Add up the cells that leave or those that stay, whichever are fewer.
+    if stored - kept < kept then
+      sum = sum - sum_of(body, kept, stored - 1)
+    else
+      sum = sum_of(body, 0, kept - 1)
+    end
+    body = sub(body, 1, kept * CELL)
   end
-  local stored = #body / CELL
-  if stored > cells then
-    sum = sum - sum_of(body, cells + 1, stored)
-    body = sub(body, 1, cells * CELL)
+  if age > 0 then
+    body = string.rep(EMPTY, age) .. body
   end
   return started, elapsed, body, sum, stale
 end
 
-local function state_of_cells(window, body, sum, started)
-  return started, sum, pack('>I6', window.width) .. body
+-- Returns the index of the latest cell with units; nil where all are empty.
+local function newest_of(body)
+  local byte = find(body, '[^%z]')
+  return byte and floor((byte - 1) / CELL)
 end
 
 -- Returns the microseconds until all cells have left the window.
-local function reset_of(window, body, sum, elapsed)
-  local newest = 0
-  if sum == 0 then
-    return 0
-  elseif latest_of(body, sum) == 0 then
-    newest = floor((find(body, '[^%z]') - 1) / CELL) + 1
-  end
-  return (window.cells + 1 - newest) * window.width - elapsed
+local function reset_of(window, body, elapsed)
+  local newest = newest_of(body)
+  return newest and (window.cells + 1 - newest) * window.width - elapsed or 0
 end
 
 -- Returns the microseconds until at most `room` units count. `full` units are in the cells that count in full.
-local function wait_for(window, body, sum, elapsed, full, room)
+local function wait_for(window, body, elapsed, full, room)
   local cells, width = window.cells, window.width
   for passed = 0, cells do
     if full <= room then
       -- During this cell the share of the sliding cell shrinks to what fits beside the full cells.
-      local sliding = passed < cells and cell_at(body, cells - passed) or latest_of(body, sum)
-      local inside = 0
+      local sliding, inside = cell_at(body, cells - passed), 0
       if sliding > room - full then
         inside = width - muldiv(room - full, width, sliding)
       end
       return math.max(0, passed * width + inside - elapsed)
     end
-    if passed < cells - 1 then
+    if passed < cells then
       full = full - cell_at(body, cells - 1 - passed)
-    else
-      -- Only the latest cell was left.
-      full = 0
     end
   end
 end
@@ -183,16 +176,17 @@ local function decide(window, cost, latest, sum, text)
   if cost > free then
     local retry = NEVER
     if cost <= limit then
-      retry = wait_for(window, body, sum, elapsed, full, limit - cost)
+      retry = wait_for(window, body, elapsed, full, limit - cost)
     end
-    local reset = reset_of(window, body, sum, elapsed)
+    local reset = reset_of(window, body, elapsed)
     return retry, free, reset, 0, mark, stale and reset > 0 and reset or nil, state_of_cells(window, body, sum, started)
   end
   if cost == 0 then
-    local reset = reset_of(window, body, sum, elapsed)
+    local reset = reset_of(window, body, elapsed)
     return 0, free, reset, 0, mark, stale and reset > 0 and reset or nil, state_of_cells(window, body, sum, started)
   end
   local reset = (cells + 1) * width - elapsed
+  body = pack('>I5', cell_at(body, 0) + cost) .. sub(body, CELL + 1)
   return 0, free - cost, reset, 0, mark, reset, state_of_cells(window, body, sum + cost, started)
 end
 
@@ -200,13 +194,16 @@ if brief then
   return { policy = policy, decide = decide, read = read, value_of = value_of }
 end
 
--- Returns the cells after `units` units were removed from the cell `age`, which has them.
-local function remove_units(body, age, units)
-  if age == 0 then
-    return body
+-- Returns the cells after `units` units were removed from the cell `index` and the older ones.
+local function remove_units(body, index, cells, units)
+  local first = index
+  -- Stop at the last cell: the sum is read from the state and may be wrong.
+  while cell_at(body, index) < units and index < cells do
+    units = units - cell_at(body, index)
+    index = index + 1
   end
-  local cell = pack('>I5', cell_at(body, age) - units)
-  return sub(body, 1, (age - 1) * CELL) .. cell .. sub(body, age * CELL + 1)
+  local cell = pack('>I5', math.max(0, cell_at(body, index) - units))
+  return sub(body, 1, first * CELL) .. string.rep(EMPTY, index - first) .. cell .. sub(body, (index + 1) * CELL + 1)
 end
 
 local function refund_charge(window, units, mark, latest, sum, text)
@@ -216,11 +213,8 @@ local function refund_charge(window, units, mark, latest, sum, text)
   if width ~= window.width or latest > now or now - cell >= (window.cells + 1) * width then
     return nil
   end
-  local age = (latest - cell) / width
-  if age < 0 then
-    return nil
-  end
-  units = math.min(units, age == 0 and latest_of(body, sum) or cell_at(body, age))
+  local index = (latest - cell) / width
+  units = index >= 0 and math.min(units, cell_at(body, index)) or 0
   if units == 0 then
     return nil
   end
@@ -228,7 +222,7 @@ local function refund_charge(window, units, mark, latest, sum, text)
     return REMOVE
   end
   -- Keep all stored cells and the TTL: the decision may be of an older quota, which must not drop a cell.
-  return KEEP_TTL, state_of_cells(window, remove_units(body, age, units), sum - units, latest)
+  return KEEP_TTL, state_of_cells(window, remove_units(body, index, index, units), sum - units, latest)
 end
 
 local function refund(window, units, made, mark, latest, sum, text)
@@ -240,20 +234,12 @@ local function refund(window, units, made, mark, latest, sum, text)
   end
   local started, elapsed, body
   started, elapsed, body, sum = open(window, latest, sum, text)
-  if units >= sum then
+  units = math.min(units, sum)
+  if units == sum then
     return REMOVE
   end
-  -- The latest units first.
-  local age, left = 0, units
-  while left > 0 do
-    local removed = math.min(left, age == 0 and latest_of(body, sum) or cell_at(body, age))
-    body, sum, left, age = remove_units(body, age, removed), sum - removed, left - removed, age + 1
-    if age > window.cells + 1 then
-      -- The sum was wrong.
-      break
-    end
-  end
-  return reset_of(window, body, sum, elapsed), state_of_cells(window, body, sum, started)
+  body = remove_units(body, newest_of(body), window.cells, units)
+  return reset_of(window, body, elapsed), state_of_cells(window, body, sum - units, started)
 end
 
 -- Leased units are charged to the latest cell when the lease starts. The lease ends with that cell, because within a

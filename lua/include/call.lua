@@ -17,6 +17,7 @@
     key            the key of the first charge, less one; nil where other decisions use the keys too
     indices        in `numbers`, less one, where the keys of all charges are; nil where no other decision uses them
 ]]
+-- uses: error
 local TAKE, UP_TO, PEEK, REFUND, RENEW, LEASE = 1, 2, 3, 4, 5, 6
 
 local numbers = { struct.unpack('<' .. string.rep('d', #ARGV[1] / 8), ARGV[1]) }
@@ -32,8 +33,16 @@ local rules, reads_strings = {}, false
 for i = 1, next_number() do
   local count = next_number()
   local algorithm = make(ARGV[i + 1], true)
-  rules[i] =
-    { name = ARGV[i + 1], algorithm = algorithm, policy = algorithm.policy(unpack(numbers, at, at + count - 1)) }
+  local made, policy = pcall(algorithm.policy, unpack(numbers, at, at + count - 1))
+  if not made then
+    -- It fails the decisions of this rule, and no others.
+    local problem = text_of_error(policy)
+    local function fail()
+      error(problem, 0)
+    end
+    algorithm = { decide = fail, refund = fail, renew = fail, is_complete = true }
+  end
+  rules[i] = { name = ARGV[i + 1], algorithm = algorithm, policy = policy }
   reads_strings = reads_strings or not algorithm.load
   at = at + count
 end

@@ -120,7 +120,8 @@ local function read_extra(bucket, text)
     if extra.refunded > 0 or extra.since > 0 then
       -- After the longest time that a charge can take to drain, no refund needs to know of the charge.
       lifetime = math.max(lifetime, drain_time(bucket, bucket.capacity))
-      written = (written or '') .. format(';%d', extra.refunded)
+      written = written or ''
+      written = written .. format(';%d', extra.refunded)
       if extra.since > 0 then
         written = written .. format(';%d', extra.since)
       end

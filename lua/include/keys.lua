@@ -25,6 +25,8 @@ local function write(algorithm, k, lifetime, time, count, text)
       return check_is_new(k)
     end
     call('DEL', key)
+  elseif lifetime == KEEP_TTL and not values[k] then
+    error('RATELIMIT-ALGORITHM the algorithm keeps the TTL of a key that does not exist', 0)
   elseif lifetime == KEEP_TTL then
     call('SET', key, value_of(time, count, text), 'KEEPTTL')
   elseif values[k] then
@@ -34,8 +36,16 @@ local function write(algorithm, k, lifetime, time, count, text)
   end
 end
 
--- The states as of the latest decision; their algorithms; and the lifetimes of those that are to be written.
-local firsts, seconds, thirds, owners, lifetimes = {}, {}, {}, {}, {}
+-- The states as of the latest decision; their algorithms; the lifetimes of those that are to be written; and the first
+-- record of the decision that changed each first.
+local firsts, seconds, thirds, owners, lifetimes, changed_by = {}, {}, {}, {}, {}, {}
+
+-- Raises an error where a decision of several charges could be carried out only in part.
+local function check_type(k, algorithm)
+  if not owners[k] and not algorithm.load and not values[k] then
+    check_is_new(k)
+  end
+end
 
 -- Returns the state of a key.
 local function state_of(k, algorithm)
@@ -50,8 +60,9 @@ local function state_of(k, algorithm)
   return firsts[k], seconds[k], thirds[k]
 end
 
--- Changes the state of a key.
-local function set_state(k, lifetime, first, second, third)
+-- Changes the state of a key in the decision with this first record.
+local function set_state(record, k, lifetime, first, second, third)
+  changed_by[k] = changed_by[k] or record
   firsts[k], seconds[k], thirds[k] = first, second, third
   if lifetime ~= KEEP_TTL or not lifetimes[k] then
     lifetimes[k] = lifetime
@@ -71,5 +82,10 @@ local function flush(k)
     written, raised = pcall(check_is_new, k)
   end
   owners[k], lifetimes[k] = nil, nil
-  return not written and text_of_error(raised) or nil
+  local problem = not written and text_of_error(raised) or nil
+  if problem == 'WRONGTYPE' then
+    -- The key was of another type before the first decision.
+    changed_by[k] = nil
+  end
+  return problem
 end

@@ -6,7 +6,6 @@ use crate::{
     decision::Charge,
     key::{Key, Keys},
     limiter::Limiter,
-    util::per_thread::Apart,
 };
 
 /// The settings of a layer, shared by all of its services.
@@ -33,13 +32,6 @@ impl<R> Config<R> {
 impl<R> Clone for Config<R> {
     fn clone(&self) -> Self {
         Self { limiter: self.limiter.clone(), rules: self.rules.clone(), patience: self.patience }
-    }
-}
-
-impl<R> Apart for Config<R> {
-    fn apart(&self) -> Self {
-        let rules = self.rules.iter().map(KeyedRule::apart).collect();
-        Self { limiter: self.limiter.apart(), rules, patience: self.patience }
     }
 }
 

@@ -3,7 +3,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use tower_layer::Layer;
 
 use super::{config::Config, rule::KeyedRule, service::KeyedRateLimit};
-use crate::{key::IntoKey, limiter::Limiter, policy::Policy, util::per_thread::PerThread};
+use crate::{key::IntoKey, limiter::Limiter, policy::Policy};
 
 /// Puts a rate limit in front of a Tower service with any type of request: messages, jobs, calls to a remote API.
 ///
@@ -43,7 +43,7 @@ use crate::{key::IntoKey, limiter::Limiter, policy::Policy, util::per_thread::Pe
 /// ```
 #[must_use = "a layer does nothing until it wraps a service"]
 pub struct KeyedRateLimitLayer<R> {
-    config: Arc<PerThread<Config<R>>>,
+    config: Arc<Config<R>>,
 }
 
 impl<R: 'static> KeyedRateLimitLayer<R> {
@@ -59,7 +59,7 @@ impl<R: 'static> KeyedRateLimitLayer<R> {
         key: impl Fn(&R) -> K + Send + Sync + 'static,
     ) -> Self {
         let config = Config { limiter: store.into(), rules: Vec::new(), patience: Duration::ZERO };
-        Self { config: Arc::new(PerThread::new(config)) }.and(KeyedRule::new(policy, key))
+        Self { config: Arc::new(config) }.and(KeyedRule::new(policy, key))
     }
 
     /// Adds a rule. All rules are decided in one atomic step: if one policy denies a request, none is charged.
@@ -69,7 +69,7 @@ impl<R: 'static> KeyedRateLimitLayer<R> {
     /// If the layer already has a policy of that name, or the store does not support the policy's algorithm.
     #[track_caller]
     pub fn and(self, rule: KeyedRule<R>) -> Self {
-        let config = self.config.original();
+        let config = &self.config;
         let others = config.rules.iter().map(|other| &other.policy);
         if let Err(error) = config.limiter.accept(&rule.policy, others) {
             panic!("{error}");
@@ -103,7 +103,7 @@ impl<R: 'static> KeyedRateLimitLayer<R> {
     }
 
     fn with(mut self, change: impl FnOnce(&mut Config<R>)) -> Self {
-        change(PerThread::change(&mut self.config));
+        change(Arc::make_mut(&mut self.config));
         self
     }
 }

@@ -5,7 +5,6 @@ use crate::{
     decision::Charge,
     key::{IntoKey, Key},
     policy::Policy,
-    util::per_thread::Apart,
 };
 
 /// A rule of a [`KeyedRateLimitLayer`](super::KeyedRateLimitLayer) turns a request into a charge: a policy, the key
@@ -57,13 +56,7 @@ impl<R> KeyedRule<R> {
     /// The charge for `request`, whose key is `key`.
     pub(super) fn charge(&self, key: Key, request: &R) -> Charge {
         let cost = self.cost.as_ref().map_or(1, |cost| cost(request));
-        Charge::of(self.policy.clone(), key.stored(), cost)
-    }
-}
-
-impl<R> Apart for KeyedRule<R> {
-    fn apart(&self) -> Self {
-        Self { policy: self.policy.apart(), ..self.clone() }
+        Charge::of(self.policy.clone(), key, cost)
     }
 }
 

@@ -10,16 +10,15 @@ use super::{
     config::Config,
     future::{BoxError, KeyedResponseFuture},
 };
-use crate::util::per_thread::PerThread;
 
 /// A service behind a rate limit, made by [`KeyedRateLimitLayer`](super::KeyedRateLimitLayer), which has an example.
 pub struct KeyedRateLimit<S, R> {
     inner: S,
-    config: Arc<PerThread<Config<R>>>,
+    config: Arc<Config<R>>,
 }
 
 impl<S, R> KeyedRateLimit<S, R> {
-    pub(super) const fn new(inner: S, config: Arc<PerThread<Config<R>>>) -> Self {
+    pub(super) const fn new(inner: S, config: Arc<Config<R>>) -> Self {
         Self { inner, config }
     }
 
@@ -56,7 +55,7 @@ where
         // Call the service that is ready. Its clone, which may not be ready, stays behind.
         let clone = self.inner.clone();
         let service = mem::replace(&mut self.inner, clone);
-        KeyedResponseFuture::new(service, request, self.config.local().clone())
+        KeyedResponseFuture::new(service, request, self.config.clone())
     }
 }
 

@@ -22,10 +22,12 @@ use crate::{
         GrpcStatus, HeaderWriter, Headers, Kept, ProblemDetails, Rejection, RejectionBody, ResponseMapper,
         is_grpc, mark_request, reject, replace,
     },
-    util::{outage::Outage, per_thread::Apart},
+    util::outage::Outage,
 };
 
+// Aligned as the fields of a policy are, because every request changes the reference count.
 #[derive(Clone)]
+#[repr(align(128))]
 pub(super) struct Config {
     pub(super) limiter: Limiter,
     pub(super) rules: Vec<Rule>,
@@ -43,17 +45,6 @@ pub(super) struct Config {
     pub(super) counted_twice: Arc<AtomicBool>,
     /// The outage of the extractors, if there is one.
     pub(super) outage: Arc<Outage>,
-}
-
-impl Apart for Config {
-    fn apart(&self) -> Self {
-        Self {
-            limiter: self.limiter.apart(),
-            rules: self.rules.iter().map(Rule::apart).collect(),
-            headers: self.headers.apart(),
-            ..self.clone()
-        }
-    }
 }
 
 /// How a layer limits CORS preflights.
@@ -122,6 +113,13 @@ impl Config {
             None => {}
         }
         request.extensions.insert(self.limiter.clone());
+    }
+
+    /// Inserts the limiter of a layer that is disabled, unless there is one: a handler that takes one would fail.
+    pub(super) fn provide_limiter(&self, request: &mut Parts) {
+        if request.extensions.get::<Limiter>().is_none() {
+            request.extensions.insert(self.limiter.clone());
+        }
     }
 
     /// Logs once that two layers charge a request under one policy: `outer` is the decision of the outer one.

@@ -14,14 +14,13 @@ use super::{
     body::ResponseBody,
     config::Config,
     identify::Identity,
+    step::Step,
     turn::{Turn, unready},
 };
 use crate::{
     answer::Answer,
-    decision::{Decision, Permit, Verdict},
-    error::Error,
-    limiter::Limiter,
-    response::{Kept, Rejection, Returned},
+    decision::{Decision, Permit},
+    response::{Kept, RejectionBody, Returned},
 };
 
 pin_project! {
@@ -68,10 +67,9 @@ pin_project! {
             // What a mapper reads of the request if the service rejects it.
             kept: Option<Kept>,
         },
-        // Rejected.
+        // Rejected. `None` after the future was polled.
         Reject {
-            rejection: Rejection,
-            request: Box<Parts>,
+            response: Option<Response<RejectionBody>>,
         },
     }
 }
@@ -92,86 +90,37 @@ struct Delayed<S, ReqBody> {
 }
 
 impl<S, ReqBody> Call<S, ReqBody> {
-    /// Continues when the client is identified.
-    fn identified<F>(self, identity: Result<Identity, Error>, config: &Config) -> State<S, ReqBody, F>
+    /// Takes `step`.
+    fn enter<F>(self, step: Step, config: &Config) -> State<S, ReqBody, F>
     where
         S: Service<Request<ReqBody>, Future = F> + Clone,
     {
-        match identity {
-            Ok(Identity::Known(keys)) => match config.decide(keys, &self.request).map(Answer::now) {
-                // A store in memory has decided, so the service is called without waiting.
-                Ok(Ok(decided)) => self.decided(decided, config),
-                Ok(Err(decision)) => State::Decide { decision, call: Some(Box::new(self)) },
-                Err(error) => self.reject_unless_soft(error.into(), config),
-            },
-            Ok(Identity::Ignored) => self.bypass(config),
-            Ok(Identity::Exempt) => self.make(None, config),
-            Ok(Identity::Rejected(rejection)) => self.reject(*rejection, config),
-            Err(error) => self.reject_unless_soft(Rejection::Unidentified(error), config),
-        }
-    }
-
-    /// Continues when the store has decided.
-    fn decided<F>(self, decided: Result<Decision, Error>, config: &Config) -> State<S, ReqBody, F>
-    where
-        S: Service<Request<ReqBody>, Future = F> + Clone,
-    {
-        match decided {
-            Ok(decision) => match decision.verdict() {
-                Verdict::Allow => self.make(Some(decision), config),
-                Verdict::Delay(delay) => {
-                    let Self { service, request, body } = self;
-                    let turn = Turn::after(delay, unready(service));
-                    State::Delay { delayed: Some(Box::new(Delayed { turn, request, body, decision })) }
-                }
-                Verdict::Deny { .. } => self.reject_unless_soft(Rejection::Denied(decision), config),
-            },
-            // Whatever its kind: clients must not see the text of a store.
-            Err(error) => self.reject_unless_soft(Rejection::Unavailable(error), config),
-        }
-    }
-
-    /// Calls the service.
-    fn make<F>(mut self, mut decision: Option<Decision>, config: &Config) -> State<S, ReqBody, F>
-    where
-        S: Service<Request<ReqBody>, Future = F>,
-    {
-        // The extensions get no permit, because they may outlive the response.
-        let permit = decision.as_mut().and_then(Decision::take_permit);
-        let kept = Some(config.keep(&self.request));
-        config.annotate(&mut self.request, decision.as_ref());
-        let future = self.service.call(Request::from_parts(self.request, self.body));
+        let Self { mut service, mut request, body } = self;
+        let (decision, permit, kept) = match step {
+            Step::Serve(mut decision) => {
+                // The extensions get no permit, because they may outlive the response.
+                let permit = decision.as_mut().and_then(Decision::take_permit);
+                let kept = Some(config.keep(&request));
+                config.annotate(&mut request, decision.as_ref());
+                (decision, permit, kept)
+            }
+            Step::Bypass => {
+                config.provide_limiter(&mut request);
+                (None, None, None)
+            }
+            Step::Decide(decision) => {
+                return State::Decide { decision, call: Some(Box::new(Self { service, request, body })) };
+            }
+            Step::Delay(delay, decision) => {
+                let turn = Turn::after(delay, unready(service));
+                return State::Delay { delayed: Some(Box::new(Delayed { turn, request, body, decision })) };
+            }
+            Step::Reject(rejection) => {
+                return State::Reject { response: Some(config.response(&rejection, &request)) };
+            }
+        };
+        let future = service.call(Request::from_parts(request, body));
         State::Respond { future, decision, permit, kept }
-    }
-
-    /// Calls the service as if there were no layer, except for the limiter, without which a handler that takes one fails.
-    fn bypass<F>(mut self, config: &Config) -> State<S, ReqBody, F>
-    where
-        S: Service<Request<ReqBody>, Future = F>,
-    {
-        if self.request.extensions.get::<Limiter>().is_none() {
-            self.request.extensions.insert(config.limiter.clone());
-        }
-        let future = self.service.call(Request::from_parts(self.request, self.body));
-        State::Respond { future, decision: None, permit: None, kept: None }
-    }
-
-    /// Rejects the request, except in soft mode.
-    fn reject_unless_soft<F>(self, rejection: Rejection, config: &Config) -> State<S, ReqBody, F>
-    where
-        S: Service<Request<ReqBody>, Future = F>,
-    {
-        if config.soft {
-            config.log(&rejection);
-            return self.make(rejection.into_decision(), config);
-        }
-        self.reject(rejection, config)
-    }
-
-    /// Rejects the request, in soft mode too.
-    fn reject<F>(self, rejection: Rejection, config: &Config) -> State<S, ReqBody, F> {
-        config.log(&rejection);
-        State::Reject { rejection: config.jitter(rejection), request: Box::new(self.request) }
     }
 }
 
@@ -181,10 +130,14 @@ where
 {
     pub(super) fn new(service: S, request: Request<ReqBody>, config: Arc<Config>) -> Self {
         let (request, body) = request.into_parts();
-        let call = Call { service, request, body };
-        let state = match config.identify(&call.request).now() {
-            Ok(identity) => call.identified(identity, &config),
-            Err(identity) => State::Identify { identity, call: Some(Box::new(call)) },
+        let state = match config.identify(&request).now() {
+            Ok(identity) => {
+                let step = config.identified(identity, &request);
+                Call { service, request, body }.enter(step, &config)
+            }
+            Err(identity) => {
+                State::Identify { identity, call: Some(Box::new(Call { service, request, body })) }
+            }
         };
         Self { state, config }
     }
@@ -199,21 +152,23 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         loop {
-            let next = match this.state.as_mut().project() {
+            let (call, step) = match this.state.as_mut().project() {
                 StateProj::Identify { identity, call } => {
                     let identity = ready!(Pin::new(identity).poll(cx));
-                    take(call).identified(identity, this.config)
+                    let call = take(call);
+                    let step = this.config.identified(identity, &call.request);
+                    (call, step)
                 }
                 StateProj::Decide { decision, call } => {
                     let decided = ready!(Pin::new(decision).poll(cx));
-                    take(call).decided(decided, this.config)
+                    (take(call), this.config.decided(decided))
                 }
                 StateProj::Delay { delayed } => {
                     if let Some(delayed) = delayed {
                         ready!(delayed.turn.poll(cx))?;
                     }
                     let Delayed { turn, request, body, decision } = take(delayed);
-                    Call { service: turn.into_service(), request, body }.make(Some(decision), this.config)
+                    (Call { service: turn.into_service(), request, body }, Step::Serve(Some(decision)))
                 }
                 StateProj::Respond { future, decision, permit, kept } => {
                     let mut response = ready!(future.poll(cx))?;
@@ -235,11 +190,12 @@ where
                     }
                     return Poll::Ready(Ok(response.map(|body| ResponseBody::service(body, permits))));
                 }
-                StateProj::Reject { rejection, request } => {
-                    let response = this.config.response(rejection, request);
-                    return Poll::Ready(Ok(response.map(ResponseBody::rejection)));
-                }
+                StateProj::Reject { response } => match response.take() {
+                    Some(response) => return Poll::Ready(Ok(response.map(ResponseBody::rejection))),
+                    None => panic!("ResponseFuture polled after completion"),
+                },
             };
+            let next = call.enter(step, this.config);
             this.state.set(next);
         }
     }

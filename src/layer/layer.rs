@@ -13,7 +13,6 @@ use crate::{
     limiter::Limiter,
     policy::PolicySource,
     response::{HeaderWriter, Headers, ResponseMapper},
-    util::per_thread::PerThread,
 };
 
 /// Puts a rate limit in front of a service. It needs a store, a policy and a key.
@@ -93,7 +92,7 @@ use crate::{
 #[derive(Clone, Debug)]
 #[must_use = "a layer does nothing until it wraps a service"]
 pub struct RateLimitLayer {
-    config: Arc<PerThread<Config>>,
+    config: Arc<Config>,
 }
 
 impl RateLimitLayer {
@@ -113,7 +112,7 @@ impl RateLimitLayer {
     }
 
     pub(super) fn of(config: Config) -> Self {
-        Self { config: Arc::new(PerThread::new(config)) }
+        Self { config: Arc::new(config) }
     }
 
     /// Adds a rule. All rules are decided in one atomic step: if one policy denies a request, none is charged.
@@ -124,7 +123,7 @@ impl RateLimitLayer {
     /// support the policy's algorithm.
     #[track_caller]
     pub fn and(self, rule: Rule) -> Self {
-        let config = self.config.original();
+        let config = &self.config;
         accept(&config.limiter, &rule.policy, &config.rules);
         self.with(|config| config.rules.push(rule))
     }
@@ -263,7 +262,7 @@ impl RateLimitLayer {
     }
 
     fn with(mut self, change: impl FnOnce(&mut Config)) -> Self {
-        change(PerThread::change(&mut self.config));
+        change(Arc::make_mut(&mut self.config));
         self
     }
 }

@@ -11,6 +11,7 @@ mod layer;
 mod limits;
 mod rule;
 mod service;
+mod step;
 mod turn;
 
 pub(crate) use self::turn::{Turn, unready};

@@ -9,7 +9,6 @@ use crate::{
     error::Error,
     key::{Key, KeyExtractor},
     policy::PolicySource,
-    util::per_thread::Apart,
 };
 
 /// A rule turns a request into a charge: a policy, the key that it limits, and the cost of the request.
@@ -69,18 +68,12 @@ impl Rule {
     pub(super) fn charge(&self, key: Key, request: &Parts) -> Result<Charge, Error> {
         let policy = self.policy.policy(request, &key)?;
         let cost = self.cost.as_ref().map_or(1, |cost| cost(request));
-        Ok(Charge::of(policy, key.stored(), cost))
+        Ok(Charge::of(policy, key, cost))
     }
 }
 
 impl fmt::Debug for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Rule").field("policy", &self.policy).finish_non_exhaustive()
-    }
-}
-
-impl Apart for Rule {
-    fn apart(&self) -> Self {
-        Self { policy: self.policy.apart(), ..self.clone() }
     }
 }

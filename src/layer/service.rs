@@ -7,10 +7,7 @@ use std::{
 use http::{Request, Response};
 use tower_service::Service;
 
-use crate::{
-    layer::{ResponseBody, config::Config, future::ResponseFuture},
-    util::per_thread::PerThread,
-};
+use crate::layer::{ResponseBody, config::Config, future::ResponseFuture};
 
 /// A service behind a rate limit, made by [`RateLimitLayer`](crate::RateLimitLayer).
 ///
@@ -20,11 +17,11 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct RateLimit<S> {
     inner: S,
-    config: Arc<PerThread<Config>>,
+    config: Arc<Config>,
 }
 
 impl<S> RateLimit<S> {
-    pub(super) const fn new(inner: S, config: Arc<PerThread<Config>>) -> Self {
+    pub(super) const fn new(inner: S, config: Arc<Config>) -> Self {
         Self { inner, config }
     }
 
@@ -60,7 +57,7 @@ where
         // Call the service that is ready. Its clone, which may not be ready, stays behind.
         let clone = self.inner.clone();
         let ready = mem::replace(&mut self.inner, clone);
-        ResponseFuture::new(ready, request, self.config.local().clone())
+        ResponseFuture::new(ready, request, self.config.clone())
     }
 }
 

@@ -8,7 +8,6 @@ use crate::{
     key::Key,
     policy::{FailureMode, Policy},
     store::{Action, Store},
-    util::per_thread::Apart,
 };
 
 /// Makes decisions without a layer: for jobs, message consumers, websockets, and handlers that learn the cost from the
@@ -299,9 +298,9 @@ impl Limiter {
 
 /// Applies the failure mode to an answer of the store that needs no undoing.
 fn finish(answer: Answer<Decision>, mode: FailureMode) -> Answer<Decision> {
-    answer.then_fn(match mode {
-        FailureMode::Open => |decided| decided.or_else(|error| FailureMode::Open.decide(error)),
-        FailureMode::Closed => |decided| decided.or_else(|error| FailureMode::Closed.decide(error)),
+    answer.or_else(match mode {
+        FailureMode::Open => |error| FailureMode::Open.decide(error),
+        FailureMode::Closed => |error| FailureMode::Closed.decide(error),
     })
 }
 
@@ -321,12 +320,6 @@ fn has_duplicate_key(charges: &[Charge]) -> bool {
             .iter()
             .any(|other| one.key() == other.key() && one.policy().name() == other.policy().name())
     })
-}
-
-impl Apart for Limiter {
-    fn apart(&self) -> Self {
-        Self::new(self.store.clone())
-    }
 }
 
 impl<S: Store> From<S> for Limiter {

@@ -4,7 +4,7 @@ pub(crate) fn push_quoted(to: &mut String, text: &str) {
     to.push('"');
     let mut rest = text;
     // Most texts have nothing to escape and are copied in one piece.
-    while let Some(at) = rest.find(['"', '\\']) {
+    while let Some(at) = rest.bytes().position(|byte| matches!(byte, b'"' | b'\\')) {
         let (before, from) = rest.split_at(at);
         let (escaped, after) = from.split_at(1);
         for part in [before, "\\", escaped] {

@@ -6,7 +6,6 @@ use super::Policy;
 use crate::{
     error::{Error, ErrorKind},
     key::Key,
-    util::per_thread::Apart,
 };
 
 /// Which [`Policy`] a request falls under: one for all requests, or one chosen per request.
@@ -154,15 +153,6 @@ impl fmt::Debug for PolicySource {
         match &self.0 {
             Source::Constant(policy) => f.debug_tuple("Constant").field(policy).finish(),
             Source::PerRequest(_) => f.debug_tuple("PerRequest").finish_non_exhaustive(),
-        }
-    }
-}
-
-impl Apart for PolicySource {
-    fn apart(&self) -> Self {
-        match &self.0 {
-            Source::Constant(policy) => policy.apart().into(),
-            Source::PerRequest(_) => self.clone(),
         }
     }
 }

@@ -4,7 +4,7 @@ use http::{HeaderValue, Response, StatusCode, header::CONTENT_TYPE, request::Par
 use http_body_util::Full;
 
 use super::{body::RejectionBody, mapper::ResponseMapper, rejection::Rejection};
-use crate::{decision::Decision, error::ErrorKind, policy::push_quoted};
+use crate::{error::ErrorKind, policy::push_quoted};
 
 /// The default [`ResponseMapper`]: `application/problem+json` (RFC 9457), with the problem types of
 /// draft-ietf-httpapi-ratelimit-headers.
@@ -39,7 +39,7 @@ pub struct ProblemDetails;
 
 impl ResponseMapper for ProblemDetails {
     fn response(&self, rejection: &Rejection, _: &Parts) -> Response<RejectionBody> {
-        let body = Problem::of(rejection).json(rejection.decision());
+        let body = Problem::of(rejection).json(rejection);
         let mut response = Response::new(RejectionBody::new(Full::from(body)));
         *response.status_mut() = rejection.status();
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
@@ -51,12 +51,11 @@ impl ResponseMapper for ProblemDetails {
     }
 }
 
-/// The members of a problem, except the violated policies.
+/// The members of a problem that its rejection and status determine.
 struct Problem {
     kind: &'static str,
     title: &'static str,
     status: StatusCode,
-    detail: Cow<'static, str>,
 }
 
 impl Problem {
@@ -77,11 +76,11 @@ impl Problem {
             ),
             (_, status) => ("about:blank", status.canonical_reason().unwrap_or_default()),
         };
-        Self { kind, title, status, detail: detail(rejection) }
+        Self { kind, title, status }
     }
 
     /// Every text that is not quoted here is known to need no escapes.
-    fn json(&self, decision: Option<&Decision>) -> String {
+    fn json(&self, rejection: &Rejection) -> String {
         // Longer than most.
         let mut json = String::with_capacity(384);
         for part in [
@@ -95,8 +94,8 @@ impl Problem {
         ] {
             json.push_str(part);
         }
-        push_quoted(&mut json, &printable(&self.detail));
-        if let Some(decision) = decision {
+        push_detail(&mut json, rejection);
+        if let Some(decision) = rejection.decision() {
             json.push_str(",\"violated-policies\":[");
             let denied = decision.outcomes().iter().filter(|outcome| !outcome.is_allowed());
             for (i, outcome) in denied.enumerate() {
@@ -110,12 +109,15 @@ impl Problem {
     }
 }
 
-fn detail(rejection: &Rejection) -> Cow<'static, str> {
-    match rejection {
+fn push_detail(json: &mut String, rejection: &Rejection) {
+    let detail: Cow<'_, str> = match rejection {
         Rejection::Denied(_) => match rejection.retry_after_seconds() {
-            Some(1) => "Try again in 1 second.".into(),
             Some(seconds) => {
-                ["Try again in ", itoa::Buffer::new().format(seconds), " seconds."].concat().into()
+                let unit = if seconds == 1 { " second.\"" } else { " seconds.\"" };
+                for part in ["\"Try again in ", itoa::Buffer::new().format(seconds), unit] {
+                    json.push_str(part);
+                }
+                return;
             }
             None => "The cost of the request exceeds the quota; waiting does not help.".into(),
         },
@@ -130,7 +132,8 @@ fn detail(rejection: &Rejection) -> Cow<'static, str> {
         },
         Rejection::Unavailable(error) if error.kind() == ErrorKind::InvalidConfig => MISCONFIGURED.into(),
         Rejection::Unavailable(_) => "The rate limit is temporarily unavailable.".into(),
-    }
+    };
+    push_quoted(json, &printable(&detail));
 }
 
 const MISCONFIGURED: &str = "The rate limit is misconfigured.";

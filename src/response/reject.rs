@@ -15,7 +15,7 @@ use http_body::Body as _;
 use super::{
     body::RejectionBody,
     grpc::is_grpc,
-    headers::{HeaderWriter, add_retry_after, insert},
+    headers::{HeaderWriter, add_retry_after, insert, insert_new},
     mapper::ResponseMapper,
     rejection::Rejection,
     returned::Returned,
@@ -106,9 +106,7 @@ fn mapped(
 
 fn finish(response: &mut Response<RejectionBody>, request: &request::Parts) {
     // Whatever the status: the response is about one client at one moment, and caches keep some statuses by default.
-    if !response.headers().contains_key(CACHE_CONTROL) {
-        insert(response.headers_mut(), CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    }
+    insert_new(response.headers_mut(), CACHE_CONTROL, HeaderValue::from_static("no-store"));
     if request.method == Method::HEAD {
         // The length of the content that GET would get.
         if let Some(length) = response.body().size_hint().exact() {

@@ -13,12 +13,13 @@ use crate::support::{
     model::{Ask, Counting, Model, Receipt, Rule, Said, capacity},
     pool, settings,
 };
+use futures_util::future::{join, join_all};
 use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
 use tower_ratelimit::{
-    Charge, Decision, Key, Limiter, ManualClock, MemoryStore, Policy, Quota, Verdict,
+    Charge, Decision, Error, ErrorKind, Key, Limiter, ManualClock, MemoryStore, Policy, Quota, Verdict,
     algorithm::{FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
     bb8_redis::{RedisConnectionManager, bb8::Pool},
     decision::Outcome,
@@ -53,6 +54,18 @@ enum Step {
     },
     /// Wait exactly as long as the last denial requires.
     WaitForRetry,
+    /// Decisions that are made at once, so that they share a call to Redis.
+    Together(Vec<Asked>),
+}
+
+/// A decision of a batch: under one policy, or under all of them.
+#[derive(Clone, Debug)]
+struct Asked {
+    policy: Option<usize>,
+    /// The last one has values of another program.
+    key: usize,
+    cost: u64,
+    ask: Ask,
 }
 
 /// A decision that charged something, as returned by every store.
@@ -67,7 +80,11 @@ struct Charged {
 
 /// A store of which only the verdict is compared.
 const REMEMBERING: &str = "redis, remembering";
+/// A store that makes the decisions of a batch in one call.
+const BATCHED: &str = "redis, batched";
 const KEYS: [&str; 2] = ["alice", "b{o}b"];
+/// Its keys in the store [`BATCHED`] are hashes, which no algorithm stores.
+const FOREIGN: &str = "mallory";
 const STEPS: usize = 80;
 
 fn period() -> impl Strategy<Value = u64> {
@@ -149,6 +166,18 @@ fn rule(algorithm: &'static str) -> impl Strategy<Value = Rule> {
             Rule { counting, limit, period, burst }
         },
     )
+}
+
+/// The algorithm's part of a key.
+fn algorithm(rule: Rule) -> &'static str {
+    match rule.counting {
+        Counting::Gcra => "gcra",
+        Counting::Meter | Counting::Queue { .. } => "leaky-bucket",
+        Counting::Tokens { .. } => "token-bucket",
+        Counting::Anchored | Counting::Aligned(_) => "fixed-window",
+        Counting::Log => "sliding-log",
+        Counting::Cells(_) => "sliding-window",
+    }
 }
 
 fn policy(name: &str, rule: Rule) -> Policy {
@@ -240,6 +269,8 @@ fn steps(rules: &[Rule]) -> impl Strategy<Value = Vec<Step>> + use<> {
         }
     });
     let what = prop_oneof![6 => Just(Ask::Take), 2 => Just(Ask::Peek), 1 => Just(Ask::TakeUpTo), 1 => Just(Ask::Refund)];
+    let asked = (proptest::option::weighted(0.8, 0..policies), 0..=KEYS.len(), cost.clone(), what.clone())
+        .prop_map(|(policy, key, cost, ask)| Asked { policy, key, cost, ask });
     let ask = (proptest::option::weighted(0.8, 0..policies), 0..KEYS.len(), cost, what)
         .prop_map(|(policy, key, cost, ask)| Step::Ask { policy, key, cost, ask });
     let set_quota = (0..policies, limit(), 1..4_u64).prop_map(|(policy, limit, stretch)| Step::SetQuota {
@@ -256,6 +287,7 @@ fn steps(rules: &[Rule]) -> impl Strategy<Value = Vec<Step>> + use<> {
         1 => (0..policies, 0..KEYS.len()).prop_map(|(policy, key)| Step::Reset { policy, key }),
         1 => set_quota,
         6 => Just(Step::WaitForRetry),
+        2 => proptest::collection::vec(asked, 2..16).prop_map(Step::Together),
     ];
     proptest::collection::vec(step, STEPS / 2..STEPS)
 }
@@ -286,6 +318,19 @@ impl Contest {
             // The deny cache may report a state up to a second old for policies that did not deny.
             stores.push((REMEMBERING, redis(settings().prefix("remembering"))));
             stores.push(("redis", redis(settings().deny_cache(Duration::ZERO))));
+        }
+        let redis = Limiter::new(
+            settings()
+                .prefix("batched")
+                .deny_cache(Duration::ZERO)
+                .manual_clock(clock.clone())
+                .build(pool.clone())
+                .unwrap(),
+        );
+        stores.push((BATCHED, redis));
+        for (i, rule) in rules.iter().enumerate() {
+            let key = format!("batched:p{i}:{}:{{{FOREIGN}}}", algorithm(*rule));
+            let () = server.command(&["HSET", &key, "a", "b"]);
         }
         Self {
             stores,
@@ -320,6 +365,7 @@ impl Contest {
                 self.policies[i] = policy(&format!("p{i}"), self.rules[i]);
             }
             Step::RefundOf { which, share } => self.refund_of(which, share).await,
+            Step::Together(asked) => self.ask_together(&asked).await,
             Step::WaitForRetry => {
                 if let Some(wait) = self.retry.take() {
                     self.advance(wait);
@@ -386,6 +432,70 @@ impl Contest {
         }
     }
 
+    async fn ask_together(&mut self, asked: &[Asked]) {
+        let now = u64::try_from(self.clock.now().as_micros()).unwrap();
+        let mut batch = Vec::new();
+        for Asked { policy, key, cost, ask } in asked {
+            let policies = policy.map_or_else(|| (0..self.rules.len()).collect(), |policy| vec![policy]);
+            // Only charges and peeks support several policies in one decision.
+            let ask = if policies.len() > 1 && *ask != Ask::Peek { Ask::Take } else { *ask };
+            let name = KEYS.get(*key).copied();
+            let expected = name.map(|name| {
+                let asked: Vec<_> = policies.iter().map(|&i| (i, self.rules[i], name, *cost)).collect();
+                self.model.decide(ask, &asked, now)
+            });
+            let key = Key::new(name.unwrap_or(FOREIGN));
+            let charges: Vec<_> =
+                policies.iter().map(|&i| Charge::new(&self.policies[i], &key, *cost)).collect();
+            batch.push((charges, ask, expected));
+        }
+        for (name, limiter) in &self.stores {
+            let decide = |(charges, ask, _): &(Vec<Charge>, Ask, _)| {
+                let (policy, key, cost) = (charges[0].policy(), charges[0].key(), charges[0].cost());
+                match ask {
+                    Ask::Take => limiter.check_all(charges),
+                    Ask::Peek => limiter.peek_all(charges),
+                    Ask::TakeUpTo => limiter.check_up_to(policy, key, cost),
+                    Ask::Refund => limiter.refund_latest(policy, key, cost),
+                    Ask::RefundOf => unreachable!("not in a batch"),
+                }
+            };
+            let decisions = if *name == BATCHED {
+                // The first decision is sent alone; the others wait for the lane, in their order.
+                let alone = limiter.peek(&self.policies[0], &Key::new("alone"), 0);
+                let decisions = join_all(batch.iter().map(decide));
+                join(alone, decisions).await.1
+            } else {
+                let mut decisions = Vec::new();
+                for asked in &batch {
+                    // Only one store has the foreign keys.
+                    decisions.push(match &asked.2 {
+                        Some(_) => decide(asked).await,
+                        None => Err(Error::new(ErrorKind::StoreFailed, "foreign")),
+                    });
+                }
+                decisions
+            };
+            for ((charges, ask, expected), decision) in batch.iter().zip(decisions) {
+                let context = || format!("{name}, {charges:?}, {ask:?} at {now} in {batch:?}");
+                match (expected, decision) {
+                    (None, decision) => {
+                        let failed = decision.as_ref().map_or(true, |decision| decision.failure().is_some());
+                        assert!(failed, "{decision:?}: {}", context());
+                    }
+                    (Some(_), Err(error)) => panic!("{error}: {}", context()),
+                    (Some(expected), Ok(decision)) => {
+                        if *name == REMEMBERING && !decision.is_allowed() {
+                            assert!(expected.iter().any(|said| !said.admitted), "{}", context());
+                            continue;
+                        }
+                        assert_eq!(said(&decision), *expected, "{}", context());
+                    }
+                }
+            }
+        }
+    }
+
     async fn refund_of(&mut self, which: usize, share: f64) {
         let now = u64::try_from(self.clock.now().as_micros()).unwrap();
         let count = self.charged.len();
@@ -444,7 +554,8 @@ fn said(decision: &Decision) -> Vec<Said> {
 
 /// Runs random sequences of steps under policies drawn from `rules`.
 fn contest(default_steps: usize, rules: impl Strategy<Value = Vec<Rule>>) {
-    let runtime = tokio::runtime::Runtime::new().unwrap();
+    // One thread, so that the decisions of a batch have an order.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let server = RedisServer::start();
     let pool = runtime.block_on(pool(&server));
     let steps_wanted =

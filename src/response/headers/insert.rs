@@ -1,7 +1,7 @@
 //! Writes single headers. A response holds at most some 24 000; a full one stays without the limit's headers.
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue, header::Entry};
 
 /// Whether there was a value and it was added.
 pub(super) fn append(headers: &mut HeaderMap, name: HeaderName, value: Option<HeaderValue>) -> bool {
@@ -10,6 +10,20 @@ pub(super) fn append(headers: &mut HeaderMap, name: HeaderName, value: Option<He
 
 pub(in crate::response) fn insert(headers: &mut HeaderMap, name: HeaderName, value: impl Into<HeaderValue>) {
     let _ = headers.try_insert(name, value.into());
+}
+
+/// Inserts a header unless there is one. Returns whether it did.
+pub(in crate::response) fn insert_new(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) -> bool {
+    match headers.try_entry(name) {
+        Ok(Entry::Vacant(place)) => place.try_insert(value).is_ok(),
+        _ => false,
+    }
+}
+
+/// `number` in digits. `HeaderValue::from` fills a larger buffer and drops it later: 124 of the 7 629 instructions of a
+/// denial.
+pub(super) fn number(number: u64) -> HeaderValue {
+    HeaderValue::from_str(itoa::Buffer::new().format(number)).unwrap_or_else(|_| number.into())
 }
 
 /// `None` for an empty text, and for one that no header can carry.

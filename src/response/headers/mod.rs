@@ -13,4 +13,7 @@ mod write;
 
 pub use self::headers::Headers;
 pub(crate) use self::{exceeded::mark_request, write::HeaderWriter};
-pub(super) use self::{insert::insert, write::add_retry_after};
+pub(super) use self::{
+    insert::{insert, insert_new},
+    write::add_retry_after,
+};

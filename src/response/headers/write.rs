@@ -9,7 +9,7 @@ use super::{
     exceeded::mark_response,
     headers::{Headers, Ietf},
     ietf_list::{has_dictionary, limit_item, policy_item},
-    insert::{append, insert, list, value},
+    insert::{append, insert_new, list, number, value},
     names::{RATELIMIT, RATELIMIT_POLICY},
     one_policy::{draft_06, draft_07, legacy},
     window::{latest_t, numbers},
@@ -18,7 +18,6 @@ use crate::{
     decision::{Decision, Outcome, Report},
     policy::Policy,
     response::wait::retry_after,
-    util::per_thread::Apart,
 };
 
 /// Adds the headers that its [`Headers`] ask for.
@@ -27,13 +26,6 @@ pub(crate) struct HeaderWriter {
     headers: Headers,
     /// The `RateLimit-Policy` of the first response. Nearly every response has the same.
     written: OnceLock<(Box<[Policy]>, Option<HeaderValue>)>,
-}
-
-/// Each thread caches a value of its own, because responses count its references.
-impl Apart for HeaderWriter {
-    fn apart(&self) -> Self {
-        Self::new(self.headers.clone())
-    }
 }
 
 impl HeaderWriter {
@@ -51,6 +43,7 @@ impl HeaderWriter {
         let inner = response.extensions_mut().remove::<Decision>();
         let headers = response.headers_mut();
         let own = Lists::of_call(headers);
+        let latest = latest_t(headers);
         if soft {
             mark_response(headers, &decision);
         }
@@ -60,7 +53,7 @@ impl HeaderWriter {
             Some(inner) if inner.report() == Report::Pending => {
                 let decision = decision.updated(&inner);
                 // If the handler decided the same policy for another key, the client's own outcome is reported.
-                let reported = self.write(headers, status, &decision.by_name(), |_| true);
+                let reported = self.write(headers, status, &decision.by_name(), latest, |_| true);
                 (decision, reported)
             }
             Some(inner) => {
@@ -69,11 +62,11 @@ impl HeaderWriter {
                     let same = |inner: &Outcome| inner.policy().name() == outcome.policy().name();
                     !before || !inner.outcomes().iter().any(same)
                 };
-                let reported = self.write(headers, status, &decision, news);
+                let reported = self.write(headers, status, &decision, latest, news);
                 (decision.updated(&inner), reported)
             }
             None => {
-                let reported = self.write(headers, status, &decision, |_| true);
+                let reported = self.write(headers, status, &decision, latest, |_| true);
                 (decision, reported)
             }
         };
@@ -91,8 +84,8 @@ impl HeaderWriter {
     ) {
         let status = response.status();
         let headers = response.headers_mut();
-        add_retry_after(headers, decision);
-        let reported = self.write(headers, status, decision, |_| true);
+        let latest = add_retry_after(headers, decision).unwrap_or_else(|| latest_t(headers));
+        let reported = self.write(headers, status, decision, latest, |_| true);
         if grpc {
             bound_rejection(headers);
         }
@@ -100,12 +93,14 @@ impl HeaderWriter {
         response.extensions_mut().insert(decision.clone().reported(report));
     }
 
-    /// Whether the lists name the decision's policies now. A value that no header can carry is left out.
+    /// Whether the lists name the decision's policies now. A value that no header can carry is left out. No `t` is larger
+    /// than `latest`.
     fn write(
         &self,
         headers: &mut HeaderMap,
         status: StatusCode,
         decision: &Decision,
+        latest: u64,
         news: impl Fn(&Outcome) -> bool,
     ) -> bool {
         let settings = &self.headers;
@@ -114,7 +109,7 @@ impl HeaderWriter {
         let Some(binding) = decision.binding().filter(|_| wanted) else {
             return false;
         };
-        let (latest, outcomes) = (latest_t(headers), decision.outcomes());
+        let outcomes = decision.outcomes();
         let mut reported = false;
         match settings.ietf {
             Ietf::Off => {}
@@ -155,11 +150,7 @@ impl HeaderWriter {
     }
 }
 
-/// Adds `Retry-After` to a denial, unless it has one or waiting cannot help.
-pub(in crate::response) fn add_retry_after(headers: &mut HeaderMap, decision: &Decision) {
-    if !headers.contains_key(RETRY_AFTER)
-        && let Some(seconds) = retry_after(decision)
-    {
-        insert(headers, RETRY_AFTER, seconds);
-    }
+/// Adds `Retry-After` to a denial, unless it has one or waiting cannot help. Returns the seconds that it added.
+pub(in crate::response) fn add_retry_after(headers: &mut HeaderMap, decision: &Decision) -> Option<u64> {
+    retry_after(decision).filter(|seconds| insert_new(headers, RETRY_AFTER, number(*seconds)))
 }

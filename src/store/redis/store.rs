@@ -365,28 +365,28 @@ impl RedisStore {
     }
 
     /// Decides from a lease or the deny cache if possible; otherwise asks Redis.
-    fn evaluate(&self, action: Action, charges: Vec<Charge>) -> Answer<Decision> {
-        let hot = match (action, &*charges) {
+    fn evaluate(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
+        let hot = match (action, charges) {
             (Action::Charge, [charge]) if charge.policy().most_leased() > 0 && charge.cost() > 0 => {
                 Some(charge)
             }
             _ => None,
         };
         if let Some((decision, low)) = hot.and_then(|charge| self.leases.spend(charge)) {
-            if low && let (Ok(runtime), [charge]) = (Handle::try_current(), &*charges) {
+            if low && let (Ok(runtime), [charge]) = (Handle::try_current(), charges) {
                 self.lease_ahead(charge, &runtime);
             }
             return Answer::ready(Ok(decision));
         }
         let stamp = match (action, &self.deny_cache) {
-            (Action::Charge, Some(deny_cache)) => match deny_cache.lookup(&charges) {
+            (Action::Charge, Some(deny_cache)) => match deny_cache.lookup(charges) {
                 Ok(decision) => return Answer::ready(Ok(decision)),
                 Err(stamp) => Some((deny_cache, stamp)),
             },
             (Action::Refund | Action::ChargeUpTo, Some(deny_cache)) => Some((deny_cache, deny_cache.stamp())),
             _ => None,
         };
-        let script = match self.scripts.script_for(&charges) {
+        let script = match self.scripts.script_for(charges) {
             Ok(script) => script,
             Err(error) => return Answer::ready(Err(error)),
         };
@@ -399,7 +399,7 @@ impl RedisStore {
             (None, Some(denial_observer)) => Some(Box::new(denial_observer)),
             both => Some(Box::new(both)),
         };
-        let job = Job { lease, observer, ..self.job(action, charges, script) };
+        let job = Job { lease, observer, ..self.job(action, charges.to_vec(), script) };
         if action == Action::Refund { self.refund(job) } else { self.link.clone().decide(job) }
     }
 
@@ -453,11 +453,7 @@ impl RedisStore {
 
 impl Store for RedisStore {
     fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
-        self.evaluate(action, charges.to_vec())
-    }
-
-    fn decide_one(&self, action: Action, charge: Charge) -> Answer<Decision> {
-        self.evaluate(action, vec![charge])
+        self.evaluate(action, charges)
     }
 
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {

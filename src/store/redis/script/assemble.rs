@@ -84,9 +84,10 @@ impl Script {
         }
         for algorithm in custom {
             let (name, lua) = (algorithm.name(), algorithm.lua());
-            // Without these names the file cannot read or write a key.
+            // The file does not reach a key by these names, and a forgotten `local` changes nothing outside of it.
             text.push_str(&format!(
-                "if name == '{name}' then\nlocal redis, call, KEYS, ARGV\n\
+                "if name == '{name}' then\nlocal redis, call, KEYS, ARGV, _G, loadstring, getfenv, setfenv\n\
+                 local now, floor, format, find, sub, pack, muldiv, muldiv_up = now, floor, format, find, sub, pack, muldiv, muldiv_up\n\
                  return checked('{name}', (function()\n{lua}\nend)())\nend\n"
             ));
         }

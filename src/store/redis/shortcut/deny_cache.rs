@@ -10,16 +10,19 @@
 //! charged to another request.
 //!
 //! The table has a fixed number of cells. A cell holds the latest denial whose hash leads there. An overwritten denial
-//! only costs one more decision in Redis.
+//! only costs one more decision in Redis. A lookup takes no lock and writes nothing that threads share: all clients of an
+//! exhausted key read one cell.
 
 use std::{
     hash::{BuildHasher, RandomState},
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
+
+use arc_swap::ArcSwapOption;
 
 use super::clock::Clock;
 use crate::{
@@ -34,13 +37,20 @@ use crate::{
 };
 
 pub(crate) struct DenyCache {
-    cells: Box<[Mutex<Option<Box<CachedDenial>>>]>,
+    cells: Box<[Cell]>,
     hasher: RandomState,
     clock: Clock,
     /// The longest time for which a denial is stored, in microseconds.
     max_age: u64,
     /// How often entries were invalidated. A reply that was under way meanwhile is not stored.
     invalidations: AtomicU64,
+}
+
+#[derive(Default)]
+struct Cell {
+    denial: ArcSwapOption<CachedDenial>,
+    /// Held to insert and to invalidate, so no invalidation comes between the check and the store of an insertion.
+    change: Mutex<()>,
 }
 
 /// The state of the cache when a request was sent.
@@ -63,7 +73,7 @@ const CELLS: usize = 4096;
 impl DenyCache {
     pub(crate) fn new(max_age: Duration, clock: Option<ManualClock>) -> Self {
         Self {
-            cells: (0..CELLS).map(|_| Mutex::new(None)).collect(),
+            cells: (0..CELLS).map(|_| Cell::default()).collect(),
             hasher: RandomState::new(),
             clock: Clock::new(clock),
             max_age: micros(max_age),
@@ -76,27 +86,21 @@ impl DenyCache {
         let stamp = self.stamp();
         let now = stamp.sent_at;
         for charge in charges {
-            let mut cell = self.cell(charge.policy(), charge.key());
-            let Some(cached) = &*cell else { continue };
+            let cell = self.cell(charge.policy(), charge.key());
+            let loaded = cell.denial.load();
+            let Some(cached) = &*loaded else { continue };
             if !(cached.received_at..cached.expires_at).contains(&now) || cached.conflicts_with(charge) {
                 // The denial has expired, the clock stepped back, or the key is charged under another quota, and this
-                // request may change its counts.
-                *cell = None;
+                // request may change its counts. A newer denial stays.
+                cell.denial.compare_and_swap(&loaded, None);
             } else if covers(&cached.decision, charges) {
                 let elapsed = Duration::from_micros(now - cached.received_at);
                 return Ok(match (cached.decision.outcomes(), charges) {
-                    ([outcome], [charge]) => {
-                        let snapshot = Snapshot::of(outcome);
-                        // Releases the lock early.
-                        drop(cell);
-                        Decision::of_one(snapshot.after(charge, elapsed))
+                    ([outcome], [charge]) => Decision::of_one(after(outcome, charge, elapsed)),
+                    (outcomes, charges) => {
+                        let pairs = outcomes.iter().zip(charges);
+                        Decision::new(pairs.map(|(outcome, charge)| after(outcome, charge, elapsed)))
                     }
-                    (outcomes, charges) => Decision::new(
-                        outcomes
-                            .iter()
-                            .zip(charges)
-                            .map(|(outcome, charge)| Snapshot::of(outcome).after(charge, elapsed)),
-                    ),
                 });
             }
         }
@@ -133,10 +137,11 @@ impl DenyCache {
         if let Some(first) = first {
             let (received_at, expires_at) = (self.now(), stamp.sent_at.saturating_add(lifetime));
             let cached = CachedDenial { decision: decision.clone(), received_at, expires_at };
-            let mut cell = self.cell(first.policy(), first.key());
+            let cell = self.cell(first.policy(), first.key());
+            let _change = lock(&cell.change);
             // Checked under the lock, so a later invalidation also removes this entry.
             if stamp.invalidations == self.invalidations.load(Ordering::Acquire) {
-                *cell = Some(Box::new(cached));
+                cell.denial.store(Some(Arc::new(cached)));
             }
         }
     }
@@ -146,12 +151,14 @@ impl DenyCache {
     pub(crate) fn invalidate(&self, policy: &Policy, key: &Key) {
         // In this order: a later reply sees the new count, and an earlier one is removed from its cell.
         self.invalidations.fetch_add(1, Ordering::AcqRel);
-        self.cell(policy, key).take();
+        let cell = self.cell(policy, key);
+        let _change = lock(&cell.change);
+        cell.denial.store(None);
     }
 
-    fn cell(&self, policy: &Policy, key: &Key) -> MutexGuard<'_, Option<Box<CachedDenial>>> {
+    fn cell(&self, policy: &Policy, key: &Key) -> &Cell {
         let hash = self.hasher.hash_one((policy.tag(), key));
-        lock(&self.cells[hash as usize % CELLS])
+        &self.cells[hash as usize % CELLS]
     }
 
     fn now(&self) -> u64 {
@@ -230,34 +237,15 @@ fn covers(decision: &Decision, charges: &[Charge]) -> bool {
         })
 }
 
-/// The values of an outcome.
-struct Snapshot {
-    verdict: Verdict,
-    remaining: u64,
-    reset: Duration,
-    granted: u64,
-}
-
-impl Snapshot {
-    const fn of(outcome: &Outcome) -> Self {
-        Self {
-            verdict: outcome.verdict(),
-            remaining: outcome.remaining(),
-            reset: outcome.reset_after(),
-            granted: outcome.granted(),
+/// The outcome for `charge`, `elapsed` after `cached`. The values of the denying policies are exact, as nothing was
+/// charged to them. Those of the other policies are as old as the denial.
+fn after(cached: &Outcome, charge: &Charge, elapsed: Duration) -> Outcome {
+    let verdict = match cached.verdict() {
+        Verdict::Deny { retry_after } => {
+            Verdict::Deny { retry_after: retry_after.map(|wait| wait.saturating_sub(elapsed)) }
         }
-    }
-
-    /// The outcome for `charge` after `elapsed`. The values of the denying policies are exact, as nothing was charged
-    /// to them. Those of the other policies are as old as the denial.
-    fn after(self, charge: &Charge, elapsed: Duration) -> Outcome {
-        let verdict = match self.verdict {
-            Verdict::Deny { retry_after } => {
-                Verdict::Deny { retry_after: retry_after.map(|wait| wait.saturating_sub(elapsed)) }
-            }
-            other => other,
-        };
-        Outcome::new(charge, verdict, self.remaining, self.reset.saturating_sub(elapsed))
-            .granting(self.granted)
-    }
+        other => other,
+    };
+    let reset = cached.reset_after().saturating_sub(elapsed);
+    Outcome::new(charge, verdict, cached.remaining(), reset).granting(cached.granted())
 }

@@ -401,7 +401,7 @@ impl Leases {
     }
 
     fn shard(&self, policy: &Policy, key: &Key) -> (u64, MutexGuard<'_, HashMap<u64, Entry>>) {
-        let hash = self.hasher.hash_one((policy.label(), key));
+        let hash = self.hasher.hash_one((policy.tag(), key));
         (hash, lock(&self.shards[hash as usize % SHARDS]))
     }
 }

@@ -103,11 +103,13 @@ where
             }
             // If this task had to wait long for a thread.
             self.expire_waiting();
-            self.server.queue.fill(&mut batch, &self.place);
+            let late = |allowed| no_connection(&self.server.health, allowed);
+            self.server.queue.fill(&mut batch, &self.place, late);
             let sent = self.server.send_batch(&mut slot, &mut batch.jobs);
             let decisions = while_ticking(sent, || {
                 expire(&mut batch.callers, timed_out);
                 self.expire_waiting();
+                open_another(&self.server);
             });
             let decisions = decisions.await;
             batch.answer(decisions);
@@ -135,6 +137,19 @@ where
     }
 }
 
+/// Starts another lane if decisions have waited for long: the others may be stuck.
+pub(super) fn open_another<M>(server: &Arc<Server<M>>)
+where
+    M: ManageConnection<Error = RedisError>,
+    M::Connection: ConnectionLike + Sync,
+{
+    if let Ok(runtime) = Handle::try_current()
+        && let Some(place) = server.queue.open_another(Some(runtime.id()))
+    {
+        runtime.spawn(Lane::new(server.clone(), place).carry());
+    }
+}
+
 impl<M> Drop for Lane<M>
 where
     M: ManageConnection<Error = RedisError>,
@@ -143,16 +158,16 @@ where
     fn drop(&mut self) {
         let shut_down =
             || Error::new(ErrorKind::StoreUnreachable, "the Tokio runtime that sends to Redis was shut down");
-        while !self.closed && !self.server.queue.close_lane(&mut self.place) {
-            match Handle::try_current() {
-                Ok(runtime) if self.polled => {
-                    let place = self.server.queue.take_over(&mut self.place, Some(runtime.id()), shut_down);
-                    runtime.spawn(Self::new(self.server.clone(), place).carry());
-                    return;
-                }
-                // No task is left to send them.
-                _ => self.server.queue.fail(shut_down),
+        if self.closed || self.server.queue.close_lane(&mut self.place) {
+            return;
+        }
+        match Handle::try_current() {
+            Ok(runtime) if self.polled => {
+                let place = self.server.queue.take_over(&mut self.place, Some(runtime.id()), shut_down);
+                runtime.spawn(Self::new(self.server.clone(), place).carry());
             }
+            // No task is left to continue it.
+            _ => self.server.queue.abandon(&mut self.place, shut_down),
         }
     }
 }

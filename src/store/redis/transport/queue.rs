@@ -44,6 +44,8 @@ struct State {
     open_lanes: usize,
     /// Sorted by their numbers.
     waiting: VecDeque<Waiting>,
+    /// The latest deadline of the decisions that have entered since none waited.
+    latest_deadline: Option<Instant>,
     next: u64,
     watch: Watch,
 }
@@ -89,8 +91,11 @@ impl Queue {
             state.open_lanes += 1;
             state.watch.join(here)
         });
-        let latest = state.waiting.back().map(|last| last.caller.deadline);
-        let is_watched = state.watch.covers(here, deadline, latest);
+        if state.waiting.is_empty() {
+            state.latest_deadline = None;
+        }
+        let is_watched = state.watch.covers(here, deadline, state.latest_deadline);
+        state.latest_deadline = state.latest_deadline.max(Some(deadline));
         let (reply, receiver) = oneshot::channel();
         let (number, allowed) = (state.next, job.deadline);
         state.next += 1;
@@ -142,9 +147,32 @@ impl Queue {
         place
     }
 
-    /// Moves the next decisions into an empty `batch`, oldest first.
-    pub(super) fn fill(&self, batch: &mut Batch, place: &Place) {
+    /// Opens another lane if decisions have waited for long. The caller must start it.
+    pub(super) fn open_another(&self, here: Option<runtime::Id>) -> Option<Place> {
+        let mut state = self.lock();
+        (state.open_lanes < MAX_LANES && state.is_slow(Some(Instant::now()))).then(|| {
+            state.open_lanes += 1;
+            state.watch.join(here)
+        })
+    }
+
+    /// Closes a lane that no task can continue. Fails the decisions that no lane takes or watches any more.
+    pub(super) fn abandon(&self, place: &mut Place, error: impl Fn() -> Error) {
+        let mut state = self.lock();
+        state.open_lanes -= 1;
+        let is_last_watcher = state.watch.leave(place);
+        let is_last = state.open_lanes == 0;
+        let all = mem::take(&mut state.waiting).into_iter();
+        let (lost, kept) = all.partition(|waiting| is_last || is_last_watcher && waiting.caller.is_watched);
+        state.waiting = kept;
+        drop(state);
+        fail_all(lost, error);
+    }
+
+    /// Moves the next decisions into an empty `batch`, oldest first. Fails those whose deadlines have passed.
+    pub(super) fn fill(&self, batch: &mut Batch, place: &Place, late: impl Fn(Duration) -> Error) {
         let (mut charges, mut micros) = (0, 0);
+        let now = Instant::now();
         let mut state = self.lock();
         let mut position = 0;
         while let Some(next) = state.waiting.get(position) {
@@ -152,8 +180,10 @@ impl Queue {
                 position += 1;
                 continue;
             }
-            if next.caller.is_gone() {
-                state.waiting.remove(position);
+            if next.caller.is_gone() || next.caller.deadline <= now {
+                if let Some(mut waiting) = state.waiting.remove(position) {
+                    waiting.caller.answer(Err(late(waiting.caller.allowed)));
+                }
                 continue;
             }
             charges += next.job.charges.len();
@@ -199,11 +229,14 @@ impl Queue {
 impl State {
     /// How many lanes should be open when a decision enters at `now`.
     fn wanted_lanes(&self, now: Option<Instant>) -> usize {
+        if self.is_slow(now) { MAX_LANES } else { LANES }
+    }
+
+    /// Whether the oldest decision has waited for long.
+    fn is_slow(&self, now: Option<Instant>) -> bool {
         let oldest =
             self.waiting.front().and_then(|oldest| oldest.caller.deadline.checked_sub(oldest.caller.allowed));
-        let is_slow =
-            now.zip(oldest).is_some_and(|(now, oldest)| now.saturating_duration_since(oldest) > PATIENCE);
-        if is_slow { MAX_LANES } else { LANES }
+        now.zip(oldest).is_some_and(|(now, oldest)| now.saturating_duration_since(oldest) > PATIENCE)
     }
 
     /// Drops abandoned decisions at the front. They are about the oldest, because all wait equally long.
@@ -230,5 +263,59 @@ impl Batch {
     pub(super) fn answer(&mut self, answers: impl IntoIterator<Item = Result<Decision, Error>>) {
         self.callers.drain(..).zip(answers).for_each(|(mut caller, answer)| caller.answer(answer));
         self.jobs.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::runtime::Handle;
+
+    use super::*;
+    use crate::error::ErrorKind;
+
+    /// Enters a decision that must be made within so many milliseconds.
+    fn enter(queue: &Queue, millis: u64) -> Entry {
+        let allowed = Duration::from_millis(millis);
+        queue.enter(Job::for_tests(1, allowed), Instant::now() + allowed, Some(Handle::current().id()))
+    }
+
+    fn late(_: Duration) -> Error {
+        Error::new(ErrorKind::StoreBusy, "late")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_decision_that_waits_behind_a_longer_deadline_keeps_its_own() {
+        let queue = Queue::default();
+        assert!(matches!(enter(&queue, 500), Entry::Alone(_)));
+        let Entry::Open(_first, place) = enter(&queue, 500) else { panic!("the second lane opens") };
+        let tickets = [enter(&queue, 20), enter(&queue, 20), enter(&queue, 499)].map(|entry| match entry {
+            Entry::Wait(ticket) => ticket,
+            _ => panic!("two lanes are open"),
+        });
+        // The lanes only look at the oldest decision.
+        assert_eq!(tickets.each_ref().map(|ticket| ticket.is_watched), [false, false, true]);
+        tokio::time::advance(Duration::from_millis(30)).await;
+        let mut batch = Batch::default();
+        queue.fill(&mut batch, &place, late);
+        assert_eq!(batch.jobs.len(), 2, "late decisions are not sent");
+        let [mut second, ..] = tickets;
+        let answer = second.reply.try_recv().unwrap();
+        assert_eq!(answer.unwrap_err().kind(), ErrorKind::StoreBusy);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_decision_that_waits_for_stuck_lanes_gets_another_one() {
+        let queue = Queue::default();
+        let here = Some(Handle::current().id());
+        assert!(matches!(enter(&queue, 50), Entry::Alone(_)));
+        let Entry::Open(_ticket, mut place) = enter(&queue, 50) else { panic!("the second lane opens") };
+        assert!(queue.open_another(here).is_none(), "nothing has waited for long");
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert!(queue.open_another(here).is_some());
+        // A lane that is lost fails no decision that another lane takes.
+        queue.abandon(&mut place, || late(Duration::ZERO));
+        let mut batch = Batch::default();
+        queue.fill(&mut batch, &Place::default(), late);
+        assert_eq!(batch.jobs.len(), 0, "it is watched by the lane that was opened");
     }
 }

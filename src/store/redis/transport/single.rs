@@ -14,7 +14,7 @@ use super::{
     connections::Call,
     deadline::{deadline_in, no_connection, queue_full, timed_out},
     health::Health,
-    lane::Lane,
+    lane::{Lane, open_another},
     link::{Link, recorded},
     queue::{Entry, Ticket},
     server::Server,
@@ -67,6 +67,9 @@ where
     }
 }
 
+/// After this time a caller that no lane watches opens a lane of its own.
+const STUCK: Duration = Duration::from_millis(5);
+
 impl<M> Single<M>
 where
     M: ManageConnection<Error = RedisError>,
@@ -85,7 +88,13 @@ where
         let reply = if ticket.is_watched {
             (&mut ticket.reply).await
         } else {
-            match timeout_at(deadline, &mut ticket.reply).await {
+            let mut reply = timeout_at(deadline.min(deadline_in(STUCK)), &mut ticket.reply).await;
+            if reply.is_err() && Instant::now() < deadline {
+                // The open lanes may be of a runtime that is not driven.
+                open_another(&self.0);
+                reply = timeout_at(deadline, &mut ticket.reply).await;
+            }
+            match reply {
                 Ok(reply) => reply,
                 Err(_) if self.0.queue.withdraw(&ticket) => {
                     return Err(no_connection(&self.0.health, allowed));

@@ -51,7 +51,7 @@ impl Watch {
         watched && self.lanes == 0
     }
 
-    /// Whether lanes keep a `deadline` of a caller in the runtime `here` that waits behind one with the deadline
+    /// Whether lanes keep a `deadline` of a caller in the runtime `here` that waits behind others with deadlines up to
     /// `latest`. They only look at the oldest decision, so a deadline that is earlier is not kept.
     pub(super) fn covers(
         &self,

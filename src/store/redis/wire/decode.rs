@@ -82,33 +82,49 @@ impl<'a> Reader<'a> {
 
     /// The reply to the next job.
     fn next(&mut self, job: &Job) -> Result<Reply, Error> {
-        let first = self.number;
-        self.number += job.records();
-        let records: Vec<Record> = self.records.by_ref().take(job.records()).map(record).collect();
         if !self.errors.is_empty()
-            && let Some(text) = self.error_of(first)
+            && let Some(text) = self.error_of(self.number)
         {
+            self.skip(job.records());
             return Err(error::decision_error(&text));
         }
-        let reply = match (&job.lease, &*job.charges, &*records) {
-            (Some(lease), [charge], [decision, leased]) => self.leased(charge, lease, decision, leased),
-            _ => self.decision(job, &records).map(|decision| Reply { decision, leased: None }),
+        let reply = match (&job.lease, &*job.charges) {
+            (None, [charge]) => self.decision_of_one(job.action, charge).map(Reply::of),
+            (Some(lease), [charge]) => self.leased(charge, lease),
+            _ => self.decision(job).map(Reply::of),
         };
         reply.ok_or_else(unexpected)
+    }
+
+    fn record(&mut self) -> Option<Record> {
+        self.number += 1;
+        self.records.next().map(record)
+    }
+
+    fn skip(&mut self, records: usize) {
+        for _ in 0..records {
+            self.record();
+        }
     }
 
     /// The error of the decision whose first record has this number.
     fn error_of(&self, record: usize) -> Option<String> {
         let is_it = |pair: &&[Value]| matches!(pair, [Value::Int(number), _] if usize::try_from(*number) == Ok(record));
-        self.errors.chunks_exact(2).find(is_it).and_then(|pair| text(&pair[1]))
+        let pair = self.errors.chunks_exact(2).find(is_it)?;
+        Some(text(&pair[1]).unwrap_or_default())
     }
 
-    fn decision(&self, job: &Job, records: &[Record]) -> Option<Decision> {
-        if let ([charge], [record]) = (&*job.charges, records) {
-            return Some(Decision::of_one(self.outcome(job.action, charge, record, true)?));
-        }
+    /// The decision about one charge, the most frequent one.
+    fn decision_of_one(&mut self, action: Action, charge: &Charge) -> Option<Decision> {
+        let record = self.record()?;
+        Some(Decision::of_one(self.outcome(action, charge, &record, true)?))
+    }
+
+    fn decision(&mut self, job: &Job) -> Option<Decision> {
+        // All are read, because the next job's records follow.
+        let records: Vec<Record> = job.charges.iter().filter_map(|_| self.record()).collect();
         let is_admitted = records.iter().all(|[granted, ..]| *granted != 0.0);
-        let outcomes = job.charges.iter().zip(records);
+        let outcomes = job.charges.iter().zip(&records);
         let outcomes: Option<Vec<Outcome>> =
             outcomes.map(|(charge, record)| self.outcome(job.action, charge, record, is_admitted)).collect();
         Some(Decision::new(outcomes?))
@@ -128,18 +144,13 @@ impl<'a> Reader<'a> {
         Some(if is_charged { outcome.with_receipt(Receipt { made: self.time, mark }) } else { outcome })
     }
 
-    fn leased(
-        &self,
-        charge: &Charge,
-        lease: &LeaseRequest,
-        decision: &Record,
-        leased: &Record,
-    ) -> Option<Reply> {
-        let (outcome, _) = outcome(Action::Charge, charge, decision)?;
+    fn leased(&mut self, charge: &Charge, lease: &LeaseRequest) -> Option<Reply> {
+        let (decision, leased) = (self.record()?, self.record()?);
+        let (outcome, _) = outcome(Action::Charge, charge, &decision)?;
         if !outcome.is_allowed() {
             return Some(Reply { decision: Decision::of_one(outcome), leased: Some(Leased::default()) });
         }
-        let [units, lifetime, name, mark, _] = *leased;
+        let [units, lifetime, name, mark, _] = leased;
         let units = integer(units).filter(|units| *units <= lease.wanted)?;
         let receipt = Receipt { made: self.time, mark: integer(mark)? };
         let leased = Leased { units, lifetime: integer(lifetime)?, name: integer(name)?, receipt };
@@ -211,7 +222,6 @@ pub(crate) fn unexpected() -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{key::Key, policy::Policy, quota::Quota, store::redis::script::Script};
 
     /// A reply with these numbers after a time.
     fn numbers(numbers: &[f64]) -> Value {
@@ -220,16 +230,7 @@ mod tests {
     }
 
     fn job(cost: u64) -> Job {
-        Job {
-            action: Action::Charge,
-            charges: vec![Charge::new(&Policy::new("p", Quota::per_second(5)), &Key::new("k"), cost)],
-            prefix: "rl".into(),
-            time: None,
-            script: Script::built_in().clone(),
-            deadline: Duration::ZERO,
-            lease: None,
-            observer: None,
-        }
+        Job::for_tests(cost, Duration::ZERO)
     }
 
     #[test]

@@ -115,3 +115,21 @@ impl Job {
             && (self.action != Action::Refund || self.charges.iter().all(Charge::needs_permit))
     }
 }
+
+#[cfg(test)]
+impl Job {
+    /// A charge of `cost` units.
+    pub(crate) fn for_tests(cost: u64, deadline: Duration) -> Self {
+        use crate::{key::Key, policy::Policy, quota::Quota};
+        Self {
+            action: Action::Charge,
+            charges: vec![Charge::new(&Policy::new("p", Quota::per_second(5)), &Key::new("k"), cost)],
+            prefix: "rl".into(),
+            time: None,
+            script: Script::built_in().clone(),
+            deadline,
+            lease: None,
+            observer: None,
+        }
+    }
+}

@@ -8,6 +8,13 @@ pub(crate) struct Reply {
     pub(crate) leased: Option<Leased>,
 }
 
+impl Reply {
+    /// The reply to a job that requested no lease.
+    pub(crate) const fn of(decision: Decision) -> Self {
+        Self { decision, leased: None }
+    }
+}
+
 /// A lease that Redis granted. It has no units if the request was denied.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Leased {

@@ -20,20 +20,20 @@ use crate::{
 const END: Duration = Duration::from_micros(1 << 52);
 /// 2026-01-01T00:00:00Z.
 const START: Duration = Duration::from_secs(1_767_225_600);
-const TICK: Duration = Duration::from_micros(1);
 
 /// Both twins under one clock.
 pub(super) struct Contest {
     redis: RedisStore,
     memory: MemoryStore,
-    clock: ManualClock,
-    policy: Policy,
+    pub(super) clock: ManualClock,
+    pub(super) policy: Policy,
     /// A built-in policy that denies often, for decisions of two policies.
     other: Policy,
-    exact_retry: bool,
+    pub(super) exact_retry: bool,
     keys: Vec<Key>,
     charged: Vec<Charged>,
-    retry: Option<Duration>,
+    /// The wait of the last denial.
+    pub(super) retry: Option<Duration>,
     reset: Duration,
 }
 
@@ -46,9 +46,9 @@ struct Charged {
 }
 
 /// What both stores said about the charges of one decision.
-struct Agreed {
+pub(super) struct Agreed {
     is_allowed: bool,
-    said: Vec<Said>,
+    pub(super) said: Vec<Said>,
 }
 
 impl Contest {
@@ -98,7 +98,7 @@ impl Contest {
     pub(super) async fn take(&mut self, step: &Step) -> Result<String, Finding> {
         match *step {
             Step::Advance(by) => self.advance(Duration::from_micros(by)),
-            Step::StepBack(by) => self.clock.step_back(Duration::from_micros(by)),
+            Step::SetBack(by) => self.clock.step_back(Duration::from_micros(by)),
             Step::WaitForRetry => {
                 if let Some(wait) = self.retry.take() {
                     self.advance(wait);
@@ -133,11 +133,11 @@ impl Contest {
         }
     }
 
-    fn reaches(&self, by: Duration) -> bool {
+    pub(super) fn reaches(&self, by: Duration) -> bool {
         self.clock.now().saturating_add(by) < END
     }
 
-    fn charge(&self, key: u64, cost: u64) -> Charge {
+    pub(super) fn charge(&self, key: u64, cost: u64) -> Charge {
         Charge::new(&self.policy, &self.keys[key as usize], cost)
     }
 
@@ -199,7 +199,7 @@ impl Contest {
         decided_by_redis.sort_by_key(order);
         let mut words = Vec::new();
         for ((_, redis), (_, memory)) in decided_by_redis.into_iter().zip(decided_by_memory) {
-            words.push(self.compare(step, Action::Charge, redis, memory)?.in_words());
+            words.push(self.compare(step, Action::Charge, &redis, &memory)?.in_words());
         }
         Ok(words.join(" | "))
     }
@@ -239,85 +239,18 @@ impl Contest {
     ) -> Result<String, Finding> {
         let redis = self.redis.decide(action, std::slice::from_ref(redis)).await;
         let memory = self.memory.decide(action, std::slice::from_ref(memory)).await;
-        Ok(self.compare(step, action, redis, memory)?.in_words())
+        Ok(self.compare(step, action, &redis, &memory)?.in_words())
     }
 
-    /// A denial says when the request is admitted.
-    async fn check_denial(&mut self, step: &Step, key: u64, cost: u64, said: Said) -> Result<(), Finding> {
-        if said.is_admitted() {
-            return Ok(());
-        }
-        if cost == 0 {
-            return Err(self.broken("a cost of 0 is admitted", step, said));
-        }
-        self.retry = said.verdict.retry_after();
-        let Some(wait) = self.retry else {
-            if cost <= self.policy.capacity() {
-                return Err(self.broken("a denied cost within the capacity has a retry time", step, said));
-            }
-            return Ok(());
-        };
-        if cost > self.policy.capacity() {
-            return Err(self.broken("a cost above the capacity is denied without a retry time", step, said));
-        }
-        if !self.reaches(wait) {
-            return Ok(());
-        }
-        self.clock.advance(wait - TICK);
-        let early = self.peek(step, key, cost).await?;
-        self.clock.advance(TICK);
-        let then = self.peek(step, key, cost).await?;
-        self.clock.step_back(wait);
-        if early.is_admitted() {
-            return Err(self.broken("a request is not admitted before its retry time", step, said));
-        }
-        if self.exact_retry && !then.is_admitted() {
-            return Err(self.broken("a request is admitted after its retry time", step, said));
-        }
-        Ok(())
-    }
-
-    async fn check_remaining(&mut self, step: &Step, key: u64, remaining: u64) -> Result<(), Finding> {
-        let most = self.peek(step, key, remaining).await?;
-        if !most.is_admitted() {
-            return Err(self.broken("the remaining units can be charged", step, most));
-        }
-        let above = self.peek(step, key, remaining + 1).await?;
-        if above.is_admitted() {
-            return Err(self.broken("no more than the remaining units can be charged", step, above));
-        }
-        Ok(())
-    }
-
-    async fn changed_nothing(&mut self, step: &Step, key: u64, before: &[Said]) -> Result<(), Finding> {
-        let after = self.peeks(step, key).await?;
-        match before.iter().zip(&after).find(|(before, after)| before != after) {
-            Some((before, after)) => {
-                let words = format!("a peek returned \"{before}\" before and \"{after}\" after it");
-                Err(self.finding(Some("a denied request changes nothing"), step, words.clone(), words))
-            }
-            None => Ok(()),
-        }
-    }
-
-    /// What a key's state decides now.
-    async fn peeks(&mut self, step: &Step, key: u64) -> Result<Vec<Said>, Finding> {
-        let mut said = Vec::new();
-        for cost in [0, 1, self.policy.capacity()] {
-            said.push(self.peek(step, key, cost).await?);
-        }
-        Ok(said)
-    }
-
-    async fn peek(&mut self, step: &Step, key: u64, cost: u64) -> Result<Said, Finding> {
-        let charge = self.charge(key, cost);
-        Ok(self.ask(step, Action::Peek, &[charge]).await?.said[0])
-    }
-
-    async fn ask(&mut self, step: &Step, action: Action, charges: &[Charge]) -> Result<Agreed, Finding> {
+    pub(super) async fn ask(
+        &mut self,
+        step: &Step,
+        action: Action,
+        charges: &[Charge],
+    ) -> Result<Agreed, Finding> {
         let redis = self.redis.decide(action, charges).await;
         let memory = self.memory.decide(action, charges).await;
-        self.compare(step, action, redis, memory)
+        self.compare(step, action, &redis, &memory)
     }
 
     /// Compares what the stores decided, and keeps what was charged.
@@ -325,20 +258,14 @@ impl Contest {
         &mut self,
         step: &Step,
         action: Action,
-        redis: Result<Decision, Error>,
-        memory: Result<Decision, Error>,
+        redis: &Result<Decision, Error>,
+        memory: &Result<Decision, Error>,
     ) -> Result<Agreed, Finding> {
         let said = |decision: &Decision| decision.outcomes().iter().map(Said::of).collect::<Vec<_>>();
-        let (Ok(redis), Ok(memory)) = (&redis, &memory) else {
-            return Err(self.finding(None, step, in_words(&redis), in_words(&memory)));
-        };
+        let disagreement = || self.finding(None, step, in_words(redis), in_words(memory));
+        let (Ok(redis), Ok(memory)) = (redis, memory) else { return Err(disagreement()) };
         if said(redis) != said(memory) {
-            return Err(self.finding(
-                None,
-                step,
-                in_words(&Ok(redis.clone())),
-                in_words(&Ok(memory.clone())),
-            ));
+            return Err(disagreement());
         }
         let charges_units = matches!(action, Action::Charge | Action::ChargeUpTo);
         if redis.is_allowed()
@@ -351,11 +278,13 @@ impl Contest {
         Ok(Agreed { is_allowed: redis.is_allowed(), said: said(redis) })
     }
 
-    fn broken(&self, rule: &'static str, step: &Step, said: Said) -> Finding {
-        self.finding(Some(rule), step, said.to_string(), said.to_string())
-    }
-
-    fn finding(&self, broken: Option<&'static str>, step: &Step, redis: String, memory: String) -> Finding {
+    pub(super) fn finding(
+        &self,
+        broken: Option<&'static str>,
+        step: &Step,
+        redis: String,
+        memory: String,
+    ) -> Finding {
         let requested = format!("at {}, {step}", self.clock.now().as_micros());
         Finding { broken, requested, redis, memory }
     }

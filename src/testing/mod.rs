@@ -32,6 +32,7 @@
 mod contest;
 mod failure;
 mod random;
+mod rules;
 mod said;
 mod step;
 mod twin_test;

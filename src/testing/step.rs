@@ -14,7 +14,7 @@ pub(super) enum Step {
     /// Move the clock forward, by microseconds.
     Advance(u64),
     /// Move the clock back.
-    StepBack(u64),
+    SetBack(u64),
     /// Wait exactly as long as the last denial said.
     WaitForRetry,
     /// Wait exactly until the last decision's reset.
@@ -41,7 +41,7 @@ impl Step {
         let key = random.up_to(KEYS - 1);
         match random.up_to(99) {
             0..14 => Self::Advance(time(random, policy)),
-            14..18 => Self::StepBack(time(random, policy)),
+            14..18 => Self::SetBack(time(random, policy)),
             18..26 => Self::WaitForRetry,
             26..28 => Self::WaitForReset,
             28..60 => Self::Decide { action: Action::Charge, key, cost: cost(random, policy) },
@@ -86,7 +86,7 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Advance(by) => write!(f, "advance by {by} us"),
-            Self::StepBack(by) => write!(f, "step back by {by} us"),
+            Self::SetBack(by) => write!(f, "step back by {by} us"),
             Self::WaitForRetry => write!(f, "wait until the last denial ends"),
             Self::WaitForReset => write!(f, "wait until the reset of the last decision"),
             Self::Decide { action: Action::Peek, key, cost } => write!(f, "peek {cost} units of key-{key}"),

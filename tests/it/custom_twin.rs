@@ -9,7 +9,7 @@ use crate::{
 use tower_ratelimit::{
     Charge, Error, ErrorKind, FailureMode, Key, Limiter, ManualClock, MemoryStore, Policy, PolicySource,
     Quota, RateLimitLayer, Rule,
-    algorithm::{Algorithm, Evaluation, FixedWindow, Input, KeyState, Receipt, Replenishment, Twin, Update},
+    algorithm::{Algorithm, Evaluation, Input, KeyState, Receipt, Replenishment, Twin, Update},
     key::Constant,
     keyed::{KeyedRateLimitLayer, KeyedRule},
     store::Store,

@@ -39,7 +39,7 @@
 //! |---|---|---|---|
 //! | Which client? [`KeyExtractor`] | [`PeerIp`], [`ClientIp`], [`Header`], [`Cookie`](key::Cookie), [`FromExtractor`](key::FromExtractor) and more; [`or`](KeyExtractor::or), tuples | a closure over the request's head | [`key`] |
 //! | Which limit? [`PolicySource`] | one [`Policy`] for all requests, or one chosen per request | a closure over the request's head and its key | [`policy`] |
-//! | How are units counted? [`Algorithm`](algorithm::Algorithm) | [`Gcra`](algorithm::Gcra), [`FixedWindow`](algorithm::FixedWindow), [`SlidingLog`](algorithm::SlidingLog) and more | a Lua file | [`algorithm`], with a guide to choosing one |
+//! | How are units counted? [`Algorithm`](algorithm::Algorithm) | [`Gcra`](algorithm::Gcra), [`FixedWindow`](algorithm::FixedWindow), [`SlidingLog`](algorithm::SlidingLog) and more | a Lua file, and a twin in Rust for [`MemoryStore`] | [`algorithm`], with a guide to choosing one |
 //! | Where are the counts? [`Store`](store::Store) | [`RedisStore`], [`MemoryStore`] | the trait | [`store`] |
 //! | What if the store is unavailable? [`FailureMode`] | admit, or reject with 503 | | [`policy`] |
 //! | What does the client see? [`ResponseMapper`](response::ResponseMapper), [`Headers`] | [`ProblemDetails`](response::ProblemDetails), [`GrpcStatus`](response::GrpcStatus), IETF and legacy headers | a closure | [`response`] |
@@ -83,6 +83,7 @@
 //! | `redis` | [`RedisStore`] on one server | yes |
 //! | `retry` | `RetryPolicy` for clients: waits as long as a rejection asks for, then retries | no |
 //! | `serde` | [`Policy`], [`Quota`], [`FailureMode`] and [`Headers`] are read [from configuration files](policy) | no |
+//! | `testing` | `testing::TwinTest` compares the twins of your own [`Algorithm`](algorithm::Algorithm) | no |
 //! | `tonic` | gRPC rejections carry `RetryInfo` and `QuotaFailure`; [`Rejection`] becomes a `tonic::Status`; [`PeerIp`] reads tonic's connect info | no |
 //! | `tonic-tls` | [`PeerIp`] reads the address of TLS streams that you hand to tonic | no |
 //! | `tracing` | Logs: denials at debug, admissions at trace, the start of an outage at warn, set-up errors at error, once | yes |
@@ -111,6 +112,9 @@ pub mod response;
 #[cfg_attr(docsrs, doc(cfg(feature = "retry")))]
 pub mod retry;
 pub mod store;
+#[cfg(feature = "testing")]
+#[cfg_attr(docsrs, doc(cfg(feature = "testing")))]
+pub mod testing;
 mod util;
 
 /// The connection pool of [`RedisStore`], re-exported so your own pool has the same version.

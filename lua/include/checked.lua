@@ -17,21 +17,20 @@ local function checked(name, functions)
     error('RATELIMIT-ALGORITHM the algorithm ' .. name .. ' ' .. problem, 0)
   end
   local function check(field, value, minimum)
-    if type(value) ~= 'number' or value ~= floor(value) or value < minimum or value > TOO_LARGE then
+    if type(value) ~= 'number' or value ~= floor(value) or value < minimum or value >= TOO_LARGE then
       fail('must return an integer ' .. field)
     end
   end
   local function check_state(lifetime, minimum, time, count, text)
     check('lifetime', lifetime, minimum)
-    if lifetime ~= REMOVE then
-      check('time', time, 0)
-      check('count', count, 0)
-      if time >= TOO_LARGE or count >= TOO_LARGE then
-        fail('must return a time and a count below 2^53')
-      end
-      if text ~= nil and type(text) ~= 'string' then
-        fail('must return a text or nil after the count')
-      end
+    if lifetime == REMOVE then
+      -- The next decision of the call finds no state.
+      return REMOVE, false
+    end
+    check('time', time, 0)
+    check('count', count, 0)
+    if text ~= nil and type(text) ~= 'string' then
+      fail('must return a text or nil after the count')
     end
     -- An empty text would not be found again.
     return lifetime, time, count, text ~= '' and text or nil
@@ -61,13 +60,24 @@ local function checked(name, functions)
     return retry, remaining, reset, delay, mark, check_state(lifetime, 1, new_time, new_count, new_text)
   end
 
-  local function checked_change(change)
-    return change and function(...)
-      local lifetime, time, count, text = change(...)
-      if lifetime ~= nil then
-        return check_state(lifetime, KEEP_TTL, time, count, text)
-      end
+  local function check_change(time, lifetime, ...)
+    if lifetime == nil then
+      return nil
     end
+    if lifetime == KEEP_TTL and not time then
+      fail('must not return KEEP_TTL for a key that does not exist')
+    end
+    return check_state(lifetime, KEEP_TTL, ...)
+  end
+
+  local function refund(policy, units, made, mark, time, ...)
+    if functions.refund then
+      return check_change(time, functions.refund(policy, units, made, mark, time, ...))
+    end
+  end
+
+  local function renew(policy, units, time, ...)
+    return check_change(time, functions.renew(policy, units, time, ...))
   end
 
   local function numbers(...)
@@ -76,7 +86,7 @@ local function checked(name, functions)
   return {
     policy = functions.policy or numbers,
     decide = decide,
-    refund = checked_change(functions.refund),
-    renew = checked_change(functions.renew),
+    refund = refund,
+    renew = functions.renew and renew,
   }
 end

@@ -1,8 +1,9 @@
 //! The twin of `lua/include/bucket.lua`. "The bucket" in `lua/README.md` explains the arithmetic.
 
 use super::{
+    counter::{Admission, Change, Charged, Counter, Gauge, Kept, Plan},
     state::{Count, Refunds, State},
-    twin::{Admission, Change, Charged, Gauge, Kept, Plan, Receipt, Twin},
+    twin::Receipt,
 };
 use crate::{error::Error, quota::Quota};
 
@@ -11,7 +12,7 @@ pub trait HasBucket: Send + Sync {
     fn bucket(arguments: &[u64]) -> Bucket;
 }
 
-impl<T: HasBucket> Twin for T {
+impl<T: HasBucket> Counter for T {
     fn plan(&self, arguments: &[u64], state: Option<&State>, now: u64, cost: u64) -> Plan {
         Self::bucket(arguments).plan(state, now, cost)
     }
@@ -191,7 +192,7 @@ impl Bucket {
         lifetime
     }
 
-    /// Does what the default [`Twin::charge`] does, but reads the state once and computes only what is needed.
+    /// Does what the default [`Counter::charge`] does, but reads the state once and computes only what is needed.
     pub(super) fn charge(&self, state: &mut Option<State>, now: u64, cost: u64) -> Charged {
         let open = self.open(state.as_ref(), now);
         let admission = self.admission(&open, cost);

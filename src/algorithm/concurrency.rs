@@ -1,7 +1,7 @@
 use super::{
     Algorithm, Replenishment,
+    counter::{Change, Counter, Gauge, Kept, Plan},
     state::{Holder, Holders, State},
-    twin::{Change, Gauge, Kept, Plan, Twin},
 };
 use crate::{error::Error, quota::Quota};
 
@@ -92,7 +92,7 @@ impl Algorithm for Concurrency {
         Replenishment::OnRelease
     }
 
-    fn twin(&self) -> Option<&dyn Twin> {
+    fn counter(&self) -> Option<&dyn Counter> {
         Some(self)
     }
 }
@@ -127,7 +127,7 @@ impl Holders {
     }
 }
 
-impl Twin for Concurrency {
+impl Counter for Concurrency {
     fn redis_micros(&self, _: &[u64], _: bool) -> u64 {
         20
     }

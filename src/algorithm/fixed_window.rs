@@ -2,8 +2,9 @@ use std::time::Duration;
 
 use super::{
     Algorithm,
+    counter::{Change, Counter, Gauge, Kept, Plan},
     state::{Count, State},
-    twin::{Change, Gauge, Kept, Plan, Receipt, Twin},
+    twin::Receipt,
 };
 use crate::{error::Error, quota::Quota};
 
@@ -113,7 +114,7 @@ impl Algorithm for FixedWindow {
         Ok(vec![quota.limit(), period, aligned, offset])
     }
 
-    fn twin(&self) -> Option<&dyn Twin> {
+    fn counter(&self) -> Option<&dyn Counter> {
         Some(self)
     }
 }
@@ -147,7 +148,7 @@ fn open(arguments: &[u64], state: Option<&State>, now: u64) -> Open {
     Open { limit, started, used, left: started + period - now, stale }
 }
 
-impl Twin for FixedWindow {
+impl Counter for FixedWindow {
     fn lease_recovery(&self, arguments: &[u64], _: u64) -> Option<u64> {
         // Until the window ends.
         arguments.get(1).copied()

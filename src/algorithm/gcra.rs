@@ -1,7 +1,7 @@
 use super::{
     Algorithm, Replenishment,
     bucket::{Bucket, HasBucket, rate},
-    twin::Twin,
+    counter::Counter,
 };
 use crate::{error::Error, quota::Quota};
 
@@ -69,7 +69,7 @@ impl Algorithm for Gcra {
         Replenishment::Evenly
     }
 
-    fn twin(&self) -> Option<&dyn Twin> {
+    fn counter(&self) -> Option<&dyn Counter> {
         Some(self)
     }
 }

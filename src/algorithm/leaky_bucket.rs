@@ -3,7 +3,7 @@ use std::time::Duration;
 use super::{
     Algorithm, Replenishment,
     bucket::{Bucket, HasBucket, micros, rate},
-    twin::Twin,
+    counter::Counter,
 };
 use crate::{error::Error, quota::Quota};
 
@@ -142,7 +142,7 @@ impl Algorithm for LeakyBucket {
         Replenishment::Evenly
     }
 
-    fn twin(&self) -> Option<&dyn Twin> {
+    fn counter(&self) -> Option<&dyn Counter> {
         Some(self)
     }
 }

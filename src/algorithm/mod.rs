@@ -41,23 +41,25 @@
 //!
 //! Each algorithm exists twice: as a Lua file in `lua/`, which Redis runs, and in Rust, which
 //! [`MemoryStore`](crate::MemoryStore) runs. A differential test compares both, and a naive model, to the microsecond.
-//! For your own algorithm, see the [`Algorithm`] trait.
+//! For your own algorithm, see the [`Algorithm`] trait; its [`Twin`] in Rust is optional.
 
-#[expect(unnameable_types, reason = "part of the sealed twins")]
+#[expect(unnameable_types, reason = "part of the sealed counters")]
 mod bucket;
 mod built_in;
 mod concurrency;
 mod contract;
+#[expect(unnameable_types, reason = "this is what keeps counters to this crate")]
+pub(crate) mod counter;
+pub(crate) mod custom;
 mod fixed_window;
 mod gcra;
 mod leaky_bucket;
 pub mod recipes;
 mod sliding_log;
 mod sliding_window;
-#[expect(unnameable_types, reason = "part of the sealed twins")]
+#[expect(unnameable_types, reason = "part of the sealed counters")]
 pub(crate) mod state;
 mod token_bucket;
-#[expect(unnameable_types, reason = "this is what keeps twins to this crate")]
 pub(crate) mod twin;
 
 pub(crate) use self::built_in::built_in;
@@ -70,4 +72,5 @@ pub use self::{
     sliding_log::SlidingLog,
     sliding_window::SlidingWindow,
     token_bucket::TokenBucket,
+    twin::{Evaluation, Input, KeyState, Receipt, Twin, Update},
 };

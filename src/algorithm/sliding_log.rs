@@ -1,7 +1,8 @@
 use super::{
     Algorithm,
+    counter::{Change, Counter, Gauge, Kept, Plan},
     state::{Entry, Log, State},
-    twin::{Change, Gauge, Kept, Plan, Receipt, Twin},
+    twin::Receipt,
 };
 use crate::{error::Error, quota::Quota};
 
@@ -73,7 +74,7 @@ impl Algorithm for SlidingLog {
         Ok(vec![quota.limit(), quota.period_micros()])
     }
 
-    fn twin(&self) -> Option<&dyn Twin> {
+    fn counter(&self) -> Option<&dyn Counter> {
         Some(self)
     }
 }
@@ -157,7 +158,7 @@ fn arguments_of(arguments: &[u64]) -> (u64, u64) {
     (limit, period)
 }
 
-impl Twin for SlidingLog {
+impl Counter for SlidingLog {
     fn redis_micros(&self, _: &[u64], refund: bool) -> u64 {
         if refund { 2 * MAX_REWRITTEN as u64 } else { 16 }
     }

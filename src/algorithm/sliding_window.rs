@@ -1,7 +1,8 @@
 use super::{
     Algorithm,
+    counter::{Change, Counter, Gauge, Kept, Plan},
     state::{Cells, State},
-    twin::{Change, Gauge, Kept, Plan, Receipt, Twin},
+    twin::Receipt,
 };
 use crate::{error::Error, quota::Quota};
 
@@ -104,7 +105,7 @@ impl Algorithm for SlidingWindow {
         Ok(vec![quota.limit(), segments, period / segments])
     }
 
-    fn twin(&self) -> Option<&dyn Twin> {
+    fn counter(&self) -> Option<&dyn Counter> {
         Some(self)
     }
 }
@@ -191,7 +192,7 @@ impl Open {
     }
 }
 
-impl Twin for SlidingWindow {
+impl Counter for SlidingWindow {
     fn redis_micros(&self, arguments: &[u64], _: bool) -> u64 {
         // A denial may read every cell.
         16 + arguments.get(1).copied().unwrap_or_default() / 12

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use super::twin::KeyState;
+
 /// The state of a key under one algorithm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
@@ -12,6 +14,7 @@ pub enum State {
     Log(Box<Log>),
     Cells(Box<Cells>),
     Holders(Box<Holders>),
+    Custom(Box<KeyState>),
 }
 
 /// A time and a number of units.

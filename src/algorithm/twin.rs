@@ -1,91 +1,155 @@
-//! The form of an algorithm for [`MemoryStore`](crate::MemoryStore): the twin of its Lua file.
-//!
-//! `lua/README.md` specifies the same functions in Lua.
+//! The Rust twin of a custom algorithm's Lua file, for [`MemoryStore`](crate::MemoryStore).
 
-use super::state::State;
-
-/// The twin of a Lua file, with the same arguments, state and arithmetic. All times are microseconds since 1970.
+/// A custom algorithm in Rust: the twin of its Lua file, with the same arguments, state and arithmetic.
+///
+/// [`MemoryStore`](crate::MemoryStore) needs it. Implement it for the type of your [`Algorithm`](super::Algorithm), and
+/// return `Some(self)` from [`Algorithm::twin`](super::Algorithm::twin), where there is an example. Then compare the
+/// twins with `testing::TwinTest` (feature `testing`).
+///
+/// The functions are pure: they return what would happen and the new state, and change nothing. They may be called more
+/// than once for one decision.
+///
+/// All times are microseconds, and all numbers must be below 2^53, as in the Lua file.
+///
+/// # Errors
+///
+/// The store checks what the functions return, as it does for the Lua file. A mistake, such as an admitted cost without
+/// a new state, is a [`StoreFailed`](crate::ErrorKind::StoreFailed) error of the decision, which then changes nothing.
+/// A layer is not built if the twin makes a mistake on a new key.
 pub trait Twin: Send + Sync {
-    /// Evaluates `cost` against `state`. Changes nothing.
-    fn plan(&self, arguments: &[u64], state: Option<&State>, now: u64, cost: u64) -> Plan;
+    /// Evaluates `cost`, which is at most one above the [capacity](super::Algorithm::capacity). Must admit a cost of 0.
+    fn decide(&self, input: &Input<'_>, cost: u64) -> Evaluation;
 
-    /// Returns the microseconds after which `units` leased units are available again if their instance never returns
-    /// them. `None` if units cannot be leased without admitting more than the limit at some time.
-    fn lease_recovery(&self, arguments: &[u64], units: u64) -> Option<u64> {
-        let _ = (arguments, units);
+    /// Refunds up to `units` units of the charge that `receipt` identifies: as many as still count, and none that
+    /// another charge owns. Without a receipt, an administrator refunds the latest units of any charge. Returns `None`
+    /// if nothing changes. Defaults to that.
+    fn refund(&self, input: &Input<'_>, units: u64, receipt: Option<Receipt>) -> Option<Update> {
+        let _ = (input, units, receipt);
         None
     }
 
-    /// Returns `state` after `change`; `None` if nothing is left to store.
-    fn apply(&self, arguments: &[u64], state: Option<State>, now: u64, change: Change) -> Option<Kept>;
-
-    /// Makes a decision with one charge: plans it, then carries it out, or repairs stale state if it is denied.
-    fn charge(
-        &self,
-        arguments: &[u64],
-        state: &mut Option<State>,
-        now: u64,
-        cost: u64,
-        holder: u128,
-    ) -> Charged {
-        let Plan { admission, before, after, stale, mark } = self.plan(arguments, state.as_ref(), now, cost);
-        let (gauge, change) = if admission.is_admitted() {
-            (after, Some(Change::Charge(cost, holder)))
-        } else {
-            (before, stale.then_some(Change::Repair))
-        };
-        let change = change.filter(|_| cost > 0);
-        let lifetime = change.map(|change| self.change(arguments, state, now, change));
-        Charged { admission, gauge, mark, lifetime }
-    }
-
-    /// Returns about how many microseconds one charge, or one refund, takes in Redis at worst. Measured with full
-    /// batches. Bounds how long one batch blocks Redis.
-    fn redis_micros(&self, arguments: &[u64], refund: bool) -> u64 {
-        let _ = (arguments, refund);
-        8
-    }
-
-    /// Returns the mark of a charge of `cost` units that were spent from a lease with the mark `leased`.
-    fn mark_of_leased(&self, arguments: &[u64], leased: u64, cost: u64) -> u64 {
-        let _ = (arguments, cost);
-        leased
-    }
-
-    /// Refunds up to `units` units of `charge`: as many as still count. Returns for how many more microseconds the
-    /// state matters, if that changed.
-    fn refund(
-        &self,
-        arguments: &[u64],
-        state: &mut Option<State>,
-        now: u64,
-        units: u64,
-        charge: Receipt,
-    ) -> Option<u64> {
-        let _ = (arguments, state, now, units, charge);
+    /// Renews the `units` units of the holder, for an algorithm with
+    /// [`OnRelease`](super::Replenishment::OnRelease). Returns `None` if nothing changes. Defaults to that.
+    fn renew(&self, input: &Input<'_>, units: u64) -> Option<Update> {
+        let _ = (input, units);
         None
-    }
-
-    /// Applies `change` in place. Returns for how many more microseconds the state matters.
-    fn change(&self, arguments: &[u64], state: &mut Option<State>, now: u64, change: Change) -> u64 {
-        let kept = self.apply(arguments, state.take(), now, change);
-        let lifetime = kept.as_ref().map_or(0, |kept| kept.lifetime);
-        *state = kept.map(|kept| kept.state);
-        lifetime
     }
 }
 
-/// A change of the state of a key.
+/// What every function of a [`Twin`] reads.
+#[derive(Clone, Copy, Debug)]
+pub struct Input<'a> {
+    /// The result of [`Algorithm::arguments`](super::Algorithm::arguments).
+    pub arguments: &'a [u64],
+    /// The time in microseconds since 1970; the only clock.
+    pub now: u64,
+    /// The state of the key; `None` for a key that does not exist.
+    pub state: Option<&'a KeyState>,
+    /// The holder of the units as 32 hexadecimal digits, if they are in use until they are
+    /// [released](super::Replenishment::OnRelease).
+    pub holder: Option<&'a str>,
+}
+
+/// The state of a key: a time, a count, and more if the algorithm needs it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeyState {
+    /// A time in microseconds since 1970.
+    pub time: u64,
+    /// A count.
+    pub count: u64,
+    /// More state, in a format of the algorithm. An empty text is stored as `None`.
+    pub text: Option<String>,
+}
+
+impl KeyState {
+    /// A state without a text.
+    #[must_use]
+    pub const fn new(time: u64, count: u64) -> Self {
+        Self { time, count, text: None }
+    }
+
+    /// Sets the text.
+    #[must_use]
+    pub fn with_text(mut self, text: impl Into<String>) -> Self {
+        self.text = Some(text.into());
+        self
+    }
+}
+
+/// What [`Twin::decide`] returns: the verdict on a cost, and the new state.
+///
+/// Times are microseconds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "an evaluation does nothing until it is returned"]
+pub struct Evaluation {
+    pub(super) verdict: Verdict,
+    pub(super) remaining: u64,
+    pub(super) reset: u64,
+    pub(super) mark: u64,
+    pub(super) written: Option<(KeyState, u64)>,
+}
+
+/// Whether a cost is admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// Charges units, which a plan admitted, to a holder.
-    Charge(u64, u128),
-    /// Rewrites state that the clock or a changed quota made stale. Follows a denial.
-    Repair,
-    /// Refunds the latest units; under `Concurrency`, releases the permits of a holder.
-    Refund(u64, u128),
-    /// Renews the permits of a holder.
-    Renew(u128),
+pub(super) enum Verdict {
+    Admit {
+        delay: u64,
+    },
+    /// The microseconds until the cost is admitted; `None` for never.
+    Deny {
+        retry: Option<u64>,
+    },
+}
+
+impl Evaluation {
+    /// Admits the cost. After the charge, `remaining` units can be charged, and the quota is fully replenished in
+    /// `reset`. A cost above 0 also needs [`write`](Self::write).
+    pub const fn admit(remaining: u64, reset: u64) -> Self {
+        Self { verdict: Verdict::Admit { delay: 0 }, remaining, reset, mark: 0, written: None }
+    }
+
+    /// Denies the cost. It can be admitted after `retry`, at least 1, at the earliest; `None` for never. `remaining`
+    /// units can be charged now, and the quota is fully replenished in `reset`.
+    pub const fn deny(retry: Option<u64>, remaining: u64, reset: u64) -> Self {
+        Self { verdict: Verdict::Deny { retry }, remaining, reset, mark: 0, written: None }
+    }
+
+    /// Sets how long the admitted request must wait. Defaults to 0.
+    pub const fn delay(mut self, delay: u64) -> Self {
+        if let Verdict::Admit { .. } = self.verdict {
+            self.verdict = Verdict::Admit { delay };
+        }
+        self
+    }
+
+    /// Sets the number that identifies the charge for a refund, together with its time. Defaults to 0.
+    pub const fn mark(mut self, mark: u64) -> Self {
+        self.mark = mark;
+        self
+    }
+
+    /// Sets the new state, which matters for `lifetime`, at least 1. Defaults to the state as it is. The state of a
+    /// denial may only replace one that the clock or a changed quota made stale.
+    pub fn write(mut self, state: KeyState, lifetime: u64) -> Self {
+        self.written = Some((state, lifetime));
+        self
+    }
+}
+
+/// The new state of a key after a [refund](Twin::refund) or a [renewal](Twin::renew).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Update {
+    /// The state matters for `lifetime` more microseconds, at least 1.
+    Write {
+        /// The new state.
+        state: KeyState,
+        /// The lifetime.
+        lifetime: u64,
+    },
+    /// The lifetime of the key stays as it is: `KEEP_TTL` in Lua. For a key that exists.
+    Keep(KeyState),
+    /// The key is removed: `REMOVE` in Lua.
+    Remove,
 }
 
 /// Identifies a charge for a refund.
@@ -93,95 +157,6 @@ pub enum Change {
 pub struct Receipt {
     /// When it was made, in microseconds of the store's clock.
     pub made: u64,
-    /// What else the algorithm needs to find the charge; see the header of its Lua file.
+    /// What else the algorithm needs to find the charge: its [mark](Evaluation::mark).
     pub mark: u64,
-}
-
-/// State to store, and for how many more microseconds it matters.
-#[derive(Debug)]
-pub struct Kept {
-    pub state: State,
-    pub lifetime: u64,
-}
-
-/// The result of evaluating a charge without carrying it out.
-#[derive(Clone, Copy, Debug)]
-pub struct Plan {
-    pub admission: Admission,
-    pub before: Gauge,
-    /// The gauge after the charge; equal to `before` if the charge is not admitted.
-    pub after: Gauge,
-    /// Whether the clock or a changed quota made the state stale, so that a denial must write it.
-    pub stale: bool,
-    /// See [`Receipt::mark`].
-    pub mark: u64,
-}
-
-/// The result of a decision with one charge.
-#[derive(Clone, Copy, Debug)]
-pub struct Charged {
-    pub admission: Admission,
-    /// The gauge after the decision.
-    pub gauge: Gauge,
-    /// See [`Receipt::mark`].
-    pub mark: u64,
-    /// For how many more microseconds the state matters, if it was written.
-    pub lifetime: Option<u64>,
-}
-
-/// Whether a charge is admitted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Admission {
-    /// Admitted. The request must wait this many microseconds; 0 for none.
-    After(u64),
-    /// Denied. The charge would be admitted in this many microseconds.
-    Retry(u64),
-    /// Denied, because the cost is above the capacity.
-    Never,
-}
-
-/// How much of a key's quota is left.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gauge {
-    /// Units that can be charged now.
-    pub remaining: u64,
-    /// Microseconds until the quota is fully replenished.
-    pub reset: u64,
-}
-
-impl Plan {
-    /// Plans `cost` for an algorithm without delays. `retry` computes the retry time of a denial.
-    pub fn of(
-        cost: u64,
-        capacity: u64,
-        before: Gauge,
-        reset_after: u64,
-        stale: bool,
-        retry: impl FnOnce() -> u64,
-    ) -> Self {
-        let admission = if cost > capacity {
-            Admission::Never
-        } else if cost > before.remaining {
-            Admission::Retry(retry())
-        } else {
-            Admission::After(0)
-        };
-        let after = match admission {
-            Admission::After(_) => Gauge { remaining: before.remaining - cost, reset: reset_after },
-            Admission::Retry(_) | Admission::Never => before,
-        };
-        Self { admission, before, after, stale, mark: 0 }
-    }
-
-    /// Sets the mark.
-    pub const fn marked(mut self, mark: u64) -> Self {
-        self.mark = mark;
-        self
-    }
-}
-
-impl Admission {
-    pub const fn is_admitted(self) -> bool {
-        matches!(self, Self::After(_))
-    }
 }

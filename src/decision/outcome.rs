@@ -110,12 +110,12 @@ impl Outcome {
     #[cfg(feature = "redis")]
     pub(crate) fn with_lease_receipt(self, lease: Receipt) -> Self {
         let policy = self.charge.policy();
-        match policy.counting().twin() {
-            Some(twin) => {
-                let mark = twin.mark_of_leased(policy.arguments(), lease.mark, self.granted);
+        match policy.counting().counter() {
+            Some(counter) => {
+                let mark = counter.mark_of_leased(policy.arguments(), lease.mark, self.granted);
                 self.with_receipt(Receipt { mark, ..lease })
             }
-            // Only algorithms with a twin are leased.
+            // Only built-in algorithms are leased.
             None => self,
         }
     }

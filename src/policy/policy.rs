@@ -287,7 +287,7 @@ impl Policy {
     }
 
     fn missed(&self) -> Option<u64> {
-        self.0.algorithm.twin()?.lease_recovery(&self.0.arguments, self.most_held())
+        self.0.algorithm.counter()?.lease_recovery(&self.0.arguments, self.most_held())
     }
 
     /// The most units of a key that can be on lease here.
@@ -382,7 +382,7 @@ impl Policy {
     pub(crate) fn redis_micros(&self, refund: bool) -> u64 {
         // The cost of a user's algorithm is unknown.
         const UNKNOWN: u64 = 50;
-        self.counting().twin().map_or(UNKNOWN, |twin| twin.redis_micros(self.arguments(), refund))
+        self.counting().counter().map_or(UNKNOWN, |counter| counter.redis_micros(self.arguments(), refund))
     }
 
     pub(crate) fn failure_mode(&self) -> FailureMode {
@@ -432,7 +432,7 @@ fn check(algorithm: &dyn Algorithm) -> Result<(), Error> {
     if name.is_empty() || name.len() > 32 || !legible {
         return Err(Error::invalid("an algorithm's name must be 1 to 32 of a to z, 0 to 9 and -"));
     }
-    if algorithm.twin().is_none() && algorithm::built_in().iter().any(|ours| ours.name() == name) {
+    if algorithm.counter().is_none() && algorithm::built_in().iter().any(|ours| ours.name() == name) {
         return Err(Error::invalid("an algorithm of your own needs a name that no built-in one has"));
     }
     Ok(())

@@ -1,22 +1,19 @@
-//! Custom algorithms: the one in the example, and invalid ones.
+//! Custom algorithms: the one in the example, and invalid Lua files.
 
 #[path = "../../examples/custom_algorithm.rs"]
 #[allow(dead_code, reason = "`main` of the example")]
-mod example;
+pub(crate) mod example;
 
 use std::time::Duration;
 
-use crate::support::{RedisServer, inner, settings, store};
+use crate::support::{RedisServer, settings, store};
 use example::DayAndNight;
 use tower_ratelimit::{
-    Charge, Error, ErrorKind, FailureMode, Key, Limiter, ManualClock, MemoryStore, Policy, PolicySource,
-    Quota, RateLimitLayer, Rule,
+    Charge, Error, ErrorKind, FailureMode, Key, Limiter, ManualClock, MemoryStore, Policy, Quota,
     algorithm::{Algorithm, FixedWindow},
-    key::Constant,
-    keyed::{KeyedRateLimitLayer, KeyedRule},
 };
 
-fn reports() -> Policy {
+pub(crate) fn reports() -> Policy {
     Policy::new("reports", Quota::per_hour(5)).algorithm(DayAndNight { night: 20 })
 }
 
@@ -29,24 +26,34 @@ async fn the_example_is_decided_together_with_a_built_in_algorithm() {
     let keys: Vec<String> = server.command(&["KEYS", "*"]);
     assert!(keys.is_empty(), "{keys:?}");
 
-    let limiter = Limiter::new(redis);
-    let daily = Policy::new("daily", Quota::per_day(23)).algorithm(FixedWindow::anchored());
-    let key = Key::new("acme");
-    let both = [Charge::new(&reports(), &key, 1), Charge::new(&daily, &key, 1)];
-    let admitted = async || {
-        let mut admitted = 0;
-        while limiter.check_all(&both).await.unwrap().is_allowed() {
-            admitted += 1;
-        }
-        admitted
-    };
-    assert_eq!(admitted().await, 20);
-    let denied = limiter.check_all(&both).await.unwrap();
-    assert_eq!(denied.retry_after(), Some(Duration::from_secs(3_600)));
-    // The limit by day is five, but the other policy has three units left. The denial charged neither policy.
-    clock.advance(Duration::from_secs(6 * 3_600));
-    assert_eq!(admitted().await, 3);
-    assert_eq!(limiter.peek(&reports(), &key, 0).await.unwrap().remaining(), Some(2));
+    let memory = MemoryStore::with_clock(clock.clone());
+    for limiter in [Limiter::new(redis), Limiter::new(memory)] {
+        clock.set(ManualClock::new().now());
+        let daily = Policy::new("daily", Quota::per_day(23)).algorithm(FixedWindow::anchored());
+        let key = Key::new("acme");
+        let both = [Charge::new(&reports(), &key, 1), Charge::new(&daily, &key, 1)];
+        let admitted = async || {
+            let mut admitted = 0;
+            while limiter.check_all(&both).await.unwrap().is_allowed() {
+                admitted += 1;
+            }
+            admitted
+        };
+        assert_eq!(admitted().await, 20);
+        let denied = limiter.check_all(&both).await.unwrap();
+        assert_eq!(denied.retry_after(), Some(Duration::from_secs(3_600)));
+        // The limit by day is five, but the other policy has three units left. The denial charged neither policy.
+        clock.advance(Duration::from_secs(6 * 3_600));
+        assert_eq!(admitted().await, 3);
+        assert_eq!(limiter.peek(&reports(), &key, 0).await.unwrap().remaining(), Some(2));
+        // A charge of the last hour no longer counts.
+        let charged = limiter.check(&reports(), &key, 2).await.unwrap();
+        assert_eq!(limiter.refund(&charged, 1).await.unwrap().remaining(), Some(1));
+        clock.advance(Duration::from_secs(3_600));
+        assert_eq!(limiter.check(&reports(), &key, 4).await.unwrap().remaining(), Some(1));
+        assert_eq!(limiter.refund(&charged, 1).await.unwrap().remaining(), Some(1));
+        assert_eq!(limiter.refund_latest(&reports(), &key, 9).await.unwrap().remaining(), Some(5));
+    }
 }
 
 /// An algorithm with a name and a Lua source.
@@ -72,75 +79,174 @@ fn policy(name: &'static str, lua: &'static str) -> Policy {
 #[tokio::test]
 async fn an_invalid_lua_file_is_an_error_that_names_the_problem() {
     let server = RedisServer::start();
+    let no_table = "the algorithm mine must return a table with the function decide";
     let rows = [
-        ("does not compile", "return function(key cost)", "compiling script"),
-        ("is no function", "return 7", "must return the function plan(key, cost, arg)"),
-        ("returns nothing", "return function() end", "must return a table from plan"),
-        ("lacks a field", "return function() return { retry = 0 } end", "must plan an integer remaining"),
+        ("does not compile", "return { decide = function(cost }", "compiling script"),
+        ("is empty", "", no_table),
+        ("returns nothing", "local function decide() end", no_table),
+        ("returns no table", "return 7", no_table),
+        ("returns a function", "return function() end", no_table),
+        ("lacks decide", "return { refund = function() end }", no_table),
+        ("decide is no function", "return { decide = 7 }", no_table),
+        ("decide returns nothing", "return { decide = function() end }", "must return an integer retry"),
+        ("decide returns a table", "return { decide = function() return {} end }", "an integer retry"),
+        ("no remaining units", "return { decide = function() return 0 end }", "an integer remaining"),
+        ("a retry of -2", "return { decide = function() return -2, 0, 0 end }", "an integer retry"),
+        ("a text", "return { decide = function() return 0, '1', 0 end }", "an integer remaining"),
+        ("a fraction", "return { decide = function() return 0, 1, 0.5 end }", "an integer reset"),
+        ("no number", "return { decide = function() return 0, 1, 0/0 end }", "an integer reset"),
+        ("a negative number", "return { decide = function() return 0, -1, 0 end }", "an integer remaining"),
+        ("2^53", "return { decide = function() return 0, 1, 2^53 end }", "an integer reset"),
+        ("a delay of true", "return { decide = function() return 0, 1, 0, true end }", "an integer delay"),
+        ("a mark of -1", "return { decide = function() return 0, 1, 0, 0, -1 end }", "an integer mark"),
+        ("no lifetime", "return { decide = function() return 0, 1, 0 end }", "an integer lifetime"),
         (
-            "has no charge",
-            "return function() return { retry = 0, remaining = 1, reset = 0 } end",
-            "must plan a function charge",
+            "a lifetime of 0",
+            "return { decide = function() return 0, 1, 0, 0, 0, 0, now, 1 end }",
+            "an integer lifetime",
         ),
+        ("KEEP_TTL", "return { decide = function() return 0, 1, 0, 0, 0, KEEP_TTL, now, 1 end }", "lifetime"),
+        ("no state", "return { decide = function() return 0, 1, 0, 0, 0, 1 end }", "an integer time"),
         (
-            "writes without a TTL",
-            "return function(key) return { retry = 0, remaining = 1, reset = 0, remaining_after = 0, reset_after = 1, \
-             charge = function() redis.call('SET', key, '1') end } end",
-            "wrote its key without a TTL",
+            "a time of 2^53",
+            "return { decide = function() return 0, 1, 0, 0, 0, 1, 2^53, 1 end }",
+            "integer time",
         ),
-        ("uses a global", "return function() counter = 1 return {} end", "readonly table"),
+        ("no count", "return { decide = function() return 0, 1, 0, 0, 0, 1, now end }", "an integer count"),
+        (
+            "a state with a table",
+            "return { decide = function() return 0, 1, 0, 0, 0, 1, now, 1, {} end }",
+            "must return a text or nil after the count",
+        ),
+        ("an error", "return { decide = function() error('RATELIMIT-ALGORITHM too bad', 0) end }", "too bad"),
+        ("an error without a text", "return { decide = function() error() end }", "an error without a text"),
+        (
+            "an error in policy",
+            "return { policy = function() error('RATELIMIT-ALGORITHM too bad', 0) end, decide = type }",
+            "too bad",
+        ),
+        ("writes a global", "counter = 1 return { decide = function() end }", "readonly table"),
+        ("writes a global late", "return { decide = function() counter = 1 end }", "readonly table"),
+        ("reads a global", "return { decide = function() return counter end }", "global variable 'counter'"),
+        ("calls Redis", "return { decide = function() redis.call('GET', 'x') end }", "'redis' (a nil value)"),
+        ("calls Redis early", "redis.call('GET', 'x') return { decide = type }", "'redis' (a nil value)"),
+        ("uses call", "return { decide = function() call('GET', 'x') end }", "'call' (a nil value)"),
+        ("reads a key", "return { decide = function() return KEYS[1] end }", "'KEYS' (a nil value)"),
+        ("reads an argument", "return { decide = function() return ARGV[1] end }", "'ARGV' (a nil value)"),
     ];
     for (name, lua, message) in rows {
         // Each row has its own store, because a store keeps the Lua source of each name.
         let store = store(&server).await;
         let policy = policy("mine", lua);
-        let error = store.try_out(&policy).await.unwrap_err();
+        let error = store.try_out(&policy).await.expect_err(name);
         assert_eq!(error.kind(), ErrorKind::StoreFailed, "{name}: {error}");
         assert!(error.to_string().contains(message), "{name}: {error}");
         assert!(Limiter::new(store).check(&policy, &Key::new("alice"), 1).await.is_err(), "{name}");
+        let keys: Vec<String> = server.command(&["KEYS", "*"]);
+        assert!(keys.is_empty(), "{name}: {keys:?}");
     }
+}
+
+#[tokio::test]
+async fn a_lua_file_that_denies_a_cost_of_0_is_an_error() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    let denies = policy("mine", "return { decide = function() return 9, 0, 9 end }");
+    assert!(!limiter.check(&denies, &Key::new("alice"), 1).await.unwrap().is_allowed());
+    let error = limiter.peek(&denies, &Key::new("alice"), 0).await.unwrap_err();
+    assert!(error.to_string().contains("the algorithm mine must admit a cost of 0"), "{error}");
+}
+
+/// The functions of a file that admits everything, with `refund`.
+fn with_refund(refund: &str) -> &'static str {
+    // The source of an algorithm lives as long as the test.
+    Box::leak(
+        format!(
+            "return {{ decide = function(_, cost, time, count)
+               local used = (time and count or 0) + cost
+               return 0, 9, used, 0, 0, 1000000, now, used
+             end, {refund} }}"
+        )
+        .into_boxed_str(),
+    )
+}
+
+#[tokio::test]
+async fn an_invalid_refund_is_an_error_and_leaves_the_state() {
+    let server = RedisServer::start();
+    let rows = [
+        ("a text", "refund = function() return 'all' end", "an integer lifetime"),
+        ("a lifetime of -2", "refund = function() return -2, now, 1 end", "an integer lifetime"),
+        ("no time", "refund = function() return 5 end", "an integer time"),
+        ("a negative count", "refund = function() return KEEP_TTL, now, -1 end", "an integer count"),
+        ("an error", "refund = function() error('RATELIMIT-ALGORITHM too bad', 0) end", "too bad"),
+    ];
+    for (name, refund, message) in rows {
+        let limiter = Limiter::new(store(&server).await);
+        let (policy, key) = (policy("mine", with_refund(refund)), Key::new(name));
+        let decision = limiter.check(&policy, &key, 3).await.unwrap();
+        let error = limiter.refund(&decision, 1).await.expect_err(name);
+        assert!(error.to_string().contains(message), "{name}: {error}");
+        let used = limiter.peek(&policy, &key, 0).await.unwrap().outcomes()[0].reset_after();
+        assert_eq!(used, Duration::from_micros(3), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_refund_may_keep_the_ttl_of_a_key_that_exists_only() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    let keeps = policy("mine", with_refund("refund = function() return KEEP_TTL, now, 1 end"));
+    let error = limiter.refund_latest(&keeps, &Key::new("alice"), 1).await.unwrap_err();
+    assert!(error.to_string().contains("KEEP_TTL for a key that does not exist"), "{error}");
+    // A key of another type is neither read nor overwritten.
+    let key = "rl:p:mine:{bob}";
+    let _: i64 = server.command(&["RPUSH", key, "1"]);
+    limiter.refund_latest(&keeps, &Key::new("bob"), 1).await.unwrap_err();
+    let keys: Vec<String> = server.command(&["KEYS", "*"]);
+    assert_eq!(keys, [key]);
+    let kind: String = server.command(&["TYPE", key]);
+    assert_eq!(kind, "list");
+}
+
+#[tokio::test]
+async fn a_removed_state_is_gone_for_the_same_call() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    // It returns the old state too, which must not count.
+    let removes = policy(
+        "mine",
+        with_refund("refund = function(_, _, _, _, time, count) return REMOVE, time, count end"),
+    );
+    let decision = limiter.check(&removes, &Key::new("alice"), 3).await.unwrap();
+    let refunded = limiter.refund(&decision, 3).await.unwrap();
+    assert_eq!(refunded.outcomes()[0].reset_after(), Duration::ZERO);
+    let keys: Vec<String> = server.command(&["KEYS", "*"]);
+    assert!(keys.is_empty(), "{keys:?}");
+}
+
+#[tokio::test]
+async fn a_file_without_refund_refunds_nothing() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    let (policy, key) = (policy("mine", with_refund("")), Key::new("alice"));
+    let decision = limiter.check(&policy, &key, 3).await.unwrap();
+    let refunded = limiter.refund(&decision, 2).await.unwrap();
+    assert_eq!(refunded.outcomes()[0].reset_after(), Duration::from_micros(3));
 }
 
 #[tokio::test]
 async fn a_name_belongs_to_one_source_and_not_to_a_built_in_algorithm() {
     let server = RedisServer::start();
     let store = store(&server).await;
-    let valid = "return function() return { retry = 9, remaining = 0, reset = 9 } end";
+    let valid = "return { decide = function(_, cost) return cost, 0, 9 end }";
     store.try_out(&policy("mine", valid)).await.unwrap();
     store.try_out(&policy("another", valid)).await.unwrap();
-    let error = store.try_out(&policy("mine", "return function() end")).await.unwrap_err();
+    let error = store.try_out(&policy("mine", "return { decide = type }")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
     assert!(error.to_string().contains("rename one of them"), "{error}");
     for name in ["gcra", "Mine", "", "a b", "x'y"] {
         let built = Policy::new("p", Quota::per_hour(5)).try_algorithm(Lua(name, valid));
         assert_eq!(built.unwrap_err().kind(), ErrorKind::InvalidConfig, "{name}");
     }
-}
-
-#[tokio::test]
-#[should_panic(expected = "use a RedisStore")]
-async fn a_memory_store_panics_for_a_custom_algorithm_when_the_layer_is_built() {
-    let _ = RateLimitLayer::new(MemoryStore::new(), reports(), Constant::new("all"));
-}
-
-#[test]
-fn a_memory_store_panics_for_a_custom_algorithm_of_a_further_rule() {
-    let plain = || Policy::new("plain", Quota::per_hour(5));
-    let layer = || {
-        let _ = RateLimitLayer::new(MemoryStore::new(), plain(), Constant::new("all"))
-            .and(Rule::new(reports(), Constant::new("all")));
-    };
-    let keyed = || {
-        let _ = KeyedRateLimitLayer::new(MemoryStore::new(), plain(), |_: &u8| "all")
-            .and(KeyedRule::new(reports(), |_| "all"));
-    };
-    assert!(std::panic::catch_unwind(layer).is_err());
-    assert!(std::panic::catch_unwind(keyed).is_err());
-}
-
-#[tokio::test]
-async fn a_memory_store_fails_the_request_that_chooses_a_custom_algorithm() {
-    let source = PolicySource::per_request(|_, _| reports());
-    let layer = RateLimitLayer::new(MemoryStore::new(), source, Constant::new("all"));
-    assert_eq!(inner::ask(&layer, inner::get()).await.status(), 500);
 }

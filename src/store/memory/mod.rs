@@ -2,6 +2,7 @@
 
 mod builder;
 mod clock;
+mod counting;
 mod shard;
 mod store;
 

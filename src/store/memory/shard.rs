@@ -37,15 +37,7 @@ use indexmap::{
     map::raw_entry_v1::{RawEntryApiV1, RawEntryMut},
 };
 
-use crate::{
-    algorithm::{
-        state::State,
-        twin::{Change, Plan, Twin},
-    },
-    key::Key,
-    policy::Policy,
-    util::sync::lock,
-};
+use crate::{algorithm::state::State, key::Key, policy::Policy, util::sync::lock};
 
 /// Keys per shard, within the bounds on the number of shards. A growing shard is locked while its table moves, so this
 /// bounds that time.
@@ -109,15 +101,24 @@ impl Shard {
         self.expiring && entry.expires <= now
     }
 
-    pub(super) fn plan(&self, location: &Location<'_>, twin: &dyn Twin, now: u64, cost: u64) -> Plan {
+    /// The state of a key that has one.
+    pub(super) fn state(&self, location: &Location<'_>, now: u64) -> Option<&State> {
         let found = self.entries.raw_entry_v1().from_hash(location.hash, |name| location.is(name));
         let entry = found.map(|(_, entry)| entry).filter(|entry| !self.is_expired(entry, now));
-        twin.plan(location.policy.arguments(), entry.and_then(|entry| entry.state.as_ref()), now, cost)
+        entry.and_then(|entry| entry.state.as_ref())
     }
 
-    pub(super) fn change(&mut self, location: &Location<'_>, twin: &dyn Twin, now: u64, change: Change) {
-        let arguments = location.policy.arguments();
-        self.update(location, now, |state| ((), Some(twin.change(arguments, state, now, change))));
+    /// Calls `change`, which returns the remaining lifetime of the state in microseconds if it changed it.
+    pub(super) fn change<E>(
+        &mut self,
+        location: &Location<'_>,
+        now: u64,
+        change: impl FnOnce(&mut Option<State>) -> Result<Option<u64>, E>,
+    ) -> Result<(), E> {
+        self.update(location, now, |state| match change(state) {
+            Ok(lifetime) => (Ok(()), lifetime),
+            Err(error) => (Err(error), None),
+        })
     }
 
     /// Calls `update` to read and change the state, with one lookup if the entry exists. `update` returns the remaining

@@ -9,13 +9,17 @@ use std::{
 use super::{
     builder::MemoryStoreBuilder,
     clock::Clock,
+    counting::Counting,
     shard::{CachePadded, Guards, Location, Shard, shards},
 };
 use crate::{
-    algorithm::twin::{Admission, Change, Gauge, Receipt, Twin},
+    algorithm::{
+        Receipt,
+        counter::{Admission, Gauge},
+    },
     answer::Answer,
     decision::{Charge, Decision, Outcome, Verdict},
-    error::Error,
+    error::{Error, ErrorKind},
     key::Key,
     policy::Policy,
     store::{Action, ManualClock, Store},
@@ -112,80 +116,71 @@ impl MemoryStore {
     }
 
     fn charge_one(&self, charge: Charge) -> Result<Decision, Error> {
-        let policy = charge.policy();
-        let twin = twin(policy)?;
+        let counting = Counting::of(&charge)?;
         let cost = charge.bounded_cost();
-        let location = self.location(policy, charge.key());
+        let location = self.location(charge.policy(), charge.key());
         let mut shard = lock(&self.shards[location.shard].0);
         // Read under the lock: a decision must not see state from the future.
         let now = self.clock.now();
-        let applied = shard.update(&location, now, |state| {
-            let applied = twin.charge(policy.arguments(), state, now, cost, charge.holder());
-            (applied, applied.lifetime)
+        let charged = shard.update(&location, now, |state| {
+            let charged = counting.charge(state, now, cost);
+            let lifetime = charged.as_ref().ok().and_then(|charged| charged.lifetime);
+            (charged, lifetime)
         });
         drop(shard);
-        let mut outcome = outcome(charge, applied.admission, applied.gauge, cost);
+        let charged = charged.map_err(|mistake| counting.error(mistake))?;
+        let mut outcome = outcome(charge, charged.admission, charged.gauge, cost);
         if outcome.is_allowed() {
-            outcome = outcome.with_receipt(Receipt { made: now, mark: applied.mark });
+            outcome = outcome.with_receipt(Receipt { made: now, mark: charged.mark });
         }
         Ok(Decision::of_one(outcome))
     }
 
     fn decide_all(&self, action: Action, charges: &[Charge]) -> Result<Decision, Error> {
-        let twins: Vec<&dyn Twin> =
-            charges.iter().map(|charge| twin(charge.policy())).collect::<Result<_, _>>()?;
+        let countings: Vec<Counting<'_>> = charges.iter().map(Counting::of).collect::<Result<_, _>>()?;
         let locations: Vec<Location<'_>> =
             charges.iter().map(|charge| self.location(charge.policy(), charge.key())).collect();
         let mut guards = Guards::lock(&self.shards, &locations);
         // Read under the locks, as in `charge_one`.
         let now = self.clock.now();
 
-        let change = |charge: &Charge| match action {
-            Action::Refund => Some(Change::Refund(charge.cost(), charge.holder())),
-            Action::Renew => Some(Change::Renew(charge.holder())),
-            Action::Charge | Action::ChargeUpTo | Action::Peek => None,
-        };
-        let items = || charges.iter().zip(&locations).zip(&twins);
-        for ((charge, location), twin) in items().filter(|((charge, _), _)| charge.cost() > 0) {
-            let shard = guards.shard(location);
-            match (charge.receipt(), change(charge)) {
-                (Some(receipt), Some(Change::Refund(units, _))) => {
-                    let refund = |state: &mut _| {
-                        ((), twin.refund(location.policy.arguments(), state, now, units, receipt))
-                    };
-                    shard.update(location, now, refund);
-                }
-                (_, Some(change)) => shard.change(location, *twin, now, change),
-                (_, None) => {}
+        let items = || charges.iter().zip(&locations).zip(&countings);
+        let undoes_or_renews = matches!(action, Action::Refund | Action::Renew);
+        for ((charge, location), counting) in items() {
+            if undoes_or_renews && charge.cost() > 0 {
+                let change = |state: &mut _| match action {
+                    Action::Refund => counting.refund(state, now),
+                    _ => counting.renew(state, now),
+                };
+                let changed = guards.shard(location).change(location, now, change);
+                changed.map_err(|mistake| counting.error(mistake))?;
             }
         }
         let mut plans = Vec::with_capacity(charges.len());
-        for ((charge, location), twin) in items() {
-            let shard = guards.shard(location);
-            let mut cost = if change(charge).is_some() { 0 } else { charge.bounded_cost() };
-            let mut plan = shard.plan(location, *twin, now, cost);
-            if action == Action::ChargeUpTo && !plan.admission.is_admitted() {
+        for ((charge, location), counting) in items() {
+            let state = guards.shard(location).state(location, now);
+            let plan = |cost| counting.plan(state, now, cost).map_err(|mistake| counting.error(mistake));
+            let mut cost = if undoes_or_renews { 0 } else { charge.bounded_cost() };
+            let mut planned = plan(cost)?;
+            if action == Action::ChargeUpTo && !planned.admission.is_admitted() {
                 // Charge what remains. If nothing does, find out when one unit will.
-                cost = plan.before.remaining.max(1);
-                plan = shard.plan(location, *twin, now, cost);
+                cost = planned.before.remaining.max(1);
+                planned = plan(cost)?;
             }
-            plans.push((cost, plan));
+            plans.push((cost, planned));
         }
 
         let admitted = plans.iter().all(|(_, plan)| plan.admission.is_admitted());
         let charges_units = matches!(action, Action::Charge | Action::ChargeUpTo);
-        if charges_units {
-            for (((charge, location), twin), (cost, plan)) in items().zip(&plans) {
-                if *cost > 0 && admitted {
-                    guards.shard(location).change(
-                        location,
-                        *twin,
-                        now,
-                        Change::Charge(*cost, charge.holder()),
-                    );
-                } else if *cost > 0 && plan.stale {
-                    guards.shard(location).change(location, *twin, now, Change::Repair);
-                }
+        for (((_, location), counting), (cost, plan)) in items().zip(&plans) {
+            if charges_units && *cost > 0 && (admitted || plan.stale) {
+                let denied = if plan.admission.is_admitted() { 0 } else { *cost };
+                let change = |state: &mut _| match admitted {
+                    true => counting.carry_out(state, now, *cost),
+                    false => counting.repair(state, now, denied),
+                };
+                let changed = guards.shard(location).change(location, now, change);
+                changed.map_err(|mistake| counting.error(mistake))?;
             }
         }
         drop(guards);
@@ -239,7 +234,15 @@ impl Store for MemoryStore {
     }
 
     fn accept(&self, policy: &Policy) -> Result<(), Error> {
-        twin(policy).map(|_| ())
+        for cost in [0, 1] {
+            let charge = Charge::new(policy, &Key::new("%try-out"), cost);
+            if Counting::of(&charge)?.is_custom() {
+                // Finds a mistake of the twin now instead of at the first request.
+                self.decide_all(Action::Peek, &[charge])
+                    .map_err(|error| Error::new(ErrorKind::InvalidConfig, error.to_string()))?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -253,13 +256,4 @@ impl fmt::Debug for MemoryStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MemoryStore").field("keys", &self.len()).finish_non_exhaustive()
     }
-}
-
-/// The Rust form of the policy's algorithm.
-fn twin(policy: &Policy) -> Result<&dyn Twin, Error> {
-    policy.counting().twin().ok_or_else(|| {
-        Error::invalid(
-            "a MemoryStore supports the built-in algorithms only: use a RedisStore, or a built-in algorithm",
-        )
-    })
 }

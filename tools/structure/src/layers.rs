@@ -28,6 +28,7 @@ const ROWS: &[&[&str]] = &[
     &["response/"],
     &["layer/", "retry/"],
     &["keyed/"],
+    &["testing/"],
     &["lib.rs"],
 ];
 

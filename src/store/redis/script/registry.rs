@@ -69,5 +69,5 @@ impl Scripts {
 }
 
 fn is_built_in(policy: &Policy) -> bool {
-    policy.counting().twin().is_some()
+    policy.counting().counter().is_some()
 }

@@ -1,0 +1,180 @@
+//! The form of a built-in algorithm for [`MemoryStore`](crate::MemoryStore): the twin of its Lua file.
+//!
+//! `lua/README.md` specifies the same functions in Lua. Unlike the twin of a custom algorithm, it changes a state in
+//! place, keeps it in a form of its own, and is not checked.
+
+use super::{state::State, twin::Receipt};
+
+/// The twin of a built-in Lua file, with the same arguments, state and arithmetic. All times are microseconds since
+/// 1970.
+pub trait Counter: Send + Sync {
+    /// Evaluates `cost` against `state`. Changes nothing.
+    fn plan(&self, arguments: &[u64], state: Option<&State>, now: u64, cost: u64) -> Plan;
+
+    /// Returns the microseconds after which `units` leased units are available again if their instance never returns
+    /// them. `None` if units cannot be leased without admitting more than the limit at some time.
+    fn lease_recovery(&self, arguments: &[u64], units: u64) -> Option<u64> {
+        let _ = (arguments, units);
+        None
+    }
+
+    /// Returns `state` after `change`; `None` if nothing is left to store.
+    fn apply(&self, arguments: &[u64], state: Option<State>, now: u64, change: Change) -> Option<Kept>;
+
+    /// Makes a decision with one charge: plans it, then carries it out, or repairs stale state if it is denied.
+    fn charge(
+        &self,
+        arguments: &[u64],
+        state: &mut Option<State>,
+        now: u64,
+        cost: u64,
+        holder: u128,
+    ) -> Charged {
+        let Plan { admission, before, after, stale, mark } = self.plan(arguments, state.as_ref(), now, cost);
+        let (gauge, change) = if admission.is_admitted() {
+            (after, Some(Change::Charge(cost, holder)))
+        } else {
+            (before, stale.then_some(Change::Repair))
+        };
+        let change = change.filter(|_| cost > 0);
+        let lifetime = change.map(|change| self.change(arguments, state, now, change));
+        Charged { admission, gauge, mark, lifetime }
+    }
+
+    /// Returns about how many microseconds one charge, or one refund, takes in Redis at worst. Measured with full
+    /// batches. Bounds how long one batch blocks Redis.
+    fn redis_micros(&self, arguments: &[u64], refund: bool) -> u64 {
+        let _ = (arguments, refund);
+        8
+    }
+
+    /// Returns the mark of a charge of `cost` units that were spent from a lease with the mark `leased`.
+    fn mark_of_leased(&self, arguments: &[u64], leased: u64, cost: u64) -> u64 {
+        let _ = (arguments, cost);
+        leased
+    }
+
+    /// Refunds up to `units` units of `charge`: as many as still count. Returns for how many more microseconds the
+    /// state matters, if that changed.
+    fn refund(
+        &self,
+        arguments: &[u64],
+        state: &mut Option<State>,
+        now: u64,
+        units: u64,
+        charge: Receipt,
+    ) -> Option<u64> {
+        let _ = (arguments, state, now, units, charge);
+        None
+    }
+
+    /// Applies `change` in place. Returns for how many more microseconds the state matters.
+    fn change(&self, arguments: &[u64], state: &mut Option<State>, now: u64, change: Change) -> u64 {
+        let kept = self.apply(arguments, state.take(), now, change);
+        let lifetime = kept.as_ref().map_or(0, |kept| kept.lifetime);
+        *state = kept.map(|kept| kept.state);
+        lifetime
+    }
+}
+
+/// A change of the state of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Charges units, which a plan admitted, to a holder.
+    Charge(u64, u128),
+    /// Rewrites state that the clock or a changed quota made stale. Follows a denial.
+    Repair,
+    /// Refunds the latest units; under `Concurrency`, releases the permits of a holder.
+    Refund(u64, u128),
+    /// Renews the permits of a holder.
+    Renew(u128),
+}
+
+/// State to store, and for how many more microseconds it matters.
+#[derive(Debug)]
+pub struct Kept {
+    pub state: State,
+    pub lifetime: u64,
+}
+
+/// The result of evaluating a charge without carrying it out.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    pub admission: Admission,
+    pub before: Gauge,
+    /// The gauge after the charge; equal to `before` if the charge is not admitted.
+    pub after: Gauge,
+    /// Whether the clock or a changed quota made the state stale, so that a denial must write it.
+    pub stale: bool,
+    /// See [`Receipt::mark`].
+    pub mark: u64,
+}
+
+/// The result of a decision with one charge.
+#[derive(Clone, Copy, Debug)]
+pub struct Charged {
+    pub admission: Admission,
+    /// The gauge after the decision.
+    pub gauge: Gauge,
+    /// See [`Receipt::mark`].
+    pub mark: u64,
+    /// For how many more microseconds the state matters, if it was written.
+    pub lifetime: Option<u64>,
+}
+
+/// Whether a charge is admitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// Admitted. The request must wait this many microseconds; 0 for none.
+    After(u64),
+    /// Denied. The charge would be admitted in this many microseconds.
+    Retry(u64),
+    /// Denied, because the cost is above the capacity.
+    Never,
+}
+
+/// How much of a key's quota is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gauge {
+    /// Units that can be charged now.
+    pub remaining: u64,
+    /// Microseconds until the quota is fully replenished.
+    pub reset: u64,
+}
+
+impl Plan {
+    /// Plans `cost` for an algorithm without delays. `retry` computes the retry time of a denial.
+    pub fn of(
+        cost: u64,
+        capacity: u64,
+        before: Gauge,
+        reset_after: u64,
+        stale: bool,
+        retry: impl FnOnce() -> u64,
+    ) -> Self {
+        let admission = if cost > capacity {
+            Admission::Never
+        } else if cost > before.remaining {
+            Admission::Retry(retry())
+        } else {
+            Admission::After(0)
+        };
+        let after = match admission {
+            Admission::After(_) => Gauge { remaining: before.remaining - cost, reset: reset_after },
+            Admission::Retry(_) | Admission::Never => before,
+        };
+        Self { admission, before, after, stale, mark: 0 }
+    }
+
+    /// Sets the mark.
+    pub const fn marked(mut self, mark: u64) -> Self {
+        self.mark = mark;
+        self
+    }
+}
+
+impl Admission {
+    pub const fn is_admitted(self) -> bool {
+        matches!(self, Self::After(_))
+    }
+}

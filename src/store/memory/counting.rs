@@ -1,0 +1,126 @@
+use crate::{
+    algorithm::{
+        Algorithm, Twin,
+        counter::{Change, Charged, Counter, Plan},
+        custom::{Custom, Mistake},
+        state::State,
+    },
+    decision::Charge,
+    error::{Error, ErrorKind},
+};
+
+/// The Rust form of a charge's algorithm.
+pub(super) struct Counting<'a> {
+    charge: &'a Charge,
+    form: Form<'a>,
+}
+
+enum Form<'a> {
+    BuiltIn(&'a dyn Counter),
+    Custom(&'a dyn Twin),
+}
+
+impl<'a> Counting<'a> {
+    pub(super) fn of(charge: &'a Charge) -> Result<Self, Error> {
+        let algorithm = &**charge.policy().counting();
+        let form = match algorithm.counter() {
+            Some(counter) => Form::BuiltIn(counter),
+            None => Form::Custom(algorithm.twin().ok_or_else(|| without_twin(algorithm))?),
+        };
+        Ok(Self { charge, form })
+    }
+
+    /// Whether the twin can make a mistake.
+    pub(super) const fn is_custom(&self) -> bool {
+        matches!(self.form, Form::Custom(_))
+    }
+
+    /// Makes a decision with one charge.
+    pub(super) fn charge(&self, state: &mut Option<State>, now: u64, cost: u64) -> Result<Charged, Mistake> {
+        match self.form {
+            Form::BuiltIn(counter) => {
+                Ok(counter.charge(self.arguments(), state, now, cost, self.charge.holder()))
+            }
+            Form::Custom(twin) => self.custom(twin, now).charge(state, cost),
+        }
+    }
+
+    /// Evaluates `cost` and changes nothing.
+    pub(super) fn plan(&self, state: Option<&State>, now: u64, cost: u64) -> Result<Plan, Mistake> {
+        match self.form {
+            Form::BuiltIn(counter) => Ok(counter.plan(self.arguments(), state, now, cost)),
+            Form::Custom(twin) => self.custom(twin, now).plan(state, cost),
+        }
+    }
+
+    /// Charges `cost`, which a plan admitted. Returns the lifetime of the state in microseconds, if that changed.
+    pub(super) fn carry_out(&self, state: &mut Option<State>, now: u64, cost: u64) -> Changed {
+        match self.form {
+            Form::BuiltIn(counter) => {
+                self.change(counter, state, now, Change::Charge(cost, self.charge.holder()))
+            }
+            Form::Custom(twin) => self.custom(twin, now).write(state, cost),
+        }
+    }
+
+    /// Rewrites state that the clock or a changed quota made stale. `denied` is the denied cost, 0 if another charge was
+    /// denied.
+    pub(super) fn repair(&self, state: &mut Option<State>, now: u64, denied: u64) -> Changed {
+        match self.form {
+            Form::BuiltIn(counter) => self.change(counter, state, now, Change::Repair),
+            Form::Custom(twin) => self.custom(twin, now).write(state, denied),
+        }
+    }
+
+    /// Refunds the units of the charge.
+    pub(super) fn refund(&self, state: &mut Option<State>, now: u64) -> Changed {
+        let (units, receipt) = (self.charge.cost(), self.charge.receipt());
+        match (&self.form, receipt) {
+            (Form::BuiltIn(counter), Some(receipt)) => {
+                Ok(counter.refund(self.arguments(), state, now, units, receipt))
+            }
+            (Form::BuiltIn(counter), None) => {
+                self.change(*counter, state, now, Change::Refund(units, self.charge.holder()))
+            }
+            (Form::Custom(twin), _) => self.custom(*twin, now).refund(state, units, receipt),
+        }
+    }
+
+    /// Renews the permits of the charge.
+    pub(super) fn renew(&self, state: &mut Option<State>, now: u64) -> Changed {
+        match self.form {
+            Form::BuiltIn(counter) => self.change(counter, state, now, Change::Renew(self.charge.holder())),
+            Form::Custom(twin) => self.custom(twin, now).renew(state, self.charge.cost()),
+        }
+    }
+
+    /// The error of a decision whose twin made a mistake.
+    pub(super) fn error(&self, mistake: Mistake) -> Error {
+        let name = self.charge.policy().counting().name();
+        Error::new(ErrorKind::StoreFailed, format!("the twin of the algorithm {name} {mistake}"))
+    }
+
+    fn arguments(&self) -> &[u64] {
+        self.charge.policy().arguments()
+    }
+
+    fn custom<'b>(&'b self, twin: &'b dyn Twin, now: u64) -> Custom<'b> {
+        Custom { twin, arguments: self.arguments(), now, holder: self.charge.holder() }
+    }
+
+    fn change(&self, counter: &dyn Counter, state: &mut Option<State>, now: u64, change: Change) -> Changed {
+        Ok(Some(counter.change(self.arguments(), state, now, change)))
+    }
+}
+
+/// The lifetime of a state in microseconds, if that changed.
+type Changed = Result<Option<u64>, Mistake>;
+
+fn without_twin(algorithm: &dyn Algorithm) -> Error {
+    let name = algorithm.name();
+    let problem = format!(
+        "a MemoryStore cannot decide the algorithm {name}, which has no twin in Rust: \
+         implement `Algorithm::twin`, or use a RedisStore"
+    );
+    Error::new(ErrorKind::InvalidConfig, problem)
+}

@@ -1,0 +1,313 @@
+//! Custom algorithms on `MemoryStore`: with a twin, without one, and with one that makes a mistake.
+
+use std::time::Duration;
+
+use crate::{
+    custom_algorithm::reports,
+    support::{RedisServer, eventually, inner, settings},
+};
+use tower_ratelimit::{
+    Charge, Error, ErrorKind, FailureMode, Key, Limiter, ManualClock, MemoryStore, Policy, PolicySource,
+    Quota, RateLimitLayer, Rule,
+    algorithm::{Algorithm, Evaluation, Input, KeyState, Receipt, Replenishment, Twin, Update},
+    key::Constant,
+    keyed::{KeyedRateLimitLayer, KeyedRule},
+    store::Store,
+    testing::TwinTest,
+};
+
+/// The algorithm of the example without its twin.
+fn without_twin() -> Policy {
+    #[derive(Debug)]
+    struct WithoutTwin;
+
+    impl Algorithm for WithoutTwin {
+        fn name(&self) -> &str {
+            "day-and-night"
+        }
+        fn lua(&self) -> &str {
+            include_str!("../../examples/custom_algorithm.lua")
+        }
+        fn arguments(&self, quota: &Quota) -> Result<Vec<u64>, Error> {
+            Ok(vec![quota.limit(), 20])
+        }
+    }
+    Policy::new("reports", Quota::per_hour(5)).algorithm(WithoutTwin)
+}
+
+#[tokio::test]
+#[should_panic(expected = "cannot decide the algorithm day-and-night, which has no twin in Rust")]
+async fn a_memory_store_panics_for_an_algorithm_without_a_twin_when_the_layer_is_built() {
+    let _ = RateLimitLayer::new(MemoryStore::new(), without_twin(), Constant::new("all"));
+}
+
+#[test]
+fn a_memory_store_panics_for_an_algorithm_without_a_twin_of_a_further_rule() {
+    let plain = || Policy::new("plain", Quota::per_hour(5));
+    let layer = || {
+        let _ = RateLimitLayer::new(MemoryStore::new(), plain(), Constant::new("all"))
+            .and(Rule::new(without_twin(), Constant::new("all")));
+    };
+    let keyed = || {
+        let _ = KeyedRateLimitLayer::new(MemoryStore::new(), plain(), |_: &u8| "all")
+            .and(KeyedRule::new(without_twin(), |_| "all"));
+    };
+    assert!(std::panic::catch_unwind(layer).is_err());
+    assert!(std::panic::catch_unwind(keyed).is_err());
+}
+
+#[tokio::test]
+async fn a_memory_store_fails_the_request_that_chooses_an_algorithm_without_a_twin() {
+    let source = PolicySource::per_request(|_, _| without_twin());
+    let layer = RateLimitLayer::new(MemoryStore::new(), source, Constant::new("all"));
+    assert_eq!(inner::ask(&layer, inner::get()).await.status(), 500);
+}
+
+#[tokio::test]
+async fn a_layer_over_a_memory_store_decides_a_custom_algorithm_with_a_twin() {
+    let clock = ManualClock::new(); // midnight
+    clock.advance(Duration::from_secs(12 * 3_600));
+    let store = MemoryStore::with_clock(clock.clone());
+    let other = Policy::new("other", Quota::per_hour(9));
+    let layer = RateLimitLayer::new(store, reports(), Constant::new("all"))
+        .and(Rule::new(other, Constant::new("all")));
+    for _ in 0..5 {
+        assert_eq!(inner::ask(&layer, inner::get()).await.status(), 200);
+    }
+    let rejection = inner::ask(&layer, inner::get()).await;
+    assert_eq!(rejection.status(), 429);
+    assert_eq!(rejection.headers()["retry-after"], "3600");
+    clock.advance(Duration::from_secs(3_600));
+    assert_eq!(inner::ask(&layer, inner::get()).await.status(), 200);
+}
+
+/// An algorithm whose twin returns what it has; its cost of 0 is valid unless `zero`.
+#[derive(Clone, Debug)]
+struct Mistaken {
+    zero: bool,
+    returned: Evaluation,
+    update: Option<Update>,
+}
+
+impl Algorithm for Mistaken {
+    fn name(&self) -> &str {
+        "mistaken"
+    }
+    fn lua(&self) -> &str {
+        ""
+    }
+    fn arguments(&self, quota: &Quota) -> Result<Vec<u64>, Error> {
+        Ok(vec![quota.limit()])
+    }
+    fn twin(&self) -> Option<&dyn Twin> {
+        Some(self)
+    }
+}
+
+impl Twin for Mistaken {
+    fn decide(&self, _: &Input<'_>, cost: u64) -> Evaluation {
+        if cost == 0 && !self.zero { Evaluation::admit(9, 0) } else { self.returned.clone() }
+    }
+    fn refund(&self, _: &Input<'_>, _: u64, _: Option<Receipt>) -> Option<Update> {
+        self.update.clone()
+    }
+}
+
+fn mistaken(zero: bool, returned: Evaluation, update: Option<Update>) -> Policy {
+    Policy::new("p", Quota::per_hour(5))
+        .algorithm(Mistaken { zero, returned, update })
+        .on_store_failure(FailureMode::Closed)
+}
+
+#[tokio::test]
+async fn a_mistake_of_a_twin_is_an_error_that_names_it_and_charges_nothing() {
+    const TOO_LARGE: u64 = 1 << 53;
+    let valid = || Evaluation::admit(9, 1).write(KeyState::new(1, 1), 1);
+    let rows = [
+        ("denies a cost of 0", true, Evaluation::deny(Some(9), 0, 9), "must admit a cost of 0"),
+        (
+            "admits without a state",
+            false,
+            Evaluation::admit(9, 1),
+            "must write a state where it admits a cost",
+        ),
+        ("a retry time of 0", false, Evaluation::deny(Some(0), 0, 9), "a retry time above 0"),
+        ("a large retry time", false, Evaluation::deny(Some(TOO_LARGE), 0, 9), "numbers below 2^53"),
+        ("a large delay", false, valid().delay(TOO_LARGE), "numbers below 2^53"),
+        ("a large mark", false, valid().mark(TOO_LARGE), "numbers below 2^53"),
+        ("a large reset", false, Evaluation::deny(None, 0, u64::MAX), "numbers below 2^53"),
+        ("a large time", false, valid().write(KeyState::new(TOO_LARGE, 1), 1), "numbers below 2^53"),
+        ("a large count", false, valid().write(KeyState::new(1, TOO_LARGE), 1), "numbers below 2^53"),
+        ("a large lifetime", false, valid().write(KeyState::new(1, 1), TOO_LARGE), "numbers below 2^53"),
+        ("no lifetime", false, valid().write(KeyState::new(1, 1), 0), "a lifetime above 0"),
+    ];
+    for (name, zero, returned, message) in rows {
+        let store = MemoryStore::new();
+        let (policy, key) = (mistaken(zero, returned, None), Key::new("alice"));
+        let refused = store.accept(&policy).expect_err(name);
+        assert_eq!(refused.kind(), ErrorKind::InvalidConfig, "{name}");
+        assert!(refused.to_string().contains(message), "{name}: {refused}");
+
+        let limiter = Limiter::new(store.clone());
+        let other = Policy::new("other", Quota::per_hour(5));
+        let cost = u64::from(!zero);
+        let both = [Charge::new(&other, &key, 1), Charge::new(&policy, &key, cost)];
+        for decided in [limiter.check(&policy, &key, cost).await, limiter.check_all(&both).await] {
+            let error = decided.expect_err(name);
+            assert_eq!(error.kind(), ErrorKind::StoreFailed, "{name}");
+            assert!(error.to_string().contains("the twin of the algorithm mistaken"), "{name}: {error}");
+            assert!(error.to_string().contains(message), "{name}: {error}");
+        }
+        assert!(store.is_empty(), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_mistaken_refund_of_a_twin_is_an_error_and_leaves_the_state() {
+    let keep = |count| Update::Keep(KeyState::new(1, count));
+    let write = |count, lifetime| Update::Write { state: KeyState::new(1, count), lifetime };
+    let rows = [
+        ("a large count", keep(1 << 53), true, "numbers below 2^53"),
+        ("no lifetime", write(1, 0), true, "a lifetime above 0"),
+        ("a large lifetime", write(1, u64::MAX), true, "numbers below 2^53"),
+        ("keeps the lifetime of no key", keep(1), false, "a key that does not exist"),
+    ];
+    for (name, update, exists, message) in rows {
+        let store = MemoryStore::new();
+        let limiter = Limiter::new(store.clone());
+        let policy =
+            mistaken(false, Evaluation::admit(4, 1).write(KeyState::new(7, 1), 1_000_000_000), Some(update));
+        let key = Key::new("alice");
+        if exists {
+            limiter.check(&policy, &key, 1).await.unwrap();
+        }
+        let error = limiter.refund_latest(&policy, &key, 1).await.expect_err(name);
+        assert!(error.to_string().contains(message), "{name}: {error}");
+        assert_eq!(store.len(), usize::from(exists), "{name}");
+    }
+}
+
+/// At most the limit of seats, each until its holder leaves: an algorithm with permits, in Lua and in Rust.
+///
+/// The count is the seats in use, and the text names who has how many.
+#[derive(Debug)]
+struct Seats;
+
+impl Algorithm for Seats {
+    fn name(&self) -> &str {
+        "seats"
+    }
+    fn lua(&self) -> &str {
+        r"
+        local function decide(seats, cost, time, used, guests, holder)
+          local limit, period = seats[1], seats[2]
+          used, guests = time and used or 0, guests or ''
+          local free = math.max(0, limit - used)
+          if cost > free then
+            return cost > limit and NEVER or period, free, used > 0 and period or 0
+          elseif cost == 0 then
+            return 0, free, used > 0 and period or 0
+          end
+          return 0, free - cost, period, nil, nil, period, now, used + cost, guests .. format('%d %s ', cost, holder)
+        end
+
+        local function find_guest(guests, units, holder)
+          return string.find(guests or '', format('%d %s ', units, holder), 1, true)
+        end
+
+        local function refund(_, units, made, mark, time, used, guests, holder)
+          local first, last = find_guest(guests, units, holder)
+          if not first then
+            return nil
+          elseif used <= units then
+            return REMOVE
+          end
+          return KEEP_TTL, time, used - units, string.sub(guests, 1, first - 1) .. string.sub(guests, last + 1)
+        end
+
+        local function renew(seats, units, time, used, guests, holder)
+          if find_guest(guests, units, holder) then
+            return seats[2], now, used, guests
+          end
+        end
+
+        return { decide = decide, refund = refund, renew = renew }"
+    }
+    fn arguments(&self, quota: &Quota) -> Result<Vec<u64>, Error> {
+        Ok(vec![quota.limit(), u64::try_from(quota.period().as_micros()).unwrap()])
+    }
+    fn replenishment(&self) -> Replenishment {
+        Replenishment::OnRelease
+    }
+    fn twin(&self) -> Option<&dyn Twin> {
+        Some(self)
+    }
+}
+
+/// The seats in use and the text.
+fn guests(input: &Input<'_>) -> (u64, String) {
+    let state = input.state.cloned().unwrap_or_default();
+    (state.count, state.text.unwrap_or_default())
+}
+
+fn guest(input: &Input<'_>, units: u64) -> String {
+    format!("{units} {} ", input.holder.unwrap())
+}
+
+impl Twin for Seats {
+    fn decide(&self, input: &Input<'_>, cost: u64) -> Evaluation {
+        let (limit, period) = (input.arguments[0], input.arguments[1]);
+        let (used, text) = guests(input);
+        let free = limit.saturating_sub(used);
+        let reset = if used > 0 { period } else { 0 };
+        if cost > free {
+            return Evaluation::deny((cost <= limit).then_some(period), free, reset);
+        }
+        if cost == 0 {
+            return Evaluation::admit(free, reset);
+        }
+        let state = KeyState::new(input.now, used + cost).with_text(text + &guest(input, cost));
+        Evaluation::admit(free - cost, period).write(state, period)
+    }
+
+    fn refund(&self, input: &Input<'_>, units: u64, receipt: Option<Receipt>) -> Option<Update> {
+        assert_eq!(receipt, None);
+        let (used, text) = guests(input);
+        let place = text.find(&guest(input, units))?;
+        if used <= units {
+            return Some(Update::Remove);
+        }
+        let text = text[..place].to_owned() + &text[place + guest(input, units).len()..];
+        Some(Update::Keep(KeyState::new(input.state?.time, used - units).with_text(text)))
+    }
+
+    fn renew(&self, input: &Input<'_>, units: u64) -> Option<Update> {
+        let (used, text) = guests(input);
+        text.contains(&guest(input, units)).then(|| Update::Write {
+            state: KeyState::new(input.now, used).with_text(text),
+            lifetime: input.arguments[1],
+        })
+    }
+}
+
+#[tokio::test]
+async fn the_permits_of_a_custom_algorithm_are_held_renewed_and_released_on_both_stores() {
+    let server = RedisServer::start();
+    let seats = Policy::new("seats", Quota::new(3, Duration::from_secs(2)).unwrap()).algorithm(Seats);
+    // Permits are released, not waited for.
+    TwinTest::new(&seats).exact_retry(false).run(&server.url()).await.unwrap();
+
+    let redis = settings().connect(&server.url()).await.unwrap();
+    for limiter in [Limiter::new(redis), Limiter::new(MemoryStore::new())] {
+        let key = Key::new("table");
+        let two = limiter.check(&seats, &key, 2).await.unwrap();
+        let one = limiter.check(&seats, &key, 1).await.unwrap();
+        assert_eq!(one.remaining(), Some(0));
+        assert!(!limiter.check(&seats, &key, 1).await.unwrap().is_allowed());
+        drop(two);
+        let free = async || limiter.peek(&seats, &key, 0).await.unwrap().remaining();
+        assert!(eventually(async || free().await == Some(2)).await);
+        drop(one);
+        assert!(eventually(async || free().await == Some(3)).await);
+    }
+}

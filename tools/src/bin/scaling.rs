@@ -5,7 +5,7 @@
 //! cargo run --release -p tools --bin scaling -- --call 8 --decision 3.4 --round-trip 500
 //! ```
 //!
-//! Requests come at random times to instances that each have four lanes to Redis and send waiting decisions in
+//! Requests come at random times to instances that each have two to four lanes to Redis and send waiting decisions in
 //! batches, as `RedisStore` does. Redis executes one batch after the other. The crate's own algorithms decide, in a
 //! `MemoryStore` in place of Redis, with a clock that the simulation sets.
 
@@ -19,7 +19,10 @@ use std::{
 use clap::Parser;
 use tower_ratelimit::{Key, Limiter, ManualClock, MemoryStore, Policy, Quota, algorithm::FixedWindow};
 
-const LANES: usize = 4;
+const LANES: usize = 2;
+/// The lanes if decisions wait for longer than `PATIENCE` microseconds.
+const MAX_LANES: usize = 4;
+const PATIENCE: u64 = 500;
 const MOST_IN_A_CALL: usize = 128;
 const REMEMBERED: u64 = 1_000_000;
 
@@ -199,12 +202,12 @@ impl Simulation {
             self.seen.admitted += 1;
             return;
         }
-        let job = Job { came: now, key };
-        if at.busy < LANES {
+        at.waiting.push_back(Job { came: now, key });
+        let is_slow = at.waiting.front().is_some_and(|oldest| now - oldest.came > PATIENCE);
+        if at.busy < if is_slow { MAX_LANES } else { LANES } {
             at.busy += 1;
-            self.send(now, instance, vec![job]);
-        } else {
-            at.waiting.push_back(job);
+            let gathered = at.waiting.drain(..at.waiting.len().min(MOST_IN_A_CALL)).collect();
+            self.send(now, instance, gathered);
         }
     }
 

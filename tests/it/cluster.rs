@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use crate::support::{RedisServer, eventually, redis_cluster::RedisCluster, settings, within};
+use crate::support::{RedisServer, eventually, redis_cluster::{RedisCluster, SLOTS}, settings, within};
 use redis::cluster::ClusterClientBuilder;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, copy},
@@ -30,10 +30,32 @@ fn closed(name: &str, limit: u64) -> Policy {
     Policy::new(name, Quota::per_day(limit)).on_store_failure(FailureMode::Closed)
 }
 
+/// The default number of shards.
+const SHARDS: u16 = 16;
+
+/// The shard of an identity.
+fn shard(cluster: &RedisCluster, identity: &str) -> u16 {
+    cluster.slot(identity) / (SLOTS / SHARDS)
+}
+
+/// An identity in the `number`th shard of `node`.
+fn key_in_shard(cluster: &RedisCluster, node: usize, number: usize) -> Key {
+    // The slot of a shard is near the middle of its part.
+    let owner = |shard| cluster.first_owner(shard * (SLOTS / SHARDS) + SLOTS / SHARDS / 2);
+    let wanted = (0..SHARDS).filter(|&shard| owner(shard) == node).nth(number).unwrap();
+    let identities = (0..).map(|number| format!("user-{number}"));
+    Key::new(identities.into_iter().find(|identity| shard(cluster, identity) == wanted).unwrap())
+}
+
 /// A key in a slot of `node`.
 fn key_of(cluster: &RedisCluster, node: usize) -> Key {
-    let tags = (0..).map(|number| format!("user-{number}"));
-    Key::new(tags.into_iter().find(|tag| cluster.owner(tag) == node).unwrap())
+    key_in_shard(cluster, node, 0)
+}
+
+/// The slot of an identity that was charged under one policy.
+fn slot_of(cluster: &RedisCluster, node: usize, identity: &Key) -> u16 {
+    let keys: Vec<String> = cluster.nodes[node].command(&["KEYS", &format!("*:{}", identity.as_str())]);
+    cluster.slot(&keys[0])
 }
 
 #[derive(Debug, Default, PartialEq)]
@@ -103,10 +125,10 @@ async fn moved_and_ask_redirects_are_followed_while_slots_move() {
     ];
     let new = cluster.add_node();
     let key = key_of(&cluster, 0);
-    let slot = cluster.slot(key.as_str());
     let policy = closed("moved", 30_000).algorithm(FixedWindow::anchored());
     // The key exists before the first migration begins.
     assert!(limiters[0].check(&policy, &key, 1).await.unwrap().is_allowed());
+    let slot = slot_of(&cluster, 0, &key);
     let stop = Arc::new(AtomicBool::new(false));
     let moves = {
         let stop = Stop(stop.clone());

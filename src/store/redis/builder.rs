@@ -1,5 +1,7 @@
 use std::time::Duration;
 
+#[cfg(feature = "cluster")]
+use super::wire::Shards;
 use crate::{error::Error, store::ManualClock};
 
 /// The settings of a [`RedisStore`](crate::RedisStore), from [`RedisStore::builder`](crate::RedisStore::builder).
@@ -34,6 +36,8 @@ pub struct RedisStoreBuilder {
     pub(super) deadline: Duration,
     pub(super) pool_size: u32,
     pub(super) deny_cache: Duration,
+    #[cfg(feature = "cluster")]
+    pub(super) cluster_shards: u16,
     pub(super) clock: Option<ManualClock>,
 }
 
@@ -42,6 +46,8 @@ const DEFAULT_DEADLINE: Duration = Duration::from_millis(50);
 const DEFAULT_DENY_CACHE: Duration = Duration::from_secs(1);
 /// More than the lanes: the rest is for connections that are being replaced.
 const DEFAULT_POOL_SIZE: u32 = 8;
+#[cfg(feature = "cluster")]
+const DEFAULT_CLUSTER_SHARDS: u16 = 16;
 
 impl RedisStoreBuilder {
     pub(super) fn new() -> Self {
@@ -50,6 +56,8 @@ impl RedisStoreBuilder {
             deadline: DEFAULT_DEADLINE,
             pool_size: DEFAULT_POOL_SIZE,
             deny_cache: DEFAULT_DENY_CACHE,
+            #[cfg(feature = "cluster")]
+            cluster_shards: DEFAULT_CLUSTER_SHARDS,
             clock: None,
         }
     }
@@ -95,6 +103,15 @@ impl RedisStoreBuilder {
         self
     }
 
+    /// The number of shards into which a Redis Cluster's identities are grouped: 1 to 1024. Defaults to 16. Has no effect
+    /// on a single server.
+    #[cfg(feature = "cluster")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
+    pub const fn cluster_shards(mut self, shards: u16) -> Self {
+        self.cluster_shards = shards;
+        self
+    }
+
     /// Takes the time from `clock`. Defaults to the clock of the Redis server.
     ///
     /// For tests. Keys written under a manual clock expire after an hour of the server's time.
@@ -116,6 +133,12 @@ impl RedisStoreBuilder {
         }
         if self.pool_size == 0 {
             return Err(Error::invalid("a pool must have at least 1 connection"));
+        }
+        #[cfg(feature = "cluster")]
+        if self.cluster_shards > Shards::MAX {
+            return Err(Error::invalid(
+                "a Redis Cluster store must have 1 to 1024 shards, or 0 for a slot per identity",
+            ));
         }
         Ok(())
     }

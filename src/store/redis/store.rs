@@ -20,7 +20,7 @@ use super::{
     script::{Script, Scripts},
     shortcut::{DenyCache, DenyObserver, LeaseObserver, LeaseStatus, Leases},
     transport::{Link, deadline_in, timed_out},
-    wire::{Job, Observer, write_key},
+    wire::{Job, KeyNames, Observer},
 };
 use crate::{
     answer::Answer,
@@ -106,7 +106,7 @@ use crate::{
 pub struct RedisStore {
     pub(super) link: Arc<dyn Link>,
     pub(super) scripts: Arc<Scripts>,
-    pub(super) prefix: Arc<str>,
+    pub(super) names: KeyNames,
     pub(super) deadline: Duration,
     pub(super) clock: Option<ManualClock>,
     pub(super) deny_cache: Option<Arc<DenyCache>>,
@@ -346,7 +346,7 @@ impl RedisStore {
     #[must_use]
     pub fn acl_rule(&self) -> String {
         let mut prefix = String::new();
-        for character in self.prefix.chars() {
+        for character in self.names.prefix().chars() {
             // Key patterns in an ACL are globs, so these characters are escaped.
             if matches!(character, '*' | '?' | '[' | ']' | '\\' | '^') {
                 prefix.push('\\');
@@ -407,7 +407,7 @@ impl RedisStore {
         Job {
             action,
             charges,
-            prefix: self.prefix.clone(),
+            names: self.names.clone(),
             time: self.clock.as_ref().map(ManualClock::micros),
             script,
             deadline: self.deadline,
@@ -462,7 +462,7 @@ impl Store for RedisStore {
 
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
         let mut redis_key = String::new();
-        write_key(&mut redis_key, &self.prefix, policy, key);
+        self.names.write(&mut redis_key, policy, key);
         let mut command = redis::cmd("DEL");
         command.arg(redis_key);
         let reply = self.link.clone().run(command, self.deadline);
@@ -489,7 +489,7 @@ impl Store for RedisStore {
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore")
-            .field("prefix", &self.prefix)
+            .field("prefix", &self.names.prefix())
             .field("deadline", &self.deadline)
             .field("leases", &self.leases)
             .finish_non_exhaustive()

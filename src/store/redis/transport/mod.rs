@@ -4,6 +4,7 @@ mod background;
 mod checkout;
 #[cfg(feature = "cluster")]
 pub(super) mod cluster;
+mod commit;
 mod connections;
 mod deadline;
 mod health;

@@ -20,9 +20,6 @@ use tokio::{runtime, sync::oneshot, time::Instant};
 use super::watch::{Caller, Place, Watch};
 use crate::{decision::Decision, error::Error, store::redis::wire::Job, util::sync::lock};
 
-/// Batches under way at once. With more lanes, each batch is smaller and each decision costs Redis more. With one, the
-/// client is idle while Redis decides.
-const LANES: usize = 2;
 /// Batches under way at once if decisions wait for longer than [`PATIENCE`]: a round trip takes longer than deciding a
 /// batch, or a lane is stuck.
 const MAX_LANES: usize = 4;
@@ -36,8 +33,11 @@ const MAX_BATCH_MICROS: u64 = 2_000;
 /// The most decisions that wait. Further ones fail at once.
 pub(crate) const MAX_WAITING: usize = 16_384;
 
-#[derive(Default)]
-pub(super) struct Queue(Mutex<State>);
+pub(super) struct Queue {
+    /// Batches under way at once, unless decisions wait for longer than [`PATIENCE`].
+    lanes: usize,
+    state: Mutex<State>,
+}
 
 #[derive(Default)]
 struct State {
@@ -73,6 +73,10 @@ pub(super) enum Entry {
 }
 
 impl Queue {
+    pub(super) fn new(lanes: usize) -> Self {
+        Self { lanes, state: Mutex::default() }
+    }
+
     /// Enters a decision of a caller in the runtime `here`.
     pub(super) fn enter(&self, job: Job, deadline: Instant, here: Option<runtime::Id>) -> Entry {
         let mut state = self.lock();
@@ -85,7 +89,7 @@ impl Queue {
             return Entry::Full;
         }
         let entered = deadline.checked_sub(job.deadline);
-        let opened = (state.open_lanes < state.wanted_lanes(entered)).then(|| {
+        let opened = (state.open_lanes < self.wanted_lanes(&state, entered)).then(|| {
             state.open_lanes += 1;
             state.watch.join(here)
         });
@@ -191,21 +195,23 @@ impl Queue {
         fail_all(mem::take(&mut self.lock().waiting), error);
     }
 
+    /// How many lanes should be open when a decision enters at `now`.
+    fn wanted_lanes(&self, state: &State, now: Option<Instant>) -> usize {
+        let oldest = state
+            .waiting
+            .front()
+            .and_then(|oldest| oldest.caller.deadline.checked_sub(oldest.caller.allowed));
+        let is_slow =
+            now.zip(oldest).is_some_and(|(now, oldest)| now.saturating_duration_since(oldest) > PATIENCE);
+        if is_slow { MAX_LANES } else { self.lanes }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
-        lock(&self.0)
+        lock(&self.state)
     }
 }
 
 impl State {
-    /// How many lanes should be open when a decision enters at `now`.
-    fn wanted_lanes(&self, now: Option<Instant>) -> usize {
-        let oldest =
-            self.waiting.front().and_then(|oldest| oldest.caller.deadline.checked_sub(oldest.caller.allowed));
-        let is_slow =
-            now.zip(oldest).is_some_and(|(now, oldest)| now.saturating_duration_since(oldest) > PATIENCE);
-        if is_slow { MAX_LANES } else { LANES }
-    }
-
     /// Drops abandoned decisions at the front. They are about the oldest, because all wait equally long.
     fn drop_abandoned(&mut self) {
         while self.waiting.front().is_some_and(|oldest| oldest.caller.is_gone()) {

@@ -210,6 +210,7 @@ pub(crate) fn unexpected() -> Error {
 
 #[cfg(test)]
 mod tests {
+    use super::super::names::KeyNames;
     use super::*;
     use crate::{key::Key, policy::Policy, quota::Quota, store::redis::script::Script};
 
@@ -223,7 +224,7 @@ mod tests {
         Job {
             action: Action::Charge,
             charges: vec![Charge::new(&Policy::new("p", Quota::per_second(5)), &Key::new("k"), cost)],
-            prefix: "rl".into(),
+            names: KeyNames::new("rl"),
             time: None,
             script: Script::built_in().clone(),
             deadline: Duration::ZERO,

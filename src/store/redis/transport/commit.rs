@@ -1,0 +1,81 @@
+//! Group commit: a decision is sent at once if it can be, and otherwise shares a batch with others.
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use redis::RedisResult;
+use tokio::{
+    runtime::Handle,
+    time::{Instant, timeout_at},
+};
+
+use super::{
+    deadline::{deadline_in, no_connection, queue_full, timed_out},
+    health::Health,
+    lane::Lane,
+    queue::{Entry, Queue, Ticket},
+    watch::Place,
+};
+use crate::{decision::Decision, error::Error, store::redis::wire::Job};
+
+/// Where the lanes of a queue send their batches: a server, or a shard of a Cluster.
+pub(super) trait Target: Send + Sync + 'static {
+    /// What a lane keeps while it has work.
+    type Connection: Send + 'static;
+
+    fn queue(&self) -> &Queue;
+
+    fn health(&self) -> &Health;
+
+    /// A connection. Waits without a limit; the caller sets one.
+    fn connection(&self) -> impl Future<Output = RedisResult<Self::Connection>> + Send;
+
+    /// Sends `jobs` as one batch, on the connection in `slot` or on another one. Leaves a connection in `slot` if it can
+    /// be used again.
+    fn send_batch(
+        &self,
+        slot: &mut Option<Self::Connection>,
+        jobs: &mut [Job],
+    ) -> impl Future<Output = Vec<Result<Decision, Error>>> + Send;
+}
+
+/// Makes a decision, alone or in a batch.
+pub(super) async fn decide<T: Target>(target: Arc<T>, job: Job) -> Result<Decision, Error> {
+    let (allowed, deadline) = (job.deadline, deadline_in(job.deadline));
+    let here = Handle::try_current().ok().map(|runtime| runtime.id());
+    let decision = match target.queue().enter(job, deadline, here) {
+        // Boxed because most decisions wait and do not need the space.
+        Entry::Alone(job) => {
+            let lane = Lane::new(target.clone(), Place::default());
+            Box::pin(lane.carry_alone(job, deadline)).await
+        }
+        Entry::Open(ticket, place) => {
+            tokio::spawn(Lane::new(target.clone(), place).carry());
+            wait(&*target, ticket, deadline, allowed).await
+        }
+        Entry::Wait(ticket) => wait(&*target, ticket, deadline, allowed).await,
+        Entry::Full => Err(queue_full()),
+    };
+    target.health().record(&decision);
+    decision
+}
+
+async fn wait(
+    target: &impl Target,
+    mut ticket: Ticket,
+    deadline: Instant,
+    allowed: Duration,
+) -> Result<Decision, Error> {
+    let reply = if ticket.is_watched {
+        (&mut ticket.reply).await
+    } else {
+        match timeout_at(deadline, &mut ticket.reply).await {
+            Ok(reply) => reply,
+            Err(_) if target.queue().withdraw(&ticket) => {
+                return Err(no_connection(target.health(), allowed));
+            }
+            Err(_) => return Err(timed_out(allowed)),
+        }
+    };
+    // If the lane was dropped with its runtime, the decision may have been made.
+    reply.unwrap_or_else(|_| Err(timed_out(allowed)))
+}

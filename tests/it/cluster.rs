@@ -8,7 +8,11 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use crate::support::{RedisServer, eventually, redis_cluster::{RedisCluster, SLOTS}, settings, within};
+use crate::support::{
+    RedisServer, eventually,
+    redis_cluster::{RedisCluster, SLOTS},
+    settings, within,
+};
 use redis::cluster::ClusterClientBuilder;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, copy},
@@ -73,8 +77,19 @@ async fn load(
     least: usize,
     stop: &Arc<AtomicBool>,
 ) -> Counts {
+    load_with(16, limiters, policy, key, least, stop).await
+}
+
+async fn load_with(
+    tasks: usize,
+    limiters: &[Limiter],
+    policy: &Policy,
+    key: &Key,
+    least: usize,
+    stop: &Arc<AtomicBool>,
+) -> Counts {
     let mut running = JoinSet::new();
-    for task in 0..16 {
+    for task in 0..tasks {
         let limiter = limiters[task % limiters.len()].clone();
         let (policy, key, stop) = (policy.clone(), key.clone(), stop.clone());
         running.spawn(async move {
@@ -198,6 +213,129 @@ async fn every_algorithm_admits_exactly_the_limit_over_all_nodes_and_instances()
             assert_eq!(counts, exactly, "{} on node {node}", policy.name());
         }
     }
+}
+
+/// Different identities of one shard of `node`.
+fn keys_of_one_shard(cluster: &RedisCluster, node: usize, count: usize) -> Vec<Key> {
+    let first = key_of(cluster, node);
+    let wanted = shard(cluster, first.as_str());
+    let identities = (0..).map(|number| format!("user-{number}"));
+    identities.filter(|identity| shard(cluster, identity) == wanted).take(count).map(Key::new).collect()
+}
+
+/// Checks each key in two tasks for each limiter, `times` times and until `stop`.
+async fn load_on_all(
+    limiters: &[Limiter],
+    policy: &Policy,
+    keys: &[Key],
+    times: usize,
+    stop: &Arc<AtomicBool>,
+) -> Vec<Counts> {
+    let mut running = JoinSet::new();
+    for (place, key) in keys.iter().enumerate() {
+        let (limiters, policy, key, stop) = (limiters.to_vec(), policy.clone(), key.clone(), stop.clone());
+        running.spawn(async move {
+            (place, load_with(2 * limiters.len(), &limiters, &policy, &key, times, &stop).await)
+        });
+    }
+    let mut counts = running.join_all().await;
+    counts.sort_by_key(|(place, _)| *place);
+    counts.into_iter().map(|(_, counts)| counts).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn decisions_of_one_shard_share_calls() {
+    let cluster = RedisCluster::start(2);
+    let pool = Pool::builder().test_on_check_out(false);
+    let pool = pool.build(ClusterClientBuilder::new(cluster.urls()).build().unwrap()).await.unwrap();
+    let stores = [
+        ("our pool", settings().connect_cluster(cluster.urls()).await.unwrap(), true),
+        ("a pool of the user", settings().build_cluster(pool).unwrap(), true),
+        ("no shards", settings().cluster_shards(0).connect_cluster(cluster.urls()).await.unwrap(), false),
+    ];
+    let calls = || cluster.nodes.iter().map(RedisServer::script_calls).sum::<u64>();
+    for (name, store, has_batches) in stores {
+        let limiter = Limiter::new(store);
+        let policy = closed(&name.replace(' ', "-"), 1_000);
+        let keys = keys_of_one_shard(&cluster, 1, 64);
+        // Also the scripts are loaded now.
+        assert!(limiter.check(&policy, &keys[0], 1).await.unwrap().is_allowed(), "{name}");
+        let before = calls();
+        let counts = load_on_all(std::slice::from_ref(&limiter), &policy, &keys, 20, &stopped()).await;
+        let decisions: u64 = counts.iter().map(|counts| counts.admitted).sum();
+        assert_eq!(decisions, 64 * 2 * 20, "{name}");
+        let calls = calls() - before;
+        if has_batches {
+            assert!(calls < decisions / 4, "{name}: {calls} calls");
+        } else {
+            assert_eq!(calls, decisions, "{name}");
+        }
+    }
+    // Without shards, keys have the names that they have on a single server.
+    let names: Vec<String> =
+        cluster.nodes.iter().flat_map(|node| node.command::<Vec<String>>(&["KEYS", "*"])).collect();
+    let identity = key_of(&cluster, 1);
+    assert!(names.contains(&format!("rl:no-shards:gcra:{{{}}}", identity.as_str())), "{names:?}");
+    assert!(
+        names.iter().any(|name| name.starts_with("rl:our-pool:gcra:{")
+            && name.ends_with(&format!("}}:{}", identity.as_str())))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn batches_of_two_instances_admit_exactly_the_limit_of_each_key() {
+    let cluster = RedisCluster::shared();
+    let settings = || settings().prefix("batches").deny_cache(Duration::ZERO);
+    let limiters = [
+        Limiter::new(settings().connect_cluster(cluster.urls()).await.unwrap()),
+        Limiter::new(settings().connect_cluster(cluster.urls()).await.unwrap()),
+    ];
+    let policy = closed("exact", 50).algorithm(FixedWindow::anchored());
+    let keys: Vec<Key> = (0..60).map(|number| Key::new(format!("user-{number}"))).collect();
+    let counts = load_on_all(&limiters, &policy, &keys, 20, &stopped()).await;
+    for (key, counts) in keys.iter().zip(counts) {
+        assert_eq!(counts, Counts { admitted: 50, denied: 30, failed: 0 }, "{}", key.as_str());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_migrating_slot_fails_no_decision_of_a_batch() {
+    let mut cluster = RedisCluster::start(2);
+    let new = cluster.add_node();
+    // redis-rs waits for 1.3 seconds when the keys of a call are on two nodes.
+    let settings = || settings().deny_cache(Duration::ZERO).deadline(Duration::from_secs(1));
+    let pool = Pool::builder().test_on_check_out(false);
+    let pool = pool.build(ClusterClientBuilder::new(cluster.urls()).build().unwrap()).await.unwrap();
+    let limiters = [
+        Limiter::new(settings().connect_cluster(cluster.urls()).await.unwrap()),
+        Limiter::new(settings().build_cluster(pool).unwrap()),
+    ];
+    let policy = closed("moved", 1_000).algorithm(FixedWindow::anchored());
+    let keys = keys_of_one_shard(&cluster, 0, 30);
+    for key in &keys[..20] {
+        assert!(limiters[0].check(&policy, key, 1).await.unwrap().is_allowed());
+    }
+    let slot = slot_of(&cluster, 0, &keys[0]);
+    let stop = Arc::new(AtomicBool::new(false));
+    let moves = {
+        let stop = Stop(stop.clone());
+        spawn_blocking(move || {
+            let _stop = stop;
+            for (from, to) in [(0, new), (new, 1), (1, 0)] {
+                cluster.move_slot(slot, from, to, || std::thread::sleep(Duration::from_millis(10)));
+            }
+            cluster
+        })
+    };
+    // The last keys do not exist before the slot migrates.
+    let counts = load_on_all(&limiters, &policy, &keys, 300, &stop).await;
+    let cluster = moves.await.unwrap();
+    for (place, counts) in counts.into_iter().enumerate() {
+        let admitted = if place < 20 { 999 } else { 1_000 };
+        assert_eq!((counts.admitted, counts.failed), (admitted, 0), "{place}: {counts:?}");
+    }
+    let divided: u64 = cluster.nodes.iter().map(|node| errors(node, "TRYAGAIN")).sum();
+    assert!(divided > 0, "no batch met a slot whose keys were on two nodes");
 }
 
 #[tokio::test]

@@ -132,7 +132,10 @@ mod tests {
     fn tags_and_the_shards_of_identities_never_change() {
         let shards = Shards::new(16);
         let tags: Vec<_> = (0..16).map(|shard| shards.tag(shard)).collect();
-        let expected = ["18", "3", "65", "223", "19", "2", "64", "222", "265", "23", "218", "49", "264", "22", "219", "48"];
+        let expected = [
+            "18", "3", "65", "223", "19", "2", "64", "222", "265", "23", "218", "49", "264", "22", "219",
+            "48",
+        ];
         assert_eq!(tags, expected);
         for (identity, expected) in [("alice", 0), ("user-1", 12), ("203.0.113.7", 8), ("2001:db8::1", 3)] {
             assert_eq!(shards.of(&Key::new(identity)), expected, "{identity}");

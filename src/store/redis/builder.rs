@@ -47,7 +47,7 @@ const DEFAULT_DENY_CACHE: Duration = Duration::from_secs(1);
 /// More than the lanes: the rest is for connections that are being replaced.
 const DEFAULT_POOL_SIZE: u32 = 8;
 #[cfg(feature = "cluster")]
-const DEFAULT_CLUSTER_SHARDS: u16 = 16;
+const DEFAULT_CLUSTER_SHARDS: u16 = 8;
 
 impl RedisStoreBuilder {
     pub(super) fn new() -> Self {
@@ -80,7 +80,7 @@ impl RedisStoreBuilder {
     }
 
     /// The most connections to one server, in the pool that the store makes: at least 1. Defaults to 8. The store uses
-    /// four at once; the others serve while broken connections are replaced. A Redis Cluster always has one or two
+    /// four at once; the others serve while broken connections are replaced. A Redis Cluster always has two
     /// connections to each node.
     pub const fn pool_size(mut self, connections: u32) -> Self {
         self.pool_size = connections;
@@ -103,8 +103,34 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// The number of shards into which a Redis Cluster's identities are grouped: 1 to 1024. Defaults to 16. Has no effect
-    /// on a single server.
+    /// The number of shards into which the identities of a Redis Cluster are grouped, at most 1024. Defaults to 8. Has
+    /// no effect on a single server.
+    ///
+    /// All keys of a shard are in one hash slot, so that its decisions can share calls. The slots of the shards are even
+    /// over all slots. A decision costs the servers less with fewer shards, because batches are larger; with more, more
+    /// primaries can share the load. Two to four for each primary are best, in a multiple of the number of primaries.
+    ///
+    /// **All instances need the same number.** The shard is part of the key, so a new number starts every limit anew, once.
+    /// The old keys expire by themselves. Until all instances have the new number, each number has limits of its own.
+    ///
+    /// Redis moves slots between nodes and cannot split them, so one primary decides for a whole shard. If a shard is
+    /// busier than a primary can serve, raise the number. If a single key is, use [leases](crate::Policy::leased).
+    ///
+    /// With 0, each identity has a slot of its own and each decision is a call of its own. Keys are then named as on a
+    /// single server. A call costs the servers two to three times as much as a decision in a batch.
+    ///
+    /// ```
+    /// use tower_ratelimit::RedisStore;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_ratelimit::Error> {
+    /// let store = RedisStore::builder().cluster_shards(24).connect_cluster_lazy(["redis://10.0.0.1:6379"])?;
+    ///
+    /// let store = RedisStore::builder().cluster_shards(2_000).connect_cluster_lazy(["redis://10.0.0.1:6379"]);
+    /// assert!(store.unwrap_err().to_string().starts_with("a Redis Cluster can have at most 1024 shards"));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[cfg(feature = "cluster")]
     #[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
     pub const fn cluster_shards(mut self, shards: u16) -> Self {
@@ -137,7 +163,7 @@ impl RedisStoreBuilder {
         #[cfg(feature = "cluster")]
         if self.cluster_shards > Shards::MAX {
             return Err(Error::invalid(
-                "a Redis Cluster store must have 1 to 1024 shards, or 0 for a slot per identity",
+                "a Redis Cluster can have at most 1024 shards; two to four for each primary are best",
             ));
         }
         Ok(())

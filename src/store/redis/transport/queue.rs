@@ -6,7 +6,7 @@
 //! decisions there are, the more share a batch, and a batch costs only as much as two of its decisions.
 //!
 //! Two lanes are enough while a batch takes as long as Redis decides it. Over a network it takes longer, and decisions
-//! wait longer. Then up to [`MAX_LANES`] open.
+//! wait longer. Then up to [`Lanes::if_slow`] open.
 
 use std::{
     collections::VecDeque,
@@ -20,9 +20,7 @@ use tokio::{runtime, sync::oneshot, time::Instant};
 use super::watch::{Caller, Place, Watch};
 use crate::{decision::Decision, error::Error, store::redis::wire::Job, util::sync::lock};
 
-/// Batches under way at once if decisions wait for longer than [`PATIENCE`]: a round trip takes longer than deciding a
-/// batch, or a lane is stuck.
-const MAX_LANES: usize = 4;
+/// How long decisions wait before further lanes open.
 const PATIENCE: Duration = Duration::from_micros(500);
 /// The most decisions in a batch.
 const MAX_BATCH_DECISIONS: usize = 128;
@@ -33,9 +31,18 @@ const MAX_BATCH_MICROS: u64 = 2_000;
 /// The most decisions that wait. Further ones fail at once.
 pub(crate) const MAX_WAITING: usize = 16_384;
 
+/// Batches under way at once.
+#[derive(Clone, Copy)]
+pub(super) struct Lanes {
+    /// With more lanes, each batch is smaller and each decision costs Redis more.
+    pub(super) usual: usize,
+    /// If decisions wait for longer than [`PATIENCE`]: a round trip takes longer than deciding a batch, or a lane is
+    /// stuck.
+    pub(super) if_slow: usize,
+}
+
 pub(super) struct Queue {
-    /// Batches under way at once, unless decisions wait for longer than [`PATIENCE`].
-    lanes: usize,
+    lanes: Lanes,
     state: Mutex<State>,
 }
 
@@ -73,7 +80,7 @@ pub(super) enum Entry {
 }
 
 impl Queue {
-    pub(super) fn new(lanes: usize) -> Self {
+    pub(super) fn new(lanes: Lanes) -> Self {
         Self { lanes, state: Mutex::default() }
     }
 
@@ -203,7 +210,7 @@ impl Queue {
             .and_then(|oldest| oldest.caller.deadline.checked_sub(oldest.caller.allowed));
         let is_slow =
             now.zip(oldest).is_some_and(|(now, oldest)| now.saturating_duration_since(oldest) > PATIENCE);
-        if is_slow { MAX_LANES } else { self.lanes }
+        if is_slow { self.lanes.if_slow } else { self.lanes.usual }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -9,7 +9,7 @@ use super::{
     commit::Target,
     connections::{Call, Connections, Slot},
     health::Health,
-    queue::Queue,
+    queue::{Lanes, Queue},
 };
 use crate::{
     decision::Decision,
@@ -20,9 +20,8 @@ use crate::{
     },
 };
 
-/// Batches under way at once. With more lanes, each batch is smaller and each decision costs Redis more. With one, the
-/// client is idle while Redis decides.
-const LANES: usize = 2;
+/// With one lane, the client is idle while Redis decides.
+const LANES: Lanes = Lanes { usual: 2, if_slow: 4 };
 
 pub(super) struct Server<M: ManageConnection> {
     queue: Queue,

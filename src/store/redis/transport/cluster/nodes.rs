@@ -7,6 +7,7 @@
 use std::{
     future::{Future, poll_fn},
     pin::Pin,
+    slice,
     sync::Arc,
     task::Poll,
     time::Duration,
@@ -14,7 +15,7 @@ use std::{
 
 use bb8_redis::bb8::{ManageConnection, Pool};
 use redis::{
-    Cmd, RedisError, RedisResult, Value,
+    Cmd, RedisError, RedisResult, RetryMethod, Value,
     cluster::ClusterClient,
     cluster_async::ClusterConnection,
     cluster_routing::{MultipleNodeRoutingInfo, ResponsePolicy, RoutingInfo},
@@ -99,16 +100,24 @@ where
         let Some(error) = error else {
             return jobs.iter().map(|job| Err(timed_out(job.deadline))).collect();
         };
+        if matches!(error.retry_method(), RetryMethod::MovedRedirect) {
+            // All keys are on the other node.
+            return self.send_again(&jobs, until).await;
+        }
         let nothing_done = may_succeed_elsewhere(&error);
         let error = from_redis(&error);
-        all(jobs.into_iter().map(async |job| {
+        let decisions = all(jobs.iter().map(async |job| {
             if nothing_done || was_broken && may_be_sent_twice(job) {
-                self.send_alone(job, until).await
+                self.send_again(slice::from_ref(job), until).await.pop()
             } else {
-                Err(error.clone())
+                Some(Err(error.clone()))
             }
-        }))
-        .await
+        }));
+        decisions
+            .await
+            .into_iter()
+            .map(|decision| decision.unwrap_or_else(|| Err(wire::unexpected())))
+            .collect()
     }
 
     async fn attempt(
@@ -122,20 +131,26 @@ where
             Some(connection) => connection,
             None => slot.insert(self.connection().await?),
         };
-        match &self.single_attempt {
-            Some(_) => with_text_if_missing(connection, command, script).await,
-            None if decisions > 1 => in_transaction(connection, command, script).await,
-            None => evaluate(connection, command, script).await,
+        if self.has_transactions() && decisions > 1 {
+            in_transaction(connection, command, script).await
+        } else {
+            with_text_if_missing(connection, command, script).await
         }
     }
 
-    /// Sends one decision, which redis-rs sends again if a connection breaks.
-    async fn send_alone(&self, job: &Job, until: Instant) -> Result<Decision, Error> {
-        let Some(Encoded { command, script }) = wire::encode(&[job]) else { return Err(wire::unexpected()) };
-        let mut connection = self.retrying.connection_until(&self.health, until, job.deadline).await?;
-        let evaluation = evaluate(&mut connection, &command, &script);
-        let reply = self.retrying.reply(until, job.deadline, || first_key(&[job]), evaluation).await?;
-        settle(&[job], wire::decode(&reply, &[job])).pop().unwrap_or_else(|| Err(wire::unexpected()))
+    /// Sends `jobs` as one batch through the client that sends it again if a connection breaks or a slot migrates.
+    async fn send_again(&self, jobs: &[&Job], until: Instant) -> Vec<Result<Decision, Error>> {
+        let Some(Encoded { command, script }) = wire::encode(jobs) else { return Vec::new() };
+        let allowed = jobs.iter().map(|job| job.deadline).max().unwrap_or_default();
+        let reply = async {
+            let mut connection = self.retrying.connection_until(&self.health, until, allowed).await?;
+            let evaluation = evaluate(&mut connection, &command, &script);
+            self.retrying.reply(until, allowed, || first_key(jobs), evaluation).await
+        };
+        match reply.await {
+            Ok(reply) => settle(jobs, wire::decode(&reply, jobs)),
+            Err(error) => jobs.iter().map(|_| Err(error.clone())).collect(),
+        }
     }
 
     /// Runs a command whose first argument is its key.

@@ -8,13 +8,17 @@ use crate::{
     decision::Decision,
     error::Error,
     store::redis::{
-        transport::{commit::Target, health::Health, queue::Queue},
+        transport::{
+            commit::Target,
+            health::Health,
+            queue::{Lanes, Queue},
+        },
         wire::Job,
     },
 };
 
-/// Batches under way at once.
-const LANES: usize = 2;
+/// A node has several shards, so it is busy while a lane waits.
+const LANES: Lanes = Lanes { usual: 1, if_slow: 2 };
 
 /// Identities whose keys are in one slot, so that their decisions can share batches.
 pub(super) struct Shard<M: ManageConnection> {

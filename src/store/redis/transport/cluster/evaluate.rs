@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redis::{Cmd, Pipeline, RedisError, RedisResult, RetryMethod, Value, cluster_async::ClusterConnection};
+use redis::{Cmd, RedisError, RedisResult, RetryMethod, Value, cluster_async::ClusterConnection};
 use tokio::time::sleep;
 
 use crate::store::redis::{
@@ -20,11 +20,9 @@ pub(super) async fn evaluate(
     script: &Script,
 ) -> RedisResult<Value> {
     loop {
-        let mut reply = asking(connection, command.clone()).await;
-        if is_no_script(&reply) {
-            reply = asking(connection, with_text(command, script)).await;
-        }
-        // redis-rs follows redirects only a few times. Nothing was carried out.
+        let reply = with_text_if_missing(connection, command, script).await;
+        // redis-rs follows redirects only a few times. It sends `ASKING` apart from the command, so another command may
+        // come between, and the node redirects again. Nothing was carried out.
         let redirect = reply.as_ref().err().map(RedisError::retry_method);
         if !matches!(redirect, Some(RetryMethod::AskRedirect | RetryMethod::MovedRedirect)) {
             return reply;
@@ -56,21 +54,9 @@ pub(super) async fn in_transaction(
 async fn transaction(connection: &mut ClusterConnection, command: Cmd) -> RedisResult<Value> {
     let mut transaction = redis::pipe();
     transaction.atomic().add_command(command);
-    reply_of(connection, &transaction).await
-}
-
-/// Sends `ASKING` in one write with the command. redis-rs sends it apart when it follows a redirect, so a command of
-/// another caller may come between, and the node redirects again. It has no effect on a node that has the slot.
-async fn asking(connection: &mut ClusterConnection, command: Cmd) -> RedisResult<Value> {
-    let mut both = redis::pipe();
-    both.cmd("ASKING").ignore().add_command(command);
-    reply_of(connection, &both).await
-}
-
-/// The only reply, or the error that caused the others.
-async fn reply_of(connection: &mut ClusterConnection, pipeline: &Pipeline) -> RedisResult<Value> {
-    match pipeline.query_async(connection).await {
+    match transaction.query_async(connection).await {
         Ok((reply,)) => Ok(reply),
+        // The first error is the cause of the others.
         Err(error) => match error.clone().into_server_errors().as_deref() {
             Some([(_, cause), ..]) => Err(cause.clone().into()),
             _ => Err(error),

@@ -4,18 +4,11 @@
 //! decisions is sent again alone: while a slot migrates, its keys are on two nodes, and Redis rejects a call over keys
 //! of both. What must not be sent twice is sent again only if nothing was carried out.
 
-use std::{
-    future::{Future, poll_fn},
-    pin::Pin,
-    slice,
-    sync::Arc,
-    task::Poll,
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use bb8_redis::bb8::{ManageConnection, Pool};
 use redis::{
-    Cmd, RedisError, RedisResult, RetryMethod, Value,
+    Cmd, RedisError, RedisResult, Value,
     cluster::ClusterClient,
     cluster_async::ClusterConnection,
     cluster_routing::{MultipleNodeRoutingInfo, ResponsePolicy, RoutingInfo},
@@ -100,24 +93,18 @@ where
         let Some(error) = error else {
             return jobs.iter().map(|job| Err(timed_out(job.deadline))).collect();
         };
-        if matches!(error.retry_method(), RetryMethod::MovedRedirect) {
-            // All keys are on the other node.
-            return self.send_again(&jobs, until).await;
-        }
         let nothing_done = may_succeed_elsewhere(&error);
         let error = from_redis(&error);
-        let decisions = all(jobs.iter().map(async |job| {
-            if nothing_done || was_broken && may_be_sent_twice(job) {
-                self.send_again(slice::from_ref(job), until).await.pop()
+        let mut decisions = Vec::with_capacity(jobs.len());
+        for job in jobs {
+            // One after the other: redis-rs sends `ASKING` apart from its command, so many at once disturb each other.
+            decisions.push(if nothing_done || was_broken && may_be_sent_twice(job) {
+                self.send_alone(job, until).await
             } else {
-                Some(Err(error.clone()))
-            }
-        }));
+                Err(error.clone())
+            });
+        }
         decisions
-            .await
-            .into_iter()
-            .map(|decision| decision.unwrap_or_else(|| Err(wire::unexpected())))
-            .collect()
     }
 
     async fn attempt(
@@ -138,19 +125,13 @@ where
         }
     }
 
-    /// Sends `jobs` as one batch through the client that sends it again if a connection breaks or a slot migrates.
-    async fn send_again(&self, jobs: &[&Job], until: Instant) -> Vec<Result<Decision, Error>> {
-        let Some(Encoded { command, script }) = wire::encode(jobs) else { return Vec::new() };
-        let allowed = jobs.iter().map(|job| job.deadline).max().unwrap_or_default();
-        let reply = async {
-            let mut connection = self.retrying.connection_until(&self.health, until, allowed).await?;
-            let evaluation = evaluate(&mut connection, &command, &script);
-            self.retrying.reply(until, allowed, || first_key(jobs), evaluation).await
-        };
-        match reply.await {
-            Ok(reply) => settle(jobs, wire::decode(&reply, jobs)),
-            Err(error) => jobs.iter().map(|_| Err(error.clone())).collect(),
-        }
+    /// Sends one decision, which redis-rs sends again if a connection breaks or a slot migrates.
+    async fn send_alone(&self, job: &Job, until: Instant) -> Result<Decision, Error> {
+        let Some(Encoded { command, script }) = wire::encode(&[job]) else { return Err(wire::unexpected()) };
+        let mut connection = self.retrying.connection_until(&self.health, until, job.deadline).await?;
+        let evaluation = evaluate(&mut connection, &command, &script);
+        let reply = self.retrying.reply(until, job.deadline, || first_key(&[job]), evaluation).await?;
+        settle(&[job], wire::decode(&reply, &[job])).pop().unwrap_or_else(|| Err(wire::unexpected()))
     }
 
     /// Runs a command whose first argument is its key.
@@ -203,22 +184,4 @@ fn first_key(jobs: &[&Job]) -> Vec<u8> {
         job.names.write(&mut key, charge.policy(), charge.key());
     }
     key.into_bytes()
-}
-
-/// Runs all `futures` at once.
-async fn all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
-    let mut running: Vec<Result<F::Output, Pin<Box<F>>>> =
-        futures.map(|future| Err(Box::pin(future))).collect();
-    poll_fn(|context| {
-        for one in &mut running {
-            if let Err(future) = one
-                && let Poll::Ready(output) = future.as_mut().poll(context)
-            {
-                *one = Ok(output);
-            }
-        }
-        if running.iter().all(Result::is_ok) { Poll::Ready(()) } else { Poll::Pending }
-    })
-    .await;
-    running.into_iter().filter_map(Result::ok).collect()
 }

@@ -1,8 +1,7 @@
 //! Group commit: a decision is sent at once if it can be, and otherwise shares a batch with others.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use redis::RedisResult;
 use tokio::{
     runtime::Handle,
     time::{Instant, timeout_at},
@@ -10,33 +9,12 @@ use tokio::{
 
 use super::{
     deadline::{deadline_in, no_connection, queue_full, timed_out},
-    health::Health,
     lane::Lane,
-    queue::{Entry, Queue, Ticket},
+    queue::{Entry, Ticket},
+    target::Target,
     watch::Place,
 };
 use crate::{decision::Decision, error::Error, store::redis::wire::Job};
-
-/// Where the lanes of a queue send their batches: a server, or a shard of a Cluster.
-pub(super) trait Target: Send + Sync + 'static {
-    /// What a lane keeps while it has work.
-    type Connection: Send + 'static;
-
-    fn queue(&self) -> &Queue;
-
-    fn health(&self) -> &Health;
-
-    /// A connection. Waits without a limit; the caller sets one.
-    fn connection(&self) -> impl Future<Output = RedisResult<Self::Connection>> + Send;
-
-    /// Sends `jobs` as one batch, on the connection in `slot` or on another one. Leaves a connection in `slot` if it can
-    /// be used again.
-    fn send_batch(
-        &self,
-        slot: &mut Option<Self::Connection>,
-        jobs: &mut [Job],
-    ) -> impl Future<Output = Vec<Result<Decision, Error>>> + Send;
-}
 
 /// Makes a decision, alone or in a batch.
 pub(super) async fn decide<T: Target>(target: Arc<T>, job: Job) -> Result<Decision, Error> {

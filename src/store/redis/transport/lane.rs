@@ -21,10 +21,10 @@ use tokio::{
 
 use super::{
     background::Finish,
-    commit::Target,
     connections::MAX_BACKOFF,
     deadline::{no_connection, timed_out},
     queue::Batch,
+    target::Target,
     watch::{Place, expire, while_ticking},
 };
 use crate::{

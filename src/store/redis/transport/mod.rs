@@ -15,6 +15,7 @@ mod script;
 mod server;
 mod single;
 mod socket;
+mod target;
 mod watch;
 
 pub(super) use self::{

@@ -6,10 +6,10 @@ use bb8_redis::bb8::{ManageConnection, Pool, PooledConnection};
 use redis::{RedisError, RedisResult, aio::ConnectionLike};
 
 use super::{
-    commit::Target,
     connections::{Call, Connections, Slot},
     health::Health,
     queue::{Lanes, Queue},
+    target::Target,
 };
 use crate::{
     decision::Decision,

@@ -9,9 +9,9 @@ use crate::{
     error::Error,
     store::redis::{
         transport::{
-            commit::Target,
             health::Health,
             queue::{Lanes, Queue},
+            target::Target,
         },
         wire::Job,
     },

@@ -1,8 +1,9 @@
-//! The cost of a Cluster: decisions a second, and the CPU time of servers and client for each decision, on one
-//! server and on a Cluster of one and of three primaries, all on this machine.
+//! The cost of a Cluster: decisions a second, the CPU time of servers and client for each decision, and the decisions of
+//! a call, on one server and on a Cluster of one and of three primaries, all on this machine. A number of shards is
+//! compared with the default and with one slot for each identity.
 //!
 //! ```text
-//! cargo bench -p benches --bench cluster
+//! cargo bench -p benches --bench cluster -- 8 32
 //! ```
 
 #![allow(dead_code, unreachable_pub, reason = "only a part of the tests' servers is used")]
@@ -37,11 +38,15 @@ struct Seen {
     /// Microseconds of CPU time for each decision.
     servers: f64,
     client: f64,
+    /// Decisions a second if each server had a core of its own.
+    with_a_core_each: f64,
+    decisions_a_call: f64,
 }
 
 /// Runs `callers` tasks that each send one request after the other, over all keys.
 async fn round(limiter: &Limiter, policy: &Policy, nodes: &[RedisServer], callers: usize) -> Seen {
-    let (servers_before, client_before) = (servers_cpu(nodes), client_cpu());
+    let (servers_before, client_before) = (each(nodes, cpu), client_cpu());
+    let calls_before: f64 = each(nodes, calls).iter().sum();
     let (started, made, next) = (Instant::now(), Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let mut running = JoinSet::new();
     for _ in 0..callers {
@@ -57,22 +62,31 @@ async fn round(limiter: &Limiter, policy: &Policy, nodes: &[RedisServer], caller
     }
     while running.join_next().await.is_some() {}
     let (made, took) = (made.load(Ordering::Relaxed) as f64, started.elapsed().as_secs_f64());
+    let used = each(nodes, cpu).into_iter().zip(servers_before).map(|(after, before)| after - before);
+    let (used, busiest) = used.fold((0.0, 0.0_f64), |(sum, most), one| (sum + one, most.max(one)));
     Seen {
         decisions_a_second: made / took,
-        servers: (servers_cpu(nodes) - servers_before) * 1e6 / made,
+        servers: used * 1e6 / made,
         client: (client_cpu() - client_before) * 1e6 / made,
+        with_a_core_each: made / busiest,
+        decisions_a_call: made / (each(nodes, calls).iter().sum::<f64>() - calls_before),
     }
 }
 
+fn each(nodes: &[RedisServer], what: fn(&RedisServer) -> f64) -> Vec<f64> {
+    nodes.iter().map(what).collect()
+}
+
 /// Seconds of CPU time.
-fn servers_cpu(nodes: &[RedisServer]) -> f64 {
-    let used = |node: &RedisServer| {
-        let info: String = node.command(&["INFO", "cpu"]);
-        let fields = ["used_cpu_user:", "used_cpu_sys:"];
-        let field = |name| info.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
-        fields.into_iter().filter_map(field).sum::<f64>()
-    };
-    nodes.iter().map(used).sum()
+fn cpu(node: &RedisServer) -> f64 {
+    let info: String = node.command(&["INFO", "cpu"]);
+    let fields = ["used_cpu_user:", "used_cpu_sys:"];
+    let field = |name| info.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
+    fields.into_iter().filter_map(field).sum()
+}
+
+fn calls(node: &RedisServer) -> f64 {
+    node.script_calls() as f64
 }
 
 fn client_cpu() -> f64 {
@@ -93,12 +107,21 @@ async fn main() -> Result<(), tower_ratelimit::Error> {
     let server = [RedisServer::start()];
     let (one, three) = (RedisCluster::start(1), RedisCluster::start(3));
     let settings = || RedisStore::builder().deadline(Duration::from_secs(1));
-    let setups = [
-        ("one server", &server[..], settings().connect(&server[0].url()).await?),
-        ("a Cluster of 1", &one.nodes, settings().connect_cluster(one.urls()).await?),
-        ("a Cluster of 3", &three.nodes, settings().connect_cluster(three.urls()).await?),
-    ];
-    println!("| | callers | decisions/s | servers, us each | client, us each |\n|---|---|---|---|---|");
+    let mut setups =
+        vec![("one server".to_owned(), &server[..], settings().connect(&server[0].url()).await?)];
+    let numbers: Vec<u16> = std::env::args().filter_map(|argument| argument.parse().ok()).collect();
+    for cluster in [&one, &three] {
+        let name = format!("a Cluster of {}", cluster.nodes.len());
+        setups.push((name.clone(), &cluster.nodes, settings().connect_cluster(cluster.urls()).await?));
+        for &shards in [0].iter().chain(&numbers) {
+            let store = settings().cluster_shards(shards).connect_cluster(cluster.urls()).await?;
+            setups.push((format!("{name}, {shards} shards"), &cluster.nodes, store));
+        }
+    }
+    println!(
+        "| | callers | decisions/s | servers, us each | client, us each | decisions/s with a core each | decisions a call |"
+    );
+    println!("|---|---|---|---|---|---|---|");
     for callers in [1, 64, 256] {
         let mut seen = vec![Vec::new(); setups.len()];
         for _ in 0..ROUNDS {
@@ -110,10 +133,12 @@ async fn main() -> Result<(), tower_ratelimit::Error> {
         for ((name, ..), seen) in setups.iter().zip(&seen) {
             let of = |part: fn(&Seen) -> f64| median(seen.iter().map(part).collect());
             println!(
-                "| {name} | {callers} | {:.0} | {:.1} | {:.1} |",
+                "| {name} | {callers} | {:.0} | {:.1} | {:.1} | {:.0} | {:.1} |",
                 of(|seen| seen.decisions_a_second),
                 of(|seen| seen.servers),
-                of(|seen| seen.client)
+                of(|seen| seen.client),
+                of(|seen| seen.with_a_core_each),
+                of(|seen| seen.decisions_a_call)
             );
         }
     }

@@ -8,7 +8,11 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use crate::support::{RedisServer, eventually, redis_cluster::RedisCluster, settings, within};
+use crate::support::{
+    RedisServer, eventually,
+    redis_cluster::{RedisCluster, SLOTS},
+    settings, within,
+};
 use redis::cluster::ClusterClientBuilder;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, copy},
@@ -30,10 +34,32 @@ fn closed(name: &str, limit: u64) -> Policy {
     Policy::new(name, Quota::per_day(limit)).on_store_failure(FailureMode::Closed)
 }
 
-/// A key in a slot of `node`.
+/// The default number of shards.
+const SHARDS: u32 = 8;
+
+/// The shard of an identity.
+fn shard(cluster: &RedisCluster, identity: &str) -> u32 {
+    u32::from(cluster.slot(identity)) * SHARDS / u32::from(SLOTS)
+}
+
+/// An identity in the first shard of `node`.
 fn key_of(cluster: &RedisCluster, node: usize) -> Key {
-    let tags = (0..).map(|number| format!("user-{number}"));
-    Key::new(tags.into_iter().find(|tag| cluster.owner(tag) == node).unwrap())
+    keys_of_one_shard(cluster, node, 1).remove(0)
+}
+
+/// Different identities of the first shard of `node`.
+fn keys_of_one_shard(cluster: &RedisCluster, node: usize, count: usize) -> Vec<Key> {
+    // The slot of a shard is near the middle of its part.
+    let middle = |shard: u32| u16::try_from((2 * shard + 1) * u32::from(SLOTS) / (2 * SHARDS)).unwrap();
+    let wanted = (0..SHARDS).find(|&shard| cluster.first_owner(middle(shard)) == node).unwrap();
+    let identities = (0..).map(|number| format!("user-{number}"));
+    identities.filter(|identity| shard(cluster, identity) == wanted).take(count).map(Key::new).collect()
+}
+
+/// The slot of an identity that was charged under one policy.
+fn slot_of(cluster: &RedisCluster, node: usize, identity: &Key) -> u16 {
+    let keys: Vec<String> = cluster.nodes[node].command(&["KEYS", &format!("*:{}", identity.as_str())]);
+    cluster.slot(&keys[0])
 }
 
 #[derive(Debug, Default, PartialEq)]
@@ -51,8 +77,19 @@ async fn load(
     least: usize,
     stop: &Arc<AtomicBool>,
 ) -> Counts {
+    load_with(16, limiters, policy, key, least, stop).await
+}
+
+async fn load_with(
+    tasks: usize,
+    limiters: &[Limiter],
+    policy: &Policy,
+    key: &Key,
+    least: usize,
+    stop: &Arc<AtomicBool>,
+) -> Counts {
     let mut running = JoinSet::new();
-    for task in 0..16 {
+    for task in 0..tasks {
         let limiter = limiters[task % limiters.len()].clone();
         let (policy, key, stop) = (policy.clone(), key.clone(), stop.clone());
         running.spawn(async move {
@@ -103,10 +140,10 @@ async fn moved_and_ask_redirects_are_followed_while_slots_move() {
     ];
     let new = cluster.add_node();
     let key = key_of(&cluster, 0);
-    let slot = cluster.slot(key.as_str());
     let policy = closed("moved", 30_000).algorithm(FixedWindow::anchored());
     // The key exists before the first migration begins.
     assert!(limiters[0].check(&policy, &key, 1).await.unwrap().is_allowed());
+    let slot = slot_of(&cluster, 0, &key);
     let stop = Arc::new(AtomicBool::new(false));
     let moves = {
         let stop = Stop(stop.clone());
@@ -176,6 +213,135 @@ async fn every_algorithm_admits_exactly_the_limit_over_all_nodes_and_instances()
             assert_eq!(counts, exactly, "{} on node {node}", policy.name());
         }
     }
+}
+
+/// Checks each key in two tasks for each limiter, `times` times and until `stop`.
+async fn load_on_all(
+    limiters: &[Limiter],
+    policy: &Policy,
+    keys: &[Key],
+    times: usize,
+    stop: &Arc<AtomicBool>,
+) -> Vec<Counts> {
+    let mut running = JoinSet::new();
+    for (place, key) in keys.iter().enumerate() {
+        let (limiters, policy, key, stop) = (limiters.to_vec(), policy.clone(), key.clone(), stop.clone());
+        running.spawn(async move {
+            (place, load_with(2 * limiters.len(), &limiters, &policy, &key, times, &stop).await)
+        });
+    }
+    let mut counts = running.join_all().await;
+    counts.sort_by_key(|(place, _)| *place);
+    counts.into_iter().map(|(_, counts)| counts).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn decisions_of_one_shard_share_calls() {
+    let cluster = RedisCluster::start(2);
+    let pool = Pool::builder().test_on_check_out(false);
+    let pool = pool.build(ClusterClientBuilder::new(cluster.urls()).build().unwrap()).await.unwrap();
+    let stores = [
+        ("our pool", settings().connect_cluster(cluster.urls()).await.unwrap(), true),
+        ("a pool of the user", settings().build_cluster(pool).unwrap(), true),
+        ("no shards", settings().cluster_shards(0).connect_cluster(cluster.urls()).await.unwrap(), false),
+    ];
+    let calls = || cluster.nodes.iter().map(RedisServer::script_calls).sum::<u64>();
+    for (name, store, has_batches) in stores {
+        let limiter = Limiter::new(store);
+        let policy = closed(&name.replace(' ', "-"), 1_000);
+        let keys = keys_of_one_shard(&cluster, 1, 64);
+        // Also the scripts are loaded now.
+        assert!(limiter.check(&policy, &keys[0], 1).await.unwrap().is_allowed(), "{name}");
+        let before = calls();
+        let counts = load_on_all(std::slice::from_ref(&limiter), &policy, &keys, 20, &stopped()).await;
+        let decisions: u64 = counts.iter().map(|counts| counts.admitted).sum();
+        assert_eq!(decisions, 64 * 2 * 20, "{name}");
+        let calls = calls() - before;
+        if has_batches {
+            assert!(calls < decisions / 4, "{name}: {calls} calls");
+        } else {
+            assert_eq!(calls, decisions, "{name}");
+        }
+    }
+    // Without shards, keys have the names that they have on a single server.
+    let names: Vec<String> =
+        cluster.nodes.iter().flat_map(|node| node.command::<Vec<String>>(&["KEYS", "*"])).collect();
+    let identity = key_of(&cluster, 1);
+    assert!(names.contains(&format!("rl:no-shards:gcra:{{{}}}", identity.as_str())), "{names:?}");
+    assert!(
+        names.iter().any(|name| name.starts_with("rl:our-pool:gcra:{")
+            && name.ends_with(&format!("}}:{}", identity.as_str())))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn batches_of_two_instances_admit_exactly_the_limit_of_each_key() {
+    let cluster = RedisCluster::shared();
+    let settings = || settings().prefix("batches").deny_cache(Duration::ZERO);
+    let limiters = [
+        Limiter::new(settings().connect_cluster(cluster.urls()).await.unwrap()),
+        Limiter::new(settings().connect_cluster(cluster.urls()).await.unwrap()),
+    ];
+    let policy = closed("exact", 50).algorithm(FixedWindow::anchored());
+    let keys: Vec<Key> = (0..60).map(|number| Key::new(format!("user-{number}"))).collect();
+    let counts = load_on_all(&limiters, &policy, &keys, 20, &stopped()).await;
+    for (key, counts) in keys.iter().zip(counts) {
+        assert_eq!(counts, Counts { admitted: 50, denied: 30, failed: 0 }, "{}", key.as_str());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_migrating_slot_fails_no_decision_of_a_batch() {
+    let cluster = RedisCluster::start(2);
+    let store = async || {
+        settings().deadline(IN_TIME).deny_cache(Duration::ZERO).connect_cluster(cluster.urls()).await.unwrap()
+    };
+    let limiters = [Limiter::new(store().await), Limiter::new(store().await)];
+    migrate_under_load(cluster, limiters).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_migrating_slot_fails_no_decision_of_a_batch_on_a_custom_pool() {
+    let cluster = RedisCluster::start(2);
+    // With the waits of redis-rs, which exceed the deadline if a batch meets a slot whose keys are on two nodes.
+    let client = || ClusterClientBuilder::new(cluster.urls()).response_timeout(IN_TIME);
+    let store = async || {
+        let pool = Pool::builder().test_on_check_out(false).build(client().build().unwrap()).await.unwrap();
+        settings().deadline(IN_TIME).deny_cache(Duration::ZERO).build_cluster(pool).unwrap()
+    };
+    let limiters = [Limiter::new(store().await), Limiter::new(store().await)];
+    migrate_under_load(cluster, limiters).await;
+}
+
+/// Moves a slot with many keys, key by key, while all of them are charged.
+async fn migrate_under_load(mut cluster: RedisCluster, limiters: [Limiter; 2]) {
+    let new = cluster.add_node();
+    let policy = closed("moved", 1_000).algorithm(FixedWindow::anchored());
+    let keys = keys_of_one_shard(&cluster, 0, 30);
+    for key in &keys[..20] {
+        assert!(limiters[0].check(&policy, key, 1).await.unwrap().is_allowed());
+    }
+    let slot = slot_of(&cluster, 0, &keys[0]);
+    let stop = Arc::new(AtomicBool::new(false));
+    let moves = {
+        let stop = Stop(stop.clone());
+        spawn_blocking(move || {
+            let _stop = stop;
+            for (from, to) in [(0, new), (new, 1), (1, 0)] {
+                cluster.move_slot(slot, from, to, || std::thread::sleep(Duration::from_millis(10)));
+            }
+            cluster
+        })
+    };
+    // The last keys do not exist before the slot migrates.
+    let counts = load_on_all(&limiters, &policy, &keys, 300, &stop).await;
+    let cluster = moves.await.unwrap();
+    for (place, counts) in counts.into_iter().enumerate() {
+        let admitted = if place < 20 { 999 } else { 1_000 };
+        assert_eq!((counts.admitted, counts.failed), (admitted, 0), "{place}: {counts:?}");
+    }
+    let divided: u64 = cluster.nodes.iter().map(|node| errors(node, "TRYAGAIN")).sum();
+    assert!(divided > 0, "no batch met a slot whose keys were on two nodes");
 }
 
 #[tokio::test]
@@ -516,10 +682,11 @@ async fn scripts_that_a_node_lost_are_loaded_again_without_failures() {
     drop(flushing.await.unwrap());
 }
 
+/// Long enough that no decision is late on a busy machine.
+const IN_TIME: Duration = Duration::from_secs(10);
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_custom_pool_can_hold_cluster_connections() {
-    // Long enough that no decision is late on a busy machine.
-    const IN_TIME: Duration = Duration::from_secs(10);
     let cluster = RedisCluster::shared();
     let client = ClusterClientBuilder::new(cluster.urls()).response_timeout(IN_TIME).build().unwrap();
     let pool = Pool::builder().max_size(2).test_on_check_out(false).build(client).await.unwrap();

@@ -1,5 +1,7 @@
 use std::time::Duration;
 
+#[cfg(feature = "cluster")]
+use super::wire::Shards;
 use crate::{error::Error, store::ManualClock};
 
 /// The settings of a [`RedisStore`](crate::RedisStore), from [`RedisStore::builder`](crate::RedisStore::builder).
@@ -34,6 +36,8 @@ pub struct RedisStoreBuilder {
     pub(super) deadline: Duration,
     pub(super) pool_size: u32,
     pub(super) deny_cache: Duration,
+    #[cfg(feature = "cluster")]
+    pub(super) cluster_shards: u16,
     pub(super) clock: Option<ManualClock>,
 }
 
@@ -42,6 +46,8 @@ const DEFAULT_DEADLINE: Duration = Duration::from_millis(50);
 const DEFAULT_DENY_CACHE: Duration = Duration::from_secs(1);
 /// More than the lanes: the rest is for connections that are being replaced.
 const DEFAULT_POOL_SIZE: u32 = 8;
+#[cfg(feature = "cluster")]
+const DEFAULT_CLUSTER_SHARDS: u16 = 8;
 
 impl RedisStoreBuilder {
     pub(super) fn new() -> Self {
@@ -50,6 +56,8 @@ impl RedisStoreBuilder {
             deadline: DEFAULT_DEADLINE,
             pool_size: DEFAULT_POOL_SIZE,
             deny_cache: DEFAULT_DENY_CACHE,
+            #[cfg(feature = "cluster")]
+            cluster_shards: DEFAULT_CLUSTER_SHARDS,
             clock: None,
         }
     }
@@ -72,7 +80,7 @@ impl RedisStoreBuilder {
     }
 
     /// The most connections to one server, in the pool that the store makes: at least 1. Defaults to 8. The store uses
-    /// four at once; the others serve while broken connections are replaced. A Redis Cluster always has one or two
+    /// four at once; the others serve while broken connections are replaced. A Redis Cluster always has two
     /// connections to each node.
     pub const fn pool_size(mut self, connections: u32) -> Self {
         self.pool_size = connections;
@@ -92,6 +100,41 @@ impl RedisStoreBuilder {
     /// old.
     pub const fn deny_cache(mut self, longest: Duration) -> Self {
         self.deny_cache = longest;
+        self
+    }
+
+    /// The number of shards into which the identities of a Redis Cluster are grouped, at most 1024. Defaults to 8. Has
+    /// no effect on a single server.
+    ///
+    /// All keys of a shard are in one hash slot, so that its decisions can share calls. The slots of the shards are even
+    /// over all slots. A decision costs the servers less with fewer shards, because batches are larger; with more, more
+    /// primaries can share the load. Two to four for each primary are best, in a multiple of the number of primaries.
+    ///
+    /// **All instances need the same number.** The shard is part of the key, so a new number starts every limit anew, once.
+    /// The old keys expire by themselves. Until all instances have the new number, each number has limits of its own.
+    ///
+    /// Redis moves slots between nodes and cannot split them, so one primary decides for a whole shard. If a shard is
+    /// busier than a primary can serve, raise the number. If a single key is, use [leases](crate::Policy::leased).
+    ///
+    /// With 0, each identity has a slot of its own and each decision is a call of its own. Keys are then named as on a
+    /// single server. A call costs the servers two to three times as much as a decision in a batch.
+    ///
+    /// ```
+    /// use tower_ratelimit::RedisStore;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_ratelimit::Error> {
+    /// let store = RedisStore::builder().cluster_shards(24).connect_cluster_lazy(["redis://10.0.0.1:6379"])?;
+    ///
+    /// let store = RedisStore::builder().cluster_shards(2_000).connect_cluster_lazy(["redis://10.0.0.1:6379"]);
+    /// assert!(store.unwrap_err().to_string().starts_with("a Redis Cluster can have at most 1024 shards"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "cluster")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
+    pub const fn cluster_shards(mut self, shards: u16) -> Self {
+        self.cluster_shards = shards;
         self
     }
 
@@ -116,6 +159,12 @@ impl RedisStoreBuilder {
         }
         if self.pool_size == 0 {
             return Err(Error::invalid("a pool must have at least 1 connection"));
+        }
+        #[cfg(feature = "cluster")]
+        if self.cluster_shards > Shards::MAX {
+            return Err(Error::invalid(
+                "a Redis Cluster can have at most 1024 shards; two to four for each primary are best",
+            ));
         }
         Ok(())
     }

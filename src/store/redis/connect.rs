@@ -8,8 +8,6 @@ use bb8_redis::{
 };
 use redis::{RedisError, aio::ConnectionLike};
 
-#[cfg(feature = "cluster")]
-use super::transport::cluster::{self, Clustered};
 use super::{
     builder::RedisStoreBuilder,
     error::{self, connection_info},
@@ -18,6 +16,12 @@ use super::{
     shortcut::{DenyCache, Leases},
     store::RedisStore,
     transport::{CONNECT_TIMEOUT, ConnectErrors, Health, Link, Single, tcp_settings},
+    wire::KeyNames,
+};
+#[cfg(feature = "cluster")]
+use super::{
+    transport::cluster::{self, Clustered},
+    wire::Shards,
 };
 use crate::error::Error;
 
@@ -86,11 +90,12 @@ impl RedisStoreBuilder {
         let retrying =
             pool(&health, cluster::CONNECTIONS).build(clients.retrying).await.map_err(unreachable)?;
         let single_attempt = pool(&health, cluster::CONNECTIONS).build_unchecked(clients.single_attempt);
-        let link = Arc::new(Clustered::new(retrying, Some(single_attempt), health));
+        let shards = self.shards();
+        let link = Arc::new(Clustered::new(retrying, Some(single_attempt), health, shards.clone()));
         for script in Script::all_built_in() {
             link.load(script).await?;
         }
-        Ok(self.with_link(link))
+        Ok(self.with_cluster(link, shards))
     }
 
     /// A store for the Redis Cluster that the servers at `urls` belong to, which connects on first use. See
@@ -115,7 +120,9 @@ impl RedisStoreBuilder {
         let health = Arc::new(Health::default());
         let pool = |client| pool(&health, cluster::CONNECTIONS).build_unchecked(client);
         let (retrying, single_attempt) = (pool(clients.retrying), pool(clients.single_attempt));
-        Ok(self.with_link(Arc::new(Clustered::new(retrying, Some(single_attempt), health))))
+        let shards = self.shards();
+        let link = Clustered::new(retrying, Some(single_attempt), health, shards.clone());
+        Ok(self.with_cluster(Arc::new(link), shards))
     }
 
     /// A store on your own pool of connections to one server, with the pool's own size. See [`RedisStore::new`].
@@ -152,18 +159,35 @@ impl RedisStoreBuilder {
         M: ManageConnection<Connection = redis::cluster_async::ClusterConnection, Error = RedisError>,
     {
         self.check()?;
-        Ok(self.with_link(Arc::new(Clustered::new(pool, None, Arc::default()))))
+        let shards = self.shards();
+        let link = Clustered::new(pool, None, Arc::default(), shards.clone());
+        Ok(self.with_cluster(Arc::new(link), shards))
+    }
+
+    #[cfg(feature = "cluster")]
+    fn shards(&self) -> Option<Arc<Shards>> {
+        (self.cluster_shards > 0).then(|| Arc::new(Shards::new(self.cluster_shards)))
+    }
+
+    #[cfg(feature = "cluster")]
+    fn with_cluster(self, link: Arc<dyn Link>, shards: Option<Arc<Shards>>) -> RedisStore {
+        let names = KeyNames::new(&self.prefix).in_shards(shards);
+        self.with_names(link, names)
     }
 
     fn with_link(self, link: Arc<dyn Link>) -> RedisStore {
-        let prefix: Arc<str> = self.prefix.into();
+        let names = KeyNames::new(&self.prefix);
+        self.with_names(link, names)
+    }
+
+    fn with_names(self, link: Arc<dyn Link>, names: KeyNames) -> RedisStore {
         let deny_cache = (!self.deny_cache.is_zero())
             .then(|| Arc::new(DenyCache::new(self.deny_cache, self.clock.clone())));
-        let leases = Leases::new(link.clone(), prefix.clone(), self.clock.clone(), deny_cache.clone());
+        let leases = Leases::new(link.clone(), names.clone(), self.clock.clone(), deny_cache.clone());
         RedisStore {
             link,
             scripts: Arc::new(Scripts::default()),
-            prefix,
+            names,
             deadline: self.deadline,
             clock: self.clock,
             deny_cache,

@@ -20,7 +20,7 @@ use super::{
     script::{Script, Scripts},
     shortcut::{DenyCache, DenyObserver, LeaseObserver, LeaseStatus, Leases},
     transport::{Link, deadline_in, timed_out},
-    wire::{Job, Observer, write_key},
+    wire::{Job, KeyNames, Observer},
 };
 use crate::{
     answer::Answer,
@@ -42,7 +42,8 @@ use crate::{
 ///
 /// # Keys
 ///
-/// Keys have the form `prefix:policy:algorithm:{identity}`, and a TTL. The braces are the Redis Cluster hash tag.
+/// Keys have the form `prefix:policy:algorithm:{identity}`, and a TTL. The braces are the Redis Cluster hash tag. A
+/// Cluster has other keys, see `connect_cluster`.
 ///
 /// If a key holds a value of another program, decisions on it fail, and the value is kept. Only a
 /// [reset](crate::Limiter::reset) removes it.
@@ -106,7 +107,7 @@ use crate::{
 pub struct RedisStore {
     pub(super) link: Arc<dyn Link>,
     pub(super) scripts: Arc<Scripts>,
-    pub(super) prefix: Arc<str>,
+    pub(super) names: KeyNames,
     pub(super) deadline: Duration,
     pub(super) clock: Option<ManualClock>,
     pub(super) deny_cache: Option<Arc<DenyCache>>,
@@ -165,18 +166,20 @@ impl RedisStore {
     ///
     /// # Differences from one server
     ///
-    /// * All policies of one identity are in one slot and are decided in one atomic step. A decision over several
-    ///   identities, such as an address and an API key, is made one identity after the other, in the order of the
-    ///   rules. If one denies, the charges before it are refunded. So the limits are never exceeded, but other requests
-    ///   may be denied until the refund. Put the rule first that denies most often.
-    /// * Each decision is a script call of its own, without batches. The calls to one node are pipelined.
+    /// * Identities are grouped into [shards](RedisStoreBuilder::cluster_shards), and all keys of a shard are in one hash
+    ///   slot: `prefix:policy:algorithm:{shard}:identity`. Each shard has lanes and batches of its own, so decisions of
+    ///   one shard share calls.
+    /// * All policies of one identity are decided in one atomic step. A decision over identities of several shards, such
+    ///   as an address and an API key, is made one shard after the other, in the order of the rules. If one denies, the
+    ///   charges before it are refunded. So the limits are never exceeded, but other requests may be denied until the
+    ///   refund. Put the rule first that denies most often.
     /// * If its connection breaks, a decision is sent again, on a new connection or to the node that took over. If the
     ///   first call had been carried out, the request is charged twice and admitted once. A refund, and a decision over
     ///   [`Concurrency`](crate::algorithm::Concurrency) or [leased](Policy::leased) units, is not sent again and fails.
-    ///   For these the store has a second connection to each node.
-    /// * Slot migrations and failovers are followed. While a slot migrates, a decision over several policies of one
-    ///   identity fails until all of its keys are on one node, including keys that were never charged: Redis answers so
-    ///   for several keys. While a node is down, decisions on its keys fail, and the policy's
+    ///   The store has two connections to each node: one for the first attempt, and one that follows slots.
+    /// * Slot migrations and failovers are followed. While a slot migrates, the decisions of its batches are sent one by
+    ///   one, and a decision over several keys fails until all of them are on one node, including keys that were never
+    ///   charged: Redis answers so for several keys. While a node is down, decisions on its keys fail, and the policy's
     ///   [`FailureMode`](crate::FailureMode) applies; other nodes' keys are decided as usual. If a node hangs with its
     ///   connections open, other nodes' keys may wait for up to half a second when slots migrate or this process
     ///   starts. When a replica takes over, charges that were not replicated are lost, and that much can be admitted
@@ -253,7 +256,8 @@ impl RedisStore {
 
     /// A store on your own pool of `ClusterConnection`s, with the default settings, such as a pool of redis-rs'
     /// `ClusterClient`. Set a response timeout on the client. redis-rs repeats every command whose connection broke, so
-    /// a refund may be made twice.
+    /// a refund may be made twice. A batch of several decisions is sent in a transaction (`MULTI`, `EXEC`), because
+    /// redis-rs fails it at once while its slot migrates and waits otherwise.
     #[cfg(feature = "cluster")]
     #[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
     #[must_use]
@@ -346,7 +350,7 @@ impl RedisStore {
     #[must_use]
     pub fn acl_rule(&self) -> String {
         let mut prefix = String::new();
-        for character in self.prefix.chars() {
+        for character in self.names.prefix().chars() {
             // Key patterns in an ACL are globs, so these characters are escaped.
             if matches!(character, '*' | '?' | '[' | ']' | '\\' | '^') {
                 prefix.push('\\');
@@ -407,7 +411,7 @@ impl RedisStore {
         Job {
             action,
             charges,
-            prefix: self.prefix.clone(),
+            names: self.names.clone(),
             time: self.clock.as_ref().map(ManualClock::micros),
             script,
             deadline: self.deadline,
@@ -458,7 +462,7 @@ impl Store for RedisStore {
 
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
         let mut redis_key = String::new();
-        write_key(&mut redis_key, &self.prefix, policy, key);
+        self.names.write(&mut redis_key, policy, key);
         let mut command = redis::cmd("DEL");
         command.arg(redis_key);
         let reply = self.link.clone().run(command, self.deadline);
@@ -485,7 +489,7 @@ impl Store for RedisStore {
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore")
-            .field("prefix", &self.prefix)
+            .field("prefix", &self.names.prefix())
             .field("deadline", &self.deadline)
             .field("leases", &self.leases)
             .finish_non_exhaustive()

@@ -83,14 +83,9 @@ impl RedisCluster {
         place
     }
 
-    /// The slot of a key with this hash tag.
-    pub(crate) fn slot(&self, tag: &str) -> u16 {
-        self.nodes[0].command(&["CLUSTER", "KEYSLOT", tag])
-    }
-
-    /// The index in `nodes` of the primary that initially has the slot of this hash tag.
-    pub(crate) fn owner(&self, tag: &str) -> usize {
-        self.first_owner(self.slot(tag))
+    /// The slot of a key.
+    pub(crate) fn slot(&self, key: &str) -> u16 {
+        self.nodes[0].command(&["CLUSTER", "KEYSLOT", key])
     }
 
     /// Moves a slot and its keys, as `redis-cli --cluster reshard` does. Calls `halfway` before each key moves.
@@ -121,7 +116,8 @@ impl RedisCluster {
         }
     }
 
-    fn first_owner(&self, slot: u16) -> usize {
+    /// The index in `nodes` of the primary that initially has the slot.
+    pub(crate) fn first_owner(&self, slot: u16) -> usize {
         usize::from(slot) * self.primaries / usize::from(SLOTS)
     }
 

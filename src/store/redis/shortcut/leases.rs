@@ -44,7 +44,7 @@ use crate::{
         redis::{
             script::Script,
             transport::Link,
-            wire::{Job, LeaseRequest, LeaseReturn, Leased, Observer, Reply},
+            wire::{Job, KeyNames, LeaseRequest, LeaseReturn, Leased, Observer, Reply},
         },
     },
     util::{sync::lock, time::micros},
@@ -57,7 +57,7 @@ pub(crate) struct Leases {
     hasher: RandomState,
     clock: Clock,
     link: Arc<dyn Link>,
-    prefix: Arc<str>,
+    names: KeyNames,
     deny_cache: Option<Arc<DenyCache>>,
     /// Whether a task is returning unused leases.
     sweeping: AtomicBool,
@@ -111,7 +111,7 @@ const RETURN_DEADLINE: Duration = Duration::from_millis(500);
 impl Leases {
     pub(crate) fn new(
         link: Arc<dyn Link>,
-        prefix: Arc<str>,
+        names: KeyNames,
         clock: Option<ManualClock>,
         deny_cache: Option<Arc<DenyCache>>,
     ) -> Self {
@@ -122,7 +122,7 @@ impl Leases {
             // Counts suspension: units that are spent after the lease's end would be spent twice.
             clock: Clock::including_suspension(clock),
             link,
-            prefix,
+            names,
             deny_cache,
             sweeping: AtomicBool::new(false),
             in_flight: watch::Sender::new(0),
@@ -329,7 +329,7 @@ impl Leases {
         Some(Job {
             action: Action::Refund,
             charges: vec![Charge::new(policy, key, 0)],
-            prefix: self.prefix.clone(),
+            names: self.names.clone(),
             time: self.clock.manual_micros(),
             script: Script::built_in().clone(),
             deadline: RETURN_DEADLINE,

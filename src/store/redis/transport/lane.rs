@@ -13,8 +13,6 @@
 
 use std::{slice, sync::Arc, time::Duration};
 
-use bb8_redis::bb8::ManageConnection;
-use redis::{RedisError, aio::ConnectionLike};
 use tokio::{
     runtime::Handle,
     task::yield_now,
@@ -23,10 +21,10 @@ use tokio::{
 
 use super::{
     background::Finish,
-    connections::{MAX_BACKOFF, Slot},
+    connections::MAX_BACKOFF,
     deadline::{no_connection, timed_out},
     queue::Batch,
-    server::Server,
+    target::Target,
     watch::{Place, expire, while_ticking},
 };
 use crate::{
@@ -42,36 +40,31 @@ use crate::{
 const MAX_HOLD: Duration = Duration::from_millis(5);
 
 /// An open lane of the queue. Dropping it closes it or passes it on to the waiting decisions.
-pub(super) struct Lane<M>
-where
-    M: ManageConnection<Error = RedisError>,
-    M::Connection: ConnectionLike + Sync,
-{
-    server: Arc<Server<M>>,
+pub(super) struct Lane<T: Target> {
+    target: Arc<T>,
     place: Place,
     /// Whether a runtime has polled it. A runtime that drops new tasks would otherwise be given the same lane forever.
     polled: bool,
     closed: bool,
 }
 
-impl<M> Lane<M>
-where
-    M: ManageConnection<Error = RedisError>,
-    M::Connection: ConnectionLike + Sync,
-{
-    /// A lane that was opened in the queue of `server`.
-    pub(super) fn new(server: Arc<Server<M>>, place: Place) -> Self {
-        Self { server, place, polled: false, closed: false }
+impl<T: Target> Lane<T> {
+    /// A lane that was opened in the queue of `target`.
+    pub(super) fn new(target: Arc<T>, place: Place) -> Self {
+        Self { target, place, polled: false, closed: false }
     }
 
     /// Sends one decision alone.
     pub(super) async fn carry_alone(mut self, mut job: Job, deadline: Instant) -> Result<Decision, Error> {
         self.polled = true;
         let allowed = job.deadline;
-        let mut slot = None;
-        self.server.connections.check_out(&mut slot, deadline, allowed).await?;
+        let mut slot = match timeout_at(deadline, self.target.connection()).await {
+            Ok(Ok(connection)) => Some(connection),
+            Ok(Err(error)) => return Err(from_redis(&error)),
+            Err(_) => return Err(no_connection(self.target.health(), allowed)),
+        };
         let batch = async move {
-            let mut decisions = self.server.send_batch(&mut slot, slice::from_mut(&mut job)).await;
+            let mut decisions = self.target.send_batch(&mut slot, slice::from_mut(&mut job)).await;
             drop((slot, self));
             decisions.pop()
         };
@@ -90,7 +83,7 @@ where
         loop {
             // Callers that were just answered may send their next decision, which then joins this batch.
             yield_now().await;
-            if self.server.queue.close_lane(&mut self.place) {
+            if self.target.queue().close_lane(&mut self.place) {
                 self.closed = true;
                 return;
             }
@@ -103,13 +96,13 @@ where
             }
             // If this task had to wait long for a thread.
             self.expire_waiting();
-            let late = |allowed| no_connection(&self.server.health, allowed);
-            self.server.queue.fill(&mut batch, &self.place, late);
-            let sent = self.server.send_batch(&mut slot, &mut batch.jobs);
+            let late = |allowed| no_connection(self.target.health(), allowed);
+            self.target.queue().fill(&mut batch, &self.place, late);
+            let sent = self.target.send_batch(&mut slot, &mut batch.jobs);
             let decisions = while_ticking(sent, || {
                 expire(&mut batch.callers, timed_out);
                 self.expire_waiting();
-                open_another(&self.server);
+                open_another(&self.target);
             });
             let decisions = decisions.await;
             batch.answer(decisions);
@@ -120,12 +113,12 @@ where
     }
 
     /// A connection, unless the decisions that wait for it failed meanwhile.
-    async fn check_out(&self) -> Slot<M> {
-        let connection = timeout(MAX_BACKOFF, self.server.connections.connection());
+    async fn check_out(&self) -> Option<T::Connection> {
+        let connection = timeout(MAX_BACKOFF, self.target.connection());
         match while_ticking(connection, || self.expire_waiting()).await {
             Ok(Ok(connection)) => Some(connection),
             Ok(Err(error)) => {
-                self.server.queue.fail(|| from_redis(&error));
+                self.target.queue().fail(|| from_redis(&error));
                 None
             }
             Err(_) => None,
@@ -133,41 +126,33 @@ where
     }
 
     fn expire_waiting(&self) {
-        self.server.queue.expire(|allowed| no_connection(&self.server.health, allowed));
+        self.target.queue().expire(|allowed| no_connection(self.target.health(), allowed));
     }
 }
 
 /// Starts another lane if decisions have waited for long: the others may be stuck.
-pub(super) fn open_another<M>(server: &Arc<Server<M>>)
-where
-    M: ManageConnection<Error = RedisError>,
-    M::Connection: ConnectionLike + Sync,
-{
+pub(super) fn open_another<T: Target>(target: &Arc<T>) {
     if let Ok(runtime) = Handle::try_current()
-        && let Some(place) = server.queue.open_another(Some(runtime.id()))
+        && let Some(place) = target.queue().open_another(Some(runtime.id()))
     {
-        runtime.spawn(Lane::new(server.clone(), place).carry());
+        runtime.spawn(Lane::new(target.clone(), place).carry());
     }
 }
 
-impl<M> Drop for Lane<M>
-where
-    M: ManageConnection<Error = RedisError>,
-    M::Connection: ConnectionLike + Sync,
-{
+impl<T: Target> Drop for Lane<T> {
     fn drop(&mut self) {
         let shut_down =
             || Error::new(ErrorKind::StoreUnreachable, "the Tokio runtime that sends to Redis was shut down");
-        if self.closed || self.server.queue.close_lane(&mut self.place) {
+        if self.closed || self.target.queue().close_lane(&mut self.place) {
             return;
         }
         match Handle::try_current() {
             Ok(runtime) if self.polled => {
-                let place = self.server.queue.take_over(&mut self.place, Some(runtime.id()), shut_down);
-                runtime.spawn(Self::new(self.server.clone(), place).carry());
+                let place = self.target.queue().take_over(&mut self.place, Some(runtime.id()), shut_down);
+                runtime.spawn(Self::new(self.target.clone(), place).carry());
             }
             // No task is left to continue it.
-            _ => self.server.queue.abandon(&mut self.place, shut_down),
+            _ => self.target.queue().abandon(&mut self.place, shut_down),
         }
     }
 }

@@ -4,6 +4,7 @@ mod background;
 mod checkout;
 #[cfg(feature = "cluster")]
 pub(super) mod cluster;
+mod commit;
 mod connections;
 mod deadline;
 mod health;
@@ -14,6 +15,7 @@ mod script;
 mod server;
 mod single;
 mod socket;
+mod target;
 mod watch;
 
 pub(super) use self::{

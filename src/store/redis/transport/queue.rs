@@ -6,7 +6,7 @@
 //! decisions there are, the more share a batch, and a batch costs only as much as two of its decisions.
 //!
 //! Two lanes are enough while a batch takes as long as Redis decides it. Over a network it takes longer, and decisions
-//! wait longer. Then up to [`MAX_LANES`] open.
+//! wait longer. Then up to [`Lanes::if_slow`] open.
 
 use std::{
     collections::VecDeque,
@@ -20,12 +20,7 @@ use tokio::{runtime, sync::oneshot, time::Instant};
 use super::watch::{Caller, Place, Watch};
 use crate::{decision::Decision, error::Error, store::redis::wire::Job, util::sync::lock};
 
-/// Batches under way at once. With more lanes, each batch is smaller and each decision costs Redis more. With one, the
-/// client is idle while Redis decides.
-const LANES: usize = 2;
-/// Batches under way at once if decisions wait for longer than [`PATIENCE`]: a round trip takes longer than deciding a
-/// batch, or a lane is stuck.
-const MAX_LANES: usize = 4;
+/// How long decisions wait before further lanes open.
 const PATIENCE: Duration = Duration::from_micros(500);
 /// The most decisions in a batch.
 const MAX_BATCH_DECISIONS: usize = 128;
@@ -36,8 +31,20 @@ const MAX_BATCH_MICROS: u64 = 2_000;
 /// The most decisions that wait. Further ones fail at once.
 pub(crate) const MAX_WAITING: usize = 16_384;
 
-#[derive(Default)]
-pub(super) struct Queue(Mutex<State>);
+/// Batches under way at once.
+#[derive(Clone, Copy)]
+pub(super) struct Lanes {
+    /// With more lanes, each batch is smaller and each decision costs Redis more.
+    pub(super) usual: usize,
+    /// If decisions wait for longer than [`PATIENCE`]: a round trip takes longer than deciding a batch, or a lane is
+    /// stuck.
+    pub(super) if_slow: usize,
+}
+
+pub(super) struct Queue {
+    lanes: Lanes,
+    state: Mutex<State>,
+}
 
 #[derive(Default)]
 struct State {
@@ -75,6 +82,10 @@ pub(super) enum Entry {
 }
 
 impl Queue {
+    pub(super) fn new(lanes: Lanes) -> Self {
+        Self { lanes, state: Mutex::default() }
+    }
+
     /// Enters a decision of a caller in the runtime `here`.
     pub(super) fn enter(&self, job: Job, deadline: Instant, here: Option<runtime::Id>) -> Entry {
         let mut state = self.lock();
@@ -87,7 +98,7 @@ impl Queue {
             return Entry::Full;
         }
         let entered = deadline.checked_sub(job.deadline);
-        let opened = (state.open_lanes < state.wanted_lanes(entered)).then(|| {
+        let opened = (state.open_lanes < self.wanted_lanes(&state, entered)).then(|| {
             state.open_lanes += 1;
             state.watch.join(here)
         });
@@ -150,7 +161,7 @@ impl Queue {
     /// Opens another lane if decisions have waited for long. The caller must start it.
     pub(super) fn open_another(&self, here: Option<runtime::Id>) -> Option<Place> {
         let mut state = self.lock();
-        (state.open_lanes < MAX_LANES && state.is_slow(Some(Instant::now()))).then(|| {
+        (state.open_lanes < self.lanes.if_slow && state.is_slow(Some(Instant::now()))).then(|| {
             state.open_lanes += 1;
             state.watch.join(here)
         })
@@ -221,17 +232,17 @@ impl Queue {
         fail_all(mem::take(&mut self.lock().waiting), error);
     }
 
+    /// How many lanes should be open when a decision enters at `now`.
+    fn wanted_lanes(&self, state: &State, now: Option<Instant>) -> usize {
+        if state.is_slow(now) { self.lanes.if_slow } else { self.lanes.usual }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
-        lock(&self.0)
+        lock(&self.state)
     }
 }
 
 impl State {
-    /// How many lanes should be open when a decision enters at `now`.
-    fn wanted_lanes(&self, now: Option<Instant>) -> usize {
-        if self.is_slow(now) { MAX_LANES } else { LANES }
-    }
-
     /// Whether the oldest decision has waited for long.
     fn is_slow(&self, now: Option<Instant>) -> bool {
         let oldest =
@@ -285,7 +296,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_decision_that_waits_behind_a_longer_deadline_keeps_its_own() {
-        let queue = Queue::default();
+        let queue = Queue::new(Lanes { usual: 2, if_slow: 4 });
         assert!(matches!(enter(&queue, 500), Entry::Alone(_)));
         let Entry::Open(_first, place) = enter(&queue, 500) else { panic!("the second lane opens") };
         let tickets = [enter(&queue, 20), enter(&queue, 20), enter(&queue, 499)].map(|entry| match entry {
@@ -305,7 +316,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_decision_that_waits_for_stuck_lanes_gets_another_one() {
-        let queue = Queue::default();
+        let queue = Queue::new(Lanes { usual: 2, if_slow: 4 });
         let here = Some(Handle::current().id());
         assert!(matches!(enter(&queue, 50), Entry::Alone(_)));
         let Entry::Open(_ticket, mut place) = enter(&queue, 50) else { panic!("the second lane opens") };

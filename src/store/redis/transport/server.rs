@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use bb8_redis::bb8::{ManageConnection, Pool};
-use redis::{RedisError, aio::ConnectionLike};
+use bb8_redis::bb8::{ManageConnection, Pool, PooledConnection};
+use redis::{RedisError, RedisResult, aio::ConnectionLike};
 
 use super::{
     connections::{Call, Connections, Slot},
     health::Health,
-    queue::Queue,
+    queue::{Lanes, Queue},
+    target::Target,
 };
 use crate::{
     decision::Decision,
@@ -19,8 +20,11 @@ use crate::{
     },
 };
 
+/// With one lane, the client is idle while Redis decides.
+const LANES: Lanes = Lanes { usual: 2, if_slow: 4 };
+
 pub(super) struct Server<M: ManageConnection> {
-    pub(super) queue: Queue,
+    queue: Queue,
     pub(super) connections: Arc<Connections<M>>,
     pub(super) health: Arc<Health>,
 }
@@ -32,18 +36,7 @@ where
 {
     pub(super) fn new(pool: Pool<M>, health: Arc<Health>) -> Self {
         let connections = Arc::new(Connections::new(pool, health.clone()));
-        Self { queue: Queue::default(), connections, health }
-    }
-
-    /// Sends `jobs` as one batch, on the connection in `slot` or on another one.
-    pub(super) async fn send_batch(
-        &self,
-        slot: &mut Slot<M>,
-        jobs: &mut [Job],
-    ) -> Vec<Result<Decision, Error>> {
-        jobs.iter_mut().for_each(Job::sending);
-        let jobs: Vec<&Job> = jobs.iter().collect();
-        self.send(slot, &jobs).await
+        Self { queue: Queue::new(LANES), connections, health }
     }
 
     async fn send(&self, slot: &mut Slot<M>, jobs: &[&Job]) -> Vec<Result<Decision, Error>> {
@@ -69,6 +62,32 @@ where
         let next = |job: &&Job| job.may_be_repeated().then(|| repeated.next()).flatten();
         let failed = || Err(from_redis(&error.cause));
         jobs.iter().map(next).map(|decided| decided.unwrap_or_else(failed)).collect()
+    }
+}
+
+impl<M> Target for Server<M>
+where
+    M: ManageConnection<Error = RedisError>,
+    M::Connection: ConnectionLike + Sync,
+{
+    type Connection = PooledConnection<'static, M>;
+
+    fn queue(&self) -> &Queue {
+        &self.queue
+    }
+
+    fn health(&self) -> &Health {
+        &self.health
+    }
+
+    async fn connection(&self) -> RedisResult<Self::Connection> {
+        self.connections.connection().await
+    }
+
+    async fn send_batch(&self, slot: &mut Slot<M>, jobs: &mut [Job]) -> Vec<Result<Decision, Error>> {
+        jobs.iter_mut().for_each(Job::sending);
+        let jobs: Vec<&Job> = jobs.iter().collect();
+        self.send(slot, &jobs).await
     }
 }
 

@@ -5,7 +5,6 @@ use redis::Cmd;
 use super::job::Job;
 use crate::{
     decision::Charge,
-    key::Key,
     policy::Policy,
     store::{Action, redis::script::Script},
 };
@@ -62,13 +61,6 @@ impl Job {
     }
 }
 
-/// Writes the Redis key, `prefix:policy:algorithm:{identity}`.
-pub(crate) fn write_key(out: &mut String, prefix: &str, policy: &Policy, key: &Key) {
-    for part in [prefix, ":", policy.label(), ":{", key.as_str(), "}"] {
-        out.push_str(part);
-    }
-}
-
 /// Encodes the script call for `jobs`, which must be able to share a batch. `None` if there are none.
 pub(crate) fn encode(jobs: &[&Job]) -> Option<Encoded> {
     let first = jobs.first()?;
@@ -85,7 +77,7 @@ pub(crate) fn encode(jobs: &[&Job]) -> Option<Encoded> {
     let mut key = String::with_capacity(128);
     for (job, charge) in &keys.distinct {
         key.clear();
-        write_key(&mut key, &job.prefix, charge.policy(), charge.key());
+        job.names.write(&mut key, charge.policy(), charge.key());
         command.arg(&key);
     }
     command.arg(numbers.0).arg(texts);

@@ -1,6 +1,6 @@
 use std::{sync::Arc, time::Duration};
 
-use super::reply::Reply;
+use super::{names::KeyNames, reply::Reply};
 use crate::{
     decision::Charge,
     store::{Action, redis::script::Script},
@@ -10,7 +10,7 @@ use crate::{
 pub(crate) struct Job {
     pub(crate) action: Action,
     pub(crate) charges: Vec<Charge>,
-    pub(crate) prefix: Arc<str>,
+    pub(crate) names: KeyNames,
     /// The time of a manual clock, in microseconds; `None` for the server's clock.
     pub(crate) time: Option<u64>,
     pub(crate) script: Arc<Script>,
@@ -81,8 +81,8 @@ impl Job {
     /// A part of this job, without an observer.
     #[cfg(feature = "cluster")]
     pub(crate) fn part(&self, action: Action, charges: Vec<Charge>) -> Self {
-        let (prefix, script) = (self.prefix.clone(), self.script.clone());
-        Self { action, charges, prefix, script, lease: None, observer: None, ..*self }
+        let (names, script) = (self.names.clone(), self.script.clone());
+        Self { action, charges, names, script, lease: None, observer: None, ..*self }
     }
 
     /// Notifies the observer. Call it right before the job is encoded and sent.
@@ -124,7 +124,7 @@ impl Job {
         Self {
             action: Action::Charge,
             charges: vec![Charge::new(&Policy::new("p", Quota::per_second(5)), &Key::new("k"), cost)],
-            prefix: "rl".into(),
+            names: KeyNames::new("rl"),
             time: None,
             script: Script::built_in().clone(),
             deadline,

@@ -5,11 +5,17 @@
 mod decode;
 mod encode;
 mod job;
+mod names;
 mod reply;
+#[cfg(feature = "cluster")]
+mod shards;
 
+#[cfg(feature = "cluster")]
+pub(super) use self::shards::Shards;
 pub(super) use self::{
     decode::{decode, is_read_only, unexpected},
-    encode::{Encoded, encode, write_key},
+    encode::{Encoded, encode},
     job::{Job, LeaseRequest, LeaseReturn, Observer},
+    names::KeyNames,
     reply::{Leased, Reply},
 };

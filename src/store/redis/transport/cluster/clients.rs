@@ -1,0 +1,73 @@
+use std::{any::TypeId, time::Duration};
+
+use bb8_redis::bb8::{ManageConnection, Pool};
+use redis::{
+    ConnectionInfo, RedisError,
+    cluster::{ClusterClient, ClusterClientBuilder},
+    cluster_async::ClusterConnection,
+};
+
+use crate::{
+    error::{Error, ErrorKind},
+    store::redis::{error::connection_info, transport::socket::tcp_settings},
+};
+
+/// A client that retries when a connection breaks or a slot migrates, and one that does not.
+pub(crate) struct Clients {
+    pub(crate) retrying: ClusterClient,
+    pub(crate) single_attempt: ClusterClient,
+    /// The servers' addresses, without passwords.
+    pub(crate) addresses: String,
+}
+
+/// The size of a pool. A cluster connection is one connection to each node, shared by all calls. Four of them made no
+/// more decisions than one (`benches/cluster.rs`), and each would have to follow migrations itself.
+pub(crate) const CONNECTIONS: u32 = 1;
+/// An unresponsive node delays the search for other nodes by at most this.
+const CONNECT: Duration = Duration::from_millis(250);
+pub(super) const RESPONSE: Duration = Duration::from_millis(500);
+
+/// Makes the clients for `urls`.
+pub(crate) fn clients<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Result<Clients, Error> {
+    let infos: Result<Vec<ConnectionInfo>, _> =
+        urls.into_iter().map(|url| connection_info(url.as_ref())).collect();
+    let infos = infos?;
+    let addresses: Vec<_> = infos.iter().map(|info| info.addr().to_string()).collect();
+    let client = || {
+        ClusterClientBuilder::new(infos.clone())
+            .connection_timeout(CONNECT)
+            .response_timeout(RESPONSE)
+            .tcp_settings(tcp_settings())
+            // The waits after a multi-key command on a migrating slot, or on a slot without a primary: 2 ms, 4 ms...
+            .min_retry_wait(1)
+            .retry_wait_formula(1, 2)
+            .max_retry_wait(25)
+    };
+    let invalid = |first_error: &str| {
+        Error::new(
+            ErrorKind::InvalidConfig,
+            format!("the URLs of the Redis Cluster are invalid: {first_error}"),
+        )
+    };
+    // redis-rs uses the credentials of the first URL, and checks only some of those in the others.
+    let credentials = |info: &ConnectionInfo| {
+        let settings = info.redis_settings();
+        let [user, password] =
+            [settings.username(), settings.password()].map(|text| text.map(ToOwned::to_owned));
+        (user, password, settings.db())
+    };
+    if infos.windows(2).any(|pair| credentials(&pair[0]) != credentials(&pair[1])) {
+        return Err(invalid("they must have the same user, password and database"));
+    }
+    let unusable = |_: RedisError| invalid("none of them can be used; check the hosts and the ports");
+    Ok(Clients {
+        retrying: client().build().map_err(unusable)?,
+        single_attempt: client().retries(0).build().map_err(unusable)?,
+        addresses: addresses.join(", "),
+    })
+}
+
+/// Whether the pool's connections are to a Cluster.
+pub(crate) fn is_clustered<M: ManageConnection>(_: &Pool<M>) -> bool {
+    TypeId::of::<M::Connection>() == TypeId::of::<ClusterConnection>()
+}

@@ -1,0 +1,139 @@
+use std::{slice, sync::Arc, time::Duration};
+
+use bb8_redis::bb8::{ManageConnection, Pool};
+use redis::{Cmd, RedisError, Value, cluster::ClusterClient, cluster_async::ClusterConnection};
+use tokio::{sync::Semaphore, time::timeout_at};
+
+use super::{nodes::Nodes, shard::Shard};
+use crate::{
+    answer::Answer,
+    decision::Decision,
+    error::Error,
+    key::Key,
+    store::redis::{
+        script::Script,
+        transport::{
+            background::Finish,
+            commit,
+            deadline::{deadline_in, queue_full, timed_out},
+            health::Health,
+            link::{Link, recorded},
+            queue::MAX_WAITING,
+        },
+        wire::{self, Job, Shards},
+    },
+};
+
+/// A link to a Cluster.
+pub(crate) struct Clustered<M: ManageConnection> {
+    nodes: Arc<Nodes<M>>,
+    /// `None` if each identity has a slot of its own.
+    sharding: Option<Sharding<M>>,
+    /// Limits the decisions in flight.
+    in_flight: Semaphore,
+}
+
+struct Sharding<M: ManageConnection> {
+    shards: Arc<Shards>,
+    /// By the numbers of the shards.
+    queues: Vec<Arc<Shard<M>>>,
+}
+
+impl<M> Link for Clustered<M>
+where
+    M: ManageConnection<Connection = ClusterConnection, Error = RedisError>,
+{
+    fn decide(self: Arc<Self>, job: Job) -> Answer<Decision> {
+        Answer::pending(async move {
+            let Ok(_guard) = self.in_flight.try_acquire() else {
+                let full = Err(queue_full());
+                self.nodes.health.record(&full);
+                return full;
+            };
+            if self.is_in_one_slot(&job) {
+                self.decide_in_slot(job).await
+            } else {
+                // Boxed because few decisions need the space.
+                Box::pin(self.decide_in_several_slots(job)).await
+            }
+        })
+    }
+
+    fn run(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value> {
+        recorded(self.nodes.health.clone(), async move { self.nodes.run(command, deadline).await })
+    }
+
+    fn commands(&self) -> &'static [&'static str] {
+        // A node without the script gets its text: during a migration it is unknown which node needs it loaded.
+        if self.nodes.has_transactions() {
+            &["evalsha", "eval", "multi", "exec", "script|load", "ping", "asking", "cluster|slots"]
+        } else {
+            &["evalsha", "eval", "script|load", "ping", "asking", "cluster|slots"]
+        }
+    }
+}
+
+impl<M> Clustered<M>
+where
+    M: ManageConnection<Connection = ClusterConnection, Error = RedisError>,
+{
+    /// `single_attempt` has connections that never send a call twice. `None` for a user's own pool.
+    pub(crate) fn new(
+        pool: Pool<M>,
+        single_attempt: Option<Pool<ClusterClient>>,
+        health: Arc<Health>,
+        shards: Option<Arc<Shards>>,
+    ) -> Self {
+        let nodes = Arc::new(Nodes::new(pool, single_attempt, health));
+        let sharding = shards.map(|shards| {
+            let queues = (0..shards.count()).map(|_| Arc::new(Shard::new(nodes.clone()))).collect();
+            Sharding { shards, queues }
+        });
+        Self { nodes, sharding, in_flight: Semaphore::new(MAX_WAITING) }
+    }
+
+    /// Loads `script` on all nodes. Succeeds if at least one loads it.
+    pub(crate) async fn load(&self, script: &Script) -> Result<(), Error> {
+        self.nodes.load(script).await
+    }
+
+    /// Whether the keys of both identities are in one slot.
+    pub(super) fn share_a_slot(&self, one: &Key, other: &Key) -> bool {
+        match &self.sharding {
+            Some(Sharding { shards, .. }) => shards.of(one) == shards.of(other),
+            None => one == other,
+        }
+    }
+
+    fn is_in_one_slot(&self, job: &Job) -> bool {
+        match &*job.charges {
+            [_] => true,
+            [first, others @ ..] => others.iter().all(|other| self.share_a_slot(first.key(), other.key())),
+            [] => false,
+        }
+    }
+
+    /// Makes a decision whose keys are in one slot.
+    pub(super) async fn decide_in_slot(&self, job: Job) -> Result<Decision, Error> {
+        let shard = self.sharding.as_ref().zip(job.charges.first());
+        let shard =
+            shard.and_then(|(Sharding { shards, queues }, charge)| queues.get(shards.of(charge.key())));
+        match shard {
+            Some(shard) => commit::decide(shard.clone(), job).await,
+            None => self.decide_directly(job).await,
+        }
+    }
+
+    /// Makes a decision without a batch.
+    async fn decide_directly(&self, mut job: Job) -> Result<Decision, Error> {
+        let (allowed, deadline, nodes) = (job.deadline, deadline_in(job.deadline), self.nodes.clone());
+        let sent = async move {
+            let mut decisions = nodes.send_batch(&mut None, slice::from_mut(&mut job)).await;
+            decisions.pop().unwrap_or_else(|| Err(wire::unexpected()))
+        };
+        let decision = timeout_at(deadline, Finish(Some(Box::pin(sent)))).await;
+        let decision = decision.unwrap_or_else(|_| Err(timed_out(allowed)));
+        self.nodes.health.record(&decision);
+        decision
+    }
+}

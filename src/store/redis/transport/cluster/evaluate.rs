@@ -1,0 +1,77 @@
+//! Runs a script on the node that has its keys.
+
+use std::time::Duration;
+
+use redis::{Cmd, RedisError, RedisResult, RetryMethod, Value, cluster_async::ClusterConnection};
+use tokio::time::sleep;
+
+use crate::store::redis::{
+    script::Script,
+    transport::script::{is_no_script, with_text},
+};
+
+/// The pause before a retry on a migrating slot.
+const MIGRATION_PAUSE: Duration = Duration::from_millis(1);
+
+/// Runs the script, and retries until the reply is not a redirect.
+pub(super) async fn evaluate(
+    connection: &mut ClusterConnection,
+    command: &Cmd,
+    script: &Script,
+) -> RedisResult<Value> {
+    loop {
+        let reply = with_text_if_missing(connection, command, script).await;
+        // redis-rs follows redirects only a few times. It sends `ASKING` apart from the command, so another command may
+        // come between, and the node redirects again. Nothing was carried out.
+        let redirect = reply.as_ref().err().map(RedisError::retry_method);
+        if !matches!(redirect, Some(RetryMethod::AskRedirect | RetryMethod::MovedRedirect)) {
+            return reply;
+        }
+        sleep(MIGRATION_PAUSE).await;
+    }
+}
+
+pub(super) async fn with_text_if_missing(
+    connection: &mut ClusterConnection,
+    command: &Cmd,
+    script: &Script,
+) -> RedisResult<Value> {
+    let reply = command.query_async(connection).await;
+    if is_no_script(&reply) { with_text(command, script).query_async(connection).await } else { reply }
+}
+
+/// Runs the script in a transaction. A client that retries waits while a slot migrates and its keys are on two nodes. But
+/// it returns an aborted transaction at once.
+pub(super) async fn in_transaction(
+    connection: &mut ClusterConnection,
+    command: &Cmd,
+    script: &Script,
+) -> RedisResult<Value> {
+    let reply = transaction(connection, command.clone()).await;
+    if is_no_script(&reply) { transaction(connection, with_text(command, script)).await } else { reply }
+}
+
+async fn transaction(connection: &mut ClusterConnection, command: Cmd) -> RedisResult<Value> {
+    let mut transaction = redis::pipe();
+    transaction.atomic().add_command(command);
+    match transaction.query_async(connection).await {
+        Ok((reply,)) => Ok(reply),
+        // The first error is the cause of the others.
+        Err(error) => match error.clone().into_server_errors().as_deref() {
+            Some([(_, cause), ..]) => Err(cause.clone().into()),
+            _ => Err(error),
+        },
+    }
+}
+
+/// Whether nothing was carried out, and another node or a later attempt may succeed.
+pub(super) fn may_succeed_elsewhere(error: &RedisError) -> bool {
+    matches!(
+        error.retry_method(),
+        RetryMethod::AskRedirect
+            | RetryMethod::MovedRedirect
+            | RetryMethod::WaitAndRetry
+            | RetryMethod::RefreshSlotsAndRetry
+            | RetryMethod::ReconnectFromInitialConnections
+    )
+}

@@ -1,0 +1,187 @@
+//! Sends batches to the nodes.
+//!
+//! A batch is sent once, as one call. If the call fails because its slot migrates or its connection breaks, each of its
+//! decisions is sent again alone: while a slot migrates, its keys are on two nodes, and Redis rejects a call over keys
+//! of both. What must not be sent twice is sent again only if nothing was carried out.
+
+use std::{sync::Arc, time::Duration};
+
+use bb8_redis::bb8::{ManageConnection, Pool};
+use redis::{
+    Cmd, RedisError, RedisResult, Value,
+    cluster::ClusterClient,
+    cluster_async::ClusterConnection,
+    cluster_routing::{MultipleNodeRoutingInfo, ResponsePolicy, RoutingInfo},
+};
+use tokio::time::{Instant, timeout_at};
+
+use super::{
+    clients::RESPONSE,
+    evaluate::{evaluate, in_transaction, may_succeed_elsewhere, with_text_if_missing},
+    pool::ClusterPool,
+};
+use crate::{
+    decision::{Charge, Decision},
+    error::Error,
+    store::redis::{
+        error::{from_redis, is_broken},
+        script::Script,
+        transport::{
+            deadline::{REPLY_TIMEOUT, deadline_in, timed_out},
+            health::Health,
+            server::settle,
+        },
+        wire::{self, Encoded, Job},
+    },
+};
+
+pub(super) struct Nodes<M: ManageConnection> {
+    /// Its calls are sent again if a connection breaks or a slot migrates.
+    retrying: ClusterPool<M>,
+    /// For the first attempt. `None` for a user's own pool.
+    single_attempt: Option<ClusterPool<ClusterClient>>,
+    pub(super) health: Arc<Health>,
+}
+
+impl<M> Nodes<M>
+where
+    M: ManageConnection<Connection = ClusterConnection, Error = RedisError>,
+{
+    pub(super) fn new(
+        retrying: Pool<M>,
+        single_attempt: Option<Pool<ClusterClient>>,
+        health: Arc<Health>,
+    ) -> Self {
+        let single_attempt = single_attempt.map(ClusterPool::new);
+        Self { retrying: ClusterPool::new(retrying), single_attempt, health }
+    }
+
+    /// Whether batches are sent in transactions.
+    pub(super) const fn has_transactions(&self) -> bool {
+        self.single_attempt.is_none()
+    }
+
+    /// A connection for the first attempt. Waits without a limit; the caller sets one.
+    pub(super) async fn connection(&self) -> RedisResult<ClusterConnection> {
+        let connection = match &self.single_attempt {
+            Some(single_attempt) => single_attempt.connection().await,
+            None => self.retrying.connection().await,
+        };
+        connection.inspect(|_| self.health.connected())
+    }
+
+    /// Sends `jobs`, whose keys are in one slot, as one batch on the connection in `slot`.
+    pub(super) async fn send_batch(
+        &self,
+        slot: &mut Option<ClusterConnection>,
+        jobs: &mut [Job],
+    ) -> Vec<Result<Decision, Error>> {
+        jobs.iter_mut().for_each(Job::sending);
+        let jobs: Vec<&Job> = jobs.iter().collect();
+        let until = deadline_in(jobs.iter().map(|job| time_for(job)).max().unwrap_or_default());
+        let Some(encoded) = wire::encode(&jobs) else { return Vec::new() };
+        let error = match timeout_at(until, self.attempt(slot, &encoded, jobs.len())).await {
+            Ok(Ok(reply)) => return settle(&jobs, wire::decode(&reply, &jobs)),
+            Ok(Err(error)) => Some(error),
+            Err(_) => None,
+        };
+        *slot = None;
+        let was_broken = error.as_ref().is_none_or(is_broken);
+        if was_broken {
+            self.start_replacing(&jobs);
+        }
+        let Some(error) = error else {
+            return jobs.iter().map(|job| Err(timed_out(job.deadline))).collect();
+        };
+        let nothing_done = may_succeed_elsewhere(&error);
+        let error = from_redis(&error);
+        let mut decisions = Vec::with_capacity(jobs.len());
+        for job in jobs {
+            // One after the other: redis-rs sends `ASKING` apart from its command, so many at once disturb each other.
+            decisions.push(if nothing_done || was_broken && may_be_sent_twice(job) {
+                self.send_alone(job, until).await
+            } else {
+                Err(error.clone())
+            });
+        }
+        decisions
+    }
+
+    async fn attempt(
+        &self,
+        slot: &mut Option<ClusterConnection>,
+        encoded: &Encoded,
+        decisions: usize,
+    ) -> RedisResult<Value> {
+        let Encoded { command, script } = encoded;
+        let connection = match slot {
+            Some(connection) => connection,
+            None => slot.insert(self.connection().await?),
+        };
+        if self.has_transactions() && decisions > 1 {
+            in_transaction(connection, command, script).await
+        } else {
+            with_text_if_missing(connection, command, script).await
+        }
+    }
+
+    /// Sends one decision, which redis-rs sends again if a connection breaks or a slot migrates.
+    async fn send_alone(&self, job: &Job, until: Instant) -> Result<Decision, Error> {
+        let Some(Encoded { command, script }) = wire::encode(&[job]) else { return Err(wire::unexpected()) };
+        let mut connection = self.retrying.connection_until(&self.health, until, job.deadline).await?;
+        let evaluation = evaluate(&mut connection, &command, &script);
+        let reply = self.retrying.reply(until, job.deadline, || first_key(&[job]), evaluation).await?;
+        settle(&[job], wire::decode(&reply, &[job])).pop().unwrap_or_else(|| Err(wire::unexpected()))
+    }
+
+    /// Runs a command whose first argument is its key.
+    pub(super) async fn run(&self, command: Cmd, allowed: Duration) -> Result<Value, Error> {
+        let until = deadline_in(allowed);
+        let mut connection = self.retrying.connection_until(&self.health, until, allowed).await?;
+        let key = || match command.args_iter().nth(1) {
+            Some(redis::Arg::Simple(key)) => key.to_owned(),
+            _ => Vec::new(),
+        };
+        self.retrying.reply(until, allowed, key, command.query_async(&mut connection)).await
+    }
+
+    /// Loads `script` on all nodes. Succeeds if at least one loads it.
+    pub(super) async fn load(&self, script: &Script) -> Result<(), Error> {
+        let until = deadline_in(RESPONSE);
+        let mut connection = self.retrying.connection_until(&self.health, until, RESPONSE).await?;
+        let mut load = redis::cmd("SCRIPT");
+        load.arg("LOAD").arg(script.text());
+        let routing =
+            RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, Some(ResponsePolicy::OneSucceeded)));
+        let reply = timeout_at(until, connection.route_command(load, routing)).await;
+        reply.map_err(|_| timed_out(RESPONSE))?.map(|_| ()).map_err(|error| from_redis(&error))
+    }
+
+    /// Replaces the connections of the first attempt.
+    fn start_replacing(&self, jobs: &[&Job]) {
+        match &self.single_attempt {
+            Some(single_attempt) => single_attempt.start_replacing(|| first_key(jobs)),
+            None => self.retrying.start_replacing(|| first_key(jobs)),
+        }
+    }
+}
+
+/// How long to wait for the reply. Leased units must not be lost if it is late.
+fn time_for(job: &Job) -> Duration {
+    if job.lease.is_some() { job.deadline.max(REPLY_TIMEOUT) } else { job.deadline }
+}
+
+/// A repeated permit request would be counted beside the first.
+fn may_be_sent_twice(job: &Job) -> bool {
+    job.may_be_repeated() && !job.charges.iter().any(Charge::needs_permit)
+}
+
+fn first_key(jobs: &[&Job]) -> Vec<u8> {
+    let mut key = String::new();
+    if let [job, ..] = jobs
+        && let [charge, ..] = &*job.charges
+    {
+        job.names.write(&mut key, charge.policy(), charge.key());
+    }
+    key.into_bytes()
+}

@@ -1,0 +1,111 @@
+//! A pool of cluster connections. They are shared, and replaced when a node does not answer.
+
+use std::{
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
+
+use bb8_redis::bb8::{ManageConnection, Pool};
+use redis::{RedisError, RedisResult, RetryMethod, Value, cluster_async::ClusterConnection};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use crate::{
+    error::Error,
+    store::redis::{
+        error::{from_redis, is_broken},
+        transport::{
+            background::Exclusive,
+            checkout::{connection, connection_until},
+            deadline::timed_out,
+            health::Health,
+        },
+    },
+};
+
+pub(super) struct ClusterPool<M: ManageConnection> {
+    pool: Pool<M>,
+    /// Whether the connections are being replaced.
+    replacing: Arc<AtomicBool>,
+}
+
+/// The pause between two replacements of the connections.
+const REPLACE_PAUSE: Duration = Duration::from_secs(2);
+
+impl<M> ClusterPool<M>
+where
+    M: ManageConnection<Connection = ClusterConnection, Error = RedisError>,
+{
+    pub(super) fn new(pool: Pool<M>) -> Self {
+        Self { pool, replacing: Arc::default() }
+    }
+
+    /// A connection. Waits without a limit; the caller sets one.
+    pub(super) async fn connection(&self) -> RedisResult<ClusterConnection> {
+        // A clone is used, and the pooled connection is free for others at once.
+        connection(&self.pool).await.map(|connection| connection.clone())
+    }
+
+    pub(super) async fn connection_until(
+        &self,
+        health: &Health,
+        deadline: Instant,
+        allowed: Duration,
+    ) -> Result<ClusterConnection, Error> {
+        connection_until(&self.pool, health, deadline, allowed).await.map(|connection| connection.clone())
+    }
+
+    /// Waits for the reply of the node that serves `key`.
+    pub(super) async fn reply(
+        &self,
+        deadline: Instant,
+        allowed: Duration,
+        key: impl FnOnce() -> Vec<u8>,
+        reply: impl Future<Output = RedisResult<Value>>,
+    ) -> Result<Value, Error> {
+        let reply = timeout_at(deadline, reply).await;
+        if reply.as_ref().map_or(true, |reply| reply.as_ref().is_err_and(is_broken)) {
+            self.start_replacing(key);
+        }
+        reply.map_or_else(|_| Err(timed_out(allowed)), |reply| reply.map_err(|error| from_redis(&error)))
+    }
+
+    /// Replaces the connections, so the nodes are looked up again. redis-rs does that if a node has lost a slot or
+    /// closes its connection, but not if a node hangs, or if the runtime of a connection was shut down.
+    pub(super) fn start_replacing(&self, key: impl FnOnce() -> Vec<u8>) {
+        let Some(guard) = Exclusive::acquire(&self.replacing) else { return };
+        let (pool, key) = (self.pool.clone(), key());
+        tokio::spawn(async move {
+            let _guard = guard;
+            let _ = timeout(REPLACE_PAUSE, replace(pool, key)).await;
+            sleep(REPLACE_PAUSE).await;
+        });
+    }
+}
+
+/// Replaces the connections of `pool` if a new one finds the node that serves `key`. Until then the old ones are
+/// better: redis-rs searches for a missing node before every call that needs it, and makes no other call meanwhile.
+async fn replace<M>(pool: Pool<M>, key: Vec<u8>) -> RedisResult<()>
+where
+    M: ManageConnection<Connection = ClusterConnection, Error = RedisError>,
+{
+    let mut new = Vec::new();
+    for _ in 0..pool.state().connections {
+        new.push(pool.dedicated_connection().await?);
+    }
+    let Some(mut first) = new.first().cloned() else { return Ok(()) };
+    let reply: RedisResult<Value> = redis::cmd("GET").arg(key).query_async(&mut first).await;
+    match reply {
+        // The value may be of another type.
+        Err(error) if !matches!(error.retry_method(), RetryMethod::NoRetry) => return Err(error),
+        _ => {}
+    }
+    // Checks out all of them first, or a pool that reuses the latest one would return it again and again.
+    let mut old = Vec::new();
+    for _ in &new {
+        old.extend(pool.get_owned().await.ok());
+    }
+    for (old, new) in old.iter_mut().zip(new) {
+        **old = new;
+    }
+    Ok(())
+}

@@ -1,0 +1,68 @@
+//! Group commit: a decision is sent at once if it can be, and otherwise shares a batch with others.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    runtime::Handle,
+    time::{Instant, timeout_at},
+};
+
+use super::{
+    deadline::{deadline_in, no_connection, queue_full, timed_out},
+    lane::{Lane, open_another},
+    queue::{Entry, Ticket},
+    target::Target,
+    watch::Place,
+};
+use crate::{decision::Decision, error::Error, store::redis::wire::Job};
+
+/// Makes a decision, alone or in a batch.
+pub(super) async fn decide<T: Target>(target: Arc<T>, job: Job) -> Result<Decision, Error> {
+    let (allowed, deadline) = (job.deadline, deadline_in(job.deadline));
+    let here = Handle::try_current().ok().map(|runtime| runtime.id());
+    let decision = match target.queue().enter(job, deadline, here) {
+        // Boxed because most decisions wait and do not need the space.
+        Entry::Alone(job) => {
+            let lane = Lane::new(target.clone(), Place::default());
+            Box::pin(lane.carry_alone(job, deadline)).await
+        }
+        Entry::Open(ticket, place) => {
+            tokio::spawn(Lane::new(target.clone(), place).carry());
+            wait(&target, ticket, deadline, allowed).await
+        }
+        Entry::Wait(ticket) => wait(&target, ticket, deadline, allowed).await,
+        Entry::Full => Err(queue_full()),
+    };
+    target.health().record(&decision);
+    decision
+}
+
+/// After this time a caller that no lane watches opens another lane.
+const STUCK: Duration = Duration::from_millis(5);
+
+async fn wait<T: Target>(
+    target: &Arc<T>,
+    mut ticket: Ticket,
+    deadline: Instant,
+    allowed: Duration,
+) -> Result<Decision, Error> {
+    let reply = if ticket.is_watched {
+        (&mut ticket.reply).await
+    } else {
+        let mut reply = timeout_at(deadline.min(deadline_in(STUCK)), &mut ticket.reply).await;
+        if reply.is_err() && Instant::now() < deadline {
+            // The open lanes may be of a runtime that is not driven.
+            open_another(target);
+            reply = timeout_at(deadline, &mut ticket.reply).await;
+        }
+        match reply {
+            Ok(reply) => reply,
+            Err(_) if target.queue().withdraw(&ticket) => {
+                return Err(no_connection(target.health(), allowed));
+            }
+            Err(_) => return Err(timed_out(allowed)),
+        }
+    };
+    // If the lane was dropped with its runtime, the decision may have been made.
+    reply.unwrap_or_else(|_| Err(timed_out(allowed)))
+}

@@ -1,0 +1,27 @@
+use std::future::Future;
+
+use redis::RedisResult;
+
+use super::{health::Health, queue::Queue};
+use crate::{decision::Decision, error::Error, store::redis::wire::Job};
+
+/// Where the lanes of a queue send their batches: a server, or a shard of a Cluster.
+pub(super) trait Target: Send + Sync + 'static {
+    /// What a lane keeps while it has work.
+    type Connection: Send + 'static;
+
+    fn queue(&self) -> &Queue;
+
+    fn health(&self) -> &Health;
+
+    /// A connection. Waits without a limit; the caller sets one.
+    fn connection(&self) -> impl Future<Output = RedisResult<Self::Connection>> + Send;
+
+    /// Sends `jobs` as one batch, on the connection in `slot` or on another one. Leaves a connection in `slot` if it can
+    /// be used again.
+    fn send_batch(
+        &self,
+        slot: &mut Option<Self::Connection>,
+        jobs: &mut [Job],
+    ) -> impl Future<Output = Vec<Result<Decision, Error>>> + Send;
+}

@@ -81,7 +81,7 @@ impl Limiter {
     /// # Errors
     ///
     /// Those of [`check`](Self::check), and an [`InvalidConfig`](ErrorKind::InvalidConfig) error if two charges have
-    /// the same key and the same policy name: add their costs instead.
+    /// the same key and the same policy name: add their costs instead; or if there are more than 256.
     pub fn check_all(&self, charges: &[Charge]) -> Answer<Decision> {
         self.decide(Action::Charge, charges)
     }
@@ -287,6 +287,9 @@ impl Limiter {
         if charges.is_empty() {
             return Answer::ready(Ok(Decision::new([])));
         }
+        if charges.len() > MAX_CHARGES {
+            return Answer::ready(Err(Error::invalid("a decision has at most 256 charges: split it")));
+        }
         if has_duplicate_key(charges) {
             return Answer::ready(Err(Error::invalid(
                 "two charges have the same key and the same policy name: add their costs, or rename a policy",
@@ -295,6 +298,9 @@ impl Limiter {
         self.store.decide(action, charges)
     }
 }
+
+/// The most charges of a decision. More would not fit into one call of a script.
+const MAX_CHARGES: usize = 256;
 
 /// Applies the failure mode to an answer of the store that needs no undoing.
 fn finish(answer: Answer<Decision>, mode: FailureMode) -> Answer<Decision> {

@@ -7,8 +7,8 @@ use crate::support::{
 };
 use http::{HeaderValue, Request, request::Parts};
 use tower_ratelimit::{
-    ErrorKind, Header, Key, KeyExtractor, Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer,
-    RedisStore, algorithm::FixedWindow,
+    ErrorKind, FailureMode, Header, Key, KeyExtractor, Limiter, MemoryStore, PeerIp, Policy, Quota,
+    RateLimitLayer, RedisStore, algorithm::FixedWindow,
 };
 
 #[tokio::test]
@@ -167,6 +167,20 @@ async fn the_largest_cost_is_always_denied_and_charges_nothing() {
             }
             assert!(limiter.check(&policy, &key, policy.capacity()).await.unwrap().is_allowed());
         }
+    }
+}
+
+#[tokio::test]
+async fn a_decision_has_at_most_256_charges() {
+    let server = RedisServer::start();
+    let policy = Policy::new("p", Quota::per_hour(9)).on_store_failure(FailureMode::Closed);
+    for limiter in [Limiter::new(MemoryStore::new()), Limiter::new(store(&server).await)] {
+        let charges: Vec<_> =
+            (0..257).map(|i| tower_ratelimit::Charge::new(&policy, &Key::new(format!("k{i}")), 1)).collect();
+        assert!(limiter.check_all(&charges[..256]).await.unwrap().is_allowed());
+        let error = limiter.check_all(&charges).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+        assert!(error.to_string().contains("split it"), "{error}");
     }
 }
 

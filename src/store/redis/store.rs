@@ -31,12 +31,12 @@ use crate::{
     store::{Action, ManualClock, Store},
 };
 
-/// Counts in Redis 6.2 or later, or in Valkey, shared by all instances of a service. Cloning gives another handle on
-/// the same connections.
+/// Counts in a 64-bit Redis 6.2 or later, or in Valkey, shared by all instances of a service. Cloning gives another
+/// handle on the same connections.
 ///
 /// This page is about one server. For a Redis Cluster, use the feature `cluster` and `connect_cluster`.
 ///
-/// Every decision is one `EVALSHA` of one script, so it is atomic. It uses the server's clock, so the clocks of
+/// Every decision is one `EVALSHA`, alone or with others, so it is atomic. It uses the server's clock, so the clocks of
 /// instances may differ. No other command is sent, neither before nor after. If the server lost its scripts, by a
 /// restart or `SCRIPT FLUSH`, the first decision loads them again, and no decision fails.
 ///

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cargo run --release -p tools --bin scaling
-//! cargo run --release -p tools --bin scaling -- --call 8 --decision 3.4 --round-trip 500
+//! cargo run --release -p tools --bin scaling -- --call 5 --decision 5.1 --round-trip 500
 //! ```
 //!
 //! Requests come at random times to instances that each have two to four lanes to Redis and send waiting decisions in
@@ -29,10 +29,10 @@ const REMEMBERED: u64 = 1_000_000;
 #[derive(Clone, Copy, Debug, Parser)]
 struct Costs {
     /// Microseconds of CPU time of Redis for a batch
-    #[arg(long, default_value_t = 8.0)]
+    #[arg(long, default_value_t = 5.0)]
     call: f64,
     /// and for each decision in it.
-    #[arg(long, default_value_t = 3.4)]
+    #[arg(long, default_value_t = 5.1)]
     decision: f64,
     /// Microseconds from an instance to Redis and back.
     #[arg(long, default_value_t = 500.0)]
@@ -287,7 +287,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     writeln!(out, "Batch sizes and load of Redis")?;
     writeln!(out, "| instances | requests/s | in a batch | formula | Redis busy | formula | mean wait |")?;
     writeln!(out, "|---|---|---|---|---|---|---|")?;
-    for (instances, rate) in [(1, 1e3), (1, 1e4), (1, 1e5), (10, 1e4), (10, 1e5), (10, 2e5), (50, 1e5)] {
+    for (instances, rate) in [(1, 1e3), (1, 1e4), (1, 1e5), (10, 1e4), (10, 1e5), (10, 1.5e5), (50, 1e5)] {
         let seen = Simulation::new(costs, Traffic { instances, rate, ..plain })?.run(time).await?;
         let (gathered, busy) = predicted(costs, instances, rate);
         writeln!(
@@ -310,8 +310,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         let without = Simulation::new(costs, Traffic { deny_cache: false, ..traffic })?.run(time).await?;
         let with = Simulation::new(costs, traffic)?.run(time).await?;
         // For each replenished unit, every instance sends one request, plus the requests that come before the first
-        // reply.
-        let under_way = traffic.rate * (costs.round_trip + costs.call + costs.decision) / 1e6;
+        // reply and wait for a lane until the second.
+        let under_way = 2.0 * traffic.rate * (costs.round_trip + costs.call + costs.decision) / 1e6;
         let formula = limit as f64 * (instances as f64 + under_way);
         writeln!(
             out,

@@ -144,9 +144,9 @@ async fn a_mistake_of_a_twin_is_an_error_that_names_it_and_charges_nothing() {
     for (name, zero, returned, message) in rows {
         let store = MemoryStore::new();
         let (policy, key) = (mistaken(zero, returned, None), Key::new("alice"));
-        let refused = store.accept(&policy).expect_err(name);
-        assert_eq!(refused.kind(), ErrorKind::InvalidConfig, "{name}");
-        assert!(refused.to_string().contains(message), "{name}: {refused}");
+        let error = store.accept(&policy).expect_err(name);
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{name}");
+        assert!(error.to_string().contains(message), "{name}: {error}");
 
         let limiter = Limiter::new(store.clone());
         let other = Policy::new("other", Quota::per_hour(5));

@@ -1,15 +1,15 @@
 //! A lane: a task that sends batches as long as decisions wait for it.
 //!
-//! The first decision that finds no lane open opens one and sends itself, without a task: nobody waits for it, and it
-//! waits for nobody. A decision that enters meanwhile opens another lane, if the [queue](super::queue) has one left, and
-//! starts a task for it. The task owns a connection of the pool while there is work. It sends what waits as one
-//! batch, answers it, lets the callers run that it has just answered, and takes what they sent. When nothing waits any
-//! more, the lane closes, its connection returns to the pool, and the task ends. So an idle store has no tasks.
+//! A decision that finds no lane open opens one and is sent at once and alone, by its caller's task. A decision that
+//! enters meanwhile opens another lane, if the [queue](super::queue) has one left, and starts a task for it. The task
+//! owns a connection of the pool while there is work. It sends what waits as one batch, answers it, lets the callers run
+//! that it has just answered, and takes what they sent. When nothing waits any more, the lane closes, its connection
+//! returns to the pool, and the task ends. So an idle store has no tasks.
 //!
 //! A busy lane returns its connection every [`MAX_HOLD`], for others who share the pool.
 //!
 //! If a lane is dropped while decisions wait, because its caller was dropped or its runtime was shut down, a new task
-//! takes its place. If there is no runtime for it, the waiting decisions fail, and the next decision opens a lane anew.
+//! takes its place. If there is no runtime for it, the waiting decisions fail that no other lane takes.
 
 use std::{slice, sync::Arc, time::Duration};
 

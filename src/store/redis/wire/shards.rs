@@ -1,6 +1,6 @@
 //! Shards of a Redis Cluster: all keys of a shard are in one hash slot, so that they can share a call.
 //!
-//! The slot that an identity would have by itself picks its shard. This is CRC16 (XMODEM), the hash of Redis Cluster: the
+//! The slot of the identity alone picks its shard. This is CRC16 (XMODEM), the hash of Redis Cluster: the
 //! same in all processes and versions. Changing it would move every key.
 
 use std::ops::Range;

@@ -66,7 +66,7 @@ use crate::{
 /// # Connections
 ///
 /// A decision is sent at once if a lane is free; a lane carries one batch at a time, on a connection that it keeps while
-/// decisions wait for it, for at most 5 ms. There are two lanes, and four over a slow network. While all lanes are in
+/// decisions wait for it, for at most 5 ms. There are three lanes, and six over a slow network. While all lanes are in
 /// use, decisions wait and share the next batch. In a batch, each decision is still all or nothing, has its own error
 /// and deadline, and can be dropped. A batch has up to 128 decisions and blocks Redis for at most about 2 ms, even with
 /// slow algorithms. The more decisions wait, the larger the batches and the higher the throughput, so eight connections

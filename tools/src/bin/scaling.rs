@@ -5,7 +5,7 @@
 //! cargo run --release -p tools --bin scaling -- --call 5 --decision 5.1 --round-trip 500
 //! ```
 //!
-//! Requests come at random times to instances that each have two to four lanes to Redis and send waiting decisions in
+//! Requests come at random times to instances that each have three or six lanes to Redis and send waiting decisions in
 //! batches, as `RedisStore` does. Redis executes one batch after the other. The crate's own algorithms decide, in a
 //! `MemoryStore` in place of Redis, with a clock that the simulation sets.
 
@@ -19,10 +19,6 @@ use std::{
 use clap::Parser;
 use tower_ratelimit::{Key, Limiter, ManualClock, MemoryStore, Policy, Quota, algorithm::FixedWindow};
 
-const LANES: usize = 2;
-/// The lanes if decisions wait for longer than `PATIENCE` microseconds.
-const MAX_LANES: usize = 4;
-const PATIENCE: u64 = 500;
 const MOST_IN_A_CALL: usize = 128;
 const REMEMBERED: u64 = 1_000_000;
 
@@ -37,6 +33,13 @@ struct Costs {
     /// Microseconds from an instance to Redis and back.
     #[arg(long, default_value_t = 500.0)]
     round_trip: f64,
+}
+
+impl Costs {
+    /// The lanes of an instance.
+    fn lanes(self) -> usize {
+        if self.round_trip > 500.0 { 6 } else { 3 }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -203,8 +206,7 @@ impl Simulation {
             return;
         }
         at.waiting.push_back(Job { came: now, key });
-        let is_slow = at.waiting.front().is_some_and(|oldest| now - oldest.came > PATIENCE);
-        if at.busy < if is_slow { MAX_LANES } else { LANES } {
+        if at.busy < self.costs.lanes() {
             at.busy += 1;
             let gathered = at.waiting.drain(..at.waiting.len().min(MOST_IN_A_CALL)).collect();
             self.send(now, instance, gathered);
@@ -264,8 +266,9 @@ impl Simulation {
 /// Decisions in a batch, and the busy share of Redis, by the formulas of docs/scaling.md.
 fn predicted(costs: Costs, instances: usize, asked: f64) -> (f64, f64) {
     let (all, each) = (asked / 1e6, asked / instances as f64 / 1e6);
-    // The decisions that come to an instance during a batch, divided by the lanes.
-    let gathered = each * (costs.round_trip + costs.call) / (LANES as f64 - each * costs.decision);
+    // The decisions that come to an instance while each of its lanes has its turn at Redis, divided by the lanes.
+    let gathered =
+        each * (costs.round_trip / costs.lanes() as f64 + costs.call) / (1.0 - each * costs.decision);
     // Batches grow until Redis can keep up.
     let at_least = costs.call / (1.0 / all - costs.decision);
     let most = MOST_IN_A_CALL as f64;

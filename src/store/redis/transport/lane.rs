@@ -98,6 +98,7 @@ impl<T: Target> Lane<T> {
             self.expire_waiting();
             let late = |allowed| no_connection(self.target.health(), allowed);
             self.target.queue().fill(&mut batch, &self.place, late);
+            let sent_at = Instant::now();
             let sent = self.target.send_batch(&mut slot, &mut batch.jobs);
             let decisions = while_ticking(sent, || {
                 expire(&mut batch.callers, timed_out);
@@ -105,8 +106,10 @@ impl<T: Target> Lane<T> {
                 open_another(&self.target);
             });
             let decisions = decisions.await;
+            let now = Instant::now();
+            self.target.queue().record(&batch, now - sent_at);
             batch.answer(decisions);
-            if held_since.elapsed() > MAX_HOLD {
+            if now - held_since > MAX_HOLD {
                 slot = None;
             }
         }

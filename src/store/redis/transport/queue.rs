@@ -1,12 +1,12 @@
 //! Group commit: decisions wait while others are under way, and are sent as a batch.
 //!
-//! A lane carries one batch at a time. If no lane is open, a decision is sent at once and alone. If one is open, it opens
-//! a second one, which takes its decision and those of the tasks that are ready. If both are open, it waits for the
-//! first lane that has its replies, which takes all that wait by then. So a lone decision never waits. The more
-//! decisions there are, the more share a batch, and a batch costs only as much as two of its decisions.
+//! A lane carries one batch at a time. If no lane is open, a decision is sent at once and alone. If too few are open, it
+//! opens another one, which takes its decision and those of the tasks that are ready. Otherwise it waits for the first
+//! lane that has its replies, which takes all that wait by then. So a lone decision never waits. The more decisions
+//! there are, the more share a batch, and a batch costs only as much as two of its decisions.
 //!
-//! Two lanes are enough while a batch takes as long as Redis decides it. Over a network it takes longer, and decisions
-//! wait longer. Then up to [`Lanes::if_slow`] open.
+//! How many lanes are enough depends on how far Redis is. It does not depend on how long decisions wait: they also wait
+//! for a Redis or a machine that is busy, and with more lanes the batches would be smaller and both busier.
 
 use std::{
     collections::VecDeque,
@@ -20,7 +20,9 @@ use tokio::{runtime, sync::oneshot, time::Instant};
 use super::watch::{Caller, Place, Watch};
 use crate::{decision::Decision, error::Error, store::redis::wire::Job, util::sync::lock};
 
-/// How long decisions wait before further lanes open.
+/// How much longer than its decisions a batch takes if Redis is far.
+const FAR: Duration = Duration::from_micros(500);
+/// How long a decision waits before the open lanes may be stuck.
 const PATIENCE: Duration = Duration::from_micros(500);
 /// The most decisions in a batch.
 const MAX_BATCH_DECISIONS: usize = 128;
@@ -36,9 +38,8 @@ pub(crate) const MAX_WAITING: usize = 16_384;
 pub(super) struct Lanes {
     /// With more lanes, each batch is smaller and each decision costs Redis more.
     pub(super) usual: usize,
-    /// If decisions wait for longer than [`PATIENCE`]: a round trip takes longer than deciding a batch, or a lane is
-    /// stuck.
-    pub(super) if_slow: usize,
+    /// If Redis is [`FAR`], so that lanes mostly wait for the network; and if the usual ones may be stuck.
+    pub(super) if_far: usize,
 }
 
 pub(super) struct Queue {
@@ -55,7 +56,13 @@ struct State {
     latest_deadline: Option<Instant>,
     next: u64,
     watch: Watch,
+    distance: Distance,
 }
+
+/// How much longer a batch takes than its decisions: the least of the latest batches, because the others also waited for
+/// Redis or for a thread.
+#[derive(Default)]
+struct Distance(Duration);
 
 /// A decision that waits for a lane.
 struct Waiting {
@@ -97,8 +104,7 @@ impl Queue {
         if state.waiting.len() >= MAX_WAITING {
             return Entry::Full;
         }
-        let entered = deadline.checked_sub(job.deadline);
-        let opened = (state.open_lanes < self.wanted_lanes(&state, entered)).then(|| {
+        let opened = (state.open_lanes < self.wanted_lanes(&state)).then(|| {
             state.open_lanes += 1;
             state.watch.join(here)
         });
@@ -126,11 +132,12 @@ impl Queue {
         position.is_ok_and(|position| state.waiting.remove(position).is_some())
     }
 
-    /// Closes a lane unless decisions wait for it. Returns whether it is closed.
+    /// Closes a lane unless decisions wait for it, or if more lanes are open than needed. Returns whether it is closed.
     pub(super) fn close_lane(&self, place: &mut Place) -> bool {
         let mut state = self.lock();
         state.drop_abandoned();
-        if state.waiting.iter().any(|waiting| place.may_take(&waiting.caller)) {
+        let is_surplus = state.open_lanes > self.wanted_lanes(&state) && state.watch.has_others(place);
+        if !is_surplus && state.waiting.iter().any(|waiting| place.may_take(&waiting.caller)) {
             return false;
         }
         state.open_lanes -= 1;
@@ -161,7 +168,7 @@ impl Queue {
     /// Opens another lane if decisions have waited for long. The caller must start it.
     pub(super) fn open_another(&self, here: Option<runtime::Id>) -> Option<Place> {
         let mut state = self.lock();
-        (state.open_lanes < self.lanes.if_slow && state.is_slow(Some(Instant::now()))).then(|| {
+        (state.open_lanes < self.lanes.if_far && state.is_slow(Instant::now())).then(|| {
             state.open_lanes += 1;
             state.watch.join(here)
         })
@@ -208,6 +215,7 @@ impl Queue {
                 break;
             }
             if let Some(next) = state.waiting.remove(position) {
+                batch.redis_micros = micros;
                 batch.jobs.push(next.job);
                 batch.callers.push(next.caller);
             }
@@ -232,9 +240,15 @@ impl Queue {
         fail_all(mem::take(&mut self.lock().waiting), error);
     }
 
-    /// How many lanes should be open when a decision enters at `now`.
-    fn wanted_lanes(&self, state: &State, now: Option<Instant>) -> usize {
-        if state.is_slow(now) { self.lanes.if_slow } else { self.lanes.usual }
+    /// Records that Redis has answered `batch` after `time`.
+    pub(super) fn record(&self, batch: &Batch, time: Duration) {
+        let decisions = Duration::from_micros(batch.redis_micros);
+        self.lock().distance.record(time.saturating_sub(decisions));
+    }
+
+    /// How many lanes should be open while decisions wait.
+    fn wanted_lanes(&self, state: &State) -> usize {
+        if state.distance.0 > FAR { self.lanes.if_far } else { self.lanes.usual }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -244,10 +258,10 @@ impl Queue {
 
 impl State {
     /// Whether the oldest decision has waited for long.
-    fn is_slow(&self, now: Option<Instant>) -> bool {
+    fn is_slow(&self, now: Instant) -> bool {
         let oldest =
             self.waiting.front().and_then(|oldest| oldest.caller.deadline.checked_sub(oldest.caller.allowed));
-        now.zip(oldest).is_some_and(|(now, oldest)| now.saturating_duration_since(oldest) > PATIENCE)
+        oldest.is_some_and(|oldest| now.saturating_duration_since(oldest) > PATIENCE)
     }
 
     /// Drops abandoned decisions at the front. They are about the oldest, because all wait equally long.
@@ -255,6 +269,16 @@ impl State {
         while self.waiting.front().is_some_and(|oldest| oldest.caller.is_gone()) {
             self.waiting.pop_front();
         }
+    }
+}
+
+impl Distance {
+    /// Records a batch that took `time` longer than its decisions.
+    fn record(&mut self, time: Duration) {
+        // Older batches count less: what they say grows by 3 % with each batch. So a distance that becomes ten times as
+        // long is known after 75 batches.
+        let before = self.0 + self.0 / 32 + Duration::from_micros(1);
+        self.0 = time.min(before);
     }
 }
 
@@ -267,6 +291,8 @@ fn fail_all(waiting: VecDeque<Waiting>, error: impl Fn() -> Error) {
 pub(super) struct Batch {
     pub(super) jobs: Vec<Job>,
     pub(super) callers: Vec<Caller>,
+    /// About how long Redis takes to decide them.
+    redis_micros: u64,
 }
 
 impl Batch {
@@ -290,13 +316,15 @@ mod tests {
         queue.enter(Job::for_tests(1, allowed), Instant::now() + allowed, Some(Handle::current().id()))
     }
 
+    const TWO: Lanes = Lanes { usual: 2, if_far: 4 };
+
     fn late(_: Duration) -> Error {
         Error::new(ErrorKind::StoreBusy, "late")
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_decision_that_waits_behind_a_longer_deadline_keeps_its_own() {
-        let queue = Queue::new(Lanes { usual: 2, if_slow: 4 });
+        let queue = Queue::new(TWO);
         assert!(matches!(enter(&queue, 500), Entry::Alone(_)));
         let Entry::Open(_first, place) = enter(&queue, 500) else { panic!("the second lane opens") };
         let tickets = [enter(&queue, 20), enter(&queue, 20), enter(&queue, 499)].map(|entry| match entry {
@@ -316,7 +344,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_decision_that_waits_for_stuck_lanes_gets_another_one() {
-        let queue = Queue::new(Lanes { usual: 2, if_slow: 4 });
+        let queue = Queue::new(TWO);
         let here = Some(Handle::current().id());
         assert!(matches!(enter(&queue, 50), Entry::Alone(_)));
         let Entry::Open(_ticket, mut place) = enter(&queue, 50) else { panic!("the second lane opens") };
@@ -328,5 +356,36 @@ mod tests {
         let mut batch = Batch::default();
         queue.fill(&mut batch, &Place::default(), late);
         assert_eq!(batch.jobs.len(), 0, "it is watched by the lane that was opened");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn more_lanes_are_open_where_redis_is_far_and_close_where_it_is_near() {
+        let queue = Queue::new(TWO);
+        assert!(matches!(enter(&queue, 500), Entry::Alone(_)));
+        let Entry::Open(_second, _place) = enter(&queue, 500) else { panic!("the second lane opens") };
+        assert!(matches!(enter(&queue, 500), Entry::Wait(_)), "nothing is known yet");
+        let batch = Batch { redis_micros: 100, ..Batch::default() };
+        (0..200).for_each(|_| queue.record(&batch, Duration::from_millis(1)));
+        let Entry::Open(_third, mut third) = enter(&queue, 500) else { panic!("900 us are far") };
+        let Entry::Open(_fourth, mut fourth) = enter(&queue, 500) else { panic!("up to four lanes open") };
+        assert!(matches!(enter(&queue, 500), Entry::Wait(_)), "not more");
+        assert!(!queue.close_lane(&mut third), "decisions wait");
+        queue.record(&batch, Duration::from_micros(300));
+        assert!(matches!(enter(&queue, 500), Entry::Wait(_)), "200 us are near");
+        assert!(queue.close_lane(&mut third), "the others take what waits");
+        assert!(queue.close_lane(&mut fourth));
+        let Entry::Wait(_) = enter(&queue, 500) else { panic!("two lanes are open") };
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_last_lane_that_watches_does_not_close_while_decisions_wait_for_it() {
+        let queue = Queue::new(Lanes { usual: 1, if_far: 4 });
+        assert!(matches!(enter(&queue, 50), Entry::Alone(_)));
+        let Entry::Wait(_ticket) = enter(&queue, 50) else { panic!("one lane is open") };
+        tokio::time::advance(Duration::from_millis(1)).await;
+        let mut watching = queue.open_another(Some(Handle::current().id())).unwrap();
+        let Entry::Wait(watched) = enter(&queue, 50) else { panic!("two lanes are open") };
+        assert!(watched.is_watched);
+        assert!(!queue.close_lane(&mut watching), "the other lane leaves it to this one");
     }
 }

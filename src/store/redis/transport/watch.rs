@@ -51,6 +51,11 @@ impl Watch {
         watched && self.lanes == 0
     }
 
+    /// Whether another lane may take all that the lane in `place` may.
+    pub(super) const fn has_others(&self, place: &Place) -> bool {
+        !place.watches || self.lanes > 1
+    }
+
     /// Whether lanes keep a `deadline` of a caller in the runtime `here` that waits behind others with deadlines up to
     /// `latest`. They only look at the oldest decision, so a deadline that is earlier is not kept.
     pub(super) fn covers(

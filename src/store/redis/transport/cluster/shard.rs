@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// A node has several shards, so it is busy while a lane waits.
-const LANES: Lanes = Lanes { usual: 1, if_slow: 2 };
+const LANES: Lanes = Lanes { usual: 1, if_far: 2 };
 
 /// Identities whose keys are in one slot, so that their decisions can share batches.
 pub(super) struct Shard<M: ManageConnection> {

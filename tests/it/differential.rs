@@ -390,6 +390,7 @@ impl Contest {
         let now = u64::try_from(self.clock.now().as_micros()).unwrap();
         let asked: Vec<_> = policies.iter().map(|&i| (i, self.rules[i], KEYS[key], cost)).collect();
         let expected = self.model.decide(ask, &asked, now);
+        let moved_by_denial = self.model.moved_by_denial;
         let receipts = self.model.receipts.clone();
         let mut decisions = Vec::new();
         let charges: Vec<_> =
@@ -412,6 +413,9 @@ impl Contest {
             }
             assert_eq!(said(&decision), expected, "{name}, {asked:?}, {ask:?} at {now}");
         }
+        if moved_by_denial {
+            self.stop_remembering();
+        }
         if matches!(ask, Ask::Take | Ask::TakeUpTo) && expected.iter().all(|said| said.admitted) {
             let policies = policies.iter().map(|&i| (i, self.rules[i])).collect();
             let granted = expected[0].granted;
@@ -432,22 +436,45 @@ impl Contest {
         }
     }
 
+    /// Stops the comparison with the store [`REMEMBERING`], after a denial that changes the state of a key: one that is
+    /// new and does not start full, or one that is stale. A denial from the deny cache changes nothing in Redis, and the
+    /// next one does.
+    fn stop_remembering(&mut self) {
+        let Some(place) = self.stores.iter().position(|(name, _)| *name == REMEMBERING) else { return };
+        self.stores.remove(place);
+        for charged in &mut self.charged {
+            charged.decisions.remove(place);
+        }
+    }
+
     async fn ask_together(&mut self, asked: &[Asked]) {
         let now = u64::try_from(self.clock.now().as_micros()).unwrap();
-        let mut batch = Vec::new();
+        let (mut batch, mut moved_by_denial) = (Vec::new(), false);
         for Asked { policy, key, cost, ask } in asked {
             let policies = policy.map_or_else(|| (0..self.rules.len()).collect(), |policy| vec![policy]);
-            // Only charges and peeks support several policies in one decision.
-            let ask = if policies.len() > 1 && *ask != Ask::Peek { Ask::Take } else { *ask };
+            let has_log = policies.iter().any(|&i| self.rules[i].counting == Counting::Log);
+            let ask = match ask {
+                Ask::Peek => Ask::Peek,
+                // Only charges and peeks support several policies in one decision.
+                _ if policies.len() > 1 => Ask::Take,
+                // It may block Redis for as long as a whole batch, so it is always sent alone. Two calls have no order.
+                Ask::Refund if has_log => Ask::Take,
+                ask => *ask,
+            };
             let name = KEYS.get(*key).copied();
             let expected = name.map(|name| {
                 let asked: Vec<_> = policies.iter().map(|&i| (i, self.rules[i], name, *cost)).collect();
-                self.model.decide(ask, &asked, now)
+                let expected = self.model.decide(ask, &asked, now);
+                moved_by_denial |= self.model.moved_by_denial;
+                expected
             });
             let key = Key::new(name.unwrap_or(FOREIGN));
             let charges: Vec<_> =
                 policies.iter().map(|&i| Charge::new(&self.policies[i], &key, *cost)).collect();
             batch.push((charges, ask, expected));
+        }
+        if moved_by_denial {
+            self.stop_remembering();
         }
         for (name, limiter) in &self.stores {
             let decide = |(charges, ask, _): &(Vec<Charge>, Ask, _)| {

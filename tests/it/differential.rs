@@ -19,7 +19,8 @@ use proptest::{
     test_runner::{Config, TestRunner},
 };
 use tower_ratelimit::{
-    Charge, Decision, Error, ErrorKind, Key, Limiter, ManualClock, MemoryStore, Policy, Quota, Verdict,
+    Answer, Charge, Decision, Error, ErrorKind, Key, Limiter, ManualClock, MemoryStore, Policy, Quota,
+    Verdict,
     algorithm::{FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
     bb8_redis::{RedisConnectionManager, bb8::Pool},
     decision::Outcome,
@@ -640,17 +641,7 @@ async fn a_changed_quota_counts_what_was_charged_before() {
     ];
     for limiter in stores {
         for algorithm in ALGORITHMS {
-            let counting = match algorithm {
-                "gcra" => Counting::Gcra,
-                "meter" => Counting::Meter,
-                "tokens" => Counting::Tokens { initial: u64::MAX, step: None },
-                // The capacity of a queue is the units that may wait: here, one period of the quota.
-                "queue" => Counting::Queue { wait: 0 },
-                "anchored" => Counting::Anchored,
-                "aligned" => Counting::Aligned(0),
-                "log" => Counting::Log,
-                _ => Counting::Cells(24),
-            };
+            let counting = usual(algorithm);
             let key = Key::new(algorithm);
             let limited_to =
                 |limit| policy("day", Rule { counting, limit, period: 86_400_000_000, burst: limit });
@@ -667,5 +658,128 @@ async fn a_changed_quota_counts_what_was_charged_before() {
             clock.advance(wait);
             assert!(take(4, 1).await.is_allowed(), "{algorithm}");
         }
+    }
+}
+
+/// The counting of each algorithm with its usual options.
+fn usual(algorithm: &str) -> Counting {
+    match algorithm {
+        "gcra" => Counting::Gcra,
+        "meter" => Counting::Meter,
+        "tokens" => Counting::Tokens { initial: u64::MAX, step: None },
+        // The capacity of a queue is the units that may wait: here, one period of the quota.
+        "queue" => Counting::Queue { wait: 0 },
+        "anchored" => Counting::Anchored,
+        "aligned" => Counting::Aligned(0),
+        "log" => Counting::Log,
+        _ => Counting::Cells(24),
+    }
+}
+
+/// `MemoryStore` and `RedisStore` with one clock. The latter has no deny cache.
+async fn both(server: &RedisServer, clock: &ManualClock) -> [(&'static str, Limiter); 2] {
+    let redis = settings().deny_cache(Duration::ZERO).manual_clock(clock.clone());
+    [
+        ("memory", Limiter::new(MemoryStore::with_clock(clock.clone()))),
+        ("redis", Limiter::new(redis.connect(&server.url()).await.unwrap())),
+    ]
+}
+
+/// Makes decisions of `limiter` in one call. The first one is sent alone; the others wait, in their order.
+async fn in_one_call(
+    limiter: &Limiter,
+    policy: &Policy,
+    decisions: impl IntoIterator<Item = Answer<Decision>>,
+) -> Vec<Decision> {
+    let alone = limiter.peek(policy, &Key::new("alone"), 0);
+    join(alone, join_all(decisions)).await.1.into_iter().map(Result::unwrap).collect()
+}
+
+#[tokio::test]
+async fn one_call_may_decide_under_two_quotas_of_a_policy() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let [memory, redis] = both(&server, &clock).await.map(|(_, limiter)| limiter);
+    for algorithm in ALGORITHMS {
+        let per = |hours: u64| {
+            policy(
+                "p",
+                Rule { counting: usual(algorithm), limit: 10, period: hours * 3_600_000_000, burst: 10 },
+            )
+        };
+        let (hour, day, key) = (per(1), per(24), Key::new(algorithm));
+        for limiter in [&memory, &redis] {
+            assert!(limiter.check(&day, &key, 3).await.unwrap().is_allowed(), "{algorithm}");
+        }
+        clock.advance(Duration::from_secs(2 * 3_600));
+        for limiter in [&memory, &redis] {
+            assert!(limiter.check(&day, &key, 2).await.unwrap().is_allowed(), "{algorithm}");
+        }
+        let decisions = |limiter: &Limiter| {
+            [
+                limiter.peek(&day, &key, 0),
+                limiter.peek(&hour, &key, 0),
+                limiter.peek(&day, &key, 9),
+                // A charge under the shorter period would drop what counts under the longer one.
+                limiter.check(&day, &key, 1),
+                limiter.peek(&hour, &key, 9),
+            ]
+        };
+        let together = in_one_call(&redis, &day, decisions(&redis)).await;
+        for (decision, together) in decisions(&memory).into_iter().zip(together) {
+            assert_eq!(said(&together), said(&decision.await.unwrap()), "{algorithm}");
+        }
+        clock.advance(Duration::from_secs(86_400));
+    }
+}
+
+#[tokio::test]
+async fn a_call_may_create_a_key_and_refund_a_charge_from_before_its_reset() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let [_, (_, limiter)] = both(&server, &clock).await;
+    for algorithm in ["anchored", "aligned", "cells"] {
+        let counting = usual(algorithm);
+        let policy = policy("p", Rule { counting, limit: 10, period: 86_400_000_000, burst: 10 });
+        let key = Key::new(algorithm);
+        let before = limiter.check(&policy, &key, 2).await.unwrap();
+        limiter.reset(&policy, &key).await.unwrap();
+        let decisions = [limiter.check(&policy, &key, 3), limiter.refund(&before, 1)];
+        for decision in in_one_call(&limiter, &policy, decisions).await {
+            assert!(decision.failure().is_none(), "{algorithm}: {decision:?}");
+        }
+        assert_eq!(limiter.peek(&policy, &key, 0).await.unwrap().remaining(), Some(8), "{algorithm}");
+    }
+}
+
+/// Two cells that a wider one merges may have more units than Redis stores per cell.
+#[tokio::test]
+async fn a_merged_cell_holds_the_most_units_that_fit() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let limit = 1_000_000_000_000;
+    let cells = |cells: u64, seconds: u64| {
+        policy(
+            "p",
+            Rule { counting: Counting::Cells(cells), limit, period: seconds * 1_000_000, burst: limit },
+        )
+    };
+    // The clock starts 600 seconds into a narrow cell, and 5600 seconds into a wide one.
+    let (narrow, wide, key) = (cells(2, 2_000), cells(1, 10_000), Key::new("alice"));
+    let stores = both(&server, &clock).await;
+    for (name, limiter) in &stores {
+        assert!(limiter.check(&narrow, &key, limit).await.unwrap().is_allowed(), "{name}");
+    }
+    // A tenth of the first cell still counts.
+    clock.advance(Duration::from_secs(2_300));
+    for (name, limiter) in &stores {
+        assert!(limiter.check(&narrow, &key, limit / 10 * 9).await.unwrap().is_allowed(), "{name}");
+        assert_eq!(limiter.peek(&wide, &key, 0).await.unwrap().remaining(), Some(0), "{name}");
+    }
+    // Half of the merged cell still counts, rounded up.
+    clock.advance(Duration::from_secs(7_100));
+    for (name, limiter) in &stores {
+        let remaining = limiter.peek(&wide, &key, 0).await.unwrap().remaining();
+        assert_eq!(remaining, Some(limit - (1 << 39)), "{name}");
     }
 }

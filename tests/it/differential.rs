@@ -783,3 +783,37 @@ async fn a_merged_cell_holds_the_most_units_that_fit() {
         assert_eq!(remaining, Some(limit - (1 << 39)), "{name}");
     }
 }
+
+#[tokio::test]
+async fn refunds_of_several_charges_in_one_call_refund_each_its_own() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let [_, (_, limiter)] = both(&server, &clock).await;
+    for algorithm in ["anchored", "aligned", "cells"] {
+        let rule = Rule { counting: usual(algorithm), limit: 10, period: 60_000_000, burst: 10 };
+        let (policy, key) = (policy("p", rule), Key::new(algorithm));
+        let expired = limiter.check(&policy, &key, 2).await.unwrap();
+        clock.advance(Duration::from_secs(180));
+        let current = limiter.check(&policy, &key, 2).await.unwrap();
+        let decisions = [limiter.refund(&current, 1), limiter.refund(&expired, 1)];
+        let remaining = in_one_call(&limiter, &policy, decisions).await.last().unwrap().remaining();
+        assert_eq!(remaining, Some(9), "{algorithm}");
+    }
+}
+
+#[tokio::test]
+async fn a_call_with_many_policies_decides_each_charge_under_its_own() {
+    let server = RedisServer::start();
+    let [_, (_, limiter)] = both(&server, &ManualClock::new()).await;
+    let gcra =
+        |limit| policy("p", Rule { counting: Counting::Gcra, limit, period: 60_000_000, burst: limit });
+    let policies: Vec<Policy> = (1..=20).map(gcra).collect();
+    let twice = policies.iter().flat_map(|policy| [policy, policy]);
+    let decisions = twice.map(|policy| limiter.peek(policy, &Key::new("alice"), 0));
+    let remaining: Vec<u64> = in_one_call(&limiter, &policies[0], decisions)
+        .await
+        .iter()
+        .map(|decision| decision.remaining().unwrap())
+        .collect();
+    assert_eq!(remaining, (1..=20).flat_map(|limit| [limit, limit]).collect::<Vec<_>>());
+}

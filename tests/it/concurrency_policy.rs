@@ -243,6 +243,23 @@ async fn two_decisions_on_one_charge_hold_two_permits() {
 }
 
 #[tokio::test]
+async fn a_charge_that_reaches_a_store_twice_holds_its_permits_once() {
+    let server = RedisServer::start();
+    let memory = MemoryStore::new();
+    let redis = store(&server).await;
+    let stores: [(&str, &dyn Store); 2] = [("memory", &memory), ("redis", &redis)];
+    for (name, store) in stores {
+        let (policy, key) = (policy(5, LEASE), Key::new("all"));
+        let charge = [Charge::new(&policy, &key, 2)];
+        for _ in 0..2 {
+            assert!(store.decide(Action::Charge, &charge).await.unwrap().is_allowed(), "{name}");
+        }
+        let peeked = store.decide(Action::Peek, &[Charge::new(&policy, &key, 0)]).await.unwrap();
+        assert_eq!(peeked.remaining(), Some(3), "{name}");
+    }
+}
+
+#[tokio::test]
 async fn a_denial_by_another_policy_holds_no_permit() {
     let server = RedisServer::start();
     for (name, limiter) in stores(&server).await {

@@ -808,12 +808,13 @@ async fn a_call_with_many_policies_decides_each_charge_under_its_own() {
     let gcra =
         |limit| policy("p", Rule { counting: Counting::Gcra, limit, period: 60_000_000, burst: limit });
     let policies: Vec<Policy> = (1..=20).map(gcra).collect();
-    let twice = policies.iter().flat_map(|policy| [policy, policy]);
-    let decisions = twice.map(|policy| limiter.peek(policy, &Key::new("alice"), 0));
+    // The latest ones again.
+    let asked = policies.iter().chain(&policies[12..]);
+    let decisions = asked.map(|policy| limiter.peek(policy, &Key::new("alice"), 0));
     let remaining: Vec<u64> = in_one_call(&limiter, &policies[0], decisions)
         .await
         .iter()
         .map(|decision| decision.remaining().unwrap())
         .collect();
-    assert_eq!(remaining, (1..=20).flat_map(|limit| [limit, limit]).collect::<Vec<_>>());
+    assert_eq!(remaining, (1..=20).chain(13..=20).collect::<Vec<_>>());
 }

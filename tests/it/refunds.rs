@@ -12,7 +12,7 @@ use proptest::{
     test_runner::{Config, TestRunner},
 };
 use tower_ratelimit::{
-    Decision, Key, Limiter, ManualClock, MemoryStore, Policy, Quota,
+    Charge, Decision, Key, Limiter, ManualClock, MemoryStore, Policy, Quota,
     algorithm::{Algorithm, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
 };
 
@@ -207,6 +207,26 @@ async fn a_denial_and_a_peek_have_nothing_to_refund() {
                 let after = limiter.refund(decision, 3).await.unwrap();
                 assert_eq!(after.remaining(), Some(0), "{store}, {name}");
             }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_denial_by_one_policy_has_nothing_to_refund_of_another() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    for (store, limiter) in both(&server, &clock).await {
+        let (_, exhausted) = policy("exhausted", Quota::per_minute(1), FixedWindow::anchored());
+        for (name, policy) in every_algorithm(10, Duration::from_secs(60)) {
+            let key = Key::new(&name);
+            limiter.check(&exhausted, &key, 1).await.unwrap();
+            assert!(limiter.check(&policy, &key, 3).await.unwrap().is_allowed(), "{store}, {name}");
+            let charges = [Charge::new(&policy, &key, 3), Charge::new(&exhausted, &key, 1)];
+            let denied = limiter.check_all(&charges).await.unwrap();
+            assert!(!denied.is_allowed(), "{store}, {name}");
+            limiter.refund(&denied, 3).await.unwrap();
+            let remaining = limiter.peek(&policy, &key, 0).await.unwrap().remaining();
+            assert_eq!(remaining, Some(7), "{store}, {name}");
         }
     }
 }

@@ -166,22 +166,22 @@ impl Counter for Concurrency {
             _ => Box::default(),
         };
         let expires = now + period;
-        let shorten = |sorted: &mut [Holder]| {
-            let late = sorted.partition_point(|holder| holder.expires <= expires);
-            sorted[late..].iter_mut().for_each(|holder| holder.expires = expires);
+        let bring_up_to_date = |holders: &mut Holders| {
+            let expired = holders.split(now).0.len();
+            holders.units -= holders.sorted.drain(..expired).map(|holder| holder.units).sum::<u64>();
+            let late = holders.sorted.partition_point(|holder| holder.expires <= expires);
+            holders.sorted[late..].iter_mut().for_each(|holder| holder.expires = expires);
         };
         match change {
             Change::Charge(units, id) => {
-                let expired = holders.split(now).0.len();
-                holders.units -= holders.sorted.drain(..expired).map(|holder| holder.units).sum::<u64>();
-                shorten(&mut holders.sorted);
+                bring_up_to_date(&mut holders);
                 // The holder exists if the call was sent twice.
                 if let Some(place) = holders.place_of(id) {
                     holders.remove(place);
                 }
                 holders.insert(Holder { expires, units, id });
             }
-            Change::Repair => shorten(&mut holders.sorted),
+            Change::Repair => bring_up_to_date(&mut holders),
             Change::Refund(_, id) => {
                 if let Some(place) = holders.place_of(id) {
                     holders.remove(place);

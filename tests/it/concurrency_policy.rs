@@ -185,6 +185,31 @@ async fn a_late_release_or_renewal_does_not_affect_other_holders() {
 }
 
 #[tokio::test]
+async fn a_permit_that_a_denial_removed_as_expired_stays_expired_when_the_clock_steps_back() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let redis = settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap();
+    let memory = MemoryStore::with_clock(clock.clone());
+    let stores: [(&str, &dyn Store); 2] = [("memory", &memory), ("redis", &redis)];
+    let key = Key::new("all");
+    let (long, short) = (policy(5, 2 * LEASE), policy(1, LEASE / 10));
+    for (name, store) in stores {
+        let decide = async |action, policy: &Policy, cost| {
+            store.decide(action, &[Charge::new(policy, &key, cost)]).await.unwrap()
+        };
+        // The first permit expires one period before the second.
+        for _ in 0..2 {
+            assert!(decide(Action::Charge, &long, 1).await.is_allowed(), "{name}");
+            clock.advance(LEASE);
+        }
+        // Under the shorter period the second one would last too long, so the denial rewrites the state.
+        assert!(!decide(Action::Charge, &short, 1).await.is_allowed(), "{name}");
+        clock.step_back(Duration::from_micros(1));
+        assert_eq!(decide(Action::Peek, &long, 0).await.remaining(), Some(4), "{name}");
+    }
+}
+
+#[tokio::test]
 async fn a_check_that_is_dropped_before_it_is_done_leaves_no_permit() {
     let server = RedisServer::start();
     for (name, limiter) in stores(&server).await {
@@ -214,6 +239,23 @@ async fn two_decisions_on_one_charge_hold_two_permits() {
         assert!(eventually(async || remaining(&limiter, &policy).await == 1).await, "{name}");
         drop(second);
         assert!(eventually(async || remaining(&limiter, &policy).await == 2).await, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_charge_that_reaches_a_store_twice_holds_its_permits_once() {
+    let server = RedisServer::start();
+    let memory = MemoryStore::new();
+    let redis = store(&server).await;
+    let stores: [(&str, &dyn Store); 2] = [("memory", &memory), ("redis", &redis)];
+    for (name, store) in stores {
+        let (policy, key) = (policy(5, LEASE), Key::new("all"));
+        let charge = [Charge::new(&policy, &key, 2)];
+        for _ in 0..2 {
+            assert!(store.decide(Action::Charge, &charge).await.unwrap().is_allowed(), "{name}");
+        }
+        let peeked = store.decide(Action::Peek, &[Charge::new(&policy, &key, 0)]).await.unwrap();
+        assert_eq!(peeked.remaining(), Some(3), "{name}");
     }
 }
 
@@ -359,9 +401,11 @@ impl Model {
         ((cost <= free, free, reset, retry), self.0.iter().any(|unit| unit.0 > now + lease))
     }
 
-    fn cut(&mut self, latest: u64) {
+    /// Rewrites the units as of `now`: expired ones are removed, and none expires later than one lease from `now`.
+    fn rewrite(&mut self, now: u64, lease: u64) {
+        self.0.retain(|unit| unit.0 > now);
         for unit in &mut self.0 {
-            unit.0 = unit.0.min(latest);
+            unit.0 = unit.0.min(now + lease);
         }
     }
 }
@@ -414,12 +458,11 @@ async fn contest(clock: &ManualClock, stores: [(&str, &dyn Store); 2], steps: Ve
                 let charge = Charge::new(&policy, &key, cost);
                 let (mut said, stale) = model.say(limit, lease, now, cost);
                 if cost > 0 && said.0 {
-                    model.0.retain(|unit| unit.0 > now);
-                    model.cut(now + lease);
+                    model.rewrite(now, lease);
                     model.0.extend((0..cost).map(|_| (now + lease, takes.len())));
                     said = model.say(limit, lease, now, 0).0;
                 } else if cost > 0 && stale {
-                    model.cut(now + lease);
+                    model.rewrite(now, lease);
                 }
                 takes.push(charge.clone());
                 (Action::Charge, charge, said)

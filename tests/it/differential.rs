@@ -19,7 +19,8 @@ use proptest::{
     test_runner::{Config, TestRunner},
 };
 use tower_ratelimit::{
-    Charge, Decision, Error, ErrorKind, Key, Limiter, ManualClock, MemoryStore, Policy, Quota, Verdict,
+    Answer, Charge, Decision, Error, ErrorKind, Key, Limiter, ManualClock, MemoryStore, Policy, Quota,
+    Verdict,
     algorithm::{FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
     bb8_redis::{RedisConnectionManager, bb8::Pool},
     decision::Outcome,
@@ -390,6 +391,7 @@ impl Contest {
         let now = u64::try_from(self.clock.now().as_micros()).unwrap();
         let asked: Vec<_> = policies.iter().map(|&i| (i, self.rules[i], KEYS[key], cost)).collect();
         let expected = self.model.decide(ask, &asked, now);
+        let moved_by_denial = self.model.moved_by_denial;
         let receipts = self.model.receipts.clone();
         let mut decisions = Vec::new();
         let charges: Vec<_> =
@@ -412,6 +414,9 @@ impl Contest {
             }
             assert_eq!(said(&decision), expected, "{name}, {asked:?}, {ask:?} at {now}");
         }
+        if moved_by_denial {
+            self.stop_remembering();
+        }
         if matches!(ask, Ask::Take | Ask::TakeUpTo) && expected.iter().all(|said| said.admitted) {
             let policies = policies.iter().map(|&i| (i, self.rules[i])).collect();
             let granted = expected[0].granted;
@@ -432,22 +437,45 @@ impl Contest {
         }
     }
 
+    /// Stops the comparison with the store [`REMEMBERING`], after a denial that changes the state of a key: one that is
+    /// new and does not start full, or one that is stale. A denial from the deny cache changes nothing in Redis, and the
+    /// next one does.
+    fn stop_remembering(&mut self) {
+        let Some(place) = self.stores.iter().position(|(name, _)| *name == REMEMBERING) else { return };
+        self.stores.remove(place);
+        for charged in &mut self.charged {
+            charged.decisions.remove(place);
+        }
+    }
+
     async fn ask_together(&mut self, asked: &[Asked]) {
         let now = u64::try_from(self.clock.now().as_micros()).unwrap();
-        let mut batch = Vec::new();
+        let (mut batch, mut moved_by_denial) = (Vec::new(), false);
         for Asked { policy, key, cost, ask } in asked {
             let policies = policy.map_or_else(|| (0..self.rules.len()).collect(), |policy| vec![policy]);
-            // Only charges and peeks support several policies in one decision.
-            let ask = if policies.len() > 1 && *ask != Ask::Peek { Ask::Take } else { *ask };
+            let has_log = policies.iter().any(|&i| self.rules[i].counting == Counting::Log);
+            let ask = match ask {
+                Ask::Peek => Ask::Peek,
+                // Only charges and peeks support several policies in one decision.
+                _ if policies.len() > 1 => Ask::Take,
+                // It may block Redis for as long as a whole batch, so it is always sent alone. Two calls have no order.
+                Ask::Refund if has_log => Ask::Take,
+                ask => *ask,
+            };
             let name = KEYS.get(*key).copied();
             let expected = name.map(|name| {
                 let asked: Vec<_> = policies.iter().map(|&i| (i, self.rules[i], name, *cost)).collect();
-                self.model.decide(ask, &asked, now)
+                let expected = self.model.decide(ask, &asked, now);
+                moved_by_denial |= self.model.moved_by_denial;
+                expected
             });
             let key = Key::new(name.unwrap_or(FOREIGN));
             let charges: Vec<_> =
                 policies.iter().map(|&i| Charge::new(&self.policies[i], &key, *cost)).collect();
             batch.push((charges, ask, expected));
+        }
+        if moved_by_denial {
+            self.stop_remembering();
         }
         for (name, limiter) in &self.stores {
             let decide = |(charges, ask, _): &(Vec<Charge>, Ask, _)| {
@@ -613,17 +641,7 @@ async fn a_changed_quota_counts_what_was_charged_before() {
     ];
     for limiter in stores {
         for algorithm in ALGORITHMS {
-            let counting = match algorithm {
-                "gcra" => Counting::Gcra,
-                "meter" => Counting::Meter,
-                "tokens" => Counting::Tokens { initial: u64::MAX, step: None },
-                // The capacity of a queue is the units that may wait: here, one period of the quota.
-                "queue" => Counting::Queue { wait: 0 },
-                "anchored" => Counting::Anchored,
-                "aligned" => Counting::Aligned(0),
-                "log" => Counting::Log,
-                _ => Counting::Cells(24),
-            };
+            let counting = usual(algorithm);
             let key = Key::new(algorithm);
             let limited_to =
                 |limit| policy("day", Rule { counting, limit, period: 86_400_000_000, burst: limit });
@@ -641,4 +659,162 @@ async fn a_changed_quota_counts_what_was_charged_before() {
             assert!(take(4, 1).await.is_allowed(), "{algorithm}");
         }
     }
+}
+
+/// The counting of each algorithm with its usual options.
+fn usual(algorithm: &str) -> Counting {
+    match algorithm {
+        "gcra" => Counting::Gcra,
+        "meter" => Counting::Meter,
+        "tokens" => Counting::Tokens { initial: u64::MAX, step: None },
+        // The capacity of a queue is the units that may wait: here, one period of the quota.
+        "queue" => Counting::Queue { wait: 0 },
+        "anchored" => Counting::Anchored,
+        "aligned" => Counting::Aligned(0),
+        "log" => Counting::Log,
+        _ => Counting::Cells(24),
+    }
+}
+
+/// `MemoryStore` and `RedisStore` with one clock. The latter has no deny cache.
+async fn both(server: &RedisServer, clock: &ManualClock) -> [(&'static str, Limiter); 2] {
+    let redis = settings().deny_cache(Duration::ZERO).manual_clock(clock.clone());
+    [
+        ("memory", Limiter::new(MemoryStore::with_clock(clock.clone()))),
+        ("redis", Limiter::new(redis.connect(&server.url()).await.unwrap())),
+    ]
+}
+
+/// Makes decisions of `limiter` in one call. The first one is sent alone; the others wait, in their order.
+async fn in_one_call(
+    limiter: &Limiter,
+    policy: &Policy,
+    decisions: impl IntoIterator<Item = Answer<Decision>>,
+) -> Vec<Decision> {
+    let alone = limiter.peek(policy, &Key::new("alone"), 0);
+    join(alone, join_all(decisions)).await.1.into_iter().map(Result::unwrap).collect()
+}
+
+#[tokio::test]
+async fn one_call_may_decide_under_two_quotas_of_a_policy() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let [memory, redis] = both(&server, &clock).await.map(|(_, limiter)| limiter);
+    for algorithm in ALGORITHMS {
+        let per = |hours: u64| {
+            policy(
+                "p",
+                Rule { counting: usual(algorithm), limit: 10, period: hours * 3_600_000_000, burst: 10 },
+            )
+        };
+        let (hour, day, key) = (per(1), per(24), Key::new(algorithm));
+        for limiter in [&memory, &redis] {
+            assert!(limiter.check(&day, &key, 3).await.unwrap().is_allowed(), "{algorithm}");
+        }
+        clock.advance(Duration::from_secs(2 * 3_600));
+        for limiter in [&memory, &redis] {
+            assert!(limiter.check(&day, &key, 2).await.unwrap().is_allowed(), "{algorithm}");
+        }
+        let decisions = |limiter: &Limiter| {
+            [
+                limiter.peek(&day, &key, 0),
+                limiter.peek(&hour, &key, 0),
+                limiter.peek(&day, &key, 9),
+                // A charge under the shorter period would drop what counts under the longer one.
+                limiter.check(&day, &key, 1),
+                limiter.peek(&hour, &key, 9),
+            ]
+        };
+        let together = in_one_call(&redis, &day, decisions(&redis)).await;
+        for (decision, together) in decisions(&memory).into_iter().zip(together) {
+            assert_eq!(said(&together), said(&decision.await.unwrap()), "{algorithm}");
+        }
+        clock.advance(Duration::from_secs(86_400));
+    }
+}
+
+#[tokio::test]
+async fn a_call_may_create_a_key_and_refund_a_charge_from_before_its_reset() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let [_, (_, limiter)] = both(&server, &clock).await;
+    for algorithm in ["anchored", "aligned", "cells"] {
+        let counting = usual(algorithm);
+        let policy = policy("p", Rule { counting, limit: 10, period: 86_400_000_000, burst: 10 });
+        let key = Key::new(algorithm);
+        let before = limiter.check(&policy, &key, 2).await.unwrap();
+        limiter.reset(&policy, &key).await.unwrap();
+        let decisions = [limiter.check(&policy, &key, 3), limiter.refund(&before, 1)];
+        for decision in in_one_call(&limiter, &policy, decisions).await {
+            assert!(decision.failure().is_none(), "{algorithm}: {decision:?}");
+        }
+        assert_eq!(limiter.peek(&policy, &key, 0).await.unwrap().remaining(), Some(8), "{algorithm}");
+    }
+}
+
+/// Two cells that a wider one merges may have more units than Redis stores per cell.
+#[tokio::test]
+async fn a_merged_cell_holds_the_most_units_that_fit() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let limit = 1_000_000_000_000;
+    let cells = |cells: u64, seconds: u64| {
+        policy(
+            "p",
+            Rule { counting: Counting::Cells(cells), limit, period: seconds * 1_000_000, burst: limit },
+        )
+    };
+    // The clock starts 600 seconds into a narrow cell, and 5600 seconds into a wide one.
+    let (narrow, wide, key) = (cells(2, 2_000), cells(1, 10_000), Key::new("alice"));
+    let stores = both(&server, &clock).await;
+    for (name, limiter) in &stores {
+        assert!(limiter.check(&narrow, &key, limit).await.unwrap().is_allowed(), "{name}");
+    }
+    // A tenth of the first cell still counts.
+    clock.advance(Duration::from_secs(2_300));
+    for (name, limiter) in &stores {
+        assert!(limiter.check(&narrow, &key, limit / 10 * 9).await.unwrap().is_allowed(), "{name}");
+        assert_eq!(limiter.peek(&wide, &key, 0).await.unwrap().remaining(), Some(0), "{name}");
+    }
+    // Half of the merged cell still counts, rounded up.
+    clock.advance(Duration::from_secs(7_100));
+    for (name, limiter) in &stores {
+        let remaining = limiter.peek(&wide, &key, 0).await.unwrap().remaining();
+        assert_eq!(remaining, Some(limit - (1 << 39)), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn refunds_of_several_charges_in_one_call_refund_each_its_own() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let [_, (_, limiter)] = both(&server, &clock).await;
+    for algorithm in ["anchored", "aligned", "cells"] {
+        let rule = Rule { counting: usual(algorithm), limit: 10, period: 60_000_000, burst: 10 };
+        let (policy, key) = (policy("p", rule), Key::new(algorithm));
+        let expired = limiter.check(&policy, &key, 2).await.unwrap();
+        clock.advance(Duration::from_secs(180));
+        let current = limiter.check(&policy, &key, 2).await.unwrap();
+        let decisions = [limiter.refund(&current, 1), limiter.refund(&expired, 1)];
+        let remaining = in_one_call(&limiter, &policy, decisions).await.last().unwrap().remaining();
+        assert_eq!(remaining, Some(9), "{algorithm}");
+    }
+}
+
+#[tokio::test]
+async fn a_call_with_many_policies_decides_each_charge_under_its_own() {
+    let server = RedisServer::start();
+    let [_, (_, limiter)] = both(&server, &ManualClock::new()).await;
+    let gcra =
+        |limit| policy("p", Rule { counting: Counting::Gcra, limit, period: 60_000_000, burst: limit });
+    let policies: Vec<Policy> = (1..=20).map(gcra).collect();
+    // The latest ones again.
+    let asked = policies.iter().chain(&policies[12..]);
+    let decisions = asked.map(|policy| limiter.peek(policy, &Key::new("alice"), 0));
+    let remaining: Vec<u64> = in_one_call(&limiter, &policies[0], decisions)
+        .await
+        .iter()
+        .map(|decision| decision.remaining().unwrap())
+        .collect();
+    assert_eq!(remaining, (1..=20).chain(13..=20).collect::<Vec<_>>());
 }

@@ -314,6 +314,9 @@ async fn a_value_of_another_program_under_a_key_is_an_error_and_is_not_changed()
         "SWaaaaaaaaaaaaaaaaaaaaaaaaa",
         "-0000000000000001,1,2",
         "-17900000000000001,9;;",
+        // Numbers that Lua does not hold exactly.
+        "-99999999999999991",
+        "-17900000000000009999999999999999",
     ];
     let mut foreign: Vec<Vec<&str>> = strings.iter().map(|value| vec!["SET", "KEY", value]).collect();
     foreign.extend([
@@ -359,7 +362,7 @@ async fn a_value_of_another_program_under_a_key_is_an_error_and_is_not_changed()
         }
         let () = server.command(&["DEL", &name]);
     }
-    assert_eq!(tried, 6 * 23 * 4);
+    assert_eq!(tried, 6 * 25 * 4);
 }
 
 /// A TCP proxy that forwards to the port in the second value.

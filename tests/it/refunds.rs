@@ -12,7 +12,7 @@ use proptest::{
     test_runner::{Config, TestRunner},
 };
 use tower_ratelimit::{
-    Decision, Key, Limiter, ManualClock, MemoryStore, Policy, Quota,
+    Charge, Decision, Key, Limiter, ManualClock, MemoryStore, Policy, Quota,
     algorithm::{Algorithm, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
 };
 
@@ -131,6 +131,51 @@ async fn a_refund_in_time_refunds_the_whole_charge() {
 }
 
 #[tokio::test]
+async fn a_refund_after_a_reset_returns_nothing_of_a_charge_that_has_drained() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let (hour, key) = (Duration::from_secs(3_600), Key::new("alice"));
+    let (_, policy) = policy("p", Quota::per_hour(10), Gcra::new());
+    for (name, limiter) in both(&server, &clock).await {
+        // The mark of the second charge is ahead by the time of the refunded units.
+        let first = limiter.check(&policy, &key, 10).await.unwrap();
+        limiter.refund(&first, 10).await.unwrap();
+        let second = limiter.check(&policy, &key, 5).await.unwrap();
+        clock.advance(hour);
+        limiter.reset(&policy, &key).await.unwrap();
+        assert!(limiter.check(&policy, &key, 10).await.unwrap().is_allowed(), "{name}");
+        assert_eq!(limiter.refund(&second, 5).await.unwrap().remaining(), Some(0), "{name}");
+    }
+}
+
+/// The sum of refunds of a bucket restarts at 18 years.
+#[tokio::test]
+async fn after_refunds_of_18_years_earlier_charges_cannot_be_refunded() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let key = Key::new("alice");
+    // A unit drains in 400 days.
+    let quota = Quota::new(1, Duration::from_secs(400 * 86_400)).unwrap().burst(20);
+    let (_, policy) = policy("p", quota, Gcra::new());
+    for (name, limiter) in both(&server, &clock).await {
+        let check = async || limiter.check(&policy, &key, 1).await.unwrap();
+        let refund = async |decision: &Decision| limiter.refund(decision, 1).await.unwrap().remaining();
+        let earlier = check().await;
+        clock.advance(Duration::from_micros(1));
+        let at_the_restart = check().await;
+        for _ in 0..17 {
+            let charged = check().await;
+            assert_eq!(refund(&charged).await, Some(18), "{name}");
+        }
+        assert_eq!(refund(&earlier).await, Some(18), "{name}");
+        assert_eq!(refund(&at_the_restart).await, Some(18), "{name}");
+        clock.advance(Duration::from_micros(1));
+        let later = check().await;
+        assert_eq!(refund(&later).await, Some(18), "{name}");
+    }
+}
+
+#[tokio::test]
 async fn repeated_refunds_of_a_decision_never_exceed_its_charge() {
     let server = RedisServer::start();
     let clock = ManualClock::new();
@@ -162,6 +207,26 @@ async fn a_denial_and_a_peek_have_nothing_to_refund() {
                 let after = limiter.refund(decision, 3).await.unwrap();
                 assert_eq!(after.remaining(), Some(0), "{store}, {name}");
             }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_denial_by_one_policy_has_nothing_to_refund_of_another() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    for (store, limiter) in both(&server, &clock).await {
+        let (_, exhausted) = policy("exhausted", Quota::per_minute(1), FixedWindow::anchored());
+        for (name, policy) in every_algorithm(10, Duration::from_secs(60)) {
+            let key = Key::new(&name);
+            limiter.check(&exhausted, &key, 1).await.unwrap();
+            assert!(limiter.check(&policy, &key, 3).await.unwrap().is_allowed(), "{store}, {name}");
+            let charges = [Charge::new(&policy, &key, 3), Charge::new(&exhausted, &key, 1)];
+            let denied = limiter.check_all(&charges).await.unwrap();
+            assert!(!denied.is_allowed(), "{store}, {name}");
+            limiter.refund(&denied, 3).await.unwrap();
+            let remaining = limiter.peek(&policy, &key, 0).await.unwrap().remaining();
+            assert_eq!(remaining, Some(7), "{store}, {name}");
         }
     }
 }

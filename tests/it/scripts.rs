@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use std::time::Duration;
 
 use tower_ratelimit::{
-    Error, ErrorKind, FailureMode, Key, Limiter, Policy, Quota,
+    Error, ErrorKind, FailureMode, Key, Limiter, ManualClock, Policy, Quota,
     algorithm::{Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
 };
 
@@ -94,6 +94,78 @@ async fn every_key_has_a_ttl_as_long_as_its_state_matters() {
             }
         }
     }
+}
+
+#[tokio::test]
+async fn the_ttl_of_a_bucket_covers_later_refunds_and_a_start_that_is_not_full() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    let minute = 60_000;
+    // Ten units drain in an hour.
+    let policy = Policy::new("p", Quota::per_hour(10));
+    let starts_with_one = policy.clone().algorithm(TokenBucket::new().starting_at(1));
+    let rows = [
+        ("charged", policy.clone(), 5, 0, 0, 30 * minute),
+        // A refund of the oldest charge must know of this one.
+        ("refunded", policy.clone(), 10, 9, 0, 60 * minute),
+        ("refunded and charged", policy, 10, 9, 1, 60 * minute),
+        // After it is full, it counts as new only when an empty bucket would have filled.
+        ("not full at first", starts_with_one.clone(), 1, 0, 0, 120 * minute),
+        ("not full at first, refunded", starts_with_one, 1, 1, 0, 114 * minute),
+    ];
+    for (name, policy, cost, refund, again, expected) in rows {
+        let () = server.command(&["FLUSHALL"]);
+        let key = Key::new("alice");
+        assert!(limiter.check(&policy, &key, cost).await.unwrap().is_allowed(), "{name}");
+        if refund > 0 {
+            limiter.refund_latest(&policy, &key, refund).await.unwrap();
+        }
+        if again > 0 {
+            assert!(limiter.check(&policy, &key, again).await.unwrap().is_allowed(), "{name}");
+        }
+        let stored: String = server.command(&["RANDOMKEY"]);
+        let ttl: i64 = server.command(&["PTTL", &stored]);
+        assert!((expected - 10_000..=expected + 10).contains(&ttl), "{name}: {ttl} of {expected}");
+    }
+}
+
+#[tokio::test]
+async fn a_refund_of_a_charge_in_a_window_keeps_the_ttl_and_the_last_one_deletes_the_key() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    let windows =
+        ["anchored window", "aligned window", "sliding window", "sliding window of ten", "sliding log"];
+    for (name, policy) in each("p", Quota::per_day(10)) {
+        if !windows.contains(&name) {
+            continue;
+        }
+        let () = server.command(&["FLUSHALL"]);
+        let charged = limiter.check(&policy, &Key::new("alice"), 3).await.unwrap();
+        let stored: String = server.command(&["RANDOMKEY"]);
+        let _: u64 = server.command(&["PEXPIRE", &stored, "60000"]);
+        assert!(limiter.refund(&charged, 1).await.unwrap().is_allowed(), "{name}");
+        let ttl: i64 = server.command(&["PTTL", &stored]);
+        assert!((1..=60_000).contains(&ttl), "{name}: {ttl}");
+        limiter.refund(&charged, 2).await.unwrap();
+        let keys: u64 = server.command(&["DBSIZE"]);
+        assert_eq!(keys, 0, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_log_drops_entries_that_have_expired() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let limiter = Limiter::new(settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap());
+    let policy = Policy::new("p", Quota::per_minute(10)).algorithm(SlidingLog::new());
+    for _ in 0..20 {
+        clock.advance(Duration::from_secs(20));
+        assert!(limiter.check(&policy, &Key::new("alice"), 1).await.unwrap().is_allowed());
+    }
+    let stored: String = server.command(&["RANDOMKEY"]);
+    let length: u64 = server.command(&["LLEN", &stored]);
+    // The total before the log, and the entries of one minute.
+    assert_eq!(length, 4);
 }
 
 #[tokio::test]

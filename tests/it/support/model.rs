@@ -79,6 +79,8 @@ pub(crate) struct Model {
     accounts: HashMap<(usize, String), Account>,
     /// The receipts of the latest decision that charged something, and those that a refund refers to.
     pub(crate) receipts: Vec<Receipt>,
+    /// Whether the latest decision was a denial that changed an account.
+    pub(crate) moved_by_denial: bool,
 }
 
 /// An account at a moment; and whether it had to be changed because the clock stepped back, the quota was
@@ -125,6 +127,8 @@ impl Model {
         if takes && admitted {
             self.receipts.clear();
         }
+        self.moved_by_denial =
+            takes && !admitted && asked.iter().any(|(_, _, _, cost, view)| *cost > 0 && view.moved);
         let mut said = Vec::new();
         for (id, rule, key, cost, view) in asked {
             let fits = view.admits(rule, cost, now);

@@ -301,6 +301,16 @@ mod tests {
     }
 
     #[test]
+    fn a_grant_above_the_cost_is_an_error_where_less_may_be_granted_too() {
+        let rows = [(0.0, true), (1.0, true), (2.0, true), (3.0, false)];
+        for (granted, fine) in rows {
+            let up_to = Job { action: Action::ChargeUpTo, ..job(2) };
+            let replies = decode(&numbers(&[1.0 + granted, 4.0, 1e6, 0.0, 0.0]), &[&up_to]);
+            assert_eq!(replies[0].is_ok(), fine, "{granted}");
+        }
+    }
+
+    #[test]
     fn an_error_concerns_the_decision_of_its_record() {
         let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
         let reply =

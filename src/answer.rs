@@ -28,9 +28,9 @@ use crate::error::Error;
 #[must_use = "an answer does nothing until it is awaited"]
 pub struct Answer<T> {
     state: State<T>,
-    /// Applied to the error of a pending result. Stored here, because nearly every decision on Redis has one and a
-    /// future around it would be an allocation.
-    recover: Option<Recover<T>>,
+    /// Applied to a pending result. Stored here, because nearly every decision on Redis has one and a future around it
+    /// would cost more.
+    last: Option<Last<T>>,
 }
 
 enum State<T> {
@@ -39,17 +39,17 @@ enum State<T> {
     Pending(Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>),
 }
 
-type Recover<T> = fn(Error) -> Result<T, Error>;
+type Last<T> = Box<dyn FnOnce(Result<T, Error>) -> Result<T, Error> + Send>;
 
 impl<T> Answer<T> {
     /// An answer that is ready with `result`.
     pub const fn ready(result: Result<T, Error>) -> Self {
-        Self { state: State::Ready(Some(result)), recover: None }
+        Self { state: State::Ready(Some(result)), last: None }
     }
 
     /// An answer with the result of `future`.
     pub fn pending(future: impl Future<Output = Result<T, Error>> + Send + 'static) -> Self {
-        Self { state: State::Pending(Box::pin(future)), recover: None }
+        Self { state: State::Pending(Box::pin(future)), last: None }
     }
 
     pub(crate) const fn is_ready(&self) -> bool {
@@ -78,17 +78,18 @@ impl<T> Answer<T> {
         }
     }
 
-    /// Applies `recover` to an error, now or when it is ready. Allocates nothing.
-    pub(crate) fn or_else(self, recover: Recover<T>) -> Self
+    /// [`then`](Self::then) without a future around this one.
+    pub(crate) fn at_last(
+        self,
+        change: impl FnOnce(Result<T, Error>) -> Result<T, Error> + Send + 'static,
+    ) -> Self
     where
         T: Send + 'static,
     {
         match self {
-            // Nearly every decision in memory passes here.
-            Self { state: State::Ready(Some(Ok(_))), .. } => self,
-            Self { state: State::Ready(Some(Err(error))), .. } => Self::ready(recover(error)),
-            Self { state, recover: None } => Self { state, recover: Some(recover) },
-            recovering => recovering.then(move |result| result.or_else(recover)),
+            Self { state: State::Ready(Some(result)), .. } => Self::ready(change(result)),
+            Self { state, last: None } => Self { state, last: Some(Box::new(change)) },
+            changing => changing.then(change),
         }
     }
 }
@@ -113,8 +114,8 @@ impl<T> Future for Answer<T> {
             },
             State::Pending(future) => ready!(future.as_mut().poll(cx)),
         };
-        Poll::Ready(match self.recover {
-            Some(recover) => result.or_else(recover),
+        Poll::Ready(match self.last.take() {
+            Some(change) => change(result),
             None => result,
         })
     }

@@ -41,7 +41,7 @@
 //! | Which limit? [`PolicySource`] | one [`Policy`] for all requests, or one chosen per request | a closure over the request's head and its key | [`policy`] |
 //! | How are units counted? [`Algorithm`](algorithm::Algorithm) | [`Gcra`](algorithm::Gcra), [`FixedWindow`](algorithm::FixedWindow), [`SlidingLog`](algorithm::SlidingLog) and more | a Lua file, and a twin in Rust for [`MemoryStore`] | [`algorithm`], with a guide to choosing one |
 //! | Where are the counts? [`Store`](store::Store) | [`RedisStore`], [`MemoryStore`] | the trait | [`store`] |
-//! | What if the store is unavailable? [`FailureMode`] | admit, or reject with 503 | | [`policy`] |
+//! | What if the store is unavailable? [`FailureMode`] | count in this process, admit, or reject with 503 | | [`policy`] |
 //! | What does the client see? [`ResponseMapper`](response::ResponseMapper), [`Headers`] | [`ProblemDetails`](response::ProblemDetails), [`GrpcStatus`](response::GrpcStatus), IETF and legacy headers | a closure | [`response`] |
 //!
 //! For requests that are not HTTP, use [`KeyedRateLimitLayer`](keyed::KeyedRateLimitLayer). To decide without a layer,
@@ -67,7 +67,8 @@
 //! * If more decisions are requested at once than Redis can make within the deadline, the rest count as a failure of
 //!   the store.
 //! * If Redis fails over to a replica, charges that were not replicated are lost.
-//! * While the store is unavailable, [`FailureMode::Open`] limits nothing.
+//! * While the store is unavailable, each instance counts for itself, see [`FailureMode::Local`]; [`FailureMode::Open`]
+//!   limits nothing.
 //! * If a reply misses the deadline, the charge may have been made.
 //! * Policies with different keys are decided atomically on one Redis server. In a Redis Cluster they are decided one
 //!   after the other; if one denies, the charges before it are refunded.

@@ -100,9 +100,14 @@ impl Decision {
         self.permit.take()
     }
 
-    /// An admission because the store failed and every policy is [`Open`](crate::FailureMode::Open).
+    /// An admission without any count, because the store failed and the failure modes admit.
     pub(crate) fn failed_open(failure: Error) -> Self {
         Self { failure: Some(Arc::new(failure)), ..Self::new([]) }
+    }
+
+    /// A decision that this process made because the store failed.
+    pub(crate) fn failed_local(outcomes: impl IntoIterator<Item = Outcome>, failure: Error) -> Self {
+        Self { failure: Some(Arc::new(failure)), ..Self::new(outcomes) }
     }
 
     /// Sets the random wait that is added to the shortest one, in what the client sees.
@@ -172,29 +177,30 @@ impl Decision {
         self.verdict.retry_after()
     }
 
-    /// The units that can still be charged under the policy that [binds](Self::binding). `None` if the store
-    /// [failed](Self::failure).
+    /// The units that can still be charged under the policy that [binds](Self::binding). `None` if there are no
+    /// [outcomes](Self::outcomes).
     #[must_use]
     pub fn remaining(&self) -> Option<u64> {
         self.binding().map(Outcome::remaining)
     }
 
-    /// The outcome of each policy, in the order of the charges. **Empty** if the store [failed](Self::failure) and the
-    /// request was admitted for that reason.
+    /// The outcome of each policy, in the order of the charges. If the store [failed](Self::failure), only those of
+    /// the policies that are counted in this process meanwhile: **empty** if there are none.
     #[must_use]
     pub fn outcomes(&self) -> &[Outcome] {
         &self.outcomes
     }
 
     /// The outcome that matters most to the client: of denials the one with the longest wait, of admissions the one
-    /// with the smallest share of its capacity left. `None` if the store [failed](Self::failure).
+    /// with the smallest share of its capacity left. `None` if there are no outcomes.
     #[must_use]
     pub fn binding(&self) -> Option<&Outcome> {
         // `max_by` returns the last of equals, so this returns the first.
         self.outcomes.iter().rev().max_by(|a, b| a.cmp_binding(b))
     }
 
-    /// Why the store made no decision, if the request was admitted for that reason.
+    /// Why the store made no decision. This one was then made without it, by the [failure
+    /// mode](crate::FailureMode) of the policies.
     #[must_use]
     pub fn failure(&self) -> Option<&Error> {
         self.failure.as_deref()

@@ -295,9 +295,10 @@ impl Policy {
         self.0.most_leased.min(self.0.capacity)
     }
 
-    /// What happens to a request when the store gives no decision in time. Defaults to [`FailureMode::Open`].
+    /// What happens to a request when the store gives no decision in time. Defaults to [`FailureMode::Local`].
     ///
     /// If several policies are decided together and one is [`Closed`](FailureMode::Closed), the request is rejected.
+    /// Otherwise those that are [`Local`](FailureMode::Local) decide.
     #[must_use]
     pub fn on_store_failure(mut self, mode: FailureMode) -> Self {
         Arc::make_mut(&mut self.0).on_store_failure = mode;
@@ -387,6 +388,24 @@ impl Policy {
 
     pub(crate) fn failure_mode(&self) -> FailureMode {
         self.0.on_store_failure
+    }
+
+    /// The policy that counts in this process while the store fails: of this instance's share of the quota, and of GCRA
+    /// if the algorithm has no form in Rust.
+    pub(crate) fn local_share(&self) -> Self {
+        let FailureMode::Local { instances } = self.failure_mode() else { return self.clone() };
+        let quota = self.0.quota.share_of(instances.max(1));
+        let algorithm = self.counting();
+        let in_rust = algorithm.counter().is_some() || algorithm.twin().is_some();
+        let algorithm = if in_rust { algorithm.clone() } else { Arc::new(Gcra::new()) };
+        let Ok(arguments) = algorithm.arguments(&quota) else { return self.clone() };
+        let mut share = self.clone();
+        let inner = Arc::make_mut(&mut share.0);
+        inner.arguments = arguments.into();
+        inner.capacity = algorithm.capacity(&quota);
+        inner.replenishment = algorithm.replenishment();
+        (inner.quota, inner.algorithm) = (quota, algorithm);
+        share
     }
 
     pub(crate) fn counting(&self) -> &Arc<dyn Algorithm> {

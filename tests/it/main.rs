@@ -14,6 +14,7 @@ mod deny_cache;
 mod differential;
 mod exact_limit;
 mod examples;
+mod failure_ladder;
 mod generated_greeter;
 mod grpc;
 mod handler_rejections;

@@ -36,7 +36,7 @@ impl RedisStoreBuilder {
         self.check()?;
         let (manager, address) = manager(url)?;
         let unreachable = |cause: RedisError| error::unreachable(&format!(" at {address}"), &cause);
-        let health = Arc::new(Health::default());
+        let health = Arc::new(Health::of(address.clone()));
         let pool = pool(&health, self.pool_size).build(manager).await.map_err(unreachable)?;
         let link = Arc::new(Single::new(pool.clone(), health));
         let loads = Script::all_built_in().map(|script| {
@@ -64,8 +64,8 @@ impl RedisStoreBuilder {
     /// Outside a Tokio runtime.
     pub fn connect_lazy(self, url: &str) -> Result<RedisStore, Error> {
         self.check()?;
-        let (manager, _) = manager(url)?;
-        let health = Arc::new(Health::default());
+        let (manager, address) = manager(url)?;
+        let health = Arc::new(Health::of(address));
         let pool = pool(&health, self.pool_size).build_unchecked(manager);
         Ok(self.with_link(Arc::new(Single::new(pool, health))))
     }
@@ -84,7 +84,7 @@ impl RedisStoreBuilder {
     ) -> Result<RedisStore, Error> {
         self.check()?;
         let clients = cluster::clients(urls)?;
-        let health = Arc::new(Health::default());
+        let health = Arc::new(Health::of(clients.addresses.clone()));
         let unreachable =
             |cause: RedisError| error::unreachable(&format!(" at {}", clients.addresses), &cause);
         let retrying =
@@ -117,7 +117,7 @@ impl RedisStoreBuilder {
     ) -> Result<RedisStore, Error> {
         self.check()?;
         let clients = cluster::clients(urls)?;
-        let health = Arc::new(Health::default());
+        let health = Arc::new(Health::of(clients.addresses));
         let pool = |client| pool(&health, cluster::CONNECTIONS).build_unchecked(client);
         let (retrying, single_attempt) = (pool(clients.retrying), pool(clients.single_attempt));
         let shards = self.shards();

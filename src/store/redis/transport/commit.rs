@@ -8,6 +8,7 @@ use tokio::{
 };
 
 use super::{
+    breaker::probe,
     deadline::{deadline_in, no_connection, queue_full, timed_out},
     lane::{Lane, open_another},
     queue::{Entry, Ticket},
@@ -18,6 +19,12 @@ use crate::{decision::Decision, error::Error, store::redis::wire::Job};
 
 /// Makes a decision, alone or in a batch.
 pub(super) async fn decide<T: Target>(target: Arc<T>, job: Job) -> Result<Decision, Error> {
+    if let Some(error) = target.breaker().error() {
+        probe(&target, || job.first_key());
+        let failed = Err(error);
+        target.health().record(&failed);
+        return failed;
+    }
     let (allowed, deadline) = (job.deadline, deadline_in(job.deadline));
     let here = Handle::try_current().ok().map(|runtime| runtime.id());
     let decision = match target.queue().enter(job, deadline, here) {

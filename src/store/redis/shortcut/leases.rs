@@ -35,7 +35,7 @@ use super::{
     status::LeaseStatus,
 };
 use crate::{
-    decision::{Charge, Decision, Outcome, Verdict},
+    decision::{Charge, Decision, DecisionSource, Outcome, Verdict},
     error::Error,
     key::Key,
     policy::Policy,
@@ -149,7 +149,7 @@ impl Leases {
         };
         let outcome = Outcome::new(charge, Verdict::Allow, remaining, Duration::from_micros(reset));
         let outcome = outcome.granting(charge.cost()).with_lease_receipt(receipt);
-        Some((Decision::of_one(outcome), is_low))
+        Some((Decision::of_one(outcome).made_by(DecisionSource::Lease), is_low))
     }
 
     /// What to lease in addition to the cost of `charge`: `None` for a key that is not hot, or whose lease is being

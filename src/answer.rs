@@ -31,6 +31,9 @@ pub struct Answer<T> {
     /// Applied to the error of a pending result. Stored here, because nearly every decision on Redis has one and a
     /// future around it would be an allocation.
     recover: Option<Recover<T>>,
+    /// Called with a pending result, after `recover`.
+    #[cfg(feature = "metrics")]
+    observe: Option<Observe<T>>,
 }
 
 enum State<T> {
@@ -40,16 +43,27 @@ enum State<T> {
 }
 
 type Recover<T> = fn(Error) -> Result<T, Error>;
+#[cfg(feature = "metrics")]
+type Observe<T> = fn(&Result<T, Error>);
 
 impl<T> Answer<T> {
     /// An answer that is ready with `result`.
     pub const fn ready(result: Result<T, Error>) -> Self {
-        Self { state: State::Ready(Some(result)), recover: None }
+        Self::of(State::Ready(Some(result)))
     }
 
     /// An answer with the result of `future`.
     pub fn pending(future: impl Future<Output = Result<T, Error>> + Send + 'static) -> Self {
-        Self { state: State::Pending(Box::pin(future)), recover: None }
+        Self::of(State::Pending(Box::pin(future)))
+    }
+
+    const fn of(state: State<T>) -> Self {
+        Self {
+            state,
+            recover: None,
+            #[cfg(feature = "metrics")]
+            observe: None,
+        }
     }
 
     pub(crate) const fn is_ready(&self) -> bool {
@@ -87,9 +101,19 @@ impl<T> Answer<T> {
             // Nearly every decision in memory passes here.
             Self { state: State::Ready(Some(Ok(_))), .. } => self,
             Self { state: State::Ready(Some(Err(error))), .. } => Self::ready(recover(error)),
-            Self { state, recover: None } => Self { state, recover: Some(recover) },
+            Self { recover: None, .. } => Self { recover: Some(recover), ..self },
             recovering => recovering.then(move |result| result.or_else(recover)),
         }
+    }
+
+    /// Calls `observe` with the result, now or when it is ready. Allocates nothing. There is one call for each answer.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn inspect(mut self, observe: Observe<T>) -> Self {
+        match &self.state {
+            State::Ready(Some(result)) => observe(result),
+            _ => self.observe = Some(observe),
+        }
+        self
     }
 }
 
@@ -113,10 +137,15 @@ impl<T> Future for Answer<T> {
             },
             State::Pending(future) => ready!(future.as_mut().poll(cx)),
         };
-        Poll::Ready(match self.recover {
+        let result = match self.recover {
             Some(recover) => result.or_else(recover),
             None => result,
-        })
+        };
+        #[cfg(feature = "metrics")]
+        if let Some(observe) = self.observe {
+            observe(&result);
+        }
+        Poll::Ready(result)
     }
 }
 

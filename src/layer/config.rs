@@ -196,8 +196,12 @@ impl Config {
         if is_grpc(request) { &*self.grpc } else { &*self.mapper }
     }
 
-    /// Calls the function of `on_decision`.
+    /// Calls the function of `on_decision`, and counts a rejection.
     pub(super) fn report(&self, event: &DecisionEvent<'_>) {
+        #[cfg(feature = "metrics")]
+        if event.is_rejected() {
+            metric!(rejected(event.kind().as_str()));
+        }
         if let Some(on_decision) = &self.on_decision {
             on_decision(event);
         }

@@ -1,6 +1,6 @@
 use std::{fmt, sync::Arc};
 
-use super::{pending::Pending, permit::PermitRequest};
+use super::{counted::counted, pending::Pending, permit::PermitRequest};
 use crate::{
     answer::Answer,
     decision::{Charge, Decision},
@@ -225,7 +225,8 @@ impl Limiter {
         if charges.is_empty() {
             return Answer::ready(Ok(decision.clone()));
         }
-        Pending::new(mode(&charges), None, claims).finish(self.dispatch(Action::Refund, &charges))
+        let pending = Pending::new(mode(&charges), None, claims);
+        counted(Action::Refund, pending.finish(self.dispatch(Action::Refund, &charges)))
     }
 
     /// Removes everything that `key` was charged under `policy`.
@@ -263,7 +264,7 @@ impl Limiter {
             return self.decide(action, &[charge]);
         }
         let mode = charge.policy().failure_mode();
-        finish(self.store.decide_one(action, charge), mode)
+        counted(action, finish(self.store.decide_one(action, charge), mode))
     }
 
     fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
@@ -273,9 +274,9 @@ impl Limiter {
             let charges: Vec<Charge> = charges.iter().map(Charge::with_new_holder).collect();
             let permits = PermitRequest::of(&self.store, &charges);
             let pending = Pending::new(mode(&charges), permits, Vec::new());
-            return pending.finish(self.dispatch(action, &charges));
+            return counted(action, pending.finish(self.dispatch(action, &charges)));
         }
-        finish(self.dispatch(action, charges), mode(charges))
+        counted(action, finish(self.dispatch(action, charges), mode(charges)))
     }
 
     /// [`decide`](Self::decide). Without charges, it returns `decision` with its failure.

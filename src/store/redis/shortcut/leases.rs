@@ -63,6 +63,8 @@ pub(crate) struct Leases {
     sweeping: AtomicBool,
     /// The number of script calls in the background.
     in_flight: watch::Sender<usize>,
+    #[cfg(feature = "metrics")]
+    leased: crate::metrics::record::Leased,
 }
 
 /// Updates the leases with the result of a job that leases or returns units.
@@ -126,6 +128,8 @@ impl Leases {
             deny_cache,
             sweeping: AtomicBool::new(false),
             in_flight: watch::Sender::new(0),
+            #[cfg(feature = "metrics")]
+            leased: crate::metrics::record::Leased::default(),
         }
     }
 
@@ -289,6 +293,7 @@ impl Leases {
                 }
             }
         }
+        self.report();
         removed.iter().filter_map(|(policy, key, returned)| self.return_job(policy, key, *returned)).collect()
     }
 
@@ -370,10 +375,20 @@ impl Leases {
                 }
             }
         }
+        self.report();
         for (policy, key, returned) in unused {
             self.spawn_return(&policy, &key, returned);
         }
         any_left
+    }
+
+    /// Sets the gauges of leases, if there are any.
+    fn report(&self) {
+        #[cfg(feature = "metrics")]
+        {
+            let status = self.status();
+            self.leased.set(status.keys, status.units);
+        }
     }
 
     fn has_leases(&self) -> bool {

@@ -63,6 +63,7 @@ impl<T: Target> Lane<T> {
             Ok(Err(error)) => return Err(from_redis(&error)),
             Err(_) => return Err(no_connection(self.target.health(), allowed)),
         };
+        metric!(batch_sent(1));
         let batch = async move {
             let mut decisions = self.target.send_batch(&mut slot, slice::from_mut(&mut job)).await;
             drop((slot, self));
@@ -98,6 +99,7 @@ impl<T: Target> Lane<T> {
             self.expire_waiting();
             let late = |allowed| no_connection(self.target.health(), allowed);
             self.target.queue().fill(&mut batch, &self.place, late);
+            metric!(batch_sent(batch.jobs.len()));
             let sent_at = Instant::now();
             let sent = self.target.send_batch(&mut slot, &mut batch.jobs);
             let decisions = while_ticking(sent, || {

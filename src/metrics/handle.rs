@@ -3,7 +3,11 @@
 //! A recorder may be installed after the first decision, and tests have recorders of their own. So each use compares the
 //! address of the recorder in force. It identifies the recorder as long as that exists.
 
-use std::{cell::RefCell, ptr, sync::OnceLock};
+use std::{
+    cell::{Cell, RefCell},
+    ptr,
+    sync::OnceLock,
+};
 
 use ::metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, Recorder, with_recorder};
 
@@ -48,11 +52,10 @@ fn address(recorder: &dyn Recorder) -> usize {
 impl<H: Handle> Registered<H> {
     #[cold]
     fn with(recorder: &dyn Recorder, name: &'static str, labels: impl FnOnce() -> Vec<Label>) -> Self {
-        DESCRIBED.with_borrow_mut(|described| {
-            if described.replace(address(recorder)) != Some(address(recorder)) {
-                names::describe_to(recorder);
-            }
-        });
+        let now = Some(address(recorder));
+        if DESCRIBED.replace(now) != now {
+            names::describe_to(recorder);
+        }
         let key = Key::from_parts(KeyName::from_const_str(name), labels());
         Self { recorder: address(recorder), handle: H::register(recorder, &key) }
     }
@@ -60,7 +63,7 @@ impl<H: Handle> Registered<H> {
 
 thread_local! {
     /// The recorder that got the descriptions last.
-    static DESCRIBED: RefCell<Option<usize>> = const { RefCell::new(None) };
+    static DESCRIBED: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
 /// A handle in a thread: that of the latest recorder.
@@ -79,7 +82,8 @@ impl<H: Handle> Local<H> {
         record: impl FnOnce(&H),
     ) {
         with_recorder(|recorder| {
-            let mut registered = self.0.borrow_mut();
+            // Not available only if a recorder itself makes decisions.
+            let Ok(mut registered) = self.0.try_borrow_mut() else { return };
             match &*registered {
                 Some(known) if known.recorder == address(recorder) => record(&known.handle),
                 _ => record(&registered.insert(Registered::with(recorder, name, labels)).handle),

@@ -5,7 +5,7 @@ use ::metrics::{Counter, Label};
 use super::{handle::Shared, names::DECISIONS_TOTAL};
 
 const VERDICTS: [&str; 3] = ["admitted", "delayed", "denied"];
-/// With one in reserve.
+/// With two in reserve. A source beyond them would be counted slowly.
 const SOURCES: usize = 6;
 
 /// The counters of a policy's decisions. A clone begins without any, because its policy may get another name.
@@ -46,7 +46,6 @@ impl PolicyCounters {
         let count = |counter: &Counter| counter.increment(1);
         match counters.get(source.number * VERDICTS.len() + verdict) {
             Some(counter) => counter.with(DECISIONS_TOTAL, labels, count),
-            // Slow, so the reserve should be larger.
             None => Shared::new().with(DECISIONS_TOTAL, labels, count),
         }
     }

@@ -1,5 +1,7 @@
 //! What the rest of the crate calls, with the macro `metric!`.
 
+#![cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only Redis has a queue, batches and leases"))]
+
 use std::{
     sync::atomic::{AtomicI64, Ordering},
     time::Duration,
@@ -54,19 +56,16 @@ fn with(record: impl FnOnce(&Handles)) {
 }
 
 /// A decision has waited for Redis for `time`.
-#[cfg(feature = "redis")]
 pub(crate) fn waited(time: Duration) {
     with(|handles| handles.duration.with(DECISION_DURATION_SECONDS, Vec::new, |it| it.record(time)));
 }
 
 /// A batch of so many decisions is sent.
-#[cfg(feature = "redis")]
 pub(crate) fn batch_sent(decisions: usize) {
     with(|handles| handles.batch.with(BATCH_DECISIONS, Vec::new, |it| it.record(decisions as f64)));
 }
 
 /// A decision waits with so many, itself included.
-#[cfg(feature = "redis")]
 pub(crate) fn enqueued(length: usize) {
     with(|handles| handles.queue.with(QUEUE_LENGTH, Vec::new, |it| it.record(length as f64)));
 }
@@ -101,14 +100,12 @@ pub(crate) fn memory_keys_changed(change: i64) {
 }
 
 /// What a store has on lease, as the gauges know it.
-#[cfg(feature = "redis")]
 #[derive(Debug, Default)]
 pub(crate) struct Leased {
     keys: AtomicI64,
     units: AtomicI64,
 }
 
-#[cfg(feature = "redis")]
 impl Leased {
     /// Sets what the store has on lease now.
     pub(crate) fn set(&self, keys: usize, units: u64) {
@@ -128,7 +125,6 @@ impl Leased {
     }
 }
 
-#[cfg(feature = "redis")]
 impl Drop for Leased {
     fn drop(&mut self) {
         self.set(0, 0);

@@ -31,6 +31,9 @@ pub struct Answer<T> {
     /// Applied to a pending result. Stored here, because nearly every decision on Redis has one and a future around it
     /// would cost more.
     last: Option<Last<T>>,
+    /// Called with a pending result, after `last`.
+    #[cfg(feature = "metrics")]
+    observe: Option<Observe<T>>,
 }
 
 enum State<T> {
@@ -40,16 +43,27 @@ enum State<T> {
 }
 
 type Last<T> = Box<dyn FnOnce(Result<T, Error>) -> Result<T, Error> + Send>;
+#[cfg(feature = "metrics")]
+type Observe<T> = fn(&Result<T, Error>);
 
 impl<T> Answer<T> {
     /// An answer that is ready with `result`.
     pub const fn ready(result: Result<T, Error>) -> Self {
-        Self { state: State::Ready(Some(result)), last: None }
+        Self::of(State::Ready(Some(result)))
     }
 
     /// An answer with the result of `future`.
     pub fn pending(future: impl Future<Output = Result<T, Error>> + Send + 'static) -> Self {
-        Self { state: State::Pending(Box::pin(future)), last: None }
+        Self::of(State::Pending(Box::pin(future)))
+    }
+
+    const fn of(state: State<T>) -> Self {
+        Self {
+            state,
+            last: None,
+            #[cfg(feature = "metrics")]
+            observe: None,
+        }
     }
 
     pub(crate) const fn is_ready(&self) -> bool {
@@ -88,9 +102,19 @@ impl<T> Answer<T> {
     {
         match self {
             Self { state: State::Ready(Some(result)), .. } => Self::ready(change(result)),
-            Self { state, last: None } => Self { state, last: Some(Box::new(change)) },
+            Self { last: None, .. } => Self { last: Some(Box::new(change)), ..self },
             changing => changing.then(change),
         }
+    }
+
+    /// Calls `observe` with the result, now or when it is ready. Allocates nothing. There is one call for each answer.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn inspect(mut self, observe: Observe<T>) -> Self {
+        match &self.state {
+            State::Ready(Some(result)) => observe(result),
+            _ => self.observe = Some(observe),
+        }
+        self
     }
 }
 
@@ -114,10 +138,15 @@ impl<T> Future for Answer<T> {
             },
             State::Pending(future) => ready!(future.as_mut().poll(cx)),
         };
-        Poll::Ready(match self.last.take() {
+        let result = match self.last.take() {
             Some(change) => change(result),
             None => result,
-        })
+        };
+        #[cfg(feature = "metrics")]
+        if let Some(observe) = self.observe {
+            observe(&result);
+        }
+        Poll::Ready(result)
     }
 }
 

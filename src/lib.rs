@@ -81,6 +81,7 @@
 //! |---|---|---|
 //! | `axum` | [`PeerIp`] reads axum's `ConnectInfo`; [`FromExtractor`](key::FromExtractor), [`MatchedRoute`](key::MatchedRoute); [`Decision`] and [`Limiter`] are extractors, [`Rejection`] is a response | yes |
 //! | `cluster` | [`RedisStore`] on Redis Cluster | no |
+//! | `metrics` | counters, histograms and gauges for any exporter of the facade `metrics` | no |
 //! | `redis` | [`RedisStore`] on one server | yes |
 //! | `retry` | `RetryPolicy` for clients: waits as long as a rejection asks for, then retries | no |
 //! | `serde` | [`Policy`], [`Quota`], [`FailureMode`] and [`Headers`] are read [from configuration files](policy) | no |
@@ -98,6 +99,14 @@ macro_rules! log {
     };
 }
 
+/// Records a metric if the feature `metrics` is on. Never pass an identity.
+macro_rules! metric {
+    ($name:ident($($argument:expr),*)) => {
+        #[cfg(feature = "metrics")]
+        crate::metrics::record::$name($($argument),*);
+    };
+}
+
 pub mod algorithm;
 mod answer;
 pub mod decision;
@@ -106,6 +115,9 @@ pub mod key;
 pub mod keyed;
 pub mod layer;
 mod limiter;
+#[cfg(feature = "metrics")]
+#[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
+pub mod metrics;
 pub mod policy;
 mod quota;
 pub mod response;

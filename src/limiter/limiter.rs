@@ -1,6 +1,7 @@
 use std::{fmt, slice, sync::Arc};
 
 use super::{
+    counted::counted,
     ladder::{Charges, Ladder, Rung},
     pending::Pending,
     permit::PermitRequest,
@@ -237,7 +238,8 @@ impl Limiter {
             return Answer::ready(Ok(decision.clone()));
         }
         let answer = self.dispatch(Action::Refund, &charges);
-        Pending::new(self.rung(Action::Refund, charges.into()), None, claims).finish(answer)
+        let pending = Pending::new(self.rung(Action::Refund, charges.into()), None, claims);
+        counted(Action::Refund, pending.finish(answer))
     }
 
     /// Removes everything that `key` was charged under `policy`.
@@ -275,7 +277,7 @@ impl Limiter {
             return self.decide(action, &[charge]);
         }
         if self.in_process {
-            return self.store.decide_one(action, charge);
+            return counted(action, self.store.decide_one(action, charge));
         }
         let answer = self.store.decide(action, slice::from_ref(&charge));
         self.finish(answer, action, Charges::One(charge))
@@ -288,16 +290,20 @@ impl Limiter {
             let charges: Vec<Charge> = charges.iter().map(Charge::with_new_holder).collect();
             let permits = PermitRequest::of(&self.store, &charges);
             let answer = self.dispatch(action, &charges);
-            return Pending::new(self.rung(action, charges.into()), permits, Vec::new()).finish(answer);
+            let pending = Pending::new(self.rung(action, charges.into()), permits, Vec::new());
+            return counted(action, pending.finish(answer));
         }
         let answer = self.dispatch(action, charges);
-        if self.in_process { answer } else { self.finish(answer, action, charges.to_vec().into()) }
+        if self.in_process {
+            return counted(action, answer);
+        }
+        self.finish(answer, action, charges.to_vec().into())
     }
 
     /// Applies the failure modes to an answer of the store that needs no undoing.
     fn finish(&self, answer: Answer<Decision>, action: Action, charges: Charges) -> Answer<Decision> {
         let rung = self.rung(action, charges);
-        answer.at_last(move |decided| rung.apply(decided))
+        counted(action, answer.at_last(move |decided| rung.apply(decided)))
     }
 
     fn rung(&self, action: Action, charges: Charges) -> Rung {

@@ -7,6 +7,8 @@ use std::{
 };
 
 use super::{FailureMode, LeaseBound, quoted::quoted};
+#[cfg(feature = "metrics")]
+use crate::metrics::PolicyCounters;
 use crate::{
     algorithm::{self, Algorithm, Concurrency, Gcra, Replenishment},
     error::Error,
@@ -62,6 +64,8 @@ struct Inner {
     on_store_failure: FailureMode,
     /// 0 if nothing is leased.
     most_leased: u64,
+    #[cfg(feature = "metrics")]
+    counters: PolicyCounters,
 }
 
 const MAX_LEASED: u64 = 1_000_000_000_000;
@@ -114,6 +118,8 @@ impl Policy {
             algorithm: Arc::new(Gcra::new()),
             on_store_failure: FailureMode::default(),
             most_leased: 0,
+            #[cfg(feature = "metrics")]
+            counters: PolicyCounters::new(),
         })))
     }
 
@@ -340,6 +346,12 @@ impl Policy {
     #[cfg(feature = "redis")]
     pub(crate) fn most_leased(&self) -> u64 {
         self.0.most_leased
+    }
+
+    /// The counters of its decisions.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn counters(&self) -> &PolicyCounters {
+        &self.0.counters
     }
 
     /// The policy's part of the key of its state.

@@ -27,6 +27,8 @@ mod leases;
 mod logs;
 mod lua_rules;
 mod memory_store;
+mod metrics;
+mod on_decision;
 mod preflight;
 mod quickstart;
 mod refunds;

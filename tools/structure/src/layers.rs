@@ -12,6 +12,7 @@ use crate::{
 const ROWS: &[&[&str]] = &[
     &["error.rs"],
     &["util/"],
+    &["metrics/"],
     &["quota"],
     &["answer.rs"],
     &["algorithm/"],
@@ -40,6 +41,7 @@ const FOREIGN: &[(&[&str], &[&str])] = &[
         &["http", "http_body", "http_body_util"],
         &["key/", "policy/source.rs", "response/", "layer/", "retry/"],
     ),
+    (&["metrics"], &["metrics/"]),
     (&["axum"], &["key/", "response/", "layer/"]),
     (&["tonic", "tonic_types"], &["key/", "response/", "layer/", "retry/"]),
 ];

@@ -66,7 +66,11 @@ impl Breaker {
             return false;
         }
         *lock(&self.since) = Some(Opened { cause: cause.clone(), next_probe: Instant::now() + PAUSE });
-        !self.open.swap(true, Ordering::Relaxed)
+        let opens = !self.open.swap(true, Ordering::Relaxed);
+        if opens {
+            metric!(open_breakers_changed(1));
+        }
+        opens
     }
 
     /// The error of a decision while the breaker is open.
@@ -88,7 +92,15 @@ impl Breaker {
 
     fn close(&self) {
         self.unanswered.store(CALLS - 1, Ordering::Relaxed);
-        self.open.store(false, Ordering::Relaxed);
+        if self.open.swap(false, Ordering::Relaxed) {
+            metric!(open_breakers_changed(-1));
+        }
+    }
+}
+
+impl Drop for Breaker {
+    fn drop(&mut self) {
+        self.close();
     }
 }
 

@@ -40,6 +40,7 @@ pub(super) async fn decide<T: Target>(target: Arc<T>, job: Job) -> Result<Decisi
         Entry::Wait(ticket) => wait(&target, ticket, deadline, allowed).await,
         Entry::Full => Err(queue_full()),
     };
+    metric!(waited(allowed.saturating_sub(deadline.saturating_duration_since(Instant::now()))));
     target.health().record(&decision);
     decision
 }

@@ -65,6 +65,7 @@ impl<T: Target> Lane<T> {
             Err(_) => return record(&*self.target, Err(no_connection(self.target.health(), allowed))),
         };
         let target = self.target.clone();
+        metric!(batch_sent(1));
         let batch = async move {
             let mut decisions = self.target.send_batch(&mut slot, slice::from_mut(&mut job)).await;
             drop((slot, self));
@@ -101,6 +102,7 @@ impl<T: Target> Lane<T> {
             self.expire_waiting();
             let late = |allowed| no_connection(self.target.health(), allowed);
             self.target.queue().fill(&mut batch, &self.place, late);
+            metric!(batch_sent(batch.jobs.len()));
             let sent_at = Instant::now();
             let sent = self.target.send_batch(&mut slot, &mut batch.jobs);
             let mut is_late = false;

@@ -118,6 +118,7 @@ impl Queue {
         state.next += 1;
         let caller = Caller { deadline, allowed, is_watched, reply: Some(reply) };
         state.waiting.push_back(Waiting { job, number, caller });
+        metric!(enqueued(state.waiting.len()));
         let ticket = Ticket { reply: receiver, is_watched, number };
         match opened {
             Some(place) => Entry::Open(ticket, place),

@@ -10,6 +10,7 @@
 //! | [`ratelimit_queue_length`](QUEUE_LENGTH) | histogram | | decisions that wait to be sent, recorded by each one that has to wait |
 //! | [`ratelimit_leased_keys`](LEASED_KEYS) | gauge | | keys with units on [lease](crate::Policy::leased), as of the last 100 ms |
 //! | [`ratelimit_leased_units`](LEASED_UNITS) | gauge | | units on lease that are not spent, as of the last 100 ms |
+//! | [`ratelimit_open_breakers`](OPEN_BREAKERS) | gauge | | circuit breakers that are open |
 //! | [`ratelimit_memory_keys`](MEMORY_KEYS) | gauge | | keys in all [`MemoryStore`](crate::MemoryStore)s |
 //!
 //! * `policy` is the name of a policy. It is empty if the store failed and the failure mode admitted.

@@ -129,7 +129,7 @@ impl Health {
                 "the outage of Redis is over"
             );
             // Unused without the feature `tracing`.
-            let _ = (outage, &self.server);
+            let _ = (outage.began, &self.server);
         }
     }
 

@@ -1,10 +1,12 @@
 //! Shared by the tests: Redis servers, a naive model, and small services.
 
+pub(crate) mod certificates;
 pub(crate) mod fake_server;
 pub(crate) mod http;
 pub(crate) mod model;
 pub(crate) mod programs;
 pub(crate) mod redis_cluster;
+pub(crate) mod redis_sentinel;
 pub(crate) mod redis_server;
 pub(crate) mod stores;
 

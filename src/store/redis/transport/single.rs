@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// A link to one server, with any connection manager.
-pub(crate) struct Single<M: ManageConnection>(Arc<Server<M>>);
+pub(crate) struct Single<M: ManageConnection>(Arc<Server<M>>, &'static [&'static str]);
 
 impl<M> Link for Single<M>
 where
@@ -38,8 +38,12 @@ where
         recorded(self.0.health.clone(), async move { self.reply(command, deadline).await })
     }
 
+    fn ask(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value> {
+        Answer::pending(async move { self.reply(command, deadline).await })
+    }
+
     fn commands(&self) -> &'static [&'static str] {
-        &["evalsha", "script|load", "ping"]
+        self.1
     }
 }
 
@@ -49,7 +53,13 @@ where
     M::Connection: ConnectionLike + Sync,
 {
     pub(crate) fn new(pool: Pool<M>, health: Arc<Health>) -> Self {
-        Self(Arc::new(Server::new(pool, health)))
+        Self(Arc::new(Server::new(pool, health)), &["evalsha", "script|load", "ping"])
+    }
+
+    /// A link to the primary that sentinels name. Their client asks each primary for its role.
+    #[cfg(feature = "sentinel")]
+    pub(crate) fn to_primary(self) -> Self {
+        Self(self.0, &["evalsha", "script|load", "ping", "role"])
     }
 
     async fn reply(&self, command: Cmd, allowed: Duration) -> Result<Value, Error> {

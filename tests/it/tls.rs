@@ -1,6 +1,8 @@
 //! `rediss://` URLs, on servers with certificates of a private authority.
 
-use crate::support::{RedisServer, certificates::Authority, eventually, settings};
+use crate::support::{
+    RedisServer, certificates::Authority, eventually, redis_cluster::RedisCluster, settings,
+};
 use tower_ratelimit::{ErrorKind, Key, Limiter, Policy, Quota, RedisStore, store::RedisStoreBuilder};
 
 const OPTIONAL: &[&str] = &["--tls-auth-clients", "no"];
@@ -131,4 +133,23 @@ async fn both_protocols_and_a_password_work_over_tls() {
         decides(settings.connect(&url).await.unwrap()).await;
     }
     drop::<RedisServer>(server);
+}
+
+#[tokio::test]
+async fn a_cluster_is_reached_over_tls() {
+    let authority = Authority::new();
+    let (arguments, url) = authority.arguments();
+    // Otherwise the node names its other port, to clients with TLS too.
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).chain(["--tls-cluster", "yes"]).collect();
+    let _cluster = RedisCluster::one_node(&arguments);
+    let settings = settings()
+        .tls_ca_certificate(authority.ca.clone())
+        .tls_client_certificate(authority.certificate.clone(), authority.key.clone());
+    decides(settings.connect_cluster([&url]).await.unwrap()).await;
+}
+
+#[tokio::test]
+async fn the_store_installs_a_crypto_provider_before_it_connects() {
+    let _store = settings().connect_lazy("rediss://127.0.0.1:1").unwrap();
+    assert!(tokio_rustls::rustls::crypto::CryptoProvider::get_default().is_some());
 }

@@ -258,7 +258,7 @@ impl RedisStoreBuilder {
 fn link_to(pool: Pool<Manager>, health: Arc<Health>, of_sentinels: bool) -> Arc<dyn Link> {
     let link = Single::new(pool, health);
     #[cfg(feature = "sentinel")]
-    let link = if of_sentinels { link.to_primary() } else { link };
+    let link = if of_sentinels { link.asking_for_role() } else { link };
     let _ = of_sentinels;
     Arc::new(link)
 }

@@ -34,7 +34,8 @@ use crate::{
 /// Counts in a 64-bit Redis 6.2 or later, or in Valkey, shared by all instances of a service. Cloning gives another
 /// handle on the same connections.
 ///
-/// This page is about one server. For a Redis Cluster, use the feature `cluster` and `connect_cluster`.
+/// This page is about one server. For a Redis Cluster, use the feature `cluster` and `connect_cluster`; for Redis Sentinel,
+/// the feature `sentinel` and `connect_sentinel`. For TLS, use the feature `tls-rustls` and a `rediss://` URL.
 ///
 /// Every decision is one `EVALSHA`, alone or with others, so it is atomic. It uses the server's clock, so the clocks of
 /// instances may differ. No other command is sent, neither before nor after. If the server lost its scripts, by a

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use redis::{ConnectionAddr, ConnectionInfo};
+use redis::ConnectionInfo;
 #[cfg(feature = "tls-rustls-no-provider")]
 use {
-    redis::{Client, ClientTlsConfig, TlsCertificates},
+    redis::{Client, ClientTlsConfig, ConnectionAddr, TlsCertificates},
     rustls::{
         ClientConfig, RootCertStore,
         crypto::CryptoProvider,
@@ -32,6 +32,7 @@ impl TlsSettings {
     /// Adds the certificates to `info` if its URL asks for TLS. Otherwise there must be none.
     pub(crate) fn apply(&self, info: ConnectionInfo) -> Result<ConnectionInfo, Error> {
         match info.addr() {
+            #[cfg(feature = "tls-rustls-no-provider")]
             ConnectionAddr::TcpTls { .. } => self.with_certificates(info),
             _ if self.are_default() => Ok(info),
             _ => Err(Error::invalid(
@@ -39,12 +40,6 @@ impl TlsSettings {
                  certificate",
             )),
         }
-    }
-
-    #[cfg(not(feature = "tls-rustls-no-provider"))]
-    #[expect(clippy::unused_self, reason = "the other variant uses it")]
-    fn with_certificates(&self, info: ConnectionInfo) -> Result<ConnectionInfo, Error> {
-        Ok(info)
     }
 
     #[cfg(feature = "tls-rustls-no-provider")]

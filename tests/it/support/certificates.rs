@@ -2,14 +2,13 @@
 
 use std::{
     fs,
-    net::TcpListener,
     path::PathBuf,
     sync::atomic::{AtomicUsize, Ordering},
 };
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
-use super::redis_server::RedisServer;
+use super::redis_server::{RedisServer, bus_is_free, free_port};
 
 /// An authority and what it signed for `localhost` and `127.0.0.1`, in PEM. Its files live as long as the value.
 pub(crate) struct Authority {
@@ -49,7 +48,14 @@ impl Authority {
 
     /// A server with this authority's certificate, and its URL for TLS. Its other port is without TLS.
     pub(crate) fn serve(&self, arguments: &[&str]) -> (RedisServer, String) {
-        let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port().to_string();
+        let (tls, url) = self.arguments();
+        let tls: Vec<&str> = tls.iter().map(String::as_str).collect();
+        (RedisServer::with(&[&tls, arguments].concat()), url)
+    }
+
+    /// The arguments of such a server or cluster node, and its URL.
+    pub(crate) fn arguments(&self) -> (Vec<String>, String) {
+        let port = (0..100).map(|_| free_port()).find(|&port| bus_is_free(port)).unwrap().to_string();
         let path = |file: &str| self.directory.join(file).to_str().unwrap().to_owned();
         let [ca, certificate, key] = ["ca.pem", "server.pem", "server.key"].map(path);
         let tls = [
@@ -58,8 +64,8 @@ impl Authority {
             ["--tls-cert-file", &certificate],
             ["--tls-key-file", &key],
         ];
-        let server = RedisServer::with(&[&tls.concat()[..], arguments].concat());
-        (server, format!("rediss://127.0.0.1:{port}"))
+        let arguments = tls.as_flattened().iter().map(|&word| word.to_owned()).collect();
+        (arguments, format!("rediss://127.0.0.1:{port}"))
     }
 }
 

@@ -212,11 +212,11 @@ impl Drop for Process {
     }
 }
 
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
 }
 
 /// Nodes talk to each other on another port, which is higher by this much.
-fn bus_is_free(port: u16) -> bool {
+pub(crate) fn bus_is_free(port: u16) -> bool {
     port.checked_add(10_000).is_some_and(|bus| TcpListener::bind(("127.0.0.1", bus)).is_ok())
 }

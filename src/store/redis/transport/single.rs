@@ -58,7 +58,7 @@ where
 
     /// A link to the primary that sentinels name. Their client asks each primary for its role.
     #[cfg(feature = "sentinel")]
-    pub(crate) fn to_primary(self) -> Self {
+    pub(crate) fn asking_for_role(self) -> Self {
         Self(self.0, &["evalsha", "script|load", "ping", "role"])
     }
 

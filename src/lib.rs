@@ -73,7 +73,6 @@
 //! * Policies with different keys are decided atomically on one Redis server. In a Redis Cluster they are decided one
 //!   after the other; if one denies, the charges before it are refunded.
 //! * With [leases](Policy::leased), one instance may hold unused units while another denies requests.
-//! * Redis Sentinel is not supported yet.
 //!
 //! # Features
 //!
@@ -84,8 +83,11 @@
 //! | `metrics` | counters, histograms and gauges for any exporter of the facade `metrics` | no |
 //! | `redis` | [`RedisStore`] on one server | yes |
 //! | `retry` | `RetryPolicy` for clients: waits as long as a rejection asks for, then retries | no |
+//! | `sentinel` | [`RedisStore`] on the primary that Redis Sentinel names | no |
 //! | `serde` | [`Policy`], [`Quota`], [`FailureMode`] and [`Headers`] are read [from configuration files](policy) | no |
 //! | `testing` | `testing::TwinTest` compares the twins of your own [`Algorithm`](algorithm::Algorithm) | no |
+//! | `tls-rustls` | [`RedisStore`] on `rediss://` URLs, with rustls and ring | no |
+//! | `tls-rustls-no-provider` | The same with the crypto provider of rustls that your program installs | no |
 //! | `tonic` | gRPC rejections carry `RetryInfo` and `QuotaFailure`; [`Rejection`] becomes a `tonic::Status`; [`PeerIp`] reads tonic's connect info | no |
 //! | `tonic-tls` | [`PeerIp`] reads the address of TLS streams that you hand to tonic | no |
 //! | `tracing` | Logs: denials at debug, admissions at trace, the start of an outage at warn, set-up errors at error, once | yes |

@@ -15,9 +15,10 @@
 //!
 //! * `policy` is the name of a policy. It is empty if the store failed and the failure mode admitted.
 //! * `verdict` is `admitted`, `delayed` or `denied`.
-//! * `source` is a [`DecisionSource`](crate::decision::DecisionSource): `store`, `deny_cache`, `lease` or `failure_mode`.
+//! * `source` is a [`DecisionSource`](crate::decision::DecisionSource): `store`, `deny_cache`, `lease`, `local` or
+//!   `failure_mode`.
 //! * `reason` is `denied`, `banned`, `unidentified`, `unavailable` or `rejected_by_service`.
-//! * `kind` is `timeout`, `busy`, `unreachable`, `failed`, `reply` or `other`: an [`ErrorKind`](crate::ErrorKind).
+//! * `kind` is `timeout`, `busy`, `unreachable`, `failed`, `reply`, `suspended` or `other`: an [`ErrorKind`](crate::ErrorKind).
 //!
 //! No label has an identity, and none grows with the number of clients. If your program makes policies per request, give
 //! them few names.

@@ -1,14 +1,21 @@
 //! What decides while the store fails: the failure modes and the circuit breaker.
 
-use crate::support::{Down, RedisServer, eventually, http, settings, store};
+use std::time::Duration;
+
+use crate::support::{Down, RedisServer, eventually, http, settings};
 use tower_ratelimit::{
-    Charge, ErrorKind, FailureMode, Key, Limiter, PeerIp, Policy, Quota, RateLimitLayer,
+    Charge, ErrorKind, FailureMode, Key, Limiter, PeerIp, Policy, Quota, RateLimitLayer, RedisStore,
     algorithm::{Algorithm, FixedWindow},
 };
 
 fn window(name: &str, limit: u64) -> Policy {
     // Nothing is replenished during a test.
     Policy::new(name, Quota::per_day(limit)).algorithm(FixedWindow::anchored())
+}
+
+/// Calls to a server that does not answer fail after this time, so a breaker opens soon.
+async fn store(server: &RedisServer) -> RedisStore {
+    settings().deadline(Duration::from_millis(300)).connect(&server.url()).await.unwrap()
 }
 
 async fn admitted(limiter: &Limiter, policy: &Policy, key: &Key, requests: usize) -> usize {
@@ -143,8 +150,7 @@ async fn an_algorithm_without_a_twin_is_counted_by_gcra() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_outage_limits_over_http_and_is_no_second_quota() {
     let mut server = RedisServer::start();
-    // Long enough that no decision is late on a busy machine while the server runs.
-    let store = settings().connect(&server.url()).await.unwrap();
+    let store = store(&server).await;
     let policy = window("api", 5);
     let app = http::serve(http::app(RateLimitLayer::new(store, policy, PeerIp::new()))).await;
     server.kill();

@@ -8,7 +8,7 @@ use std::{
 use crate::support::{
     RedisServer, eventually,
     inner::{ask, get},
-    store,
+    settings, store,
 };
 use tower::{Layer as _, ServiceExt as _};
 use tower_ratelimit::{
@@ -94,7 +94,8 @@ async fn an_intermittent_outage_is_one_line() {
 #[tokio::test]
 async fn an_outage_names_the_server_and_the_cause_and_says_when_the_cause_changes() {
     let mut server = RedisServer::start();
-    let limiter = Limiter::new(store(&server).await);
+    let impatient = settings().deadline(std::time::Duration::from_millis(300));
+    let limiter = Limiter::new(impatient.connect(&server.url()).await.unwrap());
     let policy = Policy::new("api", Quota::per_day(1_000));
     let key = Key::new("secret-key");
     limiter.check(&policy, &key, 1).await.unwrap();

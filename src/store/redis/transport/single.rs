@@ -14,7 +14,10 @@ use super::{
 use crate::{answer::Answer, decision::Decision, store::redis::wire::Job};
 
 /// A link to one server, with any connection manager.
-pub(crate) struct Single<M: ManageConnection>(Arc<Server<M>>);
+pub(crate) struct Single<M: ManageConnection> {
+    server: Arc<Server<M>>,
+    commands: &'static [&'static str],
+}
 
 impl<M> Link for Single<M>
 where
@@ -22,15 +25,19 @@ where
     M::Connection: ConnectionLike + Sync,
 {
     fn decide(self: Arc<Self>, job: Job) -> Answer<Decision> {
-        Answer::pending(commit::decide(self.0.clone(), job))
+        Answer::pending(commit::decide(self.server.clone(), job))
     }
 
     fn run(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value> {
-        recorded(self.0.health.clone(), async move { self.0.reply(command, deadline).await })
+        recorded(self.server.health.clone(), async move { self.server.reply(command, deadline).await })
+    }
+
+    fn ask(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value> {
+        Answer::pending(async move { self.server.reply(command, deadline).await })
     }
 
     fn commands(&self) -> &'static [&'static str] {
-        &["evalsha", "script|load", "ping"]
+        self.commands
     }
 }
 
@@ -40,6 +47,13 @@ where
     M::Connection: ConnectionLike + Sync,
 {
     pub(crate) fn new(pool: Pool<M>, health: Arc<Health>) -> Self {
-        Self(Arc::new(Server::new(pool, health)))
+        let server = Arc::new(Server::new(pool, health));
+        Self { server, commands: &["evalsha", "script|load", "ping"] }
+    }
+
+    /// A link to the primary that sentinels name. Their client asks each primary for its role.
+    #[cfg(feature = "sentinel")]
+    pub(crate) fn asking_for_role(self) -> Self {
+        Self { commands: &["evalsha", "script|load", "ping", "role"], ..self }
     }
 }

@@ -170,7 +170,7 @@ async fn each_wrong_configuration_is_an_error_with_its_remedy_and_without_the_pa
         assert_eq!(error.kind(), kind, "{name}: {error}");
         assert!(error.to_string().contains(remedy), "{name}: {error}");
         assert_no_secret(name, &format!("{error} {error:?}"));
-        match settings().connect_lazy(&url) {
+        match settings().deadline(std::time::Duration::from_millis(500)).connect_lazy(&url) {
             Err(lazy) => assert_eq!(lazy.to_string(), error.to_string(), "{name}"),
             Ok(store) => {
                 assert_no_secret(name, &format!("{store:?}"));

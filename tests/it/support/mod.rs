@@ -25,7 +25,7 @@ use tower_ratelimit::{
 };
 
 /// So long that no decision is late on a busy machine.
-pub(crate) const PATIENT: Duration = Duration::from_secs(5);
+pub(crate) const PATIENT: Duration = Duration::from_secs(2);
 
 /// The settings of a store that waits for its decisions.
 pub(crate) fn settings() -> RedisStoreBuilder {

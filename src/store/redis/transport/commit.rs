@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{
     runtime::Handle,
+    task::coop::consume_budget,
     time::{Instant, timeout_at},
 };
 
@@ -23,6 +24,8 @@ pub(super) async fn decide<T: Target>(target: Arc<T>, job: Job) -> Result<Decisi
         probe(&target, || job.first_key());
         let failed = Err(error);
         target.health().record(&failed);
+        // A caller in a loop would never let another task run, not even the probe.
+        consume_budget().await;
         return failed;
     }
     let (allowed, deadline) = (job.deadline, deadline_in(job.deadline));

@@ -129,7 +129,15 @@ impl<T: Target> Lane<T> {
     /// A connection, unless the decisions that wait for it failed meanwhile.
     async fn check_out(&self) -> Option<T::Connection> {
         let connection = timeout(MAX_BACKOFF, self.target.connection());
-        match while_ticking(connection, || self.expire_waiting()).await {
+        let mut is_late = false;
+        let connection = while_ticking(connection, || {
+            if let Some(late) = self.expire_waiting()
+                && !mem::replace(&mut is_late, true)
+            {
+                let _ = record::<T, ()>(&self.target, Err(late));
+            }
+        });
+        match connection.await {
             Ok(Ok(connection)) => Some(connection),
             Ok(Err(error)) => {
                 let error = from_redis(&error);
@@ -141,8 +149,9 @@ impl<T: Target> Lane<T> {
         }
     }
 
-    fn expire_waiting(&self) {
-        self.target.queue().expire(|allowed| no_connection(self.target.health(), allowed));
+    /// Fails the decisions that wait and are late. Returns the last one's error.
+    fn expire_waiting(&self) -> Option<Error> {
+        self.target.queue().expire(|allowed| no_connection(self.target.health(), allowed))
     }
 }
 

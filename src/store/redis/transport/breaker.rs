@@ -15,9 +15,9 @@ use std::{
     time::Duration,
 };
 
-use tokio::{runtime::Handle, time::Instant};
+use tokio::time::Instant;
 
-use super::{background::Exclusive, target::Target};
+use super::background::Exclusive;
 use crate::{
     error::{Error, ErrorKind},
     util::sync::lock,
@@ -82,7 +82,7 @@ impl Breaker {
     }
 
     /// The next probe, if it is time for one and none is under way.
-    fn next_probe(&self) -> Option<Exclusive> {
+    pub(super) fn next_probe(&self) -> Option<Exclusive> {
         let mut since = lock(&self.since);
         let opened = since.as_mut().filter(|opened| opened.next_probe <= Instant::now())?;
         let probe = Exclusive::acquire(&self.probing)?;
@@ -90,7 +90,7 @@ impl Breaker {
         Some(probe)
     }
 
-    fn close(&self) {
+    pub(super) fn close(&self) {
         self.unanswered.store(CALLS - 1, Ordering::Relaxed);
         if self.open.swap(false, Ordering::Relaxed) {
             metric!(open_breakers_changed(-1));
@@ -102,23 +102,6 @@ impl Drop for Breaker {
     fn drop(&mut self) {
         self.close();
     }
-}
-
-/// Starts a probe of `target` if it is time for one. `key` is one of the target's keys.
-pub(super) fn probe<T: Target>(target: &Arc<T>, key: impl FnOnce() -> String) {
-    let Ok(runtime) = Handle::try_current() else { return };
-    let Some(probe) = target.breaker().next_probe() else { return };
-    let (target, key) = (target.clone(), key());
-    runtime.spawn(async move {
-        match target.ping(key).await {
-            Err(cause) if is_silence(&cause) || cause.kind() == ErrorKind::StoreBusy => {
-                target.health().failed_again(&cause);
-            }
-            // An error is an answer too.
-            _ => target.breaker().close(),
-        }
-        drop(probe);
-    });
 }
 
 /// Whether the server gave no answer.

@@ -9,9 +9,9 @@ use tokio::{
 };
 
 use super::{
-    breaker::probe,
     deadline::{deadline_in, no_connection, queue_full, timed_out},
     lane::{Lane, open_another},
+    probe::probe,
     queue::{Entry, Ticket},
     target::Target,
     watch::Place,

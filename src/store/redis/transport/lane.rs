@@ -168,7 +168,7 @@ fn record<T: Target, D>(target: &T, ended: Result<D, Error>) -> Result<D, Error>
 /// Records how the call of a batch ended. If Redis has answered one decision, it has answered the call.
 fn record_batch<T: Target>(target: &T, decisions: &[Result<Decision, Error>]) {
     let answered = decisions.iter().find(|decision| !decision.as_ref().is_err_and(is_silence));
-    match answered.or(decisions.first()) {
+    match answered.or_else(|| decisions.first()) {
         Some(Err(error)) => drop(record::<T, ()>(target, Err(error.clone()))),
         Some(Ok(_)) => drop(record(target, Ok(()))),
         None => {}

@@ -11,6 +11,7 @@ mod deadline;
 mod health;
 mod lane;
 mod link;
+mod probe;
 mod queue;
 mod script;
 mod server;

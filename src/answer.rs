@@ -28,9 +28,12 @@ use crate::error::Error;
 #[must_use = "an answer does nothing until it is awaited"]
 pub struct Answer<T> {
     state: State<T>,
-    /// Applied to the error of a pending result. Stored here, because nearly every decision on Redis has one and a
-    /// future around it would be an allocation.
-    recover: Option<Recover<T>>,
+    /// Applied to a pending result. Stored here, because nearly every decision on Redis has one and a future around it
+    /// would cost more.
+    last: Option<Last<T>>,
+    /// Called with a pending result, after `last`.
+    #[cfg(feature = "metrics")]
+    observe: Option<Observe<T>>,
 }
 
 enum State<T> {
@@ -39,17 +42,28 @@ enum State<T> {
     Pending(Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>),
 }
 
-type Recover<T> = fn(Error) -> Result<T, Error>;
+type Last<T> = Box<dyn FnOnce(Result<T, Error>) -> Result<T, Error> + Send>;
+#[cfg(feature = "metrics")]
+type Observe<T> = fn(&Result<T, Error>);
 
 impl<T> Answer<T> {
     /// An answer that is ready with `result`.
     pub const fn ready(result: Result<T, Error>) -> Self {
-        Self { state: State::Ready(Some(result)), recover: None }
+        Self::of(State::Ready(Some(result)))
     }
 
     /// An answer with the result of `future`.
     pub fn pending(future: impl Future<Output = Result<T, Error>> + Send + 'static) -> Self {
-        Self { state: State::Pending(Box::pin(future)), recover: None }
+        Self::of(State::Pending(Box::pin(future)))
+    }
+
+    const fn of(state: State<T>) -> Self {
+        Self {
+            state,
+            last: None,
+            #[cfg(feature = "metrics")]
+            observe: None,
+        }
     }
 
     pub(crate) const fn is_ready(&self) -> bool {
@@ -78,18 +92,29 @@ impl<T> Answer<T> {
         }
     }
 
-    /// Applies `recover` to an error, now or when it is ready. Allocates nothing.
-    pub(crate) fn or_else(self, recover: Recover<T>) -> Self
+    /// [`then`](Self::then) without a future around this one.
+    pub(crate) fn at_last(
+        self,
+        change: impl FnOnce(Result<T, Error>) -> Result<T, Error> + Send + 'static,
+    ) -> Self
     where
         T: Send + 'static,
     {
         match self {
-            // Nearly every decision in memory passes here.
-            Self { state: State::Ready(Some(Ok(_))), .. } => self,
-            Self { state: State::Ready(Some(Err(error))), .. } => Self::ready(recover(error)),
-            Self { state, recover: None } => Self { state, recover: Some(recover) },
-            recovering => recovering.then(move |result| result.or_else(recover)),
+            Self { state: State::Ready(Some(result)), .. } => Self::ready(change(result)),
+            Self { last: None, .. } => Self { last: Some(Box::new(change)), ..self },
+            changing => changing.then(change),
         }
+    }
+
+    /// Calls `observe` with the result, now or when it is ready. Allocates nothing. There is one call for each answer.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn inspect(mut self, observe: Observe<T>) -> Self {
+        match &self.state {
+            State::Ready(Some(result)) => observe(result),
+            _ => self.observe = Some(observe),
+        }
+        self
     }
 }
 
@@ -113,10 +138,15 @@ impl<T> Future for Answer<T> {
             },
             State::Pending(future) => ready!(future.as_mut().poll(cx)),
         };
-        Poll::Ready(match self.recover {
-            Some(recover) => result.or_else(recover),
+        let result = match self.last.take() {
+            Some(change) => change(result),
             None => result,
-        })
+        };
+        #[cfg(feature = "metrics")]
+        if let Some(observe) = self.observe {
+            observe(&result);
+        }
+        Poll::Ready(result)
     }
 }
 

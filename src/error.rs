@@ -47,6 +47,9 @@ pub enum ErrorKind {
     /// The decision could not be sent within the deadline, because too many are waiting for the store. Nothing was
     /// charged.
     StoreBusy,
+    /// The store has repeatedly not answered, so it is not asked until it does: a circuit breaker is open. Nothing was
+    /// charged. [`source`](StdError::source) is the failure of the last call.
+    StoreSuspended,
     /// The store cannot be reached, or the connection to it broke. In the second case the charge may have been made.
     StoreUnreachable,
     /// The store answered with an error: out of memory, read only, no permission, wrong type of key.

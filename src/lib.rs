@@ -41,7 +41,7 @@
 //! | Which limit? [`PolicySource`] | one [`Policy`] for all requests, or one chosen per request | a closure over the request's head and its key | [`policy`] |
 //! | How are units counted? [`Algorithm`](algorithm::Algorithm) | [`Gcra`](algorithm::Gcra), [`FixedWindow`](algorithm::FixedWindow), [`SlidingLog`](algorithm::SlidingLog) and more | a Lua file, and a twin in Rust for [`MemoryStore`] | [`algorithm`], with a guide to choosing one |
 //! | Where are the counts? [`Store`](store::Store) | [`RedisStore`], [`MemoryStore`] | the trait | [`store`] |
-//! | What if the store is unavailable? [`FailureMode`] | admit, or reject with 503 | | [`policy`] |
+//! | What if the store is unavailable? [`FailureMode`] | count in this process, admit, or reject with 503 | | [`policy`] |
 //! | What does the client see? [`ResponseMapper`](response::ResponseMapper), [`Headers`] | [`ProblemDetails`](response::ProblemDetails), [`GrpcStatus`](response::GrpcStatus), IETF and legacy headers | a closure | [`response`] |
 //!
 //! For requests that are not HTTP, use [`KeyedRateLimitLayer`](keyed::KeyedRateLimitLayer). To decide without a layer,
@@ -67,12 +67,12 @@
 //! * If more decisions are requested at once than Redis can make within the deadline, the rest count as a failure of
 //!   the store.
 //! * If Redis fails over to a replica, charges that were not replicated are lost.
-//! * While the store is unavailable, [`FailureMode::Open`] limits nothing.
+//! * While the store is unavailable, each instance counts for itself, see [`FailureMode::Local`]; [`FailureMode::Open`]
+//!   limits nothing.
 //! * If a reply misses the deadline, the charge may have been made.
 //! * Policies with different keys are decided atomically on one Redis server. In a Redis Cluster they are decided one
 //!   after the other; if one denies, the charges before it are refunded.
 //! * With [leases](Policy::leased), one instance may hold unused units while another denies requests.
-//! * Redis Sentinel is not supported yet.
 //!
 //! # Features
 //!
@@ -80,10 +80,14 @@
 //! |---|---|---|
 //! | `axum` | [`PeerIp`] reads axum's `ConnectInfo`; [`FromExtractor`](key::FromExtractor), [`MatchedRoute`](key::MatchedRoute); [`Decision`] and [`Limiter`] are extractors, [`Rejection`] is a response | yes |
 //! | `cluster` | [`RedisStore`] on Redis Cluster | no |
+//! | `metrics` | counters, histograms and gauges for any exporter of the facade `metrics` | no |
 //! | `redis` | [`RedisStore`] on one server | yes |
 //! | `retry` | `RetryPolicy` for clients: waits as long as a rejection asks for, then retries | no |
+//! | `sentinel` | [`RedisStore`] on the primary that Redis Sentinel names | no |
 //! | `serde` | [`Policy`], [`Quota`], [`FailureMode`] and [`Headers`] are read [from configuration files](policy) | no |
 //! | `testing` | `testing::TwinTest` compares the twins of your own [`Algorithm`](algorithm::Algorithm) | no |
+//! | `tls-rustls` | [`RedisStore`] on `rediss://` URLs, with rustls and ring | no |
+//! | `tls-rustls-no-provider` | The same with the crypto provider of rustls that your program installs | no |
 //! | `tonic` | gRPC rejections carry `RetryInfo` and `QuotaFailure`; [`Rejection`] becomes a `tonic::Status`; [`PeerIp`] reads tonic's connect info | no |
 //! | `tonic-tls` | [`PeerIp`] reads the address of TLS streams that you hand to tonic | no |
 //! | `tracing` | Logs: denials at debug, admissions at trace, the start of an outage at warn, set-up errors at error, once | yes |
@@ -97,6 +101,14 @@ macro_rules! log {
     };
 }
 
+/// Records a metric if the feature `metrics` is on. Never pass an identity.
+macro_rules! metric {
+    ($name:ident($($argument:expr),*)) => {
+        #[cfg(feature = "metrics")]
+        crate::metrics::record::$name($($argument),*);
+    };
+}
+
 pub mod algorithm;
 mod answer;
 pub mod decision;
@@ -105,6 +117,9 @@ pub mod key;
 pub mod keyed;
 pub mod layer;
 mod limiter;
+#[cfg(feature = "metrics")]
+#[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
+pub mod metrics;
 pub mod policy;
 mod quota;
 pub mod response;

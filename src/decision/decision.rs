@@ -1,6 +1,6 @@
 use std::{fmt, sync::Arc, time::Duration};
 
-use super::{Outcome, Permit, Verdict};
+use super::{DecisionSource, Outcome, Permit, Verdict};
 use crate::error::Error;
 
 /// Whether the headers of a response already report the decision in its extensions.
@@ -54,6 +54,7 @@ pub struct Decision {
     /// The random wait that is added to the shortest one, in what the client sees.
     jitter: Duration,
     report: Report,
+    source: DecisionSource,
     /// The permit for units in use, if a policy needs one.
     permit: Option<Permit>,
 }
@@ -87,6 +88,7 @@ impl Decision {
             failure: None,
             jitter: Duration::ZERO,
             report: Report::Pending,
+            source: DecisionSource::Store,
             permit: None,
         }
     }
@@ -100,9 +102,22 @@ impl Decision {
         self.permit.take()
     }
 
-    /// An admission because the store failed and every policy is [`Open`](crate::FailureMode::Open).
+    /// An admission without any count, because the store failed and the failure modes admit.
     pub(crate) fn failed_open(failure: Error) -> Self {
-        Self { failure: Some(Arc::new(failure)), ..Self::new([]) }
+        let source = DecisionSource::FailureMode;
+        Self { failure: Some(Arc::new(failure)), source, ..Self::new([]) }
+    }
+
+    /// Sets what made the decision, if it is not the store.
+    #[cfg(feature = "redis")]
+    pub(crate) fn made_by(mut self, source: DecisionSource) -> Self {
+        self.source = source;
+        self
+    }
+
+    /// A decision that this process made because the store failed.
+    pub(crate) fn failed_local(outcomes: impl IntoIterator<Item = Outcome>, failure: Error) -> Self {
+        Self { failure: Some(Arc::new(failure)), source: DecisionSource::Local, ..Self::new(outcomes) }
     }
 
     /// Sets the random wait that is added to the shortest one, in what the client sees.
@@ -139,7 +154,7 @@ impl Decision {
             }
         }
         let failure = newer.failure.clone().or_else(|| self.failure.clone());
-        Self { failure, jitter: newer.jitter, ..Self::new(outcomes) }
+        Self { failure, jitter: newer.jitter, source: newer.source, ..Self::new(outcomes) }
     }
 
     /// Keeps only the first outcome of each policy name, which is all that tells the items of a header apart.
@@ -172,29 +187,36 @@ impl Decision {
         self.verdict.retry_after()
     }
 
-    /// The units that can still be charged under the policy that [binds](Self::binding). `None` if the store
-    /// [failed](Self::failure).
+    /// The units that can still be charged under the policy that [binds](Self::binding). `None` if there are no
+    /// [outcomes](Self::outcomes).
     #[must_use]
     pub fn remaining(&self) -> Option<u64> {
         self.binding().map(Outcome::remaining)
     }
 
-    /// The outcome of each policy, in the order of the charges. **Empty** if the store [failed](Self::failure) and the
-    /// request was admitted for that reason.
+    /// The outcome of each policy, in the order of the charges. If the store [failed](Self::failure), only those of
+    /// the policies that are counted in this process meanwhile: **empty** if there are none.
     #[must_use]
     pub fn outcomes(&self) -> &[Outcome] {
         &self.outcomes
     }
 
     /// The outcome that matters most to the client: of denials the one with the longest wait, of admissions the one
-    /// with the smallest share of its capacity left. `None` if the store [failed](Self::failure).
+    /// with the smallest share of its capacity left. `None` if there are no outcomes.
     #[must_use]
     pub fn binding(&self) -> Option<&Outcome> {
         // `max_by` returns the last of equals, so this returns the first.
         self.outcomes.iter().rev().max_by(|a, b| a.cmp_binding(b))
     }
 
-    /// Why the store made no decision, if the request was admitted for that reason.
+    /// What made the decision: the store, or a shortcut that needs no store.
+    #[must_use]
+    pub const fn source(&self) -> DecisionSource {
+        self.source
+    }
+
+    /// Why the store made no decision. This one was then made without it, by the [failure
+    /// mode](crate::FailureMode) of the policies.
     #[must_use]
     pub fn failure(&self) -> Option<&Error> {
         self.failure.as_deref()
@@ -202,7 +224,7 @@ impl Decision {
 }
 
 /// Decisions are equal if their verdicts and outcomes are, and if they failed with the same kind of error or not at
-/// all.
+/// all. Their [sources](Decision::source) may differ.
 impl PartialEq for Decision {
     fn eq(&self, other: &Self) -> bool {
         let failure = |decision: &Self| decision.failure().map(Error::kind);
@@ -217,6 +239,7 @@ impl fmt::Debug for Decision {
         f.debug_struct("Decision")
             .field("verdict", &self.verdict)
             .field("outcomes", &self.outcomes)
+            .field("source", &self.source)
             .field("failure", &self.failure)
             .finish()
     }

@@ -5,9 +5,12 @@ mod charge;
 mod decision;
 mod outcome;
 mod permit;
+mod source;
 mod verdict;
 
-pub use self::{charge::Charge, decision::Decision, outcome::Outcome, verdict::Verdict};
+pub use self::{
+    charge::Charge, decision::Decision, outcome::Outcome, source::DecisionSource, verdict::Verdict,
+};
 pub(crate) use self::{
     decision::Report,
     outcome::Claim,

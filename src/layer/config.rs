@@ -11,7 +11,7 @@ use std::{
 
 use http::{Response, StatusCode, request::Parts, response};
 
-use super::rule::Rule;
+use super::{event::DecisionEvent, rule::Rule};
 use crate::{
     answer::Answer,
     decision::{Charge, Decision, Outcome},
@@ -39,6 +39,7 @@ pub(super) struct Config {
     pub(super) headers: HeaderWriter,
     pub(super) mapper: Arc<dyn ResponseMapper>,
     pub(super) grpc: Arc<dyn ResponseMapper>,
+    pub(super) on_decision: Option<Arc<dyn Fn(&DecisionEvent<'_>) + Send + Sync>>,
     /// Whether a set-up error was logged.
     pub(super) setup_error_logged: Arc<AtomicBool>,
     /// Whether it was logged that another layer has the same policy.
@@ -74,6 +75,7 @@ impl Config {
             headers: HeaderWriter::new(Headers::default()),
             mapper: Arc::new(ProblemDetails::default()),
             grpc: Arc::new(GrpcStatus::default()),
+            on_decision: None,
             setup_error_logged: Arc::default(),
             counted_twice: Arc::default(),
             outage: Arc::new(Outage::until_expiry(OUTAGE_EXPIRY)),
@@ -173,6 +175,7 @@ impl Config {
         returned: response::Parts,
         decision: Option<Decision>,
     ) -> Response<RejectionBody> {
+        self.report(&DecisionEvent::rejected_by_service(&rejection));
         self.log(&rejection);
         let (rejection, request) = (self.jitter(rejection), kept.into_parts());
         let mut response = replace(self.mapper(&request), &rejection, &request, returned);
@@ -191,6 +194,17 @@ impl Config {
 
     fn mapper(&self, request: &Parts) -> &dyn ResponseMapper {
         if is_grpc(request) { &*self.grpc } else { &*self.mapper }
+    }
+
+    /// Calls the function of `on_decision`, and counts a rejection.
+    pub(super) fn report(&self, event: &DecisionEvent<'_>) {
+        #[cfg(feature = "metrics")]
+        if event.is_rejected() {
+            metric!(rejected(event.kind().as_str()));
+        }
+        if let Some(on_decision) = &self.on_decision {
+            on_decision(event);
+        }
     }
 
     pub(super) fn log(&self, rejection: &Rejection) {

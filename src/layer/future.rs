@@ -161,7 +161,9 @@ where
                 }
                 StateProj::Decide { decision, call } => {
                     let decided = ready!(Pin::new(decision).poll(cx));
-                    (take(call), this.config.decided(decided))
+                    let call = take(call);
+                    let step = this.config.decided(decided, &call.request);
+                    (call, step)
                 }
                 StateProj::Delay { delayed } => {
                     if let Some(delayed) = delayed {

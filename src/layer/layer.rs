@@ -5,6 +5,7 @@ use tower_layer::Layer;
 
 use super::{
     config::{Config, Preflight},
+    event::DecisionEvent,
     rule::Rule,
     service::RateLimit,
 };
@@ -259,6 +260,51 @@ impl RateLimitLayer {
     /// [`response`](Self::response) is not used for these, because gRPC clients need a gRPC status.
     pub fn grpc_response(self, mapper: impl ResponseMapper) -> Self {
         self.with(|config| config.grpc = Arc::new(mapper))
+    }
+
+    /// Calls `function` with the result of every request: admitted, delayed, denied, banned, exempt, unidentified, or
+    /// undecidable because the store is unavailable. Defaults to no function. A second call replaces the function.
+    ///
+    /// The function is called once for each request, when the layer has decided and before the service is called; and
+    /// once more if the service then returns a [`Rejection`](crate::Rejection) of its own that the layer answers, with the
+    /// kind [`RejectedByService`](super::DecisionKind::RejectedByService). It is not called while the layer is
+    /// [disabled](Self::enabled), nor for a request that is dropped before the decision.
+    ///
+    /// Requests wait for the function, so do not block in it. If it panics, the request panics.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use std::sync::{Arc, Mutex};
+    ///
+    /// use http::{Request, Response};
+    /// use tower::{Layer, ServiceExt};
+    /// use tower_ratelimit::{key::Constant, layer::DecisionEvent, MemoryStore, Policy, Quota, RateLimitLayer};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let seen = Arc::new(Mutex::new(Vec::new()));
+    /// let log = seen.clone();
+    /// let policy = Policy::new("api", Quota::per_hour(1));
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), policy, Constant::new("all"))
+    ///     .exempt(|parts: &http::request::Parts| parts.uri.path() == "/health")
+    ///     .on_decision(move |event: &DecisionEvent<'_>| {
+    ///         log.lock().unwrap().push((event.policy().map(String::from), event.kind().as_str()));
+    ///     });
+    /// let service = layer.layer(tower::service_fn(|_: Request<String>| async {
+    ///     Ok::<_, std::convert::Infallible>(Response::new(String::new()))
+    /// }));
+    ///
+    /// for path in ["/", "/", "/health"] {
+    ///     service.clone().oneshot(Request::get(path).body(String::new())?).await?;
+    /// }
+    /// let api = || Some(String::from("api"));
+    /// assert_eq!(*seen.lock().unwrap(), [(api(), "admitted"), (api(), "denied"), (None, "exempt")]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn on_decision(self, function: impl Fn(&DecisionEvent<'_>) + Send + Sync + 'static) -> Self {
+        self.with(|config| config.on_decision = Some(Arc::new(function)))
     }
 
     fn with(mut self, change: impl FnOnce(&mut Config)) -> Self {

@@ -2,6 +2,7 @@ use std::{fmt, sync::Arc};
 
 use super::{
     config::Config,
+    event::DecisionEvent,
     layer::{RateLimitLayer, accept},
     rule::Rule,
 };
@@ -115,6 +116,12 @@ impl RateLimits {
     /// See [`RateLimitLayer::ban`].
     pub fn ban(mut self, banned: impl RequestMatcher) -> Self {
         self.0.banned.push(Arc::new(banned));
+        self
+    }
+
+    /// See [`RateLimitLayer::on_decision`].
+    pub fn on_decision(mut self, function: impl Fn(&DecisionEvent<'_>) + Send + Sync + 'static) -> Self {
+        self.0.on_decision = Some(Arc::new(function));
         self
     }
 

@@ -2,6 +2,7 @@
 
 mod body;
 mod config;
+mod event;
 #[cfg(feature = "axum")]
 mod extract;
 mod future;
@@ -16,6 +17,11 @@ mod turn;
 
 pub(crate) use self::turn::{Turn, unready};
 pub use self::{
-    body::ResponseBody, future::ResponseFuture, layer::RateLimitLayer, limits::RateLimits, rule::Rule,
+    body::ResponseBody,
+    event::{DecisionEvent, DecisionKind},
+    future::ResponseFuture,
+    layer::RateLimitLayer,
+    limits::RateLimits,
+    rule::Rule,
     service::RateLimit,
 };

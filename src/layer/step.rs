@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::request::Parts;
 
-use super::{config::Config, identify::Identity};
+use super::{config::Config, event::DecisionEvent, identify::Identity};
 use crate::{
     answer::Answer,
     decision::{Decision, Verdict},
@@ -31,41 +31,51 @@ impl Config {
         match identity {
             Ok(Identity::Known(keys)) => match self.decide(keys, request).map(Answer::now) {
                 // A store in memory has decided, so the service is called without waiting.
-                Ok(Ok(decided)) => self.decided(decided),
+                Ok(Ok(decided)) => self.decided(decided, request),
                 Ok(Err(decision)) => Step::Decide(decision),
-                Err(error) => self.reject_unless_soft(error.into()),
+                Err(error) => self.reject_unless_soft(error.into(), request),
             },
             Ok(Identity::Ignored) => Step::Bypass,
-            Ok(Identity::Exempt) => Step::Serve(None),
-            Ok(Identity::Rejected(rejection)) => self.reject(*rejection),
-            Err(error) => self.reject_unless_soft(Rejection::Unidentified(error)),
+            Ok(Identity::Exempt) => {
+                self.report(&DecisionEvent::exempt(request));
+                Step::Serve(None)
+            }
+            Ok(Identity::Rejected(rejection)) => self.reject(*rejection, request),
+            Err(error) => self.reject_unless_soft(Rejection::Unidentified(error), request),
         }
     }
 
     /// The step for a request that the store has decided.
-    pub(super) fn decided(&self, decided: Result<Decision, Error>) -> Step {
+    pub(super) fn decided(&self, decided: Result<Decision, Error>, request: &Parts) -> Step {
         match decided {
             Ok(decision) => match decision.verdict() {
-                Verdict::Allow => Step::Serve(Some(decision)),
-                Verdict::Delay(delay) => Step::Delay(delay, decision),
-                Verdict::Deny { .. } => self.reject_unless_soft(Rejection::Denied(decision)),
+                Verdict::Deny { .. } => self.reject_unless_soft(Rejection::Denied(decision), request),
+                admitted => {
+                    self.report(&DecisionEvent::admitted(&decision, request));
+                    match admitted {
+                        Verdict::Delay(delay) => Step::Delay(delay, decision),
+                        _ => Step::Serve(Some(decision)),
+                    }
+                }
             },
             // Whatever its kind: clients must not see the text of a store.
-            Err(error) => self.reject_unless_soft(Rejection::Unavailable(error)),
+            Err(error) => self.reject_unless_soft(Rejection::Unavailable(error), request),
         }
     }
 
     /// Rejects the request, except in soft mode.
-    fn reject_unless_soft(&self, rejection: Rejection) -> Step {
+    fn reject_unless_soft(&self, rejection: Rejection, request: &Parts) -> Step {
         if self.soft {
+            self.report(&DecisionEvent::rejected(&rejection, request, false));
             self.log(&rejection);
             return Step::Serve(rejection.into_decision());
         }
-        self.reject(rejection)
+        self.reject(rejection, request)
     }
 
     /// Rejects the request, in soft mode too.
-    fn reject(&self, rejection: Rejection) -> Step {
+    fn reject(&self, rejection: Rejection, request: &Parts) -> Step {
+        self.report(&DecisionEvent::rejected(&rejection, request, true));
         self.log(&rejection);
         Step::Reject(self.jitter(rejection))
     }

@@ -1,12 +1,17 @@
-use std::{fmt, sync::Arc};
+use std::{fmt, slice, sync::Arc};
 
-use super::{pending::Pending, permit::PermitRequest};
+use super::{
+    counted::counted,
+    ladder::{Charges, Ladder, Rung},
+    pending::Pending,
+    permit::PermitRequest,
+};
 use crate::{
     answer::Answer,
     decision::{Charge, Decision},
     error::{Error, ErrorKind},
     key::Key,
-    policy::{FailureMode, Policy},
+    policy::Policy,
     store::{Action, Store},
 };
 
@@ -18,8 +23,12 @@ use crate::{
 ///
 /// # When the store fails
 ///
-/// A check is admitted if all of its policies are [`Open`](FailureMode::Open); [`Decision::failure`] then has the
-/// cause. It fails with an error if one of them is [`Closed`](FailureMode::Closed).
+/// The [`FailureMode`](crate::FailureMode) of the policies decides, and [`Decision::failure`] has the cause: those that are
+/// [`Local`](crate::FailureMode::Local), the default, are counted in this process; those that are [`Open`](crate::FailureMode::Open)
+/// admit. A check fails with an error if one of them is [`Closed`](crate::FailureMode::Closed).
+///
+/// Clones of a limiter share what they count in this process. Give all layers on one store clones of one limiter, so that
+/// what they count together in the store they also count together without it.
 ///
 /// # Example
 ///
@@ -50,13 +59,16 @@ use crate::{
 #[derive(Clone)]
 pub struct Limiter {
     store: Arc<dyn Store>,
+    /// Whether the store decides in this process.
+    in_process: bool,
+    ladder: Arc<Ladder>,
 }
 
 impl Limiter {
     /// A limiter on the counts in `store`.
     #[must_use]
     pub fn new(store: impl Store) -> Self {
-        Self { store: Arc::new(store) }
+        Self { in_process: store.is_in_process(), store: Arc::new(store), ladder: Arc::default() }
     }
 
     /// Charges `key` with `cost` units under `policy`, or denies and charges nothing.
@@ -67,7 +79,7 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// The future resolves to an error if the store failed and the policy is [`Closed`](FailureMode::Closed), and to an
+    /// The future resolves to an error if the store failed and the policy is [`Closed`](crate::FailureMode::Closed), and to an
     /// [`InvalidConfig`](ErrorKind::InvalidConfig) error if the store does not support the policy. A denial is not an
     /// error.
     ///
@@ -113,7 +125,7 @@ impl Limiter {
     /// [`Concurrency`](crate::algorithm::Concurrency) policy is not refunded; drop its decision instead.
     ///
     /// The decision shows what remains after the refund. If the refund failed and the policy is
-    /// [`Open`](FailureMode::Open), [`Decision::failure`] has the cause. Errors are those of [`check`](Self::check).
+    /// [`Open`](crate::FailureMode::Open), [`Decision::failure`] has the cause. Errors are those of [`check`](Self::check).
     pub fn refund_latest(&self, policy: &Policy, key: &Key, units: u64) -> Answer<Decision> {
         self.decide_one(Action::Refund, Charge::new(policy, key, units))
     }
@@ -225,14 +237,16 @@ impl Limiter {
         if charges.is_empty() {
             return Answer::ready(Ok(decision.clone()));
         }
-        Pending::new(mode(&charges), None, claims).finish(self.dispatch(Action::Refund, &charges))
+        let answer = self.dispatch(Action::Refund, &charges);
+        let pending = Pending::new(self.rung(Action::Refund, charges.into()), None, claims);
+        counted(Action::Refund, pending.finish(answer))
     }
 
     /// Removes everything that `key` was charged under `policy`.
     ///
     /// # Errors
     ///
-    /// The failure of the store. The policy's [`FailureMode`] does not apply.
+    /// The failure of the store. The policy's [`FailureMode`](crate::FailureMode) does not apply.
     pub async fn reset(&self, policy: &Policy, key: &Key) -> Result<(), Error> {
         self.store.reset(policy, key).await
     }
@@ -262,8 +276,11 @@ impl Limiter {
         if charge.needs_permit() {
             return self.decide(action, &[charge]);
         }
-        let mode = charge.policy().failure_mode();
-        finish(self.store.decide_one(action, charge), mode)
+        if self.in_process {
+            return counted(action, self.store.decide_one(action, charge));
+        }
+        let answer = self.store.decide(action, slice::from_ref(&charge));
+        self.finish(answer, action, Charges::One(charge))
     }
 
     fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
@@ -272,10 +289,25 @@ impl Limiter {
         if admits && charges.iter().any(Charge::needs_permit) {
             let charges: Vec<Charge> = charges.iter().map(Charge::with_new_holder).collect();
             let permits = PermitRequest::of(&self.store, &charges);
-            let pending = Pending::new(mode(&charges), permits, Vec::new());
-            return pending.finish(self.dispatch(action, &charges));
+            let answer = self.dispatch(action, &charges);
+            let pending = Pending::new(self.rung(action, charges.into()), permits, Vec::new());
+            return counted(action, pending.finish(answer));
         }
-        finish(self.dispatch(action, charges), mode(charges))
+        let answer = self.dispatch(action, charges);
+        if self.in_process {
+            return counted(action, answer);
+        }
+        self.finish(answer, action, charges.to_vec().into())
+    }
+
+    /// Applies the failure modes to an answer of the store that needs no undoing.
+    fn finish(&self, answer: Answer<Decision>, action: Action, charges: Charges) -> Answer<Decision> {
+        let rung = self.rung(action, charges);
+        counted(action, answer.at_last(move |decided| rung.apply(decided)))
+    }
+
+    fn rung(&self, action: Action, charges: Charges) -> Rung {
+        Rung { ladder: self.ladder.clone(), store: self.store.clone(), action, charges }
     }
 
     /// [`decide`](Self::decide). Without charges, it returns `decision` with its failure.
@@ -301,20 +333,6 @@ impl Limiter {
 
 /// The most charges of a decision. More would not fit into one call of a script.
 const MAX_CHARGES: usize = 256;
-
-/// Applies the failure mode to an answer of the store that needs no undoing.
-fn finish(answer: Answer<Decision>, mode: FailureMode) -> Answer<Decision> {
-    answer.or_else(match mode {
-        FailureMode::Open => |error| FailureMode::Open.decide(error),
-        FailureMode::Closed => |error| FailureMode::Closed.decide(error),
-    })
-}
-
-/// The strictest failure mode of the policies.
-fn mode(charges: &[Charge]) -> FailureMode {
-    let closed = charges.iter().any(|charge| charge.policy().failure_mode() == FailureMode::Closed);
-    if closed { FailureMode::Closed } else { FailureMode::Open }
-}
 
 fn charges_of(decision: &Decision, units: u64) -> Vec<Charge> {
     decision.outcomes().iter().map(|outcome| Charge::new(outcome.policy(), outcome.key(), units)).collect()

@@ -2,18 +2,18 @@ use std::mem;
 
 use tokio::runtime::Handle;
 
-use super::permit::PermitRequest;
+use super::{ladder::Rung, permit::PermitRequest};
 use crate::{
     answer::Answer,
     decision::{Claim, Decision},
     error::{Error, ErrorKind},
-    policy::FailureMode,
 };
 
 /// A decision under way, and what to undo if it fails or is dropped.
 #[derive(Debug)]
 pub(super) struct Pending {
-    mode: FailureMode,
+    /// What decides if the store fails.
+    rung: Rung,
     /// The permits to create if the decision is admitted.
     permits: Option<PermitRequest>,
     /// Units that are claimed for the refund.
@@ -25,8 +25,8 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    pub(super) const fn new(mode: FailureMode, permits: Option<PermitRequest>, claims: Vec<Claim>) -> Self {
-        Self { mode, permits, claims, answer: None, polled: false }
+    pub(super) const fn new(rung: Rung, permits: Option<PermitRequest>, claims: Vec<Claim>) -> Self {
+        Self { rung, permits, claims, answer: None, polled: false }
     }
 
     /// Completes the decision with the answer of the store.
@@ -56,7 +56,7 @@ impl Pending {
     fn settle(&mut self, decided: Result<Decision, Error>) -> Result<Decision, Error> {
         let permits = self.permits.take();
         let claims = mem::take(&mut self.claims);
-        let error = match decided {
+        let error = match decided.inspect(|_| self.rung.succeeded()) {
             Ok(mut decision) => {
                 // A denial gets no permit.
                 if let Some(permits) = permits.filter(|_| decision.is_allowed()) {
@@ -68,7 +68,8 @@ impl Pending {
             Err(error) => error,
         };
         // Nothing was sent to the store.
-        if matches!(error.kind(), ErrorKind::StoreBusy | ErrorKind::InvalidConfig) {
+        if matches!(error.kind(), ErrorKind::StoreBusy | ErrorKind::StoreSuspended | ErrorKind::InvalidConfig)
+        {
             claims.into_iter().for_each(Claim::release);
         }
         // The charge may have been made.
@@ -77,7 +78,7 @@ impl Pending {
         {
             permits.release_later(None);
         }
-        self.mode.decide(error)
+        self.rung.decide(error)
     }
 }
 
@@ -88,18 +89,6 @@ impl Drop for Pending {
             mem::take(&mut self.claims).into_iter().for_each(Claim::release);
         } else if let Some(permits) = self.permits.take() {
             permits.release_later(Some(answer));
-        }
-    }
-}
-
-impl FailureMode {
-    /// The decision or the error in place of a decision that the store failed to make.
-    pub(super) fn decide(self, error: Error) -> Result<Decision, Error> {
-        match self {
-            // An error in the program, not a failure of the store.
-            _ if error.kind() == ErrorKind::InvalidConfig => Err(error),
-            Self::Open => Ok(Decision::failed_open(error)),
-            Self::Closed => Err(error),
         }
     }
 }

@@ -201,10 +201,10 @@ impl<'de> Deserialize<'de> for UtcOffset {
     }
 }
 
-/// From `"open"` or `"closed"`.
+/// From `"local"`, `"local/4"`, `"open"` or `"closed"`.
 impl<'de> Deserialize<'de> for FailureMode {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        text::deserialize(deserializer, "\"open\" or \"closed\"")
+        text::deserialize(deserializer, "\"local\", \"local/4\", \"open\" or \"closed\"")
     }
 }
 

@@ -4,7 +4,7 @@ use crate::error::{Error, ErrorKind};
 
 /// What happens to a request when the store gives no decision in time.
 ///
-/// Reads from and prints as `open` or `closed`, with the feature `serde` in configuration files too.
+/// Reads from and prints as `local`, `local/4`, `open` or `closed`, with the feature `serde` in configuration files too.
 ///
 /// # Example
 ///
@@ -16,38 +16,71 @@ use crate::error::{Error, ErrorKind};
 ///
 /// // No Redis listens on this port.
 /// let limiter = Limiter::new(RedisStore::connect_lazy("redis://127.0.0.1:1")?);
-/// let api = Policy::new("api", Quota::per_second(10)).on_store_failure(FailureMode::Open);
+/// let api = Policy::new("api", Quota::per_minute(1));
+/// let assets = Policy::new("assets", Quota::per_second(10)).on_store_failure(FailureMode::Open);
 /// let login = Policy::new("login", Quota::per_minute(5)).on_store_failure("closed".parse()?);
 ///
-/// let admitted = limiter.check(&api, &Key::new("alice"), 1).await?;
+/// // Counted in this process.
+/// let alice = Key::new("alice");
+/// let admitted = limiter.check(&api, &alice, 1).await?;
 /// assert!(admitted.is_allowed() && admitted.failure().is_some());
+/// assert!(!limiter.check(&api, &alice, 1).await?.is_allowed());
+/// // Not counted.
+/// let admitted = limiter.check(&assets, &alice, 1).await?;
+/// assert!(admitted.is_allowed() && admitted.outcomes().is_empty());
 /// assert!(limiter.check(&login, &Key::new("alice"), 1).await.is_err());
 /// # Ok(())
 /// # }
 /// # #[cfg(not(feature = "redis"))]
 /// # fn main() {}
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FailureMode {
+    /// Count in this process until the store is back: this instance's share of the limit, by the same algorithm. The
+    /// default, with one instance.
+    ///
+    /// * **Over-admission**: each instance counts from zero and admits up to its share, the limit divided by `instances`
+    ///   and rounded up. So all together admit at most `running instances x share` beside what the store admitted. With
+    ///   the number of running instances this is the limit once more, and with 1 it is the limit for each instance.
+    /// * **Afterwards**: what was admitted and still counts is charged to the store once it answers, as far as units
+    ///   remain there. So an outage is no second quota. Left out are decisions that the store may have charged itself:
+    ///   those that were sent, and were not answered in time.
+    /// * **Memory**: at most 100 000 keys; further ones evict those nearest to their reset.
+    ///
+    /// An algorithm of your own without a [twin](crate::algorithm::Algorithm::twin) is counted by
+    /// [`Gcra`](crate::algorithm::Gcra) meanwhile. Permits of a [`Concurrency`](crate::algorithm::Concurrency) policy
+    /// that are held when the store fails do not count. Refunds fail, and have no effect.
+    Local {
+        /// The instances that share the limit. 0 counts as 1.
+        instances: u32,
+    },
     /// Admit the request, without `RateLimit` headers: for limits that protect capacity. Nothing is limited while
     /// the store is unavailable.
-    #[default]
     Open,
     /// Reject the request with 503: for limits that protect secrets, such as the limit on a login.
     Closed,
 }
 
-impl fmt::Display for FailureMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Open => "open",
-            Self::Closed => "closed",
-        })
+impl Default for FailureMode {
+    /// [`Local`](Self::Local) with one instance.
+    fn default() -> Self {
+        Self::Local { instances: 1 }
     }
 }
 
-/// Reads `open` or `closed`, in any case.
+impl fmt::Display for FailureMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Local { instances: 0 | 1 } => f.write_str("local"),
+            Self::Local { instances } => write!(f, "local/{instances}"),
+            Self::Open => f.write_str("open"),
+            Self::Closed => f.write_str("closed"),
+        }
+    }
+}
+
+/// Reads `local`, `local/4` for a share among four instances, `open` or `closed`, in any case.
 ///
 /// # Errors
 ///
@@ -56,10 +89,20 @@ impl FromStr for FailureMode {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        let modes = [Self::Open, Self::Closed];
-        modes.into_iter().find(|mode| mode.to_string().eq_ignore_ascii_case(text.trim())).ok_or_else(|| {
-            let message = format!("invalid failure mode `{text}`: write `open` or `closed`");
-            Error::new(ErrorKind::InvalidConfig, message)
-        })
+        let mode = text.trim().to_ascii_lowercase();
+        let share = mode.strip_prefix("local/").and_then(|instances| instances.parse().ok());
+        match (&*mode, share) {
+            ("local", _) => Ok(Self::default()),
+            ("open", _) => Ok(Self::Open),
+            ("closed", _) => Ok(Self::Closed),
+            (_, Some(instances)) if instances > 0 => Ok(Self::Local { instances }),
+            _ => {
+                let message = format!(
+                    "invalid failure mode `{text}`: write `local`, `local/4` with the number of instances, `open` or \
+                     `closed`"
+                );
+                Err(Error::new(ErrorKind::InvalidConfig, message))
+            }
+        }
     }
 }

@@ -7,6 +7,8 @@ use std::{
 };
 
 use super::{FailureMode, LeaseBound, quoted::quoted};
+#[cfg(feature = "metrics")]
+use crate::metrics::PolicyCounters;
 use crate::{
     algorithm::{self, Algorithm, Concurrency, Gcra, Replenishment},
     error::Error,
@@ -62,6 +64,8 @@ struct Inner {
     on_store_failure: FailureMode,
     /// 0 if nothing is leased.
     most_leased: u64,
+    #[cfg(feature = "metrics")]
+    counters: PolicyCounters,
 }
 
 const MAX_LEASED: u64 = 1_000_000_000_000;
@@ -114,6 +118,8 @@ impl Policy {
             algorithm: Arc::new(Gcra::new()),
             on_store_failure: FailureMode::default(),
             most_leased: 0,
+            #[cfg(feature = "metrics")]
+            counters: PolicyCounters::new(),
         })))
     }
 
@@ -295,9 +301,10 @@ impl Policy {
         self.0.most_leased.min(self.0.capacity)
     }
 
-    /// What happens to a request when the store gives no decision in time. Defaults to [`FailureMode::Open`].
+    /// What happens to a request when the store gives no decision in time. Defaults to [`FailureMode::Local`].
     ///
     /// If several policies are decided together and one is [`Closed`](FailureMode::Closed), the request is rejected.
+    /// Otherwise those that are [`Local`](FailureMode::Local) decide.
     #[must_use]
     pub fn on_store_failure(mut self, mode: FailureMode) -> Self {
         Arc::make_mut(&mut self.0).on_store_failure = mode;
@@ -339,6 +346,12 @@ impl Policy {
     #[cfg(feature = "redis")]
     pub(crate) fn most_leased(&self) -> u64 {
         self.0.most_leased
+    }
+
+    /// The counters of its decisions.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn counters(&self) -> &PolicyCounters {
+        &self.0.counters
     }
 
     /// The policy's part of the key of its state.
@@ -387,6 +400,24 @@ impl Policy {
 
     pub(crate) fn failure_mode(&self) -> FailureMode {
         self.0.on_store_failure
+    }
+
+    /// The policy that counts in this process while the store fails: of this instance's share of the quota, and of GCRA
+    /// if the algorithm has no form in Rust.
+    pub(crate) fn local_share(&self) -> Self {
+        let FailureMode::Local { instances } = self.failure_mode() else { return self.clone() };
+        let quota = self.0.quota.share_of(instances.max(1));
+        let algorithm = self.counting();
+        let in_rust = algorithm.counter().is_some() || algorithm.twin().is_some();
+        let algorithm = if in_rust { algorithm.clone() } else { Arc::new(Gcra::new()) };
+        let Ok(arguments) = algorithm.arguments(&quota) else { return self.clone() };
+        let mut share = self.clone();
+        let inner = Arc::make_mut(&mut share.0);
+        inner.arguments = arguments.into();
+        inner.capacity = algorithm.capacity(&quota);
+        inner.replenishment = algorithm.replenishment();
+        (inner.quota, inner.algorithm) = (quota, algorithm);
+        share
     }
 
     pub(crate) fn counting(&self) -> &Arc<dyn Algorithm> {

@@ -182,6 +182,13 @@ impl Quota {
         self.period
     }
 
+    /// One of so many equal shares, rounded up to whole units.
+    pub(crate) const fn share_of(self, instances: u32) -> Self {
+        let instances = instances as u64;
+        let (limit, burst) = (self.limit.div_ceil(instances), self.burst.div_ceil(instances));
+        Self { limit, burst, ..self }
+    }
+
     pub(crate) const fn has_burst(&self) -> bool {
         self.burst != 0
     }

@@ -8,7 +8,7 @@ mod redis;
 mod store;
 
 #[cfg(feature = "redis")]
-pub use self::redis::{LeaseStatus, RedisStore, RedisStoreBuilder};
+pub use self::redis::{LeaseStatus, ProbeReport, Problem, ProblemKind, RedisStore, RedisStoreBuilder};
 pub use self::{
     clock::ManualClock,
     memory::{MemoryStore, MemoryStoreBuilder},

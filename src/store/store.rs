@@ -59,7 +59,14 @@ pub trait Store: Send + Sync + 'static {
     /// order. The answer is an error if the store could not decide; the failure mode of the policies then applies.
     fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision>;
 
-    /// [`decide`](Self::decide) for one charge, which the store may keep instead of cloning it. Defaults to `decide`.
+    /// Whether the store decides in this process and cannot fail. Then no [failure mode](crate::FailureMode) is applied.
+    /// Defaults to `false`.
+    fn is_in_process(&self) -> bool {
+        false
+    }
+
+    /// [`decide`](Self::decide) for one charge, which the store may keep instead of cloning it. Called only if it
+    /// [decides in this process](Self::is_in_process). Defaults to `decide`.
     fn decide_one(&self, action: Action, charge: Charge) -> Answer<Decision> {
         self.decide(action, &[charge])
     }
@@ -82,6 +89,10 @@ pub trait Store: Send + Sync + 'static {
 impl<S: Store + ?Sized> Store for Arc<S> {
     fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
         (**self).decide(action, charges)
+    }
+
+    fn is_in_process(&self) -> bool {
+        (**self).is_in_process()
     }
 
     fn decide_one(&self, action: Action, charge: Charge) -> Answer<Decision> {

@@ -1,4 +1,4 @@
-//! Detects when an outage starts and ends, so each is logged once.
+//! Detects when an outage starts, so that each is logged once.
 
 use std::{
     sync::{
@@ -8,35 +8,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// An outage lasts from the first failure to the last.
+/// An outage lasts from the first failure until there was none for some time.
 #[derive(Debug)]
 pub(crate) struct Outage {
-    /// Time of the last failure, in milliseconds of [`uptime`]; 0 outside an outage.
+    /// Time of the last failure, in milliseconds of [`uptime`]; 0 before the first one.
     last_failure: AtomicU64,
-    /// A success ends the outage if the last failure is older than this, in milliseconds: during an outage, some
-    /// requests still succeed.
-    #[cfg_attr(
-        not(feature = "redis"),
-        allow(dead_code, reason = "only Redis has outages that end with a success")
-    )]
-    recovery: u64,
     /// A failure starts a new outage if the last one is older than this, in milliseconds.
     expiry: u64,
 }
 
 impl Outage {
-    /// An outage that ends with a success, if the last failure is older than `recovery`.
-    #[cfg_attr(
-        not(feature = "redis"),
-        allow(dead_code, reason = "only Redis has outages that end with a success")
-    )]
-    pub(crate) const fn until_success(recovery: Duration) -> Self {
-        Self { last_failure: AtomicU64::new(0), recovery: recovery.as_millis() as u64, expiry: u64::MAX }
-    }
-
     /// An outage that ends once there is no failure for `expiry`.
     pub(crate) const fn until_expiry(expiry: Duration) -> Self {
-        Self { last_failure: AtomicU64::new(0), recovery: u64::MAX, expiry: expiry.as_millis() as u64 }
+        Self { last_failure: AtomicU64::new(0), expiry: expiry.as_millis() as u64 }
     }
 
     /// Records a failure. Returns whether it starts an outage.
@@ -44,19 +28,6 @@ impl Outage {
         let now = uptime();
         let last = self.last_failure.swap(now, Ordering::Relaxed);
         last == 0 || now.saturating_sub(last) > self.expiry
-    }
-
-    /// Records a success. Returns whether it ends an outage.
-    #[cfg_attr(
-        not(feature = "redis"),
-        allow(dead_code, reason = "only Redis has outages that end with a success")
-    )]
-    pub(crate) fn succeeded(&self) -> bool {
-        let last = self.last_failure.load(Ordering::Relaxed);
-        // Outside an outage this is one load.
-        last != 0
-            && uptime().saturating_sub(last) > self.recovery
-            && self.last_failure.compare_exchange(last, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 }
 
@@ -72,30 +43,16 @@ mod tests {
 
     #[test]
     fn only_the_first_failure_begins_an_outage() {
-        let outage = Outage::until_success(Duration::from_secs(3_600));
+        let outage = Outage::until_expiry(Duration::from_secs(3_600));
         assert_eq!([outage.failed(), outage.failed()], [true, false]);
-        // Too soon after the last failure.
-        assert!(!outage.succeeded());
-        assert!(!outage.failed());
-    }
-
-    #[test]
-    fn a_success_after_the_recovery_time_ends_an_outage_once() {
-        let outage = Outage::until_success(Duration::ZERO);
-        assert!(!outage.succeeded(), "there was no outage");
-        assert!(outage.failed());
-        // An outage counts time in milliseconds.
-        std::thread::sleep(Duration::from_millis(3));
-        assert_eq!([outage.succeeded(), outage.succeeded()], [true, false]);
-        assert!(outage.failed());
     }
 
     #[test]
     fn a_time_without_failures_ends_an_outage() {
         let outage = Outage::until_expiry(Duration::ZERO);
         assert!(outage.failed());
+        // An outage counts time in milliseconds.
         std::thread::sleep(Duration::from_millis(3));
         assert!(outage.failed());
-        assert!(!Outage::until_expiry(Duration::MAX).succeeded());
     }
 }

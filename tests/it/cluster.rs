@@ -892,7 +892,9 @@ async fn errors_about_urls_say_what_to_do() {
     assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
 
     // A cluster node used as a single server does not have all keys.
-    let limiter = Limiter::new(settings().connect(&cluster.nodes[0].url()).await.unwrap());
+    let error = settings().connect(&cluster.nodes[0].url()).await.unwrap_err();
+    assert!(error.to_string().contains("connect_cluster"), "{error}");
+    let limiter = Limiter::new(settings().connect_lazy(&cluster.nodes[0].url()).unwrap());
     let error = limiter.check(&closed("p", 1), &key_of(cluster, 1), 1).await.unwrap_err();
     assert!(error.to_string().contains("connect_cluster"), "{error}");
 }

@@ -17,8 +17,9 @@ use proptest::prelude::*;
 use tokio::net::TcpStream;
 use tower::ServiceExt;
 use tower_ratelimit::{
-    Answer, Charge, ClientIp, Decision, Error, ErrorKind, Header, Headers, Key, KeyExtractor, Limiter,
-    ManualClock, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rejection, Rule, TrustedProxies,
+    Answer, Charge, ClientIp, Decision, Error, ErrorKind, FailureMode, Header, Headers, Key, KeyExtractor,
+    Limiter, ManualClock, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rejection, Rule,
+    TrustedProxies,
     decision::Outcome,
     key::{
         AnyOf, Bearer, Constant, Cookie, ForwardingHeader, FromExtension, FromExtractor, Hashed, Map,
@@ -730,7 +731,8 @@ async fn further_charges_and_refunds_apply_to_every_key_of_the_decision() {
 async fn no_further_charge_is_sent_after_a_store_failure() {
     let store = Counted::new(Down);
     let limiter = Limiter::new(store.clone());
-    let decision = limiter.check(&Policy::new("p", Quota::per_hour(5)), &Key::new("alice"), 1).await.unwrap();
+    let policy = Policy::new("p", Quota::per_hour(5)).on_store_failure(FailureMode::Open);
+    let decision = limiter.check(&policy, &Key::new("alice"), 1).await.unwrap();
     for later in [limiter.charge_more(&decision, 2).await, limiter.refund(&decision, 1).await] {
         let later = later.unwrap();
         assert!(later.is_allowed());

@@ -6,9 +6,9 @@ use std::{
 };
 
 use crate::support::{
-    RedisServer,
+    RedisServer, eventually,
     inner::{ask, get},
-    store,
+    settings, store,
 };
 use tower::{Layer as _, ServiceExt as _};
 use tower_ratelimit::{
@@ -88,6 +88,32 @@ async fn an_intermittent_outage_is_one_line() {
     }
     assert_eq!(lines.with("outage: Redis is unavailable"), 1, "{}", lines.text());
     assert_eq!(lines.with("the outage of Redis is over"), 0, "{}", lines.text());
+    assert_eq!(lines.with("secret"), 0, "{}", lines.text());
+}
+
+#[tokio::test]
+async fn an_outage_names_the_server_and_the_cause_and_says_when_the_cause_changes() {
+    let mut server = RedisServer::start();
+    let impatient = settings().deadline(std::time::Duration::from_millis(300));
+    let limiter = Limiter::new(impatient.connect(&server.url()).await.unwrap());
+    let policy = Policy::new("api", Quota::per_day(1_000));
+    let key = Key::new("secret-key");
+    limiter.check(&policy, &key, 1).await.unwrap();
+    let (lines, _guard) = listen();
+    server.signal("STOP");
+    while lines.with("outage") == 0 {
+        limiter.check(&policy, &key, 1).await.unwrap();
+    }
+    let begins = format!("server=127.0.0.1:{}", server.port());
+    assert_eq!(lines.with(&begins), 1, "{}", lines.text());
+    assert_eq!(lines.with("did not answer"), 1, "{}", lines.text());
+    server.kill();
+    let is_refused = async || {
+        limiter.check(&policy, &key, 1).await.unwrap();
+        lines.with("refused") == 1
+    };
+    assert!(eventually(is_refused).await, "{}", lines.text());
+    assert_eq!(lines.with("the outage of Redis continues"), 1, "{}", lines.text());
     assert_eq!(lines.with("secret"), 0, "{}", lines.text());
 }
 

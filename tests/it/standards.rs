@@ -828,6 +828,7 @@ async fn two_soft_limits_keep_each_others_mark() {
 #[tokio::test]
 async fn a_request_keeps_the_marks_of_all_soft_limits_that_it_passed() {
     let limits = |name, limit| layer(Policy::new(name, Quota::per_hour(limit)));
+    let undecided = Policy::new("middle", Quota::per_hour(1)).on_store_failure(FailureMode::Open);
     // With a limit between them that is not soft, and one that cannot decide.
     let rows = [
         ("soft", limits("middle", 9).soft(), r#"Some("\"outer\", \"inner\"")"#),
@@ -835,7 +836,7 @@ async fn a_request_keeps_the_marks_of_all_soft_limits_that_it_passed() {
         ("not soft", limits("middle", 9), r#"Some("\"outer\", \"inner\"")"#),
         (
             "undecided",
-            RateLimitLayer::new(Down, Policy::new("middle", Quota::per_hour(1)), Constant::new("all")).soft(),
+            RateLimitLayer::new(Down, undecided, Constant::new("all")).soft(),
             r#"Some("\"outer\", \"inner\"")"#,
         ),
     ];

@@ -356,7 +356,8 @@ async fn an_error_of_one_decision_does_not_affect_others_in_its_batch() {
 async fn the_failure_mode_decides_while_a_server_is_down_and_a_restarted_server_is_used_again() {
     let mut server = RedisServer::start();
     let limiter = Limiter::new(RedisStore::connect(&server.url()).await.unwrap());
-    let (open, closed) = (Policy::new("open", Quota::per_day(1_000_000)), closed(1_000_000));
+    let open = Policy::new("open", Quota::per_day(1_000_000)).on_store_failure(FailureMode::Open);
+    let closed = closed(1_000_000);
 
     let loaded = {
         let (limiter, closed) = (limiter.clone(), closed.clone());
@@ -373,7 +374,8 @@ async fn the_failure_mode_decides_while_a_server_is_down_and_a_restarted_server_
     assert!(admitted.is_allowed());
     assert!(admitted.outcomes().is_empty());
     let failure = admitted.failure().unwrap().kind();
-    assert!(matches!(failure, ErrorKind::StoreTimeout | ErrorKind::StoreUnreachable), "{failure:?}");
+    let failures = [ErrorKind::StoreTimeout, ErrorKind::StoreUnreachable, ErrorKind::StoreSuspended];
+    assert!(failures.contains(&failure), "{failure:?}");
     assert!(limiter.check(&closed, &Key::new("alice"), 1).await.is_err());
 
     server.restart();
@@ -388,7 +390,8 @@ async fn an_unavailable_store_is_200_without_headers_or_503_over_http() {
     let mut server = RedisServer::start();
     let store = RedisStore::connect(&server.url()).await.unwrap();
     let layer = |policy| RateLimitLayer::new(store.clone(), policy, PeerIp::new());
-    let open = http::serve(http::app(layer(Policy::new("open", Quota::per_day(1))))).await;
+    let open = Policy::new("open", Quota::per_day(1)).on_store_failure(FailureMode::Open);
+    let open = http::serve(http::app(layer(open))).await;
     let closed = http::serve(http::app(layer(closed(1)))).await;
     server.kill();
     let client = reqwest::Client::new();

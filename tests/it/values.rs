@@ -56,18 +56,30 @@ fn decisions_are_equal_if_their_outcomes_are_equal() {
     assert_eq!(HashSet::from([Verdict::Allow, deny, deny]).len(), 2);
 }
 
+const INVALID_MODE: &str = "invalid failure mode `shut`: write `local`, `local/4` with the number of instances, `open` or \
+                            `closed`";
+
 #[test]
 fn a_failure_mode_parses_what_it_prints() {
-    for (mode, text) in [(FailureMode::Open, "open"), (FailureMode::Closed, "closed")] {
+    let rows = [
+        (FailureMode::Local { instances: 1 }, "local"),
+        (FailureMode::Local { instances: 4 }, "local/4"),
+        (FailureMode::Open, "open"),
+        (FailureMode::Closed, "closed"),
+    ];
+    for (mode, text) in rows {
         assert_eq!(mode.to_string(), text);
         assert_eq!(text.parse::<FailureMode>().unwrap(), mode);
         assert_eq!(serde_json::to_value(mode).unwrap(), json!(text));
         assert_eq!(serde_json::from_value::<FailureMode>(json!(text)).unwrap(), mode);
     }
     assert_eq!(" Closed ".parse::<FailureMode>().unwrap(), FailureMode::Closed);
-    let error = "shut".parse::<FailureMode>().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::InvalidConfig);
-    assert_eq!(error.to_string(), "invalid failure mode `shut`: write `open` or `closed`");
+    assert_eq!(FailureMode::default(), FailureMode::Local { instances: 1 });
+    for text in ["shut", "local/0", "local/", "local/-1", "local 4", "open/2"] {
+        let error = text.parse::<FailureMode>().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+        assert_eq!(error.to_string(), INVALID_MODE.replace("shut", text));
+    }
 }
 
 #[test]
@@ -219,7 +231,7 @@ fn an_invalid_configuration_file_is_an_error_that_says_what_to_do() {
             with("on_store_failur", json!("open")),
             "unknown field `on_store_failur`, expected one of `name`, `quota`",
         ),
-        (with("on_store_failure", json!("shut")), "invalid failure mode `shut`: write `open` or `closed`"),
+        (with("on_store_failure", json!("shut")), INVALID_MODE),
         (with("quota", json!("5")), "invalid quota `5`: write it as"),
         (with("name", json!("día")), "policy `día`: a policy's name must be printable ASCII"),
         (with("lease", json!(0)), "policy `daily`: a lease must be of 1 to 10^12 units"),

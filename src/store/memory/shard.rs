@@ -141,6 +141,7 @@ impl Shard {
                 }
                 if entry.state.is_none() {
                     occupied.swap_remove();
+                    metric!(memory_keys_changed(-1));
                 }
                 result
             }
@@ -161,6 +162,7 @@ impl Shard {
             self.entries.raw_entry_mut_v1().from_hash(location.hash, |name| location.is(name))
         {
             entry.swap_remove();
+            metric!(memory_keys_changed(-1));
         }
     }
 
@@ -170,6 +172,7 @@ impl Shard {
         {
             let name = Name { policy: location.policy.clone(), key: location.key.clone() };
             place.insert_hashed_nocheck(location.hash, name, entry);
+            metric!(memory_keys_changed(1));
         }
     }
 
@@ -181,6 +184,7 @@ impl Shard {
                 if self.entries.get_index(self.cursor).is_some_and(|(_, entry)| entry.expires <= now) {
                     // `swap_remove_index` moves another entry here, so the cursor stays.
                     self.entries.swap_remove_index(self.cursor);
+                    metric!(memory_keys_changed(-1));
                     self.cursor = self.cursor.wrapping_sub(1);
                 }
             }
@@ -194,6 +198,7 @@ impl Shard {
                 }
             }
             self.entries.swap_remove_index(victim.1);
+            metric!(memory_keys_changed(-1));
         }
     }
 
@@ -202,6 +207,13 @@ impl Shard {
         if self.cursor >= self.entries.len() {
             self.cursor = 0;
         }
+    }
+}
+
+#[cfg(feature = "metrics")]
+impl Drop for Shard {
+    fn drop(&mut self) {
+        metric!(memory_keys_changed(-(self.entries.len() as i64)));
     }
 }
 

@@ -220,6 +220,10 @@ impl Store for MemoryStore {
         })
     }
 
+    fn is_in_process(&self) -> bool {
+        true
+    }
+
     fn decide_one(&self, action: Action, charge: Charge) -> Answer<Decision> {
         Answer::ready(match action {
             Action::Charge => self.charge_one(charge),

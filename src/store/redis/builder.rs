@@ -1,5 +1,8 @@
 use std::time::Duration;
 
+#[cfg(feature = "sentinel")]
+use super::sentinel::SentinelUser;
+use super::tls::TlsSettings;
 #[cfg(feature = "cluster")]
 use super::wire::Shards;
 use crate::{error::Error, store::ManualClock};
@@ -39,9 +42,14 @@ pub struct RedisStoreBuilder {
     #[cfg(feature = "cluster")]
     pub(super) cluster_shards: u16,
     pub(super) clock: Option<ManualClock>,
+    pub(super) connection_name: String,
+    pub(super) tls: TlsSettings,
+    #[cfg(feature = "sentinel")]
+    pub(super) sentinel_user: Option<SentinelUser>,
 }
 
 const DEFAULT_PREFIX: &str = "rl";
+const DEFAULT_CONNECTION_NAME: &str = "tower-ratelimit";
 const DEFAULT_DEADLINE: Duration = Duration::from_millis(50);
 const DEFAULT_DENY_CACHE: Duration = Duration::from_secs(1);
 /// More than the lanes: the rest is for connections that are being replaced.
@@ -59,6 +67,10 @@ impl RedisStoreBuilder {
             #[cfg(feature = "cluster")]
             cluster_shards: DEFAULT_CLUSTER_SHARDS,
             clock: None,
+            connection_name: DEFAULT_CONNECTION_NAME.to_owned(),
+            tls: TlsSettings::default(),
+            #[cfg(feature = "sentinel")]
+            sentinel_user: None,
         }
     }
 
@@ -138,6 +150,74 @@ impl RedisStoreBuilder {
         self
     }
 
+    /// The name of the connections in `CLIENT LIST`: 1 to 64 printable ASCII characters without spaces. Defaults to
+    /// `tower-ratelimit`. Set it to the name of the instance to see which one has how many connections.
+    ///
+    /// The Redis user needs `+client|setname` for it, which is not part of [`acl_rule`](crate::RedisStore::acl_rule);
+    /// without it the connections have no name. Connections to a Redis Cluster never have one, because redis-rs cannot
+    /// name them.
+    pub fn connection_name(mut self, name: impl Into<String>) -> Self {
+        self.connection_name = name.into();
+        self
+    }
+
+    /// The user and the password that the sentinels require, for [`connect_sentinel`](Self::connect_sentinel). Defaults to
+    /// none. If the sentinels have a password and no users, the user is `default`.
+    #[cfg(feature = "sentinel")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "sentinel")))]
+    pub fn sentinel_credentials(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
+        self.sentinel_user = Some(SentinelUser { name: user.into(), password: password.into() });
+        self
+    }
+
+    /// Trusts the certificates that `pem` contains, and no others, to sign the certificate of a server with a `rediss://`
+    /// URL. Defaults to the certificates that the operating system trusts.
+    ///
+    /// Set it if the server's certificate comes from a private authority. The server's certificate must name the host of
+    /// the URL.
+    ///
+    /// ```no_run
+    /// use tower_ratelimit::RedisStore;
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = RedisStore::builder()
+    ///     .tls_ca_certificate(std::fs::read("/etc/redis/ca.pem")?)
+    ///     .tls_client_certificate(std::fs::read("/etc/redis/client.pem")?, std::fs::read("/etc/redis/client.key")?)
+    ///     .connect("rediss://:password@redis.internal:6379")
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # The crypto provider
+    ///
+    /// With the feature `tls-rustls`, the store uses the [`CryptoProvider`](rustls::crypto::CryptoProvider) that the
+    /// program has installed, and installs ring as the default of the process if there is none. To use another one,
+    /// install it before you make the store. The feature `tls-rustls-no-provider` does not compile ring and installs
+    /// nothing.
+    #[cfg(feature = "tls-rustls-no-provider")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "tls-rustls")))]
+    pub fn tls_ca_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.tls.ca = Some(pem.into());
+        self
+    }
+
+    /// Presents a certificate to a server with a `rediss://` URL: the certificate, followed by its intermediate ones,
+    /// and its private key, both in PEM. Defaults to none. Redis requires one unless its `tls-auth-clients` is `no` or
+    /// `optional`.
+    ///
+    /// [`tls_ca_certificate`](Self::tls_ca_certificate) has an example.
+    #[cfg(feature = "tls-rustls-no-provider")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "tls-rustls")))]
+    pub fn tls_client_certificate(
+        mut self,
+        certificate_pem: impl Into<Vec<u8>>,
+        private_key_pem: impl Into<Vec<u8>>,
+    ) -> Self {
+        self.tls.client = Some((certificate_pem.into(), private_key_pem.into()));
+        self
+    }
+
     /// Takes the time from `clock`. Defaults to the clock of the Redis server.
     ///
     /// For tests. Keys written under a manual clock expire after an hour of the server's time.
@@ -152,6 +232,12 @@ impl RedisStoreBuilder {
         if !(1..=64).contains(&self.prefix.len()) || !self.prefix.bytes().all(printable) {
             return Err(Error::invalid(
                 "a Redis key prefix must have 1 to 64 printable ASCII characters, without spaces and braces",
+            ));
+        }
+        let name = &self.connection_name;
+        if !(1..=64).contains(&name.len()) || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(Error::invalid(
+                "the name of the connections to Redis must have 1 to 64 printable ASCII characters, without spaces",
             ));
         }
         if self.deadline.is_zero() {

@@ -1,18 +1,18 @@
 //! Builds stores from their settings: connects to the server or the Cluster.
 
-use std::{iter, sync::Arc};
+use std::sync::Arc;
 
-use bb8_redis::{
-    RedisConnectionManager,
-    bb8::{Builder, ManageConnection, Pool},
-};
-use redis::{RedisError, aio::ConnectionLike};
+use bb8_redis::bb8::{Builder, ManageConnection, Pool};
+use redis::{Client, RedisError, aio::ConnectionLike};
 
+#[cfg(feature = "sentinel")]
+use super::sentinel::Sentinels;
 use super::{
+    address::{connection_info, malformed_by},
     builder::RedisStoreBuilder,
-    error::{self, connection_info},
-    eviction::warn_of_eviction,
-    script::{Script, Scripts},
+    error,
+    manager::{Manager, Source},
+    script::Scripts,
     shortcut::{DenyCache, Leases},
     store::RedisStore,
     transport::{CONNECT_TIMEOUT, ConnectErrors, Health, Link, Single, tcp_settings},
@@ -20,6 +20,7 @@ use super::{
 };
 #[cfg(feature = "cluster")]
 use super::{
+    script::Script,
     transport::cluster::{self, Clustered},
     wire::Shards,
 };
@@ -34,23 +35,8 @@ impl RedisStoreBuilder {
     /// invalid.
     pub async fn connect(self, url: &str) -> Result<RedisStore, Error> {
         self.check()?;
-        let (manager, address) = manager(url)?;
-        let unreachable = |cause: RedisError| error::unreachable(&format!(" at {address}"), &cause);
-        let health = Arc::new(Health::default());
-        let pool = pool(&health, self.pool_size).build(manager).await.map_err(unreachable)?;
-        let link = Arc::new(Single::new(pool.clone(), health));
-        let loads = Script::all_built_in().map(|script| {
-            let mut load = redis::cmd("SCRIPT");
-            load.arg("LOAD").arg(script.text());
-            load
-        });
-        // A server that requires a password closes the connection of a client that sends a long script without one. Its
-        // reply to PING names the cause.
-        for command in iter::once(redis::cmd("PING")).chain(loads) {
-            link.clone().run(command, CONNECT_TIMEOUT).await?;
-        }
-        warn_of_eviction(&pool).await;
-        Ok(self.with_link(link))
+        let (manager, address) = self.manager(url)?;
+        self.connect_to(manager, &address).await
     }
 
     /// A store for the server at `url`, which connects on first use. See [`RedisStore::connect_lazy`].
@@ -64,10 +50,49 @@ impl RedisStoreBuilder {
     /// Outside a Tokio runtime.
     pub fn connect_lazy(self, url: &str) -> Result<RedisStore, Error> {
         self.check()?;
-        let (manager, _) = manager(url)?;
-        let health = Arc::new(Health::default());
-        let pool = pool(&health, self.pool_size).build_unchecked(manager);
-        Ok(self.with_link(Arc::new(Single::new(pool, health))))
+        let (manager, address) = self.manager(url)?;
+        Ok(self.connect_to_lazily(manager, address))
+    }
+
+    /// Connects to the primary that the sentinels at `urls` name. See [`RedisStore::connect_sentinel`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`RedisStore::connect_sentinel`], and [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if a setting is
+    /// invalid.
+    #[cfg(feature = "sentinel")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "sentinel")))]
+    pub async fn connect_sentinel<U: AsRef<str>>(
+        self,
+        urls: impl IntoIterator<Item = U>,
+        primary: &str,
+    ) -> Result<RedisStore, Error> {
+        self.check()?;
+        let (manager, description) = self.sentinel_manager(urls, primary)?;
+        self.connect_to(manager, &description).await
+    }
+
+    /// A store for the primary that the sentinels at `urls` name, which connects on first use. See
+    /// [`RedisStore::connect_sentinel_lazy`].
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if a setting is invalid, a URL is malformed, there are no
+    /// URLs, or they differ in more than the address.
+    ///
+    /// # Panics
+    ///
+    /// Outside a Tokio runtime.
+    #[cfg(feature = "sentinel")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "sentinel")))]
+    pub fn connect_sentinel_lazy<U: AsRef<str>>(
+        self,
+        urls: impl IntoIterator<Item = U>,
+        primary: &str,
+    ) -> Result<RedisStore, Error> {
+        self.check()?;
+        let (manager, description) = self.sentinel_manager(urls, primary)?;
+        Ok(self.connect_to_lazily(manager, description))
     }
 
     /// Connects to the Redis Cluster that the servers at `urls` belong to. See [`RedisStore::connect_cluster`].
@@ -83,8 +108,8 @@ impl RedisStoreBuilder {
         urls: impl IntoIterator<Item = U>,
     ) -> Result<RedisStore, Error> {
         self.check()?;
-        let clients = cluster::clients(urls)?;
-        let health = Arc::new(Health::default());
+        let clients = cluster::clients(urls, &self.tls)?;
+        let health = Arc::new(Health::of(clients.addresses.clone()));
         let unreachable =
             |cause: RedisError| error::unreachable(&format!(" at {}", clients.addresses), &cause);
         let retrying =
@@ -95,7 +120,7 @@ impl RedisStoreBuilder {
         for script in Script::all_built_in() {
             link.load(script).await?;
         }
-        Ok(self.with_cluster(link, shards))
+        self.with_cluster(link, shards).checked().await
     }
 
     /// A store for the Redis Cluster that the servers at `urls` belong to, which connects on first use. See
@@ -116,8 +141,8 @@ impl RedisStoreBuilder {
         urls: impl IntoIterator<Item = U>,
     ) -> Result<RedisStore, Error> {
         self.check()?;
-        let clients = cluster::clients(urls)?;
-        let health = Arc::new(Health::default());
+        let clients = cluster::clients(urls, &self.tls)?;
+        let health = Arc::new(Health::of(clients.addresses));
         let pool = |client| pool(&health, cluster::CONNECTIONS).build_unchecked(client);
         let (retrying, single_attempt) = (pool(clients.retrying), pool(clients.single_attempt));
         let shards = self.shards();
@@ -164,6 +189,40 @@ impl RedisStoreBuilder {
         Ok(self.with_cluster(Arc::new(link), shards))
     }
 
+    async fn connect_to(self, manager: Manager, address: &str) -> Result<RedisStore, Error> {
+        let of_sentinels = manager.asks_sentinels();
+        let unreachable = |cause: RedisError| error::unreachable(&format!(" at {address}"), &cause);
+        let health = Arc::new(Health::of(address.to_owned()));
+        let pool = pool(&health, self.pool_size).build(manager).await.map_err(unreachable)?;
+        self.with_link(link_to(pool, health, of_sentinels)).checked().await
+    }
+
+    fn connect_to_lazily(self, manager: Manager, address: String) -> RedisStore {
+        let of_sentinels = manager.asks_sentinels();
+        let health = Arc::new(Health::of(address));
+        let pool = pool(&health, self.pool_size).build_unchecked(manager);
+        self.with_link(link_to(pool, health, of_sentinels))
+    }
+
+    #[cfg(feature = "sentinel")]
+    fn sentinel_manager<U: AsRef<str>>(
+        &self,
+        urls: impl IntoIterator<Item = U>,
+        primary: &str,
+    ) -> Result<(Manager, String), Error> {
+        let sentinels = Sentinels::new(urls, primary, self.sentinel_user.as_ref(), &self.tls)?;
+        let description = sentinels.description.clone();
+        Ok((Manager::new(Source::Sentinels(sentinels), &self.connection_name), description))
+    }
+
+    /// The connection manager for `url`, and the server's address without the password.
+    fn manager(&self, url: &str) -> Result<(Manager, String), Error> {
+        let info = connection_info(url, &self.tls)?.set_tcp_settings(tcp_settings());
+        let address = info.addr().to_string();
+        let client = Client::open(info).map_err(|cause| malformed_by(&cause))?;
+        Ok((Manager::new(Source::Url(client), &self.connection_name), address))
+    }
+
     #[cfg(feature = "cluster")]
     fn shards(&self) -> Option<Arc<Shards>> {
         (self.cluster_shards > 0).then(|| Arc::new(Shards::new(self.cluster_shards)))
@@ -196,11 +255,26 @@ impl RedisStoreBuilder {
     }
 }
 
-/// The connection manager for `url`, and the server's address without the password.
-fn manager(url: &str) -> Result<(RedisConnectionManager, String), Error> {
-    let info = connection_info(url)?.set_tcp_settings(tcp_settings());
-    let address = info.addr().to_string();
-    Ok((RedisConnectionManager::new(info).map_err(|cause| error::malformed_by(&cause))?, address))
+fn link_to(pool: Pool<Manager>, health: Arc<Health>, of_sentinels: bool) -> Arc<dyn Link> {
+    let link = Single::new(pool, health);
+    #[cfg(feature = "sentinel")]
+    let link = if of_sentinels { link.asking_for_role() } else { link };
+    let _ = of_sentinels;
+    Arc::new(link)
+}
+
+impl RedisStore {
+    /// The store, if its server can make decisions. Logs the other problems.
+    async fn checked(self) -> Result<Self, Error> {
+        let report = self.probe().await?;
+        for problem in report.problems() {
+            if problem.prevents_decisions() {
+                return Err(problem.to_error());
+            }
+            log!(warn, "{problem}");
+        }
+        Ok(self)
+    }
 }
 
 fn pool<M>(health: &Arc<Health>, size: u32) -> Builder<M>
@@ -219,14 +293,17 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(feature = "cluster")]
+    use crate::store::redis::tls::TlsSettings;
 
     /// The clients keep their settings private, but print them.
     #[test]
     fn no_connection_delays_small_writes() {
-        let mut clients = vec![format!("{:?}", manager("redis://127.0.0.1:6379").unwrap().0)];
+        let mut clients =
+            vec![format!("{:?}", RedisStoreBuilder::new().manager("redis://127.0.0.1:6379").unwrap().0)];
         #[cfg(feature = "cluster")]
         {
-            let cluster = cluster::clients(["redis://127.0.0.1:6379"]).unwrap();
+            let cluster = cluster::clients(["redis://127.0.0.1:6379"], &TlsSettings::default()).unwrap();
             clients.extend([cluster.retrying, cluster.single_attempt].map(|client| format!("{client:?}")));
         }
         for client in clients {

@@ -4,7 +4,7 @@
 //! So a server's text is shown only if all of it is known to come from a script or from the server itself. An error
 //! never has a `RedisError` as its source, because that shows the text too.
 
-use redis::{IntoConnectionInfo as _, RedisError, ServerErrorKind};
+use redis::{RedisError, ServerErrorKind};
 
 use crate::error::{Error, ErrorKind};
 
@@ -105,6 +105,7 @@ const COMMANDS: &[&str] = &[
     "LTRIM",
     "PEXPIRE",
     "PING",
+    "ROLE",
     "RPUSH",
     "SCRIPT",
     "SCRIPT|LOAD",
@@ -181,6 +182,32 @@ fn explain(text: &str) -> String {
     }
 }
 
+/// The codes of errors that end without a change of the configuration.
+const TEMPORARY: &[&str] = &[
+    "ASK",
+    "BUSY",
+    "CLUSTERDOWN",
+    "LOADING",
+    "MASTERDOWN",
+    "MISCONF",
+    "NOREPLICAS",
+    "OOM",
+    "TRYAGAIN",
+    "UNKILLABLE",
+];
+
+/// Whether the server's error ends without a change of the configuration. [`explain`] ends with the code.
+pub(crate) fn is_temporary(error: &Error) -> bool {
+    let text = error.to_string();
+    error.kind() == ErrorKind::StoreFailed
+        && TEMPORARY.iter().any(|code| text.ends_with(&format!("({code})")))
+}
+
+/// Whether the Redis user lacks a permission. [`explain`] then says what returns them.
+pub(crate) fn missing_permission(error: &Error) -> bool {
+    error.to_string().contains("acl_rule")
+}
+
 /// The error of one decision in a batch, which the script caught.
 pub(crate) fn decision_error(text: &str) -> Error {
     Error::new(ErrorKind::StoreFailed, format!("the command failed in Redis: {}", explain(text)))
@@ -190,6 +217,9 @@ pub(crate) fn decision_error(text: &str) -> Error {
 pub(crate) fn from_redis(error: &RedisError) -> Error {
     let kind = if error.is_timeout() {
         ErrorKind::StoreTimeout
+    } else if error.kind() == redis::ErrorKind::MasterNameNotFoundBySentinel {
+        // During a promotion too.
+        ErrorKind::StoreUnreachable
     } else if is_server_error(error) {
         // Checked before `is_broken`, because redis-rs reconnects on some of these.
         ErrorKind::StoreFailed
@@ -211,11 +241,65 @@ pub(crate) fn from_redis(error: &RedisError) -> Error {
 
 /// The error if no connection can be made to `address`, which must not contain a password.
 pub(crate) fn unreachable(address: &str, error: &RedisError) -> Error {
-    let message = format!(
-        "cannot connect to Redis{address}: {}; check the URL and that the server is running",
-        describe(error)
-    );
+    let remedy = match io_kind(error) {
+        Some(std::io::ErrorKind::TimedOut) => {
+            "check the address, firewalls, and whether the server expects TLS: write rediss:// if it does, and write \
+             redis:// if it does not"
+        }
+        Some(std::io::ErrorKind::ConnectionReset) => {
+            "check whether the server expects TLS: write rediss:// if it does, with a certificate from \
+             RedisStoreBuilder::tls_client_certificate if it requires one, and write redis:// if it does not"
+        }
+        _ => "check the URL and that the server is running",
+    };
+    let message = format!("cannot connect to Redis{address}: {}; {remedy}", describe(error));
     with_source(Error::new(ErrorKind::StoreUnreachable, message), error)
+}
+
+/// Explains an error of rustls.
+fn explain_tls(text: &str) -> Option<&'static str> {
+    let known = [
+        (
+            "UnknownIssuer",
+            "the server's certificate is from an unknown authority: pass the authority's certificate to \
+             RedisStoreBuilder::tls_ca_certificate, or install it in the system",
+        ),
+        (
+            // An authority of the same name with another key.
+            "BadSignature",
+            "the server's certificate is not from the authority of RedisStoreBuilder::tls_ca_certificate: pass the \
+             certificate of the authority that signed it",
+        ),
+        (
+            "not valid for name",
+            "the server's certificate is for another host: use a host that the certificate names in the URL",
+        ),
+        (
+            "NotValidForName",
+            "the server's certificate is for another host: use a host that the certificate names",
+        ),
+        ("xpired", "the server's certificate has expired: renew it, and check the clocks"),
+        ("NotValidYet", "the server's certificate is not valid yet: check the clocks"),
+        (
+            "CaUsedAsEndEntity",
+            "the server's certificate is that of an authority: sign one for the server with it",
+        ),
+        (
+            "CertificateRequired",
+            "the server requires a client certificate: pass one to RedisStoreBuilder::tls_client_certificate",
+        ),
+        (
+            "fatal alert",
+            "the server ended the TLS handshake: does it trust the authority of the client certificate, which \
+             RedisStoreBuilder::tls_client_certificate sets?",
+        ),
+        ("InvalidContentType", "the server does not expect TLS: write redis:// instead of rediss://"),
+        (
+            "invalid peer certificate",
+            "the server's certificate is invalid: see RedisStoreBuilder::tls_ca_certificate",
+        ),
+    ];
+    known.iter().find(|(part, _)| text.contains(part)).map(|(_, explanation)| *explanation)
 }
 
 /// Adds a source only if it is an error of the operating system, whose text is safe.
@@ -260,16 +344,33 @@ fn describe(error: &RedisError) -> String {
                 std::io::Error::from(kind).to_string()
             }
             // A text of the operating system or the TLS library, such as an unknown host.
-            (None, _) => error.to_string(),
+            (None, _) => {
+                let text = error.to_string();
+                explain_tls(&text).map_or(text, ToOwned::to_owned)
+            }
         },
         redis::ErrorKind::AuthenticationFailed => {
             let detail = error.detail().unwrap_or_default();
             match code(detail) {
-                Some("ERR") | None => "the server does not accept this user and password".into(),
+                // redis-rs does not say which of the two it is.
+                Some("ERR") | None => {
+                    "the server does not accept this user and password: correct them in the URL, or remove them if the \
+                     server has no password"
+                        .into()
+                }
                 Some(_) => explain(detail),
             }
         }
-        redis::ErrorKind::Parse | redis::ErrorKind::UnexpectedReturnType => "is it a Redis server?".into(),
+        redis::ErrorKind::Parse | redis::ErrorKind::UnexpectedReturnType => {
+            "it does not answer as Redis does: is it a Redis server?".into()
+        }
+        redis::ErrorKind::MasterNameNotFoundBySentinel => {
+            "the sentinels know no primary of this name that is up: check that it is the name in `sentinel monitor`"
+                .into()
+        }
+        redis::ErrorKind::InvalidClientConfig if error.to_string().contains("does not point to a sentinel") => {
+            "the server is not a sentinel: use RedisStore::connect".into()
+        }
         redis::ErrorKind::InvalidClientConfig => "the client is not configured for this".into(),
         _ => error.category().to_owned(),
     }
@@ -296,48 +397,6 @@ fn explain_quoted(quoted: &str) -> String {
         Some(text) => format!("no node can be reached: {text}"),
         None => "no node can be reached".into(),
     }
-}
-
-/// Parses a Redis URL.
-pub(crate) fn connection_info(url: &str) -> Result<redis::ConnectionInfo, Error> {
-    // An unencoded `/`, `?` or `#` in the password ends the address early. The part before it would be taken for a
-    // host, which messages show.
-    let address = url.split_once("://").map_or(url, |(_, address)| address);
-    let end = address.find(['/', '?', '#']).unwrap_or(address.len());
-    let is_socket =
-        url.starts_with("unix:") || url.split_once("://").is_some_and(|(scheme, _)| scheme.contains("unix"));
-    if !is_socket && address[end..].contains('@') {
-        return Err(malformed("its user or password has a character that must be percent-encoded"));
-    }
-    url.into_connection_info().map_err(|error| malformed_by(&error))
-}
-
-pub(crate) fn malformed_by(error: &RedisError) -> Error {
-    // redis-rs may quote the password from the URL, so only its fixed texts are matched.
-    let text = error.to_string();
-    let known = [
-        ("database number", "the part after the address is not a database number"),
-        ("TLS", "the feature for TLS is turned off"),
-        ("wildcard", "0.0.0.0 and :: are not addresses of a server"),
-        ("hostname", "it has no host"),
-        ("#insecure", "only #insecure may follow a #"),
-        ("UTF-8", "its user or password is not UTF-8"),
-        ("rotocol", "its protocol must be resp2 or resp3"),
-    ];
-    malformed(
-        known.iter().find(|(part, _)| text.contains(part)).map_or("it is not a URL", |(_, problem)| problem),
-    )
-}
-
-fn malformed(problem: &str) -> Error {
-    Error::new(
-        ErrorKind::InvalidConfig,
-        format!(
-            "the Redis URL is invalid ({problem}); write redis://[user:password@]host[:port][/database], with special \
-             characters in the password percent-encoded; for rediss://, turn on the feature `tokio-rustls-comp` of \
-             the crate `redis`"
-        ),
-    )
 }
 
 /// Whether the server is a replica, such as a demoted primary.

@@ -4,14 +4,24 @@
 //! `wire` encodes and `transport` sends. `wire` depends on neither `shortcut` nor `transport`; `shortcut` observes jobs
 //! through a trait of `wire`.
 
+mod address;
 mod builder;
 mod connect;
 mod error;
-mod eviction;
+mod manager;
+mod probe;
 mod script;
+#[cfg(feature = "sentinel")]
+mod sentinel;
 mod shortcut;
 mod store;
+mod tls;
 mod transport;
 mod wire;
 
-pub use self::{builder::RedisStoreBuilder, shortcut::LeaseStatus, store::RedisStore};
+pub use self::{
+    builder::RedisStoreBuilder,
+    probe::{ProbeReport, Problem, ProblemKind},
+    shortcut::LeaseStatus,
+    store::RedisStore,
+};

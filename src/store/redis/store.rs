@@ -34,7 +34,8 @@ use crate::{
 /// Counts in a 64-bit Redis 6.2 or later, or in Valkey, shared by all instances of a service. Cloning gives another
 /// handle on the same connections.
 ///
-/// This page is about one server. For a Redis Cluster, use the feature `cluster` and `connect_cluster`.
+/// This page is about one server. For a Redis Cluster, use the feature `cluster` and `connect_cluster`; for Redis Sentinel,
+/// the feature `sentinel` and `connect_sentinel`. For TLS, use the feature `tls-rustls` and a `rediss://` URL.
 ///
 /// Every decision is one `EVALSHA`, alone or with others, so it is atomic. It uses the server's clock, so the clocks of
 /// instances may differ. No other command is sent, neither before nor after. If the server lost its scripts, by a
@@ -122,24 +123,38 @@ impl RedisStore {
 
     /// Connects to the server at `url`, such as `redis://user:password@127.0.0.1:6379/0`, with the default settings.
     ///
-    /// Fails if the server cannot be reached or does not accept the script, so a configuration error shows when the
-    /// service starts. To start without the server, use [`connect_lazy`](Self::connect_lazy). Each step takes at most
-    /// half a second. If the server would [evict](Self#eviction) exhausted limits, the store logs a warning; the Redis
-    /// user needs `+info` for that.
+    /// Fails if the server cannot be reached or cannot make decisions, so a configuration error shows when the service
+    /// starts: it runs a [probe](Self::probe), and logs its other findings at warn, such as an
+    /// [eviction policy](Self#eviction) that loses exhausted limits. Each step takes at most a second and a half.
+    ///
+    /// A Redis that is absent when the service starts is therefore an error, and most services should exit with it. To
+    /// start without Redis, use [`connect_lazy`](Self::connect_lazy): until it is there, each policy's
+    /// [`FailureMode`](crate::FailureMode) applies.
+    ///
+    /// | URL | |
+    /// |---|---|
+    /// | `redis://user:password@host:6379/0` | the user, the password, the port and the database can be left out |
+    /// | `rediss://host:6379` | with TLS, for which the feature `tls-rustls` is needed |
+    /// | `redis+unix:///run/redis.sock?user=u&pass=p&db=0` | a Unix socket |
+    ///
+    /// Special characters in the user and the password must be percent-encoded.
     ///
     /// # Errors
     ///
     /// * [`InvalidConfig`](ErrorKind::InvalidConfig): `url` is malformed.
     /// * [`StoreUnreachable`](ErrorKind::StoreUnreachable): no server answers at `url`, or it does not accept the
     ///   password.
-    /// * [`StoreFailed`](ErrorKind::StoreFailed): the Redis user may not load scripts.
+    /// * [`StoreFailed`](ErrorKind::StoreFailed): the probe found that decisions fail. The message says what to change.
     ///
     /// No message shows the password.
     pub async fn connect(url: &str) -> Result<Self, Error> {
         Self::builder().connect(url).await
     }
 
-    /// A store for the server at `url`, which connects on first use, with the default settings.
+    /// A store for the server at `url`, which connects on first use, with the default settings. The server may be absent.
+    ///
+    /// A wrong password, a missing permission or a missing certificate shows only in the log and in each decision's
+    /// [failure](crate::Decision::failure). Call [`probe`](Self::probe) to find it when the service starts.
     ///
     /// # Errors
     ///
@@ -211,6 +226,69 @@ impl RedisStore {
     #[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
     pub fn connect_cluster_lazy<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Result<Self, Error> {
         Self::builder().connect_cluster_lazy(urls)
+    }
+
+    /// Connects to the primary that the Redis or Valkey sentinels at `urls` name `primary`, with the default settings. One
+    /// sentinel that answers is enough; name all of them.
+    ///
+    /// `primary` is the first argument of `sentinel monitor` in sentinel.conf. The user, the password and the database of
+    /// the URLs are those of the primary and its replicas; for those of the sentinels, see
+    /// [`sentinel_credentials`](RedisStoreBuilder::sentinel_credentials). With `rediss://`, both are reached with TLS. The
+    /// certificates must then name what the sentinels announce: addresses, or hosts with `sentinel announce-hostnames`.
+    ///
+    /// ```no_run
+    /// use tower_ratelimit::RedisStore;
+    ///
+    /// # async fn example() -> Result<(), tower_ratelimit::Error> {
+    /// let sentinels = ["redis://10.0.0.1:26379", "redis://10.0.0.2:26379", "redis://10.0.0.3:26379"];
+    /// let store = RedisStore::connect_sentinel(sentinels, "mymaster").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Failover
+    ///
+    /// The sentinels are asked for the primary whenever a connection is made, all at once, and the first answer counts. A
+    /// server that they name must confirm with `ROLE` that it is a primary, so [`acl_rule`](Self::acl_rule) includes
+    /// `+role`.
+    ///
+    /// If the primary breaks its connections, hangs for a second or answers `READONLY`, the store replaces the connections
+    /// until they lead to the new primary. Until then, decisions fail, and the policy's
+    /// [`FailureMode`](crate::FailureMode) applies. Charges that were not replicated to the new primary are lost, and that
+    /// much can be admitted again. So can be what the old primary admits if clients still reach it and the sentinels do
+    /// not; `min-replicas-to-write` bounds that.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`connect`](Self::connect), and [`InvalidConfig`](ErrorKind::InvalidConfig) if the URLs differ in more
+    /// than the address.
+    #[cfg(feature = "sentinel")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "sentinel")))]
+    pub async fn connect_sentinel<U: AsRef<str>>(
+        urls: impl IntoIterator<Item = U>,
+        primary: &str,
+    ) -> Result<Self, Error> {
+        Self::builder().connect_sentinel(urls, primary).await
+    }
+
+    /// A store for the primary that the sentinels at `urls` name `primary`, which connects on first use, with the default
+    /// settings. See [`connect_sentinel`](Self::connect_sentinel).
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig) if a URL is malformed, there are no URLs, or they differ in more than
+    /// the address.
+    ///
+    /// # Panics
+    ///
+    /// Outside a Tokio runtime.
+    #[cfg(feature = "sentinel")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "sentinel")))]
+    pub fn connect_sentinel_lazy<U: AsRef<str>>(
+        urls: impl IntoIterator<Item = U>,
+        primary: &str,
+    ) -> Result<Self, Error> {
+        Self::builder().connect_sentinel_lazy(urls, primary)
     }
 
     /// A store on your own pool of connections to one server, with the default settings: the pool of bb8-redis, or any
@@ -407,7 +485,7 @@ impl RedisStore {
         if action == Action::Refund { self.refund(job) } else { self.link.clone().decide(job) }
     }
 
-    fn job(&self, action: Action, charges: Vec<Charge>, script: Arc<Script>) -> Job {
+    pub(super) fn job(&self, action: Action, charges: Vec<Charge>, script: Arc<Script>) -> Job {
         Job {
             action,
             charges,

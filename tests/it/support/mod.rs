@@ -1,10 +1,12 @@
 //! Shared by the tests: Redis servers, a naive model, and small services.
 
+pub(crate) mod certificates;
 pub(crate) mod fake_server;
 pub(crate) mod http;
 pub(crate) mod model;
 pub(crate) mod programs;
 pub(crate) mod redis_cluster;
+pub(crate) mod redis_sentinel;
 pub(crate) mod redis_server;
 pub(crate) mod stores;
 
@@ -22,8 +24,8 @@ use tower_ratelimit::{
     store::RedisStoreBuilder,
 };
 
-/// As long as the timeout of redis-rs, so that no decision is late on a busy machine.
-pub(crate) const PATIENT: Duration = Duration::from_millis(500);
+/// So long that no decision is late on a busy machine.
+pub(crate) const PATIENT: Duration = Duration::from_secs(2);
 
 /// The settings of a store that waits for its decisions.
 pub(crate) fn settings() -> RedisStoreBuilder {

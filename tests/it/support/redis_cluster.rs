@@ -35,7 +35,12 @@ impl RedisCluster {
 
     /// A cluster of one node that announces this port.
     pub(crate) fn behind(port: u16) -> Self {
-        Self::of(vec![RedisServer::node_with(&["--cluster-announce-port", &port.to_string()])], 1)
+        Self::one_node(&["--cluster-announce-port", &port.to_string()])
+    }
+
+    /// A cluster of one node with further arguments.
+    pub(crate) fn one_node(arguments: &[&str]) -> Self {
+        Self::of(vec![RedisServer::node_with(arguments)], 1)
     }
 
     fn of(nodes: Vec<RedisServer>, primaries: usize) -> Self {

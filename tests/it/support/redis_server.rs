@@ -15,6 +15,8 @@ pub(crate) struct RedisServer {
     port: u16,
     arguments: Vec<String>,
     process: Option<Process>,
+    /// The configuration file, if it is a sentinel.
+    sentinel: Option<String>,
 }
 
 struct Process {
@@ -35,7 +37,12 @@ impl RedisServer {
 
     /// A server with further arguments, such as `["--maxmemory", "1mb"]`.
     pub(crate) fn with(arguments: &[&str]) -> Self {
-        Self::start_as(arguments, |_| true)
+        Self::start_as(arguments, None, |_| true)
+    }
+
+    /// A sentinel with this text in its configuration file.
+    pub(crate) fn sentinel(settings: &str) -> Self {
+        Self::start_as(&["--sentinel"], Some(settings), |_| true)
     }
 
     /// A cluster node that has not joined a cluster yet.
@@ -56,12 +63,13 @@ impl RedisServer {
             "--cluster-allow-replica-migration",
             "no",
         ];
-        Self::start_as(&[&cluster[..], arguments].concat(), bus_is_free)
+        Self::start_as(&[&cluster[..], arguments].concat(), None, bus_is_free)
     }
 
-    fn start_as(arguments: &[&str], suits: impl Fn(u16) -> bool) -> Self {
+    fn start_as(arguments: &[&str], sentinel: Option<&str>, suits: impl Fn(u16) -> bool) -> Self {
         let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
-        let mut server = Self { port: 0, arguments, process: None };
+        let mut server =
+            Self { port: 0, arguments, process: None, sentinel: sentinel.map(ToOwned::to_owned) };
         for _ in 0..100 {
             server.process = None;
             server.port = free_port();
@@ -130,8 +138,16 @@ impl RedisServer {
         let port = self.port.to_string();
         let directory = self.directory();
         std::fs::create_dir_all(&directory).unwrap();
+        let mut file = Vec::new();
+        if let Some(settings) = &self.sentinel {
+            // A sentinel writes what it learns into its file.
+            file.push(directory.join("sentinel.conf"));
+            std::fs::write(&file[0], settings).unwrap();
+        }
         let mut guard = Command::new("sh")
-            .args(["-c", GUARD, "redis-server", "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+            .args(["-c", GUARD, "redis-server"])
+            .args(&file)
+            .args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
             .args(["--dir", directory.to_str().unwrap(), "--port", &port])
             // A replica gets its data at once. By default the primary waits five seconds for more replicas.
             .args(["--repl-diskless-sync-delay", "0"])
@@ -196,11 +212,11 @@ impl Drop for Process {
     }
 }
 
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
 }
 
 /// Nodes talk to each other on another port, which is higher by this much.
-fn bus_is_free(port: u16) -> bool {
+pub(crate) fn bus_is_free(port: u16) -> bool {
     port.checked_add(10_000).is_some_and(|bus| TcpListener::bind(("127.0.0.1", bus)).is_ok())
 }

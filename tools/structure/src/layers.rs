@@ -12,6 +12,7 @@ use crate::{
 const ROWS: &[&[&str]] = &[
     &["error.rs"],
     &["util/"],
+    &["metrics/"],
     &["quota"],
     &["answer.rs"],
     &["algorithm/"],
@@ -19,7 +20,13 @@ const ROWS: &[&[&str]] = &[
     &["policy/"],
     &["decision/"],
     &["store/clock.rs", "store/store.rs"],
-    &["store/memory/", "store/redis/error.rs", "store/redis/script/"],
+    &[
+        "store/memory/",
+        "store/redis/address.rs",
+        "store/redis/error.rs",
+        "store/redis/script/",
+        "store/redis/tls.rs",
+    ],
     &["store/redis/wire/"],
     &["store/redis/transport/"],
     &["store/redis/shortcut/"],
@@ -34,12 +41,13 @@ const ROWS: &[&[&str]] = &[
 
 /// Foreign crates, and the files that may name them.
 const FOREIGN: &[(&[&str], &[&str])] = &[
-    (&["redis", "bb8", "bb8_redis"], &["store/redis/", "lib.rs"]),
+    (&["redis", "bb8", "bb8_redis", "rustls"], &["store/redis/", "lib.rs"]),
     (&["tower", "tower_layer", "tower_service"], &["layer/", "keyed/", "retry/"]),
     (
         &["http", "http_body", "http_body_util"],
         &["key/", "policy/source.rs", "response/", "layer/", "retry/"],
     ),
+    (&["metrics"], &["metrics/"]),
     (&["axum"], &["key/", "response/", "layer/"]),
     (&["tonic", "tonic_types"], &["key/", "response/", "layer/", "retry/"]),
 ];

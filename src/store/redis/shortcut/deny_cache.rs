@@ -26,7 +26,7 @@ use arc_swap::ArcSwapOption;
 
 use super::clock::Clock;
 use crate::{
-    decision::{Charge, Decision, Outcome, Verdict},
+    decision::{Charge, Decision, DecisionSource, Outcome, Verdict},
     key::Key,
     policy::Policy,
     store::{
@@ -95,13 +95,14 @@ impl DenyCache {
                 cell.denial.compare_and_swap(&loaded, None);
             } else if covers(&cached.decision, charges) {
                 let elapsed = Duration::from_micros(now - cached.received_at);
-                return Ok(match (cached.decision.outcomes(), charges) {
+                let decision = match (cached.decision.outcomes(), charges) {
                     ([outcome], [charge]) => Decision::of_one(after(outcome, charge, elapsed)),
                     (outcomes, charges) => {
                         let pairs = outcomes.iter().zip(charges);
                         Decision::new(pairs.map(|(outcome, charge)| after(outcome, charge, elapsed)))
                     }
-                });
+                };
+                return Ok(decision.made_by(DecisionSource::DenyCache));
             }
         }
         Err(stamp)

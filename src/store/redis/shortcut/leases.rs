@@ -35,7 +35,7 @@ use super::{
     status::LeaseStatus,
 };
 use crate::{
-    decision::{Charge, Decision, Outcome, Verdict},
+    decision::{Charge, Decision, DecisionSource, Outcome, Verdict},
     error::Error,
     key::Key,
     policy::Policy,
@@ -63,6 +63,8 @@ pub(crate) struct Leases {
     sweeping: AtomicBool,
     /// The number of script calls in the background.
     in_flight: watch::Sender<usize>,
+    #[cfg(feature = "metrics")]
+    leased: crate::metrics::record::Leased,
 }
 
 /// Updates the leases with the result of a job that leases or returns units.
@@ -126,6 +128,8 @@ impl Leases {
             deny_cache,
             sweeping: AtomicBool::new(false),
             in_flight: watch::Sender::new(0),
+            #[cfg(feature = "metrics")]
+            leased: crate::metrics::record::Leased::default(),
         }
     }
 
@@ -149,7 +153,7 @@ impl Leases {
         };
         let outcome = Outcome::new(charge, Verdict::Allow, remaining, Duration::from_micros(reset));
         let outcome = outcome.granting(charge.cost()).with_lease_receipt(receipt);
-        Some((Decision::of_one(outcome), is_low))
+        Some((Decision::of_one(outcome).made_by(DecisionSource::Lease), is_low))
     }
 
     /// What to lease in addition to the cost of `charge`: `None` for a key that is not hot, or whose lease is being
@@ -289,6 +293,7 @@ impl Leases {
                 }
             }
         }
+        self.report();
         removed.iter().filter_map(|(policy, key, returned)| self.return_job(policy, key, *returned)).collect()
     }
 
@@ -370,10 +375,20 @@ impl Leases {
                 }
             }
         }
+        self.report();
         for (policy, key, returned) in unused {
             self.spawn_return(&policy, &key, returned);
         }
         any_left
+    }
+
+    /// Sets the gauges of leases, if there are any.
+    fn report(&self) {
+        #[cfg(feature = "metrics")]
+        {
+            let status = self.status();
+            self.leased.set(status.keys, status.units);
+        }
     }
 
     fn has_leases(&self) -> bool {

@@ -4,12 +4,14 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{
     runtime::Handle,
+    task::coop::consume_budget,
     time::{Instant, timeout_at},
 };
 
 use super::{
     deadline::{deadline_in, no_connection, queue_full, timed_out},
     lane::{Lane, open_another},
+    probe::probe,
     queue::{Entry, Ticket},
     target::Target,
     watch::Place,
@@ -18,6 +20,14 @@ use crate::{decision::Decision, error::Error, store::redis::wire::Job};
 
 /// Makes a decision, alone or in a batch.
 pub(super) async fn decide<T: Target>(target: Arc<T>, job: Job) -> Result<Decision, Error> {
+    if let Some(error) = target.breaker().error() {
+        probe(&target, || job.first_key());
+        let failed = Err(error);
+        target.health().record(&failed);
+        // A caller in a loop would never let another task run, not even the probe.
+        consume_budget().await;
+        return failed;
+    }
     let (allowed, deadline) = (job.deadline, deadline_in(job.deadline));
     let here = Handle::try_current().ok().map(|runtime| runtime.id());
     let decision = match target.queue().enter(job, deadline, here) {
@@ -33,6 +43,7 @@ pub(super) async fn decide<T: Target>(target: Arc<T>, job: Job) -> Result<Decisi
         Entry::Wait(ticket) => wait(&target, ticket, deadline, allowed).await,
         Entry::Full => Err(queue_full()),
     };
+    metric!(waited(allowed.saturating_sub(deadline.saturating_duration_since(Instant::now()))));
     target.health().record(&decision);
     decision
 }

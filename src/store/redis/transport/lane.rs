@@ -11,7 +11,7 @@
 //! If a lane is dropped while decisions wait, because its caller was dropped or its runtime was shut down, a new task
 //! takes its place. If there is no runtime for it, the waiting decisions fail that no other lane takes.
 
-use std::{slice, sync::Arc, time::Duration};
+use std::{mem, slice, sync::Arc, time::Duration};
 
 use tokio::{
     runtime::Handle,
@@ -21,6 +21,7 @@ use tokio::{
 
 use super::{
     background::Finish,
+    breaker::is_silence,
     connections::MAX_BACKOFF,
     deadline::{no_connection, timed_out},
     queue::Batch,
@@ -60,18 +61,21 @@ impl<T: Target> Lane<T> {
         let allowed = job.deadline;
         let mut slot = match timeout_at(deadline, self.target.connection()).await {
             Ok(Ok(connection)) => Some(connection),
-            Ok(Err(error)) => return Err(from_redis(&error)),
-            Err(_) => return Err(no_connection(self.target.health(), allowed)),
+            Ok(Err(error)) => return record(&*self.target, Err(from_redis(&error))),
+            Err(_) => return record(&*self.target, Err(no_connection(self.target.health(), allowed))),
         };
+        let target = self.target.clone();
+        metric!(batch_sent(1));
         let batch = async move {
             let mut decisions = self.target.send_batch(&mut slot, slice::from_mut(&mut job)).await;
             drop((slot, self));
             decisions.pop()
         };
-        match timeout_at(deadline, Finish(Some(Box::pin(batch)))).await {
+        let decision = match timeout_at(deadline, Finish(Some(Box::pin(batch)))).await {
             Ok(decision) => decision.unwrap_or_else(|| Err(wire::unexpected())),
             Err(_) => Err(timed_out(allowed)),
-        }
+        };
+        record(&*target, decision)
     }
 
     /// Sends batches as long as decisions wait.
@@ -98,16 +102,23 @@ impl<T: Target> Lane<T> {
             self.expire_waiting();
             let late = |allowed| no_connection(self.target.health(), allowed);
             self.target.queue().fill(&mut batch, &self.place, late);
+            metric!(batch_sent(batch.jobs.len()));
             let sent_at = Instant::now();
             let sent = self.target.send_batch(&mut slot, &mut batch.jobs);
+            let mut is_late = false;
             let decisions = while_ticking(sent, || {
-                expire(&mut batch.callers, timed_out);
+                if let Some(late) = expire(&mut batch.callers, timed_out)
+                    && !mem::replace(&mut is_late, true)
+                {
+                    let _ = record::<T, ()>(&self.target, Err(late));
+                }
                 self.expire_waiting();
                 open_another(&self.target);
             });
             let decisions = decisions.await;
             let now = Instant::now();
             self.target.queue().record(&batch, now - sent_at);
+            record_batch(&*self.target, &decisions);
             batch.answer(decisions);
             if now - held_since > MAX_HOLD {
                 slot = None;
@@ -118,18 +129,49 @@ impl<T: Target> Lane<T> {
     /// A connection, unless the decisions that wait for it failed meanwhile.
     async fn check_out(&self) -> Option<T::Connection> {
         let connection = timeout(MAX_BACKOFF, self.target.connection());
-        match while_ticking(connection, || self.expire_waiting()).await {
+        let mut is_late = false;
+        let connection = while_ticking(connection, || {
+            if let Some(late) = self.expire_waiting()
+                && !mem::replace(&mut is_late, true)
+            {
+                let _ = record::<T, ()>(&self.target, Err(late));
+            }
+        });
+        match connection.await {
             Ok(Ok(connection)) => Some(connection),
             Ok(Err(error)) => {
-                self.target.queue().fail(|| from_redis(&error));
+                let error = from_redis(&error);
+                self.target.queue().fail(|| error.clone());
+                let _ = record::<T, ()>(&self.target, Err(error));
                 None
             }
             Err(_) => None,
         }
     }
 
-    fn expire_waiting(&self) {
-        self.target.queue().expire(|allowed| no_connection(self.target.health(), allowed));
+    /// Fails the decisions that wait and are late. Returns the last one's error.
+    fn expire_waiting(&self) -> Option<Error> {
+        self.target.queue().expire(|allowed| no_connection(self.target.health(), allowed))
+    }
+}
+
+/// Records how a call ended. If this opens the breaker, the decisions that wait fail too.
+fn record<T: Target, D>(target: &T, ended: Result<D, Error>) -> Result<D, Error> {
+    if target.breaker().record(&ended)
+        && let Some(error) = target.breaker().error()
+    {
+        target.queue().fail(|| error.clone());
+    }
+    ended
+}
+
+/// Records how the call of a batch ended. If Redis has answered one decision, it has answered the call.
+fn record_batch<T: Target>(target: &T, decisions: &[Result<Decision, Error>]) {
+    let answered = decisions.iter().find(|decision| !decision.as_ref().is_err_and(is_silence));
+    match answered.or_else(|| decisions.first()) {
+        Some(Err(error)) => drop(record::<T, ()>(target, Err(error.clone()))),
+        Some(Ok(_)) => drop(record(target, Ok(()))),
+        None => {}
     }
 }
 

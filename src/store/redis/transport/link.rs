@@ -13,6 +13,14 @@ pub(crate) trait Link: Send + Sync {
     /// Runs a command without a script.
     fn run(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value>;
 
+    /// Runs a command, as [`run`](Self::run) does. Its failure is no outage, so it is not recorded.
+    fn ask(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value>;
+
+    /// Whether the link is to a Redis Cluster.
+    fn is_cluster(&self) -> bool {
+        false
+    }
+
     /// The commands that the link sends, as in an ACL.
     fn commands(&self) -> &'static [&'static str];
 }

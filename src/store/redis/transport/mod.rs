@@ -1,6 +1,7 @@
 //! Carries jobs to Redis and replies back: connections, batches, one server or a Cluster.
 
 mod background;
+mod breaker;
 mod checkout;
 #[cfg(feature = "cluster")]
 pub(super) mod cluster;
@@ -10,6 +11,7 @@ mod deadline;
 mod health;
 mod lane;
 mod link;
+mod probe;
 mod queue;
 mod script;
 mod server;

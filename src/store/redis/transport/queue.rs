@@ -118,6 +118,7 @@ impl Queue {
         state.next += 1;
         let caller = Caller { deadline, allowed, is_watched, reply: Some(reply) };
         state.waiting.push_back(Waiting { job, number, caller });
+        metric!(enqueued(state.waiting.len()));
         let ticket = Ticket { reply: receiver, is_watched, number };
         match opened {
             Some(place) => Entry::Open(ticket, place),
@@ -222,17 +223,22 @@ impl Queue {
         }
     }
 
-    /// Fails the oldest decisions if their deadlines have passed. They were not sent and never will be.
-    pub(super) fn expire(&self, error: impl Fn(Duration) -> Error) {
+    /// Fails the oldest decisions if their deadlines have passed. They were not sent and never will be. Returns the last
+    /// one's error.
+    pub(super) fn expire(&self, error: impl Fn(Duration) -> Error) -> Option<Error> {
         let now = Instant::now();
         let next = || {
             let mut state = self.lock();
             let is_late = state.waiting.front().is_some_and(|oldest| oldest.caller.deadline <= now);
             if is_late { state.waiting.pop_front() } else { None }
         };
+        let mut last = None;
         while let Some(mut late) = next() {
-            late.caller.answer(Err(error(late.caller.allowed)));
+            let error = error(late.caller.allowed);
+            late.caller.answer(Err(error.clone()));
+            last = Some(error);
         }
+        last
     }
 
     /// Fails all waiting decisions with `error`.

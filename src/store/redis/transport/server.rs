@@ -1,12 +1,16 @@
 //! What lanes to one server share: the queue, the connections, and how a batch is sent.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bb8_redis::bb8::{ManageConnection, Pool, PooledConnection};
-use redis::{RedisError, RedisResult, aio::ConnectionLike};
+use redis::{Cmd, RedisError, RedisResult, Value, aio::ConnectionLike};
+use tokio::time::timeout_at;
 
 use super::{
+    background::Finish,
+    breaker::Breaker,
     connections::{Call, Connections, Slot},
+    deadline::{CONNECT_TIMEOUT, deadline_in, timed_out},
     health::Health,
     queue::{Lanes, Queue},
     target::Target,
@@ -26,6 +30,7 @@ const LANES: Lanes = Lanes { usual: 3, if_far: 6 };
 
 pub(super) struct Server<M: ManageConnection> {
     queue: Queue,
+    breaker: Breaker,
     pub(super) connections: Arc<Connections<M>>,
     pub(super) health: Arc<Health>,
 }
@@ -37,7 +42,23 @@ where
 {
     pub(super) fn new(pool: Pool<M>, health: Arc<Health>) -> Self {
         let connections = Arc::new(Connections::new(pool, health.clone()));
-        Self { queue: Queue::new(LANES), connections, health }
+        Self { queue: Queue::new(LANES), breaker: Breaker::default(), connections, health }
+    }
+
+    /// The reply to a command.
+    pub(super) async fn reply(&self, command: Cmd, allowed: Duration) -> Result<Value, Error> {
+        let deadline = deadline_in(allowed);
+        let mut slot = None;
+        self.connections.check_out(&mut slot, deadline, allowed).await?;
+        let connections = self.connections.clone();
+        let exchange = async move {
+            let call = Call { command: &command, script: None, may_repeat: true, deadline: allowed };
+            connections.exchange(&mut slot, call).await
+        };
+        match timeout_at(deadline, Finish(Some(Box::pin(exchange)))).await {
+            Ok(reply) => reply.map_err(|error| from_redis(&error.cause)),
+            Err(_) => Err(timed_out(allowed)),
+        }
     }
 
     async fn send(&self, slot: &mut Slot<M>, jobs: &[&Job]) -> Vec<Result<Decision, Error>> {
@@ -79,6 +100,14 @@ where
 
     fn health(&self) -> &Health {
         &self.health
+    }
+
+    fn breaker(&self) -> &Breaker {
+        &self.breaker
+    }
+
+    async fn ping(&self, _: String) -> Result<(), Error> {
+        self.reply(redis::cmd("PING"), CONNECT_TIMEOUT).await.map(|_| ())
     }
 
     async fn connection(&self) -> RedisResult<Self::Connection> {

@@ -4,26 +4,20 @@ use std::{sync::Arc, time::Duration};
 
 use bb8_redis::bb8::{ManageConnection, Pool};
 use redis::{Cmd, RedisError, Value, aio::ConnectionLike};
-use tokio::time::timeout_at;
 
 use super::{
-    background::Finish,
     commit,
-    connections::Call,
-    deadline::{deadline_in, timed_out},
     health::Health,
     link::{Link, recorded},
     server::Server,
 };
-use crate::{
-    answer::Answer,
-    decision::Decision,
-    error::Error,
-    store::redis::{error::from_redis, wire::Job},
-};
+use crate::{answer::Answer, decision::Decision, store::redis::wire::Job};
 
 /// A link to one server, with any connection manager.
-pub(crate) struct Single<M: ManageConnection>(Arc<Server<M>>);
+pub(crate) struct Single<M: ManageConnection> {
+    server: Arc<Server<M>>,
+    commands: &'static [&'static str],
+}
 
 impl<M> Link for Single<M>
 where
@@ -31,15 +25,19 @@ where
     M::Connection: ConnectionLike + Sync,
 {
     fn decide(self: Arc<Self>, job: Job) -> Answer<Decision> {
-        Answer::pending(commit::decide(self.0.clone(), job))
+        Answer::pending(commit::decide(self.server.clone(), job))
     }
 
     fn run(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value> {
-        recorded(self.0.health.clone(), async move { self.reply(command, deadline).await })
+        recorded(self.server.health.clone(), async move { self.server.reply(command, deadline).await })
+    }
+
+    fn ask(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value> {
+        Answer::pending(async move { self.server.reply(command, deadline).await })
     }
 
     fn commands(&self) -> &'static [&'static str] {
-        &["evalsha", "script|load", "ping"]
+        self.commands
     }
 }
 
@@ -49,21 +47,13 @@ where
     M::Connection: ConnectionLike + Sync,
 {
     pub(crate) fn new(pool: Pool<M>, health: Arc<Health>) -> Self {
-        Self(Arc::new(Server::new(pool, health)))
+        let server = Arc::new(Server::new(pool, health));
+        Self { server, commands: &["evalsha", "script|load", "ping"] }
     }
 
-    async fn reply(&self, command: Cmd, allowed: Duration) -> Result<Value, Error> {
-        let deadline = deadline_in(allowed);
-        let mut slot = None;
-        self.0.connections.check_out(&mut slot, deadline, allowed).await?;
-        let connections = self.0.connections.clone();
-        let exchange = async move {
-            let call = Call { command: &command, script: None, may_repeat: true, deadline: allowed };
-            connections.exchange(&mut slot, call).await
-        };
-        match timeout_at(deadline, Finish(Some(Box::pin(exchange)))).await {
-            Ok(reply) => reply.map_err(|error| from_redis(&error.cause)),
-            Err(_) => Err(timed_out(allowed)),
-        }
+    /// A link to the primary that sentinels name. Their client asks each primary for its role.
+    #[cfg(feature = "sentinel")]
+    pub(crate) fn asking_for_role(self) -> Self {
+        Self { commands: &["evalsha", "script|load", "ping", "role"], ..self }
     }
 }

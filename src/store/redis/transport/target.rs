@@ -2,7 +2,7 @@ use std::future::Future;
 
 use redis::RedisResult;
 
-use super::{health::Health, queue::Queue};
+use super::{breaker::Breaker, health::Health, queue::Queue};
 use crate::{decision::Decision, error::Error, store::redis::wire::Job};
 
 /// Where the lanes of a queue send their batches: a server, or a shard of a Cluster.
@@ -13,6 +13,11 @@ pub(super) trait Target: Send + Sync + 'static {
     fn queue(&self) -> &Queue;
 
     fn health(&self) -> &Health;
+
+    fn breaker(&self) -> &Breaker;
+
+    /// Asks whether it answers. `key` is one of its keys.
+    fn ping(&self, key: String) -> impl Future<Output = Result<(), Error>> + Send;
 
     /// A connection. Waits without a limit; the caller sets one.
     fn connection(&self) -> impl Future<Output = RedisResult<Self::Connection>> + Send;

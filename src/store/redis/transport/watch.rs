@@ -98,12 +98,16 @@ impl Caller {
     }
 }
 
-/// Answers the `callers` whose deadlines have passed.
-pub(super) fn expire(callers: &mut [Caller], error: impl Fn(Duration) -> Error) {
+/// Answers the `callers` whose deadlines have passed. Returns the last one's error.
+pub(super) fn expire(callers: &mut [Caller], error: impl Fn(Duration) -> Error) -> Option<Error> {
     let now = Instant::now();
+    let mut last = None;
     for caller in callers.iter_mut().filter(|caller| caller.deadline <= now && caller.reply.is_some()) {
-        caller.answer(Err(error(caller.allowed)));
+        let late = error(caller.allowed);
+        caller.answer(Err(late.clone()));
+        last = Some(late);
     }
+    last
 }
 
 /// Runs `work` to its end, and `tick` from time to time meanwhile.

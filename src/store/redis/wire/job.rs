@@ -85,6 +85,15 @@ impl Job {
         Self { action, charges, names, script, lease: None, observer: None, ..*self }
     }
 
+    /// The Redis key of the first charge.
+    pub(crate) fn first_key(&self) -> String {
+        let mut key = String::new();
+        if let [charge, ..] = &*self.charges {
+            self.names.write(&mut key, charge.policy(), charge.key());
+        }
+        key
+    }
+
     /// Notifies the observer. Call it right before the job is encoded and sent.
     pub(crate) fn sending(&mut self) {
         if let Some(observer) = &self.observer {

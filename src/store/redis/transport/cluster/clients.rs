@@ -9,7 +9,7 @@ use redis::{
 
 use crate::{
     error::{Error, ErrorKind},
-    store::redis::{error::connection_info, transport::socket::tcp_settings},
+    store::redis::{address::connection_info, tls::TlsSettings, transport::socket::tcp_settings},
 };
 
 /// A client that retries when a connection breaks or a slot migrates, and one that does not.
@@ -28,13 +28,24 @@ const CONNECT: Duration = Duration::from_millis(250);
 pub(super) const RESPONSE: Duration = Duration::from_millis(500);
 
 /// Makes the clients for `urls`.
-pub(crate) fn clients<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Result<Clients, Error> {
+pub(crate) fn clients<U: AsRef<str>>(
+    urls: impl IntoIterator<Item = U>,
+    tls: &TlsSettings,
+) -> Result<Clients, Error> {
     let infos: Result<Vec<ConnectionInfo>, _> =
-        urls.into_iter().map(|url| connection_info(url.as_ref())).collect();
+        urls.into_iter().map(|url| connection_info(url.as_ref(), tls)).collect();
     let infos = infos?;
     let addresses: Vec<_> = infos.iter().map(|info| info.addr().to_string()).collect();
+    #[cfg(feature = "tls-rustls-no-provider")]
+    let certificates = tls.certificates()?;
     let client = || {
-        ClusterClientBuilder::new(infos.clone())
+        let client = ClusterClientBuilder::new(infos.clone());
+        #[cfg(feature = "tls-rustls-no-provider")]
+        let client = match &certificates {
+            Some(certificates) => client.certs(certificates.clone()),
+            None => client,
+        };
+        client
             .connection_timeout(CONNECT)
             .response_timeout(RESPONSE)
             .tcp_settings(tcp_settings())

@@ -63,6 +63,14 @@ where
         recorded(self.nodes.health.clone(), async move { self.nodes.run(command, deadline).await })
     }
 
+    fn ask(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value> {
+        Answer::pending(async move { self.nodes.run(command, deadline).await })
+    }
+
+    fn is_cluster(&self) -> bool {
+        true
+    }
+
     fn commands(&self) -> &'static [&'static str] {
         // A node without the script gets its text: during a migration it is unknown which node needs it loaded.
         if self.nodes.has_transactions() {

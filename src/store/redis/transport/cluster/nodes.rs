@@ -177,11 +177,5 @@ fn may_be_sent_twice(job: &Job) -> bool {
 }
 
 fn first_key(jobs: &[&Job]) -> Vec<u8> {
-    let mut key = String::new();
-    if let [job, ..] = jobs
-        && let [charge, ..] = &*job.charges
-    {
-        job.names.write(&mut key, charge.policy(), charge.key());
-    }
-    key.into_bytes()
+    jobs.first().map(|job| job.first_key().into_bytes()).unwrap_or_default()
 }

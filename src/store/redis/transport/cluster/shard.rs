@@ -9,6 +9,8 @@ use crate::{
     error::Error,
     store::redis::{
         transport::{
+            breaker::Breaker,
+            deadline::CONNECT_TIMEOUT,
             health::Health,
             queue::{Lanes, Queue},
             target::Target,
@@ -23,12 +25,13 @@ const LANES: Lanes = Lanes { usual: 1, if_far: 2 };
 /// Identities whose keys are in one slot, so that their decisions can share batches.
 pub(super) struct Shard<M: ManageConnection> {
     queue: Queue,
+    breaker: Breaker,
     nodes: Arc<Nodes<M>>,
 }
 
 impl<M: ManageConnection> Shard<M> {
     pub(super) fn new(nodes: Arc<Nodes<M>>) -> Self {
-        Self { queue: Queue::new(LANES), nodes }
+        Self { queue: Queue::new(LANES), breaker: Breaker::default(), nodes }
     }
 }
 
@@ -44,6 +47,17 @@ where
 
     fn health(&self) -> &Health {
         &self.nodes.health
+    }
+
+    fn breaker(&self) -> &Breaker {
+        &self.breaker
+    }
+
+    async fn ping(&self, key: String) -> Result<(), Error> {
+        // A command with a key goes to the node of the shard.
+        let mut exists = redis::cmd("EXISTS");
+        exists.arg(key);
+        self.nodes.run(exists, CONNECT_TIMEOUT).await.map(|_| ())
     }
 
     async fn connection(&self) -> RedisResult<ClusterConnection> {

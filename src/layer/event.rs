@@ -1,0 +1,175 @@
+use std::fmt;
+
+use http::request::Parts;
+
+use crate::{
+    decision::{Decision, DecisionSource, Outcome, Verdict},
+    error::Error,
+    response::Rejection,
+};
+
+/// What a layer has decided about a request, for [`RateLimitLayer::on_decision`](crate::RateLimitLayer::on_decision).
+///
+/// `Debug` shows neither the identity nor the request.
+#[derive(Clone, Copy)]
+pub struct DecisionEvent<'a> {
+    kind: DecisionKind,
+    is_rejected: bool,
+    decision: Option<&'a Decision>,
+    error: Option<&'a Error>,
+    request: Option<&'a Parts>,
+}
+
+/// The kind of a [`DecisionEvent`], the same in [soft](crate::RateLimitLayer::soft) mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum DecisionKind {
+    /// Every policy admits the request, or the store failed and every policy is [`Open`](crate::FailureMode::Open):
+    /// [`DecisionEvent::error`] tells.
+    Admitted,
+    /// Admitted after a delay. The service is called later.
+    Delayed,
+    /// A policy denies the request.
+    Denied,
+    /// The layer [bans](crate::RateLimitLayer::ban) the request.
+    Banned,
+    /// The layer [exempts](crate::RateLimitLayer::exempt) the request.
+    Exempt,
+    /// The client could not be identified: see [`Rejection::Unidentified`].
+    Unidentified,
+    /// The store gave no decision, and a policy is [`Closed`](crate::FailureMode::Closed): see
+    /// [`Rejection::Unavailable`].
+    Unavailable,
+    /// The service itself returned a [`Rejection`], which the layer answered. The layer admitted or exempted the request
+    /// before, and reported that as an event of its own.
+    RejectedByService,
+}
+
+impl DecisionKind {
+    /// The name in lower case with underscores, for labels and logs, such as `admitted` or `rejected_by_service`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Admitted => "admitted",
+            Self::Delayed => "delayed",
+            Self::Denied => "denied",
+            Self::Banned => "banned",
+            Self::Exempt => "exempt",
+            Self::Unidentified => "unidentified",
+            Self::Unavailable => "unavailable",
+            Self::RejectedByService => "rejected_by_service",
+        }
+    }
+}
+
+/// [`as_str`](Self::as_str).
+impl fmt::Display for DecisionKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl<'a> DecisionEvent<'a> {
+    /// A request that the policies admit.
+    pub(super) fn admitted(decision: &'a Decision, request: &'a Parts) -> Self {
+        let kind = match decision.verdict() {
+            Verdict::Delay(_) => DecisionKind::Delayed,
+            _ => DecisionKind::Admitted,
+        };
+        Self {
+            kind,
+            is_rejected: false,
+            decision: Some(decision),
+            error: decision.failure(),
+            request: Some(request),
+        }
+    }
+
+    /// A request that the layer exempts.
+    pub(super) const fn exempt(request: &'a Parts) -> Self {
+        let request = Some(request);
+        Self { kind: DecisionKind::Exempt, is_rejected: false, decision: None, error: None, request }
+    }
+
+    /// A request that is rejected, or would be if the layer were not soft.
+    pub(super) const fn rejected(rejection: &'a Rejection, request: &'a Parts, is_rejected: bool) -> Self {
+        let (kind, decision, error) = match rejection {
+            Rejection::Denied(decision) => (DecisionKind::Denied, Some(decision), None),
+            Rejection::Banned => (DecisionKind::Banned, None, None),
+            Rejection::Unidentified(error) => (DecisionKind::Unidentified, None, Some(error)),
+            Rejection::Unavailable(error) => (DecisionKind::Unavailable, None, Some(error)),
+        };
+        Self { kind, is_rejected, decision, error, request: Some(request) }
+    }
+
+    /// A request that the service has rejected.
+    pub(super) const fn rejected_by_service(rejection: &'a Rejection) -> Self {
+        let (decision, error) = match rejection {
+            Rejection::Denied(decision) => (Some(decision), None),
+            Rejection::Unidentified(error) | Rejection::Unavailable(error) => (None, Some(error)),
+            Rejection::Banned => (None, None),
+        };
+        Self { kind: DecisionKind::RejectedByService, is_rejected: true, decision, error, request: None }
+    }
+
+    /// What was decided.
+    #[must_use]
+    pub const fn kind(&self) -> DecisionKind {
+        self.kind
+    }
+
+    /// Whether the client gets a rejection. `false` for a request that is denied while the layer is
+    /// [soft](crate::RateLimitLayer::soft).
+    #[must_use]
+    pub const fn is_rejected(&self) -> bool {
+        self.is_rejected
+    }
+
+    /// The decision of the policies: `None` if there was none, because the request is banned, exempt, unidentified, or
+    /// the store is unavailable. Of a [rejection by the service](DecisionKind::RejectedByService), its decision.
+    #[must_use]
+    pub const fn decision(&self) -> Option<&'a Decision> {
+        self.decision
+    }
+
+    /// The name of the policy that [binds](Decision::binding): the one that denies, or else has the smallest share left.
+    /// `None` without a [decision](Self::decision), and if the store [failed](Decision::failure).
+    #[must_use]
+    pub fn policy(&self) -> Option<&'a str> {
+        self.decision.and_then(Decision::binding).map(|outcome: &Outcome| outcome.policy().name())
+    }
+
+    /// What made the [decision](Self::decision).
+    #[must_use]
+    pub fn source(&self) -> Option<DecisionSource> {
+        self.decision.map(Decision::source)
+    }
+
+    /// Why the client is unidentified or the store gave no decision. Also for a request that is admitted because the
+    /// store failed.
+    #[must_use]
+    pub const fn error(&self) -> Option<&'a Error> {
+        self.error
+    }
+
+    /// The request's head. `None` for a [rejection by the service](DecisionKind::RejectedByService), because the service
+    /// owns the request by then.
+    ///
+    /// Paths, headers and addresses can identify a client, and a client can invent any number of them. As a label of a
+    /// metric use the method and the matched route.
+    #[must_use]
+    pub const fn request(&self) -> Option<&'a Parts> {
+        self.request
+    }
+}
+
+impl fmt::Debug for DecisionEvent<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DecisionEvent")
+            .field("kind", &self.kind)
+            .field("is_rejected", &self.is_rejected)
+            .field("decision", &self.decision)
+            .field("error", &self.error)
+            .finish_non_exhaustive()
+    }
+}

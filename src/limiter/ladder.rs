@@ -1,0 +1,244 @@
+//! The failure ladder: what decides while the store fails.
+//!
+//! The [`FailureMode`]s of the policies say it. Policies that are [`Local`](FailureMode::Local) are counted in a store in
+//! this process, at this instance's share. When the store answers again, what was admitted meanwhile and still counts is
+//! charged to it, so an outage is no second quota.
+
+use std::{
+    collections::HashMap,
+    fmt, mem, slice,
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use tokio::{runtime::Handle, task::JoinSet};
+
+use super::permit::PermitRequest;
+use crate::{
+    decision::{Charge, Decision, Outcome},
+    error::{Error, ErrorKind},
+    key::Key,
+    policy::{FailureMode, Policy},
+    store::{Action, MemoryStore, Store},
+    util::sync::lock,
+};
+
+/// The most keys that are counted in this process, so the ladder takes at most about 30 MB.
+const MAX_KEYS: usize = 100_000;
+/// The most shares that are kept. Further ones are computed for each decision.
+const MAX_SHARES: usize = 64;
+/// How many charges are handed back at once: about as many as fit into a call.
+const AT_ONCE: usize = 128;
+
+/// Shared by all clones of a limiter.
+#[derive(Default)]
+pub(super) struct Ladder {
+    /// Made when the store fails for the first time.
+    counts: OnceLock<Arc<MemoryStore>>,
+    /// Policies, and the share of each.
+    shares: Mutex<Vec<(Policy, Policy)>>,
+    /// What was admitted in this process and is not charged to the store.
+    owed: Mutex<HashMap<(Box<str>, Key), Owed>>,
+    owes: AtomicBool,
+}
+
+/// The charges of a decision, in case the store fails to make it.
+pub(super) enum Charges {
+    One(Charge),
+    Many(Vec<Charge>),
+}
+
+/// A decision's place on the ladder.
+pub(super) struct Rung {
+    pub(super) ladder: Arc<Ladder>,
+    pub(super) store: Arc<dyn Store>,
+    pub(super) action: Action,
+    pub(super) charges: Charges,
+}
+
+impl Rung {
+    /// The decision of the store, or the one in its place if the store failed.
+    pub(super) fn apply(&self, decided: Result<Decision, Error>) -> Result<Decision, Error> {
+        match decided {
+            Ok(decision) => {
+                self.succeeded();
+                Ok(decision)
+            }
+            Err(error) => self.decide(error),
+        }
+    }
+
+    /// Call it when the store has decided.
+    pub(super) fn succeeded(&self) {
+        self.ladder.hand_back(&self.store);
+    }
+
+    /// The decision in place of one that the store failed to make.
+    pub(super) fn decide(&self, error: Error) -> Result<Decision, Error> {
+        let charges = match &self.charges {
+            Charges::One(charge) => slice::from_ref(charge),
+            Charges::Many(charges) => charges,
+        };
+        self.ladder.decide(self.action, charges, error)
+    }
+}
+
+impl From<Vec<Charge>> for Charges {
+    fn from(charges: Vec<Charge>) -> Self {
+        Self::Many(charges)
+    }
+}
+
+impl fmt::Debug for Rung {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rung").finish_non_exhaustive()
+    }
+}
+
+/// Units that a key was granted in this process.
+struct Owed {
+    policy: Policy,
+    /// The share of the policy that counts them.
+    share: Policy,
+    units: u64,
+}
+
+impl Ladder {
+    /// The decision over `charges`, or the error, in place of a decision that the store failed to make.
+    pub(super) fn decide(&self, action: Action, charges: &[Charge], error: Error) -> Result<Decision, Error> {
+        match mode(charges) {
+            // An error in the program, not a failure of the store.
+            _ if error.kind() == ErrorKind::InvalidConfig => Err(error),
+            FailureMode::Closed => Err(error),
+            FailureMode::Local { .. }
+                if matches!(action, Action::Charge | Action::ChargeUpTo | Action::Peek) =>
+            {
+                Ok(self.decide_locally(action, charges, error))
+            }
+            _ => Ok(Decision::failed_open(error)),
+        }
+    }
+
+    fn decide_locally(&self, action: Action, charges: &[Charge], error: Error) -> Decision {
+        let is_local = |charge: &&Charge| matches!(charge.policy().failure_mode(), FailureMode::Local { .. });
+        let charges: Vec<&Charge> = charges.iter().filter(is_local).collect();
+        let shares: Vec<Charge> = charges
+            .iter()
+            .map(|charge| Charge::new(&self.share(charge.policy()), charge.key(), charge.cost()))
+            .collect();
+        let counts = self.counts.get_or_init(|| Arc::new(MemoryStore::builder().capacity(MAX_KEYS).build()));
+        // A twin of the user's may fail.
+        let Ok(Ok(local)) = counts.decide(action, &shares).now() else {
+            return Decision::failed_open(error);
+        };
+        let charged = local.is_allowed() && action != Action::Peek;
+        if charged && was_not_sent(&error) {
+            charges.iter().zip(local.outcomes()).for_each(|(charge, share)| self.owe(charge, share));
+        }
+        let outcomes = charges.iter().zip(local.outcomes()).map(|(charge, share)| {
+            let (remaining, reset_after) = (share.remaining(), share.reset_after());
+            Outcome::new(charge, share.verdict(), remaining, reset_after).granting(share.granted())
+        });
+        let mut decision = Decision::failed_local(outcomes, error);
+        let counts: Arc<dyn Store> = counts.clone();
+        if charged && let Some(permits) = PermitRequest::of(&counts, &shares) {
+            decision.attach_permit(permits.grant(&local));
+        }
+        decision
+    }
+
+    /// The policy that counts for `policy` in this process.
+    fn share(&self, policy: &Policy) -> Policy {
+        let mut shares = lock(&self.shares);
+        if let Some((_, share)) = shares.iter().find(|(known, _)| known.is(policy)) {
+            return share.clone();
+        }
+        let share = policy.local_share();
+        if shares.len() < MAX_SHARES {
+            shares.push((policy.clone(), share.clone()));
+        }
+        share
+    }
+
+    /// Remembers what `share` granted in place of `charge`.
+    fn owe(&self, charge: &Charge, share: &Outcome) {
+        // A permit is not charged but held.
+        if share.granted() == 0 || charge.needs_permit() {
+            return;
+        }
+        let mut owed = lock(&self.owed);
+        let name = (charge.policy().label().into(), charge.key().clone());
+        if owed.len() < MAX_KEYS || owed.contains_key(&name) {
+            let (policy, share_policy) = (charge.policy().clone(), share.policy().clone());
+            let owed = owed.entry(name).or_insert(Owed { policy, share: share_policy, units: 0 });
+            owed.units += share.granted();
+            self.owes.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Charges to `store`, which has just answered, what is owed to it.
+    pub(super) fn hand_back(self: &Arc<Self>, store: &Arc<dyn Store>) {
+        // Nearly always this is one load.
+        if !self.owes.load(Ordering::Relaxed) {
+            return;
+        }
+        let Ok(runtime) = Handle::try_current() else { return };
+        let owed = {
+            let mut owed = lock(&self.owed);
+            self.owes.store(false, Ordering::Relaxed);
+            mem::take(&mut *owed)
+        };
+        let (ladder, store) = (self.clone(), store.clone());
+        runtime.spawn(async move {
+            let mut calls = JoinSet::new();
+            for ((_, key), owed) in owed {
+                if calls.len() >= AT_ONCE {
+                    calls.join_next().await;
+                }
+                let (ladder, store) = (ladder.clone(), store.clone());
+                calls.spawn(async move { ladder.hand_back_one(&store, key, owed).await });
+            }
+            calls.join_all().await;
+        });
+    }
+
+    async fn hand_back_one(&self, store: &Arc<dyn Store>, key: Key, owed: Owed) {
+        let Some(counts) = self.counts.get() else { return };
+        // What has been replenished meanwhile no longer counts.
+        let peek = Charge::new(&owed.share, &key, 0);
+        let Ok(Ok(local)) = counts.decide_one(Action::Peek, peek).now() else { return };
+        let counted = owed.share.capacity().saturating_sub(local.remaining().unwrap_or_default());
+        let units = owed.units.min(counted);
+        if units == 0 {
+            return;
+        }
+        // If this fails, it may have been charged, or the store has failed again and is handed back less.
+        let charge = Charge::new(&owed.policy, &key, units);
+        if store.decide(Action::ChargeUpTo, &[charge]).await.is_ok() {
+            drop(counts.reset(&owed.share, &key));
+        }
+    }
+}
+
+/// Whether a decision that failed with `error` was certainly not sent. Otherwise it may have been charged.
+fn was_not_sent(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::StoreBusy | ErrorKind::StoreSuspended)
+}
+
+/// The strictest failure mode of the policies.
+fn mode(charges: &[Charge]) -> FailureMode {
+    let modes = || charges.iter().map(|charge| charge.policy().failure_mode());
+    let local = |mode: &FailureMode| matches!(mode, FailureMode::Local { .. });
+    modes()
+        .find(|mode| *mode == FailureMode::Closed)
+        .or_else(|| modes().find(local))
+        .unwrap_or(FailureMode::Open)
+}
+
+impl fmt::Debug for Ladder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ladder").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,65 @@
+//! Metrics, through the facade [`metrics`](https://docs.rs/metrics): any of its exporters works.
+//!
+//! | name | type | labels | counts |
+//! |---|---|---|---|
+//! | [`ratelimit_decisions_total`](DECISIONS_TOTAL) | counter | `policy`, `verdict`, `source` | decisions of layers and [`Limiter`](crate::Limiter)s, once for each policy that was charged or that denied |
+//! | [`ratelimit_rejections_total`](REJECTIONS_TOTAL) | counter | `reason` | requests that a [`RateLimitLayer`](crate::RateLimitLayer) rejected |
+//! | [`ratelimit_store_errors_total`](STORE_ERRORS_TOTAL) | counter | `kind` | decisions and refunds that the store failed to make |
+//! | [`ratelimit_decision_duration_seconds`](DECISION_DURATION_SECONDS) | histogram | | the time that a decision waited for Redis, with its reply or in vain |
+//! | [`ratelimit_batch_decisions`](BATCH_DECISIONS) | histogram | | decisions in one call of the script |
+//! | [`ratelimit_queue_length`](QUEUE_LENGTH) | histogram | | decisions that wait to be sent, recorded by each one that has to wait |
+//! | [`ratelimit_leased_keys`](LEASED_KEYS) | gauge | | keys with units on [lease](crate::Policy::leased), as of the last 100 ms |
+//! | [`ratelimit_leased_units`](LEASED_UNITS) | gauge | | units on lease that are not spent, as of the last 100 ms |
+//! | [`ratelimit_open_breakers`](OPEN_BREAKERS) | gauge | | circuit breakers that are open |
+//! | [`ratelimit_memory_keys`](MEMORY_KEYS) | gauge | | keys in all [`MemoryStore`](crate::MemoryStore)s |
+//!
+//! * `policy` is the name of a policy. It is empty if the store failed and the failure mode admitted.
+//! * `verdict` is `admitted`, `delayed` or `denied`.
+//! * `source` is a [`DecisionSource`](crate::decision::DecisionSource): `store`, `deny_cache`, `lease`, `local` or
+//!   `failure_mode`.
+//! * `reason` is `denied`, `banned`, `unidentified`, `unavailable` or `rejected_by_service`.
+//! * `kind` is `timeout`, `busy`, `unreachable`, `failed`, `reply`, `suspended` or `other`: an [`ErrorKind`](crate::ErrorKind).
+//!
+//! No label has an identity, and none grows with the number of clients. If your program makes policies per request, give
+//! them few names.
+//!
+//! A peek, a refund and a decision that is dropped early are no decision here. Decisions made in process are not timed:
+//! they take less time than reading the clock twice.
+//!
+//! # Recorders
+//!
+//! Install the recorder before or after the layers are built: what happens before is not counted. Handles are cached, so
+//! an exporter must not drop idle metrics (`idle_timeout` of `metrics-exporter-prometheus`): it would lose what they
+//! count afterwards. A test that uses one policy with several local recorders must keep the earlier ones.
+//!
+//! # Example
+//!
+//! With `metrics-exporter-prometheus`; `examples/metrics` is the whole program.
+//!
+//! ```ignore
+//! use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
+//! use tower_ratelimit::metrics::{DECISION_DURATION_SECONDS, DURATION_BUCKETS};
+//!
+//! let duration = Matcher::Full(DECISION_DURATION_SECONDS.into());
+//! let prometheus = PrometheusBuilder::new().set_buckets_for_metric(duration, &DURATION_BUCKETS)?.install_recorder()?;
+//! let app = app.route("/metrics", get(move || async move { prometheus.render() }));
+//! ```
+//!
+//! The names are constants:
+//!
+//! ```
+//! use tower_ratelimit::metrics;
+//!
+//! assert_eq!(metrics::DECISIONS_TOTAL, "ratelimit_decisions_total");
+//! ```
+
+mod handle;
+mod names;
+mod policy;
+pub(crate) mod record;
+
+pub use self::names::{
+    BATCH_DECISIONS, DECISION_DURATION_SECONDS, DECISIONS_TOTAL, DURATION_BUCKETS, LEASED_KEYS, LEASED_UNITS,
+    LENGTH_BUCKETS, MEMORY_KEYS, OPEN_BREAKERS, QUEUE_LENGTH, REJECTIONS_TOTAL, STORE_ERRORS_TOTAL, describe,
+};
+pub(crate) use self::policy::{PolicyCounters, Source, Verdict};

@@ -1,0 +1,70 @@
+//! The names. `docs/metrics.md` lists their labels and suggests alerts.
+
+use ::metrics::{Recorder, Unit, with_recorder};
+
+/// A counter of decisions, with the labels `policy`, `verdict` and `source`.
+pub const DECISIONS_TOTAL: &str = "ratelimit_decisions_total";
+/// A counter of requests that a layer rejects, with the label `reason`.
+pub const REJECTIONS_TOTAL: &str = "ratelimit_rejections_total";
+/// A counter of decisions that the store failed to make, with the label `kind`.
+pub const STORE_ERRORS_TOTAL: &str = "ratelimit_store_errors_total";
+/// A histogram of the seconds that a decision waits for Redis.
+pub const DECISION_DURATION_SECONDS: &str = "ratelimit_decision_duration_seconds";
+/// A histogram of the decisions that one call of the script carries.
+pub const BATCH_DECISIONS: &str = "ratelimit_batch_decisions";
+/// A histogram of the decisions that wait to be sent, recorded by each one that has to wait.
+pub const QUEUE_LENGTH: &str = "ratelimit_queue_length";
+/// A gauge of the keys with units on lease in this process.
+pub const LEASED_KEYS: &str = "ratelimit_leased_keys";
+/// A gauge of the units on lease in this process that are not spent yet.
+pub const LEASED_UNITS: &str = "ratelimit_leased_units";
+/// A gauge of the circuit breakers of this process that are open: of a Redis server, or of a shard of a Cluster.
+pub const OPEN_BREAKERS: &str = "ratelimit_open_breakers";
+/// A gauge of the keys in all [`MemoryStore`](crate::MemoryStore)s of this process.
+pub const MEMORY_KEYS: &str = "ratelimit_memory_keys";
+
+/// Buckets for [`DECISION_DURATION_SECONDS`]: from 100 microseconds to a second.
+pub const DURATION_BUCKETS: [f64; 12] =
+    [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0];
+/// Buckets for [`BATCH_DECISIONS`], which are at most 128, and for [`QUEUE_LENGTH`], which is at most 16 384.
+pub const LENGTH_BUCKETS: [f64; 12] =
+    [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 512.0, 2048.0, 8192.0, 16384.0];
+
+type Describe = fn(&dyn Recorder, &'static str, Unit, &'static str);
+
+const COUNTER: Describe =
+    |recorder, name, unit, text| recorder.describe_counter(name.into(), Some(unit), text.into());
+const GAUGE: Describe =
+    |recorder, name, unit, text| recorder.describe_gauge(name.into(), Some(unit), text.into());
+const HISTOGRAM: Describe =
+    |recorder, name, unit, text| recorder.describe_histogram(name.into(), Some(unit), text.into());
+
+const ALL: [(&str, Describe, Unit, &str); 10] = [
+    (DECISIONS_TOTAL, COUNTER, Unit::Count, "Decisions, for each policy that was charged or that denied."),
+    (REJECTIONS_TOTAL, COUNTER, Unit::Count, "Requests that a rate limit layer rejected."),
+    (STORE_ERRORS_TOTAL, COUNTER, Unit::Count, "Decisions that the store failed to make."),
+    (DECISION_DURATION_SECONDS, HISTOGRAM, Unit::Seconds, "The time that a decision waited for Redis."),
+    (BATCH_DECISIONS, HISTOGRAM, Unit::Count, "Decisions in one call of the script."),
+    (QUEUE_LENGTH, HISTOGRAM, Unit::Count, "Decisions that waited to be sent when another one had to wait."),
+    (LEASED_KEYS, GAUGE, Unit::Count, "Keys with units on lease."),
+    (LEASED_UNITS, GAUGE, Unit::Count, "Units on lease that are not spent."),
+    (
+        OPEN_BREAKERS,
+        GAUGE,
+        Unit::Count,
+        "Servers, or shards of a Cluster, that are not asked until they answer.",
+    ),
+    (MEMORY_KEYS, GAUGE, Unit::Count, "Keys in memory stores."),
+];
+
+/// Describes all metrics to the recorder that is installed. Optional: each recorder gets the descriptions with the first
+/// metric. Call it after the recorder is installed, if you want the descriptions before the first request.
+pub fn describe() {
+    with_recorder(describe_to);
+}
+
+pub(super) fn describe_to(recorder: &dyn Recorder) {
+    for (name, describe, unit, text) in ALL {
+        describe(recorder, name, unit, text);
+    }
+}

@@ -1,0 +1,90 @@
+//! The URL of a server, and what is wrong with one.
+//!
+//! redis-rs quotes the password in some of its errors, so only its fixed texts are matched, and no text of a URL is shown
+//! before it is certain that it is not a part of the password.
+
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, RedisError};
+
+use super::tls::TlsSettings;
+use crate::error::{Error, ErrorKind};
+
+/// Parses a Redis URL and adds the certificates of `tls`.
+pub(crate) fn connection_info(url: &str, tls: &TlsSettings) -> Result<ConnectionInfo, Error> {
+    let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
+    check_tls(scheme, cfg!(feature = "tls-rustls-no-provider"))?;
+    // An unencoded `/`, `?` or `#` in the password ends the address early. The part before it would be taken for a
+    // host, which messages show.
+    let address = url.split_once("://").map_or(url, |(_, address)| address);
+    let end = address.find(['/', '?', '#']).unwrap_or(address.len());
+    let is_socket = url.starts_with("unix:") || scheme.contains("unix");
+    if !is_socket && address[end..].contains('@') {
+        return Err(malformed("its user or password has a character that must be percent-encoded"));
+    }
+    let info = url.into_connection_info().map_err(|error| malformed_by(&error))?;
+    if let ConnectionAddr::TcpTls { insecure: true, .. } = info.addr() {
+        return Err(Error::invalid(
+            "the Redis URL ends with #insecure, which is not supported: anyone could pretend to be the server. Pass the \
+             certificate of a private authority to RedisStoreBuilder::tls_ca_certificate instead",
+        ));
+    }
+    tls.apply(info)
+}
+
+fn check_tls(scheme: &str, is_supported: bool) -> Result<(), Error> {
+    if is_supported || !["rediss", "valkeys"].contains(&scheme) {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        "the Redis URL asks for TLS: turn on the feature `tls-rustls` of tower-ratelimit, or write redis:// for a server \
+         without TLS",
+    ))
+}
+
+/// The error for a URL that redis-rs does not accept.
+pub(crate) fn malformed_by(error: &RedisError) -> Error {
+    let text = error.to_string();
+    let known = [
+        ("database number", "the part after the address is not a database number"),
+        ("wildcard", "0.0.0.0 and :: are not addresses of a server"),
+        ("hostname", "it has no host"),
+        ("#insecure", "nothing may follow a #"),
+        ("UTF-8", "its user or password is not UTF-8"),
+        ("rotocol", "its protocol must be resp2 or resp3"),
+        ("Missing path", "it has no path of a socket; write redis+unix:///path?user=..&pass=..&db=.."),
+    ];
+    malformed(
+        known.iter().find(|(part, _)| text.contains(part)).map_or("it is not a URL", |(_, problem)| problem),
+    )
+}
+
+fn malformed(problem: &str) -> Error {
+    Error::new(
+        ErrorKind::InvalidConfig,
+        format!(
+            "the Redis URL is invalid ({problem}); write redis://[user:password@]host[:port][/database], or rediss:// for \
+             TLS, with special characters in the password percent-encoded"
+        ),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_with_tls_names_the_missing_feature() {
+        for (scheme, is_supported, is_error) in [
+            ("rediss", false, true),
+            ("valkeys", false, true),
+            ("redis", false, false),
+            ("rediss", true, false),
+        ] {
+            let checked = check_tls(scheme, is_supported);
+            assert_eq!(checked.is_err(), is_error, "{scheme} {is_supported}");
+            if let Err(error) = checked {
+                assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+                assert!(error.to_string().contains("`tls-rustls`"), "{error}");
+            }
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! What a probe found.
+
+use std::fmt;
+
+use super::server::ServerInfo;
+use crate::error::{Error, ErrorKind};
+
+/// What [`RedisStore::probe`](crate::RedisStore::probe) found. Its text is for an operator.
+///
+/// # Example
+///
+/// ```no_run
+/// use tower_ratelimit::{RedisStore, store::ProblemKind};
+///
+/// # async fn example() -> Result<(), tower_ratelimit::Error> {
+/// let store = RedisStore::connect_lazy("redis://127.0.0.1:6379")?;
+/// let report = store.probe().await?;
+/// println!("{report}");
+/// assert!(report.problems().iter().all(|problem| problem.kind() != ProblemKind::Eviction));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct ProbeReport {
+    pub(super) server: ServerInfo,
+    pub(super) problems: Vec<Problem>,
+}
+
+/// A problem in a [`ProbeReport`], which has an example. Its text says what to change.
+#[derive(Clone, Debug)]
+pub struct Problem {
+    kind: ProblemKind,
+    text: String,
+}
+
+/// The kind of a [`Problem`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ProblemKind {
+    /// The server is a node of a Redis Cluster or a sentinel, and the store is for one server. No decision can be relied
+    /// on.
+    WrongTopology,
+    /// A decision on a key with the store's prefix fails: the Redis user may not access the key or run a command, scripts
+    /// are not allowed, or the server is a read-only replica.
+    Decision,
+    /// The algorithms of some policies fail, because the Redis user may not run a command.
+    Algorithm,
+    /// The server cannot decide at the moment: its memory is full, or it is loading its data.
+    Unavailable,
+    /// The server is older than the oldest supported version.
+    Version,
+    /// The server evicts exhausted limits when its memory is full.
+    Eviction,
+}
+
+impl ProbeReport {
+    /// The version of the server, such as `7.2.4`. `None` if it does not say, or in a Redis Cluster if the Redis user may
+    /// not run INFO.
+    #[must_use]
+    pub fn version(&self) -> Option<&str> {
+        self.server.version.as_deref()
+    }
+
+    /// The server's `maxmemory-policy`, such as `noeviction`. `None` if the Redis user may not run INFO.
+    #[must_use]
+    pub fn eviction_policy(&self) -> Option<&str> {
+        self.server.eviction_policy.as_deref()
+    }
+
+    /// The problems, the most severe first.
+    #[must_use]
+    pub fn problems(&self) -> &[Problem] {
+        &self.problems
+    }
+
+    /// Whether decisions can be made. If not, [`connect`](crate::RedisStore::connect) fails.
+    #[must_use]
+    pub fn can_decide(&self) -> bool {
+        !self.problems.iter().any(Problem::prevents_decisions)
+    }
+}
+
+impl Problem {
+    pub(super) fn new(kind: ProblemKind, text: impl Into<String>) -> Self {
+        Self { kind, text: text.into() }
+    }
+
+    /// The kind of problem.
+    #[must_use]
+    pub const fn kind(&self) -> ProblemKind {
+        self.kind
+    }
+
+    /// Whether no decision can be made until it is solved. Otherwise it is a warning.
+    #[must_use]
+    pub const fn prevents_decisions(&self) -> bool {
+        matches!(self.kind, ProblemKind::WrongTopology | ProblemKind::Decision)
+    }
+
+    pub(in crate::store::redis) fn to_error(&self) -> Error {
+        Error::new(ErrorKind::StoreFailed, self.text.clone())
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// One line about the server, and one for each problem.
+impl fmt::Display for ProbeReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.server)?;
+        match self.problems.len() {
+            0 => write!(f, ": no problem found"),
+            _ => self.problems.iter().try_for_each(|problem| {
+                let severity = if problem.prevents_decisions() { "error" } else { "warning" };
+                write!(f, "\n{severity}: {problem}")
+            }),
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Runs the checks of a probe.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use redis::{Cmd, Value};
+
+use super::{
+    report::{ProbeReport, Problem, ProblemKind},
+    server::ServerInfo,
+};
+use crate::{
+    algorithm::SlidingLog,
+    decision::Charge,
+    error::{Error, ErrorKind},
+    key::Key,
+    policy::Policy,
+    quota::Quota,
+    store::{
+        Action,
+        redis::{
+            error::{is_temporary, missing_permission},
+            script::Script,
+            store::RedisStore,
+            transport::CONNECT_TIMEOUT,
+            wire::{self, Encoded, Job},
+        },
+    },
+};
+
+impl RedisStore {
+    /// Checks whether the server can make the decisions of this store: its version and kind, its eviction policy, and the
+    /// Redis user's permissions. Makes decisions on unused keys with the store's prefix and removes the keys.
+    ///
+    /// [`connect`](Self::connect), `connect_cluster` and `connect_sentinel` call it. They fail if decisions cannot be made,
+    /// and log the other problems at warn. Call it yourself after `connect_lazy`, or in a health check of a deployment. Each
+    /// command takes at most a second and a half.
+    ///
+    /// The Redis user needs `+info` for the eviction policy, which is not part of [`acl_rule`](Self::acl_rule). In a Redis
+    /// Cluster, the decisions are made on one node.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreUnreachable`](ErrorKind::StoreUnreachable), [`StoreTimeout`](ErrorKind::StoreTimeout) or
+    /// [`StoreBusy`](ErrorKind::StoreBusy) if the server does not answer; [`StoreFailed`](ErrorKind::StoreFailed) if it
+    /// does not answer to PING, because it requires a password for example. What can be wrong besides is in the report.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// use tower_ratelimit::RedisStore;
+    ///
+    /// # async fn example() -> Result<(), tower_ratelimit::Error> {
+    /// // Starts without Redis, and says what is wrong once Redis is there.
+    /// let store = RedisStore::connect_lazy("redis://127.0.0.1:6379")?;
+    /// match store.probe().await {
+    ///     Ok(report) if report.problems().is_empty() => {}
+    ///     Ok(report) => eprintln!("{report}"),
+    ///     Err(error) => eprintln!("starting without Redis: {error}"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn probe(&self) -> Result<ProbeReport, Error> {
+        let mut server = ServerInfo::default();
+        if !self.link.is_cluster() {
+            // A server that requires a password closes the connection of a client that sends a long script without one.
+            // Its reply to PING names the cause.
+            self.ask(redis::cmd("PING")).await?;
+            if let Some(hello) = self.answered(redis::cmd("HELLO")).await? {
+                server.read_hello(&hello);
+            }
+            if let Some(problem) = wrong_topology(&server) {
+                return Ok(ProbeReport { server, problems: vec![problem] });
+            }
+        }
+        let mut problems = self.failed_decisions().await?;
+        let mut info = redis::cmd("INFO");
+        if !self.link.is_cluster() {
+            info.arg("memory");
+        }
+        if let Some(info) = self.answered(info).await? {
+            server.read_info(&info);
+        }
+        if let Some(version) = server.outdated_version() {
+            let text = format!("Redis {version} is not supported: upgrade the server to 6.2 or later");
+            problems.push(Problem::new(ProblemKind::Version, text));
+        }
+        if let Some(policy) = server.harmful_eviction() {
+            let text = format!(
+                "Redis evicts exhausted limits when its memory is full (maxmemory-policy {policy}), and then admits their \
+                 clients again; set maxmemory-policy to volatile-ttl, and use a separate Redis for the limits"
+            );
+            problems.push(Problem::new(ProblemKind::Eviction, text));
+        }
+        Ok(ProbeReport { server, problems })
+    }
+
+    /// Loads the scripts, and makes a decision with each kind of state.
+    async fn failed_decisions(&self) -> Result<Vec<Problem>, Error> {
+        for script in Script::all_built_in() {
+            let mut load = redis::cmd("SCRIPT");
+            load.arg("LOAD").arg(script.text());
+            if let Err(error) = self.ask(load).await {
+                return Ok(vec![self.failed("the scripts cannot be loaded", error)?]);
+            }
+        }
+        let quota = Quota::per_minute(10);
+        if let Err(error) = self.decide_once(&Policy::new("%probe", quota)).await {
+            return Ok(vec![self.failed("decisions fail", error)?]);
+        }
+        let others = [
+            ("SlidingLog", Policy::new("%probe", quota).algorithm(SlidingLog::new())),
+            ("Concurrency", Policy::concurrency("%probe", 10)),
+        ];
+        let mut problems = Vec::new();
+        for (algorithm, policy) in others {
+            if let Err(error) = self.decide_once(&policy).await {
+                let text = self.with_rule(&format!("decisions of the algorithm {algorithm} fail"), &error);
+                problems.push(Problem::new(ProblemKind::Algorithm, text));
+            }
+        }
+        Ok(problems)
+    }
+
+    /// The problem that `error` shows.
+    ///
+    /// # Errors
+    ///
+    /// `error` if the server did not answer.
+    fn failed(&self, what: &str, error: Error) -> Result<Problem, Error> {
+        let answered = error.kind() == ErrorKind::StoreFailed;
+        // The other nodes of a Redis Cluster may be available.
+        if is_temporary(&error) || !answered && self.link.is_cluster() {
+            let text = format!("no decision can be made at the moment: {error}");
+            return Ok(Problem::new(ProblemKind::Unavailable, text));
+        }
+        if !answered {
+            return Err(error);
+        }
+        Ok(Problem::new(ProblemKind::Decision, self.with_rule(what, &error)))
+    }
+
+    /// Describes `error`, with the permissions that the Redis user needs if it lacks one.
+    fn with_rule(&self, what: &str, error: &Error) -> String {
+        if missing_permission(error) {
+            format!("{what}: {error}; run ACL SETUSER <user> {}", self.acl_rule())
+        } else {
+            format!("{what}: {error}")
+        }
+    }
+
+    /// Makes one decision on an unused key, without the shortcuts, and removes the key.
+    async fn decide_once(&self, policy: &Policy) -> Result<(), Error> {
+        static PROBES: AtomicU64 = AtomicU64::new(0);
+        let unique = format!("%probe:{}:{}", std::process::id(), PROBES.fetch_add(1, Ordering::Relaxed));
+        let key = Key::new(unique);
+        let charges = vec![Charge::new(policy, &key, 1)];
+        let script = self.scripts.script_for(&charges)?;
+        let job = Job { deadline: CONNECT_TIMEOUT, ..self.job(Action::Charge, charges, script) };
+        let Some(Encoded { command, .. }) = wire::encode(&[&job]) else { return Err(wire::unexpected()) };
+        let reply = self.ask(command).await?;
+        let decided = wire::decode(&reply, &[&job]).pop().unwrap_or_else(|| Err(wire::unexpected()));
+        let mut redis_key = String::new();
+        self.names.write(&mut redis_key, policy, &key);
+        let mut delete = redis::cmd("DEL");
+        delete.arg(redis_key);
+        let deleted = self.ask(delete).await;
+        decided?;
+        deleted.map(|_| ())
+    }
+
+    /// The reply, or `None` if the server does not allow or know the command, or if a node of a Redis Cluster is down.
+    async fn answered(&self, command: Cmd) -> Result<Option<Value>, Error> {
+        match self.ask(command).await {
+            Ok(reply) => Ok(Some(reply)),
+            Err(error) if error.kind() == ErrorKind::StoreFailed || self.link.is_cluster() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Runs a command, up to three times if the reply is late: a busy server must not keep a service from starting. A
+    /// failure is no outage.
+    async fn ask(&self, command: Cmd) -> Result<Value, Error> {
+        let mut tries = 1..TRIES;
+        loop {
+            match self.link.clone().ask(command.clone(), CONNECT_TIMEOUT).await {
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::StoreTimeout | ErrorKind::StoreBusy)
+                        && tries.next().is_some() => {}
+                reply => return reply,
+            }
+        }
+    }
+}
+
+/// How often a command is sent if its reply is late.
+const TRIES: usize = 3;
+
+fn wrong_topology(server: &ServerInfo) -> Option<Problem> {
+    let text = match server.mode.as_deref() {
+        Some("cluster") => {
+            "the server is one node of a Redis Cluster: connect to the nodes with RedisStore::connect_cluster and the \
+             feature `cluster`"
+        }
+        Some("sentinel") => {
+            "the server is a sentinel, which has no data: connect with RedisStore::connect_sentinel and the feature \
+             `sentinel`"
+        }
+        _ => return None,
+    };
+    Some(Problem::new(ProblemKind::WrongTopology, text))
+}

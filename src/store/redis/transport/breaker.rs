@@ -1,0 +1,171 @@
+//! The circuit breaker of a server or a shard.
+//!
+//! If several calls in a row get no answer, the breaker opens: decisions fail at once instead of at their deadlines.
+//! While it is open, a decision that fails starts a probe from time to time, in the background. If the probe is
+//! answered, the breaker closes; if the first call after that gets no answer, it opens again.
+//!
+//! Calls are counted and not decisions: a single broken connection fails all decisions of a batch. An answer counts as
+//! one even if it is an error, because the caller did not have to wait for it.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::background::Exclusive;
+use crate::{
+    error::{Error, ErrorKind},
+    util::sync::lock,
+};
+
+/// How many calls in a row get no answer until the breaker opens.
+const CALLS: u32 = 3;
+/// The pause between two probes.
+const PAUSE: Duration = Duration::from_millis(100);
+
+#[derive(Debug, Default)]
+pub(super) struct Breaker {
+    /// Calls in a row without an answer.
+    unanswered: AtomicU32,
+    open: AtomicBool,
+    /// Set when the breaker opens.
+    since: Mutex<Option<Opened>>,
+    probing: Arc<AtomicBool>,
+}
+
+#[derive(Debug)]
+struct Opened {
+    /// The error of the last call.
+    cause: Error,
+    next_probe: Instant,
+}
+
+impl Breaker {
+    /// Records how a call ended. Returns whether this opens the breaker.
+    pub(super) fn record<T>(&self, result: &Result<T, Error>) -> bool {
+        match result {
+            Err(cause) if is_silence(cause) => self.failed(cause),
+            // The call was not sent, which says nothing about the server.
+            Err(error) if error.kind() == ErrorKind::StoreBusy => false,
+            _ => {
+                if self.unanswered.load(Ordering::Relaxed) > 0 {
+                    self.unanswered.store(0, Ordering::Relaxed);
+                }
+                false
+            }
+        }
+    }
+
+    fn failed(&self, cause: &Error) -> bool {
+        if self.unanswered.fetch_add(1, Ordering::Relaxed) + 1 < CALLS {
+            return false;
+        }
+        *lock(&self.since) = Some(Opened { cause: cause.clone(), next_probe: Instant::now() + PAUSE });
+        let opens = !self.open.swap(true, Ordering::Relaxed);
+        if opens {
+            metric!(open_breakers_changed(1));
+        }
+        opens
+    }
+
+    /// The error of a decision while the breaker is open.
+    pub(super) fn error(&self) -> Option<Error> {
+        if !self.open.load(Ordering::Relaxed) {
+            return None;
+        }
+        lock(&self.since).as_ref().map(|opened| suspended(&opened.cause))
+    }
+
+    /// The next probe, if it is time for one and none is under way.
+    pub(super) fn next_probe(&self) -> Option<Exclusive> {
+        let mut since = lock(&self.since);
+        let opened = since.as_mut().filter(|opened| opened.next_probe <= Instant::now())?;
+        let probe = Exclusive::acquire(&self.probing)?;
+        opened.next_probe = Instant::now() + PAUSE;
+        Some(probe)
+    }
+
+    pub(super) fn close(&self) {
+        self.unanswered.store(CALLS - 1, Ordering::Relaxed);
+        if self.open.swap(false, Ordering::Relaxed) {
+            metric!(open_breakers_changed(-1));
+        }
+    }
+}
+
+impl Drop for Breaker {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// Whether the server gave no answer.
+pub(super) fn is_silence(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::StoreTimeout | ErrorKind::StoreUnreachable)
+}
+
+/// The error of a decision that was not sent because of `cause`.
+fn suspended(cause: &Error) -> Error {
+    let message = format!("Redis is not asked until it answers again: {cause}");
+    Error::new(ErrorKind::StoreSuspended, message).with_source(cause.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ANSWERED: Result<(), Error> = Ok(());
+
+    fn silence() -> Result<(), Error> {
+        Err(Error::new(ErrorKind::StoreTimeout, "Redis did not answer within 50ms"))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_opens_after_three_calls_in_a_row_without_an_answer() {
+        let breaker = Breaker::default();
+        assert_eq!([silence(), silence()].map(|call| breaker.record(&call)), [false, false]);
+        assert!(!breaker.record(&ANSWERED));
+        assert_eq!([silence(), silence(), silence()].map(|call| breaker.record(&call)), [false, false, true]);
+        let error = breaker.error().unwrap();
+        assert_eq!(error.kind(), ErrorKind::StoreSuspended);
+        assert!(error.to_string().ends_with("did not answer within 50ms"), "{error}");
+        assert!(!breaker.record(&silence()), "it is open already");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_error_is_an_answer_and_a_busy_client_says_nothing() {
+        let breaker = Breaker::default();
+        let failed = Err(Error::new(ErrorKind::StoreFailed, "OOM"));
+        let busy = Err(Error::new(ErrorKind::StoreBusy, "busy"));
+        for call in [silence(), silence(), failed, silence(), silence(), busy] {
+            assert!(!breaker.record::<()>(&call));
+        }
+        assert!(breaker.record(&silence()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_probe_at_a_time_after_a_pause_and_one_silent_call_after_it_opens_the_breaker_again() {
+        let breaker = Breaker::default();
+        (0..CALLS).for_each(|_| {
+            breaker.record(&silence());
+        });
+        assert!(breaker.next_probe().is_none(), "too soon");
+        tokio::time::advance(PAUSE).await;
+        let probe = breaker.next_probe().unwrap();
+        tokio::time::advance(PAUSE).await;
+        assert!(breaker.next_probe().is_none(), "one is under way");
+        drop(probe);
+        assert!(breaker.next_probe().is_some());
+        breaker.close();
+        assert!(breaker.error().is_none());
+        assert!(breaker.record(&silence()));
+        breaker.close();
+        breaker.record(&ANSWERED);
+        assert!(!breaker.record(&silence()));
+    }
+}

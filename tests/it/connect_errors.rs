@@ -1,0 +1,253 @@
+//! A wrong address, password or permission is an error that names the remedy and shows no part of a password.
+
+use std::{
+    io::{self, Write},
+    sync::{Arc, Mutex},
+};
+
+use crate::support::{RedisServer, eventually, settings};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpListener,
+};
+use tower_ratelimit::{ErrorKind, Key, Limiter, Policy, Quota, RedisStore};
+use tracing_subscriber::fmt::MakeWriter;
+
+/// A server that answers each connection with `reply` once it is sent something, or only reads.
+async fn answering(reply: Option<&'static str>) -> u16 {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut bytes = [0; 1024];
+                while client.read(&mut bytes).await.is_ok_and(|read| read > 0) {
+                    if let Some(reply) = reply {
+                        let _ = client.write_all(reply.as_bytes()).await;
+                    }
+                }
+            });
+        }
+    });
+    port
+}
+
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Write::write(&mut *self.0.lock().unwrap(), bytes)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Lines {
+    type Writer = Self;
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+/// Fails if `text` has a part of the password. All passwords of this file consist of these parts.
+fn assert_no_secret(name: &str, text: &str) {
+    for part in ["hunter", "tiger", "h%75nter"] {
+        assert!(!text.contains(part), "{name}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn each_wrong_configuration_is_an_error_with_its_remedy_and_without_the_password() {
+    let lines = Lines::default();
+    let subscriber =
+        tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(lines.clone()).finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+
+    let open = RedisServer::start();
+    let locked = RedisServer::with(&["--requirepass", "right"]);
+    let http = answering(Some("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")).await;
+    let echo =
+        answering(Some("-ERR unknown command 'HELLO', with args beginning with: 'AUTH' 'hunter2tiger' \r\n"));
+    let echo = echo.await;
+    let silent = answering(None).await;
+    let (at, locked_at) = (format!("127.0.0.1:{}", open.port()), format!("127.0.0.1:{}", locked.port()));
+    let invalid = ErrorKind::InvalidConfig;
+    let unreachable = ErrorKind::StoreUnreachable;
+    let rows = [
+        ("nothing", String::new(), invalid, "write redis://"),
+        ("no scheme", at.clone(), invalid, "write redis://"),
+        ("another scheme", format!("http://:hunter2tiger@{at}"), invalid, "write redis://"),
+        ("a typo in the scheme", format!("redis:/:hunter2tiger@{at}"), invalid, "write redis://"),
+        ("a port that is no port", "redis://:hunter2tiger@host:99999".into(), invalid, "write redis://"),
+        (
+            "a database that is no number",
+            format!("redis://:hunter2tiger@{at}/zero"),
+            invalid,
+            "database number",
+        ),
+        (
+            "another protocol",
+            format!("redis://:hunter2tiger@{at}/?protocol=resp9"),
+            invalid,
+            "resp2 or resp3",
+        ),
+        ("no host", "redis://".into(), invalid, "write redis://"),
+        ("a wildcard", "redis://:hunter2tiger@0.0.0.0:6379".into(), invalid, "0.0.0.0 and ::"),
+        ("a # in the password", format!("redis://:hunter2#tiger@{at}"), invalid, "percent-encoded"),
+        ("a / in the password", format!("redis://:hunter2/tiger@{at}"), invalid, "percent-encoded"),
+        ("a ? in the password", format!("redis://:hunter2?tiger@{at}"), invalid, "percent-encoded"),
+        (
+            "digits and a / in the password",
+            format!("redis://hunter:2/tiger@{at}"),
+            invalid,
+            "percent-encoded",
+        ),
+        ("a password that is no UTF-8", format!("redis://:hunter%ff@{at}"), invalid, "not UTF-8"),
+        (
+            "#, /, @ and : in the password",
+            format!("redis://:h#nter2/tiger@@:x@{at}"),
+            invalid,
+            "percent-encoded",
+        ),
+        (
+            "an unknown host",
+            "redis://:hunter2tiger@no-such-host.invalid".into(),
+            unreachable,
+            "check the URL",
+        ),
+        ("no server", "redis://:hunter2tiger@127.0.0.1:1".into(), unreachable, "connection refused"),
+        ("no socket", "redis+unix:///no/such/socket?pass=hunter2tiger".into(), unreachable, "check the URL"),
+        ("a socket without a path", "redis+unix://hunter2tiger".into(), invalid, "redis+unix:///path"),
+        ("no password", format!("redis://{locked_at}"), ErrorKind::StoreFailed, "add it to the URL"),
+        (
+            "a wrong password",
+            format!("redis://:hunter2tiger@{locked_at}"),
+            unreachable,
+            "does not accept this user and password",
+        ),
+        (
+            "an @ in a wrong password",
+            format!("redis://:hunter2@tiger@{locked_at}"),
+            unreachable,
+            "does not accept this user and password",
+        ),
+        (
+            "a wrong password in RESP3",
+            format!("redis://default:h%75nter2tiger@{locked_at}/?protocol=resp3"),
+            unreachable,
+            "does not accept this user and password",
+        ),
+        (
+            "a password that the server does not have",
+            format!("redis://:hunter2tiger@{at}"),
+            unreachable,
+            "remove them if the server has no password",
+        ),
+        (
+            "a database that the server does not have",
+            format!("redis://{at}/99"),
+            unreachable,
+            "no database with this number",
+        ),
+        ("an HTTP server", format!("redis://127.0.0.1:{http}"), unreachable, "is it a Redis server?"),
+        (
+            "a proxy that quotes the password",
+            format!("redis://:hunter2tiger@127.0.0.1:{echo}"),
+            unreachable,
+            "",
+        ),
+        (
+            "a silent port",
+            format!("redis://:hunter2tiger@127.0.0.1:{silent}"),
+            unreachable,
+            "whether the server expects TLS",
+        ),
+    ];
+    for (name, url, kind, remedy) in rows {
+        let error = RedisStore::connect(&url).await.unwrap_err();
+        assert_eq!(error.kind(), kind, "{name}: {error}");
+        assert!(error.to_string().contains(remedy), "{name}: {error}");
+        assert_no_secret(name, &format!("{error} {error:?}"));
+        match settings().deadline(std::time::Duration::from_millis(500)).connect_lazy(&url) {
+            Err(lazy) => assert_eq!(lazy.to_string(), error.to_string(), "{name}"),
+            Ok(store) => {
+                assert_no_secret(name, &format!("{store:?}"));
+                let limiter = Limiter::new(store);
+                let mut seen = String::new();
+                let says_the_same = eventually(async || {
+                    let policy = Policy::new("p", Quota::per_hour(1));
+                    let decision = limiter.check(&policy, &Key::new("alice"), 1).await.unwrap();
+                    seen = format!("{} {:?}", decision.failure().unwrap(), decision.failure().unwrap());
+                    seen.contains(remedy)
+                });
+                let says_the_same = says_the_same.await;
+                assert!(says_the_same, "{name}, lazy: {seen}");
+                assert_no_secret(name, &seen);
+            }
+        }
+    }
+    let lines = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    assert!(lines.contains("outage"), "{lines}");
+    assert_no_secret("the log", &lines);
+}
+
+#[tokio::test]
+async fn a_percent_encoded_password_is_accepted() {
+    let server = RedisServer::with(&["--requirepass", "a#b@c/d:e?f%"]);
+    let url = server.url().replace("//", "//:a%23b%40c%2Fd%3Ae%3Ff%25@");
+    RedisStore::connect(&url).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_unix_socket_takes_its_user_and_database_from_the_query() {
+    let path = std::env::temp_dir().join(format!("tower-ratelimit-{}.sock", std::process::id()));
+    let server = RedisServer::with(&["--unixsocket", path.to_str().unwrap()]);
+    let () = server.command(&["ACL", "SETUSER", "limiter", "on", ">p@ss#1", "~*", "+@all"]);
+    let url =
+        |password: &str| format!("redis+unix://{}?user=limiter&pass={password}&db=3", path.to_str().unwrap());
+    let limiter = Limiter::new(settings().connect(&url("p%40ss%231")).await.unwrap());
+    let policy = Policy::new("p", Quota::per_hour(1));
+    assert!(limiter.check(&policy, &Key::new("alice"), 1).await.unwrap().is_allowed());
+    let keyspace: String = server.command(&["INFO", "keyspace"]);
+    assert!(keyspace.contains("db3:keys=1"), "{keyspace}");
+    let error = settings().connect(&url("hunter2")).await.unwrap_err();
+    assert!(error.to_string().contains("does not accept this user and password"), "{error}");
+    assert_no_secret("a wrong password", &format!("{error:?}"));
+}
+
+#[tokio::test]
+async fn connections_have_the_name_of_the_builder_where_the_user_may_set_one() {
+    let server = RedisServer::start();
+    let rule = RedisStore::connect_lazy(&server.url()).unwrap().acl_rule();
+    for (name, more) in [("unnamed", ""), ("named", " +client|setname")] {
+        let mut words = vec!["ACL", "SETUSER", name, "on", ">secret"];
+        let rule = format!("{rule}{more}");
+        words.extend(rule.split(' '));
+        let () = server.command(&words);
+    }
+    let as_user = |name: &str| server.url().replace("//", &format!("//{name}:secret@"));
+    let rows = [
+        ("the default", settings(), server.url(), "name=tower-ratelimit "),
+        ("a name", settings().connection_name("shop-1"), server.url(), "name=shop-1 "),
+        (
+            "a user with the permission",
+            settings().connection_name("shop-2"),
+            as_user("named"),
+            "name=shop-2 ",
+        ),
+        ("a user without it", settings(), as_user("unnamed"), "name= "),
+    ];
+    for (name, settings, url, part) in rows {
+        let store = settings.connect(&url).await.unwrap();
+        let clients: String = server.command(&["CLIENT", "LIST"]);
+        assert!(clients.contains(part), "{name}: {clients}");
+        drop(store);
+    }
+    for name in ["", "a b", "caf\u{e9}", &"a".repeat(65)] {
+        let error = settings().connection_name(name).connect_lazy("redis://127.0.0.1:1").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+        assert!(error.to_string().contains("name of the connections"), "{error}");
+    }
+}

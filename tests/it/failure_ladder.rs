@@ -1,0 +1,234 @@
+//! What decides while the store fails: the failure modes and the circuit breaker.
+
+use std::time::Duration;
+
+use crate::support::{Down, RedisServer, eventually, http, settings};
+use tower_ratelimit::{
+    Charge, ErrorKind, FailureMode, Key, Limiter, PeerIp, Policy, Quota, RateLimitLayer, RedisStore,
+    algorithm::{Algorithm, FixedWindow},
+};
+
+fn window(name: &str, limit: u64) -> Policy {
+    // Nothing is replenished during a test.
+    Policy::new(name, Quota::per_day(limit)).algorithm(FixedWindow::anchored())
+}
+
+/// Calls to a server that does not answer fail after this time, so a breaker opens soon.
+async fn store(server: &RedisServer) -> RedisStore {
+    settings().deadline(Duration::from_millis(300)).connect(&server.url()).await.unwrap()
+}
+
+async fn admitted(limiter: &Limiter, policy: &Policy, key: &Key, requests: usize) -> usize {
+    let mut admitted = 0;
+    for _ in 0..requests {
+        admitted += usize::from(limiter.check(policy, key, 1).await.unwrap().is_allowed());
+    }
+    admitted
+}
+
+/// Waits until the breaker is open, which takes three calls.
+async fn suspended(limiter: &Limiter, policy: &Policy) {
+    for _ in 0..100 {
+        let decision = limiter.peek(policy, &Key::new("bob"), 1).await.unwrap();
+        if decision.failure().is_some_and(|failure| failure.kind() == ErrorKind::StoreSuspended) {
+            return;
+        }
+    }
+    panic!("the breaker does not open");
+}
+
+/// Waits until the store decides again.
+async fn back(limiter: &Limiter, policy: &Policy) {
+    let is_back = async || limiter.peek(policy, &Key::new("bob"), 1).await.unwrap().failure().is_none();
+    assert!(eventually(is_back).await, "the store is not asked again");
+}
+
+#[tokio::test]
+async fn a_share_of_each_local_policy_is_enforced_while_the_store_fails() {
+    let rows = [
+        ("the default", FailureMode::default(), 8),
+        ("one instance", FailureMode::Local { instances: 1 }, 8),
+        ("a share", FailureMode::Local { instances: 2 }, 4),
+        ("rounded up", FailureMode::Local { instances: 3 }, 3),
+        ("at least one", FailureMode::Local { instances: 1_000 }, 1),
+        ("no number", FailureMode::Local { instances: 0 }, 8),
+        ("open", FailureMode::Open, 20),
+    ];
+    for (name, mode, expected) in rows {
+        let limiter = Limiter::new(Down);
+        for (algorithm, policy) in [
+            ("window", window("p", 8)),
+            ("gcra", Policy::new("p", Quota::per_day(8))),
+            ("burst", Policy::new("q", Quota::per_day(100).burst(8))),
+        ] {
+            let policy = policy.on_store_failure(mode);
+            let key = Key::new(algorithm);
+            assert_eq!(admitted(&limiter, &policy, &key, 20).await, expected, "{name}, {algorithm}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_local_decision_is_complete_and_names_its_failure() {
+    let limiter = Limiter::new(Down);
+    let (policy, key) = (window("p", 4).on_store_failure(FailureMode::Local { instances: 2 }), Key::new("a"));
+    let decision = limiter.check(&policy, &key, 1).await.unwrap();
+    assert_eq!(decision.failure().unwrap().kind(), ErrorKind::StoreUnreachable);
+    assert_eq!((decision.remaining(), decision.outcomes()[0].granted()), (Some(1), 1));
+    assert_eq!(decision.outcomes()[0].policy(), &policy);
+    assert_eq!(limiter.peek(&policy, &key, 0).await.unwrap().remaining(), Some(1));
+    let up_to = limiter.check_up_to(&policy, &key, 5).await.unwrap();
+    assert_eq!(up_to.outcomes()[0].granted(), 1);
+    let denied = limiter.check(&policy, &key, 1).await.unwrap();
+    assert!(!denied.is_allowed() && denied.retry_after().is_some());
+    // Nothing was charged to the store, so there is nothing to refund.
+    assert!(limiter.refund(&decision, 1).await.unwrap().failure().is_some());
+    assert_eq!(limiter.peek(&policy, &key, 0).await.unwrap().remaining(), Some(0));
+}
+
+#[tokio::test]
+async fn the_strictest_mode_of_several_policies_decides() {
+    let limiter = Limiter::new(Down);
+    let key = Key::new("alice");
+    let local = |name, limit| window(name, limit);
+    let open = window("open", 1).on_store_failure(FailureMode::Open);
+    let closed = window("closed", 1).on_store_failure(FailureMode::Closed);
+    let check = async |policies: &[&Policy]| {
+        let charges: Vec<_> = policies.iter().map(|policy| Charge::new(policy, &key, 1)).collect();
+        limiter.check_all(&charges).await
+    };
+    // All or nothing: the second policy is exhausted first, and the first one is not charged any more.
+    let (many, few) = (local("many", 9), local("few", 2));
+    for expected in [true, true, false, false] {
+        let decision = check(&[&many, &open, &few]).await.unwrap();
+        assert_eq!(decision.is_allowed(), expected);
+        assert_eq!(
+            decision.outcomes().iter().map(|one| one.policy().name()).collect::<Vec<_>>(),
+            ["many", "few"]
+        );
+    }
+    assert_eq!(limiter.peek(&many, &key, 0).await.unwrap().remaining(), Some(7));
+    assert!(check(&[&many, &closed]).await.is_err());
+    assert!(check(&[&open]).await.unwrap().outcomes().is_empty());
+}
+
+#[tokio::test]
+async fn permits_are_counted_locally_and_released() {
+    let limiter = Limiter::new(Down);
+    let (policy, key) = (Policy::concurrency("running", 2), Key::new("alice"));
+    let held =
+        [limiter.check(&policy, &key, 1).await.unwrap(), limiter.check(&policy, &key, 1).await.unwrap()];
+    assert!(held.iter().all(|decision| decision.is_allowed() && decision.failure().is_some()));
+    assert!(!limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
+    drop(held);
+    assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
+}
+
+/// An algorithm without a twin.
+#[derive(Debug)]
+struct OnlyLua;
+
+impl Algorithm for OnlyLua {
+    fn name(&self) -> &str {
+        "only-lua"
+    }
+    fn lua(&self) -> &str {
+        "return {}"
+    }
+    fn arguments(&self, quota: &Quota) -> Result<Vec<u64>, tower_ratelimit::Error> {
+        Ok(vec![quota.limit()])
+    }
+}
+
+#[tokio::test]
+async fn an_algorithm_without_a_twin_is_counted_by_gcra() {
+    let limiter = Limiter::new(Down);
+    let policy = Policy::new("p", Quota::per_day(3)).algorithm(OnlyLua);
+    assert_eq!(admitted(&limiter, &policy, &Key::new("alice"), 9).await, 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_outage_limits_over_http_and_is_no_second_quota() {
+    let mut server = RedisServer::start();
+    let store = store(&server).await;
+    let policy = window("api", 5);
+    let app = http::serve(http::app(RateLimitLayer::new(store, policy, PeerIp::new()))).await;
+    server.kill();
+    let client = reqwest::Client::new();
+    let mut statuses = Vec::new();
+    for _ in 0..8 {
+        let response = client.get(format!("http://{app}/")).send().await.unwrap();
+        assert!(response.headers()["ratelimit"].to_str().unwrap().starts_with("\"api\";r="), "{response:?}");
+        statuses.push(response.status().as_u16());
+    }
+    assert_eq!(statuses, [200, 200, 200, 200, 200, 429, 429, 429]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_admitted_during_an_outage_is_charged_afterwards() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    let (policy, alice) = (window("api", 20), Key::new("alice"));
+    let exhausted = Key::new("carol");
+    assert_eq!(admitted(&limiter, &policy, &alice, 3).await, 3);
+    server.signal("STOP");
+    suspended(&limiter, &policy).await;
+    assert_eq!(admitted(&limiter, &policy, &alice, 4).await, 4);
+    assert_eq!(admitted(&limiter, &policy, &exhausted, 30).await, 20);
+    server.signal("CONT");
+    back(&limiter, &policy).await;
+    let mut remaining = [None; 2];
+    let is_charged = async || {
+        for (remaining, key) in remaining.iter_mut().zip([&alice, &exhausted]) {
+            *remaining = limiter.peek(&policy, key, 0).await.unwrap().remaining();
+        }
+        remaining == [Some(13), Some(0)]
+    };
+    assert!(eventually(is_charged).await, "3 and 4 units, and 20 units, but {remaining:?} remain");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_down_is_not_asked_until_it_answers_a_probe() {
+    let mut server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    let policy = window("api", 1_000_000);
+    assert_eq!(admitted(&limiter, &policy, &Key::new("alice"), 3).await, 3);
+    server.kill();
+    suspended(&limiter, &policy).await;
+    let failing = limiter.check(&policy, &Key::new("alice"), 1).await.unwrap();
+    let failure = failing.failure().unwrap();
+    assert!(failure.to_string().starts_with("Redis is not asked until it answers again: "), "{failure}");
+    server.restart();
+    back(&limiter, &policy).await;
+    assert!(limiter.check(&policy, &Key::new("alice"), 1).await.unwrap().failure().is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frozen_server_is_sent_a_few_calls_and_then_probes() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    let policy = window("api", 1_000_000).on_store_failure(FailureMode::Open);
+    assert_eq!(admitted(&limiter, &policy, &Key::new("alice"), 3).await, 3);
+    let () = server.command(&["CONFIG", "RESETSTAT"]);
+    server.signal("STOP");
+    suspended(&limiter, &policy).await;
+    for i in 0..10_000 {
+        assert!(limiter.check(&policy, &Key::new(i.to_string()), 1).await.unwrap().is_allowed());
+    }
+    server.signal("CONT");
+    back(&limiter, &policy).await;
+    let calls = server.script_calls();
+    assert!(calls < 30, "{calls}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn error_replies_do_not_open_the_breaker() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    let policy = window("api", 10);
+    let () = server.command(&["CONFIG", "SET", "maxmemory", "1"]);
+    for _ in 0..20 {
+        let failure = limiter.check(&policy, &Key::new("alice"), 1).await.unwrap();
+        assert_eq!(failure.failure().unwrap().kind(), ErrorKind::StoreFailed);
+    }
+}

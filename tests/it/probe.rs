@@ -1,0 +1,115 @@
+//! What a probe finds, and which problems prevent a connection.
+
+use crate::support::{RedisServer, fake_server, settings};
+use tower_ratelimit::{
+    ErrorKind, RedisStore,
+    store::{ProbeReport, ProblemKind},
+};
+
+fn kinds(report: &ProbeReport) -> Vec<ProblemKind> {
+    report.problems().iter().map(|problem| problem.kind()).collect()
+}
+
+/// The URL of a user with the permissions of `rule`.
+fn user(server: &RedisServer, name: &str, rule: &str) -> String {
+    let mut words = vec!["ACL", "SETUSER", name, "on", ">secret"];
+    words.extend(rule.split(' '));
+    let () = server.command(&words);
+    server.url().replace("//", &format!("//{name}:secret@"))
+}
+
+#[tokio::test]
+async fn a_usual_server_has_no_problem_and_keeps_no_key() {
+    let server = RedisServer::start();
+    let report = RedisStore::connect_lazy(&server.url()).unwrap().probe().await.unwrap();
+    assert!(report.can_decide() && report.problems().is_empty(), "{report}");
+    let info: String = server.command(&["INFO", "server"]);
+    assert!(info.contains(&format!("_version:{}\r\n", report.version().unwrap())), "{report}");
+    assert_eq!(report.eviction_policy(), Some("noeviction"));
+    assert!(report.to_string().ends_with("noeviction: no problem found"), "{report}");
+    let keys: Vec<String> = server.command(&["KEYS", "*"]);
+    assert_eq!(keys, [""; 0]);
+}
+
+#[tokio::test]
+async fn what_prevents_decisions_is_an_error_of_connect_with_its_remedy() {
+    let server = RedisServer::start();
+    let rule = RedisStore::connect_lazy(&server.url()).unwrap().acl_rule();
+    let elsewhere = user(&server, "elsewhere", &rule.replace("~rl:*", "~other:*"));
+    let no_scripts = user(&server, "no-scripts", &rule.replace("+evalsha ", ""));
+    let no_commands = user(&server, "no-commands", &rule.replace(" +set ", " "));
+    let primary = RedisServer::start();
+    let replica = RedisServer::with(&["--replicaof", "127.0.0.1", &primary.port().to_string()]);
+    let node = RedisServer::node();
+    let rows = [
+        (
+            "keys of another prefix",
+            elsewhere,
+            ProblemKind::Decision,
+            "ACL SETUSER <user> ~rl:* -@all +evalsha",
+        ),
+        ("no scripts", no_scripts, ProblemKind::Decision, "ACL SETUSER <user> ~rl:* -@all +evalsha"),
+        ("no command", no_commands, ProblemKind::Decision, "ACL SETUSER <user> ~rl:* -@all +evalsha"),
+        ("a replica", replica.url(), ProblemKind::Decision, "leads to the primary"),
+        ("a cluster node", node.url(), ProblemKind::WrongTopology, "RedisStore::connect_cluster"),
+    ];
+    for (name, url, kind, remedy) in rows {
+        let report = settings().connect_lazy(&url).unwrap().probe().await.unwrap();
+        assert_eq!(kinds(&report), [kind], "{name}: {report}");
+        assert!(!report.can_decide(), "{name}");
+        let error = settings().connect(&url).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::StoreFailed, "{name}: {error}");
+        assert!(error.to_string().contains(remedy), "{name}: {error}");
+        assert!(report.to_string().contains(&format!("\nerror: {error}")), "{name}: {report}");
+        assert!(!format!("{error:?} {report:?}").contains("secret"), "{name}: {error:?} {report:?}");
+    }
+}
+
+#[tokio::test]
+async fn other_problems_are_in_the_report_and_the_store_connects() {
+    let evicting = RedisServer::with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
+    let full = RedisServer::with(&["--maxmemory", "1", "--maxmemory-policy", "noeviction"]);
+    let narrow = RedisServer::start();
+    let rule = RedisStore::connect_lazy(&narrow.url()).unwrap().acl_rule();
+    let narrow_url = user(&narrow, "narrow", &rule.replace(" +zadd", ""));
+    let old = fake_server::scripted(|_| "$0\r\n\r\n".into()).await;
+    let rows = [
+        ("eviction", evicting.url(), ProblemKind::Eviction, "set maxmemory-policy to volatile-ttl"),
+        ("full", full.url(), ProblemKind::Unavailable, "raise maxmemory"),
+        ("one algorithm", narrow_url, ProblemKind::Algorithm, "Concurrency"),
+    ];
+    for (name, url, kind, remedy) in rows {
+        let report = settings().connect(&url).await.unwrap().probe().await.unwrap();
+        assert_eq!(kinds(&report), [kind], "{name}: {report}");
+        assert!(report.can_decide(), "{name}");
+        assert!(report.to_string().contains(remedy), "{name}: {report}");
+        assert!(report.to_string().contains("\nwarning: "), "{name}: {report}");
+    }
+    // Its replies are not decisions.
+    let error = settings().connect(&old).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::StoreReply, "{error}");
+}
+
+#[tokio::test]
+async fn the_acl_rule_is_enough_for_a_probe_and_info_for_the_eviction_policy() {
+    let server = RedisServer::start();
+    let rule = RedisStore::connect_lazy(&server.url()).unwrap().acl_rule();
+    for (name, more, policy) in [("rule", "", None), ("more", " +info", Some("noeviction"))] {
+        let url = user(&server, name, &format!("{rule}{more}"));
+        let report = settings().connect(&url).await.unwrap().probe().await.unwrap();
+        assert!(report.problems().is_empty(), "{name}: {report}");
+        assert_eq!(report.eviction_policy(), policy, "{name}");
+        assert!(report.version().is_some(), "{name}: {report}");
+    }
+}
+
+#[tokio::test]
+async fn an_absent_server_is_an_error_of_a_probe_and_not_of_a_lazy_store() {
+    let mut server = RedisServer::start();
+    server.kill();
+    let store = settings().connect_lazy(&server.url()).unwrap();
+    assert_eq!(store.probe().await.unwrap_err().kind(), ErrorKind::StoreUnreachable);
+    assert_eq!(settings().connect(&server.url()).await.unwrap_err().kind(), ErrorKind::StoreUnreachable);
+    server.restart();
+    assert!(crate::support::eventually(async || store.probe().await.is_ok()).await);
+}

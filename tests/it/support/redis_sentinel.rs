@@ -1,0 +1,77 @@
+//! A primary, its replica, and three sentinels, on free ports.
+
+use std::{
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use super::redis_server::RedisServer;
+
+/// The name of the primary in the sentinels.
+pub(crate) const PRIMARY: &str = "limits";
+
+pub(crate) struct SentinelGroup {
+    /// Two servers. The first one is the primary until a promotion.
+    pub(crate) servers: Vec<RedisServer>,
+    pub(crate) sentinels: Vec<RedisServer>,
+}
+
+impl SentinelGroup {
+    /// The sentinels notice after half a second that the primary is down.
+    pub(crate) fn start() -> Self {
+        Self::with_passwords(None, None)
+    }
+
+    /// Servers that require the password `data`, and sentinels that require `sentinel`.
+    pub(crate) fn with_passwords(data: Option<&str>, sentinel: Option<&str>) -> Self {
+        let locked: Vec<&str> =
+            data.iter().flat_map(|&data| ["--requirepass", data, "--masterauth", data]).collect();
+        let primary = RedisServer::with(&locked);
+        let port = primary.port().to_string();
+        let replica = RedisServer::with(&[&["--replicaof", "127.0.0.1", &port], &*locked].concat());
+        let mut settings = format!(
+            "sentinel monitor {PRIMARY} 127.0.0.1 {port} 2\nsentinel down-after-milliseconds {PRIMARY} 500\n\
+             sentinel failover-timeout {PRIMARY} 3000\n"
+        );
+        if let Some(data) = data {
+            settings += &format!("sentinel auth-pass {PRIMARY} {data}\n");
+        }
+        if let Some(sentinel) = sentinel {
+            settings += &format!("requirepass {sentinel}\nsentinel sentinel-pass {sentinel}\n");
+        }
+        let sentinels = (0..3).map(|_| RedisServer::sentinel(&settings)).collect();
+        let group = Self { servers: vec![primary, replica], sentinels };
+        let known = ["num-other-sentinels", "num-slaves"].map(str::to_owned);
+        for node in &group.sentinels {
+            wait_until("each sentinel knows the others and the replica", || {
+                let state = master(node, sentinel);
+                let field = |name: &String| {
+                    let place = state.iter().position(|word| word == name).unwrap();
+                    state[place + 1].clone()
+                };
+                known.iter().map(field).eq(["2", "1"])
+            });
+        }
+        group
+    }
+
+    pub(crate) fn urls(&self) -> Vec<String> {
+        self.sentinels.iter().map(RedisServer::url).collect()
+    }
+}
+
+fn master(sentinel: &RedisServer, password: Option<&str>) -> Vec<String> {
+    let mut connection = sentinel.connection();
+    if let Some(password) = password {
+        let () = redis::cmd("AUTH").arg(password).query(&mut connection).unwrap();
+    }
+    redis::cmd("SENTINEL").arg("MASTER").arg(PRIMARY).query(&mut connection).unwrap()
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < Duration::from_secs(60), "timed out: {what}");
+        sleep(Duration::from_millis(50));
+    }
+}

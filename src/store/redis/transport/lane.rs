@@ -117,8 +117,9 @@ impl<T: Target> Lane<T> {
             });
             let decisions = decisions.await;
             let now = Instant::now();
-            self.target.queue().record(&batch, now - sent_at);
-            record_batch(&*self.target, &decisions);
+            if record_batch(&*self.target, &decisions) {
+                self.target.queue().record(&batch, now - sent_at);
+            }
             batch.answer(decisions);
             if now - held_since > MAX_HOLD {
                 slot = None;
@@ -165,14 +166,16 @@ fn record<T: Target, D>(target: &T, ended: Result<D, Error>) -> Result<D, Error>
     ended
 }
 
-/// Records how the call of a batch ended. If Redis has answered one decision, it has answered the call.
-fn record_batch<T: Target>(target: &T, decisions: &[Result<Decision, Error>]) {
+/// Records how the call of a batch ended. Returns whether Redis has answered it: if it has answered one decision, it has
+/// answered the call.
+fn record_batch<T: Target>(target: &T, decisions: &[Result<Decision, Error>]) -> bool {
     let answered = decisions.iter().find(|decision| !decision.as_ref().is_err_and(is_silence));
     match answered.or_else(|| decisions.first()) {
         Some(Err(error)) => drop(record::<T, ()>(target, Err(error.clone()))),
         Some(Ok(_)) => drop(record(target, Ok(()))),
         None => {}
     }
+    answered.is_some()
 }
 
 /// Starts another lane if decisions have waited for long: the others may be stuck.

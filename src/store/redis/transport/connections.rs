@@ -18,13 +18,13 @@ use bb8_redis::bb8::{ManageConnection, Pool, PooledConnection};
 use redis::{Cmd, RedisError, RedisResult, ServerErrorKind, Value, aio::ConnectionLike};
 use tokio::{
     sync::Mutex,
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep, timeout, timeout_at},
 };
 
 use super::{
     background::Exclusive,
     checkout::{connection, connection_until},
-    deadline::{REPLY_TIMEOUT, timeout_as_error},
+    deadline::{REPLY_TIMEOUT, deadline_in, timeout_as_error},
     health::Health,
     script::{is_no_script, load_and, with_text},
 };
@@ -119,11 +119,13 @@ where
         call: Call<'_>,
     ) -> Result<Value, ExchangeError> {
         let timeout_after = call.deadline.max(REPLY_TIMEOUT);
+        // Nobody waits any more for what is sent later.
+        let send_until = deadline_in(call.deadline);
         let mut dead_count = 0;
         loop {
             let mut connection = match slot.take() {
                 Some(connection) => connection,
-                None => timeout_as_error(timeout(timeout_after, self.connection()).await)
+                None => timeout_as_error(timeout_at(send_until, self.connection()).await)
                     .map_err(|cause| ExchangeError { cause, was_closed: false })?,
             };
             let loads_before = self.loads.count.load(Ordering::Acquire);

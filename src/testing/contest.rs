@@ -222,7 +222,9 @@ impl Contest {
     async fn renew(&mut self, step: &Step, which: u64) -> Result<String, Finding> {
         let Some(place) = self.place(which) else { return Ok(String::new()) };
         let Charged { redis, memory, .. } = &self.charged[place];
-        let (redis, memory) = (redis.charge().clone(), memory.charge().clone());
+        // Fewer units may have been granted than the charge asked for.
+        let granted = redis.granted();
+        let [redis, memory] = [redis, memory].map(|outcome| outcome.charge().clone().with_cost(granted));
         self.ask_each(step, Action::Renew, &redis, &memory).await
     }
 

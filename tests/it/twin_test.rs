@@ -46,6 +46,9 @@ async fn it_passes_for_every_built_in_algorithm() {
     for policy in policies {
         TwinTest::new(&policy).steps(400).run(&server.url()).await.unwrap();
     }
+    // It renews permits of which fewer were granted than the charge asked for.
+    let short = Policy::new("short permits", Quota::new(3, second).unwrap()).algorithm(Concurrency::new());
+    TwinTest::new(&short).steps(400).seed(9_341_651_170_171_374_108).run(&server.url()).await.unwrap();
 }
 
 /// Counts the units of each window of a second, with a mistake.

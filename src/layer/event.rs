@@ -24,7 +24,7 @@ pub struct DecisionEvent<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DecisionKind {
-    /// Every policy admits the request, or the store failed and every policy is [`Open`](crate::FailureMode::Open):
+    /// Every policy admits the request; or the store failed and the [`FailureMode`](crate::FailureMode)s admit it, which
     /// [`DecisionEvent::error`] tells.
     Admitted,
     /// Admitted after a delay. The service is called later.

@@ -214,7 +214,7 @@ impl Ladder {
         if units == 0 {
             return;
         }
-        // If this fails, it may have been charged, or the store has failed again and is handed back less.
+        // Not repeated if it fails: it may have been charged.
         let charge = Charge::new(&owed.policy, &key, units);
         if store.decide(Action::ChargeUpTo, &[charge]).await.is_ok() {
             drop(counts.reset(&owed.share, &key));

@@ -45,7 +45,8 @@ pub enum FailureMode {
     ///   the number of running instances this is the limit once more, and with 1 it is the limit for each instance.
     /// * **Afterwards**: what was admitted and still counts is charged to the store once it answers, as far as units
     ///   remain there. So an outage is no second quota. Left out are decisions that the store may have charged itself:
-    ///   those that were sent, and were not answered in time.
+    ///   those that were sent, and were not answered in time. Also left out is what the store fails to take
+    ///   then.
     /// * **Memory**: at most 100 000 keys; further ones evict those nearest to their reset.
     ///
     /// An algorithm of your own without a [twin](crate::algorithm::Algorithm::twin) is counted by

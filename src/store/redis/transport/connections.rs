@@ -119,7 +119,7 @@ where
         call: Call<'_>,
     ) -> Result<Value, ExchangeError> {
         let timeout_after = call.deadline.max(REPLY_TIMEOUT);
-        // Nobody waits for what is sent later.
+        // No caller waits for what is sent later.
         let send_until = deadline_in(call.deadline);
         let mut dead_count = 0;
         loop {

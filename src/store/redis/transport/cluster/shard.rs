@@ -10,7 +10,7 @@ use crate::{
     store::redis::{
         transport::{
             breaker::Breaker,
-            deadline::CONNECT_TIMEOUT,
+            deadline::PROBE_TIMEOUT,
             health::Health,
             queue::{Lanes, Queue},
             target::Target,
@@ -57,7 +57,7 @@ where
         // A command with a key goes to the node of the shard.
         let mut exists = redis::cmd("EXISTS");
         exists.arg(key);
-        self.nodes.run(exists, CONNECT_TIMEOUT).await.map(|_| ())
+        self.nodes.run(exists, PROBE_TIMEOUT).await.map(|_| ())
     }
 
     async fn connection(&self) -> RedisResult<ClusterConnection> {

@@ -18,8 +18,8 @@ use crate::{promises::Promises, support::RedisServer};
 
 const INSTANCES: u32 = 3;
 const LIMIT: u64 = 3_000;
-/// Requests of an instance a second: more than the limit during the outage.
-const PAUSE: Duration = Duration::from_micros(500);
+/// Between the requests of an instance.
+const PAUSE: Duration = Duration::from_millis(1);
 const OUTAGE: Duration = Duration::from_secs(3);
 
 /// What a key may be admitted beyond its limit.
@@ -31,7 +31,7 @@ enum Bound {
 pub(crate) async fn print(promises: &mut Promises) {
     println!("## Admitted during an outage\n");
     println!(
-        "{INSTANCES} instances, one key, a limit of {LIMIT} a day, about 2 000 requests a second of each instance. Redis \
+        "{INSTANCES} instances, one key, a limit of {LIMIT} a day, a request every 1 to 2 ms from each instance. Redis \
          freezes for {} s before a quarter of the limit is used, and continues.\n",
         OUTAGE.as_secs()
     );

@@ -24,8 +24,8 @@ pub(crate) enum Network {
     Works,
     /// Nothing arrives, and no connection is closed.
     DropsAll,
-    /// Everything arrives this many milliseconds later, in each direction.
-    SlowBy20,
+    /// Everything arrives five milliseconds later, in each direction.
+    SlowBy5,
 }
 
 /// Forwards connections to a server.
@@ -69,8 +69,8 @@ async fn forward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, state: Arc<Ato
         if count == 0 {
             return None;
         }
-        if state.load(Ordering::Relaxed) == Network::SlowBy20 as u8 {
-            sleep(Duration::from_millis(20)).await;
+        if state.load(Ordering::Relaxed) == Network::SlowBy5 as u8 {
+            sleep(Duration::from_millis(5)).await;
         }
         // TCP sends it again later.
         while state.load(Ordering::Relaxed) == Network::DropsAll as u8 {

@@ -244,7 +244,7 @@ async fn run(fault: usize, lasts: Duration, server: &mut RedisServer, proxy: &Pr
             server.signal("CONT");
         }
         2 | 3 => {
-            proxy.set(if fault == 2 { Network::DropsAll } else { Network::SlowBy20 });
+            proxy.set(if fault == 2 { Network::DropsAll } else { Network::SlowBy5 });
             sleep(lasts).await;
             proxy.set(Network::Works);
         }

@@ -221,6 +221,29 @@ async fn a_frozen_server_is_sent_a_few_calls_and_then_probes() {
     assert!(calls < 30, "{calls}");
 }
 
+/// Connections to a demoted server are replaced, but not so often that decisions wait for one.
+#[tokio::test(flavor = "multi_thread")]
+async fn decisions_of_a_demoted_server_fail_at_once() {
+    let server = RedisServer::start();
+    let store = settings().deadline(Duration::from_millis(100)).connect(&server.url()).await.unwrap();
+    let limiter = Limiter::new(store);
+    let () = server.command(&["REPLICAOF", "127.0.0.1", "1"]);
+    let policy = window("api", 1_000_000);
+    let mut running = tokio::task::JoinSet::new();
+    for _ in 0..32 {
+        let (limiter, policy) = (limiter.clone(), policy.clone());
+        running.spawn(async move {
+            for _ in 0..20 {
+                let decision = limiter.check(&policy, &Key::new("alice"), 1).await.unwrap();
+                let failure = decision.failure().unwrap();
+                assert_eq!(failure.kind(), ErrorKind::StoreFailed, "{failure}");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        });
+    }
+    running.join_all().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn error_replies_do_not_open_the_breaker() {
     let server = RedisServer::start();

@@ -237,6 +237,12 @@ async fn run(fault: usize, lasts: Duration, server: &mut RedisServer, proxy: &Pr
             block_in_place(|| server.kill());
             sleep(lasts).await;
             block_in_place(|| server.restart());
+            let loaded = async || {
+                let ping: redis::RedisResult<redis::Value> =
+                    redis::cmd("PING").query(&mut server.connection());
+                ping.is_ok()
+            };
+            assert!(within(Duration::from_secs(60), loaded).await, "Redis does not load its file");
         }
         1 => {
             server.signal("STOP");

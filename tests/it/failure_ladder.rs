@@ -165,6 +165,28 @@ async fn an_outage_limits_over_http_and_is_no_second_quota() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_permit_that_is_dropped_during_an_outage_is_released_afterwards() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    let (policy, alice) = (Policy::concurrency("running", 2), Key::new("alice"));
+    let held =
+        [limiter.check(&policy, &alice, 1).await.unwrap(), limiter.check(&policy, &alice, 1).await.unwrap()];
+    assert!(held.iter().all(|decision| decision.failure().is_none()));
+    server.signal("STOP");
+    suspended(&limiter, &policy).await;
+    drop(held);
+    // The release fails at once.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    server.signal("CONT");
+    // Long before they expire after 30 seconds.
+    let free = async || {
+        let decision = limiter.peek(&policy, &alice, 0).await.unwrap();
+        decision.failure().is_none() && decision.remaining() == Some(2)
+    };
+    assert!(eventually(free).await, "the permits are still held");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_was_admitted_during_an_outage_is_charged_afterwards() {
     let server = RedisServer::start();
     let limiter = Limiter::new(store(&server).await);

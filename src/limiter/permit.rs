@@ -1,11 +1,12 @@
 use std::{
     fmt,
-    sync::{Arc, Weak},
+    sync::{Arc, OnceLock, Weak},
     time::Duration,
 };
 
 use tokio::{
     runtime::Handle,
+    task::AbortHandle,
     time::{Instant, sleep},
 };
 
@@ -47,12 +48,20 @@ impl PermitRequest {
         let request = Arc::new(self);
         // Only the permit keeps the request, and with it the store, alive.
         let renewed = Arc::downgrade(&request);
+        let renewal = Arc::new(OnceLock::<AbortHandle>::new());
         let permit = {
-            let runtime = runtime.clone();
-            Permit::new(move || request.release_on(runtime))
+            let (runtime, renewal) = (runtime.clone(), renewal.clone());
+            Permit::new(move || {
+                // Otherwise the task would wait until its next renewal.
+                if let Some(renewal) = renewal.get() {
+                    renewal.abort();
+                }
+                request.release_on(runtime);
+            })
         };
         if let (Some(period), Some(runtime)) = (period, runtime) {
-            runtime.spawn(renew(permit.downgrade(), renewed, period / 3));
+            let task = runtime.spawn(renew(permit.downgrade(), renewed, period / 3));
+            renewal.get_or_init(|| task.abort_handle());
         }
         permit
     }

@@ -39,7 +39,7 @@ test-oldest:
 lint:
 	cargo fmt --all --check
 	cargo clippy --workspace --all-features --lib --bins --examples --benches -- -D warnings
-	cargo clippy --workspace --all-features --tests -- -D warnings -A clippy::unwrap_used -A clippy::print_stderr
+	cargo clippy --workspace --all-features --tests --test faults -- -D warnings -A clippy::unwrap_used -A clippy::print_stderr
 	@for features in "" axum redis cluster metrics "metrics redis" retry "retry tonic" sentinel serde testing \
 		tls-rustls tls-rustls-no-provider tonic tonic-tls tracing; do \
 		echo "clippy with only the feature '$$features'"; \

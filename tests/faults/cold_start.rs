@@ -36,7 +36,7 @@ impl Quickstart {
         });
         // Its log, so that it never waits for a full pipe.
         std::thread::spawn(move || lines.for_each(drop));
-        Self { process, url: url.expect("the quickstart prints its address") }
+        Self { process, url: url.unwrap_or_else(|| panic!("the quickstart ended")) }
     }
 }
 
@@ -77,7 +77,7 @@ pub(crate) fn print(promises: &mut Promises) {
                 .arg(&process.url)
                 .stdout(Stdio::piped())
                 .spawn()
-                .expect("wrk is installed: apt-get install wrk")
+                .unwrap_or_else(|error| panic!("cannot run wrk, which `make test-faults` installs: {error}"))
         });
         let mut requests = 0;
         let mut rejected = 0;
@@ -100,5 +100,5 @@ pub(crate) fn print(promises: &mut Promises) {
 
 fn number_before(text: &str, words: &str) -> u64 {
     let line = text.lines().find_map(|line| line.split(words).next().filter(|start| *start != line));
-    line.expect("wrk prints a total").trim().parse().expect("wrk prints a number")
+    line.unwrap_or_else(|| panic!("wrk prints no total: {text}")).trim().parse().unwrap()
 }

@@ -11,8 +11,7 @@ const ROUNDING: usize = 1_024;
 const BYTES_A_KEY: usize = 400;
 
 pub(crate) async fn print(promises: &mut Promises) {
-    let identities: u64 = std::env::var("IDENTITIES")
-        .map_or(10_000_000, |number| number.parse().expect("IDENTITIES is a number"));
+    let identities = crate::number("IDENTITIES", 10_000_000);
     println!("## {identities} identities\n");
     println!("Each asks once, all for one policy of a thousand a day.\n");
     println!("| counted in | capacity, keys | keys at the end | memory grew by, MB |");

@@ -98,7 +98,8 @@ fn stack(layers: Vec<RateLimitLayer>) -> Stack {
         BoxCloneService::new(layer.layer(inner).map_response(|response| {
             let decision = response.extensions().get::<Decision>();
             // A request that is rejected because the store failed has no decision.
-            let failed = decision.map_or(response.status() == 503, |decision| decision.failure().is_some());
+            let failed =
+                decision.map_or_else(|| response.status() == 503, |decision| decision.failure().is_some());
             let mut response = response.map(|_| String::new());
             if failed {
                 response.extensions_mut().insert(Failed);

@@ -58,3 +58,10 @@ fn main() {
     }
     promises.report();
 }
+
+/// The number in an environment variable, or the usual one.
+fn number(name: &str, usual: u64) -> u64 {
+    std::env::var(name).map_or(usual, |text| {
+        text.parse().unwrap_or_else(|_| panic!("{name} must be a number, not {text:?}"))
+    })
+}

@@ -72,11 +72,8 @@ impl Policies {
 }
 
 pub(crate) async fn print(promises: &mut Promises) {
-    let number = |name: &str, usual: u64| {
-        std::env::var(name)
-            .map_or(usual, |text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
-    };
-    let (seconds, seed) = (number("SOAK_SECONDS", 300), number("SOAK_SEED", fastrand::u64(..1_000_000)));
+    let (seconds, seed) =
+        (crate::number("SOAK_SECONDS", 300), crate::number("SOAK_SEED", fastrand::u64(..1_000_000)));
     println!("## Soak\n");
     println!(
         "{seconds} s of random faults (`SOAK_SEED={seed}`), {INSTANCES} instances with {CALLERS} callers each.\n"

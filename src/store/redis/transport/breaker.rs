@@ -27,6 +27,9 @@ use crate::{
 const CALLS: u32 = 3;
 /// The pause between two probes.
 const PAUSE: Duration = Duration::from_millis(100);
+/// The first pause, if connections were closed. Often another one can be opened at once, and an attempt keeps no caller
+/// waiting. Each further pause is twice as long, up to the longer one.
+const SHORT_PAUSE: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Default)]
 pub(super) struct Breaker {
@@ -43,6 +46,8 @@ struct Opened {
     /// The error of the last call.
     cause: Error,
     next_probe: Instant,
+    /// After the next probe.
+    pause: Duration,
 }
 
 impl Breaker {
@@ -65,7 +70,8 @@ impl Breaker {
         if self.unanswered.fetch_add(1, Ordering::Relaxed) + 1 < CALLS {
             return false;
         }
-        *lock(&self.since) = Some(Opened { cause: cause.clone(), next_probe: Instant::now() + PAUSE });
+        let pause = if cause.kind() == ErrorKind::StoreUnreachable { SHORT_PAUSE } else { PAUSE };
+        *lock(&self.since) = Some(Opened { cause: cause.clone(), next_probe: Instant::now() + pause, pause });
         let opens = !self.open.swap(true, Ordering::Relaxed);
         if opens {
             metric!(open_breakers_changed(1));
@@ -86,7 +92,8 @@ impl Breaker {
         let mut since = lock(&self.since);
         let opened = since.as_mut().filter(|opened| opened.next_probe <= Instant::now())?;
         let probe = Exclusive::acquire(&self.probing)?;
-        opened.next_probe = Instant::now() + PAUSE;
+        opened.pause = (opened.pause * 2).min(PAUSE);
+        opened.next_probe = Instant::now() + opened.pause;
         Some(probe)
     }
 
@@ -146,6 +153,22 @@ mod tests {
             assert!(!breaker.record::<()>(&call));
         }
         assert!(breaker.record(&silence()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn closed_connections_are_probed_sooner_at_first() {
+        let breaker = Breaker::default();
+        let closed = Err(Error::new(ErrorKind::StoreUnreachable, "connection refused"));
+        for _ in 0..CALLS {
+            breaker.record::<()>(&closed);
+        }
+        let started = Instant::now();
+        let mut probes = Vec::new();
+        while probes.len() < 6 {
+            tokio::time::advance(Duration::from_millis(1)).await;
+            probes.extend(breaker.next_probe().map(|_| started.elapsed().as_millis()));
+        }
+        assert_eq!(probes, [10, 30, 70, 150, 250, 350]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -32,6 +32,7 @@ mod metrics;
 mod on_decision;
 mod preflight;
 mod probe;
+mod protocol;
 mod quickstart;
 mod refunds;
 mod replay;

@@ -6,6 +6,7 @@ mod bad_input;
 mod bans;
 mod client_ip;
 mod cluster;
+mod cluster_faults;
 mod composition;
 mod concurrency_policy;
 mod connect_errors;

@@ -9,7 +9,9 @@
 
 mod clients;
 mod clustered;
+mod connection;
 mod evaluate;
+mod node;
 mod nodes;
 mod pool;
 mod several_slots;
@@ -18,4 +20,5 @@ mod shard;
 pub(crate) use self::{
     clients::{CONNECTIONS, clients, is_clustered},
     clustered::Clustered,
+    connection::ClusterManager,
 };

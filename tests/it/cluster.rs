@@ -342,7 +342,10 @@ async fn migrate_under_load(mut cluster: RedisCluster, limiters: [Limiter; 2]) {
         let admitted = if place < 20 { 999 } else { 1_000 };
         assert_eq!((counts.admitted, counts.failed), (admitted, 0), "{place}: {counts:?}");
     }
-    let divided: u64 = cluster.nodes.iter().map(|node| errors(node, "TRYAGAIN")).sum();
+    // Redis 6.2 redirects a batch to the new node if one of its keys is missing on the old one.
+    let server: String = cluster.nodes[0].command(&["INFO", "server"]);
+    let answer = if server.contains("redis_version:6.") { "ASK" } else { "TRYAGAIN" };
+    let divided: u64 = cluster.nodes.iter().map(|node| errors(node, answer)).sum();
     assert!(divided > 0, "no batch met a slot whose keys were on two nodes");
 }
 

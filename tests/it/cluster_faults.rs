@@ -16,7 +16,7 @@ use tokio::{
     task::{JoinHandle, spawn_blocking},
     time::sleep,
 };
-use tower_ratelimit::{ErrorKind, Key, Limiter, Policy, algorithm::FixedWindow};
+use tower_ratelimit::{Charge, ErrorKind, Key, Limiter, Policy, algorithm::FixedWindow};
 
 /// How decisions of one key went.
 #[derive(Debug, Default)]
@@ -141,5 +141,85 @@ async fn connections_that_were_closed_while_idle_fail_no_decision_and_charge_onc
             // The client notices.
             sleep(Duration::from_millis(50)).await;
         }
+    }
+}
+
+/// Charges several policies of one identity at once until `stop`. Returns what was admitted, and what failed.
+fn charge_all(
+    limiter: &Limiter,
+    charges: &[Charge],
+    stop: &Arc<AtomicBool>,
+) -> JoinHandle<(u64, Vec<Duration>)> {
+    let (limiter, charges, stop) = (limiter.clone(), charges.to_vec(), stop.clone());
+    tokio::spawn(async move {
+        let (mut admitted, mut failed) = (0, Vec::new());
+        while !stop.load(Ordering::Relaxed) {
+            let asked = Instant::now();
+            match limiter.check_all(&charges).await {
+                Ok(decision) => admitted += u64::from(decision.is_allowed()),
+                Err(error) => {
+                    eprintln!("{error}");
+                    failed.push(asked.elapsed());
+                }
+            }
+            sleep(Duration::from_millis(2)).await;
+        }
+        (admitted, failed)
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn several_policies_of_one_identity_are_decided_all_or_nothing_while_its_slot_moves() {
+    let deadline = Duration::from_millis(400);
+    for (name, shards) in [("shards", 8), ("no shards", 0)] {
+        let cluster = RedisCluster::start(3);
+        let settings = settings().deadline(deadline).deny_cache(Duration::ZERO).cluster_shards(shards);
+        let limiter = Limiter::new(settings.connect_cluster(cluster.urls()).await.unwrap());
+        let key = key_on(&cluster, shards, 0);
+        let policies =
+            ["one", "two", "three"].map(|name| closed(name, 1_000_000).algorithm(FixedWindow::anchored()));
+        let charges = policies.each_ref().map(|policy| Charge::new(policy, &key, 1));
+        assert!(limiter.check_all(&charges).await.unwrap().is_allowed());
+        let slot = slot_of(&cluster, 0, &key);
+        let stop = Arc::new(AtomicBool::new(false));
+        let running: Vec<_> = (0..8).map(|_| charge_all(&limiter, &charges, &stop)).collect();
+        let moved = spawn_blocking(move || {
+            // While a key is moved alone, the keys of the decision are on two nodes.
+            for (from, to) in [(0, 1), (1, 2), (2, 0)] {
+                cluster.move_slot(slot, from, to, || std::thread::sleep(Duration::from_millis(30)));
+            }
+            let mut moved = 0;
+            cluster.move_slot(slot, 0, 1, || {
+                moved += 1;
+                // Longer than a decision waits.
+                std::thread::sleep(if moved == 2 { 3 * deadline } else { Duration::ZERO });
+            });
+            cluster
+        });
+        let cluster = moved.await.unwrap();
+        assert!(eventually(async || limiter.check_all(&charges).await.is_ok()).await, "{name}");
+        stop.store(true, Ordering::Relaxed);
+        let (mut admitted, mut failed) = (0, Vec::new());
+        for task in running {
+            let (more, late) = task.await.unwrap();
+            admitted += more;
+            failed.extend(late);
+        }
+        let mut charged = Vec::new();
+        for policy in &policies {
+            charged.push(1_000_000 - limiter.peek(policy, &key, 1).await.unwrap().remaining().unwrap());
+        }
+        let slowest = failed.iter().max().copied().unwrap_or_default();
+        eprintln!("{name}: {admitted} admitted, {} failed in {slowest:?}, {charged:?} charged", failed.len());
+        assert!(charged.iter().all(|&each| each == charged[0]), "{name}: {charged:?}");
+        // The first and the last decision, and those that failed although they were made.
+        let least = admitted + 1;
+        assert!(
+            (least..=least + 10 + failed.len() as u64).contains(&charged[0]),
+            "{name}: {charged:?} charged, {admitted} admitted, {} failed",
+            failed.len()
+        );
+        assert!(slowest < 3 * deadline, "{name}: {slowest:?}");
+        drop(cluster);
     }
 }

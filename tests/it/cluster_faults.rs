@@ -62,7 +62,13 @@ fn key_on(cluster: &RedisCluster, shards: u16, node: usize) -> Key {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_hangs_stalls_no_other_node_while_slots_move() {
-    for (name, shards) in [("shards", 8), ("no shards", 0)] {
+    let rows = [
+        ("shards", 8, false),
+        ("no shards", 0, false),
+        ("no connection to it", 8, true),
+        ("no connection to it, no shards", 0, true),
+    ];
+    for (name, shards, is_cut) in rows {
         let cluster = RedisCluster::start(3);
         // Shorter than redis-rs waits for one reply.
         let settings = settings().deadline(Duration::from_millis(400)).deny_cache(Duration::ZERO);
@@ -74,6 +80,9 @@ async fn a_node_that_hangs_stalls_no_other_node_while_slots_move() {
             assert!(limiter.check(&policy, key, 1).await.unwrap().is_allowed());
         }
         let slot = slot_of(&cluster, 0, &keys[0]);
+        if is_cut {
+            let _: u64 = cluster.nodes[1].command(&["CLIENT", "KILL", "TYPE", "normal"]);
+        }
         cluster.nodes[1].signal("STOP");
         let stop = Arc::new(AtomicBool::new(false));
         let watched = [0, 1, 2].map(|node: usize| watch(&limiter, &policy, &keys[node], &stop));

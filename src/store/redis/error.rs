@@ -203,6 +203,13 @@ pub(crate) fn is_temporary(error: &Error) -> bool {
         && TEMPORARY.iter().any(|code| text.ends_with(&format!("({code})")))
 }
 
+/// Whether a node of a Cluster named another one, which could not be reached.
+#[cfg(feature = "cluster")]
+pub(crate) fn is_redirect(error: &Error) -> bool {
+    let text = error.to_string();
+    error.kind() == ErrorKind::StoreFailed && (text.ends_with("(MOVED)") || text.ends_with("(ASK)"))
+}
+
 /// Whether the Redis user lacks a permission. [`explain`] then says what returns them.
 pub(crate) fn missing_permission(error: &Error) -> bool {
     error.to_string().contains("acl_rule")

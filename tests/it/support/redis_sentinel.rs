@@ -47,8 +47,9 @@ impl SentinelGroup {
             let locked = data.iter().flat_map(|&data| ["--requirepass", data, "--masterauth", data]);
             words.extend(locked.chain(more.iter().copied()).map(str::to_owned));
             let server = RedisServer::with(&words.iter().map(String::as_str).collect::<Vec<_>>());
-            let port = url.rsplit_once(':').map_or(server.port().to_string(), |(_, port)| port.to_owned());
-            (server, port)
+            let plain = server.url_with(2);
+            let url = if tls.is_some() { url } else { plain };
+            (server, url.rsplit(':').next().unwrap().to_owned())
         };
         let (primary, port) = start(&[]);
         let (replica, _) = start(&["--replicaof", "127.0.0.1", &port]);

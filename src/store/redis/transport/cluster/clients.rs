@@ -24,7 +24,7 @@ pub(crate) struct Clients {
 /// more decisions than one (`benches/cluster.rs`), and each would have to follow migrations itself.
 pub(crate) const CONNECTIONS: u32 = 1;
 /// An unresponsive node delays the search for other nodes by at most this.
-const CONNECT: Duration = Duration::from_millis(250);
+pub(super) const CONNECT: Duration = Duration::from_millis(250);
 pub(super) const RESPONSE: Duration = Duration::from_millis(500);
 
 /// Makes the clients for `urls`.

@@ -16,6 +16,7 @@ mod nodes;
 mod pool;
 mod several_slots;
 mod shard;
+mod silent;
 
 pub(crate) use self::{
     clients::{CONNECTIONS, clients, is_clustered},

@@ -11,13 +11,17 @@
 use std::{future::poll_fn, io, pin::pin, task::Poll, time::Duration};
 
 use redis::{
-    Arg, AsyncConnectionConfig, Cmd, ErrorKind, IntoConnectionInfo, Pipeline, RedisError, RedisFuture,
-    RedisResult, Value,
+    Arg, AsyncConnectionConfig, Cmd, ConnectionInfo, ErrorKind, IntoConnectionInfo, Pipeline, RedisError,
+    RedisFuture, RedisResult, Value,
     aio::{ConnectionLike, MultiplexedConnection},
     cluster_async::Connect,
 };
 use tokio::time::{Instant, timeout};
 
+use super::{
+    clients::CONNECT,
+    silent::{is_silent, mark},
+};
 use crate::store::redis::error::is_broken;
 
 #[derive(Clone)]
@@ -43,11 +47,30 @@ impl Connect for NodeConnection {
         T: IntoConnectionInfo + Send + 'a,
     {
         Box::pin(async move {
-            let mut connection: MultiplexedConnection = Connect::connect_with_config(info, config).await?;
-            let asked = Instant::now();
-            connection.req_packed_command(&redis::cmd("PING")).await?;
-            Ok(Self { connection, patience: PATIENCE + asked.elapsed() * ROUND_TRIPS })
+            let info = info.into_connection_info()?;
+            let address = info.addr().to_string();
+            if is_silent(&address) {
+                return Err(io::Error::from(io::ErrorKind::TimedOut).into());
+            }
+            let opened = Self::open(info.clone(), config).await;
+            if opened.as_ref().is_err_and(RedisError::is_timeout) {
+                mark(address, move || {
+                    let config = AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT));
+                    let opened = Self::open(info.clone(), config);
+                    async { opened.await.map(|_| ()) }
+                });
+            }
+            opened
         })
+    }
+}
+
+impl NodeConnection {
+    async fn open(info: ConnectionInfo, config: AsyncConnectionConfig) -> RedisResult<Self> {
+        let mut connection: MultiplexedConnection = Connect::connect_with_config(info, config).await?;
+        let asked = Instant::now();
+        connection.req_packed_command(&redis::cmd("PING")).await?;
+        Ok(Self { connection, patience: PATIENCE + asked.elapsed() * ROUND_TRIPS })
     }
 }
 

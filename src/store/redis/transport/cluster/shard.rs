@@ -6,8 +6,9 @@ use redis::{RedisError, RedisResult};
 use super::{connection::ToCluster, nodes::Nodes};
 use crate::{
     decision::Decision,
-    error::Error,
+    error::{Error, ErrorKind},
     store::redis::{
+        error::is_redirect,
         transport::{
             breaker::Breaker,
             deadline::CONNECT_TIMEOUT,
@@ -58,7 +59,14 @@ where
         // A command with a key goes to the node of the shard.
         let mut exists = redis::cmd("EXISTS");
         exists.arg(key);
-        self.nodes.run(exists, CONNECT_TIMEOUT).await.map(|_| ())
+        self.nodes.run(exists, CONNECT_TIMEOUT).await.map(|_| ()).map_err(|error| {
+            // Another node has answered.
+            if is_redirect(&error) {
+                Error::new(ErrorKind::StoreUnreachable, error.to_string())
+            } else {
+                error
+            }
+        })
     }
 
     async fn connection(&self) -> RedisResult<M::Connection> {

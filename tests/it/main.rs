@@ -4,6 +4,7 @@ mod support;
 
 mod bad_input;
 mod bans;
+mod cancellation;
 mod client_ip;
 mod cluster;
 mod cluster_faults;

@@ -1,6 +1,6 @@
 # `make test` installs Redis if necessary and runs the tests. A change must also pass `make lint`.
 
-.PHONY: test test-long test-oldest test-servers fuzz lint bench bench-peers
+.PHONY: test test-faults test-long test-oldest test-servers fuzz lint bench bench-peers
 SHELL := bash
 
 test:
@@ -17,6 +17,14 @@ test-long:
 	DIFFERENTIAL_STEPS=$${DIFFERENTIAL_STEPS:-300000} LEASES_CASES=$${LEASES_CASES:-400} \
 	cargo test --release --workspace --all-features --test it -- --nocapture \
 		cluster:: concurrency_policy:: differential:: hostile:: leases:: refunds:: store_failure::
+
+# Stops, freezes, starves and restarts servers under load, and prints what the requests saw of it as Markdown; about 15
+# minutes. `cargo test --release -p tests --all-features --test faults -- table` runs one part of it.
+test-faults:
+	@.ci/get-redis
+	@.ci/get-wrk
+	cargo test --quiet -p tests --all-features --test faults -- cold-start
+	cargo test --quiet --release -p tests --all-features --test faults
 
 # `make test` on Redis 6.2, the oldest supported version. Needs python3, a C compiler and make to build it. This build has
 # no TLS.

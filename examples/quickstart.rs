@@ -50,11 +50,7 @@ async fn serve() -> Result<(), Box<dyn Error>> {
     let quota = Quota::new(limit, Duration::from_secs(period))?;
 
     let (limiter, kept): (Limiter, _) = match env::var("REDIS_URL") {
-        // A long deadline, so that every request is decided even with more clients than cores.
-        Ok(url) => (
-            RedisStore::builder().deadline(Duration::from_millis(500)).connect(&url).await?.into(),
-            "in Redis, shared by every process",
-        ),
+        Ok(url) => (RedisStore::connect(&url).await?.into(), "in Redis, shared by every process"),
         Err(_) => (MemoryStore::new().into(), "in this process (set REDIS_URL to share it)"),
     };
 

@@ -1,15 +1,19 @@
 use std::{
     fmt,
-    sync::{Arc, Weak},
+    sync::{Arc, OnceLock, Weak},
     time::Duration,
 };
 
-use tokio::{runtime::Handle, time::sleep};
+use tokio::{
+    runtime::Handle,
+    task::AbortHandle,
+    time::{Instant, sleep},
+};
 
 use crate::{
     answer::Answer,
     decision::{Charge, Decision, Permit, WeakPermit},
-    error::Error,
+    error::{Error, ErrorKind},
     store::{Action, Store},
 };
 
@@ -21,6 +25,8 @@ pub(super) struct PermitRequest {
 
 /// Longer than any connection waits for a reply.
 const MAX_REPLY_TIME: Duration = Duration::from_secs(2);
+/// The pause before a release that failed is sent again.
+const PAUSE: Duration = Duration::from_millis(250);
 
 impl PermitRequest {
     /// The charges that need permits; `None` if none does.
@@ -38,16 +44,24 @@ impl PermitRequest {
         }
         // Without a runtime the permit is not renewed, and expires after its period.
         let runtime = Handle::try_current().ok();
-        let period = self.charges.iter().map(|charge| charge.policy().quota().period()).min();
+        let period = self.shortest_period();
         let request = Arc::new(self);
         // Only the permit keeps the request, and with it the store, alive.
         let renewed = Arc::downgrade(&request);
+        let renewal = Arc::new(OnceLock::<AbortHandle>::new());
         let permit = {
-            let runtime = runtime.clone();
-            Permit::new(move || request.release_on(runtime))
+            let (runtime, renewal) = (runtime.clone(), renewal.clone());
+            Permit::new(move || {
+                // Otherwise the task would wait until its next renewal.
+                if let Some(renewal) = renewal.get() {
+                    renewal.abort();
+                }
+                request.release_on(runtime);
+            })
         };
         if let (Some(period), Some(runtime)) = (period, runtime) {
-            runtime.spawn(renew(permit.downgrade(), renewed, period / 3));
+            let task = runtime.spawn(renew(permit.downgrade(), renewed, period / 3));
+            renewal.get_or_init(|| task.abort_handle());
         }
         permit
     }
@@ -69,17 +83,39 @@ impl PermitRequest {
                 },
                 None => sleep(MAX_REPLY_TIME).await,
             }
-            // If the release fails, the permit expires after its period.
-            let _ = self.release().await;
+            Arc::new(self).release_until_expiry().await;
         });
     }
 
     /// Releases the permit. The caller may be on a thread outside the runtime.
-    fn release_on(&self, runtime: Option<Handle>) {
+    fn release_on(self: &Arc<Self>, runtime: Option<Handle>) {
         let release = self.release();
         if let Some(runtime) = runtime.filter(|_| !release.is_ready()) {
-            runtime.spawn(release);
+            runtime.spawn(self.clone().finish(release));
         }
+    }
+
+    async fn release_until_expiry(self: Arc<Self>) {
+        let release = self.release();
+        self.finish(release).await;
+    }
+
+    /// Waits for a release, and sends it again while the store fails, until the permit has expired. It may be sent
+    /// twice: it names the permit.
+    async fn finish(self: Arc<Self>, mut release: Answer<Decision>) {
+        let started = Instant::now();
+        let period = self.shortest_period().unwrap_or_default();
+        while let Err(error) = release.await {
+            if error.kind() == ErrorKind::InvalidConfig || started.elapsed() > period {
+                return;
+            }
+            sleep(PAUSE).await;
+            release = self.release();
+        }
+    }
+
+    fn shortest_period(&self) -> Option<Duration> {
+        self.charges.iter().map(|charge| charge.policy().quota().period()).min()
     }
 
     fn release(&self) -> Answer<Decision> {

@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, time::Duration};
 
-use crate::support::{RedisServer, eventually, inner, pool, settings, store};
+use crate::support::{RedisServer, eventually, inner, pool, settings, store, within};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, StreamBody};
@@ -521,6 +521,23 @@ fn a_permit_that_is_granted_from_outside_the_runtime_is_renewed() {
     assert!(!runtime.block_on(limiter.check(&policy, &key, 1)).unwrap().is_allowed());
     drop(held);
     assert!(runtime.block_on(limiter.check(&policy, &Key::new("all"), 1)).unwrap().is_allowed());
+}
+
+/// At ten thousand requests a second, tasks that wait for the next renewal would be a hundred thousand.
+#[tokio::test]
+async fn a_released_permit_leaves_no_task() {
+    let limiter = Limiter::new(MemoryStore::new());
+    let policy = Policy::concurrency("held", 1_000);
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let before = tasks();
+    let mut held = Vec::new();
+    for _ in 0..1_000 {
+        held.push(limiter.check(&policy, &Key::new("all"), 1).await.unwrap());
+    }
+    assert!(tasks() >= before + 1_000, "permits are renewed");
+    drop(held);
+    // They are renewed after ten seconds.
+    assert!(within(Duration::from_secs(5), async || tasks() == before).await, "{} tasks", tasks());
 }
 
 #[tokio::test]

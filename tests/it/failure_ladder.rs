@@ -165,6 +165,28 @@ async fn an_outage_limits_over_http_and_is_no_second_quota() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_permit_that_is_dropped_during_an_outage_is_released_afterwards() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    let (policy, alice) = (Policy::concurrency("running", 2), Key::new("alice"));
+    let held =
+        [limiter.check(&policy, &alice, 1).await.unwrap(), limiter.check(&policy, &alice, 1).await.unwrap()];
+    assert!(held.iter().all(|decision| decision.failure().is_none()));
+    server.signal("STOP");
+    suspended(&limiter, &policy).await;
+    drop(held);
+    // The release fails at once.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    server.signal("CONT");
+    // Long before they expire after 30 seconds.
+    let free = async || {
+        let decision = limiter.peek(&policy, &alice, 0).await.unwrap();
+        decision.failure().is_none() && decision.remaining() == Some(2)
+    };
+    assert!(eventually(free).await, "the permits are still held");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_was_admitted_during_an_outage_is_charged_afterwards() {
     let server = RedisServer::start();
     let limiter = Limiter::new(store(&server).await);
@@ -219,6 +241,29 @@ async fn a_frozen_server_is_sent_a_few_calls_and_then_probes() {
     back(&limiter, &policy).await;
     let calls = server.script_calls();
     assert!(calls < 30, "{calls}");
+}
+
+/// Connections to a demoted server are replaced, but not so often that decisions wait for one.
+#[tokio::test(flavor = "multi_thread")]
+async fn decisions_of_a_demoted_server_fail_at_once() {
+    let server = RedisServer::start();
+    let store = settings().deadline(Duration::from_millis(100)).connect(&server.url()).await.unwrap();
+    let limiter = Limiter::new(store);
+    let () = server.command(&["REPLICAOF", "127.0.0.1", "1"]);
+    let policy = window("api", 1_000_000);
+    let mut running = tokio::task::JoinSet::new();
+    for _ in 0..32 {
+        let (limiter, policy) = (limiter.clone(), policy.clone());
+        running.spawn(async move {
+            for _ in 0..20 {
+                let decision = limiter.check(&policy, &Key::new("alice"), 1).await.unwrap();
+                let failure = decision.failure().unwrap();
+                assert_eq!(failure.kind(), ErrorKind::StoreFailed, "{failure}");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        });
+    }
+    running.join_all().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -84,8 +84,11 @@ impl RedisStoreBuilder {
     /// The longest time for one decision, including the wait for a connection. Must be above zero. Defaults to 50
     /// milliseconds. After it, the policy's [`FailureMode`](crate::FailureMode) decides.
     ///
-    /// A connection waits for a reply for at most 500 ms, so a longer deadline only allows a longer wait for a
-    /// connection.
+    /// It counts the time in which the Tokio runtime runs: what a busy process needs to poll its other tasks is not
+    /// counted against Redis.
+    ///
+    /// In a Redis Cluster a connection waits for a reply for at most 500 ms, so a longer deadline only allows a longer
+    /// wait for a connection there.
     pub const fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self

@@ -15,7 +15,7 @@ use super::{
     script::Scripts,
     shortcut::{DenyCache, Leases},
     store::RedisStore,
-    transport::{CONNECT_TIMEOUT, ConnectErrors, Health, Link, Single, tcp_settings},
+    transport::{ConnectErrors, Health, Link, PROBE_TIMEOUT, Single, tcp_settings},
     wire::KeyNames,
 };
 #[cfg(feature = "cluster")]
@@ -289,7 +289,7 @@ where
         .min_idle(1)
         .max_lifetime(None)
         .test_on_check_out(false)
-        .connection_timeout(CONNECT_TIMEOUT)
+        .connection_timeout(PROBE_TIMEOUT)
         .error_sink(Box::new(ConnectErrors(Arc::downgrade(health))))
 }
 

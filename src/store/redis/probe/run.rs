@@ -21,7 +21,7 @@ use crate::{
             error::{is_temporary, missing_permission},
             script::Script,
             store::RedisStore,
-            transport::CONNECT_TIMEOUT,
+            transport::PROBE_TIMEOUT,
             wire::{self, Encoded, Job},
         },
     },
@@ -156,7 +156,7 @@ impl RedisStore {
         let key = Key::new(unique);
         let charges = vec![Charge::new(policy, &key, 1)];
         let script = self.scripts.script_for(&charges)?;
-        let job = Job { deadline: CONNECT_TIMEOUT, ..self.job(Action::Charge, charges, script) };
+        let job = Job { deadline: PROBE_TIMEOUT, ..self.job(Action::Charge, charges, script) };
         let Some(Encoded { command, .. }) = wire::encode(&[&job]) else { return Err(wire::unexpected()) };
         let reply = self.ask(command).await?;
         let decided = wire::decode(&reply, &[&job]).pop().unwrap_or_else(|| Err(wire::unexpected()));
@@ -183,7 +183,7 @@ impl RedisStore {
     async fn ask(&self, command: Cmd) -> Result<Value, Error> {
         let mut tries = 1..TRIES;
         loop {
-            match self.link.clone().ask(command.clone(), CONNECT_TIMEOUT).await {
+            match self.link.clone().ask(command.clone(), PROBE_TIMEOUT).await {
                 Err(error)
                     if matches!(error.kind(), ErrorKind::StoreTimeout | ErrorKind::StoreBusy)
                         && tries.next().is_some() => {}

@@ -2,14 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::{
-    runtime::Handle,
-    task::coop::consume_budget,
-    time::{Instant, timeout_at},
-};
+use tokio::{runtime::Handle, task::coop::consume_budget, time::Instant};
 
 use super::{
-    deadline::{deadline_in, no_connection, queue_full, timed_out},
+    deadline::{TimeLeft, no_connection, queue_full, timed_out},
     lane::{Lane, open_another},
     probe::probe,
     queue::{Entry, Ticket},
@@ -28,22 +24,22 @@ pub(super) async fn decide<T: Target>(target: Arc<T>, job: Job) -> Result<Decisi
         consume_budget().await;
         return failed;
     }
-    let (allowed, deadline) = (job.deadline, deadline_in(job.deadline));
+    let (allowed, entered) = (job.deadline, Instant::now());
     let here = Handle::try_current().ok().map(|runtime| runtime.id());
-    let decision = match target.queue().enter(job, deadline, here) {
+    let decision = match target.queue().enter(job, entered, here) {
         // Boxed because most decisions wait and do not need the space.
         Entry::Alone(job) => {
             let lane = Lane::new(target.clone(), Place::default());
-            Box::pin(lane.carry_alone(job, deadline)).await
+            Box::pin(lane.carry_alone(job)).await
         }
         Entry::Open(ticket, place) => {
             tokio::spawn(Lane::new(target.clone(), place).carry());
-            wait(&target, ticket, deadline, allowed).await
+            wait(&target, ticket, allowed).await
         }
-        Entry::Wait(ticket) => wait(&target, ticket, deadline, allowed).await,
+        Entry::Wait(ticket) => wait(&target, ticket, allowed).await,
         Entry::Full => Err(queue_full()),
     };
-    metric!(waited(allowed.saturating_sub(deadline.saturating_duration_since(Instant::now()))));
+    metric!(waited(entered.elapsed()));
     target.health().record(&decision);
     decision
 }
@@ -51,27 +47,23 @@ pub(super) async fn decide<T: Target>(target: Arc<T>, job: Job) -> Result<Decisi
 /// After this time a caller that no lane watches opens another lane.
 const STUCK: Duration = Duration::from_millis(5);
 
-async fn wait<T: Target>(
-    target: &Arc<T>,
-    mut ticket: Ticket,
-    deadline: Instant,
-    allowed: Duration,
-) -> Result<Decision, Error> {
+async fn wait<T: Target>(target: &Arc<T>, mut ticket: Ticket, allowed: Duration) -> Result<Decision, Error> {
     let reply = if ticket.is_watched {
         (&mut ticket.reply).await
     } else {
-        let mut reply = timeout_at(deadline.min(deadline_in(STUCK)), &mut ticket.reply).await;
-        if reply.is_err() && Instant::now() < deadline {
+        let first = allowed.min(STUCK);
+        let mut reply = TimeLeft::new(first).spend_on(&mut ticket.reply).await;
+        if reply.is_none() && allowed > first {
             // The open lanes may be of a runtime that is not driven.
             open_another(target);
-            reply = timeout_at(deadline, &mut ticket.reply).await;
+            reply = TimeLeft::new(allowed - first).spend_on(&mut ticket.reply).await;
         }
         match reply {
-            Ok(reply) => reply,
-            Err(_) if target.queue().withdraw(&ticket) => {
+            Some(reply) => reply,
+            None if target.queue().withdraw(&ticket) => {
                 return Err(no_connection(target.health(), allowed));
             }
-            Err(_) => return Err(timed_out(allowed)),
+            None => return Err(timed_out(allowed)),
         }
     };
     // If the lane was dropped with its runtime, the decision may have been made.

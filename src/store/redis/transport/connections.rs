@@ -35,6 +35,7 @@ use crate::{
         script::Script,
         wire,
     },
+    util::sync::lock,
 };
 
 /// The connections of a pool.
@@ -44,6 +45,31 @@ pub(super) struct Connections<M: ManageConnection> {
     loads: ScriptLoads,
     /// Whether the idle connections are being checked.
     checking: Arc<AtomicBool>,
+    demotions: Demotions,
+}
+
+/// Connections to a server that was demoted are replaced, so that they find the new primary. Each one only once in
+/// [`MAX_BACKOFF`]: until there is a new primary, decisions fail at once on the connections that there are.
+#[derive(Default)]
+struct Demotions(std::sync::Mutex<Round>);
+
+#[derive(Default)]
+struct Round {
+    ends: Option<Instant>,
+    replaced: u32,
+}
+
+impl Demotions {
+    /// Whether one of `connections` may be replaced now.
+    fn may_replace(&self, connections: u32) -> bool {
+        let mut round = lock(&self.0);
+        let now = Instant::now();
+        if round.ends.is_none_or(|ends| ends <= now) {
+            *round = Round { ends: Some(now + MAX_BACKOFF), replaced: 0 };
+        }
+        round.replaced += 1;
+        round.replaced <= connections
+    }
 }
 
 /// A place for a connection that one lane or one command uses.
@@ -90,7 +116,13 @@ where
     M::Connection: ConnectionLike + Sync,
 {
     pub(super) fn new(pool: Pool<M>, health: Arc<Health>) -> Self {
-        Self { pool, health, loads: ScriptLoads::default(), checking: Arc::default() }
+        Self {
+            pool,
+            health,
+            loads: ScriptLoads::default(),
+            checking: Arc::default(),
+            demotions: Demotions::default(),
+        }
     }
 
     /// Fills an empty `slot` by `deadline`.
@@ -147,15 +179,17 @@ where
                 let loading = self.load(&mut *connection, call.command, script, loads_before);
                 reply = timeout_as_error(timeout(timeout_after, loading).await);
             }
-            match &reply {
-                Err(error) if is_broken(error) => {
-                    self.replace(connection, BACKOFF / 4);
-                    self.check_idle();
-                }
-                // The primary was demoted. A new connection finds the new one; the pause bounds the attempts.
-                Err(error) if is_read_only(error) => self.replace(connection, MAX_BACKOFF),
-                Ok(reply) if wire::is_read_only(reply) => self.replace(connection, MAX_BACKOFF),
-                _ => *slot = Some(connection),
+            let is_demoted = match &reply {
+                Ok(reply) => wire::is_read_only(reply),
+                Err(error) => is_read_only(error),
+            };
+            if reply.as_ref().is_err_and(is_broken) {
+                self.replace(connection, BACKOFF / 4);
+                self.check_idle();
+            } else if is_demoted && self.demotions.may_replace(self.pool.state().connections) {
+                self.replace(connection, BACKOFF / 4);
+            } else {
+                *slot = Some(connection);
             }
             if was_closed && call.may_repeat && dead_count < MAX_DEAD {
                 dead_count += 1;

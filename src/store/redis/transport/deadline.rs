@@ -1,9 +1,14 @@
 //! Deadlines, and the errors of missed ones.
+//!
+//! The deadline of a decision counts the time in which its runtime runs. A process that gets no CPU for 100 ms, or that
+//! polls a thousand other tasks first, has not waited for Redis for 100 ms: the reply may have arrived meanwhile and not
+//! be read yet. So time is counted in steps, each with a timer of its own, and a timer that fires late does not count as
+//! more than its step. Otherwise a service that starts under load would fail decisions that Redis answers in time.
 
-use std::{io, time::Duration};
+use std::{future::Future, io, pin::pin, time::Duration};
 
 use redis::RedisResult;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::health::Health;
 use crate::{
@@ -13,10 +18,46 @@ use crate::{
 
 /// How long a connection without a reply is kept out of the pool before it counts as broken.
 pub(super) const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
-/// The timeout of each step of connecting. bb8 waits at most half of it between two attempts.
-pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
+/// The timeout of each step of connecting. No decision waits for it. A handshake of TLS takes half a second on a busy
+/// machine, and an attempt that ends too early never succeeds there.
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// The timeout of a command that only asks how the server is. bb8 waits at most half of it between two attempts to
+/// connect.
+pub(crate) const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Replaces a deadline that overflows.
 const FAR_FUTURE: Duration = Duration::from_secs(86_400);
+
+/// The timers of a runtime that is not busy are late by less than this.
+pub(super) const TOLERANCE: Duration = Duration::from_millis(2);
+/// Steps in which time is counted.
+const STEPS: u32 = 8;
+
+/// The time that is left of a deadline.
+pub(super) struct TimeLeft {
+    left: Duration,
+    step: Duration,
+}
+
+impl TimeLeft {
+    pub(super) fn new(allowed: Duration) -> Self {
+        Self { left: allowed, step: (allowed / STEPS).max(TOLERANCE) }
+    }
+
+    /// The output of `work`, or `None` if no time is left before.
+    pub(super) async fn spend_on<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
+        let mut work = pin!(work);
+        loop {
+            let (step, started) = (self.step.min(self.left), Instant::now());
+            let done = timeout(step, work.as_mut()).await;
+            self.left = self.left.saturating_sub(started.elapsed().min(step + TOLERANCE));
+            match done {
+                Ok(done) => return Some(done),
+                Err(_) if self.left.is_zero() => return None,
+                Err(_) => {}
+            }
+        }
+    }
+}
 
 pub(crate) fn deadline_in(allowed: Duration) -> Instant {
     let now = Instant::now();
@@ -51,4 +92,37 @@ pub(super) fn queue_full() -> Error {
 /// A reply that times out counts as a broken connection.
 pub(super) fn timeout_as_error<T, E>(reply: Result<RedisResult<T>, E>) -> RedisResult<T> {
     reply.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use tokio::time::advance;
+
+    use super::*;
+
+    const ALLOWED: Duration = Duration::from_millis(50);
+
+    #[tokio::test(start_paused = true)]
+    async fn work_that_does_not_end_takes_the_time_that_is_left() {
+        let (started, mut time) = (Instant::now(), TimeLeft::new(ALLOWED));
+        assert_eq!(time.spend_on(async { tokio::time::sleep(ALLOWED / 2).await }).await, Some(()));
+        assert_eq!(time.spend_on(pending::<()>()).await, None);
+        let taken = started.elapsed();
+        assert!(taken >= ALLOWED && taken < ALLOWED + STEPS * TOLERANCE, "{taken:?}");
+        assert_eq!(time.spend_on(ready(1)).await, Some(1), "it needs no time");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn time_without_the_cpu_does_not_count() {
+        let mut time = TimeLeft::new(ALLOWED);
+        let reply = async {
+            // The process stands still for a second, and then needs another timer to read the reply.
+            advance(Duration::from_secs(1)).await;
+            tokio::time::sleep(TOLERANCE).await;
+        };
+        assert_eq!(time.spend_on(reply).await, Some(()));
+        assert_eq!(time.spend_on(pending::<()>()).await, None);
+    }
 }

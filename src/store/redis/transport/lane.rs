@@ -16,14 +16,14 @@ use std::{mem, slice, sync::Arc, time::Duration};
 use tokio::{
     runtime::Handle,
     task::yield_now,
-    time::{Instant, timeout, timeout_at},
+    time::{Instant, timeout},
 };
 
 use super::{
     background::Finish,
     breaker::is_silence,
     connections::MAX_BACKOFF,
-    deadline::{no_connection, timed_out},
+    deadline::{TimeLeft, no_connection, timed_out},
     queue::Batch,
     target::Target,
     watch::{Place, expire, while_ticking},
@@ -56,13 +56,14 @@ impl<T: Target> Lane<T> {
     }
 
     /// Sends one decision alone.
-    pub(super) async fn carry_alone(mut self, mut job: Job, deadline: Instant) -> Result<Decision, Error> {
+    pub(super) async fn carry_alone(mut self, mut job: Job) -> Result<Decision, Error> {
         self.polled = true;
         let allowed = job.deadline;
-        let mut slot = match timeout_at(deadline, self.target.connection()).await {
-            Ok(Ok(connection)) => Some(connection),
-            Ok(Err(error)) => return record(&*self.target, Err(from_redis(&error))),
-            Err(_) => return record(&*self.target, Err(no_connection(self.target.health(), allowed))),
+        let mut time = TimeLeft::new(allowed);
+        let mut slot = match time.spend_on(self.target.connection()).await {
+            Some(Ok(connection)) => Some(connection),
+            Some(Err(error)) => return record(&*self.target, Err(from_redis(&error))),
+            None => return record(&*self.target, Err(no_connection(self.target.health(), allowed))),
         };
         let target = self.target.clone();
         metric!(batch_sent(1));
@@ -71,9 +72,9 @@ impl<T: Target> Lane<T> {
             drop((slot, self));
             decisions.pop()
         };
-        let decision = match timeout_at(deadline, Finish(Some(Box::pin(batch)))).await {
-            Ok(decision) => decision.unwrap_or_else(|| Err(wire::unexpected())),
-            Err(_) => Err(timed_out(allowed)),
+        let decision = match time.spend_on(Finish(Some(Box::pin(batch)))).await {
+            Some(decision) => decision.unwrap_or_else(|| Err(wire::unexpected())),
+            None => Err(timed_out(allowed)),
         };
         record(&*target, decision)
     }
@@ -107,7 +108,8 @@ impl<T: Target> Lane<T> {
             let sent = self.target.send_batch(&mut slot, &mut batch.jobs);
             let mut is_late = false;
             let decisions = while_ticking(sent, || {
-                if let Some(late) = expire(&mut batch.callers, timed_out)
+                if let Some(late) =
+                    expire(&mut batch.callers, self.target.queue().tick(&self.place), timed_out)
                     && !mem::replace(&mut is_late, true)
                 {
                     let _ = record::<T, ()>(&self.target, Err(late));
@@ -152,7 +154,8 @@ impl<T: Target> Lane<T> {
 
     /// Fails the decisions that wait and are late. Returns the last one's error.
     fn expire_waiting(&self) -> Option<Error> {
-        self.target.queue().expire(|allowed| no_connection(self.target.health(), allowed))
+        let queue = self.target.queue();
+        queue.expire(queue.tick(&self.place), |allowed| no_connection(self.target.health(), allowed))
     }
 }
 

@@ -21,7 +21,7 @@ mod target;
 mod watch;
 
 pub(super) use self::{
-    deadline::{CONNECT_TIMEOUT, deadline_in, timed_out},
+    deadline::{CONNECT_TIMEOUT, PROBE_TIMEOUT, deadline_in, timed_out},
     health::{ConnectErrors, Health},
     link::Link,
     single::Single,

@@ -53,7 +53,7 @@ struct State {
     /// Sorted by their numbers.
     waiting: VecDeque<Waiting>,
     /// The latest deadline of the decisions that have entered since none waited.
-    latest_deadline: Option<Instant>,
+    latest_deadline: Option<Duration>,
     next: u64,
     watch: Watch,
     distance: Distance,
@@ -94,7 +94,7 @@ impl Queue {
     }
 
     /// Enters a decision of a caller in the runtime `here`.
-    pub(super) fn enter(&self, job: Job, deadline: Instant, here: Option<runtime::Id>) -> Entry {
+    pub(super) fn enter(&self, job: Job, entered: Instant, here: Option<runtime::Id>) -> Entry {
         let mut state = self.lock();
         if state.open_lanes == 0 {
             state.open_lanes = 1;
@@ -111,12 +111,13 @@ impl Queue {
         if state.waiting.is_empty() {
             state.latest_deadline = None;
         }
+        let deadline = state.watch.time() + job.deadline;
         let is_watched = state.watch.covers(here, deadline, state.latest_deadline);
         state.latest_deadline = state.latest_deadline.max(Some(deadline));
         let (reply, receiver) = oneshot::channel();
         let (number, allowed) = (state.next, job.deadline);
         state.next += 1;
-        let caller = Caller { deadline, allowed, is_watched, reply: Some(reply) };
+        let caller = Caller { entered, deadline, allowed, is_watched, reply: Some(reply) };
         state.waiting.push_back(Waiting { job, number, caller });
         metric!(enqueued(state.waiting.len()));
         let ticket = Ticket { reply: receiver, is_watched, number };
@@ -191,8 +192,8 @@ impl Queue {
     /// Moves the next decisions into an empty `batch`, oldest first. Fails those whose deadlines have passed.
     pub(super) fn fill(&self, batch: &mut Batch, place: &Place, late: impl Fn(Duration) -> Error) {
         let (mut charges, mut micros) = (0, 0);
-        let now = Instant::now();
         let mut state = self.lock();
+        let now = state.watch.tick(place, Instant::now());
         let mut position = 0;
         while let Some(next) = state.waiting.get(position) {
             if !place.may_take(&next.caller) {
@@ -223,10 +224,14 @@ impl Queue {
         }
     }
 
-    /// Fails the oldest decisions if their deadlines have passed. They were not sent and never will be. Returns the last
-    /// one's error.
-    pub(super) fn expire(&self, error: impl Fn(Duration) -> Error) -> Option<Error> {
-        let now = Instant::now();
+    /// Counts the time for deadlines. Returns all that was counted.
+    pub(super) fn tick(&self, place: &Place) -> Duration {
+        self.lock().watch.tick(place, Instant::now())
+    }
+
+    /// Fails the oldest decisions if their deadlines have passed at the time `now`. They were not sent and never will be.
+    /// Returns the last one's error.
+    pub(super) fn expire(&self, now: Duration, error: impl Fn(Duration) -> Error) -> Option<Error> {
         let next = || {
             let mut state = self.lock();
             let is_late = state.waiting.front().is_some_and(|oldest| oldest.caller.deadline <= now);
@@ -265,9 +270,8 @@ impl Queue {
 impl State {
     /// Whether the oldest decision has waited for long.
     fn is_slow(&self, now: Instant) -> bool {
-        let oldest =
-            self.waiting.front().and_then(|oldest| oldest.caller.deadline.checked_sub(oldest.caller.allowed));
-        oldest.is_some_and(|oldest| now.saturating_duration_since(oldest) > PATIENCE)
+        let oldest = self.waiting.front();
+        oldest.is_some_and(|oldest| now.saturating_duration_since(oldest.caller.entered) > PATIENCE)
     }
 
     /// Drops abandoned decisions at the front. They are about the oldest, because all wait equally long.
@@ -319,7 +323,7 @@ mod tests {
     /// Enters a decision that must be made within so many milliseconds.
     fn enter(queue: &Queue, millis: u64) -> Entry {
         let allowed = Duration::from_millis(millis);
-        queue.enter(Job::for_tests(1, allowed), Instant::now() + allowed, Some(Handle::current().id()))
+        queue.enter(Job::for_tests(1, allowed), Instant::now(), Some(Handle::current().id()))
     }
 
     const TWO: Lanes = Lanes { usual: 2, if_far: 4 };
@@ -339,13 +343,29 @@ mod tests {
         });
         // The lanes only look at the oldest decision.
         assert_eq!(tickets.each_ref().map(|ticket| ticket.is_watched), [false, false, true]);
-        tokio::time::advance(Duration::from_millis(30)).await;
+        for _ in 0..10 {
+            queue.tick(&place);
+            tokio::time::advance(Duration::from_millis(3)).await;
+        }
         let mut batch = Batch::default();
         queue.fill(&mut batch, &place, late);
         assert_eq!(batch.jobs.len(), 2, "late decisions are not sent");
         let [mut second, ..] = tickets;
         let answer = second.reply.try_recv().unwrap();
         assert_eq!(answer.unwrap_err().kind(), ErrorKind::StoreBusy);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_process_without_cpu_time_does_not_fail_its_decisions() {
+        let queue = Queue::new(TWO);
+        assert!(matches!(enter(&queue, 50), Entry::Alone(_)));
+        let Entry::Open(_ticket, place) = enter(&queue, 50) else { panic!("the second lane opens") };
+        queue.tick(&place);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(queue.expire(queue.tick(&place), late).is_none());
+        let mut batch = Batch::default();
+        queue.fill(&mut batch, &place, late);
+        assert_eq!(batch.jobs.len(), 1);
     }
 
     #[tokio::test(start_paused = true)]

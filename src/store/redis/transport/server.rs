@@ -10,7 +10,7 @@ use super::{
     background::Finish,
     breaker::Breaker,
     connections::{Call, Connections, Slot},
-    deadline::{CONNECT_TIMEOUT, deadline_in, timed_out},
+    deadline::{PROBE_TIMEOUT, deadline_in, timed_out},
     health::Health,
     queue::{Lanes, Queue},
     target::Target,
@@ -107,7 +107,7 @@ where
     }
 
     async fn ping(&self, _: String) -> Result<(), Error> {
-        self.reply(redis::cmd("PING"), CONNECT_TIMEOUT).await.map(|_| ())
+        self.reply(redis::cmd("PING"), PROBE_TIMEOUT).await.map(|_| ())
     }
 
     async fn connection(&self) -> RedisResult<Self::Connection> {

@@ -5,6 +5,9 @@
 //! it waits. Decisions of other runtimes have a timer of their own, because a runtime that is not driven runs no lane:
 //! one whose `block_on` has returned, for example. For the same reason, lanes of other runtimes leave watched decisions
 //! to the lanes that watch them.
+//!
+//! A lane looks at the deadlines every [`TICK`]. What a tick takes longer than that does not count, see
+//! [`deadline`](super::deadline).
 
 use std::{future::Future, mem, pin::pin, time::Duration};
 
@@ -14,6 +17,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
+use super::deadline::TOLERANCE;
 use crate::{decision::Decision, error::Error};
 
 /// How often a waiting lane looks for decisions whose deadlines have passed.
@@ -24,6 +28,9 @@ const TICK: Duration = Duration::from_millis(2);
 pub(super) struct Watch {
     runtime: Option<runtime::Id>,
     lanes: usize,
+    /// The time in which the runtime ran while lanes were open.
+    time: Duration,
+    last_tick: Option<Instant>,
 }
 
 /// An open lane's place in the queue.
@@ -44,11 +51,30 @@ impl Watch {
         Place { watches }
     }
 
+    /// The time that deadlines are points in.
+    pub(super) const fn time(&self) -> Duration {
+        self.time
+    }
+
+    /// Counts the time since the latest tick of any lane. Returns all that was counted.
+    pub(super) fn tick(&mut self, place: &Place, now: Instant) -> Duration {
+        if place.watches {
+            let since = self.last_tick.map_or(Duration::ZERO, |last| now.saturating_duration_since(last));
+            self.time += since.min(TICK + TOLERANCE);
+            self.last_tick = Some(now);
+        }
+        self.time
+    }
+
     /// Removes a lane. Returns whether it was the last one that kept deadlines.
     pub(super) fn leave(&mut self, place: &mut Place) -> bool {
         let watched = mem::take(&mut place.watches);
         self.lanes -= usize::from(watched);
-        watched && self.lanes == 0
+        let is_last = watched && self.lanes == 0;
+        if is_last {
+            self.last_tick = None;
+        }
+        is_last
     }
 
     /// Whether another lane may take all that the lane in `place` may.
@@ -61,8 +87,8 @@ impl Watch {
     pub(super) fn covers(
         &self,
         here: Option<runtime::Id>,
-        deadline: Instant,
-        latest: Option<Instant>,
+        deadline: Duration,
+        latest: Option<Duration>,
     ) -> bool {
         self.lanes > 0 && self.runtime == here && latest.is_none_or(|latest| latest <= deadline + TICK)
     }
@@ -76,7 +102,9 @@ impl Place {
 
 /// A caller that waits for its decision.
 pub(super) struct Caller {
-    pub(super) deadline: Instant,
+    pub(super) entered: Instant,
+    /// A point in the time of the [`Watch`].
+    pub(super) deadline: Duration,
     pub(super) allowed: Duration,
     /// Whether lanes answer it at its deadline.
     pub(super) is_watched: bool,
@@ -98,9 +126,12 @@ impl Caller {
     }
 }
 
-/// Answers the `callers` whose deadlines have passed. Returns the last one's error.
-pub(super) fn expire(callers: &mut [Caller], error: impl Fn(Duration) -> Error) -> Option<Error> {
-    let now = Instant::now();
+/// Answers the `callers` whose deadlines have passed at the time `now`. Returns the last one's error.
+pub(super) fn expire(
+    callers: &mut [Caller],
+    now: Duration,
+    error: impl Fn(Duration) -> Error,
+) -> Option<Error> {
     let mut last = None;
     for caller in callers.iter_mut().filter(|caller| caller.deadline <= now && caller.reply.is_some()) {
         let late = error(caller.allowed);

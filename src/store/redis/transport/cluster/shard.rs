@@ -11,7 +11,7 @@ use crate::{
         error::is_redirect,
         transport::{
             breaker::Breaker,
-            deadline::CONNECT_TIMEOUT,
+            deadline::PROBE_TIMEOUT,
             health::Health,
             queue::{Lanes, Queue},
             target::Target,
@@ -59,7 +59,7 @@ where
         // A command with a key goes to the node of the shard.
         let mut exists = redis::cmd("EXISTS");
         exists.arg(key);
-        self.nodes.run(exists, CONNECT_TIMEOUT).await.map(|_| ()).map_err(|error| {
+        self.nodes.run(exists, PROBE_TIMEOUT).await.map(|_| ()).map_err(|error| {
             // Another node has answered.
             if is_redirect(&error) {
                 Error::new(ErrorKind::StoreUnreachable, error.to_string())

@@ -1,0 +1,57 @@
+//! Many invented identities: the memory of a process.
+
+use tokio::task::JoinSet;
+use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota};
+
+use crate::{frozen::memory, promises::Promises, support::Down};
+
+/// The store rounds its capacity up for each of its parts.
+const ROUNDING: usize = 1_024;
+/// What a key needs at most, with its share of the tables.
+const BYTES_A_KEY: usize = 400;
+
+pub(crate) async fn print(promises: &mut Promises) {
+    let identities: u64 = std::env::var("IDENTITIES")
+        .map_or(10_000_000, |number| number.parse().expect("IDENTITIES is a number"));
+    println!("## {identities} identities\n");
+    println!("Each asks once, all for one policy of a thousand a day.\n");
+    println!("| counted in | capacity, keys | keys at the end | memory grew by, MB |");
+    println!("|---|---|---|---|");
+    let store = MemoryStore::new();
+    row("`MemoryStore`", &Limiter::new(store.clone()), 200_000, identities, || Some(store.len()), promises)
+        .await;
+    let small = MemoryStore::builder().capacity(10_000).build();
+    let name = "`MemoryStore` with a capacity of 10 000";
+    row(name, &Limiter::new(small.clone()), 10_000, identities, || Some(small.len()), promises).await;
+    row("`FailureMode::Local`", &Limiter::new(Down), 100_000, identities, || None, promises).await;
+}
+
+async fn row(
+    name: &str,
+    limiter: &Limiter,
+    most: usize,
+    identities: u64,
+    len: impl Fn() -> Option<usize>,
+    promises: &mut Promises,
+) {
+    let before = memory();
+    let mut tasks = JoinSet::new();
+    for task in 0..2 {
+        let (limiter, policy) = (limiter.clone(), Policy::new("p", Quota::per_day(1_000)));
+        tasks.spawn(async move {
+            for number in (task..identities).step_by(2) {
+                // Not one after the other, as invented identities are not.
+                let key = Key::new((number.wrapping_mul(0x9e37_79b9_7f4a_7c15)).to_string());
+                assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
+            }
+        });
+    }
+    tasks.join_all().await;
+    let grown = memory().saturating_sub(before);
+    let keys = len();
+    let many =
+        promises.check(keys.is_none_or(|keys| keys <= most + ROUNDING), || format!("{name}: {keys:?} keys"));
+    let large = promises.check(grown < most * BYTES_A_KEY, || format!("{name}: grew by {grown} bytes"));
+    let keys = keys.map_or_else(|| "not known".to_owned(), |keys| keys.to_string());
+    println!("| {name} | {most} | {keys}{many} | {}{large} |", grown >> 20);
+}

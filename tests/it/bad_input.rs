@@ -29,7 +29,9 @@ async fn an_error_about_a_redis_url_does_not_show_its_password() {
         ),
         ("no server", "redis://:hunter2@127.0.0.1:1", ErrorKind::StoreUnreachable, "at 127.0.0.1:1"),
         ("wrong password", &with_wrong_password, ErrorKind::StoreUnreachable, "assword"),
-        ("no password", &locked.url(), ErrorKind::StoreFailed, "NOAUTH"),
+        ("no password", &locked.url_with(2), ErrorKind::StoreFailed, "NOAUTH"),
+        // The greeting of protocol 3 needs the password already.
+        ("no password, protocol 3", &locked.url_with(3), ErrorKind::StoreUnreachable, "requires a password"),
     ];
     for (name, url, kind, message) in rows {
         let error = RedisStore::connect(url).await.unwrap_err();

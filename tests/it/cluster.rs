@@ -30,7 +30,7 @@ async fn store(cluster: &RedisCluster) -> RedisStore {
     settings().connect_cluster(cluster.urls()).await.unwrap()
 }
 
-fn closed(name: &str, limit: u64) -> Policy {
+pub(crate) fn closed(name: &str, limit: u64) -> Policy {
     Policy::new(name, Quota::per_day(limit)).on_store_failure(FailureMode::Closed)
 }
 
@@ -43,12 +43,12 @@ fn shard(cluster: &RedisCluster, identity: &str) -> u32 {
 }
 
 /// An identity in the first shard of `node`.
-fn key_of(cluster: &RedisCluster, node: usize) -> Key {
+pub(crate) fn key_of(cluster: &RedisCluster, node: usize) -> Key {
     keys_of_one_shard(cluster, node, 1).remove(0)
 }
 
 /// Different identities of the first shard of `node`.
-fn keys_of_one_shard(cluster: &RedisCluster, node: usize, count: usize) -> Vec<Key> {
+pub(crate) fn keys_of_one_shard(cluster: &RedisCluster, node: usize, count: usize) -> Vec<Key> {
     // The slot of a shard is near the middle of its part.
     let middle = |shard: u32| u16::try_from((2 * shard + 1) * u32::from(SLOTS) / (2 * SHARDS)).unwrap();
     let wanted = (0..SHARDS).find(|&shard| cluster.first_owner(middle(shard)) == node).unwrap();
@@ -57,8 +57,8 @@ fn keys_of_one_shard(cluster: &RedisCluster, node: usize, count: usize) -> Vec<K
 }
 
 /// The slot of an identity that was charged under one policy.
-fn slot_of(cluster: &RedisCluster, node: usize, identity: &Key) -> u16 {
-    let keys: Vec<String> = cluster.nodes[node].command(&["KEYS", &format!("*:{}", identity.as_str())]);
+pub(crate) fn slot_of(cluster: &RedisCluster, node: usize, identity: &Key) -> u16 {
+    let keys: Vec<String> = cluster.nodes[node].command(&["KEYS", &format!("*{}*", identity.as_str())]);
     cluster.slot(&keys[0])
 }
 
@@ -103,7 +103,9 @@ async fn load_with(
                     Ok(_) => counts.denied += 1,
                     Err(error) => {
                         eprintln!("{error}");
-                        counts.failed += 1
+                        counts.failed += 1;
+                        // An open breaker answers at once.
+                        sleep(Duration::from_millis(1)).await;
                     }
                 }
             }
@@ -340,7 +342,10 @@ async fn migrate_under_load(mut cluster: RedisCluster, limiters: [Limiter; 2]) {
         let admitted = if place < 20 { 999 } else { 1_000 };
         assert_eq!((counts.admitted, counts.failed), (admitted, 0), "{place}: {counts:?}");
     }
-    let divided: u64 = cluster.nodes.iter().map(|node| errors(node, "TRYAGAIN")).sum();
+    // Redis 6.2 redirects a batch to the new node if one of its keys is missing on the old one.
+    let server: String = cluster.nodes[0].command(&["INFO", "server"]);
+    let answer = if server.contains("redis_version:6.") { "ASK" } else { "TRYAGAIN" };
+    let divided: u64 = cluster.nodes.iter().map(|node| errors(node, answer)).sum();
     assert!(divided > 0, "no batch met a slot whose keys were on two nodes");
 }
 
@@ -481,7 +486,7 @@ async fn charges_of_a_late_decision_are_refunded_at_its_deadline() {
 
 #[tokio::test]
 async fn a_denial_is_not_remembered_when_only_some_of_a_refund_fails() {
-    let mut cluster = RedisCluster::start(2);
+    let mut cluster = RedisCluster::start(3);
     let limiter = Limiter::new(
         settings().deny_cache(Duration::from_secs(60)).connect_cluster(cluster.urls()).await.unwrap(),
     );
@@ -709,7 +714,7 @@ async fn a_custom_pool_can_hold_cluster_connections() {
 }
 
 /// A store on a cluster of one node, and how to cut its connection in place of the next decision.
-async fn store_that_is_cut() -> (RedisCluster, RedisStore, Arc<AtomicBool>) {
+pub(crate) async fn store_that_is_cut() -> (RedisCluster, RedisStore, Arc<AtomicBool>) {
     let cut = Arc::new(AtomicBool::new(false));
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let port = listener.local_addr().unwrap().port();

@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use crate::support::{RedisServer, eventually, settings};
+use crate::support::{RedisServer, eventually, listen_with, settings};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpListener,
@@ -63,7 +63,7 @@ async fn each_wrong_configuration_is_an_error_with_its_remedy_and_without_the_pa
     let lines = Lines::default();
     let subscriber =
         tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(lines.clone()).finish();
-    let _guard = tracing::subscriber::set_default(subscriber);
+    let _guard = listen_with(subscriber);
 
     let open = RedisServer::start();
     let locked = RedisServer::with(&["--requirepass", "right"]);

@@ -62,7 +62,7 @@ async fn no_password_or_identity_is_shown_when_a_server_repeats_its_arguments() 
         let server = RedisServer::with(arguments);
         let mut urls = vec![server.url()];
         if !name.starts_with("a reset") {
-            urls.push(server.url().replace("//", &format!("//:{secret}@")) + "/?protocol=resp3");
+            urls.push(server.url_with(3).replace("//", &format!("//:{secret}@")));
         }
         let mut all = String::new();
         for url in urls {

@@ -8,7 +8,7 @@ use std::{
 use crate::support::{
     RedisServer, eventually,
     inner::{ask, get},
-    settings, store,
+    listen_with, settings, store,
 };
 use tower::{Layer as _, ServiceExt as _};
 use tower_ratelimit::{
@@ -51,7 +51,7 @@ fn listen() -> (Lines, tracing::subscriber::DefaultGuard) {
     let lines = Lines::default();
     let subscriber =
         tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(lines.clone()).finish();
-    (lines, tracing::subscriber::set_default(subscriber))
+    (lines, listen_with(subscriber))
 }
 
 #[tokio::test]

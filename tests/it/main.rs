@@ -4,8 +4,10 @@ mod support;
 
 mod bad_input;
 mod bans;
+mod cancellation;
 mod client_ip;
 mod cluster;
+mod cluster_faults;
 mod composition;
 mod concurrency_policy;
 mod connect_errors;
@@ -32,6 +34,7 @@ mod metrics;
 mod on_decision;
 mod preflight;
 mod probe;
+mod protocol;
 mod quickstart;
 mod refunds;
 mod replay;

@@ -1,7 +1,12 @@
 //! `rediss://` URLs, on servers with certificates of a private authority.
 
 use crate::support::{
-    RedisServer, certificates::Authority, eventually, redis_cluster::RedisCluster, settings,
+    RedisServer,
+    certificates::Authority,
+    eventually,
+    redis_cluster::RedisCluster,
+    redis_sentinel::{PRIMARY, SentinelGroup},
+    settings,
 };
 use tower_ratelimit::{ErrorKind, Key, Limiter, Policy, Quota, RedisStore, store::RedisStoreBuilder};
 
@@ -146,6 +151,26 @@ async fn a_cluster_is_reached_over_tls() {
         .tls_ca_certificate(authority.ca.clone())
         .tls_client_certificate(authority.certificate.clone(), authority.key.clone());
     decides(settings.connect_cluster([&url]).await.unwrap()).await;
+}
+
+#[tokio::test]
+async fn the_primary_of_sentinels_is_reached_over_tls() {
+    let authority = Authority::new();
+    let group = SentinelGroup::over_tls(&authority);
+    let settings = settings()
+        .tls_ca_certificate(authority.ca.clone())
+        .tls_client_certificate(authority.certificate.clone(), authority.key.clone());
+    let store = settings.clone().connect_sentinel(group.urls(), PRIMARY).await.unwrap();
+    decides(store.clone()).await;
+    // All its connections are on the port with TLS.
+    let clients: String = group.servers[0].command(&["CLIENT", "LIST", "TYPE", "normal"]);
+    let plain_port = format!(" laddr=127.0.0.1:{} ", group.servers[0].port());
+    let ours: Vec<_> = clients.lines().filter(|line| line.contains("name=tower-ratelimit")).collect();
+    assert!(!ours.is_empty() && ours.iter().all(|line| !line.contains(&plain_port)), "{clients}");
+    // The authority is missing.
+    let error = self::settings().connect_sentinel(group.urls(), PRIMARY).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::StoreUnreachable, "{error}");
+    assert!(error.to_string().contains("tls_ca_certificate"), "{error}");
 }
 
 #[tokio::test]

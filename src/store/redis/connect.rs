@@ -21,7 +21,7 @@ use super::{
 #[cfg(feature = "cluster")]
 use super::{
     script::Script,
-    transport::cluster::{self, Clustered},
+    transport::cluster::{self, ClusterManager, Clustered},
     wire::Shards,
 };
 use crate::error::Error;
@@ -112,9 +112,12 @@ impl RedisStoreBuilder {
         let health = Arc::new(Health::of(clients.addresses.clone()));
         let unreachable =
             |cause: RedisError| error::unreachable(&format!(" at {}", clients.addresses), &cause);
-        let retrying =
-            pool(&health, cluster::CONNECTIONS).build(clients.retrying).await.map_err(unreachable)?;
-        let single_attempt = pool(&health, cluster::CONNECTIONS).build_unchecked(clients.single_attempt);
+        let retrying = pool(&health, cluster::CONNECTIONS)
+            .build(ClusterManager(clients.retrying))
+            .await
+            .map_err(unreachable)?;
+        let single_attempt =
+            pool(&health, cluster::CONNECTIONS).build_unchecked(ClusterManager(clients.single_attempt));
         let shards = self.shards();
         let link = Arc::new(Clustered::new(retrying, Some(single_attempt), health, shards.clone()));
         for script in Script::all_built_in() {
@@ -143,7 +146,7 @@ impl RedisStoreBuilder {
         self.check()?;
         let clients = cluster::clients(urls, &self.tls)?;
         let health = Arc::new(Health::of(clients.addresses));
-        let pool = |client| pool(&health, cluster::CONNECTIONS).build_unchecked(client);
+        let pool = |client| pool(&health, cluster::CONNECTIONS).build_unchecked(ClusterManager(client));
         let (retrying, single_attempt) = (pool(clients.retrying), pool(clients.single_attempt));
         let shards = self.shards();
         let link = Clustered::new(retrying, Some(single_attempt), health, shards.clone());

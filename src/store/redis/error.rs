@@ -141,16 +141,16 @@ fn explain(text: &str) -> String {
         let lua_error = plain.split(" script: ").next().unwrap_or(plain);
         return format!("the Lua of an algorithm failed: {lua_error}");
     }
+    let no_command =
+        "the Redis user may not run a command that the script calls: grant what RedisStore::acl_rule returns";
+    let no_key = "the Redis user may not access a key: grant what RedisStore::acl_rule returns for this store's prefix";
     let known = [
-        // Errors of a script's commands, which have the code ERR.
-        (
-            "can't run this command",
-            "the Redis user may not run a command that the script calls: grant what RedisStore::acl_rule returns",
-        ),
-        (
-            "can't access at least one of the keys",
-            "the Redis user may not access a key: grant what RedisStore::acl_rule returns for this store's prefix",
-        ),
+        // Errors of a script's commands, which have the code ERR: first those up to Redis 7.0, then those of later ones
+        // and of Valkey.
+        ("can't run this command", no_command),
+        ("can't access at least one of the keys", no_key),
+        ("ACL failure in script: No permissions to access a key", no_key),
+        ("ACL failure in script: User ", no_command),
         ("unauthenticated", "the server requires a password: add it to the URL, redis://:password@host"),
         ("invalid password", "the server does not accept this user and password"),
         ("without any password configured", "the server has no password: remove it from the URL"),
@@ -201,6 +201,13 @@ pub(crate) fn is_temporary(error: &Error) -> bool {
     let text = error.to_string();
     error.kind() == ErrorKind::StoreFailed
         && TEMPORARY.iter().any(|code| text.ends_with(&format!("({code})")))
+}
+
+/// Whether a node of a Cluster named another one, which could not be reached.
+#[cfg(feature = "cluster")]
+pub(crate) fn is_redirect(error: &Error) -> bool {
+    let text = error.to_string();
+    error.kind() == ErrorKind::StoreFailed && (text.ends_with("(MOVED)") || text.ends_with("(ASK)"))
 }
 
 /// Whether the Redis user lacks a permission. [`explain`] then says what returns them.

@@ -188,16 +188,15 @@ impl RedisStore {
     ///   as an address and an API key, is made one shard after the other, in the order of the rules. If one denies, the
     ///   charges before it are refunded. So the limits are never exceeded, but other requests may be denied until the
     ///   refund. Put the rule first that denies most often.
-    /// * If its connection breaks, a decision is sent again, on a new connection or to the node that took over. If the
-    ///   first call had been carried out, the request is charged twice and admitted once. A refund, and a decision over
-    ///   [`Concurrency`](crate::algorithm::Concurrency) or [leased](Policy::leased) units, is not sent again and fails.
-    ///   The store has two connections to each node: one for the first attempt, and one that follows slots.
+    /// * All shards share the connection to a node. If it breaks, the decisions under way on it fail, because they may
+    ///   have been charged. The store has two connections to each node: one for the first attempt, and one that follows
+    ///   slots.
     /// * Slot migrations and failovers are followed. While a slot migrates, the decisions of its batches are sent one by
     ///   one, and a decision over several keys fails until all of them are on one node, including keys that were never
     ///   charged: Redis answers so for several keys. While a node is down, decisions on its keys fail, and the policy's
-    ///   [`FailureMode`](crate::FailureMode) applies; other nodes' keys are decided as usual. If a node hangs with its
-    ///   connections open, other nodes' keys may wait for up to half a second when slots migrate or this process
-    ///   starts. When a replica takes over, charges that were not replicated are lost, and that much can be admitted
+    ///   [`FailureMode`](crate::FailureMode) applies; other nodes' keys are decided as usual. If a node hangs, they wait for up to
+    ///   20 ms and some round trips whenever a slot has moved. If its host is lost, they wait once for up to a quarter of
+    ///   a second. When a replica takes over, charges that were not replicated are lost, and that much can be admitted
     ///   again.
     /// * Each node uses its own clock. If a slot migrates to a node whose clock is ahead, its keys replenish earlier by
     ///   that difference.
@@ -333,9 +332,12 @@ impl RedisStore {
     }
 
     /// A store on your own pool of `ClusterConnection`s, with the default settings, such as a pool of redis-rs'
-    /// `ClusterClient`. Set a response timeout on the client. redis-rs repeats every command whose connection broke, so
-    /// a refund may be made twice. A batch of several decisions is sent in a transaction (`MULTI`, `EXEC`), because
-    /// redis-rs fails it at once while its slot migrates and waits otherwise.
+    /// `ClusterClient`. Set a response timeout on the client.
+    ///
+    /// Prefer [`connect_cluster`](Self::connect_cluster). redis-rs repeats every command whose connection broke, so a charge
+    /// or a refund may be made twice. Whenever a slot has moved, a node that hangs stalls the others for up to the
+    /// response timeout and the time to connect, and several times. A batch of several decisions is sent in a transaction
+    /// (`MULTI`, `EXEC`), because redis-rs fails it at once while its slot migrates and waits otherwise.
     #[cfg(feature = "cluster")]
     #[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
     #[must_use]

@@ -14,7 +14,7 @@ pub(crate) use programs::program;
 pub(crate) use redis_server::RedisServer;
 pub(crate) use stores::{Counted, Down, Says};
 
-use std::time::Duration;
+use std::{sync::LazyLock, time::Duration};
 
 use tokio::time::Instant;
 
@@ -59,6 +59,20 @@ pub(crate) async fn within(patience: Duration, mut holds: impl AsyncFnMut() -> b
 /// did.
 pub(crate) async fn eventually(holds: impl AsyncFnMut() -> bool) -> bool {
     within(Duration::from_secs(10), holds).await
+}
+
+/// Makes `subscriber` the one of this thread.
+///
+/// As long as a process has only one subscriber, the first thread that reaches a line decides for all threads whether it
+/// is logged, and another test's thread has none. So there is always a second one.
+pub(crate) fn listen_with(
+    subscriber: impl tracing::Subscriber + Send + Sync,
+) -> tracing::subscriber::DefaultGuard {
+    static SECOND: LazyLock<tracing::Dispatch> = LazyLock::new(|| {
+        tracing::Dispatch::new(tracing_subscriber::fmt().with_writer(std::io::sink).finish())
+    });
+    LazyLock::force(&SECOND);
+    tracing::subscriber::set_default(subscriber)
 }
 
 /// A service with no network, for tests that must set the clock.

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::redis_server::RedisServer;
+use super::{certificates::Authority, redis_server::RedisServer};
 
 /// The name of the primary in the sentinels.
 pub(crate) const PRIMARY: &str = "limits";
@@ -14,6 +14,7 @@ pub(crate) struct SentinelGroup {
     /// Two servers. The first one is the primary until a promotion.
     pub(crate) servers: Vec<RedisServer>,
     pub(crate) sentinels: Vec<RedisServer>,
+    urls: Vec<String>,
 }
 
 impl SentinelGroup {
@@ -24,11 +25,34 @@ impl SentinelGroup {
 
     /// Servers that require the password `data`, and sentinels that require `sentinel`.
     pub(crate) fn with_passwords(data: Option<&str>, sentinel: Option<&str>) -> Self {
-        let locked: Vec<&str> =
-            data.iter().flat_map(|&data| ["--requirepass", data, "--masterauth", data]).collect();
-        let primary = RedisServer::with(&locked);
-        let port = primary.port().to_string();
-        let replica = RedisServer::with(&[&["--replicaof", "127.0.0.1", &port], &*locked].concat());
+        Self::with(data, sentinel, None)
+    }
+
+    /// Servers and sentinels that use TLS among themselves too, and require a certificate of each client. Only the tests
+    /// use the ports without TLS.
+    pub(crate) fn over_tls(authority: &Authority) -> Self {
+        Self::with(None, None, Some(authority))
+    }
+
+    fn with(data: Option<&str>, sentinel: Option<&str>, tls: Option<&Authority>) -> Self {
+        let arguments = || {
+            let (mut arguments, url) = tls.map(Authority::arguments).unwrap_or_default();
+            if tls.is_some() {
+                arguments.extend(["--tls-replication", "yes"].map(str::to_owned));
+            }
+            (arguments, url)
+        };
+        let start = |more: &[&str]| {
+            let (mut words, url) = arguments();
+            let locked = data.iter().flat_map(|&data| ["--requirepass", data, "--masterauth", data]);
+            words.extend(locked.chain(more.iter().copied()).map(str::to_owned));
+            let server = RedisServer::with(&words.iter().map(String::as_str).collect::<Vec<_>>());
+            let plain = server.url_with(2);
+            let url = if tls.is_some() { url } else { plain };
+            (server, url.rsplit(':').next().unwrap().to_owned())
+        };
+        let (primary, port) = start(&[]);
+        let (replica, _) = start(&["--replicaof", "127.0.0.1", &port]);
         let mut settings = format!(
             "sentinel monitor {PRIMARY} 127.0.0.1 {port} 2\nsentinel down-after-milliseconds {PRIMARY} 500\n\
              sentinel failover-timeout {PRIMARY} 3000\n"
@@ -39,8 +63,16 @@ impl SentinelGroup {
         if let Some(sentinel) = sentinel {
             settings += &format!("requirepass {sentinel}\nsentinel sentinel-pass {sentinel}\n");
         }
-        let sentinels = (0..3).map(|_| RedisServer::sentinel(&settings)).collect();
-        let group = Self { servers: vec![primary, replica], sentinels };
+        let sentinels = (0..3).map(|_| {
+            let (words, url) = arguments();
+            let tls =
+                words.chunks(2).map(|pair| format!("{} {}\n", pair[0].trim_start_matches('-'), pair[1]));
+            let sentinel = RedisServer::sentinel(&(settings.clone() + &tls.collect::<String>()));
+            let url = if url.is_empty() { sentinel.url() } else { url };
+            (sentinel, url)
+        });
+        let (sentinels, urls) = sentinels.unzip();
+        let group = Self { servers: vec![primary, replica], sentinels, urls };
         let known = ["num-other-sentinels", "num-slaves"].map(str::to_owned);
         for node in &group.sentinels {
             wait_until("each sentinel knows the others and the replica", || {
@@ -56,7 +88,7 @@ impl SentinelGroup {
     }
 
     pub(crate) fn urls(&self) -> Vec<String> {
-        self.sentinels.iter().map(RedisServer::url).collect()
+        self.urls.clone()
     }
 }
 

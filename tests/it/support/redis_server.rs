@@ -84,8 +84,15 @@ impl RedisServer {
         panic!("redis-server does not start; is it installed? `make test` installs it");
     }
 
+    /// The URL for a store, with the protocol that the tests run with.
     pub(crate) fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        self.url_with(protocol())
+    }
+
+    /// The URL with one protocol: 2 or 3.
+    pub(crate) fn url_with(&self, protocol: u8) -> String {
+        let query = if protocol == 2 { String::new() } else { format!("/?protocol=resp{protocol}") };
+        format!("redis://127.0.0.1:{}{query}", self.port)
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -117,7 +124,7 @@ impl RedisServer {
     }
 
     pub(crate) fn connection(&self) -> redis::Connection {
-        redis::Client::open(self.url()).unwrap().get_connection().unwrap()
+        redis::Client::open(self.url_with(2)).unwrap().get_connection().unwrap()
     }
 
     /// Runs one command on a new connection.
@@ -172,7 +179,7 @@ impl RedisServer {
             match TcpStream::connect(("127.0.0.1", self.port)) {
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
                 _ => {
-                    let info = redis::Client::open(self.url())
+                    let info = redis::Client::open(self.url_with(2))
                         .and_then(|client| client.get_connection())
                         .and_then(|mut connection| {
                             redis::cmd("INFO").arg("server").query::<String>(&mut connection)
@@ -209,6 +216,15 @@ impl Drop for Process {
         }
         drop(pipe);
         let _ = self.guard.wait();
+    }
+}
+
+/// The version of the protocol that stores use: 2, or 3 if `REDIS_PROTOCOL` is `resp3`.
+pub(crate) fn protocol() -> u8 {
+    match std::env::var("REDIS_PROTOCOL").as_deref() {
+        Err(_) | Ok("resp2") => 2,
+        Ok("resp3") => 3,
+        Ok(other) => panic!("REDIS_PROTOCOL is resp2 or resp3, not {other}"),
     }
 }
 

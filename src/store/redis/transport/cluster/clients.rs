@@ -12,7 +12,7 @@ use crate::{
     store::redis::{address::connection_info, tls::TlsSettings, transport::socket::tcp_settings},
 };
 
-/// A client that retries when a connection breaks or a slot migrates, and one that does not.
+/// A client that tries again when a slot migrates or a connection could not be used, and one that does not.
 pub(crate) struct Clients {
     pub(crate) retrying: ClusterClient,
     pub(crate) single_attempt: ClusterClient,
@@ -24,7 +24,7 @@ pub(crate) struct Clients {
 /// more decisions than one (`benches/cluster.rs`), and each would have to follow migrations itself.
 pub(crate) const CONNECTIONS: u32 = 1;
 /// An unresponsive node delays the search for other nodes by at most this.
-const CONNECT: Duration = Duration::from_millis(250);
+pub(super) const CONNECT: Duration = Duration::from_millis(250);
 pub(super) const RESPONSE: Duration = Duration::from_millis(500);
 
 /// Makes the clients for `urls`.

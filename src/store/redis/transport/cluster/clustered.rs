@@ -1,10 +1,10 @@
 use std::{slice, sync::Arc, time::Duration};
 
 use bb8_redis::bb8::{ManageConnection, Pool};
-use redis::{Cmd, RedisError, Value, cluster::ClusterClient, cluster_async::ClusterConnection};
-use tokio::{sync::Semaphore, time::timeout_at};
+use redis::{Cmd, RedisError, Value};
+use tokio::{sync::Semaphore, task::coop::consume_budget, time::timeout_at};
 
-use super::{nodes::Nodes, shard::Shard};
+use super::{connection::ToCluster, nodes::Nodes, shard::Shard};
 use crate::{
     answer::Answer,
     decision::Decision,
@@ -18,7 +18,9 @@ use crate::{
             deadline::{deadline_in, queue_full, timed_out},
             health::Health,
             link::{Link, recorded},
+            probe::probe,
             queue::MAX_WAITING,
+            target::Target,
         },
         wire::{self, Job, Shards},
     },
@@ -27,21 +29,22 @@ use crate::{
 /// A link to a Cluster.
 pub(crate) struct Clustered<M: ManageConnection> {
     nodes: Arc<Nodes<M>>,
-    /// `None` if each identity has a slot of its own.
-    sharding: Option<Sharding<M>>,
+    /// The parts of the slots, and what stands for each: the shard, or only the breaker of its slots.
+    parts: Arc<Shards>,
+    shards: Vec<Arc<Shard<M>>>,
+    /// Whether the keys of a part are in one slot. Otherwise each identity has a slot of its own.
+    is_sharded: bool,
     /// Limits the decisions in flight.
     in_flight: Semaphore,
 }
 
-struct Sharding<M: ManageConnection> {
-    shards: Arc<Shards>,
-    /// By the numbers of the shards.
-    queues: Vec<Arc<Shard<M>>>,
-}
+/// The number of breakers if each identity has a slot of its own. A node that hangs opens those of its slots. Only a few
+/// have slots of two nodes.
+const BREAKERS: u16 = 64;
 
 impl<M> Link for Clustered<M>
 where
-    M: ManageConnection<Connection = ClusterConnection, Error = RedisError>,
+    M: ManageConnection<Connection: ToCluster, Error = RedisError>,
 {
     fn decide(self: Arc<Self>, job: Job) -> Answer<Decision> {
         Answer::pending(async move {
@@ -83,21 +86,20 @@ where
 
 impl<M> Clustered<M>
 where
-    M: ManageConnection<Connection = ClusterConnection, Error = RedisError>,
+    M: ManageConnection<Connection: ToCluster, Error = RedisError>,
 {
     /// `single_attempt` has connections that never send a call twice. `None` for a user's own pool.
     pub(crate) fn new(
         pool: Pool<M>,
-        single_attempt: Option<Pool<ClusterClient>>,
+        single_attempt: Option<Pool<M>>,
         health: Arc<Health>,
         shards: Option<Arc<Shards>>,
     ) -> Self {
         let nodes = Arc::new(Nodes::new(pool, single_attempt, health));
-        let sharding = shards.map(|shards| {
-            let queues = (0..shards.count()).map(|_| Arc::new(Shard::new(nodes.clone()))).collect();
-            Sharding { shards, queues }
-        });
-        Self { nodes, sharding, in_flight: Semaphore::new(MAX_WAITING) }
+        let is_sharded = shards.is_some();
+        let parts = shards.unwrap_or_else(|| Arc::new(Shards::new(BREAKERS)));
+        let shards = (0..parts.count()).map(|_| Arc::new(Shard::new(nodes.clone()))).collect();
+        Self { nodes, parts, shards, is_sharded, in_flight: Semaphore::new(MAX_WAITING) }
     }
 
     /// Loads `script` on all nodes. Succeeds if at least one loads it.
@@ -107,10 +109,7 @@ where
 
     /// Whether the keys of both identities are in one slot.
     pub(super) fn share_a_slot(&self, one: &Key, other: &Key) -> bool {
-        match &self.sharding {
-            Some(Sharding { shards, .. }) => shards.of(one) == shards.of(other),
-            None => one == other,
-        }
+        if self.is_sharded { self.parts.of(one) == self.parts.of(other) } else { one == other }
     }
 
     fn is_in_one_slot(&self, job: &Job) -> bool {
@@ -123,17 +122,24 @@ where
 
     /// Makes a decision whose keys are in one slot.
     pub(super) async fn decide_in_slot(&self, job: Job) -> Result<Decision, Error> {
-        let shard = self.sharding.as_ref().zip(job.charges.first());
-        let shard =
-            shard.and_then(|(Sharding { shards, queues }, charge)| queues.get(shards.of(charge.key())));
+        let shard = job.charges.first().and_then(|charge| self.shards.get(self.parts.of(charge.key())));
         match shard {
-            Some(shard) => commit::decide(shard.clone(), job).await,
-            None => self.decide_directly(job).await,
+            Some(shard) if self.is_sharded => commit::decide(shard.clone(), job).await,
+            Some(shard) => self.decide_directly(shard, job).await,
+            None => Err(wire::unexpected()),
         }
     }
 
     /// Makes a decision without a batch.
-    async fn decide_directly(&self, mut job: Job) -> Result<Decision, Error> {
+    async fn decide_directly(&self, shard: &Arc<Shard<M>>, mut job: Job) -> Result<Decision, Error> {
+        if let Some(error) = shard.breaker().error() {
+            probe(shard, || job.first_key());
+            let failed = Err(error);
+            self.nodes.health.record(&failed);
+            // A caller in a loop would never let another task run, not even the probe.
+            consume_budget().await;
+            return failed;
+        }
         let (allowed, deadline, nodes) = (job.deadline, deadline_in(job.deadline), self.nodes.clone());
         let sent = async move {
             let mut decisions = nodes.send_batch(&mut None, slice::from_mut(&mut job)).await;
@@ -141,6 +147,7 @@ where
         };
         let decision = timeout_at(deadline, Finish(Some(Box::pin(sent)))).await;
         let decision = decision.unwrap_or_else(|_| Err(timed_out(allowed)));
+        shard.breaker().record(&decision);
         self.nodes.health.record(&decision);
         decision
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redis::{Cmd, RedisError, RedisResult, RetryMethod, Value, cluster_async::ClusterConnection};
+use redis::{Cmd, RedisError, RedisResult, RetryMethod, Value, aio::ConnectionLike};
 use tokio::time::sleep;
 
 use crate::store::redis::{
@@ -15,7 +15,7 @@ const MIGRATION_PAUSE: Duration = Duration::from_millis(1);
 
 /// Runs the script, and retries until the reply is not a redirect.
 pub(super) async fn evaluate(
-    connection: &mut ClusterConnection,
+    connection: &mut impl ConnectionLike,
     command: &Cmd,
     script: &Script,
 ) -> RedisResult<Value> {
@@ -32,7 +32,7 @@ pub(super) async fn evaluate(
 }
 
 pub(super) async fn with_text_if_missing(
-    connection: &mut ClusterConnection,
+    connection: &mut impl ConnectionLike,
     command: &Cmd,
     script: &Script,
 ) -> RedisResult<Value> {
@@ -43,7 +43,7 @@ pub(super) async fn with_text_if_missing(
 /// Runs the script in a transaction. A client that retries waits while a slot migrates and its keys are on two nodes. But
 /// it returns an aborted transaction at once.
 pub(super) async fn in_transaction(
-    connection: &mut ClusterConnection,
+    connection: &mut impl ConnectionLike,
     command: &Cmd,
     script: &Script,
 ) -> RedisResult<Value> {
@@ -51,7 +51,7 @@ pub(super) async fn in_transaction(
     if is_no_script(&reply) { transaction(connection, with_text(command, script)).await } else { reply }
 }
 
-async fn transaction(connection: &mut ClusterConnection, command: Cmd) -> RedisResult<Value> {
+async fn transaction(connection: &mut impl ConnectionLike, command: Cmd) -> RedisResult<Value> {
     let mut transaction = redis::pipe();
     transaction.atomic().add_command(command);
     match transaction.query_async(connection).await {

@@ -9,13 +9,17 @@
 
 mod clients;
 mod clustered;
+mod connection;
 mod evaluate;
+mod node;
 mod nodes;
 mod pool;
 mod several_slots;
 mod shard;
+mod silent;
 
 pub(crate) use self::{
     clients::{CONNECTIONS, clients, is_clustered},
     clustered::Clustered,
+    connection::ClusterManager,
 };

@@ -1,23 +1,20 @@
 //! Sends batches to the nodes.
 //!
-//! A batch is sent once, as one call. If the call fails because its slot migrates or its connection breaks, each of its
-//! decisions is sent again alone: while a slot migrates, its keys are on two nodes, and Redis rejects a call over keys
-//! of both. What must not be sent twice is sent again only if nothing was carried out.
+//! A batch is sent once, as one call. If the call fails because its slot migrates or its connection had been closed
+//! before, each of its decisions is sent again alone: while a slot migrates, its keys are on two nodes, and Redis rejects
+//! a call over keys of both. If its connection breaks, its decisions fail, because they may have been made.
 
 use std::{sync::Arc, time::Duration};
 
 use bb8_redis::bb8::{ManageConnection, Pool};
-use redis::{
-    Cmd, RedisError, RedisResult, Value,
-    cluster::ClusterClient,
-    cluster_async::ClusterConnection,
-    cluster_routing::{MultipleNodeRoutingInfo, ResponsePolicy, RoutingInfo},
-};
+use redis::{Cmd, RedisError, RedisResult, Value};
 use tokio::time::{Instant, timeout_at};
 
 use super::{
     clients::RESPONSE,
+    connection::ToCluster,
     evaluate::{evaluate, in_transaction, may_succeed_elsewhere, with_text_if_missing},
+    node::{usual, was_not_sent},
     pool::ClusterPool,
 };
 use crate::{
@@ -36,22 +33,19 @@ use crate::{
 };
 
 pub(super) struct Nodes<M: ManageConnection> {
-    /// Its calls are sent again if a connection breaks or a slot migrates.
+    /// Its calls are sent again if a slot migrates. Commands that are no script calls, and all calls of a user's own pool,
+    /// are sent again if a connection breaks too.
     retrying: ClusterPool<M>,
     /// For the first attempt. `None` for a user's own pool.
-    single_attempt: Option<ClusterPool<ClusterClient>>,
+    single_attempt: Option<ClusterPool<M>>,
     pub(super) health: Arc<Health>,
 }
 
 impl<M> Nodes<M>
 where
-    M: ManageConnection<Connection = ClusterConnection, Error = RedisError>,
+    M: ManageConnection<Connection: ToCluster, Error = RedisError>,
 {
-    pub(super) fn new(
-        retrying: Pool<M>,
-        single_attempt: Option<Pool<ClusterClient>>,
-        health: Arc<Health>,
-    ) -> Self {
+    pub(super) fn new(retrying: Pool<M>, single_attempt: Option<Pool<M>>, health: Arc<Health>) -> Self {
         let single_attempt = single_attempt.map(ClusterPool::new);
         Self { retrying: ClusterPool::new(retrying), single_attempt, health }
     }
@@ -62,7 +56,7 @@ where
     }
 
     /// A connection for the first attempt. Waits without a limit; the caller sets one.
-    pub(super) async fn connection(&self) -> RedisResult<ClusterConnection> {
+    pub(super) async fn connection(&self) -> RedisResult<M::Connection> {
         let connection = match &self.single_attempt {
             Some(single_attempt) => single_attempt.connection().await,
             None => self.retrying.connection().await,
@@ -73,7 +67,7 @@ where
     /// Sends `jobs`, whose keys are in one slot, as one batch on the connection in `slot`.
     pub(super) async fn send_batch(
         &self,
-        slot: &mut Option<ClusterConnection>,
+        slot: &mut Option<M::Connection>,
         jobs: &mut [Job],
     ) -> Vec<Result<Decision, Error>> {
         jobs.iter_mut().for_each(Job::sending);
@@ -86,8 +80,9 @@ where
             Err(_) => None,
         };
         *slot = None;
-        let was_broken = error.as_ref().is_none_or(is_broken);
-        if was_broken {
+        let was_not_sent = error.as_ref().is_some_and(was_not_sent);
+        let error = error.map(usual);
+        if error.as_ref().is_none_or(is_broken) {
             self.start_replacing(&jobs);
         }
         let Some(error) = error else {
@@ -98,7 +93,7 @@ where
         let mut decisions = Vec::with_capacity(jobs.len());
         for job in jobs {
             // One after the other: redis-rs sends `ASKING` apart from its command, so many at once disturb each other.
-            decisions.push(if nothing_done || was_broken && may_be_sent_twice(job) {
+            decisions.push(if nothing_done || was_not_sent && may_be_sent_twice(job) {
                 self.send_alone(job, until).await
             } else {
                 Err(error.clone())
@@ -109,7 +104,7 @@ where
 
     async fn attempt(
         &self,
-        slot: &mut Option<ClusterConnection>,
+        slot: &mut Option<M::Connection>,
         encoded: &Encoded,
         decisions: usize,
     ) -> RedisResult<Value> {
@@ -125,7 +120,7 @@ where
         }
     }
 
-    /// Sends one decision, which redis-rs sends again if a connection breaks or a slot migrates.
+    /// Sends one decision, which redis-rs sends again if its slot migrates.
     async fn send_alone(&self, job: &Job, until: Instant) -> Result<Decision, Error> {
         let Some(Encoded { command, script }) = wire::encode(&[job]) else { return Err(wire::unexpected()) };
         let mut connection = self.retrying.connection_until(&self.health, until, job.deadline).await?;
@@ -151,9 +146,7 @@ where
         let mut connection = self.retrying.connection_until(&self.health, until, RESPONSE).await?;
         let mut load = redis::cmd("SCRIPT");
         load.arg("LOAD").arg(script.text());
-        let routing =
-            RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, Some(ResponsePolicy::OneSucceeded)));
-        let reply = timeout_at(until, connection.route_command(load, routing)).await;
+        let reply = timeout_at(until, connection.on_any_primary(load)).await;
         reply.map_err(|_| timed_out(RESPONSE))?.map(|_| ()).map_err(|error| from_redis(&error))
     }
 

@@ -6,9 +6,10 @@ use std::{
 };
 
 use bb8_redis::bb8::{ManageConnection, Pool};
-use redis::{RedisError, RedisResult, RetryMethod, Value, cluster_async::ClusterConnection};
+use redis::{RedisError, RedisResult, RetryMethod, Value};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
+use super::{connection::ToCluster, node::usual};
 use crate::{
     error::Error,
     store::redis::{
@@ -33,14 +34,14 @@ const REPLACE_PAUSE: Duration = Duration::from_secs(2);
 
 impl<M> ClusterPool<M>
 where
-    M: ManageConnection<Connection = ClusterConnection, Error = RedisError>,
+    M: ManageConnection<Connection: ToCluster, Error = RedisError>,
 {
     pub(super) fn new(pool: Pool<M>) -> Self {
         Self { pool, replacing: Arc::default() }
     }
 
     /// A connection. Waits without a limit; the caller sets one.
-    pub(super) async fn connection(&self) -> RedisResult<ClusterConnection> {
+    pub(super) async fn connection(&self) -> RedisResult<M::Connection> {
         // A clone is used, and the pooled connection is free for others at once.
         connection(&self.pool).await.map(|connection| connection.clone())
     }
@@ -50,7 +51,7 @@ where
         health: &Health,
         deadline: Instant,
         allowed: Duration,
-    ) -> Result<ClusterConnection, Error> {
+    ) -> Result<M::Connection, Error> {
         connection_until(&self.pool, health, deadline, allowed).await.map(|connection| connection.clone())
     }
 
@@ -62,7 +63,7 @@ where
         key: impl FnOnce() -> Vec<u8>,
         reply: impl Future<Output = RedisResult<Value>>,
     ) -> Result<Value, Error> {
-        let reply = timeout_at(deadline, reply).await;
+        let reply = timeout_at(deadline, reply).await.map(|reply| reply.map_err(usual));
         if reply.as_ref().map_or(true, |reply| reply.as_ref().is_err_and(is_broken)) {
             self.start_replacing(key);
         }
@@ -86,7 +87,7 @@ where
 /// better: redis-rs searches for a missing node before every call that needs it, and makes no other call meanwhile.
 async fn replace<M>(pool: Pool<M>, key: Vec<u8>) -> RedisResult<()>
 where
-    M: ManageConnection<Connection = ClusterConnection, Error = RedisError>,
+    M: ManageConnection<Connection: ToCluster, Error = RedisError>,
 {
     let mut new = Vec::new();
     for _ in 0..pool.state().connections {

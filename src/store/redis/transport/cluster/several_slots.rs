@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use bb8_redis::bb8::ManageConnection;
-use redis::{RedisError, cluster_async::ClusterConnection};
+use redis::RedisError;
 use tokio::{
     task::JoinHandle,
     time::{Instant, timeout_at},
 };
 
-use super::clustered::Clustered;
+use super::{clustered::Clustered, connection::ToCluster};
 use crate::{
     decision::{Charge, Decision, Outcome},
     error::Error,
@@ -27,7 +27,7 @@ use crate::{
 
 impl<M> Clustered<M>
 where
-    M: ManageConnection<Connection = ClusterConnection, Error = RedisError>,
+    M: ManageConnection<Connection: ToCluster, Error = RedisError>,
 {
     pub(super) async fn decide_in_several_slots(self: &Arc<Self>, job: Job) -> Result<Decision, Error> {
         let (allowed, deadline) = (job.deadline, deadline_in(job.deadline));

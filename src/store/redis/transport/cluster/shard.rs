@@ -1,13 +1,14 @@
 use std::sync::Arc;
 
 use bb8_redis::bb8::ManageConnection;
-use redis::{RedisError, RedisResult, cluster_async::ClusterConnection};
+use redis::{RedisError, RedisResult};
 
-use super::nodes::Nodes;
+use super::{connection::ToCluster, nodes::Nodes};
 use crate::{
     decision::Decision,
-    error::Error,
+    error::{Error, ErrorKind},
     store::redis::{
+        error::is_redirect,
         transport::{
             breaker::Breaker,
             deadline::PROBE_TIMEOUT,
@@ -22,7 +23,8 @@ use crate::{
 /// A node has several shards, so it is busy while a lane waits.
 const LANES: Lanes = Lanes { usual: 1, if_far: 2 };
 
-/// Identities whose keys are in one slot, so that their decisions can share batches.
+/// Identities whose keys are in one slot, so that their decisions can share batches. If each identity has a slot of its
+/// own, a part of the slots, which has a breaker and no batches.
 pub(super) struct Shard<M: ManageConnection> {
     queue: Queue,
     breaker: Breaker,
@@ -37,9 +39,9 @@ impl<M: ManageConnection> Shard<M> {
 
 impl<M> Target for Shard<M>
 where
-    M: ManageConnection<Connection = ClusterConnection, Error = RedisError>,
+    M: ManageConnection<Connection: ToCluster, Error = RedisError>,
 {
-    type Connection = ClusterConnection;
+    type Connection = M::Connection;
 
     fn queue(&self) -> &Queue {
         &self.queue
@@ -57,16 +59,23 @@ where
         // A command with a key goes to the node of the shard.
         let mut exists = redis::cmd("EXISTS");
         exists.arg(key);
-        self.nodes.run(exists, PROBE_TIMEOUT).await.map(|_| ())
+        self.nodes.run(exists, PROBE_TIMEOUT).await.map(|_| ()).map_err(|error| {
+            // Another node has answered.
+            if is_redirect(&error) {
+                Error::new(ErrorKind::StoreUnreachable, error.to_string())
+            } else {
+                error
+            }
+        })
     }
 
-    async fn connection(&self) -> RedisResult<ClusterConnection> {
+    async fn connection(&self) -> RedisResult<M::Connection> {
         self.nodes.connection().await
     }
 
     async fn send_batch(
         &self,
-        slot: &mut Option<ClusterConnection>,
+        slot: &mut Option<M::Connection>,
         jobs: &mut [Job],
     ) -> Vec<Result<Decision, Error>> {
         self.nodes.send_batch(slot, jobs).await

@@ -1,0 +1,116 @@
+//! Requests that are dropped while they are decided.
+
+use std::{convert::Infallible, time::Duration};
+
+use crate::support::{RedisServer, eventually, inner::text, settings};
+use futures_util::FutureExt as _;
+use http::{Request, Response};
+use tokio::task::JoinSet;
+use tower::{Layer, ServiceExt, service_fn};
+use tower_ratelimit::{
+    Decision, FailureMode, Header, Key, Limiter, Policy, Quota, RateLimitLayer, RedisStore,
+    algorithm::FixedWindow, key::Constant,
+};
+
+fn policy() -> Policy {
+    Policy::new("p", Quota::per_day(1_000))
+        .algorithm(FixedWindow::anchored())
+        .on_store_failure(FailureMode::Closed)
+}
+
+async fn store(server: &RedisServer) -> RedisStore {
+    settings().deny_cache(Duration::ZERO).connect(&server.url()).await.unwrap()
+}
+
+/// Sends a request of `user` through `layer`. The service answers with the user and the remaining units of the decision
+/// that it is given.
+async fn ask(layer: RateLimitLayer, user: usize) -> String {
+    let service = service_fn(|request: Request<String>| async move {
+        let outcome = &request.extensions().get::<Decision>().unwrap().outcomes()[0];
+        let said = format!("{} {}", outcome.key().as_str(), outcome.remaining());
+        Ok::<_, Infallible>(Response::new(said))
+    });
+    let request = Request::builder().header("x-user", user.to_string()).body(String::new()).unwrap();
+    let Ok(response) = layer.layer(service).oneshot(request).await;
+    text(response).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_is_dropped_while_its_batch_is_under_way_gives_no_other_one_its_decision() {
+    const USERS: usize = 24;
+    let server = RedisServer::start();
+    let store = store(&server).await;
+    let limiter = Limiter::new(store.clone());
+    let layer = RateLimitLayer::new(store, policy(), Header::new("x-user"));
+    // Each user has another number of units left.
+    for user in 0..USERS {
+        let answer = ask(layer.clone(), user).await;
+        let key = Key::new(answer.split(' ').next().unwrap());
+        limiter.check(&policy(), &key, user as u64 + 1).await.unwrap();
+    }
+    for round in 1..=60 {
+        let mut kept = JoinSet::new();
+        let mut dropped = JoinSet::new();
+        for user in 0..USERS {
+            let request = ask(layer.clone(), user);
+            if user % 2 == 0 {
+                kept.spawn(async move { (user, request.await) });
+            } else {
+                dropped.spawn(tokio::time::timeout(Duration::from_micros(20 * round), request));
+            }
+        }
+        // Those whose time is over are dropped wherever they are: before the call, during it and after it.
+        dropped.join_all().await;
+        for (user, answer) in kept.join_all().await {
+            let left = 1_000 - 1 - (user as u64 + 1) - round;
+            assert!(answer.ends_with(&format!("{user} {left}")), "user {user}, {left} left: {answer}");
+        }
+    }
+}
+
+/// Redis hangs, so no reply can arrive before the requests are dropped.
+#[tokio::test]
+async fn a_request_that_is_dropped_stays_charged_if_it_was_sent_and_is_not_sent_otherwise() {
+    let server = RedisServer::start();
+    let store = store(&server).await;
+    let limiter = Limiter::new(store.clone());
+    let layer = RateLimitLayer::new(store, policy(), Constant::new("all"));
+    ask(layer.clone(), 0).await;
+    server.signal("STOP");
+    let mut requests: Vec<_> = (0..10).map(|user| Box::pin(ask(layer.clone(), user))).collect();
+    // The first one is sent by its own task. The others wait for lanes, whose tasks have not run.
+    requests.iter_mut().for_each(|request| assert!(request.now_or_never().is_none()));
+    drop(requests);
+    server.signal("CONT");
+    let left = async || limiter.peek(&policy(), &Key::new("all"), 0).await.ok()?.remaining();
+    assert!(eventually(async || left().await == Some(1_000 - 2)).await, "{:?} left", left().await);
+}
+
+/// Redis hangs, so the calls of the first runtime are under way when it ends.
+#[test]
+fn a_runtime_that_ends_while_it_carries_calls_fails_only_its_own_decisions() {
+    let server = RedisServer::start();
+    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let (first, second) = (runtime().unwrap(), runtime().unwrap());
+    let limiter = Limiter::new(second.block_on(store(&server)));
+    let check = |user: &str| {
+        let (limiter, key) = (limiter.clone(), Key::new(user));
+        async move { limiter.check(&policy(), &key, 1).await.map(|decision| decision.remaining()) }
+    };
+    assert_eq!(second.block_on(check("kept")).unwrap(), Some(999));
+    server.signal("STOP");
+    let own: Vec<_> = (0..20).map(|_| first.spawn(check("own"))).collect();
+    // Time to send them. If it is too short, there is less to fail.
+    std::thread::sleep(Duration::from_millis(50));
+    let others: Vec<_> = (0..20).map(|_| second.spawn(check("kept"))).collect();
+    std::thread::sleep(Duration::from_millis(50));
+    first.shutdown_background();
+    server.signal("CONT");
+    let mut left: Vec<_> =
+        others.into_iter().map(|other| second.block_on(other).unwrap().unwrap().unwrap()).collect();
+    left.sort_unstable();
+    assert_eq!(left, (979..999).collect::<Vec<_>>());
+    // What the first one sent may be charged.
+    assert!(second.block_on(check("own")).unwrap() >= Some(979));
+    drop(own);
+}

@@ -5,7 +5,6 @@
 //! charged to it, so an outage is no second quota.
 
 use std::{
-    collections::HashMap,
     fmt, mem, slice,
     sync::{
         Arc, Mutex, OnceLock,
@@ -13,6 +12,7 @@ use std::{
     },
 };
 
+use indexmap::IndexMap;
 use tokio::{runtime::Handle, task::JoinSet};
 
 use super::permit::PermitRequest;
@@ -39,8 +39,8 @@ pub(super) struct Ladder {
     counts: OnceLock<Arc<MemoryStore>>,
     /// Policies, and the share of each.
     shares: Mutex<Vec<(Policy, Policy)>>,
-    /// What was admitted in this process and is not charged to the store.
-    owed: Mutex<HashMap<(Box<str>, Key), Owed>>,
+    /// What was admitted in this process and is not charged to the store, the oldest first.
+    owed: Mutex<IndexMap<(Box<str>, Key), Owed>>,
     owes: AtomicBool,
 }
 
@@ -168,12 +168,16 @@ impl Ladder {
         if share.granted() == 0 || charge.needs_permit() {
             return;
         }
+        let (policy, units) = (charge.policy().clone(), share.granted());
+        self.remember(charge.key().clone(), Owed { policy, share: share.policy().clone(), units });
+    }
+
+    fn remember(&self, key: Key, new: Owed) {
         let mut owed = lock(&self.owed);
-        let name = (charge.policy().label().into(), charge.key().clone());
+        let name = (new.policy.label().into(), key);
         if owed.len() < MAX_KEYS || owed.contains_key(&name) {
-            let (policy, share_policy) = (charge.policy().clone(), share.policy().clone());
-            let owed = owed.entry(name).or_insert(Owed { policy, share: share_policy, units: 0 });
-            owed.units += share.granted();
+            let units = new.units;
+            owed.entry(name).or_insert(Owed { units: 0, ..new }).units += units;
             self.owes.store(true, Ordering::Relaxed);
         }
     }
@@ -214,10 +218,12 @@ impl Ladder {
         if units == 0 {
             return;
         }
-        // Not repeated if it fails: it may have been charged.
         let charge = Charge::new(&owed.policy, &key, units);
-        if store.decide(Action::ChargeUpTo, &[charge]).await.is_ok() {
-            drop(counts.reset(&owed.share, &key));
+        match store.decide(Action::ChargeUpTo, &[charge]).await {
+            Ok(_) => drop(counts.reset(&owed.share, &key)),
+            Err(error) if was_not_sent(&error) => self.remember(key, Owed { units, ..owed }),
+            // Not repeated: it may have been charged.
+            Err(_) => {}
         }
     }
 }

@@ -75,7 +75,8 @@ pub(super) async fn call(shared: Arc<Shared>, mut random: Random) {
     let mut latest: Option<(Decision, Charges)> = None;
     for _ in 0..decisions {
         let instance = shared.instances.get(number);
-        let patience = if random.chance(80) { Duration::from_millis(random.below(40)) } else { PATIENT };
+        let patience =
+            if random.chance(80) { Duration::from_millis(*random.pick(&[0, 1, 2, 5, 40])) } else { PATIENT };
         let identity = |random: &mut Random| random.below(identities) as usize;
         let plain = |random: &mut Random| random.below(hot as u64 - 1) as usize;
         let cost = *random.pick(&[1, 1, 1, 1, 2, 3]);

@@ -84,6 +84,9 @@ pub(super) async fn counts_are_right(shared: &Shared, network: &Network) {
             }
             continue;
         }
+        if !rule.is_slow() {
+            is_admitted_again(shared, network, &instance, account).await;
+        }
         let instances: Vec<_> = shared.instances.all().iter().map(|one| one.owner.name.clone()).collect();
         let least = shared.ledger.must_be_used(account, &instances).unwrap_or_default();
         if used < least {
@@ -98,14 +101,28 @@ pub(super) async fn counts_are_right(shared: &Shared, network: &Network) {
     permits_expire(shared, network, &instance).await;
 }
 
+/// A unit is available again after the period.
+async fn is_admitted_again(shared: &Shared, network: &Network, instance: &Instance, account: (usize, usize)) {
+    // After the clock was set back, one period after the next denial.
+    for _ in 0..2 {
+        let charges = vec![(account.0, account.1, 1)];
+        let answer = shared.decide(instance, Ask::Charge, charges, PATIENT).await;
+        if answer.is_some_and(|(answer, _)| answer.is_ok_and(|decision| decision.is_allowed())) {
+            return;
+        }
+        sleep(SETTLED).await;
+    }
+    network.log.violated(format_args!("{account:?}: denied although all units are replenished"));
+}
+
 /// A permit that is held is renewed; others expire.
 async fn permits_expire(shared: &Shared, network: &Network, instance: &Instance) {
     let number = shared.ledger.rules.len() - 2;
     let rule = &shared.ledger.rules[number];
     sleep(EXPIRY).await;
     let ask = async || {
-        let (answer, _) = shared.decide(instance, Ask::Charge, vec![(number, 0, 1)], PATIENT).await?;
-        answer.ok().filter(Decision::is_allowed)
+        let (answer, held) = shared.decide(instance, Ask::Charge, vec![(number, 0, 1)], PATIENT).await?;
+        Some((answer.ok().filter(Decision::is_allowed)?, held))
     };
     let mut held = ask().await;
     if held.is_none() {
@@ -113,9 +130,9 @@ async fn permits_expire(shared: &Shared, network: &Network, instance: &Instance)
         sleep(EXPIRY).await;
         held = ask().await;
     }
-    if held.is_none() {
+    let Some((decision, held)) = held else {
         return network.log.violated(format_args!("no permit after the faults"));
-    }
+    };
     for (time, used) in [(EXPIRY, 1), (EXPIRY, 1)] {
         sleep(time).await;
         let remaining = peek(shared, instance, (number, 0)).await.and_then(|one| one.remaining());
@@ -123,11 +140,33 @@ async fn permits_expire(shared: &Shared, network: &Network, instance: &Instance)
             network.log.violated(format_args!("{remaining:?} of {} permits, {used} in use", rule.limit));
         }
     }
-    drop(held);
+    drop(decision);
+    held.iter().for_each(|held| shared.ledger.released(held));
     sleep(Duration::from_millis(100)).await;
     let remaining = peek(shared, instance, (number, 0)).await.and_then(|one| one.remaining());
     if remaining != Some(rule.limit) {
         network.log.violated(format_args!("{remaining:?} of {} permits, none in use", rule.limit));
+    }
+    dropped_decisions_hold_nothing(shared, network, instance).await;
+}
+
+/// Decisions that are dropped on their way hold no permit.
+async fn dropped_decisions_hold_nothing(shared: &Shared, network: &Network, instance: &Instance) {
+    let number = shared.ledger.rules.len() - 2;
+    let limit = shared.ledger.rules[number].limit;
+    for patience in [0, 0, 1, 1, 2, 3] {
+        let patience = Duration::from_millis(patience);
+        if let Some((decision, held)) =
+            shared.decide(instance, Ask::Charge, vec![(number, 0, 1)], patience).await
+        {
+            drop(decision);
+            held.iter().for_each(|held| shared.ledger.released(held));
+        }
+    }
+    sleep(SETTLED).await;
+    let remaining = peek(shared, instance, (number, 0)).await.and_then(|one| one.remaining());
+    if remaining != Some(limit) {
+        network.log.violated(format_args!("{remaining:?} of {limit} permits after dropped decisions"));
     }
 }
 

@@ -8,7 +8,8 @@ use std::{
 use tower_ratelimit::{Limiter, RedisStore, bb8_redis::bb8::Pool};
 
 use super::{
-    network::{Manager, Network, Owner},
+    connection::Manager,
+    network::{Network, Owner},
     random::Random,
 };
 

@@ -48,8 +48,8 @@ impl Keyspace {
         self.keys.clear();
     }
 
-    pub(super) fn names(&self) -> BTreeSet<Vec<u8>> {
-        self.keys.keys().cloned().collect()
+    pub(super) fn names(&self) -> BTreeSet<String> {
+        self.keys.keys().map(|key| String::from_utf8_lossy(key).into_owned()).collect()
     }
 
     /// Runs a command, without a script or in one.

@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    mem,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -14,6 +13,7 @@ use tower_ratelimit::{
 };
 
 use super::{
+    account::Account,
     log::Log,
     network::Network,
     rules::{Kind, Rule},
@@ -42,37 +42,6 @@ pub(super) struct Asked {
     permit_losses: u64,
     /// By charge: units that were certainly counted.
     counted: Vec<u64>,
-}
-
-/// The units of one identity under one rule.
-#[derive(Default)]
-struct Account {
-    /// The most units that the store can have charged, ever.
-    possible: u64,
-    /// Units that the store admitted, in total.
-    admitted: u64,
-    /// The same since the data was lost, as far as it is certain.
-    counted: u64,
-    /// Units that callers tried to refund: since the data was lost, and in total.
-    refunded: u64,
-    all_refunded: u64,
-    local: BTreeMap<String, Local>,
-    /// Permits in use by the number of losses when they were granted, and permits in use by instance.
-    held: BTreeMap<u64, u64>,
-    held_locally: BTreeMap<String, u64>,
-}
-
-/// What an instance admitted without the store.
-#[derive(Default)]
-struct Local {
-    admitted: u64,
-    /// Units that it will charge once the store answers.
-    owed: u64,
-    /// When it charged such units, and how many, since the data was lost.
-    handed_back: Vec<(Instant, u64)>,
-    /// How often it may have forgotten what it admitted, because that was charged.
-    resets: u64,
-    is_dirty: bool,
 }
 
 pub(super) struct Ledger {
@@ -117,10 +86,7 @@ impl Ledger {
         let inner = &mut *self.inner.lock().unwrap();
         inner.losses += 1;
         inner.permit_losses += 1;
-        for account in inner.accounts.values_mut() {
-            (account.counted, account.refunded) = (0, 0);
-            account.local.values_mut().for_each(|local| local.handed_back.clear());
-        }
+        inner.accounts.values_mut().for_each(Account::data_lost);
     }
 
     pub(super) fn clock_set(&self, forward: Duration) {
@@ -280,14 +246,8 @@ impl Ledger {
                 self.violated(asked, format_args!("{key}: {admitted} units admitted, {allowance} may be"));
             }
         }
-        for account in inner.accounts.values_mut() {
-            if let Some(local) = account.local.get_mut(&asked.instance) {
-                local.resets += u64::from(mem::take(&mut local.is_dirty));
-                if decision.source() == DecisionSource::Store && local.owed > 0 {
-                    local.handed_back.push((Instant::now(), mem::take(&mut local.owed)));
-                }
-            }
-        }
+        let is_store = decision.source() == DecisionSource::Store;
+        inner.accounts.values_mut().for_each(|account| account.store_decided(&asked.instance, is_store));
         held
     }
 
@@ -409,15 +369,8 @@ impl Ledger {
             return None;
         }
         let replenished = rule.replenished(rule.limit, self.started.elapsed() + inner.forward);
-        let trouble = self.network.last_trouble(&key);
-        let local = instances.iter().filter_map(|instance| account.local.get(instance));
-        let charged = |local: &Local| {
-            let certain =
-                local.handed_back.iter().filter(|(time, _)| trouble.is_none_or(|last| last < *time));
-            certain.map(|(_, units)| units).sum::<u64>()
-        };
-        let owed = local.map(|local| charged(local) + local.owed).sum::<u64>();
-        Some((account.counted + owed).min(rule.limit).saturating_sub(account.refunded + replenished))
+        let least = account.least_used(instances, self.network.last_trouble(&key));
+        Some(least.min(rule.limit).saturating_sub(account.refunded + replenished))
     }
 
     /// The most units that can be used, if no unit is missing because of a lease.

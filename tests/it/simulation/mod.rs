@@ -2,7 +2,7 @@
 //! clock and without sockets. A seed determines everything that happens, and the invariants are checked at every
 //! decision and at the end.
 //!
-//! The store is the real one, on a pool whose [connections](network) lead to a [server](server) that runs the real
+//! The store is the real one, on a pool whose [connections](connection) lead to a [server](server) that runs the real
 //! scripts in an embedded Lua. [`against_redis`] compares that server with a real one.
 //!
 //! | invariant | where |
@@ -16,8 +16,10 @@
 //! `SIMULATION_SEEDS` sets the number of schedules. `SIMULATION_SEED=7 cargo test -p tests --all-features --test it --
 //! simulation:: --nocapture` repeats that of seed 7 and prints what happens.
 
+mod account;
 mod against_redis;
 mod callers;
+mod connection;
 mod end;
 mod faults;
 mod instance;

@@ -1,8 +1,8 @@
-//! Connections to the simulated server, without sockets, and what happens on the way.
+//! The way to the simulated server and back, without sockets, and what happens on it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    io, mem,
+    io,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -10,14 +10,12 @@ use std::{
     time::Duration,
 };
 
-use futures_util::FutureExt as _;
-use redis::{Cmd, Pipeline, RedisError, RedisFuture, RedisResult, Value, aio::ConnectionLike};
+use redis::{RedisError, RedisResult, Value};
 use tokio::{
     sync::{Notify, oneshot},
     task::yield_now,
     time::{Instant, sleep},
 };
-use tower_ratelimit::bb8_redis::bb8::ManageConnection;
 
 use super::{
     faults::{Connects, Fate, Weather},
@@ -27,10 +25,7 @@ use super::{
     server::{Power, Server, keys_of},
 };
 
-/// The time after which the crate's own connections give up connecting.
-const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
-
-type Command = Vec<Vec<u8>>;
+pub(super) type Command = Vec<Vec<u8>>;
 type Sender = oneshot::Sender<Vec<Value>>;
 
 pub(super) struct Network {
@@ -54,7 +49,7 @@ struct Wires {
 }
 
 /// A connection as the network sees it.
-struct Wire {
+pub(super) struct Wire {
     owner: Arc<Owner>,
     cut: AtomicBool,
     /// Whether the client does not notice at once that it is cut.
@@ -158,18 +153,52 @@ impl Network {
         self.wires.lock().unwrap().open.len()
     }
 
-    fn latency(&self) -> Duration {
+    pub(super) fn latency(&self) -> Duration {
         let wires = &mut *self.wires.lock().unwrap();
         Duration::from_millis(wires.random.from_to(0, wires.weather.latency))
     }
 
-    fn trouble(&self, commands: &[Command]) {
+    pub(super) fn trouble(&self, commands: &[Command]) {
         let keys = commands.iter().flat_map(|command| keys_of(command).iter().cloned());
         self.wires.lock().unwrap().troubled.extend(keys.map(|key| (key, Instant::now())));
     }
 
+    /// How an attempt to connect ends.
+    pub(super) fn connecting(&self, owner: &Owner) -> Connects {
+        let power = self.server.lock().unwrap().power;
+        match power {
+            // Its calls arrive nowhere.
+            _ if owner.dead.load(Relaxed) => Connects::Succeed,
+            Power::Down => Connects::Fail,
+            // The crate's own connections wait for a reply too.
+            Power::Frozen => Connects::Hang,
+            Power::Up => self.wires.lock().unwrap().weather.connects,
+        }
+    }
+
+    /// Opens a connection, which has this number.
+    pub(super) fn open_wire(&self, owner: &Arc<Owner>) -> (u64, Arc<Wire>) {
+        let wire = Arc::new(Wire {
+            owner: owner.clone(),
+            cut: AtomicBool::new(owner.dead.load(Relaxed)),
+            unnoticed: AtomicBool::default(),
+            busy: AtomicBool::default(),
+            held: Mutex::default(),
+        });
+        let wires = &mut *self.wires.lock().unwrap();
+        wires.next += 1;
+        wires.open.insert(wires.next, wire.clone());
+        (wires.next, wire)
+    }
+
+    /// The client closes a connection. What it has sent may still arrive.
+    pub(super) fn close_wire(&self, id: u64, wire: &Wire) {
+        wire.held.lock().unwrap().clear();
+        self.wires.lock().unwrap().open.remove(&id);
+    }
+
     /// Sends `commands`. Fails at once if the client notices that the connection is cut.
-    fn send(
+    pub(super) fn send(
         self: &Arc<Self>,
         id: u64,
         wire: &Arc<Wire>,
@@ -263,7 +292,7 @@ impl Network {
 }
 
 /// A short pause. Without one, other tasks run first.
-async fn pause(time: Duration) {
+pub(super) async fn pause(time: Duration) {
     if time.is_zero() { yield_now().await } else { sleep(time).await }
 }
 
@@ -276,6 +305,11 @@ impl Wire {
     fn hold(&self, sender: Sender) {
         self.held.lock().unwrap().push(sender);
     }
+
+    /// The reply was read, so the connection can be used again.
+    pub(super) fn was_read(&self) {
+        self.busy.store(false, Relaxed);
+    }
 }
 
 impl Owner {
@@ -284,11 +318,11 @@ impl Owner {
     }
 }
 
-fn broken() -> RedisError {
+pub(super) fn broken() -> RedisError {
     io::Error::from(io::ErrorKind::ConnectionReset).into()
 }
 
-fn value(reply: Reply) -> Value {
+pub(super) fn value(reply: Reply) -> Value {
     match reply {
         Reply::Nil => Value::Nil,
         Reply::Ok => Value::Okay,
@@ -308,124 +342,5 @@ fn nonsense(random: u64, reply: &Value) -> Value {
         (3, Value::BulkString(bytes)) => Value::BulkString(bytes[..bytes.len() / 2].to_vec()),
         (4, Value::BulkString(bytes)) => Value::BulkString(vec![0xff; bytes.len()]),
         _ => Value::Array(vec![Value::Int(1), Value::BulkString(b"OOM".to_vec())]),
-    }
-}
-
-/// Makes the connections of an instance.
-pub(super) struct Manager {
-    pub(super) network: Arc<Network>,
-    pub(super) owner: Arc<Owner>,
-}
-
-pub(super) struct Connection {
-    network: Arc<Network>,
-    id: u64,
-    wire: Arc<Wire>,
-}
-
-impl ManageConnection for Manager {
-    type Connection = Connection;
-    type Error = RedisError;
-
-    async fn connect(&self) -> Result<Connection, RedisError> {
-        let network = &self.network;
-        let connects = {
-            let power = network.server.lock().unwrap().power;
-            let connects = network.wires.lock().unwrap().weather.connects;
-            match power {
-                // Its calls arrive nowhere.
-                _ if self.owner.dead.load(Relaxed) => Connects::Succeed,
-                Power::Down => Connects::Fail,
-                // The crate's own connections wait for a reply too.
-                Power::Frozen => Connects::Hang,
-                Power::Up => connects,
-            }
-        };
-        if connects == Connects::Hang {
-            sleep(CONNECT_TIMEOUT).await;
-            return Err(io::Error::from(io::ErrorKind::TimedOut).into());
-        }
-        pause(network.latency()).await;
-        if connects == Connects::Fail {
-            return Err(io::Error::from(io::ErrorKind::ConnectionRefused).into());
-        }
-        let wire = Arc::new(Wire {
-            owner: self.owner.clone(),
-            cut: AtomicBool::new(self.owner.dead.load(Relaxed)),
-            unnoticed: AtomicBool::default(),
-            busy: AtomicBool::default(),
-            held: Mutex::default(),
-        });
-        let wires = &mut *network.wires.lock().unwrap();
-        wires.next += 1;
-        let id = wires.next;
-        wires.open.insert(id, wire.clone());
-        Ok(Connection { network: network.clone(), id, wire })
-    }
-
-    async fn is_valid(&self, _: &mut Connection) -> Result<(), RedisError> {
-        Ok(())
-    }
-
-    fn has_broken(&self, _: &mut Connection) -> bool {
-        false
-    }
-}
-
-/// Notes the keys of a call that fails or is dropped.
-struct Attempt<'a>(&'a Network, &'a [Command]);
-
-impl Drop for Attempt<'_> {
-    fn drop(&mut self) {
-        self.0.trouble(self.1);
-    }
-}
-
-impl Connection {
-    async fn exchange(&self, commands: Vec<Command>) -> RedisResult<Vec<Value>> {
-        let attempt = Attempt(&self.network, &commands);
-        let reply = self.network.send(self.id, &self.wire, &commands)?;
-        let replies = reply.await.map_err(|_| broken())?;
-        self.wire.busy.store(false, Relaxed);
-        if replies.iter().all(|reply| matches!(reply, Value::BulkString(_))) {
-            mem::forget(attempt);
-        }
-        Ok(replies)
-    }
-}
-
-impl ConnectionLike for Connection {
-    fn req_packed_command<'a>(&'a mut self, command: &'a Cmd) -> RedisFuture<'a, Value> {
-        let commands = vec![words(command)];
-        async move { Ok(self.exchange(commands).await?.remove(0)) }.boxed()
-    }
-
-    fn req_packed_commands<'a>(
-        &'a mut self,
-        pipeline: &'a Pipeline,
-        _: usize,
-        _: usize,
-    ) -> RedisFuture<'a, Vec<Value>> {
-        let commands = pipeline.cmd_iter().map(words).collect();
-        self.exchange(commands).boxed()
-    }
-
-    fn get_db(&self) -> i64 {
-        0
-    }
-}
-
-fn words(command: &Cmd) -> Command {
-    let words = command.args_iter().map(|argument| match argument {
-        redis::Arg::Simple(bytes) => bytes.to_vec(),
-        _ => panic!("only plain arguments are simulated"),
-    });
-    words.collect()
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        self.wire.held.lock().unwrap().clear();
-        self.network.wires.lock().unwrap().open.remove(&self.id);
     }
 }

@@ -148,7 +148,8 @@ impl Leases {
             lease.spent += charge.cost();
             lease.last_spent = now;
             let is_low = lease.left < lease.refill_below && !entry.fetching;
-            let remaining = lease.remaining.saturating_add(lease.left);
+            // More if Redis lost its data since the units were leased.
+            let remaining = lease.remaining.saturating_add(lease.left).min(charge.policy().capacity());
             (remaining, lease.reset.saturating_sub(now - lease.requested_at), is_low, lease.receipt)
         };
         let outcome = Outcome::new(charge, Verdict::Allow, remaining, Duration::from_micros(reset));

@@ -1,6 +1,6 @@
 # `make test` installs Redis if necessary and runs the tests. A change must also pass `make lint`.
 
-.PHONY: test test-long test-oldest fuzz lint bench bench-peers
+.PHONY: test test-long test-simulation test-oldest fuzz lint bench bench-peers
 SHELL := bash
 
 test:
@@ -17,6 +17,13 @@ test-long:
 	DIFFERENTIAL_STEPS=$${DIFFERENTIAL_STEPS:-300000} LEASES_CASES=$${LEASES_CASES:-400} \
 	cargo test --release --workspace --all-features --test it -- --nocapture \
 		cluster:: concurrency_policy:: differential:: hostile:: leases:: refunds:: store_failure::
+
+# Fault schedules in a simulation. Prints the seeds, the steps, the faults by kind and the time; SIMULATION_SEED=7 repeats
+# that of one seed.
+test-simulation:
+	@.ci/get-redis
+	SIMULATION_SEEDS=$${SIMULATION_SEEDS:-10000} \
+	cargo test --release -p tests --all-features --test it -- simulation:: --nocapture
 
 # `make test` on Redis 6.2, the oldest supported version. Needs python3, a C compiler and make to build it. This build has
 # no TLS.

@@ -49,7 +49,8 @@ impl Account {
     /// All data of the store was lost.
     pub(super) fn data_lost(&mut self) {
         (self.counted, self.refunded) = (0, 0);
-        self.local.values_mut().for_each(|local| local.handed_back.clear());
+        // What is owed may have been charged already, if a decision without Redis succeeded meanwhile.
+        self.local.values_mut().for_each(|local| (local.owed, local.handed_back) = (0, Vec::new()));
     }
 
     /// The store, or a shortcut in its place, made a decision of `instance`.

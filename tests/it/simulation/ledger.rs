@@ -86,6 +86,7 @@ impl Ledger {
         let inner = &mut *self.inner.lock().unwrap();
         inner.losses += 1;
         inner.permit_losses += 1;
+        inner.loses_leases = true;
         inner.accounts.values_mut().for_each(Account::data_lost);
     }
 
@@ -365,7 +366,7 @@ impl Ledger {
         let key = rule.key(&account.1.to_string());
         let inner = &*self.inner.lock().unwrap();
         let account = inner.accounts.get(&account)?;
-        if !rule.is_slow() {
+        if !rule.is_slow() || rule.leased && inner.losses > 0 {
             return None;
         }
         let replenished = rule.replenished(rule.limit, self.started.elapsed() + inner.forward);
@@ -379,7 +380,8 @@ impl Ledger {
         let key = rule.key(&account.1.to_string());
         let inner = &*self.inner.lock().unwrap();
         let account = inner.accounts.get(&account)?;
-        let loses_units = rule.leased && (inner.loses_leases || self.network.last_trouble(&key).is_some());
+        let failed = inner.had_failures || self.network.last_trouble(&key).is_some();
+        let loses_units = rule.leased && (inner.loses_leases || failed);
         (rule.is_slow() && !loses_units && !self.network.is_repeated(&key)).then_some(account.possible)
     }
 

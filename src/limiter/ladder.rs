@@ -17,7 +17,7 @@ use tokio::{runtime::Handle, task::JoinSet};
 
 use super::permit::PermitRequest;
 use crate::{
-    decision::{Charge, Decision, Outcome},
+    decision::{Charge, Decision, DecisionSource, Outcome},
     error::{Error, ErrorKind},
     key::Key,
     policy::{FailureMode, Policy},
@@ -63,7 +63,7 @@ impl Rung {
     pub(super) fn apply(&self, decided: Result<Decision, Error>) -> Result<Decision, Error> {
         match decided {
             Ok(decision) => {
-                self.succeeded();
+                self.succeeded(&decision);
                 Ok(decision)
             }
             Err(error) => self.decide(error),
@@ -71,8 +71,11 @@ impl Rung {
     }
 
     /// Call it when the store has decided.
-    pub(super) fn succeeded(&self) {
-        self.ladder.hand_back(&self.store);
+    pub(super) fn succeeded(&self, decision: &Decision) {
+        // A lease and the deny cache answer while Redis is unavailable too.
+        if decision.source() == DecisionSource::Store {
+            self.ladder.hand_back(&self.store);
+        }
     }
 
     /// The decision in place of one that the store failed to make.
@@ -246,5 +249,51 @@ fn mode(charges: &[Charge]) -> FailureMode {
 impl fmt::Debug for Ladder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ladder").finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, feature = "redis"))]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+    use crate::{answer::Answer, limiter::Limiter, quota::Quota};
+
+    /// Fails to send decisions, and then has a lease. Counts what is handed back.
+    #[derive(Clone, Default)]
+    struct OnLease {
+        leased: Arc<AtomicBool>,
+        handed_back: Arc<AtomicUsize>,
+    }
+
+    impl Store for OnLease {
+        fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
+            if action == Action::ChargeUpTo {
+                self.handed_back.fetch_add(1, Ordering::Relaxed);
+            }
+            if !self.leased.load(Ordering::Relaxed) {
+                return Answer::ready(Err(Error::new(ErrorKind::StoreSuspended, "not sent")));
+            }
+            let outcomes = charges.iter().map(|charge| {
+                Outcome::new(charge, crate::decision::Verdict::Allow, 1, std::time::Duration::ZERO)
+            });
+            Answer::ready(Ok(Decision::new(outcomes).made_by(DecisionSource::Lease)))
+        }
+
+        fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
+            Answer::ready(Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn nothing_is_handed_back_because_a_lease_decides() {
+        let store = OnLease::default();
+        let limiter = Limiter::new(store.clone());
+        let (policy, key) = (Policy::new("api", Quota::per_day(9)), Key::new("alice"));
+        assert!(limiter.check(&policy, &key, 1).await.unwrap().failure().is_some());
+        store.leased.store(true, Ordering::Relaxed);
+        assert!(limiter.check(&policy, &key, 1).await.unwrap().failure().is_none());
+        tokio::task::yield_now().await;
+        assert_eq!(store.handed_back.load(Ordering::Relaxed), 0);
     }
 }

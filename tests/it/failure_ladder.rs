@@ -228,7 +228,7 @@ async fn what_could_not_be_sent_when_it_was_handed_back_is_handed_back_later() {
     store.decisions.store(true, Relaxed);
     store.handing_back.store(true, Relaxed);
     assert_eq!(admitted(&limiter, &policy, &alice, 3).await, 3);
-    // A decision that needs no Redis succeeds while Redis is still down: a denial that is cached, for example.
+    // A decision succeeds, and then Redis is unavailable again.
     store.decisions.store(false, Relaxed);
     limiter.check(&policy, &alice, 1).await.unwrap();
     tokio::task::yield_now().await;

@@ -4,7 +4,11 @@ use bb8_redis::bb8::{ManageConnection, Pool};
 use redis::{Cmd, RedisError, Value, cluster::ClusterClient, cluster_async::ClusterConnection};
 use tokio::{sync::Semaphore, time::timeout_at};
 
-use super::{nodes::Nodes, shard::Shard};
+use super::{
+    nodes::Nodes,
+    several_slots::{Slots, decide_in_several_slots},
+    shard::Shard,
+};
 use crate::{
     answer::Answer,
     decision::Decision,
@@ -54,7 +58,7 @@ where
                 self.decide_in_slot(job).await
             } else {
                 // Boxed because few decisions need the space.
-                Box::pin(self.decide_in_several_slots(job)).await
+                Box::pin(decide_in_several_slots(self.clone(), job)).await
             }
         })
     }
@@ -105,30 +109,11 @@ where
         self.nodes.load(script).await
     }
 
-    /// Whether the keys of both identities are in one slot.
-    pub(super) fn share_a_slot(&self, one: &Key, other: &Key) -> bool {
-        match &self.sharding {
-            Some(Sharding { shards, .. }) => shards.of(one) == shards.of(other),
-            None => one == other,
-        }
-    }
-
     fn is_in_one_slot(&self, job: &Job) -> bool {
         match &*job.charges {
             [_] => true,
             [first, others @ ..] => others.iter().all(|other| self.share_a_slot(first.key(), other.key())),
             [] => false,
-        }
-    }
-
-    /// Makes a decision whose keys are in one slot.
-    pub(super) async fn decide_in_slot(&self, job: Job) -> Result<Decision, Error> {
-        let shard = self.sharding.as_ref().zip(job.charges.first());
-        let shard =
-            shard.and_then(|(Sharding { shards, queues }, charge)| queues.get(shards.of(charge.key())));
-        match shard {
-            Some(shard) => commit::decide(shard.clone(), job).await,
-            None => self.decide_directly(job).await,
         }
     }
 
@@ -143,5 +128,27 @@ where
         let decision = decision.unwrap_or_else(|_| Err(timed_out(allowed)));
         self.nodes.health.record(&decision);
         decision
+    }
+}
+
+impl<M> Slots for Clustered<M>
+where
+    M: ManageConnection<Connection = ClusterConnection, Error = RedisError>,
+{
+    fn share_a_slot(&self, one: &Key, other: &Key) -> bool {
+        match &self.sharding {
+            Some(Sharding { shards, .. }) => shards.of(one) == shards.of(other),
+            None => one == other,
+        }
+    }
+
+    async fn decide_in_slot(&self, job: Job) -> Result<Decision, Error> {
+        let shard = self.sharding.as_ref().zip(job.charges.first());
+        let shard =
+            shard.and_then(|(Sharding { shards, queues }, charge)| queues.get(shards.of(charge.key())));
+        match shard {
+            Some(shard) => commit::decide(shard.clone(), job).await,
+            None => self.decide_directly(job).await,
+        }
     }
 }

@@ -13,9 +13,8 @@ pub(super) struct Account {
     pub(super) admitted: u64,
     /// The same since the data was lost, as far as it is certain.
     pub(super) counted: u64,
-    /// Units that callers tried to refund: since the data was lost, and in total.
+    /// Units that callers tried to refund.
     pub(super) refunded: u64,
-    pub(super) all_refunded: u64,
     pub(super) local: BTreeMap<String, Local>,
     /// Permits in use by the number of losses when they were granted, and permits in use by instance.
     pub(super) held: BTreeMap<u64, u64>,
@@ -48,17 +47,17 @@ impl Account {
 
     /// All data of the store was lost.
     pub(super) fn data_lost(&mut self) {
-        (self.counted, self.refunded) = (0, 0);
-        // What is owed may have been charged already, if a decision without Redis succeeded meanwhile.
-        self.local.values_mut().for_each(|local| (local.owed, local.handed_back) = (0, Vec::new()));
+        // A refund of an older charge may still arrive, so those stay.
+        self.counted = 0;
+        self.local.values_mut().for_each(|local| local.handed_back.clear());
     }
 
-    /// The store, or a shortcut in its place, made a decision of `instance`.
-    pub(super) fn store_decided(&mut self, instance: &str, is_store: bool) {
+    /// The store made a decision of `instance`.
+    pub(super) fn store_decided(&mut self, instance: &str) {
         let Some(local) = self.local.get_mut(instance) else { return };
         local.resets += u64::from(mem::take(&mut local.is_dirty));
         // What it owes is handed back now.
-        if is_store && local.owed > 0 {
+        if local.owed > 0 {
             local.handed_back.push((Instant::now(), mem::take(&mut local.owed)));
         }
     }

@@ -239,16 +239,16 @@ impl Ledger {
                 }
                 continue;
             }
-            let allowance = rule.limit * (1 + inner.losses)
-                + rule.replenished(rule.limit, elapsed)
-                + account.all_refunded;
+            let allowance =
+                rule.limit * (1 + inner.losses) + rule.replenished(rule.limit, elapsed) + account.refunded;
             if account.admitted > allowance && !self.network.is_repeated(&key) {
                 let admitted = account.admitted;
                 self.violated(asked, format_args!("{key}: {admitted} units admitted, {allowance} may be"));
             }
         }
-        let is_store = decision.source() == DecisionSource::Store;
-        inner.accounts.values_mut().for_each(|account| account.store_decided(&asked.instance, is_store));
+        if decision.source() == DecisionSource::Store {
+            inner.accounts.values_mut().for_each(|account| account.store_decided(&asked.instance));
+        }
         held
     }
 
@@ -344,9 +344,7 @@ impl Ledger {
     pub(super) fn refunding(&self, charges: &[(usize, usize, u64)], units: u64) {
         let inner = &mut *self.inner.lock().unwrap();
         for &(rule, identity, _) in charges {
-            let account = inner.accounts.get_mut(&(rule, identity)).unwrap();
-            account.refunded += units;
-            account.all_refunded += units;
+            inner.accounts.get_mut(&(rule, identity)).unwrap().refunded += units;
         }
     }
 

@@ -257,27 +257,16 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
 
     use super::*;
-    use crate::{answer::Answer, limiter::Limiter, quota::Quota};
+    use crate::{answer::Answer, quota::Quota};
 
-    /// Fails to send decisions, and then has a lease. Counts what is handed back.
+    /// Counts what is handed back.
     #[derive(Clone, Default)]
-    struct OnLease {
-        leased: Arc<AtomicBool>,
-        handed_back: Arc<AtomicUsize>,
-    }
+    struct HandedBack(Arc<AtomicUsize>);
 
-    impl Store for OnLease {
-        fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
-            if action == Action::ChargeUpTo {
-                self.handed_back.fetch_add(1, Ordering::Relaxed);
-            }
-            if !self.leased.load(Ordering::Relaxed) {
-                return Answer::ready(Err(Error::new(ErrorKind::StoreSuspended, "not sent")));
-            }
-            let outcomes = charges.iter().map(|charge| {
-                Outcome::new(charge, crate::decision::Verdict::Allow, 1, std::time::Duration::ZERO)
-            });
-            Answer::ready(Ok(Decision::new(outcomes).made_by(DecisionSource::Lease)))
+    impl Store for HandedBack {
+        fn decide(&self, _: Action, _: &[Charge]) -> Answer<Decision> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Answer::ready(Ok(Decision::new([])))
         }
 
         fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
@@ -286,14 +275,28 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_is_handed_back_because_a_lease_decides() {
-        let store = OnLease::default();
-        let limiter = Limiter::new(store.clone());
-        let (policy, key) = (Policy::new("api", Quota::per_day(9)), Key::new("alice"));
-        assert!(limiter.check(&policy, &key, 1).await.unwrap().failure().is_some());
-        store.leased.store(true, Ordering::Relaxed);
-        assert!(limiter.check(&policy, &key, 1).await.unwrap().failure().is_none());
-        tokio::task::yield_now().await;
-        assert_eq!(store.handed_back.load(Ordering::Relaxed), 0);
+    async fn what_is_owed_is_handed_back_when_the_store_decides_and_not_when_a_lease_does() {
+        let handed_back = HandedBack::default();
+        let charge = Charge::new(&Policy::new("api", Quota::per_day(9)), &Key::new("alice"), 1);
+        let rung = Rung {
+            ladder: Arc::default(),
+            store: Arc::new(handed_back.clone()),
+            action: Action::Charge,
+            charges: Charges::One(charge),
+        };
+        assert!(rung.apply(Err(Error::new(ErrorKind::StoreSuspended, "not sent"))).is_ok());
+        let rows = [
+            (DecisionSource::Lease, 0),
+            (DecisionSource::DenyCache, 0),
+            (DecisionSource::Store, 1),
+            (DecisionSource::Store, 1),
+        ];
+        for (source, expected) in rows {
+            rung.succeeded(&Decision::new([]).made_by(source));
+            for _ in 0..10 {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(handed_back.0.load(Ordering::Relaxed), expected, "{source}");
+        }
     }
 }

@@ -143,7 +143,7 @@ impl Algorithm for OnlyLua {
     fn lua(&self) -> &str {
         "return {}"
     }
-    fn arguments(&self, quota: &Quota) -> Result<Vec<u64>, tower_ratelimit::Error> {
+    fn arguments(&self, quota: &Quota) -> Result<Vec<u64>, Error> {
         Ok(vec![quota.limit()])
     }
 }

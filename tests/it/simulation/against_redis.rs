@@ -45,8 +45,8 @@ async fn every_command_of_the_scripts_does_what_redis_does() {
     let mut random = Random::new(7);
     for step in 0..COMMANDS {
         let key = ["a", "b", "c", "d"][random.below(4) as usize];
-        let index = random.from_to(0, 8) as i64 - 4;
-        let (other, score, member) = (random.from_to(0, 8) as i64 - 4, random.below(20), random.below(6));
+        let index = random.between(0, 8) as i64 - 4;
+        let (other, score, member) = (random.between(0, 8) as i64 - 4, random.below(20), random.below(6));
         let command = match random.below(24) {
             0 => format!("SET {key} -{score} PX 3600000"),
             1 => format!("SET {key} -{score} PX 3600000 NX"),

@@ -70,7 +70,7 @@ pub(super) async fn call(shared: Arc<Shared>, mut random: Random) {
     let hot = rules.len() - 1;
     let is_hot = random.chance(200);
     let pause = *random.pick(&[1, 5, 20, 60]);
-    let decisions = if is_hot { random.from_to(50, 300) } else { random.from_to(5, 60) };
+    let decisions = if is_hot { random.between(50, 300) } else { random.between(5, 60) };
     sleep(Duration::from_millis(random.below(100))).await;
     let mut latest: Option<(Decision, Charges)> = None;
     for _ in 0..decisions {

@@ -31,7 +31,7 @@ impl Fate {
         }
         let delay = |random: &mut Random| {
             let (first, last) = if random.chance(500) { (2, 30) } else { (30, 1_500) };
-            Duration::from_millis(random.from_to(first, last))
+            Duration::from_millis(random.between(first, last))
         };
         match random.below(20) {
             0..=2 => Self::CutBefore,
@@ -153,8 +153,8 @@ pub(super) fn events(random: &mut Random, instances: usize, loses_data: bool) ->
         ..Weather::CALM
     };
     events.push((Duration::ZERO, Event::Weather(weather(random))));
-    for _ in 0..random.from_to(1, 7) {
-        let pause = Duration::from_millis(random.from_to(20, 900));
+    for _ in 0..random.between(1, 7) {
+        let pause = Duration::from_millis(random.between(20, 900));
         let lasts = Duration::from_millis(*random.pick(&[5, 30, 70, 200, 600, 1_300]) + random.below(20));
         let restart = Event::Restart { keeps_data: !loses_data || random.chance(500) };
         let (first, then) = match random.below(15) {
@@ -166,7 +166,7 @@ pub(super) fn events(random: &mut Random, instances: usize, loses_data: bool) ->
             7 => (Event::Fail(Some(*random.pick(&[BUSY, LOADING]))), Some(Event::Fail(None))),
             8 => (Event::FailWrites(Some(*random.pick(&[OOM, READONLY]))), Some(Event::FailWrites(None))),
             9 => {
-                let by = Duration::from_millis(random.from_to(1, 60_000) * random.from_to(1, 10));
+                let by = Duration::from_millis(random.between(1, 60_000) * random.between(1, 10));
                 (Event::StepClock { by, back: random.chance(500) }, None)
             }
             10 => (Event::Crash(random.below(instances as u64) as usize), None),

@@ -42,7 +42,7 @@ pub(super) struct Instances {
 
 impl Instances {
     pub(super) fn new(network: Arc<Network>, random: &mut Random) -> Self {
-        let count = random.from_to(1, 3);
+        let count = random.between(1, 3);
         let settings = |_| Settings {
             deadline: Duration::from_millis(*random.pick(&[10, 20, 50, 50, 100])),
             connections: *random.pick(&[1, 2, 4, 8, 8]),

@@ -36,7 +36,7 @@ impl Log {
         *steps += 1;
         write!(Hashed(hash), "{time:?} {what};").unwrap();
         if self.prints {
-            println!("{time:>12?} {what}");
+            eprintln!("{time:>12?} {what}");
         }
     }
 

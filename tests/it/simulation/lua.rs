@@ -82,9 +82,8 @@ impl Machine {
                 script
             }
         };
-        let list = |all: &[Vec<u8>]| {
-            lua.create_sequence_from(all.iter().map(|one| lua.create_string(one).expect("memory")))
-        };
+        let list =
+            |all: &[Vec<u8>]| lua.create_sequence_from(all.iter().map(|one| lua.create_string(one).unwrap()));
         lua.globals().set("KEYS", list(keys)?)?;
         lua.globals().set("ARGV", list(arguments)?)?;
         match script.call::<Value>(()) {
@@ -157,7 +156,7 @@ fn from_table(table: &Table) -> Reply {
     if let Ok(Some(_)) = table.get::<Option<String>>("ok") {
         return Reply::Ok;
     }
-    Reply::Array(table.sequence_values::<Value>().map(|value| from_lua(&value.expect("a value"))).collect())
+    Reply::Array(table.sequence_values::<Value>().map(|value| from_lua(&value.unwrap())).collect())
 }
 
 /// A part of a format of `struct`: the letter, and the number after it.
@@ -181,7 +180,7 @@ fn pack(lua: &Lua, arguments: &MultiValue) -> mlua::Result<LuaString> {
     let (little, parts) = parts(&argument(&arguments[0]));
     let mut packed = Vec::with_capacity(8 * parts.len());
     for ((letter, size), value) in parts.into_iter().zip(arguments.iter().skip(1)) {
-        let number = || value.as_number().or(value.as_integer().map(|number| number as f64));
+        let number = || value.as_number().or_else(|| value.as_integer().map(|number| number as f64));
         let number = || number().ok_or_else(|| mlua::Error::runtime("struct.pack: number expected"));
         match letter {
             b'd' => packed.extend(if little { number()?.to_le_bytes() } else { number()?.to_be_bytes() }),
@@ -209,7 +208,7 @@ fn unpack(lua: &Lua, arguments: &MultiValue) -> mlua::Result<MultiValue> {
         at += size;
         values.push_back(match letter {
             b'd' => {
-                let bytes: [u8; 8] = part.try_into().expect("8 bytes");
+                let bytes: [u8; 8] = part.try_into().unwrap();
                 Value::Number(if little { f64::from_le_bytes(bytes) } else { f64::from_be_bytes(bytes) })
             }
             b'I' => Value::Number(part.iter().fold(0, |all, byte| all << 8 | u64::from(*byte)) as f64),

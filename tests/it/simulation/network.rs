@@ -155,7 +155,7 @@ impl Network {
 
     pub(super) fn latency(&self) -> Duration {
         let wires = &mut *self.wires.lock().unwrap();
-        Duration::from_millis(wires.random.from_to(0, wires.weather.latency))
+        Duration::from_millis(wires.random.between(0, wires.weather.latency))
     }
 
     pub(super) fn trouble(&self, commands: &[Command]) {

@@ -27,7 +27,7 @@ impl Random {
     }
 
     /// A number from `first` to `last`.
-    pub(super) const fn from_to(&mut self, first: u64, last: u64) -> u64 {
+    pub(super) const fn between(&mut self, first: u64, last: u64) -> u64 {
         first + self.below(last - first + 1)
     }
 

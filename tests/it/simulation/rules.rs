@@ -81,15 +81,15 @@ impl Rule {
 /// The rules of a schedule with so many instances. The last one is leased.
 pub(super) fn rules(random: &mut Random, instances: usize) -> Vec<Rule> {
     let mut rules = Vec::new();
-    for number in 0..random.from_to(2, 4) {
+    for number in 0..random.between(2, 4) {
         let name = format!("p{number}");
         let local = FailureMode::Local { instances: *random.pick(&[1, instances as u32]) };
         let mode = *random.pick(&[local, local, FailureMode::Open, FailureMode::Closed]);
         // Aligned to the wall clock of this process if it is counted locally.
         let aligned = if mode == local { FailureMode::Closed } else { mode };
-        let limit = random.from_to(3, 40);
+        let limit = random.between(3, 40);
         let slow = Quota::new(limit, DAY).unwrap();
-        let fast = Quota::new(limit, Duration::from_millis(random.from_to(100, 2_000))).unwrap();
+        let fast = Quota::new(limit, Duration::from_millis(random.between(100, 2_000))).unwrap();
         rules.push(match random.below(9) {
             0 | 1 => Rule::new(Policy::new(&name, slow), Kind::Bucket, mode),
             2 => Rule::new(Policy::new(&name, slow).algorithm(LeakyBucket::meter()), Kind::Bucket, mode),
@@ -103,10 +103,10 @@ pub(super) fn rules(random: &mut Random, instances: usize) -> Vec<Rule> {
     }
     let mode = FailureMode::Local { instances: instances as u32 };
     let mode = *random.pick(&[mode, FailureMode::Closed]);
-    let permits = random.from_to(2, 6);
+    let permits = random.between(2, 6);
     rules.push(Rule::new(Policy::concurrency("permits", permits), Kind::Concurrency, mode));
-    let hot = Quota::new(random.from_to(100, 1_500), DAY).unwrap();
-    let most = random.from_to(8, 100);
+    let hot = Quota::new(random.between(100, 1_500), DAY).unwrap();
+    let most = random.between(8, 100);
     let hot = match random.below(3) {
         0 => Rule::new(Policy::new("hot", hot).leased(most), Kind::Bucket, mode),
         1 => Rule::new(

@@ -42,12 +42,12 @@ async fn carry_out(seed: u64, prints: bool) -> Report {
     let instances = Instances::new(network.clone(), &mut random.fork());
     let rules = rules(&mut random.fork(), instances.count());
     rules.iter().for_each(|rule| log.note(format_args!("{:?}", rule.policy)));
-    let ledger = Ledger::new(rules, random.from_to(1, 2), network.clone());
+    let ledger = Ledger::new(rules, random.between(1, 2), network.clone());
     let shared = Arc::new(Shared { ledger, instances });
     let loses_data = random.chance(500);
     let events = events(&mut random, shared.instances.count(), loses_data);
     let mut callers = JoinSet::new();
-    for _ in 0..random.from_to(2, 12) {
+    for _ in 0..random.between(2, 12) {
         callers.spawn(call(shared.clone(), random.fork()));
     }
     let watch = tokio::spawn(watch(shared.clone(), network.clone()));

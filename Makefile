@@ -1,6 +1,6 @@
 # `make test` installs Redis if necessary and runs the tests. A change must also pass `make lint`.
 
-.PHONY: test test-faults test-long test-oldest test-servers fuzz lint bench bench-peers
+.PHONY: test test-faults test-long test-oldest test-servers test-simulation fuzz lint bench bench-peers
 SHELL := bash
 
 test:
@@ -18,13 +18,21 @@ test-long:
 	cargo test --release --workspace --all-features --test it -- --nocapture \
 		cluster:: concurrency_policy:: differential:: hostile:: leases:: refunds:: store_failure::
 
-# Stops, freezes, starves and restarts servers under load, and prints what the requests saw of it as Markdown; about 15
-# minutes. `cargo test --release -p tests --all-features --test faults -- table` runs one part of it.
+# Stops, freezes, starves and restarts servers under load, and prints what the requests saw of it as Markdown; then the
+# simulation. About 20 minutes; only on a machine that does nothing else do the figures mean something. `cargo test --release -p tests --all-features --test faults -- table` runs one part of it.
 test-faults:
 	@.ci/get-redis
 	@.ci/get-wrk
 	cargo test --quiet -p tests --all-features --test faults -- cold-start
 	cargo test --quiet --release -p tests --all-features --test faults
+	@$(MAKE) --no-print-directory test-simulation
+
+# Fault schedules in a simulation. Prints the seeds, the steps, the faults by kind and the time; SIMULATION_SEED=7 repeats
+# that of one seed.
+test-simulation:
+	@.ci/get-redis
+	SIMULATION_SEEDS=$${SIMULATION_SEEDS:-10000} \
+	cargo test --release -p tests --all-features --test it -- simulation:: --nocapture
 
 # `make test` on Redis 6.2, the oldest supported version. Needs python3, a C compiler and make to build it. This build has
 # no TLS.

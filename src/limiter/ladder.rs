@@ -5,7 +5,6 @@
 //! charged to it, so an outage is no second quota.
 
 use std::{
-    collections::HashMap,
     fmt, mem, slice,
     sync::{
         Arc, Mutex, OnceLock,
@@ -13,11 +12,12 @@ use std::{
     },
 };
 
+use indexmap::IndexMap;
 use tokio::{runtime::Handle, task::JoinSet};
 
 use super::permit::PermitRequest;
 use crate::{
-    decision::{Charge, Decision, Outcome},
+    decision::{Charge, Decision, DecisionSource, Outcome},
     error::{Error, ErrorKind},
     key::Key,
     policy::{FailureMode, Policy},
@@ -39,8 +39,8 @@ pub(super) struct Ladder {
     counts: OnceLock<Arc<MemoryStore>>,
     /// Policies, and the share of each.
     shares: Mutex<Vec<(Policy, Policy)>>,
-    /// What was admitted in this process and is not charged to the store.
-    owed: Mutex<HashMap<(Box<str>, Key), Owed>>,
+    /// What was admitted in this process and is not charged to the store, the oldest first.
+    owed: Mutex<IndexMap<(Box<str>, Key), Owed>>,
     owes: AtomicBool,
 }
 
@@ -63,7 +63,7 @@ impl Rung {
     pub(super) fn apply(&self, decided: Result<Decision, Error>) -> Result<Decision, Error> {
         match decided {
             Ok(decision) => {
-                self.succeeded();
+                self.succeeded(&decision);
                 Ok(decision)
             }
             Err(error) => self.decide(error),
@@ -71,8 +71,11 @@ impl Rung {
     }
 
     /// Call it when the store has decided.
-    pub(super) fn succeeded(&self) {
-        self.ladder.hand_back(&self.store);
+    pub(super) fn succeeded(&self, decision: &Decision) {
+        // A lease and the deny cache answer while Redis is unavailable too.
+        if decision.source() == DecisionSource::Store {
+            self.ladder.hand_back(&self.store);
+        }
     }
 
     /// The decision in place of one that the store failed to make.
@@ -168,12 +171,16 @@ impl Ladder {
         if share.granted() == 0 || charge.needs_permit() {
             return;
         }
+        let (policy, units) = (charge.policy().clone(), share.granted());
+        self.remember(charge.key().clone(), Owed { policy, share: share.policy().clone(), units });
+    }
+
+    fn remember(&self, key: Key, new: Owed) {
         let mut owed = lock(&self.owed);
-        let name = (charge.policy().label().into(), charge.key().clone());
+        let name = (new.policy.label().into(), key);
         if owed.len() < MAX_KEYS || owed.contains_key(&name) {
-            let (policy, share_policy) = (charge.policy().clone(), share.policy().clone());
-            let owed = owed.entry(name).or_insert(Owed { policy, share: share_policy, units: 0 });
-            owed.units += share.granted();
+            let units = new.units;
+            owed.entry(name).or_insert(Owed { units: 0, ..new }).units += units;
             self.owes.store(true, Ordering::Relaxed);
         }
     }
@@ -214,10 +221,12 @@ impl Ladder {
         if units == 0 {
             return;
         }
-        // Not repeated if it fails: it may have been charged.
         let charge = Charge::new(&owed.policy, &key, units);
-        if store.decide(Action::ChargeUpTo, &[charge]).await.is_ok() {
-            drop(counts.reset(&owed.share, &key));
+        match store.decide(Action::ChargeUpTo, &[charge]).await {
+            Ok(_) => drop(counts.reset(&owed.share, &key)),
+            Err(error) if was_not_sent(&error) => self.remember(key, Owed { units, ..owed }),
+            // Not repeated: it may have been charged.
+            Err(_) => {}
         }
     }
 }
@@ -240,5 +249,54 @@ fn mode(charges: &[Charge]) -> FailureMode {
 impl fmt::Debug for Ladder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ladder").finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, feature = "redis"))]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+    use crate::{answer::Answer, quota::Quota};
+
+    /// Counts what is handed back.
+    #[derive(Clone, Default)]
+    struct HandedBack(Arc<AtomicUsize>);
+
+    impl Store for HandedBack {
+        fn decide(&self, _: Action, _: &[Charge]) -> Answer<Decision> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Answer::ready(Ok(Decision::new([])))
+        }
+
+        fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
+            Answer::ready(Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_owed_is_handed_back_when_the_store_decides_and_not_when_a_lease_does() {
+        let handed_back = HandedBack::default();
+        let charge = Charge::new(&Policy::new("api", Quota::per_day(9)), &Key::new("alice"), 1);
+        let rung = Rung {
+            ladder: Arc::default(),
+            store: Arc::new(handed_back.clone()),
+            action: Action::Charge,
+            charges: Charges::One(charge),
+        };
+        assert!(rung.apply(Err(Error::new(ErrorKind::StoreSuspended, "not sent"))).is_ok());
+        let rows = [
+            (DecisionSource::Lease, 0),
+            (DecisionSource::DenyCache, 0),
+            (DecisionSource::Store, 1),
+            (DecisionSource::Store, 1),
+        ];
+        for (source, expected) in rows {
+            rung.succeeded(&Decision::new([]).made_by(source));
+            for _ in 0..10 {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(handed_back.0.load(Ordering::Relaxed), expected, "{source}");
+        }
     }
 }

@@ -56,7 +56,7 @@ impl Pending {
     fn settle(&mut self, decided: Result<Decision, Error>) -> Result<Decision, Error> {
         let permits = self.permits.take();
         let claims = mem::take(&mut self.claims);
-        let error = match decided.inspect(|_| self.rung.succeeded()) {
+        let error = match decided.inspect(|decision| self.rung.succeeded(decision)) {
             Ok(mut decision) => {
                 // A denial gets no permit.
                 if let Some(permits) = permits.filter(|_| decision.is_allowed()) {

@@ -1,10 +1,4 @@
-use std::{
-    collections::hash_map::RandomState,
-    fmt,
-    hash::BuildHasher as _,
-    sync::{Arc, LazyLock},
-    time::Duration,
-};
+use std::{fmt, hash::BuildHasher as _, sync::Arc, time::Duration};
 
 use super::{FailureMode, LeaseBound, quoted::quoted};
 #[cfg(feature = "metrics")]
@@ -14,6 +8,7 @@ use crate::{
     error::Error,
     key::Key,
     quota::Quota,
+    util::random::hasher,
 };
 
 /// A named limit: a [`Quota`], the [`Algorithm`] that counts it, and what happens when the store is unavailable.
@@ -452,8 +447,7 @@ fn label(name: &str, algorithm: &dyn Algorithm) -> Box<str> {
 }
 
 fn tag(label: &str) -> u64 {
-    static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-    HASHER.hash_one(label)
+    hasher().hash_one(label)
 }
 
 /// State is stored under the algorithm's name, so a user's algorithm must not have the name of a built-in one.

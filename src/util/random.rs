@@ -2,12 +2,20 @@
 
 use std::{
     hash::{BuildHasher as _, RandomState},
+    sync::LazyLock,
     time::Duration,
 };
 
 /// An unpredictable number: each `RandomState` has its own random keys.
 pub(crate) fn random() -> u64 {
     RandomState::new().hash_one(())
+}
+
+/// The hasher of tables whose keys clients choose. Its keys are random, and the same for the lifetime of the process, so
+/// that a test can repeat what depends on an order.
+pub(crate) fn hasher() -> RandomState {
+    static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    HASHER.clone()
 }
 
 /// A random time from zero to `most`, and at most 584 years.

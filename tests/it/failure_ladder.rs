@@ -1,11 +1,19 @@
 //! What decides while the store fails: the failure modes and the circuit breaker.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use crate::support::{Down, RedisServer, eventually, http, settings};
 use tower_ratelimit::{
-    Charge, ErrorKind, FailureMode, Key, Limiter, PeerIp, Policy, Quota, RateLimitLayer, RedisStore,
+    Answer, Charge, Decision, Error, ErrorKind, FailureMode, Key, Limiter, PeerIp, Policy, Quota,
+    RateLimitLayer, RedisStore,
     algorithm::{Algorithm, FixedWindow},
+    store::{Action, Store},
 };
 
 fn window(name: &str, limit: u64) -> Policy {
@@ -135,7 +143,7 @@ impl Algorithm for OnlyLua {
     fn lua(&self) -> &str {
         "return {}"
     }
-    fn arguments(&self, quota: &Quota) -> Result<Vec<u64>, tower_ratelimit::Error> {
+    fn arguments(&self, quota: &Quota) -> Result<Vec<u64>, Error> {
         Ok(vec![quota.limit()])
     }
 }
@@ -207,6 +215,51 @@ async fn what_was_admitted_during_an_outage_is_charged_afterwards() {
         remaining == [Some(13), Some(0)]
     };
     assert!(eventually(is_charged).await, "3 and 4 units, and 20 units, but {remaining:?} remain");
+}
+
+/// A store that fails to send what it is set to fail, and counts the units that are handed back.
+#[derive(Clone, Default)]
+struct Unsent {
+    decisions: Arc<AtomicBool>,
+    handing_back: Arc<AtomicBool>,
+    handed_back: Arc<AtomicU64>,
+}
+
+impl Store for Unsent {
+    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
+        let hands_back = action == Action::ChargeUpTo;
+        let fails = if hands_back { &self.handing_back } else { &self.decisions };
+        if fails.load(Relaxed) {
+            return Answer::ready(Err(Error::new(ErrorKind::StoreSuspended, "not sent")));
+        }
+        if hands_back {
+            self.handed_back.fetch_add(charges[0].cost(), Relaxed);
+        }
+        Answer::ready(Ok(Decision::new([])))
+    }
+    fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
+        Answer::ready(Ok(()))
+    }
+}
+
+#[tokio::test]
+async fn what_could_not_be_sent_when_it_was_handed_back_is_handed_back_later() {
+    let store = Unsent::default();
+    let limiter = Limiter::new(store.clone());
+    let (policy, alice) = (window("api", 20), Key::new("alice"));
+    store.decisions.store(true, Relaxed);
+    store.handing_back.store(true, Relaxed);
+    assert_eq!(admitted(&limiter, &policy, &alice, 3).await, 3);
+    // A decision succeeds, and then Redis is unavailable again.
+    store.decisions.store(false, Relaxed);
+    limiter.check(&policy, &alice, 1).await.unwrap();
+    tokio::task::yield_now().await;
+    store.handing_back.store(false, Relaxed);
+    let is_handed_back = async || {
+        limiter.check(&policy, &alice, 1).await.unwrap();
+        store.handed_back.load(Relaxed) == 3
+    };
+    assert!(eventually(is_handed_back).await, "{} of 3 units", store.handed_back.load(Relaxed));
 }
 
 #[tokio::test(flavor = "multi_thread")]

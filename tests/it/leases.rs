@@ -719,6 +719,23 @@ fn policies_that_cannot_be_leased_are_errors_in_either_order() {
 }
 
 #[tokio::test]
+async fn no_more_than_the_limit_is_reported_as_remaining_after_redis_lost_its_data() {
+    let server = RedisServer::start();
+    // The clock stands still, so a lease that is fetched ahead joins the one before.
+    let instance = Instance::new(&pool(&server).await, &ManualClock::new());
+    let policy = Policy::new("gcra", Quota::per_day(100)).leased(100);
+    while !instance.has_leases() {
+        instance.take(&policy, 1).await;
+    }
+    let () = server.command(&["FLUSHDB"]);
+    for _ in 0..100 {
+        let remaining = instance.take(&policy, 1).await.remaining().unwrap();
+        assert!(remaining <= 100, "{remaining}");
+        instance.settled().await;
+    }
+}
+
+#[tokio::test]
 async fn a_memory_store_ignores_leases() {
     let limiter = Limiter::new(MemoryStore::new());
     let policy = Policy::new("p", Quota::per_day(100)).leased(50);

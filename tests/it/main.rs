@@ -43,6 +43,7 @@ mod scaling_formulas;
 mod scripts;
 mod sentinel;
 mod shaping;
+mod simulation;
 mod standards;
 mod store_failure;
 mod tls;

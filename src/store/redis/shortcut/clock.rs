@@ -2,8 +2,10 @@
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
-    time::{Instant, SystemTime},
+    time::{self, SystemTime},
 };
+
+use tokio::time::Instant;
 
 use crate::{store::ManualClock, util::time::micros};
 
@@ -16,7 +18,9 @@ pub(crate) enum Clock {
     /// The monotonic clock, plus the largest lead that the wall clock ever had over it. So it also counts the time
     /// during which the machine was suspended, if the wall clock is correct afterwards. It never goes back, and a
     /// correction of the wall clock can only move it forward, which ends leases early.
-    Suspended { started: Instant, wall_start: SystemTime, max_lead: AtomicU64 },
+    ///
+    /// A test can pause the clock of `started`, but not that of `wall_start` and `real_start`.
+    Suspended { started: Instant, real_start: time::Instant, wall_start: SystemTime, max_lead: AtomicU64 },
     /// The clock that Redis uses too.
     Manual(ManualClock),
 }
@@ -31,6 +35,7 @@ impl Clock {
         manual.map_or_else(
             || Self::Suspended {
                 started: Instant::now(),
+                real_start: time::Instant::now(),
                 wall_start: SystemTime::now(),
                 max_lead: AtomicU64::new(0),
             },
@@ -42,15 +47,18 @@ impl Clock {
     pub(crate) fn micros(&self) -> u64 {
         match self {
             Self::Monotonic(started) => micros(started.elapsed()),
-            Self::Suspended { started, wall_start, max_lead } => {
+            Self::Suspended { started, real_start, wall_start, max_lead } => {
                 let elapsed = micros(started.elapsed());
-                let lead = wall_start.elapsed().map_or(0, micros).saturating_sub(elapsed);
                 let max_known = max_lead.load(Ordering::Relaxed);
-                // The two clocks are not read at the same moment and drift, so a small lead is ignored.
-                if lead > max_known + DRIFT {
-                    max_lead.fetch_max(lead, Ordering::Relaxed);
+                // The clocks are not read at the same moment and drift, so a small lead is ignored.
+                let lead_over = |elapsed| {
+                    let lead = wall_start.elapsed().map_or(0, micros).saturating_sub(elapsed);
+                    (lead > max_known + DRIFT).then_some(lead)
+                };
+                match lead_over(elapsed).and_then(|_| lead_over(micros(real_start.elapsed()))) {
+                    Some(lead) => elapsed + max_lead.fetch_max(lead, Ordering::Relaxed).max(lead),
+                    None => elapsed + max_known,
                 }
-                elapsed + if lead > max_known + DRIFT { lead } else { max_known }
             }
             Self::Manual(clock) => clock.micros(),
         }
@@ -82,7 +90,17 @@ mod tests {
     const HOUR: Duration = Duration::from_secs(3_600);
 
     fn started_at(wall_start: SystemTime) -> Clock {
-        Clock::Suspended { started: Instant::now(), wall_start, max_lead: AtomicU64::new(0) }
+        let real_start = time::Instant::now();
+        Clock::Suspended { started: Instant::now(), real_start, wall_start, max_lead: AtomicU64::new(0) }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_paused_clock_is_no_suspension() {
+        let clock = started_at(SystemTime::now());
+        std::thread::sleep(Duration::from_micros(3 * DRIFT));
+        assert_eq!(clock.micros(), 0);
+        tokio::time::advance(HOUR).await;
+        assert_eq!(clock.micros(), micros(HOUR));
     }
 
     #[test]

@@ -33,7 +33,7 @@ use crate::{
         Action, ManualClock,
         redis::wire::{Job, Observer, Reply},
     },
-    util::{sync::lock, time::micros},
+    util::{random::hasher, sync::lock, time::micros},
 };
 
 pub(crate) struct DenyCache {
@@ -74,7 +74,7 @@ impl DenyCache {
     pub(crate) fn new(max_age: Duration, clock: Option<ManualClock>) -> Self {
         Self {
             cells: (0..CELLS).map(|_| Cell::default()).collect(),
-            hasher: RandomState::new(),
+            hasher: hasher(),
             clock: Clock::new(clock),
             max_age: micros(max_age),
             invalidations: AtomicU64::new(0),

@@ -47,7 +47,7 @@ use crate::{
             wire::{Job, KeyNames, LeaseRequest, LeaseReturn, Leased, Observer, Reply},
         },
     },
-    util::{sync::lock, time::micros},
+    util::{random::hasher, sync::lock, time::micros},
 };
 
 pub(crate) struct Leases {
@@ -120,7 +120,7 @@ impl Leases {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             resets: (0..RESET_COUNTERS).map(|_| AtomicU32::default()).collect(),
-            hasher: RandomState::new(),
+            hasher: hasher(),
             // Counts suspension: units that are spent after the lease's end would be spent twice.
             clock: Clock::including_suspension(clock),
             link,
@@ -148,7 +148,8 @@ impl Leases {
             lease.spent += charge.cost();
             lease.last_spent = now;
             let is_low = lease.left < lease.refill_below && !entry.fetching;
-            let remaining = lease.remaining.saturating_add(lease.left);
+            // More if Redis lost its data since the units were leased.
+            let remaining = lease.remaining.saturating_add(lease.left).min(charge.policy().capacity());
             (remaining, lease.reset.saturating_sub(now - lease.requested_at), is_low, lease.receipt)
         };
         let outcome = Outcome::new(charge, Verdict::Allow, remaining, Duration::from_micros(reset));

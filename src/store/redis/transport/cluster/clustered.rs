@@ -4,7 +4,12 @@ use bb8_redis::bb8::{ManageConnection, Pool};
 use redis::{Cmd, RedisError, Value};
 use tokio::{sync::Semaphore, task::coop::consume_budget, time::timeout_at};
 
-use super::{connection::ToCluster, nodes::Nodes, shard::Shard};
+use super::{
+    connection::ToCluster,
+    nodes::Nodes,
+    several_slots::{Slots, decide_in_several_slots},
+    shard::Shard,
+};
 use crate::{
     answer::Answer,
     decision::Decision,
@@ -57,7 +62,7 @@ where
                 self.decide_in_slot(job).await
             } else {
                 // Boxed because few decisions need the space.
-                Box::pin(self.decide_in_several_slots(job)).await
+                Box::pin(decide_in_several_slots(self.clone(), job)).await
             }
         })
     }
@@ -107,26 +112,11 @@ where
         self.nodes.load(script).await
     }
 
-    /// Whether the keys of both identities are in one slot.
-    pub(super) fn share_a_slot(&self, one: &Key, other: &Key) -> bool {
-        if self.is_sharded { self.parts.of(one) == self.parts.of(other) } else { one == other }
-    }
-
     fn is_in_one_slot(&self, job: &Job) -> bool {
         match &*job.charges {
             [_] => true,
             [first, others @ ..] => others.iter().all(|other| self.share_a_slot(first.key(), other.key())),
             [] => false,
-        }
-    }
-
-    /// Makes a decision whose keys are in one slot.
-    pub(super) async fn decide_in_slot(&self, job: Job) -> Result<Decision, Error> {
-        let shard = job.charges.first().and_then(|charge| self.shards.get(self.parts.of(charge.key())));
-        match shard {
-            Some(shard) if self.is_sharded => commit::decide(shard.clone(), job).await,
-            Some(shard) => self.decide_directly(shard, job).await,
-            None => Err(wire::unexpected()),
         }
     }
 
@@ -150,5 +140,23 @@ where
         shard.breaker().record(&decision);
         self.nodes.health.record(&decision);
         decision
+    }
+}
+
+impl<M> Slots for Clustered<M>
+where
+    M: ManageConnection<Connection: ToCluster, Error = RedisError>,
+{
+    fn share_a_slot(&self, one: &Key, other: &Key) -> bool {
+        if self.is_sharded { self.parts.of(one) == self.parts.of(other) } else { one == other }
+    }
+
+    async fn decide_in_slot(&self, job: Job) -> Result<Decision, Error> {
+        let shard = job.charges.first().and_then(|charge| self.shards.get(self.parts.of(charge.key())));
+        match shard {
+            Some(shard) if self.is_sharded => commit::decide(shard.clone(), job).await,
+            Some(shard) => self.decide_directly(shard, job).await,
+            None => Err(wire::unexpected()),
+        }
     }
 }

@@ -1,18 +1,16 @@
 //! Decisions over several slots, made slot by slot.
 
-use std::sync::Arc;
+use std::{future::Future, sync::Arc};
 
-use bb8_redis::bb8::ManageConnection;
-use redis::RedisError;
 use tokio::{
     task::JoinHandle,
     time::{Instant, timeout_at},
 };
 
-use super::{clustered::Clustered, connection::ToCluster};
 use crate::{
     decision::{Charge, Decision, Outcome},
     error::Error,
+    key::Key,
     store::{
         Action,
         redis::{
@@ -25,121 +23,118 @@ use crate::{
     },
 };
 
-impl<M> Clustered<M>
-where
-    M: ManageConnection<Connection: ToCluster, Error = RedisError>,
-{
-    pub(super) async fn decide_in_several_slots(self: &Arc<Self>, job: Job) -> Result<Decision, Error> {
-        let (allowed, deadline) = (job.deadline, deadline_in(job.deadline));
-        let link = self.clone();
-        // Finished in the background if the caller drops it, because units to refund must not be lost.
-        let finish = async move { link.slot_by_slot(job, deadline).await };
-        timeout_at(deadline, Finish(Some(Box::pin(finish)))).await.unwrap_or_else(|_| Err(timed_out(allowed)))
-    }
+/// The slots of a Cluster.
+pub(super) trait Slots: Send + Sync + 'static {
+    /// Whether the keys of both identities are in one slot.
+    fn share_a_slot(&self, one: &Key, other: &Key) -> bool;
 
-    /// The caller waits until `deadline`.
-    async fn slot_by_slot(self: &Arc<Self>, job: Job, deadline: Instant) -> Result<Decision, Error> {
-        let latest = deadline.max(deadline_in(REPLY_TIMEOUT));
-        let is_charge = matches!(job.action, Action::Charge | Action::ChargeUpTo);
-        let mut outcomes: Vec<Option<Outcome>> = vec![None; job.charges.len()];
-        let mut charged: Vec<Vec<usize>> = Vec::new();
-        let mut first_error = None;
-        let mut denied = false;
-        for positions in self.by_slot(&job.charges) {
-            let (action, until) = match job.action {
-                _ if denied => (Action::Peek, halfway_to(deadline)),
-                // Charges stop at the caller's deadline, because they are refunded after it.
-                action if is_charge => (action, deadline),
-                action => (action, latest),
-            };
-            let mut part =
-                job.part(action, positions.iter().map(|&position| job.charges[position].clone()).collect());
-            part.deadline = until.saturating_duration_since(Instant::now());
-            match self.decide_in_slot(part).await {
-                Ok(decision) => {
-                    for (&position, outcome) in positions.iter().zip(decision.outcomes()) {
-                        outcomes[position] = Some(outcome.clone());
-                    }
-                    if !is_charge || denied {
-                        continue;
-                    }
-                    if decision.is_allowed() {
-                        charged.push(positions);
-                        continue;
-                    }
-                    denied = true;
-                    let refund = self.refund_charged(&job, &charged, &outcomes);
-                    if let Ok(Ok(refunded)) = timeout_at(halfway_to(deadline), refund).await {
-                        refunded
-                            .into_iter()
-                            .for_each(|(position, outcome)| outcomes[position] = Some(outcome));
-                    }
+    /// Makes a decision whose keys are in one slot.
+    fn decide_in_slot(&self, job: Job) -> impl Future<Output = Result<Decision, Error>> + Send;
+}
+
+pub(super) async fn decide_in_several_slots(slots: Arc<impl Slots>, job: Job) -> Result<Decision, Error> {
+    let (allowed, deadline) = (job.deadline, deadline_in(job.deadline));
+    // Finished in the background if the caller drops it, because units to refund must not be lost.
+    let finish = async move { slot_by_slot(&slots, job, deadline).await };
+    timeout_at(deadline, Finish(Some(Box::pin(finish)))).await.unwrap_or_else(|_| Err(timed_out(allowed)))
+}
+
+/// The caller waits until `deadline`.
+async fn slot_by_slot(slots: &Arc<impl Slots>, job: Job, deadline: Instant) -> Result<Decision, Error> {
+    let latest = deadline.max(deadline_in(REPLY_TIMEOUT));
+    let is_charge = matches!(job.action, Action::Charge | Action::ChargeUpTo);
+    let mut outcomes: Vec<Option<Outcome>> = vec![None; job.charges.len()];
+    let mut charged: Vec<Vec<usize>> = Vec::new();
+    let mut first_error = None;
+    let mut denied = false;
+    for positions in by_slot(&**slots, &job.charges) {
+        let (action, until) = match job.action {
+            _ if denied => (Action::Peek, halfway_to(deadline)),
+            // Charges stop at the caller's deadline, because they are refunded after it.
+            action if is_charge => (action, deadline),
+            action => (action, latest),
+        };
+        let mut part =
+            job.part(action, positions.iter().map(|&position| job.charges[position].clone()).collect());
+        part.deadline = until.saturating_duration_since(Instant::now());
+        match slots.decide_in_slot(part).await {
+            Ok(decision) => {
+                for (&position, outcome) in positions.iter().zip(decision.outcomes()) {
+                    outcomes[position] = Some(outcome.clone());
                 }
-                // The request is denied anyway.
-                Err(_) if denied => {}
-                Err(error) if is_charge => {
-                    self.refund_charged(&job, &charged, &outcomes);
-                    return Err(error);
+                if !is_charge || denied {
+                    continue;
                 }
-                // Refund and renew as much as possible.
-                Err(error) => first_error = first_error.or(Some(error)),
+                if decision.is_allowed() {
+                    charged.push(positions);
+                    continue;
+                }
+                denied = true;
+                let refund = refund_charged(slots, &job, &charged, &outcomes);
+                if let Ok(Ok(refunded)) = timeout_at(halfway_to(deadline), refund).await {
+                    refunded.into_iter().for_each(|(position, outcome)| outcomes[position] = Some(outcome));
+                }
             }
+            // The request is denied anyway.
+            Err(_) if denied => {}
+            Err(error) if is_charge => {
+                refund_charged(slots, &job, &charged, &outcomes);
+                return Err(error);
+            }
+            // Refund and renew as much as possible.
+            Err(error) => first_error = first_error.or(Some(error)),
         }
-        if let Some(first_error) = first_error {
-            // Some units may have been refunded.
-            job.settled(None);
-            return Err(first_error);
-        }
-        let reply = Reply { decision: Decision::new(outcomes.into_iter().flatten()), leased: None };
-        job.settled(Some(&reply));
-        Ok(reply.decision)
     }
+    if let Some(first_error) = first_error {
+        // Some units may have been refunded.
+        job.settled(None);
+        return Err(first_error);
+    }
+    let reply = Reply { decision: Decision::new(outcomes.into_iter().flatten()), leased: None };
+    job.settled(Some(&reply));
+    Ok(reply.decision)
+}
 
-    /// Refunds the charges of a decision that is not admitted, even if the caller is dropped. Returns the new outcomes
-    /// with the positions of their charges.
-    fn refund_charged(
-        self: &Arc<Self>,
-        job: &Job,
-        charged: &[Vec<usize>],
-        outcomes: &[Option<Outcome>],
-    ) -> JoinHandle<Vec<(usize, Outcome)>> {
-        let charged = charged.iter().map(|positions| {
-            let charged: Vec<_> = positions
-                .iter()
-                .filter_map(|&position| Some((position, outcomes[position].clone()?)))
-                .collect();
-            let charges = charged.iter().map(|(_, outcome)| outcome.undo());
-            let mut part = job.part(Action::Refund, charges.collect());
-            part.deadline = job.deadline.max(REPLY_TIMEOUT);
-            part.observer = job.observer.as_ref().and_then(|observer| observer.undoing());
-            (part, charged)
-        });
-        let (charged, link): (Vec<_>, _) = (charged.collect(), self.clone());
-        tokio::spawn(async move {
-            let mut all = Vec::new();
-            for (part, charged) in charged {
-                // If a refund fails, that much less is admitted until the quota is replenished.
-                let Ok(decision) = link.decide_in_slot(part).await else { continue };
-                let refunded = charged.into_iter().zip(decision.outcomes());
-                all.extend(
-                    refunded.map(|((position, outcome), now)| (position, with_values_of(&outcome, now))),
-                );
-            }
-            all
-        })
-    }
-
-    /// The positions of the charges in each slot, in the order of their first charges.
-    fn by_slot(&self, charges: &[Charge]) -> Vec<Vec<usize>> {
-        let mut groups: Vec<Vec<usize>> = Vec::new();
-        for (position, charge) in charges.iter().enumerate() {
-            match groups.iter_mut().find(|group| self.share_a_slot(charges[group[0]].key(), charge.key())) {
-                Some(group) => group.push(position),
-                None => groups.push(vec![position]),
-            }
+/// Refunds the charges of a decision that is not admitted, even if the caller is dropped. Returns the new outcomes
+/// with the positions of their charges.
+fn refund_charged(
+    slots: &Arc<impl Slots>,
+    job: &Job,
+    charged: &[Vec<usize>],
+    outcomes: &[Option<Outcome>],
+) -> JoinHandle<Vec<(usize, Outcome)>> {
+    let charged = charged.iter().map(|positions| {
+        let charged: Vec<_> =
+            positions.iter().filter_map(|&position| Some((position, outcomes[position].clone()?))).collect();
+        let charges = charged.iter().map(|(_, outcome)| outcome.undo());
+        let mut part = job.part(Action::Refund, charges.collect());
+        part.deadline = job.deadline.max(REPLY_TIMEOUT);
+        part.observer = job.observer.as_ref().and_then(|observer| observer.undoing());
+        (part, charged)
+    });
+    let (charged, slots): (Vec<_>, _) = (charged.collect(), slots.clone());
+    tokio::spawn(async move {
+        let mut all = Vec::new();
+        for (part, charged) in charged {
+            // If a refund fails, that much less is admitted until the quota is replenished.
+            let Ok(decision) = slots.decide_in_slot(part).await else { continue };
+            let refunded = charged.into_iter().zip(decision.outcomes());
+            all.extend(refunded.map(|((position, outcome), now)| (position, with_values_of(&outcome, now))));
         }
-        groups
+        all
+    })
+}
+
+/// The positions of the charges in each slot, in the order of their first charges.
+fn by_slot(slots: &impl Slots, charges: &[Charge]) -> Vec<Vec<usize>> {
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    for (position, charge) in charges.iter().enumerate() {
+        match groups.iter_mut().find(|group| slots.share_a_slot(charges[group[0]].key(), charge.key())) {
+            Some(group) => group.push(position),
+            None => groups.push(vec![position]),
+        }
     }
+    groups
 }
 
 /// Half of the remaining time, so there is time to answer.
@@ -152,4 +147,153 @@ fn halfway_to(deadline: Instant) -> Instant {
 fn with_values_of(outcome: &Outcome, now: &Outcome) -> Outcome {
     Outcome::new(outcome.charge(), outcome.verdict(), now.remaining(), now.reset_after())
         .granting(outcome.granted())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeMap, sync::Mutex, time::Duration};
+
+    use tokio::time::{sleep, timeout};
+
+    use super::*;
+    use crate::{
+        error::ErrorKind,
+        policy::Policy,
+        quota::Quota,
+        store::{MemoryStore, Store},
+        util::sync::lock,
+    };
+
+    const DEADLINE: Duration = Duration::from_millis(50);
+    const LIMIT: u64 = 12;
+
+    /// SplitMix64.
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, end: u64) -> u64 {
+            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+            (mixed ^ mixed >> 31) % end
+        }
+    }
+
+    /// A Cluster in which each identity has a slot of its own, on a network with faults.
+    struct Faulty {
+        store: MemoryStore,
+        random: Mutex<Random>,
+        /// Of a hundred calls, so many have a fault.
+        faults: u64,
+        /// By identity: the most units that stay charged because a call failed.
+        lost: Mutex<BTreeMap<String, u64>>,
+    }
+
+    impl Slots for Faulty {
+        fn share_a_slot(&self, one: &Key, other: &Key) -> bool {
+            one == other
+        }
+
+        async fn decide_in_slot(&self, job: Job) -> Result<Decision, Error> {
+            let (fault, time) = {
+                let random = &mut *lock(&self.random);
+                let fault = if random.below(100) < self.faults { random.below(4) } else { 4 };
+                let most = if fault == 3 { 200 } else { 4 };
+                (fault, Duration::from_millis(random.below(most)))
+            };
+            let failed = |kind| {
+                let charge = &job.charges[0];
+                if job.action != Action::Peek {
+                    *lock(&self.lost).entry(charge.key().as_str().to_owned()).or_default() += charge.cost();
+                }
+                Err(Error::new(kind, "a fault"))
+            };
+            match fault {
+                0 => return failed(ErrorKind::StoreBusy),
+                1 => {
+                    sleep(time).await;
+                    return failed(ErrorKind::StoreUnreachable);
+                }
+                _ => {}
+            }
+            let decided = self.store.decide(job.action, &job.charges).await;
+            if timeout(job.deadline, sleep(time)).await.is_err() || fault == 2 {
+                return failed(ErrorKind::StoreTimeout);
+            }
+            decided
+        }
+    }
+
+    /// What a caller saw of its decision.
+    async fn decide(slots: Arc<Faulty>, job: Job, patience: Duration) -> Option<Result<bool, Error>> {
+        let started = Instant::now();
+        let decided = timeout(patience, decide_in_several_slots(slots, job)).await.ok()?;
+        assert!(started.elapsed() <= DEADLINE + Duration::from_millis(1), "{:?}", started.elapsed());
+        Some(decided.map(|decision| decision.is_allowed()))
+    }
+
+    async fn schedule(seed: u64) {
+        let mut random = Random(seed);
+        let slots = Arc::new(Faulty {
+            store: MemoryStore::new(),
+            faults: [0, 5, 30][random.below(3) as usize],
+            random: Mutex::new(Random(random.below(u64::MAX))),
+            lost: Mutex::default(),
+        });
+        // Nothing is replenished meanwhile.
+        let policies = ["a", "b"].map(|name| Policy::new(name, Quota::per_day(LIMIT)));
+        let identities = ["0", "1", "2", "3"];
+        let mut callers = Vec::new();
+        for _ in 0..60 {
+            let mut charges: Vec<Charge> = Vec::new();
+            for identity in identities {
+                if random.below(2) == 0 {
+                    let policy = &policies[random.below(2) as usize];
+                    charges.push(Charge::new(policy, &Key::new(identity), 1 + random.below(3)));
+                }
+            }
+            if charges.len() < 2 {
+                continue;
+            }
+            let patience =
+                Duration::from_millis(if random.below(10) == 0 { random.below(20) } else { 1_000 });
+            let job = Job { charges: charges.clone(), action: Action::Charge, ..Job::for_tests(1, DEADLINE) };
+            callers.push((charges, tokio::spawn(decide(slots.clone(), job, patience))));
+            sleep(Duration::from_millis(random.below(10))).await;
+        }
+        // By policy and identity: the units that are certainly charged, and that can be.
+        let mut bounds: BTreeMap<(String, String), (u64, u64)> = BTreeMap::new();
+        for (charges, caller) in callers {
+            let saw = caller.await.unwrap();
+            for charge in charges {
+                let name = (charge.policy().name().to_owned(), charge.key().as_str().to_owned());
+                let (least, most) = bounds.entry(name).or_default();
+                let is_admitted = matches!(saw, Some(Ok(true)));
+                *least += if is_admitted { charge.cost() } else { 0 };
+                // A decision that was dropped, or that was late as a whole, may be admitted.
+                let is_unknown = saw.as_ref().is_none_or(|saw| {
+                    saw.as_ref().is_err_and(|error| error.to_string().contains("did not answer"))
+                });
+                *most += if is_admitted || is_unknown { charge.cost() } else { 0 };
+            }
+        }
+        sleep(Duration::from_secs(5)).await;
+        for ((policy, identity), (least, most)) in bounds {
+            let policy = policies.iter().find(|one| one.name() == policy).unwrap();
+            let peek = Charge::new(policy, &Key::new(&*identity), 0);
+            let used = LIMIT - slots.store.decide(Action::Peek, &[peek]).await.unwrap().remaining().unwrap();
+            let lost = lock(&slots.lost).get(&identity).copied().unwrap_or_default();
+            assert!(
+                (least..=most + lost).contains(&used),
+                "seed {seed}: {used} units of {identity} used, and {least} to {most} and {lost} lost are right"
+            );
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_charged_before_a_denial_or_a_failure_is_refunded() {
+        for seed in 0..300 {
+            schedule(seed).await;
+        }
+    }
 }

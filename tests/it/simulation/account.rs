@@ -1,0 +1,64 @@
+//! What is known about the units of one identity under one rule.
+
+use std::{collections::BTreeMap, mem};
+
+use tokio::time::Instant;
+
+/// The units of one identity under one rule.
+#[derive(Default)]
+pub(super) struct Account {
+    /// The most units that the store can have charged, ever.
+    pub(super) possible: u64,
+    /// Units that the store admitted, in total.
+    pub(super) admitted: u64,
+    /// The same since the data was lost, as far as it is certain.
+    pub(super) counted: u64,
+    /// Units that callers tried to refund.
+    pub(super) refunded: u64,
+    pub(super) local: BTreeMap<String, Local>,
+    /// Permits in use by the number of losses when they were granted, and permits in use by instance.
+    pub(super) held: BTreeMap<u64, u64>,
+    pub(super) held_locally: BTreeMap<String, u64>,
+}
+
+/// What an instance admitted without the store.
+#[derive(Default)]
+pub(super) struct Local {
+    pub(super) admitted: u64,
+    /// Units that it will charge once the store answers.
+    pub(super) owed: u64,
+    /// When it charged such units, and how many, since the data was lost.
+    pub(super) handed_back: Vec<(Instant, u64)>,
+    /// How often it may have forgotten what it admitted, because that was charged.
+    pub(super) resets: u64,
+    pub(super) is_dirty: bool,
+}
+
+impl Account {
+    /// The least units that must be used if `instances` hand back what they owe, of which some was lost at `trouble`.
+    pub(super) fn least_used(&self, instances: &[String], trouble: Option<Instant>) -> u64 {
+        let local = instances.iter().filter_map(|instance| self.local.get(instance));
+        let is_certain = |(time, _): &&(Instant, u64)| trouble.is_none_or(|last| last < *time);
+        let charged = |local: &Local| -> u64 {
+            local.handed_back.iter().filter(is_certain).map(|(_, units)| units).sum()
+        };
+        self.counted + local.map(|local| charged(local) + local.owed).sum::<u64>()
+    }
+
+    /// All data of the store was lost.
+    pub(super) fn data_lost(&mut self) {
+        // A refund of an older charge may still arrive, so those stay.
+        self.counted = 0;
+        self.local.values_mut().for_each(|local| local.handed_back.clear());
+    }
+
+    /// The store made a decision of `instance`.
+    pub(super) fn store_decided(&mut self, instance: &str) {
+        let Some(local) = self.local.get_mut(instance) else { return };
+        local.resets += u64::from(mem::take(&mut local.is_dirty));
+        // What it owes is handed back now.
+        if local.owed > 0 {
+            local.handed_back.push((Instant::now(), mem::take(&mut local.owed)));
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Callers: each makes decisions on one instance, one after another.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::{sleep, timeout};
+use tower_ratelimit::{Answer, Charge, Decision, Error, Key};
+
+use super::{
+    instance::{Instance, Instances},
+    ledger::{Ask, Held, Ledger},
+    random::Random,
+    rules::Kind,
+};
+
+/// What callers share.
+pub(super) struct Shared {
+    pub(super) ledger: Ledger,
+    pub(super) instances: Instances,
+}
+
+type Charges = Vec<(usize, usize, u64)>;
+
+impl Shared {
+    fn charges(&self, charges: &Charges) -> Vec<Charge> {
+        let charge = |(rule, identity, cost): &(usize, usize, u64)| {
+            Charge::new(&self.ledger.rules[*rule].policy, &Key::new(identity.to_string()), *cost)
+        };
+        charges.iter().map(charge).collect()
+    }
+
+    /// Makes a decision, and drops it after `patience`.
+    pub(super) async fn decide(
+        &self,
+        instance: &Instance,
+        ask: Ask,
+        charges: Charges,
+        patience: Duration,
+    ) -> Option<(Result<Decision, Error>, Vec<Held>)> {
+        let asked = self.ledger.ask(ask, charges, &instance.owner.name, instance.deadline);
+        let all = self.charges(&asked.charges);
+        let limiter = &instance.limiter;
+        let one =
+            |decide: fn(&tower_ratelimit::Limiter, &Charge) -> Answer<Decision>| decide(limiter, &all[0]);
+        let answer = match (ask, &*all) {
+            (Ask::Charge, [_]) => one(|limiter, one| limiter.check(one.policy(), one.key(), one.cost())),
+            (Ask::Charge, _) => limiter.check_all(&all),
+            (Ask::UpTo, _) => one(|limiter, one| limiter.check_up_to(one.policy(), one.key(), one.cost())),
+            (Ask::Peek, [_]) => one(|limiter, one| limiter.peek(one.policy(), one.key(), one.cost())),
+            (Ask::Peek, _) => limiter.peek_all(&all),
+        };
+        let Ok(answer) = timeout(patience, answer).await else {
+            self.ledger.dropped(&asked);
+            return None;
+        };
+        // After a crash the caller is gone too.
+        if !self.instances.is_running(instance) {
+            return None;
+        }
+        let held = self.ledger.answered(&asked, &answer);
+        Some((answer, held))
+    }
+}
+
+pub(super) const PATIENT: Duration = Duration::from_secs(60);
+
+/// One caller of a schedule. It ends after so many decisions.
+pub(super) async fn call(shared: Arc<Shared>, mut random: Random) {
+    let number = random.below(shared.instances.count() as u64) as usize;
+    let (rules, identities) = (&shared.ledger.rules, shared.ledger.identities);
+    let hot = rules.len() - 1;
+    let is_hot = random.chance(200);
+    let pause = *random.pick(&[1, 5, 20, 60]);
+    let decisions = if is_hot { random.between(50, 300) } else { random.between(5, 60) };
+    sleep(Duration::from_millis(random.below(100))).await;
+    let mut latest: Option<(Decision, Charges)> = None;
+    for _ in 0..decisions {
+        let instance = shared.instances.get(number);
+        let patience =
+            if random.chance(80) { Duration::from_millis(*random.pick(&[0, 1, 2, 5, 40])) } else { PATIENT };
+        let identity = |random: &mut Random| random.below(identities) as usize;
+        let plain = |random: &mut Random| random.below(hot as u64 - 1) as usize;
+        let cost = *random.pick(&[1, 1, 1, 1, 2, 3]);
+        let (ask, charges) = match random.below(20) {
+            // One identity, so that it is hot, and leases end in one order.
+            _ if is_hot => (Ask::Charge, vec![(hot, 0, 1)]),
+            0..=9 => (Ask::Charge, vec![(plain(&mut random), identity(&mut random), cost)]),
+            10..=12 => {
+                let identity = identity(&mut random);
+                let all = (0..hot - 1).filter(|_| random.chance(600)).map(|rule| (rule, identity, cost));
+                let all: Charges = all.collect();
+                if all.is_empty() {
+                    continue;
+                }
+                (Ask::Charge, all)
+            }
+            13 => (Ask::UpTo, vec![(plain(&mut random), identity(&mut random), 3)]),
+            14..=15 => {
+                let cost = random.below(2);
+                (Ask::Peek, vec![(plain(&mut random), identity(&mut random), cost)])
+            }
+            16..=17 => (Ask::Charge, vec![(hot - 1, identity(&mut random), 1)]),
+            18 => {
+                let identity = identity(&mut random);
+                (Ask::Charge, vec![(plain(&mut random), identity, 1), (hot - 1, identity, 1)])
+            }
+            _ => {
+                if let Some((decision, charges)) = latest.take() {
+                    refund(&shared, &instance, &decision, &charges).await;
+                }
+                continue;
+            }
+        };
+        let answer = shared.decide(&instance, ask, charges.clone(), patience).await;
+        if let Some((Ok(decision), held)) = answer {
+            if !held.is_empty() {
+                sleep(Duration::from_millis(random.below(200))).await;
+            }
+            let is_plain = held.is_empty() && !charges.iter().any(|(rule, ..)| *rule >= hot - 1);
+            if is_plain && decision.is_allowed() && decision.failure().is_none() && ask == Ask::Charge {
+                latest = Some((decision, charges));
+            } else {
+                drop(decision);
+            }
+            held.iter().for_each(|held| shared.ledger.released(held));
+        }
+        sleep(Duration::from_millis(random.below(2 * pause))).await;
+    }
+}
+
+async fn refund(shared: &Shared, instance: &Instance, decision: &Decision, charges: &Charges) {
+    debug_assert!(charges.iter().all(|(rule, ..)| shared.ledger.rules[*rule].kind != Kind::Concurrency));
+    let most = charges.iter().map(|(_, _, cost)| *cost).max().unwrap_or_default();
+    shared.ledger.refunding(charges, most);
+    let asked = shared.ledger.ask(Ask::Peek, charges.clone(), &instance.owner.name, instance.deadline);
+    let answer = instance.limiter.refund(decision, most).await;
+    if shared.instances.is_running(instance) {
+        shared.ledger.refunded(&asked, &answer);
+    }
+}

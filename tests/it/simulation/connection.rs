@@ -1,0 +1,113 @@
+//! The pool's side of a connection to the simulated server.
+
+use std::{io, mem, sync::Arc, time::Duration};
+
+use futures_util::FutureExt as _;
+use redis::{Cmd, Pipeline, RedisError, RedisFuture, RedisResult, Value, aio::ConnectionLike};
+use tokio::time::sleep;
+use tower_ratelimit::bb8_redis::bb8::ManageConnection;
+
+use super::{
+    faults::Connects,
+    network::{Command, Network, Owner, Wire, broken, pause},
+};
+
+/// The time after which the crate's own connections give up connecting.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Makes the connections of an instance.
+pub(super) struct Manager {
+    pub(super) network: Arc<Network>,
+    pub(super) owner: Arc<Owner>,
+}
+
+pub(super) struct Connection {
+    network: Arc<Network>,
+    id: u64,
+    wire: Arc<Wire>,
+}
+
+impl ManageConnection for Manager {
+    type Connection = Connection;
+    type Error = RedisError;
+
+    async fn connect(&self) -> Result<Connection, RedisError> {
+        let network = &self.network;
+        let connects = network.connecting(&self.owner);
+        if connects == Connects::Hang {
+            sleep(CONNECT_TIMEOUT).await;
+            return Err(io::Error::from(io::ErrorKind::TimedOut).into());
+        }
+        pause(network.latency()).await;
+        if connects == Connects::Fail {
+            return Err(io::Error::from(io::ErrorKind::ConnectionRefused).into());
+        }
+        let (id, wire) = network.open_wire(&self.owner);
+        Ok(Connection { network: network.clone(), id, wire })
+    }
+
+    async fn is_valid(&self, _: &mut Connection) -> Result<(), RedisError> {
+        Ok(())
+    }
+
+    fn has_broken(&self, _: &mut Connection) -> bool {
+        false
+    }
+}
+
+/// Notes the keys of a call that fails or is dropped.
+struct Attempt<'a>(&'a Network, &'a [Command]);
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        self.0.trouble(self.1);
+    }
+}
+
+impl Connection {
+    async fn exchange(&self, commands: Vec<Command>) -> RedisResult<Vec<Value>> {
+        let attempt = Attempt(&self.network, &commands);
+        let reply = self.network.send(self.id, &self.wire, &commands)?;
+        let replies = reply.await.map_err(|_| broken())?;
+        self.wire.was_read();
+        if replies.iter().all(|reply| matches!(reply, Value::BulkString(_))) {
+            mem::forget(attempt);
+        }
+        Ok(replies)
+    }
+}
+
+impl ConnectionLike for Connection {
+    fn req_packed_command<'a>(&'a mut self, command: &'a Cmd) -> RedisFuture<'a, Value> {
+        let commands = vec![words(command)];
+        async move { Ok(self.exchange(commands).await?.remove(0)) }.boxed()
+    }
+
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        pipeline: &'a Pipeline,
+        _: usize,
+        _: usize,
+    ) -> RedisFuture<'a, Vec<Value>> {
+        let commands = pipeline.cmd_iter().map(words).collect();
+        self.exchange(commands).boxed()
+    }
+
+    fn get_db(&self) -> i64 {
+        0
+    }
+}
+
+fn words(command: &Cmd) -> Command {
+    let words = command.args_iter().map(|argument| match argument {
+        redis::Arg::Simple(bytes) => bytes.to_vec(),
+        _ => panic!("only plain arguments are simulated"),
+    });
+    words.collect()
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.network.close_wire(self.id, &self.wire);
+    }
+}

@@ -1,0 +1,398 @@
+//! What was charged and admitted as the callers see it, and the invariants of their decisions.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+use tower_ratelimit::{
+    Decision, Error, ErrorKind, FailureMode,
+    decision::{DecisionSource, Outcome},
+};
+
+use super::{
+    account::Account,
+    log::Log,
+    network::Network,
+    rules::{Kind, Rule},
+};
+
+/// How much later than its deadline a decision may be answered: lanes look for late decisions every 2 ms, and timers
+/// count milliseconds.
+const SLACK: Duration = Duration::from_millis(5);
+
+/// What a caller asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ask {
+    Charge,
+    UpTo,
+    Peek,
+}
+
+/// A decision under way: its charges as (rule, identity, cost), and what was known when it was made.
+pub(super) struct Asked {
+    pub(super) ask: Ask,
+    pub(super) charges: Vec<(usize, usize, u64)>,
+    pub(super) instance: String,
+    pub(super) deadline: Duration,
+    started: Instant,
+    losses: u64,
+    permit_losses: u64,
+    /// By charge: units that were certainly counted.
+    counted: Vec<u64>,
+}
+
+pub(super) struct Ledger {
+    pub(super) rules: Vec<Rule>,
+    pub(super) identities: u64,
+    network: Arc<Network>,
+    log: Arc<Log>,
+    started: Instant,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    accounts: BTreeMap<(usize, usize), Account>,
+    losses: u64,
+    /// Losses, and steps of the clock that end permits early.
+    permit_losses: u64,
+    /// By how much the clock of the server was set forward.
+    forward: Duration,
+    decisions: u64,
+    had_failures: bool,
+    /// Whether units on lease may not return.
+    loses_leases: bool,
+}
+
+/// A permit of the ledger.
+pub(super) struct Held {
+    rule: usize,
+    identity: usize,
+    units: u64,
+    /// The instance that granted it, or the number of losses.
+    by: Result<u64, String>,
+}
+
+impl Ledger {
+    pub(super) fn new(rules: Vec<Rule>, identities: u64, network: Arc<Network>) -> Self {
+        let log = network.log.clone();
+        Self { rules, identities, network, log, started: Instant::now(), inner: Mutex::default() }
+    }
+
+    pub(super) fn data_lost(&self) {
+        let inner = &mut *self.inner.lock().unwrap();
+        inner.losses += 1;
+        inner.permit_losses += 1;
+        inner.loses_leases = true;
+        inner.accounts.values_mut().for_each(Account::data_lost);
+    }
+
+    pub(super) fn clock_set(&self, forward: Duration) {
+        let inner = &mut *self.inner.lock().unwrap();
+        inner.forward += forward;
+        inner.loses_leases = true;
+        inner.permit_losses += u64::from(!forward.is_zero());
+    }
+
+    /// Whether a decision failed.
+    pub(super) fn had_failures(&self) -> bool {
+        self.inner.lock().unwrap().had_failures
+    }
+
+    pub(super) fn crashed(&self) {
+        self.inner.lock().unwrap().loses_leases = true;
+    }
+
+    pub(super) fn decisions(&self) -> u64 {
+        self.inner.lock().unwrap().decisions
+    }
+
+    /// Call it before a decision is made.
+    pub(super) fn ask(
+        &self,
+        ask: Ask,
+        charges: Vec<(usize, usize, u64)>,
+        instance: &str,
+        deadline: Duration,
+    ) -> Asked {
+        let inner = &mut *self.inner.lock().unwrap();
+        let mut counted = Vec::new();
+        for &(rule, identity, cost) in &charges {
+            let account = inner.accounts.entry((rule, identity)).or_default();
+            if ask != Ask::Peek {
+                account.possible += cost;
+            }
+            counted.push(account.counted);
+        }
+        let started = Instant::now();
+        let (losses, permit_losses, instance) = (inner.losses, inner.permit_losses, instance.into());
+        Asked { ask, charges, instance, deadline, started, losses, permit_losses, counted }
+    }
+
+    /// Checks how a decision ended. Returns the permits that it holds.
+    pub(super) fn answered(&self, asked: &Asked, answer: &Result<Decision, Error>) -> Vec<Held> {
+        self.inner.lock().unwrap().decisions += 1;
+        let time = asked.started.elapsed();
+        let shown = match answer {
+            Ok(decision) => {
+                let remaining: Vec<u64> = decision.outcomes().iter().map(Outcome::remaining).collect();
+                let failure = decision.failure().map(Error::kind);
+                format!("{:?} {} {remaining:?} {failure:?}", decision.source(), decision.is_allowed())
+            }
+            Err(error) => format!("{:?}", error.kind()),
+        };
+        let Asked { instance, ask, charges, .. } = asked;
+        self.log.note(format_args!("{instance} {ask:?} {charges:?}: {shown} after {time:?}"));
+        if time > asked.deadline + SLACK {
+            let deadline = asked.deadline;
+            self.violated(asked, format_args!("answered after {time:?} at a deadline of {deadline:?}"));
+        }
+        match answer {
+            Ok(decision) => {
+                match decision.failure().inspect(|_| self.inner.lock().unwrap().had_failures = true) {
+                    None => self.decided(asked, decision),
+                    Some(failure) => self.failed(asked, decision, failure),
+                }
+            }
+            Err(error) => {
+                self.inner.lock().unwrap().had_failures = true;
+                if !self.modes(asked).any(|mode| mode == FailureMode::Closed)
+                    || error.kind() == ErrorKind::InvalidConfig
+                {
+                    self.violated(asked, format_args!("failed although no policy is closed: {error}"));
+                }
+                self.not_sent(asked, error.kind(), |_| true);
+                Vec::new()
+            }
+        }
+    }
+
+    fn modes<'a>(&'a self, asked: &'a Asked) -> impl Iterator<Item = FailureMode> + 'a {
+        asked.charges.iter().map(|(rule, ..)| self.rules[*rule].mode)
+    }
+
+    /// A decision of the store, the deny cache or a lease.
+    fn decided(&self, asked: &Asked, decision: &Decision) -> Vec<Held> {
+        let mut held = Vec::new();
+        if decision.outcomes().len() != asked.charges.len() {
+            self.violated(asked, format_args!("has {} outcomes", decision.outcomes().len()));
+            return held;
+        }
+        let inner = &mut *self.inner.lock().unwrap();
+        let elapsed = self.started.elapsed() + inner.forward;
+        let is_certain = asked.losses == inner.losses;
+        let allowed = decision.is_allowed();
+        for (place, (&(rule_number, identity, cost), outcome)) in
+            asked.charges.iter().zip(decision.outcomes()).enumerate()
+        {
+            let rule = &self.rules[rule_number];
+            let key = rule.key(&identity.to_string());
+            let account = inner.accounts.get_mut(&(rule_number, identity)).unwrap();
+            let charges = asked.ask != Ask::Peek;
+            let granted = if allowed && charges { outcome.granted() } else { 0 };
+            let is_exact = rule.is_slow() && !rule.leased && !self.network.is_repeated(&key);
+            let replenished = rule.replenished(rule.limit, elapsed);
+            if outcome.policy() != &rule.policy || outcome.key().as_str() != identity.to_string() {
+                self.violated(asked, format_args!("is about {outcome:?}"));
+            }
+            if outcome.remaining() > rule.limit || outcome.reset_after() > rule.period * 2 {
+                self.violated(asked, format_args!("{key}: no such quota: {outcome:?}"));
+            }
+            if granted > cost || allowed && asked.ask == Ask::Charge && granted != cost {
+                self.violated(asked, format_args!("{key}: {granted} units granted"));
+            }
+            if !outcome.is_allowed() && is_exact {
+                let wanted = if asked.ask == Ask::UpTo { 1 } else { cost };
+                let possible = account.possible - if charges { cost } else { 0 };
+                if possible + wanted <= rule.limit {
+                    self.violated(asked, format_args!("{key}: denied with {possible} possible charges"));
+                }
+            }
+            let used = rule.limit.saturating_sub(outcome.remaining());
+            if is_exact && used > account.possible {
+                let possible = account.possible;
+                self.violated(asked, format_args!("{key}: {used} units used, {possible} can be"));
+            }
+            let certain = (asked.counted[place] + granted).saturating_sub(account.refunded + replenished);
+            if is_exact && is_certain && decision.source() == DecisionSource::Store && used < certain {
+                self.violated(asked, format_args!("{key}: {used} units used, {certain} must be"));
+            }
+            if charges {
+                account.possible -= if allowed { cost - granted } else { cost };
+            }
+            account.admitted += granted;
+            if is_certain {
+                account.counted += granted;
+            }
+            if rule.kind == Kind::Concurrency {
+                if granted > 0 {
+                    let by = asked.permit_losses;
+                    let in_use = account.held.entry(by).or_default();
+                    *in_use += granted;
+                    if by == inner.permit_losses && *in_use > rule.limit {
+                        self.violated(asked, format_args!("{key}: {in_use} permits in use"));
+                    }
+                    held.push(Held { rule: rule_number, identity, units: granted, by: Ok(by) });
+                }
+                continue;
+            }
+            let allowance =
+                rule.limit * (1 + inner.losses) + rule.replenished(rule.limit, elapsed) + account.refunded;
+            if account.admitted > allowance && !self.network.is_repeated(&key) {
+                let admitted = account.admitted;
+                self.violated(asked, format_args!("{key}: {admitted} units admitted, {allowance} may be"));
+            }
+        }
+        if decision.source() == DecisionSource::Store {
+            inner.accounts.values_mut().for_each(|account| account.store_decided(&asked.instance));
+        }
+        held
+    }
+
+    /// A decision of the failure modes.
+    fn failed(&self, asked: &Asked, decision: &Decision, failure: &Error) -> Vec<Held> {
+        let mut held = Vec::new();
+        let is_local = |mode: &FailureMode| matches!(mode, FailureMode::Local { .. });
+        if self.modes(asked).any(|mode| mode == FailureMode::Closed) {
+            self.violated(asked, format_args!("decided although a policy is closed"));
+        }
+        if decision.outcomes().len() != self.modes(asked).filter(is_local).count() {
+            self.violated(asked, format_args!("has {} outcomes", decision.outcomes().len()));
+            return held;
+        }
+        let allowed = decision.is_allowed();
+        if decision.outcomes().is_empty() && !allowed {
+            self.violated(asked, format_args!("denied without a count"));
+        }
+        self.not_sent(asked, failure.kind(), |mode| !allowed || !is_local(&mode));
+        if asked.ask == Ask::Peek || !allowed {
+            return held;
+        }
+        let was_not_sent = was_not_sent(failure.kind());
+        let inner = &mut *self.inner.lock().unwrap();
+        let elapsed = self.started.elapsed();
+        let locals = asked.charges.iter().filter(|(rule, ..)| is_local(&self.rules[*rule].mode));
+        for (&(rule_number, identity, cost), outcome) in locals.zip(decision.outcomes()) {
+            let rule = &self.rules[rule_number];
+            let granted = outcome.granted();
+            let account = inner.accounts.get_mut(&(rule_number, identity)).unwrap();
+            if was_not_sent {
+                account.possible -= cost - granted;
+            }
+            if rule.kind == Kind::Concurrency {
+                let in_use = account.held_locally.entry(asked.instance.clone()).or_default();
+                *in_use += granted;
+                if *in_use > rule.share() {
+                    self.violated(asked, format_args!("{in_use} permits in use without the store"));
+                }
+                let by = Err(asked.instance.clone());
+                held.push(Held { rule: rule_number, identity, units: granted, by });
+                continue;
+            }
+            let local = account.local.entry(asked.instance.clone()).or_default();
+            local.admitted += granted;
+            local.is_dirty = true;
+            if was_not_sent {
+                local.owed += granted;
+            }
+            let bound = rule.share() * (1 + local.resets) + rule.replenished(rule.share(), elapsed);
+            if local.admitted > bound {
+                let admitted = local.admitted;
+                self.violated(asked, format_args!("{admitted} units admitted locally, {bound} may be"));
+            }
+        }
+        held
+    }
+
+    /// Takes the charges back that were certainly not sent and that are not owed.
+    fn not_sent(&self, asked: &Asked, kind: ErrorKind, is_meant: impl Fn(FailureMode) -> bool) {
+        if asked.ask == Ask::Peek || !was_not_sent(kind) {
+            return;
+        }
+        let inner = &mut *self.inner.lock().unwrap();
+        for &(rule, identity, cost) in &asked.charges {
+            if is_meant(self.rules[rule].mode) {
+                inner.accounts.get_mut(&(rule, identity)).unwrap().possible -= cost;
+            }
+        }
+    }
+
+    /// Checks how a refund ended.
+    pub(super) fn refunded(&self, asked: &Asked, answer: &Result<Decision, Error>) {
+        let time = asked.started.elapsed();
+        let Asked { instance, charges, deadline, .. } = asked;
+        let failure = match answer {
+            Ok(decision) => decision.failure().map(Error::kind),
+            Err(error) => Some(error.kind()),
+        };
+        self.log.note(format_args!("{instance} Refund {charges:?}: {failure:?} after {time:?}"));
+        if time > *deadline + SLACK {
+            self.violated(asked, format_args!("refunded after {time:?} at a deadline of {deadline:?}"));
+        }
+    }
+
+    /// The caller has dropped the decision. Its charge may stay.
+    pub(super) fn dropped(&self, asked: &Asked) {
+        let Asked { instance, ask, charges, .. } = asked;
+        self.log.note(format_args!("{instance} {ask:?} {charges:?}: dropped"));
+    }
+
+    /// Call it before a refund of so many units of a decision.
+    pub(super) fn refunding(&self, charges: &[(usize, usize, u64)], units: u64) {
+        let inner = &mut *self.inner.lock().unwrap();
+        for &(rule, identity, _) in charges {
+            inner.accounts.get_mut(&(rule, identity)).unwrap().refunded += units;
+        }
+    }
+
+    pub(super) fn released(&self, held: &Held) {
+        let inner = &mut *self.inner.lock().unwrap();
+        let account = inner.accounts.get_mut(&(held.rule, held.identity)).unwrap();
+        let in_use = match &held.by {
+            Ok(losses) => account.held.get_mut(losses),
+            Err(instance) => account.held_locally.get_mut(instance),
+        };
+        *in_use.unwrap() -= held.units;
+    }
+
+    /// The least units of the account that are used if `instances` hand back what they owe.
+    pub(super) fn must_be_used(&self, account: (usize, usize), instances: &[String]) -> Option<u64> {
+        let rule = &self.rules[account.0];
+        let key = rule.key(&account.1.to_string());
+        let inner = &*self.inner.lock().unwrap();
+        let account = inner.accounts.get(&account)?;
+        if !rule.is_slow() || rule.leased && inner.losses > 0 {
+            return None;
+        }
+        let replenished = rule.replenished(rule.limit, self.started.elapsed() + inner.forward);
+        let least = account.least_used(instances, self.network.last_trouble(&key));
+        Some(least.min(rule.limit).saturating_sub(account.refunded + replenished))
+    }
+
+    /// The most units that can be used, if no unit is missing because of a lease.
+    pub(super) fn can_be_used(&self, account: (usize, usize)) -> Option<u64> {
+        let rule = &self.rules[account.0];
+        let key = rule.key(&account.1.to_string());
+        let inner = &*self.inner.lock().unwrap();
+        let account = inner.accounts.get(&account)?;
+        let failed = inner.had_failures || self.network.last_trouble(&key).is_some();
+        let loses_units = rule.leased && (inner.loses_leases || failed);
+        (rule.is_slow() && !loses_units && !self.network.is_repeated(&key)).then_some(account.possible)
+    }
+
+    pub(super) fn accounts(&self) -> Vec<(usize, usize)> {
+        self.inner.lock().unwrap().accounts.keys().copied().collect()
+    }
+
+    pub(super) fn violated(&self, asked: &Asked, what: std::fmt::Arguments<'_>) {
+        let Asked { instance, ask, charges, .. } = asked;
+        self.log.violated(format_args!("{instance} {ask:?} {charges:?} {what}"));
+    }
+}
+
+fn was_not_sent(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::StoreBusy | ErrorKind::StoreSuspended)
+}

@@ -1,0 +1,146 @@
+//! A schedule from a seed, carried out to its end.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use tokio::{
+    runtime::{Builder, Handle},
+    task::{JoinHandle, JoinSet},
+    time::{Instant, sleep, timeout},
+};
+
+use super::{
+    callers::{Shared, call},
+    end,
+    faults::{Event, Weather, events},
+    instance::Instances,
+    ledger::Ledger,
+    log::Log,
+    network::Network,
+    random::Random,
+    rules::rules,
+};
+
+/// How a schedule went.
+pub(super) struct Report {
+    pub(super) hash: u64,
+    pub(super) steps: u64,
+    pub(super) decisions: u64,
+    pub(super) faults: BTreeMap<&'static str, u64>,
+    pub(super) violation: Option<String>,
+}
+
+/// Runs the schedule of `seed`.
+pub(super) fn run(seed: u64, prints: bool) -> Report {
+    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(carry_out(seed, prints))
+}
+
+async fn carry_out(seed: u64, prints: bool) -> Report {
+    let mut random = Random::new(seed);
+    let log = Arc::new(Log::new(prints));
+    let network = Arc::new(Network::new(log.clone(), random.fork()));
+    let instances = Instances::new(network.clone(), &mut random.fork());
+    let rules = rules(&mut random.fork(), instances.count());
+    rules.iter().for_each(|rule| log.note(format_args!("{:?}", rule.policy)));
+    let ledger = Ledger::new(rules, random.between(1, 2), network.clone());
+    let shared = Arc::new(Shared { ledger, instances });
+    let loses_data = random.chance(500);
+    let events = events(&mut random, shared.instances.count(), loses_data);
+    let mut callers = JoinSet::new();
+    for _ in 0..random.between(2, 12) {
+        callers.spawn(call(shared.clone(), random.fork()));
+    }
+    let watch = tokio::spawn(watch(shared.clone(), network.clone()));
+    for (pause, event) in events {
+        sleep(pause).await;
+        if log.violation().is_some() {
+            break;
+        }
+        apply(&network, &shared, event);
+    }
+    heal(&network);
+    end::recovers(&shared, &network).await;
+    let waits = Instant::now();
+    if timeout(Duration::from_secs(60), async { while callers.join_next().await.is_some() {} }).await.is_err()
+    {
+        log.violated(format_args!("a caller waits since {:?}", waits.elapsed()));
+    }
+    drop(callers);
+    stop(watch).await;
+    if log.violation().is_none() {
+        end::counts_are_right(&shared, &network).await;
+    }
+    let decisions = shared.ledger.decisions();
+    if log.violation().is_none() {
+        end::nothing_is_left(shared, &network).await;
+    }
+    let (hash, steps) = log.hash();
+    let violation = log.violation().map(ToOwned::to_owned);
+    Report { hash, steps, decisions, faults: network.counts(), violation }
+}
+
+fn apply(network: &Arc<Network>, shared: &Shared, event: Event) {
+    network.log.note(format_args!("{event:?}"));
+    network.count(event.name());
+    let server = || network.server.lock().unwrap();
+    match event {
+        Event::Weather(weather) => network.set_weather(weather),
+        Event::CutAll => network.cut_all(),
+        Event::CutOne => network.cut_one(),
+        Event::Freeze => server().power = super::server::Power::Frozen,
+        Event::Thaw => network.thaw(),
+        Event::Kill => network.kill(),
+        Event::Restart { keeps_data } => {
+            server().restart(keeps_data);
+            if !keeps_data {
+                shared.ledger.data_lost();
+            }
+        }
+        Event::FlushScripts => server().flush_scripts(),
+        Event::Fail(error) => server().failing = error,
+        Event::FailWrites(error) => server().data.failing_writes = error,
+        Event::StepClock { by, back } => {
+            server().step_clock(by, back);
+            shared.ledger.clock_set(if back { Duration::ZERO } else { by });
+        }
+        Event::Crash(number) => {
+            shared.ledger.crashed();
+            shared.instances.crash(number);
+        }
+    }
+}
+
+/// Ends all faults.
+fn heal(network: &Network) {
+    network.log.note(format_args!("all faults end"));
+    network.set_weather(Weather::CALM);
+    network.thaw();
+    let server = &mut *network.server.lock().unwrap();
+    (server.failing, server.data.failing_writes) = (None, None);
+}
+
+/// Checks from time to time what must always hold.
+async fn watch(shared: Arc<Shared>, network: Arc<Network>) {
+    loop {
+        sleep(Duration::from_millis(100)).await;
+        for instance in shared.instances.all() {
+            let (connections, most) = (instance.pool.state().connections, instance.connections);
+            if connections > most {
+                network.log.violated(format_args!("{connections} connections in a pool of {most}"));
+            }
+            let leased = instance.store.lease_status();
+            let bound = shared.ledger.rules.last().unwrap().policy.lease_bound().unwrap().units();
+            if leased.units() > bound {
+                network.log.violated(format_args!("{leased:?}, and at most {bound} may be"));
+            }
+        }
+        if Handle::current().metrics().num_alive_tasks() > 3_000 {
+            network.log.violated(format_args!("tasks pile up"));
+        }
+    }
+}
+
+async fn stop(task: JoinHandle<()>) {
+    task.abort();
+    let _ = task.await;
+}

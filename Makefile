@@ -19,7 +19,8 @@ test-long:
 		cluster:: concurrency_policy:: differential:: hostile:: leases:: refunds:: store_failure::
 
 # Stops, freezes, starves and restarts servers under load, and prints what the requests saw of it as Markdown; then the
-# simulation. About 20 minutes; only on a machine that does nothing else do the figures mean something. `cargo test --release -p tests --all-features --test faults -- table` runs one part of it.
+# simulation. About 20 minutes. The figures mean something only on a machine that does nothing else. One part of it:
+# `cargo test --release -p tests --all-features --test faults -- table`.
 test-faults:
 	@.ci/get-redis
 	@.ci/get-wrk

@@ -28,7 +28,7 @@ pin_project! {
     /// to a rejection.
     ///
     /// See [`RateLimitLayer`](crate::RateLimitLayer) for an example. If the future is dropped before the decision, the
-    /// request may still be charged.
+    /// request stays charged if it was already sent to Redis, and is not charged otherwise.
     pub struct ResponseFuture<S, ReqBody>
     where
         S: Service<Request<ReqBody>>,

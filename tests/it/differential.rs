@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use crate::support::{
-    RedisServer,
+    RedisPool, RedisServer,
     model::{Ask, Counting, Model, Receipt, Rule, Said, capacity},
     pool, settings,
 };
@@ -22,7 +22,6 @@ use tower_ratelimit::{
     Answer, Charge, Decision, Error, ErrorKind, Key, Limiter, ManualClock, MemoryStore, Policy, Quota,
     Verdict,
     algorithm::{FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
-    bb8_redis::{RedisConnectionManager, bb8::Pool},
     decision::Outcome,
     store::RedisStoreBuilder,
 };
@@ -305,7 +304,7 @@ struct Contest {
 }
 
 impl Contest {
-    fn new(server: &RedisServer, pool: &Pool<RedisConnectionManager>, rules: Vec<Rule>) -> Self {
+    fn new(server: &RedisServer, pool: &RedisPool, rules: Vec<Rule>) -> Self {
         let () = server.command(&["FLUSHALL"]);
         let clock = ManualClock::new();
         let redis = |settings: RedisStoreBuilder| {

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use crate::support::{RedisServer, pool, settings, within};
+use crate::support::{RedisPool, RedisServer, pool, settings, within};
 use futures_util::FutureExt as _;
 use proptest::{
     prelude::*,
@@ -12,7 +12,6 @@ use proptest::{
 use tower_ratelimit::{
     Charge, Decision, ErrorKind, Key, Limiter, ManualClock, MemoryStore, Policy, Quota, RedisStore,
     algorithm::{Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
-    bb8_redis::{RedisConnectionManager, bb8::Pool},
 };
 
 /// One of several instances: its own store, over a shared pool.
@@ -24,7 +23,7 @@ struct Instance {
 
 impl Instance {
     /// An instance without leases, as if just started.
-    fn new(pool: &Pool<RedisConnectionManager>, clock: &ManualClock) -> Self {
+    fn new(pool: &RedisPool, clock: &ManualClock) -> Self {
         let store = settings().manual_clock(clock.clone()).build(pool.clone()).unwrap();
         Self { limiter: Limiter::new(store.clone()), store }
     }
@@ -256,13 +255,7 @@ struct Seen {
     admitted: usize,
 }
 
-async fn live(
-    server: &RedisServer,
-    redis: &Pool<RedisConnectionManager>,
-    rule: Rule,
-    steps: Vec<Step>,
-    seen: &mut Seen,
-) {
+async fn live(server: &RedisServer, redis: &RedisPool, rule: Rule, steps: Vec<Step>, seen: &mut Seen) {
     let () = server.command(&["FLUSHALL"]);
     let clock = ManualClock::new();
     let (leased, plain) = rule.policies();

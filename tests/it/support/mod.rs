@@ -4,12 +4,14 @@ pub(crate) mod certificates;
 pub(crate) mod fake_server;
 pub(crate) mod http;
 pub(crate) mod model;
+pub(crate) mod pool;
 pub(crate) mod programs;
 pub(crate) mod redis_cluster;
 pub(crate) mod redis_sentinel;
 pub(crate) mod redis_server;
 pub(crate) mod stores;
 
+pub(crate) use pool::{RedisPool, pool};
 pub(crate) use programs::program;
 pub(crate) use redis_server::RedisServer;
 pub(crate) use stores::{Counted, Down, Says};
@@ -18,11 +20,7 @@ use std::{sync::LazyLock, time::Duration};
 
 use tokio::time::Instant;
 
-use tower_ratelimit::{
-    RedisStore,
-    bb8_redis::{RedisConnectionManager, bb8::Pool},
-    store::RedisStoreBuilder,
-};
+use tower_ratelimit::{RedisStore, store::RedisStoreBuilder};
 
 /// So long that no decision is late on a busy machine.
 pub(crate) const PATIENT: Duration = Duration::from_secs(2);
@@ -30,12 +28,6 @@ pub(crate) const PATIENT: Duration = Duration::from_secs(2);
 /// The settings of a store that waits for its decisions.
 pub(crate) fn settings() -> RedisStoreBuilder {
     RedisStore::builder().deadline(PATIENT)
-}
-
-/// Connections to `server` that several stores can share.
-pub(crate) async fn pool(server: &RedisServer) -> Pool<RedisConnectionManager> {
-    let manager = RedisConnectionManager::new(server.url()).unwrap();
-    Pool::builder().max_size(8).min_idle(1).test_on_check_out(false).build(manager).await.unwrap()
 }
 
 /// A store on `server` that waits for its decisions.

@@ -2,7 +2,7 @@ use std::{any::TypeId, time::Duration};
 
 use bb8_redis::bb8::{ManageConnection, Pool};
 use redis::{
-    ConnectionInfo, RedisError,
+    ConnectionAddr, ConnectionInfo, RedisError,
     cluster::{ClusterClient, ClusterClientBuilder},
     cluster_async::ClusterConnection,
 };
@@ -24,7 +24,9 @@ pub(crate) struct Clients {
 /// more decisions than one (`benches/cluster.rs`), and each would have to follow migrations itself.
 pub(crate) const CONNECTIONS: u32 = 1;
 /// An unresponsive node delays the search for other nodes by at most this.
-pub(super) const CONNECT: Duration = Duration::from_millis(250);
+const CONNECT: Duration = Duration::from_millis(250);
+/// The same with TLS, whose handshake takes long on a busy machine.
+const CONNECT_TLS: Duration = Duration::from_secs(1);
 pub(super) const RESPONSE: Duration = Duration::from_millis(500);
 
 /// Makes the clients for `urls`.
@@ -38,6 +40,8 @@ pub(crate) fn clients<U: AsRef<str>>(
     let addresses: Vec<_> = infos.iter().map(|info| info.addr().to_string()).collect();
     #[cfg(feature = "tls-rustls-no-provider")]
     let certificates = tls.certificates()?;
+    let is_tls = infos.iter().any(|info| matches!(info.addr(), ConnectionAddr::TcpTls { .. }));
+    let connect = if is_tls { CONNECT_TLS } else { CONNECT };
     let client = || {
         let client = ClusterClientBuilder::new(infos.clone());
         #[cfg(feature = "tls-rustls-no-provider")]
@@ -46,7 +50,7 @@ pub(crate) fn clients<U: AsRef<str>>(
             None => client,
         };
         client
-            .connection_timeout(CONNECT)
+            .connection_timeout(connect)
             .response_timeout(RESPONSE)
             .tcp_settings(tcp_settings())
             // The waits after a multi-key command on a migrating slot, or on a slot without a primary: 2 ms, 4 ms...

@@ -18,11 +18,8 @@ use redis::{
 };
 use tokio::time::{Instant, timeout};
 
-use super::{
-    clients::CONNECT,
-    silent::{is_silent, mark},
-};
-use crate::store::redis::error::is_broken;
+use super::silent::{is_silent, mark};
+use crate::store::redis::{error::is_broken, transport::deadline::CONNECT_TIMEOUT};
 
 #[derive(Clone)]
 pub(crate) struct NodeConnection {
@@ -55,7 +52,7 @@ impl Connect for NodeConnection {
             let opened = Self::open(info.clone(), config).await;
             if opened.as_ref().is_err_and(RedisError::is_timeout) {
                 mark(address, move || {
-                    let config = AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT));
+                    let config = AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT_TIMEOUT));
                     let opened = Self::open(info.clone(), config);
                     async { opened.await.map(|_| ()) }
                 });

@@ -46,7 +46,7 @@ pub enum FailureMode {
     /// * **Afterwards**: what was admitted and still counts is charged to the store once it answers, as far as units
     ///   remain there. So an outage is no second quota. Left out are decisions that the store may have charged itself:
     ///   those that were sent, and were not answered in time. Also left out is what the store fails to take
-    ///   then.
+    ///   then, unless it was certainly not sent.
     /// * **Memory**: at most 100 000 keys; further ones evict those nearest to their reset.
     ///
     /// An algorithm of your own without a [twin](crate::algorithm::Algorithm::twin) is counted by

@@ -3,6 +3,7 @@
 use std::{
     io::{BufRead as _, BufReader},
     process::{Child, Command, Stdio},
+    sync::{Arc, Mutex},
     time::Instant,
 };
 
@@ -17,6 +18,8 @@ const SECONDS: u64 = 4;
 struct Quickstart {
     process: Child,
     url: String,
+    /// What it logged about outages.
+    log: Arc<Mutex<Vec<String>>>,
 }
 
 impl Quickstart {
@@ -34,9 +37,14 @@ impl Quickstart {
             let line = line.unwrap();
             line.contains("listening on").then(|| format!("http://{}/", address(&line)))
         });
-        // Its log, so that it never waits for a full pipe.
-        std::thread::spawn(move || lines.for_each(drop));
-        Self { process, url: url.unwrap_or_else(|| panic!("the quickstart ended")) }
+        // Reads it all, so that the process never waits for a full pipe.
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let outages = log.clone();
+        std::thread::spawn(move || {
+            let outage = lines.map_while(Result::ok).filter(|line| line.contains("outage"));
+            outage.for_each(|line| outages.lock().unwrap().push(line));
+        });
+        Self { process, log, url: url.unwrap_or_else(|| panic!("the quickstart ended")) }
     }
 }
 
@@ -92,7 +100,8 @@ pub(crate) fn print(promises: &mut Promises) {
         let most = LIMIT + started.elapsed().as_millis() as u64 / 3_600 + 1;
         let admitted = requests - rejected;
         let mark = promises.check((LIMIT..=most).contains(&admitted), || {
-            format!("{connections} connections: {admitted} admitted, at most {most}")
+            let logs = processes.each_ref().map(|process| process.log.lock().unwrap().join("\n"));
+            format!("{connections} connections: {admitted} admitted, at most {most}\n{}", logs.join("\n"))
         });
         println!("| {connections} | {requests} | {admitted}{mark} |");
     }

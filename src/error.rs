@@ -50,12 +50,31 @@ pub enum ErrorKind {
     /// The store has repeatedly not answered, so it is not asked until it does: a circuit breaker is open. Nothing was
     /// charged. [`source`](StdError::source) is the failure of the last call.
     StoreSuspended,
-    /// The store cannot be reached, or the connection to it broke. In the second case the charge may have been made.
+    /// No connection to the store could be made. Nothing was charged.
     StoreUnreachable,
-    /// The store answered with an error: out of memory, read only, no permission, wrong type of key.
+    /// The connection to the store broke before it answered. The charge may have been made.
+    StoreDisconnected,
+    /// The store answered with an error: out of memory, read only, no permission, wrong type of key. Nothing was charged.
     StoreFailed,
     /// The store answered with something that is not a decision. The charge may have been made.
     StoreReply,
+}
+
+impl ErrorKind {
+    /// Whether the charge may have been made although the decision failed, so one more attempt may charge twice.
+    ///
+    /// True if the store was asked and its answer did not arrive or could not be read.
+    ///
+    /// ```
+    /// use tower_ratelimit::ErrorKind;
+    ///
+    /// assert!(ErrorKind::StoreTimeout.may_have_charged());
+    /// assert!(!ErrorKind::StoreUnreachable.may_have_charged());
+    /// ```
+    #[must_use]
+    pub const fn may_have_charged(self) -> bool {
+        matches!(self, Self::StoreTimeout | Self::StoreDisconnected | Self::StoreReply)
+    }
 }
 
 impl Error {

@@ -10,10 +10,11 @@ use std::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use indexmap::IndexMap;
-use tokio::{runtime::Handle, task::JoinSet};
+use tokio::{runtime::Handle, task::JoinSet, time::sleep};
 
 use super::permit::PermitRequest;
 use crate::{
@@ -31,6 +32,8 @@ const MAX_KEYS: usize = 100_000;
 const MAX_SHARES: usize = 64;
 /// How many charges are handed back at once: about as many as fit into a call.
 const AT_ONCE: usize = 128;
+/// The pause before charges are handed back that the store did not take.
+const PAUSE: Duration = Duration::from_millis(250);
 
 /// Shared by all clones of a limiter.
 #[derive(Default)]
@@ -41,6 +44,7 @@ pub(super) struct Ladder {
     shares: Mutex<Vec<(Policy, Policy)>>,
     /// What was admitted in this process and is not charged to the store, the oldest first.
     owed: Mutex<IndexMap<(Box<str>, Key), Owed>>,
+    /// Whether it is time to hand that back.
     owes: AtomicBool,
 }
 
@@ -137,7 +141,7 @@ impl Ladder {
             return Decision::failed_open(error);
         };
         let charged = local.is_allowed() && action != Action::Peek;
-        if charged && was_not_sent(&error) {
+        if charged && !error.kind().may_have_charged() {
             charges.iter().zip(local.outcomes()).for_each(|(charge, share)| self.owe(charge, share));
         }
         let outcomes = charges.iter().zip(local.outcomes()).map(|(charge, share)| {
@@ -173,6 +177,7 @@ impl Ladder {
         }
         let (policy, units) = (charge.policy().clone(), share.granted());
         self.remember(charge.key().clone(), Owed { policy, share: share.policy().clone(), units });
+        self.owes.store(true, Ordering::Relaxed);
     }
 
     fn remember(&self, key: Key, new: Owed) {
@@ -181,7 +186,6 @@ impl Ladder {
         if owed.len() < MAX_KEYS || owed.contains_key(&name) {
             let units = new.units;
             owed.entry(name).or_insert(Owed { units: 0, ..new }).units += units;
-            self.owes.store(true, Ordering::Relaxed);
         }
     }
 
@@ -208,9 +212,15 @@ impl Ladder {
                 calls.spawn(async move { ladder.hand_back_one(&store, key, owed).await });
             }
             calls.join_all().await;
+            if !lock(&ladder.owed).is_empty() {
+                drop(store);
+                sleep(PAUSE).await;
+                ladder.owes.store(true, Ordering::Relaxed);
+            }
         });
     }
 
+    /// Charges to `store` what it is owed by `key`. Remembers it again if the store does not take it.
     async fn hand_back_one(&self, store: &Arc<dyn Store>, key: Key, owed: Owed) {
         let Some(counts) = self.counts.get() else { return };
         // What has been replenished meanwhile no longer counts.
@@ -223,17 +233,13 @@ impl Ladder {
         }
         let charge = Charge::new(&owed.policy, &key, units);
         match store.decide(Action::ChargeUpTo, &[charge]).await {
-            Ok(_) => drop(counts.reset(&owed.share, &key)),
-            Err(error) if was_not_sent(&error) => self.remember(key, Owed { units, ..owed }),
-            // Not repeated: it may have been charged.
-            Err(_) => {}
+            // Units that were admitted during the call still count here.
+            Ok(_) => drop(counts.decide_one(Action::Refund, Charge::new(&owed.share, &key, units))),
+            // If it may have been charged, another attempt could charge it twice.
+            Err(error) if error.kind().may_have_charged() => {}
+            Err(_) => self.remember(key, Owed { units, ..owed }),
         }
     }
-}
-
-/// Whether a decision that failed with `error` was certainly not sent. Otherwise it may have been charged.
-fn was_not_sent(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::StoreBusy | ErrorKind::StoreSuspended)
 }
 
 /// The strictest failure mode of the policies.

@@ -6,7 +6,7 @@ use super::{ladder::Rung, permit::PermitRequest};
 use crate::{
     answer::Answer,
     decision::{Claim, Decision},
-    error::{Error, ErrorKind},
+    error::Error,
 };
 
 /// A decision under way, and what to undo if it fails or is dropped.
@@ -67,15 +67,9 @@ impl Pending {
             }
             Err(error) => error,
         };
-        // Nothing was sent to the store.
-        if matches!(error.kind(), ErrorKind::StoreBusy | ErrorKind::StoreSuspended | ErrorKind::InvalidConfig)
-        {
+        if !error.kind().may_have_charged() {
             claims.into_iter().for_each(Claim::release);
-        }
-        // The charge may have been made.
-        if let Some(permits) = permits
-            && matches!(error.kind(), ErrorKind::StoreTimeout | ErrorKind::StoreUnreachable)
-        {
+        } else if let Some(permits) = permits {
             permits.release_later(None);
         }
         self.rung.decide(error)

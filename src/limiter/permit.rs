@@ -79,6 +79,7 @@ impl PermitRequest {
                 Some(answer) => match answer.await {
                     Ok(decision) if !decision.is_allowed() => return,
                     Ok(_) => {}
+                    Err(error) if !error.kind().may_have_charged() => return,
                     Err(_) => sleep(MAX_REPLY_TIME).await,
                 },
                 None => sleep(MAX_REPLY_TIME).await,

@@ -18,7 +18,8 @@
 //! * `source` is a [`DecisionSource`](crate::decision::DecisionSource): `store`, `deny_cache`, `lease`, `local` or
 //!   `failure_mode`.
 //! * `reason` is `denied`, `banned`, `unidentified`, `unavailable` or `rejected_by_service`.
-//! * `kind` is `timeout`, `busy`, `unreachable`, `failed`, `reply`, `suspended` or `other`: an [`ErrorKind`](crate::ErrorKind).
+//! * `kind` is an [`ErrorKind`](crate::ErrorKind): `timeout`, `busy`, `unreachable`, `disconnected`, `failed`, `reply`,
+//!   `suspended` or `other`.
 //!
 //! No label has an identity, and none grows with the number of clients. If your program makes policies per request, give
 //! them few names.

@@ -33,7 +33,8 @@ struct Handles {
 }
 
 const REASONS: [&str; 5] = ["denied", "banned", "unidentified", "unavailable", "rejected_by_service"];
-const KINDS: [&str; 7] = ["timeout", "busy", "unreachable", "failed", "reply", "suspended", "other"];
+const KINDS: [&str; 8] =
+    ["timeout", "busy", "unreachable", "disconnected", "failed", "reply", "suspended", "other"];
 
 thread_local! {
     static HANDLES: Handles = const {
@@ -77,10 +78,11 @@ pub(crate) fn store_failed(kind: ErrorKind) {
         ErrorKind::StoreTimeout => 0,
         ErrorKind::StoreBusy => 1,
         ErrorKind::StoreUnreachable => 2,
-        ErrorKind::StoreFailed => 3,
-        ErrorKind::StoreReply => 4,
-        ErrorKind::StoreSuspended => 5,
-        _ => 6,
+        ErrorKind::StoreDisconnected => 3,
+        ErrorKind::StoreFailed => 4,
+        ErrorKind::StoreReply => 5,
+        ErrorKind::StoreSuspended => 6,
+        _ => 7,
     };
     let labels = || vec![Label::from_static_parts("kind", KINDS[kind])];
     with(|handles| handles.errors[kind].with(STORE_ERRORS_TOTAL, labels, |it| it.increment(1)));

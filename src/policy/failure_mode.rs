@@ -45,8 +45,8 @@ pub enum FailureMode {
     ///   the number of running instances this is the limit once more, and with 1 it is the limit for each instance.
     /// * **Afterwards**: what was admitted and still counts is charged to the store once it answers, as far as units
     ///   remain there. So an outage is no second quota. Left out are decisions that the store may have charged itself:
-    ///   those that were sent, and were not answered in time. Also left out is what the store fails to take
-    ///   then, unless it was certainly not sent.
+    ///   those that were sent and whose answer did not arrive ([`may_have_charged`](crate::ErrorKind::may_have_charged)).
+    ///   The same holds for the charge that hands back: it is repeated only if it was not sent.
     /// * **Memory**: at most 100 000 keys; further ones evict those nearest to their reset.
     ///
     /// An algorithm of your own without a [twin](crate::algorithm::Algorithm::twin) is counted by

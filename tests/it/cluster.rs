@@ -756,7 +756,7 @@ async fn a_refund_is_not_sent_twice_when_its_connection_breaks() {
     for refunds in 1..=5 {
         cut.store(true, Ordering::Relaxed);
         let error = limiter.refund_latest(&policy, &key, 1).await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::StoreUnreachable, "{error}");
+        assert_eq!(error.kind(), ErrorKind::StoreDisconnected, "{error}");
         assert!(within(RECOVERY, async || limiter.refund_latest(&policy, &key, 0).await.is_ok()).await);
         assert_eq!(limiter.peek(&policy, &key, 1).await.unwrap().remaining(), Some(50 + refunds));
     }

@@ -120,7 +120,7 @@ async fn a_decision_is_not_charged_twice_when_its_connection_breaks() {
     for charged in 2..=6 {
         cut.store(true, Ordering::Relaxed);
         let error = limiter.check(&policy, &key, 1).await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::StoreUnreachable, "{error}");
+        assert_eq!(error.kind(), ErrorKind::StoreDisconnected, "{error}");
         let mut left = None;
         let answers = async || {
             left = limiter.peek(&policy, &key, 1).await.ok().and_then(|peeked| peeked.remaining());

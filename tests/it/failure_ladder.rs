@@ -2,11 +2,13 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
+
+use tokio::sync::Semaphore;
 
 use crate::support::{Down, RedisServer, eventually, http, settings};
 use tower_ratelimit::{
@@ -217,25 +219,42 @@ async fn what_was_admitted_during_an_outage_is_charged_afterwards() {
     assert!(eventually(is_charged).await, "3 and 4 units, and 20 units, but {remaining:?} remain");
 }
 
-/// A store that fails to send what it is set to fail, and counts the units that are handed back.
+/// A store that fails when it is told to, and counts the units that are handed back.
 #[derive(Clone, Default)]
-struct Unsent {
-    decisions: Arc<AtomicBool>,
+struct Unsteady {
+    /// The failure of decisions.
+    decisions: Arc<Mutex<Option<ErrorKind>>>,
     handing_back: Arc<AtomicBool>,
+    /// Handing back waits for a permit of it.
+    gate: Option<Arc<Semaphore>>,
     handed_back: Arc<AtomicU64>,
 }
 
-impl Store for Unsent {
+impl Unsteady {
+    fn fail(&self, kind: impl Into<Option<ErrorKind>>) {
+        *self.decisions.lock().unwrap() = kind.into();
+    }
+}
+
+impl Store for Unsteady {
     fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
-        let hands_back = action == Action::ChargeUpTo;
-        let fails = if hands_back { &self.handing_back } else { &self.decisions };
-        if fails.load(Relaxed) {
+        if action != Action::ChargeUpTo {
+            let failure = *self.decisions.lock().unwrap();
+            return Answer::ready(
+                failure.map_or_else(|| Ok(Decision::new([])), |kind| Err(Error::new(kind, "failed"))),
+            );
+        }
+        if self.handing_back.load(Relaxed) {
             return Answer::ready(Err(Error::new(ErrorKind::StoreSuspended, "not sent")));
         }
-        if hands_back {
-            self.handed_back.fetch_add(charges[0].cost(), Relaxed);
-        }
-        Answer::ready(Ok(Decision::new([])))
+        let (store, units) = (self.clone(), charges[0].cost());
+        Answer::pending(async move {
+            if let Some(gate) = &store.gate {
+                gate.acquire().await.unwrap().forget();
+            }
+            store.handed_back.fetch_add(units, Relaxed);
+            Ok(Decision::new([]))
+        })
     }
     fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
         Answer::ready(Ok(()))
@@ -244,14 +263,14 @@ impl Store for Unsent {
 
 #[tokio::test]
 async fn what_could_not_be_sent_when_it_was_handed_back_is_handed_back_later() {
-    let store = Unsent::default();
+    let store = Unsteady::default();
     let limiter = Limiter::new(store.clone());
     let (policy, alice) = (window("api", 20), Key::new("alice"));
-    store.decisions.store(true, Relaxed);
+    store.fail(ErrorKind::StoreSuspended);
     store.handing_back.store(true, Relaxed);
     assert_eq!(admitted(&limiter, &policy, &alice, 3).await, 3);
     // A decision succeeds, and then Redis is unavailable again.
-    store.decisions.store(false, Relaxed);
+    store.fail(None);
     limiter.check(&policy, &alice, 1).await.unwrap();
     tokio::task::yield_now().await;
     store.handing_back.store(false, Relaxed);
@@ -260,6 +279,50 @@ async fn what_could_not_be_sent_when_it_was_handed_back_is_handed_back_later() {
         store.handed_back.load(Relaxed) == 3
     };
     assert!(eventually(is_handed_back).await, "{} of 3 units", store.handed_back.load(Relaxed));
+}
+
+#[tokio::test]
+async fn what_the_store_certainly_did_not_charge_is_handed_back() {
+    let rows = [
+        (ErrorKind::StoreSuspended, 3),
+        (ErrorKind::StoreBusy, 3),
+        (ErrorKind::StoreUnreachable, 3),
+        (ErrorKind::StoreFailed, 3),
+        (ErrorKind::StoreTimeout, 0),
+        (ErrorKind::StoreDisconnected, 0),
+        (ErrorKind::StoreReply, 0),
+    ];
+    for (kind, expected) in rows {
+        let store = Unsteady::default();
+        let limiter = Limiter::new(store.clone());
+        let (policy, alice) = (window("api", 20), Key::new("alice"));
+        store.fail(kind);
+        assert_eq!(admitted(&limiter, &policy, &alice, 3).await, 3);
+        store.fail(None);
+        limiter.check(&policy, &alice, 1).await.unwrap();
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(store.handed_back.load(Relaxed), expected, "{kind:?}");
+    }
+}
+
+#[tokio::test]
+async fn units_that_are_admitted_while_others_are_handed_back_still_count() {
+    let store = Unsteady { gate: Some(Arc::new(Semaphore::new(0))), ..Unsteady::default() };
+    let limiter = Limiter::new(store.clone());
+    let (policy, alice) = (window("api", 20), Key::new("alice"));
+    store.fail(ErrorKind::StoreSuspended);
+    assert_eq!(admitted(&limiter, &policy, &alice, 15).await, 15);
+    store.fail(None);
+    limiter.check(&policy, &alice, 1).await.unwrap();
+    tokio::task::yield_now().await;
+    store.fail(ErrorKind::StoreSuspended);
+    assert_eq!(admitted(&limiter, &policy, &alice, 5).await, 5);
+    store.gate.as_ref().unwrap().add_permits(1);
+    assert!(eventually(async || store.handed_back.load(Relaxed) == 15).await);
+    tokio::task::yield_now().await;
+    assert_eq!(admitted(&limiter, &policy, &alice, 30).await, 15);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -220,18 +220,15 @@ pub(crate) fn decision_error(text: &str) -> Error {
     Error::new(ErrorKind::StoreFailed, format!("the command failed in Redis: {}", explain(text)))
 }
 
-/// The error of a command or of a connection.
+/// The error of a command.
 pub(crate) fn from_redis(error: &RedisError) -> Error {
     let kind = if error.is_timeout() {
         ErrorKind::StoreTimeout
-    } else if error.kind() == redis::ErrorKind::MasterNameNotFoundBySentinel {
-        // During a promotion too.
-        ErrorKind::StoreUnreachable
     } else if is_server_error(error) {
         // Checked before `is_broken`, because redis-rs reconnects on some of these.
         ErrorKind::StoreFailed
     } else if is_broken(error) {
-        ErrorKind::StoreUnreachable
+        ErrorKind::StoreDisconnected
     } else if matches!(error.kind(), redis::ErrorKind::Parse | redis::ErrorKind::UnexpectedReturnType) {
         ErrorKind::StoreReply
     } else {
@@ -239,11 +236,20 @@ pub(crate) fn from_redis(error: &RedisError) -> Error {
     };
     let problem = match kind {
         ErrorKind::StoreTimeout => "Redis did not answer in time",
-        ErrorKind::StoreUnreachable => "the connection to Redis broke",
+        ErrorKind::StoreDisconnected => "the connection to Redis broke",
         ErrorKind::StoreReply => "the reply of Redis is invalid",
         _ => "the command failed in Redis",
     };
     with_source(Error::new(kind, format!("{problem}: {}", describe(error))), error)
+}
+
+/// The error if a pool cannot make a connection.
+pub(crate) fn not_connected(error: &RedisError) -> Error {
+    if is_server_error(error) {
+        return from_redis(error);
+    }
+    let message = format!("cannot connect to Redis: {}", describe(error));
+    with_source(Error::new(ErrorKind::StoreUnreachable, message), error)
 }
 
 /// The error if no connection can be made to `address`, which must not contain a password.

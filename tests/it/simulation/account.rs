@@ -29,9 +29,8 @@ pub(super) struct Local {
     pub(super) owed: u64,
     /// When it charged such units, and how many, since the data was lost.
     pub(super) handed_back: Vec<(Instant, u64)>,
-    /// How often it may have forgotten what it admitted, because that was charged.
-    pub(super) resets: u64,
-    pub(super) is_dirty: bool,
+    /// All units that it charged or will charge then, so they may no longer count in its process.
+    pub(super) moved: u64,
 }
 
 impl Account {
@@ -55,9 +54,9 @@ impl Account {
     /// The store made a decision of `instance`.
     pub(super) fn store_decided(&mut self, instance: &str) {
         let Some(local) = self.local.get_mut(instance) else { return };
-        local.resets += u64::from(mem::take(&mut local.is_dirty));
         // What it owes is handed back now.
         if local.owed > 0 {
+            local.moved += local.owed;
             local.handed_back.push((Instant::now(), mem::take(&mut local.owed)));
         }
     }

@@ -78,8 +78,9 @@ pub(super) async fn counts_are_right(shared: &Shared, network: &Network) {
         };
         let used = rule.limit - remaining;
         if rule.kind == Kind::Concurrency {
-            // A release that fails is not repeated.
-            if used > 0 && network.last_trouble(&key).is_none() && !shared.ledger.had_failures() {
+            // A release is sent again until it succeeds, except by an instance that has crashed.
+            let may_be_lost = shared.ledger.had_crashes() || network.is_repeated(&key);
+            if used > 0 && !may_be_lost {
                 network.log.violated(format_args!("{key}: {used} permits were not released"));
             }
             continue;

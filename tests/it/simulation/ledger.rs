@@ -63,6 +63,7 @@ struct Inner {
     forward: Duration,
     decisions: u64,
     had_failures: bool,
+    had_crashes: bool,
     /// Whether units on lease may not return.
     loses_leases: bool,
 }
@@ -97,13 +98,15 @@ impl Ledger {
         inner.permit_losses += u64::from(!forward.is_zero());
     }
 
-    /// Whether a decision failed.
-    pub(super) fn had_failures(&self) -> bool {
-        self.inner.lock().unwrap().had_failures
+    /// An instance has crashed.
+    pub(super) fn crashed(&self) {
+        let inner = &mut *self.inner.lock().unwrap();
+        inner.loses_leases = true;
+        inner.had_crashes = true;
     }
 
-    pub(super) fn crashed(&self) {
-        self.inner.lock().unwrap().loses_leases = true;
+    pub(super) fn had_crashes(&self) -> bool {
+        self.inner.lock().unwrap().had_crashes
     }
 
     pub(super) fn decisions(&self) -> u64 {
@@ -294,11 +297,10 @@ impl Ledger {
             }
             let local = account.local.entry(asked.instance.clone()).or_default();
             local.admitted += granted;
-            local.is_dirty = true;
             if was_not_sent {
                 local.owed += granted;
             }
-            let bound = rule.share() * (1 + local.resets) + rule.replenished(rule.share(), elapsed);
+            let bound = rule.share() + local.moved + rule.replenished(rule.share(), elapsed);
             if local.admitted > bound {
                 let admitted = local.admitted;
                 self.violated(asked, format_args!("{admitted} units admitted locally, {bound} may be"));
@@ -394,5 +396,5 @@ impl Ledger {
 }
 
 fn was_not_sent(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::StoreBusy | ErrorKind::StoreSuspended)
+    !kind.may_have_charged()
 }

@@ -70,7 +70,7 @@ impl Breaker {
         if self.unanswered.fetch_add(1, Ordering::Relaxed) + 1 < CALLS {
             return false;
         }
-        let pause = if cause.kind() == ErrorKind::StoreUnreachable { SHORT_PAUSE } else { PAUSE };
+        let pause = if cause.kind() == ErrorKind::StoreTimeout { PAUSE } else { SHORT_PAUSE };
         *lock(&self.since) = Some(Opened { cause: cause.clone(), next_probe: Instant::now() + pause, pause });
         let opens = !self.open.swap(true, Ordering::Relaxed);
         if opens {
@@ -113,7 +113,8 @@ impl Drop for Breaker {
 
 /// Whether the server gave no answer.
 pub(super) fn is_silence(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::StoreTimeout | ErrorKind::StoreUnreachable)
+    use ErrorKind::{StoreDisconnected, StoreTimeout, StoreUnreachable};
+    matches!(error.kind(), StoreTimeout | StoreUnreachable | StoreDisconnected)
 }
 
 /// The error of a decision that was not sent because of `cause`.

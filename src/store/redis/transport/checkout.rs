@@ -7,7 +7,7 @@ use redis::{RedisError, RedisResult};
 use tokio::time::{Instant, timeout_at};
 
 use super::{deadline::no_connection, health::Health};
-use crate::{error::Error, store::redis::error::from_redis};
+use crate::{error::Error, store::redis::error::not_connected};
 
 /// A connection of `pool`. Waits without a limit; the caller sets one.
 pub(super) async fn connection<M>(pool: &Pool<M>) -> RedisResult<PooledConnection<'static, M>>
@@ -38,7 +38,7 @@ where
             health.connected();
             Ok(connection)
         }
-        Ok(Err(error)) => Err(from_redis(&error)),
+        Ok(Err(error)) => Err(not_connected(&error)),
         Err(_) => Err(no_connection(health, allowed)),
     }
 }

@@ -32,7 +32,7 @@ use crate::{
     decision::Decision,
     error::{Error, ErrorKind},
     store::redis::{
-        error::from_redis,
+        error::not_connected,
         wire::{self, Job},
     },
 };
@@ -62,7 +62,7 @@ impl<T: Target> Lane<T> {
         let mut time = TimeLeft::new(allowed);
         let mut slot = match time.spend_on(self.target.connection()).await {
             Some(Ok(connection)) => Some(connection),
-            Some(Err(error)) => return record(&*self.target, Err(from_redis(&error))),
+            Some(Err(error)) => return record(&*self.target, Err(not_connected(&error))),
             None => return record(&*self.target, Err(no_connection(self.target.health(), allowed))),
         };
         let target = self.target.clone();
@@ -143,7 +143,7 @@ impl<T: Target> Lane<T> {
         match connection.await {
             Ok(Ok(connection)) => Some(connection),
             Ok(Err(error)) => {
-                let error = from_redis(&error);
+                let error = not_connected(&error);
                 self.target.queue().fail(|| error.clone());
                 let _ = record::<T, ()>(&self.target, Err(error));
                 None

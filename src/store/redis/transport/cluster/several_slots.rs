@@ -212,7 +212,7 @@ mod tests {
                 0 => return failed(ErrorKind::StoreBusy),
                 1 => {
                     sleep(time).await;
-                    return failed(ErrorKind::StoreUnreachable);
+                    return failed(ErrorKind::StoreDisconnected);
                 }
                 _ => {}
             }

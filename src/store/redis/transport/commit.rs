@@ -44,19 +44,23 @@ pub(super) async fn decide<T: Target>(target: Arc<T>, job: Job) -> Result<Decisi
     decision
 }
 
-/// After this time a caller that no lane watches opens another lane.
+/// After this time a caller that no lane watches opens another lane, if one may be opened. Then again after twice the
+/// time, and so on: the lanes that were open may have ended with their runtime.
 const STUCK: Duration = Duration::from_millis(5);
 
 async fn wait<T: Target>(target: &Arc<T>, mut ticket: Ticket, allowed: Duration) -> Result<Decision, Error> {
     let reply = if ticket.is_watched {
         (&mut ticket.reply).await
     } else {
-        let first = allowed.min(STUCK);
-        let mut reply = TimeLeft::new(first).spend_on(&mut ticket.reply).await;
-        if reply.is_none() && allowed > first {
-            // The open lanes may be of a runtime that is not driven.
-            open_another(target);
-            reply = TimeLeft::new(allowed - first).spend_on(&mut ticket.reply).await;
+        let (mut left, mut pause, mut reply) = (allowed, STUCK, None);
+        while reply.is_none() && !left.is_zero() {
+            let time = pause.min(left);
+            reply = TimeLeft::new(time).spend_on(&mut ticket.reply).await;
+            (left, pause) = (left - time, pause * 2);
+            if reply.is_none() && !left.is_zero() {
+                // The open lanes may be of a runtime that is not driven.
+                open_another(target);
+            }
         }
         match reply {
             Some(reply) => reply,

@@ -176,14 +176,14 @@ impl Queue {
         })
     }
 
-    /// Closes a lane that no task can continue. Fails the decisions that no lane takes or watches any more.
+    /// Closes a lane that no task can continue. Fails the decisions that no lane watches any more. Callers that no lane
+    /// watched open another one.
     pub(super) fn abandon(&self, place: &mut Place, error: impl Fn() -> Error) {
         let mut state = self.lock();
         state.open_lanes -= 1;
         let is_last_watcher = state.watch.leave(place);
-        let is_last = state.open_lanes == 0;
         let all = mem::take(&mut state.waiting).into_iter();
-        let (lost, kept) = all.partition(|waiting| is_last || is_last_watcher && waiting.caller.is_watched);
+        let (lost, kept) = all.partition(|waiting| is_last_watcher && waiting.caller.is_watched);
         state.waiting = kept;
         drop(state);
         fail_all(lost, error);

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     key::{KeyExtractor, RequestMatcher},
     limiter::Limiter,
-    policy::PolicySource,
+    policy::{EnforcementSwitch, PolicySource},
     response::{HeaderWriter, Headers, ResponseMapper},
 };
 
@@ -242,6 +242,21 @@ impl RateLimitLayer {
         self.with(|config| config.enabled = enabled)
     }
 
+    /// Follows `switch`, which can turn enforcement off and on while the service runs. Give the same switch to all layers
+    /// that you want to turn off together. Defaults to no switch.
+    ///
+    /// | switch | the layer |
+    /// |---|---|
+    /// | [`On`](crate::policy::Enforcement::On) | as it is built |
+    /// | [`Soft`](crate::policy::Enforcement::Soft) | as if it were [soft](Self::soft) |
+    /// | [`Off`](crate::policy::Enforcement::Off) | as if it were not [enabled](Self::enabled) |
+    ///
+    /// The switch never enforces more than the layer is built to: a soft layer stays soft. See
+    /// [`EnforcementSwitch`] for an example.
+    pub fn enforcement(self, switch: &EnforcementSwitch) -> Self {
+        self.with(|config| config.switch = Some(switch.clone()))
+    }
+
     /// Sets the headers of responses. Defaults to [`Headers::ietf`].
     pub fn headers(self, headers: Headers) -> Self {
         self.with(|config| config.headers = HeaderWriter::new(headers))
@@ -315,8 +330,8 @@ impl RateLimitLayer {
 
 #[track_caller]
 pub(super) fn accept(limiter: &Limiter, policy: &PolicySource, rules: &[Rule]) {
-    let others = rules.iter().filter_map(|rule| rule.policy.constant());
-    if let Some(Err(error)) = policy.constant().map(|policy| limiter.accept(policy, others)) {
+    let others: Vec<_> = rules.iter().filter_map(|rule| rule.policy.known()).collect();
+    if let Some(Err(error)) = policy.known().map(|policy| limiter.accept(&policy, others.iter())) {
         panic!("{error}");
     }
 }

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     key::{KeyExtractor, RequestMatcher},
     limiter::Limiter,
-    policy::PolicySource,
+    policy::{EnforcementSwitch, PolicySource},
     response::{HeaderWriter, Headers, ResponseMapper},
 };
 
@@ -128,6 +128,12 @@ impl RateLimits {
     /// See [`RateLimitLayer::enabled`].
     pub fn enabled(mut self, enabled: bool) -> Self {
         self.0.enabled = enabled;
+        self
+    }
+
+    /// See [`RateLimitLayer::enforcement`].
+    pub fn enforcement(mut self, switch: &EnforcementSwitch) -> Self {
+        self.0.switch = Some(switch.clone());
         self
     }
 }

@@ -26,30 +26,30 @@ pub(super) enum Step {
 }
 
 impl Config {
-    /// The step for a request whose client is identified.
-    pub(super) fn identified(&self, identity: Result<Identity, Error>, request: &Parts) -> Step {
+    /// The step for a request whose client is identified. `soft` is whether it is admitted in any case.
+    pub(super) fn identified(&self, identity: Result<Identity, Error>, request: &Parts, soft: bool) -> Step {
         match identity {
             Ok(Identity::Known(keys)) => match self.decide(keys, request).map(Answer::now) {
                 // A store in memory has decided, so the service is called without waiting.
-                Ok(Ok(decided)) => self.decided(decided, request),
+                Ok(Ok(decided)) => self.decided(decided, request, soft),
                 Ok(Err(decision)) => Step::Decide(decision),
-                Err(error) => self.reject_unless_soft(error.into(), request),
+                Err(error) => self.reject_unless(soft, error.into(), request),
             },
             Ok(Identity::Ignored) => Step::Bypass,
             Ok(Identity::Exempt) => {
                 self.report(&DecisionEvent::exempt(request));
                 Step::Serve(None)
             }
-            Ok(Identity::Rejected(rejection)) => self.reject(*rejection, request),
-            Err(error) => self.reject_unless_soft(Rejection::Unidentified(error), request),
+            Ok(Identity::Rejected(rejection)) => self.reject_unless(false, *rejection, request),
+            Err(error) => self.reject_unless(soft, Rejection::Unidentified(error), request),
         }
     }
 
     /// The step for a request that the store has decided.
-    pub(super) fn decided(&self, decided: Result<Decision, Error>, request: &Parts) -> Step {
+    pub(super) fn decided(&self, decided: Result<Decision, Error>, request: &Parts, soft: bool) -> Step {
         match decided {
             Ok(decision) => match decision.verdict() {
-                Verdict::Deny { .. } => self.reject_unless_soft(Rejection::Denied(decision), request),
+                Verdict::Deny { .. } => self.reject_unless(soft, Rejection::Denied(decision), request),
                 admitted => {
                     self.report(&DecisionEvent::admitted(&decision, request));
                     match admitted {
@@ -59,24 +59,17 @@ impl Config {
                 }
             },
             // Whatever its kind: clients must not see the text of a store.
-            Err(error) => self.reject_unless_soft(Rejection::Unavailable(error), request),
+            Err(error) => self.reject_unless(soft, Rejection::Unavailable(error), request),
         }
     }
 
     /// Rejects the request, except in soft mode.
-    fn reject_unless_soft(&self, rejection: Rejection, request: &Parts) -> Step {
-        if self.soft {
-            self.report(&DecisionEvent::rejected(&rejection, request, false));
-            self.log(&rejection);
+    fn reject_unless(&self, soft: bool, rejection: Rejection, request: &Parts) -> Step {
+        self.report(&DecisionEvent::rejected(&rejection, request, !soft));
+        self.log(&rejection, soft);
+        if soft {
             return Step::Serve(rejection.into_decision());
         }
-        self.reject(rejection, request)
-    }
-
-    /// Rejects the request, in soft mode too.
-    fn reject(&self, rejection: Rejection, request: &Parts) -> Step {
-        self.report(&DecisionEvent::rejected(&rejection, request, true));
-        self.log(&rejection);
         Step::Reject(self.jitter(rejection))
     }
 }

@@ -3,12 +3,26 @@
 
 #[cfg(feature = "serde")]
 mod configuration;
+mod enforcement;
 mod failure_mode;
 mod lease_bound;
+#[cfg(feature = "reload")]
+mod live;
 #[expect(clippy::module_inception, reason = "the module's main type")]
 mod policy;
 mod quoted;
 mod source;
 
+#[cfg(feature = "reload")]
+#[cfg_attr(docsrs, doc(cfg(feature = "reload")))]
+pub use self::live::LivePolicies;
+#[cfg(all(feature = "redis", feature = "reload"))]
+pub(crate) use self::live::{Fields, Origin, PolicyHash, Update};
 pub(crate) use self::quoted::push_quoted;
-pub use self::{failure_mode::FailureMode, lease_bound::LeaseBound, policy::Policy, source::PolicySource};
+pub use self::{
+    enforcement::{Enforcement, EnforcementSwitch},
+    failure_mode::FailureMode,
+    lease_bound::LeaseBound,
+    policy::Policy,
+    source::PolicySource,
+};

@@ -1,6 +1,7 @@
 use std::{any::type_name, fmt, sync::Arc};
 
 use http::request::Parts;
+use tokio::sync::watch;
 
 use super::Policy;
 use crate::{
@@ -8,7 +9,8 @@ use crate::{
     key::Key,
 };
 
-/// Which [`Policy`] a request falls under: one for all requests, or one chosen per request.
+/// Which [`Policy`] a request falls under: one for all requests, one that changes while the service runs, or one chosen per
+/// request.
 ///
 /// A [`Policy`] converts into the source of one policy for all requests.
 ///
@@ -45,6 +47,7 @@ pub struct PolicySource(Source);
 #[derive(Clone)]
 enum Source {
     Constant(Policy),
+    Watched(watch::Receiver<Policy>),
     PerRequest(Arc<dyn Fn(&Parts, &Key) -> Result<Policy, Error> + Send + Sync>),
 }
 
@@ -109,12 +112,53 @@ impl PolicySource {
         })))
     }
 
+    /// The latest policy of a channel, for policies that change while the service runs. For policies from a file or from
+    /// Redis, see `LivePolicies`, with the feature `reload`.
+    ///
+    /// A request reads the channel once, without waiting and without an allocation. Keep the name and the algorithm when
+    /// you change a policy, and [the counts are kept](crate::policy#what-happens-to-the-counts). If the sender is dropped,
+    /// its last policy stays.
+    ///
+    /// A layer checks the first policy when it is built. If the store does not support a later one, or another rule of the
+    /// layer has the same name, requests are answered 500.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use http::{Request, Response};
+    /// use tokio::sync::watch;
+    /// use tower::{Layer, ServiceExt};
+    /// use tower_ratelimit::{key::Constant, MemoryStore, Policy, PolicySource, Quota, RateLimitLayer};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let (sender, receiver) = watch::channel(Policy::new("api", Quota::per_hour(1)));
+    /// let source = PolicySource::watched(receiver);
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), source, Constant::new("all"));
+    /// let service = layer.layer(tower::service_fn(|_: Request<String>| async {
+    ///     Ok::<_, std::convert::Infallible>(Response::new(String::new()))
+    /// }));
+    /// let status = async || service.clone().oneshot(Request::new(String::new())).await.unwrap().status();
+    ///
+    /// assert_eq!(status().await, 200);
+    /// assert_eq!(status().await, 429);
+    /// // One of three is used.
+    /// sender.send_replace(Policy::new("api", Quota::per_hour(3)));
+    /// assert_eq!([status().await, status().await, status().await], [200, 200, 429]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub const fn watched(policy: watch::Receiver<Policy>) -> Self {
+        Self(Source::Watched(policy))
+    }
+
     /// The policy of `other` for the requests for which this source has none. See
     /// [`from_extension`](Self::from_extension) for an example.
     #[must_use]
     pub fn or(self, other: impl Into<Self>) -> Self {
         match self.0 {
-            Source::Constant(_) => self,
+            Source::Constant(_) | Source::Watched(_) => self,
             Source::PerRequest(first) => {
                 let other = other.into();
                 Self(Source::PerRequest(Arc::new(move |request, key| {
@@ -124,9 +168,11 @@ impl PolicySource {
         }
     }
 
-    pub(crate) fn constant(&self) -> Option<&Policy> {
+    /// The policy of a request that arrives now, if it does not depend on the request.
+    pub(crate) fn known(&self) -> Option<Policy> {
         match &self.0 {
-            Source::Constant(policy) => Some(policy),
+            Source::Constant(policy) => Some(policy.clone()),
+            Source::Watched(policy) => Some(policy.borrow().clone()),
             Source::PerRequest(_) => None,
         }
     }
@@ -137,6 +183,7 @@ impl PolicySource {
     pub(crate) fn policy(&self, request: &Parts, key: &Key) -> Result<Policy, Error> {
         match &self.0 {
             Source::Constant(policy) => Ok(policy.clone()),
+            Source::Watched(policy) => Ok(policy.borrow().clone()),
             Source::PerRequest(choose) => choose(request, key),
         }
     }
@@ -152,6 +199,7 @@ impl fmt::Debug for PolicySource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Source::Constant(policy) => f.debug_tuple("Constant").field(policy).finish(),
+            Source::Watched(policy) => f.debug_tuple("Watched").field(&*policy.borrow()).finish(),
             Source::PerRequest(_) => f.debug_tuple("PerRequest").finish_non_exhaustive(),
         }
     }

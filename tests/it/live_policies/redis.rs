@@ -380,6 +380,24 @@ async fn while_redis_is_down_the_policies_stay() {
 }
 
 #[tokio::test]
+async fn while_the_breaker_is_open_the_hash_is_not_read_and_later_it_is_without_a_decision() {
+    let server = RedisServer::start();
+    let store = settings().deadline(Duration::from_millis(50)).connect(&server.url()).await.unwrap();
+    let live = live(&store).await;
+    server.signal("STOP");
+    let (limiter, policy) = (Limiter::new(store), &defaults()[0]);
+    // A read that gets no answer counts as a decision that gets none. Otherwise such reads would use up the connections.
+    let suspended = Some(ErrorKind::StoreSuspended);
+    assert!(eventually(async || live.last_error().map(|error| error.kind()) == suspended).await);
+    let decision = limiter.check(policy, &Key::new("a"), 1).await.unwrap();
+    assert_eq!(decision.failure().map(Error::kind), suspended);
+    assert_eq!((live.current(), live.version()), (defaults().to_vec(), 0));
+    server.signal("CONT");
+    set(&server, "api", "9/h");
+    assert!(eventually(async || quotas(&live) == ["api 9/h", "login 5/min"]).await, "{}", error(&live));
+}
+
+#[tokio::test]
 async fn only_live_policies_need_the_permission_to_read_the_hash() {
     let server = RedisServer::start();
     let rule = store(&server).await.acl_rule();

@@ -46,7 +46,10 @@ where
                 probe(&self.server, String::new);
                 return Err(error);
             }
-            self.server.reply(command, deadline).await
+            // Calls without an answer keep their connections for a while, so these must open the breaker too.
+            let reply = self.server.reply(command, deadline).await;
+            self.server.breaker().record(&reply);
+            reply
         })
     }
 

@@ -144,7 +144,7 @@ pub use self::{
     error::{Error, ErrorKind},
     key::{ClientIp, Header, Key, KeyExtractor, PeerIp, TrustedProxies},
     layer::{RateLimitLayer, Rule},
-    limiter::Limiter,
+    limiter::{Limiter, Reservation},
     policy::{FailureMode, Policy, PolicySource},
     quota::Quota,
     response::{Headers, Rejection},

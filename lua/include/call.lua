@@ -9,7 +9,7 @@
 
   A run is a table of
 
-    mode           TAKE, UP_TO, PEEK, REFUND, RENEW or LEASE
+    mode           TAKE, UP_TO, PEEK, REFUND, RENEW, LEASE or DEBIT
     decisions      the number of decisions
     charges        the charges of each decision: tables of `rule`, `cost`, `holder`, `made` and `mark`
     lease          the units to lease, and the name, the units and the spent units of the returned lease
@@ -18,7 +18,7 @@
     indices        in `numbers`, less one, where the keys of all charges are; nil where no other decision uses them
 ]]
 -- uses: error
-local TAKE, UP_TO, PEEK, REFUND, RENEW, LEASE = 1, 2, 3, 4, 5, 6
+local TAKE, UP_TO, PEEK, REFUND, RENEW, LEASE, DEBIT = 1, 2, 3, 4, 5, 6, 7
 
 local numbers = { struct.unpack('<' .. string.rep('d', #ARGV[1] / 8), ARGV[1]) }
 -- The place of the next number. The first number is the time; struct.unpack() added where it stopped.

@@ -93,6 +93,11 @@ impl Charge {
         self
     }
 
+    /// The same charge under `policy`, which counts the same units.
+    pub(super) fn under(self, policy: &Policy) -> Self {
+        Self { policy: policy.clone(), ..self }
+    }
+
     /// Marks the charge as made, so it can be refunded. A permit is found by its holder instead.
     pub(super) const fn with_receipt(mut self, receipt: Receipt) -> Self {
         if matches!(self.tie, Tie::None) {

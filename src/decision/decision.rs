@@ -157,6 +157,13 @@ impl Decision {
         Self { failure, jitter: newer.jitter, source: newer.source, ..Self::new(outcomes) }
     }
 
+    /// This decision with `change` applied to each outcome.
+    pub(crate) fn map(self, change: impl FnMut(Outcome) -> Outcome) -> Self {
+        let Self { verdict: _, outcomes, failure, jitter, report, source, permit } = self;
+        let changed = Self::new(outcomes.iter().cloned().map(change));
+        Self { failure, jitter, report, source, permit, ..changed }
+    }
+
     /// Keeps only the first outcome of each policy name, which is all that tells the items of a header apart.
     pub(crate) fn by_name(&self) -> Self {
         let mut outcomes: Vec<Outcome> = Vec::with_capacity(self.outcomes.len());
@@ -199,6 +206,38 @@ impl Decision {
     #[must_use]
     pub fn outcomes(&self) -> &[Outcome] {
         &self.outcomes
+    }
+
+    /// The decision of the policy `name` alone, to [debit](crate::Limiter::debit), [refund](crate::Limiter::refund) or
+    /// [settle](crate::Reservation) only what that one charged. `None` if no such policy took part.
+    ///
+    /// It holds no permit. Refunds count for both decisions.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Charge, Key, Limiter, MemoryStore, Policy, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_ratelimit::Error> {
+    /// let limiter = Limiter::new(MemoryStore::new());
+    /// let (requests, tokens) = (Policy::new("requests", Quota::per_hour(9)), Policy::new("tokens", Quota::per_hour(99)));
+    /// let alice = Key::new("alice");
+    /// let charges = [Charge::new(&requests, &alice, 1), Charge::new(&tokens, &alice, 1)];
+    ///
+    /// let decision = limiter.check_all(&charges).await?;
+    /// limiter.debit(&decision.for_policy("tokens").unwrap(), 49).await?;
+    /// let left = [limiter.peek(&requests, &alice, 1).await?.remaining(), limiter.peek(&tokens, &alice, 1).await?.remaining()];
+    /// assert_eq!(left, [Some(8), Some(49)]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn for_policy(&self, name: &str) -> Option<Self> {
+        let outcomes = self.outcomes.iter().filter(|outcome| outcome.policy().name() == name).cloned();
+        let alone = Self::new(outcomes);
+        let alone = Self { failure: self.failure.clone(), source: self.source, ..alone };
+        (!alone.outcomes.is_empty()).then_some(alone)
     }
 
     /// The outcome that matters most to the client: of denials the one with the longest wait, of admissions the one

@@ -120,7 +120,7 @@ impl Ladder {
             _ if error.kind() == ErrorKind::InvalidConfig => Err(error),
             FailureMode::Closed => Err(error),
             FailureMode::Local { .. }
-                if matches!(action, Action::Charge | Action::ChargeUpTo | Action::Peek) =>
+                if matches!(action, Action::Charge | Action::ChargeUpTo | Action::Debit | Action::Peek) =>
             {
                 Ok(self.decide_locally(action, charges, error))
             }

@@ -222,12 +222,18 @@ impl Limiter {
     /// # }
     /// ```
     pub fn refund(&self, decision: &Decision, units: u64) -> Answer<Decision> {
+        self.refund_each(decision, |_| units)
+    }
+
+    /// Refunds so many units of each outcome, by its place.
+    pub(super) fn refund_each(&self, decision: &Decision, units: impl Fn(usize) -> u64) -> Answer<Decision> {
         let mut claims = Vec::with_capacity(decision.outcomes().len());
         let charges: Vec<Charge> = decision
             .outcomes()
             .iter()
-            .map(|outcome| {
-                let claim = outcome.claim_refund(units);
+            .enumerate()
+            .map(|(place, outcome)| {
+                let claim = outcome.claim_refund(units(place));
                 // With nothing to refund, a charge of 0 shows what remains.
                 let charge = outcome.refund(claim.units());
                 claims.push(claim);
@@ -283,7 +289,7 @@ impl Limiter {
         self.finish(answer, action, Charges::One(charge))
     }
 
-    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
+    pub(super) fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
         // Only charges get permits.
         let admits = matches!(action, Action::Charge | Action::ChargeUpTo);
         if admits && charges.iter().any(Charge::needs_permit) {

@@ -162,16 +162,21 @@ impl MemoryStore {
             let plan = |cost| counting.plan(state, now, cost).map_err(|mistake| counting.error(mistake));
             let mut cost = if undoes_or_renews { 0 } else { charge.bounded_cost() };
             let mut planned = plan(cost)?;
-            if action == Action::ChargeUpTo && !planned.admission.is_admitted() {
-                // Charge what remains. If nothing does, find out when one unit will.
-                cost = planned.before.remaining.max(1);
+            let least = match action {
+                // If nothing remains, find out when one unit will.
+                Action::ChargeUpTo => Some(1),
+                Action::Debit => Some(0),
+                _ => None,
+            };
+            if let Some(least) = least.filter(|_| !planned.admission.is_admitted()) {
+                cost = planned.before.remaining.max(least);
                 planned = plan(cost)?;
             }
             plans.push((cost, planned));
         }
 
         let admitted = plans.iter().all(|(_, plan)| plan.admission.is_admitted());
-        let charges_units = matches!(action, Action::Charge | Action::ChargeUpTo);
+        let charges_units = action.charges_units();
         for (((_, location), counting), (cost, plan)) in items().zip(&plans) {
             if charges_units && *cost > 0 && (admitted || plan.stale) {
                 let denied = if plan.admission.is_admitted() { 0 } else { *cost };

@@ -467,7 +467,9 @@ impl RedisStore {
                 Ok(decision) => return Answer::ready(Ok(decision)),
                 Err(stamp) => Some((deny_cache, stamp)),
             },
-            (Action::Refund | Action::ChargeUpTo, Some(deny_cache)) => Some((deny_cache, deny_cache.stamp())),
+            (Action::Refund | Action::ChargeUpTo | Action::Debit, Some(deny_cache)) => {
+                Some((deny_cache, deny_cache.stamp()))
+            }
             _ => None,
         };
         let script = match self.scripts.script_for(charges) {

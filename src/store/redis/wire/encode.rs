@@ -28,7 +28,7 @@ impl Job {
         match self.action {
             Action::Refund | Action::Renew if charge.needs_permit() => charge.cost().min(MAX_PERMIT_UNITS),
             Action::Refund | Action::Renew => charge.cost().min(MAX_REFUND),
-            Action::Charge | Action::ChargeUpTo | Action::Peek => charge.bounded_cost(),
+            Action::Charge | Action::ChargeUpTo | Action::Debit | Action::Peek => charge.bounded_cost(),
         }
     }
 
@@ -43,6 +43,7 @@ impl Job {
             Action::Peek => 3,
             Action::Refund => 4,
             Action::Renew => 5,
+            Action::Debit => 7,
         }
     }
 
@@ -91,7 +92,8 @@ fn takes_of(jobs: &[&Job]) -> Option<&'static Arc<Script>> {
         let [charge] = &*job.charges else { return None };
         let name = charge.policy().counting().name();
         let is_take = job.action == Action::Charge && job.lease.is_none();
-        if !is_take || *algorithm.get_or_insert(name) != name {
+        // The short script has no place for the debt.
+        if !is_take || charge.policy().debits().1 > 0 || *algorithm.get_or_insert(name) != name {
             return None;
         }
     }

@@ -108,24 +108,39 @@ impl Reservation {
     /// Charges `units` in total instead of the estimate: [refunds](Limiter::refund) the rest, or
     /// [debits](Limiter::debit) what is missing. The decision shows what remains then.
     ///
-    /// Call it again if the cost grows, for example after each part of a stream: it charges the difference. Units that
-    /// were debited are not refunded by a later call with fewer units.
+    /// A later call charges the difference to this one. Units that were debited are not refunded by it.
     ///
     /// # Errors
     ///
     /// Those of [`Limiter::debit`]. Call it again after an error that [may not have
     /// charged](crate::ErrorKind::may_have_charged).
     pub fn settle(&self, units: u64) -> Answer<Decision> {
-        let before = {
-            let state = &mut *lock(&self.0.state);
-            state.is_settled = true;
-            state.charged.iter_mut().map(|charged| std::mem::replace(charged, units)).collect::<Vec<_>>()
-        };
-        let Inner { limiter, decision, .. } = &*self.0;
-        let missing = |place: usize| before.get(place).map_or(0, |before| units.saturating_sub(*before));
-        let surplus = |place: usize| before.get(place).map_or(0, |before| before.saturating_sub(units));
-        let debits = (0..before.len()).any(|place| missing(place) > 0);
-        let refunds = (0..before.len()).any(|place| surplus(place) > 0);
+        lock(&self.0.state).is_settled = true;
+        self.charge_in_total(|_| units)
+    }
+
+    /// Charges `units` in total if that is more than the estimate, and does not settle. For a cost that grows, such as
+    /// that of a stream: call it after each part, and [`settle`](Self::settle) at the end.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`settle`](Self::settle).
+    pub fn extend_to(&self, units: u64) -> Answer<Decision> {
+        self.charge_in_total(|charged| charged.max(units))
+    }
+
+    /// Charges each outcome `units` of what it is charged.
+    fn charge_in_total(&self, units: impl Fn(u64) -> u64) -> Answer<Decision> {
+        let Inner { limiter, decision, state, .. } = &*self.0;
+        // What each was charged, and will be.
+        let change = |charged: &mut u64| (std::mem::replace(charged, units(*charged)), *charged);
+        let changes: Vec<(u64, u64)> = lock(state).charged.iter_mut().map(change).collect();
+        let missing =
+            |place: usize| changes.get(place).map_or(0, |(before, after)| after.saturating_sub(*before));
+        let surplus =
+            |place: usize| changes.get(place).map_or(0, |(before, after)| before.saturating_sub(*after));
+        let debits = (0..changes.len()).any(|place| missing(place) > 0);
+        let refunds = (0..changes.len()).any(|place| surplus(place) > 0);
         let answer = match (debits, refunds) {
             (false, false) => return Answer::ready(Ok(decision.clone())),
             (true, false) => limiter.debit_each(decision, missing),
@@ -141,25 +156,25 @@ impl Reservation {
         };
         let reservation = self.clone();
         answer.then(move |settled| {
-            reservation.0.settled(&before, units, &settled);
+            reservation.0.changed(&changes, &settled);
             settled
         })
     }
 }
 
 impl Inner {
-    /// Records how a settlement ended that was to replace the charges `before`.
-    fn settled(&self, before: &[u64], units: u64, settled: &Result<Decision, Error>) {
-        let failure = match settled {
+    /// Records how `changes` of the charges ended.
+    fn changed(&self, changes: &[(u64, u64)], ended: &Result<Decision, Error>) {
+        let failure = match ended {
             // What this process counts meanwhile is charged.
             Ok(decision) if !decision.outcomes().is_empty() => None,
             Ok(decision) => decision.failure(),
             Err(error) => Some(error),
         };
         if failure.is_some_and(|failure| !failure.kind().may_have_charged()) {
-            for (charged, before) in lock(&self.state).charged.iter_mut().zip(before) {
-                // Unless it was settled again meanwhile.
-                if *charged == units {
+            for (charged, (before, after)) in lock(&self.state).charged.iter_mut().zip(changes) {
+                // Unless it was changed again meanwhile.
+                if charged == after {
                     *charged = *before;
                 }
             }

@@ -404,18 +404,18 @@ impl Policy {
             inner.arguments = arguments.into();
             return Ok(self);
         }
-        let counter = inner.algorithm.counter();
-        let Some([own, debits]) = counter.and_then(|counter| counter.with_debt(&arguments, debt)) else {
-            return Err(Error::invalid(
-                "this algorithm allows no debt: leave out `debt`, or use another built-in algorithm than `Concurrency`",
-            ));
-        };
         let capacity = inner.capacity.saturating_add(debt);
         if capacity > MAX_CAPACITY || quota.try_burst(quota.capacity().saturating_add(debt)).is_err() {
             return Err(Error::invalid(
                 "the debt is too large: quota and debt together must be within the bounds of a burst",
             ));
         }
+        let counter = inner.algorithm.counter();
+        let Some([own, debits]) = counter.and_then(|counter| counter.with_debt(&arguments, debt)) else {
+            return Err(Error::invalid(
+                "this algorithm allows no debt: leave out `debt`, or use another built-in algorithm than `Concurrency`",
+            ));
+        };
         inner.arguments = own.into();
         let mut room = self.clone();
         let inner = Arc::make_mut(&mut room.0);

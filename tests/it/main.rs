@@ -13,6 +13,7 @@ mod concurrency_policy;
 mod connect_errors;
 mod custom_algorithm;
 mod custom_twin;
+mod debits;
 mod deny_cache;
 mod differential;
 mod exact_limit;

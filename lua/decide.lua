@@ -101,7 +101,7 @@ local function decide_all(run, decision)
       -- Charge what remains. Where nothing remains, a debit charges nothing; otherwise plan one unit for its retry time.
       plans[i] = plan(charge, k, math.max(mode == UP_TO and 1 or 0, math.min(cost, plans[i].remaining)))
     end
-    admitted = admitted and plans[i].retry == 0
+    admitted = admitted and (plans[i].retry == 0 or charge.shadow)
   end
   for i, planned in ipairs(plans) do
     local k, now_planned = key_of(run, decision, i), planned
@@ -152,7 +152,7 @@ end
 
 -- Makes the decisions of a run, from `run.next` on.
 local function make_decisions(run)
-  if run.mode == TAKE and #run.charges == 1 then
+  if run.mode == TAKE and #run.charges == 1 and not run.charges[1].shadow then
     return take_each(run)
   end
   for decision = run.next, run.decisions do

@@ -119,6 +119,12 @@ impl Charge {
         Self::new(&self.policy, &self.key, self.cost)
     }
 
+    /// Whether its denial denies nothing: the policy is a [shadow](Policy::shadow) for this key.
+    #[must_use]
+    pub fn is_shadow(&self) -> bool {
+        !self.policy.is_enforced_for(&self.key)
+    }
+
     /// Whether the units are in use until they are released.
     pub(crate) fn needs_permit(&self) -> bool {
         self.policy.has_permits()

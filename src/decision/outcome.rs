@@ -161,6 +161,12 @@ impl Outcome {
         self
     }
 
+    /// Whether the policy is a [shadow](Policy::shadow) for this key.
+    #[must_use]
+    pub fn is_shadow(&self) -> bool {
+        self.charge.is_shadow()
+    }
+
     #[cfg(feature = "redis")]
     pub(crate) const fn charge(&self) -> &Charge {
         &self.charge

@@ -51,7 +51,8 @@ impl Limiter {
 
     /// Debits so many units to each outcome, by its place.
     pub(super) fn debit_each(&self, decision: &Decision, units: impl Fn(usize) -> u64) -> Answer<Decision> {
-        let debited = decision.outcomes().iter().enumerate().filter(|(_, one)| !one.policy().has_permits());
+        let debited =
+            decision.all_outcomes().iter().enumerate().filter(|(_, one)| !one.policy().has_permits());
         let (policies, charges): (Vec<Policy>, Vec<Charge>) = debited
             .map(|(place, one)| {
                 (one.policy().clone(), Charge::new(one.policy().debits().0, one.key(), units(place)))

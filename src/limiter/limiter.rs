@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     answer::Answer,
-    decision::{Charge, Decision},
+    decision::{Charge, Decision, Outcome},
     error::{Error, ErrorKind},
     key::Key,
     policy::Policy,
@@ -227,9 +227,9 @@ impl Limiter {
 
     /// Refunds so many units of each outcome, by its place.
     pub(super) fn refund_each(&self, decision: &Decision, units: impl Fn(usize) -> u64) -> Answer<Decision> {
-        let mut claims = Vec::with_capacity(decision.outcomes().len());
+        let mut claims = Vec::with_capacity(decision.all_outcomes().len());
         let charges: Vec<Charge> = decision
-            .outcomes()
+            .all_outcomes()
             .iter()
             .enumerate()
             .map(|(place, outcome)| {
@@ -290,6 +290,12 @@ impl Limiter {
     }
 
     pub(super) fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
+        // Decisions have the outcomes of shadows last. This order lets stores and the ladder pair them with the charges.
+        if !charges.is_sorted_by_key(Charge::is_shadow) {
+            let mut sorted = charges.to_vec();
+            sorted.sort_by_key(Charge::is_shadow);
+            return self.decide(action, &sorted);
+        }
         // Only charges get permits.
         let admits = matches!(action, Action::Charge | Action::ChargeUpTo);
         if admits && charges.iter().any(Charge::needs_permit) {
@@ -341,7 +347,8 @@ impl Limiter {
 const MAX_CHARGES: usize = 256;
 
 fn charges_of(decision: &Decision, units: u64) -> Vec<Charge> {
-    decision.outcomes().iter().map(|outcome| Charge::new(outcome.policy(), outcome.key(), units)).collect()
+    let charge = |outcome: &Outcome| Charge::new(outcome.policy(), outcome.key(), units);
+    decision.all_outcomes().iter().map(charge).collect()
 }
 
 fn has_duplicate_key(charges: &[Charge]) -> bool {

@@ -73,7 +73,7 @@ impl Reservation {
         // A permit is held by the decision itself.
         drop(decision.take_permit());
         let charged = match decision.is_allowed() {
-            true => decision.outcomes().iter().map(Outcome::granted).collect(),
+            true => decision.all_outcomes().iter().map(Outcome::granted).collect(),
             false => Vec::new(),
         };
         Self(Arc::new(Inner {

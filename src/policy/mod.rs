@@ -3,6 +3,7 @@
 
 #[cfg(feature = "serde")]
 mod configuration;
+mod enforced;
 mod failure_mode;
 mod lease_bound;
 #[expect(clippy::module_inception, reason = "the module's main type")]

@@ -147,7 +147,7 @@ fn rule(algorithm: &'static str) -> impl Strategy<Value = Rule> {
             if period > 34_560_000_000_000 {
                 period = 34_560_000_000_000 / 30_000_000 * 30_000_000;
                 if let Counting::Cells(_) = counting {
-                    return Rule { counting: Counting::Cells(30), limit, period, burst, debt };
+                    return Rule { counting: Counting::Cells(30), limit, period, burst, debt, shadow: false };
                 }
             }
             // A burst must refill within 100 years.
@@ -165,7 +165,7 @@ fn rule(algorithm: &'static str) -> impl Strategy<Value = Rule> {
                 },
                 other => other,
             };
-            Rule { counting, limit, period, burst, debt }
+            Rule { counting, limit, period, burst, debt, shadow: false }
         },
     )
 }
@@ -210,7 +210,8 @@ fn policy(name: &str, rule: Rule) -> Policy {
             Policy::new(name, quota).algorithm(SlidingWindow::new().segments(cells))
         }
     };
-    policy.debt(rule.debt)
+    let policy = policy.debt(rule.debt);
+    if rule.shadow { policy.shadow() } else { policy }
 }
 
 /// The debt, or 0 if it is out of the bounds of a quota.
@@ -249,7 +250,14 @@ fn changed(rule: Rule, limit: u64, stretch: u64) -> Rule {
         }
         other => other,
     };
-    Rule { counting, limit, period, burst, debt: bounded(rule.debt, limit, period, burst) }
+    Rule {
+        counting,
+        limit,
+        period,
+        burst,
+        debt: bounded(rule.debt, limit, period, burst),
+        shadow: rule.shadow,
+    }
 }
 
 /// Steps whose times and costs match the scale of `rules`.
@@ -359,7 +367,7 @@ impl Contest {
             Step::SetBack(by) => self.clock.step_back(Duration::from_micros(by)),
             Step::Ask { policy: Some(policy), key, cost, ask } => self.ask(&[policy], key, cost, ask).await,
             Step::Ask { policy: None, key, cost, ask } => {
-                let all: Vec<usize> = (0..self.rules.len()).collect();
+                let all = self.all_policies();
                 // The others do not support several policies in one decision.
                 let ask = if matches!(ask, Ask::Peek | Ask::Debit) { ask } else { Ask::Take };
                 self.ask(&all, key, cost, ask).await;
@@ -394,6 +402,13 @@ impl Contest {
 
     fn reaches(&self, wait: Duration) -> bool {
         (self.clock.now() + wait).as_micros() < 1 << 52
+    }
+
+    /// All policies, the shadows last, as decisions have them.
+    fn all_policies(&self) -> Vec<usize> {
+        let mut all: Vec<usize> = (0..self.rules.len()).collect();
+        all.sort_by_key(|policy| self.rules[*policy].shadow);
+        all
     }
 
     async fn ask(&mut self, policies: &[usize], key: usize, cost: u64, ask: Ask) {
@@ -438,9 +453,15 @@ impl Contest {
             let granted = expected[0].granted;
             self.charged.push(Charged { policies, key, granted, refunded: 0, receipts, decisions });
         }
-        if ask == Ask::Take && expected.iter().any(|said| !said.admitted) {
+        let enforced: Vec<_> = policies
+            .iter()
+            .zip(&expected)
+            .filter(|(i, _)| !self.rules[**i].shadow)
+            .map(|(_, said)| said)
+            .collect();
+        if ask == Ask::Take && enforced.iter().any(|said| !said.admitted) {
             let waits: Option<Vec<_>> =
-                expected.iter().filter(|said| !said.admitted).map(|said| said.retry).collect();
+                enforced.iter().filter(|said| !said.admitted).map(|said| said.retry).collect();
             self.retry = waits.and_then(|waits| waits.into_iter().max());
             // During the wait of one policy, another one may expire the state of a key that does not start full.
             let forgets = |rule: &Rule| matches!(rule.counting, Counting::Tokens { initial, .. } if initial < rule.burst);
@@ -468,7 +489,7 @@ impl Contest {
         let now = u64::try_from(self.clock.now().as_micros()).unwrap();
         let (mut batch, mut moved_by_denial) = (Vec::new(), false);
         for Asked { policy, key, cost, ask } in asked {
-            let policies = policy.map_or_else(|| (0..self.rules.len()).collect(), |policy| vec![policy]);
+            let policies = policy.map_or_else(|| self.all_policies(), |policy| vec![policy]);
             let has_log = policies.iter().any(|&i| self.rules[i].counting == Counting::Log);
             let ask = match ask {
                 Ask::Peek => Ask::Peek,
@@ -575,7 +596,9 @@ impl Contest {
             let mut verdicts = Vec::new();
             for pause in [wait - tick, tick] {
                 self.clock.advance(pause);
-                verdicts.push(limiter.peek_all(charges).await.unwrap().is_allowed());
+                let peeked = limiter.peek_all(charges).await.unwrap();
+                assert!(peeked.failure().is_none(), "{name}: {peeked:?}");
+                verdicts.push(peeked.is_allowed());
             }
             assert_eq!(verdicts, [false, true], "{name}, {charges:?}, {wait:?}");
             self.clock.step_back(wait);
@@ -600,7 +623,7 @@ fn said(decision: &Decision) -> Vec<Said> {
         },
         retry: outcome.retry_after(),
     };
-    decision.outcomes().iter().map(said).collect()
+    decision.outcomes().iter().chain(decision.shadows()).map(said).collect()
 }
 
 /// Runs random sequences of steps under policies drawn from `rules`.
@@ -649,8 +672,10 @@ each_agrees! {
 
 #[test]
 fn several_policies_in_one_decision_agree_to_the_microsecond() {
-    let any = proptest::sample::select(ALGORITHMS.as_slice()).prop_flat_map(rule);
-    contest(10_000, proptest::collection::vec(any, 2..4));
+    let rules = proptest::sample::select(ALGORITHMS.as_slice()).prop_flat_map(rule);
+    let shadow = (rules, proptest::bool::weighted(0.3))
+        .prop_map(|(rule, is_shadow)| Rule { shadow: is_shadow, ..rule });
+    contest(10_000, proptest::collection::vec(shadow, 2..4));
 }
 
 /// Random steps rarely cover this rule: a raised limit admits more at once, and a lowered one denies at once.
@@ -667,7 +692,10 @@ async fn a_changed_quota_counts_what_was_charged_before() {
             let counting = usual(algorithm);
             let key = Key::new(algorithm);
             let limited_to = |limit| {
-                policy("day", Rule { counting, limit, period: 86_400_000_000, burst: limit, debt: 0 })
+                policy(
+                    "day",
+                    Rule { counting, limit, period: 86_400_000_000, burst: limit, debt: 0, shadow: false },
+                )
             };
             let take = async |limit, cost| limiter.check(&limited_to(limit), &key, cost).await.unwrap();
             assert!(take(10, 10).await.is_allowed(), "{algorithm}");
@@ -734,6 +762,7 @@ async fn one_call_may_decide_under_two_quotas_of_a_policy() {
                     period: hours * 3_600_000_000,
                     burst: 10,
                     debt: 0,
+                    shadow: false,
                 },
             )
         };
@@ -770,7 +799,10 @@ async fn a_call_may_create_a_key_and_refund_a_charge_from_before_its_reset() {
     let [_, (_, limiter)] = both(&server, &clock).await;
     for algorithm in ["anchored", "aligned", "cells"] {
         let counting = usual(algorithm);
-        let policy = policy("p", Rule { counting, limit: 10, period: 86_400_000_000, burst: 10, debt: 0 });
+        let policy = policy(
+            "p",
+            Rule { counting, limit: 10, period: 86_400_000_000, burst: 10, debt: 0, shadow: false },
+        );
         let key = Key::new(algorithm);
         let before = limiter.check(&policy, &key, 2).await.unwrap();
         limiter.reset(&policy, &key).await.unwrap();
@@ -797,6 +829,7 @@ async fn a_merged_cell_holds_the_most_units_that_fit() {
                 period: seconds * 1_000_000,
                 burst: limit,
                 debt: 0,
+                shadow: false,
             },
         )
     };
@@ -826,7 +859,14 @@ async fn refunds_of_several_charges_in_one_call_refund_each_its_own() {
     let clock = ManualClock::new();
     let [_, (_, limiter)] = both(&server, &clock).await;
     for algorithm in ["anchored", "aligned", "cells"] {
-        let rule = Rule { counting: usual(algorithm), limit: 10, period: 60_000_000, burst: 10, debt: 0 };
+        let rule = Rule {
+            counting: usual(algorithm),
+            limit: 10,
+            period: 60_000_000,
+            burst: 10,
+            debt: 0,
+            shadow: false,
+        };
         let (policy, key) = (policy("p", rule), Key::new(algorithm));
         let expired = limiter.check(&policy, &key, 2).await.unwrap();
         clock.advance(Duration::from_secs(180));
@@ -842,7 +882,17 @@ async fn a_call_with_many_policies_decides_each_charge_under_its_own() {
     let server = RedisServer::start();
     let [_, (_, limiter)] = both(&server, &ManualClock::new()).await;
     let gcra = |limit| {
-        policy("p", Rule { counting: Counting::Gcra, limit, period: 60_000_000, burst: limit, debt: 0 })
+        policy(
+            "p",
+            Rule {
+                counting: Counting::Gcra,
+                limit,
+                period: 60_000_000,
+                burst: limit,
+                debt: 0,
+                shadow: false,
+            },
+        )
     };
     let policies: Vec<Policy> = (1..=20).map(gcra).collect();
     // The latest ones again.

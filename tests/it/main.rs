@@ -43,6 +43,7 @@ mod retry_policy;
 mod scaling_formulas;
 mod scripts;
 mod sentinel;
+mod shadow;
 mod shaping;
 mod simulation;
 mod standards;

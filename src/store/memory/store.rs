@@ -15,7 +15,7 @@ use super::{
 use crate::{
     algorithm::{
         Receipt,
-        counter::{Admission, Gauge},
+        counter::{Admission, Gauge, Plan},
     },
     answer::Answer,
     decision::{Charge, Decision, Outcome, Verdict},
@@ -175,12 +175,16 @@ impl MemoryStore {
             plans.push((cost, planned));
         }
 
-        let admitted = plans.iter().all(|(_, plan)| plan.admission.is_admitted());
+        let fits =
+            |(charge, (_, plan)): (&Charge, &(u64, Plan))| plan.admission.is_admitted() || charge.is_shadow();
+        let admitted = charges.iter().zip(&plans).all(fits);
         let charges_units = action.charges_units();
         for (((_, location), counting), (cost, plan)) in items().zip(&plans) {
-            if charges_units && *cost > 0 && (admitted || plan.stale) {
+            // A shadow may not fit.
+            let charged = admitted && plan.admission.is_admitted();
+            if charges_units && *cost > 0 && (charged || plan.stale) {
                 let denied = if plan.admission.is_admitted() { 0 } else { *cost };
-                let change = |state: &mut _| match admitted {
+                let change = |state: &mut _| match charged {
                     true => counting.carry_out(state, now, *cost),
                     false => counting.repair(state, now, denied),
                 };
@@ -190,7 +194,7 @@ impl MemoryStore {
         }
         drop(guards);
         Ok(Decision::new(charges.iter().zip(&plans).map(|(charge, (cost, plan))| {
-            let charged = admitted && charges_units;
+            let charged = admitted && charges_units && plan.admission.is_admitted();
             let gauge = if charged { plan.after } else { plan.before };
             let outcome = outcome(charge.clone(), plan.admission, gauge, *cost);
             if charged { outcome.with_receipt(Receipt { made: now, mark: plan.mark }) } else { outcome }
@@ -220,7 +224,7 @@ impl MemoryStoreBuilder {
 impl Store for MemoryStore {
     fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
         Answer::ready(match charges {
-            [charge] if action == Action::Charge => self.charge_one(charge.clone()),
+            [charge] if action == Action::Charge && !charge.is_shadow() => self.charge_one(charge.clone()),
             _ => self.decide_all(action, charges),
         })
     }
@@ -231,7 +235,7 @@ impl Store for MemoryStore {
 
     fn decide_one(&self, action: Action, charge: Charge) -> Answer<Decision> {
         Answer::ready(match action {
-            Action::Charge => self.charge_one(charge),
+            Action::Charge if !charge.is_shadow() => self.charge_one(charge),
             _ => self.decide_all(action, &[charge]),
         })
     }

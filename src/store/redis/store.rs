@@ -452,7 +452,7 @@ impl RedisStore {
     fn evaluate(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
         let hot = match (action, charges) {
             (Action::Charge, [charge]) if charge.policy().most_leased() > 0 && charge.cost() > 0 => {
-                Some(charge)
+                Some(charge).filter(|charge| !charge.is_shadow())
             }
             _ => None,
         };

@@ -13,6 +13,8 @@ pub(crate) struct Rule {
     pub(crate) burst: u64,
     /// The units by which debits may exceed the capacity.
     pub(crate) debt: u64,
+    /// Whether its denials deny nothing.
+    pub(crate) shadow: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,13 +131,15 @@ impl Model {
             asked.push((id, rule, key, cost, view));
         }
         let admits = |rule, cost, view: &View| ask == Ask::Debit || view.admits(rule, cost, now);
-        let admitted = asked.iter().all(|(_, rule, _, cost, view)| admits(*rule, *cost, view));
+        let admitted = asked.iter().all(|(_, rule, _, cost, view)| rule.shadow || admits(*rule, *cost, view));
         let takes = matches!(ask, Ask::Take | Ask::TakeUpTo | Ask::Debit);
         if takes && admitted {
             self.receipts.clear();
         }
-        self.moved_by_denial =
-            takes && !admitted && asked.iter().any(|(_, _, _, cost, view)| *cost > 0 && view.moved);
+        self.moved_by_denial = takes
+            && asked.iter().any(|(_, rule, _, cost, view)| {
+                *cost > 0 && view.moved && !(admitted && admits(*rule, *cost, view))
+            });
         let mut said = Vec::new();
         for (id, rule, key, cost, view) in asked {
             let fits = admits(rule, cost, &view);
@@ -143,11 +147,12 @@ impl Model {
             let retry =
                 (!fits && cost <= capacity(rule)).then(|| first(|wait| view.admits(rule, cost, now + wait)));
             let mut after = View { account: view.account.clone(), moved: view.moved };
-            if takes && admitted {
+            let charged = takes && admitted && fits;
+            if charged {
                 after.charge(rule, cost, now);
                 self.receipts.push(after.receipt(rule, now));
             }
-            if takes && cost > 0 && (admitted || view.moved) {
+            if takes && cost > 0 && (charged || view.moved) {
                 self.accounts.insert((id, key.to_owned()), after.account.clone());
             }
             said.push(Said {
@@ -290,13 +295,13 @@ fn steps(rule: Rule) -> (i128, i128) {
 
 /// The rule that debits are counted by.
 fn with_room(rule: Rule) -> Rule {
-    let Rule { mut counting, mut limit, period, burst, debt } = rule;
+    let Rule { mut counting, mut limit, period, burst, debt, shadow } = rule;
     match &mut counting {
         Counting::Tokens { initial, .. } => *initial += debt,
         Counting::Gcra | Counting::Meter | Counting::Queue { .. } => {}
         _ => limit += debt,
     }
-    Rule { counting, limit, period, burst: burst + debt, debt: 0 }
+    Rule { counting, limit, period, burst: burst + debt, debt: 0, shadow }
 }
 
 /// Whether `units` owed since `since` fit into the bucket, including the wait.

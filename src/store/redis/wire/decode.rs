@@ -123,7 +123,8 @@ impl<'a> Reader<'a> {
     fn decision(&mut self, job: &Job) -> Option<Decision> {
         // All are read, because the next job's records follow.
         let records: Vec<Record> = job.charges.iter().filter_map(|_| self.record()).collect();
-        let is_admitted = records.iter().all(|[granted, ..]| *granted != 0.0);
+        let fits = |(charge, record): (&Charge, &Record)| record[0] != 0.0 || charge.is_shadow();
+        let is_admitted = job.charges.iter().zip(&records).all(fits);
         let outcomes = job.charges.iter().zip(&records);
         let outcomes: Option<Vec<Outcome>> =
             outcomes.map(|(charge, record)| self.outcome(job.action, charge, record, is_admitted)).collect();

@@ -13,10 +13,9 @@ use http::{Response, StatusCode, request::Parts, response};
 
 use super::{event::DecisionEvent, rule::Rule};
 use crate::{
-    answer::Answer,
-    decision::{Charge, Decision, Outcome},
-    error::{Error, ErrorKind},
-    key::{Key, Keys, RequestMatcher},
+    decision::{Decision, Outcome},
+    error::ErrorKind,
+    key::RequestMatcher,
     limiter::Limiter,
     response::{
         GrpcStatus, HeaderWriter, Headers, Kept, ProblemDetails, Rejection, RejectionBody, ResponseMapper,
@@ -80,22 +79,6 @@ impl Config {
             counted_twice: Arc::default(),
             outage: Arc::new(Outage::until_expiry(OUTAGE_EXPIRY)),
         }
-    }
-
-    /// Charges `keys`, which belong to `request`, under every rule.
-    ///
-    /// # Errors
-    ///
-    /// A rule has no policy for the request.
-    pub(super) fn decide(&self, keys: Keys, request: &Parts) -> Result<Answer<Decision>, Error> {
-        Ok(match (keys, &*self.rules) {
-            (Keys::One(key), [rule]) => self.limiter.check_charge(rule.charge(key, request)?),
-            (keys, rules) => {
-                let charge = |(rule, key): (&Rule, Key)| rule.charge(key, request);
-                let charges: Result<Vec<Charge>, _> = rules.iter().zip(keys.into_vec()).map(charge).collect();
-                self.limiter.check_all(&charges?)
-            }
-        })
     }
 
     /// Inserts the decision and the limiter into the request's extensions. In soft mode, also marks a request over the

@@ -28,7 +28,8 @@ use crate::{
 /// 1. A request that is [banned](Self::ban), or might be, is rejected. A request that is [exempt](Self::exempt) goes
 ///    straight to the service.
 /// 2. Each rule determines the request's key, policy and cost. If a key is missing, the request is rejected with 400,
-///    or with 500 if the server is not set up for it. A CORS preflight has [its own budget](Self#cors-preflights).
+///    or with 500 if the server is not set up for it. If no rule limits the request, it goes straight to the service. A
+///    CORS preflight has [its own budget](Self#cors-preflights).
 /// 3. All charges are decided together, all or nothing, before the service is called.
 /// 4. If the request is admitted, the service is called with the [`Decision`](crate::Decision) in the request's
 ///    extensions. The response gets the [`Headers`], and the decision in its extensions.
@@ -173,7 +174,8 @@ impl RateLimitLayer {
     ///
     /// A request for which `banned` fails is also rejected, even if it is exempt or the layer is [soft](Self::soft).
     /// Otherwise a client could evade the ban with a header that is duplicated, empty or unreadable. The status is 400
-    /// for [`InvalidIdentity`](crate::ErrorKind::InvalidIdentity), and 500 for every other error. A request that
+    /// for [`InvalidIdentity`](crate::ErrorKind::InvalidIdentity), 401 for
+    /// [`UnknownIdentity`](crate::ErrorKind::UnknownIdentity), and 500 for every other error. A request that
     /// *lacks* the identity ([`MissingIdentity`](crate::ErrorKind::MissingIdentity)) is not banned.
     pub fn ban(self, banned: impl RequestMatcher) -> Self {
         self.with(|config| config.banned.push(Arc::new(banned)))

@@ -4,6 +4,7 @@
 #[cfg(feature = "serde")]
 mod configuration;
 mod failure_mode;
+mod into_policy;
 mod lease_bound;
 #[expect(clippy::module_inception, reason = "the module's main type")]
 mod policy;
@@ -11,4 +12,7 @@ mod quoted;
 mod source;
 
 pub(crate) use self::quoted::push_quoted;
-pub use self::{failure_mode::FailureMode, lease_bound::LeaseBound, policy::Policy, source::PolicySource};
+pub use self::{
+    failure_mode::FailureMode, into_policy::IntoPolicy, lease_bound::LeaseBound, policy::Policy,
+    source::PolicySource,
+};

@@ -32,6 +32,7 @@ mod lua_rules;
 mod memory_store;
 mod metrics;
 mod on_decision;
+mod policy_sources;
 mod preflight;
 mod probe;
 mod protocol;

@@ -108,6 +108,12 @@ impl Error {
         self
     }
 
+    #[cfg(feature = "lookup")]
+    pub(crate) fn with_boxed_source(mut self, source: Box<dyn StdError + Send + Sync>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
     /// The kind of failure.
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {

@@ -80,6 +80,7 @@
 //! |---|---|---|
 //! | `axum` | [`PeerIp`] reads axum's `ConnectInfo`; [`FromExtractor`](key::FromExtractor), [`MatchedRoute`](key::MatchedRoute); [`Decision`] and [`Limiter`] are extractors, [`Rejection`] is a response | yes |
 //! | `cluster` | [`RedisStore`] on Redis Cluster | no |
+//! | `lookup` | `policy::Lookup`: asynchronous lookups of clients and their policies, cached | no |
 //! | `metrics` | counters, histograms and gauges for any exporter of the facade `metrics` | no |
 //! | `redis` | [`RedisStore`] on one server | yes |
 //! | `retry` | `RetryPolicy` for clients: waits as long as a rejection asks for, then retries | no |

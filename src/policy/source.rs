@@ -24,7 +24,8 @@ use crate::{
 ///   as for an [exempt](crate::RateLimitLayer::exempt) request.
 /// * An error rejects the request as an error of a [`KeyExtractor`](crate::KeyExtractor) does: an API key that no
 ///   account has is an error of the kind [`UnknownIdentity`](ErrorKind::UnknownIdentity), and is rejected with 401.
-/// * The request waits as long as the answer is pending. Set a limit yourself, with `tokio::time::timeout`.
+/// * The request waits as long as the answer is pending. `Lookup`, with the feature `lookup`, caches what it looks up and
+///   limits the wait. Otherwise use `tokio::time::timeout`.
 ///
 /// # Example
 ///

@@ -28,6 +28,7 @@ mod key_extractors;
 mod keyed_layer;
 mod leases;
 mod logs;
+mod lookup;
 mod lua_rules;
 mod memory_store;
 mod metrics;

@@ -1,7 +1,7 @@
 //! The settings of a layer, shared by all of its services.
 
 use std::{
-    fmt,
+    fmt, iter,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -11,10 +11,10 @@ use std::{
 
 use http::{Response, StatusCode, request::Parts, response};
 
-use super::{event::DecisionEvent, rule::Rule};
+use super::{event::DecisionEvent, routes::Routes, rule::Rule, rules::Rules};
 use crate::{
     decision::{Decision, Outcome},
-    error::ErrorKind,
+    error::{Error, ErrorKind},
     key::RequestMatcher,
     limiter::Limiter,
     response::{
@@ -30,6 +30,8 @@ use crate::{
 pub(super) struct Config {
     pub(super) limiter: Limiter,
     pub(super) rules: Vec<Rule>,
+    /// Which rules apply to a request. `None`: all.
+    pub(super) routes: Option<Arc<Routes>>,
     pub(super) exempt: Vec<Arc<dyn RequestMatcher>>,
     pub(super) banned: Vec<Arc<dyn RequestMatcher>>,
     pub(super) preflight: Preflight,
@@ -66,6 +68,7 @@ impl Config {
         Self {
             limiter,
             rules: Vec::new(),
+            routes: None,
             exempt: Vec::new(),
             banned: Vec::new(),
             preflight: Preflight::Separate,
@@ -79,6 +82,28 @@ impl Config {
             counted_twice: Arc::default(),
             outage: Arc::new(Outage::until_expiry(OUTAGE_EXPIRY)),
         }
+    }
+
+    /// These settings for layers with `rules`, which log their own mistakes and outages.
+    ///
+    /// # Errors
+    ///
+    /// The rules do not fit together, or the store does not support the algorithm of a policy.
+    pub(super) fn with_rules(&self, rules: Rules) -> Result<Self, Error> {
+        rules.check()?;
+        let (rules, routes) = rules.into_parts();
+        for policy in rules.iter().filter_map(|rule| rule.policy.constant()) {
+            self.limiter.accept(policy, iter::empty())?;
+        }
+        let logged = Self::new(self.limiter.clone());
+        Ok(Self {
+            rules,
+            routes: routes.map(Arc::new),
+            setup_error_logged: logged.setup_error_logged,
+            counted_twice: logged.counted_twice,
+            outage: logged.outage,
+            ..self.clone()
+        })
     }
 
     /// Inserts the decision and the limiter into the request's extensions. In soft mode, also marks a request over the

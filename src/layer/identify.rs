@@ -105,12 +105,25 @@ impl Config {
 
     /// The keys of the request under the rules that apply to it.
     fn keys(&self, request: &Parts, preflight: bool) -> Answer<Identity> {
-        if self.rules.iter().all(|rule| rule.skipped.is_empty()) {
-            // The common case.
-            return Keys::of(self.rules.iter().map(|rule| rule.key(request, preflight)))
-                .then(|keys| Ok(Identity::Known(keys?)));
+        match &self.routes {
+            None if self.rules.iter().all(|rule| rule.skipped.is_empty()) => {
+                // The common case.
+                Keys::of(self.rules.iter().map(|rule| rule.key(request, preflight)))
+                    .then(|keys| Ok(Identity::Known(keys?)))
+            }
+            None => self.keys_of(0..self.rules.len(), request, preflight),
+            Some(routes) => self.keys_of(routes.of(request).iter().copied(), request, preflight),
         }
-        let keys = Answer::all(self.rules.iter().enumerate().map(|(at, rule)| {
+    }
+
+    /// The keys of the request under those of `rules` that do not skip it.
+    fn keys_of(
+        &self,
+        rules: impl Iterator<Item = usize>,
+        request: &Parts,
+        preflight: bool,
+    ) -> Answer<Identity> {
+        let keys = Answer::all(rules.filter_map(|at| Some((at, self.rules.get(at)?))).map(|(at, rule)| {
             rule.key_unless_skipped(request, preflight).map(move |key| key.map(|key| (at, key)))
         }));
         keys.map(|keys| Identity::Applicable(keys.into_iter().flatten().collect()))

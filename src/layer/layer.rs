@@ -7,6 +7,7 @@ use super::{
     config::{Config, Preflight},
     event::DecisionEvent,
     rule::Rule,
+    rules::Rules,
     service::RateLimit,
 };
 use crate::{
@@ -108,16 +109,32 @@ impl RateLimitLayer {
     /// If the store does not support the policy's algorithm: a `MemoryStore` with your own algorithm.
     #[track_caller]
     pub fn new(store: impl Into<Limiter>, policy: impl Into<PolicySource>, key: impl KeyExtractor) -> Self {
-        let (config, rule) = (Config::new(store.into()), Rule::new(policy, key));
-        accept(&config.limiter, &rule.policy, &[]);
-        Self::of(Config { rules: vec![rule], ..config })
+        Self::with_rules(store, Rule::new(policy, key))
     }
 
-    pub(super) fn of(config: Config) -> Self {
-        Self { config: Arc::new(config) }
+    /// Limits requests by a table of routes and their rules, or by one [`Rule`], with the counts in `store`.
+    ///
+    /// See [`Rules`] for an example.
+    ///
+    /// # Panics
+    ///
+    /// If the table has no rule; if two policies that one request falls under have the same name, or policies of one
+    /// name differ; or if the store does not support a policy's algorithm.
+    #[track_caller]
+    pub fn with_rules(store: impl Into<Limiter>, rules: impl Into<Rules>) -> Self {
+        Self::of(&Config::new(store.into()), rules)
     }
 
-    /// Adds a rule. All rules are decided in one atomic step: if one policy denies a request, none is charged.
+    #[track_caller]
+    pub(super) fn of(settings: &Config, rules: impl Into<Rules>) -> Self {
+        match settings.with_rules(rules.into()) {
+            Ok(config) => Self { config: Arc::new(config) },
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Adds a rule for all requests. All rules are decided in one atomic step: if one policy denies a request, none is
+    /// charged.
     ///
     /// # Panics
     ///
@@ -126,13 +143,19 @@ impl RateLimitLayer {
     #[track_caller]
     pub fn and(self, rule: Rule) -> Self {
         let config = &self.config;
-        accept(&config.limiter, &rule.policy, &config.rules);
-        self.with(|config| config.rules.push(rule))
+        let others = config.rules.iter().filter_map(|rule| rule.policy.constant());
+        if let Some(Err(error)) = rule.policy.constant().map(|policy| config.limiter.accept(policy, others)) {
+            panic!("{error}");
+        }
+        self.with(|config| {
+            config.rules.push(rule);
+            config.routes = config.routes.take().map(|routes| Arc::new(routes.with_every()));
+        })
     }
 
-    /// Sets the cost of a request in units, under the policy given to [`new`](Self::new). Defaults to 1. A cost of 0 is
-    /// always admitted and charges nothing. A cost above the policy's capacity is always denied. For other rules, see
-    /// [`Rule::cost`].
+    /// Sets the cost of a request in units, under the policy given to [`new`](Self::new), or under the first rule given to
+    /// [`with_rules`](Self::with_rules). Defaults to 1. A cost of 0 is always admitted and charges nothing. A cost above the
+    /// policy's capacity is always denied. For other rules, see [`Rule::cost`].
     pub fn cost(self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
         self.with(|config| {
             if let Some(first) = config.rules.first_mut() {
@@ -312,14 +335,6 @@ impl RateLimitLayer {
     fn with(mut self, change: impl FnOnce(&mut Config)) -> Self {
         change(Arc::make_mut(&mut self.config));
         self
-    }
-}
-
-#[track_caller]
-pub(super) fn accept(limiter: &Limiter, policy: &PolicySource, rules: &[Rule]) {
-    let others = rules.iter().filter_map(|rule| rule.policy.constant());
-    if let Some(Err(error)) = policy.constant().map(|policy| limiter.accept(policy, others)) {
-        panic!("{error}");
     }
 }
 

@@ -38,8 +38,11 @@ impl Config {
                 (keys, rules) => self.charge_all(rules.iter().zip(keys.into_vec()), request),
             },
             Ok(Identity::Applicable(keys)) => {
-                let keys = keys.into_iter();
-                self.charge_all(keys.filter_map(|(at, key)| Some((self.rules.get(at)?, key))), request)
+                let mut keys = keys.into_iter().filter_map(|(at, key)| Some((self.rules.get(at)?, key)));
+                match (keys.next(), keys.next()) {
+                    (Some((rule, key)), None) => self.charge_one(rule, key, request),
+                    (first, second) => self.charge_all(first.into_iter().chain(second).chain(keys), request),
+                }
             }
             Ok(Identity::Ignored) => Step::Bypass,
             Ok(Identity::Exempt) => self.exempt(request),

@@ -41,6 +41,7 @@ mod quickstart;
 mod refunds;
 mod replay;
 mod retry_policy;
+mod routes;
 mod scaling_formulas;
 mod scripts;
 mod sentinel;

@@ -313,6 +313,7 @@ async fn a_denied_decision_and_an_error_convert_to_their_rejection() {
     let rows = [
         (ErrorKind::MissingIdentity, 400),
         (ErrorKind::InvalidIdentity, 400),
+        (ErrorKind::UnknownIdentity, 401),
         (ErrorKind::MissingSetup, 500),
         (ErrorKind::IdentityUnavailable, 500),
         (ErrorKind::InvalidConfig, 500),

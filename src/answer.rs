@@ -3,6 +3,7 @@
 use std::{
     fmt,
     future::Future,
+    iter,
     pin::Pin,
     task::{Context, Poll, ready},
 };
@@ -76,6 +77,73 @@ impl<T> Answer<T> {
             State::Ready(Some(result)) => Ok(result),
             state => Err(Self { state, ..self }),
         }
+    }
+
+    /// Changes the value with `change`, now or when it is ready. An answer that is ready stays ready.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::Answer;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let doubled = Answer::ready(Ok(7)).map(|n| n * 2);
+    /// assert_eq!(doubled.await.unwrap(), 14);
+    /// # }
+    /// ```
+    pub fn map<U>(self, change: impl FnOnce(T) -> U + Send + 'static) -> Answer<U>
+    where
+        T: Send + 'static,
+    {
+        self.then(|result| result.map(change))
+    }
+
+    /// Changes the value with `change`, which may fail, now or when it is ready. An answer that is ready stays ready.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Answer, Error, ErrorKind};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let account: Answer<Option<&str>> = Answer::ready(Ok(None));
+    /// let known = account
+    ///     .and_then(|found| found.ok_or_else(|| Error::new(ErrorKind::UnknownIdentity, "no account has this API key")));
+    /// assert_eq!(known.await.unwrap_err().kind(), ErrorKind::UnknownIdentity);
+    /// # }
+    /// ```
+    pub fn and_then<U>(self, change: impl FnOnce(T) -> Result<U, Error> + Send + 'static) -> Answer<U>
+    where
+        T: Send + 'static,
+    {
+        self.then(|result| result.and_then(change))
+    }
+
+    /// The values of `answers` in order, or the first error. `answers` after one that is ready with an error are not
+    /// asked for. Those after one that is pending are asked for at once, and awaited one after the other.
+    pub(crate) fn all(mut answers: impl Iterator<Item = Self>) -> Answer<Vec<T>>
+    where
+        T: Send + 'static,
+    {
+        let mut values = Vec::with_capacity(answers.size_hint().0);
+        while let Some(answer) = answers.next() {
+            match answer.now() {
+                Ok(Ok(value)) => values.push(value),
+                Ok(Err(error)) => return Answer::ready(Err(error)),
+                Err(pending) => {
+                    let pending: Vec<_> = iter::once(pending).chain(answers).collect();
+                    return Answer::pending(async move {
+                        for answer in pending {
+                            values.push(answer.await?);
+                        }
+                        Ok(values)
+                    });
+                }
+            }
+        }
+        Answer::ready(Ok(values))
     }
 
     /// Applies `change` to the result, now or when it is ready.

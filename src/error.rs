@@ -35,6 +35,12 @@ pub enum ErrorKind {
     MissingIdentity,
     /// The request carries an identity that cannot be used: a header is not UTF-8, or too long. Rejected with 400.
     InvalidIdentity,
+    /// The request carries a well-formed identity that the server does not know: an API key that no account has.
+    /// Rejected with 401, with the message.
+    ///
+    /// HTTP wants a `WWW-Authenticate` header on a 401, and only you know the scheme: see
+    /// [`ResponseMapper`](crate::response::ResponseMapper#your-own-401) for how to add it.
+    UnknownIdentity,
     /// The server lacks something that the limiter needs, such as connect info; no client can fix that. Rejected with
     /// 500. [`ProblemDetails`](crate::response::ProblemDetails) shows the message, which is for the operator, in the
     /// response.
@@ -61,6 +67,11 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
+    /// Whether the client sent a request that cannot be identified.
+    pub(crate) const fn is_clients(self) -> bool {
+        matches!(self, Self::MissingIdentity | Self::InvalidIdentity | Self::UnknownIdentity)
+    }
+
     /// Whether the charge may have been made although the decision failed, so one more attempt may charge twice.
     ///
     /// True if the store was asked and its answer did not arrive or could not be read.
@@ -94,6 +105,12 @@ impl Error {
     #[must_use]
     pub fn with_source(mut self, source: impl StdError + Send + Sync + 'static) -> Self {
         self.source = Some(Arc::new(source));
+        self
+    }
+
+    #[cfg(feature = "lookup")]
+    pub(crate) fn with_boxed_source(mut self, source: Box<dyn StdError + Send + Sync>) -> Self {
+        self.source = Some(source.into());
         self
     }
 

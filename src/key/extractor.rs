@@ -50,6 +50,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// * [`MissingIdentity`](ErrorKind::MissingIdentity): the client sent no identity (400). [`or`](Self::or)
     ///   continues with the next extractor.
     /// * [`InvalidIdentity`](ErrorKind::InvalidIdentity): the client sent an identity that cannot be used (400).
+    /// * [`UnknownIdentity`](ErrorKind::UnknownIdentity): the server does not know the identity (401).
     /// * [`MissingSetup`](ErrorKind::MissingSetup): the server is not set up for this extractor (500).
     /// * [`IdentityUnavailable`](ErrorKind::IdentityUnavailable), or any other kind: the server cannot find the
     ///   identity now (500).
@@ -57,8 +58,8 @@ pub trait KeyExtractor: Send + Sync + 'static {
 
     /// Uses `other` for requests without the identity that this extractor looks for.
     ///
-    /// Only a *missing* identity continues with `other`. An identity that cannot be used is an error, and so is a
-    /// mistake in the server's setup. The two extractors never return the same key: a client cannot use up the quota
+    /// Only a *missing* identity continues with `other`. An identity that cannot be used or is unknown is an error, and
+    /// so is a mistake in the server's setup. The two extractors never return the same key: a client cannot use up the quota
     /// of an address by sending that address as its API key.
     fn or<K: KeyExtractor>(self, other: K) -> Or<Self, K>
     where

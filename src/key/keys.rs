@@ -1,7 +1,5 @@
-use std::iter;
-
 use super::Key;
-use crate::{answer::Answer, error::Error};
+use crate::answer::Answer;
 
 /// The keys of one request, in the order of their rules.
 #[derive(Debug)]
@@ -20,25 +18,7 @@ impl Keys {
         {
             return answer.then(|key| Ok(Self::One(key?)));
         }
-        let mut keys = Vec::with_capacity(answers.len());
-        while let Some(answer) = answers.next() {
-            match answer.now() {
-                Ok(Ok(key)) => keys.push(key),
-                Ok(Err(error)) => return Answer::ready(Err(error)),
-                Err(pending) => {
-                    let pending: Vec<_> = iter::once(pending).chain(answers).collect();
-                    return Answer::pending(Self::wait(keys, pending));
-                }
-            }
-        }
-        Answer::ready(Ok(Self::Several(keys)))
-    }
-
-    async fn wait(mut keys: Vec<Key>, pending: Vec<Answer<Key>>) -> Result<Self, Error> {
-        for answer in pending {
-            keys.push(answer.await?);
-        }
-        Ok(Self::Several(keys))
+        Answer::all(answers).then(|keys| Ok(Self::Several(keys?)))
     }
 
     pub(crate) fn into_vec(self) -> Vec<Key> {

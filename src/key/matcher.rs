@@ -5,8 +5,8 @@ use crate::{
     error::{Error, ErrorKind},
 };
 
-/// Decides which requests a layer [exempts](crate::RateLimitLayer::exempt) or
-/// [bans](crate::RateLimitLayer::ban).
+/// Decides which requests a layer [exempts](crate::RateLimitLayer::exempt) or [bans](crate::RateLimitLayer::ban), and
+/// which a rule [skips](crate::Rule::skip).
 ///
 /// Closures over the head of the request implement this trait, and so do the results of
 /// [`KeyExtractor::any_of`](crate::KeyExtractor::any_of), [`PeerIp::within`](crate::PeerIp::within) and
@@ -26,7 +26,8 @@ pub trait RequestMatcher: Send + Sync + 'static {
     /// * [`MissingIdentity`](ErrorKind::MissingIdentity): the request has nothing to match. It is neither exempt nor
     ///   banned.
     /// * Any other kind: the matcher cannot decide. The request is not exempt. A ban rejects it: with 400 if the
-    ///   kind is [`InvalidIdentity`](ErrorKind::InvalidIdentity), else with 500.
+    ///   kind is [`InvalidIdentity`](ErrorKind::InvalidIdentity), with 401 if it is
+    ///   [`UnknownIdentity`](ErrorKind::UnknownIdentity), else with 500.
     fn matches(&self, request: &Parts) -> Answer<bool>;
 }
 

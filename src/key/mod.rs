@@ -91,4 +91,4 @@ pub use self::{
     matcher::RequestMatcher,
     request::{Bearer, Cookie, FromExtension, GrpcMethod, GrpcService, Header, RequestMethod, RequestPath},
 };
-pub(crate) use self::{keys::Keys, preflight::preflight_key, secret::Secret};
+pub(crate) use self::{keys::Keys, preflight::preflight_key, secret::Secret, text::decode as percent_decode};

@@ -1,7 +1,7 @@
 //! The settings of a layer, shared by all of its services.
 
 use std::{
-    fmt,
+    fmt, iter,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -11,12 +11,11 @@ use std::{
 
 use http::{Response, StatusCode, request::Parts, response};
 
-use super::{event::DecisionEvent, rule::Rule};
+use super::{event::DecisionEvent, routes::Routes, rule::Rule, rules::Rules};
 use crate::{
-    answer::Answer,
-    decision::{Charge, Decision, Outcome},
+    decision::{Decision, Outcome},
     error::{Error, ErrorKind},
-    key::{Key, Keys, RequestMatcher},
+    key::RequestMatcher,
     limiter::Limiter,
     policy::{Enforcement, EnforcementSwitch},
     response::{
@@ -32,6 +31,8 @@ use crate::{
 pub(super) struct Config {
     pub(super) limiter: Limiter,
     pub(super) rules: Vec<Rule>,
+    /// Which rules apply to a request. `None`: all.
+    pub(super) routes: Option<Arc<Routes>>,
     pub(super) exempt: Vec<Arc<dyn RequestMatcher>>,
     pub(super) banned: Vec<Arc<dyn RequestMatcher>>,
     pub(super) preflight: Preflight,
@@ -70,6 +71,7 @@ impl Config {
         Self {
             limiter,
             rules: Vec::new(),
+            routes: None,
             exempt: Vec::new(),
             banned: Vec::new(),
             preflight: Preflight::Separate,
@@ -95,19 +97,25 @@ impl Config {
         }
     }
 
-    /// Charges `keys`, which belong to `request`, under every rule.
+    /// These settings for layers with `rules`, which log their own mistakes and outages.
     ///
     /// # Errors
     ///
-    /// A rule has no policy for the request.
-    pub(super) fn decide(&self, keys: Keys, request: &Parts) -> Result<Answer<Decision>, Error> {
-        Ok(match (keys, &*self.rules) {
-            (Keys::One(key), [rule]) => self.limiter.check_charge(rule.charge(key, request)?),
-            (keys, rules) => {
-                let charge = |(rule, key): (&Rule, Key)| rule.charge(key, request);
-                let charges: Result<Vec<Charge>, _> = rules.iter().zip(keys.into_vec()).map(charge).collect();
-                self.limiter.check_all(&charges?)
-            }
+    /// The rules do not fit together, or the store does not support the algorithm of a policy.
+    pub(super) fn with_rules(&self, rules: Rules) -> Result<Self, Error> {
+        rules.check()?;
+        let (rules, routes) = rules.into_parts();
+        for policy in rules.iter().filter_map(|rule| rule.policy.known()) {
+            self.limiter.accept(&policy, iter::empty())?;
+        }
+        let logged = Self::new(self.limiter.clone());
+        Ok(Self {
+            rules,
+            routes: routes.map(Arc::new),
+            setup_error_logged: logged.setup_error_logged,
+            counted_twice: logged.counted_twice,
+            outage: logged.outage,
+            ..self.clone()
         })
     }
 

@@ -33,7 +33,7 @@ pub enum DecisionKind {
     Denied,
     /// The layer [bans](crate::RateLimitLayer::ban) the request.
     Banned,
-    /// The layer [exempts](crate::RateLimitLayer::exempt) the request.
+    /// The layer [exempts](crate::RateLimitLayer::exempt) the request, or no rule limits it.
     Exempt,
     /// The client could not be identified: see [`Rejection::Unidentified`].
     Unidentified,
@@ -85,7 +85,7 @@ impl<'a> DecisionEvent<'a> {
         }
     }
 
-    /// A request that the layer exempts.
+    /// A request that the layer exempts, or that no rule limits.
     pub(super) const fn exempt(request: &'a Parts) -> Self {
         let request = Some(request);
         Self { kind: DecisionKind::Exempt, is_rejected: false, decision: None, error: None, request }

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     answer::Answer,
-    decision::{Decision, Permit},
+    decision::{Charge, Decision, Permit},
     policy::Enforcement,
     response::{Kept, RejectionBody, Returned},
 };
@@ -49,6 +49,11 @@ pin_project! {
         // Waiting for the client's identity. The service is ready and not called yet.
         Identify {
             identity: Answer<Identity>,
+            call: Option<Box<Call<S, ReqBody>>>,
+        },
+        // Waiting for the policies. The service is ready and not called yet.
+        Charge {
+            charges: Answer<Vec<Charge>>,
             call: Option<Box<Call<S, ReqBody>>>,
         },
         // Waiting for the store. The service is ready and not called yet.
@@ -111,6 +116,9 @@ impl<S, ReqBody> Call<S, ReqBody> {
                 config.provide_limiter(&mut request);
                 (None, None, None)
             }
+            Step::Charge(charges) => {
+                return State::Charge { charges, call: Some(Box::new(Self { service, request, body })) };
+            }
             Step::Decide(decision) => {
                 return State::Decide { decision, call: Some(Box::new(Self { service, request, body })) };
             }
@@ -163,6 +171,12 @@ where
                     let identity = ready!(Pin::new(identity).poll(cx));
                     let call = take(call);
                     let step = this.config.identified(identity, &call.request, soft);
+                    (call, step)
+                }
+                StateProj::Charge { charges, call } => {
+                    let charges = ready!(Pin::new(charges).poll(cx));
+                    let call = take(call);
+                    let step = this.config.charged(charges, &call.request, soft);
                     (call, step)
                 }
                 StateProj::Decide { decision, call } => {

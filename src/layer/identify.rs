@@ -8,11 +8,14 @@ use http::{
     request::Parts,
 };
 
-use super::config::{Config, Preflight};
+use super::{
+    config::{Config, Preflight},
+    rule::matches_any,
+};
 use crate::{
     answer::Answer,
     error::{Error, ErrorKind},
-    key::{Keys, preflight_key},
+    key::{Key, Keys},
     policy::Enforcement,
     response::Rejection,
 };
@@ -28,6 +31,8 @@ pub(super) enum Identity {
     Rejected(Box<Rejection>),
     /// One key for each rule.
     Known(Keys),
+    /// The rules that apply, each by its place in the layer, with its key. The others do not limit the request.
+    Applicable(Vec<(usize, Key)>),
 }
 
 impl Config {
@@ -39,10 +44,9 @@ impl Config {
         }
         let preflight = self.preflight != Preflight::Limited && is_preflight(request);
         let exempt_preflight = preflight && self.preflight == Preflight::Exempt;
-        let known = |keys| Ok(Identity::Known(keys?));
         if self.banned.is_empty() && self.exempt.is_empty() && !exempt_preflight {
             // The common case.
-            return self.keys(request, preflight).then(known);
+            return self.keys(request, preflight);
         }
         let banned = match self.banned(request).now() {
             Ok(Ok(Some(rejection))) => return Answer::ready(Ok(Identity::Rejected(rejection.into()))),
@@ -50,12 +54,13 @@ impl Config {
             Ok(Err(error)) => return Answer::ready(Err(error)),
             Err(pending) => pending,
         };
-        let exempt = if exempt_preflight { Answer::ready(Ok(true)) } else { self.is_exempt(request) };
+        let exempt =
+            if exempt_preflight { Answer::ready(Ok(true)) } else { matches_any(&self.exempt, request) };
         match exempt.now() {
             Ok(Ok(true)) => banned.then(|banned| {
                 Ok(banned?.map_or(Identity::Exempt, |rejection| Identity::Rejected(rejection.into())))
             }),
-            Ok(_) if banned.is_ready() => self.keys(request, preflight).then(known),
+            Ok(_) if banned.is_ready() => self.keys(request, preflight),
             exempt => {
                 let exempt = exempt.map_or_else(|pending| pending, Answer::ready);
                 let keys = self.keys(request, preflight);
@@ -66,7 +71,7 @@ impl Config {
                     if exempt.await? {
                         return Ok(Identity::Exempt);
                     }
-                    Ok(Identity::Known(keys.await?))
+                    keys.await
                 })
             }
         }
@@ -99,34 +104,30 @@ impl Config {
         Answer::ready(Ok(bans.undecided()))
     }
 
-    /// Whether the request is exempt. A matcher that fails does not exempt it.
-    fn is_exempt(&self, request: &Parts) -> Answer<bool> {
-        let mut answers = self.exempt.iter().map(|exempt| exempt.matches(request));
-        while let Some(answer) = answers.next() {
-            match answer.now() {
-                Ok(Ok(true)) => return Answer::ready(Ok(true)),
-                Ok(_) => {}
-                Err(pending) => {
-                    let pending: Vec<_> = iter::once(pending).chain(answers).collect();
-                    return Answer::pending(async move {
-                        for answer in pending {
-                            if answer.await.unwrap_or(false) {
-                                return Ok(true);
-                            }
-                        }
-                        Ok(false)
-                    });
-                }
+    /// The keys of the request under the rules that apply to it.
+    fn keys(&self, request: &Parts, preflight: bool) -> Answer<Identity> {
+        match &self.routes {
+            None if self.rules.iter().all(|rule| rule.skipped.is_empty()) => {
+                // The common case.
+                Keys::of(self.rules.iter().map(|rule| rule.key(request, preflight)))
+                    .then(|keys| Ok(Identity::Known(keys?)))
             }
+            None => self.keys_of(0..self.rules.len(), request, preflight),
+            Some(routes) => self.keys_of(routes.of(request).iter().copied(), request, preflight),
         }
-        Answer::ready(Ok(false))
     }
 
-    fn keys(&self, request: &Parts, preflight: bool) -> Answer<Keys> {
-        Keys::of(self.rules.iter().map(|rule| {
-            let key = rule.key.extract(request);
-            if preflight { preflight_key(key, request) } else { key }
-        }))
+    /// The keys of the request under those of `rules` that do not skip it.
+    fn keys_of(
+        &self,
+        rules: impl Iterator<Item = usize>,
+        request: &Parts,
+        preflight: bool,
+    ) -> Answer<Identity> {
+        let keys = Answer::all(rules.filter_map(|at| Some((at, self.rules.get(at)?))).map(|(at, rule)| {
+            rule.key_unless_skipped(request, preflight).map(move |key| key.map(|key| (at, key)))
+        }));
+        keys.map(|keys| Identity::Applicable(keys.into_iter().flatten().collect()))
     }
 }
 

@@ -7,6 +7,7 @@ use super::{
     config::{Config, Preflight},
     event::DecisionEvent,
     rule::Rule,
+    rules::Rules,
     service::RateLimit,
 };
 use crate::{
@@ -28,7 +29,8 @@ use crate::{
 /// 1. A request that is [banned](Self::ban), or might be, is rejected. A request that is [exempt](Self::exempt) goes
 ///    straight to the service.
 /// 2. Each rule determines the request's key, policy and cost. If a key is missing, the request is rejected with 400,
-///    or with 500 if the server is not set up for it. A CORS preflight has [its own budget](Self#cors-preflights).
+///    or with 500 if the server is not set up for it. If no rule limits the request, it goes straight to the service. A
+///    CORS preflight has [its own budget](Self#cors-preflights).
 /// 3. All charges are decided together, all or nothing, before the service is called.
 /// 4. If the request is admitted, the service is called with the [`Decision`](crate::Decision) in the request's
 ///    extensions. The response gets the [`Headers`], and the decision in its extensions.
@@ -107,16 +109,32 @@ impl RateLimitLayer {
     /// If the store does not support the policy's algorithm: a `MemoryStore` with your own algorithm.
     #[track_caller]
     pub fn new(store: impl Into<Limiter>, policy: impl Into<PolicySource>, key: impl KeyExtractor) -> Self {
-        let (config, rule) = (Config::new(store.into()), Rule::new(policy, key));
-        accept(&config.limiter, &rule.policy, &[]);
-        Self::of(Config { rules: vec![rule], ..config })
+        Self::with_rules(store, Rule::new(policy, key))
     }
 
-    pub(super) fn of(config: Config) -> Self {
-        Self { config: Arc::new(config) }
+    /// Limits requests by a table of routes and their rules, or by one [`Rule`], with the counts in `store`.
+    ///
+    /// See [`Rules`] for an example.
+    ///
+    /// # Panics
+    ///
+    /// If the table has no rule; if two policies that one request falls under have the same name, or policies of one
+    /// name differ; or if the store does not support a policy's algorithm.
+    #[track_caller]
+    pub fn with_rules(store: impl Into<Limiter>, rules: impl Into<Rules>) -> Self {
+        Self::of(&Config::new(store.into()), rules)
     }
 
-    /// Adds a rule. All rules are decided in one atomic step: if one policy denies a request, none is charged.
+    #[track_caller]
+    pub(super) fn of(settings: &Config, rules: impl Into<Rules>) -> Self {
+        match settings.with_rules(rules.into()) {
+            Ok(config) => Self { config: Arc::new(config) },
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Adds a rule for all requests. All rules are decided in one atomic step: if one policy denies a request, none is
+    /// charged.
     ///
     /// # Panics
     ///
@@ -125,13 +143,20 @@ impl RateLimitLayer {
     #[track_caller]
     pub fn and(self, rule: Rule) -> Self {
         let config = &self.config;
-        accept(&config.limiter, &rule.policy, &config.rules);
-        self.with(|config| config.rules.push(rule))
+        let others: Vec<_> = config.rules.iter().filter_map(|rule| rule.policy.known()).collect();
+        let accept = |policy| config.limiter.accept(&policy, others.iter());
+        if let Some(Err(error)) = rule.policy.known().map(accept) {
+            panic!("{error}");
+        }
+        self.with(|config| {
+            config.rules.push(rule);
+            config.routes = config.routes.take().map(|routes| Arc::new(routes.with_every()));
+        })
     }
 
-    /// Sets the cost of a request in units, under the policy given to [`new`](Self::new). Defaults to 1. A cost of 0 is
-    /// always admitted and charges nothing. A cost above the policy's capacity is always denied. For other rules, see
-    /// [`Rule::cost`].
+    /// Sets the cost of a request in units, under the policy given to [`new`](Self::new), or under the first rule given to
+    /// [`with_rules`](Self::with_rules). Defaults to 1. A cost of 0 is always admitted and charges nothing. A cost above the
+    /// policy's capacity is always denied. For other rules, see [`Rule::cost`].
     pub fn cost(self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
         self.with(|config| {
             if let Some(first) = config.rules.first_mut() {
@@ -173,7 +198,8 @@ impl RateLimitLayer {
     ///
     /// A request for which `banned` fails is also rejected, even if it is exempt or the layer is [soft](Self::soft).
     /// Otherwise a client could evade the ban with a header that is duplicated, empty or unreadable. The status is 400
-    /// for [`InvalidIdentity`](crate::ErrorKind::InvalidIdentity), and 500 for every other error. A request that
+    /// for [`InvalidIdentity`](crate::ErrorKind::InvalidIdentity), 401 for
+    /// [`UnknownIdentity`](crate::ErrorKind::UnknownIdentity), and 500 for every other error. A request that
     /// *lacks* the identity ([`MissingIdentity`](crate::ErrorKind::MissingIdentity)) is not banned.
     pub fn ban(self, banned: impl RequestMatcher) -> Self {
         self.with(|config| config.banned.push(Arc::new(banned)))
@@ -325,14 +351,6 @@ impl RateLimitLayer {
     fn with(mut self, change: impl FnOnce(&mut Config)) -> Self {
         change(Arc::make_mut(&mut self.config));
         self
-    }
-}
-
-#[track_caller]
-pub(super) fn accept(limiter: &Limiter, policy: &PolicySource, rules: &[Rule]) {
-    let others: Vec<_> = rules.iter().filter_map(|rule| rule.policy.known()).collect();
-    if let Some(Err(error)) = policy.known().map(|policy| limiter.accept(&policy, others.iter())) {
-        panic!("{error}");
     }
 }
 

@@ -1,11 +1,6 @@
 use std::{fmt, sync::Arc};
 
-use super::{
-    config::Config,
-    event::DecisionEvent,
-    layer::{RateLimitLayer, accept},
-    rule::Rule,
-};
+use super::{config::Config, event::DecisionEvent, layer::RateLimitLayer, rule::Rule, rules::Rules};
 use crate::{
     key::{KeyExtractor, RequestMatcher},
     limiter::Limiter,
@@ -71,16 +66,17 @@ impl RateLimits {
     #[track_caller]
     pub fn layer(&self, policy: impl Into<PolicySource>, key: impl KeyExtractor) -> RateLimitLayer {
         let rule = Rule::new(policy, key);
-        accept(&self.0.limiter, &rule.policy, &[]);
-        // Each layer logs its own mistakes and outages.
-        let logged = Config::new(self.0.limiter.clone());
-        RateLimitLayer::of(Config {
-            rules: vec![rule],
-            setup_error_logged: logged.setup_error_logged,
-            counted_twice: logged.counted_twice,
-            outage: logged.outage,
-            ..self.0.clone()
-        })
+        RateLimitLayer::of(&self.0, rule)
+    }
+
+    /// A layer with the rules of a table, or with one [`Rule`], and with the common settings.
+    ///
+    /// # Panics
+    ///
+    /// Where [`RateLimitLayer::with_rules`] panics.
+    #[track_caller]
+    pub fn with_rules(&self, rules: impl Into<Rules>) -> RateLimitLayer {
+        RateLimitLayer::of(&self.0, rules)
     }
 
     /// The limiter of all layers.

@@ -10,7 +10,10 @@ mod identify;
 #[expect(clippy::module_inception, reason = "the module's main type")]
 mod layer;
 mod limits;
+mod pattern;
+mod routes;
 mod rule;
+mod rules;
 mod service;
 mod step;
 mod turn;
@@ -23,5 +26,6 @@ pub use self::{
     layer::RateLimitLayer,
     limits::RateLimits,
     rule::Rule,
+    rules::Rules,
     service::RateLimit,
 };

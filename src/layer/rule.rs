@@ -1,13 +1,13 @@
 //! How a request becomes a charge: key, policy and cost.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, iter, sync::Arc};
 
 use http::request::Parts;
 
 use crate::{
+    answer::Answer,
     decision::Charge,
-    error::Error,
-    key::{Key, KeyExtractor},
+    key::{Key, KeyExtractor, RequestMatcher, preflight_key},
     policy::PolicySource,
 };
 
@@ -49,12 +49,13 @@ pub struct Rule {
     pub(super) key: Arc<dyn KeyExtractor>,
     pub(super) policy: PolicySource,
     pub(super) cost: Option<Arc<dyn Fn(&Parts) -> u64 + Send + Sync>>,
+    pub(super) skipped: Vec<Arc<dyn RequestMatcher>>,
 }
 
 impl Rule {
     /// Limits each `key` to `policy`, at a cost of one unit per request.
     pub fn new(policy: impl Into<PolicySource>, key: impl KeyExtractor) -> Self {
-        Self { key: Arc::new(key), policy: policy.into(), cost: None }
+        Self { key: Arc::new(key), policy: policy.into(), cost: None, skipped: Vec::new() }
     }
 
     /// Sets the cost of a request in units. Defaults to 1. A cost of 0 is always admitted and charges nothing. A cost
@@ -64,12 +65,95 @@ impl Rule {
         self
     }
 
-    /// The charge for `request`, whose key is `key`.
-    pub(super) fn charge(&self, key: Key, request: &Parts) -> Result<Charge, Error> {
-        let policy = self.policy.policy(request, &key)?;
-        let cost = self.cost.as_ref().map_or(1, |cost| cost(request));
-        Ok(Charge::of(policy, key, cost))
+    /// Skips the requests that `skipped` matches, besides those of earlier calls: this rule does not limit them, and their
+    /// key is not looked for. Other rules of the layer do as before. Defaults to none.
+    ///
+    /// `skipped` is a closure over the request's head, or an extractor's keys or networks, as for
+    /// [`exempt`](crate::RateLimitLayer::exempt). A request is not skipped if `skipped` fails because the identity is missing
+    /// or unusable. A request that all rules skip reaches the service as an exempt one does.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use http::{Request, Response, request::Parts};
+    /// use tower::{Layer, ServiceExt};
+    /// use tower_ratelimit::{key::Constant, MemoryStore, Policy, Quota, RateLimitLayer, Rule};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// // Two requests an hour, only one of which may be something else than a download.
+    /// let all = Policy::new("all", Quota::per_hour(2));
+    /// let dynamic = Rule::new(Policy::new("dynamic", Quota::per_hour(1)), Constant::new("all"))
+    ///     .skip(|parts: &Parts| parts.uri.path().starts_with("/downloads/"));
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), all, Constant::new("all")).and(dynamic);
+    /// let service = layer.layer(tower::service_fn(|_: Request<String>| async {
+    ///     Ok::<_, std::convert::Infallible>(Response::new(String::new()))
+    /// }));
+    ///
+    /// for (path, status) in [("/", 200), ("/", 429), ("/downloads/a", 200), ("/downloads/a", 429)] {
+    ///     let request = Request::get(path).body(String::new())?;
+    ///     assert_eq!(service.clone().oneshot(request).await?.status(), status);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn skip(mut self, skipped: impl RequestMatcher) -> Self {
+        self.skipped.push(Arc::new(skipped));
+        self
     }
+
+    /// The key of `request`, in the separate budget of preflights if `preflight`.
+    pub(super) fn key(&self, request: &Parts, preflight: bool) -> Answer<Key> {
+        let key = self.key.extract(request);
+        if preflight { preflight_key(key, request) } else { key }
+    }
+
+    /// [`key`](Self::key), or `None` if the rule skips the request.
+    pub(super) fn key_unless_skipped(&self, request: &Parts, preflight: bool) -> Answer<Option<Key>> {
+        match matches_any(&self.skipped, request).now() {
+            Ok(Ok(true)) => Answer::ready(Ok(None)),
+            Ok(_) => self.key(request, preflight).map(Some),
+            Err(skipped) => {
+                // Called now, because the request is not there later, and awaited only if it is needed.
+                let key = self.key(request, preflight);
+                Answer::pending(async move { if skipped.await? { Ok(None) } else { key.await.map(Some) } })
+            }
+        }
+    }
+
+    /// The charge for `request`, whose key is `key`. `None` if the rule has no policy for it.
+    pub(super) fn charge(&self, key: Key, request: &Parts) -> Answer<Option<Charge>> {
+        let policy = self.policy.policy(request, &key);
+        let cost = self.cost_of(request);
+        policy.map(move |policy| policy.map(|policy| Charge::of(policy, key, cost)))
+    }
+
+    pub(super) fn cost_of(&self, request: &Parts) -> u64 {
+        self.cost.as_ref().map_or(1, |cost| cost(request))
+    }
+}
+
+/// Whether one of `matchers` matches the request. A matcher that fails does not.
+pub(super) fn matches_any(matchers: &[Arc<dyn RequestMatcher>], request: &Parts) -> Answer<bool> {
+    let mut answers = matchers.iter().map(|matcher| matcher.matches(request));
+    while let Some(answer) = answers.next() {
+        match answer.now() {
+            Ok(Ok(true)) => return Answer::ready(Ok(true)),
+            Ok(_) => {}
+            Err(pending) => {
+                let pending: Vec<_> = iter::once(pending).chain(answers).collect();
+                return Answer::pending(async move {
+                    for answer in pending {
+                        if answer.await.unwrap_or(false) {
+                            return Ok(true);
+                        }
+                    }
+                    Ok(false)
+                });
+            }
+        }
+    }
+    Answer::ready(Ok(false))
 }
 
 impl fmt::Debug for Rule {

@@ -4,21 +4,25 @@ use std::time::Duration;
 
 use http::request::Parts;
 
-use super::{config::Config, event::DecisionEvent, identify::Identity};
+use super::{config::Config, event::DecisionEvent, identify::Identity, rule::Rule};
 use crate::{
     answer::Answer,
-    decision::{Decision, Verdict},
+    decision::{Charge, Decision, Verdict},
     error::Error,
+    key::{Key, Keys},
     response::Rejection,
 };
 
 /// What to do next with a request.
 pub(super) enum Step {
+    /// Wait for the policies.
+    Charge(Answer<Vec<Charge>>),
     /// Wait for the store.
     Decide(Answer<Decision>),
     /// Wait for the delay, then serve the request.
     Delay(Duration, Decision),
-    /// Call the service. There is no decision if the request is exempt, or if a soft limit could not be decided.
+    /// Call the service. There is no decision if the request is exempt, if no rule limits it, or if a soft limit could
+    /// not be decided.
     Serve(Option<Decision>),
     /// Call the service as if there were no layer.
     Bypass,
@@ -29,20 +33,78 @@ impl Config {
     /// The step for a request whose client is identified. `soft` is whether it is admitted in any case.
     pub(super) fn identified(&self, identity: Result<Identity, Error>, request: &Parts, soft: bool) -> Step {
         match identity {
-            Ok(Identity::Known(keys)) => match self.decide(keys, request).map(Answer::now) {
-                // A store in memory has decided, so the service is called without waiting.
-                Ok(Ok(decided)) => self.decided(decided, request, soft),
-                Ok(Err(decision)) => Step::Decide(decision),
-                Err(error) => self.reject_unless(soft, error.into(), request),
+            Ok(Identity::Known(keys)) => match (keys, &*self.rules) {
+                (Keys::One(key), [rule]) => self.charge_one(rule, key, request, soft),
+                (keys, rules) => self.charge_all(rules.iter().zip(keys.into_vec()), request, soft),
             },
-            Ok(Identity::Ignored) => Step::Bypass,
-            Ok(Identity::Exempt) => {
-                self.report(&DecisionEvent::exempt(request));
-                Step::Serve(None)
+            Ok(Identity::Applicable(keys)) => {
+                let mut keys = keys.into_iter().filter_map(|(at, key)| Some((self.rules.get(at)?, key)));
+                match (keys.next(), keys.next()) {
+                    (Some((rule, key)), None) => self.charge_one(rule, key, request, soft),
+                    (first, second) => {
+                        self.charge_all(first.into_iter().chain(second).chain(keys), request, soft)
+                    }
+                }
             }
+            Ok(Identity::Ignored) => Step::Bypass,
+            Ok(Identity::Exempt) => self.exempt(request),
             Ok(Identity::Rejected(rejection)) => self.reject_unless(false, *rejection, request),
             Err(error) => self.reject_unless(soft, Rejection::Unidentified(error), request),
         }
+    }
+
+    /// Charges `key`, which belongs to `request`, under `rule`.
+    fn charge_one(&self, rule: &Rule, key: Key, request: &Parts, soft: bool) -> Step {
+        if let Some(policy) = rule.policy.constant() {
+            // The common case.
+            let charge = Charge::of(policy.clone(), key, rule.cost_of(request));
+            return self.deciding(self.limiter.check_charge(charge), request, soft);
+        }
+        match rule.charge(key, request).now() {
+            Ok(Ok(Some(charge))) => self.deciding(self.limiter.check_charge(charge), request, soft),
+            Ok(Ok(None)) => self.exempt(request),
+            Ok(Err(error)) => self.reject_unless(soft, Rejection::Unidentified(error), request),
+            Err(pending) => Step::Charge(pending.map(|charge| charge.into_iter().collect())),
+        }
+    }
+
+    /// Charges `keys`, which belong to `request`, under their rules.
+    fn charge_all<'a>(
+        &self,
+        keys: impl Iterator<Item = (&'a Rule, Key)>,
+        request: &Parts,
+        soft: bool,
+    ) -> Step {
+        let charges = Answer::all(keys.map(|(rule, key)| rule.charge(key, request)));
+        let charges = charges.map(|charges| charges.into_iter().flatten().collect());
+        match charges.now() {
+            Ok(charges) => self.charged(charges, request, soft),
+            Err(pending) => Step::Charge(pending),
+        }
+    }
+
+    /// The step for a request whose policies are known.
+    pub(super) fn charged(&self, charges: Result<Vec<Charge>, Error>, request: &Parts, soft: bool) -> Step {
+        match charges {
+            Ok(charges) if charges.is_empty() => self.exempt(request),
+            Ok(charges) => self.deciding(self.limiter.check_all(&charges), request, soft),
+            // As for an error of a key extractor, whatever its kind.
+            Err(error) => self.reject_unless(soft, Rejection::Unidentified(error), request),
+        }
+    }
+
+    fn deciding(&self, decision: Answer<Decision>, request: &Parts, soft: bool) -> Step {
+        match decision.now() {
+            // A store in memory has decided, so the service is called without waiting.
+            Ok(decided) => self.decided(decided, request, soft),
+            Err(decision) => Step::Decide(decision),
+        }
+    }
+
+    /// The step for a request that is exempt or that no rule limits.
+    fn exempt(&self, request: &Parts) -> Step {
+        self.report(&DecisionEvent::exempt(request));
+        Step::Serve(None)
     }
 
     /// The step for a request that the store has decided.

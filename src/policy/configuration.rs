@@ -37,13 +37,19 @@ struct PolicyTable {
     #[serde(default)]
     on_store_failure: FailureMode,
     lease: Option<u64>,
+    debt: Option<u64>,
+    enforced: Option<f64>,
 }
 
 impl PolicyTable {
     fn policy(self) -> Result<Policy, Error> {
         let policy = Policy::try_new(&self.name, self.quota)?.on_store_failure(self.on_store_failure);
         let policy = self.algorithm.0.count(policy)?;
-        self.lease.map_or(Ok(policy.clone()), |units| policy.try_leased(units))
+        let policy = match self.lease {
+            Some(units) => policy.try_leased(units)?,
+            None => policy,
+        };
+        policy.try_debt(self.debt.unwrap_or(0))?.try_enforced_for(self.enforced.unwrap_or(1.0))
     }
 }
 

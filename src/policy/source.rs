@@ -1,18 +1,33 @@
-use std::{any::type_name, fmt, sync::Arc};
+use std::{any::type_name, fmt, sync::Arc, time::Duration};
 
 use http::request::Parts;
 use tokio::sync::watch;
 
-use super::Policy;
+use super::{IntoPolicy, Policy};
 use crate::{
+    answer::Answer,
     error::{Error, ErrorKind},
     key::Key,
+    util::outage::Outage,
 };
 
 /// Which [`Policy`] a request falls under: one for all requests, one that changes while the service runs, or one chosen per
 /// request.
 ///
 /// A [`Policy`] converts into the source of one policy for all requests.
+///
+/// # Policies that are looked up
+///
+/// A closure may return a [`Policy`], `None`, an error, or an [`Answer`] that is known later: see [`IntoPolicy`].
+///
+/// * The closure runs while the request can be read. What it returns cannot borrow from the request, so copy what an
+///   `async` block needs: `Answer::pending(async move { .. })`.
+/// * If the policy is `None`, the rule charges nothing. If no rule of the layer charges anything, the service is called
+///   as for an [exempt](crate::RateLimitLayer::exempt) request.
+/// * An error rejects the request as an error of a [`KeyExtractor`](crate::KeyExtractor) does: an API key that no
+///   account has is an error of the kind [`UnknownIdentity`](ErrorKind::UnknownIdentity), and is rejected with 401.
+/// * The request waits as long as the answer is pending. `Lookup`, with the feature `lookup`, caches what it looks up and
+///   limits the wait. Otherwise use `tokio::time::timeout`.
 ///
 /// # Example
 ///
@@ -48,21 +63,81 @@ pub struct PolicySource(Source);
 enum Source {
     Constant(Policy),
     Watched(watch::Receiver<Policy>),
-    PerRequest(Arc<dyn Fn(&Parts, &Key) -> Result<Policy, Error> + Send + Sync>),
+    PerRequest(Arc<Choose>),
 }
 
+/// An error at once is that the request lacks what the policy is chosen by.
+type Choose = dyn Fn(&Parts, &Key) -> Result<Answer<Option<Policy>>, Error> + Send + Sync;
+
+/// An outage of a source ends if it does not fail for this long.
+const OUTAGE_EXPIRY: Duration = Duration::from_secs(60);
+
 impl PolicySource {
-    /// The policy that `choose` gives for the request and its key. [`Key::identity`] is the identity as the request has it,
-    /// also if the key stores only a hash.
+    /// The policy that `choose` returns for the request and its key. [`Key::identity`] is the identity as the request has
+    /// it, also if the key stores only a hash.
     ///
-    /// Build the policies once and return clones: cloning is cheap, building is not.
+    /// `choose` returns a [`Policy`] or anything else that can be made [into one](IntoPolicy), now or later. Build the
+    /// policies once and return clones: cloning is cheap, building is not.
+    ///
+    /// # Example
+    ///
+    /// Tiers from a database, no limit for its operators, and the usual policy if the database fails:
+    ///
+    /// ```
+    /// use http::{Request, request::Parts};
+    /// use tower::{Layer, ServiceExt};
+    /// use tower_ratelimit::{Answer, Error, ErrorKind, Header, Key, MemoryStore, Policy, PolicySource, Quota, RateLimitLayer};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// /// A query of the database.
+    /// async fn tier(api_key: String) -> Result<Option<&'static str>, Error> {
+    ///     match &*api_key {
+    ///         "k-ann" => Ok(Some("free")),
+    ///         "k-ops" => Ok(Some("operator")),
+    ///         "k-late" => Err(Error::new(ErrorKind::IdentityUnavailable, "the database is down")),
+    ///         _ => Ok(None),
+    ///     }
+    /// }
+    ///
+    /// let free = Policy::new("free", Quota::per_hour(1));
+    /// let tiers = PolicySource::per_request({
+    ///     let free = free.clone();
+    ///     move |_: &Parts, key: &Key| {
+    ///         let (api_key, free) = (key.identity().unwrap_or_default().into_owned(), free.clone());
+    ///         Answer::pending(async move {
+    ///             match tier(api_key).await? {
+    ///                 Some("operator") => Ok(None),
+    ///                 Some(_) => Ok(Some(free)),
+    ///                 None => Err(Error::new(ErrorKind::UnknownIdentity, "no account has this API key")),
+    ///             }
+    ///         })
+    ///     }
+    /// });
+    /// let tiers = tiers.or_on_error(free);
+    ///
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), tiers, Header::new("x-api-key"));
+    /// let service = layer.layer(tower::service_fn(|_: Request<String>| async {
+    ///     Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))
+    /// }));
+    /// for (api_key, statuses) in
+    ///     [("k-ann", [200, 429]), ("k-ops", [200, 200]), ("k-late", [200, 429]), ("k-none", [401, 401])]
+    /// {
+    ///     for status in statuses {
+    ///         let request = Request::get("/").header("x-api-key", api_key).body(String::new())?;
+    ///         assert_eq!(service.clone().oneshot(request).await?.status(), status, "{api_key}");
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
-    pub fn per_request(choose: impl Fn(&Parts, &Key) -> Policy + Send + Sync + 'static) -> Self {
-        Self(Source::PerRequest(Arc::new(move |request, key| Ok(choose(request, key)))))
+    pub fn per_request<P: IntoPolicy>(choose: impl Fn(&Parts, &Key) -> P + Send + Sync + 'static) -> Self {
+        Self::choosing(move |request, key| Ok(choose(request, key).into_policy()))
     }
 
-    /// The policy that `choose` gives for a value in the request's extensions, such as the user that an outer
-    /// authentication layer has put there.
+    /// The policy that `choose` returns for a value in the request's extensions, such as the user that an outer
+    /// authentication layer has put there. `choose` returns what the closure of [`per_request`](Self::per_request) may.
     ///
     /// A request without the value is answered 500, with a message for the operator: the layers are in the wrong order.
     /// Use [`or`](Self::or) if the value is optional.
@@ -96,20 +171,22 @@ impl PolicySource {
     /// # }
     /// ```
     #[must_use]
-    pub fn from_extension<T>(choose: impl Fn(&T) -> Policy + Send + Sync + 'static) -> Self
+    pub fn from_extension<T, P>(choose: impl Fn(&T) -> P + Send + Sync + 'static) -> Self
     where
         T: Send + Sync + 'static,
+        P: IntoPolicy,
     {
-        Self(Source::PerRequest(Arc::new(move |request, _| {
-            request.extensions.get::<T>().map(&choose).ok_or_else(|| {
+        Self::choosing(move |request, _| match request.extensions.get::<T>() {
+            Some(value) => Ok(choose(value).into_policy()),
+            None => {
                 let value = type_name::<T>();
                 let message = format!(
                     "the request's extensions hold no `{value}` to choose a policy by: add the layer that puts it there \
                      outside the rate limit, or a policy for such requests with `PolicySource::or`"
                 );
-                Error::new(ErrorKind::MissingSetup, message)
-            })
-        })))
+                Err(Error::new(ErrorKind::MissingSetup, message))
+            }
+        })
     }
 
     /// The latest policy of a channel, for policies that change while the service runs. For policies from a file or from
@@ -153,18 +230,71 @@ impl PolicySource {
         Self(Source::Watched(policy))
     }
 
-    /// The policy of `other` for the requests for which this source has none. See
+    /// The policy of `other` for the requests for which this source has none: its closure returns `None`, or the
+    /// [extension](Self::from_extension) is missing. An error stays an error. See
     /// [`from_extension`](Self::from_extension) for an example.
     #[must_use]
     pub fn or(self, other: impl Into<Self>) -> Self {
-        match self.0 {
-            Source::Constant(_) | Source::Watched(_) => self,
-            Source::PerRequest(first) => {
-                let other = other.into();
-                Self(Source::PerRequest(Arc::new(move |request, key| {
-                    first(request, key).or_else(|_| other.policy(request, key))
-                })))
-            }
+        let Source::PerRequest(first) = self.0 else { return self };
+        let other = other.into();
+        Self::choosing(move |request, key| {
+            let Ok(first) = first(request, key) else { return other.choose(request, key) };
+            Ok(match first.now() {
+                Ok(Ok(None)) => return other.choose(request, key),
+                Ok(chosen) => Answer::ready(chosen),
+                Err(first) => {
+                    // Called now, because the request is not there later, and awaited only if it is needed.
+                    let other = other.policy(request, key);
+                    Answer::pending(async move {
+                        match first.await {
+                            Ok(None) => other.await,
+                            chosen => chosen,
+                        }
+                    })
+                }
+            })
+        })
+    }
+
+    /// The policy of `other` for the requests for which this source fails, such as those whose lookup failed or took too
+    /// long.
+    ///
+    /// Only failures of the server count. The request is still rejected if the client caused the error
+    /// ([`MissingIdentity`](ErrorKind::MissingIdentity), [`InvalidIdentity`](ErrorKind::InvalidIdentity),
+    /// [`UnknownIdentity`](ErrorKind::UnknownIdentity)) or the set-up is wrong
+    /// ([`MissingSetup`](ErrorKind::MissingSetup), [`InvalidConfig`](ErrorKind::InvalidConfig)). The first failure of an
+    /// outage is logged. See [`per_request`](Self::per_request) for an example.
+    #[must_use]
+    pub fn or_on_error(self, other: impl Into<Self>) -> Self {
+        let Source::PerRequest(first) = self.0 else { return self };
+        let (other, outage) = (other.into(), Arc::new(Outage::until_expiry(OUTAGE_EXPIRY)));
+        Self::choosing(move |request, key| {
+            Ok(match first(request, key)?.now() {
+                Ok(Err(error)) if is_failure(&error, &outage) => return other.choose(request, key),
+                Ok(chosen) => Answer::ready(chosen),
+                Err(first) => {
+                    let (other, outage) = (other.policy(request, key), outage.clone());
+                    Answer::pending(async move {
+                        match first.await {
+                            Err(error) if is_failure(&error, &outage) => other.await,
+                            chosen => chosen,
+                        }
+                    })
+                }
+            })
+        })
+    }
+
+    fn choosing(
+        choose: impl Fn(&Parts, &Key) -> Result<Answer<Option<Policy>>, Error> + Send + Sync + 'static,
+    ) -> Self {
+        Self(Source::PerRequest(Arc::new(choose)))
+    }
+
+    pub(crate) fn constant(&self) -> Option<&Policy> {
+        match &self.0 {
+            Source::Constant(policy) => Some(policy),
+            Source::Watched(_) | Source::PerRequest(_) => None,
         }
     }
 
@@ -177,16 +307,29 @@ impl PolicySource {
         }
     }
 
-    /// # Errors
-    ///
-    /// [`MissingSetup`](ErrorKind::MissingSetup) if the request lacks what the policy is chosen by.
-    pub(crate) fn policy(&self, request: &Parts, key: &Key) -> Result<Policy, Error> {
+    /// The policy of `request`, whose key is `key`. `None` if its rule does not limit it.
+    pub(crate) fn policy(&self, request: &Parts, key: &Key) -> Answer<Option<Policy>> {
+        self.choose(request, key).unwrap_or_else(|error| Answer::ready(Err(error)))
+    }
+
+    fn choose(&self, request: &Parts, key: &Key) -> Result<Answer<Option<Policy>>, Error> {
         match &self.0 {
-            Source::Constant(policy) => Ok(policy.clone()),
-            Source::Watched(policy) => Ok(policy.borrow().clone()),
+            Source::Constant(policy) => Ok(Answer::ready(Ok(Some(policy.clone())))),
+            Source::Watched(policy) => Ok(Answer::ready(Ok(Some(policy.borrow().clone())))),
             Source::PerRequest(choose) => choose(request, key),
         }
     }
+}
+
+/// Whether `error` is a failure of the server, neither the client's fault nor a mistake in the set-up. Logs the first
+/// failure of an outage.
+fn is_failure(error: &Error, outage: &Outage) -> bool {
+    let is_failure = !error.kind().is_clients()
+        && !matches!(error.kind(), ErrorKind::MissingSetup | ErrorKind::InvalidConfig);
+    if is_failure && outage.failed() {
+        log!(warn, error = %error, "outage of a policy source; requests fall under the policy of `or_on_error`");
+    }
+    is_failure
 }
 
 impl From<Policy> for PolicySource {

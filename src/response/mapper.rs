@@ -41,6 +41,30 @@ use super::{body::RejectionBody, rejection::Rejection};
 /// # fn main() {}
 /// ```
 ///
+/// # Your own 401
+///
+/// An [unknown identity](crate::ErrorKind::UnknownIdentity) is rejected with 401, and HTTP wants a `WWW-Authenticate`
+/// header on it. Add it here. [`source`](std::error::Error::source) of the rejection is your own error, if the error has
+/// one.
+///
+/// ```
+/// use http::{HeaderValue, Request, header::WWW_AUTHENTICATE, request::Parts};
+/// use tower_ratelimit::{response::{ProblemDetails, ResponseMapper}, Error, ErrorKind, Rejection};
+///
+/// let mapper = |rejection: &Rejection, request: &Parts| {
+///     let mut response = ProblemDetails::default().response(rejection, request);
+///     if response.status() == 401 {
+///         response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer error=\"invalid_token\""));
+///     }
+///     response
+/// };
+///
+/// let (request, ()) = Request::get("/").body(())?.into_parts();
+/// let unknown = Rejection::Unidentified(Error::new(ErrorKind::UnknownIdentity, "no account has this token"));
+/// assert_eq!(mapper(&unknown, &request).headers()["www-authenticate"], "Bearer error=\"invalid_token\"");
+/// # Ok::<(), http::Error>(())
+/// ```
+///
 /// # Example
 ///
 /// ```

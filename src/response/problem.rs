@@ -15,6 +15,7 @@ use crate::{error::ErrorKind, policy::push_quoted};
 /// | banned | 429 | `https://iana.org/assignments/http-problem-types#abnormal-usage-detected` |
 /// | store unavailable, policy closed | 503 | `https://iana.org/assignments/http-problem-types#temporary-reduced-capacity` |
 /// | no identity, the client's fault | 400 | `about:blank` |
+/// | unknown identity | 401 | `about:blank` |
 /// | no identity, the server's fault | 500 | `about:blank` |
 ///
 /// A denial lists the policies that denied in `violated-policies`. Keys, addresses and the errors of the store are in no
@@ -124,9 +125,8 @@ fn push_detail(json: &mut String, rejection: &Rejection) {
         Rejection::Banned => "The client is banned; waiting does not help.".into(),
         Rejection::Unidentified(error) => match error.kind() {
             // The texts of these kinds are for the client, or documented to be shown to it.
-            ErrorKind::MissingIdentity | ErrorKind::InvalidIdentity | ErrorKind::MissingSetup => {
-                error.to_string().into()
-            }
+            ErrorKind::MissingSetup => error.to_string().into(),
+            kind if kind.is_clients() => error.to_string().into(),
             ErrorKind::InvalidConfig => MISCONFIGURED.into(),
             _ => "The client could not be identified.".into(),
         },

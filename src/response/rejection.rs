@@ -24,8 +24,9 @@ pub enum Rejection {
     /// A policy denied it.
     Denied(Decision),
     /// The client could not be identified, to charge it or to decide a ban: the client's fault for
-    /// [`MissingIdentity`](ErrorKind::MissingIdentity) and
-    /// [`InvalidIdentity`](ErrorKind::InvalidIdentity), the server's for every other kind.
+    /// [`MissingIdentity`](ErrorKind::MissingIdentity), [`InvalidIdentity`](ErrorKind::InvalidIdentity) and
+    /// [`UnknownIdentity`](ErrorKind::UnknownIdentity), the server's for every other kind. Also if a
+    /// [`PolicySource`](crate::PolicySource) failed.
     Unidentified(Error),
     /// The layer [bans](crate::RateLimitLayer::ban) the request.
     Banned,
@@ -34,14 +35,15 @@ pub enum Rejection {
 }
 
 impl Rejection {
-    /// The status of the default response: 429 for a denial and a ban, 400 or 500 without an identity, and 503 if the store is
-    /// unavailable.
+    /// The status of the default response: 429 for a denial and a ban, 400, 401 or 500 without an identity, and 503 if the store
+    /// is unavailable.
     #[must_use]
     pub fn status(&self) -> http::StatusCode {
         match self {
             Self::Denied(_) | Self::Banned => http::StatusCode::TOO_MANY_REQUESTS,
             Self::Unidentified(error) => match error.kind() {
                 ErrorKind::MissingIdentity | ErrorKind::InvalidIdentity => http::StatusCode::BAD_REQUEST,
+                ErrorKind::UnknownIdentity => http::StatusCode::UNAUTHORIZED,
                 _ => http::StatusCode::INTERNAL_SERVER_ERROR,
             },
             Self::Unavailable(error) if error.kind() == ErrorKind::InvalidConfig => {
@@ -113,6 +115,7 @@ impl From<Error> for Rejection {
         match error.kind() {
             ErrorKind::MissingIdentity
             | ErrorKind::InvalidIdentity
+            | ErrorKind::UnknownIdentity
             | ErrorKind::MissingSetup
             | ErrorKind::IdentityUnavailable => Self::Unidentified(error),
             _ => Self::Unavailable(error),

@@ -18,6 +18,9 @@ mod per_route;
 #[allow(dead_code, reason = "its `main` is not run here")]
 #[path = "../../examples/reload.rs"]
 mod reload;
+#[allow(dead_code, reason = "its `main` is not run here")]
+#[path = "../../examples/tiers.rs"]
+mod tiers;
 
 use std::net::SocketAddr;
 
@@ -115,6 +118,11 @@ async fn axum_extractor_key_says_what_is_written() {
 async fn custom_response_says_what_is_written() {
     says_what_is_written(custom_response::app(store()), include_str!("../../examples/custom_response.rs"), 7)
         .await;
+}
+
+#[tokio::test]
+async fn tiers_says_what_is_written() {
+    says_what_is_written(tiers::app(store()), include_str!("../../examples/tiers.rs"), 8).await;
 }
 
 #[tokio::test]

@@ -30,7 +30,7 @@ pub(in crate::key) fn encode(identity: &[u8]) -> String {
 }
 
 /// Replaces every `%` and two hex digits in `text` by the byte they stand for. Any other `%` stays.
-pub(in crate::key) fn decode(text: &[u8]) -> Cow<'_, [u8]> {
+pub(crate) fn decode(text: &[u8]) -> Cow<'_, [u8]> {
     if !text.contains(&b'%') {
         return Cow::Borrowed(text);
     }

@@ -9,9 +9,10 @@ mod identity;
 mod join;
 mod marks;
 
+pub(crate) use self::encoding::decode;
 pub(super) use self::{
     ascii::{MAX, Text, bounded, push_hex},
-    encoding::{decode, encode, is_plain},
+    encoding::{encode, is_plain},
     identity::{identity_of, identity_of_parts},
     join::{hashed_join, is_join, join, parts},
     marks::{EMPTY, FIRST, KEYED, PREFLIGHT, SECOND, split_marks},

@@ -34,13 +34,13 @@ pub(super) struct Follower<O: Origin> {
     origin: O,
     /// The content that is in force.
     accepted: Option<O::Content>,
-    /// The latest content, if it could not be put in force.
-    rejected: Option<(O::Content, Error)>,
+    /// Whether the latest content could not be put in force.
+    is_rejected: bool,
 }
 
 impl<O: Origin> Follower<O> {
     pub(super) const fn new(origin: O, accepted: Option<O::Content>) -> Self {
-        Self { origin, accepted, rejected: None }
+        Self { origin, accepted, is_rejected: false }
     }
 
     /// Reads the origin once, and applies to `set` what is new.
@@ -52,24 +52,20 @@ impl<O: Origin> Follower<O> {
     }
 
     fn consider(&mut self, set: &Set, content: O::Content) {
-        if let Some((rejected, error)) = &self.rejected
-            && *rejected == content
-        {
-            return set.failed(error.clone());
-        }
         let is_new = self.accepted.as_ref().is_none_or(|accepted| *accepted != content);
-        // After a rejection every change may be the correction.
-        let is_due = self.rejected.is_some()
+        // After a rejection every change may be the correction. It is tried again without one, too: a policy that was missing
+        // may no longer be in use.
+        let is_due = self.is_rejected
             || self.accepted.as_ref().is_none_or(|accepted| self.origin.is_due(accepted, &content));
         if is_new && is_due {
             if let Err(error) = self.origin.parse(&content).and_then(|update| set.apply(update)) {
-                set.failed(error.clone());
-                self.rejected = Some((content, error));
+                set.failed(error);
+                self.is_rejected = true;
                 return;
             }
             self.accepted = Some(content);
         }
-        self.rejected = None;
+        self.is_rejected = false;
         set.succeeded();
     }
 

@@ -140,6 +140,25 @@ impl LivePolicies {
         self.set.policy(name).map(PolicySource::watched)
     }
 
+    /// The policy `name` as it is now, for decisions without a layer. Ask for it each time.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`get`](Self::get).
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{policy::LivePolicies, Decision, Error, Key, Limiter};
+    ///
+    /// async fn may_send(limiter: &Limiter, live: &LivePolicies, tenant: &Key) -> Result<Decision, Error> {
+    ///     limiter.check(&live.policy("mails")?, tenant, 1).await
+    /// }
+    /// ```
+    pub fn policy(&self, name: &str) -> Result<Policy, Error> {
+        self.set.policy(name).map(|policy| policy.borrow().clone())
+    }
+
     /// The policies in force, by name.
     #[must_use]
     pub fn current(&self) -> Vec<Policy> {

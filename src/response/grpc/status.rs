@@ -22,6 +22,7 @@ use crate::{
 /// | banned | 7, `PERMISSION_DENIED` |
 /// | store unavailable, policy closed | 14, `UNAVAILABLE` |
 /// | no identity, the client's fault | 3, `INVALID_ARGUMENT` |
+/// | unknown identity | 16, `UNAUTHENTICATED` |
 /// | no identity, the server's fault | 13, `INTERNAL` |
 ///
 /// With the feature `tonic` the status of a denied call has details: a `RetryInfo` with the wait, and a
@@ -157,6 +158,9 @@ fn default_code(rejection: &Rejection) -> GrpcCode {
         {
             GrpcCode::InvalidArgument
         }
+        Rejection::Unidentified(error) if error.kind() == ErrorKind::UnknownIdentity => {
+            GrpcCode::Unauthenticated
+        }
         Rejection::Unidentified(_) | Rejection::Unavailable(_) => GrpcCode::Internal,
     }
 }
@@ -171,9 +175,8 @@ fn default_message(rejection: &Rejection) -> Cow<'static, str> {
         Rejection::Banned => "the client is banned".into(),
         Rejection::Unidentified(error) => match error.kind() {
             // The texts of these kinds are for the client, or documented to be shown to it.
-            ErrorKind::MissingIdentity | ErrorKind::InvalidIdentity | ErrorKind::MissingSetup => {
-                error.to_string().into()
-            }
+            ErrorKind::MissingSetup => error.to_string().into(),
+            kind if kind.is_clients() => error.to_string().into(),
             ErrorKind::InvalidConfig => MISCONFIGURED.into(),
             _ => "the client could not be identified".into(),
         },

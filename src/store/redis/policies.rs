@@ -40,12 +40,13 @@ impl RedisStore {
     /// # How instances follow
     ///
     /// Each instance reads the hash with `HGETALL` every 500 ms, or as [`poll_every`](LivePolicies::poll_every) says, on the
-    /// connections of this store and within its [deadline](super::RedisStoreBuilder::deadline). No request waits for it. While
-    /// Redis is unavailable the policies stay as they are. The hash has no TTL, so no `volatile` eviction policy removes it; a
-    /// Redis without persistence loses it with a restart, and the defaults are in force again.
+    /// connections of this store and within its [deadline](super::RedisStoreBuilder::deadline), at most half a second. No
+    /// request waits for it. While Redis is unavailable the policies stay as they are. The hash has no TTL, so no `volatile`
+    /// eviction policy removes it; a Redis without persistence loses it with a restart, and the defaults are in force again.
     ///
     /// An invalid hash changes nothing, see [`LivePolicies`]. If it cannot be read when this function is called, or is
-    /// invalid, the defaults are in force, and [`last_error`](LivePolicies::last_error) says why.
+    /// invalid, the defaults are in force, and [`last_error`](LivePolicies::last_error) says why. This takes at most a second
+    /// and a half.
     ///
     /// The Redis user needs `+hgetall`, which is part of [`acl_rule`](Self::acl_rule), and operators need
     /// `+hset +hdel ~rl:policies`. Who can write the hash can turn the limits off. In a Redis Cluster, the hash is on one node.
@@ -78,12 +79,14 @@ impl RedisStore {
         let key = format!("{}:policies", self.names.prefix());
         let hash = PolicyHash::new(format!("the Redis hash `{key}`"), defaults)?;
         let (name, defaults) = (hash.name().to_owned(), hash.defaults());
-        // A connection may have to be made.
-        let timeout = self.deadline.max(PROBE_TIMEOUT);
-        let origin = RedisHash { link: self.link.clone(), key, hash, timeout, deadline: self.deadline };
+        let deadline = self.deadline.min(PROBE_TIMEOUT);
+        let origin = RedisHash { link: self.link.clone(), key, hash, timeout: FIRST_READ, deadline };
         LivePolicies::following(name, defaults, origin).await
     }
 }
+
+/// How long the first read may take: a connection may have to be made.
+const FIRST_READ: Duration = Duration::from_millis(1_500);
 
 struct RedisHash {
     link: Arc<dyn Link>,

@@ -454,7 +454,7 @@ impl RedisStore {
     fn evaluate(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
         let hot = match (action, charges) {
             (Action::Charge, [charge]) if charge.policy().most_leased() > 0 && charge.cost() > 0 => {
-                Some(charge)
+                Some(charge).filter(|charge| !charge.is_shadow())
             }
             _ => None,
         };
@@ -469,7 +469,9 @@ impl RedisStore {
                 Ok(decision) => return Answer::ready(Ok(decision)),
                 Err(stamp) => Some((deny_cache, stamp)),
             },
-            (Action::Refund | Action::ChargeUpTo, Some(deny_cache)) => Some((deny_cache, deny_cache.stamp())),
+            (Action::Refund | Action::ChargeUpTo | Action::Debit, Some(deny_cache)) => {
+                Some((deny_cache, deny_cache.stamp()))
+            }
             _ => None,
         };
         let script = match self.scripts.script_for(charges) {

@@ -301,6 +301,8 @@ async fn every_entry_of_a_policy_is_read_and_a_policy_that_is_not_in_use_can_be_
     replace(&path, &file_of(&[("api", "1/s")]));
     followed().await;
     assert_eq!(quotas(&live), ["api 1/s"]);
+    assert_eq!(live.policy("api").unwrap(), live.current()[0]);
+    assert!(live.policy("daily").is_err());
     let error = live.get("daily").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
     assert_eq!(error.to_string(), format!("{} has no policy `daily`: it has `api`", path.display()));

@@ -87,7 +87,7 @@ async fn a_json_object_replaces_the_whole_default_or_adds_a_policy() {
     let live = live(&store).await;
     let whole = r#"{
         "quota": "100/day", "algorithm": { "name": "fixed-window", "utc_offset": "+01:00" },
-        "on_store_failure": "closed", "lease": 10
+        "on_store_failure": "closed", "lease": 10, "debt": 4, "enforced": 0
     }"#;
     set(&server, "login", whole);
     set(&server, "export", r#"{"quota":"1/s"}"#);
@@ -96,7 +96,9 @@ async fn a_json_object_replaces_the_whole_default_or_adds_a_policy() {
     let login = Policy::new("login", Quota::per_day(100))
         .algorithm(FixedWindow::aligned().utc_offset_east(hour))
         .on_store_failure(FailureMode::Closed)
-        .leased(10);
+        .leased(10)
+        .debt(4)
+        .shadow();
     let export = Policy::new("export", Quota::per_second(1));
     assert_eq!(live.current(), [defaults()[0].clone(), export, login], "{}", error(&live));
 
@@ -106,7 +108,8 @@ async fn a_json_object_replaces_the_whole_default_or_adds_a_policy() {
     followed(&server).await;
     assert!(error(&live).contains("policy `export` is missing, and the service uses it"), "{}", error(&live));
     drop(used);
-    // Another change, so that it is considered again.
+    followed(&server).await;
+    assert_eq!((live.current().len(), error(&live)), (2, String::new()));
     edit(&server, &["HDEL", "rl:policies", "login"]);
     followed(&server).await;
     assert_eq!((live.current(), error(&live)), (defaults().to_vec(), String::new()));
@@ -137,24 +140,30 @@ impl Algorithm for Doubled {
 #[tokio::test]
 async fn a_quota_alone_keeps_the_algorithm_and_the_options_of_the_default() {
     let server = RedisServer::start();
+    set(&server, "debt", "6/h");
     set(&server, "own", "7/h");
     set(&server, "window", "8/h");
-    let build = |own, window| {
+    let build = |debt, own, window| {
         [
+            Policy::new("debt", Quota::per_hour(debt)).debt(3).enforced_for(0.5),
             Policy::new("own", Quota::per_hour(own)).algorithm(Doubled).on_store_failure(FailureMode::Open),
             Policy::new("window", Quota::per_hour(window)).algorithm(FixedWindow::aligned()).leased(5),
         ]
     };
-    let live = store(&server).await.live_policies(build(1, 1)).await.unwrap().poll_every(OFTEN);
-    assert_eq!(live.current(), build(7, 8));
-    assert_eq!(live.current()[0].capacity(), 14);
+    let live = store(&server).await.live_policies(build(1, 1, 1)).await.unwrap().poll_every(OFTEN);
+    assert_eq!(live.current(), build(6, 7, 8));
+    assert_eq!(live.current()[1].capacity(), 14);
     // The algorithm of the default cannot count it.
     set(&server, "window", "8/h burst 9");
     followed(&server).await;
     let expected =
         "the Redis hash `rl:policies`, field `window`: a fixed window has no burst: leave out `burst`";
     assert!(error(&live).starts_with(expected), "{}", error(&live));
-    assert_eq!(live.current(), build(7, 8));
+    // With the debt it is above the bounds.
+    edit(&server, &["HSET", "rl:policies", "window", "8/h", "debt", "1_000_000/s burst 1_000_000_000_000"]);
+    followed(&server).await;
+    assert!(error(&live).contains("field `debt`: the debt is too large"), "{}", error(&live));
+    assert_eq!(live.current(), build(6, 7, 8));
 }
 
 #[tokio::test]
@@ -365,7 +374,7 @@ async fn while_redis_is_down_the_policies_stay() {
     set(&server, "api", "3/h");
     let live = live(&store(&server).await).await;
     server.kill();
-    assert!(eventually(async || error(&live).contains("cannot be read")).await);
+    assert!(eventually(async || error(&live).contains("cannot be read")).await, "{live:?}");
     // A service that starts now has the defaults.
     let lazy = RedisStore::connect_lazy(&server.url()).unwrap();
     let started = lazy.live_policies(defaults()).await.unwrap().poll_every(OFTEN);

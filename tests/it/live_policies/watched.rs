@@ -1,9 +1,13 @@
 //! `PolicySource::watched`.
 
-use crate::support::inner::{ask, get};
+use crate::support::{
+    RedisServer,
+    inner::{ask, get},
+};
 use tokio::sync::watch;
 use tower_ratelimit::{
-    Key, KeyExtractor, MemoryStore, Policy, PolicySource, Quota, RateLimitLayer, Rule, key::Constant,
+    FailureMode, Key, KeyExtractor, Limiter, MemoryStore, Policy, PolicySource, Quota, RateLimitLayer, Rule,
+    algorithm::SlidingLog, decision::Outcome, key::Constant,
 };
 
 fn policy(name: &str, limit: u64) -> Policy {
@@ -32,6 +36,39 @@ async fn a_watched_policy_follows_its_channel_and_outlives_the_sender() {
     assert!(format!("{layer:?}").contains("Watched"), "{layer:?}");
     // A bucket never holds more than its capacity, so the second unit was forgotten when the limit was 1.
     assert_eq!([status().await, status().await], [200, 429]);
+}
+
+#[tokio::test]
+async fn counts_are_kept_unless_the_name_or_the_algorithm_changes() {
+    let server = RedisServer::start();
+    let (old, quota) = (policy("p", 5), Quota::per_day(8));
+    // What remains of a key that has used 3 of 5 an hour.
+    let rows = [
+        ("a raised limit", policy("p", 9), 6),
+        ("a lowered limit", policy("p", 4), 1),
+        ("another period", Policy::new("p", quota), 5),
+        (
+            "a debt, a mode and a share",
+            old.clone().debt(9).on_store_failure(FailureMode::Closed).enforced_for(0.5),
+            2,
+        ),
+        ("another algorithm", policy("p", 5).algorithm(SlidingLog::new()), 5),
+        ("another name", policy("q", 5), 5),
+    ];
+    for (name, new, remaining) in rows {
+        let redis = Limiter::new(crate::support::store(&server).await);
+        for limiter in [Limiter::new(MemoryStore::new()), redis] {
+            let (sender, receiver) = watch::channel(old.clone());
+            let layer =
+                RateLimitLayer::new(limiter.clone(), PolicySource::watched(receiver), Constant::new(name));
+            for _ in 0..3 {
+                ask(&layer, get()).await;
+            }
+            sender.send_replace(new.clone());
+            let peek = limiter.peek(&new, &Key::new(name), 0).await.unwrap();
+            assert_eq!(peek.outcomes().first().map(Outcome::remaining), Some(remaining), "{name}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -48,6 +48,8 @@ const FOREIGN: &[(&[&str], &[&str])] = &[
         &["key/", "policy/source.rs", "response/", "layer/", "retry/"],
     ),
     (&["metrics"], &["metrics/"]),
+    (&["matchit"], &["layer/"]),
+    (&["moka"], &["policy/lookup/"]),
     (&["axum"], &["key/", "response/", "layer/"]),
     (&["tonic", "tonic_types"], &["key/", "response/", "layer/", "retry/"]),
 ];

@@ -1,0 +1,256 @@
+use std::fmt;
+
+use super::{
+    pattern::Pattern,
+    routes::{Routes, Scope},
+    rule::Rule,
+};
+use crate::error::{Error, ErrorKind};
+
+/// A table of routes and their [`Rule`]s, for one layer around a whole service.
+///
+/// Make the layer with [`RateLimitLayer::with_rules`](crate::RateLimitLayer::with_rules). All rules that apply to a request
+/// are decided in one atomic step. If none applies, the service is called as for an
+/// [exempt](crate::RateLimitLayer::exempt) request.
+///
+/// | rule added with | applies to |
+/// |---|---|
+/// | [`route`](Self::route) | requests that match the route |
+/// | [`every`](Self::every) | all requests |
+/// | [`otherwise`](Self::otherwise) | requests that match no route |
+///
+/// # Routes
+///
+/// | written | matches |
+/// |---|---|
+/// | `/login` | this path, with any method |
+/// | `POST /login` | this path with this method; `GET` matches HEAD too |
+/// | `/orders/{id}` | any text in place of `{id}` up to the next slash |
+/// | `/files/{*rest}` | every path that begins with `/files/` and is longer |
+/// | `/v{version}/status` | text before a parameter |
+/// | `/shop.Cart/Add` | a gRPC method |
+/// | `/{{id}}` | braces |
+///
+/// The syntax is that of axum 0.8, whose router is used. As there, the most specific route wins: `/orders/new` does not
+/// match `/orders/{id}` if both are in the table. A route whose method does not match is left out of that, so with
+/// `POST /orders/new` in the table, a GET of it matches `/orders/{id}`.
+///
+/// A route may be added several times, and with and without a method: all its rules apply. The name of a parameter does not
+/// matter. One [`Rule`] may be added to several routes, which then share its counts.
+///
+/// # No spelling evades a rule
+///
+/// Routers differ in which paths they take for the same. A path that can be read in two ways has the rules of both: as it
+/// is written, and with percent-encoded characters decoded (except slashes), `.` and `..` resolved, empty segments and a
+/// slash at the end removed. So `/login/`, `//login` and `/%6Cogin` have the rules of `/login`, and those of
+/// the route that they match as they are written, or of [`otherwise`](Self::otherwise). Routes that differ only in that
+/// are one route.
+///
+/// What does not count:
+///
+/// * **Case** counts, as in axum: `/Login` is not `/login`. If your router ignores case, use [`every`](Self::every), or a
+///   layer inside of it.
+/// * **Rewritten paths.** The path is the one that the client sent, also in a nested router of axum, which removes
+///   its prefix. If a middleware outside of the layer rewrites the path, what it writes is compared.
+/// * **CORS preflights** are OPTIONS requests: `POST /login` does not match the preflight of that request, and `/login`
+///   does. Other OPTIONS requests likewise. [`every`](Self::every) and [`otherwise`](Self::otherwise) limit them.
+/// * **Methods in headers**, such as `X-HTTP-Method-Override`, are not read. If your service does, leave the method out.
+///
+/// # Example
+///
+/// ```
+/// use http::{Request, Response, request::Parts};
+/// use tower::{Layer, ServiceExt};
+/// use tower_ratelimit::{layer::Rules, Decision, Header, MemoryStore, Policy, Quota, RateLimitLayer, Rule};
+///
+/// fn per_client(name: &'static str, quota: Quota) -> Rule {
+///     Rule::new(Policy::new(name, quota), Header::new("x-api-key"))
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let rules = Rules::new()
+///     .route("/login", per_client("login", Quota::per_hour(1)))
+///     .route("POST /orders/{id}", per_client("orders", Quota::per_hour(2)))
+///     .every(per_client("all", Quota::per_hour(100)))
+///     .otherwise(per_client("rest", Quota::per_hour(3)));
+/// let layer = RateLimitLayer::with_rules(MemoryStore::new(), rules);
+/// let service = layer.layer(tower::service_fn(|_: Request<String>| async {
+///     Ok::<_, std::convert::Infallible>(Response::new(String::new()))
+/// }));
+///
+/// for (method, path, expected) in [
+///     ("GET", "/login", ["login", "all"]),
+///     ("POST", "/orders/7", ["orders", "all"]),
+///     ("GET", "/orders/7", ["all", "rest"]),
+/// ] {
+///     let request = Request::builder().method(method).uri(path).header("x-api-key", "k1");
+///     let response = service.clone().oneshot(request.body(String::new())?).await?;
+///     let decision: &Decision = response.extensions().get().unwrap();
+///     let charged: Vec<_> = decision.outcomes().iter().map(|outcome| outcome.policy().name()).collect();
+///     assert_eq!(charged, expected);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Default)]
+#[must_use = "rules do nothing until a layer is made of them"]
+pub struct Rules {
+    rules: Vec<Rule>,
+    /// The scope of each rule.
+    scopes: Vec<Scope>,
+}
+
+impl Rules {
+    /// A table without rules.
+    pub const fn new() -> Self {
+        Self { rules: Vec::new(), scopes: Vec::new() }
+    }
+
+    /// Adds `rule` for the requests that match `route`: a path such as `/orders/{id}`, or a method and a path such as
+    /// `POST /orders/{id}`.
+    ///
+    /// # Panics
+    ///
+    /// If `route` is invalid, or cannot be in one table with another route: a parameter and a catch-all at the same
+    /// place, such as `/{page}` and `/{*rest}`. The message says what to write. [`try_route`](Self::try_route) returns an
+    /// error instead.
+    #[track_caller]
+    pub fn route(self, route: &str, rule: Rule) -> Self {
+        match self.try_route(route, rule) {
+            Ok(rules) => rules,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// [`route`](Self::route) for a route that is not known to be valid, such as one from a configuration file.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig), in the cases in which [`route`](Self::route) panics.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{key::Constant, layer::Rules, Policy, Quota, Rule};
+    ///
+    /// let rule = || Rule::new(Policy::new("login", Quota::per_hour(5)), Constant::new("all"));
+    /// assert!(Rules::new().try_route("POST /login", rule()).is_ok());
+    /// let error = Rules::new().try_route("/orders/:id", rule()).unwrap_err();
+    /// assert_eq!(error.to_string(), r#"the route "/orders/:id" is invalid: write the parameter as "{id}""#);
+    /// ```
+    pub fn try_route(mut self, route: &str, rule: Rule) -> Result<Self, Error> {
+        let pattern = Pattern::parse(route)?;
+        if let Some(other) = self.conflicting(&pattern) {
+            return Err(Error::new(
+                ErrorKind::InvalidConfig,
+                format!(
+                    "the route {route:?} is invalid: the table has {other:?}, and no table tells a parameter and the rest of \
+                     the path at the same place apart; write the routes under it one by one, or use `otherwise`"
+                ),
+            ));
+        }
+        self.rules.push(rule);
+        self.scopes.push(Scope::Route(pattern));
+        Ok(self)
+    }
+
+    /// Adds `rule` for all requests.
+    pub fn every(mut self, rule: Rule) -> Self {
+        self.rules.push(rule);
+        self.scopes.push(Scope::Every);
+        self
+    }
+
+    /// Adds `rule` for the requests that match no route.
+    pub fn otherwise(mut self, rule: Rule) -> Self {
+        self.rules.push(rule);
+        self.scopes.push(Scope::Otherwise);
+        self
+    }
+
+    /// A route that cannot be in one table with `new`.
+    fn conflicting(&self, new: &Pattern) -> Option<String> {
+        let mut router = matchit::Router::new();
+        for pattern in self.patterns() {
+            let _ = router.insert(&*pattern.written, ());
+            let _ = router.insert(&*pattern.canonical, ());
+        }
+        let known = |text: &str| self.patterns().any(|one| one.written == text || one.canonical == text);
+        let mut conflict = |text: &str| match router.insert(text, ()) {
+            Err(matchit::InsertError::Conflict { with }) if !known(text) => Some(with),
+            _ => None,
+        };
+        conflict(&new.written)
+            .or_else(|| if new.written == new.canonical { None } else { conflict(&new.canonical) })
+    }
+
+    fn patterns(&self) -> impl Iterator<Item = &Pattern> {
+        self.scopes.iter().filter_map(|scope| match scope {
+            Scope::Route(pattern) => Some(pattern),
+            _ => None,
+        })
+    }
+
+    /// The rules, and which of them apply. `None` if all always do.
+    pub(super) fn into_parts(self) -> (Vec<Rule>, Option<Routes>) {
+        let routes = Routes::is_needed(&self.scopes).then(|| Routes::new(self.scopes));
+        (self.rules, routes)
+    }
+
+    /// # Errors
+    ///
+    /// Clients or stores could not tell two policies apart: those of one request have the same name, or those of one name
+    /// differ. Policies that are chosen per request are not compared.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        let invalid = |message: String| Err(Error::new(ErrorKind::InvalidConfig, message));
+        if self.rules.is_empty() {
+            return invalid("the table has no rule: add one with `route`, `every` or `otherwise`".into());
+        }
+        let named: Vec<_> = self
+            .rules
+            .iter()
+            .zip(&self.scopes)
+            .filter_map(|(rule, scope)| Some((rule.policy.known()?, scope)))
+            .collect();
+        for (at, (policy, scope)) in named.iter().enumerate() {
+            for (other, its_scope) in named.iter().take(at).filter(|(other, _)| other.name() == policy.name())
+            {
+                let name = policy.name();
+                if meet(scope, its_scope) {
+                    return invalid(format!(
+                        "a request falls under two policies named {name:?}: give each its own name"
+                    ));
+                }
+                if other != policy {
+                    return invalid(format!(
+                        "the table has two policies named {name:?} that differ: give each its own name"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether there are requests that both are for.
+fn meet(one: &Scope, other: &Scope) -> bool {
+    match (one, other) {
+        (Scope::Every, _) | (_, Scope::Every) | (Scope::Otherwise, Scope::Otherwise) => true,
+        (Scope::Route(one), Scope::Route(other)) => one.overlaps(other),
+        _ => false,
+    }
+}
+
+/// A table with one rule, for all requests.
+impl From<Rule> for Rules {
+    fn from(rule: Rule) -> Self {
+        Self::new().every(rule)
+    }
+}
+
+impl fmt::Debug for Rules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.scopes.iter().zip(&self.rules)).finish()
+    }
+}

@@ -1,0 +1,28 @@
+use std::time::Duration;
+
+/// The settings of a lookup.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Settings {
+    pub(super) ttl: Duration,
+    pub(super) stale_for: Duration,
+    pub(super) timeout: Duration,
+    pub(super) capacity: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            ttl: Duration::from_secs(60),
+            stale_for: Duration::from_secs(3_600),
+            timeout: Duration::from_secs(1),
+            capacity: 10_000,
+        }
+    }
+}
+
+impl Settings {
+    /// How long after its lookup a value serves at most.
+    pub(super) const fn lifetime(&self) -> Duration {
+        self.ttl.saturating_add(self.stale_for)
+    }
+}

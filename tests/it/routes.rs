@@ -1,0 +1,436 @@
+//! One table of routes and their rules: which rules apply to a request, and that no spelling of a path evades one.
+
+use std::{
+    convert::Infallible,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
+
+use crate::support::{RedisServer, inner::ask, store};
+use axum::{
+    Router,
+    body::Body,
+    routing::{any, get, post},
+};
+use http::{Method, Request, Response, request::Parts};
+use http_body_util::BodyExt as _;
+use tower::{Layer as _, ServiceExt as _, service_fn};
+use tower_http::normalize_path::NormalizePathLayer;
+use tower_ratelimit::{
+    Decision, ErrorKind, Header, Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, Rule,
+    key::Constant,
+    layer::{RateLimits, Rules},
+};
+
+fn policy(name: &'static str, limit: u64) -> Policy {
+    Policy::new(name, Quota::per_day(limit))
+}
+
+/// A rule that limits all clients together to `limit` requests.
+fn at_most(limit: u64, name: &'static str) -> Rule {
+    Rule::new(policy(name, limit), Constant::new("all"))
+}
+
+fn rule(name: &'static str) -> Rule {
+    at_most(1_000, name)
+}
+
+/// The policies under which the request is charged, in order.
+async fn names(layer: &RateLimitLayer, method: &str, path: &str) -> String {
+    let service = layer.layer(service_fn(|request: Request<String>| {
+        let decision = request.extensions().get::<Decision>();
+        let outcomes = decision.map_or(&[][..], Decision::outcomes);
+        let names: Vec<_> = outcomes.iter().map(|one| one.policy().name().to_owned()).collect();
+        async move { Ok::<_, Infallible>(Response::new(names.join(" "))) }
+    }));
+    let request = Request::builder().method(method).uri(path).body(String::new()).unwrap();
+    let Ok(response) = service.oneshot(request).await;
+    assert_eq!(response.status(), 200, "{method} {path}");
+    String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
+}
+
+fn table(rules: Rules) -> RateLimitLayer {
+    RateLimitLayer::with_rules(MemoryStore::new(), rules)
+}
+
+#[tokio::test]
+async fn the_most_specific_route_of_the_method_applies_with_all_its_rules() {
+    let layer = table(
+        Rules::new()
+            .route("/login", rule("login"))
+            .route("/login", rule("login-too"))
+            .route("POST /login", rule("login-post"))
+            .every(rule("every"))
+            .route("GET /orders/{id}", rule("order-get"))
+            .route("POST /orders/{order}", rule("order-post"))
+            .route("/orders/new", rule("new"))
+            .route("DELETE /orders/old", rule("old"))
+            .route("/orders/{id}/items/{item}", rule("item"))
+            .route("/files/{*path}", rule("files"))
+            .route("/files/readme", rule("readme"))
+            .route("/v{version}/status", rule("status"))
+            .route("/shop.Cart/Add", rule("add"))
+            .route("/shop.Cart/{method}", rule("cart"))
+            .route("PURGE /cache", rule("purge"))
+            .route("/{{id}}", rule("braces"))
+            .route("/", rule("root"))
+            .otherwise(rule("otherwise"))
+            .otherwise(rule("otherwise-too")),
+    );
+    let otherwise = "every otherwise otherwise-too";
+    for (name, method, path, expected) in [
+        ("several rules, any method", "GET", "/login", "login login-too every"),
+        ("several rules, and that of the method", "POST", "/login", "login login-too login-post every"),
+        ("query", "GET", "/login?next=/orders/new", "login login-too every"),
+        ("parameter", "GET", "/orders/7", "every order-get"),
+        ("parameter with another name", "POST", "/orders/7", "every order-post"),
+        ("HEAD is GET", "HEAD", "/orders/7", "every order-get"),
+        ("no route of the method", "DELETE", "/orders/7", otherwise),
+        ("static before parameter", "GET", "/orders/new", "every new"),
+        ("static of the method", "DELETE", "/orders/old", "every old"),
+        ("static of another method", "GET", "/orders/old", "every order-get"),
+        ("two parameters", "PUT", "/orders/7/items/8", "every item"),
+        ("shorter than the route", "PUT", "/orders/7/items", otherwise),
+        ("rest of the path", "GET", "/files/a/b/c", "every files"),
+        ("static before rest", "GET", "/files/readme", "every readme"),
+        ("no rest", "GET", "/files", otherwise),
+        ("text before a parameter", "GET", "/v2/status", "every status"),
+        ("gRPC method", "POST", "/shop.Cart/Add", "every add"),
+        ("another gRPC method", "POST", "/shop.Cart/Drop", "every cart"),
+        ("method of its own", "PURGE", "/cache", "every purge"),
+        ("method of its own elsewhere", "PURGE", "/login", "login login-too every"),
+        ("method of its own, GET", "GET", "/cache", otherwise),
+        ("braces", "GET", "/%7Bid%7D", "every braces otherwise otherwise-too"),
+        ("root", "GET", "/", "every root"),
+        ("absolute form", "GET", "http://example.org/login", "login login-too every"),
+        ("asterisk form", "OPTIONS", "*", otherwise),
+        ("authority form", "CONNECT", "example.org:443", otherwise),
+        ("case", "GET", "/Login", otherwise),
+    ] {
+        assert_eq!(names(&layer, method, path).await, expected, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn tables_without_routes_or_without_a_rule_for_the_request() {
+    let one = |name| Rules::from(rule(name));
+    type Row = (&'static str, RateLimitLayer, &'static str, &'static str);
+    let common = RateLimits::new(MemoryStore::new());
+    let rows: [Row; 8] = [
+        ("one rule", table(one("a")), "/", "a"),
+        ("one rule, directly", RateLimitLayer::with_rules(MemoryStore::new(), rule("a")), "/", "a"),
+        ("no route", table(one("a").otherwise(rule("b"))), "/", "a b"),
+        ("no rule for it", table(Rules::new().route("/a", rule("a"))), "/", ""),
+        ("a rule for it", table(Rules::new().route("/a", rule("a"))), "/a", "a"),
+        ("and one more", table(Rules::new().route("/a", rule("a"))).and(rule("b")), "/", "b"),
+        ("and one more on the route", table(Rules::new().route("/a", rule("a"))).and(rule("b")), "/a", "a b"),
+        ("common settings", common.with_rules(Rules::new().route("/a", rule("a"))), "/a", "a"),
+    ];
+    for (name, layer, path, expected) in rows {
+        assert_eq!(names(&layer, "GET", path).await, expected, "{name}");
+    }
+}
+
+/// A service that answers every way to write `/login` that a router may take for it.
+#[tokio::test]
+async fn no_spelling_of_a_path_evades_a_rule() {
+    let spellings = [
+        "/login",
+        "/login/",
+        "//login",
+        "//login//",
+        "/./login",
+        "/x/../login",
+        "/../login",
+        "/%6Cogin",
+        "/%6cogin/",
+        "/l%6Fgi%6e",
+        "/%2e/login",
+        "/x/%2E%2e/login",
+        "/login/.",
+        "/login?x",
+        "/login/?x",
+    ];
+    for (name, rules) in [
+        ("static", Rules::new().route("/login", at_most(1, "login"))),
+        ("with a slash", Rules::new().route("/login/", at_most(1, "login"))),
+        ("encoded", Rules::new().route("/log%69n", at_most(1, "login"))),
+        ("method", Rules::new().route("GET /login", at_most(1, "login"))),
+        (
+            "beside a parameter",
+            Rules::new().route("/login", at_most(1, "login")).route("/{page}", rule("page")),
+        ),
+        (
+            "beside the rest",
+            Rules::new().route("/login", at_most(1, "login")).route("/{*rest}", rule("rest")),
+        ),
+        ("beside otherwise", Rules::new().route("/login", at_most(1, "login")).otherwise(rule("otherwise"))),
+    ] {
+        let layer = table(rules);
+        let mut admitted = 0;
+        for path in spellings {
+            for method in ["GET", "HEAD"] {
+                let request = Request::builder().method(method).uri(path).body(String::new()).unwrap();
+                admitted += usize::from(ask(&layer, request).await.status() == 200);
+            }
+        }
+        assert_eq!(admitted, 1, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_path_that_can_be_read_in_two_ways_has_the_rules_of_both() {
+    let layer = table(
+        Rules::new()
+            .route("/login", rule("login"))
+            .route("/{page}", rule("page"))
+            .route("/files/{name}", rule("file"))
+            .route("/files/{name}/{part}", rule("part"))
+            .route("/caf%C3%A9/{id}", rule("cafe"))
+            .route("/docs", rule("docs"))
+            .route("/docs/", rule("docs-too"))
+            .otherwise(rule("otherwise")),
+    );
+    for (name, path, expected) in [
+        ("one way", "/login", "login"),
+        ("axum takes it for a page", "/%6Cogin", "login page"),
+        ("a slash at the end", "/login/", "login otherwise"),
+        ("both ways one route", "/files/a%20b", "file"),
+        ("an encoded slash is no slash", "/files/a%2Fb", "file"),
+        ("an encoded slash in the other case", "/files/a%2fb", "file"),
+        ("two segments", "/files/a/b", "part"),
+        // To axum, the parameter is empty.
+        ("an empty segment", "/files//b", "file part"),
+        ("a dot segment", "/files/x/../b", "file otherwise"),
+        ("an encoded route", "/caf%C3%A9/1", "cafe"),
+        ("an encoded route in the other case", "/caf%c3%a9/1", "cafe otherwise"),
+        ("routes that differ in a slash are one", "/docs", "docs docs-too"),
+        ("and with the slash", "/docs/", "docs docs-too"),
+        ("no percent encoding", "/100%", "page"),
+        ("not UTF-8", "/%FF%FE", "page"),
+        ("a dot in a name", "/files/.hidden", "file"),
+    ] {
+        assert_eq!(names(&layer, "GET", path).await, expected, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn axums_routers_are_limited_by_the_full_path_wherever_the_layer_is() {
+    let orders = || Router::new().route("/orders/{id}", any(async || "order"));
+    let layer = |name| {
+        let rules = Rules::new()
+            .route("/api/v1/orders/{id}", at_most(1, name))
+            .route("/orders/{id}", at_most(9, "without-prefix"));
+        table(rules)
+    };
+    let api = |inner: Router| Router::new().nest("/api", Router::new().nest("/v1", inner));
+    let rows = [
+        ("around all", api(orders()).layer(layer("outer"))),
+        ("route_layer around all", api(orders()).route_layer(layer("outer-route"))),
+        (
+            "in the middle",
+            Router::new().nest("/api", Router::new().nest("/v1", orders()).layer(layer("middle"))),
+        ),
+        ("inside", api(orders().layer(layer("inner")))),
+        ("route_layer inside", api(orders().route_layer(layer("inner-route")))),
+        (
+            "on the route",
+            api(Router::new().route("/orders/{id}", any(async || "order").layer(layer("route")))),
+        ),
+        (
+            "a service",
+            Router::new()
+                .nest_service("/api", Router::new().nest_service("/v1", orders().layer(layer("service")))),
+        ),
+        ("merged", Router::new().merge(api(orders().layer(layer("merged"))))),
+    ];
+    for (name, app) in rows {
+        let mut statuses = Vec::new();
+        for id in 1..=2 {
+            let request = Request::get(format!("/api/v1/orders/{id}")).body(Body::empty()).unwrap();
+            statuses.push(app.clone().oneshot(request).await.unwrap().status().as_u16());
+        }
+        assert_eq!(statuses, [200, 429], "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_slash_that_a_middleware_removes_evades_no_rule() {
+    let login = || Router::new().route("/login", post(async || "in")).route("/", get(async || "home"));
+    let rules = || table(Rules::new().route("POST /login", at_most(1, "login")).otherwise(rule("otherwise")));
+    // The layer is outside of the middleware and sees the path of the client, or inside.
+    let outside = rules().layer(NormalizePathLayer::trim_trailing_slash().layer(login()));
+    let inside = NormalizePathLayer::trim_trailing_slash().layer(login().layer(rules()));
+    let mut seen = [Vec::new(), Vec::new()];
+    for path in ["/login/", "/login", "//login", "/login//"] {
+        let request = || Request::post(path).body(Body::empty()).unwrap();
+        seen[0].push(outside.clone().oneshot(request()).await.unwrap().status().as_u16());
+        seen[1].push(inside.clone().oneshot(request()).await.unwrap().status().as_u16());
+    }
+    assert_eq!(seen, [[200, 429, 429, 429], [200, 429, 429, 429]]);
+}
+
+#[tokio::test]
+async fn all_rules_of_a_route_are_decided_in_one_step_on_both_stores() {
+    let server = RedisServer::start();
+    for limiter in [Limiter::new(MemoryStore::new()), Limiter::new(store(&server).await)] {
+        let layer = RateLimitLayer::with_rules(
+            limiter.clone(),
+            Rules::new()
+                .route("/login", at_most(2, "login"))
+                .route("/signup", at_most(1, "signup"))
+                .every(at_most(10, "every")),
+        );
+        let status = async |path: &str| {
+            ask(&layer, Request::get(path).body(String::new()).unwrap()).await.status().as_u16()
+        };
+        let seen = [
+            status("/login").await,
+            status("/login").await,
+            status("/login").await,
+            status("/signup").await,
+            status("/signup").await,
+            status("/").await,
+        ];
+        assert_eq!(seen, [200, 200, 429, 200, 429, 200]);
+        // The denials charged nothing.
+        let left = limiter.peek(&policy("every", 10), &Key::new("all"), 0).await.unwrap().remaining();
+        assert_eq!(left, Some(6));
+    }
+}
+
+#[tokio::test]
+async fn one_rule_on_several_routes_has_one_count() {
+    let logins = at_most(2, "logins");
+    let layer = table(Rules::new().route("/login", logins.clone()).route("POST /token", logins));
+    let status = async |method: Method, path: &str| {
+        let request = Request::builder().method(method).uri(path).body(String::new()).unwrap();
+        ask(&layer, request).await.status().as_u16()
+    };
+    let seen = [
+        status(Method::GET, "/login").await,
+        status(Method::POST, "/token").await,
+        status(Method::POST, "/token").await,
+        status(Method::GET, "/token").await,
+        status(Method::GET, "/login").await,
+    ];
+    assert_eq!(seen, [200, 200, 429, 200, 429]);
+}
+
+#[tokio::test]
+async fn only_the_keys_of_rules_that_apply_are_needed_and_rules_can_skip() {
+    let by_key = || Rule::new(policy("by-key", 9), Header::new("x-api-key"));
+    let layer = table(
+        Rules::new()
+            .route("/api/{*rest}", by_key().skip(|parts: &Parts| parts.uri.path() == "/api/status"))
+            .route("/open", rule("open")),
+    );
+    for (path, status) in [("/api/x", 400), ("/api/status", 200), ("/open", 200), ("/elsewhere", 200)] {
+        let request = Request::get(path).body(String::new()).unwrap();
+        assert_eq!(ask(&layer, request).await.status(), status, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_preflight_is_an_options_request_and_charges_a_budget_of_its_own() {
+    let limiter = Limiter::new(MemoryStore::new());
+    let rules = Rules::new()
+        .route("POST /login", at_most(1, "post"))
+        .route("/login", at_most(2, "any"))
+        .otherwise(at_most(1, "otherwise"));
+    let layer = RateLimitLayer::with_rules(limiter.clone(), rules);
+    let preflight = |path: &str| {
+        let request = Request::options(path).header("origin", "https://example.org");
+        request.header("access-control-request-method", "POST").body(String::new()).unwrap()
+    };
+    let mut seen = Vec::new();
+    for path in ["/login", "/login", "/login", "/else", "/else"] {
+        seen.push(ask(&layer, preflight(path)).await.status().as_u16());
+    }
+    assert_eq!(seen, [200, 200, 429, 200, 429]);
+    // The client's own quota is whole.
+    let login = Request::post("/login").body(String::new()).unwrap();
+    assert_eq!(ask(&layer, login).await.status(), 200);
+    let left = limiter.peek(&policy("any", 2), &Key::new("all"), 0).await.unwrap().remaining();
+    assert_eq!(left, Some(1));
+}
+
+#[test]
+fn an_invalid_route_is_an_error_that_says_what_to_write() {
+    let table = || Rules::new().route("/{page}", rule("page")).route("/a/{id}/b", rule("b"));
+    for (route, remedy) in [
+        ("", "write a path such as \"/orders/{id}\", or a method and a path such as \"POST /orders/{id}\""),
+        (
+            "POST ",
+            "write a path such as \"/orders/{id}\", or a method and a path such as \"POST /orders/{id}\"",
+        ),
+        ("POST", "write a path after the method, such as \"POST /orders/{id}\""),
+        ("login", "a path begins with a slash: write \"/login\""),
+        ("POST login", "a path begins with a slash: write \"POST /login\""),
+        (
+            "https://example.org/login",
+            "write a path such as \"/orders/{id}\", or a method and a path such as \"POST /orders/{id}\"",
+        ),
+        ("post /login", "write \"POST /login\""),
+        ("Po(st /login", "\"Po(st\" is not a method: write one such as \"POST /login\""),
+        ("/login?x=1", "only the path is compared: leave out the query, and write a space as %20"),
+        ("GET /a b", "only the path is compared: leave out the query, and write a space as %20"),
+        ("/orders/:id", "write the parameter as \"{id}\""),
+        ("/files/*path", "write the rest of the path as \"{*path}\""),
+        ("/files/*", "write the rest of the path as \"{*rest}\""),
+        ("/files/{*path}/x", "\"{*rest}\" must be the end of the path"),
+        ("/{a}{b}", "a segment has at most one parameter, which ends it, such as \"/v{version}\""),
+        ("/{a}.json", "a segment has at most one parameter, which ends it, such as \"/v{version}\""),
+        (
+            "/orders/{",
+            "write a parameter as \"{name}\", the rest of the path as \"{*rest}\", and braces as \"{{\" and \"}}\"",
+        ),
+        (
+            "/{}",
+            "write a parameter as \"{name}\", the rest of the path as \"{*rest}\", and braces as \"{{\" and \"}}\"",
+        ),
+    ] {
+        let error = table().try_route(route, rule("new")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{route}");
+        assert_eq!(error.to_string(), format!("the route {route:?} is invalid: {remedy}"));
+        let panic = catch_unwind(|| Rules::new().route(route, rule("new"))).unwrap_err();
+        assert!(panic.downcast_ref::<String>().unwrap().contains(remedy), "{route}");
+    }
+    for route in ["/{*rest}", "POST /a/{*rest}"] {
+        let error = table().try_route(route, rule("new")).unwrap_err().to_string();
+        assert!(error.contains("no table tells a parameter and the rest of the path"), "{error}");
+    }
+    for route in ["/{other}", "GET /{page}/", "/%7Bpage%7D", "/a/{x}/c", "/a/b/{*rest}", "/{page}/{*rest}"] {
+        assert!(table().try_route(route, rule("new")).is_ok(), "{route}");
+    }
+}
+
+#[test]
+fn policies_of_a_table_that_cannot_be_told_apart_are_a_panic_when_the_layer_is_made() {
+    let other = || Rule::new(policy("a", 7), Constant::new("all"));
+    let twice = "a request falls under two policies named \"a\": give each its own name";
+    let differ = "the table has two policies named \"a\" that differ: give each its own name";
+    type Row = (&'static str, Rules, Option<&'static str>);
+    let a = || Rules::new().route("/a", rule("a"));
+    let rows: [Row; 11] = [
+        (
+            "no rule",
+            Rules::new(),
+            Some("the table has no rule: add one with `route`, `every` or `otherwise`"),
+        ),
+        ("the same route", a().route("/a", rule("a")), Some(twice)),
+        ("the same route, written otherwise", a().route("/%61/", rule("a")), Some(twice)),
+        ("the same route, one method", a().route("POST /a", rule("a")), Some(twice)),
+        ("GET and HEAD", Rules::new().route("GET /a", rule("a")).route("HEAD /a", rule("a")), Some(twice)),
+        ("every", a().every(rule("a")), Some(twice)),
+        ("otherwise twice", Rules::new().otherwise(rule("a")).otherwise(rule("a")), Some(twice)),
+        ("other routes, other policy", a().route("/b", other()), Some(differ)),
+        ("other routes, same policy", a().route("/b", rule("a")), None),
+        ("other methods", Rules::new().route("GET /a", rule("a")).route("POST /a", rule("a")), None),
+        ("otherwise", a().otherwise(rule("a")), None),
+    ];
+    for (name, rules, message) in rows {
+        let made = catch_unwind(AssertUnwindSafe(|| drop(table(rules))));
+        let said = made.err().map(|panic| panic.downcast_ref::<String>().unwrap().clone());
+        assert_eq!(said.as_deref(), message, "{name}");
+    }
+}

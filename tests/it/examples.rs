@@ -24,7 +24,7 @@ mod tiers;
 
 use std::net::SocketAddr;
 
-use crate::support::{eventually, http::serve};
+use crate::support::{Directory, eventually, http::serve};
 use axum::{Router, body::Body};
 use http::Request;
 use reqwest::Client;
@@ -132,7 +132,8 @@ async fn cors_says_what_is_written() {
 
 #[tokio::test]
 async fn reload_says_what_is_written() {
-    let path = std::env::temp_dir().join(format!("reload-{}.toml", std::process::id()));
+    let directory = Directory::new();
+    let path = directory.file("limits.toml");
     std::fs::write(&path, reload::FIRST).unwrap();
     let live = LivePolicies::file(&path).unwrap();
     let app = reload::app(store(), live.clone()).unwrap();
@@ -147,7 +148,6 @@ async fn reload_says_what_is_written() {
         let lines: String = part.lines().skip(1).flat_map(|line| [line, "\n"]).collect();
         says_what_is_written(app.clone(), &lines, count).await;
     }
-    std::fs::remove_file(&path).unwrap();
 }
 
 #[tokio::test]

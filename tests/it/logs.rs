@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::support::{
-    RedisServer, eventually,
+    Directory, RedisServer, eventually,
     inner::{ask, get},
     listen_with, settings, store,
 };
@@ -75,7 +75,8 @@ async fn an_eviction_policy_that_evicts_limits_is_one_warning_when_the_service_s
 
 #[tokio::test(start_paused = true)]
 async fn an_invalid_file_of_policies_is_one_warning_and_not_one_for_each_read() {
-    let path = std::env::temp_dir().join(format!("logs-{}.toml", std::process::id()));
+    let directory = Directory::new();
+    let path = directory.file("limits.toml");
     let write = |quota: &str| {
         std::fs::write(&path, format!("[[policies]]\nname = \"api\"\nquota = \"{quota}\"\n")).unwrap();
     };
@@ -104,7 +105,6 @@ async fn an_invalid_file_of_policies_is_one_warning_and_not_one_for_each_read() 
     assert_eq!(lines.with(stay), 3, "{}", lines.text());
     assert_eq!(lines.with("changed=api"), 2, "{}", lines.text());
     assert_eq!(lines.with("policy `api`: entry `quota`: invalid quota `many`"), 2, "{}", lines.text());
-    std::fs::remove_file(&path).unwrap();
 }
 
 #[tokio::test]

@@ -1,14 +1,12 @@
 //! Policies from a file. Time is virtual: a file is read again as soon as nothing else is left to do.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    sync::atomic::{AtomicU64, Ordering},
-    time::Duration,
-};
+use std::{fs, path::Path, time::Duration};
 
 use super::{error, quotas};
-use crate::support::inner::{ask, get};
+use crate::support::{
+    Directory,
+    inner::{ask, get},
+};
 use tokio::time::sleep;
 use tower_ratelimit::{
     ErrorKind, FailureMode, MemoryStore, Policy, Quota, RateLimitLayer,
@@ -16,29 +14,6 @@ use tower_ratelimit::{
     key::Constant,
     policy::{Enforcement, LivePolicies},
 };
-
-/// A directory of its own, removed when dropped.
-pub(super) struct Directory(PathBuf);
-
-impl Directory {
-    pub(super) fn new() -> Self {
-        static NUMBER: AtomicU64 = AtomicU64::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("live-policies-{}-{number}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    pub(super) fn file(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 /// A file with these policies.
 pub(super) fn file_of(policies: &[(&str, &str)]) -> String {

@@ -4,10 +4,10 @@ use std::{collections::BTreeMap, fs};
 
 use super::{
     error,
-    file::{Directory, file_of, followed as file_followed},
+    file::{file_of, followed as file_followed},
     redis::{defaults, followed as hash_followed},
 };
-use crate::support::{RedisServer, store};
+use crate::support::{Directory, RedisServer, store};
 use tower_ratelimit::{
     Policy,
     policy::{Enforcement, LivePolicies},

@@ -1,6 +1,7 @@
 //! Shared by the tests: Redis servers, a naive model, and small services.
 
 pub(crate) mod certificates;
+pub(crate) mod directory;
 pub(crate) mod fake_server;
 pub(crate) mod http;
 pub(crate) mod model;
@@ -11,6 +12,7 @@ pub(crate) mod redis_sentinel;
 pub(crate) mod redis_server;
 pub(crate) mod stores;
 
+pub(crate) use directory::Directory;
 pub(crate) use pool::{RedisPool, pool};
 pub(crate) use programs::program;
 pub(crate) use redis_server::RedisServer;

@@ -10,7 +10,7 @@ use serde::{
     },
 };
 
-use super::{FailureMode, Policy};
+use super::{Enforcement, FailureMode, Policy};
 use crate::{
     algorithm::{Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
     error::{Error, ErrorKind},
@@ -211,6 +211,20 @@ impl<'de> Deserialize<'de> for UtcOffset {
 impl<'de> Deserialize<'de> for FailureMode {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         text::deserialize(deserializer, "\"local\", \"local/4\", \"open\" or \"closed\"")
+    }
+}
+
+/// From `"on"`, `"soft"` or `"off"`.
+impl<'de> Deserialize<'de> for Enforcement {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        text::deserialize(deserializer, "\"on\", \"soft\" or \"off\"")
+    }
+}
+
+/// As its text.
+impl Serialize for Enforcement {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 

@@ -197,11 +197,7 @@ impl Policy {
         let inner = Arc::make_mut(&mut self.0);
         check(&algorithm)?;
         inner.arguments = algorithm.arguments(&inner.quota)?.into();
-        let capacity = algorithm.capacity(&inner.quota);
-        if capacity == 0 || capacity > MAX_CAPACITY {
-            return Err(Error::invalid("an algorithm's capacity must be from 1 to 2^44"));
-        }
-        inner.capacity = capacity;
+        inner.capacity = checked_capacity(&algorithm, &inner.quota)?;
         inner.label = label(&inner.name, &algorithm);
         inner.tag = tag(&inner.label);
         inner.replenishment = algorithm.replenishment();
@@ -591,6 +587,18 @@ impl Policy {
         share
     }
 
+    /// The policy with another quota, counted by the same algorithm with the same options.
+    #[cfg(all(feature = "redis", feature = "reload"))]
+    pub(crate) fn with_quota(&self, quota: Quota) -> Result<Self, Error> {
+        let algorithm = self.counting();
+        let capacity = checked_capacity(&**algorithm, &quota)?;
+        let arguments = algorithm.arguments(&quota)?.into();
+        let mut changed = self.clone();
+        let inner = Arc::make_mut(&mut changed.0);
+        (inner.quota, inner.arguments, inner.capacity) = (quota, arguments, capacity);
+        changed.check_lease()
+    }
+
     pub(crate) fn counting(&self) -> &Arc<dyn Algorithm> {
         &self.0.algorithm
     }
@@ -622,6 +630,14 @@ impl Eq for Policy {}
 /// end of a prefix.
 fn label(name: &str, algorithm: &dyn Algorithm) -> Box<str> {
     format!("{}:{}", Key::new(name).as_str().replace(':', "%3A"), algorithm.name()).into()
+}
+
+fn checked_capacity(algorithm: &dyn Algorithm, quota: &Quota) -> Result<u64, Error> {
+    let capacity = algorithm.capacity(quota);
+    if capacity == 0 || capacity > MAX_CAPACITY {
+        return Err(Error::invalid("an algorithm's capacity must be from 1 to 2^44"));
+    }
+    Ok(capacity)
 }
 
 fn tag(label: &str) -> u64 {

@@ -441,7 +441,9 @@ impl RedisStore {
         let store_commands = self.link.commands().iter().map(|&command| command.to_owned());
         let commands: BTreeSet<String> =
             Script::all_built_in().flat_map(|script| script.commands()).collect();
-        for command in store_commands.chain(commands) {
+        // Of `live_policies`.
+        let reload = cfg!(feature = "reload").then(|| "hgetall".to_owned());
+        for command in store_commands.chain(reload).chain(commands) {
             rule.push_str(" +");
             rule.push_str(&command);
         }

@@ -69,7 +69,6 @@ impl Config {
     /// Charges `keys`, which belong to `request`, under their rules.
     fn charge_all<'a>(&self, keys: impl Iterator<Item = (&'a Rule, Key)>, request: &Parts) -> Step {
         let charges = Answer::all(keys.map(|(rule, key)| rule.charge(key, request)));
-        let charges = charges.map(|charges| charges.into_iter().flatten().collect());
         match charges.now() {
             Ok(charges) => self.charged(charges, request),
             Err(pending) => Step::Charge(pending),

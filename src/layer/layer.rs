@@ -29,7 +29,7 @@ use crate::{
 /// 1. A request that is [banned](Self::ban), or might be, is rejected. A request that is [exempt](Self::exempt) goes
 ///    straight to the service.
 /// 2. Each rule determines the request's key, policy and cost. If a key is missing, the request is rejected with 400,
-///    or with 500 if the server is not set up for it. If no rule limits the request, it goes straight to the service. A
+///    with 401 if the identity is unknown, or with 500 if the server is not set up for it. If no rule limits the request, it goes straight to the service. A
 ///    CORS preflight has [its own budget](Self#cors-preflights).
 /// 3. All charges are decided together, all or nothing, before the service is called.
 /// 4. If the request is admitted, the service is called with the [`Decision`](crate::Decision) in the request's

@@ -192,6 +192,9 @@ impl PolicySource {
     /// The policy of `other` for the requests for which this source has none: its closure returns `None`, or the
     /// [extension](Self::from_extension) is missing. An error stays an error. See
     /// [`from_extension`](Self::from_extension) for an example.
+    ///
+    /// With `or`, `None` no longer means that the rule does not limit the request. If your closure says both, return the
+    /// other policy from it.
     #[must_use]
     pub fn or(self, other: impl Into<Self>) -> Self {
         let Source::PerRequest(first) = self.0 else { return self };

@@ -9,14 +9,14 @@ test:
 	cargo test --no-default-features --lib
 
 # The random tests and the failure tests with many more cases: the stores against each other and against a naive model,
-# late refunds, invalid replies, demotions, floods and leases. Prints the number of cases and their time; about 15
-# minutes on two cores. The four variables set the number of cases for `make test` too.
+# late refunds, invalid replies, demotions, floods, leases and live policies. Prints the number of cases and their time; about 15
+# minutes on two cores. The five variables set the number of cases for `make test` too.
 test-long:
 	@.ci/get-redis
 	REFUND_CASES=$${REFUND_CASES:-20000} HOSTILE_CASES=$${HOSTILE_CASES:-20000} \
-	DIFFERENTIAL_STEPS=$${DIFFERENTIAL_STEPS:-300000} LEASES_CASES=$${LEASES_CASES:-400} \
+	DIFFERENTIAL_STEPS=$${DIFFERENTIAL_STEPS:-300000} LEASES_CASES=$${LEASES_CASES:-400} LIVE_STEPS=$${LIVE_STEPS:-2000} \
 	cargo test --release --workspace --all-features --test it -- --nocapture \
-		cluster:: concurrency_policy:: differential:: hostile:: leases:: refunds:: store_failure::
+		cluster:: concurrency_policy:: differential:: hostile:: leases:: live_policies:: refunds:: store_failure::
 
 # Stops, freezes, starves and restarts servers under load, and prints what the requests saw of it as Markdown; then the
 # simulation. About 20 minutes. The figures mean something only on a machine that does nothing else. One part of it:
@@ -51,7 +51,7 @@ lint:
 	cargo fmt --all --check
 	cargo clippy --workspace --all-features --lib --bins --examples --benches -- -D warnings
 	cargo clippy --workspace --all-features --tests --test faults -- -D warnings -A clippy::unwrap_used -A clippy::print_stderr
-	@for features in "" axum redis cluster lookup metrics "metrics redis" retry "retry tonic" sentinel serde testing \
+	@for features in "" axum redis cluster lookup metrics "metrics redis" reload "redis reload" retry "retry tonic" sentinel serde testing \
 		tls-rustls tls-rustls-no-provider tonic tonic-tls tracing; do \
 		echo "clippy with only the feature '$$features'"; \
 		cargo clippy --quiet --lib --no-default-features --features "$$features" -- -D warnings || exit 1; \

@@ -84,7 +84,7 @@ end
 -- Makes a decision of any number of charges, in any mode but LEASE.
 local function decide_all(run, decision)
   local mode, plans, admitted = run.mode, {}, true
-  local charges_units, record = mode == TAKE or mode == UP_TO, run.record + (decision - 1) * run.width
+  local charges_units, record = mode == TAKE or mode == UP_TO or mode == DEBIT, run.record + (decision - 1) * run.width
   for i, charge in ipairs(run.charges) do
     local k, cost = key_of(run, decision, i), charge.cost
     if #run.charges > 1 then
@@ -97,11 +97,11 @@ local function decide_all(run, decision)
       cost = 0
     end
     plans[i] = plan(charge, k, cost)
-    if mode == UP_TO and plans[i].retry ~= 0 then
-      -- Charge what remains. Where nothing remains, plan one unit for its retry time.
-      plans[i] = plan(charge, k, math.max(1, math.min(cost, plans[i].remaining)))
+    if (mode == UP_TO or mode == DEBIT) and plans[i].retry ~= 0 then
+      -- Charge what remains. Where nothing remains, a debit charges nothing; otherwise plan one unit for its retry time.
+      plans[i] = plan(charge, k, math.max(mode == UP_TO and 1 or 0, math.min(cost, plans[i].remaining)))
     end
-    admitted = admitted and plans[i].retry == 0
+    admitted = admitted and (plans[i].retry == 0 or charge.shadow)
   end
   for i, planned in ipairs(plans) do
     local k, now_planned = key_of(run, decision, i), planned
@@ -152,7 +152,7 @@ end
 
 -- Makes the decisions of a run, from `run.next` on.
 local function make_decisions(run)
-  if run.mode == TAKE and #run.charges == 1 then
+  if run.mode == TAKE and #run.charges == 1 and not run.charges[1].shadow then
     return take_each(run)
   end
   for decision = run.next, run.decisions do

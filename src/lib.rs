@@ -38,7 +38,7 @@
 //! | question | built in | your own | module |
 //! |---|---|---|---|
 //! | Which client? [`KeyExtractor`] | [`PeerIp`], [`ClientIp`], [`Header`], [`Cookie`](key::Cookie), [`FromExtractor`](key::FromExtractor) and more; [`or`](KeyExtractor::or), tuples | a closure over the request's head | [`key`] |
-//! | Which limit? [`PolicySource`] | one [`Policy`] for all requests, or one chosen per request; tables of [routes](layer::Rules) | a closure over the request's head and its key, which may look the policy up | [`policy`], [`layer`] |
+//! | Which limit? [`PolicySource`] | one [`Policy`] for all requests, one that changes while the service runs, or one chosen per request; tables of [routes](layer::Rules) | a closure over the request's head and its key, which may look the policy up | [`policy`], [`layer`] |
 //! | How are units counted? [`Algorithm`](algorithm::Algorithm) | [`Gcra`](algorithm::Gcra), [`FixedWindow`](algorithm::FixedWindow), [`SlidingLog`](algorithm::SlidingLog) and more | a Lua file, and a twin in Rust for [`MemoryStore`] | [`algorithm`], with a guide to choosing one |
 //! | Where are the counts? [`Store`](store::Store) | [`RedisStore`], [`MemoryStore`] | the trait | [`store`] |
 //! | What if the store is unavailable? [`FailureMode`] | count in this process, admit, or reject with 503 | | [`policy`] |
@@ -83,6 +83,7 @@
 //! | `lookup` | `policy::Lookup`: asynchronous lookups of clients and their policies, cached | no |
 //! | `metrics` | counters, histograms and gauges for any exporter of the facade `metrics` | no |
 //! | `redis` | [`RedisStore`] on one server | yes |
+//! | `reload` | `LivePolicies`: policies that change while the service runs, [from a file or from Redis](policy) | no |
 //! | `retry` | `RetryPolicy` for clients: waits as long as a rejection asks for, then retries | no |
 //! | `sentinel` | [`RedisStore`] on the primary that Redis Sentinel names | no |
 //! | `serde` | [`Policy`], [`Quota`], [`FailureMode`] and [`Headers`] are read [from configuration files](policy) | no |
@@ -145,7 +146,7 @@ pub use self::{
     error::{Error, ErrorKind},
     key::{ClientIp, Header, Key, KeyExtractor, PeerIp, TrustedProxies},
     layer::{RateLimitLayer, Rule},
-    limiter::Limiter,
+    limiter::{Limiter, Reservation},
     policy::{FailureMode, Policy, PolicySource},
     quota::Quota,
     response::{Headers, Rejection},

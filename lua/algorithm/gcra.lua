@@ -5,11 +5,13 @@
   include/bucket.lua.
 
   State     the time of the level; the level.
-  Arguments the period in microseconds and the units that drain in it, in lowest terms; the burst in units.
+  Arguments the period in microseconds and the units that drain in it, in lowest terms; the burst in units; the debt, if
+            the policy has one.
 ]]
 -- uses: bucket bucket_changes
-local function policy(period, units, burst)
-  return { period = period, units = units, burst = burst, capacity = burst, wait = 0 }
+local function policy(period, units, burst, debt)
+  debt = brief ~= 'take' and debt or nil
+  return { period = period, units = units, burst = burst, capacity = burst + (debt or 0), wait = 0, debt = debt }
 end
 
 if brief then

@@ -7,13 +7,14 @@
 
   State     the time of the level; the level.
   Arguments the period in microseconds and the units that drain in it, in lowest terms; the units that are admitted
-            without a delay; the longest wait in microseconds.
+            without a delay; the longest wait in microseconds; the debt, if the policy has one.
 ]]
 -- uses: muldiv bucket bucket_changes
-local function policy(period, units, burst, wait)
-  local bucket = { period = period, units = units, burst = burst, capacity = burst, wait = wait }
+local function policy(period, units, burst, wait, debt)
+  debt = brief ~= 'take' and debt or nil
+  local bucket = { period = period, units = units, burst = burst, capacity = burst + (debt or 0), wait = wait, debt = debt }
   if wait > 0 then
-    bucket.capacity = burst + muldiv(wait, units, period)
+    bucket.capacity = bucket.capacity + muldiv(wait, units, period)
   end
   return bucket
 end

@@ -6,18 +6,22 @@
 
   State     the time of the level; the level.
   Arguments the period in microseconds and the tokens that are added in it; the bucket's size; 1 where the tokens of a
-            period are added at its end, 0 where they are added evenly; the tokens in a new bucket.
+            period are added at its end, 0 where they are added evenly; the tokens in a new bucket; the debt, if the
+            policy has one; for its debits, the bucket's size without the debt.
 ]]
 -- uses: bucket bucket_changes
-local function policy(period, units, burst, stepped, initial)
+local function policy(period, units, burst, stepped, initial, debt, fill)
+  debt = brief ~= 'take' and debt or nil
   return {
     period = period,
     units = units,
     burst = burst,
-    capacity = burst,
+    capacity = burst + (debt or 0),
     wait = 0,
     stepped = stepped == 1 or nil,
     initial = initial < burst and initial or nil,
+    debt = debt,
+    fill = debt and fill,
   }
 end
 

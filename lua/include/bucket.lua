@@ -8,9 +8,11 @@
     period, units  the rate: `units` drain per `period` microseconds; in lowest terms unless `stepped`
     burst          the units that an idle key admits at once
     wait           the longest delay of an admitted request in microseconds; 0 for no delays
-    capacity       the burst and the units that drain during `wait`
+    debt           the units by which debits may exceed the burst; nil for none
+    capacity       the burst, the units that drain during `wait`, and the debt
     stepped        true where units drain only at the end of each period; otherwise nil
     initial        the units that a new key admits; nil for `burst`
+    fill           the burst without the room for debts; nil for `burst`
 
   The state is the time of the level, the level, and a text of leases and refunds, nil where there are none.
 ]]
@@ -27,7 +29,7 @@ local function open_bucket(bucket, at, level, text)
   local initial = bucket.initial
   if initial and at and at <= now and leased == 0 then
     -- A key counts as new again after it was full for as long as an empty bucket takes to fill.
-    if now - at >= drain_time(bucket, level) + drain_time(bucket, bucket.burst) then
+    if now - at >= drain_time(bucket, level) + drain_time(bucket, bucket.fill or bucket.burst) then
       at = false
     end
   end
@@ -58,7 +60,10 @@ local function open_bucket(bucket, at, level, text)
   end
   local free = bucket.burst - level - leased + drained
   if free < 0 then
-    at, level, elapsed, free, stale = now, math.max(0, bucket.capacity - leased), 0, 0, true
+    if free < -(bucket.debt or 0) then
+      at, level, elapsed, stale = now, math.max(0, bucket.capacity - leased), 0, true
+    end
+    free = 0
   end
   return at, level, elapsed, free, stale, extra
 end
@@ -77,7 +82,7 @@ local function bucket_decide(bucket, cost, at, level, text)
     end
   end
   if cost > free then
-    retry, delay = cost > bucket.capacity and NEVER or delay - bucket.wait, 0
+    retry, delay = cost > bucket.capacity - (bucket.debt or 0) and NEVER or delay - bucket.wait, 0
     stale = stale and (level > 0 or extra and extra.leases)
   else
     level, free = level + cost, free - cost

@@ -9,16 +9,19 @@
 
   A run is a table of
 
-    mode           TAKE, UP_TO, PEEK, REFUND, RENEW or LEASE
+    mode           TAKE, UP_TO, PEEK, REFUND, RENEW, LEASE or DEBIT
     decisions      the number of decisions
-    charges        the charges of each decision: tables of `rule`, `cost`, `holder`, `made` and `mark`
+    charges        the charges of each decision: tables of `rule`, `cost`, `holder`, `made`, `mark`, and `shadow`, which is
+                   true where a denial of the charge denies nothing
     lease          the units to lease, and the name, the units and the spent units of the returned lease
     record         the first record of the first decision, less one
     key            the key of the first charge, less one; nil where other decisions use the keys too
     indices        in `numbers`, less one, where the keys of all charges are; nil where no other decision uses them
 ]]
 -- uses: error
-local TAKE, UP_TO, PEEK, REFUND, RENEW, LEASE = 1, 2, 3, 4, 5, 6
+-- In place of the time of the charge.
+local SHADOW = -1
+local TAKE, UP_TO, PEEK, REFUND, RENEW, LEASE, DEBIT = 1, 2, 3, 4, 5, 6, 7
 
 local numbers = { struct.unpack('<' .. string.rep('d', #ARGV[1] / 8), ARGV[1]) }
 -- The place of the next number. The first number is the time; struct.unpack() added where it stopped.
@@ -53,7 +56,7 @@ while at <= last do
   local charges, is_shared = next_number(), next_number() == 1
   for i = 1, charges do
     local rule, cost, holder, made, mark = unpack(numbers, at, at + 4)
-    run.charges[i] = { rule = rules[rule], cost = cost, holder = ARGV[holder], made = made, mark = mark }
+    run.charges[i] = { rule = rules[rule], cost = cost, holder = ARGV[holder], made = made, mark = mark, shadow = made == SHADOW }
     at = at + 5
   end
   if run.mode == LEASE then

@@ -10,6 +10,15 @@ use crate::{error::Error, quota::Quota};
 /// An algorithm whose arguments describe a bucket.
 pub trait HasBucket: Send + Sync {
     fn bucket(arguments: &[u64]) -> Bucket;
+
+    /// The arguments of a policy with `debt`, and those that its debits count by. `arguments` are of a policy without.
+    fn with_debt(arguments: &[u64], debt: u64) -> [Vec<u64>; 2] {
+        let mut debits = arguments.to_vec();
+        if let Some(burst) = debits.get_mut(2) {
+            *burst += debt;
+        }
+        [[arguments, &[debt]].concat(), debits]
+    }
 }
 
 impl<T: HasBucket> Counter for T {
@@ -25,6 +34,10 @@ impl<T: HasBucket> Counter for T {
         let bucket = Self::bucket(arguments);
         // A queue delays each request behind the requests before it, so the server must know when those are made.
         (bucket.wait == 0).then(|| LONGEST_LEASE.saturating_add(bucket.drain_time(units)))
+    }
+
+    fn with_debt(&self, arguments: &[u64], debt: u64) -> Option<[Vec<u64>; 2]> {
+        Some(T::with_debt(arguments, debt))
     }
 
     fn charge(&self, arguments: &[u64], state: &mut Option<State>, now: u64, cost: u64, _: u128) -> Charged {
@@ -66,6 +79,10 @@ pub struct Bucket {
     pub(super) stepped: bool,
     /// The units that a new key admits.
     pub(super) initial: u64,
+    /// The units by which debits may exceed the burst.
+    pub(super) debt: u64,
+    /// The burst without the room for debts.
+    pub(super) fill: u64,
 }
 
 /// The state of a bucket as of now.
@@ -84,7 +101,12 @@ struct Open {
 impl Bucket {
     /// Creates a bucket that drains continuously, admits the whole burst at first and has no delays.
     pub(super) const fn continuous(period: u64, units: u64, burst: u64) -> Self {
-        Self { period, units, burst, wait: 0, stepped: false, initial: burst }
+        Self { period, units, burst, wait: 0, stepped: false, initial: burst, debt: 0, fill: burst }
+    }
+
+    /// Sets the debt, if the arguments of a policy name one.
+    pub(super) fn with_debt(self, debt: &[u64]) -> Self {
+        Self { debt: debt.first().copied().unwrap_or_default(), ..self }
     }
 
     pub(super) fn plan(&self, state: Option<&State>, now: u64, cost: u64) -> Plan {
@@ -238,7 +260,7 @@ impl Bucket {
 
     /// Returns the longest time that a charge can take to drain. After it, no refund needs to know of the charge.
     fn max_drain_time(&self) -> u64 {
-        self.drain_time(self.capacity())
+        self.drain_time(self.capacity() + self.debt)
     }
 
     pub(super) fn capacity(&self) -> u64 {
@@ -273,9 +295,14 @@ impl Bucket {
                 }
             }
         }
-        match (self.burst + self.drained_in(elapsed + self.wait)).checked_sub(level) {
+        let room = self.burst + self.drained_in(elapsed + self.wait);
+        match room.checked_sub(level) {
             Some(free) => Open { at, level, elapsed, free, stale, refunds },
-            None => Open { at: now, level: self.capacity(), elapsed: 0, free: 0, stale: true, refunds },
+            None if level - room <= self.debt => Open { at, level, elapsed, free: 0, stale, refunds },
+            None => {
+                let level = self.capacity() + self.debt;
+                Open { at: now, level, elapsed: 0, free: 0, stale: true, refunds }
+            }
         }
     }
 
@@ -283,7 +310,7 @@ impl Bucket {
     fn is_forgotten(&self, state: Count, now: u64) -> bool {
         self.initial < self.burst
             && state.at <= now
-            && now - state.at >= self.drain_time(state.count).saturating_add(self.drain_time(self.burst))
+            && now - state.at >= self.drain_time(state.count).saturating_add(self.drain_time(self.fill))
     }
 
     /// Returns the microseconds in which `level` units drain.

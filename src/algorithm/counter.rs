@@ -54,6 +54,13 @@ pub trait Counter: Send + Sync {
         leased
     }
 
+    /// The arguments of a policy with `debt`, and those that its debits count by: the same with so much more room. `None`
+    /// if the algorithm allows no debt.
+    fn with_debt(&self, arguments: &[u64], debt: u64) -> Option<[Vec<u64>; 2]> {
+        let _ = (arguments, debt);
+        None
+    }
+
     /// Refunds up to `units` units of `charge`: as many as still count. Returns for how many more microseconds the
     /// state matters, if that changed.
     fn refund(

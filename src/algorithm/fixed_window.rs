@@ -154,6 +154,12 @@ impl Counter for FixedWindow {
         arguments.get(1).copied()
     }
 
+    fn with_debt(&self, arguments: &[u64], debt: u64) -> Option<[Vec<u64>; 2]> {
+        let mut debits = arguments.to_vec();
+        *debits.first_mut()? += debt;
+        Some([arguments.to_vec(), debits])
+    }
+
     fn plan(&self, arguments: &[u64], state: Option<&State>, now: u64, cost: u64) -> Plan {
         let Open { limit, started, used, left, stale } = open(arguments, state, now);
         let reset = |used| if used > 0 { left } else { 0 };

@@ -76,9 +76,9 @@ impl Algorithm for Gcra {
 
 impl HasBucket for Gcra {
     fn bucket(arguments: &[u64]) -> Bucket {
-        let &[period, units, burst] = arguments else {
+        let &[period, units, burst, ref debt @ ..] = arguments else {
             unreachable!("`arguments` above makes three");
         };
-        Bucket::continuous(period, units, burst)
+        Bucket::continuous(period, units, burst).with_debt(debt)
     }
 }

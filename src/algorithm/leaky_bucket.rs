@@ -149,9 +149,9 @@ impl Algorithm for LeakyBucket {
 
 impl HasBucket for LeakyBucket {
     fn bucket(arguments: &[u64]) -> Bucket {
-        let &[period, units, burst, wait] = arguments else {
+        let &[period, units, burst, wait, ref debt @ ..] = arguments else {
             unreachable!("`arguments` above makes four");
         };
-        Bucket { wait, ..Bucket::continuous(period, units, burst) }
+        Bucket { wait, ..Bucket::continuous(period, units, burst) }.with_debt(debt)
     }
 }

@@ -163,6 +163,12 @@ impl Counter for SlidingLog {
         if refund { 2 * MAX_REWRITTEN as u64 } else { 16 }
     }
 
+    fn with_debt(&self, arguments: &[u64], debt: u64) -> Option<[Vec<u64>; 2]> {
+        let mut debits = arguments.to_vec();
+        *debits.first_mut()? += debt;
+        Some([arguments.to_vec(), debits])
+    }
+
     fn plan(&self, arguments: &[u64], state: Option<&State>, now: u64, cost: u64) -> Plan {
         let (limit, period) = arguments_of(arguments);
         let Some(State::Log(log)) = state else {

@@ -204,6 +204,12 @@ impl Counter for SlidingWindow {
         Some((cells + 1) * width)
     }
 
+    fn with_debt(&self, arguments: &[u64], debt: u64) -> Option<[Vec<u64>; 2]> {
+        let mut debits = arguments.to_vec();
+        *debits.first_mut()? += debt;
+        Some([arguments.to_vec(), debits])
+    }
+
     fn plan(&self, arguments: &[u64], state: Option<&State>, now: u64, cost: u64) -> Plan {
         let window = open(arguments, state, now);
         let reset = window.reset();

@@ -93,6 +93,11 @@ impl Charge {
         self
     }
 
+    /// The same charge under `policy`, which counts the same units.
+    pub(super) fn under(self, policy: &Policy) -> Self {
+        Self { policy: policy.clone(), ..self }
+    }
+
     /// Marks the charge as made, so it can be refunded. A permit is found by its holder instead.
     pub(super) const fn with_receipt(mut self, receipt: Receipt) -> Self {
         if matches!(self.tie, Tie::None) {
@@ -112,6 +117,12 @@ impl Charge {
     /// The same charge with a new holder: a charge that is made twice needs two permits.
     pub(crate) fn with_new_holder(&self) -> Self {
         Self::new(&self.policy, &self.key, self.cost)
+    }
+
+    /// Whether its denial denies nothing: the policy is a [shadow](Policy::shadow) for this key.
+    #[must_use]
+    pub fn is_shadow(&self) -> bool {
+        !self.policy.is_enforced_for(&self.key)
     }
 
     /// Whether the units are in use until they are released.

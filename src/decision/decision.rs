@@ -49,7 +49,10 @@ pub(crate) enum Report {
 #[derive(Clone)]
 pub struct Decision {
     verdict: Verdict,
+    /// Those of shadow policies last.
     outcomes: Arc<[Outcome]>,
+    /// How many are of shadow policies. A decision has at most 256.
+    shadows: u16,
     failure: Option<Arc<Error>>,
     /// The random wait that is added to the shortest one, in what the client sees.
     jitter: Duration,
@@ -60,24 +63,37 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// A decision over `outcomes`, for your own stores. It admits if every outcome does.
+    /// A decision over `outcomes`, for your own stores, in the order of their charges. It admits if every outcome does that
+    /// is not of a [shadow](crate::Policy::shadow).
     #[must_use]
     pub fn new(outcomes: impl IntoIterator<Item = Outcome>) -> Self {
-        let outcomes: Arc<[Outcome]> = outcomes.into_iter().collect();
+        let mut outcomes: Arc<[Outcome]> = outcomes.into_iter().collect();
+        let shadows = outcomes.iter().filter(|outcome| outcome.is_shadow()).count();
+        if shadows > 0 {
+            let (last, first): (Vec<Outcome>, Vec<Outcome>) =
+                outcomes.iter().cloned().partition(Outcome::is_shadow);
+            outcomes = first.into_iter().chain(last).collect();
+        }
+        let enforced = outcomes.len() - shadows;
         let verdict =
-            outcomes.iter().map(Outcome::verdict).fold(Verdict::Allow, |all, one| match (all, one) {
-                (Verdict::Deny { retry_after: a }, Verdict::Deny { retry_after: b }) => {
-                    Verdict::Deny { retry_after: a.zip(b).map(|(a, b)| a.max(b)) }
+            outcomes[..enforced].iter().map(Outcome::verdict).fold(Verdict::Allow, |all, one| {
+                match (all, one) {
+                    (Verdict::Deny { retry_after: a }, Verdict::Deny { retry_after: b }) => {
+                        Verdict::Deny { retry_after: a.zip(b).map(|(a, b)| a.max(b)) }
+                    }
+                    (deny @ Verdict::Deny { .. }, _) | (_, deny @ Verdict::Deny { .. }) => deny,
+                    (Verdict::Delay(a), Verdict::Delay(b)) => Verdict::Delay(a.max(b)),
+                    (delay @ Verdict::Delay(_), _) | (_, delay) => delay,
                 }
-                (deny @ Verdict::Deny { .. }, _) | (_, deny @ Verdict::Deny { .. }) => deny,
-                (Verdict::Delay(a), Verdict::Delay(b)) => Verdict::Delay(a.max(b)),
-                (delay @ Verdict::Delay(_), _) | (_, delay) => delay,
             });
-        Self::from_parts(verdict, outcomes)
+        Self { shadows: u16::try_from(shadows).unwrap_or(u16::MAX), ..Self::from_parts(verdict, outcomes) }
     }
 
     /// A decision over one outcome: [`new`](Self::new) in a single allocation.
     pub(crate) fn of_one(outcome: Outcome) -> Self {
+        if outcome.is_shadow() {
+            return Self::new([outcome]);
+        }
         Self::from_parts(outcome.verdict(), Arc::new([outcome]))
     }
 
@@ -85,6 +101,7 @@ impl Decision {
         Self {
             verdict,
             outcomes,
+            shadows: 0,
             failure: None,
             jitter: Duration::ZERO,
             report: Report::Pending,
@@ -157,15 +174,22 @@ impl Decision {
         Self { failure, jitter: newer.jitter, source: newer.source, ..Self::new(outcomes) }
     }
 
+    /// This decision with `change` applied to each outcome.
+    pub(crate) fn map(self, change: impl FnMut(Outcome) -> Outcome) -> Self {
+        let Self { verdict: _, shadows: _, outcomes, failure, jitter, report, source, permit } = self;
+        let changed = Self::new(outcomes.iter().cloned().map(change));
+        Self { failure, jitter, report, source, permit, ..changed }
+    }
+
     /// Keeps only the first outcome of each policy name, which is all that tells the items of a header apart.
     pub(crate) fn by_name(&self) -> Self {
         let mut outcomes: Vec<Outcome> = Vec::with_capacity(self.outcomes.len());
-        for outcome in &*self.outcomes {
+        for outcome in self.outcomes() {
             if !outcomes.iter().any(|first| first.policy().name() == outcome.policy().name()) {
                 outcomes.push(outcome.clone());
             }
         }
-        Self { outcomes: outcomes.into(), ..self.clone() }
+        Self { outcomes: outcomes.into(), shadows: 0, ..self.clone() }
     }
 
     /// Admitted now, admitted after a delay, or denied.
@@ -198,7 +222,54 @@ impl Decision {
     /// the policies that are counted in this process meanwhile: **empty** if there are none.
     #[must_use]
     pub fn outcomes(&self) -> &[Outcome] {
+        self.outcomes.get(..self.enforced()).unwrap_or_default()
+    }
+
+    /// The outcomes of [shadow](crate::Policy::shadow) policies, in the order of the charges.
+    #[must_use]
+    pub fn shadows(&self) -> &[Outcome] {
+        self.outcomes.get(self.enforced()..).unwrap_or_default()
+    }
+
+    /// The outcomes of all policies, in the order in which a limiter passes their charges to a store.
+    pub(crate) fn all_outcomes(&self) -> &[Outcome] {
         &self.outcomes
+    }
+
+    fn enforced(&self) -> usize {
+        self.outcomes.len() - usize::from(self.shadows)
+    }
+
+    /// The decision of the policy `name` alone, to [debit](crate::Limiter::debit), [refund](crate::Limiter::refund) or
+    /// [settle](crate::Reservation) only what that one charged. `None` if no such policy took part.
+    ///
+    /// It holds no permit. Refunds count for both decisions.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Charge, Key, Limiter, MemoryStore, Policy, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_ratelimit::Error> {
+    /// let limiter = Limiter::new(MemoryStore::new());
+    /// let (requests, tokens) = (Policy::new("requests", Quota::per_hour(9)), Policy::new("tokens", Quota::per_hour(99)));
+    /// let alice = Key::new("alice");
+    /// let charges = [Charge::new(&requests, &alice, 1), Charge::new(&tokens, &alice, 1)];
+    ///
+    /// let decision = limiter.check_all(&charges).await?;
+    /// limiter.debit(&decision.for_policy("tokens").unwrap(), 49).await?;
+    /// let left = [limiter.peek(&requests, &alice, 1).await?.remaining(), limiter.peek(&tokens, &alice, 1).await?.remaining()];
+    /// assert_eq!(left, [Some(8), Some(49)]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn for_policy(&self, name: &str) -> Option<Self> {
+        let outcomes = self.all_outcomes().iter().filter(|outcome| outcome.policy().name() == name).cloned();
+        let alone = Self::new(outcomes);
+        let alone = Self { failure: self.failure.clone(), source: self.source, ..alone };
+        (!alone.outcomes.is_empty()).then_some(alone)
     }
 
     /// The outcome that matters most to the client: of denials the one with the longest wait, of admissions the one
@@ -206,7 +277,7 @@ impl Decision {
     #[must_use]
     pub fn binding(&self) -> Option<&Outcome> {
         // `max_by` returns the last of equals, so this returns the first.
-        self.outcomes.iter().rev().max_by(|a, b| a.cmp_binding(b))
+        self.outcomes().iter().rev().max_by(|a, b| a.cmp_binding(b))
     }
 
     /// What made the decision: the store, or a shortcut that needs no store.
@@ -238,7 +309,8 @@ impl fmt::Debug for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Decision")
             .field("verdict", &self.verdict)
-            .field("outcomes", &self.outcomes)
+            .field("outcomes", &self.outcomes())
+            .field("shadows", &self.shadows())
             .field("source", &self.source)
             .field("failure", &self.failure)
             .finish()

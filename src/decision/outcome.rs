@@ -120,6 +120,13 @@ impl Outcome {
         }
     }
 
+    /// This outcome of a debit, as one of `policy`: without its room for `debt`.
+    pub(crate) fn of_debit(mut self, policy: &Policy, debt: u64) -> Self {
+        self.charge = self.charge.under(policy);
+        (self.verdict, self.remaining) = (Verdict::Allow, self.remaining.saturating_sub(debt));
+        self
+    }
+
     /// A charge that refunds `units` units of this one; `None` if nothing was charged. A permit is released, not
     /// refunded.
     pub(crate) fn refund(&self, units: u64) -> Option<Charge> {
@@ -152,6 +159,12 @@ impl Outcome {
     pub const fn granting(mut self, units: u64) -> Self {
         self.granted = units;
         self
+    }
+
+    /// Whether the policy is a [shadow](Policy::shadow) for this key.
+    #[must_use]
+    pub fn is_shadow(&self) -> bool {
+        self.charge.is_shadow()
     }
 
     #[cfg(feature = "redis")]

@@ -17,6 +17,7 @@ use crate::{
     error::{Error, ErrorKind},
     key::RequestMatcher,
     limiter::Limiter,
+    policy::{Enforcement, EnforcementSwitch},
     response::{
         GrpcStatus, HeaderWriter, Headers, Kept, ProblemDetails, Rejection, RejectionBody, ResponseMapper,
         is_grpc, mark_request, reject, replace,
@@ -37,6 +38,8 @@ pub(super) struct Config {
     pub(super) preflight: Preflight,
     pub(super) enabled: bool,
     pub(super) soft: bool,
+    /// `None` if the layer is always enforced as it is built.
+    pub(super) switch: Option<EnforcementSwitch>,
     pub(super) headers: HeaderWriter,
     pub(super) mapper: Arc<dyn ResponseMapper>,
     pub(super) grpc: Arc<dyn ResponseMapper>,
@@ -74,6 +77,7 @@ impl Config {
             preflight: Preflight::Separate,
             enabled: true,
             soft: false,
+            switch: None,
             headers: HeaderWriter::new(Headers::default()),
             mapper: Arc::new(ProblemDetails::default()),
             grpc: Arc::new(GrpcStatus::default()),
@@ -81,6 +85,15 @@ impl Config {
             setup_error_logged: Arc::default(),
             counted_twice: Arc::default(),
             outage: Arc::new(Outage::until_expiry(OUTAGE_EXPIRY)),
+        }
+    }
+
+    /// Whether the limits are enforced on a request that arrives now.
+    pub(super) fn enforcement(&self) -> Enforcement {
+        match self.switch.as_ref().map_or(Enforcement::On, EnforcementSwitch::get) {
+            _ if !self.enabled => Enforcement::Off,
+            Enforcement::On if self.soft => Enforcement::Soft,
+            switched => switched,
         }
     }
 
@@ -92,8 +105,8 @@ impl Config {
     pub(super) fn with_rules(&self, rules: Rules) -> Result<Self, Error> {
         rules.check()?;
         let (rules, routes) = rules.into_parts();
-        for policy in rules.iter().filter_map(|rule| rule.policy.constant()) {
-            self.limiter.accept(policy, iter::empty())?;
+        for policy in rules.iter().filter_map(|rule| rule.policy.known()) {
+            self.limiter.accept(&policy, iter::empty())?;
         }
         let logged = Self::new(self.limiter.clone());
         Ok(Self {
@@ -108,8 +121,8 @@ impl Config {
 
     /// Inserts the decision and the limiter into the request's extensions. In soft mode, also marks a request over the
     /// limit with a header.
-    pub(super) fn annotate(&self, request: &mut Parts, decision: Option<&Decision>) {
-        if self.soft {
+    pub(super) fn annotate(&self, request: &mut Parts, decision: Option<&Decision>, soft: bool) {
+        if soft {
             mark_request(request, decision);
         }
         match decision {
@@ -182,13 +195,14 @@ impl Config {
         kept: Kept,
         returned: response::Parts,
         decision: Option<Decision>,
+        soft: bool,
     ) -> Response<RejectionBody> {
         self.report(&DecisionEvent::rejected_by_service(&rejection));
-        self.log(&rejection);
+        self.log(&rejection, soft);
         let (rejection, request) = (self.jitter(rejection), kept.into_parts());
         let mut response = replace(self.mapper(&request), &rejection, &request, returned);
         // An exempt request has no decision but the service's.
-        let soft = self.soft && decision.is_some();
+        let soft = soft && decision.is_some();
         if let Some(decision) = decision.or_else(|| rejection.into_decision()) {
             self.headers.decorate(&mut response, decision, soft);
         }
@@ -215,7 +229,7 @@ impl Config {
         }
     }
 
-    pub(super) fn log(&self, rejection: &Rejection) {
+    pub(super) fn log(&self, rejection: &Rejection, soft: bool) {
         match rejection {
             Rejection::Unidentified(error) | Rejection::Unavailable(error)
                 if matches!(error.kind(), ErrorKind::MissingSetup | ErrorKind::InvalidConfig) =>
@@ -242,17 +256,18 @@ impl Config {
                         .decision()
                         .and_then(Decision::binding)
                         .map(|outcome| outcome.policy().name()),
-                    soft = self.soft,
+                    soft,
                     "denied"
                 );
+                let _ = soft;
             }
         }
     }
 
     /// Adds the headers to the inner service's response.
-    pub(super) fn decorate<B>(&self, response: &mut Response<B>, decision: Decision) {
+    pub(super) fn decorate<B>(&self, response: &mut Response<B>, decision: Decision, soft: bool) {
         log!(trace, policy = decision.binding().map(|outcome| outcome.policy().name()), "admitted");
-        self.headers.decorate(response, decision, self.soft);
+        self.headers.decorate(response, decision, soft);
     }
 }
 
@@ -261,7 +276,7 @@ impl fmt::Debug for Config {
         f.debug_struct("Config")
             .field("policies", &self.rules.iter().map(|rule| &rule.policy).collect::<Vec<_>>())
             .field("preflight", &self.preflight)
-            .field("soft", &self.soft)
+            .field("enforcement", &self.enforcement())
             .field("headers", self.headers.headers())
             .finish_non_exhaustive()
     }

@@ -20,6 +20,7 @@ use super::{
 use crate::{
     answer::Answer,
     decision::{Charge, Decision, Permit},
+    policy::Enforcement,
     response::{Kept, RejectionBody, Returned},
 };
 
@@ -36,6 +37,8 @@ pin_project! {
         #[pin]
         state: State<S, ReqBody, S::Future>,
         config: Arc<Config>,
+        // Whether the request is admitted in any case. A switch may change it for later requests.
+        soft: bool,
     }
 }
 
@@ -96,7 +99,7 @@ struct Delayed<S, ReqBody> {
 
 impl<S, ReqBody> Call<S, ReqBody> {
     /// Takes `step`.
-    fn enter<F>(self, step: Step, config: &Config) -> State<S, ReqBody, F>
+    fn enter<F>(self, step: Step, config: &Config, soft: bool) -> State<S, ReqBody, F>
     where
         S: Service<Request<ReqBody>, Future = F> + Clone,
     {
@@ -106,7 +109,7 @@ impl<S, ReqBody> Call<S, ReqBody> {
                 // The extensions get no permit, because they may outlive the response.
                 let permit = decision.as_mut().and_then(Decision::take_permit);
                 let kept = Some(config.keep(&request));
-                config.annotate(&mut request, decision.as_ref());
+                config.annotate(&mut request, decision.as_ref(), soft);
                 (decision, permit, kept)
             }
             Step::Bypass => {
@@ -138,16 +141,18 @@ where
 {
     pub(super) fn new(service: S, request: Request<ReqBody>, config: Arc<Config>) -> Self {
         let (request, body) = request.into_parts();
-        let state = match config.identify(&request).now() {
+        let enforcement = config.enforcement();
+        let soft = enforcement == Enforcement::Soft;
+        let state = match config.identify(&request, enforcement).now() {
             Ok(identity) => {
-                let step = config.identified(identity, &request);
-                Call { service, request, body }.enter(step, &config)
+                let step = config.identified(identity, &request, soft);
+                Call { service, request, body }.enter(step, &config, soft)
             }
             Err(identity) => {
                 State::Identify { identity, call: Some(Box::new(Call { service, request, body })) }
             }
         };
-        Self { state, config }
+        Self { state, config, soft }
     }
 }
 
@@ -159,24 +164,25 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
+        let soft = *this.soft;
         loop {
             let (call, step) = match this.state.as_mut().project() {
                 StateProj::Identify { identity, call } => {
                     let identity = ready!(Pin::new(identity).poll(cx));
                     let call = take(call);
-                    let step = this.config.identified(identity, &call.request);
+                    let step = this.config.identified(identity, &call.request, soft);
                     (call, step)
                 }
                 StateProj::Charge { charges, call } => {
                     let charges = ready!(Pin::new(charges).poll(cx));
                     let call = take(call);
-                    let step = this.config.charged(charges, &call.request);
+                    let step = this.config.charged(charges, &call.request, soft);
                     (call, step)
                 }
                 StateProj::Decide { decision, call } => {
                     let decided = ready!(Pin::new(decision).poll(cx));
                     let call = take(call);
-                    let step = this.config.decided(decided, &call.request);
+                    let step = this.config.decided(decided, &call.request, soft);
                     (call, step)
                 }
                 StateProj::Delay { delayed } => {
@@ -195,14 +201,14 @@ where
                         *permit = None;
                         let returned = response.into_parts().0;
                         let response =
-                            this.config.answer_returned(rejection, kept, returned, decision.take());
+                            this.config.answer_returned(rejection, kept, returned, decision.take(), soft);
                         return Poll::Ready(Ok(response.map(ResponseBody::rejection)));
                     }
                     // Moved to the body: the extensions may be dropped before it ends.
                     let handler_permit = response.extensions_mut().get_mut().and_then(Decision::take_permit);
                     let permits = [permit.take(), handler_permit];
                     if let Some(decision) = decision.take() {
-                        this.config.decorate(&mut response, decision);
+                        this.config.decorate(&mut response, decision, soft);
                     }
                     return Poll::Ready(Ok(response.map(|body| ResponseBody::service(body, permits))));
                 }
@@ -211,7 +217,7 @@ where
                     None => panic!("ResponseFuture polled after completion"),
                 },
             };
-            let next = call.enter(step, this.config);
+            let next = call.enter(step, this.config, soft);
             this.state.set(next);
         }
     }

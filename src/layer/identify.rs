@@ -16,6 +16,7 @@ use crate::{
     answer::Answer,
     error::{Error, ErrorKind},
     key::{Key, Keys},
+    policy::Enforcement,
     response::Rejection,
 };
 
@@ -37,8 +38,8 @@ pub(super) enum Identity {
 impl Config {
     /// Identifies the client of `request`. Matchers and extractors run in order, and only as far as needed. If one is
     /// pending, those after it run at once, while the request can be read, and are awaited in order.
-    pub(super) fn identify(&self, request: &Parts) -> Answer<Identity> {
-        if !self.enabled {
+    pub(super) fn identify(&self, request: &Parts, enforcement: Enforcement) -> Answer<Identity> {
+        if enforcement == Enforcement::Off {
             return Answer::ready(Ok(Identity::Ignored));
         }
         let preflight = self.preflight != Preflight::Limited && is_preflight(request);

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     key::{KeyExtractor, RequestMatcher},
     limiter::Limiter,
-    policy::PolicySource,
+    policy::{EnforcementSwitch, PolicySource},
     response::{HeaderWriter, Headers, ResponseMapper},
 };
 
@@ -143,8 +143,9 @@ impl RateLimitLayer {
     #[track_caller]
     pub fn and(self, rule: Rule) -> Self {
         let config = &self.config;
-        let others = config.rules.iter().filter_map(|rule| rule.policy.constant());
-        if let Some(Err(error)) = rule.policy.constant().map(|policy| config.limiter.accept(policy, others)) {
+        let others: Vec<_> = config.rules.iter().filter_map(|rule| rule.policy.known()).collect();
+        let accept = |policy| config.limiter.accept(&policy, others.iter());
+        if let Some(Err(error)) = rule.policy.known().map(accept) {
             panic!("{error}");
         }
         self.with(|config| {
@@ -265,6 +266,21 @@ impl RateLimitLayer {
     /// ```
     pub fn enabled(self, enabled: bool) -> Self {
         self.with(|config| config.enabled = enabled)
+    }
+
+    /// Follows `switch`, which can turn enforcement off and on while the service runs. Give the same switch to all layers
+    /// that you want to turn off together. Defaults to no switch.
+    ///
+    /// | switch | the layer |
+    /// |---|---|
+    /// | [`On`](crate::policy::Enforcement::On) | as it is built |
+    /// | [`Soft`](crate::policy::Enforcement::Soft) | as if it were [soft](Self::soft) |
+    /// | [`Off`](crate::policy::Enforcement::Off) | as if it were not [enabled](Self::enabled) |
+    ///
+    /// The switch never enforces more than the layer is built to: a soft layer stays soft. See
+    /// [`EnforcementSwitch`] for an example.
+    pub fn enforcement(self, switch: &EnforcementSwitch) -> Self {
+        self.with(|config| config.switch = Some(switch.clone()))
     }
 
     /// Sets the headers of responses. Defaults to [`Headers::ietf`].

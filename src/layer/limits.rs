@@ -4,7 +4,7 @@ use super::{config::Config, event::DecisionEvent, layer::RateLimitLayer, rule::R
 use crate::{
     key::{KeyExtractor, RequestMatcher},
     limiter::Limiter,
-    policy::PolicySource,
+    policy::{EnforcementSwitch, PolicySource},
     response::{HeaderWriter, Headers, ResponseMapper},
 };
 
@@ -124,6 +124,12 @@ impl RateLimits {
     /// See [`RateLimitLayer::enabled`].
     pub fn enabled(mut self, enabled: bool) -> Self {
         self.0.enabled = enabled;
+        self
+    }
+
+    /// See [`RateLimitLayer::enforcement`].
+    pub fn enforcement(mut self, switch: &EnforcementSwitch) -> Self {
+        self.0.switch = Some(switch.clone());
         self
     }
 }

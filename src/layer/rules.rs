@@ -215,7 +215,7 @@ impl Rules {
             .rules
             .iter()
             .zip(&self.scopes)
-            .filter_map(|(rule, scope)| Some((rule.policy.constant()?, scope)))
+            .filter_map(|(rule, scope)| Some((rule.policy.known()?, scope)))
             .collect();
         for (at, (policy, scope)) in named.iter().enumerate() {
             for (other, its_scope) in named.iter().take(at).filter(|(other, _)| other.name() == policy.name())

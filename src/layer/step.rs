@@ -30,65 +30,72 @@ pub(super) enum Step {
 }
 
 impl Config {
-    /// The step for a request whose client is identified.
-    pub(super) fn identified(&self, identity: Result<Identity, Error>, request: &Parts) -> Step {
+    /// The step for a request whose client is identified. `soft` is whether it is admitted in any case.
+    pub(super) fn identified(&self, identity: Result<Identity, Error>, request: &Parts, soft: bool) -> Step {
         match identity {
             Ok(Identity::Known(keys)) => match (keys, &*self.rules) {
-                (Keys::One(key), [rule]) => self.charge_one(rule, key, request),
-                (keys, rules) => self.charge_all(rules.iter().zip(keys.into_vec()), request),
+                (Keys::One(key), [rule]) => self.charge_one(rule, key, request, soft),
+                (keys, rules) => self.charge_all(rules.iter().zip(keys.into_vec()), request, soft),
             },
             Ok(Identity::Applicable(keys)) => {
                 let mut keys = keys.into_iter().filter_map(|(at, key)| Some((self.rules.get(at)?, key)));
                 match (keys.next(), keys.next()) {
-                    (Some((rule, key)), None) => self.charge_one(rule, key, request),
-                    (first, second) => self.charge_all(first.into_iter().chain(second).chain(keys), request),
+                    (Some((rule, key)), None) => self.charge_one(rule, key, request, soft),
+                    (first, second) => {
+                        self.charge_all(first.into_iter().chain(second).chain(keys), request, soft)
+                    }
                 }
             }
             Ok(Identity::Ignored) => Step::Bypass,
             Ok(Identity::Exempt) => self.exempt(request),
-            Ok(Identity::Rejected(rejection)) => self.reject(*rejection, request),
-            Err(error) => self.reject_unless_soft(Rejection::Unidentified(error), request),
+            Ok(Identity::Rejected(rejection)) => self.reject_unless(false, *rejection, request),
+            Err(error) => self.reject_unless(soft, Rejection::Unidentified(error), request),
         }
     }
 
     /// Charges `key`, which belongs to `request`, under `rule`.
-    fn charge_one(&self, rule: &Rule, key: Key, request: &Parts) -> Step {
+    fn charge_one(&self, rule: &Rule, key: Key, request: &Parts, soft: bool) -> Step {
         if let Some(policy) = rule.policy.constant() {
             // The common case.
             let charge = Charge::of(policy.clone(), key, rule.cost_of(request));
-            return self.deciding(self.limiter.check_charge(charge), request);
+            return self.deciding(self.limiter.check_charge(charge), request, soft);
         }
         match rule.charge(key, request).now() {
-            Ok(Ok(Some(charge))) => self.deciding(self.limiter.check_charge(charge), request),
+            Ok(Ok(Some(charge))) => self.deciding(self.limiter.check_charge(charge), request, soft),
             Ok(Ok(None)) => self.exempt(request),
-            Ok(Err(error)) => self.reject_unless_soft(Rejection::Unidentified(error), request),
+            Ok(Err(error)) => self.reject_unless(soft, Rejection::Unidentified(error), request),
             Err(pending) => Step::Charge(pending.map(|charge| charge.into_iter().collect())),
         }
     }
 
     /// Charges `keys`, which belong to `request`, under their rules.
-    fn charge_all<'a>(&self, keys: impl Iterator<Item = (&'a Rule, Key)>, request: &Parts) -> Step {
+    fn charge_all<'a>(
+        &self,
+        keys: impl Iterator<Item = (&'a Rule, Key)>,
+        request: &Parts,
+        soft: bool,
+    ) -> Step {
         let charges = Answer::all(keys.map(|(rule, key)| rule.charge(key, request)));
         match charges.now() {
-            Ok(charges) => self.charged(charges, request),
+            Ok(charges) => self.charged(charges, request, soft),
             Err(pending) => Step::Charge(pending),
         }
     }
 
     /// The step for a request whose policies are known.
-    pub(super) fn charged(&self, charges: Result<Vec<Charge>, Error>, request: &Parts) -> Step {
+    pub(super) fn charged(&self, charges: Result<Vec<Charge>, Error>, request: &Parts, soft: bool) -> Step {
         match charges {
             Ok(charges) if charges.is_empty() => self.exempt(request),
-            Ok(charges) => self.deciding(self.limiter.check_all(&charges), request),
+            Ok(charges) => self.deciding(self.limiter.check_all(&charges), request, soft),
             // As for an error of a key extractor, whatever its kind.
-            Err(error) => self.reject_unless_soft(Rejection::Unidentified(error), request),
+            Err(error) => self.reject_unless(soft, Rejection::Unidentified(error), request),
         }
     }
 
-    fn deciding(&self, decision: Answer<Decision>, request: &Parts) -> Step {
+    fn deciding(&self, decision: Answer<Decision>, request: &Parts, soft: bool) -> Step {
         match decision.now() {
             // A store in memory has decided, so the service is called without waiting.
-            Ok(decided) => self.decided(decided, request),
+            Ok(decided) => self.decided(decided, request, soft),
             Err(decision) => Step::Decide(decision),
         }
     }
@@ -100,10 +107,10 @@ impl Config {
     }
 
     /// The step for a request that the store has decided.
-    pub(super) fn decided(&self, decided: Result<Decision, Error>, request: &Parts) -> Step {
+    pub(super) fn decided(&self, decided: Result<Decision, Error>, request: &Parts, soft: bool) -> Step {
         match decided {
             Ok(decision) => match decision.verdict() {
-                Verdict::Deny { .. } => self.reject_unless_soft(Rejection::Denied(decision), request),
+                Verdict::Deny { .. } => self.reject_unless(soft, Rejection::Denied(decision), request),
                 admitted => {
                     self.report(&DecisionEvent::admitted(&decision, request));
                     match admitted {
@@ -113,24 +120,17 @@ impl Config {
                 }
             },
             // Whatever its kind: clients must not see the text of a store.
-            Err(error) => self.reject_unless_soft(Rejection::Unavailable(error), request),
+            Err(error) => self.reject_unless(soft, Rejection::Unavailable(error), request),
         }
     }
 
     /// Rejects the request, except in soft mode.
-    fn reject_unless_soft(&self, rejection: Rejection, request: &Parts) -> Step {
-        if self.soft {
-            self.report(&DecisionEvent::rejected(&rejection, request, false));
-            self.log(&rejection);
+    fn reject_unless(&self, soft: bool, rejection: Rejection, request: &Parts) -> Step {
+        self.report(&DecisionEvent::rejected(&rejection, request, !soft));
+        self.log(&rejection, soft);
+        if soft {
             return Step::Serve(rejection.into_decision());
         }
-        self.reject(rejection, request)
-    }
-
-    /// Rejects the request, in soft mode too.
-    fn reject(&self, rejection: Rejection, request: &Parts) -> Step {
-        self.report(&DecisionEvent::rejected(&rejection, request, true));
-        self.log(&rejection);
         Step::Reject(self.jitter(rejection))
     }
 }

@@ -39,8 +39,9 @@ fn count(decision: &Decision) {
 
     let source = decision.source();
     let source = Source { name: source.as_str(), number: source as usize };
-    for outcome in decision.outcomes() {
+    for outcome in decision.all_outcomes() {
         let verdict = match outcome.verdict() {
+            Verdict::Deny { .. } if outcome.is_shadow() => Counted::ShadowDenied,
             Verdict::Deny { .. } => Counted::Denied,
             // Another policy denied, so this one was not charged.
             _ if !decision.is_allowed() => continue,

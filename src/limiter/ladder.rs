@@ -120,7 +120,7 @@ impl Ladder {
             _ if error.kind() == ErrorKind::InvalidConfig => Err(error),
             FailureMode::Closed => Err(error),
             FailureMode::Local { .. }
-                if matches!(action, Action::Charge | Action::ChargeUpTo | Action::Peek) =>
+                if matches!(action, Action::Charge | Action::ChargeUpTo | Action::Debit | Action::Peek) =>
             {
                 Ok(self.decide_locally(action, charges, error))
             }
@@ -142,9 +142,9 @@ impl Ladder {
         };
         let charged = local.is_allowed() && action != Action::Peek;
         if charged && !error.kind().may_have_charged() {
-            charges.iter().zip(local.outcomes()).for_each(|(charge, share)| self.owe(charge, share));
+            charges.iter().zip(local.all_outcomes()).for_each(|(charge, share)| self.owe(charge, share));
         }
-        let outcomes = charges.iter().zip(local.outcomes()).map(|(charge, share)| {
+        let outcomes = charges.iter().zip(local.all_outcomes()).map(|(charge, share)| {
             let (remaining, reset_after) = (share.remaining(), share.reset_after());
             Outcome::new(charge, share.verdict(), remaining, reset_after).granting(share.granted())
         });
@@ -244,7 +244,8 @@ impl Ladder {
 
 /// The strictest failure mode of the policies.
 fn mode(charges: &[Charge]) -> FailureMode {
-    let modes = || charges.iter().map(|charge| charge.policy().failure_mode());
+    let enforced = || charges.iter().filter(|charge| !charge.is_shadow());
+    let modes = || enforced().map(|charge| charge.policy().failure_mode());
     let local = |mode: &FailureMode| matches!(mode, FailureMode::Local { .. });
     modes()
         .find(|mode| *mode == FailureMode::Closed)

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     answer::Answer,
-    decision::{Charge, Decision},
+    decision::{Charge, Decision, Outcome},
     error::{Error, ErrorKind},
     key::Key,
     policy::Policy,
@@ -222,12 +222,18 @@ impl Limiter {
     /// # }
     /// ```
     pub fn refund(&self, decision: &Decision, units: u64) -> Answer<Decision> {
-        let mut claims = Vec::with_capacity(decision.outcomes().len());
+        self.refund_each(decision, |_| units)
+    }
+
+    /// Refunds so many units of each outcome, by its place.
+    pub(super) fn refund_each(&self, decision: &Decision, units: impl Fn(usize) -> u64) -> Answer<Decision> {
+        let mut claims = Vec::with_capacity(decision.all_outcomes().len());
         let charges: Vec<Charge> = decision
-            .outcomes()
+            .all_outcomes()
             .iter()
-            .map(|outcome| {
-                let claim = outcome.claim_refund(units);
+            .enumerate()
+            .map(|(place, outcome)| {
+                let claim = outcome.claim_refund(units(place));
                 // With nothing to refund, a charge of 0 shows what remains.
                 let charge = outcome.refund(claim.units());
                 claims.push(claim);
@@ -283,7 +289,13 @@ impl Limiter {
         self.finish(answer, action, Charges::One(charge))
     }
 
-    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
+    pub(super) fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
+        // Decisions have the outcomes of shadows last. This order lets stores and the ladder pair them with the charges.
+        if !charges.is_sorted_by_key(Charge::is_shadow) {
+            let mut sorted = charges.to_vec();
+            sorted.sort_by_key(Charge::is_shadow);
+            return self.decide(action, &sorted);
+        }
         // Only charges get permits.
         let admits = matches!(action, Action::Charge | Action::ChargeUpTo);
         if admits && charges.iter().any(Charge::needs_permit) {
@@ -335,7 +347,8 @@ impl Limiter {
 const MAX_CHARGES: usize = 256;
 
 fn charges_of(decision: &Decision, units: u64) -> Vec<Charge> {
-    decision.outcomes().iter().map(|outcome| Charge::new(outcome.policy(), outcome.key(), units)).collect()
+    let charge = |outcome: &Outcome| Charge::new(outcome.policy(), outcome.key(), units);
+    decision.all_outcomes().iter().map(charge).collect()
 }
 
 fn has_duplicate_key(charges: &[Charge]) -> bool {

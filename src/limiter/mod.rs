@@ -1,10 +1,12 @@
 //! Decisions without HTTP: calls to the store, its failures, and permits.
 
 mod counted;
+mod debit;
 mod ladder;
 #[expect(clippy::module_inception, reason = "the module's main type")]
 mod limiter;
 mod pending;
 mod permit;
+mod reservation;
 
-pub use self::limiter::Limiter;
+pub use self::{limiter::Limiter, reservation::Reservation};

@@ -4,7 +4,7 @@ use ::metrics::{Counter, Label};
 
 use super::{handle::Shared, names::DECISIONS_TOTAL};
 
-const VERDICTS: [&str; 3] = ["admitted", "delayed", "denied"];
+const VERDICTS: [&str; 4] = ["admitted", "delayed", "denied", "shadow_denied"];
 /// With two in reserve. A source beyond them would be counted slowly.
 const SOURCES: usize = 6;
 
@@ -25,6 +25,7 @@ pub(crate) enum Verdict {
     Admitted,
     Delayed,
     Denied,
+    ShadowDenied,
 }
 
 impl PolicyCounters {

@@ -10,7 +10,7 @@ use serde::{
     },
 };
 
-use super::{FailureMode, Policy};
+use super::{Enforcement, FailureMode, Policy};
 use crate::{
     algorithm::{Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
     error::{Error, ErrorKind},
@@ -37,13 +37,19 @@ struct PolicyTable {
     #[serde(default)]
     on_store_failure: FailureMode,
     lease: Option<u64>,
+    debt: Option<u64>,
+    enforced: Option<f64>,
 }
 
 impl PolicyTable {
     fn policy(self) -> Result<Policy, Error> {
         let policy = Policy::try_new(&self.name, self.quota)?.on_store_failure(self.on_store_failure);
         let policy = self.algorithm.0.count(policy)?;
-        self.lease.map_or(Ok(policy.clone()), |units| policy.try_leased(units))
+        let policy = match self.lease {
+            Some(units) => policy.try_leased(units)?,
+            None => policy,
+        };
+        policy.try_debt(self.debt.unwrap_or(0))?.try_enforced_for(self.enforced.unwrap_or(1.0))
     }
 }
 
@@ -205,6 +211,20 @@ impl<'de> Deserialize<'de> for UtcOffset {
 impl<'de> Deserialize<'de> for FailureMode {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         text::deserialize(deserializer, "\"local\", \"local/4\", \"open\" or \"closed\"")
+    }
+}
+
+/// From `"on"`, `"soft"` or `"off"`.
+impl<'de> Deserialize<'de> for Enforcement {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        text::deserialize(deserializer, "\"on\", \"soft\" or \"off\"")
+    }
+}
+
+/// As its text.
+impl Serialize for Enforcement {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 

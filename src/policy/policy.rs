@@ -1,6 +1,6 @@
 use std::{fmt, hash::BuildHasher as _, sync::Arc, time::Duration};
 
-use super::{FailureMode, LeaseBound, quoted::quoted};
+use super::{FailureMode, LeaseBound, enforced::Enforced, quoted::quoted};
 #[cfg(feature = "metrics")]
 use crate::metrics::PolicyCounters;
 use crate::{
@@ -59,6 +59,11 @@ struct Inner {
     on_store_failure: FailureMode,
     /// 0 if nothing is leased.
     most_leased: u64,
+    /// The units by which debits may exceed what remains.
+    debt: u64,
+    /// What debits are counted by: this policy with so much more room. `None` without a debt.
+    debits: Option<Policy>,
+    enforced: Enforced,
     #[cfg(feature = "metrics")]
     counters: PolicyCounters,
 }
@@ -113,6 +118,9 @@ impl Policy {
             algorithm: Arc::new(Gcra::new()),
             on_store_failure: FailureMode::default(),
             most_leased: 0,
+            debt: 0,
+            debits: None,
+            enforced: Enforced::FOR_ALL,
             #[cfg(feature = "metrics")]
             counters: PolicyCounters::new(),
         })))
@@ -189,16 +197,12 @@ impl Policy {
         let inner = Arc::make_mut(&mut self.0);
         check(&algorithm)?;
         inner.arguments = algorithm.arguments(&inner.quota)?.into();
-        let capacity = algorithm.capacity(&inner.quota);
-        if capacity == 0 || capacity > MAX_CAPACITY {
-            return Err(Error::invalid("an algorithm's capacity must be from 1 to 2^44"));
-        }
-        inner.capacity = capacity;
+        inner.capacity = checked_capacity(&algorithm, &inner.quota)?;
         inner.label = label(&inner.name, &algorithm);
         inner.tag = tag(&inner.label);
         inner.replenishment = algorithm.replenishment();
         inner.algorithm = Arc::new(algorithm);
-        self.check_lease()
+        self.apply_debt()?.check_lease()
     }
 
     /// Lets each instance lease up to `most` units of a hot key from Redis in one call, and spend them in
@@ -302,7 +306,9 @@ impl Policy {
     /// Otherwise those that are [`Local`](FailureMode::Local) decide.
     #[must_use]
     pub fn on_store_failure(mut self, mode: FailureMode) -> Self {
-        Arc::make_mut(&mut self.0).on_store_failure = mode;
+        let inner = Arc::make_mut(&mut self.0);
+        inner.on_store_failure = mode;
+        inner.debits = inner.debits.take().map(|debits| debits.on_store_failure(mode));
         self
     }
 
@@ -327,6 +333,171 @@ impl Policy {
     #[must_use]
     pub fn capacity(&self) -> u64 {
         self.0.capacity
+    }
+
+    /// Makes this a shadow policy: it decides, is counted and reported, and denies nothing. Use it to see what a new limit
+    /// would do before it does.
+    ///
+    /// A request that it would deny is not charged under it. Other policies of the same request are enforced as always.
+    /// Clients see nothing of a shadow policy. [`Decision::shadows`](crate::Decision::shadows) has its outcome, for
+    /// [`on_decision`](crate::RateLimitLayer::on_decision), and the metric `ratelimit_decisions_total` counts it with the
+    /// verdict `shadow_denied`. It has no leases, and its [failure mode](Self::on_store_failure) is not applied.
+    ///
+    /// Counts stay when a policy becomes a shadow or is enforced again.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_ratelimit::Error> {
+    /// let limiter = Limiter::new(MemoryStore::new());
+    /// let strict = Policy::new("strict", Quota::per_hour(1)).shadow();
+    /// let alice = Key::new("alice");
+    ///
+    /// assert!(limiter.check(&strict, &alice, 1).await?.is_allowed());
+    /// let decision = limiter.check(&strict, &alice, 1).await?;
+    /// assert!(decision.is_allowed());
+    /// assert!(!decision.shadows()[0].is_allowed());
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn shadow(self) -> Self {
+        self.enforced(Enforced::default())
+    }
+
+    /// Enforces the policy for this share of the keys, from 0 to 1, and makes it a [shadow](Self::shadow) for the others.
+    /// Defaults to 1. Use it to enforce a new limit step by step.
+    ///
+    /// Which keys these are depends on the key and the policy's name alone, so it is the same on every instance and for
+    /// every request. A larger share has all keys of a smaller one.
+    ///
+    /// # Panics
+    ///
+    /// If `share` is not from 0 to 1. [`try_enforced_for`](Self::try_enforced_for) gives an error instead.
+    #[must_use]
+    #[track_caller]
+    pub fn enforced_for(self, share: f64) -> Self {
+        match self.try_enforced_for(share) {
+            Ok(policy) => policy,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// The fallible form of [`enforced_for`](Self::enforced_for), for a number read from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`enforced_for`](Self::enforced_for) panics.
+    pub fn try_enforced_for(self, share: f64) -> Result<Self, Error> {
+        Ok(self.enforced(Enforced::for_share(share)?))
+    }
+
+    fn enforced(mut self, enforced: Enforced) -> Self {
+        let inner = Arc::make_mut(&mut self.0);
+        inner.enforced = enforced;
+        inner.debits = inner.debits.take().map(|debits| debits.enforced(enforced));
+        self
+    }
+
+    /// Whether the policy is enforced for `key`.
+    pub(crate) fn is_enforced_for(&self, key: &Key) -> bool {
+        self.0.enforced.is_for(&self.0.name, key)
+    }
+
+    /// Lets a [debit](crate::Limiter::debit) charge up to `units` more than remain. Requests are then denied until the
+    /// debt is paid off. Defaults to 0: a debit charges what remains.
+    ///
+    /// A bucket ([`Gcra`], [`TokenBucket`](crate::algorithm::TokenBucket),
+    /// [`LeakyBucket`](crate::algorithm::LeakyBucket)) pays the debt off at the quota's rate. Under a
+    /// [`SlidingLog`](crate::algorithm::SlidingLog) or a [`SlidingWindow`](crate::algorithm::SlidingWindow) the units
+    /// count for a period, as all others. Under a [`FixedWindow`](crate::algorithm::FixedWindow) the debt ends with its
+    /// window. While the store [fails](crate::FailureMode::Local), debits charge what remains in this process.
+    ///
+    /// Redis makes the decisions of such a policy with a longer script, which takes about twice the time.
+    ///
+    /// # Panics
+    ///
+    /// If the algorithm allows no debt ([`Concurrency`], or one of your own), or quota and debt together are above the
+    /// bounds of a [`Quota`]. [`try_debt`](Self::try_debt) gives an error instead, and so does
+    /// [`try_algorithm`](Self::try_algorithm) if it is called later.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_ratelimit::Error> {
+    /// let limiter = Limiter::new(MemoryStore::new());
+    /// let tokens = Policy::new("tokens", Quota::per_hour(1_000)).debt(500);
+    /// let alice = Key::new("alice");
+    ///
+    /// let request = limiter.check(&tokens, &alice, 1).await?;
+    /// // The answer took 1 200 tokens. 1 000 of them were available.
+    /// let debited = limiter.debit(&request, 1_199).await?;
+    /// assert_eq!((debited.outcomes()[0].granted(), debited.remaining()), (1_199, Some(0)));
+    /// // 200 tokens of debt and one for this request, of 1 000 an hour.
+    /// let denied = limiter.check(&tokens, &alice, 1).await?;
+    /// assert_eq!(denied.retry_after().unwrap().as_secs().div_ceil(60), 13);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    #[track_caller]
+    pub fn debt(self, units: u64) -> Self {
+        match self.try_debt(units) {
+            Ok(policy) => policy,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// The fallible form of [`debt`](Self::debt), for a number read from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`debt`](Self::debt) panics.
+    pub fn try_debt(mut self, units: u64) -> Result<Self, Error> {
+        Arc::make_mut(&mut self.0).debt = units;
+        self.apply_debt()
+    }
+
+    /// Computes what follows from the debt, the quota and the algorithm.
+    fn apply_debt(mut self) -> Result<Self, Error> {
+        let inner = Arc::make_mut(&mut self.0);
+        inner.debits = None;
+        let (quota, debt) = (inner.quota, inner.debt);
+        let arguments = inner.algorithm.arguments(&quota)?;
+        if debt == 0 {
+            inner.arguments = arguments.into();
+            return Ok(self);
+        }
+        let capacity = inner.capacity.saturating_add(debt);
+        if capacity > MAX_CAPACITY || quota.try_burst(quota.capacity().saturating_add(debt)).is_err() {
+            return Err(Error::invalid(
+                "the debt is too large: quota and debt together must be within the bounds of a burst",
+            ));
+        }
+        let counter = inner.algorithm.counter();
+        let Some([own, debits]) = counter.and_then(|counter| counter.with_debt(&arguments, debt)) else {
+            return Err(Error::invalid(
+                "this algorithm allows no debt: leave out `debt`, or use another built-in algorithm than `Concurrency`",
+            ));
+        };
+        inner.arguments = own.into();
+        let mut room = self.clone();
+        let inner = Arc::make_mut(&mut room.0);
+        (inner.arguments, inner.capacity) = (debits.into(), capacity);
+        (inner.debt, inner.most_leased) = (0, 0);
+        Arc::make_mut(&mut self.0).debits = Some(room);
+        Ok(self)
+    }
+
+    /// The policy that counts debits, and the units of debt that it has room for.
+    pub(crate) fn debits(&self) -> (&Self, u64) {
+        (self.0.debits.as_ref().unwrap_or(self), self.0.debt)
     }
 
     /// The most that [leases](Self::leased) can withhold. `None` if nothing is leased.
@@ -412,7 +583,20 @@ impl Policy {
         inner.capacity = algorithm.capacity(&quota);
         inner.replenishment = algorithm.replenishment();
         (inner.quota, inner.algorithm) = (quota, algorithm);
+        (inner.debt, inner.debits) = (0, None);
         share
+    }
+
+    /// The policy with another quota, counted by the same algorithm with the same options.
+    #[cfg(all(feature = "redis", feature = "reload"))]
+    pub(crate) fn with_quota(&self, quota: Quota) -> Result<Self, Error> {
+        let algorithm = self.counting();
+        let capacity = checked_capacity(&**algorithm, &quota)?;
+        let arguments = algorithm.arguments(&quota)?.into();
+        let mut changed = self.clone();
+        let inner = Arc::make_mut(&mut changed.0);
+        (inner.quota, inner.arguments, inner.capacity) = (quota, arguments, capacity);
+        changed.check_lease()
     }
 
     pub(crate) fn counting(&self) -> &Arc<dyn Algorithm> {
@@ -435,6 +619,8 @@ impl PartialEq for Policy {
                 && one.arguments == other.arguments
                 && one.on_store_failure == other.on_store_failure
                 && one.most_leased == other.most_leased
+                && one.debt == other.debt
+                && one.enforced == other.enforced
     }
 }
 
@@ -444,6 +630,14 @@ impl Eq for Policy {}
 /// end of a prefix.
 fn label(name: &str, algorithm: &dyn Algorithm) -> Box<str> {
     format!("{}:{}", Key::new(name).as_str().replace(':', "%3A"), algorithm.name()).into()
+}
+
+fn checked_capacity(algorithm: &dyn Algorithm, quota: &Quota) -> Result<u64, Error> {
+    let capacity = algorithm.capacity(quota);
+    if capacity == 0 || capacity > MAX_CAPACITY {
+        return Err(Error::invalid("an algorithm's capacity must be from 1 to 2^44"));
+    }
+    Ok(capacity)
 }
 
 fn tag(label: &str) -> u64 {
@@ -471,6 +665,8 @@ impl fmt::Debug for Policy {
             .field("algorithm", &self.0.algorithm)
             .field("on_store_failure", &self.0.on_store_failure)
             .field("most_leased", &self.0.most_leased)
+            .field("debt", &self.0.debt)
+            .field("enforced", &self.0.enforced)
             .finish()
     }
 }

@@ -1,6 +1,7 @@
 use std::{any::type_name, fmt, sync::Arc, time::Duration};
 
 use http::request::Parts;
+use tokio::sync::watch;
 
 use super::{IntoPolicy, Policy};
 use crate::{
@@ -10,7 +11,8 @@ use crate::{
     util::outage::Outage,
 };
 
-/// Which [`Policy`] a request falls under: one for all requests, or one chosen per request.
+/// Which [`Policy`] a request falls under: one for all requests, one that changes while the service runs, or one chosen per
+/// request.
 ///
 /// A [`Policy`] converts into the source of one policy for all requests.
 ///
@@ -60,6 +62,7 @@ pub struct PolicySource(Source);
 #[derive(Clone)]
 enum Source {
     Constant(Policy),
+    Watched(watch::Receiver<Policy>),
     PerRequest(Arc<Choose>),
 }
 
@@ -250,9 +253,60 @@ impl PolicySource {
         Self(Source::PerRequest(Arc::new(choose)))
     }
 
+    /// The latest policy of a channel, for policies that change while the service runs. For policies from a file or from
+    /// Redis, see `LivePolicies`, with the feature `reload`.
+    ///
+    /// A request reads the channel once, without waiting and without an allocation. Keep the name and the algorithm when
+    /// you change a policy, and [the counts are kept](crate::policy#what-happens-to-the-counts). If the sender is dropped,
+    /// its last policy stays.
+    ///
+    /// A layer checks the first policy when it is built. If the store does not support a later one, or another rule of the
+    /// layer has the same name, requests are answered 500.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use http::{Request, Response};
+    /// use tokio::sync::watch;
+    /// use tower::{Layer, ServiceExt};
+    /// use tower_ratelimit::{key::Constant, MemoryStore, Policy, PolicySource, Quota, RateLimitLayer};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let (sender, receiver) = watch::channel(Policy::new("api", Quota::per_hour(1)));
+    /// let source = PolicySource::watched(receiver);
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), source, Constant::new("all"));
+    /// let service = layer.layer(tower::service_fn(|_: Request<String>| async {
+    ///     Ok::<_, std::convert::Infallible>(Response::new(String::new()))
+    /// }));
+    /// let status = async || service.clone().oneshot(Request::new(String::new())).await.unwrap().status();
+    ///
+    /// assert_eq!(status().await, 200);
+    /// assert_eq!(status().await, 429);
+    /// // One of three is used.
+    /// sender.send_replace(Policy::new("api", Quota::per_hour(3)));
+    /// assert_eq!([status().await, status().await, status().await], [200, 200, 429]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub const fn watched(policy: watch::Receiver<Policy>) -> Self {
+        Self(Source::Watched(policy))
+    }
+
+    /// The policy of all requests, if there is one that does not change.
     pub(crate) fn constant(&self) -> Option<&Policy> {
         match &self.0 {
             Source::Constant(policy) => Some(policy),
+            Source::Watched(_) | Source::PerRequest(_) => None,
+        }
+    }
+
+    /// The policy of a request that arrives now, if it does not depend on the request.
+    pub(crate) fn known(&self) -> Option<Policy> {
+        match &self.0 {
+            Source::Constant(policy) => Some(policy.clone()),
+            Source::Watched(policy) => Some(policy.borrow().clone()),
             Source::PerRequest(_) => None,
         }
     }
@@ -265,6 +319,7 @@ impl PolicySource {
     fn choose(&self, request: &Parts, key: &Key) -> Result<Answer<Option<Policy>>, Error> {
         match &self.0 {
             Source::Constant(policy) => Ok(Answer::ready(Ok(Some(policy.clone())))),
+            Source::Watched(policy) => Ok(Answer::ready(Ok(Some(policy.borrow().clone())))),
             Source::PerRequest(choose) => choose(request, key),
         }
     }
@@ -291,6 +346,7 @@ impl fmt::Debug for PolicySource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Source::Constant(policy) => f.debug_tuple("Constant").field(policy).finish(),
+            Source::Watched(policy) => f.debug_tuple("Watched").field(&*policy.borrow()).finish(),
             Source::PerRequest(_) => f.debug_tuple("PerRequest").finish_non_exhaustive(),
         }
     }

@@ -116,6 +116,8 @@ pub enum Action {
     Charge,
     /// Charge as many units as remain, up to the cost. For one charge at a time.
     ChargeUpTo,
+    /// Charge of each as many units as remain, up to its cost. Always admitted, also if nothing remains.
+    Debit,
     /// Decide as [`Charge`](Self::Charge) would now, and change nothing.
     Peek,
     /// Refund the costs, as far as they were charged and still count. For a policy with permits, release the permit of
@@ -123,4 +125,11 @@ pub enum Action {
     Refund,
     /// Renew the permits of the same charges, so they do not expire.
     Renew,
+}
+
+impl Action {
+    /// Whether an admitted decision charges units.
+    pub(crate) const fn charges_units(self) -> bool {
+        matches!(self, Self::Charge | Self::ChargeUpTo | Self::Debit)
+    }
 }

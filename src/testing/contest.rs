@@ -269,7 +269,7 @@ impl Contest {
         if said(redis) != said(memory) {
             return Err(disagreement());
         }
-        let charges_units = matches!(action, Action::Charge | Action::ChargeUpTo);
+        let charges_units = action.charges_units();
         if redis.is_allowed()
             && charges_units
             && let ([redis, ..], [memory, ..]) = (redis.outcomes(), memory.outcomes())

@@ -865,7 +865,9 @@ async fn every_operation_works_under_the_acl_rule() {
         assert!(limiter.check(&policy, key, 1).await.unwrap().is_allowed());
     }
     // The rule covers loading the script too.
-    RedisStore::connect_cluster(&urls).await.unwrap();
+    let store = RedisStore::connect_cluster(&urls).await.unwrap();
+    let live = store.live_policies([policy]).await.unwrap();
+    assert!(live.last_error().is_none(), "{live:?}");
 }
 
 #[tokio::test]

@@ -106,8 +106,9 @@ const ALGORITHMS: [&str; 8] = ["gcra", "meter", "tokens", "queue", "anchored", "
 
 fn rule(algorithm: &'static str) -> impl Strategy<Value = Rule> {
     let burst = prop_oneof![Just(0), 1..50_u64, 1..5_000_u64];
-    (limit(), period(), burst, any::<u64>(), 0..100_u64, 1..30_u64).prop_map(
-        move |(limit, mut period, burst, random, percent, cells)| {
+    let debt = prop_oneof![3 => Just(0), 1 => 1..50_u64, 1 => 1..5_000_u64];
+    (limit(), period(), burst, any::<u64>(), 0..100_u64, 1..30_u64, debt).prop_map(
+        move |(limit, mut period, burst, random, percent, cells, debt)| {
             let mut limit = limit;
             let bursting = matches!(algorithm, "gcra" | "meter" | "tokens") && burst > 0;
             let mut burst = if bursting || algorithm == "queue" { burst.max(1) } else { limit };
@@ -146,13 +147,14 @@ fn rule(algorithm: &'static str) -> impl Strategy<Value = Rule> {
             if period > 34_560_000_000_000 {
                 period = 34_560_000_000_000 / 30_000_000 * 30_000_000;
                 if let Counting::Cells(_) = counting {
-                    return Rule { counting: Counting::Cells(30), limit, period, burst };
+                    return Rule { counting: Counting::Cells(30), limit, period, burst, debt, shadow: false };
                 }
             }
             // A burst must refill within 100 years.
             if u128::from(burst) * u128::from(period) / u128::from(limit) > 3_000_000_000_000_000 {
                 burst = 1;
             }
+            let debt = bounded(debt, limit, period, burst);
             let counting = match counting {
                 Counting::Tokens { initial, step } => Counting::Tokens {
                     initial: initial.min(burst),
@@ -163,7 +165,7 @@ fn rule(algorithm: &'static str) -> impl Strategy<Value = Rule> {
                 },
                 other => other,
             };
-            Rule { counting, limit, period, burst }
+            Rule { counting, limit, period, burst, debt, shadow: false }
         },
     )
 }
@@ -183,7 +185,7 @@ fn algorithm(rule: Rule) -> &'static str {
 fn policy(name: &str, rule: Rule) -> Policy {
     let quota = Quota::new(rule.limit, Duration::from_micros(rule.period)).unwrap();
     let bursting = if rule.burst == rule.limit { quota } else { quota.burst(rule.burst) };
-    match rule.counting {
+    let policy = match rule.counting {
         Counting::Gcra => Policy::new(name, bursting),
         Counting::Meter => Policy::new(name, bursting).algorithm(LeakyBucket::meter()),
         Counting::Tokens { initial, step } => {
@@ -207,7 +209,16 @@ fn policy(name: &str, rule: Rule) -> Policy {
             let cells = u32::try_from(cells).unwrap();
             Policy::new(name, quota).algorithm(SlidingWindow::new().segments(cells))
         }
-    }
+    };
+    let policy = policy.debt(rule.debt);
+    if rule.shadow { policy.shadow() } else { policy }
+}
+
+/// The debt, or 0 if it is out of the bounds of a quota.
+fn bounded(debt: u64, limit: u64, period: u64, burst: u64) -> u64 {
+    let room = u128::from(limit.max(burst) + debt);
+    let drains = room * u128::from(period) / u128::from(limit);
+    if room <= 1_000_000_000_000 && drains <= 3_000_000_000_000_000 { debt } else { 0 }
 }
 
 /// The rule after a change of quota. Values that depend on both the limit and the period stay whole.
@@ -239,7 +250,14 @@ fn changed(rule: Rule, limit: u64, stretch: u64) -> Rule {
         }
         other => other,
     };
-    Rule { counting, limit, period, burst }
+    Rule {
+        counting,
+        limit,
+        period,
+        burst,
+        debt: bounded(rule.debt, limit, period, burst),
+        shadow: rule.shadow,
+    }
 }
 
 /// Steps whose times and costs match the scale of `rules`.
@@ -268,7 +286,7 @@ fn steps(rules: &[Rule]) -> impl Strategy<Value = Vec<Step>> + use<> {
             _ => (capacity as f64 * share) as u64,
         }
     });
-    let what = prop_oneof![6 => Just(Ask::Take), 2 => Just(Ask::Peek), 1 => Just(Ask::TakeUpTo), 1 => Just(Ask::Refund)];
+    let what = prop_oneof![6 => Just(Ask::Take), 2 => Just(Ask::Peek), 1 => Just(Ask::TakeUpTo), 1 => Just(Ask::Debit), 1 => Just(Ask::Refund)];
     let asked = (proptest::option::weighted(0.8, 0..policies), 0..=KEYS.len(), cost.clone(), what.clone())
         .prop_map(|(policy, key, cost, ask)| Asked { policy, key, cost, ask });
     let ask = (proptest::option::weighted(0.8, 0..policies), 0..KEYS.len(), cost, what)
@@ -349,9 +367,9 @@ impl Contest {
             Step::SetBack(by) => self.clock.step_back(Duration::from_micros(by)),
             Step::Ask { policy: Some(policy), key, cost, ask } => self.ask(&[policy], key, cost, ask).await,
             Step::Ask { policy: None, key, cost, ask } => {
-                let all: Vec<usize> = (0..self.rules.len()).collect();
-                // Only charges and peeks support several policies in one decision.
-                let ask = if ask == Ask::Peek { ask } else { Ask::Take };
+                let all = self.all_policies();
+                // The others do not support several policies in one decision.
+                let ask = if matches!(ask, Ask::Peek | Ask::Debit) { ask } else { Ask::Take };
                 self.ask(&all, key, cost, ask).await;
             }
             Step::Reset { policy, key } => {
@@ -386,6 +404,13 @@ impl Contest {
         (self.clock.now() + wait).as_micros() < 1 << 52
     }
 
+    /// All policies, the shadows last, as decisions have them.
+    fn all_policies(&self) -> Vec<usize> {
+        let mut all: Vec<usize> = (0..self.rules.len()).collect();
+        all.sort_by_key(|policy| self.rules[*policy].shadow);
+        all
+    }
+
     async fn ask(&mut self, policies: &[usize], key: usize, cost: u64, ask: Ask) {
         let now = u64::try_from(self.clock.now().as_micros()).unwrap();
         let asked: Vec<_> = policies.iter().map(|&i| (i, self.rules[i], KEYS[key], cost)).collect();
@@ -401,6 +426,7 @@ impl Contest {
                 Ask::Take => limiter.check_all(&charges).await,
                 Ask::Peek => limiter.peek_all(&charges).await,
                 Ask::TakeUpTo => limiter.check_up_to(policy, key, cost).await,
+                Ask::Debit => limiter.debit(&admitted(&charges), cost).await,
                 Ask::Refund => limiter.refund_latest(policy, key, cost).await,
                 Ask::RefundOf => unreachable!("handled by its own step"),
             };
@@ -416,14 +442,26 @@ impl Contest {
         if moved_by_denial {
             self.stop_remembering();
         }
-        if matches!(ask, Ask::Take | Ask::TakeUpTo) && expected.iter().all(|said| said.admitted) {
+        // The debits of several policies may differ.
+        let is_refundable = match ask {
+            Ask::Take | Ask::TakeUpTo => true,
+            Ask::Debit => policies.len() == 1,
+            _ => false,
+        };
+        if is_refundable && expected.iter().all(|said| said.admitted) {
             let policies = policies.iter().map(|&i| (i, self.rules[i])).collect();
             let granted = expected[0].granted;
             self.charged.push(Charged { policies, key, granted, refunded: 0, receipts, decisions });
         }
-        if ask == Ask::Take && expected.iter().any(|said| !said.admitted) {
+        let enforced: Vec<_> = policies
+            .iter()
+            .zip(&expected)
+            .filter(|(i, _)| !self.rules[**i].shadow)
+            .map(|(_, said)| said)
+            .collect();
+        if ask == Ask::Take && enforced.iter().any(|said| !said.admitted) {
             let waits: Option<Vec<_>> =
-                expected.iter().filter(|said| !said.admitted).map(|said| said.retry).collect();
+                enforced.iter().filter(|said| !said.admitted).map(|said| said.retry).collect();
             self.retry = waits.and_then(|waits| waits.into_iter().max());
             // During the wait of one policy, another one may expire the state of a key that does not start full.
             let forgets = |rule: &Rule| matches!(rule.counting, Counting::Tokens { initial, .. } if initial < rule.burst);
@@ -451,11 +489,12 @@ impl Contest {
         let now = u64::try_from(self.clock.now().as_micros()).unwrap();
         let (mut batch, mut moved_by_denial) = (Vec::new(), false);
         for Asked { policy, key, cost, ask } in asked {
-            let policies = policy.map_or_else(|| (0..self.rules.len()).collect(), |policy| vec![policy]);
+            let policies = policy.map_or_else(|| self.all_policies(), |policy| vec![policy]);
             let has_log = policies.iter().any(|&i| self.rules[i].counting == Counting::Log);
             let ask = match ask {
                 Ask::Peek => Ask::Peek,
-                // Only charges and peeks support several policies in one decision.
+                Ask::Debit => Ask::Debit,
+                // The others do not support several policies in one decision.
                 _ if policies.len() > 1 => Ask::Take,
                 // It may block Redis for as long as a whole batch, so it is always sent alone. Two calls have no order.
                 Ask::Refund if has_log => Ask::Take,
@@ -483,6 +522,7 @@ impl Contest {
                     Ask::Take => limiter.check_all(charges),
                     Ask::Peek => limiter.peek_all(charges),
                     Ask::TakeUpTo => limiter.check_up_to(policy, key, cost),
+                    Ask::Debit => limiter.debit(&admitted(charges), cost),
                     Ask::Refund => limiter.refund_latest(policy, key, cost),
                     Ask::RefundOf => unreachable!("not in a batch"),
                 }
@@ -556,12 +596,19 @@ impl Contest {
             let mut verdicts = Vec::new();
             for pause in [wait - tick, tick] {
                 self.clock.advance(pause);
-                verdicts.push(limiter.peek_all(charges).await.unwrap().is_allowed());
+                let peeked = limiter.peek_all(charges).await.unwrap();
+                assert!(peeked.failure().is_none(), "{name}: {peeked:?}");
+                verdicts.push(peeked.is_allowed());
             }
             assert_eq!(verdicts, [false, true], "{name}, {charges:?}, {wait:?}");
             self.clock.step_back(wait);
         }
     }
+}
+
+/// A decision that admitted `charges`, to debit.
+fn admitted(charges: &[Charge]) -> Decision {
+    Decision::new(charges.iter().map(|charge| Outcome::new(charge, Verdict::Allow, 0, Duration::ZERO)))
 }
 
 fn said(decision: &Decision) -> Vec<Said> {
@@ -576,7 +623,7 @@ fn said(decision: &Decision) -> Vec<Said> {
         },
         retry: outcome.retry_after(),
     };
-    decision.outcomes().iter().map(said).collect()
+    decision.outcomes().iter().chain(decision.shadows()).map(said).collect()
 }
 
 /// Runs random sequences of steps under policies drawn from `rules`.
@@ -625,8 +672,10 @@ each_agrees! {
 
 #[test]
 fn several_policies_in_one_decision_agree_to_the_microsecond() {
-    let any = proptest::sample::select(ALGORITHMS.as_slice()).prop_flat_map(rule);
-    contest(10_000, proptest::collection::vec(any, 2..4));
+    let rules = proptest::sample::select(ALGORITHMS.as_slice()).prop_flat_map(rule);
+    let shadow = (rules, proptest::bool::weighted(0.3))
+        .prop_map(|(rule, is_shadow)| Rule { shadow: is_shadow, ..rule });
+    contest(10_000, proptest::collection::vec(shadow, 2..4));
 }
 
 /// Random steps rarely cover this rule: a raised limit admits more at once, and a lowered one denies at once.
@@ -642,8 +691,12 @@ async fn a_changed_quota_counts_what_was_charged_before() {
         for algorithm in ALGORITHMS {
             let counting = usual(algorithm);
             let key = Key::new(algorithm);
-            let limited_to =
-                |limit| policy("day", Rule { counting, limit, period: 86_400_000_000, burst: limit });
+            let limited_to = |limit| {
+                policy(
+                    "day",
+                    Rule { counting, limit, period: 86_400_000_000, burst: limit, debt: 0, shadow: false },
+                )
+            };
             let take = async |limit, cost| limiter.check(&limited_to(limit), &key, cost).await.unwrap();
             assert!(take(10, 10).await.is_allowed(), "{algorithm}");
             assert!(!take(10, 1).await.is_allowed(), "{algorithm}");
@@ -703,7 +756,14 @@ async fn one_call_may_decide_under_two_quotas_of_a_policy() {
         let per = |hours: u64| {
             policy(
                 "p",
-                Rule { counting: usual(algorithm), limit: 10, period: hours * 3_600_000_000, burst: 10 },
+                Rule {
+                    counting: usual(algorithm),
+                    limit: 10,
+                    period: hours * 3_600_000_000,
+                    burst: 10,
+                    debt: 0,
+                    shadow: false,
+                },
             )
         };
         let (hour, day, key) = (per(1), per(24), Key::new(algorithm));
@@ -739,7 +799,10 @@ async fn a_call_may_create_a_key_and_refund_a_charge_from_before_its_reset() {
     let [_, (_, limiter)] = both(&server, &clock).await;
     for algorithm in ["anchored", "aligned", "cells"] {
         let counting = usual(algorithm);
-        let policy = policy("p", Rule { counting, limit: 10, period: 86_400_000_000, burst: 10 });
+        let policy = policy(
+            "p",
+            Rule { counting, limit: 10, period: 86_400_000_000, burst: 10, debt: 0, shadow: false },
+        );
         let key = Key::new(algorithm);
         let before = limiter.check(&policy, &key, 2).await.unwrap();
         limiter.reset(&policy, &key).await.unwrap();
@@ -760,7 +823,14 @@ async fn a_merged_cell_holds_the_most_units_that_fit() {
     let cells = |cells: u64, seconds: u64| {
         policy(
             "p",
-            Rule { counting: Counting::Cells(cells), limit, period: seconds * 1_000_000, burst: limit },
+            Rule {
+                counting: Counting::Cells(cells),
+                limit,
+                period: seconds * 1_000_000,
+                burst: limit,
+                debt: 0,
+                shadow: false,
+            },
         )
     };
     // The clock starts 600 seconds into a narrow cell, and 5600 seconds into a wide one.
@@ -789,7 +859,14 @@ async fn refunds_of_several_charges_in_one_call_refund_each_its_own() {
     let clock = ManualClock::new();
     let [_, (_, limiter)] = both(&server, &clock).await;
     for algorithm in ["anchored", "aligned", "cells"] {
-        let rule = Rule { counting: usual(algorithm), limit: 10, period: 60_000_000, burst: 10 };
+        let rule = Rule {
+            counting: usual(algorithm),
+            limit: 10,
+            period: 60_000_000,
+            burst: 10,
+            debt: 0,
+            shadow: false,
+        };
         let (policy, key) = (policy("p", rule), Key::new(algorithm));
         let expired = limiter.check(&policy, &key, 2).await.unwrap();
         clock.advance(Duration::from_secs(180));
@@ -804,8 +881,19 @@ async fn refunds_of_several_charges_in_one_call_refund_each_its_own() {
 async fn a_call_with_many_policies_decides_each_charge_under_its_own() {
     let server = RedisServer::start();
     let [_, (_, limiter)] = both(&server, &ManualClock::new()).await;
-    let gcra =
-        |limit| policy("p", Rule { counting: Counting::Gcra, limit, period: 60_000_000, burst: limit });
+    let gcra = |limit| {
+        policy(
+            "p",
+            Rule {
+                counting: Counting::Gcra,
+                limit,
+                period: 60_000_000,
+                burst: limit,
+                debt: 0,
+                shadow: false,
+            },
+        )
+    };
     let policies: Vec<Policy> = (1..=20).map(gcra).collect();
     // The latest ones again.
     let asked = policies.iter().chain(&policies[12..]);

@@ -15,6 +15,7 @@ use tower_ratelimit::{
     ClientIp, Error, ErrorKind, Header, Key, KeyExtractor as _, Limiter, MemoryStore, PeerIp, Policy, Quota,
     RateLimitLayer, TrustedProxies,
     key::{Constant, ForwardingHeader},
+    policy::LivePolicies,
 };
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -70,6 +71,40 @@ async fn an_eviction_policy_that_evicts_limits_is_one_warning_when_the_service_s
         store(&server).await;
         assert_eq!(lines.with("volatile-ttl"), warnings, "{arguments:?}: {}", lines.text());
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_invalid_file_of_policies_is_one_warning_and_not_one_for_each_read() {
+    let path = std::env::temp_dir().join(format!("logs-{}.toml", std::process::id()));
+    let write = |quota: &str| {
+        std::fs::write(&path, format!("[[policies]]\nname = \"api\"\nquota = \"{quota}\"\n")).unwrap();
+    };
+    let five_minutes = async || tokio::time::sleep(std::time::Duration::from_secs(300)).await;
+    let (lines, _guard) = listen();
+    write("1/s");
+    let _live = LivePolicies::file(&path).unwrap();
+    let stay = "the policies stay as they are";
+    for (quota, expected, changed) in [("many", 1, 0), ("more", 2, 0), ("2/s", 2, 1), ("3/s", 2, 2)] {
+        write(quota);
+        five_minutes().await;
+        assert_eq!(
+            (lines.with(stay), lines.with("policies changed")),
+            (expected, changed),
+            "{}",
+            lines.text()
+        );
+    }
+    // One that comes and goes.
+    for _ in 0..10 {
+        write("many");
+        tokio::time::sleep(std::time::Duration::from_secs(2)).await;
+        write("3/s");
+        tokio::time::sleep(std::time::Duration::from_secs(2)).await;
+    }
+    assert_eq!(lines.with(stay), 3, "{}", lines.text());
+    assert_eq!(lines.with("changed=api"), 2, "{}", lines.text());
+    assert_eq!(lines.with("policy `api`: entry `quota`: invalid quota `many`"), 2, "{}", lines.text());
+    std::fs::remove_file(&path).unwrap();
 }
 
 #[tokio::test]

@@ -293,7 +293,8 @@ async fn the_printed_acl_rule_is_sufficient_and_each_of_its_commands_is_needed()
     };
     // Everything the store does, up to the first error.
     let everything = async |url: &str| -> Result<(), Error> {
-        let limiter = Limiter::new(settings().prefix("a*b").connect(url).await?);
+        let store = settings().prefix("a*b").connect(url).await?;
+        let limiter = Limiter::new(store.clone());
         let key = Key::new("alice");
         for (name, policy) in each("p", Quota::per_minute(3)) {
             let mut held = Vec::new();
@@ -309,6 +310,10 @@ async fn the_printed_acl_rule_is_sufficient_and_each_of_its_commands_is_needed()
                 limiter.refund_latest(&policy, &key, 3).await?;
             }
             limiter.reset(&policy, &key).await?;
+        }
+        let live = store.live_policies([]).await?;
+        if let Some(error) = live.last_error() {
+            return Err(error);
         }
         // Permits are renewed and released.
         let short = Policy::new("short", Quota::new(2, Duration::from_millis(600)).unwrap())

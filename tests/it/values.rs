@@ -212,8 +212,10 @@ fn a_configuration_file_describes_every_built_in_algorithm() {
         let read = json!({ "name": "p", "quota": quota, "algorithm": algorithm });
         assert_eq!(serde_json::from_value::<Policy>(read).unwrap(), expected, "{algorithm}");
     }
-    let all = json!({ "name": "p", "quota": "5/s", "on_store_failure": "closed", "lease": 3 });
-    let expected = policy("5/s").on_store_failure(FailureMode::Closed).leased(3);
+    let all = json!({
+        "name": "p", "quota": "5/s", "on_store_failure": "closed", "lease": 3, "debt": 4, "enforced": 0.25
+    });
+    let expected = policy("5/s").on_store_failure(FailureMode::Closed).leased(3).debt(4).enforced_for(0.25);
     assert_eq!(serde_json::from_value::<Policy>(all).unwrap(), expected);
 }
 
@@ -235,6 +237,9 @@ fn an_invalid_configuration_file_is_an_error_that_says_what_to_do() {
         (with("quota", json!("5")), "invalid quota `5`: write it as"),
         (with("name", json!("día")), "policy `día`: a policy's name must be printable ASCII"),
         (with("lease", json!(0)), "policy `daily`: a lease must be of 1 to 10^12 units"),
+        (with("debt", json!(u64::MAX)), "policy `daily`: the debt is too large"),
+        (with("debt", json!(-1)), "invalid value: integer `-1`, expected u64"),
+        (with("enforced", json!(25)), "policy `daily`: the share of keys must be from 0 to 1"),
         (algorithm(json!("gcr")), "unknown variant `gcr`, expected one of `concurrency`, `fixed-window`"),
         (algorithm(json!({ "name": "gcra", "aligned": true })), "unknown field `aligned`"),
         (algorithm(json!({ "aligned": true })), "missing field `name`"),

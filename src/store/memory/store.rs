@@ -15,7 +15,7 @@ use super::{
 use crate::{
     algorithm::{
         Receipt,
-        counter::{Admission, Gauge},
+        counter::{Admission, Gauge, Plan},
     },
     answer::Answer,
     decision::{Charge, Decision, Outcome, Verdict},
@@ -162,20 +162,29 @@ impl MemoryStore {
             let plan = |cost| counting.plan(state, now, cost).map_err(|mistake| counting.error(mistake));
             let mut cost = if undoes_or_renews { 0 } else { charge.bounded_cost() };
             let mut planned = plan(cost)?;
-            if action == Action::ChargeUpTo && !planned.admission.is_admitted() {
-                // Charge what remains. If nothing does, find out when one unit will.
-                cost = planned.before.remaining.max(1);
+            let least = match action {
+                // If nothing remains, find out when one unit will.
+                Action::ChargeUpTo => Some(1),
+                Action::Debit => Some(0),
+                _ => None,
+            };
+            if let Some(least) = least.filter(|_| !planned.admission.is_admitted()) {
+                cost = planned.before.remaining.max(least);
                 planned = plan(cost)?;
             }
             plans.push((cost, planned));
         }
 
-        let admitted = plans.iter().all(|(_, plan)| plan.admission.is_admitted());
-        let charges_units = matches!(action, Action::Charge | Action::ChargeUpTo);
+        let fits =
+            |(charge, (_, plan)): (&Charge, &(u64, Plan))| plan.admission.is_admitted() || charge.is_shadow();
+        let admitted = charges.iter().zip(&plans).all(fits);
+        let charges_units = action.charges_units();
         for (((_, location), counting), (cost, plan)) in items().zip(&plans) {
-            if charges_units && *cost > 0 && (admitted || plan.stale) {
+            // A shadow may not fit.
+            let charged = admitted && plan.admission.is_admitted();
+            if charges_units && *cost > 0 && (charged || plan.stale) {
                 let denied = if plan.admission.is_admitted() { 0 } else { *cost };
-                let change = |state: &mut _| match admitted {
+                let change = |state: &mut _| match charged {
                     true => counting.carry_out(state, now, *cost),
                     false => counting.repair(state, now, denied),
                 };
@@ -185,7 +194,7 @@ impl MemoryStore {
         }
         drop(guards);
         Ok(Decision::new(charges.iter().zip(&plans).map(|(charge, (cost, plan))| {
-            let charged = admitted && charges_units;
+            let charged = admitted && charges_units && plan.admission.is_admitted();
             let gauge = if charged { plan.after } else { plan.before };
             let outcome = outcome(charge.clone(), plan.admission, gauge, *cost);
             if charged { outcome.with_receipt(Receipt { made: now, mark: plan.mark }) } else { outcome }
@@ -215,7 +224,7 @@ impl MemoryStoreBuilder {
 impl Store for MemoryStore {
     fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
         Answer::ready(match charges {
-            [charge] if action == Action::Charge => self.charge_one(charge.clone()),
+            [charge] if action == Action::Charge && !charge.is_shadow() => self.charge_one(charge.clone()),
             _ => self.decide_all(action, charges),
         })
     }
@@ -226,7 +235,7 @@ impl Store for MemoryStore {
 
     fn decide_one(&self, action: Action, charge: Charge) -> Answer<Decision> {
         Answer::ready(match action {
-            Action::Charge => self.charge_one(charge),
+            Action::Charge if !charge.is_shadow() => self.charge_one(charge),
             _ => self.decide_all(action, &[charge]),
         })
     }

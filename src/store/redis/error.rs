@@ -98,6 +98,7 @@ const COMMANDS: &[&str] = &[
     "EXISTS",
     "GET",
     "HELLO",
+    "HGETALL",
     "INFO",
     "LINDEX",
     "LLEN",

@@ -9,6 +9,8 @@ mod builder;
 mod connect;
 mod error;
 mod manager;
+#[cfg(feature = "reload")]
+mod policies;
 mod probe;
 mod script;
 #[cfg(feature = "sentinel")]

@@ -441,7 +441,9 @@ impl RedisStore {
         let store_commands = self.link.commands().iter().map(|&command| command.to_owned());
         let commands: BTreeSet<String> =
             Script::all_built_in().flat_map(|script| script.commands()).collect();
-        for command in store_commands.chain(commands) {
+        // Of `live_policies`.
+        let reload = cfg!(feature = "reload").then(|| "hgetall".to_owned());
+        for command in store_commands.chain(reload).chain(commands) {
             rule.push_str(" +");
             rule.push_str(&command);
         }
@@ -452,7 +454,7 @@ impl RedisStore {
     fn evaluate(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
         let hot = match (action, charges) {
             (Action::Charge, [charge]) if charge.policy().most_leased() > 0 && charge.cost() > 0 => {
-                Some(charge)
+                Some(charge).filter(|charge| !charge.is_shadow())
             }
             _ => None,
         };
@@ -467,7 +469,9 @@ impl RedisStore {
                 Ok(decision) => return Answer::ready(Ok(decision)),
                 Err(stamp) => Some((deny_cache, stamp)),
             },
-            (Action::Refund | Action::ChargeUpTo, Some(deny_cache)) => Some((deny_cache, deny_cache.stamp())),
+            (Action::Refund | Action::ChargeUpTo | Action::Debit, Some(deny_cache)) => {
+                Some((deny_cache, deny_cache.stamp()))
+            }
             _ => None,
         };
         let script = match self.scripts.script_for(charges) {

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use tower_ratelimit::{RedisStore, store::RedisStoreBuilder};
 
 /// So long that no decision is late on a busy machine.
-pub(crate) const PATIENT: Duration = Duration::from_secs(2);
+pub(crate) const PATIENT: Duration = Duration::from_secs(20);
 
 /// The settings of a store that waits for its decisions.
 pub(crate) fn settings() -> RedisStoreBuilder {

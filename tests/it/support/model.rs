@@ -11,6 +11,10 @@ pub(crate) struct Rule {
     pub(crate) period: u64,
     /// The capacity of a bucket. Unused by the other algorithms.
     pub(crate) burst: u64,
+    /// The units by which debits may exceed the capacity.
+    pub(crate) debt: u64,
+    /// Whether its denials deny nothing.
+    pub(crate) shadow: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +42,7 @@ pub(crate) enum Counting {
 pub(crate) enum Ask {
     Take,
     TakeUpTo,
+    Debit,
     Peek,
     /// A refund of the latest units, without a receipt.
     Refund,
@@ -120,27 +125,34 @@ impl Model {
             if ask == Ask::TakeUpTo && !view.admits(rule, cost, now) {
                 cost = view.remaining(rule, now).max(1);
             }
+            if ask == Ask::Debit && !view.admits(with_room(rule), cost, now) {
+                cost = view.remaining(with_room(rule), now);
+            }
             asked.push((id, rule, key, cost, view));
         }
-        let admitted = asked.iter().all(|(_, rule, _, cost, view)| view.admits(*rule, *cost, now));
-        let takes = matches!(ask, Ask::Take | Ask::TakeUpTo);
+        let admits = |rule, cost, view: &View| ask == Ask::Debit || view.admits(rule, cost, now);
+        let admitted = asked.iter().all(|(_, rule, _, cost, view)| rule.shadow || admits(*rule, *cost, view));
+        let takes = matches!(ask, Ask::Take | Ask::TakeUpTo | Ask::Debit);
         if takes && admitted {
             self.receipts.clear();
         }
-        self.moved_by_denial =
-            takes && !admitted && asked.iter().any(|(_, _, _, cost, view)| *cost > 0 && view.moved);
+        self.moved_by_denial = takes
+            && asked.iter().any(|(_, rule, _, cost, view)| {
+                *cost > 0 && view.moved && !(admitted && admits(*rule, *cost, view))
+            });
         let mut said = Vec::new();
         for (id, rule, key, cost, view) in asked {
-            let fits = view.admits(rule, cost, now);
-            let delay = if fits { view.delay(rule, cost, now) } else { 0 };
+            let fits = admits(rule, cost, &view);
+            let delay = if fits && ask != Ask::Debit { view.delay(rule, cost, now) } else { 0 };
             let retry =
                 (!fits && cost <= capacity(rule)).then(|| first(|wait| view.admits(rule, cost, now + wait)));
             let mut after = View { account: view.account.clone(), moved: view.moved };
-            if takes && admitted {
+            let charged = takes && admitted && fits;
+            if charged {
                 after.charge(rule, cost, now);
                 self.receipts.push(after.receipt(rule, now));
             }
-            if takes && cost > 0 && (admitted || view.moved) {
+            if takes && cost > 0 && (charged || view.moved) {
                 self.accounts.insert((id, key.to_owned()), after.account.clone());
             }
             said.push(Said {
@@ -244,8 +256,8 @@ fn bucket(rule: Rule, entries: &[(i128, i128)], now: i128) -> (Vec<(i128, i128)>
     let (step_units, step) = steps(rule);
     let spans = (now - since) / step;
     (since, units) = (since + spans * step, units - spans * step_units);
-    if !fits(rule, since, units, now) {
-        (since, units, moved) = (now, i128::from(capacity(rule)), true);
+    if !fits(with_room(rule), since, units, now) {
+        (since, units, moved) = (now, i128::from(capacity(rule) + rule.debt), true);
     }
     (vec![(since, units)], moved)
 }
@@ -279,6 +291,17 @@ fn steps(rule: Rule) -> (i128, i128) {
         (a, b) = (b, a % b);
     }
     (i128::from(rule.limit / a), i128::from(rule.period / a))
+}
+
+/// The rule that debits are counted by.
+fn with_room(rule: Rule) -> Rule {
+    let Rule { mut counting, mut limit, period, burst, debt, shadow } = rule;
+    match &mut counting {
+        Counting::Tokens { initial, .. } => *initial += debt,
+        Counting::Gcra | Counting::Meter | Counting::Queue { .. } => {}
+        _ => limit += debt,
+    }
+    Rule { counting, limit, period, burst: burst + debt, debt: 0, shadow }
 }
 
 /// Whether `units` owed since `since` fit into the bucket, including the wait.
@@ -473,7 +496,7 @@ impl View {
                 let dead = left <= 0
                     || charge.made > now
                     || charge.made <= *start
-                    || paid(rule, charge.made, now).leaves(i128::from(capacity(rule)), 0);
+                    || paid(rule, charge.made, now).leaves(i128::from(capacity(rule) + rule.debt), 0);
                 if dead {
                     return false;
                 }

@@ -111,7 +111,7 @@ impl Script {
             push_code(&mut text, include);
         }
         let arguments = algorithm.arguments(&Quota::per_second(1)).map_or(0, |arguments| arguments.len());
-        text.push_str(&format!("local ARGUMENTS, brief = '<{}', true\n", "d".repeat(arguments)));
+        text.push_str(&format!("local ARGUMENTS, brief = '<{}', 'take'\n", "d".repeat(arguments)));
         text.push_str("local algorithm = (function()\n");
         push_code(&mut text, algorithm.lua());
         text.push_str("end)()\n");

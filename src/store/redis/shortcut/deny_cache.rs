@@ -95,7 +95,7 @@ impl DenyCache {
                 cell.denial.compare_and_swap(&loaded, None);
             } else if covers(&cached.decision, charges) {
                 let elapsed = Duration::from_micros(now - cached.received_at);
-                let decision = match (cached.decision.outcomes(), charges) {
+                let decision = match (cached.decision.all_outcomes(), charges) {
                     ([outcome], [charge]) => Decision::of_one(after(outcome, charge, elapsed)),
                     (outcomes, charges) => {
                         let pairs = outcomes.iter().zip(charges);
@@ -219,7 +219,7 @@ impl Observer for DenyObserver {
 impl CachedDenial {
     /// Whether `charge` is on the same key, under a policy of the same name that counts differently.
     fn conflicts_with(&self, charge: &Charge) -> bool {
-        self.decision.outcomes().iter().any(|outcome| {
+        self.decision.all_outcomes().iter().any(|outcome| {
             outcome.key() == charge.key()
                 && outcome.policy().label() == charge.policy().label()
                 && !outcome.policy().counts_as(charge.policy())
@@ -229,12 +229,13 @@ impl CachedDenial {
 
 /// Whether `decision` is over the same charges.
 fn covers(decision: &Decision, charges: &[Charge]) -> bool {
-    let outcomes = decision.outcomes();
+    let outcomes = decision.all_outcomes();
     outcomes.len() == charges.len()
         && outcomes.iter().zip(charges).all(|(outcome, charge)| {
             outcome.charge().cost() == charge.cost()
                 && outcome.key() == charge.key()
                 && outcome.policy().counts_as(charge.policy())
+                && outcome.is_shadow() == charge.is_shadow()
         })
 }
 

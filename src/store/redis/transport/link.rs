@@ -16,6 +16,12 @@ pub(crate) trait Link: Send + Sync {
     /// Runs a command, as [`run`](Self::run) does. Its failure is no outage, so it is not recorded.
     fn ask(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value>;
 
+    /// Runs a command that can wait, as [`ask`](Self::ask) does. Does not send it while a breaker is open that covers it.
+    #[cfg(feature = "reload")]
+    fn ask_if_available(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value> {
+        self.ask(command, deadline)
+    }
+
     /// Whether the link is to a Redis Cluster.
     fn is_cluster(&self) -> bool {
         false

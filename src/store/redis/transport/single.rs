@@ -11,6 +11,8 @@ use super::{
     link::{Link, recorded},
     server::Server,
 };
+#[cfg(feature = "reload")]
+use super::{probe::probe, target::Target as _};
 use crate::{answer::Answer, decision::Decision, store::redis::wire::Job};
 
 /// A link to one server, with any connection manager.
@@ -34,6 +36,21 @@ where
 
     fn ask(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value> {
         Answer::pending(async move { self.server.reply(command, deadline).await })
+    }
+
+    #[cfg(feature = "reload")]
+    fn ask_if_available(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value> {
+        Answer::pending(async move {
+            if let Some(error) = self.server.breaker().error() {
+                // There may be no decisions that would.
+                probe(&self.server, String::new);
+                return Err(error);
+            }
+            // Calls without an answer keep their connections for a while, so these must open the breaker too.
+            let reply = self.server.reply(command, deadline).await;
+            self.server.breaker().record(&reply);
+            reply
+        })
     }
 
     fn commands(&self) -> &'static [&'static str] {

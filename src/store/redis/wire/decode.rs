@@ -123,7 +123,8 @@ impl<'a> Reader<'a> {
     fn decision(&mut self, job: &Job) -> Option<Decision> {
         // All are read, because the next job's records follow.
         let records: Vec<Record> = job.charges.iter().filter_map(|_| self.record()).collect();
-        let is_admitted = records.iter().all(|[granted, ..]| *granted != 0.0);
+        let fits = |(charge, record): (&Charge, &Record)| record[0] != 0.0 || charge.is_shadow();
+        let is_admitted = job.charges.iter().zip(&records).all(fits);
         let outcomes = job.charges.iter().zip(&records);
         let outcomes: Option<Vec<Outcome>> =
             outcomes.map(|(charge, record)| self.outcome(job.action, charge, record, is_admitted)).collect();
@@ -139,8 +140,7 @@ impl<'a> Reader<'a> {
         is_admitted: bool,
     ) -> Option<Outcome> {
         let (outcome, mark) = outcome(action, charge, record)?;
-        let is_charged =
-            is_admitted && outcome.is_allowed() && matches!(action, Action::Charge | Action::ChargeUpTo);
+        let is_charged = is_admitted && outcome.is_allowed() && action.charges_units();
         Some(if is_charged { outcome.with_receipt(Receipt { made: self.time, mark }) } else { outcome })
     }
 
@@ -168,7 +168,7 @@ fn outcome(action: Action, charge: &Charge, record: &Record) -> Option<(Outcome,
     let [granted, remaining, reset, retry_or_mark, delay] = *record;
     let (granted, delay) = (integer(granted)?, micros(delay)?);
     let cost = match action {
-        Action::Charge | Action::Peek | Action::ChargeUpTo => charge.bounded_cost(),
+        Action::Charge | Action::Peek | Action::ChargeUpTo | Action::Debit => charge.bounded_cost(),
         Action::Refund | Action::Renew => 0,
     };
     let (verdict, mark) = match granted {
@@ -178,7 +178,8 @@ fn outcome(action: Action, charge: &Charge, record: &Record) -> Option<(Outcome,
         _ => (Verdict::Delay(delay), integer(retry_or_mark)?),
     };
     let granted = granted.saturating_sub(1);
-    let is_complete = granted == cost || !verdict.is_allowed() || action == Action::ChargeUpTo;
+    let may_be_less = matches!(action, Action::ChargeUpTo | Action::Debit);
+    let is_complete = granted == cost || !verdict.is_allowed() || may_be_less;
     if granted > cost || !is_complete {
         return None;
     }

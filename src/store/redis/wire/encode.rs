@@ -28,7 +28,7 @@ impl Job {
         match self.action {
             Action::Refund | Action::Renew if charge.needs_permit() => charge.cost().min(MAX_PERMIT_UNITS),
             Action::Refund | Action::Renew => charge.cost().min(MAX_REFUND),
-            Action::Charge | Action::ChargeUpTo | Action::Peek => charge.bounded_cost(),
+            Action::Charge | Action::ChargeUpTo | Action::Debit | Action::Peek => charge.bounded_cost(),
         }
     }
 
@@ -43,6 +43,7 @@ impl Job {
             Action::Peek => 3,
             Action::Refund => 4,
             Action::Renew => 5,
+            Action::Debit => 7,
         }
     }
 
@@ -51,6 +52,7 @@ impl Job {
         let is_alike = |(one, other): (&Charge, &Charge)| {
             one.policy().counts_as(other.policy())
                 && self.cost(one) == self.cost(other)
+                && one.is_shadow() == other.is_shadow()
                 && !one.needs_permit()
         };
         self.mode() == other.mode()
@@ -91,7 +93,9 @@ fn takes_of(jobs: &[&Job]) -> Option<&'static Arc<Script>> {
         let [charge] = &*job.charges else { return None };
         let name = charge.policy().counting().name();
         let is_take = job.action == Action::Charge && job.lease.is_none();
-        if !is_take || *algorithm.get_or_insert(name) != name {
+        // The short script knows no debt and no shadows.
+        let is_special = charge.policy().debits().1 > 0 || charge.is_shadow();
+        if !is_take || is_special || *algorithm.get_or_insert(name) != name {
             return None;
         }
     }
@@ -143,6 +147,12 @@ impl Numbers {
         self.0.extend((number as f64).to_le_bytes());
     }
 
+    /// In place of the time and the mark of a charge.
+    fn push_shadow(&mut self) {
+        self.0.extend((-1_f64).to_le_bytes());
+        self.push(0);
+    }
+
     fn extend(&mut self, numbers: &[u64]) {
         numbers.iter().for_each(|number| self.push(*number));
     }
@@ -186,12 +196,15 @@ impl Numbers {
                 } else {
                     0
                 };
-                // An administrator's refund has no receipt.
-                let (made, mark) = match (job.action, charge.receipt()) {
-                    (Action::Refund, Some(receipt)) => (receipt.made, receipt.mark),
-                    _ => (0, 0),
-                };
-                numbers.extend(&[rule_of[charge_number + i] as u64, job.cost(charge), holder, made, mark]);
+                numbers.extend(&[rule_of[charge_number + i] as u64, job.cost(charge), holder]);
+                match (job.action, charge.receipt()) {
+                    (Action::Refund, Some(receipt)) => numbers.extend(&[receipt.made, receipt.mark]),
+                    (Action::Charge | Action::ChargeUpTo | Action::Peek, _) if charge.is_shadow() => {
+                        numbers.push_shadow();
+                    }
+                    // An administrator's refund has no receipt.
+                    _ => numbers.extend(&[0, 0]),
+                }
             }
             if let Some(lease) = &job.lease {
                 let returned = lease.returned;

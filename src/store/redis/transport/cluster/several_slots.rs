@@ -59,7 +59,7 @@ async fn slot_by_slot(slots: &Arc<impl Slots>, job: Job, deadline: Instant) -> R
         part.deadline = until.saturating_duration_since(Instant::now());
         match slots.decide_in_slot(part).await {
             Ok(decision) => {
-                for (&position, outcome) in positions.iter().zip(decision.outcomes()) {
+                for (&position, outcome) in positions.iter().zip(decision.all_outcomes()) {
                     outcomes[position] = Some(outcome.clone());
                 }
                 if !is_charge || denied {
@@ -77,6 +77,8 @@ async fn slot_by_slot(slots: &Arc<impl Slots>, job: Job, deadline: Instant) -> R
             }
             // The request is denied anyway.
             Err(_) if denied => {}
+            // A shadow denies nothing.
+            Err(_) if is_charge && positions.iter().all(|&position| job.charges[position].is_shadow()) => {}
             Err(error) if is_charge => {
                 refund_charged(slots, &job, &charged, &outcomes);
                 return Err(error);
@@ -118,7 +120,7 @@ fn refund_charged(
         for (part, charged) in charged {
             // If a refund fails, that much less is admitted until the quota is replenished.
             let Ok(decision) = slots.decide_in_slot(part).await else { continue };
-            let refunded = charged.into_iter().zip(decision.outcomes());
+            let refunded = charged.into_iter().zip(decision.all_outcomes());
             all.extend(refunded.map(|((position, outcome), now)| (position, with_values_of(&outcome, now))));
         }
         all

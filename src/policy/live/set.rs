@@ -1,0 +1,183 @@
+use std::{
+    collections::BTreeMap,
+    mem,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{sync::watch, time::Instant};
+
+use super::{entry::list, update::Update};
+use crate::{
+    error::{Error, ErrorKind},
+    policy::{Enforcement, EnforcementSwitch, Policy},
+    util::{sync::lock, time::micros},
+};
+
+/// How often the origin is read, unless the handle says otherwise.
+const INTERVAL: Duration = Duration::from_millis(500);
+/// A shorter pause would only keep a core busy.
+const MIN_INTERVAL: Duration = Duration::from_millis(10);
+/// After this time an error that came and went is logged again.
+const REPORT_EVERY: Duration = Duration::from_secs(60);
+
+/// The policies in force, shared by the handles and the task that follows the origin.
+#[derive(Debug)]
+pub(crate) struct Set {
+    /// How errors and logs name the origin.
+    origin: String,
+    state: Mutex<State>,
+    /// The number of accepted changes. The handles are its receivers.
+    version: watch::Sender<u64>,
+    enforcement: EnforcementSwitch,
+    /// Microseconds.
+    interval: AtomicU64,
+}
+
+#[derive(Debug)]
+struct State {
+    /// By name. The sources are receivers.
+    policies: BTreeMap<String, watch::Sender<Policy>>,
+    /// What the origin says. The switch may have been moved since.
+    enforcement: Enforcement,
+    /// Why the latest read changed nothing.
+    error: Option<Error>,
+    /// The latest error in the log.
+    logged: Option<(String, Instant)>,
+}
+
+impl Set {
+    pub(super) fn new(origin: String, first: Update) -> Self {
+        let policies = first.policies.into_iter();
+        let state = State {
+            policies: policies.map(|(name, policy)| (name, watch::Sender::new(policy))).collect(),
+            enforcement: first.enforcement,
+            error: None,
+            logged: None,
+        };
+        Self {
+            origin,
+            state: Mutex::new(state),
+            version: watch::Sender::new(0),
+            enforcement: EnforcementSwitch::new(first.enforcement),
+            interval: AtomicU64::new(micros(INTERVAL)),
+        }
+    }
+
+    /// A receiver of the policy `name`.
+    pub(super) fn policy(&self, name: &str) -> Result<watch::Receiver<Policy>, Error> {
+        let state = lock(&self.state);
+        state.policies.get(name).map(watch::Sender::subscribe).ok_or_else(|| {
+            let known = match list(state.policies.keys().map(String::as_str)) {
+                none if none.is_empty() => "it has no policies".to_owned(),
+                names => format!("it has {names}"),
+            };
+            let message = format!("{} has no policy `{name}`: {known}", self.origin);
+            Error::new(ErrorKind::InvalidConfig, message)
+        })
+    }
+
+    pub(super) fn policies(&self) -> Vec<Policy> {
+        lock(&self.state).policies.values().map(|policy| policy.borrow().clone()).collect()
+    }
+
+    pub(super) fn versions(&self) -> watch::Receiver<u64> {
+        self.version.subscribe()
+    }
+
+    pub(super) fn error(&self) -> Option<Error> {
+        lock(&self.state).error.clone()
+    }
+
+    pub(super) const fn enforcement(&self) -> &EnforcementSwitch {
+        &self.enforcement
+    }
+
+    pub(super) fn interval(&self) -> Duration {
+        Duration::from_micros(self.interval.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn set_interval(&self, interval: Duration) {
+        self.interval.store(micros(interval.max(MIN_INTERVAL)), Ordering::Relaxed);
+    }
+
+    /// Whether there is a handle, a source, or a layer with the switch.
+    pub(super) fn is_used(&self) -> bool {
+        self.version.receiver_count() > 0
+            || self.enforcement.is_shared()
+            || lock(&self.state).policies.values().any(is_in_use)
+    }
+
+    /// Puts `update` in force, all or nothing.
+    ///
+    /// # Errors
+    ///
+    /// A policy that is in use is missing.
+    pub(super) fn apply(&self, update: Update) -> Result<(), Error> {
+        let mut state = lock(&self.state);
+        let is_missing = |name: &String| !update.policies.contains_key(name);
+        let missing = state.policies.iter().find(|(name, policy)| is_missing(name) && is_in_use(policy));
+        if let Some((name, _)) = missing {
+            let message = format!(
+                "{}: policy `{name}` is missing, and the service uses it: add it again, or restart the service \
+                 without it",
+                self.origin
+            );
+            return Err(Error::new(ErrorKind::InvalidConfig, message));
+        }
+        let mut changes: Vec<String> =
+            state.policies.keys().filter(|name| is_missing(name)).cloned().collect();
+        changes.iter().for_each(|name| drop(state.policies.remove(name)));
+        for (name, policy) in update.policies {
+            let is_new = match state.policies.get(&name) {
+                Some(sender) => sender.send_if_modified(|old| {
+                    let is_new = *old != policy;
+                    if is_new {
+                        *old = policy;
+                    }
+                    is_new
+                }),
+                None => state.policies.insert(name.clone(), watch::Sender::new(policy)).is_none(),
+            };
+            changes.extend(is_new.then_some(name));
+        }
+        if mem::replace(&mut state.enforcement, update.enforcement) != update.enforcement {
+            self.enforcement.set(update.enforcement);
+            changes.push(format!("enforcement {}", update.enforcement));
+        }
+        if !changes.is_empty() {
+            self.version.send_modify(|version| *version += 1);
+            log!(
+                info,
+                origin = %self.origin,
+                version = *self.version.borrow(),
+                changed = %changes.join(", "),
+                "policies changed"
+            );
+        }
+        Ok(())
+    }
+
+    /// Records that the origin was read and nothing is wrong.
+    pub(super) fn succeeded(&self) {
+        lock(&self.state).error = None;
+    }
+
+    /// Records that `error` keeps the old policies. Logs it unless it is the one of the latest read.
+    pub(super) fn failed(&self, error: Error) {
+        let (mut state, text) = (lock(&self.state), error.to_string());
+        let continues = state.error.replace(error).is_some_and(|before| before.to_string() == text);
+        let is_recent = |(logged, at): &(String, Instant)| *logged == text && at.elapsed() < REPORT_EVERY;
+        if !continues && !state.logged.as_ref().is_some_and(is_recent) {
+            log!(warn, error = %text, "the policies stay as they are");
+            state.logged = Some((text, Instant::now()));
+        }
+    }
+}
+
+fn is_in_use(policy: &watch::Sender<Policy>) -> bool {
+    policy.receiver_count() > 0
+}

@@ -1,0 +1,11 @@
+use std::collections::BTreeMap;
+
+use crate::policy::{Enforcement, Policy};
+
+/// All that a file or a hash says, read without an error.
+#[derive(Clone, Debug)]
+pub(crate) struct Update {
+    /// By name.
+    pub(super) policies: BTreeMap<String, Policy>,
+    pub(super) enforcement: Enforcement,
+}

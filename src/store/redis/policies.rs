@@ -1,0 +1,140 @@
+//! Policies that operators change in a hash of Redis.
+
+use std::{sync::Arc, time::Duration};
+
+use redis::{Cmd, Value};
+
+use super::{
+    store::RedisStore,
+    transport::{Link, PROBE_TIMEOUT},
+};
+use crate::{
+    answer::Answer,
+    error::{Error, ErrorKind},
+    policy::{Fields, LivePolicies, Origin, Policy, PolicyHash, Update},
+};
+
+impl RedisStore {
+    /// Policies that operators change in Redis while the service runs. Every instance follows within a second.
+    ///
+    /// `defaults` are the policies of the service. Operators change them in one hash, whose key is the
+    /// [prefix](super::RedisStoreBuilder::prefix) and `:policies`: with the default prefix, `rl:policies`.
+    ///
+    /// | field | value |
+    /// |---|---|
+    /// | the name of a default | a quota such as `10/min burst 20`, which replaces only the quota of the default |
+    /// | any name | a JSON object with the entries of a [configured policy](crate::policy#policies-in-a-configuration-file) but `name`, which replaces the whole default |
+    /// | `@enforcement` | `on`, `soft` or `off`, for the [switch](LivePolicies::enforcement) |
+    /// | `@version` | any text. While it stays the same, no change is put in force |
+    ///
+    /// ```text
+    /// redis-cli HSET rl:policies login "10/min burst 20"
+    /// redis-cli HSET rl:policies export '{"quota":"100/day","algorithm":"fixed-window","on_store_failure":"closed"}'
+    /// redis-cli HDEL rl:policies login      # the default again
+    /// redis-cli HSET rl:policies @enforcement off
+    /// ```
+    ///
+    /// To change several policies at once, set `@version` last, or change all in one `HSET` or a transaction. An instance that
+    /// starts puts in force what it finds.
+    ///
+    /// # How instances follow
+    ///
+    /// Each instance reads the hash with `HGETALL` every 500 ms, or as [`poll_every`](LivePolicies::poll_every) says, on the
+    /// connections of this store and within its [deadline](super::RedisStoreBuilder::deadline). No request waits for it. While
+    /// Redis is unavailable the policies stay as they are. The hash has no TTL, so no `volatile` eviction policy removes it; a
+    /// Redis without persistence loses it with a restart, and the defaults are in force again.
+    ///
+    /// An invalid hash changes nothing, see [`LivePolicies`]. If it cannot be read when this function is called, or is
+    /// invalid, the defaults are in force, and [`last_error`](LivePolicies::last_error) says why.
+    ///
+    /// The Redis user needs `+hgetall`, which is part of [`acl_rule`](Self::acl_rule), and operators need
+    /// `+hset +hdel ~rl:policies`. Who can write the hash can turn the limits off. In a Redis Cluster, the hash is on one node.
+    ///
+    /// # Errors
+    ///
+    /// * [`InvalidConfig`](ErrorKind::InvalidConfig): two defaults have one name, or the name of one begins with `@`.
+    /// * [`MissingSetup`](ErrorKind::MissingSetup): no Tokio runtime runs here.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// use tower_ratelimit::{PeerIp, Policy, Quota, RateLimitLayer, RedisStore};
+    ///
+    /// # async fn example() -> Result<(), tower_ratelimit::Error> {
+    /// let store = RedisStore::connect("redis://127.0.0.1:6379").await?;
+    /// let login = Policy::new("login", Quota::per_minute(5));
+    /// let live = store.live_policies([login]).await?;
+    ///
+    /// let layer = RateLimitLayer::new(store, live.get("login")?, PeerIp::new()).enforcement(live.enforcement());
+    /// # drop(layer);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg_attr(docsrs, doc(cfg(feature = "reload")))]
+    pub async fn live_policies(
+        &self,
+        defaults: impl IntoIterator<Item = Policy>,
+    ) -> Result<LivePolicies, Error> {
+        let key = format!("{}:policies", self.names.prefix());
+        let hash = PolicyHash::new(format!("the Redis hash `{key}`"), defaults)?;
+        let (name, defaults) = (hash.name().to_owned(), hash.defaults());
+        // A connection may have to be made.
+        let timeout = self.deadline.max(PROBE_TIMEOUT);
+        let origin = RedisHash { link: self.link.clone(), key, hash, timeout, deadline: self.deadline };
+        LivePolicies::following(name, defaults, origin).await
+    }
+}
+
+struct RedisHash {
+    link: Arc<dyn Link>,
+    key: String,
+    hash: PolicyHash,
+    /// Of the next read.
+    timeout: Duration,
+    deadline: Duration,
+}
+
+impl Origin for RedisHash {
+    type Content = Fields;
+
+    async fn read(&mut self) -> Result<Fields, Error> {
+        let mut command = Cmd::new();
+        command.arg("HGETALL").arg(&self.key);
+        let reply: Answer<Value> = self.link.clone().ask_if_available(command, self.timeout);
+        self.timeout = self.deadline;
+        let unreadable = |error: Error| {
+            let message = format!("{} cannot be read: {error}", self.hash.name());
+            Error::new(error.kind(), message).with_source(error)
+        };
+        reply.await.and_then(fields).map_err(unreadable)
+    }
+
+    fn is_due(&self, before: &Fields, fields: &Fields) -> bool {
+        PolicyHash::is_due(before, fields)
+    }
+
+    fn parse(&self, fields: &Fields) -> Result<Update, Error> {
+        self.hash.parse(fields)
+    }
+}
+
+/// The fields in a reply to HGETALL.
+fn fields(reply: Value) -> Result<Fields, Error> {
+    let pairs: Option<Vec<(Value, Value)>> = match reply {
+        Value::Map(pairs) => Some(pairs),
+        Value::Array(values) if values.len() % 2 == 0 => {
+            let mut values = values.into_iter();
+            Some(std::iter::from_fn(|| Some((values.next()?, values.next()?))).collect())
+        }
+        _ => None,
+    };
+    let text = |value: Value| match value {
+        Value::BulkString(bytes) => Some(bytes),
+        Value::SimpleString(text) => Some(text.into_bytes()),
+        _ => None,
+    };
+    let fields = pairs.and_then(|pairs| {
+        pairs.into_iter().map(|(field, value)| Some((text(field)?, text(value)?))).collect()
+    });
+    fields.ok_or_else(|| Error::new(ErrorKind::StoreReply, "the reply to HGETALL is not a hash"))
+}

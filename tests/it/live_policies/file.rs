@@ -1,0 +1,412 @@
+//! Policies from a file. Time is virtual: a file is read again as soon as nothing else is left to do.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use super::{error, quotas};
+use crate::support::inner::{ask, get};
+use tokio::time::sleep;
+use tower_ratelimit::{
+    ErrorKind, FailureMode, MemoryStore, Policy, Quota, RateLimitLayer,
+    algorithm::FixedWindow,
+    key::Constant,
+    policy::{Enforcement, LivePolicies},
+};
+
+/// A directory of its own, removed when dropped.
+pub(super) struct Directory(PathBuf);
+
+impl Directory {
+    pub(super) fn new() -> Self {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("live-policies-{}-{number}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub(super) fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A file with these policies.
+pub(super) fn file_of(policies: &[(&str, &str)]) -> String {
+    let table =
+        |(name, quota): &(&str, &str)| format!("[[policies]]\nname = \"{name}\"\nquota = \"{quota}\"\n");
+    policies.iter().map(table).collect()
+}
+
+/// Replaces a file in one step.
+fn replace(path: &Path, text: &str) {
+    let new = path.with_extension("new");
+    fs::write(&new, text).unwrap();
+    fs::rename(new, path).unwrap();
+}
+
+/// Long enough for two reads.
+pub(super) async fn followed() {
+    sleep(Duration::from_secs(2)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_changed_file_changes_the_limit_of_a_running_layer_and_keeps_the_counts() {
+    let directory = Directory::new();
+    let path = directory.file("limits.toml");
+    fs::write(&path, file_of(&[("api", "2/h")])).unwrap();
+    let live = LivePolicies::file(&path).unwrap();
+    let layer = RateLimitLayer::new(MemoryStore::new(), live.get("api").unwrap(), Constant::new("all"))
+        .enforcement(live.enforcement());
+    let status = async || ask(&layer, get()).await.status().as_u16();
+    assert_eq!([status().await, status().await, status().await], [200, 200, 429]);
+
+    replace(&path, &file_of(&[("api", "3/h")]));
+    followed().await;
+    assert_eq!([status().await, status().await], [200, 429]);
+    // Lowered, and binding at once.
+    replace(&path, &file_of(&[("api", "1/h")]));
+    followed().await;
+    assert_eq!(status().await, 429);
+    assert_eq!((live.version(), error(&live)), (2, String::new()));
+
+    replace(&path, &format!("enforcement = \"soft\"\n{}", file_of(&[("api", "1/h")])));
+    followed().await;
+    assert_eq!(ask(&layer, get()).await.headers()["x-ratelimit-exceeded"], "\"api\"");
+    replace(&path, &format!("enforcement = \"off\"\n{}", file_of(&[("api", "1/h")])));
+    followed().await;
+    assert_eq!(status().await, 200);
+    replace(&path, &file_of(&[("api", "1/h")]));
+    followed().await;
+    assert_eq!((status().await, live.version()), (429, 5));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_is_followed_however_it_is_replaced() {
+    let directory = Directory::new();
+    let (path, real) = (directory.file("limits.toml"), directory.file("real.toml"));
+    let write = |path: &Path, quota: &str| fs::write(path, file_of(&[("api", quota)])).unwrap();
+    write(&path, "1/h");
+    let live = LivePolicies::file(&path).unwrap();
+
+    // In place, with the same length and within the same tick of the file system's clock.
+    write(&path, "2/h");
+    followed().await;
+    assert_eq!(quotas(&live), ["api 2/h"]);
+    // As an editor that renames.
+    replace(&path, &file_of(&[("api", "3/h")]));
+    followed().await;
+    assert_eq!(quotas(&live), ["api 3/h"]);
+    // As a ConfigMap: a symbolic link that leads elsewhere.
+    write(&real, "4/h");
+    fs::remove_file(&path).unwrap();
+    std::os::unix::fs::symlink(&real, &path).unwrap();
+    followed().await;
+    assert_eq!(quotas(&live), ["api 4/h"]);
+    write(&real, "5/h");
+    followed().await;
+    assert_eq!(quotas(&live), ["api 5/h"]);
+
+    // Missing for a while.
+    fs::remove_file(&path).unwrap();
+    followed().await;
+    assert_eq!(quotas(&live), ["api 5/h"]);
+    assert!(error(&live).contains("cannot be read: No such file or directory"), "{}", error(&live));
+    write(&path, "5/h");
+    followed().await;
+    assert_eq!((error(&live), live.version()), (String::new(), 4));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_is_not_read_while_it_is_being_written() {
+    let directory = Directory::new();
+    let path = directory.file("limits.toml");
+    fs::write(&path, file_of(&[("a", "1/h"), ("b", "1/h")])).unwrap();
+    let live = LivePolicies::file(&path).unwrap();
+    let whole = file_of(&[("a", "10/h"), ("b", "10/h"), ("c", "10/h")]);
+    // Prefixes of it are valid files, with fewer policies.
+    for length in 0..whole.len() {
+        fs::write(&path, &whole[..length]).unwrap();
+        sleep(Duration::from_millis(20)).await;
+        assert_eq!(quotas(&live), ["a 1/h", "b 1/h"], "after {length} bytes");
+    }
+    assert!(error(&live).contains("is being written all the time"), "{}", error(&live));
+    fs::write(&path, &whole).unwrap();
+    followed().await;
+    assert_eq!((quotas(&live).join(", "), live.version()), ("a 10/h, b 10/h, c 10/h".to_owned(), 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_invalid_file_changes_nothing_and_says_what_to_do() {
+    let directory = Directory::new();
+    let path = directory.file("limits.toml");
+    let good = file_of(&[("api", "2/h"), ("login", "5/min")]);
+    fs::write(&path, &good).unwrap();
+    let live = LivePolicies::file(&path).unwrap();
+    let _layer = RateLimitLayer::new(MemoryStore::new(), live.get("login").unwrap(), Constant::new("all"));
+    let with = |line: &str| format!("{}{line}\n", file_of(&[("api", "3/h"), ("login", "6/min")]));
+    let login =
+        |entry: &str| format!("{}[[policies]]\nname = \"login\"\n{entry}\n", file_of(&[("api", "3/h")]));
+    let rows = [
+        ("nothing", String::new(), ": the file is empty: write a table `[[policies]]`"),
+        ("half a string", with("")[..36].to_owned(), ", line 3: no valid TOML: "),
+        ("other text", "{\"policies\": []}".to_owned(), ", line 1: no valid TOML: "),
+        (
+            "an unknown setting",
+            format!("enforce = 1\n{good}"),
+            "unknown field `enforce`, expected `enforcement` or `policies`",
+        ),
+        (
+            "a wrong switch",
+            format!("enforcement = \"no\"\n{good}"),
+            ", line 1: entry `enforcement`: invalid enforcement `no`: write `on`",
+        ),
+        (
+            "a switch of another type",
+            format!("enforcement = false\n{good}"),
+            "expected \"on\", \"soft\" or \"off\"",
+        ),
+        (
+            "no array",
+            "[policies]\nname = \"api\"\nquota = \"1/s\"\n".to_owned(),
+            "entry `policies`: invalid type: map, expected a sequence",
+        ),
+        (
+            "no name",
+            format!("{good}[[policies]]\nquota = \"1/s\"\n"),
+            "policy 3 of the file: missing field `name`",
+        ),
+        ("no quota", login(""), "policy `login`: missing field `quota`"),
+        (
+            "a quota of another form",
+            login("quota = \"6\""),
+            ", line 6: policy `login`: entry `quota`: invalid quota `6`: write it as `<limit>/<period>`",
+        ),
+        (
+            "a negative quota",
+            login("quota = \"-6/min\""),
+            "policy `login`: entry `quota`: invalid quota `-6/min`",
+        ),
+        (
+            "a huge quota",
+            login("quota = \"99999999999999999999999/s\""),
+            "policy `login`: entry `quota`: invalid quota `99999999999999999999999/s`: ",
+        ),
+        (
+            "no limit",
+            login("quota = \"0/s\""),
+            "policy `login`: entry `quota`: invalid quota `0/s`: a quota's limit must be at least 1",
+        ),
+        (
+            "a quota of another type",
+            login("quota = 6"),
+            "policy `login`: entry `quota`: invalid type: integer `6`, expected",
+        ),
+        (
+            "an unknown entry",
+            with("limit = 5"),
+            "policy `login`: entry `limit`: unknown field `limit`, expected one of `name`, `quota`",
+        ),
+        (
+            "an unknown algorithm",
+            with("algorithm = \"gcr\""),
+            "policy `login`: entry `algorithm`: unknown variant `gcr`, expected one of",
+        ),
+        (
+            "a wrong option",
+            with("algorithm = { name = \"sliding-window\", segments = -1 }"),
+            "policy `login`: entry `algorithm",
+        ),
+        (
+            "a window with a burst",
+            login("quota = \"6/min burst 9\"\nalgorithm = \"fixed-window\""),
+            "policy `login`: a fixed window has no burst: leave out `burst`",
+        ),
+        ("no lease", with("lease = 0"), "policy `login`: a lease must be of 1 to 10^12 units"),
+        (
+            "a negative lease",
+            with("lease = -1"),
+            "policy `login`: entry `lease`: invalid value: integer `-1`",
+        ),
+        (
+            "a wrong mode",
+            with("on_store_failure = \"shut\""),
+            "policy `login`: entry `on_store_failure`: invalid failure mode `shut`: write `local`",
+        ),
+        (
+            "two of a name",
+            with("[[policies]]\nname = \"login\"\nquota = \"1/s\""),
+            ": there are two policies `login`: give each its own name, or remove one",
+        ),
+        (
+            "a policy that is in use is missing",
+            file_of(&[("api", "3/h")]),
+            ": policy `login` is missing, and the service uses it: add it again",
+        ),
+        (
+            "a typing error in a name",
+            file_of(&[("api", "3/h"), ("logn", "5/min")]),
+            "policy `login` is missing",
+        ),
+        ("too much", format!("{good}#{}", " ".repeat(1 << 20)), "cannot be read: it is larger than 1 MiB"),
+    ];
+    for (name, text, message) in rows {
+        replace(&path, &text);
+        followed().await;
+        let error = error(&live);
+        assert!(error.contains(message), "{name}: {error}");
+        assert!(error.starts_with(path.to_str().unwrap()), "{name}: {error}");
+        assert_eq!(error.lines().count(), 1, "{name}: {error}");
+        assert_eq!((quotas(&live).join(", "), live.version()), ("api 2/h, login 5/min".into(), 0), "{name}");
+        // The same is an error when the service starts, unless a policy is only missing.
+        let started = LivePolicies::file(&path).map(|_| ()).map_err(|error| error.to_string());
+        assert_eq!(started.err(), Some(error).filter(|error| !error.contains("is missing")), "{name}");
+    }
+    fs::write(&path, [0xff, 0xfe]).unwrap();
+    followed().await;
+    assert!(error(&live).contains("not UTF-8 after 0 bytes"), "{}", error(&live));
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    followed().await;
+    assert!(error(&live).contains("cannot be read: it is no regular file"), "{}", error(&live));
+    fs::remove_dir(&path).unwrap();
+    replace(&path, &with(""));
+    followed().await;
+    assert_eq!((quotas(&live).join(", "), live.version()), ("api 3/h, login 6/min".into(), 1));
+    assert_eq!(error(&live), "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_entry_of_a_policy_is_read_and_a_policy_that_is_not_in_use_can_be_removed() {
+    let directory = Directory::new();
+    let path = directory.file("limits.toml");
+    let daily = "[[policies]]\nname = \"daily\"\nquota = \"10_000/day\"\nalgorithm = { name = \"fixed-window\", \
+                 aligned = true }\non_store_failure = \"closed\"\nlease = 100\n";
+    fs::write(&path, daily).unwrap();
+    let live = LivePolicies::file(&path).unwrap();
+    let expected = Policy::new("daily", Quota::per_day(10_000))
+        .algorithm(FixedWindow::aligned())
+        .on_store_failure(FailureMode::Closed)
+        .leased(100);
+    assert_eq!(live.current(), [expected]);
+    replace(&path, &file_of(&[("api", "1/s")]));
+    followed().await;
+    assert_eq!(quotas(&live), ["api 1/s"]);
+    let error = live.get("daily").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+    assert_eq!(error.to_string(), format!("{} has no policy `daily`: it has `api`", path.display()));
+    replace(&path, "enforcement = \"off\"\n");
+    followed().await;
+    assert_eq!(live.enforcement().get(), Enforcement::Off);
+    assert!(live.get("api").unwrap_err().to_string().ends_with("it has no policies"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handle_waits_for_each_change_once() {
+    let directory = Directory::new();
+    let path = directory.file("limits.toml");
+    fs::write(&path, file_of(&[("api", "1/h")])).unwrap();
+    let mut live = LivePolicies::file(&path).unwrap();
+    let mut other = live.clone();
+    let change = |quota: &'static str| {
+        let path = path.clone();
+        tokio::spawn(async move {
+            sleep(Duration::from_secs(5)).await;
+            fs::write(&path, file_of(&[("api", quota)])).unwrap();
+        })
+    };
+    change("2/h");
+    live.changed().await;
+    assert_eq!(quotas(&live), ["api 2/h"]);
+    other.changed().await;
+    change("3/h");
+    live.changed().await;
+    assert_eq!((quotas(&live).join(""), live.version()), ("api 3/h".to_owned(), 2));
+    // A comment is no change.
+    fs::write(&path, format!("# mine\n{}", file_of(&[("api", "3/h")]))).unwrap();
+    let long = tokio::time::timeout(Duration::from_secs(60), live.changed()).await;
+    assert!(long.is_err());
+    assert_eq!(live.version(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_switch_that_the_service_moves_stays_until_the_file_says_something_else() {
+    let directory = Directory::new();
+    let path = directory.file("limits.toml");
+    fs::write(&path, file_of(&[("api", "1/h")])).unwrap();
+    let live = LivePolicies::file(&path).unwrap();
+    live.enforcement().set(Enforcement::Off);
+    replace(&path, &file_of(&[("api", "2/h")]));
+    followed().await;
+    assert_eq!((live.enforcement().get(), live.version()), (Enforcement::Off, 1));
+    replace(&path, &format!("enforcement = \"soft\"\n{}", file_of(&[("api", "2/h")])));
+    followed().await;
+    assert_eq!(live.enforcement().get(), Enforcement::Soft);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_file_is_followed_until_the_last_handle_source_and_layer_is_dropped() {
+    let directory = Directory::new();
+    let path = directory.file("limits.toml");
+    let mut quota = 1;
+    let mut rewrite = || {
+        quota += 1;
+        fs::write(&path, file_of(&[("api", &format!("{quota}/h"))])).unwrap();
+    };
+    rewrite();
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    assert_eq!(tasks(), 0);
+    // Each keeps it alive alone: a handle, a source, a layer, a layer with the switch only.
+    let keep: [fn(LivePolicies) -> Box<dyn std::any::Any>; 4] = [
+        |live| Box::new(live),
+        |live| Box::new(live.get("api").unwrap()),
+        |live| {
+            let source = live.get("api").unwrap();
+            Box::new(RateLimitLayer::new(MemoryStore::new(), source, Constant::new("all")))
+        },
+        |live| {
+            let policy = Policy::new("own", Quota::per_hour(1));
+            let layer = RateLimitLayer::new(MemoryStore::new(), policy, Constant::new("all"));
+            Box::new(layer.enforcement(live.enforcement()))
+        },
+    ];
+    for (row, keep) in keep.into_iter().enumerate() {
+        let live = LivePolicies::file(&path).unwrap().poll_every(Duration::from_secs(3_600));
+        let kept = keep(live);
+        sleep(Duration::from_secs(10_000)).await;
+        assert_eq!(tasks(), 1, "row {row}");
+        drop(kept);
+        // It notices long before the next read.
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(tasks(), 0, "row {row}");
+    }
+}
+
+#[test]
+fn without_a_runtime_the_error_says_where_to_make_them() {
+    let error = LivePolicies::file("limits.toml").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::MissingSetup);
+    assert!(error.to_string().contains("need a Tokio runtime"), "{error}");
+
+    // They stay in force after their runtime.
+    let directory = Directory::new();
+    let path = directory.file("limits.toml");
+    fs::write(&path, file_of(&[("api", "1/h")])).unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let live = {
+        let _guard = runtime.enter();
+        LivePolicies::file(&path).unwrap()
+    };
+    drop(runtime);
+    assert_eq!(quotas(&live), ["api 1/h"]);
+    assert!(format!("{live:?}").contains("version: 0"), "{live:?}");
+}

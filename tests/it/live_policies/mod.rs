@@ -1,0 +1,19 @@
+//! Policies that change while the service runs.
+
+mod file;
+mod random;
+mod redis;
+mod under_load;
+mod watched;
+
+use tower_ratelimit::policy::LivePolicies;
+
+/// The policies in force, as `name quota`.
+fn quotas(live: &LivePolicies) -> Vec<String> {
+    live.current().iter().map(|policy| format!("{} {}", policy.name(), policy.quota())).collect()
+}
+
+/// The text of the error in force, or nothing.
+fn error(live: &LivePolicies) -> String {
+    live.last_error().map(|error| error.to_string()).unwrap_or_default()
+}

@@ -1,0 +1,473 @@
+//! Policies that operators change in Redis.
+
+use std::time::Duration;
+
+use super::{error, quotas};
+use crate::support::{
+    RedisServer, eventually,
+    inner::{ask, get},
+    redis_cluster::RedisCluster,
+    redis_sentinel::{PRIMARY, SentinelGroup},
+    settings, store,
+};
+use tower_ratelimit::{
+    Error, ErrorKind, FailureMode, Key, Limiter, Policy, Quota, RateLimitLayer, RedisStore,
+    algorithm::{Algorithm, FixedWindow, Gcra, Replenishment},
+    key::Constant,
+    policy::{Enforcement, LivePolicies},
+};
+
+/// So often that a test does not wait, and not so often that the server does nothing else.
+pub(super) const OFTEN: Duration = Duration::from_millis(20);
+
+pub(super) fn defaults() -> [Policy; 2] {
+    [Policy::new("api", Quota::per_hour(2)), Policy::new("login", Quota::per_minute(5))]
+}
+
+async fn live(store: &RedisStore) -> LivePolicies {
+    store.live_policies(defaults()).await.unwrap().poll_every(OFTEN)
+}
+
+fn edit(server: &RedisServer, words: &[&str]) {
+    let _: redis::Value = server.command(words);
+}
+
+fn set(server: &RedisServer, field: &str, value: &str) {
+    edit(server, &["HSET", "rl:policies", field, value]);
+}
+
+/// How often the hash was read.
+fn reads(server: &RedisServer) -> u64 {
+    let stats: String = server.command(&["INFO", "commandstats"]);
+    let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_hgetall:calls="));
+    line.and_then(|line| line.split(',').next()?.parse().ok()).unwrap_or(0)
+}
+
+/// Waits until what was written before is considered.
+pub(super) async fn followed(server: &RedisServer) {
+    let before = reads(server);
+    // The first of these may have begun before, and what it read is considered before the next.
+    assert!(eventually(async || reads(server) >= before + 3).await);
+}
+
+#[tokio::test]
+async fn operators_change_policies_and_return_to_the_defaults() {
+    let server = RedisServer::start();
+    set(&server, "login", "6/min");
+    let store = store(&server).await;
+    let live = live(&store).await;
+    // The hash that is there is in force at once, and is a change of the defaults.
+    assert_eq!((quotas(&live).join(", "), live.version()), ("api 2/h, login 6/min".into(), 1));
+    let layer = RateLimitLayer::new(store, live.get("api").unwrap(), Constant::new("all"))
+        .enforcement(live.enforcement());
+    let status = async || ask(&layer, get()).await.status().as_u16();
+    assert_eq!([status().await, status().await, status().await], [200, 200, 429]);
+
+    set(&server, "api", " 3/h burst 4 ");
+    followed(&server).await;
+    assert_eq!([status().await, status().await, status().await], [200, 200, 429]);
+    edit(&server, &["HDEL", "rl:policies", "api", "login"]);
+    followed(&server).await;
+    assert_eq!(live.current(), defaults());
+    assert_eq!(status().await, 429);
+
+    set(&server, "@enforcement", "Off");
+    followed(&server).await;
+    assert_eq!((live.enforcement().get(), status().await), (Enforcement::Off, 200));
+    edit(&server, &["DEL", "rl:policies"]);
+    followed(&server).await;
+    assert_eq!((live.enforcement().get(), status().await), (Enforcement::On, 429));
+    assert_eq!(error(&live), "");
+}
+
+#[tokio::test]
+async fn a_json_object_replaces_the_whole_default_or_adds_a_policy() {
+    let server = RedisServer::start();
+    let store = store(&server).await;
+    let live = live(&store).await;
+    let whole = r#"{
+        "quota": "100/day", "algorithm": { "name": "fixed-window", "utc_offset": "+01:00" },
+        "on_store_failure": "closed", "lease": 10
+    }"#;
+    set(&server, "login", whole);
+    set(&server, "export", r#"{"quota":"1/s"}"#);
+    followed(&server).await;
+    let hour = Duration::from_secs(3_600);
+    let login = Policy::new("login", Quota::per_day(100))
+        .algorithm(FixedWindow::aligned().utc_offset_east(hour))
+        .on_store_failure(FailureMode::Closed)
+        .leased(10);
+    let export = Policy::new("export", Quota::per_second(1));
+    assert_eq!(live.current(), [defaults()[0].clone(), export, login], "{}", error(&live));
+
+    // A policy that only the hash has can be removed while it is not in use.
+    let used = live.get("export").unwrap();
+    edit(&server, &["HDEL", "rl:policies", "export"]);
+    followed(&server).await;
+    assert!(error(&live).contains("policy `export` is missing, and the service uses it"), "{}", error(&live));
+    drop(used);
+    // Another change, so that it is considered again.
+    edit(&server, &["HDEL", "rl:policies", "login"]);
+    followed(&server).await;
+    assert_eq!((live.current(), error(&live)), (defaults().to_vec(), String::new()));
+}
+
+/// Twice as much as its quota says, and known only to the service.
+#[derive(Debug)]
+struct Doubled;
+
+impl Algorithm for Doubled {
+    fn name(&self) -> &str {
+        "doubled"
+    }
+    fn lua(&self) -> &str {
+        "return {}"
+    }
+    fn arguments(&self, quota: &Quota) -> Result<Vec<u64>, Error> {
+        Ok(vec![quota.limit() * 2])
+    }
+    fn capacity(&self, quota: &Quota) -> u64 {
+        quota.limit() * 2
+    }
+    fn replenishment(&self) -> Replenishment {
+        Gcra::new().replenishment()
+    }
+}
+
+#[tokio::test]
+async fn a_quota_alone_keeps_the_algorithm_and_the_options_of_the_default() {
+    let server = RedisServer::start();
+    set(&server, "own", "7/h");
+    set(&server, "window", "8/h");
+    let build = |own, window| {
+        [
+            Policy::new("own", Quota::per_hour(own)).algorithm(Doubled).on_store_failure(FailureMode::Open),
+            Policy::new("window", Quota::per_hour(window)).algorithm(FixedWindow::aligned()).leased(5),
+        ]
+    };
+    let live = store(&server).await.live_policies(build(1, 1)).await.unwrap().poll_every(OFTEN);
+    assert_eq!(live.current(), build(7, 8));
+    assert_eq!(live.current()[0].capacity(), 14);
+    // The algorithm of the default cannot count it.
+    set(&server, "window", "8/h burst 9");
+    followed(&server).await;
+    let expected =
+        "the Redis hash `rl:policies`, field `window`: a fixed window has no burst: leave out `burst`";
+    assert!(error(&live).starts_with(expected), "{}", error(&live));
+    assert_eq!(live.current(), build(7, 8));
+}
+
+#[tokio::test]
+async fn changes_wait_for_the_version_if_there_is_one() {
+    let server = RedisServer::start();
+    set(&server, "@version", "1");
+    set(&server, "api", "3/h");
+    let store = store(&server).await;
+    let live = live(&store).await;
+    let now = async || {
+        followed(&server).await;
+        (quotas(&live).join(", "), error(&live).is_empty())
+    };
+    assert_eq!(now().await, ("api 3/h, login 5/min".into(), true));
+    set(&server, "api", "4/h");
+    set(&server, "login", "6/min");
+    assert_eq!(now().await, ("api 3/h, login 5/min".into(), true));
+    let before = live.version();
+    set(&server, "@version", "2");
+    assert_eq!(now().await, ("api 4/h, login 6/min".into(), true));
+    // Several edits, one change.
+    assert_eq!(live.version(), before + 1);
+
+    // What is not in force yet may be invalid.
+    set(&server, "api", "many");
+    assert_eq!(now().await, ("api 4/h, login 6/min".into(), true));
+    set(&server, "@version", "3");
+    assert_eq!(now().await, ("api 4/h, login 6/min".into(), false));
+    // The correction needs no version of its own.
+    set(&server, "api", "5/h");
+    assert_eq!(now().await, ("api 5/h, login 6/min".into(), true));
+    // From then on it does again.
+    set(&server, "api", "6/h");
+    assert_eq!(now().await, ("api 5/h, login 6/min".into(), true));
+    edit(&server, &["HDEL", "rl:policies", "@version"]);
+    assert_eq!(now().await, ("api 6/h, login 6/min".into(), true));
+    set(&server, "api", "7/h");
+    assert_eq!(now().await, ("api 7/h, login 6/min".into(), true));
+}
+
+#[tokio::test]
+async fn an_invalid_hash_changes_nothing_and_says_what_to_do() {
+    let server = RedisServer::start();
+    let store = store(&server).await;
+    let live = live(&store).await;
+    let long = "1".repeat(5_000);
+    let rows: [(&str, &str, &str, &str); 24] = [
+        (
+            "a negative quota",
+            "login",
+            "-1/min",
+            "field `login`: invalid quota `-1/min`: write it as `<limit>/<period>`",
+        ),
+        (
+            "no limit",
+            "login",
+            "0/min",
+            "field `login`: invalid quota `0/min`: a quota's limit must be at least 1",
+        ),
+        ("a huge quota", "login", "99999999999999999999999999/min", "field `login`: invalid quota `9999"),
+        (
+            "a huge burst",
+            "login",
+            "1/min burst 99999999999999999999999999",
+            "field `login`: invalid quota `1/min burst 9999",
+        ),
+        ("a number", "login", "10", "field `login`: invalid quota `10`: write it as"),
+        ("nothing", "login", "", "field `login`: invalid quota ``: write it as"),
+        ("a long value", "login", &long, "field `login`: the value is longer than 4096 bytes: shorten it"),
+        ("two lines", "login", "10/min\nWARN forged", "field `login`: the value has a control character"),
+        ("a list", "login", "[1]", "field `login`: invalid quota `[1]`: write it as"),
+        ("half an object", "login", "{\"quota\":", "field `login`: no valid JSON object: EOF"),
+        ("no quota", "login", "{}", "field `login`: missing field `quota`"),
+        (
+            "a number as the quota",
+            "login",
+            r#"{"quota":5}"#,
+            "field `login`: entry `quota`: invalid type: integer `5`, expected",
+        ),
+        (
+            "an unknown entry",
+            "login",
+            r#"{"quota":"5/s","burst":9}"#,
+            "field `login`: entry `burst`: unknown field `burst`, expected one of",
+        ),
+        (
+            "the name",
+            "login",
+            r#"{"quota":"5/s","name":"login"}"#,
+            "field `login`: entry `name`: the field is the name: leave out the entry",
+        ),
+        (
+            "a negative lease",
+            "login",
+            r#"{"quota":"5/s","lease":-1}"#,
+            "field `login`: entry `lease`: invalid value: integer `-1`",
+        ),
+        (
+            "a huge lease",
+            "login",
+            r#"{"quota":"5/s","lease":1e30}"#,
+            "field `login`: entry `lease`: invalid type: floating point",
+        ),
+        (
+            "no lease",
+            "login",
+            r#"{"quota":"5/s","lease":0}"#,
+            "field `login`: a lease must be of 1 to 10^12 units",
+        ),
+        (
+            "an unknown algorithm",
+            "login",
+            r#"{"quota":"5/s","algorithm":"x"}"#,
+            "field `login`: entry `algorithm`: unknown variant `x`, expected one of",
+        ),
+        (
+            "a wrong mode",
+            "login",
+            r#"{"quota":"5/s","on_store_failure":"x"}"#,
+            "field `login`: entry `on_store_failure`: invalid failure mode `x`: write `local`",
+        ),
+        (
+            "a typing error in a name",
+            "logn",
+            "5/min",
+            "field `logn`: the service has no policy of this name, so a quota alone is not enough: correct the name to one of `api`, `login`, write a JSON object such as",
+        ),
+        (
+            "a name that no header can carry",
+            "día",
+            r#"{"quota":"5/s"}"#,
+            "field `d\\xc3\\xada`: a policy's name must be printable ASCII",
+        ),
+        ("a long name", &long, "5/min", ": the name of a field is longer than 256 bytes: remove it"),
+        (
+            "an unknown setting",
+            "@versoin",
+            "1",
+            "field `@versoin`: no such setting, expected `@version`, `@enforcement`: remove it with HDEL",
+        ),
+        (
+            "a wrong switch",
+            "@enforcement",
+            "false",
+            "field `@enforcement`: invalid enforcement `false`: write `on`, `soft` or `off`",
+        ),
+    ];
+    for (name, field, value, message) in rows {
+        // Another field is right, and not in force either.
+        edit(&server, &["HSET", "rl:policies", field, value, "api", "9/h"]);
+        followed(&server).await;
+        let error = error(&live);
+        assert!(
+            error.starts_with("the Redis hash `rl:policies`") && error.contains(message),
+            "{name}: {error}"
+        );
+        assert_eq!(error.lines().count(), 1, "{name}: {error}");
+        assert!(error.len() < 700, "{name}: {error}");
+        assert_eq!((live.current(), live.version()), (defaults().to_vec(), 0), "{name}");
+        edit(&server, &["DEL", "rl:policies"]);
+    }
+    for (field, value, message) in [
+        (&b"login"[..], &b"\xff\xfe"[..], "field `login`: its value is not UTF-8: remove it with HDEL"),
+        (b"lo\xffgin", b"5/min", "field `lo\\xffgin`: its name is not UTF-8"),
+    ] {
+        let () = redis::cmd("HSET")
+            .arg("rl:policies")
+            .arg(field)
+            .arg(value)
+            .query(&mut server.connection())
+            .unwrap();
+        followed(&server).await;
+        assert!(error(&live).contains(message), "{}", error(&live));
+        edit(&server, &["DEL", "rl:policies"]);
+    }
+    edit(&server, &["SET", "rl:policies", "10/min"]);
+    followed(&server).await;
+    assert_eq!(live.last_error().unwrap().kind(), ErrorKind::StoreFailed);
+    assert!(error(&live).contains("the Redis hash `rl:policies` cannot be read: "), "{}", error(&live));
+    assert!(error(&live).contains("holds a value of another type"), "{}", error(&live));
+    // A new instance starts with the defaults.
+    let new = store.live_policies(defaults()).await.unwrap();
+    assert_eq!((new.current(), error(&new)), (defaults().to_vec(), error(&live)));
+    edit(&server, &["DEL", "rl:policies"]);
+    set(&server, "api", "9/h");
+    followed(&server).await;
+    assert_eq!((quotas(&live).join(", "), error(&live)), ("api 9/h, login 5/min".into(), String::new()));
+}
+
+#[tokio::test]
+async fn defaults_with_one_name_and_reserved_names_are_errors() {
+    let store = RedisStore::connect_lazy("redis://127.0.0.1:1").unwrap();
+    let login = || Policy::new("login", Quota::per_minute(5));
+    let rows = [
+        (vec![login(), login()], "there are two policies `login`: give each its own name"),
+        (vec![Policy::new("@version", Quota::per_minute(5))], "the policy `@version` needs another name"),
+    ];
+    for (defaults, message) in rows {
+        let error = store.live_policies(defaults).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+        assert!(error.to_string().starts_with(message), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn while_redis_is_down_the_policies_stay() {
+    let mut server = RedisServer::start();
+    set(&server, "api", "3/h");
+    let live = live(&store(&server).await).await;
+    server.kill();
+    assert!(eventually(async || error(&live).contains("cannot be read")).await);
+    // A service that starts now has the defaults.
+    let lazy = RedisStore::connect_lazy(&server.url()).unwrap();
+    let started = lazy.live_policies(defaults()).await.unwrap().poll_every(OFTEN);
+    assert_eq!((started.current(), error(&started).is_empty()), (defaults().to_vec(), false));
+    assert_eq!(quotas(&live), ["api 3/h", "login 5/min"]);
+    server.restart();
+    set(&server, "api", "4/h");
+    for live in [&live, &started] {
+        let expected = ["api 4/h", "login 5/min"];
+        assert!(eventually(async || quotas(live) == expected && error(live).is_empty()).await);
+    }
+}
+
+#[tokio::test]
+async fn while_the_breaker_is_open_the_hash_is_not_read_and_later_it_is_without_a_decision() {
+    let server = RedisServer::start();
+    let store = settings().deadline(Duration::from_millis(50)).connect(&server.url()).await.unwrap();
+    let live = live(&store).await;
+    server.signal("STOP");
+    let (limiter, policy) = (Limiter::new(store), &defaults()[0]);
+    // A read that gets no answer counts as a decision that gets none. Otherwise such reads would use up the connections.
+    let suspended = Some(ErrorKind::StoreSuspended);
+    assert!(eventually(async || live.last_error().map(|error| error.kind()) == suspended).await);
+    let decision = limiter.check(policy, &Key::new("a"), 1).await.unwrap();
+    assert_eq!(decision.failure().map(Error::kind), suspended);
+    assert_eq!((live.current(), live.version()), (defaults().to_vec(), 0));
+    server.signal("CONT");
+    set(&server, "api", "9/h");
+    assert!(eventually(async || quotas(&live) == ["api 9/h", "login 5/min"]).await, "{}", error(&live));
+}
+
+#[tokio::test]
+async fn only_live_policies_need_the_permission_to_read_the_hash() {
+    let server = RedisServer::start();
+    let rule = store(&server).await.acl_rule();
+    let user = |name: &str, rule: &str| {
+        let mut words = vec!["ACL", "SETUSER", name, "on", ">secret"];
+        words.extend(rule.split(' '));
+        edit(&server, &words);
+        server.url().replace("//", &format!("//{name}:secret@"))
+    };
+    let enough = settings().connect(&user("enough", &rule)).await.unwrap();
+    assert_eq!(error(&live(&enough).await), "");
+    let less = settings().connect(&user("less", &rule.replace(" +hgetall", ""))).await.unwrap();
+    let limiter = Limiter::new(less.clone());
+    assert!(limiter.check(&defaults()[0], &Key::new("a"), 1).await.unwrap().failure().is_none());
+    let live = live(&less).await;
+    assert_eq!(live.current(), defaults());
+    let error = error(&live);
+    assert!(error.contains("HGETALL") && error.contains("RedisStore::acl_rule"), "{error}");
+}
+
+#[tokio::test]
+async fn the_hash_is_read_until_the_last_handle_is_dropped() {
+    let server = RedisServer::start();
+    let store = store(&server).await;
+    let live = live(&store).await;
+    followed(&server).await;
+    let source = live.get("api").unwrap();
+    drop(live);
+    followed(&server).await;
+    drop(source);
+    let stopped = async || {
+        let before = reads(&server);
+        tokio::time::sleep(OFTEN * 10).await;
+        reads(&server) == before
+    };
+    assert!(eventually(stopped).await);
+}
+
+#[tokio::test]
+async fn the_key_has_the_prefix_of_the_store() {
+    let server = RedisServer::start();
+    let shop = settings().prefix("shop").connect(&server.url()).await.unwrap();
+    set(&server, "api", "3/h");
+    edit(&server, &["HSET", "shop:policies", "api", "4/h"]);
+    assert_eq!(quotas(&live(&shop).await), ["api 4/h", "login 5/min"]);
+}
+
+#[tokio::test]
+async fn every_node_of_a_cluster_may_have_the_hash() {
+    let cluster = RedisCluster::shared();
+    for prefix in ["live-a", "live-b", "live-c", "live-d"] {
+        let store = settings().prefix(prefix).connect_cluster(cluster.urls()).await.unwrap();
+        let live = live(&store).await;
+        assert_eq!((live.current(), error(&live)), (defaults().to_vec(), String::new()));
+        let key = format!("{prefix}:policies");
+        let owner = &cluster.nodes[cluster.first_owner(cluster.slot(&key))];
+        edit(owner, &["HSET", &key, "api", "9/h"]);
+        assert!(eventually(async || quotas(&live) == ["api 9/h", "login 5/min"]).await, "{prefix}");
+        edit(owner, &["HSET", &key, "api", "many"]);
+        assert!(eventually(async || error(&live).contains("invalid quota `many`")).await, "{prefix}");
+        edit(owner, &["DEL", &key]);
+        assert!(eventually(async || live.current() == defaults()).await, "{prefix}");
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_follows_sentinels_reads_the_hash_of_the_primary() {
+    let group = SentinelGroup::start();
+    let store = settings().connect_sentinel(group.urls(), PRIMARY).await.unwrap();
+    let live = live(&store).await;
+    set(&group.servers[0], "api", "9/h");
+    assert!(eventually(async || quotas(&live) == ["api 9/h", "login 5/min"]).await, "{}", error(&live));
+}

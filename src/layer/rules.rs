@@ -1,4 +1,4 @@
-use std::fmt;
+use std::{fmt, iter};
 
 use super::{
     pattern::Pattern,
@@ -177,13 +177,16 @@ impl Rules {
             let _ = router.insert(&*pattern.written, ());
             let _ = router.insert(&*pattern.canonical, ());
         }
-        let known = |text: &str| self.patterns().any(|one| one.written == text || one.canonical == text);
-        let mut conflict = |text: &str| match router.insert(text, ()) {
-            Err(matchit::InsertError::Conflict { with }) if !known(text) => Some(with),
-            _ => None,
-        };
-        conflict(&new.written)
-            .or_else(|| if new.written == new.canonical { None } else { conflict(&new.canonical) })
+        let find = |text: &str| self.patterns().find(|one| one.written == text || one.canonical == text);
+        let canonical = (new.canonical != new.written).then_some(&new.canonical);
+        for text in iter::once(&new.written).chain(canonical) {
+            if find(text).is_none()
+                && let Err(matchit::InsertError::Conflict { with }) = router.insert(&**text, ())
+            {
+                return Some(find(&with).map_or(with, |known| known.text().to_owned()));
+            }
+        }
+        None
     }
 
     fn patterns(&self) -> impl Iterator<Item = &Pattern> {

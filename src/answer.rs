@@ -121,29 +121,29 @@ impl<T> Answer<T> {
         self.then(|result| result.and_then(change))
     }
 
-    /// The values of `answers` in order, or the first error. `answers` after one that is ready with an error are not
-    /// asked for. Those after one that is pending are asked for at once, and awaited one after the other.
-    pub(crate) fn all(mut answers: impl Iterator<Item = Self>) -> Answer<Vec<T>>
+    /// The items of the values of `answers` in order, or the first error. `answers` after one that is ready with an error
+    /// are not asked for. Those after one that is pending are asked for at once, and awaited one after the other.
+    pub(crate) fn all(mut answers: impl Iterator<Item = Self>) -> Answer<Vec<T::Item>>
     where
-        T: Send + 'static,
+        T: IntoIterator<Item: Send> + Send + 'static,
     {
-        let mut values = Vec::with_capacity(answers.size_hint().0);
+        let mut items = Vec::with_capacity(answers.size_hint().0);
         while let Some(answer) = answers.next() {
             match answer.now() {
-                Ok(Ok(value)) => values.push(value),
+                Ok(Ok(value)) => items.extend(value),
                 Ok(Err(error)) => return Answer::ready(Err(error)),
                 Err(pending) => {
                     let pending: Vec<_> = iter::once(pending).chain(answers).collect();
                     return Answer::pending(async move {
                         for answer in pending {
-                            values.push(answer.await?);
+                            items.extend(answer.await?);
                         }
-                        Ok(values)
+                        Ok(items)
                     });
                 }
             }
         }
-        Answer::ready(Ok(values))
+        Answer::ready(Ok(items))
     }
 
     /// Applies `change` to the result, now or when it is ready.

@@ -60,7 +60,7 @@
 //!
 //! * A request waits for the store no longer than the [deadline](store::RedisStoreBuilder::deadline). After it, the
 //!   policy's [`FailureMode`] decides.
-//! * Requests without an identity are rejected with 400 or 500, never pooled.
+//! * Requests without an identity are rejected with 400, 401 or 500, never pooled.
 //!
 //! # Limitations
 //!

@@ -266,7 +266,13 @@ impl Decision {
     /// ```
     #[must_use]
     pub fn for_policy(&self, name: &str) -> Option<Self> {
-        let outcomes = self.all_outcomes().iter().filter(|outcome| outcome.policy().name() == name).cloned();
+        self.of_policies(|known| known == name)
+    }
+
+    /// The decision of the policies whose name `is_meant`. `None` if none took part.
+    pub(crate) fn of_policies(&self, is_meant: impl Fn(&str) -> bool) -> Option<Self> {
+        let outcomes =
+            self.all_outcomes().iter().filter(|outcome| is_meant(outcome.policy().name())).cloned();
         let alone = Self::new(outcomes);
         let alone = Self { failure: self.failure.clone(), source: self.source, ..alone };
         (!alone.outcomes.is_empty()).then_some(alone)

@@ -16,7 +16,8 @@ use crate::{
 ///
 /// An extractor sees the head of the request and never its body. So the trait is object safe: a
 /// `Box<dyn KeyExtractor>` that is chosen at run time is an extractor too. An extractor that waits for something, such
-/// as a session store, returns an [`Answer`] that is pending.
+/// as a session store, returns an [`Answer`] that is pending. `policy::Lookup`, with the feature `lookup`, caches what it
+/// looks up.
 ///
 /// # Example
 ///

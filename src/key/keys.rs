@@ -18,7 +18,7 @@ impl Keys {
         {
             return answer.then(|key| Ok(Self::One(key?)));
         }
-        Answer::all(answers).then(|keys| Ok(Self::Several(keys?)))
+        Answer::all(answers.map(|key| key.map(Some))).map(Self::Several)
     }
 
     pub(crate) fn into_vec(self) -> Vec<Key> {

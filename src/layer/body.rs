@@ -9,7 +9,8 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use crate::{decision::Permit, response::RejectionBody};
+use super::settle::Meter;
+use crate::{decision::Permit, limiter::Reservation, response::RejectionBody};
 
 pin_project! {
     /// The response body of a [`RateLimit`](crate::layer::RateLimit) service: the inner service's body, or that of a
@@ -19,6 +20,7 @@ pin_project! {
         inner: Inner<B>,
         // The layer's permit and the handler's. They are released when the body ends, fails or is dropped.
         permits: [Option<Permit>; 2],
+        settling: Option<Settling>,
     }
 }
 
@@ -36,19 +38,34 @@ pin_project! {
     }
 }
 
+/// The reservations of a request until its response's body ends.
+pub(super) struct Settling {
+    /// Kept, so the handler's handles are not the last ones.
+    pub(super) _reservation: Option<Reservation>,
+    pub(super) meter: Option<Box<Meter>>,
+}
+
+impl Settling {
+    fn add(&mut self, bytes: usize) {
+        if let Some(meter) = &mut self.meter {
+            meter.add(bytes);
+        }
+    }
+}
+
 impl<B> ResponseBody<B> {
-    pub(super) const fn service(body: B, permits: [Option<Permit>; 2]) -> Self {
-        Self { inner: Inner::Service { body }, permits }
+    pub(super) const fn service(body: B, permits: [Option<Permit>; 2], settling: Option<Settling>) -> Self {
+        Self { inner: Inner::Service { body }, permits, settling }
     }
 
     pub(super) const fn rejection(body: RejectionBody) -> Self {
-        Self { inner: Inner::Rejection { body }, permits: [None, None] }
+        Self { inner: Inner::Rejection { body }, permits: [None, None], settling: None }
     }
 }
 
 impl<B: Default> Default for ResponseBody<B> {
     fn default() -> Self {
-        Self::service(B::default(), [None, None])
+        Self::service(B::default(), [None, None], None)
     }
 }
 
@@ -70,8 +87,17 @@ where
             InnerProj::Service { body } => body.poll_frame(cx).map_err(Into::into),
             InnerProj::Rejection { body } => body.poll_frame(cx),
         };
-        if matches!(frame, Poll::Ready(None | Some(Err(_)))) {
-            *this.permits = [None, None];
+        match &frame {
+            Poll::Ready(None | Some(Err(_))) => {
+                *this.permits = [None, None];
+                *this.settling = None;
+            }
+            Poll::Ready(Some(Ok(frame))) => {
+                if let (Some(settling), Some(data)) = (this.settling, frame.data_ref()) {
+                    settling.add(data.len());
+                }
+            }
+            Poll::Pending => {}
         }
         frame
     }

@@ -11,7 +11,14 @@ use std::{
 
 use http::{Response, StatusCode, request::Parts, response};
 
-use super::{event::DecisionEvent, routes::Routes, rule::Rule, rules::Rules};
+use super::{
+    body::Settling,
+    event::DecisionEvent,
+    routes::Routes,
+    rule::Rule,
+    rules::Rules,
+    settle::{Meter, Settlement, Settlements},
+};
 use crate::{
     decision::{Decision, Outcome},
     error::{Error, ErrorKind},
@@ -44,6 +51,7 @@ pub(super) struct Config {
     pub(super) mapper: Arc<dyn ResponseMapper>,
     pub(super) grpc: Arc<dyn ResponseMapper>,
     pub(super) on_decision: Option<Arc<dyn Fn(&DecisionEvent<'_>) + Send + Sync>>,
+    pub(super) settlements: Settlements,
     /// Whether a set-up error was logged.
     pub(super) setup_error_logged: Arc<AtomicBool>,
     /// Whether it was logged that another layer has the same policy.
@@ -82,6 +90,7 @@ impl Config {
             mapper: Arc::new(ProblemDetails::default()),
             grpc: Arc::new(GrpcStatus::default()),
             on_decision: None,
+            settlements: Settlements::default(),
             setup_error_logged: Arc::default(),
             counted_twice: Arc::default(),
             outage: Arc::new(Outage::until_expiry(OUTAGE_EXPIRY)),
@@ -136,6 +145,22 @@ impl Config {
             None => {}
         }
         request.extensions.insert(self.limiter.clone());
+    }
+
+    /// What becomes of a charge once the response is known. Inserts the reservation into the request's extensions.
+    pub(super) fn settle(
+        &self,
+        request: &mut Parts,
+        decision: &Decision,
+    ) -> (Option<Box<Settlement>>, Option<Settling>) {
+        let [reservation, of_bytes] = self.settlements.reserve(&self.limiter, decision);
+        if let Some(reservation) = &reservation {
+            request.extensions.insert(reservation.clone());
+        }
+        let meter = of_bytes.map(|reservation| Box::new(Meter::new(reservation)));
+        let is_reserved = reservation.is_some() || meter.is_some();
+        let settling = is_reserved.then_some(Settling { _reservation: reservation, meter });
+        (self.settlements.start(&self.limiter, decision), settling)
     }
 
     /// Inserts the limiter of a layer that is disabled, unless there is one: a handler that takes one would fail.

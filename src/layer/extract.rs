@@ -9,7 +9,7 @@ use http::request::Parts;
 use crate::{
     decision::Decision,
     error::{Error, ErrorKind},
-    limiter::Limiter,
+    limiter::{Limiter, Reservation},
     response::Rejection,
 };
 
@@ -44,6 +44,20 @@ impl<S: Sync> FromRequestParts<S> for Limiter {
     async fn from_request_parts(request: &mut Parts, _: &S) -> Result<Self, Rejection> {
         request.extensions.get::<Self>().cloned().ok_or_else(|| {
             no_layer("the handler extracts a `Limiter`, and no `RateLimitLayer` is in front of it: add one")
+        })
+    }
+}
+
+/// The units that a layer has [reserved](crate::RateLimitLayer::reserve) for this request.
+impl<S: Sync> FromRequestParts<S> for Reservation {
+    type Rejection = Rejection;
+
+    async fn from_request_parts(request: &mut Parts, _: &S) -> Result<Self, Rejection> {
+        request.extensions.get::<Self>().cloned().ok_or_else(|| {
+            no_layer(
+                "the handler extracts a `Reservation`, and the request has none: name its policy in \
+                 `RateLimitLayer::reserve`",
+            )
         })
     }
 }

@@ -11,9 +11,10 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::{
-    body::ResponseBody,
+    body::{ResponseBody, Settling},
     config::Config,
     identify::Identity,
+    settle::Settlement,
     step::Step,
     turn::{Turn, unready},
 };
@@ -35,7 +36,7 @@ pin_project! {
         S: Service<Request<ReqBody>>,
     {
         #[pin]
-        state: State<S, ReqBody, S::Future>,
+        state: State<S, ReqBody, S::Future, S::Response>,
         config: Arc<Config>,
         // Whether the request is admitted in any case. A switch may change it for later requests.
         soft: bool,
@@ -45,7 +46,7 @@ pin_project! {
 pin_project! {
     // Rare states are boxed, because the future is moved more than once.
     #[project = StateProj]
-    enum State<S, ReqBody, F> {
+    enum State<S, ReqBody, F, R> {
         // Waiting for the client's identity. The service is ready and not called yet.
         Identify {
             identity: Answer<Identity>,
@@ -74,6 +75,14 @@ pin_project! {
             permit: Option<Permit>,
             // What a mapper reads of the request if the service rejects it.
             kept: Option<Kept>,
+            // `None` if the charge stays whatever happens.
+            settlement: Option<Box<Settlement>>,
+            settling: Option<Settling>,
+        },
+        // The response does not count; waiting for the refund.
+        Refund {
+            refund: Answer<Decision>,
+            responded: Option<Box<Responded<R>>>,
         },
         // Rejected. `None` after the future was polled.
         Reject {
@@ -97,11 +106,19 @@ struct Delayed<S, ReqBody> {
     decision: Decision,
 }
 
+/// A response of the service.
+struct Responded<R> {
+    response: R,
+    decision: Option<Decision>,
+    permits: [Option<Permit>; 2],
+    settling: Option<Settling>,
+}
+
 impl<S, ReqBody> Call<S, ReqBody> {
     /// Takes `step`.
-    fn enter<F>(self, step: Step, config: &Config, soft: bool) -> State<S, ReqBody, F>
+    fn enter<F, R>(self, step: Step, config: &Config, soft: bool) -> State<S, ReqBody, F, R>
     where
-        S: Service<Request<ReqBody>, Future = F> + Clone,
+        S: Service<Request<ReqBody>, Future = F, Response = R> + Clone,
     {
         let Self { mut service, mut request, body } = self;
         let (decision, permit, kept) = match step {
@@ -130,8 +147,12 @@ impl<S, ReqBody> Call<S, ReqBody> {
                 return State::Reject { response: Some(config.response(&rejection, &request)) };
             }
         };
+        let (settlement, settling) = match &decision {
+            Some(decision) => config.settle(&mut request, decision),
+            None => (None, None),
+        };
         let future = service.call(Request::from_parts(request, body));
-        State::Respond { future, decision, permit, kept }
+        State::Respond { future, decision, permit, kept, settlement, settling }
     }
 }
 
@@ -192,8 +213,16 @@ where
                     let Delayed { turn, request, body, decision } = take(delayed);
                     (Call { service: turn.into_service(), request, body }, Step::Serve(Some(decision)))
                 }
-                StateProj::Respond { future, decision, permit, kept } => {
-                    let mut response = ready!(future.poll(cx))?;
+                StateProj::Respond { future, decision, permit, kept, settlement, settling } => {
+                    let mut response = match ready!(future.poll(cx)) {
+                        Ok(response) => response,
+                        Err(error) => {
+                            if let Some(settlement) = settlement.take() {
+                                settlement.failed();
+                            }
+                            return Poll::Ready(Err(error));
+                        }
+                    };
                     // A layer that is disabled leaves it to the one around it.
                     if let Some(kept) = kept.take()
                         && let Some(rejection) = Returned::take(&mut response)
@@ -207,10 +236,25 @@ where
                     // Moved to the body: the extensions may be dropped before it ends.
                     let handler_permit = response.extensions_mut().get_mut().and_then(Decision::take_permit);
                     let permits = [permit.take(), handler_permit];
-                    if let Some(decision) = decision.take() {
-                        this.config.decorate(&mut response, decision, soft);
+                    let mut refund = None;
+                    if let Some(settlement) = settlement.take() {
+                        (response, refund) = settlement.responded(response);
                     }
-                    return Poll::Ready(Ok(response.map(|body| ResponseBody::service(body, permits))));
+                    let responded =
+                        Responded { response, decision: decision.take(), permits, settling: settling.take() };
+                    let Some(refund) = refund else {
+                        return Poll::Ready(Ok(responded.finish(this.config, soft)));
+                    };
+                    this.state.set(State::Refund { refund, responded: Some(Box::new(responded)) });
+                    continue;
+                }
+                StateProj::Refund { refund, responded } => {
+                    let refunded = ready!(Pin::new(refund).poll(cx));
+                    let mut responded = take(responded);
+                    if let (Some(decision), Ok(refunded)) = (&mut responded.decision, refunded) {
+                        *decision = decision.updated(&refunded);
+                    }
+                    return Poll::Ready(Ok(responded.finish(this.config, soft)));
                 }
                 StateProj::Reject { response } => match response.take() {
                     Some(response) => return Poll::Ready(Ok(response.map(ResponseBody::rejection))),
@@ -220,6 +264,17 @@ where
             let next = call.enter(step, this.config, soft);
             this.state.set(next);
         }
+    }
+}
+
+impl<B> Responded<Response<B>> {
+    /// The response with its headers.
+    fn finish(self, config: &Config, soft: bool) -> Response<ResponseBody<B>> {
+        let Self { mut response, decision, permits, settling } = self;
+        if let Some(decision) = decision {
+            config.decorate(&mut response, decision, soft);
+        }
+        response.map(|body| ResponseBody::service(body, permits, settling))
     }
 }
 

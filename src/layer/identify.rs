@@ -127,7 +127,7 @@ impl Config {
         let keys = Answer::all(rules.filter_map(|at| Some((at, self.rules.get(at)?))).map(|(at, rule)| {
             rule.key_unless_skipped(request, preflight).map(move |key| key.map(|key| (at, key)))
         }));
-        keys.map(|keys| Identity::Applicable(keys.into_iter().flatten().collect()))
+        keys.map(Identity::Applicable)
     }
 }
 

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use http::request::Parts;
+use http::{request::Parts, response};
 use tower_layer::Layer;
 
 use super::{
@@ -9,6 +9,7 @@ use super::{
     rule::Rule,
     rules::Rules,
     service::RateLimit,
+    settle::Reserved,
 };
 use crate::{
     key::{KeyExtractor, RequestMatcher},
@@ -29,7 +30,7 @@ use crate::{
 /// 1. A request that is [banned](Self::ban), or might be, is rejected. A request that is [exempt](Self::exempt) goes
 ///    straight to the service.
 /// 2. Each rule determines the request's key, policy and cost. If a key is missing, the request is rejected with 400,
-///    or with 500 if the server is not set up for it. If no rule limits the request, it goes straight to the service. A
+///    with 401 if the identity is unknown, or with 500 if the server is not set up for it. If no rule limits the request, it goes straight to the service. A
 ///    CORS preflight has [its own budget](Self#cors-preflights).
 /// 3. All charges are decided together, all or nothing, before the service is called.
 /// 4. If the request is admitted, the service is called with the [`Decision`](crate::Decision) in the request's
@@ -281,6 +282,141 @@ impl RateLimitLayer {
     /// [`EnforcementSwitch`] for an example.
     pub fn enforcement(self, switch: &EnforcementSwitch) -> Self {
         self.with(|config| config.switch = Some(switch.clone()))
+    }
+
+    /// Counts only requests whose response `counts`, and refunds the others. Defaults to counting every request.
+    ///
+    /// The request is charged first, so that many at once stay within the limit. If its response does not count, the
+    /// charge is refunded before the response is sent, under all policies of the layer. So is that of a request whose
+    /// service fails with an error.
+    ///
+    /// `counts` sees the status and the headers. A gRPC error without a message has its status in the header
+    /// `grpc-status`. Rejections by this layer are not charged anyway; one that the handler returns counts.
+    ///
+    /// # Example
+    ///
+    /// Only failed logins count:
+    ///
+    /// ```
+    /// use http::{Request, Response, StatusCode, response::Parts};
+    /// use tower::{Layer, ServiceExt};
+    /// use tower_ratelimit::{key::Constant, MemoryStore, Policy, Quota, RateLimitLayer};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let failures = Policy::new("failed-logins", Quota::per_hour(2));
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), failures, Constant::new("all"))
+    ///     .count_if(|response: &Parts| response.status == StatusCode::UNAUTHORIZED);
+    /// let login = layer.layer(tower::service_fn(|password: Request<String>| async move {
+    ///     let status = if password.body() == "secret" { 200 } else { 401 };
+    ///     Ok::<_, std::convert::Infallible>(Response::builder().status(status).body(String::new()).unwrap())
+    /// }));
+    /// for (password, status) in
+    ///     [("secret", 200), ("guess", 401), ("secret", 200), ("guess", 401), ("secret", 429), ("guess", 429)]
+    /// {
+    ///     assert_eq!(login.clone().oneshot(Request::new(password.into())).await?.status(), status);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn count_if(self, counts: impl Fn(&response::Parts) -> bool + Send + Sync + 'static) -> Self {
+        self.with(|config| config.settlements.counts = Some(Arc::new(counts)))
+    }
+
+    /// Refunds requests that are cancelled before the service responds: the client closed its connection, or an outer
+    /// layer's timeout is over. Defaults to charging them.
+    ///
+    /// A client can then start any amount of work without a charge, by cancelling it. Use it only if the service stops
+    /// its work too.
+    pub fn refund_cancelled(self) -> Self {
+        self.with(|config| config.settlements.refunds_cancelled = true)
+    }
+
+    /// Reserves the cost of each request under `policy`: its handler finds a [`Reservation`](crate::Reservation) in the
+    /// request's extensions and [settles](crate::Reservation::settle) the actual cost. If none does until the response's
+    /// body ends, the estimate stays charged.
+    ///
+    /// The estimate is the [cost](Rule::cost) of the rule. Other policies of the layer are not touched. With several
+    /// calls, one reservation covers all the policies that are named.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # #[cfg(feature = "axum")] mod example {
+    /// use axum::{Router, body::Body, routing::post};
+    /// use http::Request;
+    /// use tower::ServiceExt;
+    /// use tower_ratelimit::{key::Constant, MemoryStore, Policy, Quota, RateLimitLayer, Reservation, Rule};
+    ///
+    /// async fn complete(reservation: Reservation, prompt: String) -> Result<String, tower_ratelimit::Rejection> {
+    ///     let answer = prompt.to_uppercase();
+    ///     reservation.settle(answer.len() as u64).await?;
+    ///     Ok(answer)
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # pub async fn main() {
+    /// let tokens = Rule::new(Policy::new("tokens", Quota::per_hour(1_000)), Constant::new("all")).cost(|_| 400);
+    /// let requests = Policy::new("requests", Quota::per_hour(10));
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), requests, Constant::new("all")).and(tokens).reserve("tokens");
+    /// let app = Router::new().route("/", post(complete)).layer(layer);
+    /// for remaining in [r#""tokens";r=600"#, r#""tokens";r=595"#] {
+    ///     let response = app.clone().oneshot(Request::post("/").body(Body::from("hello")).unwrap()).await.unwrap();
+    ///     // The headers show the estimate.
+    ///     let header = response.headers()["ratelimit"].to_str().unwrap();
+    ///     assert!(header.contains(remaining), "{header}");
+    /// }
+    /// # }
+    /// # }
+    /// # #[cfg(feature = "axum")] example::main();
+    /// ```
+    pub fn reserve(self, policy: &str) -> Self {
+        self.reserving(policy, false, false)
+    }
+
+    /// [`reserve`](Self::reserve), and refunds the estimate if none is settled until the response's body ends.
+    pub fn reserve_or_refund(self, policy: &str) -> Self {
+        self.reserving(policy, true, false)
+    }
+
+    /// Charges the bytes of each response's body under `policy`, as they are sent.
+    ///
+    /// A request is admitted if its [cost](Rule::cost), by default one unit, remains. The body is charged in parts of
+    /// 256 KiB and at its end: what remains, and the policy's [debt](Policy::debt) beyond that. So one large response is
+    /// sent as a whole, and the client's next request is denied until its bytes are replenished. The bytes are those of
+    /// the service's body, before an outer layer compresses it.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use http::{Request, Response};
+    /// use http_body_util::{BodyExt, Full};
+    /// use tower::{Layer, ServiceExt};
+    /// use tower_ratelimit::{key::Constant, MemoryStore, Policy, Quota, RateLimitLayer};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let bytes = Policy::new("bytes", Quota::per_minute(100_000)).debt(1_000_000);
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), bytes, Constant::new("all")).charge_response_bytes("bytes");
+    /// let download = layer.layer(tower::service_fn(|_: Request<()>| async {
+    ///     Ok::<_, std::convert::Infallible>(Response::new(Full::<bytes::Bytes>::from(vec![0; 300_000])))
+    /// }));
+    ///
+    /// let response = download.clone().oneshot(Request::new(())).await?;
+    /// assert_eq!(response.into_body().collect().await.unwrap().to_bytes().len(), 300_000);
+    /// // 200 000 bytes of debt, and one for the request, take two minutes.
+    /// let denied = download.oneshot(Request::new(())).await?;
+    /// assert_eq!((denied.status().as_u16(), &denied.headers()["retry-after"]), (429, &"121".parse()?));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn charge_response_bytes(self, policy: &str) -> Self {
+        self.reserving(policy, false, true)
+    }
+
+    fn reserving(self, policy: &str, or_refund: bool, by_bytes: bool) -> Self {
+        let reserved = Reserved { policy: policy.to_owned(), or_refund, by_bytes };
+        self.with(|config| config.settlements.reserved.push(reserved))
     }
 
     /// Sets the headers of responses. Defaults to [`Headers::ietf`].

@@ -15,6 +15,7 @@ mod routes;
 mod rule;
 mod rules;
 mod service;
+mod settle;
 mod step;
 mod turn;
 

@@ -13,8 +13,10 @@ const PARAMETER: char = '\u{f0000}';
 const CATCH_ALL: char = '\u{f0001}';
 
 /// Which requests a route of a table matches.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) struct Pattern {
+    /// As the user writes it.
+    text: String,
     /// `None`: every method.
     pub(super) method: Option<Method>,
     /// The path as it is written, with other names of its parameters.
@@ -74,7 +76,12 @@ impl Pattern {
         let path = without_names(path);
         let canonical =
             canonical(&path).map_or_else(|| with_names(&path), |canonical| with_names(&canonical));
-        Ok(Self { method, written: with_names(&path), canonical })
+        Ok(Self { text: text.to_owned(), method, written: with_names(&path), canonical })
+    }
+
+    /// As the user writes it.
+    pub(super) fn text(&self) -> &str {
+        &self.text
     }
 
     /// Whether requests with `method` match, if their path does. GET matches HEAD too, which routers answer as GET.

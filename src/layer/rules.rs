@@ -1,4 +1,4 @@
-use std::fmt;
+use std::{fmt, iter};
 
 use super::{
     pattern::Pattern,
@@ -46,14 +46,15 @@ use crate::error::{Error, ErrorKind};
 /// the route that they match as they are written, or of [`otherwise`](Self::otherwise). Routes that differ only in that
 /// are one route.
 ///
-/// What does not count:
+/// What a route does not do:
 ///
 /// * **Case** counts, as in axum: `/Login` is not `/login`. If your router ignores case, use [`every`](Self::every), or a
 ///   layer inside of it.
-/// * **Rewritten paths.** The path is the one that the client sent, also in a nested router of axum, which removes
-///   its prefix. If a middleware outside of the layer rewrites the path, what it writes is compared.
-/// * **CORS preflights** are OPTIONS requests: `POST /login` does not match the preflight of that request, and `/login`
-///   does. Other OPTIONS requests likewise. [`every`](Self::every) and [`otherwise`](Self::otherwise) limit them.
+/// * **Prefixes.** In nested routers of axum, write the full path, as the client sends it.
+/// * **Rewritten paths.** If a middleware around axum's outermost router rewrites the path, write what it writes. If one
+///   inside of that rewrites it, write what the client sends.
+/// * **CORS preflights** are OPTIONS requests, like others: `/login` matches the preflight of a POST, `POST /login` does
+///   not. To limit all preflights, use [`every`](Self::every) or [`otherwise`](Self::otherwise).
 /// * **Methods in headers**, such as `X-HTTP-Method-Override`, are not read. If your service does, leave the method out.
 ///
 /// # Example
@@ -176,13 +177,16 @@ impl Rules {
             let _ = router.insert(&*pattern.written, ());
             let _ = router.insert(&*pattern.canonical, ());
         }
-        let known = |text: &str| self.patterns().any(|one| one.written == text || one.canonical == text);
-        let mut conflict = |text: &str| match router.insert(text, ()) {
-            Err(matchit::InsertError::Conflict { with }) if !known(text) => Some(with),
-            _ => None,
-        };
-        conflict(&new.written)
-            .or_else(|| if new.written == new.canonical { None } else { conflict(&new.canonical) })
+        let find = |text: &str| self.patterns().find(|one| one.written == text || one.canonical == text);
+        let canonical = (new.canonical != new.written).then_some(&new.canonical);
+        for text in iter::once(&new.written).chain(canonical) {
+            if find(text).is_none()
+                && let Err(matchit::InsertError::Conflict { with }) = router.insert(&**text, ())
+            {
+                return Some(find(&with).map_or(with, |known| known.text().to_owned()));
+            }
+        }
+        None
     }
 
     fn patterns(&self) -> impl Iterator<Item = &Pattern> {

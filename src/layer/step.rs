@@ -76,7 +76,6 @@ impl Config {
         soft: bool,
     ) -> Step {
         let charges = Answer::all(keys.map(|(rule, key)| rule.charge(key, request)));
-        let charges = charges.map(|charges| charges.into_iter().flatten().collect());
         match charges.now() {
             Ok(charges) => self.charged(charges, request, soft),
             Err(pending) => Step::Charge(pending),

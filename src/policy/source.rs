@@ -189,50 +189,12 @@ impl PolicySource {
         })
     }
 
-    /// The latest policy of a channel, for policies that change while the service runs. For policies from a file or from
-    /// Redis, see `LivePolicies`, with the feature `reload`.
-    ///
-    /// A request reads the channel once, without waiting and without an allocation. Keep the name and the algorithm when
-    /// you change a policy, and [the counts are kept](crate::policy#what-happens-to-the-counts). If the sender is dropped,
-    /// its last policy stays.
-    ///
-    /// A layer checks the first policy when it is built. If the store does not support a later one, or another rule of the
-    /// layer has the same name, requests are answered 500.
-    ///
-    /// # Example
-    ///
-    /// ```
-    /// use http::{Request, Response};
-    /// use tokio::sync::watch;
-    /// use tower::{Layer, ServiceExt};
-    /// use tower_ratelimit::{key::Constant, MemoryStore, Policy, PolicySource, Quota, RateLimitLayer};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let (sender, receiver) = watch::channel(Policy::new("api", Quota::per_hour(1)));
-    /// let source = PolicySource::watched(receiver);
-    /// let layer = RateLimitLayer::new(MemoryStore::new(), source, Constant::new("all"));
-    /// let service = layer.layer(tower::service_fn(|_: Request<String>| async {
-    ///     Ok::<_, std::convert::Infallible>(Response::new(String::new()))
-    /// }));
-    /// let status = async || service.clone().oneshot(Request::new(String::new())).await.unwrap().status();
-    ///
-    /// assert_eq!(status().await, 200);
-    /// assert_eq!(status().await, 429);
-    /// // One of three is used.
-    /// sender.send_replace(Policy::new("api", Quota::per_hour(3)));
-    /// assert_eq!([status().await, status().await, status().await], [200, 200, 429]);
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[must_use]
-    pub const fn watched(policy: watch::Receiver<Policy>) -> Self {
-        Self(Source::Watched(policy))
-    }
-
     /// The policy of `other` for the requests for which this source has none: its closure returns `None`, or the
     /// [extension](Self::from_extension) is missing. An error stays an error. See
     /// [`from_extension`](Self::from_extension) for an example.
+    ///
+    /// With `or`, `None` no longer means that the rule does not limit the request. If your closure says both, return the
+    /// other policy from it.
     #[must_use]
     pub fn or(self, other: impl Into<Self>) -> Self {
         let Source::PerRequest(first) = self.0 else { return self };
@@ -291,6 +253,48 @@ impl PolicySource {
         Self(Source::PerRequest(Arc::new(choose)))
     }
 
+    /// The latest policy of a channel, for policies that change while the service runs. For policies from a file or from
+    /// Redis, see `LivePolicies`, with the feature `reload`.
+    ///
+    /// A request reads the channel once, without waiting and without an allocation. Keep the name and the algorithm when
+    /// you change a policy, and [the counts are kept](crate::policy#what-happens-to-the-counts). If the sender is dropped,
+    /// its last policy stays.
+    ///
+    /// A layer checks the first policy when it is built. If the store does not support a later one, or another rule of the
+    /// layer has the same name, requests are answered 500.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use http::{Request, Response};
+    /// use tokio::sync::watch;
+    /// use tower::{Layer, ServiceExt};
+    /// use tower_ratelimit::{key::Constant, MemoryStore, Policy, PolicySource, Quota, RateLimitLayer};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let (sender, receiver) = watch::channel(Policy::new("api", Quota::per_hour(1)));
+    /// let source = PolicySource::watched(receiver);
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), source, Constant::new("all"));
+    /// let service = layer.layer(tower::service_fn(|_: Request<String>| async {
+    ///     Ok::<_, std::convert::Infallible>(Response::new(String::new()))
+    /// }));
+    /// let status = async || service.clone().oneshot(Request::new(String::new())).await.unwrap().status();
+    ///
+    /// assert_eq!(status().await, 200);
+    /// assert_eq!(status().await, 429);
+    /// // One of three is used.
+    /// sender.send_replace(Policy::new("api", Quota::per_hour(3)));
+    /// assert_eq!([status().await, status().await, status().await], [200, 200, 429]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub const fn watched(policy: watch::Receiver<Policy>) -> Self {
+        Self(Source::Watched(policy))
+    }
+
+    /// The policy of all requests, if there is one that does not change.
     pub(crate) fn constant(&self) -> Option<&Policy> {
         match &self.0 {
             Source::Constant(policy) => Some(policy),

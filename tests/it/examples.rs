@@ -13,11 +13,20 @@ mod cors;
 #[path = "../../examples/custom_response.rs"]
 mod custom_response;
 #[allow(dead_code, reason = "its `main` is not run here")]
+#[path = "../../examples/download_bytes.rs"]
+mod download_bytes;
+#[allow(dead_code, reason = "its `main` is not run here")]
+#[path = "../../examples/llm_tokens.rs"]
+mod llm_tokens;
+#[allow(dead_code, reason = "its `main` is not run here")]
 #[path = "../../examples/per_route.rs"]
 mod per_route;
 #[allow(dead_code, reason = "its `main` is not run here")]
 #[path = "../../examples/reload.rs"]
 mod reload;
+#[allow(dead_code, reason = "its `main` is not run here")]
+#[path = "../../examples/shadow_rollout.rs"]
+mod shadow_rollout;
 #[allow(dead_code, reason = "its `main` is not run here")]
 #[path = "../../examples/tiers.rs"]
 mod tiers;
@@ -123,6 +132,23 @@ async fn custom_response_says_what_is_written() {
 #[tokio::test]
 async fn tiers_says_what_is_written() {
     says_what_is_written(tiers::app(store()), include_str!("../../examples/tiers.rs"), 8).await;
+}
+
+#[tokio::test]
+async fn llm_tokens_says_what_is_written() {
+    says_what_is_written(llm_tokens::app(store()), include_str!("../../examples/llm_tokens.rs"), 5).await;
+}
+
+#[tokio::test]
+async fn download_bytes_says_what_is_written() {
+    says_what_is_written(download_bytes::app(store()), include_str!("../../examples/download_bytes.rs"), 3)
+        .await;
+}
+
+#[tokio::test]
+async fn shadow_rollout_says_what_is_written() {
+    says_what_is_written(shadow_rollout::app(store()), include_str!("../../examples/shadow_rollout.rs"), 8)
+        .await;
 }
 
 #[tokio::test]

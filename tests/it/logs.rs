@@ -12,10 +12,11 @@ use crate::support::{
 };
 use tower::{Layer as _, ServiceExt as _};
 use tower_ratelimit::{
-    ClientIp, Error, ErrorKind, Header, Key, KeyExtractor as _, Limiter, MemoryStore, PeerIp, Policy, Quota,
-    RateLimitLayer, TrustedProxies,
+    ClientIp, Error, ErrorKind, Header, Key, KeyExtractor as _, Limiter, MemoryStore, PeerIp, Policy,
+    PolicySource, Quota, RateLimitLayer, TrustedProxies,
     key::{Constant, ForwardingHeader},
     policy::LivePolicies,
+    policy::Lookup,
 };
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -347,4 +348,22 @@ async fn two_layers_of_which_one_charges_nothing_are_no_warning() {
         service.clone().oneshot(get()).await.unwrap();
     }
     assert_eq!(lines.with("charged twice"), 0, "{}", lines.text());
+}
+
+#[tokio::test]
+async fn an_outage_of_a_lookup_and_of_its_policy_source_is_one_line_each_without_the_cause() {
+    let accounts = Lookup::new(|_: String| async { Err::<Policy, _>("no row for secret-alice") });
+    let tiers =
+        PolicySource::per_request(move |_: &http::request::Parts, _: &Key| accounts.get("secret-alice"))
+            .or_on_error(Policy::new("fallback", Quota::per_day(9)));
+    let layer = RateLimitLayer::new(MemoryStore::new(), tiers, Constant::new("all"));
+    let (lines, _guard) = listen();
+    for _ in 0..5 {
+        assert_eq!(ask(&layer, get()).await.status(), 200);
+    }
+    for line in ["outage of a lookup;", "outage of a policy source;"] {
+        assert_eq!(lines.with(line), 1, "{line}: {}", lines.text());
+    }
+    assert_eq!(lines.with("WARN"), 2, "{}", lines.text());
+    assert!(!lines.text().contains("secret"), "{}", lines.text());
 }

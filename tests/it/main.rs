@@ -48,6 +48,7 @@ mod routes;
 mod scaling_formulas;
 mod scripts;
 mod sentinel;
+mod settlement;
 mod shadow;
 mod shaping;
 mod simulation;

@@ -395,9 +395,15 @@ fn an_invalid_route_is_an_error_that_says_what_to_write() {
         let panic = catch_unwind(|| Rules::new().route(route, rule("new"))).unwrap_err();
         assert!(panic.downcast_ref::<String>().unwrap().contains(remedy), "{route}");
     }
-    for route in ["/{*rest}", "POST /a/{*rest}"] {
+    for (route, other) in [("/{*rest}", "/{page}"), ("POST /a/{*rest}", "/a/{id}/b")] {
         let error = table().try_route(route, rule("new")).unwrap_err().to_string();
-        assert!(error.contains("no table tells a parameter and the rest of the path"), "{error}");
+        assert_eq!(
+            error,
+            format!(
+                "the route {route:?} is invalid: the table has {other:?}, and no table tells a parameter and the rest of \
+                 the path at the same place apart; write the routes under it one by one, or use `otherwise`"
+            )
+        );
     }
     for route in ["/{other}", "GET /{page}/", "/%7Bpage%7D", "/a/{x}/c", "/a/b/{*rest}", "/{page}/{*rest}"] {
         assert!(table().try_route(route, rule("new")).is_ok(), "{route}");

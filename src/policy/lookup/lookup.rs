@@ -29,6 +29,8 @@ use crate::{
 /// the lookup takes too long. An [`Error`] of this crate is returned as it is. If its kind says that the client is at fault,
 /// such as [`UnknownIdentity`](ErrorKind::UnknownIdentity), the old value no longer serves.
 ///
+/// The start of an outage is logged once, without the cause, which may name a client. Log the cause in your function.
+///
 /// # Example
 ///
 /// ```

@@ -372,7 +372,8 @@ async fn defaults_with_one_name_and_reserved_names_are_errors() {
 async fn while_redis_is_down_the_policies_stay() {
     let mut server = RedisServer::start();
     set(&server, "api", "3/h");
-    let live = live(&store(&server).await).await;
+    let store = settings().deadline(Duration::from_millis(300)).connect(&server.url()).await.unwrap();
+    let live = live(&store).await;
     server.kill();
     assert!(eventually(async || error(&live).contains("cannot be read")).await, "{live:?}");
     // A service that starts now has the defaults.

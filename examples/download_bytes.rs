@@ -1,0 +1,57 @@
+//! Downloads: a client may fetch a number of bytes, whatever the number of requests.
+//!
+//! Run with
+//!
+//! ```text
+//! cargo run --example download_bytes --features axum
+//! ```
+//!
+//! and, in another terminal, run the lines right after each other. An address may fetch 1 MB a minute. The last response
+//! may exceed that, and its bytes are a debt.
+//!
+//! ```text
+//! curl -i -o /dev/null http://127.0.0.1:3000/files/600000
+//!     200
+//!     content-length: 600000
+//! curl -i -o /dev/null http://127.0.0.1:3000/files/600000
+//!     200
+//!     content-length: 600000
+//! curl -i -o /dev/null http://127.0.0.1:3000/files/600000
+//!     429
+//!     retry-after: 13
+//! ```
+//!
+//! 200 000 bytes of debt, and one for the request, take a little more than 12 seconds. A client that closes its connection is charged what was sent until then.
+//!
+//! `PORT` (3000) is the port, 0 for any free one.
+
+#![allow(clippy::print_stdout, reason = "the example prints its results")]
+
+use std::{env, error::Error as StdError, net::SocketAddr};
+
+use axum::{Router, extract::Path, routing::get};
+use tokio::net::TcpListener;
+use tower_ratelimit::{Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer};
+
+/// A file of so many bytes, up to 10 MB.
+async fn file(Path(size): Path<usize>) -> Vec<u8> {
+    vec![b'x'; size.min(10_000_000)]
+}
+
+pub(crate) fn app(limiter: impl Into<Limiter>) -> Router {
+    // The debt bounds how long a client waits after one large response: at most ten minutes here.
+    let bytes = Policy::new("bytes", Quota::per_minute(1_000_000)).debt(10_000_000);
+    let layer = RateLimitLayer::new(limiter, bytes, PeerIp::new()).charge_response_bytes("bytes");
+    Router::new().route("/files/{size}", get(file)).layer(layer)
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn StdError>> {
+    tracing_subscriber::fmt().init();
+    let port = env::var("PORT").map_or(Ok(3000), |port| port.parse::<u16>())?;
+    let listener = TcpListener::bind(("127.0.0.1", port)).await?;
+    println!("listening on http://{}", listener.local_addr()?);
+    axum::serve(listener, app(MemoryStore::new()).into_make_service_with_connect_info::<SocketAddr>())
+        .await?;
+    Ok(())
+}

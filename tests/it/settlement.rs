@@ -1,0 +1,229 @@
+//! What a layer charges once the response is known: refunds, reservations and the bytes of bodies.
+
+use std::{convert::Infallible, future::pending, time::Duration};
+
+use crate::support::{RedisServer, eventually, store};
+use bytes::Bytes;
+use http::{Request, Response, StatusCode, response::Parts};
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use tower::{Layer, Service, ServiceExt, service_fn};
+use tower_ratelimit::{
+    Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, Reservation, Rule, algorithm::FixedWindow,
+    key::Constant,
+};
+
+fn day(name: &str, limit: u64) -> Policy {
+    Policy::new(name, Quota::per_day(limit)).algorithm(FixedWindow::anchored())
+}
+
+async fn limiters(server: &RedisServer) -> [(&'static str, Limiter); 2] {
+    [("memory", Limiter::new(MemoryStore::new())), ("redis", Limiter::new(store(server).await))]
+}
+
+async fn left(limiter: &Limiter, policy: &Policy) -> u64 {
+    limiter.peek(policy, &Key::new("all"), 0).await.unwrap().remaining().unwrap()
+}
+
+async fn becomes(limiter: &Limiter, policy: &Policy, expected: u64, name: &str) {
+    let is = eventually(async || left(limiter, policy).await == expected).await;
+    assert!(is, "{name}: {expected} must remain, {} do", left(limiter, policy).await);
+}
+
+fn layer(limiter: &Limiter, policy: &Policy) -> RateLimitLayer {
+    RateLimitLayer::new(limiter.clone(), policy.clone(), Constant::new("all"))
+}
+
+/// Answers with the status in the body of the request.
+async fn echo(request: Request<String>) -> Result<Response<String>, Infallible> {
+    let status: u16 = request.body().parse().unwrap();
+    Ok(Response::builder().status(status).body(String::new()).unwrap())
+}
+
+#[tokio::test]
+async fn only_responses_that_count_are_charged() {
+    let server = RedisServer::start();
+    for (name, limiter) in limiters(&server).await {
+        let policy = day("failures", 2);
+        let service = layer(&limiter, &policy)
+            .count_if(|response: &Parts| response.status == StatusCode::UNAUTHORIZED)
+            .layer(service_fn(echo));
+        let mut remaining = Vec::new();
+        for (asked, expected) in
+            [("200", 200), ("200", 200), ("401", 401), ("500", 500), ("200", 200), ("401", 401), ("200", 429)]
+        {
+            let response = service.clone().oneshot(Request::new(asked.into())).await.unwrap();
+            assert_eq!(response.status().as_u16(), expected, "{name}");
+            let header = response.headers()["ratelimit"].to_str().unwrap();
+            remaining.push(header.split(';').nth(1).unwrap().to_owned());
+        }
+        // The refund is made before the response is sent, which shows it.
+        assert_eq!(remaining, ["r=2", "r=2", "r=1", "r=1", "r=1", "r=0", "r=0"], "{name}");
+        assert_eq!(left(&limiter, &policy).await, 0, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_whose_service_fails_does_not_count() {
+    let server = RedisServer::start();
+    for (name, limiter) in limiters(&server).await {
+        let policy = day("failing", 2);
+        let fails = service_fn(|_: Request<String>| async { Err::<Response<String>, _>("failed") });
+        let service = layer(&limiter, &policy).layer(fails);
+        service.oneshot(Request::new(String::new())).await.unwrap_err();
+        assert_eq!(left(&limiter, &policy).await, 1, "{name}: without `count_if` it counts");
+        let service = layer(&limiter, &policy).count_if(|_: &Parts| true).layer(fails);
+        service.oneshot(Request::new(String::new())).await.unwrap_err();
+        becomes(&limiter, &policy, 1, name).await;
+    }
+}
+
+#[tokio::test]
+async fn a_cancelled_request_is_refunded_if_the_layer_is_told_to() {
+    let server = RedisServer::start();
+    for (name, limiter) in limiters(&server).await {
+        for refunds in [false, true] {
+            let policy = day(&format!("cancelled-{refunds}"), 5);
+            let built = layer(&limiter, &policy);
+            let built = if refunds { built.refund_cancelled() } else { built };
+            let mut hangs = built
+                .layer(service_fn(|_: Request<String>| pending::<Result<Response<String>, Infallible>>()));
+            let request = hangs.ready().await.unwrap().call(Request::new(String::new()));
+            let request = tokio::spawn(request);
+            becomes(&limiter, &policy, 4, name).await;
+            request.abort();
+            request.await.unwrap_err();
+            becomes(&limiter, &policy, if refunds { 5 } else { 4 }, name).await;
+            // A request that is answered is charged.
+            let service =
+                if refunds { layer(&limiter, &policy).refund_cancelled() } else { layer(&limiter, &policy) };
+            let before = left(&limiter, &policy).await;
+            service.layer(service_fn(echo)).oneshot(Request::new("200".into())).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            assert_eq!(left(&limiter, &policy).await, before - 1, "{name}");
+        }
+    }
+}
+
+/// A handler that does with its reservation what the request says.
+async fn reserve(request: Request<String>) -> Result<Response<String>, Infallible> {
+    let reservation = request.extensions().get::<Reservation>().unwrap().clone();
+    match &**request.body() {
+        "ignore" => {}
+        "later" => {
+            tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_millis(30)).await;
+                reservation.settle(70).await.unwrap();
+            });
+        }
+        units => drop(reservation.settle(units.parse().unwrap()).await.unwrap()),
+    }
+    Ok(Response::new("done".into()))
+}
+
+#[tokio::test]
+async fn a_handler_settles_what_the_layer_has_reserved() {
+    let server = RedisServer::start();
+    let rows = [
+        ("less", "30", 70, 70),
+        ("the same", "50", 50, 50),
+        ("more", "90", 10, 10),
+        ("nothing", "0", 100, 100),
+        ("later", "later", 30, 30),
+        ("ignored", "ignore", 50, 100),
+    ];
+    for (name, limiter) in limiters(&server).await {
+        for (row, body, kept, refunded) in rows {
+            for (or_refund, expected) in [(false, kept), (true, refunded)] {
+                let context = format!("{name}, {row}, {or_refund}");
+                let (requests, tokens) =
+                    (day(&format!("requests {context}"), 9), day(&format!("tokens {context}"), 100));
+                let rule = Rule::new(tokens.clone(), Constant::new("all")).cost(|_| 50);
+                let built = layer(&limiter, &requests).and(rule);
+                let built = if or_refund {
+                    built.reserve_or_refund(tokens.name())
+                } else {
+                    built.reserve(tokens.name())
+                };
+                let response =
+                    built.layer(service_fn(reserve)).oneshot(Request::new(body.into())).await.unwrap();
+                assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "done", "{context}");
+                becomes(&limiter, &tokens, expected, &context).await;
+                assert_eq!(left(&limiter, &requests).await, 8, "{context}: the other policy is not touched");
+            }
+        }
+    }
+}
+
+type Download =
+    StreamBody<futures_util::stream::BoxStream<'static, Result<http_body::Frame<Bytes>, Infallible>>>;
+
+/// A body of so many parts of 100 000 bytes.
+fn download(parts: usize) -> Download {
+    let part = || Ok(http_body::Frame::data(Bytes::from(vec![0; 100_000])));
+    StreamBody::new(Box::pin(futures_util::stream::iter((0..parts).map(move |_| part()))))
+}
+
+#[tokio::test]
+async fn the_bytes_of_a_body_are_charged_as_they_are_sent() {
+    let server = RedisServer::start();
+    for (name, limiter) in limiters(&server).await {
+        let policy = day("bytes", 1_000_000).debt(500_000);
+        let built = layer(&limiter, &policy).charge_response_bytes("bytes");
+        let service = |parts| {
+            let service = service_fn(move |_: Request<()>| async move {
+                Ok::<_, Infallible>(Response::new(download(parts)))
+            });
+            built.layer(service)
+        };
+        let response = service(3).oneshot(Request::new(())).await.unwrap();
+        assert_eq!(response.into_body().collect().await.unwrap().to_bytes().len(), 300_000, "{name}");
+        becomes(&limiter, &policy, 700_000, name).await;
+
+        // A client that leaves is charged what it was sent. Parts are charged before the end.
+        let mut body = service(9).oneshot(Request::new(())).await.unwrap().into_body();
+        for _ in 0..3 {
+            assert!(body.frame().await.unwrap().is_ok());
+        }
+        becomes(&limiter, &policy, 400_000, name).await;
+        assert!(body.frame().await.unwrap().is_ok());
+        drop(body);
+        becomes(&limiter, &policy, 300_000, name).await;
+
+        // No body: the unit for the request is refunded.
+        drop(service(0).oneshot(Request::new(())).await.unwrap());
+        becomes(&limiter, &policy, 300_000, name).await;
+
+        // A response beyond what remains is sent as a whole, and the debt is bounded.
+        let response = service(7).oneshot(Request::new(())).await.unwrap();
+        assert_eq!(response.into_body().collect().await.unwrap().to_bytes().len(), 700_000, "{name}");
+        becomes(&limiter, &policy, 0, name).await;
+        let denied = service(1).oneshot(Request::new(())).await.unwrap();
+        assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS, "{name}");
+        // 1.4 of 1.5 million are used.
+        let decision = limiter.peek(&policy, &Key::new("all"), 0).await.unwrap();
+        let debited = limiter.debit(&decision, 1_000_000).await.unwrap();
+        assert_eq!(debited.outcomes()[0].granted(), 100_000, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_permit_is_held_as_always_beside_a_reservation() {
+    let policy = day("bytes", 1_000_000);
+    let limiter = Limiter::new(MemoryStore::new());
+    let permits = Policy::concurrency("permits", 1);
+    let built = layer(&limiter, &policy)
+        .and(Rule::new(permits.clone(), Constant::new("all")))
+        .charge_response_bytes("bytes")
+        .count_if(|response: &Parts| response.status.is_success())
+        .refund_cancelled();
+    let service = built.layer(service_fn(|_: Request<()>| async {
+        Ok::<_, Infallible>(Response::new(Full::<Bytes>::from(vec![0; 10])))
+    }));
+    let first = service.clone().oneshot(Request::new(())).await.unwrap();
+    assert_eq!(
+        service.clone().oneshot(Request::new(())).await.unwrap().status(),
+        StatusCode::TOO_MANY_REQUESTS
+    );
+    drop(first);
+    assert_eq!(service.oneshot(Request::new(())).await.unwrap().status(), StatusCode::OK);
+}

@@ -382,7 +382,7 @@ impl RateLimitLayer {
     /// Charges the bytes of each response's body under `policy`, as they are sent.
     ///
     /// A request is admitted if its [cost](Rule::cost), by default one unit, remains. The body is charged in parts of
-    /// 256 KiB and at its end: what remains, and the policy's [debt](Policy::debt) beyond that. So one large response is
+    /// 256 KiB and at its end: what remains, and the policy's [debt](crate::Policy::debt) beyond that. So one large response is
     /// sent as a whole, and the client's next request is denied until its bytes are replenished. The bytes are those of
     /// the service's body, before an outer layer compresses it.
     ///

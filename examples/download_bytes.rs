@@ -10,18 +10,18 @@
 //! may exceed that, and its bytes are a debt.
 //!
 //! ```text
-//! curl -i -o /dev/null http://127.0.0.1:3000/files/600000
+//! curl -i -o /dev/null http://127.0.0.1:3000/files/610000
 //!     200
-//!     content-length: 600000
-//! curl -i -o /dev/null http://127.0.0.1:3000/files/600000
+//!     content-length: 610000
+//! curl -i -o /dev/null http://127.0.0.1:3000/files/610000
 //!     200
-//!     content-length: 600000
-//! curl -i -o /dev/null http://127.0.0.1:3000/files/600000
+//!     content-length: 610000
+//! curl -i -o /dev/null http://127.0.0.1:3000/files/610000
 //!     429
-//!     retry-after: 13
+//!     retry-after: 14
 //! ```
 //!
-//! 200 000 bytes of debt, and one for the request, take a little more than 12 seconds. A client that closes its connection is charged what was sent until then.
+//! 220 000 bytes of debt take 14 seconds. A client that closes its connection is charged what was sent until then.
 //!
 //! `PORT` (3000) is the port, 0 for any free one.
 

@@ -399,12 +399,12 @@ impl RateLimitLayer {
     /// let bytes = Policy::new("bytes", Quota::per_minute(100_000)).debt(1_000_000);
     /// let layer = RateLimitLayer::new(MemoryStore::new(), bytes, Constant::new("all")).charge_response_bytes("bytes");
     /// let download = layer.layer(tower::service_fn(|_: Request<()>| async {
-    ///     Ok::<_, std::convert::Infallible>(Response::new(Full::<bytes::Bytes>::from(vec![0; 300_000])))
+    ///     Ok::<_, std::convert::Infallible>(Response::new(Full::<bytes::Bytes>::from(vec![0; 301_000])))
     /// }));
     ///
     /// let response = download.clone().oneshot(Request::new(())).await?;
-    /// assert_eq!(response.into_body().collect().await.unwrap().to_bytes().len(), 300_000);
-    /// // 200 000 bytes of debt, and one for the request, take two minutes.
+    /// assert_eq!(response.into_body().collect().await.unwrap().to_bytes().len(), 301_000);
+    /// // 201 000 bytes of debt take two minutes.
     /// let denied = download.oneshot(Request::new(())).await?;
     /// assert_eq!((denied.status().as_u16(), &denied.headers()["retry-after"]), (429, &"121".parse()?));
     /// # Ok(())

@@ -33,14 +33,14 @@ impl Limiter {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), tower_ratelimit::Error> {
     /// let limiter = Limiter::new(MemoryStore::new());
-    /// let bytes = Policy::new("bytes", Quota::per_minute(100_000));
+    /// let bytes = Policy::new("bytes", Quota::per_day(1_000));
     /// let alice = Key::new("alice");
     ///
     /// let request = limiter.check(&bytes, &alice, 1).await?;
-    /// let response = "x".repeat(200_000);
+    /// let response = "x".repeat(2_000);
     /// let debited = limiter.debit(&request, response.len() as u64).await?;
     /// assert!(debited.is_allowed());
-    /// assert_eq!((debited.outcomes()[0].granted(), debited.remaining()), (99_999, Some(0)));
+    /// assert_eq!((debited.outcomes()[0].granted(), debited.remaining()), (999, Some(0)));
     /// assert!(!limiter.check(&bytes, &alice, 1).await?.is_allowed());
     /// # Ok(())
     /// # }

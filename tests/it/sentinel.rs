@@ -21,9 +21,11 @@ async fn decides_again(limiter: &Limiter) -> bool {
 }
 
 /// Whether the server says so. A server that changes its role closes its connections.
+/// A server whose role changes closes its connections.
 fn has_role(server: &RedisServer, role: &str) -> bool {
-    let mut connection = server.connection();
-    let info: Result<String, _> = redis::cmd("INFO").arg("replication").query(&mut connection);
+    let info = server
+        .try_connection()
+        .and_then(|mut connection| redis::cmd("INFO").arg("replication").query::<String>(&mut connection));
     info.is_ok_and(|info| info.contains(&format!("\nrole:{role}\r")))
 }
 

@@ -124,7 +124,11 @@ impl RedisServer {
     }
 
     pub(crate) fn connection(&self) -> redis::Connection {
-        redis::Client::open(self.url_with(2)).unwrap().get_connection().unwrap()
+        self.try_connection().unwrap()
+    }
+
+    pub(crate) fn try_connection(&self) -> redis::RedisResult<redis::Connection> {
+        redis::Client::open(self.url_with(2))?.get_connection()
     }
 
     /// Runs one command on a new connection.

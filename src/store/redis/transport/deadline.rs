@@ -4,8 +4,18 @@
 //! polls a thousand other tasks first, has not waited for Redis for 100 ms: the reply may have arrived meanwhile and not
 //! be read yet. So time is counted in steps, each with a timer of its own, and a timer that fires late does not count as
 //! more than its step. Otherwise a service that starts under load would fail decisions that Redis answers in time.
+//!
+//! For the same reason a step ends only after the tasks have run that became ready before its timer did. A worker of
+//! Tokio runs the task that was woken last first, which is the one with the timer, and the one that reads the reply
+//! after all others that are ready. With a thousand of them, a deadline would pass while the reply is there.
 
-use std::{future::Future, io, pin::pin, time::Duration};
+use std::{
+    future::{Future, poll_fn},
+    io,
+    pin::{Pin, pin},
+    task::Poll,
+    time::Duration,
+};
 
 use redis::RedisResult;
 use tokio::time::{Instant, timeout};
@@ -48,15 +58,32 @@ impl TimeLeft {
         let mut work = pin!(work);
         loop {
             let (step, started) = (self.step.min(self.left), Instant::now());
-            let done = timeout(step, work.as_mut()).await;
+            let done = run_for(step, work.as_mut()).await;
             self.left = self.left.saturating_sub(started.elapsed().min(step + TOLERANCE));
-            match done {
-                Ok(done) => return Some(done),
-                Err(_) if self.left.is_zero() => return None,
-                Err(_) => {}
+            if done.is_some() || self.left.is_zero() {
+                return done;
             }
         }
     }
+}
+
+/// The output of `work`, or `None` if it is not there when `time` has passed and all ready tasks have run.
+pub(super) async fn run_for<T>(time: Duration, mut work: Pin<&mut impl Future<Output = T>>) -> Option<T> {
+    if let Ok(done) = timeout(time, work.as_mut()).await {
+        return Some(done);
+    }
+    let mut is_last = false;
+    poll_fn(|cx| match work.as_mut().poll(cx) {
+        Poll::Ready(done) => Poll::Ready(Some(done)),
+        Poll::Pending if is_last => Poll::Ready(None),
+        Poll::Pending => {
+            is_last = true;
+            // A task that wakes itself runs after those that are ready. `yield_now` of Tokio may run it before them.
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        }
+    })
+    .await
 }
 
 pub(crate) fn deadline_in(allowed: Duration) -> Instant {
@@ -96,9 +123,19 @@ pub(super) fn timeout_as_error<T, E>(reply: Result<RedisResult<T>, E>) -> RedisR
 
 #[cfg(test)]
 mod tests {
-    use std::future::{pending, ready};
+    use std::{
+        future::{pending, ready},
+        io::{Read as _, Write as _},
+        net::TcpListener,
+    };
 
-    use tokio::time::advance;
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        net::TcpStream,
+        sync::oneshot,
+        task::JoinSet,
+        time::advance,
+    };
 
     use super::*;
 
@@ -124,5 +161,45 @@ mod tests {
         };
         assert_eq!(time.spend_on(reply).await, Some(()));
         assert_eq!(time.spend_on(pending::<()>()).await, None);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn time_in_which_other_tasks_run_first_does_not_count() {
+        let server = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = server.local_addr().unwrap();
+        std::thread::spawn(move || {
+            let (mut client, _) = server.accept().unwrap();
+            while let Ok(1) = client.read(&mut [0]) {
+                client.write_all(&[1]).unwrap();
+            }
+        });
+        let mut others = JoinSet::new();
+        // As many as a worker's own queue holds.
+        for _ in 0..240 {
+            others.spawn(poll_fn(|cx| {
+                let started = std::time::Instant::now();
+                while started.elapsed() < Duration::from_micros(300) {}
+                cx.waker().wake_by_ref();
+                Poll::<()>::Pending
+            }));
+        }
+        let asks = async move {
+            let mut connection = TcpStream::connect(address).await.unwrap();
+            let mut replies = Vec::new();
+            for _ in 0..10 {
+                connection.write_all(&[0]).await.unwrap();
+                let (sender, reply) = oneshot::channel();
+                let reads = tokio::spawn(async move {
+                    connection.read_exact(&mut [0]).await.unwrap();
+                    let _ = sender.send(());
+                    connection
+                });
+                replies.push(TimeLeft::new(ALLOWED / 3).spend_on(reply).await.is_some());
+                connection = reads.await.unwrap();
+            }
+            replies
+        };
+        // As a task of the worker's, like those of a server.
+        assert_eq!(tokio::spawn(asks).await.unwrap(), [true; 10]);
     }
 }

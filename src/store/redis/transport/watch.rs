@@ -11,13 +11,9 @@
 
 use std::{future::Future, mem, pin::pin, time::Duration};
 
-use tokio::{
-    runtime,
-    sync::oneshot,
-    time::{Instant, timeout},
-};
+use tokio::{runtime, sync::oneshot, time::Instant};
 
-use super::deadline::TOLERANCE;
+use super::deadline::{TOLERANCE, run_for};
 use crate::{decision::Decision, error::Error};
 
 /// How often a waiting lane looks for decisions whose deadlines have passed.
@@ -145,9 +141,9 @@ pub(super) fn expire(
 pub(super) async fn while_ticking<T>(work: impl Future<Output = T>, mut tick: impl FnMut()) -> T {
     let mut work = pin!(work);
     loop {
-        match timeout(TICK, work.as_mut()).await {
-            Ok(done) => return done,
-            Err(_) => tick(),
+        match run_for(TICK, work.as_mut()).await {
+            Some(done) => return done,
+            None => tick(),
         }
     }
 }

@@ -49,7 +49,7 @@ impl Key {
         if source.is_assumed() { key.assumed() } else { key }
     }
 
-    fn marked(&self, marks: &str) -> Self {
+    pub(super) fn marked(&self, marks: &str) -> Self {
         // The marks are kept even if the text is hashed: they keep the key apart from others.
         let (text, hashed) = bounded(marks, self.as_str());
         let mut origin = self.to_origin();

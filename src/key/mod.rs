@@ -32,7 +32,8 @@
 //! | from the first extractor of an `or`, if the key itself begins with `%>` or `%<` | `%<` and the key | `%<%>203.0.113.7` |
 //! | of a CORS preflight | `%^` and the key | `%^203.0.113.7` |
 //!
-//! If a mark makes a key longer than 96 bytes, `%#` and the key's hash stand after the mark.
+//! If a mark makes a key longer than 96 bytes, `%#` and the key's hash stand after the mark. [`Key::from_stored`] reads
+//! these forms.
 //!
 //! ```
 //! use http::Request;
@@ -77,6 +78,7 @@ mod named;
 mod preflight;
 mod request;
 mod secret;
+mod stored;
 mod text;
 
 #[cfg(feature = "axum")]

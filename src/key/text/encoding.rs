@@ -29,6 +29,12 @@ pub(in crate::key) fn encode(identity: &[u8]) -> String {
     encoded
 }
 
+/// `text` with what [`encode`] encodes encoded, except `%`.
+pub(in crate::key) fn encode_around_percent(text: &str) -> String {
+    let parts: Vec<String> = text.split('%').map(|part| encode(part.as_bytes())).collect();
+    parts.join("%")
+}
+
 /// Replaces every `%` and two hex digits in `text` by the byte they stand for. Any other `%` stays.
 pub(crate) fn decode(text: &[u8]) -> Cow<'_, [u8]> {
     if !text.contains(&b'%') {

@@ -7,7 +7,7 @@ pub(super) const HASHED: &str = "%#";
 /// Before a hash under a secret.
 pub(in crate::key) const KEYED: &str = "%*";
 /// Before the parts of a join.
-pub(super) const OPEN: &str = "%(";
+pub(in crate::key) const OPEN: &str = "%(";
 /// Between two parts of a join.
 pub(super) const BETWEEN: &str = "%|";
 /// After the parts of a join.
@@ -28,4 +28,11 @@ pub(in crate::key) fn split_marks(text: &str) -> (&str, &str) {
         rest = after;
     }
     text.split_at(text.len() - rest.len())
+}
+
+/// Whether `text` is a hash that replaces an identity or a join.
+pub(in crate::key) fn is_hash(text: &str) -> bool {
+    let is_whole =
+        |hash: &str| hash.len() == 32 && hash.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    [HASHED, KEYED, HASHED_JOIN].iter().filter_map(|mark| text.strip_prefix(mark)).any(is_whole)
 }

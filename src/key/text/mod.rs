@@ -12,8 +12,8 @@ mod marks;
 pub(crate) use self::encoding::decode;
 pub(super) use self::{
     ascii::{MAX, Text, bounded, push_hex},
-    encoding::{encode, is_plain},
+    encoding::{encode, encode_around_percent, is_plain},
     identity::{identity_of, identity_of_parts},
     join::{hashed_join, is_join, join, parts},
-    marks::{EMPTY, FIRST, KEYED, PREFLIGHT, SECOND, split_marks},
+    marks::{EMPTY, FIRST, KEYED, OPEN, PREFLIGHT, SECOND, is_hash, split_marks},
 };

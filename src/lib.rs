@@ -78,6 +78,7 @@
 //!
 //! | name | what it adds | default |
 //! |---|---|---|
+//! | `admin` | `admin::router`: an axum router with which operators look at limits, reset and refund them | no |
 //! | `axum` | [`PeerIp`] reads axum's `ConnectInfo`; [`FromExtractor`](key::FromExtractor), [`MatchedRoute`](key::MatchedRoute); [`Decision`] and [`Limiter`] are extractors, [`Rejection`] is a response | yes |
 //! | `cluster` | [`RedisStore`] on Redis Cluster | no |
 //! | `lookup` | `policy::Lookup`: asynchronous lookups of clients and their policies, cached | no |
@@ -111,6 +112,9 @@ macro_rules! metric {
     };
 }
 
+#[cfg(feature = "admin")]
+#[cfg_attr(docsrs, doc(cfg(feature = "admin")))]
+pub mod admin;
 pub mod algorithm;
 mod answer;
 pub mod decision;
@@ -146,7 +150,7 @@ pub use self::{
     error::{Error, ErrorKind},
     key::{ClientIp, Header, Key, KeyExtractor, PeerIp, TrustedProxies},
     layer::{RateLimitLayer, Rule},
-    limiter::{Limiter, Reservation},
+    limiter::{ExplainedCharge, Explanation, Limiter, Reservation},
     policy::{FailureMode, Policy, PolicySource},
     quota::Quota,
     response::{Headers, Rejection},

@@ -96,7 +96,7 @@ use crate::{
 #[derive(Clone, Debug)]
 #[must_use = "a layer does nothing until it wraps a service"]
 pub struct RateLimitLayer {
-    config: Arc<Config>,
+    pub(super) config: Arc<Config>,
 }
 
 impl RateLimitLayer {

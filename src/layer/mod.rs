@@ -3,6 +3,7 @@
 mod body;
 mod config;
 mod event;
+mod explain;
 #[cfg(feature = "axum")]
 mod extract;
 mod future;

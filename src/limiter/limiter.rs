@@ -257,6 +257,11 @@ impl Limiter {
         self.store.reset(policy, key).await
     }
 
+    /// The name under which the store keeps the count.
+    pub(super) fn stored_name(&self, policy: &Policy, key: &Key) -> Option<String> {
+        self.store.stored_name(policy, key)
+    }
+
     /// Checks whether a layer with the policies `others` can have `policy` too.
     pub(crate) fn accept<'a>(
         &self,

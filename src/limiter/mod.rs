@@ -2,6 +2,7 @@
 
 mod counted;
 mod debit;
+mod explain;
 mod ladder;
 #[expect(clippy::module_inception, reason = "the module's main type")]
 mod limiter;
@@ -9,4 +10,8 @@ mod pending;
 mod permit;
 mod reservation;
 
-pub use self::{limiter::Limiter, reservation::Reservation};
+pub use self::{
+    explain::{ExplainedCharge, Explanation},
+    limiter::Limiter,
+    reservation::Reservation,
+};

@@ -24,6 +24,11 @@ impl Enforced {
         }
     }
 
+    /// The share, from 0 to 1.
+    pub(super) fn share(self) -> f64 {
+        f64::from(self.0) / f64::from(ALL)
+    }
+
     /// Whether the policy `name` is enforced for `key`. Every instance finds the same, and a larger share has all keys of
     /// a smaller one.
     pub(super) fn is_for(self, name: &str, key: &Key) -> bool {

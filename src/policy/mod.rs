@@ -17,6 +17,7 @@ mod lookup;
 mod policy;
 mod quoted;
 mod source;
+mod summary;
 
 #[cfg(feature = "reload")]
 #[cfg_attr(docsrs, doc(cfg(feature = "reload")))]
@@ -34,4 +35,5 @@ pub use self::{
     lease_bound::LeaseBound,
     policy::Policy,
     source::PolicySource,
+    summary::PolicySummary,
 };

@@ -1,6 +1,6 @@
 use std::{fmt, hash::BuildHasher as _, sync::Arc, time::Duration};
 
-use super::{FailureMode, LeaseBound, enforced::Enforced, quoted::quoted};
+use super::{FailureMode, LeaseBound, PolicySummary, enforced::Enforced, quoted::quoted};
 #[cfg(feature = "metrics")]
 use crate::metrics::PolicyCounters;
 use crate::{
@@ -316,6 +316,32 @@ impl Policy {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.0.name
+    }
+
+    /// All settings, to look at or to print.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{FailureMode, Policy, Quota};
+    ///
+    /// let login = Policy::new("login", Quota::per_minute(5)).on_store_failure(FailureMode::Closed).enforced_for(0.25);
+    /// let summary = login.summary();
+    /// assert_eq!((summary.algorithm(), summary.capacity()), ("gcra", 5));
+    /// assert_eq!(summary.to_string(), "5/min, gcra, enforced for 25 % of the keys, failure mode closed");
+    /// ```
+    #[must_use]
+    pub fn summary(&self) -> PolicySummary {
+        PolicySummary {
+            name: self.0.name.to_string(),
+            quota: self.0.quota,
+            algorithm: self.0.algorithm.name().to_owned(),
+            capacity: self.0.capacity,
+            debt: self.0.debt,
+            lease: self.0.most_leased,
+            enforced: self.0.enforced.share(),
+            on_store_failure: self.0.on_store_failure,
+        }
     }
 
     /// The name in quotes, as headers and problems carry it.

@@ -74,6 +74,13 @@ pub trait Store: Send + Sync + 'static {
     /// Removes everything that `key` was charged under `policy`.
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()>;
 
+    /// The name under which the store keeps the count of `key` under `policy`, for administrators: the key in Redis.
+    /// Defaults to `None`: there is no such name.
+    fn stored_name(&self, policy: &Policy, key: &Key) -> Option<String> {
+        let _ = (policy, key);
+        None
+    }
+
     /// Checks whether the store supports the algorithm of `policy`. Called when a layer is built. Defaults to `Ok`.
     ///
     /// # Errors
@@ -101,6 +108,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
         (**self).reset(policy, key)
+    }
+
+    fn stored_name(&self, policy: &Policy, key: &Key) -> Option<String> {
+        (**self).stored_name(policy, key)
     }
 
     fn accept(&self, policy: &Policy) -> Result<(), Error> {

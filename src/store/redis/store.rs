@@ -429,15 +429,7 @@ impl RedisStore {
     /// ```
     #[must_use]
     pub fn acl_rule(&self) -> String {
-        let mut prefix = String::new();
-        for character in self.names.prefix().chars() {
-            // Key patterns in an ACL are globs, so these characters are escaped.
-            if matches!(character, '*' | '?' | '[' | ']' | '\\' | '^') {
-                prefix.push('\\');
-            }
-            prefix.push(character);
-        }
-        let mut rule = format!("~{prefix}:* -@all");
+        let mut rule = format!("~{} -@all", self.names.pattern());
         let store_commands = self.link.commands().iter().map(|&command| command.to_owned());
         let commands: BTreeSet<String> =
             Script::all_built_in().flat_map(|script| script.commands()).collect();
@@ -563,6 +555,12 @@ impl Store for RedisStore {
             forget();
             reply.map(|_| ())
         })
+    }
+
+    fn stored_name(&self, policy: &Policy, key: &Key) -> Option<String> {
+        let mut name = String::new();
+        self.names.write(&mut name, policy, key);
+        Some(name)
     }
 
     fn accept(&self, policy: &Policy) -> Result<(), Error> {

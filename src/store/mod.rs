@@ -8,7 +8,9 @@ mod redis;
 mod store;
 
 #[cfg(feature = "redis")]
-pub use self::redis::{LeaseStatus, ProbeReport, Problem, ProblemKind, RedisStore, RedisStoreBuilder};
+pub use self::redis::{
+    LeaseStatus, ProbeReport, Problem, ProblemKind, RedisStore, RedisStoreBuilder, StoredKeys,
+};
 pub use self::{
     clock::ManualClock,
     memory::{MemoryStore, MemoryStoreBuilder},

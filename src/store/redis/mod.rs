@@ -8,6 +8,7 @@ mod address;
 mod builder;
 mod connect;
 mod error;
+mod keys;
 mod manager;
 #[cfg(feature = "reload")]
 mod policies;
@@ -23,6 +24,7 @@ mod wire;
 
 pub use self::{
     builder::RedisStoreBuilder,
+    keys::StoredKeys,
     probe::{ProbeReport, Problem, ProblemKind},
     shortcut::LeaseStatus,
     store::RedisStore,

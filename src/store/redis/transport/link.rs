@@ -22,6 +22,16 @@ pub(crate) trait Link: Send + Sync {
         self.ask(command, deadline)
     }
 
+    /// Runs a command on every server that has keys, as [`ask`](Self::ask) does. Names the server of each reply.
+    fn ask_all(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Vec<(String, Value)>> {
+        self.ask(command, deadline).map(|reply| vec![(String::new(), reply)])
+    }
+
+    /// Runs a command on a server that [`ask_all`](Self::ask_all) has named.
+    fn ask_one(self: Arc<Self>, _server: &str, command: Cmd, deadline: Duration) -> Answer<Value> {
+        self.ask(command, deadline)
+    }
+
     /// Whether the link is to a Redis Cluster.
     fn is_cluster(&self) -> bool {
         false

@@ -33,6 +33,18 @@ impl KeyNames {
         &self.prefix
     }
 
+    /// The pattern that all names match, as Redis' globs are written.
+    pub(crate) fn pattern(&self) -> String {
+        let mut pattern = String::new();
+        for character in self.prefix.chars() {
+            if matches!(character, '*' | '?' | '[' | ']' | '\\' | '^') {
+                pattern.push('\\');
+            }
+            pattern.push(character);
+        }
+        pattern + ":*"
+    }
+
     /// Writes a Redis key: `prefix:policy:algorithm:{identity}`, or `prefix:policy:algorithm:{shard}:identity`. An
     /// identity contains no braces, so these never collide.
     pub(crate) fn write(&self, out: &mut String, policy: &Policy, key: &Key) {
@@ -45,6 +57,22 @@ impl KeyNames {
                 .for_each(|part| out.push_str(part));
         }
         [prefix, ":", policy, ":{", identity, "}"].iter().for_each(|part| out.push_str(part));
+    }
+
+    /// The key whose count under `policy` has this name. `None` if it is the name of something else.
+    pub(crate) fn read(&self, name: &str, policy: &Policy) -> Option<Key> {
+        let rest = name.strip_prefix(&*self.prefix)?.strip_prefix(':')?.strip_prefix(policy.label())?;
+        let rest = rest.strip_prefix(":{")?;
+        // An identity has no braces.
+        let identity = match rest.split_once("}:") {
+            Some((_, identity)) => identity,
+            None => rest.strip_suffix('}')?,
+        };
+        let key = Key::from_stored(identity).ok()?;
+        // Without shards, or with another number of them, this store does not use the name.
+        let mut written = String::new();
+        self.write(&mut written, policy, &key);
+        (written == name).then_some(key)
     }
 }
 
@@ -62,6 +90,40 @@ mod tests {
     #[test]
     fn the_identity_is_the_hash_tag_without_shards() {
         assert_eq!(name(&KeyNames::new("rl"), "alice"), "rl:login:gcra:{alice}");
+    }
+
+    #[test]
+    fn a_name_is_read_again_and_any_other_is_none() {
+        let (names, policy) = (KeyNames::new("rl"), Policy::new("a:{b}", Quota::per_second(5)));
+        let mut every = vec![names.clone()];
+        #[cfg(feature = "cluster")]
+        every.push(names.clone().in_shards(Some(Arc::new(Shards::new(8)))));
+        for names in &every {
+            for key in ["", "alice", "a}:{b", "%>x", "José", &"x".repeat(200)].map(Key::new) {
+                let mut name = String::new();
+                names.write(&mut name, &policy, &key);
+                assert_eq!(names.read(&name, &policy), Some(key), "{name}");
+                assert_eq!(names.read(&name, &Policy::new("a", Quota::per_second(5))), None, "{name}");
+            }
+            let label = policy.label();
+            let others = [
+                "",
+                "rl",
+                "rl:policies",
+                &format!("rl:{label}"),
+                &format!("rl:{label}:"),
+                &format!("rl:{label}:{{"),
+                &format!("rl:{label}:{{x"),
+                &format!("rl:{label}:x"),
+                &format!("rl:{label}:{{a b}}"),
+                &format!("rl:{label}:{{%}}}}"),
+                &format!("rl:{label}:{{99999}}:x"),
+                &format!("rx:{label}:{{x}}"),
+            ];
+            for other in others {
+                assert_eq!(names.read(other, &policy), None, "{other}");
+            }
+        }
     }
 
     #[cfg(feature = "cluster")]

@@ -75,6 +75,15 @@ where
         Answer::pending(async move { self.nodes.run(command, deadline).await })
     }
 
+    fn ask_all(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Vec<(String, Value)>> {
+        Answer::pending(async move { self.nodes.ask_primaries(command, deadline).await })
+    }
+
+    fn ask_one(self: Arc<Self>, server: &str, command: Cmd, deadline: Duration) -> Answer<Value> {
+        let server = server.to_owned();
+        Answer::pending(async move { self.nodes.ask_node(&server, command, deadline).await })
+    }
+
     fn is_cluster(&self) -> bool {
         true
     }

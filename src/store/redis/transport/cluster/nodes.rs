@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     decision::{Charge, Decision},
-    error::Error,
+    error::{Error, ErrorKind},
     store::redis::{
         error::{from_redis, is_broken},
         script::Script,
@@ -140,6 +140,34 @@ where
         self.retrying.reply(until, allowed, key, command.query_async(&mut connection)).await
     }
 
+    /// Runs a command on all primaries. Each reply comes with the address of its node.
+    pub(super) async fn ask_primaries(
+        &self,
+        command: Cmd,
+        allowed: Duration,
+    ) -> Result<Vec<(String, Value)>, Error> {
+        let until = deadline_in(allowed);
+        let mut connection = self.retrying.connection_until(&self.health, until, allowed).await?;
+        let replies = connection.on_all_primaries(command);
+        let replies = self.retrying.reply(until, allowed, Vec::new, replies).await?;
+        redis::from_redis_value(replies).map_err(|_| not_of_nodes())
+    }
+
+    /// Runs a command on the node at `address`.
+    pub(super) async fn ask_node(
+        &self,
+        address: &str,
+        command: Cmd,
+        allowed: Duration,
+    ) -> Result<Value, Error> {
+        let address = address.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
+        let Some((host, port)) = address else { return Err(not_of_nodes()) };
+        let until = deadline_in(allowed);
+        let mut connection = self.retrying.connection_until(&self.health, until, allowed).await?;
+        let reply = connection.on_node(host, port, command);
+        self.retrying.reply(until, allowed, Vec::new, reply).await
+    }
+
     /// Loads `script` on all nodes. Succeeds if at least one loads it.
     pub(super) async fn load(&self, script: &Script) -> Result<(), Error> {
         let until = deadline_in(RESPONSE);
@@ -167,6 +195,10 @@ fn time_for(job: &Job) -> Duration {
 /// A repeated permit request would be counted beside the first.
 fn may_be_sent_twice(job: &Job) -> bool {
     job.may_be_repeated() && !job.charges.iter().any(Charge::needs_permit)
+}
+
+fn not_of_nodes() -> Error {
+    Error::new(ErrorKind::StoreReply, "the reply does not name the nodes of the Redis Cluster")
 }
 
 fn first_key(jobs: &[&Job]) -> Vec<u8> {

@@ -34,7 +34,7 @@ const ROWS: &[&[&str]] = &[
     &["limiter/"],
     &["response/"],
     &["layer/", "retry/"],
-    &["keyed/"],
+    &["admin/", "keyed/"],
     &["testing/"],
     &["lib.rs"],
 ];
@@ -45,12 +45,12 @@ const FOREIGN: &[(&[&str], &[&str])] = &[
     (&["tower", "tower_layer", "tower_service"], &["layer/", "keyed/", "retry/"]),
     (
         &["http", "http_body", "http_body_util"],
-        &["key/", "policy/source.rs", "response/", "layer/", "retry/"],
+        &["key/", "policy/source.rs", "response/", "layer/", "retry/", "admin/"],
     ),
     (&["metrics"], &["metrics/"]),
     (&["matchit"], &["layer/"]),
     (&["moka"], &["policy/lookup/"]),
-    (&["axum"], &["key/", "response/", "layer/"]),
+    (&["axum"], &["key/", "response/", "layer/", "admin/"]),
     (&["tonic", "tonic_types"], &["key/", "response/", "layer/", "retry/"]),
 ];
 

@@ -1,0 +1,81 @@
+//! Administration over HTTP: an axum router with which operators look at limits, reset and refund them.
+//!
+//! # No authentication of its own
+//!
+//! **Who reaches this router can lift every limit and see the identities of clients. Mount it behind your own
+//! authentication, best on a listener of its own that the internet does not reach.** `examples/admin.rs` in the repository
+//! does both: a bearer token that is compared in constant time, and a second listener on the loopback interface. Nothing
+//! of it is served unless you mount it.
+//!
+//! ```
+//! use axum::{Router, body::Body, http::Request, middleware};
+//! use tower::ServiceExt;
+//! use tower_ratelimit::{admin, Key, Limiter, MemoryStore, Policy, Quota};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let authenticated = middleware::from_fn(async |request, next: middleware::Next| next.run(request).await);
+//! let limiter = Limiter::new(MemoryStore::new());
+//! let login = Policy::new("login", Quota::per_minute(5));
+//! limiter.check(&login, &Key::new("alice"), 5).await?;
+//!
+//! // `authenticated` is a middleware of yours.
+//! let admin = Router::new().nest("/limits", admin::router(limiter.clone(), [login.clone()])).layer(authenticated);
+//!
+//! let reset = Request::delete("/limits/policies/login/keys/alice").body(Body::empty())?;
+//! assert_eq!(admin.oneshot(reset).await?.status(), 204);
+//! assert!(limiter.check(&login, &Key::new("alice"), 5).await?.is_allowed());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Routes
+//!
+//! | route | what it does |
+//! |---|---|
+//! | `GET /policies` | The settings of all policies; `error` says why [live policies](crate::policy) stay as they are |
+//! | `GET /policies/{policy}` | The settings of one |
+//! | `GET /policies/{policy}/keys/{key}` | The state of a key, and what a request would get now, as an [`Explanation`](crate::Explanation#as-json). `?cost=5` asks for a request of 5 units |
+//! | `DELETE /policies/{policy}/keys/{key}` | [Resets](crate::Limiter::reset) the key: the client has its whole quota again |
+//! | `POST /policies/{policy}/keys/{key}/refund` | With `{"units": 5}`, [refunds](crate::Limiter::refund_latest) the latest units. Answers what remains |
+//! | `GET /enforcement` | The position of the [switch](Admin::enforcement), `{"enforcement": "on"}` |
+//! | `PUT /enforcement` | With `{"enforcement": "off"}`, moves it, in this process |
+//!
+//! `{key}` is the [stored form](crate::key#the-stored-form) of the key, percent-encoded as any segment of a path: `alice`;
+//! `Jos%C3%A9%20Ortega`; `%25(acme%25%7Calice%25)` for the joined key `%(acme%|alice%)`. An identity without `%` is its own
+//! stored form. With [`Admin::keys_of`] it is the identity as the client sends it.
+//!
+//! # Errors
+//!
+//! Errors are `application/problem+json` (RFC 9457), with the remedy in `detail`. A method that a route does not have is
+//! answered by axum, with 405 and no body.
+//!
+//! | status | |
+//! |---|---|
+//! | 400 | The path, the query or the body is invalid: a key that is no stored form, a negative number |
+//! | 404 | There is no such policy, or no switch |
+//! | 409 | Several keys belong to the identity, or a permit is to be refunded |
+//! | 415 | A body without `content-type: application/json`, which other web sites cannot send unasked |
+//! | 500 | The store does not support the algorithm of the policy |
+//! | 503 | The store did not answer. `detail` says whether the change may have been made |
+//!
+//! # Logs
+//!
+//! With the feature `tracing`, every change is logged, at info, or at warn if it turns enforcement off or on: the policy,
+//! the units, and `key_hash`, which is the [same hash](crate::ExplainedCharge::key_hash) as in explanations. The key itself
+//! is in no log. A hash is no secret: who knows an address can find it. To log who made a change, open a span in your
+//! middleware.
+
+#[expect(clippy::module_inception, reason = "the module's main type")]
+mod admin;
+mod handlers;
+mod policies;
+mod problem;
+mod reply;
+mod request;
+mod settings;
+
+pub use self::{
+    admin::{Admin, router},
+    policies::Policies,
+};

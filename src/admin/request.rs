@@ -1,0 +1,70 @@
+//! What a request asks for: its path, its query and its body.
+
+use axum::{
+    body::Bytes,
+    extract::{
+        Path,
+        rejection::{BytesRejection, PathRejection},
+    },
+};
+use http::{HeaderMap, StatusCode, header::CONTENT_TYPE};
+use serde::{Deserialize, de::DeserializeOwned};
+
+use super::problem::Problem;
+
+/// The names in the path. By name, because the router may be nested under a path that has others.
+pub(super) type PathOf<T> = Result<Path<T>, PathRejection>;
+
+#[derive(Deserialize)]
+pub(super) struct PolicyName {
+    pub(super) policy: String,
+}
+
+#[derive(Deserialize)]
+pub(super) struct KeyName {
+    pub(super) policy: String,
+    pub(super) key: String,
+}
+
+/// The body.
+pub(super) type Body = Result<Bytes, BytesRejection>;
+
+pub(super) fn path<T>(path: PathOf<T>) -> Result<T, Problem> {
+    path.map(|Path(names)| names).map_err(|rejection| {
+        Problem::bad_request(format!(
+            "{}: encode the name of the policy and the key, and in the key write a byte that is not UTF-8 as %25FF",
+            rejection.body_text()
+        ))
+    })
+}
+
+/// The `cost` in the query. Defaults to 1.
+pub(super) fn cost(query: Option<&str>) -> Result<u64, Problem> {
+    let mut cost = 1;
+    for parameter in query.unwrap_or_default().split('&').filter(|parameter| !parameter.is_empty()) {
+        cost = parameter.strip_prefix("cost=").and_then(|units| units.parse().ok()).ok_or_else(|| {
+            Problem::bad_request("the only parameter is `cost`, a whole number of units: write `?cost=5`")
+        })?;
+    }
+    Ok(cost)
+}
+
+/// The body, which is JSON such as `example`.
+pub(super) fn body<T: DeserializeOwned>(
+    headers: &HeaderMap,
+    body: Body,
+    example: &str,
+) -> Result<T, Problem> {
+    // A web page of another origin can send other types without the browser asking first.
+    let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let kind = kind.split(';').next().unwrap_or_default().trim();
+    if !kind.eq_ignore_ascii_case("application/json") {
+        return Err(Problem::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "the body must be JSON: send the header `content-type: application/json`",
+        ));
+    }
+    let body = body.map_err(|rejection| Problem::new(rejection.status(), rejection.body_text()))?;
+    serde_json::from_slice(&body)
+        .map_err(|error| Problem::bad_request(format!("the body must be JSON such as {example}: {error}")))
+}

@@ -1,0 +1,163 @@
+//! What the commands do. Each returns what is printed.
+
+use serde::Serialize;
+use serde_json::json;
+use tower_ratelimit::{
+    Decision, ExplainedCharge, Explanation, Key, Limiter, Policy, RedisStore, Verdict, policy::LivePolicies,
+};
+
+use crate::{
+    connect::connect,
+    failure::Failure,
+    options::{Command, Options},
+    table::table,
+};
+
+pub(crate) async fn run(options: Options) -> Result<String, Failure> {
+    let mut policies = LivePolicies::file(&options.policies)?;
+    if matches!(options.command, Command::Policies) && !options.live {
+        return Ok(list(&policies.current(), options.json));
+    }
+    let store = connect(&options).await?;
+    if options.live {
+        policies = store.live_policies(policies.current()).await?;
+        if let Some(error) = policies.last_error() {
+            return Err(error.into());
+        }
+    }
+    let admin = Admin {
+        limiter: Limiter::new(store.clone()),
+        store,
+        policies: policies.current(),
+        json: options.json,
+    };
+    match options.command {
+        Command::Policies => Ok(list(&admin.policies, admin.json)),
+        Command::Show { policy, key, cost } => admin.show(&policy, &key, cost).await,
+        Command::Reset { policy, key } => admin.reset(&policy, &key).await,
+        Command::Refund { policy, key, units } => admin.refund(&policy, &key, units).await,
+        Command::Keys { policy, scan, limit } => admin.keys(policy.as_deref(), scan, limit).await,
+    }
+}
+
+struct Admin {
+    store: RedisStore,
+    limiter: Limiter,
+    policies: Vec<Policy>,
+    json: bool,
+}
+
+impl Admin {
+    async fn show(&self, policy: &str, key: &str, cost: u64) -> Result<String, Failure> {
+        let (policy, key) = self.target(policy, key)?;
+        self.state(policy, &key, cost).await
+    }
+
+    async fn reset(&self, policy: &str, key: &str) -> Result<String, Failure> {
+        let (policy, key) = self.target(policy, key)?;
+        self.limiter.reset(policy, &key).await?;
+        self.state(policy, &key, 1).await
+    }
+
+    async fn refund(&self, policy: &str, key: &str, units: u64) -> Result<String, Failure> {
+        let (policy, key) = self.target(policy, key)?;
+        if policy.summary().algorithm() == "concurrency" {
+            return Err(Failure::Usage(
+                "permits are not refunded, their holders release them: `reset` releases all of them"
+                    .to_owned(),
+            ));
+        }
+        decided(&self.limiter.refund_latest(policy, &key, units).await?)?;
+        self.state(policy, &key, 1).await
+    }
+
+    async fn keys(&self, policy: Option<&str>, scan: usize, limit: usize) -> Result<String, Failure> {
+        let policies = match policy {
+            Some(name) => vec![self.policy(name)?.clone()],
+            None => self.policies.clone(),
+        };
+        let found = self.store.stored_keys(&policies, scan).await?;
+        let shown = &found.keys()[..found.keys().len().min(limit)];
+        let mut states = Vec::with_capacity(shown.len());
+        for (policy, key) in shown {
+            states.push(self.explain(policy, key, 1).await?);
+        }
+        if self.json {
+            return Ok(text(&json!({
+                "keys": states.iter().flat_map(Explanation::charges).collect::<Vec<_>>(),
+                "found": found.keys().len(),
+                "others": found.others(),
+                "is_complete": found.is_complete(),
+            })));
+        }
+        let rows: Vec<Vec<String>> = states.iter().flat_map(Explanation::charges).map(row).collect();
+        let mut text = table(&["POLICY", "KEY", "REMAINING", "RESET", "A REQUEST OF 1 UNIT"], &rows);
+        text.push_str(&format!("{} of {} keys", rows.len(), found.keys().len()));
+        if found.others() > 0 {
+            text.push_str(&format!("; {} other names under the prefix", found.others()));
+        }
+        if !found.is_complete() {
+            text.push_str("; only a part of Redis was looked at: raise --scan");
+        }
+        Ok(text + "\n")
+    }
+
+    fn policy(&self, name: &str) -> Result<&Policy, Failure> {
+        self.policies.iter().find(|policy| policy.name() == name).ok_or_else(|| {
+            let names: Vec<_> = self.policies.iter().map(|policy| format!("`{}`", policy.name())).collect();
+            Failure::Usage(format!("there is no policy `{name}`; the policies: {}", names.join(", ")))
+        })
+    }
+
+    fn target(&self, policy: &str, key: &str) -> Result<(&Policy, Key), Failure> {
+        Ok((self.policy(policy)?, Key::from_stored(key)?))
+    }
+
+    async fn state(&self, policy: &Policy, key: &Key, cost: u64) -> Result<String, Failure> {
+        let explanation = self.explain(policy, key, cost).await?;
+        Ok(if self.json { text(&explanation) } else { explanation.to_string() })
+    }
+
+    async fn explain(&self, policy: &Policy, key: &Key, cost: u64) -> Result<Explanation, Failure> {
+        let explanation = self.limiter.explain(policy, key, cost).await?;
+        decided(explanation.decision())?;
+        Ok(explanation)
+    }
+}
+
+/// The failure of Redis, in whose place this process would count.
+fn decided(decision: &Decision) -> Result<(), Failure> {
+    decision.failure().map_or(Ok(()), |error| Err(error.clone().into()))
+}
+
+fn list(policies: &[Policy], as_json: bool) -> String {
+    if as_json {
+        return text(&json!({ "policies": policies.iter().map(Policy::summary).collect::<Vec<_>>() }));
+    }
+    let row = |policy: &Policy| vec![policy.name().to_owned(), policy.summary().to_string()];
+    table(&["POLICY", "SETTINGS"], &policies.iter().map(row).collect::<Vec<_>>())
+}
+
+fn row(charge: &ExplainedCharge) -> Vec<String> {
+    let (remaining, reset, verdict) = match charge.outcome() {
+        None => ("?".to_owned(), "?".to_owned(), "?".to_owned()),
+        Some(outcome) => (
+            format!("{} of {}", outcome.remaining(), outcome.capacity()),
+            format!("{}s", outcome.reset_after().as_millis().div_ceil(1_000)),
+            match outcome.verdict() {
+                Verdict::Allow => "admitted".to_owned(),
+                Verdict::Delay(delay) => format!("admitted after {}ms", delay.as_millis()),
+                Verdict::Deny { retry_after: Some(wait) } => {
+                    format!("denied, admitted in {}s", wait.as_millis().div_ceil(1_000))
+                }
+                _ => "denied".to_owned(),
+            },
+        ),
+    };
+    vec![charge.policy().name().to_owned(), charge.key().as_str().to_owned(), remaining, reset, verdict]
+}
+
+fn text(value: &impl Serialize) -> String {
+    // Strings and numbers, which cannot fail.
+    serde_json::to_string_pretty(value).unwrap_or_default() + "\n"
+}

@@ -1,0 +1,44 @@
+//! Connects to Redis as the options say.
+
+use std::{env, fs};
+
+use tower_ratelimit::RedisStore;
+
+use crate::{failure::Failure, options::Options};
+
+pub(crate) async fn connect(options: &Options) -> Result<RedisStore, Failure> {
+    let urls: Vec<&str> = options.redis.iter().map(|url| url.trim()).filter(|url| !url.is_empty()).collect();
+    if urls.is_empty() {
+        return Err(Failure::Usage(
+            "name the server with --redis redis://host:6379, or in the variable REDIS_URL".to_owned(),
+        ));
+    }
+    let mut settings = RedisStore::builder().prefix(&options.prefix).deadline(options.deadline).pool_size(2);
+    if let Some(path) = &options.ca {
+        let certificate = fs::read(path)
+            .map_err(|error| Failure::Usage(format!("cannot read {}: {error}", path.display())))?;
+        settings = settings.tls_ca_certificate(certificate);
+    }
+    if options.cluster {
+        return Ok(settings.cluster_shards(options.cluster_shards).connect_cluster(urls).await?);
+    }
+    if let Some(primary) = &options.sentinel {
+        if let Some(user) = &options.sentinel_user {
+            let password = env::var("SENTINEL_PASSWORD").map_err(|_| {
+                Failure::Usage(
+                    "--sentinel-user needs its password in the variable SENTINEL_PASSWORD".to_owned(),
+                )
+            })?;
+            settings = settings.sentinel_credentials(user, password);
+        }
+        return Ok(settings.connect_sentinel(urls, primary).await?);
+    }
+    match urls[..] {
+        [url] => Ok(settings.connect(url).await?),
+        _ => Err(Failure::Usage(
+            "several URLs are of nodes of a Redis Cluster or of sentinels: add --cluster or --sentinel <PRIMARY>, or \
+             write a comma in a password as %2C"
+                .to_owned(),
+        )),
+    }
+}

@@ -1,0 +1,92 @@
+//! The options of the command.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{Parser, Subcommand};
+
+/// Administers the limits in a Redis, a Redis Cluster, or the primary that sentinels name.
+#[derive(Parser)]
+#[command(
+    name = "ratelimit-admin",
+    after_help = "KEY is the identity of a client, such as 203.0.113.7, or a key as `keys` prints it: `%(acme%|alice%)` is \
+                  that of a tenant and a user, and `%*` begins a hash. Write `%25` for a percent sign.\n\n\
+                  Exit codes: 0 done, 1 Redis did not do it, 2 the options, the policies, the URL or the key are invalid."
+)]
+pub(crate) struct Options {
+    /// The URL of the server; of several nodes or sentinels with a comma between them. Prefer the variable: other users of
+    /// this machine see the arguments of a command, with the password.
+    #[arg(long, env = "REDIS_URL", hide_env_values = true, value_delimiter = ',', value_name = "URL")]
+    pub(crate) redis: Vec<String>,
+    /// The URLs are of nodes of a Redis Cluster.
+    #[arg(long, conflicts_with = "sentinel")]
+    pub(crate) cluster: bool,
+    /// The number of shards, if the service sets another one than 8.
+    #[arg(long, requires = "cluster", default_value_t = 8)]
+    pub(crate) cluster_shards: u16,
+    /// The URLs are of sentinels, which name the primary so.
+    #[arg(long, value_name = "PRIMARY")]
+    pub(crate) sentinel: Option<String>,
+    /// The user that the sentinels require. Its password is read from the variable SENTINEL_PASSWORD.
+    #[arg(long, requires = "sentinel", value_name = "USER")]
+    pub(crate) sentinel_user: Option<String>,
+    /// Trusts only the certificates in this PEM file to sign that of a rediss:// server.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ca: Option<PathBuf>,
+    /// The prefix of the keys, if the service sets another one.
+    #[arg(long, default_value = "rl")]
+    pub(crate) prefix: String,
+    /// The longest time for each command of Redis.
+    #[arg(long, default_value = "2s", value_parser = humantime::parse_duration, value_name = "TIME")]
+    pub(crate) deadline: Duration,
+    /// The TOML file of the policies.
+    #[arg(long, env = "RATELIMIT_POLICIES", value_name = "FILE")]
+    pub(crate) policies: PathBuf,
+    /// The policies as the hash PREFIX:policies in Redis changes them.
+    #[arg(long)]
+    pub(crate) live: bool,
+    /// Print JSON.
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Lists the policies. Needs no Redis, except with --live.
+    Policies,
+    /// Shows the state of a key, and what a request would get now.
+    Show {
+        policy: String,
+        #[arg(allow_hyphen_values = true)]
+        key: String,
+        /// The units of the request.
+        #[arg(long, default_value_t = 1)]
+        cost: u64,
+    },
+    /// Gives a key its whole quota again.
+    Reset {
+        policy: String,
+        #[arg(allow_hyphen_values = true)]
+        key: String,
+    },
+    /// Refunds the latest units of a key.
+    Refund {
+        policy: String,
+        #[arg(allow_hyphen_values = true)]
+        key: String,
+        #[arg(value_parser = clap::value_parser!(u64).range(1..=1 << 44))]
+        units: u64,
+    },
+    /// Lists the keys that are charged now, with their state.
+    Keys {
+        /// Only those of this policy.
+        policy: Option<String>,
+        /// Look at about this many keys of each server, of any program.
+        #[arg(long, default_value_t = 100_000, value_name = "KEYS")]
+        scan: usize,
+        /// Show the state of at most this many.
+        #[arg(long, default_value_t = 1_000, value_name = "KEYS")]
+        limit: usize,
+    },
+}

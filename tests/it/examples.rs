@@ -1,6 +1,9 @@
 //! The examples answer the curl lines in their doc comments with the responses written there, over real sockets.
 
 #[allow(dead_code, reason = "its `main` is not run here")]
+#[path = "../../examples/admin.rs"]
+mod admin;
+#[allow(dead_code, reason = "its `main` is not run here")]
 #[path = "../../examples/axum_extractor_key.rs"]
 mod axum_extractor_key;
 #[allow(dead_code, reason = "its `main` is not run here")]
@@ -79,11 +82,13 @@ async fn says_what_is_written(app: Router, source: &str, count: usize) {
     for Exchange { curl, answers } in exchanges {
         let line = curl.join(" ");
         let url = curl.last().unwrap().replace("http://127.0.0.1:3000", &format!("http://{server}"));
-        let mut request = client.get(&url);
-        if let Some(at) = curl.iter().position(|word| word == "-d") {
-            request = client.post(&url).body(curl[at + 1].clone());
-        } else if let Some(at) = curl.iter().position(|word| word == "-X") {
-            request = client.request(curl[at + 1].parse().unwrap(), &url);
+        let option = |name: &str| curl.iter().position(|word| word == name).map(|at| curl[at + 1].clone());
+        let data = option("-d");
+        let usual = if data.is_some() { "POST" } else { "GET" };
+        let method = option("-X").unwrap_or_else(|| usual.to_owned());
+        let mut request = client.request(method.parse().unwrap(), &url);
+        if let Some(data) = data {
+            request = request.body(data);
         }
         for (at, _) in curl.iter().enumerate().filter(|(_, word)| *word == "-H") {
             let (name, value) = curl[at + 1].split_once(": ").unwrap();
@@ -95,7 +100,7 @@ async fn says_what_is_written(app: Router, source: &str, count: usize) {
         let body = response.text().await.unwrap();
         for answer in &answers[1..] {
             match answer.split_once(": ") {
-                Some((name, value)) if !name.contains(' ') => {
+                Some((name, value)) if !name.contains([' ', '"']) => {
                     let lines: Vec<_> =
                         headers.get_all(name).iter().map(|line| line.to_str().unwrap()).collect();
                     assert_eq!(lines.join(", "), value, "{name} of {line}");
@@ -149,6 +154,15 @@ async fn download_bytes_says_what_is_written() {
 async fn shadow_rollout_says_what_is_written() {
     says_what_is_written(shadow_rollout::app(store()), include_str!("../../examples/shadow_rollout.rs"), 8)
         .await;
+}
+
+#[tokio::test]
+async fn admin_says_what_is_written() {
+    let source = include_str!("../../examples/admin.rs");
+    // The service and its administration have no path in common.
+    let (service, admin) = admin::apps(store(), "correct-horse-battery");
+    let source = source.replace("http://127.0.0.1:3001", "http://127.0.0.1:3000");
+    says_what_is_written(service.merge(admin), &source, 15).await;
 }
 
 #[tokio::test]

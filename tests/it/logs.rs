@@ -14,9 +14,9 @@ use tower::{Layer as _, ServiceExt as _};
 use tower_ratelimit::{
     ClientIp, Error, ErrorKind, Header, Key, KeyExtractor as _, Limiter, MemoryStore, PeerIp, Policy,
     PolicySource, Quota, RateLimitLayer, TrustedProxies,
+    admin::Admin,
     key::{Constant, ForwardingHeader},
-    policy::LivePolicies,
-    policy::Lookup,
+    policy::{EnforcementSwitch, LivePolicies, Lookup},
 };
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -366,4 +366,34 @@ async fn an_outage_of_a_lookup_and_of_its_policy_source_is_one_line_each_without
     }
     assert_eq!(lines.with("WARN"), 2, "{}", lines.text());
     assert!(!lines.text().contains("secret"), "{}", lines.text());
+}
+
+#[tokio::test]
+async fn changes_by_an_administrator_are_one_line_each_without_the_key() {
+    let (lines, _guard) = listen();
+    let policy = Policy::new("login", Quota::per_minute(5));
+    let admin = Admin::new(MemoryStore::new(), policy).enforcement(&EnforcementSwitch::default()).router();
+    let key = "/policies/login/keys/alice-of-acme";
+    let refund = format!("{key}/refund");
+    let changes: [(&str, &str, &str, &[&str]); 3] = [
+        ("DELETE", key, "", &["INFO", "reset a key", "policy=\"login\" key_hash=4dd3ca0d6f122dc7"]),
+        ("POST", &refund, r#"{"units": 3}"#, &["INFO", "refunded a key", "policy=\"login\"", "units=3"]),
+        ("PUT", "/enforcement", r#"{"enforcement": "off"}"#, &["WARN", "moved the switch", "enforcement=off"]),
+    ];
+    for (method, path, body, expected) in changes {
+        let before = lines.text().lines().count();
+        let request = http::Request::builder().method(method).uri(path).header("content-type", "application/json");
+        let response = admin.clone().oneshot(request.body(axum::body::Body::from(body)).unwrap()).await.unwrap();
+        assert!(response.status().is_success(), "{method} {path}");
+        let text = lines.text();
+        let new: Vec<&str> = text.lines().skip(before).collect();
+        assert_eq!(new.len(), 1, "{new:?}");
+        assert!(expected.iter().all(|part| new[0].contains(part)), "{new:?}");
+    }
+    // Looking changes nothing.
+    let before = lines.text();
+    let look = http::Request::get(key).body(axum::body::Body::empty()).unwrap();
+    assert_eq!(admin.oneshot(look).await.unwrap().status(), 200);
+    assert_eq!(lines.text(), before);
+    assert!(!before.contains("alice"), "{before}");
 }

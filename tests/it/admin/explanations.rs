@@ -1,0 +1,330 @@
+//! What an explanation says is what a check then does.
+
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
+
+use crate::support::{Down, RedisServer, redis_cluster::RedisCluster, settings};
+use proptest::{
+    prelude::*,
+    test_runner::{Config, TestRunner},
+};
+use serde_json::json;
+use tower_ratelimit::{
+    Charge, Decision, ErrorKind, Explanation, FailureMode, Key, KeyExtractor as _, Limiter, ManualClock,
+    MemoryStore, Policy, Quota, Verdict,
+    algorithm::{FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
+    decision::Outcome,
+    key::Constant,
+};
+
+const PERIOD: Duration = Duration::from_secs(10);
+
+fn policies() -> Vec<Policy> {
+    let policy = |name: &str| Policy::new(name, Quota::new(10, PERIOD).unwrap());
+    vec![
+        policy("gcra"),
+        policy("debt").debt(5),
+        policy("tokens").algorithm(TokenBucket::new().refill_every(PERIOD / 5)),
+        policy("meter").algorithm(LeakyBucket::meter()),
+        policy("queue").algorithm(LeakyBucket::queue(Duration::from_secs(3))),
+        policy("window").algorithm(FixedWindow::anchored()),
+        policy("cells").algorithm(SlidingWindow::new().segments(5)).debt(3),
+        policy("log").algorithm(SlidingLog::new()),
+        policy("shadow").shadow(),
+        policy("half").enforced_for(0.5),
+    ]
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Advance(u64),
+    Check {
+        policy: usize,
+        key: usize,
+        cost: u64,
+    },
+    /// Under two policies at once.
+    Both {
+        policies: [usize; 2],
+        key: usize,
+        cost: u64,
+    },
+    Debit {
+        policy: usize,
+        key: usize,
+        units: u64,
+    },
+    Refund {
+        policy: usize,
+        key: usize,
+        units: u64,
+    },
+    Reset {
+        policy: usize,
+        key: usize,
+    },
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let (policy, key, units) =
+        (|| 0..policies().len(), || 0..2_usize, || prop_oneof![4 => 0..4_u64, 1 => 7..13_u64]);
+    let step = prop_oneof![
+        2 => (0..4_000_000_u64).prop_map(Step::Advance),
+        6 => (policy(), key(), units()).prop_map(|(policy, key, cost)| Step::Check { policy, key, cost }),
+        3 => (policy(), 1..policies().len(), key(), units()).prop_map(|(one, other, key, cost)| {
+            Step::Both { policies: [one, (one + other) % policies().len()], key, cost }
+        }),
+        1 => (policy(), key(), units()).prop_map(|(policy, key, units)| Step::Debit { policy, key, units }),
+        1 => (policy(), key(), units()).prop_map(|(policy, key, units)| Step::Refund { policy, key, units }),
+        1 => (policy(), key()).prop_map(|(policy, key)| Step::Reset { policy, key }),
+    ];
+    proptest::collection::vec(step, 1..60)
+}
+
+/// Explains what the step is about to do, and compares that with what it does.
+async fn carry_out(
+    limiter: &Limiter,
+    clock: &ManualClock,
+    step: &Step,
+    prefix: &str,
+) -> Result<(), TestCaseError> {
+    let policies = policies();
+    let key = |key: usize| Key::new(format!("{prefix}-{key}"));
+    match *step {
+        Step::Advance(micros) => clock.advance(Duration::from_micros(micros)),
+        Step::Check { policy, key: at, cost } => {
+            let (policy, key) = (&policies[policy], key(at));
+            let explained = limiter.explain(policy, &key, cost).await.unwrap();
+            let checked = limiter.check(policy, &key, cost).await.unwrap();
+            let peeked = explained.decision();
+            prop_assert_eq!(peeked.verdict(), checked.verdict());
+            let [charge] = explained.charges() else { panic!("{explained:?}") };
+            let (before, after) = (charge.outcome().unwrap(), all(&checked).remove(0));
+            prop_assert_eq!(before.verdict(), after.verdict());
+            prop_assert_eq!(before.retry_after(), after.retry_after());
+            prop_assert_eq!(charge.is_shadow(), after.is_shadow());
+            let charged = if after.is_allowed() { cost } else { 0 };
+            prop_assert_eq!(before.remaining() - charged, after.remaining());
+            prop_assert!(charge.owed() == 0 || cost == 0 || !before.is_allowed());
+        }
+        Step::Both { policies: [one, other], key: at, cost } => {
+            let key = key(at);
+            let charges = [Charge::new(&policies[one], &key, cost), Charge::new(&policies[other], &key, 1)];
+            let explained = limiter.explain_all(&charges).await.unwrap();
+            let checked = limiter.check_all(&charges).await.unwrap();
+            prop_assert_eq!(explained.decision().verdict(), checked.verdict());
+            prop_assert_eq!(explained.decision().retry_after(), checked.retry_after());
+            let names: Vec<_> = explained.charges().iter().map(|charge| charge.policy().name()).collect();
+            prop_assert_eq!(names, [policies[one].name(), policies[other].name()]);
+            for charge in explained.charges() {
+                let same = |one: &&&Outcome| one.policy() == charge.policy();
+                let checked = all(&checked);
+                let after = checked.iter().find(same).unwrap();
+                prop_assert_eq!(charge.outcome().unwrap().verdict(), after.verdict());
+            }
+        }
+        Step::Debit { policy, key: at, units } => {
+            let (policy, key) = (&policies[policy], key(at));
+            let room = |explained: &Explanation| {
+                let charge = &explained.charges()[0];
+                charge.outcome().unwrap().remaining() as i64 - charge.owed() as i64
+            };
+            let before = limiter.explain(policy, &key, 0).await.unwrap();
+            let request = limiter.check(policy, &key, 0).await.unwrap();
+            let debited = limiter.debit(&request, units).await.unwrap();
+            let granted = all(&debited)[0].granted() as i64;
+            let after = limiter.explain(policy, &key, 0).await.unwrap();
+            prop_assert_eq!(room(&after), room(&before) - granted, "{} {}", policy.name(), units);
+        }
+        Step::Refund { policy, key: at, units } => {
+            limiter.refund_latest(&policies[policy], &key(at), units).await.unwrap();
+        }
+        Step::Reset { policy, key: at } => {
+            let (policy, key) = (&policies[policy], key(at));
+            limiter.reset(policy, &key).await.unwrap();
+            let explained = limiter.explain(policy, &key, 1).await.unwrap();
+            let [charge] = explained.charges() else { panic!("{explained:?}") };
+            let outcome = charge.outcome().unwrap();
+            prop_assert_eq!(
+                (outcome.remaining(), outcome.reset_after()),
+                (outcome.capacity(), Duration::ZERO)
+            );
+        }
+    }
+    Ok(())
+}
+
+fn all(decision: &Decision) -> Vec<&Outcome> {
+    decision.outcomes().iter().chain(decision.shadows()).collect()
+}
+
+fn random_histories(cases: u32, limiter: impl Fn(ManualClock) -> Limiter) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let _guard = runtime.enter();
+    let config = Config { cases, failure_persistence: None, ..Config::default() };
+    let clock = ManualClock::new();
+    let limiter = limiter(clock.clone());
+    let number = AtomicUsize::new(0);
+    TestRunner::new(config)
+        .run(&steps(), |steps| {
+            // Every history has keys of its own.
+            let prefix = number.fetch_add(1, Ordering::Relaxed).to_string();
+            runtime.block_on(async {
+                for step in &steps {
+                    carry_out(&limiter, &clock, step, &prefix).await?;
+                }
+                Ok(())
+            })
+        })
+        .unwrap();
+}
+
+#[test]
+fn an_explanation_says_what_a_check_then_does_in_process() {
+    random_histories(200, |clock| Limiter::new(MemoryStore::with_clock(clock)));
+}
+
+#[test]
+fn an_explanation_says_what_a_check_then_does_on_redis() {
+    let server = RedisServer::start();
+    random_histories(60, |clock| {
+        // The deny cache repeats a denial, with what remained then.
+        let store = settings().manual_clock(clock).deny_cache(Duration::ZERO).connect_lazy(&server.url());
+        Limiter::new(store.unwrap())
+    });
+}
+
+#[test]
+fn an_explanation_says_what_a_check_then_does_on_a_cluster() {
+    let cluster = RedisCluster::shared();
+    random_histories(30, |clock| {
+        let store = settings().prefix("explain").manual_clock(clock).deny_cache(Duration::ZERO);
+        Limiter::new(store.connect_cluster_lazy(cluster.urls()).unwrap())
+    });
+}
+
+#[tokio::test]
+async fn an_explanation_names_the_key_in_redis_and_the_identity_that_was_passed() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(settings().prefix("shop").connect(&server.url()).await.unwrap());
+    let policy = Policy::new("a:b", Quota::per_hour(5));
+    let (request, ()) = http::Request::new(()).into_parts();
+    let hashed = Constant::new("user-4").hashed("0123456789abcdef").extract(&request).await.unwrap();
+    let stored = Key::from_stored(hashed.as_str()).unwrap();
+    let rows = [
+        (Key::new("alice"), "shop:a%3Ab:gcra:{alice}", Some("alice")),
+        (Key::new("José"), "shop:a%3Ab:gcra:{Jos%C3%A9}", Some("José")),
+        (hashed, "shop:a%3Ab:gcra:{%*a6949588618bfddffa881161bfd2fd6d}", Some("user-4")),
+        (stored, "shop:a%3Ab:gcra:{%*a6949588618bfddffa881161bfd2fd6d}", None),
+    ];
+    for (key, name, identity) in rows {
+        limiter.check(&policy, &key, 1).await.unwrap();
+        let explanation = limiter.explain(&policy, &key, 1).await.unwrap();
+        let charge = &explanation.charges()[0];
+        assert_eq!((charge.stored_name(), charge.identity()), (Some(name), identity));
+        assert_eq!(charge.key(), &key);
+        assert_eq!(server.command::<u8>(&["EXISTS", name]), 1, "{name}");
+        // What is logged by accident discloses nothing.
+        let debug = format!("{explanation:?}");
+        assert!(!debug.contains("alice") && !debug.contains("Jos") && !debug.contains("a6949588"), "{debug}");
+    }
+}
+
+#[tokio::test]
+async fn an_explanation_is_read_by_people_and_by_programs() {
+    let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::new()));
+    let tokens = Policy::new("tokens", Quota::per_hour(100)).debt(50).on_store_failure(FailureMode::Open);
+    let new = Policy::new("new", Quota::per_hour(1)).shadow();
+    let exports = Policy::concurrency("exports", 2);
+    let key = Key::new("a\u{1b}[2J b");
+    let request = limiter.check(&tokens, &key, 1).await.unwrap();
+    limiter.debit(&request, 129).await.unwrap();
+    limiter.check(&new, &key, 1).await.unwrap();
+    let running = limiter.check(&exports, &key, 1).await.unwrap();
+
+    let charges =
+        [Charge::new(&new, &key, 1), Charge::new(&tokens, &key, 101), Charge::new(&exports, &key, 1)];
+    let explanation = limiter.explain_all(&charges).await.unwrap();
+    let expected = r#"policy new: 1/h, gcra, shadow, failure mode local
+key a%1B[2J%20b of "a\u{1b}[2J b"
+0 of 1 unit remain; fully replenished in 1h
+a request of 1 unit is denied; admitted in 1h; the policy is a shadow for this key and denies nothing
+
+policy tokens: 100/h, gcra, debt up to 50, failure mode open
+key a%1B[2J%20b of "a\u{1b}[2J b"
+0 of 100 units remain, and 30 units are owed; fully replenished in 1h 18m
+a request of 101 units is denied; waiting does not help
+
+policy exports: 2/30s, concurrency, failure mode local
+key a%1B[2J%20b of "a\u{1b}[2J b"
+1 of 2 permits are free
+a request of 1 unit is admitted
+
+all together: denied; waiting does not help
+"#;
+    assert_eq!(explanation.to_string(), expected);
+    drop(running);
+
+    let value = serde_json::to_value(&explanation).unwrap();
+    assert_eq!(value["verdict"], "denied");
+    let tokens = &value["charges"][1];
+    let expected = json!({
+        "policy": {
+            "name": "tokens", "quota": "100/h", "algorithm": "gcra", "capacity": 100, "debt": 50, "lease": 0,
+            "enforced": 1.0, "on_store_failure": "open",
+        },
+        "key": "a%1B[2J%20b",
+        "identity": "a\u{1b}[2J b",
+        "key_hash": tokens["key_hash"],
+        "stored_as": null,
+        "cost": 101,
+        "is_shadow": false,
+        "verdict": "denied",
+        "delay": null,
+        "retry_after": null,
+        "remaining": 0,
+        "reset_after": 4_680.0,
+        "owed": 30,
+    });
+    assert_eq!(*tokens, expected);
+    assert_eq!(value["charges"][0]["is_shadow"], true);
+}
+
+#[tokio::test]
+async fn an_explanation_says_that_the_store_failed_and_what_decides() {
+    let limiter = Limiter::new(Down);
+    let key = Key::new("alice");
+    let policy = |mode| Policy::new("p", Quota::per_hour(5)).on_store_failure(mode);
+
+    let local = limiter.explain(&policy(FailureMode::default()), &key, 9).await.unwrap();
+    assert_eq!(local.decision().failure().unwrap().kind(), ErrorKind::StoreUnreachable);
+    assert_eq!(local.decision().verdict(), Verdict::Deny { retry_after: None });
+    assert!(
+        local.to_string().ends_with("the store failed, and this process counts: secret of the store\n"),
+        "{local}"
+    );
+
+    let open = limiter.explain(&policy(FailureMode::Open), &key, 9).await.unwrap();
+    assert!(open.decision().is_allowed() && open.charges()[0].outcome().is_none());
+    assert!(open.to_string().contains("its state is unknown"), "{open}");
+    let value = serde_json::to_value(&open).unwrap();
+    assert_eq!(
+        (&value["failure"], &value["charges"][0]["remaining"]),
+        (&json!("secret of the store"), &json!(null))
+    );
+
+    let closed = limiter.explain(&policy(FailureMode::Closed), &key, 1).await;
+    assert_eq!(closed.unwrap_err().kind(), ErrorKind::StoreUnreachable);
+}
+
+#[tokio::test]
+async fn charges_that_no_decision_can_have_are_an_error() {
+    let limiter = Limiter::new(MemoryStore::new());
+    let policy = Policy::new("p", Quota::per_hour(5));
+    let twice = [Charge::new(&policy, &Key::new("a"), 1), Charge::new(&policy, &Key::new("a"), 1)];
+    assert_eq!(limiter.explain_all(&twice).await.unwrap_err().kind(), ErrorKind::InvalidConfig);
+    let none = limiter.explain_all(&[]).await.unwrap();
+    assert!(none.decision().is_allowed() && none.charges().is_empty());
+}

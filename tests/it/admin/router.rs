@@ -1,0 +1,330 @@
+//! The router for operators, over a real socket.
+
+use std::time::Duration;
+
+use crate::support::{Directory, Down, RedisServer, http::serve, settings};
+use axum::{Router, routing::get};
+use http::Method;
+use reqwest::Client;
+use serde_json::{Value, json};
+use tower_ratelimit::{
+    FailureMode, Header, Key, KeyExtractor as _, Limiter, ManualClock, MemoryStore, PeerIp, Policy, Quota,
+    RateLimitLayer,
+    admin::{self, Admin, Policies},
+    policy::{Enforcement, EnforcementSwitch, LivePolicies},
+};
+
+/// A client of one server.
+struct Operator {
+    client: Client,
+    base: String,
+}
+
+/// The status, the type and the body of a response.
+type Answer = (u16, String, Value);
+
+impl Operator {
+    async fn of(router: Router) -> Self {
+        let base = format!("http://{}", serve(router).await);
+        Self { client: Client::builder().no_proxy().build().unwrap(), base }
+    }
+
+    async fn ask(&self, method: Method, path: &str, body: Option<&str>) -> Answer {
+        let mut request = self.client.request(method, format!("{}{path}", self.base));
+        if let Some(body) = body {
+            request = request.header("content-type", "application/json").body(body.to_owned());
+        }
+        let response = request.send().await.unwrap();
+        let status = response.status().as_u16();
+        let kind = response.headers().get("content-type");
+        let kind = kind.map_or("", |kind| kind.to_str().unwrap()).to_owned();
+        if status != 204 && status != 405 {
+            assert_eq!(response.headers()["cache-control"], "no-store", "{path}");
+        }
+        let text = response.text().await.unwrap();
+        (status, kind, if text.is_empty() { Value::Null } else { serde_json::from_str(&text).unwrap() })
+    }
+
+    async fn get(&self, path: &str) -> Value {
+        let (status, kind, body) = self.ask(Method::GET, path, None).await;
+        assert_eq!((status, &*kind), (200, "application/json"), "{path}: {body}");
+        body
+    }
+
+    /// Asserts that the answer is this problem.
+    async fn problem(&self, method: Method, path: &str, body: Option<&str>, status: u16, detail: &str) {
+        let (actual, kind, problem) = self.ask(method.clone(), path, body).await;
+        assert_eq!(
+            (actual, &*kind),
+            (status, "application/problem+json"),
+            "{method} {path} {body:?}: {problem}"
+        );
+        assert_eq!((&problem["type"], &problem["status"]), (&json!("about:blank"), &json!(status)));
+        assert!(problem["detail"].as_str().unwrap().contains(detail), "{method} {path} {body:?}: {problem}");
+    }
+}
+
+fn login() -> Policy {
+    Policy::new("login", Quota::per_minute(5))
+}
+
+fn stopped() -> Limiter {
+    Limiter::new(MemoryStore::with_clock(ManualClock::new()))
+}
+
+#[tokio::test]
+async fn every_route_does_what_it_says_on_either_store() {
+    let server = RedisServer::start();
+    let redis = settings().manual_clock(ManualClock::new()).connect(&server.url()).await.unwrap();
+    for (name, limiter, stored) in
+        [("memory", stopped(), None), ("redis", Limiter::new(redis), Some("rl:login:gcra:{alice}"))]
+    {
+        let switch = EnforcementSwitch::default();
+        let policies = [login(), Policy::concurrency("exports", 2)];
+        let operator =
+            Operator::of(Admin::new(limiter.clone(), policies).enforcement(&switch).router()).await;
+        let (alice, path) = (Key::new("alice"), "/policies/login/keys/alice");
+
+        let policies = operator.get("/policies").await;
+        assert_eq!(policies["policies"][0], operator.get("/policies/login").await, "{name}");
+        assert_eq!(policies["policies"][1]["algorithm"], "concurrency", "{name}");
+
+        limiter.check(&login(), &alice, 5).await.unwrap();
+        let denied = operator.get(path).await;
+        assert_eq!((&denied["verdict"], &denied["retry_after"]), (&json!("denied"), &json!(12.0)), "{name}");
+        let charge = &denied["charges"][0];
+        assert_eq!((&charge["remaining"], &charge["reset_after"]), (&json!(0), &json!(60.0)), "{name}");
+        assert_eq!(charge["stored_as"], json!(stored), "{name}");
+        assert_eq!(operator.get(&format!("{path}?cost=6")).await["retry_after"], Value::Null, "{name}");
+        assert_eq!(operator.get(&format!("{path}?cost=0")).await["verdict"], "admitted", "{name}");
+
+        let refund = operator.ask(Method::POST, &format!("{path}/refund"), Some(r#"{"units": 2}"#)).await;
+        assert_eq!(refund.0, 200, "{name}");
+        assert_eq!(refund.2, json!({"remaining": 2, "capacity": 5, "reset_after": 36.0}), "{name}");
+        assert!(limiter.check(&login(), &alice, 2).await.unwrap().is_allowed(), "{name}");
+        // More than was charged.
+        let refund = operator.ask(Method::POST, &format!("{path}/refund"), Some(r#"{"units": 99}"#)).await;
+        assert_eq!(refund.2, json!({"remaining": 5, "capacity": 5, "reset_after": 0.0}), "{name}");
+
+        limiter.check(&login(), &alice, 5).await.unwrap();
+        assert_eq!(
+            operator.ask(Method::DELETE, path, None).await,
+            (204, String::new(), Value::Null),
+            "{name}"
+        );
+        assert!(limiter.check(&login(), &alice, 5).await.unwrap().is_allowed(), "{name}");
+
+        assert_eq!(operator.get("/enforcement").await, json!({"enforcement": "on"}), "{name}");
+        for (text, position) in
+            [("off", Enforcement::Off), ("soft", Enforcement::Soft), ("on", Enforcement::On)]
+        {
+            let body = format!(r#"{{"enforcement": "{text}"}}"#);
+            let (status, _, answer) = operator.ask(Method::PUT, "/enforcement", Some(&body)).await;
+            assert_eq!((status, answer), (200, json!({"enforcement": text})), "{name}");
+            assert_eq!(switch.get(), position, "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn any_key_can_be_named() {
+    let limiter = stopped();
+    let operator = Operator::of(admin::router(limiter.clone(), login())).await;
+    let secret = Header::new("x-api-key").hashed("0123456789abcdef");
+    let keys = [
+        ("alice", Key::new("alice")),
+        ("203.0.113.7", Key::new("203.0.113.7")),
+        ("2001:db8::%2F64", Key::new("2001:db8::/64")),
+        ("Jos%C3%A9%20Ortega", Key::new("José Ortega")),
+        ("a%2Fb%3Fc%23", Key::new("a/b?c#")),
+        ("100%2525", Key::new("100%")),
+        ("%25", Key::new("")),
+        ("%25FF", Key::new(b"\xff")),
+        ("%25(acme%25%7Calice%25)", Key::from(("acme", "alice"))),
+        ("%25%3E203.0.113.7", Key::from_stored("%>203.0.113.7").unwrap()),
+        (&"x".repeat(3_000), Key::new("x".repeat(3_000))),
+        ("%25*a6949588618bfddffa881161bfd2fd6d", secret.keys_of(&Key::new("user-4")).unwrap().remove(0)),
+    ];
+    for (segment, key) in keys {
+        limiter.check(&login(), &key, 3).await.unwrap();
+        let explanation = operator.get(&format!("/policies/login/keys/{segment}")).await;
+        assert_eq!(explanation["charges"][0]["key"], key.as_str(), "{segment}");
+        assert_eq!(explanation["charges"][0]["remaining"], 2, "{segment}");
+    }
+}
+
+#[tokio::test]
+async fn an_extractor_finds_the_key_of_an_identity() {
+    let limiter = stopped();
+    let policies = ["per-ip", "per-key", "either"].map(|name| Policy::new(name, Quota::per_hour(5)));
+    let hashed = || Header::new("x-api-key").hashed("0123456789abcdef");
+    let either = || Header::new("x-api-key").or(PeerIp::new());
+    let admin = Admin::new(limiter, policies)
+        .keys_of("per-ip", PeerIp::new())
+        .keys_of("per-key", hashed())
+        .keys_of("either", either());
+    let operator = Operator::of(admin.router()).await;
+    let stored = "%25*a6949588618bfddffa881161bfd2fd6d";
+    let rows = [
+        ("per-ip/keys/2001:db8::1", "2001:db8::/64", json!("2001:db8::/64")),
+        ("per-ip/keys/2001:db8::%2F64", "2001:db8::/64", json!("2001:db8::/64")),
+        ("per-ip/keys/%25%5E203.0.113.7", "%^203.0.113.7", json!("203.0.113.7")),
+        ("per-key/keys/user-4", "%*a6949588618bfddffa881161bfd2fd6d", json!("user-4")),
+        (&format!("per-key/keys/{stored}"), "%*a6949588618bfddffa881161bfd2fd6d", Value::Null),
+        ("either/keys/%25%3E203.0.113.7", "%>203.0.113.7", json!("203.0.113.7")),
+        // No address.
+        ("either/keys/k-ann", "k-ann", json!("k-ann")),
+    ];
+    for (path, key, identity) in rows {
+        let charge = operator.get(&format!("/policies/{path}")).await["charges"][0].clone();
+        assert_eq!((&charge["key"], &charge["identity"]), (&json!(key), &identity), "{path}");
+    }
+    let problem = async |path: &str, status, detail| {
+        operator.problem(Method::GET, &format!("/policies/{path}"), None, status, detail).await;
+    };
+    problem("per-ip/keys/alice", 400, "is not an IP address").await;
+    problem("either/keys/203.0.113.7", 409, "name one of `203.0.113.7`, `%>203.0.113.7`").await;
+}
+
+#[tokio::test]
+async fn every_mistake_is_answered_with_the_remedy() {
+    let limiter = stopped();
+    let policies = [login(), Policy::concurrency("exports", 2)];
+    let operator = Operator::of(admin::router(limiter.clone(), policies)).await;
+    limiter.check(&login(), &Key::new("alice"), 5).await.unwrap();
+    let key = "/policies/login/keys/alice";
+    let refund = "/policies/login/keys/alice/refund";
+    let units = |text: &str| format!(r#"{{"units": {text}}}"#);
+    let get = Method::GET;
+    let post = Method::POST;
+    let rows: [(Method, &str, Option<String>, u16, &str); 20] = [
+        (
+            get.clone(),
+            "/policies/logn/keys/alice",
+            None,
+            404,
+            "no policy of this name; the policies: `login`, `exports`",
+        ),
+        (get.clone(), "/policies/logn", None, 404, "the policies: `login`, `exports`"),
+        (Method::DELETE, "/policies/%F0%9F%92%A9/keys/a", None, 404, "the policies: `login`"),
+        (get.clone(), "/policies/login/keys/100%25", None, 400, "write `%25` for a percent sign"),
+        (get.clone(), "/policies/login/keys/%25(a", None, 400, "its parts cannot be told apart"),
+        (get.clone(), "/policies/login/keys/%FF", None, 400, "write a byte that is not UTF-8 as %25FF"),
+        (
+            get.clone(),
+            "/policies/login/keys/alice?cost=-1",
+            None,
+            400,
+            "a whole number of units: write `?cost=5`",
+        ),
+        (get.clone(), "/policies/login/keys/alice?cost=99999999999999999999", None, 400, "`?cost=5`"),
+        (get.clone(), "/policies/login/keys/alice?unit=1", None, 400, "the only parameter is `cost`"),
+        (post.clone(), refund, Some(units("0")), 400, "`units` must be from 1 to 17592186044416"),
+        (
+            post.clone(),
+            refund,
+            Some(units("-5")),
+            400,
+            r#"JSON such as {"units": 5}: invalid value: integer `-5`"#,
+        ),
+        (post.clone(), refund, Some(units("99999999999999")), 400, "from 1 to 17592186044416"),
+        (post.clone(), refund, Some(units("99999999999999999999")), 400, r#"such as {"units": 5}"#),
+        (post.clone(), refund, Some(units("1.5")), 400, r#"such as {"units": 5}"#),
+        (post.clone(), refund, Some("{}".into()), 400, "missing field `units`"),
+        (post.clone(), refund, Some(r#"{"units": 1, "unit": 1}"#.into()), 400, "unknown field `unit`"),
+        (post.clone(), refund, Some("units=5".into()), 400, r#"such as {"units": 5}"#),
+        (post.clone(), refund, None, 415, "send the header `content-type: application/json`"),
+        (post.clone(), "/policies/exports/keys/a/refund", Some(units("1")), 409, "reset the key to release"),
+        (get.clone(), "/enforcement", None, 404, "`Admin::enforcement`"),
+    ];
+    for (method, path, body, status, detail) in rows {
+        operator.problem(method, path, body.as_deref(), status, detail).await;
+    }
+    let too_long = format!(r#"{{"units": 1, "x": "{}"}}"#, "x".repeat(3 << 20));
+    let (status, ..) = operator.ask(Method::POST, refund, Some(&too_long)).await;
+    assert_eq!(status, 413);
+    // None of them has changed anything.
+    assert_eq!(operator.get(key).await["charges"][0]["remaining"], 0);
+    let (status, ..) = operator.ask(Method::PUT, key, Some("{}")).await;
+    assert_eq!(status, 405);
+
+    let operator =
+        Operator::of(Admin::new(limiter, login()).enforcement(&EnforcementSwitch::default()).router()).await;
+    let wrong = Some(r#"{"enforcement": "maybe"}"#);
+    operator.problem(Method::PUT, "/enforcement", wrong, 400, "write `on`, `soft` or `off`").await;
+}
+
+#[tokio::test]
+async fn a_store_that_is_unavailable_is_answered_with_503() {
+    for mode in [FailureMode::default(), FailureMode::Open, FailureMode::Closed] {
+        let operator = Operator::of(admin::router(Down, login().on_store_failure(mode))).await;
+        let key = "/policies/login/keys/alice";
+        operator.problem(Method::GET, key, None, 503, "secret of the store").await;
+        let units = Some(r#"{"units": 1}"#);
+        operator.problem(Method::POST, &format!("{key}/refund"), units, 503, "secret of the store").await;
+        if mode != FailureMode::Closed {
+            let detail = format!("the failure mode `{mode}` decides meanwhile");
+            operator.problem(Method::GET, key, None, 503, &detail).await;
+        }
+    }
+    let mut server = RedisServer::start();
+    let store = settings().deadline(Duration::from_millis(500)).connect(&server.url()).await.unwrap();
+    let operator = Operator::of(admin::router(store, login())).await;
+    server.kill();
+    let key = "/policies/login/keys/alice";
+    operator.problem(Method::DELETE, key, None, 503, "Redis").await;
+    operator.problem(Method::GET, key, None, 503, "the failure mode `local` decides meanwhile").await;
+    server.restart();
+    let answers =
+        crate::support::eventually(async || operator.ask(Method::GET, key, None).await.0 == 200).await;
+    assert!(answers);
+}
+
+#[tokio::test]
+async fn it_administers_the_policies_in_force() {
+    let directory = Directory::new();
+    let path = directory.file("limits.toml");
+    let write = |quota: &str| {
+        std::fs::write(&path, format!("[[policies]]\nname = 'login'\nquota = '{quota}'\n")).unwrap();
+    };
+    write("5/min");
+    let live = LivePolicies::file(&path).unwrap().poll_every(Duration::from_millis(20));
+    let limiter = stopped();
+    let operator = Operator::of(admin::router(limiter.clone(), live)).await;
+    let quota = async || operator.get("/policies").await["policies"][0]["quota"].clone();
+    assert_eq!(quota().await, "5/min");
+    write("7/min");
+    assert!(crate::support::eventually(async || quota().await == "7/min").await);
+    assert_eq!(operator.get("/policies/login/keys/a").await["charges"][0]["remaining"], 7);
+    write("many");
+    let error = async || operator.get("/policies").await["error"].clone();
+    assert!(crate::support::eventually(async || !error().await.is_null()).await);
+    assert!(error().await.as_str().unwrap().contains("invalid quota `many`"));
+    assert_eq!(quota().await, "7/min");
+
+    let function = Policies::from_fn(|| vec![Policy::new("api", Quota::per_hour(1))]);
+    let operator = Operator::of(admin::router(limiter, function)).await;
+    assert_eq!(operator.get("/policies").await["policies"][0]["name"], "api");
+}
+
+#[tokio::test]
+async fn it_can_be_nested_and_merged_into_any_app() {
+    let limiter = stopped();
+    let layer = RateLimitLayer::new(limiter.clone(), login(), PeerIp::new());
+    let app = Router::new().route("/", get(async || "hello")).layer(layer).fallback(async || "not here");
+    let router = || admin::router(limiter.clone(), login());
+    let app = app.nest("/admin/{tenant}", router()).merge(router());
+    let operator = Operator::of(app).await;
+    let client = Client::builder().no_proxy().build().unwrap();
+    assert_eq!(client.get(&operator.base).send().await.unwrap().status(), 200);
+    for prefix in ["", "/admin/acme"] {
+        let charge = operator.get(&format!("{prefix}/policies/login/keys/127.0.0.1")).await;
+        assert_eq!(charge["charges"][0]["remaining"], 4, "{prefix}");
+    }
+}
+
+#[test]
+#[should_panic(expected = "two policies to administer are named \"login\"")]
+fn two_policies_of_one_name_are_rejected_when_the_router_is_made() {
+    let _ = admin::router(MemoryStore::new(), [login(), login()]);
+}

@@ -113,6 +113,13 @@ impl Key {
         Self(Repr::Text(text.into()))
     }
 
+    /// The key whose [text](Self::as_str) is `text`. `None` if no key has such a text.
+    pub(crate) fn from_stored(text: &str) -> Option<Self> {
+        let is_one = (1..=MAX).contains(&text.len())
+            && text.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'{' | b'}'));
+        is_one.then(|| Self::of_text(text))
+    }
+
     /// The key of an IPv4 address in dotted form. It uses no formatting machinery, because nearly every request has one.
     pub(crate) fn of_octets(address: Ipv4Addr) -> Self {
         let (mut text, mut length) = ([0; "255.255.255.255".len()], 0);

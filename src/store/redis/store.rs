@@ -24,11 +24,11 @@ use super::{
 };
 use crate::{
     answer::Answer,
-    decision::{Charge, Decision},
+    decision::{Ban, Charge, Decision},
     error::{Error, ErrorKind},
     key::Key,
     policy::Policy,
-    store::{Action, ManualClock, Store},
+    store::{Action, Companion, ManualClock, Store},
 };
 
 /// Counts in a 64-bit Redis 6.2 or later, or in Valkey, shared by all instances of a service. Cloning gives another
@@ -410,7 +410,7 @@ impl RedisStore {
 
     /// The least permissions that a Redis user needs for this store, as arguments of `ACL SETUSER`: keys under the
     /// [prefix](RedisStoreBuilder::prefix), and the commands of the store and the built-in algorithms. Your own
-    /// algorithm may need more.
+    /// algorithm may need more, and [`Limiter::bans`](crate::Limiter::bans) needs `+scan`.
     ///
     /// For Redis 7 and later. For Redis 6, replace `+script|load` by `+script`.
     ///
@@ -469,7 +469,7 @@ impl RedisStore {
                 Ok(decision) => return Answer::ready(Ok(decision)),
                 Err(stamp) => Some((deny_cache, stamp)),
             },
-            (Action::Refund | Action::ChargeUpTo | Action::Debit, Some(deny_cache)) => {
+            (Action::Refund | Action::ChargeUpTo | Action::Debit | Action::Ban, Some(deny_cache)) => {
                 Some((deny_cache, deny_cache.stamp()))
             }
             _ => None,
@@ -494,6 +494,7 @@ impl RedisStore {
     pub(super) fn job(&self, action: Action, charges: Vec<Charge>, script: Arc<Script>) -> Job {
         Job {
             action,
+            companions: Companion::of(action, &charges),
             charges,
             names: self.names.clone(),
             time: self.clock.as_ref().map(ManualClock::micros),
@@ -563,6 +564,10 @@ impl Store for RedisStore {
             forget();
             reply.map(|_| ())
         })
+    }
+
+    fn bans(&self, policy: &Policy, most: usize) -> Answer<Vec<Ban>> {
+        Answer::pending(self.clone().list_bans(policy.clone(), most))
     }
 
     fn accept(&self, policy: &Policy) -> Result<(), Error> {

@@ -2,7 +2,7 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use redis::{Cmd, Value};
 
-use super::health::Health;
+use super::{health::Health, scan::Scan};
 use crate::{answer::Answer, decision::Decision, error::Error, store::redis::wire::Job};
 
 /// A link to Redis, one server or a Cluster, with any connection manager.
@@ -21,6 +21,10 @@ pub(crate) trait Link: Send + Sync {
     fn ask_if_available(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value> {
         self.ask(command, deadline)
     }
+
+    /// The keys of all primaries that `scan` wants, in any order. A key may be listed twice. Each step may take as long as
+    /// `deadline`.
+    fn scan(self: Arc<Self>, scan: Scan, deadline: Duration) -> Answer<Vec<Vec<u8>>>;
 
     /// Whether the link is to a Redis Cluster.
     fn is_cluster(&self) -> bool {

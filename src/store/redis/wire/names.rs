@@ -46,6 +46,37 @@ impl KeyNames {
         }
         [prefix, ":", policy, ":{", identity, "}"].iter().for_each(|part| out.push_str(part));
     }
+
+    /// The glob pattern of all Redis keys under `policy`.
+    pub(crate) fn pattern(&self, policy: &Policy) -> String {
+        let mut pattern = String::new();
+        for character in self.start(policy).chars() {
+            if matches!(character, '*' | '?' | '[' | ']' | '\\' | '^') {
+                pattern.push('\\');
+            }
+            pattern.push(character);
+        }
+        pattern.push('*');
+        pattern
+    }
+
+    /// The key whose Redis key under `policy` is `name`: the reverse of [`write`](Self::write). `None` if there is none.
+    pub(crate) fn key(&self, name: &[u8], policy: &Policy) -> Option<Key> {
+        let rest = str::from_utf8(name).ok()?.strip_prefix(&*self.start(policy))?;
+        #[cfg(feature = "cluster")]
+        if self.shards.is_some() {
+            let key = Key::from_stored(rest.split_once("}:")?.1)?;
+            let mut written = String::new();
+            self.write(&mut written, policy, &key);
+            return (written.as_bytes() == name).then_some(key);
+        }
+        Key::from_stored(rest.strip_suffix('}')?)
+    }
+
+    /// What all Redis keys under `policy` begin with.
+    fn start(&self, policy: &Policy) -> String {
+        [&*self.prefix, ":", policy.label(), ":{"].concat()
+    }
 }
 
 #[cfg(test)]
@@ -62,6 +93,28 @@ mod tests {
     #[test]
     fn the_identity_is_the_hash_tag_without_shards() {
         assert_eq!(name(&KeyNames::new("rl"), "alice"), "rl:login:gcra:{alice}");
+    }
+
+    #[test]
+    fn a_name_is_read_back_to_its_key() {
+        let policy = Policy::new("a*[b]", Quota::per_second(5));
+        #[cfg_attr(not(feature = "cluster"), expect(unused_mut))]
+        let mut all = vec![KeyNames::new("rl")];
+        #[cfg(feature = "cluster")]
+        all.push(KeyNames::new("rl").in_shards(Some(Arc::new(Shards::new(4)))));
+        for names in all {
+            assert_eq!(names.pattern(&policy), r"rl:a\*\[b\]:gcra:{*");
+            for identity in ["alice", "a:b", "2001:db8::1", "a}:{b", "", "José"] {
+                let (key, mut name) = (Key::new(identity), String::new());
+                names.write(&mut name, &policy, &key);
+                assert_eq!(names.key(name.as_bytes(), &policy), Some(key), "{name}");
+            }
+            for other in
+                ["rl:p:gcra:{alice}", "rl:a*[b]:gcra:{alice", "rl:a*[b]:gcra:{}", "rl:a*[b]:gcra:{a b}"]
+            {
+                assert_eq!(names.key(other.as_bytes(), &policy), None, "{other}");
+            }
+        }
     }
 
     #[cfg(feature = "cluster")]

@@ -25,6 +25,7 @@ use crate::{
             link::{Link, recorded},
             probe::probe,
             queue::MAX_WAITING,
+            scan::Scan,
             target::Target,
         },
         wire::{self, Job, Shards},
@@ -73,6 +74,10 @@ where
 
     fn ask(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value> {
         Answer::pending(async move { self.nodes.run(command, deadline).await })
+    }
+
+    fn scan(self: Arc<Self>, scan: Scan, deadline: Duration) -> Answer<Vec<Vec<u8>>> {
+        Answer::pending(async move { self.nodes.scan(&scan, deadline).await })
     }
 
     fn is_cluster(&self) -> bool {

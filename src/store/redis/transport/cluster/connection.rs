@@ -6,7 +6,7 @@ use redis::{
     aio::ConnectionLike,
     cluster::ClusterClient,
     cluster_async::{ClusterConnection, Connect},
-    cluster_routing::{MultipleNodeRoutingInfo, ResponsePolicy, RoutingInfo},
+    cluster_routing::{MultipleNodeRoutingInfo, ResponsePolicy, RoutingInfo, SingleNodeRoutingInfo},
 };
 
 use super::node::NodeConnection;
@@ -15,6 +15,17 @@ use super::node::NodeConnection;
 pub(crate) trait ToCluster: ConnectionLike + Clone + Send + Sync + 'static {
     /// Runs `command` on all primaries. Succeeds if it succeeds on one.
     fn on_any_primary(&mut self, command: Cmd) -> impl Future<Output = RedisResult<Value>> + Send;
+
+    /// Runs `command` on all primaries. The reply is a map from their addresses to their replies.
+    fn on_all_primaries(&mut self, command: Cmd) -> impl Future<Output = RedisResult<Value>> + Send;
+
+    /// Runs `command` on one node.
+    fn on_node(
+        &mut self,
+        command: Cmd,
+        host: String,
+        port: u16,
+    ) -> impl Future<Output = RedisResult<Value>> + Send;
 }
 
 impl<C> ToCluster for ClusterConnection<C>
@@ -24,6 +35,20 @@ where
     fn on_any_primary(&mut self, command: Cmd) -> impl Future<Output = RedisResult<Value>> + Send {
         let primaries = MultipleNodeRoutingInfo::AllMasters;
         self.route_command(command, RoutingInfo::MultiNode((primaries, Some(ResponsePolicy::OneSucceeded))))
+    }
+
+    fn on_all_primaries(&mut self, command: Cmd) -> impl Future<Output = RedisResult<Value>> + Send {
+        self.route_command(command, RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None)))
+    }
+
+    fn on_node(
+        &mut self,
+        command: Cmd,
+        host: String,
+        port: u16,
+    ) -> impl Future<Output = RedisResult<Value>> + Send {
+        let node = SingleNodeRoutingInfo::ByAddress { host, port };
+        self.route_command(command, RoutingInfo::SingleNode(node))
     }
 }
 

@@ -26,6 +26,7 @@ use crate::{
         transport::{
             deadline::{REPLY_TIMEOUT, deadline_in, timed_out},
             health::Health,
+            scan::{Scan, page},
             server::settle,
         },
         wire::{self, Encoded, Job},
@@ -140,6 +141,29 @@ where
         self.retrying.reply(until, allowed, key, command.query_async(&mut connection)).await
     }
 
+    /// The keys of all primaries that `scan` wants. Each step may take as long as `allowed`.
+    pub(super) async fn scan(&self, scan: &Scan, allowed: Duration) -> Result<Vec<Vec<u8>>, Error> {
+        let until = deadline_in(allowed);
+        let mut connection = self.retrying.connection_until(&self.health, until, allowed).await?;
+        let first = connection.on_all_primaries(scan.command(0));
+        let Value::Map(replies) = within(allowed, first).await? else { return Err(wire::unexpected()) };
+        let mut found = Vec::new();
+        for (node, reply) in replies {
+            let (cursor, keys) = page(reply)?;
+            found.extend(keys);
+            if cursor == 0 || found.len() >= scan.most {
+                continue;
+            }
+            let Some((host, port)) = address(&node) else { return Err(wire::unexpected()) };
+            let step = |command| {
+                let (mut connection, host) = (connection.clone(), host.clone());
+                async move { within(allowed, connection.on_node(command, host, port)).await }
+            };
+            scan.finish(cursor, &mut found, step).await?;
+        }
+        Ok(found)
+    }
+
     /// Loads `script` on all nodes. Succeeds if at least one loads it.
     pub(super) async fn load(&self, script: &Script) -> Result<(), Error> {
         let until = deadline_in(RESPONSE);
@@ -157,6 +181,19 @@ where
             None => self.retrying.start_replacing(|| first_key(jobs)),
         }
     }
+}
+
+/// The reply, if it comes in time.
+async fn within(allowed: Duration, reply: impl Future<Output = RedisResult<Value>>) -> Result<Value, Error> {
+    let reply = timeout_at(deadline_in(allowed), reply).await;
+    reply.map_err(|_| timed_out(allowed))?.map_err(|error| from_redis(&error))
+}
+
+/// The host and the port of a node, as replies of all nodes name it.
+fn address(node: &Value) -> Option<(String, u16)> {
+    let Value::BulkString(name) = node else { return None };
+    let (host, port) = str::from_utf8(name).ok()?.rsplit_once(':')?;
+    Some((host.to_owned(), port.parse().ok()?))
 }
 
 /// How long to wait for the reply. Leased units must not be lost if it is late.

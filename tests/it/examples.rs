@@ -19,6 +19,9 @@ mod download_bytes;
 #[path = "../../examples/llm_tokens.rs"]
 mod llm_tokens;
 #[allow(dead_code, reason = "its `main` is not run here")]
+#[path = "../../examples/login_protection.rs"]
+mod login_protection;
+#[allow(dead_code, reason = "its `main` is not run here")]
 #[path = "../../examples/per_route.rs"]
 mod per_route;
 #[allow(dead_code, reason = "its `main` is not run here")]
@@ -137,6 +140,12 @@ async fn tiers_says_what_is_written() {
 #[tokio::test]
 async fn llm_tokens_says_what_is_written() {
     says_what_is_written(llm_tokens::app(store()), include_str!("../../examples/llm_tokens.rs"), 5).await;
+}
+
+#[tokio::test]
+async fn login_protection_says_what_is_written() {
+    let source = include_str!("../../examples/login_protection.rs");
+    says_what_is_written(login_protection::app(store()), source, 11).await;
 }
 
 #[tokio::test]

@@ -1,5 +1,5 @@
-//! Administration: operators look at a client's state, lift its limit, refund it, and turn enforcement off, on a listener of
-//! their own and with a token.
+//! Administration: operators look at a client's state, lift its limit, refund it, ban it, and turn enforcement off, on a
+//! listener of their own and with a token.
 //!
 //! Run with
 //!
@@ -26,10 +26,10 @@
 //!     401
 //! curl -i -H 'authorization: Bearer correct-horse-battery' http://127.0.0.1:3001/limits/policies
 //!     200
-//!     {"policies":[{"name":"api","quota":"2/h","algorithm":"gcra","capacity":2,"debt":0,"lease":0,"enforced":1.0,"on_store_failure":"local"}],"error":null}
+//!     {"policies":[{"name":"api","quota":"2/h","algorithm":"gcra","capacity":2,"debt":0,"lease":0,"has_penalty":true,"enforced":1.0,"on_store_failure":"local"}],"error":null}
 //! curl -i -H 'authorization: Bearer correct-horse-battery' http://127.0.0.1:3001/limits/policies/api/keys/k-ann
 //!     200
-//!     {"verdict":"denied","retry_after":1800.0,"source":"store","failure":null,"charges":[{"policy":{"name":"api","quota":"2/h","algorithm":"gcra","capacity":2,"debt":0,"lease":0,"enforced":1.0,"on_store_failure":"local"},"key":"k-ann","identity":"k-ann","key_hash":"02b757a429d88596","stored_as":null,"cost":1,"is_shadow":false,"verdict":"denied","delay":null,"retry_after":1800.0,"remaining":0,"reset_after":3600.0,"owed":0}]}
+//!     {"verdict":"denied","retry_after":1800.0,"source":"store","failure":null,"charges":[{"policy":{"name":"api","quota":"2/h","algorithm":"gcra","capacity":2,"debt":0,"lease":0,"has_penalty":true,"enforced":1.0,"on_store_failure":"local"},"key":"k-ann","identity":"k-ann","key_hash":"02b757a429d88596","stored_as":null,"cost":1,"is_shadow":false,"verdict":"denied","delay":null,"retry_after":1800.0,"banned_for":null,"remaining":0,"reset_after":3600.0,"owed":0}]}
 //!
 //! curl -i -H 'authorization: Bearer correct-horse-battery' -H 'content-type: application/json' -d '{"units": 1}' http://127.0.0.1:3001/limits/policies/api/keys/k-ann/refund
 //!     200
@@ -43,6 +43,17 @@
 //! curl -i -H 'x-api-key: k-ann' http://127.0.0.1:3000/
 //!     200
 //!     ratelimit: "api";r=1;t=1800
+//!
+//! curl -i -H 'authorization: Bearer correct-horse-battery' -H 'content-type: application/json' -d '{"seconds": 600}' http://127.0.0.1:3001/limits/policies/api/keys/k-bad/ban
+//!     204
+//! curl -i -H 'x-api-key: k-bad' http://127.0.0.1:3000/
+//!     429
+//!     retry-after: 600
+//! curl -i -H 'authorization: Bearer correct-horse-battery' http://127.0.0.1:3001/limits/policies/api/bans
+//!     200
+//!     {"bans":[{"key":"k-bad","identity":"k-bad","key_hash":"8bd79babb17b90d4","banned_for":600.0}]}
+//! curl -i -X DELETE -H 'authorization: Bearer correct-horse-battery' http://127.0.0.1:3001/limits/policies/api/keys/k-bad/ban
+//!     204
 //!
 //! curl -i -X PUT -H 'authorization: Bearer correct-horse-battery' -H 'content-type: application/json' -d '{"enforcement": "off"}' http://127.0.0.1:3001/limits/enforcement
 //!     200
@@ -76,13 +87,16 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 use tokio::net::TcpListener;
 use tower_ratelimit::{
-    Header, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, admin::Admin, policy::EnforcementSwitch,
+    Header, Limiter, MemoryStore, Policy, Quota, RateLimitLayer,
+    admin::Admin,
+    policy::{EnforcementSwitch, Penalty},
 };
 
 /// The service, and its administration.
 pub(crate) fn apps(limiter: impl Into<Limiter>, token: &str) -> (Router, Router) {
     let (limiter, switch) = (limiter.into(), EnforcementSwitch::default());
-    let api = Policy::new("api", Quota::per_hour(2));
+    // Operators may ban its keys.
+    let api = Policy::new("api", Quota::per_hour(2)).penalty(Penalty::manual());
     let limit =
         RateLimitLayer::new(limiter.clone(), api.clone(), Header::new("x-api-key")).enforcement(&switch);
     let service = Router::new().route("/", get(async || "hello\n")).layer(limit);

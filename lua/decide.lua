@@ -81,6 +81,34 @@ local function plan(charge, k, cost)
   }
 end
 
+-- Bans the key of a charge against a penalty for as many microseconds as its cost, in the decision with this first record.
+local function ban(record, charge, k)
+  local rule = charge.rule
+  local lifetime, first, second, third =
+    function_of(rule, 'ban')(rule.policy, charge.cost, state_of(k, rule.algorithm))
+  set_state(record, k, lifetime, first, second, third)
+end
+
+-- Counts the denials of charges with a penalty, in the decision with this first record, unless one of the keys is banned.
+local function strike(record, run, decision, plans)
+  for i, charge in ipairs(run.charges) do
+    if charge.main and plans[i].retry ~= 0 then
+      return
+    end
+  end
+  for i, charge in ipairs(run.charges) do
+    if charge.main and plans[charge.main].retry ~= 0 then
+      local k, rule = key_of(run, decision, i), charge.rule
+      local lifetime, first, second, third = function_of(rule, 'strike')(rule.policy, state_of(k, rule.algorithm))
+      if lifetime then
+        set_state(record, k, lifetime, first, second, third)
+        -- It may be banned now.
+        plans[i] = plan(charge, k, 1)
+      end
+    end
+  end
+end
+
 -- Makes a decision of any number of charges, in any mode but LEASE.
 local function decide_all(run, decision)
   local mode, plans, admitted = run.mode, {}, true
@@ -95,6 +123,11 @@ local function decide_all(run, decision)
         undo_or_renew(record + 1, run, charge, k)
       end
       cost = 0
+    elseif mode == BAN then
+      if charge.main then
+        ban(record + 1, charge, k)
+      end
+      cost = charge.main and 1 or 0
     end
     plans[i] = plan(charge, k, cost)
     if (mode == UP_TO or mode == DEBIT) and plans[i].retry ~= 0 then
@@ -102,6 +135,9 @@ local function decide_all(run, decision)
       plans[i] = plan(charge, k, math.max(mode == UP_TO and 1 or 0, math.min(cost, plans[i].remaining)))
     end
     admitted = admitted and (plans[i].retry == 0 or charge.shadow)
+  end
+  if run.has_penalties and charges_units then
+    strike(record + 1, run, decision, plans)
   end
   for i, planned in ipairs(plans) do
     local k, now_planned = key_of(run, decision, i), planned

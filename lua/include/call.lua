@@ -9,10 +9,12 @@
 
   A run is a table of
 
-    mode           TAKE, UP_TO, PEEK, REFUND, RENEW, LEASE or DEBIT
+    mode           TAKE, UP_TO, PEEK, REFUND, RENEW, LEASE, DEBIT or BAN
     decisions      the number of decisions
-    charges        the charges of each decision: tables of `rule`, `cost`, `holder`, `made`, `mark`, and `shadow`, which is
-                   true where a denial of the charge denies nothing
+    charges        the charges of each decision: tables of `rule`, `cost`, `holder`, `made`, `mark`; `shadow`, which is
+                   true where a denial of the charge denies nothing; and `main`, of a charge against the penalty of
+                   another charge the place of that one
+    has_penalties  true if there are charges against penalties
     lease          the units to lease, and the name, the units and the spent units of the returned lease
     record         the first record of the first decision, less one
     key            the key of the first charge, less one; nil where other decisions use the keys too
@@ -20,8 +22,8 @@
 ]]
 -- uses: error
 -- In place of the time of the charge.
-local SHADOW = -1
-local TAKE, UP_TO, PEEK, REFUND, RENEW, LEASE, DEBIT = 1, 2, 3, 4, 5, 6, 7
+local SHADOW, PENALTY = -1, -2
+local TAKE, UP_TO, PEEK, REFUND, RENEW, LEASE, DEBIT, BAN = 1, 2, 3, 4, 5, 6, 7, 8
 
 local numbers = { struct.unpack('<' .. string.rep('d', #ARGV[1] / 8), ARGV[1]) }
 -- The place of the next number. The first number is the time; struct.unpack() added where it stopped.
@@ -57,6 +59,9 @@ while at <= last do
   for i = 1, charges do
     local rule, cost, holder, made, mark = unpack(numbers, at, at + 4)
     run.charges[i] = { rule = rules[rule], cost = cost, holder = ARGV[holder], made = made, mark = mark, shadow = made == SHADOW }
+    if made == PENALTY then
+      run.has_penalties, run.charges[i].main = true, mark
+    end
     at = at + 5
   end
   if run.mode == LEASE then

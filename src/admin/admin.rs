@@ -6,6 +6,7 @@ use axum::{
 };
 
 use super::{
+    bans::{ban, bans, unban},
     handlers::{enforcement, explain, policies, policy, refund, reset, set_enforcement},
     policies::Policies,
     settings::Settings,
@@ -82,6 +83,8 @@ impl Admin {
             .route("/policies/{policy}", get(policy))
             .route("/policies/{policy}/keys/{key}", get(explain).delete(reset))
             .route("/policies/{policy}/keys/{key}/refund", post(refund))
+            .route("/policies/{policy}/keys/{key}/ban", post(ban).delete(unban))
+            .route("/policies/{policy}/bans", get(bans))
             .route("/enforcement", get(enforcement).put(set_enforcement))
             .with_state(Arc::new(self.0))
     }

@@ -20,8 +20,8 @@ use crate::{
     policy::{Enforcement, EnforcementSwitch, Policy, PolicySummary},
 };
 
-type Shared = State<Arc<Settings>>;
-type Reply = Result<Response, Problem>;
+pub(super) type Shared = State<Arc<Settings>>;
+pub(super) type Reply = Result<Response, Problem>;
 
 pub(super) async fn policies(State(settings): Shared) -> Response {
     #[derive(Serialize)]

@@ -1,4 +1,4 @@
-//! Administration over HTTP: an axum router with which operators look at limits, reset and refund them.
+//! Administration over HTTP: an axum router with which operators look at limits, reset, refund and ban them.
 //!
 //! # No authentication of its own
 //!
@@ -38,6 +38,9 @@
 //! | `GET /policies/{policy}/keys/{key}` | The state of a key, and what a request would get now, as an [`Explanation`](crate::Explanation#as-json). `?cost=5` asks for a request of 5 units |
 //! | `DELETE /policies/{policy}/keys/{key}` | [Resets](crate::Limiter::reset) the key: the client has its whole quota again |
 //! | `POST /policies/{policy}/keys/{key}/refund` | With `{"units": 5}`, [refunds](crate::Limiter::refund_latest) the latest units. Answers what remains |
+//! | `POST /policies/{policy}/keys/{key}/ban` | With `{"seconds": 600}`, [bans](crate::Limiter::ban) the key for this time from now, under a policy with a [penalty](crate::Policy::penalty) |
+//! | `DELETE /policies/{policy}/keys/{key}/ban` | [Ends](crate::Limiter::unban) the ban of the key |
+//! | `GET /policies/{policy}/bans` | The keys that are [banned](crate::Limiter::bans) now, and for how many seconds more, `{"bans": [{"key": "alice", "identity": "alice", "key_hash": "2bd806c97f0e00af", "banned_for": 600.0}]}`. With Redis, it reads all of its keys |
 //! | `GET /enforcement` | The position of the [switch](Admin::enforcement), `{"enforcement": "on"}` |
 //! | `PUT /enforcement` | With `{"enforcement": "off"}`, moves it, in this process |
 //!
@@ -54,7 +57,7 @@
 //! |---|---|
 //! | 400 | The path, the query or the body is invalid: a key that is no stored form, a negative number |
 //! | 404 | There is no such policy, or no switch |
-//! | 409 | Several keys belong to the identity, or a permit is to be refunded |
+//! | 409 | Several keys belong to the identity, a permit is to be refunded, or a key is to be banned under a policy without a penalty |
 //! | 415 | A body without `content-type: application/json`, which other web sites cannot send unasked |
 //! | 500 | The store does not support the algorithm of the policy |
 //! | 503 | The store did not answer. `detail` says whether the change may have been made |
@@ -62,12 +65,13 @@
 //! # Logs
 //!
 //! With the feature `tracing`, every change is logged, at info, or at warn if it turns enforcement off or on: the policy,
-//! the units, and `key_hash`, which is the [same hash](crate::ExplainedCharge::key_hash) as in explanations. The key itself
+//! the units or seconds, and `key_hash`, which is the [same hash](crate::ExplainedCharge::key_hash) as in explanations. The key itself
 //! is in no log. A hash is no secret: who knows an address can find it. To log who made a change, open a span in your
 //! middleware.
 
 #[expect(clippy::module_inception, reason = "the module's main type")]
 mod admin;
+mod bans;
 mod handlers;
 mod policies;
 mod problem;

@@ -2,7 +2,7 @@ use std::sync::LazyLock;
 
 use super::{
     Algorithm, concurrency::Concurrency, fixed_window::FixedWindow, gcra::Gcra, leaky_bucket::LeakyBucket,
-    sliding_log::SlidingLog, sliding_window::SlidingWindow, token_bucket::TokenBucket,
+    penalty::Strikes, sliding_log::SlidingLog, sliding_window::SlidingWindow, token_bucket::TokenBucket,
 };
 
 /// Returns one instance of each algorithm of this crate, with any options.
@@ -13,6 +13,7 @@ pub(crate) fn built_in() -> &'static [Box<dyn Algorithm>] {
             Box::new(FixedWindow::anchored()),
             Box::new(Gcra::new()),
             Box::new(LeakyBucket::meter()),
+            Box::new(Strikes { after: 1, within: 1, first: 1, longest: 1, remembered: 0 }),
             Box::new(SlidingLog::new()),
             Box::new(SlidingWindow::new()),
             Box::new(TokenBucket::new()),

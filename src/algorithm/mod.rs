@@ -54,6 +54,7 @@ pub(crate) mod custom;
 mod fixed_window;
 mod gcra;
 mod leaky_bucket;
+pub(crate) mod penalty;
 pub mod recipes;
 mod sliding_log;
 mod sliding_window;

@@ -14,6 +14,7 @@ pub enum State {
     Log(Box<Log>),
     Cells(Box<Cells>),
     Holders(Box<Holders>),
+    Record(Box<Record>),
     Custom(Box<KeyState>),
 }
 
@@ -77,6 +78,19 @@ pub(super) struct Entry {
     pub(super) at: u64,
     /// The units charged up to and including this request.
     pub(super) total: u128,
+}
+
+/// The denials and bans of a key under a penalty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// When the window of denials started, or when the key was banned after it.
+    pub(super) started: u64,
+    /// The denials in the window.
+    pub(super) denials: u64,
+    /// How many bans denials have caused.
+    pub(super) bans: u64,
+    /// When the latest ban ends; 0 if none is remembered.
+    pub(super) ends: u64,
 }
 
 /// The holders of permits.

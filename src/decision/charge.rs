@@ -46,7 +46,7 @@ impl PartialEq for Charge {
 
 impl Eq for Charge {}
 
-/// What identifies a charge, beside its policy and key.
+/// What is known of a charge beside its policy, key and cost.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Tie {
     None,
@@ -54,6 +54,8 @@ pub(super) enum Tie {
     Holder([u64; 2]),
     /// The charge was made: its receipt, for a refund.
     Receipt(Receipt),
+    /// The charge was denied because its key is banned, for so many more microseconds.
+    Banned(u64),
 }
 
 impl Charge {
@@ -110,6 +112,20 @@ impl Charge {
     pub(crate) const fn receipt(&self) -> Option<Receipt> {
         match self.tie {
             Tie::Receipt(receipt) => Some(receipt),
+            _ => None,
+        }
+    }
+
+    /// Marks the charge as denied because its key is banned for `rest` more microseconds.
+    pub(super) const fn banned(mut self, rest: u64) -> Self {
+        self.tie = Tie::Banned(rest);
+        self
+    }
+
+    /// The microseconds until the ban ends because of which the charge was denied.
+    pub(super) const fn ban(&self) -> Option<u64> {
+        match self.tie {
+            Tie::Banned(rest) => Some(rest),
             _ => None,
         }
     }

@@ -204,6 +204,45 @@ impl Decision {
         self.verdict.is_allowed()
     }
 
+    /// Whether a policy denies the request because it [bans](crate::Policy::penalty) the key. Also if it is this denial
+    /// that bans it.
+    #[must_use]
+    pub fn is_banned(&self) -> bool {
+        !self.is_allowed() && self.outcomes().iter().any(Outcome::is_banned)
+    }
+
+    /// The time until the latest [ban](crate::Policy::penalty) ends because of which the request is denied. `None` if no key
+    /// is banned.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_ratelimit::{policy::Penalty, Key, Limiter, MemoryStore, Policy, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_ratelimit::Error> {
+    /// let limiter = Limiter::new(MemoryStore::new());
+    /// let hour = Duration::from_secs(3_600);
+    /// let policy = Policy::new("login", Quota::per_minute(1)).penalty(Penalty::after(2, hour).ban(hour));
+    /// let alice = Key::new("alice");
+    ///
+    /// limiter.check(&policy, &alice, 1).await?;
+    /// assert!(!limiter.check(&policy, &alice, 1).await?.is_banned());
+    /// let banned = limiter.check(&policy, &alice, 1).await?;
+    /// assert_eq!(banned.banned_for(), Some(hour));
+    /// assert_eq!(banned.retry_after(), Some(hour));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn banned_for(&self) -> Option<Duration> {
+        if self.is_allowed() {
+            return None;
+        }
+        self.outcomes().iter().filter_map(Outcome::banned_for).max()
+    }
+
     /// The shortest wait after which every policy that denied admits. `None` if the request is admitted, and if waiting
     /// cannot help.
     #[must_use]

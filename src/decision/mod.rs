@@ -1,5 +1,6 @@
 //! The charges that a store decides, and its decision.
 
+mod ban;
 mod charge;
 #[expect(clippy::module_inception, reason = "the module's main type")]
 mod decision;
@@ -9,7 +10,7 @@ mod source;
 mod verdict;
 
 pub use self::{
-    charge::Charge, decision::Decision, outcome::Outcome, source::DecisionSource, verdict::Verdict,
+    ban::Ban, charge::Charge, decision::Decision, outcome::Outcome, source::DecisionSource, verdict::Verdict,
 };
 pub(crate) use self::{
     decision::Report,

@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{Charge, Verdict};
-use crate::{algorithm::twin::Receipt, key::Key, policy::Policy};
+use crate::{algorithm::twin::Receipt, key::Key, policy::Policy, util::time::micros};
 
 /// The outcome of a decision under one policy.
 ///
@@ -159,6 +159,33 @@ impl Outcome {
     pub const fn granting(mut self, units: u64) -> Self {
         self.granted = units;
         self
+    }
+
+    /// This outcome as a denial because the key is banned for `rest`, for your own stores. Nothing remains then, and the
+    /// wait is no shorter than the ban.
+    #[must_use]
+    pub fn banning(mut self, rest: Duration) -> Self {
+        let retry_after = match self.verdict {
+            Verdict::Deny { retry_after } => retry_after.map(|wait| wait.max(rest)),
+            _ => Some(rest),
+        };
+        self.verdict = Verdict::Deny { retry_after };
+        (self.granted, self.remaining) = (0, 0);
+        self.reset_after = self.reset_after.max(rest);
+        self.charge = self.charge.banned(micros(rest));
+        self
+    }
+
+    /// Whether the policy denied because it [bans](Policy::penalty) the key. Also if it is this denial that bans it.
+    #[must_use]
+    pub const fn is_banned(&self) -> bool {
+        self.charge.ban().is_some()
+    }
+
+    /// The time until the [ban](Policy::penalty) of the key ends. `None` if the key is not banned.
+    #[must_use]
+    pub fn banned_for(&self) -> Option<Duration> {
+        self.charge.ban().map(Duration::from_micros)
     }
 
     /// Whether the policy is a [shadow](Policy::shadow) for this key.

@@ -31,7 +31,8 @@ pub enum DecisionKind {
     Delayed,
     /// A policy denies the request.
     Denied,
-    /// The layer [bans](crate::RateLimitLayer::ban) the request.
+    /// The layer [bans](crate::RateLimitLayer::ban) the request, or a policy [bans](crate::Policy::penalty) the key. A ban by a
+    /// policy has a [decision](DecisionEvent::decision).
     Banned,
     /// The layer [exempts](crate::RateLimitLayer::exempt) the request, or no rule limits it.
     Exempt,
@@ -92,8 +93,11 @@ impl<'a> DecisionEvent<'a> {
     }
 
     /// A request that is rejected, or would be if the layer were not soft.
-    pub(super) const fn rejected(rejection: &'a Rejection, request: &'a Parts, is_rejected: bool) -> Self {
+    pub(super) fn rejected(rejection: &'a Rejection, request: &'a Parts, is_rejected: bool) -> Self {
         let (kind, decision, error) = match rejection {
+            Rejection::Denied(decision) if decision.is_banned() => {
+                (DecisionKind::Banned, Some(decision), None)
+            }
             Rejection::Denied(decision) => (DecisionKind::Denied, Some(decision), None),
             Rejection::Banned => (DecisionKind::Banned, None, None),
             Rejection::Unidentified(error) => (DecisionKind::Unidentified, None, Some(error)),
@@ -125,7 +129,7 @@ impl<'a> DecisionEvent<'a> {
         self.is_rejected
     }
 
-    /// The decision of the policies: `None` if there was none, because the request is banned, exempt, unidentified, or
+    /// The decision of the policies: `None` if there was none, because the request is banned by the layer, exempt, unidentified, or
     /// the store is unavailable. Of a [rejection by the service](DecisionKind::RejectedByService), its decision.
     #[must_use]
     pub const fn decision(&self) -> Option<&'a Decision> {

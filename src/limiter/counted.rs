@@ -42,6 +42,7 @@ fn count(decision: &Decision) {
     for outcome in decision.all_outcomes() {
         let verdict = match outcome.verdict() {
             Verdict::Deny { .. } if outcome.is_shadow() => Counted::ShadowDenied,
+            Verdict::Deny { .. } if outcome.is_banned() => Counted::Banned,
             Verdict::Deny { .. } => Counted::Denied,
             // Another policy denied, so this one was not charged.
             _ if !decision.is_allowed() => continue,

@@ -146,7 +146,12 @@ impl Ladder {
         }
         let outcomes = charges.iter().zip(local.all_outcomes()).map(|(charge, share)| {
             let (remaining, reset_after) = (share.remaining(), share.reset_after());
-            Outcome::new(charge, share.verdict(), remaining, reset_after).granting(share.granted())
+            let outcome =
+                Outcome::new(charge, share.verdict(), remaining, reset_after).granting(share.granted());
+            match share.banned_for() {
+                Some(rest) => outcome.banning(rest),
+                None => outcome,
+            }
         });
         let mut decision = Decision::failed_local(outcomes, error);
         let counts: Arc<dyn Store> = counts.clone();
@@ -175,7 +180,8 @@ impl Ladder {
         if share.granted() == 0 || charge.needs_permit() {
             return;
         }
-        let (policy, units) = (charge.policy().clone(), share.granted());
+        // What is handed back is no request, which could be denied and counted.
+        let (policy, units) = (charge.policy().without_penalty(), share.granted());
         self.remember(charge.key().clone(), Owed { policy, share: share.policy().clone(), units });
         self.owes.store(true, Ordering::Relaxed);
     }

@@ -58,7 +58,7 @@ use crate::{
 /// ```
 #[derive(Clone)]
 pub struct Limiter {
-    store: Arc<dyn Store>,
+    pub(super) store: Arc<dyn Store>,
     /// Whether the store decides in this process.
     in_process: bool,
     ladder: Arc<Ladder>,
@@ -248,7 +248,7 @@ impl Limiter {
         counted(Action::Refund, pending.finish(answer))
     }
 
-    /// Removes everything that `key` was charged under `policy`.
+    /// Removes everything that `key` was charged under `policy`. A ban stays: see [`unban`](Self::unban).
     ///
     /// # Errors
     ///

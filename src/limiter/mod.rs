@@ -1,5 +1,6 @@
 //! Decisions without HTTP: calls to the store, its failures, and permits.
 
+mod bans;
 mod counted;
 mod debit;
 mod explain;

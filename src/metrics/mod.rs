@@ -14,7 +14,7 @@
 //! | [`ratelimit_memory_keys`](MEMORY_KEYS) | gauge | | keys in all [`MemoryStore`](crate::MemoryStore)s |
 //!
 //! * `policy` is the name of a policy. It is empty if the store failed and the failure mode admitted.
-//! * `verdict` is `admitted`, `delayed`, `denied`, or `shadow_denied` for a denial of a
+//! * `verdict` is `admitted`, `delayed`, `denied`, `banned` for a denial of a [banned](crate::Policy::penalty) key, or `shadow_denied` for a denial of a
 //!   [shadow policy](crate::Policy::shadow).
 //! * `source` is a [`DecisionSource`](crate::decision::DecisionSource): `store`, `deny_cache`, `lease`, `local` or
 //!   `failure_mode`.

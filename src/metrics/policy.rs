@@ -4,7 +4,7 @@ use ::metrics::{Counter, Label};
 
 use super::{handle::Shared, names::DECISIONS_TOTAL};
 
-const VERDICTS: [&str; 4] = ["admitted", "delayed", "denied", "shadow_denied"];
+const VERDICTS: [&str; 5] = ["admitted", "delayed", "denied", "shadow_denied", "banned"];
 /// With two in reserve. A source beyond them would be counted slowly.
 const SOURCES: usize = 6;
 
@@ -26,6 +26,7 @@ pub(crate) enum Verdict {
     Delayed,
     Denied,
     ShadowDenied,
+    Banned,
 }
 
 impl PolicyCounters {

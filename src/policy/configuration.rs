@@ -5,12 +5,12 @@ use std::{fmt, str::FromStr, time::Duration};
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
     de::{
-        Error as _, MapAccess, Visitor,
+        Error as _, MapAccess, Unexpected, Visitor,
         value::{MapAccessDeserializer, MapDeserializer},
     },
 };
 
-use super::{Enforcement, FailureMode, Policy};
+use super::{Enforcement, FailureMode, Penalty, Policy};
 use crate::{
     algorithm::{Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
     error::{Error, ErrorKind},
@@ -38,6 +38,7 @@ struct PolicyTable {
     on_store_failure: FailureMode,
     lease: Option<u64>,
     debt: Option<u64>,
+    penalty: Option<PenaltyEntry>,
     enforced: Option<f64>,
 }
 
@@ -47,6 +48,10 @@ impl PolicyTable {
         let policy = self.algorithm.0.count(policy)?;
         let policy = match self.lease {
             Some(units) => policy.try_leased(units)?,
+            None => policy,
+        };
+        let policy = match self.penalty {
+            Some(PenaltyEntry(penalty)) => policy.try_penalty(penalty)?,
             None => policy,
         };
         policy.try_debt(self.debt.unwrap_or(0))?.try_enforced_for(self.enforced.unwrap_or(1.0))
@@ -142,6 +147,59 @@ impl<'de> Visitor<'de> for NameOrTable {
 
     fn visit_map<A: MapAccess<'de>>(self, table: A) -> Result<AlgorithmEntry, A::Error> {
         AlgorithmTable::deserialize(MapAccessDeserializer::new(table)).map(AlgorithmEntry)
+    }
+}
+
+/// A penalty: a table of its numbers, or `manual`.
+struct PenaltyEntry(Penalty);
+
+#[derive(Deserialize)]
+#[serde(rename = "a penalty", deny_unknown_fields)]
+struct PenaltyTable {
+    after: u64,
+    within: Span,
+    ban: Option<Span>,
+    up_to: Option<Span>,
+}
+
+impl PenaltyTable {
+    fn penalty(self) -> Penalty {
+        let mut penalty = Penalty::after(self.after, self.within.0);
+        if let Some(Span(time)) = self.ban {
+            penalty = penalty.ban(time);
+        }
+        if let Some(Span(longest)) = self.up_to {
+            penalty = penalty.up_to(longest);
+        }
+        penalty
+    }
+}
+
+impl<'de> Deserialize<'de> for PenaltyEntry {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ManualOrTable)
+    }
+}
+
+struct ManualOrTable;
+
+impl<'de> Visitor<'de> for ManualOrTable {
+    type Value = PenaltyEntry;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a table with `after`, `within`, `ban` and `up_to`, or \"manual\"")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<PenaltyEntry, E> {
+        match text {
+            "manual" => Ok(PenaltyEntry(Penalty::manual())),
+            other => Err(E::invalid_value(Unexpected::Str(other), &self)),
+        }
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, table: A) -> Result<PenaltyEntry, A::Error> {
+        let table = PenaltyTable::deserialize(MapAccessDeserializer::new(table))?;
+        Ok(PenaltyEntry(table.penalty()))
     }
 }
 

@@ -13,6 +13,7 @@ mod lease_bound;
 mod live;
 #[cfg(feature = "lookup")]
 mod lookup;
+mod penalty;
 #[expect(clippy::module_inception, reason = "the module's main type")]
 mod policy;
 mod quoted;
@@ -27,13 +28,14 @@ pub(crate) use self::live::{Fields, Origin, PolicyHash, Update};
 #[cfg(feature = "lookup")]
 #[cfg_attr(docsrs, doc(cfg(feature = "lookup")))]
 pub use self::lookup::Lookup;
-pub(crate) use self::quoted::push_quoted;
 pub use self::{
     enforcement::{Enforcement, EnforcementSwitch},
     failure_mode::FailureMode,
     into_policy::IntoPolicy,
     lease_bound::LeaseBound,
+    penalty::Penalty,
     policy::Policy,
     source::PolicySource,
     summary::PolicySummary,
 };
+pub(crate) use self::{penalty::MAX_BAN, quoted::push_quoted};

@@ -1,6 +1,6 @@
 use std::{fmt, hash::BuildHasher as _, sync::Arc, time::Duration};
 
-use super::{FailureMode, LeaseBound, PolicySummary, enforced::Enforced, quoted::quoted};
+use super::{FailureMode, LeaseBound, Penalty, PolicySummary, enforced::Enforced, quoted::quoted};
 #[cfg(feature = "metrics")]
 use crate::metrics::PolicyCounters;
 use crate::{
@@ -63,6 +63,8 @@ struct Inner {
     debt: u64,
     /// What debits are counted by: this policy with so much more room. `None` without a debt.
     debits: Option<Policy>,
+    /// What counts the denials of a key and bans it: a policy of the same name. `None` without a penalty.
+    penalty: Option<Policy>,
     enforced: Enforced,
     #[cfg(feature = "metrics")]
     counters: PolicyCounters,
@@ -120,6 +122,7 @@ impl Policy {
             most_leased: 0,
             debt: 0,
             debits: None,
+            penalty: None,
             enforced: Enforced::FOR_ALL,
             #[cfg(feature = "metrics")]
             counters: PolicyCounters::new(),
@@ -282,6 +285,12 @@ impl Policy {
     }
 
     fn check_lease(self) -> Result<Self, Error> {
+        if self.0.most_leased > 0 && self.0.penalty.is_some() {
+            return Err(Error::invalid(
+                "a policy with a penalty cannot be leased, because an instance would spend leased units of a banned key: \
+                 leave out `leased` or `penalty`",
+            ));
+        }
         if self.0.most_leased > 0 && self.missed().is_none() {
             return Err(Error::invalid(
                 "the units of this algorithm cannot be leased exactly: leave out `leased`, \
@@ -339,6 +348,7 @@ impl Policy {
             capacity: self.0.capacity,
             debt: self.0.debt,
             lease: self.0.most_leased,
+            has_penalty: self.has_penalty(),
             enforced: self.0.enforced.share(),
             on_store_failure: self.0.on_store_failure,
         }
@@ -516,9 +526,106 @@ impl Policy {
         let mut room = self.clone();
         let inner = Arc::make_mut(&mut room.0);
         (inner.arguments, inner.capacity) = (debits.into(), capacity);
-        (inner.debt, inner.most_leased) = (0, 0);
+        (inner.debt, inner.most_leased, inner.penalty) = (0, 0, None);
         Arc::make_mut(&mut self.0).debits = Some(room);
         Ok(self)
+    }
+
+    /// Bans a key for a time after too many denials, over all instances. Defaults to no penalty.
+    ///
+    /// A ban denies every request of the key that costs something, whatever remains of the quota, and charges nothing, like
+    /// any other denial. [`Decision::banned_for`](crate::Decision::banned_for) has the time left. Clients get the problem
+    /// type `abnormal-usage-detected`, and `Retry-After` with the rest of the ban.
+    ///
+    /// * **What counts**: each request that this policy denies while no key of the request is banned. A banned request, a peek,
+    ///   and a debit do not count. In a Redis Cluster, the policies of a request whose identities are in different slots are
+    ///   decided slot by slot, and only those of the first slot that denies count the denial.
+    /// * **Bans by hand**: [`Limiter::ban`](crate::Limiter::ban), [`unban`](crate::Limiter::unban) and
+    ///   [`bans`](crate::Limiter::bans). [`Limiter::reset`](crate::Limiter::reset) does not end a ban.
+    /// * **Shadows**: a [shadow](Self::shadow) policy neither counts denials nor bans.
+    /// * **Deny cache**: a [`RedisStore`](crate::RedisStore) answers requests of a banned key in process for up to its
+    ///   [`deny_cache`](crate::store::RedisStoreBuilder::deny_cache) time, then asks Redis again. So a ban that was ended
+    ///   through another instance lasts that much longer here. Other denials are not cached, because each must be counted.
+    /// * **Failure of the store**: under [`FailureMode::Local`], denials are counted and keys are banned in this process, by
+    ///   the same numbers. The bans in the store are not known meanwhile, and those of this process end with the outage.
+    /// * **Changes**: a changed penalty keeps what was counted, and a ban lasts as long as it was when it was imposed.
+    ///
+    /// Redis makes the decisions of such a policy with a longer script, and keeps a second key for each key that was denied
+    /// or banned, as long as that matters: 72 bytes, and 40 more while bans are remembered.
+    ///
+    /// # Panics
+    ///
+    /// If the numbers are out of bounds (1 to 1 000 000 denials within 1 ms to 400 days, bans of 1 ms to 3650 days), the
+    /// longest ban is shorter than the first, or the policy is [leased](Self::leased).
+    /// [`try_penalty`](Self::try_penalty) gives an error instead, and so does [`try_leased`](Self::try_leased) if it is
+    /// called later.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_ratelimit::{policy::Penalty, Key, Limiter, ManualClock, MemoryStore, Policy, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_ratelimit::Error> {
+    /// let clock = ManualClock::new();
+    /// let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()));
+    /// let (minute, hour, day) = (Duration::from_secs(60), Duration::from_secs(3_600), Duration::from_secs(86_400));
+    /// let login = Policy::new("login", Quota::per_minute(5))
+    ///     .penalty(Penalty::after(10, 10 * minute).ban(hour).up_to(day));
+    /// let mallory = Key::new("203.0.113.7");
+    ///
+    /// for _ in 0..5 + 9 {
+    ///     assert!(!limiter.check(&login, &mallory, 1).await?.is_banned());
+    /// }
+    /// assert!(limiter.check(&login, &mallory, 1).await?.is_banned());
+    /// clock.advance(minute);
+    /// let banned = limiter.check(&login, &mallory, 1).await?;
+    /// assert_eq!(banned.banned_for(), Some(59 * minute));
+    ///
+    /// limiter.unban(&login, &mallory).await?;
+    /// assert!(limiter.check(&login, &mallory, 1).await?.is_allowed());
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    #[track_caller]
+    pub fn penalty(self, penalty: Penalty) -> Self {
+        match self.try_penalty(penalty) {
+            Ok(policy) => policy,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// The fallible form of [`penalty`](Self::penalty), for numbers read from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`penalty`](Self::penalty) panics.
+    pub fn try_penalty(mut self, penalty: Penalty) -> Result<Self, Error> {
+        let bans = Self::try_new(self.name(), Quota::per_second(1))?.try_algorithm(penalty.strikes()?)?;
+        Arc::make_mut(&mut self.0).penalty = Some(bans);
+        self.check_lease()
+    }
+
+    /// Whether the policy has a [penalty](Self::penalty), so that keys can be banned under it.
+    #[must_use]
+    pub fn has_penalty(&self) -> bool {
+        self.0.penalty.is_some()
+    }
+
+    /// The policy that counts denials and bans.
+    pub(crate) fn bans(&self) -> Option<&Self> {
+        self.0.penalty.as_ref()
+    }
+
+    /// The policy without its penalty.
+    pub(crate) fn without_penalty(&self) -> Self {
+        let mut policy = self.clone();
+        if policy.has_penalty() {
+            Arc::make_mut(&mut policy.0).penalty = None;
+        }
+        policy
     }
 
     /// The policy that counts debits, and the units of debt that it has room for.
@@ -579,7 +686,10 @@ impl Policy {
     /// Whether both count the same units in the same way, and so decide alike.
     #[cfg(feature = "redis")]
     pub(crate) fn counts_as(&self, other: &Self) -> bool {
-        self.is(other) || self.shares_counts_with(other) && self.arguments() == other.arguments()
+        self.is(other)
+            || self.shares_counts_with(other)
+                && self.arguments() == other.arguments()
+                && self.0.penalty == other.0.penalty
     }
 
     /// About how many microseconds of Redis one decision takes at worst.
@@ -633,8 +743,8 @@ impl Policy {
     }
 }
 
-/// Policies are equal if they have the same name and admit the same: the same quota, algorithm with its options, lease
-/// and failure mode.
+/// Policies are equal if they have the same name and admit the same: the same quota, algorithm with its options, lease,
+/// penalty and failure mode.
 impl PartialEq for Policy {
     fn eq(&self, other: &Self) -> bool {
         let (one, other) = (&*self.0, &*other.0);
@@ -645,6 +755,7 @@ impl PartialEq for Policy {
                 && one.on_store_failure == other.on_store_failure
                 && one.most_leased == other.most_leased
                 && one.debt == other.debt
+                && one.penalty == other.penalty
                 && one.enforced == other.enforced
     }
 }
@@ -691,6 +802,7 @@ impl fmt::Debug for Policy {
             .field("on_store_failure", &self.0.on_store_failure)
             .field("most_leased", &self.0.most_leased)
             .field("debt", &self.0.debt)
+            .field("penalty", &self.0.penalty.as_ref().map(|bans| &bans.0.algorithm))
             .field("enforced", &self.0.enforced)
             .finish()
     }

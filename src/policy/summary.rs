@@ -18,6 +18,7 @@ pub struct PolicySummary {
     pub(super) capacity: u64,
     pub(super) debt: u64,
     pub(super) lease: u64,
+    pub(super) has_penalty: bool,
     pub(super) enforced: f64,
     pub(super) on_store_failure: FailureMode,
 }
@@ -59,6 +60,12 @@ impl PolicySummary {
         self.lease
     }
 
+    /// Whether keys can be [banned](super::Policy::penalty) under it.
+    #[must_use]
+    pub const fn has_penalty(&self) -> bool {
+        self.has_penalty
+    }
+
     /// The share of the keys for which the policy is [enforced](super::Policy::enforced_for), from 0 to 1.
     #[must_use]
     pub const fn enforced(&self) -> f64 {
@@ -81,6 +88,9 @@ impl fmt::Display for PolicySummary {
         }
         if self.lease > 0 {
             write!(f, ", leases up to {}", self.lease)?;
+        }
+        if self.has_penalty {
+            f.write_str(", penalty")?;
         }
         if self.enforced == 0.0 {
             f.write_str(", shadow")?;

@@ -7,5 +7,6 @@ mod serialize;
 mod text;
 
 pub use self::quota::Quota;
+pub(crate) use self::text::duration_text;
 #[cfg(feature = "serde")]
 pub(crate) use self::text::parse_duration;

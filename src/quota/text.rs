@@ -104,23 +104,30 @@ impl fmt::Display for Quota {
     }
 }
 
+/// The name of one, and the unit after a number.
+const UNITS: [(u64, &str, &str); 5] = [
+    (86_400 * SECOND, "day", "d"),
+    (3_600 * SECOND, "h", "h"),
+    (60 * SECOND, "min", "min"),
+    (SECOND, "s", "s"),
+    (1_000, "ms", "ms"),
+];
+
+/// A length of time in the form of a configuration, such as `90s`.
+pub(crate) fn duration_text(micros: u64) -> String {
+    match UNITS.iter().find(|(unit, ..)| micros.is_multiple_of(*unit)) {
+        Some((unit, _, name)) => format!("{}{name}", micros / unit),
+        None => format!("{micros}us"),
+    }
+}
+
 struct Period(u64);
 
 impl fmt::Display for Period {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The name of one, and the unit after a number.
-        const UNITS: [(u64, &str, &str); 5] = [
-            (86_400 * SECOND, "day", "d"),
-            (3_600 * SECOND, "h", "h"),
-            (60 * SECOND, "min", "min"),
-            (SECOND, "s", "s"),
-            (1_000, "ms", "ms"),
-        ];
-        let fits = |(micros, ..): &&(u64, &str, &str)| self.0.is_multiple_of(*micros);
-        match UNITS.iter().find(fits) {
-            Some((micros, one, _)) if self.0 == *micros => f.write_str(one),
-            Some((micros, _, many)) => write!(f, "{}{many}", self.0 / micros),
-            None => write!(f, "{}us", self.0),
+        match UNITS.iter().find(|(micros, ..)| *micros == self.0) {
+            Some((_, one, _)) => f.write_str(one),
+            None => f.write_str(&duration_text(self.0)),
         }
     }
 }

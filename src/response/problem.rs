@@ -18,7 +18,8 @@ use crate::{error::ErrorKind, policy::push_quoted};
 /// | unknown identity | 401 | `about:blank` |
 /// | no identity, the server's fault | 500 | `about:blank` |
 ///
-/// A denial lists the policies that denied in `violated-policies`. Keys, addresses and the errors of the store are in no
+/// A denial is `banned` if a policy [bans](crate::Policy::penalty) the key. It lists the policies that denied in
+/// `violated-policies`. Keys, addresses and the errors of the store are in no
 /// response.
 ///
 /// # Example
@@ -63,11 +64,11 @@ impl Problem {
     fn of(rejection: &Rejection) -> Self {
         let status = rejection.status();
         let (kind, title) = match (rejection, status) {
-            (Rejection::Denied(_), _) => (
+            (Rejection::Denied(decision), _) if !decision.is_banned() => (
                 "https://iana.org/assignments/http-problem-types#quota-exceeded",
                 "Request cannot be satisfied as assigned quota has been exceeded",
             ),
-            (Rejection::Banned, _) => (
+            (Rejection::Denied(_) | Rejection::Banned, _) => (
                 "https://iana.org/assignments/http-problem-types#abnormal-usage-detected",
                 "Request not satisfied due to detection of abnormal request pattern",
             ),
@@ -112,10 +113,11 @@ impl Problem {
 
 fn push_detail(json: &mut String, rejection: &Rejection) {
     let detail: Cow<'_, str> = match rejection {
-        Rejection::Denied(_) => match rejection.retry_after_seconds() {
+        Rejection::Denied(decision) => match rejection.retry_after_seconds() {
             Some(seconds) => {
                 let unit = if seconds == 1 { " second.\"" } else { " seconds.\"" };
-                for part in ["\"Try again in ", itoa::Buffer::new().format(seconds), unit] {
+                let ban = if decision.is_banned() { "\"The client is banned. " } else { "\"" };
+                for part in [ban, "Try again in ", itoa::Buffer::new().format(seconds), unit] {
                     json.push_str(part);
                 }
                 return;

@@ -21,7 +21,7 @@ use crate::{
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Rejection {
-    /// A policy denied it.
+    /// A policy denied it: because of its quota, or because it [bans](crate::Policy::penalty) the key.
     Denied(Decision),
     /// The client could not be identified, to charge it or to decide a ban: the client's fault for
     /// [`MissingIdentity`](ErrorKind::MissingIdentity), [`InvalidIdentity`](ErrorKind::InvalidIdentity) and
@@ -50,6 +50,16 @@ impl Rejection {
                 http::StatusCode::INTERNAL_SERVER_ERROR
             }
             Self::Unavailable(_) => http::StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+
+    /// Whether the layer [bans](crate::RateLimitLayer::ban) the request, or a policy [bans](crate::Policy::penalty) the key.
+    #[must_use]
+    pub fn is_banned(&self) -> bool {
+        match self {
+            Self::Banned => true,
+            Self::Denied(decision) => decision.is_banned(),
+            _ => false,
         }
     }
 
@@ -127,6 +137,9 @@ impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Denied(decision) => match decision.retry_after() {
+                Some(wait) if decision.is_banned() => {
+                    write!(f, "the client is banned; try again in {wait:?}")
+                }
                 Some(wait) => write!(f, "over the rate limit; try again in {wait:?}"),
                 None => f.write_str("the cost exceeds the quota; waiting does not help"),
             },

@@ -1,12 +1,14 @@
 //! Where the counts are kept: [`MemoryStore`] in one process, `RedisStore` for all instances.
 
 mod clock;
+mod companion;
 mod memory;
 #[cfg(feature = "redis")]
 mod redis;
 #[expect(clippy::module_inception, reason = "the module's main trait")]
 mod store;
 
+use self::companion::Companion;
 #[cfg(feature = "redis")]
 pub use self::redis::{
     LeaseStatus, ProbeReport, Problem, ProblemKind, RedisStore, RedisStoreBuilder, StoredKeys,

@@ -2,8 +2,8 @@ use std::sync::Arc;
 
 use crate::{
     answer::Answer,
-    decision::{Charge, Decision},
-    error::Error,
+    decision::{Ban, Charge, Decision},
+    error::{Error, ErrorKind},
     key::Key,
     policy::Policy,
 };
@@ -81,6 +81,20 @@ pub trait Store: Send + Sync + 'static {
         None
     }
 
+    /// The keys that `policy` [bans](crate::Policy::penalty) now, in any order: all of them, or `most` if there are more.
+    /// Defaults to an error.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig) if the store cannot list bans.
+    fn bans(&self, policy: &Policy, most: usize) -> Answer<Vec<Ban>> {
+        let _ = (policy, most);
+        Answer::ready(Err(Error::new(
+            ErrorKind::InvalidConfig,
+            "this store cannot list bans: implement `Store::bans`",
+        )))
+    }
+
     /// Checks whether the store supports the algorithm of `policy`. Called when a layer is built. Defaults to `Ok`.
     ///
     /// # Errors
@@ -114,6 +128,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).stored_name(policy, key)
     }
 
+    fn bans(&self, policy: &Policy, most: usize) -> Answer<Vec<Ban>> {
+        (**self).bans(policy, most)
+    }
+
     fn accept(&self, policy: &Policy) -> Result<(), Error> {
         (**self).accept(policy)
     }
@@ -136,6 +154,12 @@ pub enum Action {
     Refund,
     /// Renew the permits of the same charges, so they do not expire.
     Renew,
+    /// Ban the keys, under policies with a [penalty](crate::Policy::penalty), for as many microseconds from now as the cost
+    /// says. A cost of 0 ends the ban, and forgets the denials and bans before. Charges nothing.
+    ///
+    /// The outcome is [banned](crate::decision::Outcome::is_banned) if the key is banned then. A store without bans returns
+    /// another one.
+    Ban,
 }
 
 impl Action {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::support::{
     RedisPool, RedisServer,
-    model::{Ask, Counting, Model, Receipt, Rule, Said, capacity},
+    model::{Ask, Counting, Model, Penalty, Receipt, Rule, Said, capacity},
     pool, settings,
 };
 use futures_util::future::{join, join_all};
@@ -23,6 +23,7 @@ use tower_ratelimit::{
     Verdict,
     algorithm::{FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
     decision::Outcome,
+    policy::Penalty as PolicyPenalty,
     store::RedisStoreBuilder,
 };
 
@@ -40,6 +41,12 @@ enum Step {
     Reset {
         policy: usize,
         key: usize,
+    },
+    /// A ban by an administrator, if the policy has a penalty. A time of 0 ends one.
+    Ban {
+        policy: usize,
+        key: usize,
+        time: u64,
     },
     /// Change the quota of a policy and keep its counts.
     SetQuota {
@@ -147,7 +154,15 @@ fn rule(algorithm: &'static str) -> impl Strategy<Value = Rule> {
             if period > 34_560_000_000_000 {
                 period = 34_560_000_000_000 / 30_000_000 * 30_000_000;
                 if let Counting::Cells(_) = counting {
-                    return Rule { counting: Counting::Cells(30), limit, period, burst, debt, shadow: false };
+                    return Rule {
+                        counting: Counting::Cells(30),
+                        limit,
+                        period,
+                        burst,
+                        debt,
+                        shadow: false,
+                        penalty: None,
+                    };
                 }
             }
             // A burst must refill within 100 years.
@@ -165,7 +180,7 @@ fn rule(algorithm: &'static str) -> impl Strategy<Value = Rule> {
                 },
                 other => other,
             };
-            Rule { counting, limit, period, burst, debt, shadow: false }
+            Rule { counting, limit, period, burst, debt, shadow: false, penalty: None }
         },
     )
 }
@@ -210,8 +225,23 @@ fn policy(name: &str, rule: Rule) -> Policy {
             Policy::new(name, quota).algorithm(SlidingWindow::new().segments(cells))
         }
     };
-    let policy = policy.debt(rule.debt);
+    let mut policy = policy.debt(rule.debt);
+    if let Some(Penalty { after, within, first, longest }) = rule.penalty {
+        let [within, first, longest] = [within, first, longest].map(Duration::from_micros);
+        policy = policy.penalty(PolicyPenalty::after(after, within).ban(first).up_to(longest));
+    }
     if rule.shadow { policy.shadow() } else { policy }
+}
+
+/// The rule with a random penalty, on the scale of its period.
+fn punishing(rule: Rule) -> impl Strategy<Value = Rule> {
+    let parts = || proptest::sample::select([1, 10, 30, 200].as_slice());
+    (1..5_u64, parts(), parts(), 1..10_u64).prop_map(move |(after, window, ban, growth)| {
+        let within = (rule.period / 10 * window).clamp(1_000, 34_560_000_000_000);
+        let first = (rule.period / 10 * ban).clamp(1_000, 300_000_000_000_000);
+        let longest = (first * growth).min(315_360_000_000_000);
+        Rule { penalty: Some(Penalty { after, within, first, longest }), ..rule }
+    })
 }
 
 /// The debt, or 0 if it is out of the bounds of a quota.
@@ -257,6 +287,7 @@ fn changed(rule: Rule, limit: u64, stretch: u64) -> Rule {
         burst,
         debt: bounded(rule.debt, limit, period, burst),
         shadow: rule.shadow,
+        penalty: rule.penalty,
     }
 }
 
@@ -291,6 +322,8 @@ fn steps(rules: &[Rule]) -> impl Strategy<Value = Vec<Step>> + use<> {
         .prop_map(|(policy, key, cost, ask)| Asked { policy, key, cost, ask });
     let ask = (proptest::option::weighted(0.8, 0..policies), 0..KEYS.len(), cost, what)
         .prop_map(|(policy, key, cost, ask)| Step::Ask { policy, key, cost, ask });
+    let ban = (0..policies, 0..KEYS.len(), prop_oneof![Just(0), 1_000..100_000_000_u64])
+        .prop_map(|(policy, key, time)| Step::Ban { policy, key, time });
     let set_quota = (0..policies, limit(), 1..4_u64).prop_map(|(policy, limit, stretch)| Step::SetQuota {
         policy,
         limit,
@@ -303,6 +336,7 @@ fn steps(rules: &[Rule]) -> impl Strategy<Value = Vec<Step>> + use<> {
         8 => time.clone().prop_map(Step::Advance),
         2 => time.prop_map(Step::SetBack),
         1 => (0..policies, 0..KEYS.len()).prop_map(|(policy, key)| Step::Reset { policy, key }),
+        1 => ban,
         1 => set_quota,
         6 => Just(Step::WaitForRetry),
         2 => proptest::collection::vec(asked, 2..16).prop_map(Step::Together),
@@ -376,6 +410,18 @@ impl Contest {
                 self.model.reset(policy, KEYS[key]);
                 for (_, limiter) in &self.stores {
                     limiter.reset(&self.policies[policy], &Key::new(KEYS[key])).await.unwrap();
+                }
+            }
+            Step::Ban { policy: i, key, time } => {
+                let Some(penalty) = self.rules[i].penalty else { return };
+                let now = u64::try_from(self.clock.now().as_micros()).unwrap();
+                self.model.ban(i, penalty, KEYS[key], time, now);
+                let (policy, key) = (&self.policies[i], Key::new(KEYS[key]));
+                for (_, limiter) in &self.stores {
+                    match time {
+                        0 => limiter.unban(policy, &key).await.unwrap(),
+                        _ => limiter.ban(policy, &key, Duration::from_micros(time)).await.unwrap(),
+                    }
                 }
             }
             Step::SetQuota { policy: i, limit, stretch } => {
@@ -463,9 +509,10 @@ impl Contest {
             let waits: Option<Vec<_>> =
                 enforced.iter().filter(|said| !said.admitted).map(|said| said.retry).collect();
             self.retry = waits.and_then(|waits| waits.into_iter().max());
-            // During the wait of one policy, another one may expire the state of a key that does not start full.
+            // During the wait of one policy, or a ban, another one may expire the state of a key that does not start full.
             let forgets = |rule: &Rule| matches!(rule.counting, Counting::Tokens { initial, .. } if initial < rule.burst);
-            if policies.len() > 1 && self.rules.iter().any(forgets) {
+            let outlasts = policies.len() > 1 || self.rules.iter().any(|rule| rule.penalty.is_some());
+            if outlasts && self.rules.iter().any(forgets) {
                 return;
             }
             if let Some(wait) = self.retry.filter(|wait| self.reaches(*wait)) {
@@ -622,6 +669,7 @@ fn said(decision: &Decision) -> Vec<Said> {
             _ => Duration::ZERO,
         },
         retry: outcome.retry_after(),
+        banned: outcome.banned_for(),
     };
     decision.outcomes().iter().chain(decision.shadows()).map(said).collect()
 }
@@ -678,6 +726,23 @@ fn several_policies_in_one_decision_agree_to_the_microsecond() {
     contest(10_000, proptest::collection::vec(shadow, 2..4));
 }
 
+#[test]
+fn a_penalty_agrees_to_the_microsecond() {
+    let rule = proptest::sample::select(ALGORITHMS.as_slice()).prop_flat_map(rule).prop_flat_map(punishing);
+    contest(10_000, rule.prop_map(|rule| vec![rule]));
+}
+
+#[test]
+fn several_policies_with_penalties_agree_to_the_microsecond() {
+    let rules = proptest::sample::select(ALGORITHMS.as_slice()).prop_flat_map(rule);
+    let mixed = (rules, 0..6_u8).prop_flat_map(|(rule, kind)| match kind {
+        0 => Just(rule).boxed(),
+        1 => punishing(Rule { shadow: true, ..rule }).boxed(),
+        _ => punishing(rule).boxed(),
+    });
+    contest(10_000, proptest::collection::vec(mixed, 2..4));
+}
+
 /// Random steps rarely cover this rule: a raised limit admits more at once, and a lowered one denies at once.
 #[tokio::test]
 async fn a_changed_quota_counts_what_was_charged_before() {
@@ -694,7 +759,15 @@ async fn a_changed_quota_counts_what_was_charged_before() {
             let limited_to = |limit| {
                 policy(
                     "day",
-                    Rule { counting, limit, period: 86_400_000_000, burst: limit, debt: 0, shadow: false },
+                    Rule {
+                        counting,
+                        limit,
+                        period: 86_400_000_000,
+                        burst: limit,
+                        debt: 0,
+                        shadow: false,
+                        penalty: None,
+                    },
                 )
             };
             let take = async |limit, cost| limiter.check(&limited_to(limit), &key, cost).await.unwrap();
@@ -763,6 +836,7 @@ async fn one_call_may_decide_under_two_quotas_of_a_policy() {
                     burst: 10,
                     debt: 0,
                     shadow: false,
+                    penalty: None,
                 },
             )
         };
@@ -801,7 +875,15 @@ async fn a_call_may_create_a_key_and_refund_a_charge_from_before_its_reset() {
         let counting = usual(algorithm);
         let policy = policy(
             "p",
-            Rule { counting, limit: 10, period: 86_400_000_000, burst: 10, debt: 0, shadow: false },
+            Rule {
+                counting,
+                limit: 10,
+                period: 86_400_000_000,
+                burst: 10,
+                debt: 0,
+                shadow: false,
+                penalty: None,
+            },
         );
         let key = Key::new(algorithm);
         let before = limiter.check(&policy, &key, 2).await.unwrap();
@@ -830,6 +912,7 @@ async fn a_merged_cell_holds_the_most_units_that_fit() {
                 burst: limit,
                 debt: 0,
                 shadow: false,
+                penalty: None,
             },
         )
     };
@@ -866,6 +949,7 @@ async fn refunds_of_several_charges_in_one_call_refund_each_its_own() {
             burst: 10,
             debt: 0,
             shadow: false,
+            penalty: None,
         };
         let (policy, key) = (policy("p", rule), Key::new(algorithm));
         let expired = limiter.check(&policy, &key, 2).await.unwrap();
@@ -891,6 +975,7 @@ async fn a_call_with_many_policies_decides_each_charge_under_its_own() {
                 burst: limit,
                 debt: 0,
                 shadow: false,
+                penalty: None,
             },
         )
     };

@@ -22,6 +22,9 @@ mod download_bytes;
 #[path = "../../examples/llm_tokens.rs"]
 mod llm_tokens;
 #[allow(dead_code, reason = "its `main` is not run here")]
+#[path = "../../examples/login_protection.rs"]
+mod login_protection;
+#[allow(dead_code, reason = "its `main` is not run here")]
 #[path = "../../examples/per_route.rs"]
 mod per_route;
 #[allow(dead_code, reason = "its `main` is not run here")]
@@ -145,6 +148,12 @@ async fn llm_tokens_says_what_is_written() {
 }
 
 #[tokio::test]
+async fn login_protection_says_what_is_written() {
+    let source = include_str!("../../examples/login_protection.rs");
+    says_what_is_written(login_protection::app(store()), source, 11).await;
+}
+
+#[tokio::test]
 async fn download_bytes_says_what_is_written() {
     says_what_is_written(download_bytes::app(store()), include_str!("../../examples/download_bytes.rs"), 3)
         .await;
@@ -162,7 +171,7 @@ async fn admin_says_what_is_written() {
     // The service and its administration have no path in common.
     let (service, admin) = admin::apps(store(), "correct-horse-battery");
     let source = source.replace("http://127.0.0.1:3001", "http://127.0.0.1:3000");
-    says_what_is_written(service.merge(admin), &source, 15).await;
+    says_what_is_written(service.merge(admin), &source, 19).await;
 }
 
 #[tokio::test]

@@ -378,12 +378,19 @@ async fn changes_by_an_administrator_are_one_line_each_without_the_key() {
     let changes: [(&str, &str, &str, &[&str]); 3] = [
         ("DELETE", key, "", &["INFO", "reset a key", "policy=\"login\" key_hash=4dd3ca0d6f122dc7"]),
         ("POST", &refund, r#"{"units": 3}"#, &["INFO", "refunded a key", "policy=\"login\"", "units=3"]),
-        ("PUT", "/enforcement", r#"{"enforcement": "off"}"#, &["WARN", "moved the switch", "enforcement=off"]),
+        (
+            "PUT",
+            "/enforcement",
+            r#"{"enforcement": "off"}"#,
+            &["WARN", "moved the switch", "enforcement=off"],
+        ),
     ];
     for (method, path, body, expected) in changes {
         let before = lines.text().lines().count();
-        let request = http::Request::builder().method(method).uri(path).header("content-type", "application/json");
-        let response = admin.clone().oneshot(request.body(axum::body::Body::from(body)).unwrap()).await.unwrap();
+        let request =
+            http::Request::builder().method(method).uri(path).header("content-type", "application/json");
+        let response =
+            admin.clone().oneshot(request.body(axum::body::Body::from(body)).unwrap()).await.unwrap();
         assert!(response.status().is_success(), "{method} {path}");
         let text = lines.text();
         let new: Vec<&str> = text.lines().skip(before).collect();

@@ -37,6 +37,7 @@ mod lua_rules;
 mod memory_store;
 mod metrics;
 mod on_decision;
+mod penalties;
 mod policy_sources;
 mod preflight;
 mod probe;

@@ -11,7 +11,8 @@ impl Limiter {
     /// What [`check`](Self::check) would decide about `key` now, and why: the state of the key, how the store names it,
     /// and the settings of the policy. It charges nothing. For administrators.
     ///
-    /// The store is asked, even if this process could answer from a lease or the
+    /// A denial that makes a [penalty](Policy::penalty) ban the key is not foreseen: the explanation shows the wait without
+    /// the ban. The store is asked, even if this process could answer from a lease or the
     /// [deny cache](crate::store::RedisStoreBuilder::deny_cache). So an instance that has the key in its deny cache may
     /// deny it for up to a second more, and one that has units on [lease](Policy::leased) may still admit it.
     ///
@@ -86,12 +87,17 @@ impl Limiter {
     async fn debts(&self, decision: &Decision) -> Result<Decision, Error> {
         let may_owe = |one: &&Outcome| one.remaining() == 0 && one.policy().debits().1 > 0;
         let known = decision.all_outcomes().iter().filter(|_| decision.failure().is_none());
-        let charges: Vec<Charge> =
-            known.filter(may_owe).map(|one| Charge::new(one.policy().debits().0, one.key(), 0)).collect();
+        let charges: Vec<Charge> = known.filter(may_owe).map(room_of).collect();
         let room = self.peek_all(&charges).await?;
         // What this process counts for a store that has just failed knows of no debt.
         Ok(if room.failure().is_some() { Decision::new([]) } else { room })
     }
+}
+
+/// The charge whose outcome shows what remains of the room for debt, also of a key that is banned.
+fn room_of(outcome: &Outcome) -> Charge {
+    let room = outcome.policy().debits().0.without_penalty();
+    Charge::new(&room, outcome.key(), 0)
 }
 
 fn of<'a>(decision: &'a Decision, charge: &Charge) -> Option<&'a Outcome> {

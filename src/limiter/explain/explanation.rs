@@ -23,8 +23,8 @@ use crate::{
 ///   "failure": null,
 ///   "charges": [{
 ///     "policy": {
-///       "name": "login", "quota": "5/min", "algorithm": "gcra", "capacity": 5, "debt": 0, "lease": 0, "enforced": 1.0,
-///       "on_store_failure": "local"
+///       "name": "login", "quota": "5/min", "algorithm": "gcra", "capacity": 5, "debt": 0, "lease": 0, "has_penalty": false,
+///       "enforced": 1.0, "on_store_failure": "local"
 ///     },
 ///     "key": "alice",
 ///     "identity": "alice",
@@ -35,6 +35,7 @@ use crate::{
 ///     "verdict": "denied",
 ///     "delay": null,
 ///     "retry_after": 12.0,
+///     "banned_for": null,
 ///     "remaining": 0,
 ///     "reset_after": 60.0,
 ///     "owed": 0
@@ -42,7 +43,8 @@ use crate::{
 /// }
 /// ```
 ///
-/// `verdict` is `admitted`, `delayed` or `denied`. `retry_after` is null for an admission, and if waiting cannot help;
+/// `verdict` is `admitted`, `delayed` or `denied`. `banned_for` is the rest of a [ban](Policy::penalty), during which
+/// `remaining` is 0. `retry_after` is null for an admission, and if waiting cannot help;
 /// `identity` and `stored_as` are null if they are not known. `verdict` and the values after it in `charges` are null if
 /// the store [failed](Self::decision) and nothing counts the policy meanwhile.
 #[derive(Clone)]

@@ -53,6 +53,9 @@ impl fmt::Display for ExplainedCharge {
 impl ExplainedCharge {
     fn state(&self, f: &mut fmt::Formatter<'_>, outcome: &Outcome) -> fmt::Result {
         let (remaining, capacity) = (outcome.remaining(), outcome.capacity());
+        if let Some(rest) = outcome.banned_for() {
+            return writeln!(f, "the key is banned for {}", Span(rest));
+        }
         if self.policy().has_permits() {
             return writeln!(f, "{remaining} of {capacity} permits are free");
         }

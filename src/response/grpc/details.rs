@@ -21,7 +21,8 @@ pub(super) fn details(decision: &Decision, name_identities: bool) -> ErrorDetail
     let violations = denied.take(MAX_VIOLATIONS).map(|outcome| {
         let subject = if name_identities { outcome.key().as_str() } else { "" };
         let policy = outcome.policy();
-        let mut violation = QuotaViolation::new(subject, format!("over {}", policy.quota()));
+        let what = if outcome.is_banned() { "banned".to_owned() } else { format!("over {}", policy.quota()) };
+        let mut violation = QuotaViolation::new(subject, what);
         violation.quota_id = policy.name().to_owned();
         violation.quota_value = i64::try_from(outcome.capacity()).unwrap_or(i64::MAX);
         violation

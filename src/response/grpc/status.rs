@@ -19,7 +19,8 @@ use crate::{
 /// | rejection | gRPC status |
 /// |---|---|
 /// | denied | 8, `RESOURCE_EXHAUSTED` |
-/// | banned | 7, `PERMISSION_DENIED` |
+/// | banned by a policy, for a time | 8, `RESOURCE_EXHAUSTED` |
+/// | banned by the layer | 7, `PERMISSION_DENIED` |
 /// | store unavailable, policy closed | 14, `UNAVAILABLE` |
 /// | no identity, the client's fault | 3, `INVALID_ARGUMENT` |
 /// | unknown identity | 16, `UNAUTHENTICATED` |
@@ -167,7 +168,11 @@ fn default_code(rejection: &Rejection) -> GrpcCode {
 
 fn default_message(rejection: &Rejection) -> Cow<'static, str> {
     match rejection {
-        Rejection::Denied(_) => match rejection.retry_after_seconds() {
+        Rejection::Denied(decision) => match rejection.retry_after_seconds() {
+            Some(1) if decision.is_banned() => "the client is banned; try again in 1 second".into(),
+            Some(seconds) if decision.is_banned() => {
+                format!("the client is banned; try again in {seconds} seconds").into()
+            }
             Some(1) => "over the rate limit; try again in 1 second".into(),
             Some(seconds) => format!("over the rate limit; try again in {seconds} seconds").into(),
             None => "the cost of the call exceeds the quota; waiting does not help".into(),

@@ -3,6 +3,7 @@
 mod builder;
 mod clock;
 mod counting;
+mod penalties;
 mod shard;
 mod store;
 

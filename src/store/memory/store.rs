@@ -10,19 +10,21 @@ use super::{
     builder::MemoryStoreBuilder,
     clock::Clock,
     counting::Counting,
+    penalties::Penalties,
     shard::{CachePadded, Guards, Location, Shard, shards},
 };
 use crate::{
     algorithm::{
         Receipt,
         counter::{Admission, Gauge, Plan},
+        penalty::Strikes,
     },
     answer::Answer,
-    decision::{Charge, Decision, Outcome, Verdict},
+    decision::{Ban, Charge, Decision, Outcome, Verdict},
     error::{Error, ErrorKind},
     key::Key,
     policy::Policy,
-    store::{Action, ManualClock, Store},
+    store::{Action, Companion, ManualClock, Store},
     util::sync::lock,
 };
 
@@ -138,13 +140,22 @@ impl MemoryStore {
 
     fn decide_all(&self, action: Action, charges: &[Charge]) -> Result<Decision, Error> {
         let countings: Vec<Counting<'_>> = charges.iter().map(Counting::of).collect::<Result<_, _>>()?;
+        let companions = Companion::of(action, charges);
+        let all = charges.iter().chain(companions.iter().map(|companion| &companion.charge));
         let locations: Vec<Location<'_>> =
-            charges.iter().map(|charge| self.location(charge.policy(), charge.key())).collect();
+            all.map(|charge| self.location(charge.policy(), charge.key())).collect();
         let mut guards = Guards::lock(&self.shards, &locations);
+        let (locations, of_companions) = locations.split_at(charges.len());
         // Read under the locks, as in `charge_one`.
         let now = self.clock.now();
 
-        let items = || charges.iter().zip(&locations).zip(&countings);
+        let penalties = Penalties::new(&companions, of_companions, now);
+        if action == Action::Ban {
+            penalties.ban(&mut guards);
+        }
+        let is_banned = penalties.rests(&mut guards).iter().any(|rest| *rest > 0);
+
+        let items = || charges.iter().zip(locations).zip(&countings);
         let undoes_or_renews = matches!(action, Action::Refund | Action::Renew);
         for ((charge, location), counting) in items() {
             if undoes_or_renews && charge.cost() > 0 {
@@ -160,7 +171,8 @@ impl MemoryStore {
         for ((charge, location), counting) in items() {
             let state = guards.shard(location).state(location, now);
             let plan = |cost| counting.plan(state, now, cost).map_err(|mistake| counting.error(mistake));
-            let mut cost = if undoes_or_renews { 0 } else { charge.bounded_cost() };
+            let charges_nothing = undoes_or_renews || action == Action::Ban;
+            let mut cost = if charges_nothing { 0 } else { charge.bounded_cost() };
             let mut planned = plan(cost)?;
             let least = match action {
                 // If nothing remains, find out when one unit will.
@@ -177,7 +189,7 @@ impl MemoryStore {
 
         let fits =
             |(charge, (_, plan)): (&Charge, &(u64, Plan))| plan.admission.is_admitted() || charge.is_shadow();
-        let admitted = charges.iter().zip(&plans).all(fits);
+        let admitted = !is_banned && charges.iter().zip(&plans).all(fits);
         let charges_units = action.charges_units();
         for (((_, location), counting), (cost, plan)) in items().zip(&plans) {
             // A shadow may not fit.
@@ -192,14 +204,35 @@ impl MemoryStore {
                 changed.map_err(|mistake| counting.error(mistake))?;
             }
         }
-        drop(guards);
-        Ok(Decision::new(charges.iter().zip(&plans).map(|(charge, (cost, plan))| {
+        if charges_units {
+            // A banned request counts for nothing.
+            if !is_banned && action != Action::Debit {
+                let is_denied =
+                    |place: usize| plans.get(place).is_some_and(|(_, plan)| !plan.admission.is_admitted());
+                penalties.strike(&mut guards, is_denied);
+            }
+            penalties.repair(&mut guards);
+        }
+        let outcomes = charges.iter().zip(&plans).map(|(charge, (cost, plan))| {
             let charged = admitted && charges_units && plan.admission.is_admitted();
             let gauge = if charged { plan.after } else { plan.before };
             let outcome = outcome(charge.clone(), plan.admission, gauge, *cost);
             if charged { outcome.with_receipt(Receipt { made: now, mark: plan.mark }) } else { outcome }
-        })))
+        });
+        if companions.is_empty() {
+            drop(guards);
+            return Ok(Decision::new(outcomes));
+        }
+        let mut outcomes: Vec<Outcome> = outcomes.collect();
+        penalties.mark(&mut guards, &mut outcomes);
+        drop(guards);
+        Ok(Decision::new(outcomes))
     }
+}
+
+/// Whether nothing but the counts of the key decides over the charge.
+fn is_plain(charge: &Charge) -> bool {
+    !charge.is_shadow() && !charge.policy().has_penalty()
 }
 
 fn outcome(charge: Charge, admission: Admission, gauge: Gauge, cost: u64) -> Outcome {
@@ -224,7 +257,7 @@ impl MemoryStoreBuilder {
 impl Store for MemoryStore {
     fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
         Answer::ready(match charges {
-            [charge] if action == Action::Charge && !charge.is_shadow() => self.charge_one(charge.clone()),
+            [charge] if action == Action::Charge && is_plain(charge) => self.charge_one(charge.clone()),
             _ => self.decide_all(action, charges),
         })
     }
@@ -235,7 +268,7 @@ impl Store for MemoryStore {
 
     fn decide_one(&self, action: Action, charge: Charge) -> Answer<Decision> {
         Answer::ready(match action {
-            Action::Charge if !charge.is_shadow() => self.charge_one(charge),
+            Action::Charge if is_plain(&charge) => self.charge_one(charge),
             _ => self.decide_all(action, &[charge]),
         })
     }
@@ -244,6 +277,20 @@ impl Store for MemoryStore {
         let location = self.location(policy, key);
         lock(&self.shards[location.shard].0).remove(&location);
         Answer::ready(Ok(()))
+    }
+
+    fn bans(&self, policy: &Policy, most: usize) -> Answer<Vec<Ban>> {
+        let Some(counted_by) = policy.bans() else { return Answer::ready(Ok(Vec::new())) };
+        let (strikes, now) = (Strikes::of(counted_by.arguments()), self.clock.now());
+        let mut bans = Vec::new();
+        for shard in &*self.shards {
+            let shard = lock(&shard.0);
+            let rests = shard.states(counted_by).map(|(key, state)| (key, strikes.rest(Some(state), now)));
+            let banned = rests.filter(|(_, rest)| *rest > 0);
+            let banned = banned.map(|(key, rest)| Ban::new(key.clone(), Duration::from_micros(rest)));
+            bans.extend(banned.take(most - bans.len()));
+        }
+        Answer::ready(Ok(bans))
     }
 
     fn accept(&self, policy: &Policy) -> Result<(), Error> {

@@ -2,21 +2,12 @@
 
 use std::{collections::BTreeSet, fmt};
 
-use redis::{Cmd, Value};
-
 use super::{
-    error::{from_redis, missing_permission},
+    error::missing_permission,
     store::RedisStore,
-    transport::PROBE_TIMEOUT,
+    transport::{PROBE_TIMEOUT, Scan},
 };
-use crate::{
-    error::{Error, ErrorKind},
-    key::Key,
-    policy::Policy,
-};
-
-/// About how many keys one `SCAN` looks at: less than a millisecond of Redis.
-const AT_ONCE: usize = 1_000;
+use crate::{error::Error, key::Key, policy::Policy};
 
 /// The keys that [`RedisStore::stored_keys`] has found.
 #[derive(Clone)]
@@ -28,7 +19,7 @@ pub struct StoredKeys {
 }
 
 impl StoredKeys {
-    /// Each policy with a key that is charged under it, in the order of the policies, then of the keys. The keys of one
+    /// Each policy with a key that is charged or banned under it, in the order of the policies, then of the keys. The keys of one
     /// policy are in the order of their [stored form](crate::key#the-stored-form).
     #[must_use]
     pub fn keys(&self) -> &[(Policy, Key)] {
@@ -61,16 +52,16 @@ impl fmt::Debug for StoredKeys {
 }
 
 impl RedisStore {
-    /// The keys that are charged under `policies` now, from a look at about `at_most` keys of each server, of any program.
-    /// For administrators: it takes about a millisecond of Redis for a thousand keys that it looks at, in steps between
-    /// which other commands run.
+    /// The keys that are charged or banned under `policies` now, from a look at about `at_most` keys of each server, of any
+    /// program. For administrators: it takes up to a millisecond of Redis for a thousand keys that it looks at, in steps
+    /// between which other commands run.
     ///
     /// A key that is charged or expires meanwhile may be among them or not. The Redis user needs `+scan`, which is not part
     /// of [`acl_rule`](Self::acl_rule).
     ///
     /// # Errors
     ///
-    /// Those of [`probe`](Self::probe), and [`StoreFailed`](ErrorKind::StoreFailed) without the permission. In a Redis
+    /// Those of [`probe`](Self::probe), and [`StoreFailed`](crate::ErrorKind::StoreFailed) without the permission. In a Redis
     /// Cluster, all primaries must answer.
     ///
     /// # Example
@@ -88,31 +79,20 @@ impl RedisStore {
     /// # }
     /// ```
     pub async fn stored_keys(&self, policies: &[Policy], at_most: usize) -> Result<StoredKeys, Error> {
+        let scan = Scan { pattern: self.names.pattern_of_all(), most: usize::MAX, looks: at_most };
+        let scanned = self.link.clone().scan(scan, PROBE_TIMEOUT).await.map_err(without_permission)?;
         let mut found = vec![BTreeSet::new(); policies.len()];
         let mut others = BTreeSet::new();
-        let mut note = |name: String| {
-            let read = |(at, policy)| Some((at, self.names.read(&name, policy)?));
-            match policies.iter().enumerate().find_map(read) {
+        for name in scanned.names {
+            // A key that is banned is not always charged too.
+            let read = |policy: &Policy| {
+                let of_bans = || self.names.key(&name, policy.bans()?);
+                self.names.key(&name, policy).or_else(of_bans)
+            };
+            match policies.iter().enumerate().find_map(|(at, policy)| Some((at, read(policy)?))) {
                 Some((at, key)) => drop(found[at].insert(key)),
                 None => drop(others.insert(name)),
             }
-        };
-        let mut is_complete = true;
-        let first =
-            self.link.clone().ask_all(self.scan("0"), PROBE_TIMEOUT).await.map_err(without_permission)?;
-        let calls = at_most.div_ceil(AT_ONCE).max(1);
-        for (server, reply) in first {
-            let mut page = page(reply)?;
-            for _ in 1..calls {
-                page.names.drain(..).for_each(&mut note);
-                if page.cursor == "0" {
-                    break;
-                }
-                let next = self.scan(&page.cursor);
-                page = self::page(self.link.clone().ask_one(&server, next, PROBE_TIMEOUT).await?)?;
-            }
-            page.names.into_iter().for_each(&mut note);
-            is_complete &= page.cursor == "0";
         }
         let of = |(policy, keys): (&Policy, BTreeSet<Key>)| {
             keys.into_iter().map(|key| (policy.clone(), key)).collect::<Vec<_>>()
@@ -120,32 +100,9 @@ impl RedisStore {
         Ok(StoredKeys {
             keys: policies.iter().zip(found).flat_map(of).collect(),
             others: others.len(),
-            is_complete,
+            is_complete: scanned.is_complete,
         })
     }
-
-    /// The command that looks at the next keys under the prefix.
-    fn scan(&self, cursor: &str) -> Cmd {
-        let mut command = Cmd::new();
-        command.arg("SCAN").arg(cursor).arg("MATCH").arg(self.names.pattern()).arg("COUNT").arg(AT_ONCE);
-        command
-    }
-}
-
-/// A reply to SCAN.
-struct Page {
-    cursor: String,
-    names: Vec<String>,
-}
-
-fn page(reply: Value) -> Result<Page, Error> {
-    // In a Redis Cluster, the errors of nodes are values.
-    let reply = reply.extract_error().map_err(|error| without_permission(from_redis(&error)))?;
-    let (cursor, names): (String, Vec<Vec<u8>>) = redis::from_redis_value(reply)
-        .map_err(|_| Error::new(ErrorKind::StoreReply, "the reply to SCAN is not a list of keys"))?;
-    // A name of this crate is ASCII.
-    let names = names.into_iter().map(|name| String::from_utf8_lossy(&name).into_owned()).collect();
-    Ok(Page { cursor, names })
 }
 
 /// The error, with the permission that the Redis user lacks.

@@ -5,6 +5,7 @@
 //! through a trait of `wire`.
 
 mod address;
+mod bans;
 mod builder;
 mod connect;
 mod error;

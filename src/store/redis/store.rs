@@ -24,11 +24,11 @@ use super::{
 };
 use crate::{
     answer::Answer,
-    decision::{Charge, Decision},
+    decision::{Ban, Charge, Decision},
     error::{Error, ErrorKind},
     key::Key,
     policy::Policy,
-    store::{Action, ManualClock, Store},
+    store::{Action, Companion, ManualClock, Store},
 };
 
 /// Counts in a 64-bit Redis 6.2 or later, or in Valkey, shared by all instances of a service. Cloning gives another
@@ -410,7 +410,7 @@ impl RedisStore {
 
     /// The least permissions that a Redis user needs for this store, as arguments of `ACL SETUSER`: keys under the
     /// [prefix](RedisStoreBuilder::prefix), and the commands of the store and the built-in algorithms. Your own
-    /// algorithm may need more.
+    /// algorithm may need more, and [`Limiter::bans`](crate::Limiter::bans) needs `+scan`.
     ///
     /// For Redis 7 and later. For Redis 6, replace `+script|load` by `+script`.
     ///
@@ -429,7 +429,7 @@ impl RedisStore {
     /// ```
     #[must_use]
     pub fn acl_rule(&self) -> String {
-        let mut rule = format!("~{} -@all", self.names.pattern());
+        let mut rule = format!("~{} -@all", self.names.pattern_of_all());
         let store_commands = self.link.commands().iter().map(|&command| command.to_owned());
         let commands: BTreeSet<String> =
             Script::all_built_in().flat_map(|script| script.commands()).collect();
@@ -461,7 +461,7 @@ impl RedisStore {
                 Ok(decision) => return Answer::ready(Ok(decision)),
                 Err(stamp) => Some((deny_cache, stamp)),
             },
-            (Action::Refund | Action::ChargeUpTo | Action::Debit, Some(deny_cache)) => {
+            (Action::Refund | Action::ChargeUpTo | Action::Debit | Action::Ban, Some(deny_cache)) => {
                 Some((deny_cache, deny_cache.stamp()))
             }
             _ => None,
@@ -486,6 +486,7 @@ impl RedisStore {
     pub(super) fn job(&self, action: Action, charges: Vec<Charge>, script: Arc<Script>) -> Job {
         Job {
             action,
+            companions: Companion::of(action, &charges),
             charges,
             names: self.names.clone(),
             time: self.clock.as_ref().map(ManualClock::micros),
@@ -561,6 +562,10 @@ impl Store for RedisStore {
         let mut name = String::new();
         self.names.write(&mut name, policy, key);
         Some(name)
+    }
+
+    fn bans(&self, policy: &Policy, most: usize) -> Answer<Vec<Ban>> {
+        Answer::pending(self.clone().list_bans(policy.clone(), most))
     }
 
     fn accept(&self, policy: &Policy) -> Result<(), Error> {

@@ -8,7 +8,8 @@ use std::{
 use crate::support::{Directory, RedisServer, program, redis_cluster::RedisCluster, settings};
 use serde_json::{Value, json};
 use tower_ratelimit::{
-    Key, Limiter, Policy, Quota, RedisStore, algorithm::FixedWindow, store::RedisStoreBuilder,
+    Key, Limiter, Policy, Quota, RedisStore, algorithm::FixedWindow, policy::Penalty,
+    store::RedisStoreBuilder,
 };
 
 const POLICIES: &str = "
@@ -21,6 +22,11 @@ on_store_failure = 'closed'
 name = 'daily'
 quota = '1000/day'
 algorithm = 'fixed-window'
+
+[[policies]]
+name = 'banning'
+quota = '10/s'
+penalty = { after = 10, within = '1h', ban = '1week' }
 
 [[policies]]
 name = 'exports'
@@ -136,8 +142,8 @@ async fn json_is_that_of_the_router() {
     let expected = limiter.explain(&closed, &Key::new("bob"), 1).await.unwrap();
     assert_eq!(operator.json(&["show", "login", "bob"]), serde_json::to_value(&expected).unwrap());
     let policies = operator.json(&["policies"]);
-    assert_eq!(policies["policies"].as_array().unwrap().len(), 3);
-    assert_eq!(policies["policies"][0]["name"], "daily");
+    assert_eq!(policies["policies"].as_array().unwrap().len(), 4);
+    assert_eq!(policies["policies"][0]["name"], "banning");
 }
 
 #[tokio::test]
@@ -145,6 +151,7 @@ async fn policies_are_listed_without_redis_and_as_the_hash_changes_them() {
     let operator = Operator::new(&[]);
     let expected = "\
 POLICY   SETTINGS
+banning  10/s, gcra, penalty, failure mode local
 daily    1000/day, fixed-window, failure mode local
 exports  2/30s, concurrency, failure mode local
 login    5/7d, gcra, failure mode closed
@@ -192,6 +199,54 @@ async fn keys_are_listed_with_their_state() {
 }
 
 #[tokio::test]
+async fn keys_are_banned_listed_and_unbanned() {
+    let server = RedisServer::start();
+    let operator = Operator::new(&["--redis", &server.url()]);
+    assert_eq!(operator.text(&["bans"]), "POLICY  KEY  BANNED FOR\n0 keys\n");
+    let banned = operator.text(&["ban", "banning", "alice", "1day"]);
+    let lines: Vec<&str> = banned.lines().collect();
+    assert!(lines[2].starts_with("the key is banned for "), "{banned}");
+    operator.text(&["ban", "banning", "José", "2days"]);
+    let limiter = Limiter::new(connect(&server).await);
+    let policy = Policy::new("banning", Quota::per_second(10)).penalty(Penalty::manual());
+    assert!(limiter.check(&policy, &Key::new("alice"), 1).await.unwrap().is_banned());
+
+    let bans = operator.text(&["bans"]);
+    let words: Vec<Vec<&str>> = bans.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!((&words[1][..2], &words[2][..2]), (&["banning", "Jos%C3%A9"][..], &["banning", "alice"][..]));
+    assert_eq!(words[3], ["2", "keys"]);
+    let bans = operator.json(&["bans", "banning"]);
+    assert_eq!(
+        (&bans["bans"][0]["identity"], &bans["bans"][0]["policy"]),
+        (&json!("José"), &json!("banning"))
+    );
+    let keys = operator.text(&["keys", "banning"]);
+    assert!(keys.lines().nth(1).unwrap().contains("banned for "), "{keys}");
+
+    assert!(operator.text(&["unban", "banning", "alice"]).contains("10 of 10 units remain"));
+    // This instance had it in its deny cache.
+    assert!(
+        Limiter::new(connect(&server).await)
+            .check(&policy, &Key::new("alice"), 1)
+            .await
+            .unwrap()
+            .is_allowed()
+    );
+    let (code, error) = operator.error(&["ban", "login", "alice", "1day"]);
+    assert_eq!(code, 2);
+    assert!(error.contains("the policy `login` has no penalty"), "{error}");
+    for (words, expected) in [
+        (&["bans", "login"][..], "has no penalty"),
+        (&["ban", "banning", "alice", "0s"], "1 ms to 3650 days"),
+        (&["ban", "banning", "alice", "soon"], "expected number"),
+    ] {
+        let (code, error) = operator.error(words);
+        assert_eq!(code, 2, "{error}");
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn it_finds_the_keys_of_a_cluster_and_of_another_prefix() {
     let cluster = RedisCluster::shared();
     let connect = async |settings: RedisStoreBuilder| settings.connect_cluster(cluster.urls()).await.unwrap();
@@ -222,7 +277,7 @@ fn every_mistake_has_an_exit_code_and_a_remedy() {
             &["--redis", &url],
             &["show", "logn", "alice"],
             2,
-            "there is no policy `logn`; the policies: `daily`, `exports`, `login`",
+            "there is no policy `logn`; the policies: `banning`, `daily`, `exports`, `login`",
         ),
         (&["--redis", &url], &["show", "login", "100%"], 2, "write `%25` for a percent sign"),
         (&["--redis", &url], &["refund", "login", "alice", "0"], 2, "0 is not in 1..=17592186044416"),

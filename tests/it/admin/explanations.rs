@@ -17,6 +17,7 @@ use tower_ratelimit::{
     algorithm::{FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
     decision::Outcome,
     key::Constant,
+    policy::Penalty,
 };
 
 const PERIOD: Duration = Duration::from_secs(10);
@@ -34,6 +35,8 @@ fn policies() -> Vec<Policy> {
         policy("log").algorithm(SlidingLog::new()),
         policy("shadow").shadow(),
         policy("half").enforced_for(0.5),
+        policy("bans").penalty(Penalty::after(3, PERIOD / 2).ban(PERIOD)),
+        policy("debt-and-bans").debt(5).penalty(Penalty::after(2, PERIOD)),
     ]
 }
 
@@ -99,12 +102,18 @@ async fn carry_out(
             let explained = limiter.explain(policy, &key, cost).await.unwrap();
             let checked = limiter.check(policy, &key, cost).await.unwrap();
             let peeked = explained.decision();
-            prop_assert_eq!(peeked.verdict(), checked.verdict());
             let [charge] = explained.charges() else { panic!("{explained:?}") };
             let (before, after) = (charge.outcome().unwrap(), all(&checked).remove(0));
+            prop_assert_eq!(charge.is_shadow(), after.is_shadow());
+            if after.is_banned() && !before.is_banned() {
+                // This denial has banned the key.
+                prop_assert!(!peeked.is_allowed());
+                return Ok(());
+            }
+            prop_assert_eq!(peeked.verdict(), checked.verdict());
             prop_assert_eq!(before.verdict(), after.verdict());
             prop_assert_eq!(before.retry_after(), after.retry_after());
-            prop_assert_eq!(charge.is_shadow(), after.is_shadow());
+            prop_assert_eq!(before.banned_for(), after.banned_for());
             let charged = if after.is_allowed() { cost } else { 0 };
             prop_assert_eq!(before.remaining() - charged, after.remaining());
             prop_assert!(charge.owed() == 0 || cost == 0 || !before.is_allowed());
@@ -114,8 +123,12 @@ async fn carry_out(
             let charges = [Charge::new(&policies[one], &key, cost), Charge::new(&policies[other], &key, 1)];
             let explained = limiter.explain_all(&charges).await.unwrap();
             let checked = limiter.check_all(&charges).await.unwrap();
-            prop_assert_eq!(explained.decision().verdict(), checked.verdict());
-            prop_assert_eq!(explained.decision().retry_after(), checked.retry_after());
+            let peeked = explained.decision();
+            prop_assert_eq!(peeked.is_allowed(), checked.is_allowed());
+            if checked.is_banned() && checked.banned_for() != peeked.banned_for() {
+                return Ok(());
+            }
+            prop_assert_eq!(peeked.verdict(), checked.verdict());
             let names: Vec<_> = explained.charges().iter().map(|charge| charge.policy().name()).collect();
             prop_assert_eq!(names, [policies[one].name(), policies[other].name()]);
             for charge in explained.charges() {
@@ -147,6 +160,9 @@ async fn carry_out(
             let explained = limiter.explain(policy, &key, 1).await.unwrap();
             let [charge] = explained.charges() else { panic!("{explained:?}") };
             let outcome = charge.outcome().unwrap();
+            if outcome.is_banned() {
+                return Ok(());
+            }
             prop_assert_eq!(
                 (outcome.remaining(), outcome.reset_after()),
                 (outcome.capacity(), Duration::ZERO)
@@ -273,7 +289,7 @@ all together: denied; waiting does not help
     let expected = json!({
         "policy": {
             "name": "tokens", "quota": "100/h", "algorithm": "gcra", "capacity": 100, "debt": 50, "lease": 0,
-            "enforced": 1.0, "on_store_failure": "open",
+            "has_penalty": false, "enforced": 1.0, "on_store_failure": "open",
         },
         "key": "a%1B[2J%20b",
         "identity": "a\u{1b}[2J b",
@@ -284,6 +300,7 @@ all together: denied; waiting does not help
         "verdict": "denied",
         "delay": null,
         "retry_after": null,
+        "banned_for": null,
         "remaining": 0,
         "reset_after": 4_680.0,
         "owed": 30,
@@ -317,6 +334,29 @@ async fn an_explanation_says_that_the_store_failed_and_what_decides() {
 
     let closed = limiter.explain(&policy(FailureMode::Closed), &key, 1).await;
     assert_eq!(closed.unwrap_err().kind(), ErrorKind::StoreUnreachable);
+}
+
+#[tokio::test]
+async fn an_explanation_shows_a_ban_and_what_is_owed_meanwhile() {
+    let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::new()));
+    let policy = Policy::new("p", Quota::per_hour(10)).debt(20).penalty(Penalty::manual());
+    let key = Key::new("alice");
+    let request = limiter.check(&policy, &key, 1).await.unwrap();
+    limiter.debit(&request, 16).await.unwrap();
+    limiter.ban(&policy, &key, Duration::from_secs(90)).await.unwrap();
+    let banned = limiter.explain(&policy, &key, 1).await.unwrap();
+    let expected = "\
+policy p: 10/h, gcra, debt up to 20, penalty, failure mode local
+key alice
+the key is banned for 1m 30s
+a request of 1 unit is denied; admitted in 48m
+";
+    assert_eq!(banned.to_string(), expected);
+    let value = serde_json::to_value(&banned).unwrap();
+    assert_eq!((&value["charges"][0]["banned_for"], &value["charges"][0]["owed"]), (&json!(90.0), &json!(7)));
+    limiter.unban(&policy, &key).await.unwrap();
+    let after = limiter.explain(&policy, &key, 1).await.unwrap().to_string();
+    assert!(after.contains("0 of 10 units remain, and 7 units are owed; "), "{after}");
 }
 
 #[tokio::test]

@@ -6,8 +6,8 @@ use crate::support::{
 };
 use http::{Request, request::Parts};
 use tower_ratelimit::{
-    Explanation, FailureMode, Header, Key, ManualClock, MemoryStore, PeerIp, Policy, PolicySource, Quota,
-    RateLimitLayer, Rejection, Rule,
+    Explanation, FailureMode, Header, Key, KeyExtractor as _, ManualClock, MemoryStore, PeerIp, Policy,
+    PolicySource, Quota, RateLimitLayer, Rejection, Rule,
     key::Constant,
     layer::Rules,
     policy::{Enforcement, EnforcementSwitch},

@@ -11,7 +11,7 @@ use tower_ratelimit::{
     FailureMode, Header, Key, KeyExtractor as _, Limiter, ManualClock, MemoryStore, PeerIp, Policy, Quota,
     RateLimitLayer,
     admin::{self, Admin, Policies},
-    policy::{Enforcement, EnforcementSwitch, LivePolicies},
+    policy::{Enforcement, EnforcementSwitch, LivePolicies, Penalty},
 };
 
 /// A client of one server.
@@ -124,6 +124,57 @@ async fn every_route_does_what_it_says_on_either_store() {
             assert_eq!(switch.get(), position, "{name}");
         }
     }
+}
+
+#[tokio::test]
+async fn keys_are_banned_listed_and_unbanned_on_either_store() {
+    let server = RedisServer::start();
+    let redis = settings().manual_clock(ManualClock::new()).connect(&server.url()).await.unwrap();
+    for (name, limiter) in [("memory", stopped()), ("redis", Limiter::new(redis))] {
+        let policy = login().penalty(Penalty::manual());
+        let policies = [policy.clone(), Policy::new("plain", Quota::per_hour(1))];
+        let operator = Operator::of(admin::router(limiter.clone(), policies)).await;
+        let ban = "/policies/login/keys/Jos%C3%A9/ban";
+        for (path, seconds) in [(ban, 600), ("/policies/login/keys/bob/ban", 90), (ban, 700)] {
+            let body = format!(r#"{{"seconds": {seconds}}}"#);
+            assert_eq!(operator.ask(Method::POST, path, Some(&body)).await.0, 204, "{name}");
+        }
+        let decision = limiter.check(&policy, &Key::new("José"), 1).await.unwrap();
+        assert_eq!(decision.banned_for(), Some(Duration::from_secs(700)), "{name}");
+        let charge = operator.get("/policies/login/keys/Jos%C3%A9").await["charges"][0].clone();
+        assert_eq!((&charge["banned_for"], &charge["verdict"]), (&json!(700.0), &json!("denied")), "{name}");
+        let bans = operator.get("/policies/login/bans").await;
+        let expected = json!({"bans": [
+            {"key": "Jos%C3%A9", "identity": "José", "key_hash": charge["key_hash"], "banned_for": 700.0},
+            {"key": "bob", "identity": "bob", "key_hash": bans["bans"][1]["key_hash"], "banned_for": 90.0},
+        ]});
+        assert_eq!(bans, expected, "{name}");
+
+        assert_eq!(operator.ask(Method::DELETE, ban, None).await.0, 204, "{name}");
+        assert!(limiter.check(&policy, &Key::new("José"), 1).await.unwrap().is_allowed(), "{name}");
+        assert_eq!(operator.get("/policies/login/bans").await["bans"].as_array().unwrap().len(), 1, "{name}");
+
+        let seconds = |text: &str| format!(r#"{{"seconds": {text}}}"#);
+        let post = Method::POST;
+        for wrong in ["0", "315360001"] {
+            operator.problem(post.clone(), ban, Some(&seconds(wrong)), 400, "from 1 to 315360000").await;
+        }
+        for wrong in ["-1", "1e9", "99999999999999999999", "\"10\""] {
+            let example = r#"such as {"seconds": 600}"#;
+            operator.problem(post.clone(), ban, Some(&seconds(wrong)), 400, example).await;
+        }
+        operator.problem(post.clone(), ban, None, 415, "application/json").await;
+        let add = "add `.penalty(Penalty::manual())` to it";
+        let plain = "/policies/plain/keys/a/ban";
+        operator.problem(post, plain, Some(&seconds("9")), 409, add).await;
+        operator.problem(Method::DELETE, plain, None, 409, add).await;
+        operator.problem(Method::GET, "/policies/plain/bans", None, 409, add).await;
+    }
+    let policy = login().penalty(Penalty::manual());
+    let operator = Operator::of(admin::router(Down, policy)).await;
+    let time = Some(r#"{"seconds": 9}"#);
+    operator.problem(Method::POST, "/policies/login/keys/a/ban", time, 503, "secret of the store").await;
+    operator.problem(Method::DELETE, "/policies/login/keys/a/ban", None, 503, "secret of the store").await;
 }
 
 #[tokio::test]

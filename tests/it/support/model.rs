@@ -15,6 +15,16 @@ pub(crate) struct Rule {
     pub(crate) debt: u64,
     /// Whether its denials deny nothing.
     pub(crate) shadow: bool,
+    pub(crate) penalty: Option<Penalty>,
+}
+
+/// When denials ban a key. Times are microseconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Penalty {
+    pub(crate) after: u64,
+    pub(crate) within: u64,
+    pub(crate) first: u64,
+    pub(crate) longest: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +76,8 @@ pub(crate) struct Said {
     pub(crate) delay: Duration,
     /// The wait of a denial, or `None` if waiting does not help.
     pub(crate) retry: Option<Duration>,
+    /// The rest of the ban of the key.
+    pub(crate) banned: Option<Duration>,
 }
 
 /// Every charge that may still count (time and units), and the width of cells at that time.
@@ -81,8 +93,17 @@ struct Account {
     above: (i128, i128),
 }
 
+/// Every denial of the window, the number of bans, and the latest one: when it began and when it ends.
+#[derive(Clone, Debug, Default)]
+struct Punished {
+    denials: Vec<i128>,
+    bans: u32,
+    latest: Option<(i128, i128)>,
+}
+
 #[derive(Default)]
 pub(crate) struct Model {
+    punished: HashMap<(usize, String), Punished>,
     accounts: HashMap<(usize, String), Account>,
     /// The receipts of the latest decision that charged something, and those that a refund refers to.
     pub(crate) receipts: Vec<Receipt>,
@@ -102,6 +123,15 @@ impl Model {
     pub(crate) fn decide(&mut self, ask: Ask, charges: &[(usize, Rule, &str, u64)], now: u64) -> Vec<Said> {
         let now = i128::from(now);
         let mut asked = Vec::new();
+        let mut punished = Vec::new();
+        for &(id, rule, key, cost) in charges {
+            let checks = matches!(ask, Ask::Take | Ask::TakeUpTo | Ask::Peek) && cost > 0 && !rule.shadow;
+            punished.push(rule.penalty.filter(|_| checks).map(|penalty| {
+                let (punished, moved) = self.punished(id, penalty, key, now);
+                (penalty, punished, moved)
+            }));
+        }
+        let was_banned = punished.iter().flatten().any(|(_, punished, _)| punished.rest(now) > 0);
         for &(id, rule, key, mut cost) in charges {
             let mut view = self.view(id, rule, key, now);
             if matches!(ask, Ask::Refund | Ask::RefundOf) {
@@ -133,7 +163,8 @@ impl Model {
             asked.push((id, rule, key, cost, view));
         }
         let admits = |rule, cost, view: &View| ask == Ask::Debit || view.admits(rule, cost, now);
-        let admitted = asked.iter().all(|(_, rule, _, cost, view)| rule.shadow || admits(*rule, *cost, view));
+        let admitted = !was_banned
+            && asked.iter().all(|(_, rule, _, cost, view)| rule.shadow || admits(*rule, *cost, view));
         let takes = matches!(ask, Ask::Take | Ask::TakeUpTo | Ask::Debit);
         if takes && admitted {
             self.receipts.clear();
@@ -142,8 +173,19 @@ impl Model {
             && asked.iter().any(|(_, rule, _, cost, view)| {
                 *cost > 0 && view.moved && !(admitted && admits(*rule, *cost, view))
             });
+        for ((id, rule, key, cost, view), punished) in asked.iter().zip(&mut punished) {
+            let Some((penalty, punished, moved)) = punished else { continue };
+            let strikes = takes && !was_banned && !admits(*rule, *cost, view);
+            if strikes {
+                punished.strike(*penalty, now);
+            }
+            if takes && (strikes || *moved) {
+                self.punished.insert((*id, (*key).to_owned()), punished.clone());
+            }
+            self.moved_by_denial |= takes && *moved;
+        }
         let mut said = Vec::new();
-        for (id, rule, key, cost, view) in asked {
+        for ((id, rule, key, cost, view), punished) in asked.into_iter().zip(punished) {
             let fits = admits(rule, cost, &view);
             let delay = if fits && ask != Ask::Debit { view.delay(rule, cost, now) } else { 0 };
             let retry =
@@ -157,20 +199,69 @@ impl Model {
             if takes && cost > 0 && (charged || view.moved) {
                 self.accounts.insert((id, key.to_owned()), after.account.clone());
             }
-            said.push(Said {
+            let mut of_rule = Said {
                 admitted: fits,
                 granted: if fits { cost } else { 0 },
                 remaining: after.remaining(rule, now),
                 reset: micros(first(|wait| after.is_fully_replenished(rule, now + wait))),
                 delay: micros(delay),
                 retry: retry.map(micros),
-            });
+                banned: None,
+            };
+            let rest = punished.map_or(0, |(_, punished, _)| punished.rest(now));
+            if rest > 0 {
+                let rest = micros(rest);
+                of_rule = Said {
+                    admitted: false,
+                    granted: 0,
+                    remaining: 0,
+                    reset: of_rule.reset.max(rest),
+                    delay: Duration::ZERO,
+                    retry: if fits { Some(rest) } else { of_rule.retry.map(|retry| retry.max(rest)) },
+                    banned: Some(rest),
+                };
+            }
+            said.push(of_rule);
         }
         said
     }
 
     pub(crate) fn reset(&mut self, id: usize, key: &str) {
         self.accounts.remove(&(id, key.to_owned()));
+    }
+
+    /// A ban by an administrator, for as many microseconds; 0 ends it.
+    pub(crate) fn ban(&mut self, id: usize, penalty: Penalty, key: &str, length: u64, now: u64) {
+        let now = i128::from(now);
+        let bans = self.punished(id, penalty, key, now).0.bans;
+        if length == 0 {
+            self.punished.remove(&(id, key.to_owned()));
+            return;
+        }
+        let latest = Some((now, now + i128::from(length)));
+        self.punished.insert((id, key.to_owned()), Punished { denials: Vec::new(), bans, latest });
+    }
+
+    /// The denials and bans as of `now`, and whether the clock stepped back behind them.
+    fn punished(&self, id: usize, penalty: Penalty, key: &str, now: i128) -> (Punished, bool) {
+        let mut punished = self.punished.get(&(id, key.to_owned())).cloned().unwrap_or_default();
+        let began = punished.denials.first().copied().or(punished.latest.map(|(began, _)| began));
+        let ahead = began.map_or(0, |began| began - now).max(0);
+        if ahead > 0 {
+            for denial in &mut punished.denials {
+                *denial = now;
+            }
+            punished.latest = punished.latest.map(|(began, ends)| (began - ahead, (ends - ahead).max(0)));
+        }
+        if punished.denials.first().is_some_and(|first| first + i128::from(penalty.within) <= now) {
+            punished.denials.clear();
+        }
+        let remembered = if penalty.longest > penalty.first { i128::from(penalty.longest) } else { 0 };
+        if punished.latest.is_some_and(|(_, ends)| ends + remembered <= now) {
+            (punished.bans, punished.latest) = (0, None);
+        }
+        let matters = !punished.denials.is_empty() || punished.latest.is_some();
+        (punished, ahead > 0 && matters)
     }
 
     fn view(&self, id: usize, rule: Rule, key: &str, now: i128) -> View {
@@ -227,6 +318,20 @@ impl Model {
         let view = View { account: Account { entries, width: old_width, refunded, since, above }, moved };
         let something = view.account.entries.iter().any(|(_, units)| *units > 0);
         View { moved: moved && something, ..view }
+    }
+}
+
+impl Punished {
+    fn rest(&self, now: i128) -> i128 {
+        self.latest.map_or(0, |(_, ends)| (ends - now).max(0))
+    }
+
+    fn strike(&mut self, penalty: Penalty, now: i128) {
+        self.denials.push(now);
+        if self.denials.len() as u64 >= penalty.after {
+            let length = (i128::from(penalty.first) << self.bans.min(60)).min(i128::from(penalty.longest));
+            *self = Self { denials: Vec::new(), bans: self.bans + 1, latest: Some((now, now + length)) };
+        }
     }
 }
 
@@ -309,13 +414,13 @@ fn steps(rule: Rule) -> (i128, i128) {
 
 /// The rule that debits are counted by.
 fn with_room(rule: Rule) -> Rule {
-    let Rule { mut counting, mut limit, period, burst, debt, shadow } = rule;
+    let Rule { mut counting, mut limit, period, burst, debt, shadow, penalty } = rule;
     match &mut counting {
         Counting::Tokens { initial, .. } => *initial += debt,
         Counting::Gcra | Counting::Meter | Counting::Queue { .. } => {}
         _ => limit += debt,
     }
-    Rule { counting, limit, period, burst: burst + debt, debt: 0, shadow }
+    Rule { counting, limit, period, burst: burst + debt, debt: 0, shadow, penalty }
 }
 
 /// Whether `units` owed since `since` fit into the bucket, including the wait.

@@ -19,7 +19,7 @@ const ROWS: &[&[&str]] = &[
     &["key/"],
     &["policy/"],
     &["decision/"],
-    &["store/clock.rs", "store/store.rs"],
+    &["store/clock.rs", "store/companion.rs", "store/store.rs"],
     &[
         "store/memory/",
         "store/redis/address.rs",

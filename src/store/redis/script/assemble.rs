@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::{
-    algorithm::{self, Algorithm},
+    algorithm::{self, Algorithm, penalty::Strikes},
     quota::Quota,
 };
 
@@ -53,7 +53,9 @@ impl Script {
     pub(crate) fn take(name: &str) -> Option<&'static Arc<Self>> {
         static SCRIPTS: LazyLock<BTreeMap<&str, Arc<Script>>> = LazyLock::new(|| {
             let algorithms = algorithm::built_in().iter().map(|algorithm| &**algorithm);
-            let short = algorithms.filter(|algorithm| stores_a_string(*algorithm));
+            // A penalty is never decided alone.
+            let short = algorithms
+                .filter(|algorithm| stores_a_string(*algorithm) && algorithm.name() != Strikes::NAME);
             short.map(|algorithm| (algorithm.name(), Arc::new(Script::of_takes(algorithm)))).collect()
         });
         SCRIPTS.get(name)

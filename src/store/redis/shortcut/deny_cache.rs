@@ -6,6 +6,9 @@
 //! the same store take effect at once, those of other instances when the denial has been stored for
 //! [`DenyCache::max_age`].
 //!
+//! Denials by a policy with a penalty are not stored, because Redis must count them. But those of a banned key are, until
+//! the ban ends: a ban is ended early by the same events.
+//!
 //! Denials of several units are not stored: before their wait is over, some of the units may be available and be
 //! charged to another request.
 //!
@@ -118,8 +121,20 @@ impl DenyCache {
             return;
         }
         let mut lifetime = self.max_age;
+        let is_banned = decision.is_banned();
         let mut first = None;
         for outcome in decision.outcomes() {
+            if is_banned {
+                // Whatever the policies that do not ban say, the request is denied until the ban ends.
+                if let Some(rest) = outcome.banned_for() {
+                    lifetime = lifetime.min(micros(rest));
+                    first.get_or_insert(outcome);
+                }
+                continue;
+            }
+            if outcome.policy().has_penalty() {
+                return;
+            }
             if outcome.charge().needs_permit() {
                 // A permit may be released at any moment.
                 return;
@@ -249,5 +264,9 @@ fn after(cached: &Outcome, charge: &Charge, elapsed: Duration) -> Outcome {
         other => other,
     };
     let reset = cached.reset_after().saturating_sub(elapsed);
-    Outcome::new(charge, verdict, cached.remaining(), reset).granting(cached.granted())
+    let outcome = Outcome::new(charge, verdict, cached.remaining(), reset).granting(cached.granted());
+    match cached.banned_for() {
+        Some(rest) => outcome.banning(rest.saturating_sub(elapsed)),
+        None => outcome,
+    }
 }

@@ -334,6 +334,7 @@ impl Leases {
             cache.map(|cache| DenyObserver::new(cache, cache.stamp(), Action::Refund, frees_units));
         Some(Job {
             action: Action::Refund,
+            companions: Vec::new(),
             charges: vec![Charge::new(policy, key, 0)],
             names: self.names.clone(),
             time: self.clock.manual_micros(),

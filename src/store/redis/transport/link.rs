@@ -2,7 +2,10 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use redis::{Cmd, Value};
 
-use super::health::Health;
+use super::{
+    health::Health,
+    scan::{Found, Scan},
+};
 use crate::{answer::Answer, decision::Decision, error::Error, store::redis::wire::Job};
 
 /// A link to Redis, one server or a Cluster, with any connection manager.
@@ -22,15 +25,9 @@ pub(crate) trait Link: Send + Sync {
         self.ask(command, deadline)
     }
 
-    /// Runs a command on every server that has keys, as [`ask`](Self::ask) does. Names the server of each reply.
-    fn ask_all(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Vec<(String, Value)>> {
-        self.ask(command, deadline).map(|reply| vec![(String::new(), reply)])
-    }
-
-    /// Runs a command on a server that [`ask_all`](Self::ask_all) has named.
-    fn ask_one(self: Arc<Self>, _server: &str, command: Cmd, deadline: Duration) -> Answer<Value> {
-        self.ask(command, deadline)
-    }
+    /// The keys of all primaries that `scan` wants, in any order. A key may be listed twice. Each step may take as long as
+    /// `deadline`.
+    fn scan(self: Arc<Self>, scan: Scan, deadline: Duration) -> Answer<Found>;
 
     /// Whether the link is to a Redis Cluster.
     fn is_cluster(&self) -> bool {

@@ -13,6 +13,7 @@ mod lane;
 mod link;
 mod probe;
 mod queue;
+mod scan;
 mod script;
 mod server;
 mod single;
@@ -24,6 +25,7 @@ pub(super) use self::{
     deadline::{CONNECT_TIMEOUT, PROBE_TIMEOUT, deadline_in, timed_out},
     health::{ConnectErrors, Health},
     link::Link,
+    scan::Scan,
     single::Single,
     socket::tcp_settings,
 };

@@ -9,6 +9,7 @@ use super::{
     commit,
     health::Health,
     link::{Link, recorded},
+    scan::{Found, Scan},
     server::Server,
 };
 #[cfg(feature = "reload")]
@@ -50,6 +51,14 @@ where
             let reply = self.server.reply(command, deadline).await;
             self.server.breaker().record(&reply);
             reply
+        })
+    }
+
+    fn scan(self: Arc<Self>, scan: Scan, deadline: Duration) -> Answer<Found> {
+        Answer::pending(async move {
+            let mut found = Found::new();
+            scan.finish(0, scan.steps(), &mut found, |command| self.server.reply(command, deadline)).await?;
+            Ok(found)
         })
     }
 

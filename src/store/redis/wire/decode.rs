@@ -44,7 +44,7 @@ impl Job {
     /// The number of its records.
     fn records(&self) -> usize {
         // A lease has a record beside that of its charge.
-        self.charges.len() + usize::from(self.lease.is_some())
+        self.width() + usize::from(self.lease.is_some())
     }
 }
 
@@ -89,7 +89,9 @@ impl<'a> Reader<'a> {
             return Err(error::decision_error(&text));
         }
         let reply = match (&job.lease, &*job.charges) {
-            (None, [charge]) => self.decision_of_one(job.action, charge).map(Reply::of),
+            (None, [charge]) if job.companions.is_empty() => {
+                self.decision_of_one(job.action, charge).map(Reply::of)
+            }
             (Some(lease), [charge]) => self.leased(charge, lease),
             _ => self.decision(job).map(Reply::of),
         };
@@ -123,12 +125,21 @@ impl<'a> Reader<'a> {
     fn decision(&mut self, job: &Job) -> Option<Decision> {
         // All are read, because the next job's records follow.
         let records: Vec<Record> = job.charges.iter().filter_map(|_| self.record()).collect();
+        let penalties: Vec<Record> = job.companions.iter().filter_map(|_| self.record()).collect();
         let fits = |(charge, record): (&Charge, &Record)| record[0] != 0.0 || charge.is_shadow();
-        let is_admitted = job.charges.iter().zip(&records).all(fits);
+        let is_banned = penalties.iter().any(|record| record[0] == 0.0);
+        let is_admitted = !is_banned && job.charges.iter().zip(&records).all(fits);
         let outcomes = job.charges.iter().zip(&records);
         let outcomes: Option<Vec<Outcome>> =
             outcomes.map(|(charge, record)| self.outcome(job.action, charge, record, is_admitted)).collect();
-        Some(Decision::new(outcomes?))
+        let mut outcomes = outcomes?;
+        for (companion, [granted, _, _, rest, _]) in job.companions.iter().zip(penalties) {
+            if integer(granted)? == 0 {
+                let outcome = outcomes.get_mut(companion.place)?;
+                *outcome = outcome.clone().banning(micros(rest)?);
+            }
+        }
+        Some(Decision::new(outcomes))
     }
 
     /// The outcome of a charge. It has a receipt if all of its decision `is_admitted`.
@@ -169,7 +180,7 @@ fn outcome(action: Action, charge: &Charge, record: &Record) -> Option<(Outcome,
     let (granted, delay) = (integer(granted)?, micros(delay)?);
     let cost = match action {
         Action::Charge | Action::Peek | Action::ChargeUpTo | Action::Debit => charge.bounded_cost(),
-        Action::Refund | Action::Renew => 0,
+        Action::Refund | Action::Renew | Action::Ban => 0,
     };
     let (verdict, mark) = match granted {
         0 if retry_or_mark == NEVER => (Verdict::Deny { retry_after: None }, 0),

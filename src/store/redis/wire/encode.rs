@@ -5,8 +5,8 @@ use redis::Cmd;
 use super::job::Job;
 use crate::{
     decision::Charge,
-    policy::Policy,
-    store::{Action, redis::script::Script},
+    policy::{MAX_BAN, Policy},
+    store::{Action, Companion, redis::script::Script},
 };
 
 /// More than any key can be charged, and exact in Lua.
@@ -23,11 +23,13 @@ pub(crate) struct Encoded {
 }
 
 impl Job {
-    /// A refund or a renewal may exceed the capacity, if that was lowered since.
+    /// The cost of one of its own charges. A refund or a renewal may exceed the capacity, if that was lowered since.
     fn cost(&self, charge: &Charge) -> u64 {
         match self.action {
             Action::Refund | Action::Renew if charge.needs_permit() => charge.cost().min(MAX_PERMIT_UNITS),
             Action::Refund | Action::Renew => charge.cost().min(MAX_REFUND),
+            // Its companion has the cost.
+            Action::Ban => 0,
             Action::Charge | Action::ChargeUpTo | Action::Debit | Action::Peek => charge.bounded_cost(),
         }
     }
@@ -44,6 +46,7 @@ impl Job {
             Action::Refund => 4,
             Action::Renew => 5,
             Action::Debit => 7,
+            Action::Ban => 8,
         }
     }
 
@@ -57,7 +60,7 @@ impl Job {
         };
         self.mode() == other.mode()
             && self.lease.is_none()
-            && self.action != Action::Refund
+            && !matches!(self.action, Action::Refund | Action::Ban)
             && self.charges.len() == other.charges.len()
             && self.charges.iter().zip(&other.charges).all(is_alike)
     }
@@ -93,8 +96,8 @@ fn takes_of(jobs: &[&Job]) -> Option<&'static Arc<Script>> {
         let [charge] = &*job.charges else { return None };
         let name = charge.policy().counting().name();
         let is_take = job.action == Action::Charge && job.lease.is_none();
-        // The short script knows no debt and no shadows.
-        let is_special = charge.policy().debits().1 > 0 || charge.is_shadow();
+        // The short script knows no debt, no shadows and no penalties.
+        let is_special = charge.policy().debits().1 > 0 || charge.is_shadow() || !job.companions.is_empty();
         if !is_take || is_special || *algorithm.get_or_insert(name) != name {
             return None;
         }
@@ -153,6 +156,12 @@ impl Numbers {
         self.push(0);
     }
 
+    /// In place of the time and the mark of a charge against the penalty of the one at `place`.
+    fn push_penalty(&mut self, place: usize) {
+        self.0.extend((-2_f64).to_le_bytes());
+        self.push(place as u64 + 1);
+    }
+
     fn extend(&mut self, numbers: &[u64]) {
         numbers.iter().for_each(|number| self.push(*number));
     }
@@ -185,7 +194,7 @@ impl Numbers {
         let mut charge_number = 0;
         for run in jobs.chunk_by(|one, next| one.differs_only_in_keys(next)) {
             let Some(job) = run.first() else { continue };
-            let charges = job.charges.len();
+            let charges = job.width();
             let is_shared = u64::from(keys.places.is_some());
             numbers.extend(&[job.mode(), run.len() as u64, charges as u64, is_shared]);
             for (i, charge) in job.charges.iter().enumerate() {
@@ -205,6 +214,11 @@ impl Numbers {
                     // An administrator's refund has no receipt.
                     _ => numbers.extend(&[0, 0]),
                 }
+            }
+            let own = job.charges.len();
+            for (i, Companion { place, charge }) in job.companions.iter().enumerate() {
+                numbers.extend(&[rule_of[charge_number + own + i] as u64, charge.cost().min(MAX_BAN), 0]);
+                numbers.push_penalty(*place);
             }
             if let Some(lease) = &job.lease {
                 let returned = lease.returned;
@@ -237,5 +251,5 @@ fn rules_of<'a>(jobs: &[&'a Job]) -> (Vec<&'a Policy>, Vec<usize>) {
 }
 
 fn each_charge<'a>(jobs: &[&'a Job]) -> impl Iterator<Item = (&'a Job, &'a Charge)> {
-    jobs.iter().flat_map(|&job| job.charges.iter().map(move |charge| (job, charge)))
+    jobs.iter().flat_map(|&job| job.all_charges().map(move |charge| (job, charge)))
 }

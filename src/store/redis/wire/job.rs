@@ -3,13 +3,15 @@ use std::{sync::Arc, time::Duration};
 use super::{names::KeyNames, reply::Reply};
 use crate::{
     decision::Charge,
-    store::{Action, redis::script::Script},
+    store::{Action, Companion, redis::script::Script},
 };
 
 /// A decision for Redis to make.
 pub(crate) struct Job {
     pub(crate) action: Action,
     pub(crate) charges: Vec<Charge>,
+    /// The charges against the penalties of the policies.
+    pub(crate) companions: Vec<Companion>,
     pub(crate) names: KeyNames,
     /// The time of a manual clock, in microseconds; `None` for the server's clock.
     pub(crate) time: Option<u64>,
@@ -81,8 +83,19 @@ impl Job {
     /// A part of this job, without an observer.
     #[cfg(feature = "cluster")]
     pub(crate) fn part(&self, action: Action, charges: Vec<Charge>) -> Self {
-        let (names, script) = (self.names.clone(), self.script.clone());
-        Self { action, charges, names, script, lease: None, observer: None, ..*self }
+        let (names, script, companions) =
+            (self.names.clone(), self.script.clone(), Companion::of(action, &charges));
+        Self { action, charges, companions, names, script, lease: None, observer: None, ..*self }
+    }
+
+    /// The charges, and then those against penalties, in the order of their keys and records.
+    pub(crate) fn all_charges(&self) -> impl Iterator<Item = &Charge> {
+        self.charges.iter().chain(self.companions.iter().map(|companion| &companion.charge))
+    }
+
+    /// How many there are.
+    pub(crate) const fn width(&self) -> usize {
+        self.charges.len() + self.companions.len()
     }
 
     /// The Redis key of the first charge.
@@ -113,7 +126,7 @@ impl Job {
         let refund = self.action == Action::Refund;
         // A denial examines at most as many holders as units are missing.
         let holders = |charge: &Charge| if charge.needs_permit() { charge.cost().min(1_000) } else { 0 };
-        self.charges.iter().map(|charge| charge.policy().redis_micros(refund) + holders(charge)).sum()
+        self.all_charges().map(|charge| charge.policy().redis_micros(refund) + holders(charge)).sum()
     }
 
     /// Whether the job may be sent again if it is unknown whether it was carried out. A repeated charge is admitted
@@ -133,6 +146,7 @@ impl Job {
         Self {
             action: Action::Charge,
             charges: vec![Charge::new(&Policy::new("p", Quota::per_second(5)), &Key::new("k"), cost)],
+            companions: Vec::new(),
             names: KeyNames::new("rl"),
             time: None,
             script: Script::built_in().clone(),

@@ -33,18 +33,6 @@ impl KeyNames {
         &self.prefix
     }
 
-    /// The pattern that all names match, as Redis' globs are written.
-    pub(crate) fn pattern(&self) -> String {
-        let mut pattern = String::new();
-        for character in self.prefix.chars() {
-            if matches!(character, '*' | '?' | '[' | ']' | '\\' | '^') {
-                pattern.push('\\');
-            }
-            pattern.push(character);
-        }
-        pattern + ":*"
-    }
-
     /// Writes a Redis key: `prefix:policy:algorithm:{identity}`, or `prefix:policy:algorithm:{shard}:identity`. An
     /// identity contains no braces, so these never collide.
     pub(crate) fn write(&self, out: &mut String, policy: &Policy, key: &Key) {
@@ -59,10 +47,20 @@ impl KeyNames {
         [prefix, ":", policy, ":{", identity, "}"].iter().for_each(|part| out.push_str(part));
     }
 
-    /// The key whose count under `policy` has this name. `None` if it is the name of something else.
-    pub(crate) fn read(&self, name: &str, policy: &Policy) -> Option<Key> {
-        let rest = name.strip_prefix(&*self.prefix)?.strip_prefix(':')?.strip_prefix(policy.label())?;
-        let rest = rest.strip_prefix(":{")?;
+    /// The glob pattern of all Redis keys under `policy`.
+    pub(crate) fn pattern(&self, policy: &Policy) -> String {
+        escaped(&self.start(policy)) + "*"
+    }
+
+    /// The glob pattern of all Redis keys.
+    pub(crate) fn pattern_of_all(&self) -> String {
+        escaped(&self.prefix) + ":*"
+    }
+
+    /// The key whose Redis key under `policy` is `name`: the reverse of [`write`](Self::write). `None` if there is none.
+    pub(crate) fn key(&self, name: &[u8], policy: &Policy) -> Option<Key> {
+        let name = str::from_utf8(name).ok()?;
+        let rest = name.strip_prefix(&*self.start(policy))?;
         // An identity has no braces.
         let identity = match rest.split_once("}:") {
             Some((_, identity)) => identity,
@@ -74,6 +72,23 @@ impl KeyNames {
         self.write(&mut written, policy, &key);
         (written == name).then_some(key)
     }
+
+    /// What all Redis keys under `policy` begin with.
+    fn start(&self, policy: &Policy) -> String {
+        [&*self.prefix, ":", policy.label(), ":{"].concat()
+    }
+}
+
+/// `text` as a glob, which ACLs and SCAN take, that matches only it.
+fn escaped(text: &str) -> String {
+    let mut pattern = String::with_capacity(text.len());
+    for character in text.chars() {
+        if matches!(character, '*' | '?' | '[' | ']' | '\\' | '^') {
+            pattern.push('\\');
+        }
+        pattern.push(character);
+    }
+    pattern
 }
 
 #[cfg(test)]
@@ -93,35 +108,35 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_read_again_and_any_other_is_none() {
-        let (names, policy) = (KeyNames::new("rl"), Policy::new("a:{b}", Quota::per_second(5)));
-        let mut every = vec![names.clone()];
+    fn a_name_is_read_back_to_its_key() {
+        let policy = Policy::new("a*[b]", Quota::per_second(5));
+        #[cfg_attr(not(feature = "cluster"), expect(unused_mut))]
+        let mut all = vec![KeyNames::new("rl")];
         #[cfg(feature = "cluster")]
-        every.push(names.clone().in_shards(Some(Arc::new(Shards::new(8)))));
-        for names in &every {
-            for key in ["", "alice", "a}:{b", "%>x", "José", &"x".repeat(200)].map(Key::new) {
-                let mut name = String::new();
+        all.push(KeyNames::new("rl").in_shards(Some(Arc::new(Shards::new(4)))));
+        for names in all {
+            assert_eq!(names.pattern(&policy), r"rl:a\*\[b\]:gcra:{*");
+            assert_eq!(names.pattern_of_all(), "rl:*");
+            let long = "x".repeat(200);
+            for identity in ["alice", "a:b", "2001:db8::1", "a}:{b", "", "%>x", "José", &long] {
+                let (key, mut name) = (Key::new(identity), String::new());
                 names.write(&mut name, &policy, &key);
-                assert_eq!(names.read(&name, &policy), Some(key), "{name}");
-                assert_eq!(names.read(&name, &Policy::new("a", Quota::per_second(5))), None, "{name}");
+                assert_eq!(names.key(name.as_bytes(), &policy), Some(key), "{name}");
             }
-            let label = policy.label();
             let others = [
                 "",
-                "rl",
                 "rl:policies",
-                &format!("rl:{label}"),
-                &format!("rl:{label}:"),
-                &format!("rl:{label}:{{"),
-                &format!("rl:{label}:{{x"),
-                &format!("rl:{label}:x"),
-                &format!("rl:{label}:{{a b}}"),
-                &format!("rl:{label}:{{%}}}}"),
-                &format!("rl:{label}:{{99999}}:x"),
-                &format!("rx:{label}:{{x}}"),
+                "rl:p:gcra:{alice}",
+                "rx:a*[b]:gcra:{alice}",
+                "rl:a*[b]:gcra:{alice",
+                "rl:a*[b]:gcra:alice",
+                "rl:a*[b]:gcra:{}",
+                "rl:a*[b]:gcra:{a b}",
+                "rl:a*[b]:gcra:{100%}",
+                "rl:a*[b]:gcra:{99999}:alice",
             ];
             for other in others {
-                assert_eq!(names.read(other, &policy), None, "{other}");
+                assert_eq!(names.key(other.as_bytes(), &policy), None, "{other}");
             }
         }
     }

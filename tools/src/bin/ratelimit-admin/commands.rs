@@ -1,9 +1,12 @@
 //! What the commands do. Each returns what is printed.
 
+use std::time::Duration;
+
 use serde::Serialize;
 use serde_json::json;
 use tower_ratelimit::{
-    Decision, ExplainedCharge, Explanation, Key, Limiter, Policy, RedisStore, Verdict, policy::LivePolicies,
+    Decision, ExplainedCharge, Explanation, Key, Limiter, Policy, RedisStore, Verdict, decision::Ban,
+    policy::LivePolicies,
 };
 
 use crate::{
@@ -36,6 +39,9 @@ pub(crate) async fn run(options: Options) -> Result<String, Failure> {
         Command::Show { policy, key, cost } => admin.show(&policy, &key, cost).await,
         Command::Reset { policy, key } => admin.reset(&policy, &key).await,
         Command::Refund { policy, key, units } => admin.refund(&policy, &key, units).await,
+        Command::Ban { policy, key, time } => admin.ban(&policy, &key, time).await,
+        Command::Unban { policy, key } => admin.unban(&policy, &key).await,
+        Command::Bans { policy } => admin.bans(policy.as_deref()).await,
         Command::Keys { policy, scan, limit } => admin.keys(policy.as_deref(), scan, limit).await,
     }
 }
@@ -69,6 +75,46 @@ impl Admin {
         }
         decided(&self.limiter.refund_latest(policy, &key, units).await?)?;
         self.state(policy, &key, 1).await
+    }
+
+    async fn ban(&self, policy: &str, key: &str, time: Duration) -> Result<String, Failure> {
+        let (policy, key) = self.target(policy, key)?;
+        self.limiter.ban(policy, &key, time).await?;
+        self.state(policy, &key, 1).await
+    }
+
+    async fn unban(&self, policy: &str, key: &str) -> Result<String, Failure> {
+        let (policy, key) = self.target(policy, key)?;
+        self.limiter.unban(policy, &key).await?;
+        self.state(policy, &key, 1).await
+    }
+
+    async fn bans(&self, policy: Option<&str>) -> Result<String, Failure> {
+        let policies: Vec<&Policy> = match policy {
+            Some(name) => vec![self.policy(name)?],
+            None => self.policies.iter().filter(|policy| policy.has_penalty()).collect(),
+        };
+        let mut bans = Vec::new();
+        for policy in policies {
+            let banned = self.limiter.bans(policy).await?;
+            bans.extend(banned.into_iter().map(|ban| (policy.name(), ban)));
+        }
+        if self.json {
+            let bans = bans.iter().map(|(policy, ban)| {
+                json!({
+                    "policy": policy,
+                    "key": ban.key().as_str(),
+                    "identity": ban.key().identity(),
+                    "banned_for": ban.rest().as_secs_f64(),
+                })
+            });
+            return Ok(text(&json!({ "bans": bans.collect::<Vec<_>>() })));
+        }
+        let row = |(policy, ban): &(&str, Ban)| {
+            vec![(*policy).to_owned(), ban.key().as_str().to_owned(), seconds(ban.rest())]
+        };
+        let rows: Vec<Vec<String>> = bans.iter().map(row).collect();
+        Ok(table(&["POLICY", "KEY", "BANNED FOR"], &rows) + &format!("{} keys\n", rows.len()))
     }
 
     async fn keys(&self, policy: Option<&str>, scan: usize, limit: usize) -> Result<String, Failure> {
@@ -143,18 +189,26 @@ fn row(charge: &ExplainedCharge) -> Vec<String> {
         None => ("?".to_owned(), "?".to_owned(), "?".to_owned()),
         Some(outcome) => (
             format!("{} of {}", outcome.remaining(), outcome.capacity()),
-            format!("{}s", outcome.reset_after().as_millis().div_ceil(1_000)),
+            seconds(outcome.reset_after()),
             match outcome.verdict() {
+                _ if outcome.is_banned() => {
+                    format!("banned for {}", seconds(outcome.banned_for().unwrap_or_default()))
+                }
                 Verdict::Allow => "admitted".to_owned(),
                 Verdict::Delay(delay) => format!("admitted after {}ms", delay.as_millis()),
                 Verdict::Deny { retry_after: Some(wait) } => {
-                    format!("denied, admitted in {}s", wait.as_millis().div_ceil(1_000))
+                    format!("denied, admitted in {}", seconds(wait))
                 }
                 _ => "denied".to_owned(),
             },
         ),
     };
     vec![charge.policy().name().to_owned(), charge.key().as_str().to_owned(), remaining, reset, verdict]
+}
+
+/// In whole seconds, rounded up.
+fn seconds(time: Duration) -> String {
+    format!("{}s", time.as_millis().div_ceil(1_000))
 }
 
 fn text(value: &impl Serialize) -> String {

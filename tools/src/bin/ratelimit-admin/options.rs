@@ -78,7 +78,27 @@ pub(crate) enum Command {
         #[arg(value_parser = clap::value_parser!(u64).range(1..=1 << 44))]
         units: u64,
     },
-    /// Lists the keys that are charged now, with their state.
+    /// Bans a key for a time from now, in place of the ban that it has. The policy needs a penalty.
+    Ban {
+        policy: String,
+        #[arg(allow_hyphen_values = true)]
+        key: String,
+        /// Such as 90s, 10min or 1day.
+        #[arg(value_parser = humantime::parse_duration)]
+        time: Duration,
+    },
+    /// Ends the ban of a key.
+    Unban {
+        policy: String,
+        #[arg(allow_hyphen_values = true)]
+        key: String,
+    },
+    /// Lists the keys that are banned, the longest ban first. Looks at all keys of Redis.
+    Bans {
+        /// Only those of this policy.
+        policy: Option<String>,
+    },
+    /// Lists the keys that are charged or banned now, with their state.
     Keys {
         /// Only those of this policy.
         policy: Option<String>,

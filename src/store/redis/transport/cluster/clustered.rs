@@ -25,6 +25,7 @@ use crate::{
             link::{Link, recorded},
             probe::probe,
             queue::MAX_WAITING,
+            scan::{Found, Scan},
             target::Target,
         },
         wire::{self, Job, Shards},
@@ -75,13 +76,8 @@ where
         Answer::pending(async move { self.nodes.run(command, deadline).await })
     }
 
-    fn ask_all(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Vec<(String, Value)>> {
-        Answer::pending(async move { self.nodes.ask_primaries(command, deadline).await })
-    }
-
-    fn ask_one(self: Arc<Self>, server: &str, command: Cmd, deadline: Duration) -> Answer<Value> {
-        let server = server.to_owned();
-        Answer::pending(async move { self.nodes.ask_node(&server, command, deadline).await })
+    fn scan(self: Arc<Self>, scan: Scan, deadline: Duration) -> Answer<Found> {
+        Answer::pending(async move { self.nodes.scan(&scan, deadline).await })
     }
 
     fn is_cluster(&self) -> bool {

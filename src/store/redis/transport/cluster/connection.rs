@@ -16,15 +16,15 @@ pub(crate) trait ToCluster: ConnectionLike + Clone + Send + Sync + 'static {
     /// Runs `command` on all primaries. Succeeds if it succeeds on one.
     fn on_any_primary(&mut self, command: Cmd) -> impl Future<Output = RedisResult<Value>> + Send;
 
-    /// Runs `command` on all primaries. The reply is a map from their addresses.
+    /// Runs `command` on all primaries. The reply is a map from their addresses to their replies.
     fn on_all_primaries(&mut self, command: Cmd) -> impl Future<Output = RedisResult<Value>> + Send;
 
-    /// Runs `command` on the node at this address.
+    /// Runs `command` on one node.
     fn on_node(
         &mut self,
-        host: &str,
-        port: u16,
         command: Cmd,
+        host: String,
+        port: u16,
     ) -> impl Future<Output = RedisResult<Value>> + Send;
 }
 
@@ -43,11 +43,11 @@ where
 
     fn on_node(
         &mut self,
-        host: &str,
-        port: u16,
         command: Cmd,
+        host: String,
+        port: u16,
     ) -> impl Future<Output = RedisResult<Value>> + Send {
-        let node = SingleNodeRoutingInfo::ByAddress { host: host.to_owned(), port };
+        let node = SingleNodeRoutingInfo::ByAddress { host, port };
         self.route_command(command, RoutingInfo::SingleNode(node))
     }
 }

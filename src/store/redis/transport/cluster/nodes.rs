@@ -19,13 +19,14 @@ use super::{
 };
 use crate::{
     decision::{Charge, Decision},
-    error::{Error, ErrorKind},
+    error::Error,
     store::redis::{
         error::{from_redis, is_broken},
         script::Script,
         transport::{
             deadline::{REPLY_TIMEOUT, deadline_in, timed_out},
             health::Health,
+            scan::{Found, Scan, page},
             server::settle,
         },
         wire::{self, Encoded, Job},
@@ -140,32 +141,31 @@ where
         self.retrying.reply(until, allowed, key, command.query_async(&mut connection)).await
     }
 
-    /// Runs a command on all primaries. Each reply comes with the address of its node.
-    pub(super) async fn ask_primaries(
-        &self,
-        command: Cmd,
-        allowed: Duration,
-    ) -> Result<Vec<(String, Value)>, Error> {
+    /// The keys of all primaries that `scan` wants. Each step may take as long as `allowed`.
+    pub(super) async fn scan(&self, scan: &Scan, allowed: Duration) -> Result<Found, Error> {
         let until = deadline_in(allowed);
         let mut connection = self.retrying.connection_until(&self.health, until, allowed).await?;
-        let replies = connection.on_all_primaries(command);
-        let replies = self.retrying.reply(until, allowed, Vec::new, replies).await?;
-        redis::from_redis_value(replies).map_err(|_| not_of_nodes())
-    }
-
-    /// Runs a command on the node at `address`.
-    pub(super) async fn ask_node(
-        &self,
-        address: &str,
-        command: Cmd,
-        allowed: Duration,
-    ) -> Result<Value, Error> {
-        let address = address.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
-        let Some((host, port)) = address else { return Err(not_of_nodes()) };
-        let until = deadline_in(allowed);
-        let mut connection = self.retrying.connection_until(&self.health, until, allowed).await?;
-        let reply = connection.on_node(host, port, command);
-        self.retrying.reply(until, allowed, Vec::new, reply).await
+        let first = connection.on_all_primaries(scan.command(0));
+        let Value::Map(replies) = within(allowed, first).await? else { return Err(wire::unexpected()) };
+        let mut found = Found::new();
+        for (node, reply) in replies {
+            let (cursor, keys) = page(reply)?;
+            found.names.extend(keys);
+            if cursor == 0 {
+                continue;
+            }
+            if found.names.len() >= scan.most {
+                found.is_complete = false;
+                continue;
+            }
+            let Some((host, port)) = address(&node) else { return Err(wire::unexpected()) };
+            let step = |command| {
+                let (mut connection, host) = (connection.clone(), host.clone());
+                async move { within(allowed, connection.on_node(command, host, port)).await }
+            };
+            scan.finish(cursor, scan.steps() - 1, &mut found, step).await?;
+        }
+        Ok(found)
     }
 
     /// Loads `script` on all nodes. Succeeds if at least one loads it.
@@ -187,6 +187,19 @@ where
     }
 }
 
+/// The reply, if it comes in time.
+async fn within(allowed: Duration, reply: impl Future<Output = RedisResult<Value>>) -> Result<Value, Error> {
+    let reply = timeout_at(deadline_in(allowed), reply).await;
+    reply.map_err(|_| timed_out(allowed))?.map_err(|error| from_redis(&error))
+}
+
+/// The host and the port of a node, as replies of all nodes name it.
+fn address(node: &Value) -> Option<(String, u16)> {
+    let Value::BulkString(name) = node else { return None };
+    let (host, port) = str::from_utf8(name).ok()?.rsplit_once(':')?;
+    Some((host.to_owned(), port.parse().ok()?))
+}
+
 /// How long to wait for the reply. Leased units must not be lost if it is late.
 fn time_for(job: &Job) -> Duration {
     if job.lease.is_some() { job.deadline.max(REPLY_TIMEOUT) } else { job.deadline }
@@ -195,10 +208,6 @@ fn time_for(job: &Job) -> Duration {
 /// A repeated permit request would be counted beside the first.
 fn may_be_sent_twice(job: &Job) -> bool {
     job.may_be_repeated() && !job.charges.iter().any(Charge::needs_permit)
-}
-
-fn not_of_nodes() -> Error {
-    Error::new(ErrorKind::StoreReply, "the reply does not name the nodes of the Redis Cluster")
 }
 
 fn first_key(jobs: &[&Job]) -> Vec<u8> {

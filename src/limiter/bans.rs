@@ -1,0 +1,116 @@
+//! Bans of administrators.
+
+use std::time::Duration;
+
+use super::limiter::Limiter;
+use crate::{
+    decision::{Ban, Charge, Decision, Outcome},
+    error::{Error, ErrorKind},
+    key::Key,
+    policy::{MAX_BAN, Policy},
+    store::Action,
+    util::time::micros,
+};
+
+/// The most bans that [`Limiter::bans`] returns.
+const MOST_BANS: usize = 10_000;
+
+impl Limiter {
+    /// Bans `key` under `policy` for `time` from now, in place of the ban that it has. For administrators.
+    ///
+    /// The policy needs a [penalty](Policy::penalty): [`Penalty::manual`](crate::policy::Penalty::manual) if keys are to be
+    /// banned by hand only. It takes effect at once on every instance, and counts from zero for the penalty: denials from
+    /// before are forgotten, and later automatic bans do not grow by it.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig) if the policy has no penalty, the time is not 1 ms to 3650 days, or the
+    /// store has no bans; or the failure of the store. The policy's [`FailureMode`](crate::FailureMode) does not apply.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_ratelimit::{policy::Penalty, Key, Limiter, MemoryStore, Policy, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_ratelimit::Error> {
+    /// let limiter = Limiter::new(MemoryStore::new());
+    /// let api = Policy::new("api", Quota::per_second(10)).penalty(Penalty::manual());
+    /// let mallory = Key::new("203.0.113.7");
+    ///
+    /// limiter.ban(&api, &mallory, Duration::from_secs(3_600)).await?;
+    /// assert!(limiter.check(&api, &mallory, 1).await?.is_banned());
+    /// assert_eq!(limiter.bans(&api).await?[0].key(), &mallory);
+    ///
+    /// limiter.unban(&api, &mallory).await?;
+    /// assert!(limiter.check(&api, &mallory, 1).await?.is_allowed());
+    /// assert!(limiter.bans(&api).await?.is_empty());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn ban(&self, policy: &Policy, key: &Key, time: Duration) -> Result<(), Error> {
+        let time = micros(time);
+        if !(1_000..=MAX_BAN).contains(&time) {
+            return Err(Error::invalid("a ban must last 1 ms to 3650 days: use `unban` to end one"));
+        }
+        // Of a shadow, too: it may be enforced later.
+        let decision = self.set_ban(policy, key, time).await?;
+        if decision.all_outcomes().iter().any(Outcome::is_banned) {
+            Ok(())
+        } else {
+            Err(Error::invalid("this store has no bans: use a `RedisStore` or a `MemoryStore`"))
+        }
+    }
+
+    /// Ends the ban of `key` under `policy`, if it has one, and forgets the denials and bans before.
+    ///
+    /// It takes effect at once on this store. Other instances may deny the key for as long as their
+    /// [deny caches](crate::store::RedisStoreBuilder::deny_cache) hold a denial, a second by default. What the key was charged
+    /// stays: see [`reset`](Self::reset).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`ban`](Self::ban).
+    pub async fn unban(&self, policy: &Policy, key: &Key) -> Result<(), Error> {
+        self.set_ban(policy, key, 0).await.map(|_| ())
+    }
+
+    /// The keys that are banned under `policy` now, automatically or by hand, the longest ban first: all of them, or 10 000
+    /// if there are more. For administrators.
+    ///
+    /// A key is as it is [stored](crate::key#the-stored-form): a long identity is a hash. [`unban`](Self::unban) takes it
+    /// as it is.
+    ///
+    /// A [`RedisStore`](crate::RedisStore) reads all keys of all primaries with `SCAN`, step by step: Redis makes decisions
+    /// meanwhile, but it is work for it that grows with the number of its keys, so do not call this for requests. The Redis
+    /// user needs `+scan +mget`, of which `+scan` is not part of
+    /// [`acl_rule`](crate::RedisStore::acl_rule). A key that is banned or released meanwhile may be missing or listed.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`ban`](Self::ban), and [`StoreTimeout`](ErrorKind::StoreTimeout) if a step takes longer than the
+    /// deadline of a decision, or half a second if that is longer.
+    pub async fn bans(&self, policy: &Policy) -> Result<Vec<Ban>, Error> {
+        with_penalty(policy)?;
+        let mut bans = self.store.bans(policy, MOST_BANS).await?;
+        bans.sort_by(|one, other| other.rest().cmp(&one.rest()).then_with(|| one.key().cmp(other.key())));
+        Ok(bans)
+    }
+
+    async fn set_ban(&self, policy: &Policy, key: &Key, time: u64) -> Result<Decision, Error> {
+        with_penalty(policy)?;
+        self.store.decide(Action::Ban, &[Charge::new(policy, key, time)]).await
+    }
+}
+
+fn with_penalty(policy: &Policy) -> Result<(), Error> {
+    if policy.has_penalty() {
+        return Ok(());
+    }
+    let message = format!(
+        "the policy `{}` has no penalty, so no key can be banned under it: add `.penalty(Penalty::manual())`",
+        policy.name()
+    );
+    Err(Error::new(ErrorKind::InvalidConfig, message))
+}

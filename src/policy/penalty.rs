@@ -1,0 +1,153 @@
+use std::{fmt, time::Duration};
+
+use crate::{algorithm::penalty::Strikes, error::Error, quota::duration_text, util::time::micros};
+
+/// When a [`Policy`](crate::Policy::penalty) bans a key, and for how long.
+///
+/// # Example
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_ratelimit::{policy::Penalty, Policy, Quota};
+///
+/// let (minutes, hour, day) = (Duration::from_secs(600), Duration::from_secs(3_600), Duration::from_secs(86_400));
+/// let penalty = Penalty::after(10, minutes).ban(hour).up_to(day);
+/// assert_eq!(penalty.to_string(), "ban 1h up to 1d after 10 denials in 10min");
+///
+/// let login = Policy::new("login", Quota::per_minute(5)).penalty(penalty);
+/// // The longest ban is shorter than the first one.
+/// assert!(login.try_penalty(penalty.up_to(minutes)).is_err());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Penalty {
+    /// 0 if only administrators ban keys.
+    after: u64,
+    within: Duration,
+    /// `None` for as long as `within`.
+    first: Option<Duration>,
+    /// `None` for as long as the first one.
+    longest: Option<Duration>,
+}
+
+const MAX_DENIALS: u64 = 1_000_000;
+const MILLISECOND: u64 = 1_000;
+const MAX_WINDOW: u64 = 400 * 86_400_000_000;
+/// Ten years. A time until then is exact in Lua.
+pub(crate) const MAX_BAN: u64 = 3_650 * 86_400_000_000;
+
+impl Penalty {
+    /// Bans a key after so many denials of the policy within a time.
+    ///
+    /// The denials are counted in windows, as fail2ban does: a window starts with a denial, and the next one with the first
+    /// denial after it ended.
+    pub const fn after(denials: u64, within: Duration) -> Self {
+        Self { after: if denials == 0 { u64::MAX } else { denials }, within, first: None, longest: None }
+    }
+
+    /// Bans no key by itself. Only administrators do, with [`Limiter::ban`](crate::Limiter::ban).
+    pub const fn manual() -> Self {
+        Self { after: 0, within: Duration::ZERO, first: None, longest: None }
+    }
+
+    /// How long the first ban lasts. Defaults to the time within which denials count.
+    pub const fn ban(mut self, time: Duration) -> Self {
+        self.first = Some(time);
+        self
+    }
+
+    /// Doubles the time of each further ban, up to `longest`. Defaults to no growth: each ban is as long as the first.
+    ///
+    /// The bans of a key are forgotten when none has lasted for as long as `longest`. Then the next one is as long as the
+    /// first again.
+    pub const fn up_to(mut self, longest: Duration) -> Self {
+        self.longest = Some(longest);
+        self
+    }
+
+    /// What counts the denials.
+    pub(super) fn strikes(self) -> Result<Strikes, Error> {
+        if self.after == 0 {
+            if self.first.or(self.longest).is_some() {
+                return Err(Error::invalid(
+                    "a manual penalty has no times: leave out `ban` and `up_to`, and pass the time to `Limiter::ban`",
+                ));
+            }
+            return Ok(Strikes { after: 0, within: 0, first: 0, longest: 0, remembered: 0 });
+        }
+        if self.after > MAX_DENIALS {
+            return Err(Error::invalid(
+                "a penalty must be after 1 to 1 000 000 denials: use `Penalty::manual()` to ban no key automatically",
+            ));
+        }
+        let within = micros(self.within);
+        if !(MILLISECOND..=MAX_WINDOW).contains(&within) {
+            return Err(Error::invalid("the denials of a penalty must count within 1 ms to 400 days"));
+        }
+        let first = self.first.map_or(within, micros);
+        let longest = self.longest.map_or(first, micros);
+        if !(MILLISECOND..=MAX_BAN).contains(&first) || longest > MAX_BAN {
+            return Err(Error::invalid("a ban must last 1 ms to 3650 days"));
+        }
+        if longest < first {
+            return Err(Error::invalid(
+                "the longest ban is shorter than the first one: raise `up_to`, or leave it out for bans that do not grow",
+            ));
+        }
+        let remembered = if longest > first { longest } else { 0 };
+        Ok(Strikes { after: self.after, within, first, longest, remembered })
+    }
+}
+
+/// Such as `ban 1h up to 1d after 10 denials in 10min`, or `manual`.
+impl fmt::Display for Penalty {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.after == 0 {
+            return f.write_str("manual");
+        }
+        let time = |time: Duration| duration_text(micros(time));
+        write!(f, "ban {}", time(self.first.unwrap_or(self.within)))?;
+        if let Some(longest) = self.longest {
+            write!(f, " up to {}", time(longest))?;
+        }
+        write!(f, " after {} denials in {}", self.after, time(self.within))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_penalty_out_of_bounds_is_an_error_that_says_what_to_write() {
+        let (short, long) = (Duration::from_secs(60), Duration::from_secs(3_651 * 86_400));
+        let rows = [
+            (Penalty::after(0, short), "1 to 1 000 000 denials: use `Penalty::manual()`"),
+            (Penalty::after(1_000_001, short), "1 to 1 000 000 denials"),
+            (Penalty::after(1, Duration::ZERO), "within 1 ms to 400 days"),
+            (Penalty::after(1, long), "within 1 ms to 400 days"),
+            (Penalty::after(1, short).ban(Duration::ZERO), "1 ms to 3650 days"),
+            (Penalty::after(1, short).ban(long), "1 ms to 3650 days"),
+            (Penalty::after(1, short).up_to(long), "1 ms to 3650 days"),
+            (Penalty::after(1, short).up_to(Duration::from_secs(59)), "raise `up_to`"),
+            (Penalty::manual().ban(short), "pass the time to `Limiter::ban`"),
+        ];
+        for (penalty, expected) in rows {
+            let error = penalty.strikes().unwrap_err().to_string();
+            assert!(error.contains(expected), "{penalty}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_penalty_is_shown_in_words() {
+        let (minute, hour) = (Duration::from_secs(60), Duration::from_secs(3_600));
+        let rows = [
+            (Penalty::manual(), "manual"),
+            (Penalty::after(3, minute), "ban 1min after 3 denials in 1min"),
+            (Penalty::after(3, minute).ban(hour), "ban 1h after 3 denials in 1min"),
+        ];
+        for (penalty, expected) in rows {
+            assert_eq!(penalty.to_string(), expected);
+        }
+    }
+}

@@ -1,0 +1,31 @@
+use super::store::Action;
+use crate::decision::Charge;
+
+/// A charge against the [penalty](crate::Policy::penalty) of a policy. It says whether the key is banned, and what counts
+/// its denials.
+#[derive(Clone, Debug)]
+pub(crate) struct Companion {
+    /// The place of the charge that it belongs to.
+    pub(crate) place: usize,
+    pub(crate) charge: Charge,
+}
+
+impl Companion {
+    /// The companions of `charges`, in their order. Their keys have the same identity, so they are in the same slot of a
+    /// Cluster.
+    pub(crate) fn of(action: Action, charges: &[Charge]) -> Vec<Self> {
+        let cost = |charge: &Charge| match action {
+            Action::Charge | Action::ChargeUpTo | Action::Peek => {
+                (charge.cost() > 0 && !charge.is_shadow()).then_some(1)
+            }
+            Action::Ban => Some(charge.cost()),
+            Action::Debit | Action::Refund | Action::Renew => None,
+        };
+        let companion = |(place, charge): (usize, &Charge)| {
+            let bans = charge.policy().bans()?;
+            Some(Self { place, charge: Charge::new(bans, charge.key(), cost(charge)?) })
+        };
+        // Does not allocate if there are none.
+        charges.iter().enumerate().filter_map(companion).collect()
+    }
+}

@@ -1,0 +1,207 @@
+//! Bans by administrators, and the list of bans.
+
+use tower_ratelimit::{Charge, Error, ErrorKind, FailureMode, ManualClock, RedisStore, decision::Ban};
+
+use super::*;
+use crate::support::{Down, eventually};
+
+fn is_invalid(result: Result<impl std::fmt::Debug, Error>, expected: &str) {
+    let error = result.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+    assert!(error.to_string().contains(expected), "{error}");
+}
+
+#[tokio::test]
+async fn an_administrator_bans_and_unbans() {
+    let server = RedisServer::start();
+    let alice = Key::new("alice");
+    for (name, limiter) in stores(&server, "penalty-by-hand").await {
+        let policy = day("p", 9).penalty(Penalty::manual());
+        limiter.ban(&policy, &alice, HOUR).await.unwrap();
+        let banned = ask(&limiter, &policy, &alice).await;
+        assert!(banned.banned_for() > Some(HOUR - MINUTE) && banned.banned_for() <= Some(HOUR), "{name}");
+        // In place of the ban that it has, longer or shorter.
+        for time in [2 * HOUR, MINUTE] {
+            limiter.ban(&policy, &alice, time).await.unwrap();
+            let rest = limiter.peek(&policy, &alice, 1).await.unwrap().banned_for().unwrap();
+            assert!(rest <= time && rest > time - MINUTE / 2, "{name}: {rest:?}");
+        }
+        // A reset removes what was charged, and no ban.
+        limiter.reset(&policy, &alice).await.unwrap();
+        assert!(ask(&limiter, &policy, &alice).await.is_banned(), "{name}");
+        limiter.unban(&policy, &alice).await.unwrap();
+        assert!(ask(&limiter, &policy, &alice).await.is_allowed(), "{name}");
+        // No number of denials bans.
+        for _ in 0..30 {
+            assert!(!ask(&limiter, &policy, &alice).await.is_banned(), "{name}");
+        }
+        // A key without a ban, and one that does not exist.
+        for key in [&alice, &Key::new("bob")] {
+            limiter.unban(&policy, key).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_ban_by_hand_starts_the_penalty_anew_and_unban_forgets_all() {
+    let clock = ManualClock::new();
+    let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()));
+    let policy = day("p", 1).penalty(Penalty::after(3, HOUR).up_to(4 * HOUR));
+    let alice = Key::new("alice");
+    ask(&limiter, &policy, &alice).await;
+    ask(&limiter, &policy, &alice).await;
+    ask(&limiter, &policy, &alice).await;
+    limiter.ban(&policy, &alice, MINUTE).await.unwrap();
+    clock.advance(MINUTE);
+    // The two denials from before do not count, and the ban by hand makes none longer.
+    assert_eq!(provoke(&limiter, &policy, &alice).await, (0, 2));
+    assert_eq!(ask(&limiter, &policy, &alice).await.banned_for(), Some(HOUR));
+    clock.advance(HOUR);
+    provoke(&limiter, &policy, &alice).await;
+    assert_eq!(ask(&limiter, &policy, &alice).await.banned_for(), Some(2 * HOUR));
+    limiter.unban(&policy, &alice).await.unwrap();
+    assert_eq!(provoke(&limiter, &policy, &alice).await, (0, 2));
+    assert_eq!(ask(&limiter, &policy, &alice).await.banned_for(), Some(HOUR));
+}
+
+#[tokio::test]
+async fn another_instance_follows_within_the_time_of_its_deny_cache() {
+    let server = RedisServer::start();
+    let here =
+        Limiter::new(settings().deny_cache(Duration::from_millis(200)).connect(&server.url()).await.unwrap());
+    let there = Limiter::new(store(&server).await);
+    let (policy, alice) = (day("p", 9).penalty(Penalty::manual()), Key::new("alice"));
+    there.ban(&policy, &alice, HOUR).await.unwrap();
+    assert!(ask(&here, &policy, &alice).await.is_banned());
+    there.unban(&policy, &alice).await.unwrap();
+    assert!(ask(&there, &policy, &alice).await.is_allowed());
+    tokio::time::sleep(Duration::from_millis(201)).await;
+    assert!(ask(&here, &policy, &alice).await.is_allowed());
+}
+
+#[tokio::test]
+async fn what_cannot_be_banned_is_an_error_that_says_what_to_write() {
+    let (limiter, alice) = (Limiter::new(MemoryStore::new()), Key::new("alice"));
+    let (plain, policy) = (day("plain", 1), day("p", 1).penalty(Penalty::manual()));
+    let add = "the policy `plain` has no penalty, so no key can be banned under it: add `.penalty(Penalty::manual())`";
+    is_invalid(limiter.ban(&plain, &alice, HOUR).await, add);
+    is_invalid(limiter.unban(&plain, &alice).await, add);
+    is_invalid(limiter.bans(&plain).await, add);
+    for time in [Duration::ZERO, Duration::from_micros(999), 3_651 * DAY] {
+        is_invalid(limiter.ban(&policy, &alice, time).await, "1 ms to 3650 days: use `unban`");
+    }
+    assert!(limiter.ban(&policy, &alice, 3_650 * DAY).await.is_ok());
+    // A policy that denies nothing is banned for later.
+    limiter.ban(&policy.clone().shadow(), &Key::new("bob"), HOUR).await.unwrap();
+    assert!(ask(&limiter, &policy, &Key::new("bob")).await.is_banned());
+
+    // A store of a user that knows no bans.
+    let says = crate::support::Says(|charge: &Charge| {
+        tower_ratelimit::decision::Outcome::new(charge, tower_ratelimit::Verdict::Allow, 9, Duration::ZERO)
+    });
+    is_invalid(Limiter::new(says.clone()).ban(&policy, &alice, HOUR).await, "this store has no bans");
+    is_invalid(Limiter::new(says).bans(&policy).await, "implement `Store::bans`");
+
+    // The failure mode does not apply.
+    for mode in [FailureMode::Local { instances: 1 }, FailureMode::Open, FailureMode::Closed] {
+        let policy = policy.clone().on_store_failure(mode);
+        assert!(Limiter::new(Down).ban(&policy, &alice, HOUR).await.is_err(), "{mode:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_policy_with_a_penalty_cannot_be_leased() {
+    let (penalty, quota) = (Penalty::manual(), Quota::per_second(1_000));
+    let leased = Policy::new("p", quota).leased(10);
+    is_invalid(leased.clone().try_penalty(penalty), "leave out `leased` or `penalty`");
+    is_invalid(Policy::new("p", quota).penalty(penalty).try_leased(10), "leave out `leased` or `penalty`");
+    assert!(Policy::new("p", quota).penalty(penalty).has_penalty() && !leased.has_penalty());
+}
+
+/// The keys of the list.
+fn texts(bans: &[Ban]) -> Vec<&str> {
+    bans.iter().map(|ban| ban.key().as_str()).collect()
+}
+
+#[tokio::test]
+async fn bans_are_listed_the_longest_first() {
+    let server = RedisServer::start();
+    let one_slot_each = settings().prefix("penalty-slots").cluster_shards(0);
+    let slots = one_slot_each.connect_cluster(RedisCluster::shared().urls()).await.unwrap();
+    let others = stores(&server, "penalty-list").await;
+    for (name, limiter) in others.into_iter().chain([("cluster without shards", Limiter::new(slots))]) {
+        // Names and identities with characters of globs and of hash tags.
+        let policy = day("p*[a]", 1).penalty(three());
+        let other = day("p*[a]b", 1).penalty(three());
+        let identities = ["alice", "b{o}b", "2001:db8::1", "*", &"long".repeat(99)];
+        for (hours, identity) in (1..).zip(identities) {
+            limiter.ban(&policy, &Key::new(identity), hours * HOUR).await.unwrap();
+        }
+        limiter.ban(&other, &Key::new("mallory"), HOUR).await.unwrap();
+        provoke(&limiter, &policy, &Key::new("automatic")).await;
+        // Denied, and not banned.
+        for _ in 0..3 {
+            ask(&limiter, &policy, &Key::new("denied")).await;
+        }
+        let bans = limiter.bans(&policy).await.unwrap();
+        let mut expected: Vec<Key> = identities.iter().rev().map(Key::new).collect();
+        expected.push(Key::new("automatic"));
+        let keys: Vec<Key> = bans.iter().map(|ban| ban.key().clone()).collect();
+        let shown = texts(&bans);
+        // Two of them have an hour left.
+        assert_eq!(keys[..4], expected[..4], "{name}: {shown:?}");
+        assert!(
+            keys.len() == 6 && expected[4..].iter().all(|key| keys[4..].contains(key)),
+            "{name}: {shown:?}"
+        );
+        assert!(bans[0].rest() > 5 * HOUR - MINUTE && bans[0].rest() <= 5 * HOUR, "{name}");
+        assert_eq!(texts(&limiter.bans(&other).await.unwrap()), ["mallory"], "{name}");
+        // The listed keys can be unbanned, hashes too.
+        for ban in &bans {
+            limiter.unban(&policy, ban.key()).await.unwrap();
+        }
+        assert_eq!(limiter.bans(&policy).await.unwrap(), [], "{name}");
+    }
+}
+
+#[tokio::test]
+async fn more_bans_are_listed_than_redis_reads_in_a_step() {
+    let server = RedisServer::start();
+    for (name, limiter) in stores(&server, "penalty-many").await {
+        let policy = day("p", 1).penalty(Penalty::manual());
+        let keys: Vec<Key> = (0..3_000).map(|number| Key::new(format!("user-{number:04}"))).collect();
+        for keys in keys.chunks(100) {
+            let bans = keys.iter().map(|key| limiter.ban(&policy, key, HOUR));
+            for banned in futures_util::future::join_all(bans).await {
+                banned.unwrap();
+            }
+        }
+        let mut listed: Vec<Key> =
+            limiter.bans(&policy).await.unwrap().into_iter().map(|ban| ban.key().clone()).collect();
+        listed.sort();
+        assert_eq!(listed.len(), keys.len(), "{name}");
+        assert_eq!(listed, keys, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_redis_user_who_may_not_scan_cannot_list_and_all_else_works() {
+    let server = RedisServer::start();
+    let rule = RedisStore::connect_lazy(&server.url()).unwrap().acl_rule();
+    let set_user = |rule: &str| {
+        let mut words = vec!["ACL", "SETUSER", "limiter", "on", ">secret"];
+        words.extend(rule.split(' '));
+        let () = server.command(&words);
+    };
+    set_user(&rule);
+    let url = server.url().replace("redis://", "redis://limiter:secret@");
+    let limiter = Limiter::new(settings().connect(&url).await.unwrap());
+    let (policy, alice) = (day("p", 1).penalty(three()), Key::new("alice"));
+    provoke(&limiter, &policy, &alice).await;
+    limiter.ban(&policy, &alice, HOUR).await.unwrap();
+    assert_eq!(limiter.bans(&policy).await.unwrap_err().kind(), ErrorKind::StoreFailed);
+    set_user("+scan");
+    assert_eq!(texts(&limiter.bans(&policy).await.unwrap()), ["alice"]);
+    limiter.unban(&policy, &alice).await.unwrap();
+    assert!(eventually(async || limiter.bans(&policy).await.unwrap().is_empty()).await);
+}

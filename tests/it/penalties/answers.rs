@@ -1,0 +1,212 @@
+//! What clients and operators see of a ban.
+
+use std::sync::{Arc, Mutex};
+
+use http::{Request, StatusCode};
+use tower_ratelimit::{
+    Headers, RateLimitLayer, Rejection, Rule,
+    key::{Constant, Header},
+    layer::DecisionKind,
+};
+
+use super::*;
+use crate::support::inner::{ask as ask_layer, get, text};
+
+fn layer() -> RateLimitLayer {
+    let store = MemoryStore::with_clock(tower_ratelimit::ManualClock::new());
+    let login = Policy::new("login", Quota::per_minute(1))
+        .algorithm(FixedWindow::anchored())
+        .penalty(Penalty::after(2, MINUTE).ban(HOUR));
+    RateLimitLayer::new(store, login, Constant::new("all"))
+        .and(Rule::new(day("daily", 9), Constant::new("all")))
+}
+
+#[tokio::test]
+async fn a_banned_client_gets_the_problem_of_abnormal_usage_and_the_rest_of_the_ban() {
+    let layer = layer();
+    assert_eq!(ask_layer(&layer, get()).await.status(), StatusCode::OK);
+    let denied = ask_layer(&layer, get()).await;
+    assert_eq!(denied.headers()["retry-after"], "60");
+    assert!(text(denied).await.contains("#quota-exceeded"));
+    for _ in 0..2 {
+        let banned = ask_layer(&layer, get()).await;
+        assert_eq!(banned.status(), StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(banned.headers()["content-type"], "application/problem+json");
+        assert_eq!(banned.headers()["retry-after"], "3600");
+        // No item for the penalty.
+        assert_eq!(banned.headers()["ratelimit-policy"], r#""login";q=1;w=60, "daily";q=9;w=86400"#);
+        assert_eq!(banned.headers()["ratelimit"], r#""login";r=0;t=3600, "daily";r=8"#);
+        assert!(banned.extensions().get::<Decision>().unwrap().is_banned());
+        let problem: serde_json::Value = serde_json::from_str(&text(banned).await).unwrap();
+        let expected = serde_json::json!({
+            "type": "https://iana.org/assignments/http-problem-types#abnormal-usage-detected",
+            "title": "Request not satisfied due to detection of abnormal request pattern",
+            "status": 429,
+            "detail": "The client is banned. Try again in 3600 seconds.",
+            "violated-policies": ["login"],
+        });
+        assert_eq!(problem, expected);
+    }
+}
+
+#[tokio::test]
+async fn other_dialects_of_headers_show_no_penalty_either() {
+    for headers in [Headers::ietf_draft_07(), Headers::ietf_draft_06(), Headers::legacy_delta()] {
+        let layer = layer().headers(headers);
+        let mut answers = Vec::new();
+        for _ in 0..3 {
+            answers.push(ask_layer(&layer, get()).await);
+        }
+        for (name, value) in answers[2].headers() {
+            let value = value.to_str().unwrap();
+            assert!(!value.contains("penalty"), "{name}: {value}");
+        }
+        assert_eq!(answers[2].headers()["retry-after"], "3600");
+    }
+}
+
+#[tokio::test]
+async fn a_banned_call_of_grpc_is_told_when_the_ban_ends() {
+    let layer = layer();
+    let call = || Request::post("/").header("content-type", "application/grpc").body(String::new()).unwrap();
+    for _ in 0..2 {
+        ask_layer(&layer, call()).await;
+    }
+    let banned = ask_layer(&layer, call()).await;
+    assert_eq!(banned.status(), StatusCode::OK);
+    assert_eq!(banned.headers()["grpc-status"], "8");
+    assert_eq!(banned.headers()["grpc-message"], "the client is banned; try again in 3600 seconds");
+    let decision = banned.extensions().get::<Decision>().unwrap().clone();
+    let status = tonic::Status::from(Rejection::Denied(decision));
+    let details = tonic_types::StatusExt::get_error_details(&status);
+    assert_eq!(details.retry_info().unwrap().retry_delay, Some(HOUR));
+    let [violation] = &details.quota_failure().unwrap().violations[..] else { panic!("{details:?}") };
+    assert_eq!((&*violation.quota_id, &*violation.description), ("login", "banned"));
+}
+
+#[tokio::test]
+async fn on_decision_reports_a_ban_with_its_decision() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let log = seen.clone();
+    let layer = layer().on_decision(move |event| {
+        let rest = event.decision().and_then(Decision::banned_for);
+        log.lock().unwrap().push((event.kind(), event.policy().map(str::to_owned), rest));
+    });
+    let layer = layer.ban(|parts: &http::request::Parts| parts.headers.contains_key("x-bad"));
+    for _ in 0..3 {
+        ask_layer(&layer, get()).await;
+    }
+    let bad = Request::get("/").header("x-bad", "1").body(String::new()).unwrap();
+    ask_layer(&layer, bad).await;
+    let login = || Some("login".to_owned());
+    let expected = [
+        (DecisionKind::Admitted, login(), None),
+        (DecisionKind::Denied, login(), None),
+        (DecisionKind::Banned, login(), Some(HOUR)),
+        // By the layer.
+        (DecisionKind::Banned, None, None),
+    ];
+    assert_eq!(*seen.lock().unwrap(), expected);
+}
+
+#[tokio::test]
+async fn soft_mode_admits_banned_clients_and_counts_their_denials() {
+    let layer = layer().soft();
+    for _ in 0..4 {
+        assert_eq!(ask_layer(&layer, get()).await.status(), StatusCode::OK);
+    }
+    // Enforced, it continues with this ban.
+    let limiter = Limiter::new(MemoryStore::new());
+    let policy = day("p", 1).penalty(three());
+    let soft = RateLimitLayer::new(limiter.clone(), policy.clone(), Constant::new("all")).soft();
+    for _ in 0..4 {
+        ask_layer(&soft, get()).await;
+    }
+    assert!(ask(&limiter, &policy, &Key::new("all")).await.is_banned());
+}
+
+#[tokio::test]
+async fn a_rejection_says_whether_it_is_a_ban() {
+    let limiter = Limiter::new(MemoryStore::new());
+    let policy = day("p", 1).penalty(three());
+    let (alice, mut texts) = (Key::new("alice"), Vec::new());
+    for _ in 0..4 {
+        if let Err(rejection) = ask(&limiter, &policy, &alice).await.into_result() {
+            texts.push((rejection.is_banned(), rejection.to_string().split(';').next().unwrap().to_owned()));
+        }
+    }
+    let denied = (false, "over the rate limit".to_owned());
+    assert_eq!(texts, [denied.clone(), denied, (true, "the client is banned".to_owned())]);
+    assert!(Rejection::Banned.is_banned());
+}
+
+#[tokio::test]
+async fn only_failed_logins_count_and_then_ban() {
+    let limiter = Limiter::new(MemoryStore::new());
+    let policy = day("login", 2).penalty(three());
+    let layer = RateLimitLayer::new(limiter.clone(), policy, Header::new("x-user"))
+        .count_if(|response: &http::response::Parts| response.status == StatusCode::UNAUTHORIZED);
+    let login = async |fails: bool| {
+        let request = Request::get("/").header("x-user", "ann").body(String::new()).unwrap();
+        let status = if fails { 401 } else { 200 };
+        let response = move || http::Response::builder().status(status).body(String::new()).unwrap();
+        crate::support::inner::ask_for(&layer, request, response).await
+    };
+    for _ in 0..20 {
+        assert_eq!(login(false).await.status(), 200);
+    }
+    let mut seen = Vec::new();
+    for _ in 0..6 {
+        let response = login(true).await;
+        let is_banned = response.extensions().get::<Decision>().unwrap().is_banned();
+        seen.push((response.status().as_u16(), is_banned));
+    }
+    assert_eq!(seen, [(401, false), (401, false), (429, false), (429, false), (429, true), (429, true)]);
+    assert_eq!(login(false).await.status(), 429);
+}
+
+#[test]
+fn a_penalty_is_read_from_a_configuration() {
+    let policy = |entry: &str| {
+        serde_json::from_str::<Policy>(&format!(
+            r#"{{ "name": "login", "quota": "5/min", "penalty": {entry} }}"#
+        ))
+    };
+    let plain = || Policy::new("login", Quota::per_minute(5));
+    let rows = [
+        (r#"{ "after": 10, "within": "10min" }"#, Penalty::after(10, 10 * MINUTE)),
+        (
+            r#"{ "after": 10, "within": "10min", "ban": "1h", "up_to": "1d" }"#,
+            Penalty::after(10, 10 * MINUTE).ban(HOUR).up_to(DAY),
+        ),
+        (r#""manual""#, Penalty::manual()),
+    ];
+    for (entry, penalty) in rows {
+        assert_eq!(policy(entry).unwrap(), plain().penalty(penalty), "{entry}");
+        assert_ne!(policy(entry).unwrap(), plain(), "{entry}");
+    }
+    let errors = [
+        (r#"{ "within": "10min" }"#, "missing field `after`"),
+        (r#"{ "after": 3 }"#, "missing field `within`"),
+        (r#"{ "after": 3, "within": "10min", "for": "1h" }"#, "unknown field `for`"),
+        (r#"{ "after": 3, "within": "10" }"#, "invalid duration `10`: write a whole number and a unit"),
+        (
+            r#"{ "after": 0, "within": "10min" }"#,
+            "policy `login`: a penalty must be after 1 to 1 000 000 denials",
+        ),
+        (r#"{ "after": 3, "within": "10min", "ban": "20y" }"#, "invalid duration `20y`"),
+        (
+            r#"{ "after": 3, "within": "1h", "up_to": "1min" }"#,
+            "the longest ban is shorter than the first one",
+        ),
+        (r#""auto""#, "a table with `after`, `within`, `ban` and `up_to`, or \"manual\""),
+        ("7", "a table with `after`, `within`, `ban` and `up_to`, or \"manual\""),
+    ];
+    for (entry, expected) in errors {
+        let error = policy(entry).unwrap_err().to_string();
+        assert!(error.contains(expected), "{entry}: {error}");
+    }
+    let leased = r#"{ "name": "login", "quota": "5/min", "lease": 9, "penalty": "manual" }"#;
+    let error = serde_json::from_str::<Policy>(leased).unwrap_err().to_string();
+    assert!(error.contains("policy `login`: a policy with a penalty cannot be leased"), "{error}");
+}

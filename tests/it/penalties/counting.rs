@@ -1,0 +1,211 @@
+//! Which denials count, and how bans grow.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use tower_ratelimit::{
+    Charge, FailureMode, ManualClock, Verdict,
+    algorithm::{Concurrency, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
+};
+
+use super::*;
+use crate::support::Down;
+
+#[tokio::test]
+async fn fewer_denials_do_not_ban_and_the_last_one_does() {
+    let server = RedisServer::start();
+    let (alice, bob) = (Key::new("alice"), Key::new("bob"));
+    for (name, limiter) in stores(&server, "penalty-counting").await {
+        let policy = day("login", 2).penalty(three());
+        let mut seen = Vec::new();
+        for _ in 0..6 {
+            let decision = ask(&limiter, &policy, &alice).await;
+            seen.push((decision.is_allowed(), decision.is_banned()));
+        }
+        let (admitted, denied, banned) = ((true, false), (false, false), (false, true));
+        assert_eq!(seen, [admitted, admitted, denied, denied, banned, banned], "{name}");
+        assert!(ask(&limiter, &policy, &bob).await.is_allowed(), "{name}");
+        // The same policy without its penalty, and again with it.
+        assert!(!ask(&limiter, &day("login", 2), &alice).await.is_banned(), "{name}");
+        assert!(ask(&limiter, &day("login", 9).penalty(three()), &alice).await.is_banned(), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn every_algorithm_can_have_a_penalty() {
+    let server = RedisServer::start();
+    for (name, limiter) in stores(&server, "penalty-algorithms").await {
+        let quota = Quota::per_day(2);
+        let policies = [
+            Policy::new("gcra", quota).algorithm(Gcra::new()),
+            Policy::new("tokens", quota).algorithm(TokenBucket::new()),
+            Policy::new("meter", quota).algorithm(LeakyBucket::meter()),
+            Policy::new("log", quota).algorithm(SlidingLog::new()),
+            Policy::new("cells", quota).algorithm(SlidingWindow::new()),
+            Policy::new("debt", quota).debt(3),
+        ];
+        for policy in policies.map(|policy| policy.penalty(three())) {
+            let (kind, alice) = (policy.name().to_owned(), Key::new("alice"));
+            assert_eq!(provoke(&limiter, &policy, &alice).await, (2, 2), "{name}, {kind}");
+        }
+        let permits = Policy::new("permits", quota).algorithm(Concurrency::new()).penalty(three());
+        let _held = limiter.check(&permits, &Key::new("alice"), 2).await.unwrap();
+        assert_eq!(provoke(&limiter, &permits, &Key::new("alice")).await, (0, 2), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn only_denials_of_requests_that_cost_something_count() {
+    let server = RedisServer::start();
+    let alice = Key::new("alice");
+    for (name, limiter) in stores(&server, "penalty-which").await {
+        let policy = day("p", 2).penalty(three());
+        let first = limiter.check(&policy, &alice, 2).await.unwrap();
+        for _ in 0..5 {
+            assert!(!limiter.peek(&policy, &alice, 1).await.unwrap().is_banned(), "{name}");
+            assert!(limiter.check(&policy, &alice, 0).await.unwrap().is_allowed(), "{name}");
+            assert!(limiter.debit(&first, 1).await.unwrap().is_allowed(), "{name}");
+            limiter.refund(&first, 0).await.unwrap();
+        }
+        // Each of these is one denial, also if the cost could never be admitted.
+        assert!(!limiter.check_up_to(&policy, &alice, 9).await.unwrap().is_banned(), "{name}");
+        assert!(!limiter.check(&policy, &alice, 9).await.unwrap().is_banned(), "{name}");
+        let banned = limiter.charge_more(&first, 9).await.unwrap();
+        assert!(banned.is_banned(), "{name}");
+        // Waiting helps against the ban, and not against the cost.
+        assert_eq!((banned.banned_for(), banned.retry_after()), (Some(HOUR), None), "{name}");
+        // A request that costs nothing is admitted, and a refund is made.
+        assert!(limiter.check(&policy, &alice, 0).await.unwrap().is_allowed(), "{name}");
+        assert_eq!(limiter.refund(&first, 2).await.unwrap().remaining(), Some(2), "{name}");
+        let peeked = limiter.peek(&policy, &alice, 1).await.unwrap();
+        assert!(peeked.is_banned() && peeked.remaining() == Some(0), "{name}: {peeked:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_shadow_neither_counts_denials_nor_bans() {
+    let server = RedisServer::start();
+    let alice = Key::new("alice");
+    for (name, limiter) in stores(&server, "penalty-shadow").await {
+        let policy = day("p", 1).penalty(three());
+        for _ in 0..9 {
+            assert!(ask(&limiter, &policy.clone().shadow(), &alice).await.is_allowed(), "{name}");
+        }
+        assert_eq!(provoke(&limiter, &policy, &alice).await, (0, 2), "{name}");
+        let shadow = ask(&limiter, &policy.clone().shadow(), &alice).await;
+        assert!(shadow.is_allowed() && !shadow.shadows()[0].is_banned(), "{name}: {shadow:?}");
+        // The denials of a shadow do not count for other policies either.
+        let both = [
+            Charge::new(&day("q", 9).penalty(three()), &alice, 1),
+            Charge::new(&day("s", 1).shadow(), &alice, 1),
+        ];
+        for _ in 0..6 {
+            assert!(limiter.check_all(&both).await.unwrap().is_allowed(), "{name}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn two_instances_count_together_exactly() {
+    let server = RedisServer::start();
+    let instances = [Limiter::new(store(&server).await), Limiter::new(store(&server).await)];
+    let policy = day("p", 10).penalty(Penalty::after(100, HOUR).ban(DAY));
+    let counts: Arc<[AtomicUsize; 2]> = Arc::default();
+    let tasks: Vec<_> = (0..64)
+        .map(|number| {
+            let (limiter, policy) = (instances[number % 2].clone(), policy.clone());
+            let counts = counts.clone();
+            tokio::spawn(async move {
+                let key = Key::new("alice");
+                for _ in 0..20 {
+                    match ask(&limiter, &policy, &key).await {
+                        decision if decision.is_banned() => {}
+                        decision => {
+                            counts[usize::from(decision.is_allowed())].fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let [denied, admitted] = [0, 1].map(|place: usize| counts[place].load(Ordering::Relaxed));
+    assert_eq!((admitted, denied), (10, 99));
+}
+
+#[tokio::test]
+async fn a_ban_grows_ends_and_is_forgotten() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let redis = settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap();
+    let stores =
+        [("memory", Limiter::new(MemoryStore::with_clock(clock.clone()))), ("redis", Limiter::new(redis))];
+    let policy = Policy::new("p", Quota::per_minute(1))
+        .algorithm(FixedWindow::anchored())
+        .penalty(Penalty::after(2, MINUTE).ban(HOUR).up_to(4 * HOUR));
+    let alice = Key::new("alice");
+    for (name, limiter) in stores {
+        let mut bans = Vec::new();
+        for pause in [0, 1, 1, 4 * 3_600 - 1, 4 * 3_600] {
+            clock.advance(Duration::from_secs(pause));
+            assert_eq!(provoke(&limiter, &policy, &alice).await, (1, 1), "{name}, {bans:?}");
+            let rest = ask(&limiter, &policy, &alice).await.banned_for().unwrap();
+            bans.push(rest.as_secs() / 3_600);
+            clock.advance(rest - Duration::from_micros(1));
+            assert!(ask(&limiter, &policy, &alice).await.is_banned(), "{name}");
+            clock.advance(Duration::from_micros(1));
+        }
+        assert_eq!(bans, [1, 2, 4, 4, 1], "{name}");
+        // Denials that are too far apart do not ban.
+        clock.advance(9 * HOUR);
+        for _ in 0..9 {
+            assert!(ask(&limiter, &policy, &alice).await.is_allowed(), "{name}");
+            assert_eq!(ask(&limiter, &policy, &alice).await.banned_for(), None, "{name}");
+            clock.advance(MINUTE);
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_denials_are_counted_in_process_while_the_store_fails() {
+    let limiter = Limiter::new(Down);
+    let alice = Key::new("alice");
+    for mode in [FailureMode::Local { instances: 1 }, FailureMode::Local { instances: 2 }] {
+        let policy = day(&format!("{mode:?}"), 4).penalty(three()).on_store_failure(mode);
+        let admitted = if mode == (FailureMode::Local { instances: 2 }) { 2 } else { 4 };
+        assert_eq!(provoke(&limiter, &policy, &alice).await, (admitted, 2), "{mode:?}");
+        let banned = ask(&limiter, &policy, &alice).await;
+        assert!(banned.failure().is_some() && banned.banned_for() <= Some(HOUR), "{banned:?}");
+        assert!(matches!(banned.verdict(), Verdict::Deny { .. }));
+    }
+    let open = day("open", 1).penalty(three()).on_store_failure(FailureMode::Open);
+    for _ in 0..9 {
+        assert!(ask(&limiter, &open, &alice).await.is_allowed());
+    }
+}
+
+#[tokio::test]
+async fn every_key_of_a_penalty_has_a_ttl_as_long_as_it_matters() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    let rows = [
+        ("no growth", Penalty::after(2, MINUTE).ban(HOUR), [MINUTE, HOUR]),
+        ("growth", Penalty::after(2, MINUTE).ban(HOUR).up_to(DAY), [MINUTE, HOUR + DAY]),
+        ("long denials", Penalty::after(2, DAY).ban(MINUTE), [DAY, MINUTE]),
+    ];
+    for (name, penalty, lifetimes) in rows {
+        let (policy, alice) = (day(name, 1).penalty(penalty), Key::new("alice"));
+        ask(&limiter, &policy, &alice).await;
+        let key = format!("rl:{}:penalty:{{alice}}", name.replace(' ', "%20"));
+        assert_eq!(server.command::<i64>(&["EXISTS", &key]), 0, "{name}: nothing is denied yet");
+        for lifetime in lifetimes {
+            ask(&limiter, &policy, &alice).await;
+            let (ttl, lifetime) = (server.command::<i64>(&["PTTL", &key]), lifetime.as_millis() as i64);
+            assert!((lifetime - 30_000..=lifetime + 2).contains(&ttl), "{name}: {ttl} of {lifetime}");
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! What a ban does to a request and to other policies.
+
+use tower_ratelimit::{Charge, ErrorKind, ManualClock, decision::DecisionSource};
+
+use super::*;
+
+#[tokio::test]
+async fn a_banned_request_charges_no_policy_and_counts_for_nothing() {
+    let server = RedisServer::start();
+    for (name, limiter) in stores(&server, "penalty-partners").await {
+        let login = day("login", 1).penalty(three());
+        let (alice, all) = (Key::new("alice"), Key::new("all"));
+        provoke(&limiter, &login, &alice).await;
+        let partner = day("partner", 2).penalty(Penalty::after(1, HOUR));
+        // The banned key first and last: in a Cluster, they are decided in this order.
+        let charge = |policy: &Policy, key: &Key| Charge::new(policy, key, 1);
+        for charges in [
+            [charge(&login, &alice), charge(&partner, &all), charge(&partner, &alice)],
+            [charge(&partner, &all), charge(&partner, &alice), charge(&login, &alice)],
+        ] {
+            for _ in 0..4 {
+                let decision = limiter.check_all(&charges).await.unwrap();
+                assert!(decision.is_banned(), "{name}");
+                assert_eq!(decision.binding().unwrap().policy().name(), "login", "{name}");
+                let banned = decision.outcomes().iter().filter(|one| one.is_banned());
+                assert_eq!(banned.map(|one| one.policy().name()).collect::<Vec<_>>(), ["login"], "{name}");
+            }
+        }
+        for key in [&alice, &all] {
+            assert_eq!(limiter.peek(&partner, key, 1).await.unwrap().remaining(), Some(2), "{name}");
+        }
+        // A denial of the partner would ban at once, but not while another key of the request is banned.
+        limiter.check(&partner, &alice, 2).await.unwrap();
+        let both = [charge(&login, &alice), charge(&partner, &alice)];
+        let decision = limiter.check_all(&both).await.unwrap();
+        assert!(decision.is_banned() && !decision.outcomes()[1].is_allowed(), "{name}");
+        assert!(!limiter.peek(&partner, &alice, 1).await.unwrap().is_banned(), "{name}");
+        assert!(ask(&limiter, &partner, &alice).await.is_banned(), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn all_policies_that_deny_count_the_denial() {
+    let server = RedisServer::start();
+    for (name, limiter) in stores(&server, "penalty-several").await {
+        let alice = Key::new("alice");
+        let policies = [day("a", 1).penalty(three()), day("b", 9).penalty(three()), day("c", 1)];
+        let charges = policies.clone().map(|policy| Charge::new(&policy, &alice, 1));
+        for _ in 0..4 {
+            limiter.check_all(&charges).await.unwrap();
+        }
+        let banned = limiter.check_all(&charges).await.unwrap();
+        let seen: Vec<_> = banned.outcomes().iter().map(|one| (one.is_allowed(), one.is_banned())).collect();
+        assert_eq!(seen, [(false, true), (true, false), (false, false)], "{name}");
+        // "b" admits, so it counted nothing, and was charged once.
+        assert_eq!(limiter.peek(&policies[1], &alice, 1).await.unwrap().remaining(), Some(8), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_banned_key_is_denied_without_redis_and_other_denials_are_not() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let limiter = Limiter::new(settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap());
+    let (policy, alice) = (day("p", 1).penalty(three()), Key::new("alice"));
+    ask(&limiter, &policy, &alice).await;
+    let before = server.script_calls();
+    for _ in 0..2 {
+        assert_eq!(ask(&limiter, &policy, &alice).await.source(), DecisionSource::Store);
+    }
+    assert_eq!(server.script_calls() - before, 2, "each denial is counted");
+    let first = ask(&limiter, &policy, &alice).await;
+    assert!(first.is_banned());
+    let before = server.script_calls();
+    for step in 1..10_u32 {
+        clock.advance(Duration::from_millis(100));
+        let again = ask(&limiter, &policy, &alice).await;
+        assert_eq!(again.source(), DecisionSource::DenyCache);
+        let passed = step * Duration::from_millis(100);
+        assert_eq!(again.banned_for(), Some(HOUR - passed));
+        assert_eq!(again.retry_after(), first.retry_after().map(|wait| wait - passed));
+        assert_eq!((again.remaining(), again.is_banned()), (Some(0), true));
+    }
+    assert_eq!(server.script_calls(), before);
+    // Redis is asked again after a second: the ban may have been ended.
+    clock.advance(Duration::from_millis(100));
+    let asked = ask(&limiter, &policy, &alice).await;
+    assert_eq!(
+        (asked.source(), asked.banned_for()),
+        (DecisionSource::Store, Some(HOUR - Duration::from_secs(1)))
+    );
+    // The end of the ban is exact.
+    clock.advance(HOUR - Duration::from_secs(1) - Duration::from_micros(1));
+    assert!(ask(&limiter, &policy, &alice).await.is_banned());
+    clock.advance(Duration::from_micros(1));
+    assert!(!ask(&limiter, &policy, &alice).await.is_banned());
+}
+
+#[tokio::test]
+async fn a_denial_by_another_policy_is_not_cached_if_one_has_a_penalty() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    let alice = Key::new("alice");
+    let charges =
+        [Charge::new(&day("a", 1), &alice, 1), Charge::new(&day("b", 9).penalty(three()), &alice, 1)];
+    limiter.check_all(&charges).await.unwrap();
+    let before = server.script_calls();
+    for _ in 0..5 {
+        assert!(!limiter.check_all(&charges).await.unwrap().is_allowed());
+    }
+    assert_eq!(server.script_calls() - before, 5);
+}
+
+#[tokio::test]
+async fn a_value_of_another_program_is_kept_and_fails_the_decision() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(settings().deny_cache(Duration::ZERO).connect(&server.url()).await.unwrap());
+    let policy = day("p", 1).penalty(three()).on_store_failure(tower_ratelimit::FailureMode::Closed);
+    for (kind, command) in [
+        ("a hash", &["HSET", "rl:p:penalty:{alice}", "a", "b"][..]),
+        ("a text", &["SET", "rl:p:penalty:{alice}", "hello"]),
+        ("a state of another form", &["SET", "rl:p:penalty:{alice}", "-17672256000000003,1;2;3"]),
+        ("a number too large", &["SET", "rl:p:penalty:{alice}", "-17672256000000003,1;99999999999999999999"]),
+    ] {
+        let () = server.command(&["FLUSHALL"]);
+        let () = server.command(command);
+        for _ in 0..3 {
+            let error = limiter.check(&policy, &Key::new("alice"), 1).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::StoreFailed, "{kind}");
+        }
+        assert_eq!(
+            server.command::<i64>(&["EXISTS", "rl:p:fixed-window:{alice}"]),
+            0,
+            "{kind}: nothing is charged"
+        );
+        assert_eq!(server.command::<i64>(&["EXISTS", "rl:p:penalty:{alice}"]), 1, "{kind}");
+    }
+}

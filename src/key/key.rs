@@ -114,6 +114,7 @@ impl Key {
     }
 
     /// The key whose [text](Self::as_str) is `text`. `None` if no key has such a text.
+    #[cfg(feature = "redis")]
     pub(crate) fn from_stored(text: &str) -> Option<Self> {
         let is_one = (1..=MAX).contains(&text.len())
             && text.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'{' | b'}'));

@@ -39,10 +39,10 @@ local function take_each(run)
   end
 end
 
--- Refunds or renews a charge, in the decision with this first record.
-local function undo_or_renew(record, run, charge, k)
+-- Refunds or renews a charge, or bans its key, in the decision with this first record.
+local function change_state(record, run, charge, k)
   local rule, made = charge.rule, charge.made
-  local change = function_of(rule, run.mode == REFUND and 'refund' or 'renew')
+  local change = function_of(rule, run.mode == REFUND and 'refund' or run.mode == BAN and 'ban' or 'renew')
   -- An administrator's refund names no charge.
   if made == 0 then
     made = nil
@@ -81,14 +81,6 @@ local function plan(charge, k, cost)
   }
 end
 
--- Bans the key of a charge against a penalty for as many microseconds as its cost, in the decision with this first record.
-local function ban(record, charge, k)
-  local rule = charge.rule
-  local lifetime, first, second, third =
-    function_of(rule, 'ban')(rule.policy, charge.cost, state_of(k, rule.algorithm))
-  set_state(record, k, lifetime, first, second, third)
-end
-
 -- Counts the denials of charges with a penalty, in the decision with this first record, unless one of the keys is banned.
 local function strike(record, run, decision, plans)
   for i, charge in ipairs(run.charges) do
@@ -120,12 +112,12 @@ local function decide_all(run, decision)
     end
     if mode == REFUND or mode == RENEW then
       if cost > 0 then
-        undo_or_renew(record + 1, run, charge, k)
+        change_state(record + 1, run, charge, k)
       end
       cost = 0
     elseif mode == BAN then
       if charge.main then
-        ban(record + 1, charge, k)
+        change_state(record + 1, run, charge, k)
       end
       cost = charge.main and 1 or 0
     end

@@ -13,10 +13,10 @@ pub(crate) fn built_in() -> &'static [Box<dyn Algorithm>] {
             Box::new(FixedWindow::anchored()),
             Box::new(Gcra::new()),
             Box::new(LeakyBucket::meter()),
-            Box::new(Strikes { after: 1, within: 1, first: 1, longest: 1, remembered: 0 }),
             Box::new(SlidingLog::new()),
             Box::new(SlidingWindow::new()),
             Box::new(TokenBucket::new()),
+            Box::new(Strikes { after: 1, within: 1, first: 1, longest: 1, remembered: 0 }),
         ]
     });
     &ALL

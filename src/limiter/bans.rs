@@ -84,8 +84,7 @@ impl Limiter {
     ///
     /// A [`RedisStore`](crate::RedisStore) reads all keys of all primaries with `SCAN`, step by step: Redis makes decisions
     /// meanwhile, but it is work for it that grows with the number of its keys, so do not call this for requests. The Redis
-    /// user needs `+scan +mget`, of which `+scan` is not part of
-    /// [`acl_rule`](crate::RedisStore::acl_rule). A key that is banned or released meanwhile may be missing or listed.
+    /// user needs `+scan`, which is not part of the store's `acl_rule`. A key that is banned or released meanwhile may be missing or listed.
     ///
     /// # Errors
     ///

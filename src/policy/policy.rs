@@ -538,16 +538,18 @@ impl Policy {
     /// type `abnormal-usage-detected`, and `Retry-After` with the rest of the ban.
     ///
     /// * **What counts**: each request that this policy denies while no key of the request is banned. A banned request, a peek,
-    ///   and a debit do not count. In a Redis Cluster, the policies of a request whose identities are in different slots are
-    ///   decided slot by slot, and only those of the first slot that denies count the denial.
+    ///   and a debit do not count. In a Redis Cluster, policies whose identities are in different slots are decided slot by
+    ///   slot, and only those of the first slot that denies count the denial, also if a key in a later one is banned.
     /// * **Bans by hand**: [`Limiter::ban`](crate::Limiter::ban), [`unban`](crate::Limiter::unban) and
     ///   [`bans`](crate::Limiter::bans). [`Limiter::reset`](crate::Limiter::reset) does not end a ban.
-    /// * **Shadows**: a [shadow](Self::shadow) policy neither counts denials nor bans.
+    /// * **Shadows**: a [shadow](Self::shadow) policy neither counts denials nor bans, for all keys or for its share of them.
     /// * **Deny cache**: a [`RedisStore`](crate::RedisStore) answers requests of a banned key in process for up to its
     ///   [`deny_cache`](crate::store::RedisStoreBuilder::deny_cache) time, then asks Redis again. So a ban that was ended
     ///   through another instance lasts that much longer here. Other denials are not cached, because each must be counted.
     /// * **Failure of the store**: under [`FailureMode::Local`], denials are counted and keys are banned in this process, by
     ///   the same numbers. The bans in the store are not known meanwhile, and those of this process end with the outage.
+    /// * **Lost keys**: a ban is a key in Redis. An eviction, or a failover to a replica that has not got it, ends it.
+    /// * **Your own stores** ignore a penalty, unless they pass charges on to a store of this crate.
     /// * **Changes**: a changed penalty keeps what was counted, and a ban lasts as long as it was when it was imposed.
     ///
     /// Redis makes the decisions of such a policy with a longer script, and keeps a second key for each key that was denied

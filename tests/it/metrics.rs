@@ -21,6 +21,7 @@ use tower_ratelimit::{
         BATCH_DECISIONS, DECISION_DURATION_SECONDS, DECISIONS_TOTAL, LEASED_KEYS, LEASED_UNITS, MEMORY_KEYS,
         QUEUE_LENGTH, REJECTIONS_TOTAL, STORE_ERRORS_TOTAL,
     },
+    policy::Penalty,
     store::{Action, Store},
 };
 
@@ -116,6 +117,29 @@ async fn decisions_are_counted_for_each_policy_that_was_charged_or_that_denied()
         ("policy=queue,source=store,verdict=delayed", 1.0),
     ]);
     assert_eq!(counted(&handle, DECISIONS_TOTAL), expected);
+}
+
+#[tokio::test]
+async fn denials_of_a_banned_key_have_a_verdict_of_their_own() {
+    let (_guard, handle) = record(PrometheusBuilder::new());
+    let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::new()));
+    let minute = Duration::from_secs(60);
+    let policy = Policy::new("login", Quota::per_hour(1)).penalty(Penalty::after(2, minute));
+    for _ in 0..5 {
+        limiter.check(&policy, &Key::new("alice"), 1).await.unwrap();
+    }
+    let expected = map([
+        ("policy=login,source=store,verdict=admitted", 1.0),
+        ("policy=login,source=store,verdict=banned", 3.0),
+        ("policy=login,source=store,verdict=denied", 1.0),
+    ]);
+    assert_eq!(counted(&handle, DECISIONS_TOTAL), expected);
+    let layer = RateLimitLayer::new(limiter, policy, Header::new("x-user"));
+    let service =
+        layer.layer(service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(String::new())) }));
+    let request = Request::get("/").header("x-user", "alice").body(()).unwrap();
+    service.oneshot(request).await.unwrap();
+    assert_eq!(counted(&handle, REJECTIONS_TOTAL), map([("reason=banned", 1.0)]));
 }
 
 #[tokio::test]

@@ -2,16 +2,17 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicUsize, Ordering},
+    atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
 use tower_ratelimit::{
-    Charge, FailureMode, ManualClock, Verdict,
+    Answer, Charge, Error, ErrorKind, FailureMode, ManualClock, Verdict,
     algorithm::{Concurrency, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
+    store::{Action, Store},
 };
 
 use super::*;
-use crate::support::Down;
+use crate::support::{Down, eventually};
 
 #[tokio::test]
 async fn fewer_denials_do_not_ban_and_the_last_one_does() {
@@ -186,6 +187,50 @@ async fn the_denials_are_counted_in_process_while_the_store_fails() {
     for _ in 0..9 {
         assert!(ask(&limiter, &open, &alice).await.is_allowed());
     }
+}
+
+/// A store in memory that fails at times.
+#[derive(Clone, Default)]
+struct Unsteady {
+    store: MemoryStore,
+    is_down: Arc<AtomicBool>,
+    handed_back: Arc<AtomicUsize>,
+}
+
+impl Store for Unsteady {
+    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
+        if self.is_down.load(Ordering::Relaxed) {
+            return Answer::ready(Err(Error::new(ErrorKind::StoreSuspended, "not sent")));
+        }
+        let decided = self.store.decide(action, charges);
+        if action == Action::ChargeUpTo {
+            self.handed_back.fetch_add(1, Ordering::Relaxed);
+        }
+        decided
+    }
+
+    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
+        self.store.reset(policy, key)
+    }
+}
+
+#[tokio::test]
+async fn what_is_handed_back_after_an_outage_is_no_denial() {
+    let store = Unsteady::default();
+    let limiter = Limiter::new(store.clone());
+    let (policy, alice) = (day("p", 2).penalty(Penalty::after(1, HOUR)), Key::new("alice"));
+    for _ in 0..2 {
+        assert!(ask(&limiter, &policy, &alice).await.is_allowed());
+    }
+    store.is_down.store(true, Ordering::Relaxed);
+    assert!(ask(&limiter, &policy, &alice).await.is_allowed());
+    store.is_down.store(false, Ordering::Relaxed);
+    assert!(ask(&limiter, &policy, &Key::new("bob")).await.is_allowed());
+    // Nothing remains for what is handed back.
+    assert!(eventually(async || store.handed_back.load(Ordering::Relaxed) > 0).await);
+    let peeked = limiter.peek(&policy, &alice, 1).await.unwrap();
+    assert!(!peeked.is_allowed() && !peeked.is_banned(), "{peeked:?}");
+    assert!(ask(&limiter, &policy, &alice).await.is_banned());
 }
 
 #[tokio::test]

@@ -245,7 +245,7 @@ impl Model {
     /// The denials and bans as of `now`, and whether the clock stepped back behind them.
     fn punished(&self, id: usize, penalty: Penalty, key: &str, now: i128) -> (Punished, bool) {
         let mut punished = self.punished.get(&(id, key.to_owned())).cloned().unwrap_or_default();
-        let began = punished.denials.first().copied().or(punished.latest.map(|(began, _)| began));
+        let began = punished.denials.first().copied().or_else(|| punished.latest.map(|(began, _)| began));
         let ahead = began.map_or(0, |began| began - now).max(0);
         if ahead > 0 {
             for denial in &mut punished.denials {

@@ -130,7 +130,7 @@ impl Job {
     }
 
     /// Whether the job may be sent again if it is unknown whether it was carried out. A repeated charge is admitted
-    /// once, and a repeated release releases once. A repeated refund would admit twice, and units of a repeated lease
+    /// once, or counts one more denial for a penalty, and a repeated release releases once. A repeated refund would admit twice, and units of a repeated lease
     /// would be unavailable until it ends.
     pub(crate) fn may_be_repeated(&self) -> bool {
         self.lease.is_none()

@@ -4,9 +4,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::{
     Key,
-    text::{
-        EMPTY, FIRST, OPEN, PREFLIGHT, decode, encode_around_percent, is_hash, parts, push_hex, split_marks,
-    },
+    text::{EMPTY, FIRST, OPEN, decode, encode_around_percent, is_hash, parts, push_hex, split_marks},
 };
 use crate::error::{Error, ErrorKind};
 
@@ -49,7 +47,7 @@ impl Key {
     /// Whether the text has a mark or a hash that says how the key was made, so that it is no plain identity.
     #[cfg(feature = "admin")]
     pub(crate) fn is_made(&self) -> bool {
-        self.is_final() || self.as_str().starts_with(PREFLIGHT)
+        self.is_final() || self.as_str().starts_with(super::text::PREFLIGHT)
     }
 
     /// 64 bits of the SHA-256 of the text, in hex: for logs, which must not show the text.

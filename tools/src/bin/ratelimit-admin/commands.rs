@@ -111,10 +111,10 @@ impl Admin {
             return Ok(text(&json!({ "bans": bans.collect::<Vec<_>>() })));
         }
         let row = |(policy, ban): &(&str, Ban)| {
-            vec![(*policy).to_owned(), ban.key().as_str().to_owned(), seconds(ban.rest())]
+            vec![(*policy).to_owned(), ban.key().as_str().to_owned(), span(ban.rest())]
         };
         let rows: Vec<Vec<String>> = bans.iter().map(row).collect();
-        Ok(table(&["POLICY", "KEY", "BANNED FOR"], &rows) + &format!("{} keys\n", rows.len()))
+        Ok(table(&["POLICY", "KEY", "BANNED FOR"], &rows) + &number(rows.len()) + "\n")
     }
 
     async fn keys(&self, policy: Option<&str>, scan: usize, limit: usize) -> Result<String, Failure> {
@@ -138,9 +138,9 @@ impl Admin {
         }
         let rows: Vec<Vec<String>> = states.iter().flat_map(Explanation::charges).map(row).collect();
         let mut text = table(&["POLICY", "KEY", "REMAINING", "RESET", "A REQUEST OF 1 UNIT"], &rows);
-        text.push_str(&format!("{} of {} keys", rows.len(), found.keys().len()));
+        text.push_str(&format!("{} of {}", rows.len(), number(found.keys().len())));
         if found.others() > 0 {
-            text.push_str(&format!("; {} other names under the prefix", found.others()));
+            text.push_str(&format!("; other names under the prefix: {}", found.others()));
         }
         if !found.is_complete() {
             text.push_str("; only a part of Redis was looked at: raise --scan");
@@ -189,15 +189,15 @@ fn row(charge: &ExplainedCharge) -> Vec<String> {
         None => ("?".to_owned(), "?".to_owned(), "?".to_owned()),
         Some(outcome) => (
             format!("{} of {}", outcome.remaining(), outcome.capacity()),
-            seconds(outcome.reset_after()),
+            span(outcome.reset_after()),
             match outcome.verdict() {
                 _ if outcome.is_banned() => {
-                    format!("banned for {}", seconds(outcome.banned_for().unwrap_or_default()))
+                    format!("banned for {}", span(outcome.banned_for().unwrap_or_default()))
                 }
                 Verdict::Allow => "admitted".to_owned(),
                 Verdict::Delay(delay) => format!("admitted after {}ms", delay.as_millis()),
                 Verdict::Deny { retry_after: Some(wait) } => {
-                    format!("denied, admitted in {}", seconds(wait))
+                    format!("denied, admitted in {}", span(wait))
                 }
                 _ => "denied".to_owned(),
             },
@@ -206,9 +206,14 @@ fn row(charge: &ExplainedCharge) -> Vec<String> {
     vec![charge.policy().name().to_owned(), charge.key().as_str().to_owned(), remaining, reset, verdict]
 }
 
-/// In whole seconds, rounded up.
-fn seconds(time: Duration) -> String {
-    format!("{}s", time.as_millis().div_ceil(1_000))
+/// Such as `1h 12m`, in whole seconds, rounded up.
+fn span(time: Duration) -> String {
+    let seconds = time.as_secs() + u64::from(time.subsec_millis() > 0);
+    humantime::format_duration(Duration::from_secs(seconds)).to_string()
+}
+
+fn number(keys: usize) -> String {
+    format!("{keys} key{}", if keys == 1 { "" } else { "s" })
 }
 
 fn text(value: &impl Serialize) -> String {

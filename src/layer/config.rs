@@ -159,7 +159,7 @@ impl Config {
         }
         let meter = of_bytes.map(|reservation| Box::new(Meter::new(reservation)));
         let is_reserved = reservation.is_some() || meter.is_some();
-        let settling = is_reserved.then_some(Settling { _reservation: reservation, meter });
+        let settling = is_reserved.then_some(Settling { reservation, meter });
         (self.settlements.start(&self.limiter, decision), settling)
     }
 

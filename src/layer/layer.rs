@@ -288,7 +288,7 @@ impl RateLimitLayer {
     ///
     /// The request is charged first, so that many at once stay within the limit. If its response does not count, the
     /// charge is refunded before the response is sent, under all policies of the layer. So is that of a request whose
-    /// service fails with an error.
+    /// service fails with an error. Units that the handler charged itself are not refunded.
     ///
     /// `counts` sees the status and the headers. A gRPC error without a message has its status in the header
     /// `grpc-status`. Rejections by this layer are not charged anyway; one that the handler returns counts.

@@ -374,7 +374,7 @@ impl Policy {
     /// ```
     #[must_use]
     pub fn shadow(self) -> Self {
-        self.enforced(Enforced::default())
+        self.enforced(Enforced::FOR_NONE)
     }
 
     /// Enforces the policy for this share of the keys, from 0 to 1, and makes it a [shadow](Self::shadow) for the others.

@@ -3,7 +3,10 @@
 use tower_ratelimit::{Charge, Error, ErrorKind, FailureMode, ManualClock, RedisStore, decision::Ban};
 
 use super::*;
-use crate::support::{Down, eventually};
+use crate::support::{
+    Down, eventually,
+    redis_sentinel::{PRIMARY, SentinelGroup},
+};
 
 fn is_invalid(result: Result<impl std::fmt::Debug, Error>, expected: &str) {
     let error = result.unwrap_err();
@@ -182,6 +185,15 @@ async fn more_bans_are_listed_than_redis_reads_in_a_step() {
         assert_eq!(listed.len(), keys.len(), "{name}");
         assert_eq!(listed, keys, "{name}");
     }
+}
+
+#[tokio::test]
+async fn bans_are_listed_behind_a_sentinel() {
+    let group = SentinelGroup::start();
+    let limiter = Limiter::new(settings().connect_sentinel(group.urls(), PRIMARY).await.unwrap());
+    let policy = day("p", 1).penalty(three());
+    provoke(&limiter, &policy, &Key::new("alice")).await;
+    assert_eq!(texts(&limiter.bans(&policy).await.unwrap()), ["alice"]);
 }
 
 #[tokio::test]

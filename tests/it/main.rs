@@ -58,3 +58,4 @@ mod tls;
 mod twin_test;
 mod user_programs;
 mod values;
+mod warnings;

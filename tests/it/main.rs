@@ -2,6 +2,7 @@
 
 mod support;
 
+mod all_or_nothing;
 mod bad_input;
 mod bans;
 mod cancellation;

@@ -27,10 +27,15 @@ pub(super) async fn policies(State(settings): Shared) -> Response {
     #[derive(Serialize)]
     struct Fields {
         policies: Vec<PolicySummary>,
+        warnings: Vec<String>,
         error: Option<String>,
     }
-    let policies = settings.policies.current().iter().map(Policy::summary).collect();
-    json(&Fields { policies, error: settings.policies.error().map(|error| error.to_string()) })
+    let policies = settings.policies.current();
+    json(&Fields {
+        policies: policies.iter().map(Policy::summary).collect(),
+        warnings: policies.iter().flat_map(Policy::warnings).collect(),
+        error: settings.policies.error().map(|error| error.to_string()),
+    })
 }
 
 pub(super) async fn policy(State(settings): Shared, name: PathOf<PolicyName>) -> Reply {

@@ -33,7 +33,7 @@
 //!
 //! | route | what it does |
 //! |---|---|
-//! | `GET /policies` | The settings of all policies; `error` says why [live policies](crate::policy) stay as they are |
+//! | `GET /policies` | The settings of all policies, and their [warnings](crate::Policy::warnings); `error` says why [live policies](crate::policy) stay as they are |
 //! | `GET /policies/{policy}` | The settings of one |
 //! | `GET /policies/{policy}/keys/{key}` | The state of a key, and what a request would get now, as an [`Explanation`](crate::Explanation#as-json). `?cost=5` asks for a request of 5 units |
 //! | `DELETE /policies/{policy}/keys/{key}` | [Resets](crate::Limiter::reset) the key: the client has its whole quota again |

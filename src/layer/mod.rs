@@ -1,6 +1,7 @@
 //! Rate limits for HTTP services.
 
 mod body;
+mod checked;
 mod config;
 mod event;
 mod explain;
@@ -19,6 +20,7 @@ mod service;
 mod settle;
 mod step;
 mod turn;
+mod warnings;
 
 pub(crate) use self::turn::{Turn, unready};
 pub use self::{

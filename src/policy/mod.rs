@@ -19,6 +19,7 @@ mod policy;
 mod quoted;
 mod source;
 mod summary;
+mod warnings;
 
 #[cfg(feature = "reload")]
 #[cfg_attr(docsrs, doc(cfg(feature = "reload")))]

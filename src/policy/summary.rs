@@ -19,6 +19,7 @@ pub struct PolicySummary {
     pub(super) debt: u64,
     pub(super) lease: u64,
     pub(super) has_penalty: bool,
+    pub(super) content_bytes: bool,
     pub(super) enforced: f64,
     pub(super) on_store_failure: FailureMode,
 }
@@ -66,6 +67,12 @@ impl PolicySummary {
         self.has_penalty
     }
 
+    /// Whether its units are [bytes of content](super::Policy::content_bytes).
+    #[must_use]
+    pub const fn content_bytes(&self) -> bool {
+        self.content_bytes
+    }
+
     /// The share of the keys for which the policy is [enforced](super::Policy::enforced_for), from 0 to 1.
     #[must_use]
     pub const fn enforced(&self) -> f64 {
@@ -83,6 +90,9 @@ impl PolicySummary {
 impl fmt::Display for PolicySummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, {}", self.quota, self.algorithm)?;
+        if self.content_bytes {
+            f.write_str(", of bytes")?;
+        }
         if self.debt > 0 {
             write!(f, ", debt up to {}", self.debt)?;
         }

@@ -24,7 +24,7 @@ use crate::{
 ///   "charges": [{
 ///     "policy": {
 ///       "name": "login", "quota": "5/min", "algorithm": "gcra", "capacity": 5, "debt": 0, "lease": 0, "has_penalty": false,
-///       "enforced": 1.0, "on_store_failure": "local"
+///       "content_bytes": false, "enforced": 1.0, "on_store_failure": "local"
 ///     },
 ///     "key": "alice",
 ///     "identity": "alice",

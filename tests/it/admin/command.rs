@@ -155,6 +155,8 @@ banning  10/s, gcra, penalty, failure mode local
 daily    1000/day, fixed-window, failure mode local
 exports  2/30s, concurrency, failure mode local
 login    5/7d, gcra, failure mode closed
+warning: the policy \"login\" admits up to 9 units in 604800s, and its limit is 5: count it by SlidingLog, or \
+give it a burst of 1
 ";
     assert_eq!(operator.text(&["policies"]), expected);
 

@@ -289,7 +289,7 @@ all together: denied; waiting does not help
     let expected = json!({
         "policy": {
             "name": "tokens", "quota": "100/h", "algorithm": "gcra", "capacity": 100, "debt": 50, "lease": 0,
-            "has_penalty": false, "enforced": 1.0, "on_store_failure": "open",
+            "has_penalty": false, "content_bytes": false, "enforced": 1.0, "on_store_failure": "open",
         },
         "key": "a%1B[2J%20b",
         "identity": "a\u{1b}[2J b",

@@ -88,6 +88,7 @@ async fn every_route_does_what_it_says_on_either_store() {
         let policies = operator.get("/policies").await;
         assert_eq!(policies["policies"][0], operator.get("/policies/login").await, "{name}");
         assert_eq!(policies["policies"][1]["algorithm"], "concurrency", "{name}");
+        assert!(policies["warnings"][0].as_str().unwrap().contains("count it by SlidingLog"), "{name}");
 
         limiter.check(&login(), &alice, 5).await.unwrap();
         let denied = operator.get(path).await;

@@ -177,11 +177,17 @@ fn decided(decision: &Decision) -> Result<(), Failure> {
 }
 
 fn list(policies: &[Policy], as_json: bool) -> String {
+    let warnings = policies.iter().flat_map(Policy::warnings);
     if as_json {
-        return text(&json!({ "policies": policies.iter().map(Policy::summary).collect::<Vec<_>>() }));
+        return text(&json!({
+            "policies": policies.iter().map(Policy::summary).collect::<Vec<_>>(),
+            "warnings": warnings.collect::<Vec<_>>(),
+        }));
     }
     let row = |policy: &Policy| vec![policy.name().to_owned(), policy.summary().to_string()];
-    table(&["POLICY", "SETTINGS"], &policies.iter().map(row).collect::<Vec<_>>())
+    let mut text = table(&["POLICY", "SETTINGS"], &policies.iter().map(row).collect::<Vec<_>>());
+    warnings.for_each(|warning| text.push_str(&format!("warning: {warning}\n")));
+    text
 }
 
 fn row(charge: &ExplainedCharge) -> Vec<String> {

@@ -5,7 +5,12 @@ use std::{
     process::{Command, Output},
 };
 
-use crate::support::{Directory, RedisServer, program, redis_cluster::RedisCluster, settings};
+use crate::support::{
+    Directory, RedisServer, program,
+    redis_cluster::RedisCluster,
+    redis_sentinel::{PRIMARY, SentinelGroup},
+    settings,
+};
 use serde_json::{Value, json};
 use tower_ratelimit::{
     Key, Limiter, Policy, Quota, RedisStore, algorithm::FixedWindow, policy::Penalty,
@@ -267,6 +272,19 @@ async fn it_finds_the_keys_of_a_cluster_and_of_another_prefix() {
     let operator =
         Operator::new(&["--redis", &urls, "--cluster", "--cluster-shards", "24", "--prefix", "command24"]);
     assert!(operator.text(&["show", "login", "user-3"]).contains("4 of 5 units remain"));
+}
+
+#[tokio::test]
+async fn it_works_on_the_primary_that_sentinels_name() {
+    let group = SentinelGroup::with_passwords(Some("right-horse"), Some("hunter2"));
+    let urls: Vec<String> = group.urls().iter().map(|url| url.replace("//", "//:right-horse@")).collect();
+    let settings = settings().sentinel_credentials("default", "hunter2");
+    let limiter = Limiter::new(settings.connect_sentinel(&urls, PRIMARY).await.unwrap());
+    limiter.check(&login(), &Key::new("alice"), 2).await.unwrap();
+    let urls = urls.join(",");
+    let operator = Operator::new(&["--redis", &urls, "--sentinel", PRIMARY, "--sentinel-user", "default"]);
+    assert!(operator.text(&["show", "login", "alice"]).contains("3 of 5 units remain"));
+    assert_eq!(operator.json(&["keys"])["found"], 1);
 }
 
 #[test]

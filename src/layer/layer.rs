@@ -202,6 +202,9 @@ impl RateLimitLayer {
     /// for [`InvalidIdentity`](crate::ErrorKind::InvalidIdentity), 401 for
     /// [`UnknownIdentity`](crate::ErrorKind::UnknownIdentity), and 500 for every other error. A request that
     /// *lacks* the identity ([`MissingIdentity`](crate::ErrorKind::MissingIdentity)) is not banned.
+    ///
+    /// To ban clients for a time after too many denials, or while the service runs, see
+    /// [`Policy::penalty`](crate::Policy::penalty).
     pub fn ban(self, banned: impl RequestMatcher) -> Self {
         self.with(|config| config.banned.push(Arc::new(banned)))
     }

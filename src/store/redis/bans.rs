@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use tokio::task::JoinSet;
 
 use super::{
+    keys::without_permission,
     store::RedisStore,
     transport::{PROBE_TIMEOUT, Scan},
 };
@@ -26,7 +27,8 @@ impl RedisStore {
     pub(super) async fn list_bans(self, policy: Policy, most: usize) -> Result<Vec<Ban>, Error> {
         let Some(counted_by) = policy.bans() else { return Ok(Vec::new()) };
         let scan = Scan { pattern: self.names.pattern(counted_by), most: MOST_KEYS, looks: usize::MAX };
-        let found = self.link.clone().scan(scan, self.deadline.max(PROBE_TIMEOUT)).await?;
+        let found = self.link.clone().scan(scan, self.deadline.max(PROBE_TIMEOUT)).await;
+        let found = found.map_err(without_permission)?;
         // A key is listed again if the table of Redis grows meanwhile.
         let keys: BTreeSet<Key> =
             found.names.iter().filter_map(|name| self.names.key(name, counted_by)).take(MOST_KEYS).collect();

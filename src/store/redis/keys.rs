@@ -105,8 +105,8 @@ impl RedisStore {
     }
 }
 
-/// The error, with the permission that the Redis user lacks.
-fn without_permission(error: Error) -> Error {
+/// The error of a scan, with the permission that the Redis user lacks.
+pub(super) fn without_permission(error: Error) -> Error {
     if !missing_permission(&error) {
         return error;
     }

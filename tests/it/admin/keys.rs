@@ -4,6 +4,7 @@ use crate::support::{RedisServer, redis_cluster::RedisCluster, settings};
 use tower_ratelimit::{
     ErrorKind, Key, Limiter, Policy, Quota, RedisStore,
     algorithm::{FixedWindow, SlidingLog},
+    policy::Penalty,
     store::StoredKeys,
 };
 
@@ -93,6 +94,9 @@ async fn a_user_without_the_permission_is_told_which() {
     let error = store.stored_keys(&policies(), 1_000).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::StoreFailed);
     assert_eq!(error.to_string(), "keys cannot be listed: run ACL SETUSER <user> +scan");
+    let banning = Policy::new("banning", Quota::per_hour(1)).penalty(Penalty::manual());
+    let error_of_bans = Limiter::new(store.clone()).bans(&banning).await.unwrap_err();
+    assert_eq!(error_of_bans.to_string(), error.to_string());
     let () = server.command(&["ACL", "SETUSER", "limiter", "+scan"]);
     assert!(store.stored_keys(&policies(), 1_000).await.unwrap().is_complete());
 }

@@ -18,6 +18,7 @@ mod penalty;
 mod policy;
 mod quoted;
 mod source;
+mod warnings;
 
 #[cfg(feature = "reload")]
 #[cfg_attr(docsrs, doc(cfg(feature = "reload")))]

@@ -2,6 +2,7 @@
 
 mod support;
 
+mod all_or_nothing;
 mod bad_input;
 mod bans;
 mod cancellation;
@@ -59,3 +60,4 @@ mod tls;
 mod twin_test;
 mod user_programs;
 mod values;
+mod warnings;

@@ -76,7 +76,8 @@ impl Policy {
     /// Whether this policy never denies what `other` admits, if both limit the same key and cost the same.
     pub(crate) fn never_binds_beside(&self, other: &Self) -> bool {
         let (Some(shape), Some(Shape::Bucket)) = (Shape::of(self), Shape::of(other)) else { return false };
-        if self.debits().1 > 0 {
+        // Debits, and bans, deny what the quota would admit.
+        if self.debits().1 > 0 || self.has_penalty() {
             return false;
         }
         let (mine, theirs) = (self.quota(), other.quota());
@@ -199,6 +200,7 @@ mod tests {
         // 1.1 million a day at most.
         let million = Policy::new("million", Quota::per_day(1_100_000)).algorithm(SlidingLog::new());
         assert!(million.never_binds_beside(&second));
-        assert!(!million.debt(1).never_binds_beside(&second));
+        assert!(!million.clone().debt(1).never_binds_beside(&second));
+        assert!(!million.penalty(crate::policy::Penalty::manual()).never_binds_beside(&second));
     }
 }

@@ -1,6 +1,6 @@
 //! What a ban does to a request and to other policies.
 
-use tower_ratelimit::{Charge, ErrorKind, ManualClock, decision::DecisionSource};
+use tower_ratelimit::{Charge, ErrorKind, ManualClock, algorithm::TokenBucket, decision::DecisionSource};
 
 use super::*;
 
@@ -54,6 +54,29 @@ async fn all_policies_that_deny_count_the_denial() {
         assert_eq!(seen, [(false, true), (true, false), (false, false)], "{name}");
         // "b" admits, so it counted nothing, and was charged once.
         assert_eq!(limiter.peek(&policies[1], &alice, 1).await.unwrap().remaining(), Some(8), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn the_most_charges_of_a_decision_can_all_have_penalties() {
+    let server = RedisServer::start();
+    for (name, limiter) in stores(&server, "penalty-most").await {
+        let alice = Key::new("alice");
+        // As many numbers for each as any algorithm takes.
+        let bucket = || TokenBucket::new().refill_every(HOUR).starting_at(1);
+        let policy = |number: u32| {
+            let quota = Quota::per_hour(9);
+            Policy::new(&format!("p{number}"), quota).algorithm(bucket()).debt(3).penalty(three())
+        };
+        let charges: Vec<Charge> = (0..256).map(|number| Charge::new(&policy(number), &alice, 1)).collect();
+        let decision = limiter.check_all(&charges).await.unwrap();
+        assert!(decision.is_allowed() && decision.failure().is_none(), "{name}: {:?}", decision.failure());
+        for denials in 1..=3 {
+            let decision = limiter.check_all(&charges).await.unwrap();
+            assert!(decision.failure().is_none(), "{name}: {:?}", decision.failure());
+            let banned = decision.outcomes().iter().filter(|one| one.is_banned()).count();
+            assert_eq!(banned, if denials == 3 { 256 } else { 0 }, "{name}");
+        }
     }
 }
 

@@ -61,8 +61,9 @@ impl RedisStore {
     ///
     /// # Errors
     ///
-    /// Those of [`probe`](Self::probe), and [`StoreFailed`](crate::ErrorKind::StoreFailed) without the permission. In a Redis
-    /// Cluster, all primaries must answer.
+    /// Those of [`probe`](Self::probe), with [`StoreTimeout`](crate::ErrorKind::StoreTimeout) if a step takes longer than the
+    /// deadline of a decision, or half a second if that is longer; and [`StoreFailed`](crate::ErrorKind::StoreFailed)
+    /// without the permission. In a Redis Cluster, all primaries must answer.
     ///
     /// # Example
     ///
@@ -80,7 +81,8 @@ impl RedisStore {
     /// ```
     pub async fn stored_keys(&self, policies: &[Policy], at_most: usize) -> Result<StoredKeys, Error> {
         let scan = Scan { pattern: self.names.pattern_of_all(), most: usize::MAX, looks: at_most };
-        let scanned = self.link.clone().scan(scan, PROBE_TIMEOUT).await.map_err(without_permission)?;
+        let scanned = self.link.clone().scan(scan, self.deadline.max(PROBE_TIMEOUT)).await;
+        let scanned = scanned.map_err(without_permission)?;
         let mut found = vec![BTreeSet::new(); policies.len()];
         let mut others = BTreeSet::new();
         for name in scanned.names {

@@ -60,6 +60,8 @@ impl Operator {
     fn run(&self, words: &[&str]) -> Output {
         let mut command = Command::new(program("ratelimit-admin"));
         command.env_remove("REDIS_URL").env_remove("RATELIMIT_POLICIES").env("SENTINEL_PASSWORD", "hunter2");
+        // So long that nothing is late on a busy machine.
+        command.args(["--deadline", "20s"]);
         command.arg("--policies").arg(self.policies()).args(&self.options).args(words).output().unwrap()
     }
 

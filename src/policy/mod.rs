@@ -2,12 +2,15 @@
 #![cfg_attr(feature = "serde", doc = include_str!("configuration.md"))]
 #![doc = include_str!("counts.md")]
 
+mod bans;
 #[cfg(feature = "serde")]
 mod configuration;
+mod debt;
 mod enforced;
 mod enforcement;
 mod failure_mode;
 mod into_policy;
+mod lease;
 mod lease_bound;
 #[cfg(feature = "reload")]
 mod live;
@@ -17,6 +20,7 @@ mod penalty;
 #[expect(clippy::module_inception, reason = "the module's main type")]
 mod policy;
 mod quoted;
+mod shadow;
 mod source;
 mod summary;
 mod warnings;

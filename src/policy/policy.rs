@@ -1,6 +1,6 @@
 use std::{fmt, hash::BuildHasher as _, sync::Arc, time::Duration};
 
-use super::{FailureMode, LeaseBound, Penalty, PolicySummary, enforced::Enforced, quoted::quoted};
+use super::{FailureMode, PolicySummary, enforced::Enforced, quoted::quoted};
 #[cfg(feature = "metrics")]
 use crate::metrics::PolicyCounters;
 use crate::{
@@ -34,50 +34,49 @@ use crate::{
 /// assert!(Policy::try_new("día", Quota::per_day(10)).is_err());
 /// ```
 #[derive(Clone)]
-pub struct Policy(Arc<Inner>);
+pub struct Policy(pub(super) Arc<Inner>);
 
 // Every request changes the reference count. Aligned to two cache lines, the fields are not in its line, so threads read
 // them while others count. With the same for a layer's configuration, two threads need 1 % less CPU time for an
 // admitted request and 3 % less for a denied one.
 #[derive(Clone)]
 #[repr(align(128))]
-struct Inner {
-    name: Arc<str>,
+pub(super) struct Inner {
+    pub(super) name: Arc<str>,
     /// See [`Policy::quoted_name`].
-    quoted: Arc<str>,
-    quota: Quota,
-    algorithm: Arc<dyn Algorithm>,
+    pub(super) quoted: Arc<str>,
+    pub(super) quota: Quota,
+    pub(super) algorithm: Arc<dyn Algorithm>,
     /// The quota and the algorithm's options, as the Lua file and its Rust twin take them.
-    arguments: Arc<[u64]>,
-    capacity: u64,
+    pub(super) arguments: Arc<[u64]>,
+    pub(super) capacity: u64,
     /// See [`Policy::label`].
     #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only Redis keys contain it"))]
-    label: Box<str>,
+    pub(super) label: Box<str>,
     /// See [`Policy::tag`].
-    tag: u64,
-    replenishment: Replenishment,
-    on_store_failure: FailureMode,
+    pub(super) tag: u64,
+    pub(super) replenishment: Replenishment,
+    pub(super) on_store_failure: FailureMode,
     /// 0 if nothing is leased.
-    most_leased: u64,
+    pub(super) most_leased: u64,
     /// The units by which debits may exceed what remains.
-    debt: u64,
+    pub(super) debt: u64,
     /// What debits are counted by: this policy with so much more room. `None` without a debt.
-    debits: Option<Policy>,
+    pub(super) debits: Option<Policy>,
     /// What counts the denials of a key and bans it: a policy of the same name. `None` without a penalty.
-    penalty: Option<Policy>,
+    pub(super) penalty: Option<Policy>,
     /// Whether its units are bytes of content.
-    bytes: bool,
-    enforced: Enforced,
+    pub(super) bytes: bool,
+    pub(super) enforced: Enforced,
     #[cfg(feature = "metrics")]
-    counters: PolicyCounters,
+    pub(super) counters: PolicyCounters,
 }
 
-const MAX_LEASED: u64 = 1_000_000_000_000;
 const MAX_NAME: usize = 64;
 /// How long units stay in use if their holder no longer renews them.
 const LEASE: Duration = Duration::from_secs(30);
 /// Above every quota's capacity, and exact in Lua.
-const MAX_CAPACITY: u64 = 1 << 44;
+pub(super) const MAX_CAPACITY: u64 = 1 << 44;
 
 impl Policy {
     /// The policy `name`, counted by [`Gcra`].
@@ -211,107 +210,6 @@ impl Policy {
         self.apply_debt()?.check_lease()
     }
 
-    /// Lets each instance lease up to `most` units of a hot key from Redis in one call, and spend them in
-    /// process. Defaults to no leases: every request is decided by Redis.
-    ///
-    /// For a [`RedisStore`](crate::RedisStore). A [`MemoryStore`](crate::MemoryStore) decides in process already and
-    /// ignores this setting.
-    ///
-    /// * **Exactness**: all instances together never admit more than the limit, in the sense of the algorithm, counted when
-    ///   a unit is spent. Redis charges a unit when it is leased. A lease ends no later than the window or cell that it was
-    ///   charged to. A bucket keeps the room of leased units free until they are spent or the lease ends, within a second.
-    /// * **Price**: one instance may hold unused units while another denies requests. A running instance
-    ///   returns unused units within 1.5 seconds; an instance that shuts down returns them with
-    ///   [`return_leases`](crate::RedisStore::return_leases). After a crash they are missing for the time of
-    ///   [`lease_bound`](Self::lease_bound).
-    /// * **Size**: the lease follows the demand. A key with fewer than a hundred requests a second on this instance is not
-    ///   leased. The lease doubles when it is used up quickly, and is never more than a quarter of what remains. An instance
-    ///   leases up to 4096 keys at a time.
-    ///
-    /// Leases serve requests with this policy alone. Requests with several policies, and peeks, are decided by Redis, which
-    /// counts leased units as spent. The remaining units and the reset in a decision are those of the last Redis call, less
-    /// what this instance has spent since.
-    ///
-    /// A refund first returns the units that this instance has on lease. A [refund of a decision](crate::Limiter::refund)
-    /// that was admitted from a lease counts from when the lease began, so it may return fewer units. Redis does not know
-    /// how many of another instance's leased units are spent. An
-    /// [administrator's refund](crate::Limiter::refund_latest) returns none of them to a bucket, and counts all of them as
-    /// spent in a window. Do not refund more units than were charged that way: a window may then admit that many more.
-    ///
-    /// A [reset](crate::Limiter::reset) drops this instance's leases. Other instances can still spend theirs.
-    /// If the clock of Redis is changed, units on lease at that moment may count in the window before or after.
-    ///
-    /// # Panics
-    ///
-    /// If `most` is 0 or above 10^12, or the units of the algorithm cannot be leased exactly:
-    /// [`SlidingLog`](crate::algorithm::SlidingLog), [`LeakyBucket::queue`](crate::algorithm::LeakyBucket::queue),
-    /// [`Concurrency`](crate::algorithm::Concurrency), or one of your own. [`try_leased`](Self::try_leased) gives an error
-    /// instead, and so does [`try_algorithm`](Self::try_algorithm) if it is called later.
-    ///
-    /// # Example
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tower_ratelimit::{algorithm::SlidingLog, Policy, Quota};
-    ///
-    /// let api = Policy::new("api", Quota::per_second(50_000)).leased(1_000);
-    /// let bound = api.lease_bound().unwrap();
-    /// assert_eq!(bound.units(), 1_000);
-    /// // A second, and then the units return at 50 a millisecond.
-    /// assert_eq!(bound.after_a_crash(), Duration::from_millis(1_020));
-    ///
-    /// let exact = Policy::new("exact", Quota::per_second(50_000)).algorithm(SlidingLog::new());
-    /// assert!(exact.try_leased(1_000).is_err());
-    /// ```
-    #[must_use]
-    #[track_caller]
-    pub fn leased(self, most: u64) -> Self {
-        match self.try_leased(most) {
-            Ok(policy) => policy,
-            Err(error) => panic!("{error}"),
-        }
-    }
-
-    /// The fallible form of [`leased`](Self::leased), for a number read from a configuration.
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`leased`](Self::leased) panics.
-    pub fn try_leased(mut self, most: u64) -> Result<Self, Error> {
-        if most == 0 || most > MAX_LEASED {
-            return Err(Error::invalid(
-                "a lease must be of 1 to 10^12 units: leave out `leased` for no lease",
-            ));
-        }
-        Arc::make_mut(&mut self.0).most_leased = most;
-        self.check_lease()
-    }
-
-    fn check_lease(self) -> Result<Self, Error> {
-        if self.0.most_leased > 0 && self.0.penalty.is_some() {
-            return Err(Error::invalid(
-                "a policy with a penalty cannot be leased, because an instance would spend leased units of a banned key: \
-                 leave out `leased` or `penalty`",
-            ));
-        }
-        if self.0.most_leased > 0 && self.missed().is_none() {
-            return Err(Error::invalid(
-                "the units of this algorithm cannot be leased exactly: leave out `leased`, \
-                 or use `Gcra`, `TokenBucket`, `LeakyBucket::meter`, `FixedWindow` or `SlidingWindow`",
-            ));
-        }
-        Ok(self)
-    }
-
-    fn missed(&self) -> Option<u64> {
-        self.0.algorithm.counter()?.lease_recovery(&self.0.arguments, self.most_held())
-    }
-
-    /// The most units of a key that can be on lease here.
-    fn most_held(&self) -> u64 {
-        self.0.most_leased.min(self.0.capacity)
-    }
-
     /// What happens to a request when the store gives no decision in time. Defaults to [`FailureMode::Local`].
     ///
     /// If several policies are decided together and one is [`Closed`](FailureMode::Closed), the request is rejected.
@@ -375,78 +273,6 @@ impl Policy {
         self.0.capacity
     }
 
-    /// Makes this a shadow policy: it decides, is counted and reported, and denies nothing. Use it to see what a new limit
-    /// would do before it does.
-    ///
-    /// A request that it would deny is not charged under it. Other policies of the same request are enforced as always.
-    /// Clients see nothing of a shadow policy. [`Decision::shadows`](crate::Decision::shadows) has its outcome, for
-    /// [`on_decision`](crate::RateLimitLayer::on_decision), and the metric `ratelimit_decisions_total` counts it with the
-    /// verdict `shadow_denied`. It has no leases, and its [failure mode](Self::on_store_failure) is not applied.
-    ///
-    /// Counts stay when a policy becomes a shadow or is enforced again.
-    ///
-    /// # Example
-    ///
-    /// ```
-    /// use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), tower_ratelimit::Error> {
-    /// let limiter = Limiter::new(MemoryStore::new());
-    /// let strict = Policy::new("strict", Quota::per_hour(1)).shadow();
-    /// let alice = Key::new("alice");
-    ///
-    /// assert!(limiter.check(&strict, &alice, 1).await?.is_allowed());
-    /// let decision = limiter.check(&strict, &alice, 1).await?;
-    /// assert!(decision.is_allowed());
-    /// assert!(!decision.shadows()[0].is_allowed());
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[must_use]
-    pub fn shadow(self) -> Self {
-        self.enforced(Enforced::FOR_NONE)
-    }
-
-    /// Enforces the policy for this share of the keys, from 0 to 1, and makes it a [shadow](Self::shadow) for the others.
-    /// Defaults to 1. Use it to enforce a new limit step by step.
-    ///
-    /// Which keys these are depends on the key and the policy's name alone, so it is the same on every instance and for
-    /// every request. A larger share has all keys of a smaller one.
-    ///
-    /// # Panics
-    ///
-    /// If `share` is not from 0 to 1. [`try_enforced_for`](Self::try_enforced_for) gives an error instead.
-    #[must_use]
-    #[track_caller]
-    pub fn enforced_for(self, share: f64) -> Self {
-        match self.try_enforced_for(share) {
-            Ok(policy) => policy,
-            Err(error) => panic!("{error}"),
-        }
-    }
-
-    /// The fallible form of [`enforced_for`](Self::enforced_for), for a number read from a configuration.
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`enforced_for`](Self::enforced_for) panics.
-    pub fn try_enforced_for(self, share: f64) -> Result<Self, Error> {
-        Ok(self.enforced(Enforced::for_share(share)?))
-    }
-
-    fn enforced(mut self, enforced: Enforced) -> Self {
-        let inner = Arc::make_mut(&mut self.0);
-        inner.enforced = enforced;
-        inner.debits = inner.debits.take().map(|debits| debits.enforced(enforced));
-        self
-    }
-
-    /// Whether the policy is enforced for `key`.
-    pub(crate) fn is_enforced_for(&self, key: &Key) -> bool {
-        self.0.enforced.is_for(&self.0.name, key)
-    }
-
     /// Says that its units are bytes of content: `RateLimit-Policy` then has the quota unit `content-bytes`. Without it,
     /// clients take them for requests. What is charged does not depend on it.
     ///
@@ -478,212 +304,6 @@ impl Policy {
     /// Whether its units are bytes of content.
     pub(crate) fn counts_bytes(&self) -> bool {
         self.0.bytes
-    }
-
-    /// Lets a [debit](crate::Limiter::debit) charge up to `units` more than remain. Requests are then denied until the
-    /// debt is paid off. Defaults to 0: a debit charges what remains.
-    ///
-    /// A bucket ([`Gcra`], [`TokenBucket`](crate::algorithm::TokenBucket),
-    /// [`LeakyBucket`](crate::algorithm::LeakyBucket)) pays the debt off at the quota's rate. Under a
-    /// [`SlidingLog`](crate::algorithm::SlidingLog) or a [`SlidingWindow`](crate::algorithm::SlidingWindow) the units
-    /// count for a period, as all others. Under a [`FixedWindow`](crate::algorithm::FixedWindow) the debt ends with its
-    /// window. While the store [fails](crate::FailureMode::Local), debits charge what remains in this process.
-    ///
-    /// Redis makes the decisions of such a policy with a longer script, which takes about twice the time.
-    ///
-    /// # Panics
-    ///
-    /// If the algorithm allows no debt ([`Concurrency`], or one of your own), or quota and debt together are above the
-    /// bounds of a [`Quota`]. [`try_debt`](Self::try_debt) gives an error instead, and so does
-    /// [`try_algorithm`](Self::try_algorithm) if it is called later.
-    ///
-    /// # Example
-    ///
-    /// ```
-    /// use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), tower_ratelimit::Error> {
-    /// let limiter = Limiter::new(MemoryStore::new());
-    /// let tokens = Policy::new("tokens", Quota::per_hour(1_000)).debt(500);
-    /// let alice = Key::new("alice");
-    ///
-    /// let request = limiter.check(&tokens, &alice, 1).await?;
-    /// // The answer took 1 200 tokens. 1 000 of them were available.
-    /// let debited = limiter.debit(&request, 1_199).await?;
-    /// assert_eq!((debited.outcomes()[0].granted(), debited.remaining()), (1_199, Some(0)));
-    /// // 200 tokens of debt and one for this request, of 1 000 an hour.
-    /// let denied = limiter.check(&tokens, &alice, 1).await?;
-    /// assert_eq!(denied.retry_after().unwrap().as_secs().div_ceil(60), 13);
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[must_use]
-    #[track_caller]
-    pub fn debt(self, units: u64) -> Self {
-        match self.try_debt(units) {
-            Ok(policy) => policy,
-            Err(error) => panic!("{error}"),
-        }
-    }
-
-    /// The fallible form of [`debt`](Self::debt), for a number read from a configuration.
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`debt`](Self::debt) panics.
-    pub fn try_debt(mut self, units: u64) -> Result<Self, Error> {
-        Arc::make_mut(&mut self.0).debt = units;
-        self.apply_debt()
-    }
-
-    /// Computes what follows from the debt, the quota and the algorithm.
-    fn apply_debt(mut self) -> Result<Self, Error> {
-        let inner = Arc::make_mut(&mut self.0);
-        inner.debits = None;
-        let (quota, debt) = (inner.quota, inner.debt);
-        let arguments = inner.algorithm.arguments(&quota)?;
-        if debt == 0 {
-            inner.arguments = arguments.into();
-            return Ok(self);
-        }
-        let capacity = inner.capacity.saturating_add(debt);
-        if capacity > MAX_CAPACITY || quota.try_burst(quota.capacity().saturating_add(debt)).is_err() {
-            return Err(Error::invalid(
-                "the debt is too large: quota and debt together must be within the bounds of a burst",
-            ));
-        }
-        let counter = inner.algorithm.counter();
-        let Some([own, debits]) = counter.and_then(|counter| counter.with_debt(&arguments, debt)) else {
-            return Err(Error::invalid(
-                "this algorithm allows no debt: leave out `debt`, or use another built-in algorithm than `Concurrency`",
-            ));
-        };
-        inner.arguments = own.into();
-        let mut room = self.clone();
-        let inner = Arc::make_mut(&mut room.0);
-        (inner.arguments, inner.capacity) = (debits.into(), capacity);
-        (inner.debt, inner.most_leased, inner.penalty) = (0, 0, None);
-        Arc::make_mut(&mut self.0).debits = Some(room);
-        Ok(self)
-    }
-
-    /// Bans a key for a time after too many denials, over all instances. Defaults to no penalty.
-    ///
-    /// A ban denies every request of the key that costs something, whatever remains of the quota, and charges nothing, like
-    /// any other denial. [`Decision::banned_for`](crate::Decision::banned_for) has the time left. Clients get the problem
-    /// type `abnormal-usage-detected`, and `Retry-After` with the rest of the ban.
-    ///
-    /// * **What counts**: each request that this policy denies while no key of the request is banned. A banned request, a peek,
-    ///   and a debit do not count. In a Redis Cluster, policies whose identities are in different slots are decided slot by
-    ///   slot, and only those of the first slot that denies count the denial, also if a key in a later one is banned.
-    /// * **Bans by hand**: [`Limiter::ban`](crate::Limiter::ban), [`unban`](crate::Limiter::unban) and
-    ///   [`bans`](crate::Limiter::bans). [`Limiter::reset`](crate::Limiter::reset) does not end a ban.
-    /// * **Shadows**: a [shadow](Self::shadow) policy neither counts denials nor bans, for all keys or for its share of them.
-    /// * **Deny cache**: a [`RedisStore`](crate::RedisStore) answers requests of a banned key in process for up to its
-    ///   [`deny_cache`](crate::store::RedisStoreBuilder::deny_cache) time, then asks Redis again. So a ban that was ended
-    ///   through another instance lasts that much longer here. Other denials are not cached, because each must be counted.
-    /// * **Failure of the store**: under [`FailureMode::Local`], denials are counted and keys are banned in this process, by
-    ///   the same numbers. The bans in the store are not known meanwhile, and those of this process end with the outage.
-    /// * **Lost keys**: a ban is a key in Redis. An eviction, or a failover to a replica that has not got it, ends it.
-    /// * **Your own stores** ignore a penalty, unless they pass charges on to a store of this crate.
-    /// * **Changes**: a changed penalty keeps what was counted, and a ban lasts as long as it was when it was imposed.
-    ///
-    /// Redis makes the decisions of such a policy with a longer script, and keeps a second key for each key that was denied
-    /// or banned, as long as that matters: 72 bytes, and 40 more while bans are remembered.
-    ///
-    /// # Panics
-    ///
-    /// If the numbers are out of bounds (1 to 1 000 000 denials within 1 ms to 400 days, bans of 1 ms to 3650 days), the
-    /// longest ban is shorter than the first, or the policy is [leased](Self::leased).
-    /// [`try_penalty`](Self::try_penalty) gives an error instead, and so does [`try_leased`](Self::try_leased) if it is
-    /// called later.
-    ///
-    /// # Example
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tower_ratelimit::{policy::Penalty, Key, Limiter, ManualClock, MemoryStore, Policy, Quota};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), tower_ratelimit::Error> {
-    /// let clock = ManualClock::new();
-    /// let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()));
-    /// let (minute, hour, day) = (Duration::from_secs(60), Duration::from_secs(3_600), Duration::from_secs(86_400));
-    /// let login = Policy::new("login", Quota::per_minute(5))
-    ///     .penalty(Penalty::after(10, 10 * minute).ban(hour).up_to(day));
-    /// let mallory = Key::new("203.0.113.7");
-    ///
-    /// for _ in 0..5 + 9 {
-    ///     assert!(!limiter.check(&login, &mallory, 1).await?.is_banned());
-    /// }
-    /// assert!(limiter.check(&login, &mallory, 1).await?.is_banned());
-    /// clock.advance(minute);
-    /// let banned = limiter.check(&login, &mallory, 1).await?;
-    /// assert_eq!(banned.banned_for(), Some(59 * minute));
-    ///
-    /// limiter.unban(&login, &mallory).await?;
-    /// assert!(limiter.check(&login, &mallory, 1).await?.is_allowed());
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[must_use]
-    #[track_caller]
-    pub fn penalty(self, penalty: Penalty) -> Self {
-        match self.try_penalty(penalty) {
-            Ok(policy) => policy,
-            Err(error) => panic!("{error}"),
-        }
-    }
-
-    /// The fallible form of [`penalty`](Self::penalty), for numbers read from a configuration.
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`penalty`](Self::penalty) panics.
-    pub fn try_penalty(mut self, penalty: Penalty) -> Result<Self, Error> {
-        let bans = Self::try_new(self.name(), Quota::per_second(1))?.try_algorithm(penalty.strikes()?)?;
-        Arc::make_mut(&mut self.0).penalty = Some(bans);
-        self.check_lease()
-    }
-
-    /// Whether the policy has a [penalty](Self::penalty), so that keys can be banned under it.
-    #[must_use]
-    pub fn has_penalty(&self) -> bool {
-        self.0.penalty.is_some()
-    }
-
-    /// The policy that counts denials and bans.
-    pub(crate) fn bans(&self) -> Option<&Self> {
-        self.0.penalty.as_ref()
-    }
-
-    /// The policy without its penalty.
-    pub(crate) fn without_penalty(&self) -> Self {
-        let mut policy = self.clone();
-        if policy.has_penalty() {
-            Arc::make_mut(&mut policy.0).penalty = None;
-        }
-        policy
-    }
-
-    /// The policy that counts debits, and the units of debt that it has room for.
-    pub(crate) fn debits(&self) -> (&Self, u64) {
-        (self.0.debits.as_ref().unwrap_or(self), self.0.debt)
-    }
-
-    /// The most that [leases](Self::leased) can withhold. `None` if nothing is leased.
-    #[must_use]
-    pub fn lease_bound(&self) -> Option<LeaseBound> {
-        let units = self.most_held();
-        let missed = self.missed().filter(|_| units > 0)?;
-        Some(LeaseBound { units, after_a_crash: Duration::from_micros(missed) })
-    }
-
-    /// 0 if nothing is leased.
-    #[cfg(feature = "redis")]
-    pub(crate) fn most_leased(&self) -> u64 {
-        self.0.most_leased
     }
 
     /// The counters of its decisions.

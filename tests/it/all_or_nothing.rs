@@ -15,6 +15,8 @@ use tower_ratelimit::{
 
 const TASKS: u64 = 64;
 const DECISIONS: usize = 15;
+/// The policies that count by a bucket.
+const BUCKETS: [&str; 3] = ["p0", "p1", "p2"];
 const IDENTITIES: [&str; 3] = ["alice", "bob", "carol"];
 
 /// What callers do besides asking.
@@ -134,7 +136,13 @@ async fn counts_are_those_of_a_model(name: &str, limiters: [Limiter; 2], also: A
             let bound = policy.capacity() + if also == Also::Settle { debt } else { 0 };
             assert!(used <= bound, "{name}: {} of {identity} uses {used} of {bound}", policy.name());
             let expected = policy.capacity().saturating_sub(used);
-            assert_eq!(remaining, expected, "{name}: {} of {identity}", policy.name());
+            // Refunds in another order than the charges return what drained meanwhile less: a part of a unit, in all.
+            let less = u64::from(also == Also::Settle && BUCKETS.contains(&policy.name()) && expected > 0);
+            assert!(
+                (expected - less..=expected).contains(&remaining),
+                "{name}: {remaining} of {} remain of {identity}, not {expected}",
+                policy.name()
+            );
             left.insert((policy.name().to_owned(), Key::new(identity)), remaining);
         }
     }

@@ -1,0 +1,125 @@
+//! How many units of a policy may be leased.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{LeaseBound, Policy};
+use crate::error::Error;
+
+const MAX_LEASED: u64 = 1_000_000_000_000;
+
+impl Policy {
+    /// Lets each instance lease up to `most` units of a hot key from Redis in one call, and spend them in
+    /// process. Defaults to no leases: every request is decided by Redis.
+    ///
+    /// For a [`RedisStore`](crate::RedisStore). A [`MemoryStore`](crate::MemoryStore) decides in process already and
+    /// ignores this setting.
+    ///
+    /// * **Exactness**: all instances together never admit more than the limit, in the sense of the algorithm, counted when
+    ///   a unit is spent. Redis charges a unit when it is leased. A lease ends no later than the window or cell that it was
+    ///   charged to. A bucket keeps the room of leased units free until they are spent or the lease ends, within a second.
+    /// * **Price**: one instance may hold unused units while another denies requests. A running instance
+    ///   returns unused units within 1.5 seconds; an instance that shuts down returns them with
+    ///   [`return_leases`](crate::RedisStore::return_leases). After a crash they are missing for the time of
+    ///   [`lease_bound`](Self::lease_bound).
+    /// * **Size**: the lease follows the demand. A key with fewer than a hundred requests a second on this instance is not
+    ///   leased. The lease doubles when it is used up quickly, and is never more than a quarter of what remains. An instance
+    ///   leases up to 4096 keys at a time.
+    ///
+    /// Leases serve requests with this policy alone. Requests with several policies, and peeks, are decided by Redis, which
+    /// counts leased units as spent. The remaining units and the reset in a decision are those of the last Redis call, less
+    /// what this instance has spent since.
+    ///
+    /// A refund first returns the units that this instance has on lease. A [refund of a decision](crate::Limiter::refund)
+    /// that was admitted from a lease counts from when the lease began, so it may return fewer units. Redis does not know
+    /// how many of another instance's leased units are spent. An
+    /// [administrator's refund](crate::Limiter::refund_latest) returns none of them to a bucket, and counts all of them as
+    /// spent in a window. Do not refund more units than were charged that way: a window may then admit that many more.
+    ///
+    /// A [reset](crate::Limiter::reset) drops this instance's leases. Other instances can still spend theirs.
+    /// If the clock of Redis is changed, units on lease at that moment may count in the window before or after.
+    ///
+    /// # Panics
+    ///
+    /// If `most` is 0 or above 10^12, or the units of the algorithm cannot be leased exactly:
+    /// [`SlidingLog`](crate::algorithm::SlidingLog), [`LeakyBucket::queue`](crate::algorithm::LeakyBucket::queue),
+    /// [`Concurrency`](crate::algorithm::Concurrency), or one of your own. [`try_leased`](Self::try_leased) gives an error
+    /// instead, and so does [`try_algorithm`](Self::try_algorithm) if it is called later.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_ratelimit::{algorithm::SlidingLog, Policy, Quota};
+    ///
+    /// let api = Policy::new("api", Quota::per_second(50_000)).leased(1_000);
+    /// let bound = api.lease_bound().unwrap();
+    /// assert_eq!(bound.units(), 1_000);
+    /// // A second, and then the units return at 50 a millisecond.
+    /// assert_eq!(bound.after_a_crash(), Duration::from_millis(1_020));
+    ///
+    /// let exact = Policy::new("exact", Quota::per_second(50_000)).algorithm(SlidingLog::new());
+    /// assert!(exact.try_leased(1_000).is_err());
+    /// ```
+    #[must_use]
+    #[track_caller]
+    pub fn leased(self, most: u64) -> Self {
+        match self.try_leased(most) {
+            Ok(policy) => policy,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// The fallible form of [`leased`](Self::leased), for a number read from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`leased`](Self::leased) panics.
+    pub fn try_leased(mut self, most: u64) -> Result<Self, Error> {
+        if most == 0 || most > MAX_LEASED {
+            return Err(Error::invalid(
+                "a lease must be of 1 to 10^12 units: leave out `leased` for no lease",
+            ));
+        }
+        Arc::make_mut(&mut self.0).most_leased = most;
+        self.check_lease()
+    }
+
+    pub(super) fn check_lease(self) -> Result<Self, Error> {
+        if self.0.most_leased > 0 && self.0.penalty.is_some() {
+            return Err(Error::invalid(
+                "a policy with a penalty cannot be leased, because an instance would spend leased units of a banned key: \
+                 leave out `leased` or `penalty`",
+            ));
+        }
+        if self.0.most_leased > 0 && self.missed().is_none() {
+            return Err(Error::invalid(
+                "the units of this algorithm cannot be leased exactly: leave out `leased`, \
+                 or use `Gcra`, `TokenBucket`, `LeakyBucket::meter`, `FixedWindow` or `SlidingWindow`",
+            ));
+        }
+        Ok(self)
+    }
+
+    pub(super) fn missed(&self) -> Option<u64> {
+        self.0.algorithm.counter()?.lease_recovery(&self.0.arguments, self.most_held())
+    }
+
+    /// The most units of a key that can be on lease here.
+    pub(super) fn most_held(&self) -> u64 {
+        self.0.most_leased.min(self.0.capacity)
+    }
+
+    /// The most that [leases](Self::leased) can withhold. `None` if nothing is leased.
+    #[must_use]
+    pub fn lease_bound(&self) -> Option<LeaseBound> {
+        let units = self.most_held();
+        let missed = self.missed().filter(|_| units > 0)?;
+        Some(LeaseBound { units, after_a_crash: Duration::from_micros(missed) })
+    }
+
+    /// 0 if nothing is leased.
+    #[cfg(feature = "redis")]
+    pub(crate) fn most_leased(&self) -> u64 {
+        self.0.most_leased
+    }
+}

@@ -78,6 +78,7 @@
 //!
 //! | name | what it adds | default |
 //! |---|---|---|
+//! | `adaptive` | `adaptive`: quotas that follow the load of the service, or any other signal | no |
 //! | `axum` | [`PeerIp`] reads axum's `ConnectInfo`; [`FromExtractor`](key::FromExtractor), [`MatchedRoute`](key::MatchedRoute); [`Decision`] and [`Limiter`] are extractors, [`Rejection`] is a response | yes |
 //! | `cluster` | [`RedisStore`] on Redis Cluster | no |
 //! | `lookup` | `policy::Lookup`: asynchronous lookups of clients and their policies, cached | no |
@@ -111,6 +112,9 @@ macro_rules! metric {
     };
 }
 
+#[cfg(feature = "adaptive")]
+#[cfg_attr(docsrs, doc(cfg(feature = "adaptive")))]
+pub mod adaptive;
 pub mod algorithm;
 mod answer;
 pub mod decision;

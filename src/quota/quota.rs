@@ -189,6 +189,18 @@ impl Quota {
         Self { limit, burst, ..self }
     }
 
+    /// This share of limit and burst, from 0 to 1, and at least one unit of each.
+    #[cfg(feature = "adaptive")]
+    pub(crate) fn scaled(self, share: f64) -> Self {
+        // The limit is rounded up and the burst down, so the burst refills no later than before.
+        let limit = ((self.limit as f64 * share).ceil() as u64).clamp(1, self.limit);
+        let burst = match self.burst {
+            0 => 0,
+            burst => ((burst as f64 * share) as u64).clamp(1, burst),
+        };
+        Self { limit, burst, ..self }
+    }
+
     pub(crate) const fn has_burst(&self) -> bool {
         self.burst != 0
     }

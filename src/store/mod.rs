@@ -7,6 +7,8 @@ mod redis;
 #[expect(clippy::module_inception, reason = "the module's main trait")]
 mod store;
 
+#[cfg(all(feature = "adaptive", feature = "redis"))]
+pub(crate) use self::redis::ShareTable;
 #[cfg(feature = "redis")]
 pub use self::redis::{LeaseStatus, ProbeReport, Problem, ProblemKind, RedisStore, RedisStoreBuilder};
 pub use self::{

@@ -2,6 +2,7 @@
 
 mod support;
 
+mod adaptive;
 mod bad_input;
 mod bans;
 mod cancellation;

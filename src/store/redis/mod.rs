@@ -8,6 +8,8 @@ mod address;
 mod builder;
 mod connect;
 mod error;
+#[cfg(any(feature = "adaptive", feature = "reload"))]
+mod hash;
 mod manager;
 #[cfg(feature = "reload")]
 mod policies;
@@ -15,12 +17,16 @@ mod probe;
 mod script;
 #[cfg(feature = "sentinel")]
 mod sentinel;
+#[cfg(feature = "adaptive")]
+mod shares;
 mod shortcut;
 mod store;
 mod tls;
 mod transport;
 mod wire;
 
+#[cfg(feature = "adaptive")]
+pub(crate) use self::shares::ShareTable;
 pub use self::{
     builder::RedisStoreBuilder,
     probe::{ProbeReport, Problem, ProblemKind},

@@ -13,6 +13,7 @@
 //! curl -i -o /dev/null http://127.0.0.1:3000/files/610000
 //!     200
 //!     content-length: 610000
+//!     ratelimit-policy: "bytes";q=1000000;qu="content-bytes";w=60
 //! curl -i -o /dev/null http://127.0.0.1:3000/files/610000
 //!     200
 //!     content-length: 610000
@@ -40,7 +41,7 @@ async fn file(Path(size): Path<usize>) -> Vec<u8> {
 
 pub(crate) fn app(limiter: impl Into<Limiter>) -> Router {
     // The debt bounds how long a client waits after one large response: at most ten minutes here.
-    let bytes = Policy::new("bytes", Quota::per_minute(1_000_000)).debt(10_000_000);
+    let bytes = Policy::new("bytes", Quota::per_minute(1_000_000)).debt(10_000_000).content_bytes();
     let layer = RateLimitLayer::new(limiter, bytes, PeerIp::new()).charge_response_bytes("bytes");
     Router::new().route("/files/{size}", get(file)).layer(layer)
 }

@@ -43,7 +43,7 @@
 //!     4 queries of the database
 //! ```
 //!
-//! The database is asked at most once a minute for each API key. While it is down, known clients keep their tiers for an hour, and
+//! The database gets at most one query a minute for each API key. While it is down, known clients keep their tiers for an hour, and
 //! others are rejected with 500, because without it the client is unknown.
 //!
 //! `PORT` (3000) is the port, 0 for any free one.

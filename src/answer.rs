@@ -122,7 +122,7 @@ impl<T> Answer<T> {
     }
 
     /// The items of the values of `answers` in order, or the first error. `answers` after one that is ready with an error
-    /// are not asked for. Those after one that is pending are asked for at once, and awaited one after the other.
+    /// are not started. Those after one that is pending are all started, and awaited one after the other.
     pub(crate) fn all(mut answers: impl Iterator<Item = Self>) -> Answer<Vec<T::Item>>
     where
         T: IntoIterator<Item: Send> + Send + 'static,

@@ -14,23 +14,29 @@
     initial        the units that a new key admits; nil for `burst`
     fill           the burst without the room for debts; nil for `burst`
 
-  The state is the time of the level, the level, and a text of leases and refunds, nil where there are none.
+  The state is the time of the level, the level, and a text of leases, refunds and units above the level, nil where there
+  are none.
 ]]
 -- uses: prelude muldiv drain extra
 
 -- Brings a state up to `now`. Returns the time of the level, the level, the microseconds since then, the free units,
--- whether a denial must write this state, and the table of its leases and refunds.
+-- whether a denial must write this state, and the table of what else it has.
 local function open_bucket(bucket, at, level, text)
   local elapsed, drained, stale, leased, extra = 0, 0, false, 0, nil
   if text then
     extra = read_extra(bucket, text)
+    level = extra.fit(level)
     at, level, leased, stale = extra.end_leases(at, level)
   end
   local initial = bucket.initial
   if initial and at and at <= now and leased == 0 then
     -- A key counts as new again after it was full for as long as an empty bucket takes to fill.
-    if now - at >= drain_time(bucket, level) + drain_time(bucket, bucket.fill or bucket.burst) then
+    local all = level + (extra and extra.above or 0)
+    if now - at >= drain_time(bucket, all) + drain_time(bucket, bucket.fill or bucket.burst) then
       at = false
+      if extra then
+        extra.above = 0
+      end
     end
   end
   if not at then
@@ -52,6 +58,9 @@ local function open_bucket(bucket, at, level, text)
       drained = drained < TOO_LARGE and (drained - drained % period) / period or muldiv(elapsed, units, period)
     end
     if level <= drained then
+      if extra then
+        extra.drain_above(drained - level)
+      end
       at, level, elapsed, drained = now, 0, 0, 0
     end
   end
@@ -61,7 +70,9 @@ local function open_bucket(bucket, at, level, text)
   local free = bucket.burst - level - leased + drained
   if free < 0 then
     if free < -(bucket.debt or 0) then
-      at, level, elapsed, stale = now, math.max(0, bucket.capacity - leased), 0, true
+      extra = extra or read_extra(bucket)
+      level = extra.cut(level - extra.drained_in(elapsed), leased)
+      at, elapsed, stale = now, 0, true
     end
     free = 0
   end

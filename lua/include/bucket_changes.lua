@@ -16,7 +16,7 @@ local function bucket_changes()
     else
       reset = math.max(0, drain_time(bucket, level) - elapsed)
     end
-    if reset == 0 and extra.refunded == 0 and extra.since == 0 and not bucket.initial then
+    if reset == 0 and extra.refunded == 0 and extra.since == 0 and extra.above == 0 and not bucket.initial then
       return REMOVE
     end
     if bucket.initial then

@@ -1,8 +1,10 @@
 //! The twin of `lua/include/bucket.lua`. "The bucket" in `lua/README.md` explains the arithmetic.
 
+use std::mem;
+
 use super::{
     counter::{Admission, Change, Charged, Counter, Gauge, Kept, Plan},
-    state::{Count, Refunds, State},
+    state::{Count, Extra, Refunds, State},
     twin::Receipt,
 };
 use crate::{error::Error, quota::Quota};
@@ -95,7 +97,7 @@ struct Open {
     free: u64,
     /// Whether a denial must write this state.
     stale: bool,
-    refunds: Refunds,
+    extra: Extra,
 }
 
 impl Bucket {
@@ -112,12 +114,12 @@ impl Bucket {
     pub(super) fn plan(&self, state: Option<&State>, now: u64, cost: u64) -> Plan {
         let open = self.open(state, now);
         let admission = self.admission(&open, cost);
-        let Open { at, level, elapsed, free, stale, refunds } = open;
+        let Open { at, level, elapsed, free, stale, extra } = open;
         let reset = |level| self.drain_time(level).saturating_sub(elapsed);
         let before = Gauge { remaining: free, reset: reset(level) };
         let (after, mark) = if admission.is_admitted() {
             let after = Gauge { remaining: free - cost, reset: reset(level + cost) };
-            (after, self.mark(at, level + cost, now, after.reset, refunds))
+            (after, self.mark(at, level + cost, now, after.reset, extra.refunds))
         } else {
             (before, 0)
         };
@@ -170,10 +172,10 @@ impl Bucket {
         if self.stepped {
             (front, age) = (open.at, age.div_ceil(self.period).saturating_mul(self.period));
         }
-        let ahead = charge.mark.saturating_sub(open.refunds.by).saturating_sub(front);
+        let ahead = charge.mark.saturating_sub(open.extra.refunds.by).saturating_sub(front);
         // The larger of the two refundable parts, in microseconds.
         let refundable = ahead.max(time.saturating_sub(age));
-        let alive = (open.refunds.since + 1..=now).contains(&charge.made);
+        let alive = (open.extra.refunds.since + 1..=now).contains(&charge.made);
         if refundable == 0 || !alive || now - charge.made >= self.max_drain_time() {
             return None;
         }
@@ -195,9 +197,9 @@ impl Bucket {
 
     /// Lowers the level by `units` units, and moves the front by `time`.
     fn lower(&self, open: &mut Open, units: u64, time: u64, now: u64) {
-        open.refunds.by = open.refunds.by.saturating_add(time);
-        if open.refunds.by > MAX_REFUNDED {
-            open.refunds = Refunds { by: 0, since: now };
+        open.extra.refunds.by = open.extra.refunds.by.saturating_add(time);
+        if open.extra.refunds.by > MAX_REFUNDED {
+            open.extra.refunds = Refunds { by: 0, since: now };
         }
         open.level = open.level.saturating_sub(units);
         if open.level <= self.drained_in(open.elapsed) {
@@ -208,9 +210,9 @@ impl Bucket {
 
     /// Writes `open` to `state`. Returns for how many more microseconds it matters.
     fn store(&self, open: &Open, state: &mut Option<State>) -> u64 {
-        let &Open { at, level, elapsed, refunds, .. } = open;
-        let lifetime = self.lifetime(self.drain_time(level).saturating_sub(elapsed), refunds);
-        *state = (lifetime > 0).then(|| State::bucket(Count { at, count: level }, refunds));
+        let &Open { at, level, elapsed, extra, .. } = open;
+        let lifetime = self.lifetime(self.drain_time(level).saturating_sub(elapsed), extra);
+        *state = (lifetime > 0).then(|| State::bucket(Count { at, count: level }, extra));
         lifetime
     }
 
@@ -218,7 +220,7 @@ impl Bucket {
     pub(super) fn charge(&self, state: &mut Option<State>, now: u64, cost: u64) -> Charged {
         let open = self.open(state.as_ref(), now);
         let admission = self.admission(&open, cost);
-        let Open { at, mut level, elapsed, mut free, stale, refunds } = open;
+        let Open { at, mut level, elapsed, mut free, stale, extra } = open;
         let written = if admission.is_admitted() {
             level += cost;
             free -= cost;
@@ -228,11 +230,11 @@ impl Bucket {
         };
         let reset = self.drain_time(level).saturating_sub(elapsed);
         let lifetime = (written && cost > 0).then(|| {
-            let lifetime = self.lifetime(reset, refunds);
-            *state = (lifetime > 0).then_some(State::bucket(Count { at, count: level }, refunds));
+            let lifetime = self.lifetime(reset, extra);
+            *state = (lifetime > 0).then_some(State::bucket(Count { at, count: level }, extra));
             lifetime
         });
-        let mark = self.mark(at, level, now, reset, refunds);
+        let mark = self.mark(at, level, now, reset, extra.refunds);
         Charged { admission, gauge: Gauge { remaining: free, reset }, mark, lifetime }
     }
 
@@ -252,10 +254,12 @@ impl Bucket {
     }
 
     /// Returns for how many microseconds a state matters that is fully replenished after `reset`.
-    fn lifetime(&self, reset: u64, refunds: Refunds) -> u64 {
+    fn lifetime(&self, reset: u64, extra: Extra) -> u64 {
         // A key that starts below its burst must be remembered until it may count as new again.
         let lifetime = if self.initial < self.burst { reset + self.drain_time(self.burst) } else { reset };
-        if refunds == Refunds::default() { lifetime } else { lifetime.max(self.max_drain_time()) }
+        let is_refunded = extra.refunds != Refunds::default();
+        let lifetime = if is_refunded { lifetime.max(self.max_drain_time()) } else { lifetime };
+        if extra.above == 0 { lifetime } else { lifetime.saturating_add(self.drain_time(extra.above)) }
     }
 
     /// Returns the longest time that a charge can take to drain. After it, no refund needs to know of the charge.
@@ -268,17 +272,18 @@ impl Bucket {
     }
 
     fn open(&self, state: Option<&State>, now: u64) -> Open {
-        let (state, refunds) = match state {
-            Some(State::Count(count)) => (Some(*count), Refunds::default()),
-            Some(State::Refunded(state)) => (Some(state.0), state.1),
-            _ => (None, Refunds::default()),
+        let (state, mut extra) = match state {
+            Some(State::Count(count)) => (Some(*count), Extra::default()),
+            Some(State::Bucket(state)) => self.fit(**state),
+            _ => (None, Extra::default()),
         };
-        let state = state.filter(|count| !self.is_forgotten(*count, now));
+        let state = state.filter(|count| !self.is_forgotten(*count, extra.above, now));
         let (mut at, mut level, mut elapsed, mut stale) = (now, 0, 0, false);
         match state {
             None => {
                 level = self.burst - self.initial;
                 stale = level > 0;
+                extra.above = 0;
             }
             Some(state) if state.at > now => {
                 level = state.count;
@@ -286,31 +291,49 @@ impl Bucket {
             }
             Some(state) => {
                 let remainder = (now - state.at) % self.period;
-                let drained = u128::from((now - state.at) / self.period) * u128::from(self.units);
-                if u128::from(state.count) > drained + u128::from(self.drained_in(remainder)) {
+                let periods = u128::from((now - state.at) / self.period) * u128::from(self.units);
+                let drained = periods + u128::from(self.drained_in(remainder));
+                if u128::from(state.count) > drained {
                     at = now - remainder;
-                    // `drained` is below the count, so it fits.
-                    level = state.count - drained as u64;
+                    // `periods` is below the count, so it fits.
+                    level = state.count - periods as u64;
                     elapsed = remainder;
+                } else if extra.above > 0 {
+                    let beyond = drained - u128::from(state.count);
+                    extra.above = extra.above.saturating_sub(u64::try_from(beyond).unwrap_or(u64::MAX));
                 }
             }
         }
         let room = self.burst + self.drained_in(elapsed + self.wait);
         match room.checked_sub(level) {
-            Some(free) => Open { at, level, elapsed, free, stale, refunds },
-            None if level - room <= self.debt => Open { at, level, elapsed, free: 0, stale, refunds },
+            Some(free) => Open { at, level, elapsed, free, stale, extra },
+            None if level - room <= self.debt => Open { at, level, elapsed, free: 0, stale, extra },
             None => {
-                let level = self.capacity() + self.debt;
-                Open { at: now, level, elapsed: 0, free: 0, stale: true, refunds }
+                let capacity = self.capacity() + self.debt;
+                extra.above += level - self.drained_in(elapsed) - capacity;
+                extra.capacity = capacity;
+                Open { at: now, level: capacity, elapsed: 0, free: 0, stale: true, extra }
             }
         }
     }
 
-    /// Whether a key counts as new again: it was full for as long as an empty bucket takes to fill.
-    fn is_forgotten(&self, state: Count, now: u64) -> bool {
+    /// The state of another quota as this one sees it: units above the level count under a larger capacity.
+    fn fit(&self, (mut count, mut extra): (Count, Extra)) -> (Option<Count>, Extra) {
+        let capacity = self.capacity() + self.debt;
+        if capacity > extra.capacity {
+            count.count += mem::take(&mut extra.above);
+        }
+        extra.capacity = capacity;
+        (Some(count), extra)
+    }
+
+    /// Whether a key with `above` units above its level counts as new again: it was full for as long as an empty bucket
+    /// takes to fill.
+    fn is_forgotten(&self, state: Count, above: u64, now: u64) -> bool {
         self.initial < self.burst
             && state.at <= now
-            && now - state.at >= self.drain_time(state.count).saturating_add(self.drain_time(self.fill))
+            && now - state.at
+                >= self.drain_time(state.count + above).saturating_add(self.drain_time(self.fill))
     }
 
     /// Returns the microseconds in which `level` units drain.

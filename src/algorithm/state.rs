@@ -8,8 +8,8 @@ use super::twin::KeyState;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     Count(Count),
-    /// The state of a bucket after a refund.
-    Refunded(Box<(Count, Refunds)>),
+    /// The state of a bucket with more than a level.
+    Bucket(Box<(Count, Extra)>),
     // Boxed, so that a count, the most frequent state, stays small.
     Log(Box<Log>),
     Cells(Box<Cells>),
@@ -25,14 +25,24 @@ pub struct Count {
 }
 
 impl State {
-    /// The state of a bucket, in the smaller variant if nothing was refunded.
-    pub fn bucket(count: Count, refunds: Refunds) -> Self {
-        if refunds == Refunds::default() {
+    /// The state of a bucket, in the smaller variant if it is only a level.
+    pub fn bucket(count: Count, extra: Extra) -> Self {
+        if extra.refunds == Refunds::default() && extra.above == 0 {
             Self::Count(count)
         } else {
-            Self::Refunded(Box::new((count, refunds)))
+            Self::Bucket(Box::new((count, extra)))
         }
     }
+}
+
+/// What a bucket has besides its level.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extra {
+    pub refunds: Refunds,
+    /// The units above the level; see "Two quotas of a bucket" in `lua/README.md`.
+    pub above: u64,
+    /// The capacity of the quota that the level is of. Unused if no units are above.
+    pub capacity: u64,
 }
 
 /// By how many microseconds refunds moved the front of a bucket, and when that sum last started from 0; see

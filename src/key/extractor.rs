@@ -57,6 +57,12 @@ pub trait KeyExtractor: Send + Sync + 'static {
     ///   identity now (500).
     fn extract(&self, request: &Parts) -> Answer<Key>;
 
+    /// What may be wrong with limiting these keys, and what to write instead. A layer
+    /// [logs](crate::RateLimitLayer::warnings) it. Defaults to `None`.
+    fn warning(&self) -> Option<String> {
+        None
+    }
+
     /// Uses `other` for requests without the identity that this extractor looks for.
     ///
     /// Only a *missing* identity continues with `other`. An identity that cannot be used or is unknown is an error, and
@@ -300,6 +306,10 @@ impl KeyExtractor for Box<dyn KeyExtractor> {
         (**self).extract(request)
     }
 
+    fn warning(&self) -> Option<String> {
+        (**self).warning()
+    }
+
     fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
         (**self).keys_of(named)
     }
@@ -308,6 +318,10 @@ impl KeyExtractor for Box<dyn KeyExtractor> {
 impl KeyExtractor for Arc<dyn KeyExtractor> {
     fn extract(&self, request: &Parts) -> Answer<Key> {
         (**self).extract(request)
+    }
+
+    fn warning(&self) -> Option<String> {
+        (**self).warning()
     }
 
     fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {

@@ -40,8 +40,9 @@ pin_project! {
 
 /// The reservations of a request until its response's body ends.
 pub(super) struct Settling {
-    /// Kept, so the handler's handles are not the last ones.
-    pub(super) _reservation: Option<Reservation>,
+    /// The handler's reservation. It ends with its last handle, which this is.
+    #[expect(dead_code, reason = "only dropped")]
+    pub(super) reservation: Option<Reservation>,
     pub(super) meter: Option<Box<Meter>>,
 }
 

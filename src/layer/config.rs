@@ -13,6 +13,7 @@ use http::{Response, StatusCode, request::Parts, response};
 
 use super::{
     body::Settling,
+    checked::Checked,
     event::DecisionEvent,
     routes::Routes,
     rule::Rule,
@@ -54,6 +55,7 @@ pub(super) struct Config {
     pub(super) settlements: Settlements,
     /// Whether a set-up error was logged.
     pub(super) setup_error_logged: Arc<AtomicBool>,
+    pub(super) checked: Checked,
     /// Whether it was logged that another layer has the same policy.
     pub(super) counted_twice: Arc<AtomicBool>,
     /// The outage of the extractors, if there is one.
@@ -92,6 +94,7 @@ impl Config {
             on_decision: None,
             settlements: Settlements::default(),
             setup_error_logged: Arc::default(),
+            checked: Checked::default(),
             counted_twice: Arc::default(),
             outage: Arc::new(Outage::until_expiry(OUTAGE_EXPIRY)),
         }
@@ -122,6 +125,7 @@ impl Config {
             rules,
             routes: routes.map(Arc::new),
             setup_error_logged: logged.setup_error_logged,
+            checked: logged.checked,
             counted_twice: logged.counted_twice,
             outage: logged.outage,
             ..self.clone()
@@ -136,6 +140,7 @@ impl Config {
         }
         match decision {
             Some(decision) => {
+                self.warn_of_redundant(decision);
                 if let Some(outer) = request.extensions.insert(decision.clone()) {
                     self.warn_of_twice(&outer, decision);
                 }
@@ -159,7 +164,7 @@ impl Config {
         }
         let meter = of_bytes.map(|reservation| Box::new(Meter::new(reservation)));
         let is_reserved = reservation.is_some() || meter.is_some();
-        let settling = is_reserved.then_some(Settling { _reservation: reservation, meter });
+        let settling = is_reserved.then_some(Settling { reservation, meter });
         (self.settlements.start(&self.limiter, decision), settling)
     }
 
@@ -274,6 +279,9 @@ impl Config {
                 let _ = error;
             }
             _ => {
+                if let Some(decision) = rejection.decision() {
+                    self.warn_of_cost(decision);
+                }
                 log!(
                     debug,
                     status = rejection.status().as_u16(),

@@ -228,6 +228,10 @@ where
                         && let Some(rejection) = Returned::take(&mut response)
                     {
                         *permit = None;
+                        // It counts.
+                        if let Some(settlement) = settlement.take() {
+                            settlement.keep();
+                        }
                         let returned = response.into_parts().0;
                         let response =
                             this.config.answer_returned(rejection, kept, returned, decision.take(), soft);

@@ -288,7 +288,7 @@ impl RateLimitLayer {
     ///
     /// The request is charged first, so that many at once stay within the limit. If its response does not count, the
     /// charge is refunded before the response is sent, under all policies of the layer. So is that of a request whose
-    /// service fails with an error.
+    /// service fails with an error. Units that the handler charged itself are not refunded.
     ///
     /// `counts` sees the status and the headers. A gRPC error without a message has its status in the header
     /// `grpc-status`. Rejections by this layer are not charged anyway; one that the handler returns counts.
@@ -484,6 +484,30 @@ impl RateLimitLayer {
         self.with(|config| config.on_decision = Some(Arc::new(function)))
     }
 
+    /// What is valid in this layer and probably not meant, each with what to write instead. The first
+    /// [`layer`](Layer::layer) call logs them; a test can assert that there are none.
+    ///
+    /// * The [warnings](crate::Policy::warnings) of its policies, as far as they are not chosen per request.
+    /// * A key that clients can vary without end, such as [`RequestPath`](crate::key::RequestPath).
+    /// * Units are reserved of a policy that the layer does not have, or bytes charged to one that counts requests.
+    ///
+    /// Two more are only known with the first requests, and logged once: a policy that never denies what another one of the
+    /// same key admits, and a cost above the capacity.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{key::RequestPath, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer};
+    ///
+    /// let policy = Policy::new("api", Quota::per_minute(100));
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), policy, (PeerIp::new(), RequestPath::new()));
+    /// assert!(layer.warnings()[0].contains("MatchedRoute"));
+    /// ```
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        self.config.warnings()
+    }
+
     fn with(mut self, change: impl FnOnce(&mut Config)) -> Self {
         change(Arc::make_mut(&mut self.config));
         self
@@ -494,6 +518,7 @@ impl<S> Layer<S> for RateLimitLayer {
     type Service = RateLimit<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
+        self.config.warn_once();
         RateLimit::new(inner, self.config.clone())
     }
 }

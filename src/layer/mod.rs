@@ -1,6 +1,7 @@
 //! Rate limits for HTTP services.
 
 mod body;
+mod checked;
 mod config;
 mod event;
 #[cfg(feature = "axum")]
@@ -18,6 +19,7 @@ mod service;
 mod settle;
 mod step;
 mod turn;
+mod warnings;
 
 pub(crate) use self::turn::{Turn, unready};
 pub use self::{

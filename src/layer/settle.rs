@@ -78,6 +78,11 @@ impl Settlement {
         (Response::from_parts(parts, body), refund)
     }
 
+    /// Keeps the charge.
+    pub(super) fn keep(mut self) {
+        self.refunds = false;
+    }
+
     /// The service failed without a response.
     pub(super) fn failed(mut self) {
         // It is refunded as a cancelled one is, or if a response must show that it counts.

@@ -39,12 +39,15 @@ struct PolicyTable {
     lease: Option<u64>,
     debt: Option<u64>,
     enforced: Option<f64>,
+    #[serde(default)]
+    content_bytes: bool,
 }
 
 impl PolicyTable {
     fn policy(self) -> Result<Policy, Error> {
         let policy = Policy::try_new(&self.name, self.quota)?.on_store_failure(self.on_store_failure);
         let policy = self.algorithm.0.count(policy)?;
+        let policy = if self.content_bytes { policy.content_bytes() } else { policy };
         let policy = match self.lease {
             Some(units) => policy.try_leased(units)?,
             None => policy,

@@ -5,13 +5,14 @@ use sha2::{Digest as _, Sha256};
 use crate::{error::Error, key::Key};
 
 /// The share of keys for which a policy is enforced, in millionths.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Enforced(u32);
 
 const ALL: u32 = 1_000_000;
 
 impl Enforced {
     pub(super) const FOR_ALL: Self = Self(ALL);
+    pub(super) const FOR_NONE: Self = Self(0);
 
     pub(super) fn for_share(share: f64) -> Result<Self, Error> {
         if (0.0..=1.0).contains(&share) {

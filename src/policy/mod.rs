@@ -17,6 +17,7 @@ mod lookup;
 mod policy;
 mod quoted;
 mod source;
+mod warnings;
 
 #[cfg(feature = "reload")]
 #[cfg_attr(docsrs, doc(cfg(feature = "reload")))]

@@ -63,6 +63,8 @@ struct Inner {
     debt: u64,
     /// What debits are counted by: this policy with so much more room. `None` without a debt.
     debits: Option<Policy>,
+    /// Whether its units are bytes of content.
+    bytes: bool,
     enforced: Enforced,
     #[cfg(feature = "metrics")]
     counters: PolicyCounters,
@@ -120,6 +122,7 @@ impl Policy {
             most_leased: 0,
             debt: 0,
             debits: None,
+            bytes: false,
             enforced: Enforced::FOR_ALL,
             #[cfg(feature = "metrics")]
             counters: PolicyCounters::new(),
@@ -365,7 +368,7 @@ impl Policy {
     /// ```
     #[must_use]
     pub fn shadow(self) -> Self {
-        self.enforced(Enforced::default())
+        self.enforced(Enforced::FOR_NONE)
     }
 
     /// Enforces the policy for this share of the keys, from 0 to 1, and makes it a [shadow](Self::shadow) for the others.
@@ -405,6 +408,39 @@ impl Policy {
     /// Whether the policy is enforced for `key`.
     pub(crate) fn is_enforced_for(&self, key: &Key) -> bool {
         self.0.enforced.is_for(&self.0.name, key)
+    }
+
+    /// Says that its units are bytes of content: `RateLimit-Policy` then has the quota unit `content-bytes`. Without it,
+    /// clients take them for requests. What is charged does not depend on it.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use http::{Request, Response};
+    /// use tower::{Layer, ServiceExt};
+    /// use tower_ratelimit::{key::Constant, MemoryStore, Policy, Quota, RateLimitLayer};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let bytes = Policy::new("bytes", Quota::per_minute(100_000)).content_bytes();
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), bytes, Constant::new("all")).charge_response_bytes("bytes");
+    /// let download = layer.layer(tower::service_fn(|_: Request<()>| async {
+    ///     Ok::<_, std::convert::Infallible>(Response::new(String::from("hello")))
+    /// }));
+    /// let response = download.oneshot(Request::new(())).await?;
+    /// assert_eq!(response.headers()["ratelimit-policy"], r#""bytes";q=100000;qu="content-bytes";w=60"#);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn content_bytes(mut self) -> Self {
+        Arc::make_mut(&mut self.0).bytes = true;
+        self
+    }
+
+    /// Whether its units are bytes of content.
+    pub(crate) fn counts_bytes(&self) -> bool {
+        self.0.bytes
     }
 
     /// Lets a [debit](crate::Limiter::debit) charge up to `units` more than remain. Requests are then denied until the
@@ -613,8 +649,8 @@ impl Policy {
     }
 }
 
-/// Policies are equal if they have the same name and admit the same: the same quota, algorithm with its options, lease
-/// and failure mode.
+/// Policies are equal if they have the same name, admit the same and look the same to clients: the same quota and unit,
+/// algorithm with its options, lease, debt, share of keys and failure mode.
 impl PartialEq for Policy {
     fn eq(&self, other: &Self) -> bool {
         let (one, other) = (&*self.0, &*other.0);
@@ -625,6 +661,7 @@ impl PartialEq for Policy {
                 && one.on_store_failure == other.on_store_failure
                 && one.most_leased == other.most_leased
                 && one.debt == other.debt
+                && one.bytes == other.bytes
                 && one.enforced == other.enforced
     }
 }

@@ -315,7 +315,7 @@ async fn one_policy_of_a_decision_is_debited_also_in_a_cluster() {
     }
 }
 
-/// A store in memory that fails to send debits when it is told to.
+/// A store in memory. Its debits fail, unsent, while `fails` is set.
 #[derive(Clone, Default)]
 struct Unsteady {
     counts: MemoryStore,

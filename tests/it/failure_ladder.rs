@@ -219,7 +219,7 @@ async fn what_was_admitted_during_an_outage_is_charged_afterwards() {
     assert!(eventually(is_charged).await, "3 and 4 units, and 20 units, but {remaining:?} remain");
 }
 
-/// A store that fails when it is told to, and counts the units that are handed back.
+/// A store that fails as its fields say, and counts the units that are handed back.
 #[derive(Clone, Default)]
 struct Unsteady {
     /// The failure of decisions.

@@ -13,7 +13,8 @@ use crate::support::{
 use tower::{Layer as _, ServiceExt as _};
 use tower_ratelimit::{
     ClientIp, Error, ErrorKind, Header, Key, KeyExtractor as _, Limiter, MemoryStore, PeerIp, Policy,
-    PolicySource, Quota, RateLimitLayer, TrustedProxies,
+    PolicySource, Quota, RateLimitLayer, Rule, TrustedProxies,
+    algorithm::SlidingLog,
     key::{Constant, ForwardingHeader},
     policy::LivePolicies,
     policy::Lookup,
@@ -366,4 +367,46 @@ async fn an_outage_of_a_lookup_and_of_its_policy_source_is_one_line_each_without
     }
     assert_eq!(lines.with("WARN"), 2, "{}", lines.text());
     assert!(!lines.text().contains("secret"), "{}", lines.text());
+}
+
+#[tokio::test]
+async fn what_a_layer_warns_of_is_logged_once() {
+    let (lines, _guard) = listen();
+    let login = Policy::new("login", Quota::per_minute(5));
+    let layer = RateLimitLayer::new(MemoryStore::new(), login, Constant::new("all"));
+    assert_eq!(lines.with("SlidingLog"), 0, "the layer may be changed before it wraps a service");
+    for _ in 0..3 {
+        ask(&layer, get()).await;
+    }
+    assert_eq!(lines.with("SlidingLog"), 1, "{}", lines.text());
+}
+
+#[tokio::test]
+async fn a_redundant_policy_and_a_cost_that_is_never_admitted_are_logged_once() {
+    let (lines, _guard) = listen();
+    let day = || Policy::new("day", Quota::per_day(1_000_000)).algorithm(SlidingLog::new());
+    let second = || Policy::new("second", Quota::per_second(10));
+    let rows = [
+        ("the same key", Rule::new(day(), Constant::new("all")), 1),
+        ("another key", Rule::new(day(), Constant::new("others")), 0),
+        ("another cost", Rule::new(day(), Constant::new("all")).cost(|_| 3), 0),
+        (
+            "a limit that binds",
+            Rule::new(Policy::new("day", Quota::per_day(100_000)), Constant::new("all")),
+            0,
+        ),
+    ];
+    for (name, rule, expected) in rows {
+        let before = lines.with("never denies a request");
+        let layer = RateLimitLayer::new(MemoryStore::new(), second(), Constant::new("all")).and(rule);
+        for _ in 0..3 {
+            ask(&layer, get()).await;
+        }
+        assert_eq!(lines.with("never denies a request") - before, expected, "{name}: {}", lines.text());
+    }
+    let layer = RateLimitLayer::new(MemoryStore::new(), second(), Constant::new("all")).cost(|_| 11);
+    for _ in 0..3 {
+        assert_eq!(ask(&layer, get()).await.status(), 429);
+    }
+    assert_eq!(lines.with("ever admits at once, which is 10"), 1, "{}", lines.text());
 }

@@ -3,6 +3,7 @@
 mod support;
 
 mod adaptive;
+mod all_or_nothing;
 mod bad_input;
 mod bans;
 mod cancellation;
@@ -59,3 +60,4 @@ mod tls;
 mod twin_test;
 mod user_programs;
 mod values;
+mod warnings;

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::{RedisServer, http, settings, store};
+use crate::support::{PATIENT, RedisServer, http, settings, store};
 use futures_util::FutureExt as _;
 use tokio::{
     task::JoinSet,
@@ -383,6 +383,26 @@ async fn the_failure_mode_decides_while_a_server_is_down_and_a_restarted_server_
     // The restarted server has neither the script nor the counts.
     let patient = limiter.check(&closed, &Key::new("alice"), 1).await.unwrap();
     assert_eq!(patient.outcomes()[0].remaining(), 999_999);
+}
+
+/// Decisions would wait for an hour if they waited for a connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn decisions_do_not_wait_for_a_server_that_cannot_be_reached() {
+    let mut server = RedisServer::start();
+    let limiter =
+        Limiter::new(settings().deadline(Duration::from_secs(3_600)).connect(&server.url()).await.unwrap());
+    assert!(limiter.check(&closed(1_000), &Key::new("alice"), 1).await.unwrap().is_allowed());
+    server.kill();
+    let mut callers = JoinSet::new();
+    for _ in 0..50 {
+        let limiter = limiter.clone();
+        callers.spawn(async move { limiter.check(&closed(1_000), &Key::new("alice"), 1).await });
+    }
+    let expected = [ErrorKind::StoreUnreachable, ErrorKind::StoreDisconnected, ErrorKind::StoreSuspended];
+    while let Some(decision) = timeout(PATIENT, callers.join_next()).await.expect("no decision waits") {
+        let error = decision.unwrap().unwrap_err();
+        assert!(expected.contains(&error.kind()), "{error}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -213,9 +213,14 @@ fn a_configuration_file_describes_every_built_in_algorithm() {
         assert_eq!(serde_json::from_value::<Policy>(read).unwrap(), expected, "{algorithm}");
     }
     let all = json!({
-        "name": "p", "quota": "5/s", "on_store_failure": "closed", "lease": 3, "debt": 4, "enforced": 0.25
+        "name": "p", "quota": "5/s", "on_store_failure": "closed", "lease": 3, "debt": 4, "enforced": 0.25, "content_bytes": true
     });
-    let expected = policy("5/s").on_store_failure(FailureMode::Closed).leased(3).debt(4).enforced_for(0.25);
+    let expected = policy("5/s")
+        .on_store_failure(FailureMode::Closed)
+        .leased(3)
+        .debt(4)
+        .enforced_for(0.25)
+        .content_bytes();
     assert_eq!(serde_json::from_value::<Policy>(all).unwrap(), expected);
 }
 

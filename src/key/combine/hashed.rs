@@ -12,6 +12,10 @@ impl<K: KeyExtractor> KeyExtractor for Hashed<K> {
         self.extractor.extract(request).then(move |key| Ok(key?.hashed(&secret)))
     }
 
+    fn warning(&self) -> Option<String> {
+        self.extractor.warning()
+    }
+
     fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
         Ok(self.extractor.keys_of(named)?.iter().map(|key| key.hashed(&self.secret)).collect())
     }

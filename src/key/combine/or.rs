@@ -26,6 +26,10 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
         }
     }
 
+    fn warning(&self) -> Option<String> {
+        self.first.warning().or_else(|| self.second.warning())
+    }
+
     fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
         let first = self.first.keys_of(named).map(|keys| keys.into_iter().map(Key::of_first));
         let second = self.second.keys_of(named).map(|keys| keys.into_iter().map(|key| key.of_second()));

@@ -32,6 +32,12 @@ macro_rules! tuple {
             }
 
             #[expect(non_snake_case, reason = "the parts are named like their types")]
+            fn warning(&self) -> Option<String> {
+                let ($($part,)+) = self;
+                None$(.or_else(|| $part.warning()))+
+            }
+
+            #[expect(non_snake_case, reason = "the parts are named like their types")]
             fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
                 let ($($part,)+) = self;
                 let extractors: &[&dyn KeyExtractor] = &[$($part),+];

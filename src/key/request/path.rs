@@ -26,6 +26,12 @@ impl KeyExtractor for RequestPath {
         Answer::ready(Ok(Key::new(request.uri.path())))
     }
 
+    fn warning(&self) -> Option<String> {
+        let warning = "the path of a request is a key, and the client chooses it: each new path has a quota of its own. Use \
+                       MatchedRoute, or a table of routes (layer::Rules)";
+        Some(warning.to_owned())
+    }
+
     fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
         let is_possible = |path: &[u8]| {
             matches!(path, b"" | b"*" | [b'/', ..]) && !path.iter().any(|byte| matches!(byte, b'?' | b'#'))

@@ -82,7 +82,7 @@ use crate::{
 /// # Ok(())
 /// # }
 /// ```
-#[must_use = "a lookup does nothing until a value is asked for"]
+#[must_use = "a lookup does nothing until `get` is called"]
 pub struct Lookup<K, V> {
     shared: Arc<Shared<K, V>>,
 }
@@ -135,7 +135,7 @@ where
 
     /// The value of `key`. The answer is ready if the value is cached, and costs no more than a clone of it then.
     ///
-    /// The key is borrowed: a `Lookup<String, _>` is asked with a `&str`. A lookup that is needed starts at once.
+    /// The key is borrowed: `get` of a `Lookup<String, _>` takes a `&str`. A lookup that is needed starts at once.
     ///
     /// # Errors
     ///
@@ -158,7 +158,8 @@ where
     }
 }
 
-/// An error of this crate as it is, and any other as the cause of one.
+/// An error of this crate as it is, and any other as the cause of one. A downcast, because the error type of `find` is
+/// any: no trait tells the two apart.
 fn own_error(error: Box<dyn StdError + Send + Sync>) -> Error {
     match error.downcast::<Error>() {
         Ok(error) => *error,

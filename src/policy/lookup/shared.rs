@@ -130,7 +130,7 @@ where
             if let Some(running) = all.get(key) {
                 return Ok(Ask::Wait(running.clone()));
             }
-            // A lookup may have ended since the value was asked for.
+            // A lookup may have ended since `key` was not found.
             if let Some(found) = self.values.get(key)
                 && found.at.elapsed() < self.settings.ttl
             {

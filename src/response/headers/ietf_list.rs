@@ -33,7 +33,8 @@ pub(super) fn policy_item(policy: &Policy) -> String {
     } else {
         window(policy)
     };
-    [policy.quoted_name(), ";q=", limit, &window].concat()
+    let unit = if policy.counts_bytes() { ";qu=\"content-bytes\"" } else { "" };
+    [policy.quoted_name(), ";q=", limit, unit, &window].concat()
 }
 
 /// `;w=60`. A window below a second is left out.

@@ -27,7 +27,7 @@ fn fresh(path: &std::path::Path) -> Option<(Vec<Policy>, Enforcement)> {
     Some((fresh.current(), fresh.enforcement().get()))
 }
 
-/// A valid file, an invalid one, or one of which nobody knows.
+/// A valid file, an invalid one, or one that may be either.
 fn random_file(random: &mut fastrand::Rng) -> Vec<u8> {
     let quotas = ["1/s", "2/min", "3/h burst 9", "4/day", "5/90s"];
     let mut policies = vec![("a", pick(random, &quotas)), ("b", pick(random, &quotas))];

@@ -6,7 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use super::error;
@@ -14,7 +14,7 @@ use crate::support::{RedisServer, eventually, redis_cluster::RedisCluster, setti
 use tokio::task::JoinHandle;
 use tower_ratelimit::{
     FailureMode, Key, Limiter, ManualClock, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore,
-    algorithm::{Concurrency, FixedWindow, SlidingLog, SlidingWindow},
+    algorithm::{Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
     key::Constant,
     policy::LivePolicies,
 };
@@ -39,7 +39,7 @@ impl Instance {
                     let response = crate::support::inner::ask(&layer, crate::support::inner::get()).await;
                     admitted.fetch_add(u64::from(response.status() == 200), Ordering::Relaxed);
                     // A denial that is known here takes no time.
-                    tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+                    tokio::time::sleep(Duration::from_millis(1)).await;
                 }
             })
         };
@@ -139,19 +139,17 @@ async fn two_instances_follow_an_operator_under_load_in_a_cluster() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_bucket_admits_no_more_than_its_burst_and_the_larger_rate_while_its_rate_changes() {
+async fn a_bucket_admits_no_more_than_the_largest_burst_and_rate_while_its_quota_changes() {
     let server = RedisServer::start();
     let store = async || settings().connect(&server.url()).await.unwrap();
-    let policy = |limit: u64| {
-        let quota = Quota::per_second(limit).burst(50);
-        Policy::new("api", quota).on_store_failure(FailureMode::Closed)
-    };
+    let policy =
+        |limit: u64| Policy::new("api", Quota::per_second(limit)).on_store_failure(FailureMode::Closed);
     let began = Instant::now();
     let default = policy(50);
     let instances =
         [Instance::start(store().await, &default).await, Instance::start(store().await, &default).await];
     for limit in [150, 20, 100] {
-        let _: u64 = server.command(&["HSET", "rl:policies", "api", &format!("{limit}/s burst 50")]);
+        let _: u64 = server.command(&["HSET", "rl:policies", "api", &format!("{limit}/s")]);
         for instance in &instances {
             assert!(eventually(async || instance.limit() == limit).await);
         }
@@ -160,16 +158,21 @@ async fn a_bucket_admits_no_more_than_its_burst_and_the_larger_rate_while_its_ra
     for instance in instances {
         admitted += instance.stop().await;
     }
-    let most = 50 + 150 * (began.elapsed().as_secs() + 1);
+    let most = 150 + 150 * (began.elapsed().as_secs() + 1);
     assert!(admitted <= most, "{admitted} of at most {most}");
     eprintln!("a bucket: {admitted} admitted, at most {most} allowed");
 }
 
 /// Two instances that disagree, one decision after the other, while no time passes.
 #[tokio::test]
-async fn windows_logs_and_permits_admit_no_more_than_the_larger_limit_while_instances_disagree() {
+async fn no_algorithm_admits_more_than_the_larger_limit_while_instances_disagree() {
     let quota = |limit| Policy::new("p", Quota::per_hour(limit));
-    let rows: [(&str, fn(Policy) -> Policy); 5] = [
+    let rows: [(&str, fn(Policy) -> Policy); 10] = [
+        ("GCRA", |policy| policy),
+        ("a debt", |policy| policy.debt(2)),
+        ("tokens", |policy| policy.algorithm(TokenBucket::new())),
+        ("a new bucket", |policy| policy.algorithm(TokenBucket::new().starting_at(2))),
+        ("a meter", |policy| policy.algorithm(LeakyBucket::meter())),
         ("an anchored window", |policy| policy.algorithm(FixedWindow::anchored())),
         ("an aligned window", |policy| policy.algorithm(FixedWindow::aligned())),
         ("a sliding window", |policy| policy.algorithm(SlidingWindow::new().segments(6))),
@@ -187,7 +190,41 @@ async fn windows_logs_and_permits_admit_no_more_than_the_larger_limit_while_inst
                 let decision = limiter.check(policy, &Key::new(name), 1).await.unwrap();
                 admitted.extend(decision.is_allowed().then_some(decision));
             }
-            assert_eq!(admitted.len(), 8, "{name}");
+            let expected = if name == "a new bucket" { 7 } else { 8 };
+            assert_eq!(admitted.len(), expected, "{name}");
         }
+    }
+}
+
+/// The smaller quota has its own burst and rate; the larger one counts all of it.
+#[tokio::test]
+async fn a_lowered_bucket_does_not_wait_for_units_beyond_it_and_a_raised_one_counts_them() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let redis = settings().deny_cache(Duration::ZERO).manual_clock(clock.clone());
+    let redis = redis.connect(&server.url()).await.unwrap();
+    let (small, large) = (Policy::new("p", Quota::per_hour(3)), Policy::new("p", Quota::per_hour(8)));
+    for limiter in [Limiter::new(MemoryStore::with_clock(clock.clone())), Limiter::new(redis)] {
+        let key = Key::new("alice");
+        let take = async |policy: &Policy, cost| limiter.check(policy, &key, cost).await.unwrap();
+        let minutes = |minutes: u64| Duration::from_secs(minutes * 60);
+        assert!(take(&large, 8).await.is_allowed());
+        assert_eq!(take(&small, 1).await.retry_after(), Some(minutes(20)));
+        clock.advance(minutes(5));
+        assert_eq!(take(&small, 1).await.retry_after(), Some(minutes(15)), "the time that was named stays");
+        clock.advance(minutes(15));
+        assert!(take(&small, 1).await.is_allowed());
+        assert!(!take(&small, 1).await.is_allowed());
+        clock.advance(minutes(60));
+        assert!(take(&small, 3).await.is_allowed(), "an hour without charges replenishes the burst");
+        // 12 units were charged, of which 4 were replenished at the rate of the smaller quota.
+        let denied = take(&large, 1).await;
+        assert_eq!((denied.is_allowed(), denied.remaining()), (false, Some(0)));
+        clock.advance(minutes(15));
+        assert_eq!(take(&large, 0).await.remaining(), Some(2));
+        // All of it drains, and the key with it.
+        clock.advance(minutes(60));
+        assert_eq!(take(&large, 0).await.remaining(), Some(8));
+        limiter.reset(&large, &key).await.unwrap();
     }
 }

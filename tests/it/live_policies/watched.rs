@@ -31,10 +31,10 @@ async fn a_watched_policy_follows_its_channel_and_outlives_the_sender() {
     // Lowered: the limit binds at once.
     sender.send_replace(policy("p", 1));
     assert_eq!(status().await, 429);
-    sender.send_replace(policy("p", 2));
+    // Raised: the two units that were charged still count.
+    sender.send_replace(policy("p", 3));
     drop(sender);
     assert!(format!("{layer:?}").contains("Watched"), "{layer:?}");
-    // A bucket never holds more than its capacity, so the second unit was forgotten when the limit was 1.
     assert_eq!([status().await, status().await], [200, 429]);
 }
 

@@ -274,7 +274,7 @@ impl Ledger {
         if asked.ask == Ask::Peek || !allowed {
             return held;
         }
-        let was_not_sent = was_not_sent(failure.kind());
+        let was_not_sent = !failure.kind().may_have_charged();
         let inner = &mut *self.inner.lock().unwrap();
         let elapsed = self.started.elapsed();
         let locals = asked.charges.iter().filter(|(rule, ..)| is_local(&self.rules[*rule].mode));
@@ -311,7 +311,7 @@ impl Ledger {
 
     /// Takes the charges back that were certainly not sent and that are not owed.
     fn not_sent(&self, asked: &Asked, kind: ErrorKind, is_meant: impl Fn(FailureMode) -> bool) {
-        if asked.ask == Ask::Peek || !was_not_sent(kind) {
+        if asked.ask == Ask::Peek || kind.may_have_charged() {
             return;
         }
         let inner = &mut *self.inner.lock().unwrap();
@@ -393,8 +393,4 @@ impl Ledger {
         let Asked { instance, ask, charges, .. } = asked;
         self.log.violated(format_args!("{instance} {ask:?} {charges:?} {what}"));
     }
-}
-
-fn was_not_sent(kind: ErrorKind) -> bool {
-    !kind.may_have_charged()
 }

@@ -77,6 +77,8 @@ struct Account {
     refunded: i128,
     /// The start of the account. Earlier charges cannot be refunded any more.
     since: i128,
+    /// The units of a bucket beyond the capacity of the policy that its entry is of, and that capacity.
+    above: (i128, i128),
 }
 
 #[derive(Default)]
@@ -172,7 +174,7 @@ impl Model {
     }
 
     fn view(&self, id: usize, rule: Rule, key: &str, now: i128) -> View {
-        let Account { mut entries, width: mut old_width, refunded, since } =
+        let Account { mut entries, width: mut old_width, refunded, since, mut above } =
             self.accounts.get(&(id, key.to_owned())).cloned().unwrap_or_default();
         let mut moved = false;
         match rule.counting {
@@ -220,29 +222,39 @@ impl Model {
                     entries.push((opens, 0));
                 }
             }
-            _ => (entries, moved) = bucket(rule, &entries, now),
+            _ => (entries, above, moved) = bucket(rule, &entries, above, now),
         }
-        let view = View { account: Account { entries, width: old_width, refunded, since }, moved };
+        let view = View { account: Account { entries, width: old_width, refunded, since, above }, moved };
         let something = view.account.entries.iter().any(|(_, units)| *units > 0);
         View { moved: moved && something, ..view }
     }
 }
 
-/// The entry of a bucket as of `now`.
-fn bucket(rule: Rule, entries: &[(i128, i128)], now: i128) -> (Vec<(i128, i128)>, bool) {
+type Units = (i128, i128);
+
+/// The entry of a bucket as of `now`, the units above it, and whether a denial writes them.
+fn bucket(rule: Rule, entries: &[Units], above: Units, now: i128) -> (Vec<Units>, Units, bool) {
+    let whole = i128::from(capacity(rule) + rule.debt);
+    let (mut above, of) = above;
+    let mut entry = entries.first().copied();
+    if let Some((_, units)) = &mut entry {
+        // Under a larger capacity all units count together.
+        if whole > of {
+            (*units, above) = (*units + above, 0);
+        }
+    }
     let burst = i128::from(rule.burst);
     let initial = match rule.counting {
         Counting::Tokens { initial, .. } => i128::from(initial).min(burst),
         _ => burst,
     };
     let paid_after = |since, units| first(|wait| paid(rule, since, since + wait).leaves(units, 0));
-    let mut entry = entries.first().copied();
     if let Some((since, units)) = entry
         && initial < burst
         && since <= now
-        && now - since >= paid_after(since, units) + paid_after(since, burst)
+        && now - since >= paid_after(since, units + above) + paid_after(since, burst)
     {
-        entry = None;
+        (entry, above) = (None, 0);
     }
     let (mut since, mut units, mut moved) = match entry {
         None => (now, burst - initial, initial < burst),
@@ -250,6 +262,7 @@ fn bucket(rule: Rule, entries: &[(i128, i128)], now: i128) -> (Vec<(i128, i128)>
         Some((since, units)) => (since, units, false),
     };
     if entry.is_some() && paid(rule, since, now).leaves(units, 0) {
+        above = (above + units - paid(rule, since, now).whole()).max(0);
         (since, units) = (now, 0);
     }
     // It advances in the shortest spans in which whole units are replenished.
@@ -257,9 +270,10 @@ fn bucket(rule: Rule, entries: &[(i128, i128)], now: i128) -> (Vec<(i128, i128)>
     let spans = (now - since) / step;
     (since, units) = (since + spans * step, units - spans * step_units);
     if !fits(with_room(rule), since, units, now) {
-        (since, units, moved) = (now, i128::from(capacity(rule) + rule.debt), true);
+        above += units - paid(rule, since, now).whole() - whole;
+        (since, units, moved) = (now, whole, true);
     }
-    (vec![(since, units)], moved)
+    (vec![(since, units)], (above, whole), moved)
 }
 
 /// The units that a bucket drained since `since`, as a fraction.
@@ -453,7 +467,7 @@ impl View {
             // The state as stored, regardless of the current quota.
             self.account = raw.clone();
         }
-        let Account { entries, refunded, since: start, width: written } = &mut self.account;
+        let Account { entries, refunded, since: start, width: written, .. } = &mut self.account;
         match rule.counting {
             Counting::Anchored | Counting::Aligned(_) => {
                 if entries[0].0 != charge.mark {
@@ -523,7 +537,7 @@ impl View {
 
     /// Removes an empty bucket, unless its state is still needed.
     fn settle(&mut self, rule: Rule, now: i128) {
-        let Account { entries, refunded, since: start, .. } = &mut self.account;
+        let Account { entries, refunded, since: start, above: (above, _), .. } = &mut self.account;
         if *refunded > 1 << 49 {
             (*refunded, *start) = (0, now);
         }
@@ -532,7 +546,7 @@ impl View {
             entries[0] = (now, 0);
             let starts_full =
                 !matches!(rule.counting, Counting::Tokens { initial, .. } if initial < rule.burst);
-            if starts_full && *refunded == 0 && *start == 0 {
+            if starts_full && *refunded == 0 && *start == 0 && *above == 0 {
                 entries.clear();
             }
         }
@@ -575,6 +589,11 @@ struct Fraction {
 }
 
 impl Fraction {
+    /// Rounded down.
+    fn whole(self) -> i128 {
+        self.numerator / self.denominator
+    }
+
     /// As something paid: whether at most `rest` of `owed` are left.
     fn leaves(self, owed: i128, rest: i128) -> bool {
         (owed - rest) * self.denominator <= self.numerator

@@ -24,14 +24,14 @@ use tokio::{
 use super::{
     background::Exclusive,
     checkout::{connection, connection_until},
-    deadline::{REPLY_TIMEOUT, deadline_in, timeout_as_error},
+    deadline::{REPLY_TIMEOUT, deadline_in, no_connection, timeout_as_error},
     health::Health,
     script::{is_no_script, load_and, with_text},
 };
 use crate::{
     error::Error,
     store::redis::{
-        error::{is_broken, is_read_only},
+        error::{from_redis, is_broken, is_read_only, not_connected},
         script::Script,
         wire,
     },
@@ -88,7 +88,7 @@ pub(super) struct Call<'a> {
 
 /// The error of an exchange without a reply.
 pub(super) struct ExchangeError {
-    pub(super) cause: RedisError,
+    pub(super) error: Error,
     /// Whether the connection had been closed while it was idle: almost certainly nothing was sent.
     pub(super) was_closed: bool,
 }
@@ -102,6 +102,8 @@ struct ScriptLoads {
     latest: Mutex<HashMap<String, u64>>,
 }
 
+/// How often a task that waits for a connection looks whether an attempt to connect failed.
+const LOOK: Duration = Duration::from_millis(2);
 /// How often a script is loaded again if it is lost right after loading.
 const MAX_LOADS: usize = 5;
 /// How many dead connections a batch tries.
@@ -157,8 +159,10 @@ where
         loop {
             let mut connection = match slot.take() {
                 Some(connection) => connection,
-                None => timeout_as_error(timeout_at(send_until, self.connection()).await)
-                    .map_err(|cause| ExchangeError { cause, was_closed: false })?,
+                None => {
+                    let connection = self.replacement(send_until, call.deadline).await;
+                    connection.map_err(|error| ExchangeError { error, was_closed: false })?
+                }
             };
             let loads_before = self.loads.count.load(Ordering::Acquire);
             let (mut reply, immediate) = {
@@ -195,7 +199,29 @@ where
                 dead_count += 1;
                 continue;
             }
-            return reply.map_err(|cause| ExchangeError { cause, was_closed });
+            return reply.map_err(|error| ExchangeError { error: from_redis(&error), was_closed });
+        }
+    }
+
+    /// A connection in the place of one that was closed. If an attempt to connect fails meanwhile, the server has
+    /// probably stopped, so the callers do not wait any longer.
+    async fn replacement(
+        &self,
+        deadline: Instant,
+        allowed: Duration,
+    ) -> Result<PooledConnection<'static, M>, Error> {
+        let mut attempts = self.health.attempts();
+        let mut connection = pin!(self.connection());
+        loop {
+            let next_look = deadline.min(Instant::now() + LOOK);
+            match timeout_at(next_look, connection.as_mut()).await {
+                Ok(connection) => return connection.map_err(|error| not_connected(&error)),
+                Err(_) if next_look == deadline => return Err(no_connection(&self.health, allowed)),
+                Err(_) => {}
+            }
+            if let Some(error) = attempts.failed() {
+                return Err(not_connected(&error));
+            }
         }
     }
 

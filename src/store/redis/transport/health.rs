@@ -4,7 +4,7 @@ use std::{
     mem,
     sync::{
         Mutex, MutexGuard, Weak,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -27,6 +27,8 @@ pub(crate) struct Health {
     outage: Mutex<Option<Outage>>,
     /// The error of the last attempt to connect; `None` once an attempt succeeds.
     unreachable: Mutex<Option<RedisError>>,
+    /// The attempts to connect that failed.
+    failed_attempts: AtomicU64,
 }
 
 /// An outage ends with the first success after this time without a failure: during an outage, some decisions succeed.
@@ -61,6 +63,7 @@ impl Health {
             failing: AtomicBool::default(),
             outage: Mutex::default(),
             unreachable: Mutex::default(),
+            failed_attempts: AtomicU64::default(),
         }
     }
 
@@ -139,6 +142,12 @@ impl Health {
 
     pub(crate) fn connect_failed(&self, error: RedisError) {
         *self.connect_error_slot() = Some(error);
+        self.failed_attempts.fetch_add(1, Ordering::Release);
+    }
+
+    /// The attempts to connect that fail from now on.
+    pub(super) fn attempts(&self) -> Attempts<'_> {
+        Attempts { health: self, seen: self.failed_attempts.load(Ordering::Acquire) }
     }
 
     pub(crate) fn connect_error(&self) -> Option<RedisError> {
@@ -147,6 +156,20 @@ impl Health {
 
     fn connect_error_slot(&self) -> MutexGuard<'_, Option<RedisError>> {
         lock(&self.unreachable)
+    }
+}
+
+/// The attempts to connect of all tasks, as one sees them that waits for a connection.
+pub(super) struct Attempts<'a> {
+    health: &'a Health,
+    seen: u64,
+}
+
+impl Attempts<'_> {
+    /// The error of an attempt that failed since the last call.
+    pub(super) fn failed(&mut self) -> Option<RedisError> {
+        let failed = self.health.failed_attempts.load(Ordering::Acquire);
+        if mem::replace(&mut self.seen, failed) == failed { None } else { self.health.connect_error() }
     }
 }
 

@@ -132,8 +132,12 @@ impl<T: Target> Lane<T> {
     /// A connection, unless the decisions that wait for it failed meanwhile.
     async fn check_out(&self) -> Option<T::Connection> {
         let connection = timeout(MAX_BACKOFF, self.target.connection());
-        let mut is_late = false;
+        let (mut is_late, mut attempts) = (false, self.target.health().attempts());
         let connection = while_ticking(connection, || {
+            // No call was sent, but none would be answered. If a connection is in use, its replies say otherwise.
+            if let Some(error) = attempts.failed() {
+                let _ = record::<T, ()>(&self.target, Err(not_connected(&error)));
+            }
             if let Some(late) = self.expire_waiting()
                 && !mem::replace(&mut is_late, true)
             {

@@ -18,10 +18,7 @@ use super::{
 use crate::{
     decision::Decision,
     error::Error,
-    store::redis::{
-        error::from_redis,
-        wire::{self, Encoded, Job, Reply},
-    },
+    store::redis::wire::{self, Encoded, Job, Reply},
 };
 
 /// With three lanes, one batch is made, one is on its way and one is decided. Over a network of 1 ms, six lanes make 1.16
@@ -56,7 +53,7 @@ where
             connections.exchange(&mut slot, call).await
         };
         match timeout_at(deadline, Finish(Some(Box::pin(exchange)))).await {
-            Ok(reply) => reply.map_err(|error| from_redis(&error.cause)),
+            Ok(reply) => reply.map_err(|failed| failed.error),
             Err(_) => Err(timed_out(allowed)),
         }
     }
@@ -70,19 +67,19 @@ where
                 Call { command: &command, script: Some(&script), may_repeat, deadline: first.deadline };
             self.connections.exchange(slot, call).await
         };
-        let error = match reply {
+        let failed = match reply {
             Ok(reply) => return settle(jobs, wire::decode(&reply, jobs)),
-            Err(error) => error,
+            Err(failed) => failed,
         };
         let mut repeated = Vec::new();
-        if error.was_closed && !may_repeat {
+        if failed.was_closed && !may_repeat {
             // Only jobs that must not be repeated fail.
             let others: Vec<&Job> = jobs.iter().copied().filter(|job| job.may_be_repeated()).collect();
             repeated = Box::pin(self.send(slot, &others)).await;
         }
         let mut repeated = repeated.into_iter();
         let next = |job: &&Job| job.may_be_repeated().then(|| repeated.next()).flatten();
-        let failed = || Err(from_redis(&error.cause));
+        let failed = || Err(failed.error.clone());
         jobs.iter().map(next).map(|decided| decided.unwrap_or_else(failed)).collect()
     }
 }

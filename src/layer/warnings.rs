@@ -1,0 +1,98 @@
+//! What is valid in a layer, and probably not what was meant.
+
+use std::sync::atomic::Ordering;
+
+use super::config::Config;
+use crate::{
+    decision::{Decision, Outcome, Verdict},
+    policy::Policy,
+};
+
+impl Config {
+    /// What to warn of, as far as it is known before the first request.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        let policies: Vec<Policy> = self.rules.iter().filter_map(|rule| rule.policy.known()).collect();
+        let of_policies = policies.iter().flat_map(Policy::warnings);
+        let of_keys = self.rules.iter().filter_map(|rule| rule.key.warning());
+        let mut warnings: Vec<_> = of_policies.chain(of_keys).collect();
+        for reserved in &self.settlements.reserved {
+            let name = &reserved.policy;
+            let policy = policies.iter().find(|policy| policy.name() == name);
+            if policy.is_none() && policies.len() == self.rules.len() {
+                let names: Vec<_> = policies.iter().map(Policy::name).collect();
+                warnings.push(format!(
+                    "the layer reserves units of the policy {name:?}, which it does not have: name one of {names:?}"
+                ));
+            } else if reserved.by_bytes && policy.is_some_and(|policy| !policy.counts_bytes()) {
+                warnings.push(format!(
+                    "the layer charges bytes under the policy {name:?}, and its headers say requests: add \
+                     Policy::content_bytes"
+                ));
+            }
+        }
+        warnings
+    }
+
+    /// Logs the warnings when the first service is wrapped.
+    pub(super) fn warn_once(&self) {
+        if !self.checked.settings.swap(true, Ordering::Relaxed) {
+            for warning in self.warnings() {
+                log!(warn, "{warning}");
+                let _ = warning;
+            }
+        }
+    }
+
+    /// Logs that a policy is redundant, because another one of the same key denies all that it would. Looks at the first
+    /// decision of several policies.
+    pub(super) fn warn_of_redundant(&self, decision: &Decision) {
+        let outcomes = decision.outcomes();
+        if outcomes.len() < 2 || self.checked.policies_of_a_key.load(Ordering::Relaxed) {
+            return;
+        }
+        let was_checked = self.checked.policies_of_a_key.swap(true, Ordering::Relaxed);
+        if was_checked || self.rules.iter().any(|rule| rule.cost.is_some()) {
+            return;
+        }
+        for one in outcomes {
+            let binds_first = |other: &&Outcome| {
+                other.policy().name() != one.policy().name()
+                    && other.key() == one.key()
+                    && one.policy().never_binds_beside(other.policy())
+            };
+            if let Some(other) = outcomes.iter().find(binds_first) {
+                log!(
+                    warn,
+                    policy = one.policy().name(),
+                    "the policy {:?} ({}) never denies a request, because {:?} ({}) limits the same keys to less: remove it, \
+                     or lower its limit or its burst",
+                    one.policy().name(),
+                    one.policy().quota(),
+                    other.policy().name(),
+                    other.policy().quota()
+                );
+                let _ = other;
+            }
+        }
+    }
+
+    /// Logs once that a request costs more than a policy ever admits.
+    pub(super) fn warn_of_cost(&self, decision: &Decision) {
+        if !matches!(decision.verdict(), Verdict::Deny { retry_after: None, .. }) {
+            return;
+        }
+        if let Some(outcome) = decision.binding()
+            && !self.checked.cost.swap(true, Ordering::Relaxed)
+        {
+            log!(
+                warn,
+                policy = outcome.policy().name(),
+                "a request costs more than the policy {:?} ever admits at once, which is {}, so it is always denied: lower \
+                 its cost, or raise the burst",
+                outcome.policy().name(),
+                outcome.policy().capacity()
+            );
+            let _ = outcome;
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! What policies and layers warn of: mistakes that are valid.
+
+use std::time::Duration;
+
+use http::request::Parts;
+use tower_ratelimit::{
+    KeyExtractor, MemoryStore, PeerIp, Policy, PolicySource, Quota, RateLimitLayer, Rule,
+    algorithm::{FixedWindow, LeakyBucket, SlidingLog, TokenBucket},
+    key::{Constant, MatchedRoute, RequestPath},
+};
+
+#[test]
+fn a_policy_warns_of_a_period_that_headers_cannot_express_and_of_a_login_limit_that_is_exceeded() {
+    let millis = |millis| Quota::new(5, Duration::from_millis(millis)).unwrap();
+    let minute = Quota::per_minute(5);
+    let rows = [
+        (Policy::new("api", minute), None),
+        (
+            Policy::new("api", millis(100)),
+            Some("clients see none: write the quota with a period of whole seconds, such as 50/s"),
+        ),
+        (Policy::new("api", millis(1_500)), Some("one that is rounded up")),
+        // The period of permits is not shown.
+        (Policy::concurrency("api", 5), None),
+        (Policy::new("login", minute), Some("up to 9 units in 60s, and its limit is 5")),
+        (Policy::new("Password reset", minute.burst(3)), Some("up to 7 units")),
+        (Policy::new("failed-logins", minute).algorithm(TokenBucket::new()), Some("up to 9 units")),
+        (Policy::new("sign-in", minute).algorithm(FixedWindow::aligned()), Some("up to 10 units")),
+        (Policy::new("login", minute).algorithm(SlidingLog::new()), None),
+        (Policy::new("login", minute.burst(1)).algorithm(LeakyBucket::meter()), None),
+        (Policy::new("login", minute.burst(2)), None),
+        (Policy::new("login", Quota::per_minute(1)), None),
+    ];
+    for (policy, expected) in rows {
+        let warnings = policy.warnings();
+        match expected {
+            Some(text) => {
+                assert!(warnings.len() == 1 && warnings[0].contains(text), "{warnings:?}, not {text}")
+            }
+            None => assert!(warnings.is_empty(), "{policy:?}: {warnings:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_layer_warns_of_paths_as_keys_and_of_reservations_that_cannot_be_meant() {
+    let policy = || Policy::new("api", Quota::per_minute(5));
+    let layer = |key: Box<dyn KeyExtractor>| RateLimitLayer::new(MemoryStore::new(), policy(), key);
+    let all = || layer(Box::new(Constant::new("all")));
+    let path = "MatchedRoute";
+    let rows = [
+        (all(), None),
+        (layer(Box::new(MatchedRoute::new())), None),
+        (layer(Box::new(RequestPath::new())), Some(path)),
+        (layer(Box::new((PeerIp::new(), RequestPath::new()))), Some(path)),
+        (layer(Box::new(PeerIp::new().or(RequestPath::new().hashed([7; 32])))), Some(path)),
+        // The closure may make a few keys of all paths.
+        (layer(Box::new(RequestPath::new().map(|path: &str| path.len().min(1).to_string()))), None),
+        (all().and(Rule::new(Policy::new("other", Quota::per_minute(5)), RequestPath::new())), Some(path)),
+        (all().reserve("api"), None),
+        (all().reserve("apis"), Some(r#""apis", which it does not have: name one of ["api"]"#)),
+        (all().charge_response_bytes("api"), Some("add Policy::content_bytes")),
+    ];
+    for (at, (layer, expected)) in rows.into_iter().enumerate() {
+        let warnings = layer.warnings();
+        match expected {
+            Some(text) => assert!(warnings.len() == 1 && warnings[0].contains(text), "{at}: {warnings:?}"),
+            None => assert!(warnings.is_empty(), "{at}: {warnings:?}"),
+        }
+    }
+    let bytes = RateLimitLayer::new(MemoryStore::new(), policy().content_bytes(), Constant::new("all"));
+    assert!(bytes.charge_response_bytes("api").warnings().is_empty());
+    // Which policies there are is not known.
+    let source =
+        PolicySource::per_request(|_: &Parts, _: &tower_ratelimit::Key| Policy::new("x", Quota::per_day(1)));
+    let chosen = RateLimitLayer::new(MemoryStore::new(), source, Constant::new("all")).reserve("apis");
+    assert!(chosen.warnings().is_empty());
+}

@@ -32,7 +32,7 @@
 //!     api 1/h, reports 100
 //! curl -i http://127.0.0.1:3000/
 //!     429
-//!     retry-after: 900
+//!     retry-after: 3600
 //! curl -i -X PUT http://127.0.0.1:3000/database/0
 //!     200
 //!     0 % busy

@@ -48,6 +48,7 @@ impl<F: FnMut() -> f64 + Send> Source for Followed<F> {
         self.share
     }
 
+    #[cfg(feature = "redis")]
     fn adopt(&mut self, share: f64) {
         self.share = share;
     }

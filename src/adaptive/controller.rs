@@ -97,6 +97,7 @@ impl<L: Law> Source for Controller<L> {
         self.share
     }
 
+    #[cfg(feature = "redis")]
     fn adopt(&mut self, share: f64) {
         self.share = share;
     }

@@ -38,7 +38,8 @@ impl Follower {
     }
 
     fn set(&self, share: f64) {
-        let share = rounded(share).clamp(self.bounds.floor, 1.0);
+        let floor = self.bounds.floor;
+        let share = if share > floor { rounded(share).clamp(floor, 1.0) } else { floor };
         let before = self.shares.send_replace(share);
         if share.to_bits() == before.to_bits() {
             return;

@@ -8,6 +8,7 @@ pub(crate) trait Source: Send {
     fn next(&mut self, bounds: &Bounds) -> f64;
 
     /// Continues from `share`: that of the other instances.
+    #[cfg(feature = "redis")]
     fn adopt(&mut self, share: f64);
 
     /// What is wrong with the settings.

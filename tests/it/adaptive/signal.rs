@@ -77,7 +77,7 @@ async fn the_quota_follows_between_floor_and_full_and_keeps_the_counts() {
     followed().await;
     assert_eq!((adaptive.share(), adaptive.policy()), (1.0, api()));
     // One of 100 was used, and two by now.
-    assert_eq!(remaining().await.1, "\"api\";r=98;t=36");
+    assert_eq!(remaining().await.1, "\"api\";r=98;t=3528");
     dial.set(0.02);
     followed().await;
     assert_eq!(remaining().await.0, 429);

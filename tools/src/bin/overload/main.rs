@@ -10,6 +10,8 @@
 //! The controllers, the meter and the decisions are this crate's own, on tokio's paused clock. The result depends on nothing but
 //! the seeds, so each run gives the same.
 
+#![allow(clippy::print_stdout, reason = "the tool prints its results")]
+
 mod draw;
 mod service;
 

@@ -17,8 +17,8 @@ use crate::util::time::micros;
 /// Measures a service: how long its requests take, how many fail, and how many are in flight.
 ///
 /// It is a layer. Put it directly around the service, **inside** the rate limit, so that it measures only what the service
-/// does. [`Aimd`](super::Aimd), [`Gradient`](super::Gradient) and [`Vegas`](super::Vegas) read it; any number of them can
-/// read one meter. Cloning gives another handle on the same measurements.
+/// does. [`Aimd`](crate::adaptive::Aimd), [`Gradient`](crate::adaptive::Gradient) and [`Vegas`](crate::adaptive::Vegas)
+/// read it; any number of them can read one meter. Cloning gives another handle on the same measurements.
 ///
 /// * The latency of a request lasts until the service returns the head of the response. The time in which a body is sent
 ///   depends on the client, so it does not count.

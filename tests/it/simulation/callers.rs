@@ -9,7 +9,7 @@ use super::{
     instance::{Instance, Instances},
     ledger::{Ask, Held, Ledger},
     random::Random,
-    rules::Kind,
+    rules::{Kind, shadow},
 };
 
 /// What callers share.
@@ -25,7 +25,11 @@ impl Shared {
         let charge = |(rule, identity, cost): &(usize, usize, u64)| {
             Charge::new(&self.ledger.rules[*rule].policy, &Key::new(identity.to_string()), *cost)
         };
-        charges.iter().map(charge).collect()
+        let mut all: Vec<Charge> = charges.iter().map(charge).collect();
+        if let (true, Some(first)) = (all.len() > 1, all.first()) {
+            all.push(Charge::new(&shadow(), first.key(), first.cost()));
+        }
+        all
     }
 
     /// Makes a decision, and drops it after `patience`.
@@ -44,6 +48,7 @@ impl Shared {
         let answer = match (ask, &*all) {
             (Ask::Charge, [_]) => one(|limiter, one| limiter.check(one.policy(), one.key(), one.cost())),
             (Ask::Charge, _) => limiter.check_all(&all),
+            (Ask::Debit, _) => unreachable!("a debit is of a decision"),
             (Ask::UpTo, _) => one(|limiter, one| limiter.check_up_to(one.policy(), one.key(), one.cost())),
             (Ask::Peek, [_]) => one(|limiter, one| limiter.peek(one.policy(), one.key(), one.cost())),
             (Ask::Peek, _) => limiter.peek_all(&all),
@@ -105,7 +110,11 @@ pub(super) async fn call(shared: Arc<Shared>, mut random: Random) {
             }
             _ => {
                 if let Some((decision, charges)) = latest.take() {
-                    refund(&shared, &instance, &decision, &charges).await;
+                    if random.chance(500) {
+                        debit(&shared, &instance, &decision, &charges, random.between(1, 30)).await;
+                    } else {
+                        refund(&shared, &instance, &decision, &charges).await;
+                    }
                 }
                 continue;
             }
@@ -124,6 +133,15 @@ pub(super) async fn call(shared: Arc<Shared>, mut random: Random) {
             held.iter().for_each(|held| shared.ledger.released(held));
         }
         sleep(Duration::from_millis(random.below(2 * pause))).await;
+    }
+}
+
+async fn debit(shared: &Shared, instance: &Instance, decision: &Decision, charges: &Charges, units: u64) {
+    let charges = charges.iter().map(|&(rule, identity, _)| (rule, identity, units)).collect();
+    let asked = shared.ledger.ask(Ask::Debit, charges, &instance.owner.name, instance.deadline);
+    let answer = instance.limiter.debit(decision, units).await;
+    if shared.instances.is_running(instance) {
+        shared.ledger.answered(&asked, &answer);
     }
 }
 

@@ -28,6 +28,7 @@ const SLACK: Duration = Duration::from_millis(5);
 pub(super) enum Ask {
     Charge,
     UpTo,
+    Debit,
     Peek,
 }
 
@@ -201,7 +202,8 @@ impl Ledger {
             if outcome.policy() != &rule.policy || outcome.key().as_str() != identity.to_string() {
                 self.violated(asked, format_args!("is about {outcome:?}"));
             }
-            if outcome.remaining() > rule.limit || outcome.reset_after() > rule.period * 2 {
+            let periods = 2 + rule.debt.div_ceil(rule.limit) as u32;
+            if outcome.remaining() > rule.limit || outcome.reset_after() > rule.period * periods {
                 self.violated(asked, format_args!("{key}: no such quota: {outcome:?}"));
             }
             if granted > cost || allowed && asked.ask == Ask::Charge && granted != cost {
@@ -220,6 +222,8 @@ impl Ledger {
                 self.violated(asked, format_args!("{key}: {used} units used, {possible} can be"));
             }
             let certain = (asked.counted[place] + granted).saturating_sub(account.refunded + replenished);
+            // A debt is not shown.
+            let certain = certain.min(rule.limit);
             if is_exact && is_certain && decision.source() == DecisionSource::Store && used < certain {
                 self.violated(asked, format_args!("{key}: {used} units used, {certain} must be"));
             }
@@ -242,8 +246,11 @@ impl Ledger {
                 }
                 continue;
             }
-            let allowance =
-                rule.limit * (1 + inner.losses) + rule.replenished(rule.limit, elapsed) + account.refunded;
+            // The debt of a window ends with it.
+            let in_a_period = rule.limit + if rule.kind == Kind::Window { rule.debt } else { 0 };
+            let allowance = (rule.limit + rule.debt) * (1 + inner.losses)
+                + rule.replenished(in_a_period, elapsed)
+                + account.refunded;
             if account.admitted > allowance && !self.network.is_repeated(&key) {
                 let admitted = account.admitted;
                 self.violated(asked, format_args!("{key}: {admitted} units admitted, {allowance} may be"));

@@ -24,6 +24,8 @@ pub(super) struct Rule {
     pub(super) limit: u64,
     pub(super) period: Duration,
     pub(super) leased: bool,
+    /// The units by which debits may exceed the limit.
+    pub(super) debt: u64,
 }
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -32,7 +34,11 @@ impl Rule {
     fn new(policy: Policy, kind: Kind, mode: FailureMode) -> Self {
         let (limit, period) = (policy.quota().limit(), policy.quota().period());
         let policy = policy.on_store_failure(mode);
-        Self { policy, kind, mode, limit, period, leased: false }
+        Self { policy, kind, mode, limit, period, leased: false, debt: 0 }
+    }
+
+    fn with_debt(self, debt: u64) -> Self {
+        Self { policy: self.policy.debt(debt), debt, ..self }
     }
 
     /// Whether hardly anything is replenished during a schedule.
@@ -78,6 +84,11 @@ impl Rule {
     }
 }
 
+/// A policy that takes part in some decisions, and must change none.
+pub(super) fn shadow() -> Policy {
+    Policy::new("shadow", Quota::new(5, DAY).unwrap()).algorithm(FixedWindow::anchored()).shadow()
+}
+
 /// The rules of a schedule with so many instances. The last one is leased.
 pub(super) fn rules(random: &mut Random, instances: usize) -> Vec<Rule> {
     let mut rules = Vec::new();
@@ -100,6 +111,11 @@ pub(super) fn rules(random: &mut Random, instances: usize) -> Vec<Rule> {
             7 => Rule::new(Policy::new(&name, fast), Kind::Bucket, mode),
             _ => Rule::new(Policy::new(&name, fast).algorithm(FixedWindow::anchored()), Kind::Window, mode),
         });
+        if random.chance(400)
+            && let Some(rule) = rules.pop()
+        {
+            rules.push(rule.with_debt(random.between(1, 20)));
+        }
     }
     let mode = FailureMode::Local { instances: instances as u32 };
     let mode = *random.pick(&[mode, FailureMode::Closed]);

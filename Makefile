@@ -51,7 +51,7 @@ lint:
 	cargo fmt --all --check
 	cargo clippy --workspace --all-features --lib --bins --examples --benches -- -D warnings
 	cargo clippy --workspace --all-features --tests --test faults -- -D warnings -A clippy::unwrap_used -A clippy::print_stderr
-	@for features in "" admin axum redis cluster lookup metrics "metrics redis" reload "redis reload" retry "retry tonic" sentinel serde testing \
+	@for features in "" adaptive "adaptive redis" admin axum redis cluster lookup metrics "metrics redis" reload "redis reload" retry "retry tonic" sentinel serde testing \
 		tls-rustls tls-rustls-no-provider tonic tonic-tls tracing; do \
 		echo "clippy with only the feature '$$features'"; \
 		cargo clippy --quiet --lib --no-default-features --features "$$features" -- -D warnings || exit 1; \

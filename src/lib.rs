@@ -78,6 +78,7 @@
 //!
 //! | name | what it adds | default |
 //! |---|---|---|
+//! | `adaptive` | `adaptive`: quotas that follow the load of the service, or any other signal | no |
 //! | `admin` | `admin::router`: an axum router with which operators look at limits, reset and refund them | no |
 //! | `axum` | [`PeerIp`] reads axum's `ConnectInfo`; [`FromExtractor`](key::FromExtractor), [`MatchedRoute`](key::MatchedRoute); [`Decision`] and [`Limiter`] are extractors, [`Rejection`] is a response | yes |
 //! | `cluster` | [`RedisStore`] on Redis Cluster | no |
@@ -112,6 +113,9 @@ macro_rules! metric {
     };
 }
 
+#[cfg(feature = "adaptive")]
+#[cfg_attr(docsrs, doc(cfg(feature = "adaptive")))]
+pub mod adaptive;
 #[cfg(feature = "admin")]
 #[cfg_attr(docsrs, doc(cfg(feature = "admin")))]
 pub mod admin;

@@ -383,7 +383,7 @@ impl Policy {
     }
 
     /// The policy with another quota, counted by the same algorithm with the same options.
-    #[cfg(all(feature = "redis", feature = "reload"))]
+    #[cfg(any(feature = "adaptive", all(feature = "redis", feature = "reload")))]
     pub(crate) fn with_quota(&self, quota: Quota) -> Result<Self, Error> {
         let mut changed = self.clone();
         let inner = Arc::make_mut(&mut changed.0);
@@ -391,6 +391,12 @@ impl Policy {
         inner.arguments = inner.algorithm.arguments(&quota)?.into();
         inner.capacity = checked_capacity(&*inner.algorithm, &quota)?;
         changed.apply_debt()?.check_lease()
+    }
+
+    /// The policy with this share of its quota, which is from 0 to 1: of at least one unit.
+    #[cfg(feature = "adaptive")]
+    pub(crate) fn share(&self, share: f64) -> Result<Self, Error> {
+        self.with_quota(self.0.quota.scaled(share))
     }
 
     pub(crate) fn counting(&self) -> &Arc<dyn Algorithm> {

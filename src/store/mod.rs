@@ -9,6 +9,8 @@ mod redis;
 mod store;
 
 use self::companion::Companion;
+#[cfg(all(feature = "adaptive", feature = "redis"))]
+pub(crate) use self::redis::ShareTable;
 #[cfg(feature = "redis")]
 pub use self::redis::{
     LeaseStatus, ProbeReport, Problem, ProblemKind, RedisStore, RedisStoreBuilder, StoredKeys,

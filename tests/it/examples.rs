@@ -1,6 +1,9 @@
 //! The examples answer the curl lines in their doc comments with the responses written there, over real sockets.
 
 #[allow(dead_code, reason = "its `main` is not run here")]
+#[path = "../../examples/adaptive.rs"]
+mod adaptive;
+#[allow(dead_code, reason = "its `main` is not run here")]
 #[path = "../../examples/admin.rs"]
 mod admin;
 #[allow(dead_code, reason = "its `main` is not run here")]
@@ -196,6 +199,17 @@ async fn reload_says_what_is_written() {
         assert!(eventually(async || state() != before).await, "{edit}");
         let lines: String = part.lines().skip(1).flat_map(|line| [line, "\n"]).collect();
         says_what_is_written(app.clone(), &lines, count).await;
+    }
+}
+
+#[tokio::test]
+async fn adaptive_says_what_is_written() {
+    let (app, api) = adaptive::app(store()).unwrap();
+    let parts = include_str!("../../examples/adaptive.rs").split("//! sleep ");
+    for ((part, count), share) in parts.zip([4, 3, 2]).zip([1.0, 0.25, 1.0]) {
+        assert!(eventually(async || api.share() == share).await, "{api:?}");
+        let lines = part.trim_start_matches(|character: char| character != '/');
+        says_what_is_written(app.clone(), lines, count).await;
     }
 }
 

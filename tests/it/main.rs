@@ -2,6 +2,7 @@
 
 mod support;
 
+mod adaptive;
 mod admin;
 mod all_or_nothing;
 mod bad_input;

@@ -1,11 +1,12 @@
 //! The Lua script on a Redis server: its arithmetic, the keys it writes, and the commands it calls.
 
-use crate::support::{RedisServer, settings, store};
+use crate::support::{RedisServer, settings, store, within};
 use proptest::prelude::*;
 use std::time::Duration;
 
 use tower_ratelimit::{
     Error, ErrorKind, FailureMode, Key, Limiter, ManualClock, Policy, Quota,
+    adaptive::Adaptive,
     algorithm::{Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
 };
 
@@ -315,6 +316,24 @@ async fn the_printed_acl_rule_is_sufficient_and_each_of_its_commands_is_needed()
         if let Some(error) = live.last_error() {
             return Err(error);
         }
+        // An instance of an adaptive policy publishes its share, and removes it when it stops.
+        let adaptive = Adaptive::new(Policy::new("p", Quota::per_minute(3)))
+            .every(Duration::from_millis(10))
+            .follow(|| 0.5)
+            .shared(&store)
+            .start()?;
+        let published = async |count: u64| {
+            let is_there = async || server.command::<u64>(&["EXISTS", "a*b:adaptive:p:gcra"]) == count;
+            match within(Duration::from_secs(3), is_there).await {
+                true => Ok(()),
+                false => {
+                    Err(Error::new(ErrorKind::StoreFailed, "the share is not published, or not removed"))
+                }
+            }
+        };
+        published(1).await?;
+        drop(adaptive);
+        published(0).await?;
         // Permits are renewed and released.
         let short = Policy::new("short", Quota::new(2, Duration::from_millis(600)).unwrap())
             .algorithm(Concurrency::new())

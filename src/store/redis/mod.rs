@@ -9,6 +9,8 @@ mod bans;
 mod builder;
 mod connect;
 mod error;
+#[cfg(any(feature = "adaptive", feature = "reload"))]
+mod hash;
 mod keys;
 mod manager;
 #[cfg(feature = "reload")]
@@ -17,12 +19,16 @@ mod probe;
 mod script;
 #[cfg(feature = "sentinel")]
 mod sentinel;
+#[cfg(feature = "adaptive")]
+mod shares;
 mod shortcut;
 mod store;
 mod tls;
 mod transport;
 mod wire;
 
+#[cfg(feature = "adaptive")]
+pub(crate) use self::shares::ShareTable;
 pub use self::{
     builder::RedisStoreBuilder,
     keys::StoredKeys,

@@ -5,12 +5,13 @@ use std::{sync::Arc, time::Duration};
 use redis::{Cmd, Value};
 
 use super::{
+    hash::fields,
     store::RedisStore,
     transport::{Link, PROBE_TIMEOUT},
 };
 use crate::{
     answer::Answer,
-    error::{Error, ErrorKind},
+    error::Error,
     policy::{Fields, LivePolicies, Origin, Policy, PolicyHash, Update},
 };
 
@@ -53,8 +54,8 @@ impl RedisStore {
     ///
     /// # Errors
     ///
-    /// * [`InvalidConfig`](ErrorKind::InvalidConfig): two defaults have one name, or the name of one begins with `@`.
-    /// * [`MissingSetup`](ErrorKind::MissingSetup): no Tokio runtime runs here.
+    /// * [`InvalidConfig`](crate::ErrorKind::InvalidConfig): two defaults have one name, or the name of one begins with `@`.
+    /// * [`MissingSetup`](crate::ErrorKind::MissingSetup): no Tokio runtime runs here.
     ///
     /// # Example
     ///
@@ -119,25 +120,4 @@ impl Origin for RedisHash {
     fn parse(&self, fields: &Fields) -> Result<Update, Error> {
         self.hash.parse(fields)
     }
-}
-
-/// The fields in a reply to HGETALL.
-fn fields(reply: Value) -> Result<Fields, Error> {
-    let pairs: Option<Vec<(Value, Value)>> = match reply {
-        Value::Map(pairs) => Some(pairs),
-        Value::Array(values) if values.len() % 2 == 0 => {
-            let mut values = values.into_iter();
-            Some(std::iter::from_fn(|| Some((values.next()?, values.next()?))).collect())
-        }
-        _ => None,
-    };
-    let text = |value: Value| match value {
-        Value::BulkString(bytes) => Some(bytes),
-        Value::SimpleString(text) => Some(text.into_bytes()),
-        _ => None,
-    };
-    let fields = pairs.and_then(|pairs| {
-        pairs.into_iter().map(|(field, value)| Some((text(field)?, text(value)?))).collect()
-    });
-    fields.ok_or_else(|| Error::new(ErrorKind::StoreReply, "the reply to HGETALL is not a hash"))
 }

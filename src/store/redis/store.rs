@@ -433,9 +433,16 @@ impl RedisStore {
         let store_commands = self.link.commands().iter().map(|&command| command.to_owned());
         let commands: BTreeSet<String> =
             Script::all_built_in().flat_map(|script| script.commands()).collect();
-        // Of `live_policies`.
-        let reload = cfg!(feature = "reload").then(|| "hgetall".to_owned());
-        for command in store_commands.chain(reload).chain(commands) {
+        let mut others = BTreeSet::new();
+        if cfg!(feature = "reload") {
+            // Of `live_policies`.
+            others.insert("hgetall".to_owned());
+        }
+        if cfg!(feature = "adaptive") {
+            // Of `Adaptive::shared`. The algorithms have `pexpire` too.
+            others.extend(["hdel", "hgetall", "hset"].map(ToOwned::to_owned));
+        }
+        for command in store_commands.chain(others).chain(commands) {
             rule.push_str(" +");
             rule.push_str(&command);
         }

@@ -34,6 +34,7 @@ const ROWS: &[&[&str]] = &[
     &["limiter/"],
     &["response/"],
     &["layer/", "retry/"],
+    &["adaptive/"],
     &["admin/", "keyed/"],
     &["testing/"],
     &["lib.rs"],
@@ -42,16 +43,16 @@ const ROWS: &[&[&str]] = &[
 /// Foreign crates, and the files that may name them.
 const FOREIGN: &[(&[&str], &[&str])] = &[
     (&["redis", "bb8", "bb8_redis", "rustls"], &["store/redis/", "lib.rs"]),
-    (&["tower", "tower_layer", "tower_service"], &["layer/", "keyed/", "retry/"]),
+    (&["tower", "tower_layer", "tower_service"], &["adaptive/", "layer/", "keyed/", "retry/"]),
     (
         &["http", "http_body", "http_body_util"],
-        &["key/", "policy/source.rs", "response/", "layer/", "retry/", "admin/"],
+        &["adaptive/meter/", "key/", "policy/source.rs", "response/", "layer/", "retry/", "admin/"],
     ),
     (&["metrics"], &["metrics/"]),
     (&["matchit"], &["layer/"]),
     (&["moka"], &["policy/lookup/"]),
     (&["axum"], &["key/", "response/", "layer/", "admin/"]),
-    (&["tonic", "tonic_types"], &["key/", "response/", "layer/", "retry/"]),
+    (&["tonic", "tonic_types"], &["adaptive/meter/", "key/", "response/", "layer/", "retry/"]),
 ];
 
 fn row(path: &str) -> Option<usize> {

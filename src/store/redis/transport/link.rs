@@ -20,7 +20,7 @@ pub(crate) trait Link: Send + Sync {
     fn ask(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value>;
 
     /// Runs a command that can wait, as [`ask`](Self::ask) does. Does not send it while a breaker is open that covers it.
-    #[cfg(feature = "reload")]
+    #[cfg(any(feature = "adaptive", feature = "reload"))]
     fn ask_if_available(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value> {
         self.ask(command, deadline)
     }

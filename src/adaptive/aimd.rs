@@ -1,0 +1,82 @@
+use std::time::Duration;
+
+use super::{
+    controller::{Controller, Law, check_share},
+    meter::{LoadMeter, Window},
+    signal::Signal,
+};
+use crate::error::Error;
+
+/// Keeps the latency below a target that you know: additive increase, multiplicative decrease.
+///
+/// After a window in which more than [5 %](Self::late_up_to) of the requests took longer than the target, the share falls in
+/// proportion: by half of the part of requests that were late, so to a half if all were. After any other window it rises by 2 %
+/// of the full quota.
+///
+/// For requests in flight as well as for rates. Choose the target well above the usual latency and below the clients' timeout.
+///
+/// * **Source**: AIMD is how TCP avoids congestion (RFC 5681), and the limit of that name in Netflix' concurrency-limits. The
+///   proportional decrease is that of DCTCP (RFC 8257).
+/// * **Weakness**: a target that the service never meets, for example because all requests have become slower, holds the quota
+///   at the floor.
+///
+/// See the [module](super) for an example.
+#[derive(Clone, Debug)]
+#[must_use = "a signal does nothing until a policy follows it"]
+pub struct Aimd {
+    meter: LoadMeter,
+    target: Duration,
+    late_up_to: f64,
+    failed_up_to: f64,
+}
+
+/// In parts of the full quota.
+const RISE: f64 = 0.02;
+
+impl Aimd {
+    /// Keeps the latency that `meter` measures below `target`.
+    pub fn new(meter: &LoadMeter, target: Duration) -> Self {
+        Self { meter: meter.clone(), target, late_up_to: 0.05, failed_up_to: 0.1 }
+    }
+
+    /// The share of requests that may take longer than the target, from 0 to 1. Defaults to 0.05: the target is for the 95th
+    /// percentile.
+    pub const fn late_up_to(mut self, share: f64) -> Self {
+        self.late_up_to = share;
+        self
+    }
+
+    /// The share of requests that may fail, from 0 to 1. Above it, the quota falls by half of the share. Defaults to 0.1; with
+    /// 1, failures change nothing.
+    pub const fn failed_up_to(mut self, share: f64) -> Self {
+        self.failed_up_to = share;
+        self
+    }
+}
+
+impl Law for Aimd {
+    fn next(&mut self, share: f64, window: &Window, _: bool) -> f64 {
+        let late = window.late_share(self.target);
+        if late > self.late_up_to { share * (1.0 - late / 2.0) } else { share + RISE }
+    }
+
+    fn patience(&self) -> Option<Duration> {
+        Some(self.target)
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        if self.target.is_zero() {
+            return Err(Error::invalid("the target latency of an `Aimd` must be above zero"));
+        }
+        check_share(
+            self.late_up_to,
+            "`late_up_to` must be from 0 to 1: 0.05 allows a twentieth of the requests",
+        )
+    }
+}
+
+impl From<Aimd> for Signal {
+    fn from(aimd: Aimd) -> Self {
+        Self::of(Controller::new(aimd.meter.clone(), aimd.failed_up_to, aimd))
+    }
+}

@@ -1,0 +1,267 @@
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use tokio::time::Instant;
+
+use super::{
+    histogram::{Counts, Histogram},
+    window::Window,
+};
+use crate::util::time::micros;
+
+/// Measures a service: how long its requests take, how many fail, and how many are in flight.
+///
+/// It is a layer. Put it directly around the service, **inside** the rate limit, so that it measures only what the service
+/// does. [`Aimd`](crate::adaptive::Aimd), [`Gradient`](crate::adaptive::Gradient) and [`Vegas`](crate::adaptive::Vegas)
+/// read it; any number of them can read one meter. Cloning gives another handle on the same measurements.
+///
+/// * The latency of a request lasts until the service returns the head of the response. The time in which a body is sent
+///   depends on the client, so it does not count.
+/// * A request fails if the service returns an error or a status of 500 or above, or if the response has a `grpc-status` that
+///   a server causes: `UNKNOWN`, `DEADLINE_EXCEEDED`, `RESOURCE_EXHAUSTED`, `INTERNAL`, `UNAVAILABLE` or `DATA_LOSS`. How long
+///   it took is not counted: failing can be fast.
+/// * If the client gives up, the request is dropped. Then it counts with the time that it has taken, if that is longer than
+///   the median.
+///
+/// A request costs two readings of the clock and about six atomic operations. A meter takes 7.5 KB, whatever the traffic.
+///
+/// For what is no HTTP service, call [`begin`](Self::begin) yourself.
+///
+/// # Example
+///
+/// ```
+/// use http::{Request, Response, StatusCode};
+/// use tower::{Layer, ServiceExt};
+/// use tower_ratelimit::adaptive::LoadMeter;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let meter = LoadMeter::new();
+/// let service = meter.layer(tower::service_fn({
+///     let meter = meter.clone();
+///     move |_: Request<String>| {
+///         assert_eq!(meter.in_flight(), 1);
+///         async { Ok::<_, std::convert::Infallible>(Response::new(String::new())) }
+///     }
+/// }));
+/// assert_eq!(service.oneshot(Request::new(String::new())).await?.status(), StatusCode::OK);
+/// assert_eq!(meter.in_flight(), 0);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct LoadMeter(Arc<Totals>);
+
+/// Everything counts only up, but for the requests in flight.
+struct Totals {
+    in_flight: AtomicU64,
+    answered: Histogram,
+    abandoned: Histogram,
+    failed: AtomicU64,
+    /// Microseconds.
+    busy: AtomicU64,
+}
+
+/// A request that a [`LoadMeter`] measures, from [`LoadMeter::begin`] until it is dropped.
+///
+/// # Example
+///
+/// A job that is no HTTP request:
+///
+/// ```
+/// use tower_ratelimit::adaptive::LoadMeter;
+///
+/// fn run(meter: &LoadMeter, job: impl FnOnce() -> Result<(), String>) {
+///     let measured = meter.begin();
+///     assert_eq!(meter.in_flight(), 1);
+///     match job() {
+///         Ok(()) => measured.succeeded(),
+///         Err(_) => measured.failed(),
+///     }
+///     assert_eq!(meter.in_flight(), 0);
+/// }
+///
+/// run(&LoadMeter::new(), || Err("no space left".to_owned()));
+/// ```
+#[must_use = "a request ends when this is dropped"]
+pub struct InFlight {
+    totals: Arc<Totals>,
+    began: Instant,
+    ended: Ended,
+}
+
+#[derive(Clone, Copy)]
+enum Ended {
+    Answered,
+    Failed,
+    Abandoned,
+}
+
+/// What a meter had measured at a moment.
+#[derive(Debug)]
+pub(crate) struct Mark {
+    at: Instant,
+    answered: Counts,
+    abandoned: Counts,
+    failed: u64,
+    busy: u64,
+    in_flight: u64,
+}
+
+impl LoadMeter {
+    /// A meter that has measured nothing yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(Arc::new(Totals {
+            in_flight: AtomicU64::new(0),
+            answered: Histogram::new(),
+            abandoned: Histogram::new(),
+            failed: AtomicU64::new(0),
+            busy: AtomicU64::new(0),
+        }))
+    }
+
+    /// Begins to measure a request, until the value is dropped. See [`InFlight`] for an example.
+    pub fn begin(&self) -> InFlight {
+        self.0.in_flight.fetch_add(1, Relaxed);
+        InFlight { totals: self.0.clone(), began: Instant::now(), ended: Ended::Abandoned }
+    }
+
+    /// The requests in flight now.
+    #[must_use]
+    pub fn in_flight(&self) -> u64 {
+        self.0.in_flight.load(Relaxed)
+    }
+
+    /// What has been measured until now.
+    pub(crate) fn mark(&self) -> Mark {
+        let totals = &*self.0;
+        Mark {
+            at: Instant::now(),
+            answered: totals.answered.counts(),
+            abandoned: totals.abandoned.counts(),
+            failed: totals.failed.load(Relaxed),
+            busy: totals.busy.load(Relaxed),
+            in_flight: self.in_flight(),
+        }
+    }
+
+    /// What has been measured since `mark`.
+    pub(crate) fn since(&self, mark: &Mark) -> Window {
+        let now = self.mark();
+        Window {
+            elapsed: now.at - mark.at,
+            answered: now.answered.since(&mark.answered),
+            abandoned: now.abandoned.since(&mark.abandoned),
+            failed: now.failed.wrapping_sub(mark.failed),
+            busy: now.busy.wrapping_sub(mark.busy),
+            waiting: mark.in_flight,
+            left: now.in_flight,
+        }
+    }
+}
+
+impl InFlight {
+    /// Ends the request: it was answered as it should be.
+    pub fn succeeded(mut self) {
+        self.ended = Ended::Answered;
+    }
+
+    /// Ends the request: it failed.
+    pub fn failed(mut self) {
+        self.ended = Ended::Failed;
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        let (totals, took) = (&*self.totals, self.began.elapsed());
+        match self.ended {
+            Ended::Answered => totals.answered.record(took),
+            Ended::Abandoned => totals.abandoned.record(took),
+            Ended::Failed => {
+                totals.failed.fetch_add(1, Relaxed);
+            }
+        }
+        totals.busy.fetch_add(micros(took), Relaxed);
+        totals.in_flight.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Default for LoadMeter {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for LoadMeter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LoadMeter").field("in_flight", &self.in_flight()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for InFlight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InFlight").field("began", &self.began).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::advance;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_window_has_what_ended_in_it() {
+        let meter = LoadMeter::new();
+        let first = meter.begin();
+        let mark = meter.mark();
+        advance(SECOND).await;
+        let window = meter.since(&mark);
+        assert_eq!((window.ended(), window.stuck(), window.is_idle()), (0, 1, false));
+        assert_eq!(window.typical(), None);
+
+        first.succeeded();
+        let others = [(); 3].map(|()| meter.begin());
+        advance(SECOND).await;
+        others.into_iter().for_each(InFlight::failed);
+        let window = meter.since(&mark);
+        assert_eq!((window.ended(), window.stuck(), window.elapsed()), (4, 0, SECOND * 2));
+        assert!((window.failed_share() - 0.75).abs() < 1e-9);
+        // One for a second, three for another one.
+        assert!((window.in_flight() - 2.0).abs() < 1e-9);
+        let typical = window.typical().unwrap().as_secs_f64();
+        assert!((0.97..1.03).contains(&typical), "{typical}");
+        assert!((window.late_share(SECOND / 2) - 1.0).abs() < 1e-9);
+        assert_eq!(window.late_share(SECOND * 2), 0.0);
+        assert!(meter.since(&meter.mark()).is_idle());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_that_clients_give_up_count_if_they_took_long() {
+        let meter = LoadMeter::new();
+        let mark = meter.mark();
+        let answered = [(); 3].map(|()| meter.begin());
+        let hasty = [(); 20].map(|()| meter.begin());
+        let patient = [(); 9].map(|()| meter.begin());
+        advance(SECOND / 100).await;
+        drop(hasty);
+        advance(SECOND / 10).await;
+        answered.into_iter().for_each(InFlight::succeeded);
+        advance(SECOND * 2).await;
+        drop(patient);
+        let window = meter.since(&mark);
+        assert!(window.typical().unwrap() > SECOND);
+        assert!((window.late_share(SECOND) - 0.75).abs() < 1e-9, "{}", window.late_share(SECOND));
+    }
+}

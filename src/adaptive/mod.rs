@@ -1,0 +1,91 @@
+//! Quotas that follow the load of a service, or any other signal.
+//!
+//! A quota that is right today is wrong tomorrow: a database becomes slower, an instance is missing, requests change. If it
+//! is too high, an overloaded service answers every request too late, and does no useful work at all. [`Adaptive`] lowers a
+//! quota while a signal says so, and raises it again. `docs/adaptive.md` in the repository shows what that is worth.
+//!
+//! | question | types |
+//! |---|---|
+//! | Which policy? | [`Adaptive`] takes any: a rate, or [`Policy::concurrency`](crate::Policy::concurrency) for requests in flight |
+//! | Which signal? | a [closure](Signal); or a [`LoadMeter`] around the service, with [`Aimd`], [`Gradient`] or [`Vegas`] |
+//! | One instance or all? | each for itself; [`shared`](Adaptive::shared) over Redis |
+//! | What is in force? | [`AdaptivePolicy::share`], [`AdaptivePolicy::policy`] |
+//!
+//! # Which controller
+//!
+//! | | needs | for |
+//! |---|---|---|
+//! | [`Aimd`] | a target latency | all cases in which you know a latency that is too long: **start with this** |
+//! | [`Vegas`] | nothing | requests in flight, if all requests take about the same time |
+//! | [`Gradient`] | nothing | requests in flight, with more room for requests that differ |
+//!
+//! To protect a service, limit the **requests in flight** of each instance, as in the example: it reacts at once, because
+//! requests that take longer also stay in flight longer. A rate that follows the latency is slower. It is for a limit over all
+//! instances, and for quotas that fall for every client while the service is busy. A quota per client does not limit the sum
+//! of many clients.
+//!
+//! # What holds for all three
+//!
+//! * Nothing changes before 50 requests have ended. After ten [intervals](Adaptive::every), 10 are enough, and after a minute
+//!   one.
+//! * A reduction is by half at most, and there is none while the queue becomes shorter. Requests of before a reduction would
+//!   cause the next one otherwise.
+//! * A limit on the requests in flight rises only while at least half of it is used, so it does not drift away from what was
+//!   tried. When it falls, it first falls to twice what is used.
+//! * If none of ten or more requests in flight is answered for longer than the target, or a multiple of the usual latency, it
+//!   falls.
+//! * If more than a tenth of the requests fail, it falls. See `failed_up_to` of each.
+//! * Without any request for ten intervals, it rises.
+//!
+//! # Example
+//!
+//! At most 500 requests in flight on this instance, and fewer while more than one in twenty takes longer than 250 ms:
+//!
+//! ```
+//! use std::time::Duration;
+//! use axum::{Router, routing::get};
+//! use tower_ratelimit::{adaptive::{Adaptive, Aimd, LoadMeter}, key::Constant, MemoryStore, Policy, RateLimitLayer};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), tower_ratelimit::Error> {
+//! let meter = LoadMeter::new();
+//! let in_flight = Adaptive::new(Policy::concurrency("in-flight", 500))
+//!     .floor(0.01)
+//!     .follow(Aimd::new(&meter, Duration::from_millis(250)))
+//!     .start()?;
+//! // In process: each instance has a limit of its own.
+//! let limit = RateLimitLayer::new(MemoryStore::new(), &in_flight, Constant::new("all"));
+//!
+//! // The meter is the inner layer, so it measures only what is admitted.
+//! let app: Router = Router::new().route("/", get(async || "hello")).layer(meter).layer(limit);
+//! assert_eq!((in_flight.share(), in_flight.policy().quota().limit()), (1.0, 500));
+//! # drop(app);
+//! # Ok(())
+//! # }
+//! ```
+
+#[expect(clippy::module_inception, reason = "the module's main type")]
+mod adaptive;
+mod aimd;
+mod baseline;
+mod closure;
+mod controller;
+mod follow;
+mod gradient;
+mod meter;
+mod policy;
+#[cfg(feature = "redis")]
+mod shared;
+mod signal;
+mod source;
+mod vegas;
+
+pub use self::{
+    adaptive::Adaptive,
+    aimd::Aimd,
+    gradient::Gradient,
+    meter::{InFlight, LoadMeter, Measured, MeasuredFuture},
+    policy::AdaptivePolicy,
+    signal::Signal,
+    vegas::Vegas,
+};

@@ -1,0 +1,182 @@
+//! Instances that share their signals over a real Redis.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use crate::support::{RedisServer, eventually, redis_cluster::RedisCluster, settings, store};
+use tower_ratelimit::{
+    Policy, Quota, RedisStore,
+    adaptive::{Adaptive, AdaptivePolicy},
+};
+
+/// So often that a test does not wait.
+const OFTEN: Duration = Duration::from_millis(20);
+const KEY: &str = "rl:adaptive:api:gcra";
+
+fn api() -> Policy {
+    Policy::new("api", Quota::per_second(1_000).burst(200))
+}
+
+/// An instance whose signal is this one.
+fn instance(store: &RedisStore, share: f64) -> AdaptivePolicy {
+    Adaptive::new(api()).every(OFTEN).follow(move || share).shared(store).start().unwrap()
+}
+
+fn entries(server: &RedisServer) -> u64 {
+    server.command(&["HLEN", KEY])
+}
+
+async fn becomes(policies: &[&AdaptivePolicy], share: f64) -> bool {
+    eventually(async || policies.iter().all(|policy| policy.share() == share)).await
+}
+
+#[tokio::test]
+async fn all_instances_use_the_mean_and_one_that_stops_leaves_it() {
+    let server = RedisServer::start();
+    let (here, there) = (store(&server).await, store(&server).await);
+    let (busy, idle) = (instance(&here, 0.25), instance(&there, 0.75));
+    assert!(becomes(&[&busy, &idle], 0.5).await, "{busy:?} {idle:?}");
+    assert_eq!(busy.policy(), idle.policy());
+    assert_eq!(busy.policy().quota(), Quota::per_second(500).burst(100));
+    let third = instance(&here, 0.5);
+    assert!(eventually(async || entries(&server) == 3).await);
+    assert!(becomes(&[&busy, &idle, &third], 0.5).await);
+    drop(busy);
+    assert!(eventually(async || entries(&server) == 2).await);
+    assert!(becomes(&[&idle, &third], 0.625).await, "{idle:?} {third:?}");
+    let ttl: i64 = server.command(&["PTTL", KEY]);
+    assert!((1..=60_000).contains(&ttl), "{ttl}");
+    drop((idle, third));
+    assert!(eventually(async || server.command::<u64>(&["EXISTS", KEY]) == 0).await);
+}
+
+#[tokio::test]
+async fn a_new_instance_begins_with_the_share_of_the_others() {
+    let server = RedisServer::start();
+    let store = store(&server).await;
+    let busy = instance(&store, 0.25);
+    assert!(becomes(&[&busy], 0.25).await);
+    // Its own signal is not due for a long time.
+    let hour = Duration::from_secs(3_600);
+    let new = Adaptive::new(api()).every(hour).follow(|| 1.0).shared(&store).start().unwrap();
+    assert!(becomes(&[&new], 0.25).await, "{new:?}");
+}
+
+#[tokio::test]
+async fn an_instance_that_dies_counts_for_some_intervals_only() {
+    let server = RedisServer::start();
+    let here = store(&server).await;
+    let idle = instance(&here, 1.0);
+    // The other instance has a runtime of its own, which is shut down without notice.
+    let url = server.url();
+    let other = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let busy = runtime.block_on(async {
+            let busy = instance(&settings().connect(&url).await.unwrap(), 0.5);
+            assert!(becomes(&[&busy], 0.75).await, "{busy:?}");
+            busy
+        });
+        drop(runtime);
+        busy
+    });
+    assert!(becomes(&[&idle], 0.75).await, "{idle:?}");
+    let busy = tokio::task::spawn_blocking(|| other.join().unwrap()).await.unwrap();
+    assert_eq!(entries(&server), 2);
+    assert!(becomes(&[&idle], 1.0).await, "{idle:?}");
+    assert!(eventually(async || entries(&server) == 1).await);
+    // It has the last quota.
+    assert_eq!(busy.share(), 0.75);
+}
+
+#[tokio::test]
+async fn while_redis_is_down_each_instance_uses_its_own_share() {
+    let mut server = RedisServer::start();
+    let connect =
+        async || settings().deadline(Duration::from_millis(300)).connect(&server.url()).await.unwrap();
+    let (here, there) = (connect().await, connect().await);
+    let (busy, idle) = (instance(&here, 0.25), instance(&there, 0.75));
+    assert!(becomes(&[&busy, &idle], 0.5).await);
+    server.kill();
+    assert!(becomes(&[&busy], 0.25).await, "{busy:?}");
+    assert!(becomes(&[&idle], 0.75).await, "{idle:?}");
+    server.restart();
+    assert!(becomes(&[&busy, &idle], 0.5).await, "{busy:?} {idle:?}");
+}
+
+#[tokio::test]
+async fn what_others_write_into_the_hash_changes_nothing() {
+    let server = RedisServer::start();
+    let strange = ["a", "", "b", "NaN 1", "c", "1e300 1", "d", "-0.5 1", "e", "\u{1f600}"];
+    let _: u64 = server.command(&[&["HSET", KEY], &strange[..]].concat());
+    let store = store(&server).await;
+    let only = instance(&store, 0.5);
+    assert!(becomes(&[&only], 0.5).await, "{only:?}");
+    let _: u64 = server.command(&["DEL", KEY]);
+    let _: String = server.command(&["SET", KEY, "of another type"]);
+    tokio::time::sleep(OFTEN * 5).await;
+    assert_eq!(only.share(), 0.5);
+    assert_eq!(server.command::<String>(&["GET", KEY]), "of another type");
+}
+
+#[tokio::test]
+async fn policies_of_another_name_or_prefix_are_apart() {
+    let server = RedisServer::start();
+    let store = store(&server).await;
+    let shop = settings().prefix("shop").connect(&server.url()).await.unwrap();
+    let own = instance(&store, 0.5);
+    let others = [
+        instance(&shop, 1.0),
+        Adaptive::new(Policy::new("{a}:b", Quota::per_second(9)))
+            .follow(|| 1.0)
+            .shared(&store)
+            .start()
+            .unwrap(),
+    ];
+    assert!(
+        eventually(async || server.command::<u64>(&["EXISTS", "rl:adaptive:%7Ba%7D%3Ab:gcra"]) == 1).await
+    );
+    assert!(eventually(async || server.command::<u64>(&["EXISTS", "shop:adaptive:api:gcra"]) == 1).await);
+    assert!(becomes(&[&own], 0.5).await && others.iter().all(|other| other.share() == 1.0), "{others:?}");
+}
+
+#[tokio::test]
+async fn in_a_cluster_the_hash_is_on_one_node() {
+    let cluster = RedisCluster::shared();
+    let store = settings().prefix("adaptive").connect_cluster(cluster.urls()).await.unwrap();
+    let (busy, idle) = (instance(&store, 0.25), instance(&store, 0.75));
+    assert!(becomes(&[&busy, &idle], 0.5).await, "{busy:?} {idle:?}");
+}
+
+#[tokio::test]
+async fn a_change_reaches_the_other_instance_within_an_interval() {
+    let server = RedisServer::start();
+    let (here, there) = (store(&server).await, store(&server).await);
+    let dial = Arc::new(AtomicU64::new(100));
+    let signal = {
+        let dial = dial.clone();
+        move || dial.load(Relaxed) as f64 / 100.0
+    };
+    let busy = Adaptive::new(api()).every(OFTEN).follow(signal).shared(&here).start().unwrap();
+    // It reads every 20 ms, and has no signal of its own.
+    let calls = Arc::new(AtomicU64::new(0));
+    let idle = {
+        let calls = calls.clone();
+        let signal = move || {
+            calls.fetch_add(1, Relaxed);
+            1.0
+        };
+        Adaptive::new(api()).every(OFTEN).follow(signal).shared(&there).start().unwrap()
+    };
+    assert!(eventually(async || entries(&server) == 2).await);
+    dial.store(50, Relaxed);
+    assert!(becomes(&[&busy], 0.75).await, "{busy:?}");
+    // Published, and read with its next interval: the second call from now begins after that.
+    let now = calls.load(Relaxed);
+    assert!(eventually(async || calls.load(Relaxed) >= now + 3).await);
+    assert_eq!(idle.share(), 0.75);
+}

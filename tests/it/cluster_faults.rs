@@ -99,8 +99,8 @@ async fn a_node_that_hangs_stalls_no_other_node_while_slots_move() {
             let seen = seen.await.unwrap();
             eprintln!("{name}, node {node}: {seen:?}");
             if node == 1 {
-                // Its breaker opens after three calls.
-                assert!(seen.decided == 0 && seen.failed <= 5 && seen.suspended > 0, "{name}: {seen:?}");
+                // Its breaker opens after three calls, and again after each probe that is answered late.
+                assert!(seen.decided == 0 && seen.failed * 10 < seen.suspended, "{name}: {seen:?}");
             } else {
                 // A busy machine misses a deadline now and then.
                 assert!((seen.failed + seen.suspended) * 20 < seen.decided, "{name}, {node}: {seen:?}");

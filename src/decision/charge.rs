@@ -137,6 +137,7 @@ impl Charge {
 
     /// Whether its denial denies nothing: the policy is a [shadow](Policy::shadow) for this key.
     #[must_use]
+    #[inline]
     pub fn is_shadow(&self) -> bool {
         !self.policy.is_enforced_for(&self.key)
     }

@@ -91,9 +91,12 @@ impl Decision {
 
     /// A decision over one outcome: [`new`](Self::new) in a single allocation.
     pub(crate) fn of_one(outcome: Outcome) -> Self {
-        if outcome.is_shadow() {
-            return Self::new([outcome]);
-        }
+        if outcome.is_shadow() { Self::new([outcome]) } else { Self::of_one_enforced(outcome) }
+    }
+
+    /// [`of_one`](Self::of_one), of a policy that is enforced.
+    #[inline]
+    pub(crate) fn of_one_enforced(outcome: Outcome) -> Self {
         Self::from_parts(outcome.verdict(), Arc::new([outcome]))
     }
 

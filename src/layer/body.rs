@@ -20,7 +20,7 @@ pin_project! {
         inner: Inner<B>,
         // The layer's permit and the handler's. They are released when the body ends, fails or is dropped.
         permits: [Option<Permit>; 2],
-        settling: Option<Settling>,
+        settling: Option<Box<Settling>>,
     }
 }
 
@@ -55,7 +55,11 @@ impl Settling {
 }
 
 impl<B> ResponseBody<B> {
-    pub(super) const fn service(body: B, permits: [Option<Permit>; 2], settling: Option<Settling>) -> Self {
+    pub(super) const fn service(
+        body: B,
+        permits: [Option<Permit>; 2],
+        settling: Option<Box<Settling>>,
+    ) -> Self {
         Self { inner: Inner::Service { body }, permits, settling }
     }
 

@@ -157,14 +157,14 @@ impl Config {
         &self,
         request: &mut Parts,
         decision: &Decision,
-    ) -> (Option<Box<Settlement>>, Option<Settling>) {
+    ) -> (Option<Box<Settlement>>, Option<Box<Settling>>) {
         let [reservation, of_bytes] = self.settlements.reserve(&self.limiter, decision);
         if let Some(reservation) = &reservation {
             request.extensions.insert(reservation.clone());
         }
         let meter = of_bytes.map(|reservation| Box::new(Meter::new(reservation)));
         let is_reserved = reservation.is_some() || meter.is_some();
-        let settling = is_reserved.then_some(Settling { reservation, meter });
+        let settling = is_reserved.then(|| Box::new(Settling { reservation, meter }));
         (self.settlements.start(&self.limiter, decision), settling)
     }
 

@@ -77,11 +77,12 @@ pin_project! {
             kept: Option<Kept>,
             // `None` if the charge stays whatever happens.
             settlement: Option<Box<Settlement>>,
-            settling: Option<Settling>,
+            settling: Option<Box<Settling>>,
         },
-        // The response does not count; waiting for the refund.
+        // Waiting for the refund of a response that does not count.
         Refund {
-            refund: Answer<Decision>,
+            // `None` if it counts.
+            refund: Option<Answer<Decision>>,
             responded: Option<Box<Responded<R>>>,
         },
         // Rejected. `None` after the future was polled.
@@ -111,7 +112,7 @@ struct Responded<R> {
     response: R,
     decision: Option<Decision>,
     permits: [Option<Permit>; 2],
-    settling: Option<Settling>,
+    settling: Option<Box<Settling>>,
 }
 
 impl<S, ReqBody> Call<S, ReqBody> {
@@ -214,15 +215,13 @@ where
                     (Call { service: turn.into_service(), request, body }, Step::Serve(Some(decision)))
                 }
                 StateProj::Respond { future, decision, permit, kept, settlement, settling } => {
-                    let mut response = match ready!(future.poll(cx)) {
-                        Ok(response) => response,
-                        Err(error) => {
-                            if let Some(settlement) = settlement.take() {
-                                settlement.failed();
-                            }
-                            return Poll::Ready(Err(error));
-                        }
-                    };
+                    let result = ready!(future.poll(cx));
+                    if result.is_err()
+                        && let Some(settlement) = settlement.take()
+                    {
+                        settlement.failed();
+                    }
+                    let mut response = result?;
                     // A layer that is disabled leaves it to the one around it.
                     if let Some(kept) = kept.take()
                         && let Some(rejection) = Returned::take(&mut response)
@@ -240,22 +239,29 @@ where
                     // Moved to the body: the extensions may be dropped before it ends.
                     let handler_permit = response.extensions_mut().get_mut().and_then(Decision::take_permit);
                     let permits = [permit.take(), handler_permit];
-                    let mut refund = None;
                     if let Some(settlement) = settlement.take() {
-                        (response, refund) = settlement.responded(response);
+                        let (response, refund) = settlement.responded(response);
+                        let (decision, settling) = (decision.take(), settling.take());
+                        let responded = Box::new(Responded { response, decision, permits, settling });
+                        this.state.set(State::Refund { refund, responded: Some(responded) });
+                        continue;
                     }
-                    let responded =
-                        Responded { response, decision: decision.take(), permits, settling: settling.take() };
-                    let Some(refund) = refund else {
-                        return Poll::Ready(Ok(responded.finish(this.config, soft)));
-                    };
-                    this.state.set(State::Refund { refund, responded: Some(Box::new(responded)) });
-                    continue;
+                    // Not through `Responded`, because moving a response takes time.
+                    if let Some(decision) = decision.take() {
+                        this.config.decorate(&mut response, decision, soft);
+                    }
+                    let settling = settling.take();
+                    return Poll::Ready(Ok(
+                        response.map(|body| ResponseBody::service(body, permits, settling))
+                    ));
                 }
                 StateProj::Refund { refund, responded } => {
-                    let refunded = ready!(Pin::new(refund).poll(cx));
+                    let refunded = match refund {
+                        Some(refund) => Some(ready!(Pin::new(refund).poll(cx))),
+                        None => None,
+                    };
                     let mut responded = take(responded);
-                    if let (Some(decision), Ok(refunded)) = (&mut responded.decision, refunded) {
+                    if let (Some(decision), Some(Ok(refunded))) = (&mut responded.decision, refunded) {
                         *decision = decision.updated(&refunded);
                     }
                     return Poll::Ready(Ok(responded.finish(this.config, soft)));

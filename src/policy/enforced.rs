@@ -32,12 +32,14 @@ impl Enforced {
 
     /// Whether the policy `name` is enforced for `key`. Every instance finds the same, and a larger share has all keys of
     /// a smaller one.
+    #[inline]
     pub(super) fn is_for(self, name: &str, key: &Key) -> bool {
-        match self.0 {
-            ALL => true,
-            0 => false,
-            share => place(name, key) < share,
-        }
+        self.0 == ALL || self.has(name, key)
+    }
+
+    #[cold]
+    fn has(self, name: &str, key: &Key) -> bool {
+        self.0 > 0 && place(name, key) < self.0
     }
 }
 

@@ -135,7 +135,7 @@ impl MemoryStore {
         if outcome.is_allowed() {
             outcome = outcome.with_receipt(Receipt { made: now, mark: charged.mark });
         }
-        Ok(Decision::of_one(outcome))
+        Ok(Decision::of_one_enforced(outcome))
     }
 
     fn decide_all(&self, action: Action, charges: &[Charge]) -> Result<Decision, Error> {

@@ -112,8 +112,8 @@ impl Adaptive {
     /// Shares the signal with all instances that call this with the same Redis, prefix, policy name and algorithm: each
     /// publishes its share, and all use the mean. For policies that are counted in Redis.
     ///
-    /// * All instances decide by the same quota, within an interval of a change. Otherwise instances with different bursts
-    ///   [interfere](crate::policy#what-happens-to-the-counts).
+    /// * All instances decide by the same quota, within an interval of a change. Otherwise each decides by its own, on the
+    ///   [same counts](crate::policy#what-happens-to-the-counts).
     /// * The mean, because requests are spread over the instances: one of ten that is overloaded lowers the quota by a tenth
     ///   of what it would alone. A smallest share would let one sick instance throttle all.
     /// * An instance that starts begins with the mean of the others. One that stops without notice counts for four more

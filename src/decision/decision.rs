@@ -90,6 +90,7 @@ impl Decision {
     }
 
     /// A decision over one outcome: [`new`](Self::new) in a single allocation.
+    #[cfg(feature = "redis")]
     pub(crate) fn of_one(outcome: Outcome) -> Self {
         if outcome.is_shadow() { Self::new([outcome]) } else { Self::of_one_enforced(outcome) }
     }

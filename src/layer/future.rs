@@ -81,8 +81,7 @@ pin_project! {
         },
         // Waiting for the refund of a response that does not count.
         Refund {
-            // `None` if it counts.
-            refund: Option<Answer<Decision>>,
+            refund: Answer<Decision>,
             responded: Option<Box<Responded<R>>>,
         },
         // Rejected. `None` after the future was polled.
@@ -215,13 +214,15 @@ where
                     (Call { service: turn.into_service(), request, body }, Step::Serve(Some(decision)))
                 }
                 StateProj::Respond { future, decision, permit, kept, settlement, settling } => {
-                    let result = ready!(future.poll(cx));
-                    if result.is_err()
-                        && let Some(settlement) = settlement.take()
-                    {
-                        settlement.failed();
-                    }
-                    let mut response = result?;
+                    let mut response = match ready!(future.poll(cx)) {
+                        Ok(response) => response,
+                        Err(error) => {
+                            if let Some(settlement) = settlement.take() {
+                                settlement.failed();
+                            }
+                            return Poll::Ready(Err(error));
+                        }
+                    };
                     // A layer that is disabled leaves it to the one around it.
                     if let Some(kept) = kept.take()
                         && let Some(rejection) = Returned::take(&mut response)
@@ -242,8 +243,11 @@ where
                     if let Some(settlement) = settlement.take() {
                         let (response, refund) = settlement.responded(response);
                         let (decision, settling) = (decision.take(), settling.take());
-                        let responded = Box::new(Responded { response, decision, permits, settling });
-                        this.state.set(State::Refund { refund, responded: Some(responded) });
+                        let responded = Responded { response, decision, permits, settling };
+                        let Some(refund) = refund else {
+                            return Poll::Ready(Ok(responded.finish(this.config, soft)));
+                        };
+                        this.state.set(State::Refund { refund, responded: Some(Box::new(responded)) });
                         continue;
                     }
                     // Not through `Responded`, because moving a response takes time.
@@ -256,12 +260,9 @@ where
                     ));
                 }
                 StateProj::Refund { refund, responded } => {
-                    let refunded = match refund {
-                        Some(refund) => Some(ready!(Pin::new(refund).poll(cx))),
-                        None => None,
-                    };
+                    let refunded = ready!(Pin::new(refund).poll(cx));
                     let mut responded = take(responded);
-                    if let (Some(decision), Some(Ok(refunded))) = (&mut responded.decision, refunded) {
+                    if let (Some(decision), Ok(refunded)) = (&mut responded.decision, refunded) {
                         *decision = decision.updated(&refunded);
                     }
                     return Poll::Ready(Ok(responded.finish(this.config, soft)));

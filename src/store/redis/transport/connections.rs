@@ -18,13 +18,13 @@ use bb8_redis::bb8::{ManageConnection, Pool, PooledConnection};
 use redis::{Cmd, RedisError, RedisResult, ServerErrorKind, Value, aio::ConnectionLike};
 use tokio::{
     sync::Mutex,
-    time::{Instant, sleep, timeout, timeout_at},
+    time::{Instant, sleep, timeout},
 };
 
 use super::{
     background::Exclusive,
     checkout::{connection, connection_until},
-    deadline::{REPLY_TIMEOUT, deadline_in, no_connection, timeout_as_error},
+    deadline::{REPLY_TIMEOUT, TICK, deadline_in, no_connection, run_for, timeout_as_error},
     health::Health,
     script::{is_no_script, load_and, with_text},
 };
@@ -102,8 +102,6 @@ struct ScriptLoads {
     latest: Mutex<HashMap<String, u64>>,
 }
 
-/// How often a task that waits for a connection looks whether an attempt to connect failed.
-const LOOK: Duration = Duration::from_millis(2);
 /// How often a script is loaded again if it is lost right after loading.
 const MAX_LOADS: usize = 5;
 /// How many dead connections a batch tries.
@@ -213,14 +211,14 @@ where
         let mut attempts = self.health.attempts();
         let mut connection = pin!(self.connection());
         loop {
-            let next_look = deadline.min(Instant::now() + LOOK);
-            match timeout_at(next_look, connection.as_mut()).await {
-                Ok(connection) => return connection.map_err(|error| not_connected(&error)),
-                Err(_) if next_look == deadline => return Err(no_connection(&self.health, allowed)),
-                Err(_) => {}
+            if let Some(connection) = run_for(TICK, connection.as_mut()).await {
+                return connection.map_err(|error| not_connected(&error));
             }
             if let Some(error) = attempts.failed() {
                 return Err(not_connected(&error));
+            }
+            if Instant::now() >= deadline {
+                return Err(no_connection(&self.health, allowed));
             }
         }
     }

@@ -39,6 +39,8 @@ const FAR_FUTURE: Duration = Duration::from_secs(86_400);
 
 /// The timers of a runtime that is not busy are late by less than this.
 pub(super) const TOLERANCE: Duration = Duration::from_millis(2);
+/// How often a task that waits looks at what else has happened: decisions that are late, attempts to connect that failed.
+pub(super) const TICK: Duration = Duration::from_millis(2);
 /// Steps in which time is counted.
 const STEPS: u32 = 8;
 

@@ -13,11 +13,8 @@ use std::{future::Future, mem, pin::pin, time::Duration};
 
 use tokio::{runtime, sync::oneshot, time::Instant};
 
-use super::deadline::{TOLERANCE, run_for};
+use super::deadline::{TICK, TOLERANCE, run_for};
 use crate::{decision::Decision, error::Error};
-
-/// How often a waiting lane looks for decisions whose deadlines have passed.
-const TICK: Duration = Duration::from_millis(2);
 
 /// The runtime whose lanes keep deadlines, and how many of its lanes are open.
 #[derive(Default)]

@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn a_name_is_read_back_to_its_key() {
         let policy = Policy::new("a*[b]", Quota::per_second(5));
-        #[cfg_attr(not(feature = "cluster"), expect(unused_mut))]
+        #[cfg_attr(not(feature = "cluster"), expect(unused_mut, reason = "only a Cluster has another one"))]
         let mut all = vec![KeyNames::new("rl")];
         #[cfg(feature = "cluster")]
         all.push(KeyNames::new("rl").in_shards(Some(Arc::new(Shards::new(4)))));

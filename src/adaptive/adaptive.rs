@@ -200,6 +200,8 @@ impl Adaptive {
             shared,
             policies,
             shares,
+            #[cfg(feature = "metrics")]
+            gauge: crate::metrics::ShareGauge::new(),
         };
         runtime.spawn(follower.run());
         Ok(AdaptivePolicy::new(in_force, share))

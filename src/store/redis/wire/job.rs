@@ -124,14 +124,15 @@ impl Job {
     /// The microseconds for which the job blocks Redis, estimated for the worst case.
     pub(crate) fn redis_micros(&self) -> u64 {
         let refund = self.action == Action::Refund;
-        // A denial examines at most as many holders as units are missing.
-        let holders = |charge: &Charge| if charge.needs_permit() { charge.cost().min(1_000) } else { 0 };
+        // A denial examines at most as many holders as units are missing. The cost of a ban is a time.
+        let needs_holders = |charge: &Charge| charge.needs_permit() && self.action != Action::Ban;
+        let holders = |charge: &Charge| if needs_holders(charge) { charge.cost().min(1_000) } else { 0 };
         self.all_charges().map(|charge| charge.policy().redis_micros(refund) + holders(charge)).sum()
     }
 
     /// Whether the job may be sent again if it is unknown whether it was carried out. A repeated charge is admitted
-    /// once, or counts one more denial for a penalty, and a repeated release releases once. A repeated refund would admit twice, and units of a repeated lease
-    /// would be unavailable until it ends.
+    /// once, or counts one more denial for a penalty, and a repeated release releases once. A repeated refund would
+    /// admit twice, and units of a repeated lease would be unavailable until it ends.
     pub(crate) fn may_be_repeated(&self) -> bool {
         self.lease.is_none()
             && (self.action != Action::Refund || self.charges.iter().all(Charge::needs_permit))

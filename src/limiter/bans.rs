@@ -22,6 +22,9 @@ impl Limiter {
     /// banned by hand only. It takes effect at once on every instance, and counts from zero for the penalty: denials from
     /// before are forgotten, and later automatic bans do not grow by it.
     ///
+    /// If this process has counted keys in place of a store that [failed](crate::FailureMode::Local), the ban also holds
+    /// there, for the rest of this outage and for later ones.
+    ///
     /// # Errors
     ///
     /// [`InvalidConfig`](ErrorKind::InvalidConfig) if the policy has no penalty, the time is not 1 ms to 3650 days, or the
@@ -70,6 +73,9 @@ impl Limiter {
     /// [deny caches](crate::store::RedisStoreBuilder::deny_cache) hold a denial, a second by default. What the key was
     /// charged stays: see [`reset`](Self::reset).
     ///
+    /// A ban that this process has imposed while the store failed ends too, also if the store still fails. Such bans of other
+    /// instances do not end.
+    ///
     /// # Errors
     ///
     /// Those of [`ban`](Self::ban).
@@ -102,6 +108,7 @@ impl Limiter {
 
     async fn set_ban(&self, policy: &Policy, key: &Key, time: u64) -> Result<Decision, Error> {
         with_penalty(policy)?;
+        self.ladder.set_ban(policy, key, time);
         self.store.decide(Action::Ban, &[Charge::new(policy, key, time)]).await
     }
 }

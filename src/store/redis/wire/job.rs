@@ -157,3 +157,23 @@ impl Job {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        key::Key,
+        policy::{Penalty, Policy},
+    };
+
+    #[test]
+    fn the_time_of_a_ban_is_no_number_of_permits() {
+        let policy = Policy::concurrency("p", 2_000).penalty(Penalty::manual());
+        let micros = |action, cost| {
+            let charges = vec![Charge::new(&policy, &Key::new("k"), cost)];
+            Job { action, charges, ..Job::for_tests(1, Duration::ZERO) }.redis_micros()
+        };
+        assert_eq!(micros(Action::Ban, 3_600_000_000), micros(Action::Ban, 0));
+        assert_eq!(micros(Action::Charge, 100), micros(Action::Charge, 0) + 100);
+    }
+}

@@ -325,8 +325,12 @@ impl Decision {
     /// with the smallest share of its capacity left. `None` if there are no outcomes.
     #[must_use]
     pub fn binding(&self) -> Option<&Outcome> {
-        // `max_by` returns the last of equals, so this returns the first.
-        self.outcomes().iter().rev().max_by(|a, b| a.cmp_binding(b))
+        match self.outcomes() {
+            // The usual case.
+            [one] => Some(one),
+            // `max_by` returns the last of equals, so this returns the first.
+            all => all.iter().rev().max_by(|a, b| a.cmp_binding(b)),
+        }
     }
 
     /// What made the decision: the store, or a shortcut that needs no store.

@@ -12,13 +12,12 @@ use std::{
 use http::{Response, StatusCode, request::Parts, response};
 
 use super::{
-    body::Settling,
     checked::Checked,
     event::DecisionEvent,
     routes::Routes,
     rule::Rule,
     rules::Rules,
-    settle::{Meter, Settlement, Settlements},
+    settle::{Settlement, Settlements},
 };
 use crate::{
     decision::{Decision, Outcome},
@@ -102,10 +101,19 @@ impl Config {
 
     /// Whether the limits are enforced on a request that arrives now.
     pub(super) fn enforcement(&self) -> Enforcement {
-        match self.switch.as_ref().map_or(Enforcement::On, EnforcementSwitch::get) {
-            _ if !self.enabled => Enforcement::Off,
-            Enforcement::On if self.soft => Enforcement::Soft,
-            switched => switched,
+        let own = if !self.enabled {
+            Enforcement::Off
+        } else if self.soft {
+            Enforcement::Soft
+        } else {
+            Enforcement::On
+        };
+        match (&self.switch, own) {
+            (None, own) | (Some(_), own @ Enforcement::Off) => own,
+            (Some(switch), own) => match switch.get() {
+                Enforcement::On => own,
+                switched => switched,
+            },
         }
     }
 
@@ -152,20 +160,13 @@ impl Config {
         request.extensions.insert(self.limiter.clone());
     }
 
-    /// What becomes of a charge once the response is known. Inserts the reservation into the request's extensions.
-    pub(super) fn settle(
-        &self,
-        request: &mut Parts,
-        decision: &Decision,
-    ) -> (Option<Box<Settlement>>, Option<Box<Settling>>) {
-        let [reservation, of_bytes] = self.settlements.reserve(&self.limiter, decision);
-        if let Some(reservation) = &reservation {
-            request.extensions.insert(reservation.clone());
+    /// What becomes of a charge once the response is known. `None` if it stays whatever happens.
+    #[inline]
+    pub(super) fn settle(&self, request: &mut Parts, decision: &Decision) -> Option<Box<Settlement>> {
+        if self.settlements.is_none() {
+            return None;
         }
-        let meter = of_bytes.map(|reservation| Box::new(Meter::new(reservation)));
-        let is_reserved = reservation.is_some() || meter.is_some();
-        let settling = is_reserved.then(|| Box::new(Settling { reservation, meter }));
-        (self.settlements.start(&self.limiter, decision), settling)
+        self.settlements.start(&self.limiter, decision, &mut request.extensions)
     }
 
     /// Inserts the limiter of a layer that is disabled, unless there is one: a handler that takes one would fail.
@@ -215,7 +216,7 @@ impl Config {
 
     /// The response to a rejected request.
     pub(super) fn response(&self, rejection: &Rejection, request: &Parts) -> Response<RejectionBody> {
-        reject(self.mapper(request), rejection, request, &self.headers)
+        reject(self.mapper(is_grpc(request)), rejection, request, &self.headers)
     }
 
     /// The response to a request that the service has rejected with the response `returned`.
@@ -230,7 +231,7 @@ impl Config {
         self.report(&DecisionEvent::rejected_by_service(&rejection));
         self.log(&rejection, soft);
         let (rejection, request) = (self.jitter(rejection), kept.into_parts());
-        let mut response = replace(self.mapper(&request), &rejection, &request, returned);
+        let mut response = replace(self.mapper(is_grpc(&request)), &rejection, &request, returned);
         // An exempt request has no decision but the service's.
         let soft = soft && decision.is_some();
         if let Some(decision) = decision.or_else(|| rejection.into_decision()) {
@@ -241,11 +242,12 @@ impl Config {
 
     /// What must be kept of a request that is with the service, in case the service rejects it.
     pub(super) fn keep(&self, request: &Parts) -> Kept {
-        Kept::of(request, self.mapper(request))
+        let is_call = is_grpc(request);
+        Kept::of(request, is_call, self.mapper(is_call))
     }
 
-    fn mapper(&self, request: &Parts) -> &dyn ResponseMapper {
-        if is_grpc(request) { &*self.grpc } else { &*self.mapper }
+    fn mapper(&self, is_call: bool) -> &dyn ResponseMapper {
+        if is_call { &*self.grpc } else { &*self.mapper }
     }
 
     /// Calls the function of `on_decision`, and counts a rejection.

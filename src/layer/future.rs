@@ -14,7 +14,7 @@ use super::{
     body::{ResponseBody, Settling},
     config::Config,
     identify::Identity,
-    settle::Settlement,
+    settle::{Refund, Settlement},
     step::Step,
     turn::{Turn, unready},
 };
@@ -77,11 +77,10 @@ pin_project! {
             kept: Option<Kept>,
             // `None` if the charge stays whatever happens.
             settlement: Option<Box<Settlement>>,
-            settling: Option<Box<Settling>>,
         },
         // Waiting for the refund of a response that does not count.
         Refund {
-            refund: Answer<Decision>,
+            refund: Refund,
             responded: Option<Box<Responded<R>>>,
         },
         // Rejected. `None` after the future was polled.
@@ -104,6 +103,7 @@ struct Delayed<S, ReqBody> {
     request: Parts,
     body: ReqBody,
     decision: Decision,
+    settlement: Option<Box<Settlement>>,
 }
 
 /// A response of the service.
@@ -116,43 +116,63 @@ struct Responded<R> {
 
 impl<S, ReqBody> Call<S, ReqBody> {
     /// Takes `step`.
-    fn enter<F, R>(self, step: Step, config: &Config, soft: bool) -> State<S, ReqBody, F, R>
+    fn enter<F, R>(mut self, step: Step, config: &Config, soft: bool) -> State<S, ReqBody, F, R>
     where
         S: Service<Request<ReqBody>, Future = F, Response = R> + Clone,
     {
-        let Self { mut service, mut request, body } = self;
-        let (decision, permit, kept) = match step {
-            Step::Serve(mut decision) => {
-                // The extensions get no permit, because they may outlive the response.
-                let permit = decision.as_mut().and_then(Decision::take_permit);
-                let kept = Some(config.keep(&request));
-                config.annotate(&mut request, decision.as_ref(), soft);
-                (decision, permit, kept)
+        match step {
+            Step::Serve(decision) => {
+                let settlement =
+                    decision.as_ref().and_then(|decision| config.settle(&mut self.request, decision));
+                self.serve(decision, settlement, config, soft)
             }
             Step::Bypass => {
-                config.provide_limiter(&mut request);
-                (None, None, None)
+                config.provide_limiter(&mut self.request);
+                let future = self.call();
+                State::Respond { future, decision: None, permit: None, kept: None, settlement: None }
             }
-            Step::Charge(charges) => {
-                return State::Charge { charges, call: Some(Box::new(Self { service, request, body })) };
-            }
-            Step::Decide(decision) => {
-                return State::Decide { decision, call: Some(Box::new(Self { service, request, body })) };
-            }
+            Step::Charge(charges) => State::Charge { charges, call: Some(Box::new(self)) },
+            Step::Decide(decision) => State::Decide { decision, call: Some(Box::new(self)) },
             Step::Delay(delay, decision) => {
+                // The request may be cancelled during the delay.
+                let settlement = config.settle(&mut self.request, &decision);
+                let Self { service, request, body } = self;
                 let turn = Turn::after(delay, unready(service));
-                return State::Delay { delayed: Some(Box::new(Delayed { turn, request, body, decision })) };
+                State::Delay {
+                    delayed: Some(Box::new(Delayed { turn, request, body, decision, settlement })),
+                }
             }
             Step::Reject(rejection) => {
-                return State::Reject { response: Some(config.response(&rejection, &request)) };
+                State::Reject { response: Some(config.response(&rejection, &self.request)) }
             }
-        };
-        let (settlement, settling) = match &decision {
-            Some(decision) => config.settle(&mut request, decision),
-            None => (None, None),
-        };
-        let future = service.call(Request::from_parts(request, body));
-        State::Respond { future, decision, permit, kept, settlement, settling }
+        }
+    }
+
+    /// Calls the service with an admitted request.
+    #[inline(always)]
+    fn serve<F, R>(
+        mut self,
+        mut decision: Option<Decision>,
+        settlement: Option<Box<Settlement>>,
+        config: &Config,
+        soft: bool,
+    ) -> State<S, ReqBody, F, R>
+    where
+        S: Service<Request<ReqBody>, Future = F, Response = R>,
+    {
+        // The extensions get no permit, because they may outlive the response.
+        let permit = decision.as_mut().and_then(Decision::take_permit);
+        let kept = Some(config.keep(&self.request));
+        config.annotate(&mut self.request, decision.as_ref(), soft);
+        State::Respond { future: self.call(), decision, permit, kept, settlement }
+    }
+
+    fn call(self) -> S::Future
+    where
+        S: Service<Request<ReqBody>>,
+    {
+        let Self { mut service, request, body } = self;
+        service.call(Request::from_parts(request, body))
     }
 }
 
@@ -207,13 +227,21 @@ where
                     (call, step)
                 }
                 StateProj::Delay { delayed } => {
-                    if let Some(delayed) = delayed {
-                        ready!(delayed.turn.poll(cx))?;
+                    if let Some(waiting) = delayed
+                        && let Err(error) = ready!(waiting.turn.poll(cx))
+                    {
+                        if let Some(settlement) = waiting.settlement.take() {
+                            settlement.failed();
+                        }
+                        return Poll::Ready(Err(error));
                     }
-                    let Delayed { turn, request, body, decision } = take(delayed);
-                    (Call { service: turn.into_service(), request, body }, Step::Serve(Some(decision)))
+                    let Delayed { turn, request, body, decision, settlement } = take(delayed);
+                    let call = Call { service: turn.into_service(), request, body };
+                    let next = call.serve(Some(decision), settlement, this.config, soft);
+                    this.state.set(next);
+                    continue;
                 }
-                StateProj::Respond { future, decision, permit, kept, settlement, settling } => {
+                StateProj::Respond { future, decision, permit, kept, settlement } => {
                     let mut response = match ready!(future.poll(cx)) {
                         Ok(response) => response,
                         Err(error) => {
@@ -241,8 +269,8 @@ where
                     let handler_permit = response.extensions_mut().get_mut().and_then(Decision::take_permit);
                     let permits = [permit.take(), handler_permit];
                     if let Some(settlement) = settlement.take() {
-                        let (response, refund) = settlement.responded(response);
-                        let (decision, settling) = (decision.take(), settling.take());
+                        let (response, refund, settling) = settlement.responded(response);
+                        let decision = decision.take();
                         let responded = Responded { response, decision, permits, settling };
                         let Some(refund) = refund else {
                             return Poll::Ready(Ok(responded.finish(this.config, soft)));
@@ -254,15 +282,12 @@ where
                     if let Some(decision) = decision.take() {
                         this.config.decorate(&mut response, decision, soft);
                     }
-                    let settling = settling.take();
-                    return Poll::Ready(Ok(
-                        response.map(|body| ResponseBody::service(body, permits, settling))
-                    ));
+                    return Poll::Ready(Ok(response.map(|body| ResponseBody::service(body, permits, None))));
                 }
                 StateProj::Refund { refund, responded } => {
-                    let refunded = ready!(Pin::new(refund).poll(cx));
+                    let refunded = ready!(refund.poll(cx));
                     let mut responded = take(responded);
-                    if let (Some(decision), Ok(refunded)) = (&mut responded.decision, refunded) {
+                    if let (Some(decision), Some(refunded)) = (&mut responded.decision, refunded) {
                         *decision = decision.updated(&refunded);
                     }
                     return Poll::Ready(Ok(responded.finish(this.config, soft)));

@@ -1,10 +1,17 @@
 //! What happens to a request's charge once its response is known.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
 
-use http::{Response, response::Parts};
+use http::{Extensions, Response, response::Parts};
 use tokio::runtime::Handle;
 
+use super::body::Settling;
 use crate::{
     answer::Answer,
     decision::Decision,
@@ -28,8 +35,14 @@ pub(super) struct Reserved {
     pub(super) by_bytes: bool,
 }
 
-/// A request with the service, whose charge may be refunded.
+/// What is settled of an admitted request.
 pub(super) struct Settlement {
+    refundable: Option<Refundable>,
+    settling: Option<Box<Settling>>,
+}
+
+/// A charge that may be refunded.
+struct Refundable {
     limiter: Limiter,
     decision: Decision,
     counts: Option<Arc<dyn Fn(&Parts) -> bool + Send + Sync>>,
@@ -38,21 +51,44 @@ pub(super) struct Settlement {
 }
 
 impl Settlements {
-    /// The settlement of a request that `decision` admitted. `None` if its charge stays whatever happens.
-    pub(super) fn start(&self, limiter: &Limiter, decision: &Decision) -> Option<Box<Settlement>> {
-        if self.counts.is_none() && !self.refunds_cancelled || !decision.is_allowed() {
+    /// Whether charges stay whatever happens.
+    pub(super) fn is_none(&self) -> bool {
+        !self.may_refund() && self.reserved.is_empty()
+    }
+
+    fn may_refund(&self) -> bool {
+        self.counts.is_some() || self.refunds_cancelled
+    }
+
+    /// The settlement of a request. Inserts the reservation into its extensions. `None` if the request is denied, which a
+    /// soft layer admits.
+    pub(super) fn start(
+        &self,
+        limiter: &Limiter,
+        decision: &Decision,
+        extensions: &mut Extensions,
+    ) -> Option<Box<Settlement>> {
+        if !decision.is_allowed() {
             return None;
         }
-        Some(Box::new(Settlement {
+        let [reservation, of_bytes] = self.reserve(limiter, decision);
+        if let Some(reservation) = &reservation {
+            extensions.insert(reservation.clone());
+        }
+        let meter = of_bytes.map(|reservation| Box::new(Meter::new(reservation)));
+        let is_reserved = reservation.is_some() || meter.is_some();
+        let settling = is_reserved.then(|| Box::new(Settling { reservation, meter }));
+        let refundable = self.may_refund().then(|| Refundable {
             limiter: limiter.clone(),
             decision: decision.clone(),
             counts: self.counts.clone(),
             refunds: self.refunds_cancelled,
-        }))
+        });
+        Some(Box::new(Settlement { refundable, settling }))
     }
 
-    /// The reservations of a request that `decision` admitted: for its extensions, and for the bytes of its response.
-    pub(super) fn reserve(&self, limiter: &Limiter, decision: &Decision) -> [Option<Reservation>; 2] {
+    /// The reservations: for the request's extensions, and for the bytes of its response.
+    fn reserve(&self, limiter: &Limiter, decision: &Decision) -> [Option<Reservation>; 2] {
         let reserve = |by_bytes: bool| {
             let reserved = || self.reserved.iter().filter(move |reserved| reserved.by_bytes == by_bytes);
             let is_reserved = |name: &str| reserved().any(|reserved| reserved.policy == name);
@@ -64,36 +100,75 @@ impl Settlements {
                 reservation
             })
         };
-        if self.reserved.is_empty() { [None, None] } else { [reserve(false), reserve(true)] }
+        [reserve(false), reserve(true)]
     }
 }
 
 impl Settlement {
-    /// Refunds the charge unless the response counts. The decision after the refund, if there is one.
-    pub(super) fn responded<B>(mut self, response: Response<B>) -> (Response<B>, Option<Answer<Decision>>) {
-        self.refunds = false;
-        let (parts, body) = response.into_parts();
-        let counts = self.counts.as_ref().is_none_or(|counts| counts(&parts));
-        let refund = (!counts).then(|| self.limiter.refund(&self.decision, u64::MAX));
-        (Response::from_parts(parts, body), refund)
+    /// Refunds the charge unless the response counts. Returns what its body settles, too.
+    pub(super) fn responded<B>(
+        self,
+        response: Response<B>,
+    ) -> (Response<B>, Option<Refund>, Option<Box<Settling>>) {
+        match self.refundable {
+            Some(refundable) => {
+                let (parts, body) = response.into_parts();
+                let refund = refundable.responded(&parts);
+                (Response::from_parts(parts, body), refund, self.settling)
+            }
+            None => (response, None, self.settling),
+        }
     }
 
     /// Keeps the charge.
     pub(super) fn keep(mut self) {
-        self.refunds = false;
+        if let Some(refundable) = &mut self.refundable {
+            refundable.refunds = false;
+        }
     }
 
     /// The service failed without a response.
     pub(super) fn failed(mut self) {
-        // It is refunded as a cancelled one is, or if a response must show that it counts.
-        self.refunds |= self.counts.is_some();
+        if let Some(refundable) = &mut self.refundable {
+            // It is refunded as a cancelled one is, or if a response must show that it counts.
+            refundable.refunds |= refundable.counts.is_some();
+        }
     }
 }
 
-impl Drop for Settlement {
+impl Refundable {
+    fn responded(mut self, response: &Parts) -> Option<Refund> {
+        self.refunds = false;
+        let counts = self.counts.as_ref().is_none_or(|counts| counts(response));
+        (!counts).then(|| Refund(Some(self.limiter.refund(&self.decision, u64::MAX))))
+    }
+}
+
+impl Drop for Refundable {
     fn drop(&mut self) {
         if self.refunds {
             in_background(self.limiter.refund(&self.decision, u64::MAX));
+        }
+    }
+}
+
+/// A refund under way. It is completed in the background if this is dropped.
+pub(super) struct Refund(Option<Answer<Decision>>);
+
+impl Refund {
+    /// The decision after the refund.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Decision>> {
+        let Some(answer) = &mut self.0 else { return Poll::Ready(None) };
+        let refunded = ready!(Pin::new(answer).poll(cx));
+        self.0 = None;
+        Poll::Ready(refunded.ok())
+    }
+}
+
+impl Drop for Refund {
+    fn drop(&mut self) {
+        if let Some(answer) = self.0.take() {
+            in_background(answer);
         }
     }
 }

@@ -41,9 +41,9 @@ pub struct ProblemDetails;
 
 impl ResponseMapper for ProblemDetails {
     fn response(&self, rejection: &Rejection, _: &Parts) -> Response<RejectionBody> {
-        let body = Problem::of(rejection).json(rejection);
-        let mut response = Response::new(RejectionBody::new(Full::from(body)));
-        *response.status_mut() = rejection.status();
+        let status = rejection.status();
+        let mut response = Response::new(RejectionBody::new(Full::from(json(rejection, status))));
+        *response.status_mut() = status;
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         response
     }
@@ -53,70 +53,67 @@ impl ResponseMapper for ProblemDetails {
     }
 }
 
-/// The members of a problem that its rejection and status determine.
-struct Problem {
-    kind: &'static str,
-    title: &'static str,
-    status: StatusCode,
+/// The members of a problem that its rejection and status determine, up to the value of `status`. Every text here is
+/// known to need no escapes.
+macro_rules! members {
+    ($kind:literal, $title:literal) => {
+        concat!(
+            "{\"type\":\"https://iana.org/assignments/http-problem-types#",
+            $kind,
+            "\",\"title\":\"Request ",
+            $title,
+            "\",\"status\":"
+        )
+    };
 }
 
-impl Problem {
-    fn of(rejection: &Rejection) -> Self {
-        let status = rejection.status();
-        let (kind, title) = match (rejection, status) {
-            (Rejection::Denied(decision), _) if !decision.is_banned() => (
-                "https://iana.org/assignments/http-problem-types#quota-exceeded",
-                "Request cannot be satisfied as assigned quota has been exceeded",
-            ),
-            (Rejection::Denied(_) | Rejection::Banned, _) => (
-                "https://iana.org/assignments/http-problem-types#abnormal-usage-detected",
-                "Request not satisfied due to detection of abnormal request pattern",
-            ),
-            (_, StatusCode::SERVICE_UNAVAILABLE) => (
-                "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
-                "Request cannot be satisfied due to temporary server capacity constraints",
-            ),
-            (_, status) => ("about:blank", status.canonical_reason().unwrap_or_default()),
-        };
-        Self { kind, title, status }
-    }
-
-    /// Every text that is not quoted here is known to need no escapes.
-    fn json(&self, rejection: &Rejection) -> String {
-        // Longer than most.
-        let mut json = String::with_capacity(384);
-        for part in [
-            "{\"type\":\"",
-            self.kind,
-            "\",\"title\":\"",
-            self.title,
-            "\",\"status\":",
-            self.status.as_str(),
-            ",\"detail\":",
-        ] {
-            json.push_str(part);
+fn members(rejection: &Rejection, status: StatusCode, is_banned: bool) -> Cow<'static, str> {
+    match (rejection, status) {
+        (Rejection::Denied(_) | Rejection::Banned, _) if is_banned => {
+            members!("abnormal-usage-detected", "not satisfied due to detection of abnormal request pattern")
         }
-        push_detail(&mut json, rejection);
-        if let Some(decision) = rejection.decision() {
-            json.push_str(",\"violated-policies\":[");
-            let denied = decision.outcomes().iter().filter(|outcome| !outcome.is_allowed());
-            for (i, outcome) in denied.enumerate() {
-                json.push_str(if i == 0 { "" } else { "," });
-                json.push_str(outcome.policy().quoted_name());
-            }
-            json.push(']');
+        (Rejection::Denied(_), _) => {
+            members!("quota-exceeded", "cannot be satisfied as assigned quota has been exceeded")
         }
-        json.push('}');
-        json
+        (_, StatusCode::SERVICE_UNAVAILABLE) => members!(
+            "temporary-reduced-capacity",
+            "cannot be satisfied due to temporary server capacity constraints"
+        ),
+        (_, status) => {
+            let title = status.canonical_reason().unwrap_or_default();
+            return format!("{{\"type\":\"about:blank\",\"title\":\"{title}\",\"status\":").into();
+        }
     }
+    .into()
 }
 
-fn push_detail(json: &mut String, rejection: &Rejection) {
+fn json(rejection: &Rejection, status: StatusCode) -> String {
+    let is_banned = rejection.is_banned();
+    // Longer than most.
+    let mut json = String::with_capacity(384);
+    json.push_str(&members(rejection, status, is_banned));
+    json.push_str(status.as_str());
+    json.push_str(",\"detail\":");
+    push_detail(&mut json, rejection, is_banned);
+    if let Some(decision) = rejection.decision() {
+        json.push_str(",\"violated-policies\":[");
+        let denied = decision.outcomes().iter().filter(|outcome| !outcome.is_allowed());
+        for (i, outcome) in denied.enumerate() {
+            json.push_str(if i == 0 { "" } else { "," });
+            json.push_str(outcome.policy().quoted_name());
+        }
+        json.push(']');
+    }
+    json.push('}');
+    json
+}
+
+fn push_detail(json: &mut String, rejection: &Rejection, is_banned: bool) {
     let detail: Cow<'_, str> = match rejection {
-        Rejection::Denied(decision) => match rejection.retry_after_seconds() {
+        Rejection::Denied(_) => match rejection.retry_after_seconds() {
             Some(seconds) => {
                 let unit = if seconds == 1 { " second.\"" } else { " seconds.\"" };
-                let ban = if decision.is_banned() { "\"The client is banned. " } else { "\"" };
+                let ban = if is_banned { "\"The client is banned. " } else { "\"" };
                 for part in [ban, "Try again in ", itoa::Buffer::new().format(seconds), unit] {
                     json.push_str(part);
                 }

@@ -7,12 +7,8 @@ use http::{
 };
 
 use super::{
-    body::RejectionBody,
-    grpc::{grpc_type, is_grpc},
-    headers::add_retry_after,
-    mapper::ResponseMapper,
-    problem::ProblemDetails,
-    rejection::Rejection,
+    body::RejectionBody, grpc::grpc_type, headers::add_retry_after, mapper::ResponseMapper,
+    problem::ProblemDetails, rejection::Rejection,
 };
 
 /// In a response's extensions: the rejection that it is the response of.
@@ -94,11 +90,11 @@ pub(crate) enum Kept {
 }
 
 impl Kept {
-    /// What `mapper` reads of `request`.
-    pub(crate) fn of(request: &Parts, mapper: &dyn ResponseMapper) -> Self {
+    /// What `mapper` reads of `request`, which is a gRPC call or not.
+    pub(crate) fn of(request: &Parts, is_call: bool, mapper: &dyn ResponseMapper) -> Self {
         if mapper.reads_request() {
             Self::Whole(Box::new(request.clone()))
-        } else if is_grpc(request) {
+        } else if is_call {
             Self::Call(grpc_type(&request.headers))
         } else if request.method == Method::HEAD {
             Self::Head

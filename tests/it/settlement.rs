@@ -1,15 +1,29 @@
 //! What a layer charges once the response is known: refunds, reservations and the bytes of bodies.
 
-use std::{convert::Infallible, future::pending, time::Duration};
+use std::{
+    convert::Infallible,
+    future::{Ready, pending},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use crate::support::{RedisServer, eventually, store};
 use bytes::Bytes;
+use futures_util::FutureExt;
 use http::{Request, Response, StatusCode, response::Parts};
 use http_body_util::{BodyExt as _, Full, StreamBody};
+use tokio::sync::Notify;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, Reservation, Rule, algorithm::FixedWindow,
+    Answer, Charge, Decision, Key, Limiter, ManualClock, MemoryStore, Policy, Quota, RateLimitLayer,
+    Reservation, Rule,
+    algorithm::{FixedWindow, LeakyBucket},
     key::Constant,
+    store::{Action, Store},
 };
 
 fn day(name: &str, limit: u64) -> Policy {
@@ -103,6 +117,93 @@ async fn a_cancelled_request_is_refunded_under_refund_cancelled_only() {
             assert_eq!(left(&limiter, &policy).await, before - 1, "{name}");
         }
     }
+}
+
+#[tokio::test]
+async fn a_request_that_is_cancelled_during_its_delay_is_refunded() {
+    let server = RedisServer::start();
+    for (name, limiter) in limiters(&server).await {
+        let policy = Policy::new("queued", Quota::per_day(1))
+            .algorithm(LeakyBucket::queue(Duration::from_secs(30 * 86_400)));
+        let key = Key::new("all");
+        assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
+        let before = left(&limiter, &policy).await;
+        let mut service = layer(&limiter, &policy).refund_cancelled().layer(service_fn(echo));
+        let waits = tokio::spawn(service.ready().await.unwrap().call(Request::new("200".into())));
+        becomes(&limiter, &policy, before - 1, name).await;
+        waits.abort();
+        waits.await.unwrap_err();
+        becomes(&limiter, &policy, before, name).await;
+    }
+}
+
+/// A service that is ready once, and then fails.
+#[derive(Clone)]
+struct FailsLater(Arc<AtomicBool>);
+
+impl Service<Request<String>> for FailsLater {
+    type Response = Response<String>;
+    type Error = &'static str;
+    type Future = Ready<Result<Self::Response, Self::Error>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(if self.0.swap(true, Ordering::Relaxed) { Err("failed") } else { Ok(()) })
+    }
+
+    fn call(&mut self, _: Request<String>) -> Self::Future {
+        unreachable!("it fails before its first call")
+    }
+}
+
+#[tokio::test]
+async fn a_request_whose_service_fails_after_the_delay_does_not_count() {
+    let clock = ManualClock::new();
+    let limiter = Limiter::new(MemoryStore::with_clock(clock));
+    let policy =
+        Policy::new("queued", Quota::per_second(100)).algorithm(LeakyBucket::queue(Duration::from_secs(1)));
+    limiter.check(&policy, &Key::new("all"), 1).await.unwrap();
+    let before = left(&limiter, &policy).await;
+    let service = layer(&limiter, &policy).count_if(|_: &Parts| true).layer(FailsLater(Arc::default()));
+    let failed = service.oneshot(Request::new(String::new())).await;
+    assert_eq!(failed.unwrap_err(), "failed");
+    becomes(&limiter, &policy, before, "memory").await;
+}
+
+/// A store in process whose refunds are made when they are awaited to the end, as those that wait for a connection.
+struct SlowRefunds {
+    store: MemoryStore,
+    refunds: Arc<Notify>,
+}
+
+impl Store for SlowRefunds {
+    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
+        if action != Action::Refund {
+            return self.store.decide(action, charges);
+        }
+        let (store, refunds, charges) = (self.store.clone(), self.refunds.clone(), charges.to_vec());
+        Answer::pending(async move {
+            refunds.notified().await;
+            store.decide(Action::Refund, &charges).await
+        })
+    }
+
+    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
+        self.store.reset(policy, key)
+    }
+}
+
+#[tokio::test]
+async fn the_refund_of_a_response_is_made_although_the_client_leaves() {
+    let refunds = Arc::new(Notify::new());
+    let limiter = Limiter::new(SlowRefunds { store: MemoryStore::new(), refunds: refunds.clone() });
+    let policy = day("failures", 5);
+    let mut service = layer(&limiter, &policy).count_if(|_: &Parts| false).layer(service_fn(echo));
+    let mut response = Box::pin(service.ready().await.unwrap().call(Request::new("200".into())));
+    assert!(response.as_mut().now_or_never().is_none(), "the refund is under way");
+    assert_eq!(left(&limiter, &policy).await, 4);
+    drop(response);
+    refunds.notify_one();
+    becomes(&limiter, &policy, 5, "refunded").await;
 }
 
 #[tokio::test]

@@ -14,7 +14,8 @@ use crate::{decision::Outcome, policy::Policy, response::wait::seconds_up};
 
 /// Whether the service has sent the dictionary of draft 07: followed by a list, it would be neither.
 pub(super) fn has_dictionary(headers: &HeaderMap) -> bool {
-    headers.get_all(RATELIMIT).iter().any(is_dictionary)
+    // Nearly no response has the header, and `get_all` takes three times as many instructions to find none.
+    headers.contains_key(RATELIMIT) && headers.get_all(RATELIMIT).iter().any(is_dictionary)
 }
 
 /// Whether it begins as an RFC 9651 Dictionary with a value does, `limit=100`, and no List of Items.
@@ -46,6 +47,9 @@ pub(super) fn window(policy: &Policy) -> String {
     [";w=", digits(&mut itoa::Buffer::new(), seconds_up(period))].concat()
 }
 
+const R: &str = ";r=";
+const T: &str = ";t=";
+
 /// `"burst";r=50;t=30`, in one allocation of exactly its length, which the header then keeps.
 pub(super) fn limit_item(outcome: &Outcome, denied: bool, latest: u64, headers: &Headers) -> String {
     let [mut remaining, mut seconds] = [itoa::Buffer::new(); 2];
@@ -58,10 +62,17 @@ pub(super) fn limit_item(outcome: &Outcome, denied: bool, latest: u64, headers: 
         let mac = secret.mac(outcome.key().as_str());
         [";pk=:", &STANDARD.encode(&mac[..12]), ":"].concat()
     });
-    let t = if seconds.is_empty() { "" } else { ";t=" };
-    let parts = [name, ";r=", remaining, t, seconds, partition.as_deref().unwrap_or_default()];
+    let partition = partition.as_deref().unwrap_or_default();
+    let t = if seconds.is_empty() { 0 } else { T.len() + seconds.len() };
     // Not `concat`, which takes twice as many instructions: every response has this.
-    let mut item = String::with_capacity(parts.iter().map(|part| part.len()).sum());
-    parts.iter().for_each(|part| item.push_str(part));
+    let mut item = String::with_capacity(name.len() + R.len() + remaining.len() + t + partition.len());
+    item.push_str(name);
+    item.push_str(R);
+    item.push_str(remaining);
+    if t > 0 {
+        item.push_str(T);
+        item.push_str(seconds);
+    }
+    item.push_str(partition);
     item
 }

@@ -4,6 +4,8 @@ use std::{collections::BTreeMap, mem};
 
 use tokio::time::Instant;
 
+use super::bans::Bans;
+
 /// The units of one identity under one rule.
 #[derive(Default)]
 pub(super) struct Account {
@@ -19,6 +21,7 @@ pub(super) struct Account {
     /// Permits in use by the number of losses when they were granted, and permits in use by instance.
     pub(super) held: BTreeMap<u64, u64>,
     pub(super) held_locally: BTreeMap<String, u64>,
+    pub(super) bans: Bans,
 }
 
 /// What an instance admitted without the store.
@@ -48,6 +51,7 @@ impl Account {
     pub(super) fn data_lost(&mut self) {
         // A refund of an older charge may still arrive, so those stay.
         self.counted = 0;
+        self.bans.forget();
         self.local.values_mut().for_each(|local| local.handed_back.clear());
     }
 

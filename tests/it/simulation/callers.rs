@@ -7,7 +7,7 @@ use tower_ratelimit::{Answer, Charge, Decision, Error, Key};
 
 use super::{
     instance::{Instance, Instances},
-    ledger::{Ask, Held, Ledger},
+    ledger::{Ask, By, Held, Ledger},
     random::Random,
     rules::{Kind, shadow},
 };
@@ -21,9 +21,10 @@ pub(super) struct Shared {
 type Charges = Vec<(usize, usize, u64)>;
 
 impl Shared {
-    fn charges(&self, charges: &Charges) -> Vec<Charge> {
+    fn charges(&self, charges: &Charges, is_changed: bool) -> Vec<Charge> {
         let charge = |(rule, identity, cost): &(usize, usize, u64)| {
-            Charge::new(&self.ledger.rules[*rule].policy, &Key::new(identity.to_string()), *cost)
+            let policy = self.ledger.rules[*rule].policy(is_changed);
+            Charge::new(policy, &Key::new(identity.to_string()), *cost)
         };
         let mut all: Vec<Charge> = charges.iter().map(charge).collect();
         if let (true, Some(first)) = (all.len() > 1, all.first()) {
@@ -40,8 +41,8 @@ impl Shared {
         charges: Charges,
         patience: Duration,
     ) -> Option<(Result<Decision, Error>, Vec<Held>)> {
-        let asked = self.ledger.ask(ask, charges, &instance.owner.name, instance.deadline);
-        let all = self.charges(&asked.charges);
+        let asked = self.ledger.ask(ask, charges, instance.by());
+        let all = self.charges(&asked.charges, asked.by.is_changed);
         let limiter = &instance.limiter;
         let one =
             |decide: fn(&tower_ratelimit::Limiter, &Charge) -> Answer<Decision>| decide(limiter, &all[0]);
@@ -77,7 +78,7 @@ pub(super) async fn call(shared: Arc<Shared>, mut random: Random) {
     let pause = *random.pick(&[1, 5, 20, 60]);
     let decisions = if is_hot { random.between(50, 300) } else { random.between(5, 60) };
     sleep(Duration::from_millis(random.below(100))).await;
-    let mut latest: Option<(Decision, Charges)> = None;
+    let mut latest: Option<(Decision, Charges, bool)> = None;
     for _ in 0..decisions {
         let instance = shared.instances.get(number);
         let patience =
@@ -85,6 +86,12 @@ pub(super) async fn call(shared: Arc<Shared>, mut random: Random) {
         let identity = |random: &mut Random| random.below(identities) as usize;
         let plain = |random: &mut Random| random.below(hot as u64 - 1) as usize;
         let cost = *random.pick(&[1, 1, 1, 1, 2, 3]);
+        let banned = plain(&mut random);
+        if rules[banned].penalty.is_some() && random.chance(30) {
+            let time = Duration::from_millis(random.below(2) * random.between(1, 3_000));
+            set_ban(&shared, &instance, (banned, identity(&mut random)), time).await;
+            continue;
+        }
         let (ask, charges) = match random.below(20) {
             // One identity, so that it is hot, and leases end in one order.
             _ if is_hot => (Ask::Charge, vec![(hot, 0, 1)]),
@@ -109,16 +116,18 @@ pub(super) async fn call(shared: Arc<Shared>, mut random: Random) {
                 (Ask::Charge, vec![(plain(&mut random), identity, 1), (hot - 1, identity, 1)])
             }
             _ => {
-                if let Some((decision, charges)) = latest.take() {
+                if let Some((decision, charges, is_changed)) = latest.take() {
+                    let by = By { is_changed, ..instance.by() };
                     if random.chance(500) {
-                        debit(&shared, &instance, &decision, &charges, random.between(1, 30)).await;
+                        debit(&shared, &instance, by, &decision, &charges, random.between(1, 30)).await;
                     } else {
-                        refund(&shared, &instance, &decision, &charges).await;
+                        refund(&shared, &instance, by, &decision, &charges).await;
                     }
                 }
                 continue;
             }
         };
+        let is_changed = instance.is_changed();
         let answer = shared.decide(&instance, ask, charges.clone(), patience).await;
         if let Some((Ok(decision), held)) = answer {
             if !held.is_empty() {
@@ -126,7 +135,7 @@ pub(super) async fn call(shared: Arc<Shared>, mut random: Random) {
             }
             let is_plain = held.is_empty() && !charges.iter().any(|(rule, ..)| *rule >= hot - 1);
             if is_plain && decision.is_allowed() && decision.failure().is_none() && ask == Ask::Charge {
-                latest = Some((decision, charges));
+                latest = Some((decision, charges, is_changed));
             } else {
                 drop(decision);
             }
@@ -136,22 +145,50 @@ pub(super) async fn call(shared: Arc<Shared>, mut random: Random) {
     }
 }
 
-async fn debit(shared: &Shared, instance: &Instance, decision: &Decision, charges: &Charges, units: u64) {
+async fn debit(
+    shared: &Shared,
+    instance: &Instance,
+    by: By,
+    decision: &Decision,
+    charges: &Charges,
+    units: u64,
+) {
     let charges = charges.iter().map(|&(rule, identity, _)| (rule, identity, units)).collect();
-    let asked = shared.ledger.ask(Ask::Debit, charges, &instance.owner.name, instance.deadline);
+    let asked = shared.ledger.ask(Ask::Debit, charges, by);
     let answer = instance.limiter.debit(decision, units).await;
     if shared.instances.is_running(instance) {
         shared.ledger.answered(&asked, &answer);
     }
 }
 
-async fn refund(shared: &Shared, instance: &Instance, decision: &Decision, charges: &Charges) {
+async fn refund(shared: &Shared, instance: &Instance, by: By, decision: &Decision, charges: &Charges) {
     debug_assert!(charges.iter().all(|(rule, ..)| shared.ledger.rules[*rule].kind != Kind::Concurrency));
     let most = charges.iter().map(|(_, _, cost)| *cost).max().unwrap_or_default();
     shared.ledger.refunding(charges, most);
-    let asked = shared.ledger.ask(Ask::Peek, charges.clone(), &instance.owner.name, instance.deadline);
+    let asked = shared.ledger.ask(Ask::Peek, charges.clone(), by);
     let answer = instance.limiter.refund(decision, most).await;
     if shared.instances.is_running(instance) {
         shared.ledger.refunded(&asked, &answer);
     }
+}
+
+/// Bans the key of an account for `time`, or ends its ban if that is 0. Returns whether that succeeded.
+pub(super) async fn set_ban(
+    shared: &Shared,
+    instance: &Instance,
+    account: (usize, usize),
+    time: Duration,
+) -> bool {
+    let asked = shared.ledger.setting_ban(account, time, instance.by());
+    let policy = shared.ledger.rules[account.0].policy(asked.by.is_changed);
+    let key = Key::new(account.1.to_string());
+    let answer = if time.is_zero() {
+        instance.limiter.unban(policy, &key).await
+    } else {
+        instance.limiter.ban(policy, &key, time).await
+    };
+    if shared.instances.is_running(instance) {
+        shared.ledger.set_ban(&asked, time, &answer);
+    }
+    answer.is_ok()
 }

@@ -9,7 +9,7 @@ use tokio::{
 use tower_ratelimit::{Decision, decision::DecisionSource};
 
 use super::{
-    callers::{PATIENT, Shared},
+    callers::{PATIENT, Shared, set_ban},
     instance::Instance,
     ledger::Ask,
     network::Network,
@@ -22,6 +22,8 @@ const RECOVERY: Duration = Duration::from_millis(1_600);
 const ALL_REPLACED: Duration = Duration::from_secs(4);
 /// The longest time until a permit is released whose decision was dropped, and until leases that are returned are.
 const SETTLED: Duration = Duration::from_secs(4);
+/// How long a deny cache holds a denial.
+const DENY_CACHE: Duration = Duration::from_secs(1);
 /// The expiry of a permit.
 const EXPIRY: Duration = Duration::from_secs(31);
 
@@ -69,6 +71,7 @@ pub(super) async fn counts_are_right(shared: &Shared, network: &Network) {
             network.log.violated(format_args!("leases are left: {status:?} {returned:?}"));
         }
     }
+    shared.instances.change_back();
     let instance = shared.instances.get(0);
     for account in shared.ledger.accounts() {
         let rule = &shared.ledger.rules[account.0];
@@ -84,6 +87,9 @@ pub(super) async fn counts_are_right(shared: &Shared, network: &Network) {
                 network.log.violated(format_args!("{key}: {used} permits were not released"));
             }
             continue;
+        }
+        if rule.penalty.is_some() {
+            bans_hold_everywhere(shared, network, account).await;
         }
         if !rule.is_slow() {
             is_admitted_again(shared, network, &instance, account).await;
@@ -102,6 +108,25 @@ pub(super) async fn counts_are_right(shared: &Shared, network: &Network) {
     permits_expire(shared, network, &instance).await;
 }
 
+/// A ban by one instance is seen by all, and its end too.
+async fn bans_hold_everywhere(shared: &Shared, network: &Network, account: (usize, usize)) {
+    let all = shared.instances.all();
+    for (time, is_banned) in [(Duration::from_secs(60), true), (Duration::ZERO, false)] {
+        let is_set = set_ban(shared, &all[all.len() - 1], account, time).await;
+        // A deny cache may hold a denial until then.
+        sleep(DENY_CACHE).await;
+        for instance in &all {
+            let charges = vec![(account.0, account.1, 1)];
+            let answer = shared.decide(instance, Ask::Peek, charges, PATIENT).await;
+            let banned = answer.and_then(|(answer, _)| answer.ok()).map(|decision| decision.is_banned());
+            if !is_set || banned != Some(is_banned) {
+                let name = &instance.owner.name;
+                network.log.violated(format_args!("{name} {account:?}: {banned:?}, not {is_banned}"));
+            }
+        }
+    }
+}
+
 /// A unit is available again after the period.
 async fn is_admitted_again(shared: &Shared, network: &Network, instance: &Instance, account: (usize, usize)) {
     // After the clock was set back, one period after the next denial.
@@ -111,7 +136,7 @@ async fn is_admitted_again(shared: &Shared, network: &Network, instance: &Instan
         if answer.is_some_and(|(answer, _)| answer.is_ok_and(|decision| decision.is_allowed())) {
             return;
         }
-        sleep(SETTLED).await;
+        sleep(SETTLED + shared.ledger.rules[account.0].full()).await;
     }
     network.log.violated(format_args!("{account:?}: denied although all units are replenished"));
 }

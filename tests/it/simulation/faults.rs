@@ -111,6 +111,8 @@ pub(super) enum Event {
     },
     /// The instance of this number ends without a notice, and another one starts.
     Crash(usize),
+    /// The instance of this number changes its quotas, or changes them back.
+    Change(usize),
 }
 
 impl Event {
@@ -134,6 +136,7 @@ impl Event {
             Self::StepClock { back: true, .. } => "clock of the server set back",
             Self::StepClock { back: false, .. } => "clock of the server set forward",
             Self::Crash(_) => "instance crashed",
+            Self::Change(_) => "quotas changed",
         }
     }
 }
@@ -187,6 +190,10 @@ pub(super) fn events(random: &mut Random, instances: usize, loses_data: bool) ->
         }
         if random.chance(200) {
             events.push((Duration::ZERO, Event::CutAll));
+        }
+        if random.chance(400) {
+            let pause = Duration::from_millis(random.below(300));
+            events.push((pause, Event::Change(random.below(instances as u64) as usize)));
         }
     }
     events

@@ -1,7 +1,10 @@
 //! An instance of the service: a limiter on a store and a pool of its own.
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -9,6 +12,7 @@ use tower_ratelimit::{Limiter, RedisStore, bb8_redis::bb8::Pool};
 
 use super::{
     connection::Manager,
+    ledger::By,
     network::{Network, Owner},
     random::Random,
 };
@@ -22,6 +26,20 @@ pub(super) struct Instance {
     pub(super) deadline: Duration,
     /// The most connections of the pool.
     pub(super) connections: u32,
+    /// Whether it has changed its quotas.
+    changed: Arc<AtomicBool>,
+}
+
+impl Instance {
+    pub(super) fn is_changed(&self) -> bool {
+        self.changed.load(Ordering::Relaxed)
+    }
+
+    /// It as the one that makes a decision now.
+    pub(super) fn by(&self) -> By {
+        let (instance, deadline) = (self.owner.name.clone(), self.deadline);
+        By { instance, deadline, is_changed: self.is_changed() }
+    }
 }
 
 /// How the instances of a schedule are set up.
@@ -30,6 +48,7 @@ struct Settings {
     deadline: Duration,
     connections: u32,
     deny_cache: Duration,
+    changed: Arc<AtomicBool>,
 }
 
 /// The instances that run now.
@@ -47,6 +66,7 @@ impl Instances {
             deadline: Duration::from_millis(*random.pick(&[10, 20, 50, 50, 100])),
             connections: *random.pick(&[1, 2, 4, 8, 8]),
             deny_cache: Duration::from_millis(*random.pick(&[0, 1_000])),
+            changed: Arc::default(),
         };
         let settings: Vec<_> = (0..count).map(settings).collect();
         let instances = Self { network, settings, running: Mutex::default(), started: Mutex::default() };
@@ -86,7 +106,18 @@ impl Instances {
             pool,
             deadline: settings.deadline,
             connections: settings.connections,
+            changed: settings.changed.clone(),
         }
+    }
+
+    /// An instance changes its quotas, or changes them back.
+    pub(super) fn change(&self, number: usize) {
+        self.settings[number].changed.fetch_xor(true, Ordering::Relaxed);
+    }
+
+    /// Every instance has its first quotas again.
+    pub(super) fn change_back(&self) {
+        self.settings.iter().for_each(|settings| settings.changed.store(false, Ordering::Relaxed));
     }
 
     pub(super) fn count(&self) -> usize {

@@ -14,6 +14,7 @@ use tower_ratelimit::{
 
 use super::{
     account::Account,
+    bans::{Ended, Known},
     log::Log,
     network::Network,
     rules::{Kind, Rule},
@@ -32,17 +33,34 @@ pub(super) enum Ask {
     Peek,
 }
 
+impl Ask {
+    /// Whether a denial counts for a penalty.
+    fn counts_denials(self) -> bool {
+        matches!(self, Self::Charge | Self::UpTo)
+    }
+}
+
 /// A decision under way: its charges as (rule, identity, cost), and what was known when it was made.
 pub(super) struct Asked {
     pub(super) ask: Ask,
     pub(super) charges: Vec<(usize, usize, u64)>,
-    pub(super) instance: String,
-    pub(super) deadline: Duration,
+    pub(super) by: By,
     started: Instant,
     losses: u64,
     permit_losses: u64,
     /// By charge: units that were certainly counted.
     counted: Vec<u64>,
+    /// By charge: what was known about bans.
+    known: Vec<Known>,
+}
+
+/// An instance that makes a decision.
+#[derive(Clone)]
+pub(super) struct By {
+    pub(super) instance: String,
+    pub(super) deadline: Duration,
+    /// Whether it has changed its quotas.
+    pub(super) is_changed: bool,
 }
 
 pub(super) struct Ledger {
@@ -97,6 +115,7 @@ impl Ledger {
         inner.forward += forward;
         inner.loses_leases = true;
         inner.permit_losses += u64::from(!forward.is_zero());
+        inner.accounts.values_mut().for_each(|account| account.bans.forget());
     }
 
     /// An instance has crashed.
@@ -115,25 +134,20 @@ impl Ledger {
     }
 
     /// Call it before a decision is made.
-    pub(super) fn ask(
-        &self,
-        ask: Ask,
-        charges: Vec<(usize, usize, u64)>,
-        instance: &str,
-        deadline: Duration,
-    ) -> Asked {
+    pub(super) fn ask(&self, ask: Ask, charges: Vec<(usize, usize, u64)>, by: By) -> Asked {
         let inner = &mut *self.inner.lock().unwrap();
-        let mut counted = Vec::new();
+        let (mut counted, mut known) = (Vec::new(), Vec::new());
         for &(rule, identity, cost) in &charges {
             let account = inner.accounts.entry((rule, identity)).or_default();
             if ask != Ask::Peek {
                 account.possible += cost;
             }
             counted.push(account.counted);
+            known.push(account.bans.asked(ask.counts_denials()));
         }
         let started = Instant::now();
-        let (losses, permit_losses, instance) = (inner.losses, inner.permit_losses, instance.into());
-        Asked { ask, charges, instance, deadline, started, losses, permit_losses, counted }
+        let (losses, permit_losses) = (inner.losses, inner.permit_losses);
+        Asked { ask, charges, by, started, losses, permit_losses, counted, known }
     }
 
     /// Checks how a decision ended. Returns the permits that it holds.
@@ -148,10 +162,9 @@ impl Ledger {
             }
             Err(error) => format!("{:?}", error.kind()),
         };
-        let Asked { instance, ask, charges, .. } = asked;
+        let Asked { ask, charges, by: By { instance, deadline, .. }, .. } = asked;
         self.log.note(format_args!("{instance} {ask:?} {charges:?}: {shown} after {time:?}"));
-        if time > asked.deadline + SLACK {
-            let deadline = asked.deadline;
+        if time > *deadline + SLACK {
             self.violated(asked, format_args!("answered after {time:?} at a deadline of {deadline:?}"));
         }
         match answer {
@@ -189,6 +202,7 @@ impl Ledger {
         let elapsed = self.started.elapsed() + inner.forward;
         let is_certain = asked.losses == inner.losses;
         let allowed = decision.is_allowed();
+        let by_store = decision.source() == DecisionSource::Store;
         for (place, (&(rule_number, identity, cost), outcome)) in
             asked.charges.iter().zip(decision.outcomes()).enumerate()
         {
@@ -198,37 +212,60 @@ impl Ledger {
             let charges = asked.ask != Ask::Peek;
             let granted = if allowed && charges { outcome.granted() } else { 0 };
             let is_exact = rule.is_slow() && !rule.leased && !self.network.is_repeated(&key);
-            let replenished = rule.replenished(rule.limit, elapsed);
-            if outcome.policy() != &rule.policy || outcome.key().as_str() != identity.to_string() {
+            let policy = rule.policy(asked.by.is_changed);
+            let limit = policy.quota().limit();
+            let replenished = rule.replenished(rule.largest, elapsed);
+            if outcome.policy() != policy || outcome.key().as_str() != identity.to_string() {
                 self.violated(asked, format_args!("is about {outcome:?}"));
             }
-            let periods = 2 + rule.debt.div_ceil(rule.limit) as u32;
-            if outcome.remaining() > rule.limit || outcome.reset_after() > rule.period * periods {
+            let full = rule.replenished_in(limit).max(outcome.banned_for().unwrap_or_default());
+            if outcome.remaining() > limit || outcome.reset_after() > full {
                 self.violated(asked, format_args!("{key}: no such quota: {outcome:?}"));
             }
             if granted > cost || allowed && asked.ask == Ask::Charge && granted != cost {
                 self.violated(asked, format_args!("{key}: {granted} units granted"));
             }
-            if !outcome.is_allowed() && is_exact {
+            if !outcome.is_allowed() && !outcome.is_banned() && is_exact {
                 let wanted = if asked.ask == Ask::UpTo { 1 } else { cost };
                 let possible = account.possible - if charges { cost } else { 0 };
-                if possible + wanted <= rule.limit {
+                if possible + wanted <= limit {
                     self.violated(asked, format_args!("{key}: denied with {possible} possible charges"));
                 }
             }
-            let used = rule.limit.saturating_sub(outcome.remaining());
-            if is_exact && used > account.possible {
+            let used = limit.saturating_sub(outcome.remaining());
+            if is_exact && !outcome.is_banned() && used > account.possible {
                 let possible = account.possible;
                 self.violated(asked, format_args!("{key}: {used} units used, {possible} can be"));
             }
             let certain = (asked.counted[place] + granted).saturating_sub(account.refunded + replenished);
             // A debt is not shown.
-            let certain = certain.min(rule.limit);
-            if is_exact && is_certain && decision.source() == DecisionSource::Store && used < certain {
+            let certain = certain.min(limit);
+            if is_exact && is_certain && by_store && used < certain {
                 self.violated(asked, format_args!("{key}: {used} units used, {certain} must be"));
             }
             if charges {
                 account.possible -= if allowed { cost - granted } else { cost };
+            }
+            let ended = Ended {
+                by_store,
+                denied: !outcome.is_allowed(),
+                others_banned: decision.is_banned(),
+                banned_for: outcome.banned_for(),
+                obeys: cost > 0 && asked.ask != Ask::Debit,
+                counts: asked.ask.counts_denials(),
+            };
+            if let Some(strikes) = rule.penalty {
+                let wrong = account.bans.ended(
+                    strikes,
+                    asked.known[place],
+                    &ended,
+                    asked.started,
+                    elapsed,
+                    inner.losses,
+                );
+                if let Some(wrong) = wrong.filter(|_| !self.network.is_repeated(&key)) {
+                    self.violated(asked, format_args!("{key}: {wrong}"));
+                }
             }
             account.admitted += granted;
             if is_certain {
@@ -247,8 +284,8 @@ impl Ledger {
                 continue;
             }
             // The debt of a window ends with it.
-            let in_a_period = rule.limit + if rule.kind == Kind::Window { rule.debt } else { 0 };
-            let allowance = (rule.limit + rule.debt) * (1 + inner.losses)
+            let in_a_period = rule.largest + if rule.kind == Kind::Window { rule.debt } else { 0 };
+            let allowance = (rule.largest + rule.debt) * (1 + inner.losses)
                 + rule.replenished(in_a_period, elapsed)
                 + account.refunded;
             if account.admitted > allowance && !self.network.is_repeated(&key) {
@@ -256,8 +293,8 @@ impl Ledger {
                 self.violated(asked, format_args!("{key}: {admitted} units admitted, {allowance} may be"));
             }
         }
-        if decision.source() == DecisionSource::Store {
-            inner.accounts.values_mut().for_each(|account| account.store_decided(&asked.instance));
+        if by_store {
+            inner.accounts.values_mut().for_each(|account| account.store_decided(&asked.by.instance));
         }
         held
     }
@@ -293,16 +330,16 @@ impl Ledger {
                 account.possible -= cost - granted;
             }
             if rule.kind == Kind::Concurrency {
-                let in_use = account.held_locally.entry(asked.instance.clone()).or_default();
+                let in_use = account.held_locally.entry(asked.by.instance.clone()).or_default();
                 *in_use += granted;
                 if *in_use > rule.share() {
                     self.violated(asked, format_args!("{in_use} permits in use without the store"));
                 }
-                let by = Err(asked.instance.clone());
+                let by = Err(asked.by.instance.clone());
                 held.push(Held { rule: rule_number, identity, units: granted, by });
                 continue;
             }
-            let local = account.local.entry(asked.instance.clone()).or_default();
+            let local = account.local.entry(asked.by.instance.clone()).or_default();
             local.admitted += granted;
             if was_not_sent {
                 local.owed += granted;
@@ -323,8 +360,12 @@ impl Ledger {
         }
         let inner = &mut *self.inner.lock().unwrap();
         for &(rule, identity, cost) in &asked.charges {
+            let account = inner.accounts.get_mut(&(rule, identity)).unwrap();
             if is_meant(self.rules[rule].mode) {
-                inner.accounts.get_mut(&(rule, identity)).unwrap().possible -= cost;
+                account.possible -= cost;
+            }
+            if asked.ask.counts_denials() {
+                account.bans.not_counted();
             }
         }
     }
@@ -332,7 +373,7 @@ impl Ledger {
     /// Checks how a refund ended.
     pub(super) fn refunded(&self, asked: &Asked, answer: &Result<Decision, Error>) {
         let time = asked.started.elapsed();
-        let Asked { instance, charges, deadline, .. } = asked;
+        let Asked { charges, by: By { instance, deadline, .. }, .. } = asked;
         let failure = match answer {
             Ok(decision) => decision.failure().map(Error::kind),
             Err(error) => Some(error.kind()),
@@ -345,8 +386,33 @@ impl Ledger {
 
     /// The caller has dropped the decision. Its charge may stay.
     pub(super) fn dropped(&self, asked: &Asked) {
-        let Asked { instance, ask, charges, .. } = asked;
+        let Asked { ask, charges, by: By { instance, .. }, .. } = asked;
         self.log.note(format_args!("{instance} {ask:?} {charges:?}: dropped"));
+    }
+
+    /// Call it before a caller bans the key of an account for a time, or ends its ban if that is 0.
+    pub(super) fn setting_ban(&self, account: (usize, usize), time: Duration, by: By) -> Asked {
+        let asked = self.ask(Ask::Peek, vec![(account.0, account.1, 0)], by);
+        let inner = &mut *self.inner.lock().unwrap();
+        let bans = &mut inner.accounts.get_mut(&account).unwrap().bans;
+        bans.setting(time);
+        Asked { known: vec![bans.asked(false)], ..asked }
+    }
+
+    /// Checks how it ended.
+    pub(super) fn set_ban(&self, asked: &Asked, time: Duration, answer: &Result<(), Error>) {
+        let Asked { charges, by: By { instance, deadline, .. }, .. } = asked;
+        let (failure, elapsed) = (answer.as_ref().err().map(Error::kind), asked.started.elapsed());
+        self.log.note(format_args!("{instance} Ban {charges:?} {time:?}: {failure:?} after {elapsed:?}"));
+        if elapsed > *deadline + SLACK {
+            self.violated(asked, format_args!("set after {elapsed:?} at a deadline of {deadline:?}"));
+        }
+        if failure.is_none() {
+            let (rule, identity, _) = charges[0];
+            let inner = &mut *self.inner.lock().unwrap();
+            let bans = &mut inner.accounts.get_mut(&(rule, identity)).unwrap().bans;
+            bans.set(time, asked.started, asked.known[0]);
+        }
     }
 
     /// Call it before a refund of so many units of a decision.
@@ -376,8 +442,11 @@ impl Ledger {
         if !rule.is_slow() || rule.leased && inner.losses > 0 {
             return None;
         }
-        let replenished = rule.replenished(rule.limit, self.started.elapsed() + inner.forward);
+        let replenished = rule.replenished(rule.largest, self.started.elapsed() + inner.forward);
         let least = account.least_used(instances, self.network.last_trouble(&key));
+        // What was handed back under the smaller quota was charged only as far as that allows.
+        let smallest = rule.limit.min(rule.changed.quota().limit());
+        let least = least.min(account.counted.max(smallest));
         Some(least.min(rule.limit).saturating_sub(account.refunded + replenished))
     }
 
@@ -397,7 +466,7 @@ impl Ledger {
     }
 
     pub(super) fn violated(&self, asked: &Asked, what: std::fmt::Arguments<'_>) {
-        let Asked { instance, ask, charges, .. } = asked;
+        let Asked { ask, charges, by: By { instance, .. }, .. } = asked;
         self.log.violated(format_args!("{instance} {ask:?} {charges:?} {what}"));
     }
 }

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | no more is admitted than the limit and what the failure mode, refunds and lost data add | [`ledger`] |
 //! | what a decision says fits what was charged to its key before, and what can have been | [`ledger`] |
+//! | a ban comes after enough denials, and holds for all instances until it ends | [`bans`] |
 //! | a decision is answered by its deadline, by the store or by its failure mode | [`ledger`] |
 //! | a connection is not used again before its reply is read | [`network`] |
 //! | after the faults, decisions succeed, counts are right, and no permit, lease, connection or task is left | [`end`] |
@@ -18,6 +19,7 @@
 
 mod account;
 mod against_redis;
+mod bans;
 mod callers;
 mod connection;
 mod end;

@@ -5,9 +5,10 @@ use std::time::Duration;
 use tower_ratelimit::{
     FailureMode, Policy, Quota,
     algorithm::{FixedWindow, LeakyBucket, SlidingLog, SlidingWindow},
+    policy::Penalty,
 };
 
-use super::random::Random;
+use super::{bans::Strikes, random::Random};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -19,26 +20,59 @@ pub(super) enum Kind {
 
 pub(super) struct Rule {
     pub(super) policy: Policy,
+    /// The same policy with another quota, which instances change to and from at different times.
+    pub(super) changed: Policy,
     pub(super) kind: Kind,
     pub(super) mode: FailureMode,
     pub(super) limit: u64,
+    /// The larger limit of both quotas.
+    pub(super) largest: u64,
     pub(super) period: Duration,
     pub(super) leased: bool,
     /// The units by which debits may exceed the limit.
     pub(super) debt: u64,
+    pub(super) penalty: Option<Strikes>,
 }
 
 const DAY: Duration = Duration::from_secs(86_400);
 
 impl Rule {
-    fn new(policy: Policy, kind: Kind, mode: FailureMode) -> Self {
-        let (limit, period) = (policy.quota().limit(), policy.quota().period());
-        let policy = policy.on_store_failure(mode);
-        Self { policy, kind, mode, limit, period, leased: false, debt: 0 }
+    /// A rule of policies that `make` makes of either quota.
+    fn new(
+        make: impl Fn(Quota) -> Policy,
+        [quota, other]: [Quota; 2],
+        kind: Kind,
+        mode: FailureMode,
+    ) -> Self {
+        let make = |quota| make(quota).on_store_failure(mode);
+        Self {
+            policy: make(quota),
+            changed: make(other),
+            kind,
+            mode,
+            limit: quota.limit(),
+            largest: quota.limit().max(other.limit()),
+            period: quota.period(),
+            leased: false,
+            debt: 0,
+            penalty: None,
+        }
     }
 
     fn with_debt(self, debt: u64) -> Self {
-        Self { policy: self.policy.debt(debt), debt, ..self }
+        Self { policy: self.policy.debt(debt), changed: self.changed.debt(debt), debt, ..self }
+    }
+
+    fn with_penalty(self, strikes: Strikes) -> Self {
+        let Strikes { after, within, first, longest } = strikes;
+        let penalty = Penalty::after(after, within).ban(first).up_to(longest);
+        let (policy, changed) = (self.policy.penalty(penalty), self.changed.penalty(penalty));
+        Self { policy, changed, penalty: Some(strikes), ..self }
+    }
+
+    /// The policy of an instance that has changed it, or has not.
+    pub(super) const fn policy(&self, is_changed: bool) -> &Policy {
+        if is_changed { &self.changed } else { &self.policy }
     }
 
     /// Whether hardly anything is replenished during a schedule.
@@ -46,10 +80,21 @@ impl Rule {
         self.period == DAY
     }
 
+    /// The longest time in which all units are replenished.
+    pub(super) fn full(&self) -> Duration {
+        self.replenished_in(self.limit.min(self.changed.quota().limit()))
+    }
+
+    /// The longest time in which all units are replenished at a quota of `limit`: of a bucket, also those above a
+    /// lowered limit.
+    pub(super) fn replenished_in(&self, limit: u64) -> Duration {
+        self.period * (1 + (self.largest + self.debt).div_ceil(limit)) as u32
+    }
+
     /// The most that one instance admits while the store fails.
     pub(super) fn share(&self) -> u64 {
         match self.mode {
-            FailureMode::Local { instances } => self.limit.div_ceil(u64::from(instances.max(1))),
+            FailureMode::Local { instances } => self.largest.div_ceil(u64::from(instances.max(1))),
             _ => 0,
         }
     }
@@ -89,6 +134,24 @@ pub(super) fn shadow() -> Policy {
     Policy::new("shadow", Quota::new(5, DAY).unwrap()).algorithm(FixedWindow::anchored()).shadow()
 }
 
+/// Two quotas of a period: the same twice, or a limit that instances change to and from.
+fn quotas(random: &mut Random, [least, most]: [u64; 2], period: Duration) -> [Quota; 2] {
+    let limit = random.between(least, most);
+    let other = if random.chance(300) { random.between(least, most) } else { limit };
+    [limit, other].map(|limit| Quota::new(limit, period).unwrap())
+}
+
+fn strikes(random: &mut Random) -> Strikes {
+    let first = Duration::from_millis(random.between(50, 3_000));
+    let short = Duration::from_millis(random.between(100, 5_000));
+    Strikes {
+        after: random.between(1, 6),
+        within: *random.pick(&[DAY, short]),
+        first,
+        longest: first * *random.pick(&[1, 3, 8]),
+    }
+}
+
 /// The rules of a schedule with so many instances. The last one is leased.
 pub(super) fn rules(random: &mut Random, instances: usize) -> Vec<Rule> {
     let mut rules = Vec::new();
@@ -98,43 +161,52 @@ pub(super) fn rules(random: &mut Random, instances: usize) -> Vec<Rule> {
         let mode = *random.pick(&[local, local, FailureMode::Open, FailureMode::Closed]);
         // Aligned to the wall clock of this process if it is counted locally.
         let aligned = if mode == local { FailureMode::Closed } else { mode };
-        let limit = random.between(3, 40);
-        let slow = Quota::new(limit, DAY).unwrap();
-        let fast = Quota::new(limit, Duration::from_millis(random.between(100, 2_000))).unwrap();
-        rules.push(match random.below(9) {
-            0 | 1 => Rule::new(Policy::new(&name, slow), Kind::Bucket, mode),
-            2 => Rule::new(Policy::new(&name, slow).algorithm(LeakyBucket::meter()), Kind::Bucket, mode),
-            3 => Rule::new(Policy::new(&name, slow).algorithm(FixedWindow::anchored()), Kind::Window, mode),
-            4 => Rule::new(Policy::new(&name, slow).algorithm(SlidingLog::new()), Kind::Window, mode),
-            5 => Rule::new(Policy::new(&name, slow).algorithm(SlidingWindow::new()), Kind::Window, aligned),
-            6 => Rule::new(Policy::new(&name, slow).algorithm(FixedWindow::aligned()), Kind::Window, aligned),
-            7 => Rule::new(Policy::new(&name, fast), Kind::Bucket, mode),
-            _ => Rule::new(Policy::new(&name, fast).algorithm(FixedWindow::anchored()), Kind::Window, mode),
-        });
-        if random.chance(400)
-            && let Some(rule) = rules.pop()
-        {
-            rules.push(rule.with_debt(random.between(1, 20)));
+        let slow = quotas(random, [3, 40], DAY);
+        let fast = Duration::from_millis(random.between(100, 2_000));
+        let fast = quotas(random, [3, 40], fast);
+        let policy = |quota| Policy::new(&name, quota);
+        let anchored = |quota| policy(quota).algorithm(FixedWindow::anchored());
+        let mut rule = match random.below(9) {
+            0 | 1 => Rule::new(policy, slow, Kind::Bucket, mode),
+            2 => Rule::new(|quota| policy(quota).algorithm(LeakyBucket::meter()), slow, Kind::Bucket, mode),
+            3 => Rule::new(anchored, slow, Kind::Window, mode),
+            4 => Rule::new(|quota| policy(quota).algorithm(SlidingLog::new()), slow, Kind::Window, mode),
+            5 => {
+                Rule::new(|quota| policy(quota).algorithm(SlidingWindow::new()), slow, Kind::Window, aligned)
+            }
+            6 => Rule::new(
+                |quota| policy(quota).algorithm(FixedWindow::aligned()),
+                slow,
+                Kind::Window,
+                aligned,
+            ),
+            7 => Rule::new(policy, fast, Kind::Bucket, mode),
+            _ => Rule::new(anchored, fast, Kind::Window, mode),
+        };
+        if random.chance(400) {
+            rule = rule.with_debt(random.between(1, 20));
         }
+        if random.chance(400) {
+            rule = rule.with_penalty(strikes(random));
+        }
+        rules.push(rule);
     }
     let mode = FailureMode::Local { instances: instances as u32 };
     let mode = *random.pick(&[mode, FailureMode::Closed]);
-    let permits = random.between(2, 6);
-    rules.push(Rule::new(Policy::concurrency("permits", permits), Kind::Concurrency, mode));
-    let hot = Quota::new(random.between(100, 1_500), DAY).unwrap();
+    let permits = Policy::concurrency("permits", random.between(2, 6)).quota();
+    rules.push(Rule::new(
+        |quota| Policy::concurrency("permits", quota.limit()),
+        [permits; 2],
+        Kind::Concurrency,
+        mode,
+    ));
+    let hot = quotas(random, [100, 1_500], DAY);
     let most = random.between(8, 100);
+    let leased = |quota| Policy::new("hot", quota).leased(most);
     let hot = match random.below(3) {
-        0 => Rule::new(Policy::new("hot", hot).leased(most), Kind::Bucket, mode),
-        1 => Rule::new(
-            Policy::new("hot", hot).algorithm(FixedWindow::anchored()).leased(most),
-            Kind::Window,
-            mode,
-        ),
-        _ => Rule::new(
-            Policy::new("hot", hot).algorithm(LeakyBucket::meter()).leased(most),
-            Kind::Bucket,
-            mode,
-        ),
+        0 => Rule::new(leased, hot, Kind::Bucket, mode),
+        1 => Rule::new(|quota| leased(quota).algorithm(FixedWindow::anchored()), hot, Kind::Window, mode),
+        _ => Rule::new(|quota| leased(quota).algorithm(LeakyBucket::meter()), hot, Kind::Bucket, mode),
     };
     rules.push(Rule { leased: true, ..hot });
     rules

@@ -8,6 +8,8 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
+use tower_ratelimit::Policy;
+
 use super::{
     callers::{Shared, call},
     end,
@@ -41,7 +43,9 @@ async fn carry_out(seed: u64, prints: bool) -> Report {
     let network = Arc::new(Network::new(log.clone(), random.fork()));
     let instances = Instances::new(network.clone(), &mut random.fork());
     let rules = rules(&mut random.fork(), instances.count());
-    rules.iter().for_each(|rule| log.note(format_args!("{:?}", rule.policy)));
+    for rule in &rules {
+        log.note(format_args!("{:?}, changed to {:?}", rule.policy, rule.changed.quota()));
+    }
     let ledger = Ledger::new(rules, random.between(1, 2), network.clone());
     let shared = Arc::new(Shared { ledger, instances });
     let loses_data = random.chance(500);
@@ -107,6 +111,7 @@ fn apply(network: &Arc<Network>, shared: &Shared, event: Event) {
             shared.ledger.crashed();
             shared.instances.crash(number);
         }
+        Event::Change(number) => shared.instances.change(number),
     }
 }
 
@@ -129,7 +134,9 @@ async fn watch(shared: Arc<Shared>, network: Arc<Network>) {
                 network.log.violated(format_args!("{connections} connections in a pool of {most}"));
             }
             let leased = instance.store.lease_status();
-            let bound = shared.ledger.rules.last().unwrap().policy.lease_bound().unwrap().units();
+            let hot = shared.ledger.rules.last().unwrap();
+            let bound = |policy: &Policy| policy.lease_bound().unwrap().units();
+            let bound = bound(&hot.policy).max(bound(&hot.changed));
             if leased.units() > bound {
                 network.log.violated(format_args!("{leased:?}, and at most {bound} may be"));
             }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::config::Config;
+use super::{config::Config, rule::Rule};
 use crate::{
     decision::{Decision, Outcome, Verdict},
     policy::Policy,
@@ -51,13 +51,16 @@ impl Config {
             return;
         }
         let was_checked = self.checked.policies_of_a_key.swap(true, Ordering::Relaxed);
-        if was_checked || self.rules.iter().any(|rule| rule.cost.is_some()) {
+        // A policy that changes, or that is another one for another request, may bind then.
+        let varies = |rule: &Rule| rule.cost.is_some() || rule.policy.constant().is_none();
+        if was_checked || self.rules.iter().any(varies) {
             return;
         }
         for one in outcomes {
             let binds_first = |other: &&Outcome| {
                 other.policy().name() != one.policy().name()
                     && other.key() == one.key()
+                    && other.policy().is_enforced_for_all()
                     && one.policy().never_binds_beside(other.policy())
             };
             if let Some(other) = outcomes.iter().find(binds_first) {
@@ -72,6 +75,8 @@ impl Config {
                     other.policy().quota()
                 );
                 let _ = other;
+                // Of two equal policies, one is to be removed.
+                return;
             }
         }
     }
@@ -81,7 +86,13 @@ impl Config {
         if !matches!(decision.verdict(), Verdict::Deny { retry_after: None, .. }) {
             return;
         }
-        if let Some(outcome) = decision.binding()
+        let is_too_much = |outcome: &&Outcome| {
+            // Without the store, and where the quota changes, another capacity may have denied it.
+            let constant = self.rules.iter().filter_map(|rule| rule.policy.constant());
+            let mut same = constant.filter(|policy| policy.is(outcome.policy()));
+            decision.failure().is_none() && same.any(|policy| outcome.charge().cost() > policy.capacity())
+        };
+        if let Some(outcome) = decision.binding().filter(is_too_much)
             && !self.checked.cost.swap(true, Ordering::Relaxed)
         {
             log!(

@@ -75,6 +75,10 @@ impl Policy {
 
     /// Whether the policy is enforced for `key`.
     #[inline]
+    pub(crate) fn is_enforced_for_all(&self) -> bool {
+        self.0.enforced == Enforced::FOR_ALL
+    }
+
     pub(crate) fn is_enforced_for(&self, key: &Key) -> bool {
         self.0.enforced.is_for(&self.0.name, key)
     }

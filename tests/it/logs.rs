@@ -6,14 +6,14 @@ use std::{
 };
 
 use crate::support::{
-    Directory, RedisServer, eventually,
+    Directory, Down, RedisServer, eventually,
     inner::{ask, get},
     listen_with, settings, store,
 };
 use tower::{Layer as _, ServiceExt as _};
 use tower_ratelimit::{
-    ClientIp, Error, ErrorKind, Header, Key, KeyExtractor as _, Limiter, MemoryStore, PeerIp, Policy,
-    PolicySource, Quota, RateLimitLayer, Rule, TrustedProxies,
+    ClientIp, Error, ErrorKind, FailureMode, Header, Key, KeyExtractor as _, Limiter, MemoryStore, PeerIp,
+    Policy, PolicySource, Quota, RateLimitLayer, Rule, TrustedProxies,
     admin::Admin,
     algorithm::SlidingLog,
     key::{Constant, ForwardingHeader},
@@ -423,25 +423,39 @@ async fn a_redundant_policy_and_a_cost_that_is_never_admitted_are_logged_once() 
     let (lines, _guard) = listen();
     let day = || Policy::new("day", Quota::per_day(1_000_000)).algorithm(SlidingLog::new());
     let second = || Policy::new("second", Quota::per_second(10));
+    let all = || Constant::new("all");
+    let rarely = Policy::new("rarely", Quota::per_day(100_000));
+    let same = Policy::new("same", Quota::per_second(10));
     let rows = [
-        ("the same key", Rule::new(day(), Constant::new("all")), 1),
-        ("another key", Rule::new(day(), Constant::new("others")), 0),
-        ("another cost", Rule::new(day(), Constant::new("all")).cost(|_| 3), 0),
+        ("the same key", second(), Rule::new(day(), all()), 1),
+        ("another key", second(), Rule::new(day(), Constant::new("others")), 0),
+        ("another cost", second(), Rule::new(day(), all()).cost(|_| 3), 0),
+        ("a limit that binds", second(), Rule::new(rarely, all()), 0),
+        ("an equal policy", second(), Rule::new(same, all()), 1),
         (
-            "a limit that binds",
-            Rule::new(Policy::new("day", Quota::per_day(100_000)), Constant::new("all")),
+            "a policy of the request",
+            second(),
+            Rule::new(PolicySource::per_request(move |_, _| day()), all()),
             0,
         ),
+        // The smaller limit is enforced for a part of the keys. This one is among them.
+        ("a rollout", day(), Rule::new(second().enforced_for(0.999_999), all()), 0),
     ];
-    for (name, rule, expected) in rows {
+    for (name, policy, rule, expected) in rows {
         let before = lines.with("never denies a request");
-        let layer = RateLimitLayer::new(MemoryStore::new(), second(), Constant::new("all")).and(rule);
+        let layer = RateLimitLayer::new(MemoryStore::new(), policy, all()).and(rule);
         for _ in 0..3 {
             ask(&layer, get()).await;
         }
         assert_eq!(lines.with("never denies a request") - before, expected, "{name}: {}", lines.text());
     }
-    let layer = RateLimitLayer::new(MemoryStore::new(), second(), Constant::new("all")).cost(|_| 11);
+    // The share of one instance is 5, and the policy admits 20.
+    let local =
+        Policy::new("local", Quota::per_second(20)).on_store_failure(FailureMode::Local { instances: 4 });
+    let layer = RateLimitLayer::new(Down, local, all()).cost(|_| 6);
+    assert_eq!(ask(&layer, get()).await.status(), 429);
+    assert_eq!(lines.with("ever admits at once"), 0, "{}", lines.text());
+    let layer = RateLimitLayer::new(MemoryStore::new(), second(), all()).cost(|_| 11);
     for _ in 0..3 {
         assert_eq!(ask(&layer, get()).await.status(), 429);
     }

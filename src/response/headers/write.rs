@@ -38,7 +38,7 @@ impl HeaderWriter {
     }
 
     /// Adds the headers of `decision` to the response of the service, and in soft mode the mark of a denial.
-    pub(crate) fn decorate<B>(&self, response: &mut Response<B>, decision: Decision, soft: bool) {
+    pub(crate) fn decorate<B>(&self, response: &mut Response<B>, mut decision: Decision, soft: bool) {
         let status = response.status();
         let inner = response.extensions_mut().remove::<Decision>();
         let headers = response.headers_mut();
@@ -48,13 +48,13 @@ impl HeaderWriter {
             mark_response(headers, &decision);
         }
         let before = inner.as_ref().is_some_and(|inner| inner.report() == Report::Done);
-        let (decision, reported) = match inner {
+        let reported = match inner {
+            None => self.write(headers, status, &decision, latest, |_| true),
             // The handler decided more, and left it to the layer to report both.
             Some(inner) if inner.report() == Report::Pending => {
-                let decision = decision.updated(&inner);
+                decision = decision.updated(&inner);
                 // If the handler decided the same policy for another key, the client's own outcome is reported.
-                let reported = self.write(headers, status, &decision.by_name(), latest, |_| true);
-                (decision, reported)
+                self.write(headers, status, &decision.by_name(), latest, |_| true)
             }
             Some(inner) => {
                 // An inner layer may have reported some of the policies.
@@ -63,11 +63,8 @@ impl HeaderWriter {
                     !before || !inner.outcomes().iter().any(same)
                 };
                 let reported = self.write(headers, status, &decision, latest, news);
-                (decision.updated(&inner), reported)
-            }
-            None => {
-                let reported = self.write(headers, status, &decision, latest, |_| true);
-                (decision, reported)
+                decision = decision.updated(&inner);
+                reported
             }
         };
         let left_out = own.is_some_and(|own| own.restore_if_too_large(headers));

@@ -1,5 +1,6 @@
 //! Limits that follow the load: a rate that follows a number that the service knows, here how busy its database is, and the
-//! requests in flight of an expensive route, which follow that route's latency.
+//! requests in flight of an expensive route, which follow that route's latency. The rate may be counted in Redis; the requests in
+//! flight are those of this process.
 //!
 //! Run with
 //!
@@ -75,8 +76,6 @@ use tower_ratelimit::{
 
 /// The service, and the limit of its clients.
 pub(crate) fn app(limiter: impl Into<Limiter>) -> Result<(Router, AdaptivePolicy), tower_ratelimit::Error> {
-    let limiter = limiter.into();
-
     // In a service, this number comes from a connection pool, a queue or a monitoring system.
     let busy = Arc::new(AtomicU8::new(0));
     let free = {
@@ -84,12 +83,12 @@ pub(crate) fn app(limiter: impl Into<Limiter>) -> Result<(Router, AdaptivePolicy
         move || 1.0 - f64::from(busy.load(Relaxed)) / 100.0
     };
     let api = Adaptive::new(Policy::new("api", Quota::per_hour(4))).floor(0.1).follow(free).start()?;
-    let hello = get(async || "hello\n").layer(RateLimitLayer::new(limiter.clone(), &api, PeerIp::new()));
+    let hello = get(async || "hello\n").layer(RateLimitLayer::new(limiter, &api, PeerIp::new()));
 
     // The meter is the inner layer, so it measures only what is admitted.
     let meter = LoadMeter::new();
     let reports = Adaptive::new(Policy::concurrency("reports", 100)).follow(Gradient::new(&meter)).start()?;
-    let in_flight = RateLimitLayer::new(limiter, &reports, Constant::new("all"));
+    let in_flight = RateLimitLayer::new(MemoryStore::new(), &reports, Constant::new("all"));
     let report = get(async || "a long report\n").layer((in_flight, meter));
 
     let limits = {

@@ -2,7 +2,12 @@ use std::{fmt, time::Duration};
 
 use tokio::{runtime::Handle, sync::watch};
 
-use super::{follow::Follower, policy::AdaptivePolicy, signal::Signal, source::Bounds};
+use super::{
+    follow::Follower,
+    policy::AdaptivePolicy,
+    signal::Signal,
+    source::{Bounds, INTERVALS},
+};
 #[cfg(feature = "redis")]
 use crate::store::RedisStore;
 use crate::{
@@ -72,10 +77,13 @@ pub struct Adaptive {
     shared: Option<RedisStore>,
 }
 
-const INTERVALS: std::ops::RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(3_600);
-
 impl Adaptive {
     /// Begins with `policy`, whose quota is the most that is ever admitted.
+    ///
+    /// A policy on the [requests in flight](Policy::concurrency) is taken for a limit of this process, counted in a
+    /// [`MemoryStore`](crate::MemoryStore), unless it is [`shared`](Self::shared): the controllers compare it with the requests
+    /// that this process has in flight. Counted in Redis without that, it would not rise while this instance uses less than half
+    /// of it.
     pub const fn new(policy: Policy) -> Self {
         Self {
             policy,
@@ -88,7 +96,7 @@ impl Adaptive {
     }
 
     /// Follows `signal`: a closure that returns the share to admit, from 0 to 1, or one of [`Aimd`](super::Aimd),
-    /// [`Gradient`](super::Gradient) and [`Vegas`](super::Vegas). See [`Signal`] for what happens to strange values.
+    /// [`Gradient`](super::Gradient) and [`Vegas`](super::Vegas). See [`Signal`] for what happens to invalid values.
     ///
     /// At least one is required. Of several, the smallest share is in force.
     pub fn follow(mut self, signal: impl Into<Signal>) -> Self {
@@ -98,6 +106,9 @@ impl Adaptive {
 
     /// The smallest share of the quota, above 0 and at most 1. Defaults to 0.05. Without requests nothing can be measured, so
     /// it cannot be 0.
+    ///
+    /// A request that costs more than the whole reduced quota is denied, as under any policy, and its rejection has no
+    /// `Retry-After`, because waiting does not help under that quota. Choose a floor at which the largest cost fits.
     pub const fn floor(mut self, share: f64) -> Self {
         self.floor = share;
         self
@@ -110,19 +121,24 @@ impl Adaptive {
     }
 
     /// Shares the signal with all instances that call this with the same Redis, prefix, policy name and algorithm: each
-    /// publishes its share, and all use the mean. For policies that are counted in Redis.
+    /// publishes its share, and all use the mean. For policies that are counted in Redis, with closures and
+    /// [`Aimd`](super::Aimd).
     ///
     /// * All instances decide by the same quota, within an interval of a change. Otherwise each decides by its own, on the
     ///   [same counts](crate::policy#what-happens-to-the-counts).
     /// * The mean, because requests are spread over the instances: one of ten that is overloaded lowers the quota by a tenth
     ///   of what it would alone. A smallest share would let one sick instance throttle all.
-    /// * An instance that starts begins with the mean of the others. One that stops without notice counts for four more
-    ///   intervals, two seconds at least.
+    /// * An instance that starts begins with the mean of the others. One that stops without notice counts for four more of its
+    ///   [intervals](Self::every), two seconds at least.
     /// * While Redis is unavailable, each instance uses its own share.
+    /// * A limit on the requests in flight is then one for all instances. So it also rises while this instance uses little of it,
+    ///   and falls from the whole limit instead of from twice what is used.
+    /// * Not with [`Gradient`](super::Gradient) and [`Vegas`](super::Vegas): from time to time they reduce the share to empty the
+    ///   queue, which the mean of several would not do.
     ///
-    /// The shares are in one hash, `prefix:adaptive:policy:algorithm`, with a TTL of a minute. Each instance sends two commands
-    /// in every interval, and no request waits for them. The Redis user needs `+hset +hdel +hgetall +pexpire`, which are part
-    /// of [`acl_rule`](RedisStore::acl_rule).
+    /// The shares are in one hash, `prefix:adaptive:policy:algorithm`, with a TTL of a minute, or four intervals if they are
+    /// longer. Each instance sends three commands in every interval, and no request waits for them. The Redis user needs
+    /// `+hset +hdel +hgetall +pexpire`, which are part of [`acl_rule`](RedisStore::acl_rule).
     #[cfg(feature = "redis")]
     #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
     pub fn shared(mut self, store: &RedisStore) -> Self {
@@ -135,8 +151,8 @@ impl Adaptive {
     ///
     /// # Errors
     ///
-    /// * [`InvalidConfig`](ErrorKind::InvalidConfig): there is no signal, a setting is out of its bounds, or the algorithm
-    ///   cannot count the quota at the floor.
+    /// * [`InvalidConfig`](ErrorKind::InvalidConfig): there is no signal, a setting is out of its bounds, the algorithm cannot
+    ///   count the quota at the floor, or a signal cannot be shared.
     /// * [`MissingSetup`](ErrorKind::MissingSetup): no Tokio runtime runs here.
     pub fn start(self) -> Result<AdaptivePolicy, Error> {
         let runtime = Handle::try_current().map_err(|_| {
@@ -159,6 +175,13 @@ impl Adaptive {
         let sources: Vec<_> = self.signals.into_iter().map(Signal::into_source).collect();
         sources.iter().try_for_each(|source| source.check())?;
         #[cfg(feature = "redis")]
+        if self.shared.is_some() && sources.iter().any(|source| source.needs_own_share()) {
+            return Err(Error::invalid(
+                "`Gradient` and `Vegas` cannot be shared: they empty the queue with a smaller share, which the mean of all \
+                 instances is not; share an `Aimd` or a closure, or limit each instance without `shared`",
+            ));
+        }
+        #[cfg(feature = "redis")]
         let shared = self.shared.map(|store| super::shared::Shares::new(&store, &self.policy, self.interval));
         #[cfg(feature = "redis")]
         let is_shared = shared.is_some();
@@ -177,6 +200,8 @@ impl Adaptive {
             shared,
             policies,
             shares,
+            #[cfg(feature = "metrics")]
+            gauge: crate::metrics::ShareGauge::new(),
         };
         runtime.spawn(follower.run());
         Ok(AdaptivePolicy::new(in_force, share))

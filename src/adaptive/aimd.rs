@@ -10,15 +10,17 @@ use crate::error::Error;
 /// Keeps the latency below a target that you know: additive increase, multiplicative decrease.
 ///
 /// After a window in which more than [5 %](Self::late_up_to) of the requests took longer than the target, the share falls in
-/// proportion: by half of the part of requests that were late, so to a half if all were. After any other window it rises by 2 %
-/// of the full quota.
+/// proportion: by half of the part of requests that were late, so to a half if all were. A limit on the requests in flight first
+/// falls to [twice what is used](super#what-holds-for-all-three). After any other window the share rises by 2 % of the full
+/// quota.
 ///
 /// For requests in flight as well as for rates. Choose the target well above the usual latency and below the clients' timeout.
 ///
 /// * **Source**: AIMD is how TCP avoids congestion (RFC 5681), and the limit of that name in Netflix' concurrency-limits. The
 ///   proportional decrease is that of DCTCP (RFC 8257).
 /// * **Weakness**: a target that the service never meets, for example because all requests have become slower, holds the quota
-///   at the floor.
+///   at the floor. Requests that differ hide each other: quick ones the late ones, and one that is answered those that hang. Use
+///   a meter and a policy for each kind.
 ///
 /// See the [module](super) for an example.
 #[derive(Clone, Debug)]

@@ -22,7 +22,7 @@ pub(super) struct Baseline {
 struct Drain {
     /// The share to return to.
     resume: f64,
-    /// When the requests of before have ended.
+    /// When the requests from before the drain have ended.
     empty_at: Instant,
 }
 
@@ -31,8 +31,8 @@ const RENEWED_EVERY: Duration = Duration::from_secs(10);
 const EMPTY: f64 = 1.2;
 /// The share for an empty queue leaves a part of the capacity unused.
 const DRAIN: f64 = 0.8;
-/// The share that is left at least.
-pub(super) const LARGEST_DRAIN: f64 = 0.25;
+/// The part of the share that is left at least.
+const LARGEST_DRAIN: f64 = 0.25;
 
 /// What to do after a window.
 #[derive(Debug, PartialEq)]
@@ -44,12 +44,12 @@ pub(super) enum Step {
 }
 
 impl Baseline {
-    /// The step after a window in which `share` was in force, and used or not.
-    pub(super) fn step(&mut self, share: f64, window: &Window, is_used: bool) -> Step {
+    /// The step after a window in which `share` was in force, and limited the service or not.
+    pub(super) fn step(&mut self, share: f64, window: &Window, limits: bool) -> Step {
         let Some(typical) = window.typical() else { return Step::Set(share) };
         let now = Instant::now();
         if let Some(Drain { resume, empty_at }) = self.drain {
-            // The window has requests of before.
+            // The window includes requests from before the drain.
             if now - window.elapsed() < empty_at {
                 return Step::Set(share);
             }
@@ -59,18 +59,24 @@ impl Baseline {
         }
         let age = now - *self.since.get_or_insert(now);
         // While the share limits the service, any window may have a queue.
-        let is_limited = is_used && share < 1.0 && self.ratio(typical) > EMPTY;
+        let is_limited = limits && self.ratio(typical) > EMPTY;
         if age >= RENEWED_EVERY && !is_limited {
             (self.before, self.recent, self.since) = (self.recent, None, Some(now));
         }
         self.recent = Some(self.recent.map_or(typical, |recent| recent.min(typical)));
         let ratio = self.ratio(typical);
         let is_acute = ratio > DRAIN / LARGEST_DRAIN && age < RENEWED_EVERY * 2;
-        if age >= RENEWED_EVERY && is_limited && !is_acute {
+        // While the queue becomes shorter the share is not reduced, so a drain would not empty it.
+        if age >= RENEWED_EVERY && is_limited && !is_acute && !window.is_draining() {
             self.drain = Some(Drain { resume: share, empty_at: now + typical });
             return Step::Set(share * (DRAIN / ratio).max(LARGEST_DRAIN));
         }
         Step::React(ratio)
+    }
+
+    /// The share was reduced for another reason, so it does not return to that of before a drain.
+    pub(super) const fn interrupt(&mut self) {
+        self.drain = None;
     }
 
     /// The baseline. `None` before the first window.
@@ -89,17 +95,24 @@ mod tests {
     use tokio::time::advance;
 
     use super::*;
-    use crate::adaptive::meter::LoadMeter;
+    use crate::adaptive::meter::{InFlight, LoadMeter};
 
     /// A window of this length in which requests took so many milliseconds.
     async fn window(length: Duration, millis: u64) -> Window {
+        window_after(length, millis, 0).await
+    }
+
+    /// The same, with so many more requests that began before it.
+    async fn window_after(length: Duration, millis: u64, waiting: usize) -> Window {
         let meter = LoadMeter::new();
+        let before: Vec<_> = (0..waiting).map(|_| meter.begin()).collect();
         let mark = meter.mark();
         let request = meter.begin();
         advance(Duration::from_millis(millis)).await;
+        before.into_iter().for_each(InFlight::succeeded);
         request.succeeded();
         advance(length.saturating_sub(Duration::from_millis(millis))).await;
-        meter.since(&mark)
+        meter.since(&mark).0
     }
 
     fn millis(baseline: &Baseline) -> u128 {
@@ -114,13 +127,13 @@ mod tests {
         let mut baseline = Baseline::default();
         assert!(baseline.get().is_none());
         for (took, expected) in [(50, 50), (40, 40), (90, 40), (45, 40)] {
-            baseline.step(1.0, &window(SECOND, took).await, true);
+            baseline.step(1.0, &window(SECOND, took).await, false);
             assert_eq!(millis(&baseline), expected);
         }
         // All requests have become slower.
         for expected in [40, 100, 100] {
             for _ in 0..10 {
-                baseline.step(1.0, &window(SECOND, 100).await, true);
+                baseline.step(1.0, &window(SECOND, 100).await, false);
             }
             assert_eq!(millis(&baseline), expected);
         }
@@ -133,22 +146,47 @@ mod tests {
             Step::React(_) => None,
             Step::Set(share) => Some((share * 100.0).round() / 100.0),
         };
-        let mut set = async |share: f64, length: Duration, took: u64, is_used: bool| {
-            rounded(baseline.step(share, &window(length, took).await, is_used))
+        let mut set = async |share: f64, length: Duration, took: u64, limits: bool| {
+            rounded(baseline.step(share, &window(length, took).await, limits))
         };
         assert_eq!(set(0.8, SECOND, 50, true).await, None);
-        // Short, then unused, then without a limit.
+        // Short, then without a limit.
         assert_eq!(set(0.8, SECOND * 10, 55, true).await, None);
         assert_eq!(set(0.8, SECOND * 10, 90, false).await, None);
         assert_eq!(set(0.8, SECOND, 50, true).await, None);
-        assert_eq!(set(1.0, SECOND * 10, 90, true).await, None);
-        assert_eq!(set(0.8, SECOND, 50, true).await, None);
         let drained = set(0.8, SECOND * 10, 90, true).await.unwrap();
         assert!((0.33..0.38).contains(&drained), "{drained}");
-        // The first window has requests of before.
+        // The first window includes requests from before.
         assert_eq!(set(drained, SECOND / 10, 95, true).await, Some(drained));
         assert_eq!(set(drained, SECOND, 60, true).await, Some(0.8));
         assert_eq!(set(0.8, SECOND, 90, true).await, None);
         assert_eq!(millis(&baseline), 60);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_queue_that_becomes_shorter_is_not_drained_yet() {
+        let mut baseline = Baseline::default();
+        assert_eq!(baseline.step(0.8, &window(SECOND, 50).await, true), Step::React(1.0));
+        let shorter = window_after(SECOND * 10, 90, 5).await;
+        assert!(shorter.is_draining());
+        assert!(matches!(baseline.step(0.8, &shorter, true), Step::React(ratio) if ratio > 1.5));
+        assert!(
+            matches!(baseline.step(0.8, &window(SECOND, 90).await, true), Step::Set(share) if share < 0.5)
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_another_reduction_the_share_does_not_return_to_that_of_before_the_drain() {
+        for is_interrupted in [false, true] {
+            let mut baseline = Baseline::default();
+            baseline.step(0.8, &window(SECOND, 50).await, true);
+            assert!(matches!(baseline.step(0.8, &window(SECOND * 10, 90).await, true), Step::Set(_)));
+            if is_interrupted {
+                baseline.interrupt();
+            }
+            advance(SECOND).await;
+            let after = baseline.step(0.05, &window(SECOND, 50).await, false);
+            assert_eq!(after, if is_interrupted { Step::React(1.0) } else { Step::Set(0.8) });
+        }
     }
 }

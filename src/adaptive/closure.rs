@@ -43,8 +43,8 @@ impl<F: FnMut() -> f64 + Send> Source for Followed<F> {
                 if self.silent < PATIENCE { self.share } else { 1.0 }
             }
         };
-        let steps = self.share * LARGEST_CUT..=self.share + LARGEST_RISE;
-        self.share = target.clamp(*steps.start(), *steps.end()).clamp(bounds.floor, 1.0);
+        let step = target.clamp(self.share * LARGEST_CUT, self.share + LARGEST_RISE);
+        self.share = step.clamp(bounds.floor, 1.0);
         self.share
     }
 
@@ -92,7 +92,7 @@ mod tests {
         let mut calls = 0;
         let mut source = Followed::new(move || {
             calls += 1;
-            assert!(calls == 1 || calls == 14, "the sensor is gone");
+            assert!(calls == 1 || calls == 14, "the sensor does not answer");
             0.5
         });
         let shares: Vec<f64> = (0..14).map(|_| source.next(&BOUNDS)).collect();

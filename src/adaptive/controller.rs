@@ -1,7 +1,6 @@
 use std::time::Duration;
 
 use super::{
-    baseline::LARGEST_DRAIN,
     meter::{LoadMeter, Mark, Window},
     source::{Bounds, LARGEST_CUT, Source},
 };
@@ -9,9 +8,18 @@ use crate::error::Error;
 
 /// How a controller reacts to what a meter measured.
 pub(super) trait Law: Send {
-    /// The next share, after a window in which `share` was in force, and whether so much was used that it had an effect. The
-    /// controller keeps it within the bounds.
-    fn next(&mut self, share: f64, window: &Window, is_used: bool) -> f64;
+    /// The next share, after a window in which `share` was in force, and probably limited the service or not. The controller
+    /// keeps it within the bounds.
+    fn next(&mut self, share: f64, window: &Window, limits: bool) -> f64;
+
+    /// The share is reduced for another reason.
+    fn interrupt(&mut self) {}
+
+    /// Whether it measures the service with a share that it chooses, which must then be in force.
+    #[cfg(feature = "redis")]
+    fn needs_own_share(&self) -> bool {
+        false
+    }
 
     /// The time after which requests are late, if none has been answered since they began. `None` if it is not known yet.
     fn patience(&self) -> Option<Duration>;
@@ -24,7 +32,7 @@ pub(super) trait Law: Send {
 ///
 /// * A window has enough requests.
 /// * While the queue becomes shorter, nothing is reduced further.
-/// * A share that is not used does not rise.
+/// * A share that is not used does not rise, and what is not used of it is cut off first.
 /// * A service that answers nothing, or fails, reduces the share.
 pub(super) struct Controller<L> {
     meter: LoadMeter,
@@ -43,8 +51,10 @@ const FEW: u64 = 10;
 const LONGEST: Duration = Duration::from_secs(60);
 /// In intervals.
 const LONG: u32 = 10;
-/// A limit is used if it is at most so many times the requests in flight.
+/// A limit is used if it is at most so many times the peak of the requests in flight.
 const USED: f64 = 2.0;
+/// The peak of a limit that denied requests is at least this part of it. Both are rounded.
+const REACHED: f64 = 0.9;
 /// How much the share rises if there were no requests for a [`LONG`] time.
 const IDLE_RISE: f64 = 0.1;
 
@@ -58,6 +68,7 @@ impl<L: Law> Controller<L> {
         let (ended, is_long) = (window.ended(), window.elapsed() >= bounds.interval * LONG);
         let is_stuck = self.law.patience().is_some_and(|patience| window.elapsed() > patience);
         if is_stuck && window.stuck() >= FEW {
+            self.law.interrupt();
             return Some(self.share * LARGEST_CUT);
         }
         if is_long && window.is_idle() {
@@ -69,11 +80,15 @@ impl<L: Law> Controller<L> {
         }
         let failed = window.failed_share();
         if failed > self.failed_up_to {
+            self.law.interrupt();
             return Some(self.share * (1.0 - failed / 2.0));
         }
-        let is_used = bounds.most_in_flight.is_none_or(|most| window.in_flight() * USED >= self.share * most);
-        let next = self.law.next(self.share, window, is_used);
-        Some(if is_used { next } else { next.min(self.share) })
+        let used = used(window, bounds);
+        // What a rate admitted is unknown. A full one may limit nothing.
+        let limits = used.map_or(self.share < 1.0, |used| used >= REACHED * self.share);
+        let next = self.law.next(self.share, window, limits);
+        let may_rise = used.is_none_or(|used| used * USED >= self.share);
+        Some(if may_rise { next } else { next.min(self.share) })
     }
 }
 
@@ -83,18 +98,22 @@ impl<L: Law> Source for Controller<L> {
             self.mark = Some(self.meter.mark());
             return self.share;
         };
-        let window = self.meter.since(mark);
+        let (window, end) = self.meter.since(mark);
         let Some(next) = self.decide(&window, bounds) else { return self.share };
-        self.mark = Some(self.meter.mark());
+        self.mark = Some(end);
         if next >= self.share {
             self.share = next.min(1.0);
         } else if !window.is_draining() {
-            // To reduce what is not used has no effect.
-            let used = bounds.most_in_flight.map_or(1.0, |most| window.most_in_flight() * USED / most);
-            let cut = (next / self.share).max(LARGEST_DRAIN);
-            self.share = (self.share.min(used) * cut).max(bounds.floor);
+            // Reducing an unused part has no effect.
+            let kept = used(&window, bounds).map_or(1.0, |used| (used * USED / self.share).min(1.0));
+            self.share = (next * kept).max(bounds.floor);
         }
         self.share
+    }
+
+    #[cfg(feature = "redis")]
+    fn needs_own_share(&self) -> bool {
+        self.law.needs_own_share()
     }
 
     #[cfg(feature = "redis")]
@@ -111,7 +130,109 @@ impl<L: Law> Source for Controller<L> {
     }
 }
 
+/// The part of the full quota that was used. `None` if that cannot be known.
+fn used(window: &Window, bounds: &Bounds) -> Option<f64> {
+    bounds.most_in_flight.map(|most| window.peak() / most)
+}
+
 /// An error with `message` if `share` is not one.
 pub(super) fn check_share(share: f64, message: &'static str) -> Result<(), Error> {
     if (0.0..=1.0).contains(&share) { Ok(()) } else { Err(Error::invalid(message)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+    use crate::adaptive::meter::InFlight;
+
+    /// Changes nothing, and counts.
+    #[derive(Default)]
+    struct Steady {
+        calls: u32,
+        limits: bool,
+        interrupts: u32,
+    }
+
+    impl Law for Steady {
+        fn next(&mut self, share: f64, _: &Window, limits: bool) -> f64 {
+            self.calls += 1;
+            self.limits = limits;
+            share
+        }
+
+        fn interrupt(&mut self) {
+            self.interrupts += 1;
+        }
+
+        fn patience(&self) -> Option<Duration> {
+            Some(SECOND / 2)
+        }
+
+        fn check(&self) -> Result<(), Error> {
+            Ok(())
+        }
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    const fn bounds(most_in_flight: Option<f64>) -> Bounds {
+        Bounds { floor: 0.01, interval: SECOND, most_in_flight }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_law_is_told_of_each_reduction_that_it_did_not_choose() {
+        let meter = LoadMeter::new();
+        let mut controller = Controller::new(meter.clone(), 0.1, Steady::default());
+        let rate = bounds(None);
+        assert_eq!(controller.next(&rate), 1.0);
+        let of = |count: usize| (0..count).map(|_| meter.begin()).collect::<Vec<_>>();
+        of(60).into_iter().for_each(InFlight::succeeded);
+        assert_eq!((controller.next(&rate), controller.law.calls, controller.law.interrupts), (1.0, 1, 0));
+        of(60).into_iter().for_each(InFlight::failed);
+        assert_eq!((controller.next(&rate), controller.law.calls, controller.law.interrupts), (0.5, 1, 1));
+        let stuck = of(10);
+        controller.mark = Some(meter.mark());
+        advance(SECOND).await;
+        assert_eq!((controller.next(&rate), controller.law.calls, controller.law.interrupts), (0.25, 1, 2));
+        drop(stuck);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_limit_in_flight_limits_if_it_was_reached_and_a_rate_below_its_full_quota() {
+        for (most, share, peak, expected) in [
+            (Some(100.0), 1.0, 100, true),
+            (Some(100.0), 1.0, 95, true),
+            (Some(100.0), 1.0, 80, false),
+            (Some(100.0), 0.6, 60, true),
+            (Some(100.0), 0.6, 50, false),
+            (None, 1.0, 100, false),
+            (None, 0.9, 1, true),
+        ] {
+            let meter = LoadMeter::new();
+            let mut controller = Controller::new(meter.clone(), 0.1, Steady::default());
+            controller.next(&bounds(most));
+            controller.share = share;
+            drop((0..peak).map(|_| meter.begin()).collect::<Vec<_>>());
+            (0..60).for_each(|_| meter.begin().succeeded());
+            controller.next(&bounds(most));
+            assert_eq!((controller.law.calls, controller.law.limits), (1, expected), "{share} {peak}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_used_of_a_limit_in_flight_is_its_peak() {
+        let meter = LoadMeter::new();
+        let mut controller = Controller::new(meter.clone(), 0.1, Steady::default());
+        let bounds = bounds(Some(500.0));
+        controller.next(&bounds);
+        // 20 at a moment, and hardly one on average.
+        let burst: Vec<_> = (0..20).map(|_| meter.begin()).collect();
+        advance(SECOND / 100).await;
+        burst.into_iter().for_each(InFlight::failed);
+        advance(SECOND * 10).await;
+        // To twice the peak, and by a half.
+        assert_eq!(controller.next(&bounds), 20.0 * 2.0 / 500.0 / 2.0);
+    }
 }

@@ -16,6 +16,8 @@ pub(super) struct Follower {
     pub(super) shared: Option<Shares>,
     pub(super) policies: watch::Sender<Policy>,
     pub(super) shares: watch::Sender<f64>,
+    #[cfg(feature = "metrics")]
+    pub(super) gauge: crate::metrics::ShareGauge,
 }
 
 impl Follower {
@@ -40,6 +42,8 @@ impl Follower {
     fn set(&self, share: f64) {
         let floor = self.bounds.floor;
         let share = if share > floor { rounded(share).clamp(floor, 1.0) } else { floor };
+        #[cfg(feature = "metrics")]
+        self.gauge.set(self.full.name(), share);
         let before = self.shares.send_replace(share);
         if share.to_bits() == before.to_bits() {
             return;

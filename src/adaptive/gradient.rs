@@ -13,18 +13,26 @@ use crate::error::Error;
 /// The *baseline* is the smallest median latency of the last 20 seconds. After each window
 ///
 /// ```text
-/// limit' = limit x gradient + headroom
-/// gradient = tolerance x baseline / median latency of the window     at least 1/2, at most 1
-/// headroom = square root of the requests in flight                   so the limit probes for more
+/// limit' = limit x (gradient + headroom)
+/// gradient = tolerance x baseline / median latency of the window    at least 1/2, at most 1
+/// headroom = 1 / square root of the requests in flight              at most 1/2, so the limit probes for more
 /// ```
 ///
-/// and the limit moves half of the way there. With a rate, the headroom is the same part of the quota as it is of the requests
-/// in flight. Every ten seconds, if there is a queue, one window with a smaller limit empties it to measure the baseline again.
+/// A smaller limit is in force at once; if it is larger, the limit moves half of the way there. With a limit on the requests in
+/// flight that is used, the headroom is the square root of the limit. A rate changes in the same proportion.
+///
+/// Every ten seconds, if the limit is reached and there is a queue, one window with a smaller limit empties it to measure the
+/// baseline again. A rate counts as reached below the full quota.
 ///
 /// * **Source**: Gradient2 of Netflix' concurrency-limits, with the headroom of Envoy's adaptive concurrency filter, and a
 ///   baseline that is measured as in both Envoy (`minRTT`) and BBR (`ProbeRTT`).
 /// * **Weakness**: if all requests become slower and the load stays, it admits too few for up to twenty seconds. If requests
-///   differ a lot, their mix moves the median: use a meter and a policy for each kind.
+///   differ a lot, their mix moves the median: use a meter and a policy for each kind. What other instances queue at a common
+///   database is part of the baseline. A long body keeps its place in a limit on the requests in flight, and emptying the queue
+///   takes as long: use an [`Aimd`](super::Aimd) for downloads.
+///
+/// One policy with a `Gradient` or a [`Vegas`](super::Vegas) for each meter, and not with [`shared`](super::Adaptive::shared):
+/// only its own smaller limit empties the queue.
 ///
 /// # Example
 ///
@@ -83,8 +91,8 @@ impl Gradient {
 }
 
 impl Law for Gradient {
-    fn next(&mut self, share: f64, window: &Window, is_used: bool) -> f64 {
-        match self.baseline.step(share, window, is_used) {
+    fn next(&mut self, share: f64, window: &Window, limits: bool) -> f64 {
+        match self.baseline.step(share, window, limits) {
             Step::Set(share) => share,
             Step::React(ratio) => {
                 let gradient = (self.tolerance / ratio).clamp(SMALLEST_GRADIENT, 1.0);
@@ -93,6 +101,15 @@ impl Law for Gradient {
                 share * (1.0 + if change > 0.0 { change * SMOOTHING } else { change })
             }
         }
+    }
+
+    fn interrupt(&mut self) {
+        self.baseline.interrupt();
+    }
+
+    #[cfg(feature = "redis")]
+    fn needs_own_share(&self) -> bool {
+        true
     }
 
     fn patience(&self) -> Option<Duration> {

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | Which policy? | [`Adaptive`] takes any: a rate, or [`Policy::concurrency`](crate::Policy::concurrency) for requests in flight |
 //! | Which signal? | a [closure](Signal); or a [`LoadMeter`] around the service, with [`Aimd`], [`Gradient`] or [`Vegas`] |
-//! | One instance or all? | each for itself; [`shared`](Adaptive::shared) over Redis |
+//! | One instance or all? | each for itself; [`shared`](Adaptive::shared) over Redis, for closures and [`Aimd`] |
 //! | What is in force? | [`AdaptivePolicy::share`], [`AdaptivePolicy::policy`] |
 //!
 //! # Which controller
@@ -28,10 +28,12 @@
 //!
 //! * Nothing changes before 50 requests have ended. After ten [intervals](Adaptive::every), 10 are enough, and after a minute
 //!   one.
-//! * A reduction is by half at most, and there is none while the queue becomes shorter. Requests of before a reduction would
-//!   cause the next one otherwise.
+//! * A reduction is by half at most, and there is none while the queue becomes shorter. Otherwise requests that began before a
+//!   reduction would cause the next one. To empty the queue, `Gradient` and `Vegas` reduce the share by up to three
+//!   quarters for a moment.
 //! * A limit on the requests in flight rises only while at least half of it is used, so it does not drift away from what was
-//!   tried. When it falls, it first falls to twice what is used.
+//!   tried. When it falls, it first falls to twice what is used. What is used is the highest number at a moment, and a request
+//!   is in flight until its body ends. Let each request cost one unit.
 //! * If none of ten or more requests in flight is answered for longer than the target, or a multiple of the usual latency, it
 //!   falls.
 //! * If more than a tenth of the requests fail, it falls. See `failed_up_to` of each.
@@ -84,7 +86,7 @@ pub use self::{
     adaptive::Adaptive,
     aimd::Aimd,
     gradient::Gradient,
-    meter::{InFlight, LoadMeter, Measured, MeasuredFuture},
+    meter::{InFlight, LoadMeter, Measured, MeasuredBody, MeasuredFuture},
     policy::AdaptivePolicy,
     signal::Signal,
     vegas::Vegas,

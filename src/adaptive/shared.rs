@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use tokio::time::Instant;
 
+use super::source::INTERVALS;
 use crate::{
     error::Error,
     policy::Policy,
@@ -24,15 +25,25 @@ struct Roll {
     own: String,
     /// Changes with every entry of this instance.
     sequence: u64,
-    /// After this time without a change, an entry is of an instance that stopped.
-    expiry: Duration,
+    /// The time between two entries of this instance.
+    interval: Duration,
     /// The entries of the others, by instance.
     others: BTreeMap<Vec<u8>, Seen>,
 }
 
 struct Seen {
-    entry: Vec<u8>,
+    text: Vec<u8>,
+    entry: Entry,
     since: Instant,
+    has_stopped: bool,
+}
+
+/// What an instance publishes: its share, a number that changes with every entry, and its interval in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Entry {
+    share: f64,
+    /// After this time without a change, it is of an instance that stopped.
+    expiry: Duration,
 }
 
 const SHORTEST_EXPIRY: Duration = Duration::from_secs(2);
@@ -44,7 +55,7 @@ impl Shares {
         let own = format!("{:016x}", random());
         Self {
             table: store.share_table(policy),
-            roll: Roll::new(own, (interval * EXPIRY).max(SHORTEST_EXPIRY)),
+            roll: Roll::new(own, interval),
             outage: Outage::until_expiry(Duration::from_secs(60)),
         }
     }
@@ -73,11 +84,12 @@ impl Shares {
 
     async fn exchange(&mut self, own: f64) -> Result<f64, Error> {
         let entry = self.roll.entry(own);
-        self.table.write(&self.roll.own, &entry).await?;
+        self.table.write(&self.roll.own, &entry, self.roll.expiry()).await?;
         let entries = self.table.read().await?;
         let stopped = self.roll.read(&entries, Instant::now());
         if !stopped.is_empty() {
-            self.table.remove(&stopped).await?;
+            // If it fails, the next interval tries again.
+            let _ = self.table.remove(&stopped).await;
         }
         Ok(self.roll.mean(Some(own)).unwrap_or(own))
     }
@@ -90,30 +102,38 @@ impl Shares {
 }
 
 impl Roll {
-    const fn new(own: String, expiry: Duration) -> Self {
-        Self { own, sequence: 0, expiry, others: BTreeMap::new() }
+    const fn new(own: String, interval: Duration) -> Self {
+        Self { own, sequence: 0, interval, others: BTreeMap::new() }
     }
 
     fn entry(&mut self, share: f64) -> String {
         self.sequence += 1;
-        format!("{share} {}", self.sequence)
+        format!("{share} {} {}", self.sequence, self.interval.as_millis())
+    }
+
+    /// The time after which no entry counts, if all instances stop now.
+    fn expiry(&self) -> Duration {
+        let others = self.others.values().map(|seen| seen.entry.expiry);
+        others.fold(expiry_after(self.interval), Duration::max)
     }
 
     /// Reads what all have published. Returns the instances that have stopped.
     fn read(&mut self, entries: &BTreeMap<Vec<u8>, Vec<u8>>, now: Instant) -> Vec<Vec<u8>> {
         let mut stopped = Vec::new();
         let mut others = BTreeMap::new();
-        for (instance, entry) in entries {
-            if *instance == self.own.as_bytes() || share_in(entry).is_none() {
+        for (instance, text) in entries {
+            let Some(entry) = Entry::read(text) else { continue };
+            if *instance == self.own.as_bytes() {
                 continue;
             }
-            let unchanged = self.others.get(instance).filter(|seen| seen.entry == *entry);
+            let unchanged = self.others.get(instance).filter(|seen| seen.text == *text);
             let since = unchanged.map_or(now, |seen| seen.since);
-            if now - since > self.expiry {
+            let has_stopped = now - since > entry.expiry;
+            if has_stopped {
                 stopped.push(instance.clone());
-            } else {
-                others.insert(instance.clone(), Seen { entry: entry.clone(), since });
             }
+            // Kept, or it would count again if it cannot be removed.
+            others.insert(instance.clone(), Seen { text: text.clone(), entry, since, has_stopped });
         }
         self.others = others;
         stopped
@@ -126,17 +146,27 @@ impl Roll {
 
     /// The mean of the others and `own`. All instances add in the same order, so they get the same mean.
     fn mean(&self, own: Option<f64>) -> Option<f64> {
-        let others = self.others.iter().filter_map(|(name, seen)| Some((&**name, share_in(&seen.entry)?)));
-        let mut all: BTreeMap<&[u8], f64> = others.collect();
+        let others = self.others.iter().filter(|(_, seen)| !seen.has_stopped);
+        let mut all: BTreeMap<&[u8], f64> = others.map(|(name, seen)| (&**name, seen.entry.share)).collect();
         all.extend(own.map(|share| (self.own.as_bytes(), share)));
         (!all.is_empty()).then(|| all.values().sum::<f64>() / all.len() as f64)
     }
 }
 
-/// The share in an entry. `None` if it is not one of ours.
-fn share_in(entry: &[u8]) -> Option<f64> {
-    let share = str::from_utf8(entry).ok()?.split(' ').next()?.parse().ok()?;
-    (0.0..=1.0).contains(&share).then_some(share)
+impl Entry {
+    /// `None` if it is not one of ours.
+    fn read(text: &[u8]) -> Option<Self> {
+        let mut parts = str::from_utf8(text).ok()?.split(' ');
+        let share = parts.next()?.parse().ok()?;
+        let _sequence = parts.next()?;
+        let interval = Duration::from_millis(parts.next()?.parse().ok()?);
+        let is_valid = (0.0..=1.0).contains(&share) && INTERVALS.contains(&interval);
+        is_valid.then(|| Self { share, expiry: expiry_after(interval) })
+    }
+}
+
+fn expiry_after(interval: Duration) -> Duration {
+    (interval * EXPIRY).max(SHORTEST_EXPIRY)
 }
 
 #[cfg(test)]
@@ -155,36 +185,65 @@ mod tests {
         let now = Instant::now();
         assert_eq!(roll.mean(None), None);
         assert_eq!(roll.mean(Some(0.5)), Some(0.5));
-        assert!(roll.read(&entries(&[("a", "0.2 7"), ("b", "0.9 3"), ("c", "0.4 1")]), now).is_empty());
+        let first = entries(&[("a", "0.2 7 500"), ("b", "0.9 3 500"), ("c", "0.4 1 500")]);
+        assert!(roll.read(&first, now).is_empty());
         assert!((roll.mean(None).unwrap() - 0.3).abs() < 1e-9);
         assert!((roll.mean(Some(0.9)).unwrap() - 0.5).abs() < 1e-9);
 
         // `c` stops.
-        let later = entries(&[("a", "0.2 8"), ("c", "0.4 1")]);
-        assert!(roll.read(&later, now + SECOND).is_empty());
-        let later = entries(&[("a", "0.2 9"), ("c", "0.4 1")]);
-        assert_eq!(roll.read(&later, now + SECOND * 2), [b"c"]);
+        let later = entries(&[("a", "0.2 8 500"), ("c", "0.4 1 500")]);
+        assert!(roll.read(&later, now + SECOND * 2).is_empty());
+        let later = entries(&[("a", "0.2 9 500"), ("c", "0.4 1 500")]);
+        assert_eq!(roll.read(&later, now + SECOND * 3), [b"c"]);
         assert!((roll.mean(Some(0.4)).unwrap() - 0.3).abs() < 1e-9);
-        // `a` is gone at once.
-        assert!(roll.read(&entries(&[("b", "0.4 2")]), now + SECOND * 2).is_empty());
+        // It could not be removed.
+        assert_eq!(roll.read(&later, now + SECOND * 4), [b"c"]);
+        assert!((roll.mean(Some(0.4)).unwrap() - 0.3).abs() < 1e-9);
+        // `a` leaves, so it stops counting at once.
+        assert!(roll.read(&entries(&[("b", "0.4 2 500")]), now + SECOND * 3).is_empty());
         assert_eq!(roll.mean(Some(0.4)), Some(0.4));
+    }
+
+    #[test]
+    fn an_instance_counts_for_four_of_its_own_intervals_whatever_that_of_the_reader() {
+        for own in [SECOND / 2, SECOND * 60] {
+            let mut roll = Roll::new("b".to_owned(), own);
+            let now = Instant::now();
+            let same = entries(&[("seldom", "0.2 7 10000"), ("often", "0.4 7 500")]);
+            assert!(roll.read(&same, now).is_empty());
+            assert_eq!(roll.expiry(), (own * 4).max(SECOND * 40));
+            assert_eq!(roll.read(&same, now + SECOND * 3), [b"often"]);
+            assert!(roll.read(&entries(&[("seldom", "0.2 7 10000")]), now + SECOND * 40).is_empty());
+            assert_eq!(roll.mean(None), Some(0.2));
+            assert_eq!(roll.read(&same, now + SECOND * 41), [b"seldom"]);
+        }
     }
 
     #[test]
     fn no_instance_has_stopped_while_nothing_could_be_read() {
         let mut roll = Roll::new("b".to_owned(), SECOND);
         let now = Instant::now();
-        let same = entries(&[("a", "0.2 7")]);
+        let same = entries(&[("a", "0.2 7 500")]);
         roll.read(&same, now);
         roll.keep(now + SECOND * 10);
-        assert!(roll.read(&same, now + SECOND * 11).is_empty());
-        assert_eq!(roll.read(&same, now + SECOND * 12).len(), 1);
+        assert!(roll.read(&same, now + SECOND * 12).is_empty());
+        assert_eq!(roll.read(&same, now + SECOND * 13).len(), 1);
     }
 
     #[test]
     fn what_is_no_share_is_ignored() {
         let mut roll = Roll::new("b".to_owned(), SECOND);
-        let strange = [("c", ""), ("d", "NaN 1"), ("e", "7 1"), ("f", "-1 1"), ("g", "x"), ("h", "inf 2")];
+        let strange = [
+            ("c", ""),
+            ("d", "NaN 1 500"),
+            ("e", "7 1 500"),
+            ("f", "-1 1 500"),
+            ("g", "x"),
+            ("h", "inf 2 500"),
+            ("i", "0.5 1"),
+            ("j", "0.5 1 x"),
+            ("k", "0.5 1 18446744073709551615"),
+        ];
         for wait in 0..5 {
             assert!(roll.read(&entries(&strange), Instant::now() + SECOND * wait).is_empty());
             assert_eq!(roll.mean(Some(0.25)), Some(0.25));
@@ -193,11 +252,11 @@ mod tests {
 
     #[test]
     fn entries_read_as_they_were_written() {
-        let mut roll = Roll::new("b".to_owned(), SECOND);
+        let mut roll = Roll::new("b".to_owned(), SECOND * 3);
         for share in [1.0, 0.05, 1.0 / 3.0] {
             let (first, second) = (roll.entry(share), roll.entry(share));
             assert_ne!(first, second);
-            assert_eq!(share_in(first.as_bytes()), Some(share));
+            assert_eq!(Entry::read(first.as_bytes()), Some(Entry { share, expiry: SECOND * 12 }));
         }
     }
 }

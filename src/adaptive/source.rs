@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::{ops::RangeInclusive, time::Duration};
 
 use crate::error::Error;
 
@@ -10,6 +10,12 @@ pub(crate) trait Source: Send {
     /// Continues from `share`: that of the other instances.
     #[cfg(feature = "redis")]
     fn adopt(&mut self, share: f64);
+
+    /// Whether the share that it returns must be in force, and not the mean of several.
+    #[cfg(feature = "redis")]
+    fn needs_own_share(&self) -> bool {
+        false
+    }
 
     /// What is wrong with the settings.
     fn check(&self) -> Result<(), Error>;
@@ -24,5 +30,7 @@ pub(crate) struct Bounds {
     pub(crate) most_in_flight: Option<f64>,
 }
 
+/// The time between two changes of a quota.
+pub(super) const INTERVALS: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(3_600);
 /// A share never falls below this part of itself in one step.
 pub(crate) const LARGEST_CUT: f64 = 0.5;

@@ -11,7 +11,7 @@ use crate::error::Error;
 /// Keeps the queue in front of the service short: a few requests, whatever their latency.
 ///
 /// The *baseline* is the smallest median latency of the last 20 seconds. After each window, the queue is estimated from the
-/// requests `n` that were in flight:
+/// requests `n` that were in flight on average until they were answered:
 ///
 /// ```text
 /// queue = n x (1 - baseline / median latency of the window)
@@ -25,14 +25,19 @@ use crate::error::Error;
 /// | 3 to 6 units | stays |
 /// | more | falls by a unit, and by half of what is above 6 |
 ///
-/// With a rate, these are the same parts of the quota as they are of the requests in flight. Every ten seconds, if there is a
-/// queue, one window with a smaller limit empties it to measure the baseline again.
+/// The limit changes by the same part as these are of `n`, and rises by half of itself at most. So does a rate. Every ten
+/// seconds, if the limit is reached and there is a queue, one window with a smaller limit empties it to measure the baseline
+/// again. A rate counts as reached below the full quota.
 ///
 /// It admits fewer requests at once than [`Gradient`](super::Gradient), so the latency is lower. Prefer it for a service whose
 /// requests take about the same time.
 ///
 /// * **Source**: TCP Vegas (Brakmo and Peterson, 1995), and the limit of that name in Netflix' concurrency-limits.
-/// * **Weakness**: as that of `Gradient`.
+/// * **Weakness**: as that of `Gradient`. With up to six requests in flight on average it never reduces the limit: they
+///   are no long queue.
+///
+/// One policy with a `Vegas` or a `Gradient` for each meter, and not with [`shared`](super::Adaptive::shared): only its own
+/// smaller limit empties the queue.
 ///
 /// # Example
 ///
@@ -79,8 +84,8 @@ impl Vegas {
 }
 
 impl Law for Vegas {
-    fn next(&mut self, share: f64, window: &Window, is_used: bool) -> f64 {
-        match self.baseline.step(share, window, is_used) {
+    fn next(&mut self, share: f64, window: &Window, limits: bool) -> f64 {
+        match self.baseline.step(share, window, limits) {
             Step::Set(share) => share,
             Step::React(ratio) => {
                 let in_flight = window.in_flight().max(1.0);
@@ -89,6 +94,15 @@ impl Law for Vegas {
                 share * (1.0 + (change / in_flight).min(LARGEST_RISE))
             }
         }
+    }
+
+    fn interrupt(&mut self) {
+        self.baseline.interrupt();
+    }
+
+    #[cfg(feature = "redis")]
+    fn needs_own_share(&self) -> bool {
+        true
     }
 
     fn patience(&self) -> Option<Duration> {

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use super::settle::Meter;
-use crate::{decision::Permit, limiter::Reservation, response::RejectionBody};
+use super::settle::Settling;
+use crate::{decision::Permit, response::RejectionBody};
 
 pin_project! {
     /// The response body of a [`RateLimit`](crate::layer::RateLimit) service: the inner service's body, or that of a
@@ -35,22 +35,6 @@ pin_project! {
             #[pin]
             body: RejectionBody,
         },
-    }
-}
-
-/// The reservations of a request until its response's body ends.
-pub(super) struct Settling {
-    /// The handler's reservation. It ends with its last handle, which this is.
-    #[expect(dead_code, reason = "only dropped")]
-    pub(super) reservation: Option<Reservation>,
-    pub(super) meter: Option<Box<Meter>>,
-}
-
-impl Settling {
-    fn add(&mut self, bytes: usize) {
-        if let Some(meter) = &mut self.meter {
-            meter.add(bytes);
-        }
     }
 }
 

@@ -11,10 +11,10 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::{
-    body::{ResponseBody, Settling},
+    body::ResponseBody,
     config::Config,
     identify::Identity,
-    settle::{Refund, Settlement},
+    settle::{Refund, Settlement, Settling},
     step::Step,
     turn::{Turn, unready},
 };

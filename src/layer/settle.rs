@@ -11,7 +11,6 @@ use std::{
 use http::{Extensions, Response, response::Parts};
 use tokio::runtime::Handle;
 
-use super::body::Settling;
 use crate::{
     answer::Answer,
     decision::Decision,
@@ -182,8 +181,25 @@ pub(super) fn in_background(answer: Answer<Decision>) {
     }
 }
 
+/// The reservations of a request until its response's body ends.
+pub(super) struct Settling {
+    /// The handler's reservation. It ends with its last handle, which this is.
+    #[expect(dead_code, reason = "only dropped")]
+    reservation: Option<Reservation>,
+    meter: Option<Box<Meter>>,
+}
+
+impl Settling {
+    /// The body has sent so many bytes.
+    pub(super) fn add(&mut self, bytes: usize) {
+        if let Some(meter) = &mut self.meter {
+            meter.add(bytes);
+        }
+    }
+}
+
 /// Charges the bytes of a response's body.
-pub(super) struct Meter {
+struct Meter {
     reservation: Reservation,
     bytes: u64,
     /// What is charged already.
@@ -194,11 +210,11 @@ pub(super) struct Meter {
 const PART: u64 = 256 * 1024;
 
 impl Meter {
-    pub(super) const fn new(reservation: Reservation) -> Self {
+    const fn new(reservation: Reservation) -> Self {
         Self { reservation, bytes: 0, charged: 0 }
     }
 
-    pub(super) fn add(&mut self, bytes: usize) {
+    fn add(&mut self, bytes: usize) {
         self.bytes = self.bytes.saturating_add(bytes as u64);
         if self.bytes - self.charged >= PART {
             self.charged = self.bytes;

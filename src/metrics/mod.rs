@@ -12,6 +12,7 @@
 //! | [`ratelimit_leased_units`](LEASED_UNITS) | gauge | | units on lease that are not spent, as of the last 100 ms |
 //! | [`ratelimit_open_breakers`](OPEN_BREAKERS) | gauge | | circuit breakers that are open |
 //! | [`ratelimit_memory_keys`](MEMORY_KEYS) | gauge | | keys in all [`MemoryStore`](crate::MemoryStore)s |
+//! | [`ratelimit_adaptive_share`](ADAPTIVE_SHARE) | gauge | `policy` | the share of its full quota that a policy of the feature `adaptive` has in force, from its floor to 1 |
 //!
 //! * `policy` is the name of a policy. It is empty if the store failed and the failure mode admitted.
 //! * `verdict` is `admitted`, `delayed`, `denied`, `banned` for a denial of a [banned](crate::Policy::penalty) key, or `shadow_denied` for a denial of a
@@ -61,7 +62,10 @@ mod policy;
 pub(crate) mod record;
 
 pub use self::names::{
-    BATCH_DECISIONS, DECISION_DURATION_SECONDS, DECISIONS_TOTAL, DURATION_BUCKETS, LEASED_KEYS, LEASED_UNITS,
-    LENGTH_BUCKETS, MEMORY_KEYS, OPEN_BREAKERS, QUEUE_LENGTH, REJECTIONS_TOTAL, STORE_ERRORS_TOTAL, describe,
+    ADAPTIVE_SHARE, BATCH_DECISIONS, DECISION_DURATION_SECONDS, DECISIONS_TOTAL, DURATION_BUCKETS,
+    LEASED_KEYS, LEASED_UNITS, LENGTH_BUCKETS, MEMORY_KEYS, OPEN_BREAKERS, QUEUE_LENGTH, REJECTIONS_TOTAL,
+    STORE_ERRORS_TOTAL, describe,
 };
+#[cfg(feature = "adaptive")]
+pub(crate) use self::policy::ShareGauge;
 pub(crate) use self::policy::{PolicyCounters, Source, Verdict};

@@ -22,6 +22,8 @@ pub const LEASED_UNITS: &str = "ratelimit_leased_units";
 pub const OPEN_BREAKERS: &str = "ratelimit_open_breakers";
 /// A gauge of the keys in all [`MemoryStore`](crate::MemoryStore)s of this process.
 pub const MEMORY_KEYS: &str = "ratelimit_memory_keys";
+/// A gauge of the share of its full quota that an adaptive policy has in force, from its floor to 1, with the label `policy`.
+pub const ADAPTIVE_SHARE: &str = "ratelimit_adaptive_share";
 
 /// Buckets for [`DECISION_DURATION_SECONDS`]: from 100 microseconds to a second.
 pub const DURATION_BUCKETS: [f64; 12] =
@@ -39,7 +41,7 @@ const GAUGE: Describe =
 const HISTOGRAM: Describe =
     |recorder, name, unit, text| recorder.describe_histogram(name.into(), Some(unit), text.into());
 
-const ALL: [(&str, Describe, Unit, &str); 10] = [
+const ALL: [(&str, Describe, Unit, &str); 11] = [
     (DECISIONS_TOTAL, COUNTER, Unit::Count, "Decisions, for each policy that was charged or that denied."),
     (REJECTIONS_TOTAL, COUNTER, Unit::Count, "Requests that a rate limit layer rejected."),
     (STORE_ERRORS_TOTAL, COUNTER, Unit::Count, "Decisions that the store failed to make."),
@@ -55,6 +57,7 @@ const ALL: [(&str, Describe, Unit, &str); 10] = [
         "Servers, or shards of a Cluster, that are not asked until they answer.",
     ),
     (MEMORY_KEYS, GAUGE, Unit::Count, "Keys in memory stores."),
+    (ADAPTIVE_SHARE, GAUGE, Unit::Count, "The share of its full quota that an adaptive policy has in force."),
 ];
 
 /// Describes all metrics to the recorder that is installed. Optional: each recorder gets the descriptions with the first

@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{Down, Says};
+use crate::support::{Down, Says, eventually};
 use axum::routing::get;
 use bytes::Bytes;
 use greeter::{
@@ -44,6 +44,7 @@ use tower::{Layer, ServiceBuilder, ServiceExt as _};
 use tower_ratelimit::{
     Charge, Error, ErrorKind, FailureMode, Header, Headers, Key, KeyExtractor as _, Limiter, ManualClock,
     MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rejection, Rule, Verdict,
+    adaptive::LoadMeter,
     decision::Outcome,
     key::{Constant, GrpcMethod, GrpcService},
     response::{GrpcCode, GrpcStatus},
@@ -737,6 +738,23 @@ fn a_limited_service_keeps_its_name() {
     let plain = name(&greeter);
     assert_eq!(plain, "greeter.Greeter");
     assert_eq!(name(&one().layer(one().layer(greeter))), plain);
+}
+
+#[tokio::test]
+async fn a_measured_service_keeps_its_name_and_its_calls_end_with_their_trailers() {
+    fn name<S: NamedService>(_: &S) -> &'static str {
+        S::NAME
+    }
+    let (meter, (listener, address)) = (LoadMeter::new(), listen().await);
+    let limit = layer(Quota::per_hour(100), Constant::new("all"));
+    let measured = limit.layer(meter.layer(GreeterServer::new(Hello::default())));
+    assert_eq!(name(&measured), "greeter.Greeter");
+    tokio::spawn(Server::builder().add_service(measured).serve_with_incoming(listener));
+    let mut client = client(address).await;
+    for _ in 0..3 {
+        client.say_hello(hello()).await.unwrap();
+    }
+    assert!(eventually(async || meter.in_flight() == 0).await, "{meter:?}");
 }
 
 #[tokio::test]

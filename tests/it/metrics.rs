@@ -16,10 +16,11 @@ use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_ratelimit::{
     Answer, Charge, Decision, Error, ErrorKind, FailureMode, Header, Key, Limiter, ManualClock, MemoryStore,
     Policy, Quota, RateLimitLayer,
+    adaptive::Adaptive,
     algorithm::LeakyBucket,
     metrics::{
-        BATCH_DECISIONS, DECISION_DURATION_SECONDS, DECISIONS_TOTAL, LEASED_KEYS, LEASED_UNITS, MEMORY_KEYS,
-        QUEUE_LENGTH, REJECTIONS_TOTAL, STORE_ERRORS_TOTAL,
+        ADAPTIVE_SHARE, BATCH_DECISIONS, DECISION_DURATION_SECONDS, DECISIONS_TOTAL, LEASED_KEYS,
+        LEASED_UNITS, MEMORY_KEYS, QUEUE_LENGTH, REJECTIONS_TOTAL, STORE_ERRORS_TOTAL,
     },
     policy::Penalty,
     store::{Action, Store},
@@ -250,4 +251,26 @@ async fn redis_shows_its_batches_its_queue_its_leases_and_who_decided() {
     };
     tokio::time::timeout(Duration::from_secs(30), found).await.unwrap();
     store.return_leases().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_adaptive_share_is_a_gauge_of_its_policy() {
+    let (_guard, handle) = record(PrometheusBuilder::new());
+    let start = |name: &'static str, share: f64| {
+        let policy = Policy::new(name, Quota::per_second(1_000));
+        Adaptive::new(policy).follow(move || share).start().unwrap()
+    };
+    let policies = [start("search", 1.0), start("upload", 0.25)];
+    let second = Duration::from_secs(1);
+    tokio::time::sleep(second).await;
+    let first = counted(&handle, ADAPTIVE_SHARE);
+    assert_eq!((first.len(), first["policy=search"]), (2, 1.0));
+    tokio::time::sleep(second * 10).await;
+    let expected = map([("policy=search", 1.0), ("policy=upload", 0.25)]);
+    assert_eq!(counted(&handle, ADAPTIVE_SHARE), expected);
+    // A recorder that comes later sees shares that do not change.
+    let (_guard, handle) = record(PrometheusBuilder::new());
+    tokio::time::sleep(second).await;
+    assert_eq!(counted(&handle, ADAPTIVE_SHARE), expected);
+    drop(policies);
 }

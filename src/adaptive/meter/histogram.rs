@@ -12,11 +12,12 @@ const STEPS: usize = 1 << BITS;
 const LARGEST: u64 = (1 << 32) - 1;
 const BUCKETS: usize = bucket(LARGEST) + 1;
 
-/// Times in buckets whose width is at most 6 % of the time. Counts only up, so each reader subtracts what it has read before.
+/// Times, or other numbers, in buckets whose width is at most 6 % of the number. Counts only up, so each reader subtracts what
+/// it has read before.
 #[derive(Debug)]
 pub(super) struct Histogram([AtomicU64; BUCKETS]);
 
-/// How many times were in each bucket at a moment, or between two.
+/// How many numbers were in each bucket at a moment, or between two.
 #[derive(Clone, Debug)]
 pub(super) struct Counts(Box<[u64]>);
 
@@ -26,7 +27,11 @@ impl Histogram {
     }
 
     pub(super) fn record(&self, time: Duration) {
-        self.0[bucket(micros(time).min(LARGEST))].fetch_add(1, Relaxed);
+        self.record_number(micros(time));
+    }
+
+    pub(super) fn record_number(&self, number: u64) {
+        self.0[bucket(number.min(LARGEST))].fetch_add(1, Relaxed);
     }
 
     pub(super) fn counts(&self) -> Counts {
@@ -53,6 +58,11 @@ impl Counts {
         self.median_bucket().map(|bucket| Duration::from_micros(middle(bucket)))
     }
 
+    /// The largest number: the middle of its bucket, so exact below 32. 0 without a number.
+    pub(super) fn largest(&self) -> u64 {
+        self.0.iter().rposition(|count| *count > 0).map_or(0, middle)
+    }
+
     /// The same times, and those of `longer` that are longer than the median of these.
     pub(super) fn with_longer(&self, longer: &Self) -> Self {
         let from = self.median_bucket().map_or(0, |bucket| bucket + 1);
@@ -71,17 +81,17 @@ impl Counts {
     }
 }
 
-/// The bucket of a time in microseconds, at most [`LARGEST`].
-const fn bucket(micros: u64) -> usize {
-    if micros < STEPS as u64 {
-        return micros as usize;
+/// The bucket of a number, such as a time in microseconds, at most [`LARGEST`].
+const fn bucket(number: u64) -> usize {
+    if number < STEPS as u64 {
+        return number as usize;
     }
-    let power = micros.ilog2();
-    let step = (micros >> (power - BITS)) as usize % STEPS;
+    let power = number.ilog2();
+    let step = (number >> (power - BITS)) as usize % STEPS;
     (power - BITS + 1) as usize * STEPS + step
 }
 
-/// The middle of a bucket, in microseconds.
+/// The middle of a bucket.
 const fn middle(bucket: usize) -> u64 {
     if bucket < STEPS {
         return bucket as u64;
@@ -125,6 +135,19 @@ mod tests {
         assert_eq!(histogram.counts().since(&counts).total(), 1);
         assert_eq!(histogram.counts().above(Duration::from_secs(3_600)), 1);
         assert_eq!(histogram.counts().above(Duration::MAX), 0);
+    }
+
+    #[test]
+    fn the_largest_number_is_exact_below_32_and_to_the_bucket_above() {
+        let histogram = Histogram::new();
+        assert_eq!(histogram.counts().largest(), 0);
+        for number in 1..32 {
+            histogram.record_number(number);
+            assert_eq!(histogram.counts().largest(), number);
+        }
+        histogram.record_number(1_000);
+        histogram.record_number(7);
+        assert!((970..=1_030).contains(&histogram.counts().largest()));
     }
 
     #[test]

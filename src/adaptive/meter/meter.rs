@@ -18,17 +18,20 @@ use crate::util::time::micros;
 ///
 /// It is a layer. Put it directly around the service, **inside** the rate limit, so that it measures only what the service
 /// does. [`Aimd`](crate::adaptive::Aimd), [`Gradient`](crate::adaptive::Gradient) and [`Vegas`](crate::adaptive::Vegas)
-/// read it; any number of them can read one meter. Cloning gives another handle on the same measurements.
+/// read it. Any number of `Aimd`s can read one meter, but only one `Gradient` or `Vegas`: each empties the queue at times that
+/// the others do not know. Cloning gives another handle on the same measurements.
 ///
 /// * The latency of a request lasts until the service returns the head of the response. The time in which a body is sent
 ///   depends on the client, so it does not count.
+/// * A request is in flight until its body ends, as for a limit on the [requests in flight](crate::Policy::concurrency).
 /// * A request fails if the service returns an error or a status of 500 or above, or if the response has a `grpc-status` that
 ///   a server causes: `UNKNOWN`, `DEADLINE_EXCEEDED`, `RESOURCE_EXHAUSTED`, `INTERNAL`, `UNAVAILABLE` or `DATA_LOSS`. How long
 ///   it took is not counted: failing can be fast.
 /// * If the client gives up, the request is dropped. Then it counts with the time that it has taken, if that is longer than
 ///   the median.
 ///
-/// A request costs two readings of the clock and about six atomic operations. A meter takes 7.5 KB, whatever the traffic.
+/// A request costs two readings of the clock and about seven atomic operations, together about 0.13 microseconds. A meter takes
+/// 11 KB, whatever the traffic.
 ///
 /// For what is no HTTP service, call [`begin`](Self::begin) yourself.
 ///
@@ -49,7 +52,10 @@ use crate::util::time::micros;
 ///         async { Ok::<_, std::convert::Infallible>(Response::new(String::new())) }
 ///     }
 /// }));
-/// assert_eq!(service.oneshot(Request::new(String::new())).await?.status(), StatusCode::OK);
+/// let response = service.oneshot(Request::new(String::new())).await?;
+/// // Until the body has been sent.
+/// assert_eq!((response.status(), meter.in_flight()), (StatusCode::OK, 1));
+/// drop(response);
 /// assert_eq!(meter.in_flight(), 0);
 /// # Ok(())
 /// # }
@@ -60,6 +66,8 @@ pub struct LoadMeter(Arc<Totals>);
 /// Everything counts only up, but for the requests in flight.
 struct Totals {
     in_flight: AtomicU64,
+    /// The requests in flight when one began, itself included: one entry for each request.
+    found: Histogram,
     answered: Histogram,
     abandoned: Histogram,
     failed: AtomicU64,
@@ -92,11 +100,12 @@ struct Totals {
 pub struct InFlight {
     totals: Arc<Totals>,
     began: Instant,
-    ended: Ended,
+    is_answered: bool,
 }
 
+/// How a request ends.
 #[derive(Clone, Copy)]
-enum Ended {
+pub(super) enum Ended {
     Answered,
     Failed,
     Abandoned,
@@ -110,7 +119,16 @@ pub(crate) struct Mark {
     abandoned: Counts,
     failed: u64,
     busy: u64,
+    found: Counts,
     in_flight: u64,
+}
+
+impl Mark {
+    /// The requests that wait for their answer.
+    fn waiting(&self) -> u64 {
+        let ended = self.answered.total() + self.abandoned.total() + self.failed;
+        self.found.total().saturating_sub(ended)
+    }
 }
 
 impl LoadMeter {
@@ -119,6 +137,7 @@ impl LoadMeter {
     pub fn new() -> Self {
         Self(Arc::new(Totals {
             in_flight: AtomicU64::new(0),
+            found: Histogram::new(),
             answered: Histogram::new(),
             abandoned: Histogram::new(),
             failed: AtomicU64::new(0),
@@ -128,8 +147,9 @@ impl LoadMeter {
 
     /// Begins to measure a request, until the value is dropped. See [`InFlight`] for an example.
     pub fn begin(&self) -> InFlight {
-        self.0.in_flight.fetch_add(1, Relaxed);
-        InFlight { totals: self.0.clone(), began: Instant::now(), ended: Ended::Abandoned }
+        let others = self.0.in_flight.fetch_add(1, Relaxed);
+        self.0.found.record_number(others + 1);
+        InFlight { totals: self.0.clone(), began: Instant::now(), is_answered: false }
     }
 
     /// The requests in flight now.
@@ -147,41 +167,46 @@ impl LoadMeter {
             abandoned: totals.abandoned.counts(),
             failed: totals.failed.load(Relaxed),
             busy: totals.busy.load(Relaxed),
+            // After what has ended: each request that has ended has begun.
+            found: totals.found.counts(),
             in_flight: self.in_flight(),
         }
     }
 
-    /// What has been measured since `mark`.
-    pub(crate) fn since(&self, mark: &Mark) -> Window {
+    /// What has been measured since `mark`, and where the next window begins.
+    pub(crate) fn since(&self, mark: &Mark) -> (Window, Mark) {
         let now = self.mark();
-        Window {
+        let found = now.found.since(&mark.found);
+        let window = Window {
             elapsed: now.at - mark.at,
             answered: now.answered.since(&mark.answered),
             abandoned: now.abandoned.since(&mark.abandoned),
             failed: now.failed.wrapping_sub(mark.failed),
             busy: now.busy.wrapping_sub(mark.busy),
-            waiting: mark.in_flight,
-            left: now.in_flight,
-        }
+            waiting: mark.waiting(),
+            left: now.waiting(),
+            began: found.total(),
+            peak: found.largest().max(mark.in_flight),
+        };
+        (window, now)
     }
 }
 
 impl InFlight {
     /// Ends the request: it was answered as it should be.
     pub fn succeeded(mut self) {
-        self.ended = Ended::Answered;
+        self.answer(Ended::Answered);
     }
 
     /// Ends the request: it failed.
     pub fn failed(mut self) {
-        self.ended = Ended::Failed;
+        self.answer(Ended::Failed);
     }
-}
 
-impl Drop for InFlight {
-    fn drop(&mut self) {
+    /// Records the latency. The request stays in flight until this is dropped.
+    pub(super) fn answer(&mut self, ended: Ended) {
         let (totals, took) = (&*self.totals, self.began.elapsed());
-        match self.ended {
+        match ended {
             Ended::Answered => totals.answered.record(took),
             Ended::Abandoned => totals.abandoned.record(took),
             Ended::Failed => {
@@ -189,7 +214,16 @@ impl Drop for InFlight {
             }
         }
         totals.busy.fetch_add(micros(took), Relaxed);
-        totals.in_flight.fetch_sub(1, Relaxed);
+        self.is_answered = true;
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            self.answer(Ended::Abandoned);
+        }
+        self.totals.in_flight.fetch_sub(1, Relaxed);
     }
 }
 
@@ -227,7 +261,7 @@ mod tests {
         let first = meter.begin();
         let mark = meter.mark();
         advance(SECOND).await;
-        let window = meter.since(&mark);
+        let (window, _) = meter.since(&mark);
         assert_eq!((window.ended(), window.stuck(), window.is_idle()), (0, 1, false));
         assert_eq!(window.typical(), None);
 
@@ -235,7 +269,7 @@ mod tests {
         let others = [(); 3].map(|()| meter.begin());
         advance(SECOND).await;
         others.into_iter().for_each(InFlight::failed);
-        let window = meter.since(&mark);
+        let (window, next) = meter.since(&mark);
         assert_eq!((window.ended(), window.stuck(), window.elapsed()), (4, 0, SECOND * 2));
         assert!((window.failed_share() - 0.75).abs() < 1e-9);
         // One for a second, three for another one.
@@ -244,7 +278,28 @@ mod tests {
         assert!((0.97..1.03).contains(&typical), "{typical}");
         assert!((window.late_share(SECOND / 2) - 1.0).abs() < 1e-9);
         assert_eq!(window.late_share(SECOND * 2), 0.0);
-        assert!(meter.since(&meter.mark()).is_idle());
+        assert_eq!(window.peak(), 3.0);
+        assert!(meter.since(&next).0.is_idle());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_peak_is_that_of_a_moment_and_counts_what_is_answered_and_not_sent() {
+        let meter = LoadMeter::new();
+        let mark = meter.mark();
+        let mut burst: Vec<_> = (0..20).map(|_| meter.begin()).collect();
+        advance(SECOND / 100).await;
+        burst.iter_mut().for_each(|request| request.answer(Ended::Answered));
+        let (window, mark) = meter.since(&mark);
+        // Nothing waits for its answer, and all are in flight.
+        assert_eq!((window.ended(), window.left, window.peak(), meter.in_flight()), (20, 0, 20.0, 20));
+        burst.truncate(5);
+        advance(SECOND).await;
+        let (window, mark) = meter.since(&mark);
+        assert_eq!((window.peak(), window.stuck(), window.is_idle()), (20.0, 0, true));
+        drop(burst);
+        let (window, mark) = meter.since(&mark);
+        assert_eq!((window.ended(), window.peak()), (0, 5.0));
+        assert_eq!((meter.since(&mark).0.peak(), meter.in_flight()), (0.0, 0));
     }
 
     #[tokio::test(start_paused = true)]
@@ -260,7 +315,7 @@ mod tests {
         answered.into_iter().for_each(InFlight::succeeded);
         advance(SECOND * 2).await;
         drop(patient);
-        let window = meter.since(&mark);
+        let (window, _) = meter.since(&mark);
         assert!(window.typical().unwrap() > SECOND);
         assert!((window.late_share(SECOND) - 0.75).abs() < 1e-9, "{}", window.late_share(SECOND));
     }

@@ -5,12 +5,15 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use http::Response;
+use http::{HeaderName, Response};
 use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::meter::{InFlight, LoadMeter};
+use super::{
+    body::MeasuredBody,
+    meter::{Ended, InFlight, LoadMeter},
+};
 
 impl<S> Layer<S> for LoadMeter {
     type Service = Measured<S>;
@@ -48,7 +51,7 @@ impl<S, R, B> Service<R> for Measured<S>
 where
     S: Service<R, Response = Response<B>>,
 {
-    type Response = S::Response;
+    type Response = Response<MeasuredBody<B>>;
     type Error = S::Error;
     type Future = MeasuredFuture<S::Future>;
 
@@ -80,18 +83,19 @@ impl<F, B, E> Future for MeasuredFuture<F>
 where
     F: Future<Output = Result<Response<B>, E>>,
 {
-    type Output = F::Output;
+    type Output = Result<Response<MeasuredBody<B>>, E>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let result = ready!(this.inner.poll(cx));
-        if let Some(in_flight) = this.in_flight.take() {
-            match &result {
-                Ok(response) if !has_failed(response) => in_flight.succeeded(),
-                _ => in_flight.failed(),
-            }
+        let mut in_flight = this.in_flight.take();
+        if let Some(in_flight) = &mut in_flight {
+            in_flight.answer(match &result {
+                Ok(response) if !has_failed(response) => Ended::Answered,
+                _ => Ended::Failed,
+            });
         }
-        Poll::Ready(result)
+        Poll::Ready(result.map(|response| response.map(|body| MeasuredBody::new(body, in_flight))))
     }
 }
 
@@ -99,7 +103,9 @@ where
 fn has_failed<B>(response: &Response<B>) -> bool {
     // UNKNOWN, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, INTERNAL, UNAVAILABLE, DATA_LOSS.
     const CAUSED_BY_SERVER: [&[u8]; 6] = [b"2", b"4", b"8", b"13", b"14", b"15"];
-    let grpc = response.headers().get("grpc-status");
+    // Parsed once: with the text, each request would parse it.
+    static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+    let grpc = response.headers().get(&GRPC_STATUS);
     response.status().is_server_error()
         || grpc.is_some_and(|status| CAUSED_BY_SERVER.contains(&status.as_bytes()))
 }

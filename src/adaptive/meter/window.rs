@@ -11,10 +11,14 @@ pub(crate) struct Window {
     pub(super) failed: u64,
     /// The time that all requests took that ended, in microseconds.
     pub(super) busy: u64,
-    /// The requests in flight when it began.
+    /// The requests without an answer when it began.
     pub(super) waiting: u64,
-    /// The requests in flight when it ended.
+    /// The requests without an answer when it ended.
     pub(super) left: u64,
+    /// The requests that began.
+    pub(super) began: u64,
+    /// The most requests in flight at a moment.
+    pub(super) peak: u64,
 }
 
 impl Window {
@@ -22,7 +26,7 @@ impl Window {
         self.elapsed
     }
 
-    /// The requests that ended.
+    /// The requests that ended: they were answered, or their clients gave up.
     pub(crate) fn ended(&self) -> u64 {
         self.answered.total() + self.abandoned.total() + self.failed
     }
@@ -44,29 +48,28 @@ impl Window {
         self.answered.with_longer(&self.abandoned).median()
     }
 
-    /// The mean number of requests in flight, by Little's law.
+    /// The mean number of requests without an answer, by Little's law.
     pub(crate) fn in_flight(&self) -> f64 {
         self.busy as f64 / (self.elapsed.as_micros() as f64).max(1.0)
     }
 
-    /// The requests in flight: the mean, or those at the end if they are more.
-    pub(crate) fn most_in_flight(&self) -> f64 {
-        self.in_flight().max(self.left as f64)
+    /// The most requests in flight at a moment, also of those whose body is being sent. A limit that denied one was reached at
+    /// that moment, however low the mean is.
+    pub(crate) const fn peak(&self) -> f64 {
+        self.peak as f64
     }
 
     /// Whether clearly more requests ended than began, so the queue becomes shorter.
     pub(crate) fn is_draining(&self) -> bool {
-        let ended = self.ended();
-        let began = (ended + self.left).saturating_sub(self.waiting);
-        ended as f64 > 1.1 * began as f64
+        self.ended() as f64 > 1.1 * self.began as f64
     }
 
-    /// The requests that have waited for all of the window: those in flight when it began, if none has ended since.
+    /// The requests that have waited for all of the window: those that waited when it began, if none has ended since.
     pub(crate) fn stuck(&self) -> u64 {
         if self.ended() == 0 { self.waiting } else { 0 }
     }
 
-    /// Whether there were no requests.
+    /// Whether no request waited for an answer.
     pub(crate) fn is_idle(&self) -> bool {
         self.ended() + self.waiting + self.left == 0
     }

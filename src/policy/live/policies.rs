@@ -137,10 +137,13 @@ impl LivePolicies {
     ///
     /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if there is no such policy. The message lists those that there are.
     pub fn get(&self, name: &str) -> Result<PolicySource, Error> {
-        self.set.policy(name).map(PolicySource::watched)
+        self.set.follow(name).map(PolicySource::watched)
     }
 
     /// The policy `name` as it is now, for decisions without a layer. Ask for it each time.
+    ///
+    /// This does not make the policy one that is in use: the file or the hash may remove it, and then this fails. If it must not
+    /// disappear, keep a source of it from [`get`](Self::get) while you ask.
     ///
     /// # Errors
     ///
@@ -156,7 +159,7 @@ impl LivePolicies {
     /// }
     /// ```
     pub fn policy(&self, name: &str) -> Result<Policy, Error> {
-        self.set.policy(name).map(|policy| policy.borrow().clone())
+        self.set.policy(name)
     }
 
     /// The policies in force, by name.

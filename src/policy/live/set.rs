@@ -67,10 +67,20 @@ impl Set {
         }
     }
 
-    /// A receiver of the policy `name`.
-    pub(super) fn policy(&self, name: &str) -> Result<watch::Receiver<Policy>, Error> {
+    /// A receiver of the policy `name`. While it lives, the policy is in use.
+    pub(super) fn follow(&self, name: &str) -> Result<watch::Receiver<Policy>, Error> {
+        self.find(name, watch::Sender::subscribe)
+    }
+
+    /// The policy `name` as it is now.
+    pub(super) fn policy(&self, name: &str) -> Result<Policy, Error> {
+        // Without a receiver: an update must not fail because a policy was read at that moment.
+        self.find(name, |policy| policy.borrow().clone())
+    }
+
+    fn find<T>(&self, name: &str, take: impl FnOnce(&watch::Sender<Policy>) -> T) -> Result<T, Error> {
         let state = lock(&self.state);
-        state.policies.get(name).map(watch::Sender::subscribe).ok_or_else(|| {
+        state.policies.get(name).map(take).ok_or_else(|| {
             let known = match list(state.policies.keys().map(String::as_str)) {
                 none if none.is_empty() => "it has no policies".to_owned(),
                 names => format!("it has {names}"),
@@ -180,4 +190,42 @@ impl Set {
 
 fn is_in_use(policy: &watch::Sender<Policy>) -> bool {
     policy.receiver_count() > 0
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::atomic::AtomicBool, thread};
+
+    use super::*;
+    use crate::quota::Quota;
+
+    fn update<const N: usize>(names: [&str; N]) -> Update {
+        let policies = names.map(|name| (name.to_owned(), Policy::new(name, Quota::per_second(1))));
+        Update { policies: policies.into(), enforcement: Enforcement::default() }
+    }
+
+    #[test]
+    fn reading_a_policy_does_not_keep_it_and_following_it_does() {
+        let set = Set::new("a file".to_owned(), update(["api", "mails"]));
+        let followed = set.follow("api").unwrap();
+        assert_eq!(set.policy("mails").unwrap().name(), "mails");
+        assert!(set.apply(update(["mails"])).unwrap_err().to_string().contains("policy `api` is missing"));
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    // The error if it was removed.
+                    let _ = set.policy("mails");
+                }
+            });
+            let failed = (0..20_000).find_map(|_| {
+                set.apply(update(["api", "mails"])).and_then(|()| set.apply(update(["api"]))).err()
+            });
+            stop.store(true, Ordering::Relaxed);
+            assert!(failed.is_none(), "{failed:?}");
+        });
+        assert_eq!(set.policy("mails").unwrap_err().kind(), ErrorKind::InvalidConfig);
+        drop(followed);
+        set.apply(update(["mails"])).unwrap();
+    }
 }

@@ -21,7 +21,7 @@ pub(crate) struct ShareTable {
     deadline: Duration,
 }
 
-/// After this time, the table of a service that no longer runs is removed.
+/// After this time, or once no entry counts if that is later, the table of a service that no longer runs is removed.
 const TTL: Duration = Duration::from_secs(60);
 /// A hash with more fields is not for this crate.
 const MAX_ENTRIES: usize = 10_000;
@@ -38,12 +38,13 @@ impl RedisStore {
 }
 
 impl ShareTable {
-    pub(crate) async fn write(&self, instance: &str, entry: &str) -> Result<(), Error> {
+    /// Writes an entry. All entries count for `expiry` at most.
+    pub(crate) async fn write(&self, instance: &str, entry: &str, expiry: Duration) -> Result<(), Error> {
         let mut set = self.command("HSET");
         set.arg(instance).arg(entry);
         self.ask(set).await?;
         let mut expire = self.command("PEXPIRE");
-        expire.arg(TTL.as_millis() as u64);
+        expire.arg(TTL.max(expiry).as_millis() as u64);
         self.ask(expire).await.map(drop)
     }
 

@@ -2,17 +2,22 @@
 
 use std::{
     convert::Infallible,
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
+    task::{Context, Poll},
     time::Duration,
 };
 
+use bytes::Bytes;
 use http::{Request, Response};
+use http_body::{Body, Frame};
+use http_body_util::BodyExt as _;
 use tokio::{
     task::JoinSet,
-    time::{Instant, sleep, timeout},
+    time::{Instant, Sleep, sleep, timeout},
 };
 use tower::{Layer as _, Service, ServiceExt as _, service_fn};
 use tower_ratelimit::{
@@ -169,12 +174,7 @@ async fn few_requests_change_nothing_and_none_raise_the_share() {
 async fn a_limit_in_flight_follows_the_latency_behind_its_layer_and_does_not_rise_unused() {
     let (meter, behaviour) = (LoadMeter::new(), Behaviour::default());
     behaviour.set(100, 200);
-    let policy = Adaptive::new(Policy::concurrency("in-flight", 400))
-        .floor(0.01)
-        .follow(Aimd::new(&meter, TARGET))
-        .start()
-        .unwrap();
-    let limit = RateLimitLayer::new(MemoryStore::new(), &policy, Constant::new("all"));
+    let (policy, limit) = in_flight(400, Aimd::new(&meter, TARGET));
     let service = limit.layer(meter.layer(behaviour.service()));
     let units = || policy.policy().quota().limit();
     send(&service, SECONDS(5), SECONDS(100)).await;
@@ -187,6 +187,187 @@ async fn a_limit_in_flight_follows_the_latency_behind_its_layer_and_does_not_ris
     send(&service, SECONDS(60), SECONDS(100)).await;
     // Ten are in flight, so a limit above 20 rises no more. The last step is 2 % of 400.
     assert!((20..=29).contains(&units()), "{}", units());
+}
+
+/// A limit on the requests in flight, of this many units at most, and a service behind it.
+fn in_flight(most: u64, signal: impl Into<Signal>) -> (AdaptivePolicy, RateLimitLayer) {
+    let policy =
+        Adaptive::new(Policy::concurrency("in-flight", most)).floor(0.01).follow(signal).start().unwrap();
+    let limit = RateLimitLayer::new(MemoryStore::new(), &policy, Constant::new("all"));
+    (policy, limit)
+}
+
+/// Sends so many requests at once. Returns how many were denied.
+async fn burst<S, B>(service: &S, size: usize) -> usize
+where
+    S: Service<Request<String>, Response = Response<B>, Error = Infallible, Future: Send>
+        + Clone
+        + Send
+        + 'static,
+    B: Send + 'static,
+{
+    let mut clients = JoinSet::new();
+    for _ in 0..size {
+        clients.spawn(service.clone().oneshot(Request::new(String::new())));
+    }
+    let answers = clients.join_all().await;
+    answers.into_iter().filter(|answer| answer.as_ref().unwrap().status() == 429).count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn bursts_with_a_few_late_requests_do_not_lower_a_limit_for_good() {
+    for place in 0..3 {
+        let (meter, behaviour) = (LoadMeter::new(), Behaviour::default());
+        let (name, signal) = signals(&meter).into_iter().nth(place).unwrap();
+        let (policy, limit) = in_flight(500, signal);
+        let service = limit.layer(meter.layer(behaviour.service()));
+        let mut denied = 0;
+        // 40 requests at once that take 20 ms, every second: 0.8 are in flight on average.
+        for second in 0..120 {
+            behaviour.set(20, 200);
+            denied += burst(&service, 40).await;
+            if second % 20 == 5 {
+                // 7 % of the requests of two bursts.
+                behaviour.set(300, 200);
+                denied += burst(&service, 6).await;
+            }
+            sleep(SECONDS(1)).await;
+        }
+        let units = policy.policy().quota().limit();
+        assert_eq!(denied, 0, "{name}: {units}");
+        assert!(units >= 40, "{name}: {units}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_that_denies_bursts_rises_while_they_are_answered_in_time() {
+    let (meter, behaviour) = (LoadMeter::new(), Behaviour::default());
+    let (policy, limit) = in_flight(500, Aimd::new(&meter, TARGET));
+    let service = limit.layer(meter.layer(behaviour.service()));
+    // Failures, until the limit is at its floor.
+    behaviour.set(20, 503);
+    for _ in 0..60 {
+        burst(&service, 40).await;
+        sleep(SECONDS(1)).await;
+    }
+    assert_eq!(policy.policy().quota().limit(), 5);
+    behaviour.set(20, 200);
+    assert_eq!(burst(&service, 40).await, 35);
+    for _ in 0..60 {
+        sleep(SECONDS(1)).await;
+        burst(&service, 40).await;
+    }
+    assert!(policy.policy().quota().limit() >= 40, "{policy:?}");
+    assert_eq!(burst(&service, 40).await, 0);
+}
+
+/// The smallest share in this time, and how often it fell.
+async fn falls(policy: &AdaptivePolicy, time: Duration) -> (f64, u32) {
+    let (started, mut before, mut least, mut falls) = (Instant::now(), policy.share(), 1.0_f64, 0);
+    while started.elapsed() < time {
+        sleep(MILLI * 100).await;
+        let share = policy.share();
+        falls += u32::from(share < before);
+        least = least.min(share);
+        before = share;
+    }
+    (least, falls)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_limit_that_is_reached_is_lowered_for_a_moment_every_ten_seconds_to_measure_the_service() {
+    for gradient in [true, false] {
+        // 50 ms, or 5 ms for each request in flight.
+        for (most, clients, is_probed) in [(13, 20, true), (100, 13, false)] {
+            let meter = LoadMeter::new();
+            let signal =
+                if gradient { Gradient::new(&meter).into() } else { Signal::from(Vegas::new(&meter)) };
+            let (policy, limit) = in_flight(most, signal);
+            let work = meter.clone();
+            let service = limit.layer(meter.layer(service_fn(move |_: Request<String>| {
+                let took = MILLI * 5 * work.in_flight().max(10) as u32;
+                async move {
+                    sleep(took).await;
+                    Ok::<_, Infallible>(Response::new(String::new()))
+                }
+            })));
+            let mut tasks = JoinSet::new();
+            for client in 0..clients {
+                let service = service.clone();
+                tasks.spawn(async move {
+                    // At first there is no queue.
+                    sleep(if client < 8 { Duration::ZERO } else { SECONDS(5) }).await;
+                    loop {
+                        let answer = service.clone().oneshot(Request::new(String::new())).await.unwrap();
+                        if answer.status() == 429 {
+                            sleep(MILLI * 10).await;
+                        }
+                    }
+                });
+            }
+            sleep(SECONDS(10)).await;
+            let row = format!("gradient: {gradient}, at most {most}");
+            assert_eq!(policy.share(), 1.0, "{row}");
+            let (least, count) = falls(&policy, SECONDS(60)).await;
+            if is_probed {
+                assert!(least < 0.75 && (4..=7).contains(&count), "{row}: {least}, {count} times");
+            } else {
+                assert_eq!((least, count), (1.0, 0), "{row}");
+            }
+        }
+    }
+}
+
+/// A body that ends after a time.
+struct Download(Pin<Box<Sleep>>);
+
+impl Body for Download {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.0.as_mut().poll(cx).map(|()| None)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_uses_a_limit_in_flight_until_its_body_ends() {
+    for place in 0..3 {
+        let meter = LoadMeter::new();
+        let (name, signal) = signals(&meter).into_iter().nth(place).unwrap();
+        let (policy, limit) = in_flight(100, signal);
+        let sent = Arc::new(AtomicU64::new(0));
+        // Heads after 20 ms, some of them late for three seconds; bodies of ten seconds.
+        let service = limit.layer(meter.layer(service_fn(move |_: Request<String>| {
+            let number = sent.fetch_add(1, Relaxed);
+            let is_late = (200..230).contains(&number) && number.is_multiple_of(5);
+            async move {
+                sleep(MILLI * if is_late { 300 } else { 20 }).await;
+                Ok::<_, Infallible>(Response::new(Download(Box::pin(sleep(SECONDS(10))))))
+            }
+        })));
+        let (mut clients, mut most) = (JoinSet::new(), 0);
+        // Seven a second, so 70 are in flight.
+        for _ in 0..840 {
+            let answer = service.clone().oneshot(Request::new(String::new()));
+            clients.spawn(async move {
+                let response = answer.await.unwrap();
+                let status = response.status().as_u16();
+                response.into_body().collect().await.unwrap();
+                status
+            });
+            sleep(SECONDS(1) / 7).await;
+            most = most.max(meter.in_flight());
+        }
+        assert!((69..=72).contains(&most), "{name}: {most}");
+        assert!(policy.policy().quota().limit() >= 72, "{name}: {policy:?}");
+        let statuses = clients.join_all().await;
+        assert_eq!(statuses.iter().filter(|status| **status != 200).count(), 0, "{name}");
+        assert_eq!(meter.in_flight(), 0);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -45,6 +45,8 @@ fn adaptive_limits_hold_the_goodput_whatever_the_cause_of_the_overload() {
         (Protection::AimdInFlight, 95.0, 95.0, 90.0, 0.5),
         (Protection::Vegas, 93.0, 93.0, 80.0, 0.5),
         (Protection::Gradient, 93.0, 93.0, 80.0, 0.5),
+        (Protection::VegasRate, 85.0, 80.0, 55.0, 1.2),
+        (Protection::GradientRate, 85.0, 80.0, 55.0, 1.2),
     ] {
         for seed in 1..=2 {
             let requests = simulate(protection, seed);

@@ -10,8 +10,8 @@ use std::{
 
 use crate::support::{RedisServer, eventually, redis_cluster::RedisCluster, settings, store};
 use tower_ratelimit::{
-    Policy, Quota, RedisStore,
-    adaptive::{Adaptive, AdaptivePolicy},
+    ErrorKind, Key, Limiter, Policy, Quota, RedisStore,
+    adaptive::{Adaptive, AdaptivePolicy, Aimd, Gradient, LoadMeter, Signal, Vegas},
 };
 
 /// So often that a test does not wait.
@@ -114,12 +114,12 @@ async fn what_others_write_into_the_hash_changes_nothing() {
     let strange = ["a", "", "b", "NaN 1", "c", "1e300 1", "d", "-0.5 1", "e", "\u{1f600}"];
     let _: u64 = server.command(&[&["HSET", KEY], &strange[..]].concat());
     let store = store(&server).await;
-    let only = instance(&store, 0.5);
-    assert!(becomes(&[&only], 0.5).await, "{only:?}");
-    let _: u64 = server.command(&["DEL", KEY]);
+    let (first, second) = (instance(&store, 0.25), instance(&store, 0.75));
+    assert!(becomes(&[&first, &second], 0.5).await, "{first:?} {second:?}");
     let _: String = server.command(&["SET", KEY, "of another type"]);
-    tokio::time::sleep(OFTEN * 5).await;
-    assert_eq!(only.share(), 0.5);
+    // Nothing can be shared, so each uses its own.
+    assert!(becomes(&[&first], 0.25).await, "{first:?}");
+    assert!(becomes(&[&second], 0.75).await, "{second:?}");
     assert_eq!(server.command::<String>(&["GET", KEY]), "of another type");
 }
 
@@ -179,4 +179,101 @@ async fn a_change_reaches_the_other_instance_within_an_interval() {
     let now = calls.load(Relaxed);
     assert!(eventually(async || calls.load(Relaxed) >= now + 3).await);
     assert_eq!(idle.share(), 0.75);
+}
+
+#[tokio::test]
+async fn a_limit_on_the_requests_in_flight_of_all_instances_is_the_mean_share() {
+    let server = RedisServer::start();
+    let (here, there) = (store(&server).await, store(&server).await);
+    let start = |store: &RedisStore, share: f64| {
+        let full = Policy::concurrency("in-flight", 8);
+        Adaptive::new(full).every(OFTEN).follow(move || share).shared(store).start().unwrap()
+    };
+    let (busy, idle) = (start(&here, 0.25), start(&there, 0.75));
+    assert!(becomes(&[&busy, &idle], 0.5).await, "{busy:?} {idle:?}");
+    let (here, there, key) = (Limiter::new(here), Limiter::new(there), Key::new("all"));
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        for (limiter, policy) in [(&here, &busy), (&there, &idle)] {
+            let decision = limiter.check(&policy.policy(), &key, 1).await.unwrap();
+            assert!(decision.is_allowed());
+            held.push(decision);
+        }
+    }
+    for (limiter, policy) in [(&here, &busy), (&there, &idle)] {
+        assert!(!limiter.check(&policy.policy(), &key, 1).await.unwrap().is_allowed());
+    }
+    held.truncate(3);
+    let admitted = async || there.check(&idle.policy(), &key, 1).await.unwrap().is_allowed();
+    assert!(eventually(admitted).await);
+}
+
+#[tokio::test]
+async fn a_shared_limit_on_the_requests_in_flight_rises_on_an_instance_that_uses_little_of_it() {
+    let server = RedisServer::start();
+    let (here, there) = (store(&server).await, store(&server).await);
+    let meter = LoadMeter::new();
+    let start = |store: &RedisStore| {
+        let full = Policy::concurrency("in-flight", 1_000);
+        let aimd = Aimd::new(&meter, Duration::from_secs(3_600));
+        Adaptive::new(full).every(OFTEN).follow(aimd).shared(store).start().unwrap()
+    };
+    let policies = [start(&here), start(&there)];
+    // One request after the other, so one of a thousand is in flight.
+    let answer = async |has_failed: bool, is_done: fn(f64) -> bool| {
+        eventually(async || {
+            for _ in 0..60 {
+                let request = meter.begin();
+                if has_failed { request.failed() } else { request.succeeded() }
+            }
+            policies.iter().all(|policy| is_done(policy.share()))
+        })
+        .await
+    };
+    assert!(answer(true, |share| share < 0.1).await, "{policies:?}");
+    assert!(answer(false, |share| share > 0.5).await, "{policies:?}");
+}
+
+#[tokio::test]
+async fn controllers_that_empty_the_queue_with_their_own_share_cannot_be_shared() {
+    let server = RedisServer::start();
+    let (store, meter) = (store(&server).await, LoadMeter::new());
+    let start =
+        |signal: Signal| Adaptive::new(api()).follow(|| 1.0).follow(signal).shared(&store).start().map(drop);
+    for signal in [Gradient::new(&meter).into(), Vegas::new(&meter).into()] {
+        let error = start(signal).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+        assert!(error.to_string().contains("share an `Aimd` or a closure"), "{error}");
+    }
+    start(Aimd::new(&meter, Duration::from_secs(1)).into()).unwrap();
+}
+
+#[tokio::test]
+async fn instances_with_long_intervals_keep_their_entries() {
+    let server = RedisServer::start();
+    let often = instance(&store(&server).await, 0.5);
+    assert!(eventually(async || entries(&server) == 1).await);
+    // The next entry comes after ten minutes. The others read it all the time.
+    let seldom: u64 = server.command(&["HSET", KEY, "seldom", "1 1 600000"]);
+    assert_eq!(seldom, 1);
+    assert!(becomes(&[&often], 0.75).await, "{often:?}");
+    let ttl = || server.command::<i64>(&["PTTL", KEY]);
+    assert!(eventually(async || ttl() > 60_000).await, "{}", ttl());
+}
+
+#[tokio::test]
+async fn an_instance_that_stopped_does_not_count_if_its_entry_cannot_be_removed() {
+    let server = RedisServer::start();
+    let store = store(&server).await;
+    let (first, second) = (instance(&store, 0.25), instance(&store, 0.75));
+    assert!(becomes(&[&first, &second], 0.5).await, "{first:?} {second:?}");
+    let _: String = server.command(&["ACL", "SETUSER", "default", "-hdel"]);
+    let _: u64 = server.command(&["HSET", KEY, "stopped", "1 1 10"]);
+    assert!(eventually(async || first.share() > 0.6 && second.share() > 0.6).await, "{first:?} {second:?}");
+    // After two seconds, and it stays so.
+    for _ in 0..3 {
+        assert!(becomes(&[&first, &second], 0.5).await, "{first:?} {second:?}");
+        tokio::time::sleep(OFTEN * 3).await;
+    }
+    assert_eq!((first.share(), second.share(), entries(&server)), (0.5, 0.5, 3));
 }

@@ -125,7 +125,7 @@ async fn a_signal_that_panics_is_called_again_and_the_quota_is_full_until_it_ret
     let mut read = dial.signal();
     let signal = move || {
         let value = read();
-        assert!(value >= 0.0, "the sensor is gone");
+        assert!(value >= 0.0, "the sensor does not answer");
         value
     };
     let adaptive = Adaptive::new(api()).every(Duration::from_millis(10)).follow(signal).start().unwrap();

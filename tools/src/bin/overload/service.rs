@@ -52,6 +52,9 @@ pub(crate) enum Protection {
     AimdInFlight,
     Vegas,
     Gradient,
+    /// The same on rates.
+    VegasRate,
+    GradientRate,
 }
 
 /// The client's view of a request.
@@ -95,6 +98,8 @@ impl Limit {
             Protection::AimdInFlight => in_flight.follow(Aimd::new(meter, target)),
             Protection::Vegas => in_flight.follow(Vegas::new(meter)),
             Protection::Gradient => in_flight.follow(Gradient::new(meter)),
+            Protection::VegasRate => rate.follow(Vegas::new(meter)),
+            Protection::GradientRate => rate.follow(Gradient::new(meter)),
         };
         adaptive.start().map(Self::Adaptive)
     }

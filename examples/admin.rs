@@ -51,7 +51,7 @@
 //!     retry-after: 600
 //! curl -i -H 'authorization: Bearer correct-horse-battery' http://127.0.0.1:3001/limits/policies/api/bans
 //!     200
-//!     {"bans":[{"key":"k-bad","identity":"k-bad","key_hash":"8bd79babb17b90d4","banned_for":600.0}]}
+//!     {"bans":[{"key":"k-bad","identity":"k-bad","key_hash":"8bd79babb17b90d4","banned_for":600.0}],"is_complete":true}
 //! curl -i -X DELETE -H 'authorization: Bearer correct-horse-battery' http://127.0.0.1:3001/limits/policies/api/keys/k-bad/ban
 //!     204
 //!

@@ -216,13 +216,37 @@ for k = 1, #KEYS do
   failures[k] = failures[k] or flush(k)
 end
 if next(failures) then
+  -- Whether the decision with this first record stands although the key of this charge, which is against a penalty, could
+  -- not be written, because the server has no memory, cannot save or has too few replicas. Then the penalty has not
+  -- counted the denial, and does not ban the key. A read-only server is left by the client, so there the decision fails.
+  local function stands(run, record, charge, problem)
+    local takes_no_writes = find(problem, 'OOM', 1, true) or find(problem, 'MISCONF', 1, true) or
+      find(problem, 'NOREPLICAS', 1, true)
+    if not run.charges[charge].main or run.mode == BAN or not takes_no_writes then
+      return false
+    end
+    local place = record + charge - 1
+    if struct.unpack('<d', reply[place]) ~= 0 then
+      return true
+    end
+    for i, other in ipairs(run.charges) do
+      if not other.main and not other.shadow and struct.unpack('<d', reply[record + i - 1]) == 0 then
+        -- Denied without the ban.
+        reply[place] = pack('<ddddd', 2, 0, 0, 0, 0)
+        return true
+      end
+    end
+    return false
+  end
+
   for _, run in ipairs(runs) do
     for decision = 1, run.decisions do
       local record = run.record + (decision - 1) * run.width + 1
       for charge = 1, #run.charges do
         local k = key_of(run, decision, charge)
         -- What was decided before the key was changed does not depend on the failed write.
-        if failures[k] and record >= (changed_by[k] or 0) then
+        local depends = failures[k] and record >= (changed_by[k] or 0)
+        if depends and not stands(run, record, charge, failures[k]) then
           fail(run, decision, failures[k])
         end
       end

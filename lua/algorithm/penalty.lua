@@ -41,6 +41,8 @@ local function open(penalty, started, denials, text)
     if bans >= TOO_LARGE or ends >= TOO_LARGE then
       error(FOREIGN, 0)
     end
+    -- Bounds the loop in `strike`, whatever the key holds.
+    bans = math.min(bans, MOST_BANS)
   end
   if started > now then
     ends = math.max(0, ends - (started - now))

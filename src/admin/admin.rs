@@ -11,7 +11,11 @@ use super::{
     policies::Policies,
     settings::Settings,
 };
-use crate::{key::KeyExtractor, limiter::Limiter, policy::EnforcementSwitch};
+use crate::{
+    key::KeyExtractor,
+    limiter::Limiter,
+    policy::{EnforcementSwitch, Policy},
+};
 
 /// Makes the [router](crate::admin) for operators, with more than [`admin::router`](router) needs.
 ///
@@ -19,7 +23,9 @@ use crate::{key::KeyExtractor, limiter::Limiter, policy::EnforcementSwitch};
 ///
 /// ```
 /// use axum::Router;
-/// use tower_ratelimit::{admin::Admin, policy::EnforcementSwitch, Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer};
+/// use tower_ratelimit::{
+///     admin::Admin, policy::EnforcementSwitch, Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer,
+/// };
 ///
 /// let (limiter, switch) = (Limiter::new(MemoryStore::new()), EnforcementSwitch::default());
 /// let api = Policy::new("api", Quota::per_second(10));
@@ -43,9 +49,10 @@ impl Admin {
     #[track_caller]
     pub fn new(limiter: impl Into<Limiter>, policies: impl Into<Policies>) -> Self {
         let (limiter, policies) = (limiter.into(), policies.into());
-        for (at, policy) in policies.fixed().iter().enumerate() {
+        let fixed = policies.fixed().unwrap_or_default();
+        for (at, policy) in fixed.iter().enumerate() {
             let name = policy.name();
-            if policies.fixed()[..at].iter().any(|other| other.name() == name) {
+            if fixed[..at].iter().any(|other| other.name() == name) {
                 panic!("two policies to administer are named {name:?}: give each its own name");
             }
             if let Err(error) = limiter.accept(policy, iter::empty()) {
@@ -59,10 +66,24 @@ impl Admin {
     /// Defaults to the [stored form](crate::key#the-stored-form) of the key.
     ///
     /// So an operator names an address instead of its network ([`PeerIp`](crate::PeerIp)), and an API key of which Redis
-    /// has only a hash ([`hashed`](KeyExtractor::hashed)). A stored form with a mark, such as `%*` and a hash, is taken as
-    /// it is. An identity that several keys may belong to ([`or`](KeyExtractor::or)) is answered with 409 and their stored
-    /// forms.
+    /// has only a hash ([`hashed`](KeyExtractor::hashed)). A percent sign of an identity is written `%25`, as in stored
+    /// forms. A stored form with a mark, such as `%*` and a hash, is taken as it is. An identity that several keys may
+    /// belong to ([`or`](KeyExtractor::or)) is answered with 409 and their stored forms.
+    ///
+    /// # Panics
+    ///
+    /// If a fixed list has no policy of this name, or if it is called twice for one policy.
+    #[track_caller]
     pub fn keys_of(mut self, policy: &str, extractor: impl KeyExtractor) -> Self {
+        if let Some(fixed) = self.0.policies.fixed() {
+            let names: Vec<&str> = fixed.iter().map(Policy::name).collect();
+            assert!(
+                names.contains(&policy),
+                "no policy to administer is named {policy:?}: name one of {names:?}"
+            );
+        }
+        let is_known = self.0.extractors.iter().any(|(known, _)| known == policy);
+        assert!(!is_known, "the keys of the policy {policy:?} already have an extractor: pass only one");
         self.0.extractors.push((policy.to_owned(), Arc::new(extractor)));
         self
     }

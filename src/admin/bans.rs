@@ -21,6 +21,7 @@ pub(super) async fn bans(State(settings): Shared, name: PathOf<PolicyName>) -> R
     #[derive(Serialize)]
     struct Bans {
         bans: Vec<OneBan>,
+        is_complete: bool,
     }
     #[derive(Serialize)]
     struct OneBan {
@@ -31,13 +32,14 @@ pub(super) async fn bans(State(settings): Shared, name: PathOf<PolicyName>) -> R
     }
     let policy = settings.policy(&path(name)?.policy)?;
     with_penalty(&policy)?;
-    let bans = settings.limiter.bans(&policy).await?.into_iter().map(|ban| OneBan {
+    let list = settings.limiter.bans(&policy).await.map_err(|error| Problem::of_read(&error))?;
+    let bans = list.bans().iter().map(|ban| OneBan {
         key: ban.key().as_str().to_owned(),
         identity: ban.key().identity().map(Into::into),
         key_hash: ban.key().digest(),
         banned_for: ban.rest().as_secs_f64(),
     });
-    Ok(json(&Bans { bans: bans.collect() }))
+    Ok(json(&Bans { bans: bans.collect(), is_complete: list.is_complete() }))
 }
 
 pub(super) async fn ban(

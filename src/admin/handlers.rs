@@ -10,15 +10,12 @@ use http::{HeaderMap, StatusCode};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    problem::Problem,
+    problem::{Problem, of_change},
     reply::json,
     request::{Body, KeyName, PathOf, PolicyName, body, cost, path},
     settings::Settings,
 };
-use crate::{
-    decision::Decision,
-    policy::{Enforcement, EnforcementSwitch, Policy, PolicySummary},
-};
+use crate::policy::{Enforcement, EnforcementSwitch, Policy, PolicySummary};
 
 pub(super) type Shared = State<Arc<Settings>>;
 pub(super) type Reply = Result<Response, Problem>;
@@ -48,9 +45,12 @@ pub(super) async fn explain(
     RawQuery(query): RawQuery,
 ) -> Reply {
     let (policy, key) = settings.target(&path(names)?)?;
-    let explanation = settings.limiter.explain(&policy, &key, cost(query.as_deref())?).await?;
-    answered(explanation.decision(), &policy)?;
-    Ok(json(&explanation))
+    let explained = settings.limiter.explain(&policy, &key, cost(query.as_deref())?).await;
+    let explanation = explained.map_err(|error| Problem::of_read(&error))?;
+    match explanation.decision().failure() {
+        Some(failure) => Err(undecided(&policy, &failure.to_string())),
+        None => Ok(json(&explanation)),
+    }
 }
 
 pub(super) async fn reset(State(settings): Shared, names: PathOf<KeyName>) -> Reply {
@@ -89,7 +89,9 @@ pub(super) async fn refund(
         ));
     }
     let decision = settings.limiter.refund_latest(&policy, &key, units).await?;
-    answered(&decision, &policy)?;
+    if let Some(failure) = decision.failure() {
+        return Err(undecided(&policy, &of_change(failure)));
+    }
     log!(info, policy = policy.name(), key_hash = %key.digest(), units, "an administrator refunded a key");
     match decision.all_outcomes() {
         [outcome] => Ok(json(&Left {
@@ -131,15 +133,10 @@ fn switch(settings: &Settings) -> Result<&EnforcementSwitch, Problem> {
     })
 }
 
-/// A problem if the store has not made the decision.
-fn answered(decision: &Decision, policy: &Policy) -> Result<(), Problem> {
-    let Some(failure) = decision.failure() else { return Ok(()) };
-    let mut problem = failure.to_string();
-    if failure.kind().may_have_charged() {
-        problem += "; it may have carried out the command";
-    }
+/// The store has not made the decision.
+fn undecided(policy: &Policy, failure: &str) -> Problem {
     let mode = policy.failure_mode();
     let detail =
-        format!("the store has not answered, and the failure mode `{mode}` decides meanwhile: {problem}");
-    Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail))
+        format!("the store has not answered, and the failure mode `{mode}` decides meanwhile: {failure}");
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
 }

@@ -2,7 +2,7 @@
 //!
 //! # No authentication of its own
 //!
-//! **Who reaches this router can lift every limit and see the identities of clients. Mount it behind your own
+//! **Every client of this router can lift all limits and see the identities of others. Mount it behind your own
 //! authentication, best on a listener of its own that the internet does not reach.** `examples/admin.rs` in the repository
 //! does both: a bearer token that is compared in constant time, and a second listener on the loopback interface. Nothing
 //! of it is served unless you mount it.
@@ -40,13 +40,14 @@
 //! | `POST /policies/{policy}/keys/{key}/refund` | With `{"units": 5}`, [refunds](crate::Limiter::refund_latest) the latest units. Answers what remains |
 //! | `POST /policies/{policy}/keys/{key}/ban` | With `{"seconds": 600}`, [bans](crate::Limiter::ban) the key for this time from now, under a policy with a [penalty](crate::Policy::penalty) |
 //! | `DELETE /policies/{policy}/keys/{key}/ban` | [Ends](crate::Limiter::unban) the ban of the key |
-//! | `GET /policies/{policy}/bans` | The keys that are [banned](crate::Limiter::bans) now, and for how many seconds more, `{"bans": [{"key": "alice", "identity": "alice", "key_hash": "2bd806c97f0e00af", "banned_for": 600.0}]}`. With Redis, it reads all of its keys |
+//! | `GET /policies/{policy}/bans` | The keys that are [banned](crate::Limiter::bans) now, and for how many seconds more, `{"bans": [{"key": "alice", "identity": "alice", "key_hash": "2bd806c97f0e00af", "banned_for": 600.0}], "is_complete": true}`: the 10 000 longest bans. `is_complete` is false if there may be [others](crate::decision::BanList::is_complete). With Redis, it reads the names of all keys |
 //! | `GET /enforcement` | The position of the [switch](Admin::enforcement), `{"enforcement": "on"}` |
 //! | `PUT /enforcement` | With `{"enforcement": "off"}`, moves it, in this process |
 //!
 //! `{key}` is the [stored form](crate::key#the-stored-form) of the key, percent-encoded as any segment of a path: `alice`;
 //! `Jos%C3%A9%20Ortega`; `%25(acme%25%7Calice%25)` for the joined key `%(acme%|alice%)`. An identity without `%` is its own
-//! stored form. With [`Admin::keys_of`] it is the identity as the client sends it.
+//! stored form. With [`Admin::keys_of`] it is the identity as the client sends it, with `%25` for a percent sign, so `%2525`
+//! in the path.
 //!
 //! # Errors
 //!
@@ -58,9 +59,10 @@
 //! | 400 | The path, the query or the body is invalid: a key that is no stored form, a negative number |
 //! | 404 | There is no such policy, or no switch |
 //! | 409 | Several keys belong to the identity, a permit is to be refunded, or a key is to be banned under a policy without a penalty |
+//! | 413 | A body above axum's limit, 2 MB by default |
 //! | 415 | A body without `content-type: application/json`, which other web sites cannot send unasked |
 //! | 500 | The store does not support the algorithm of the policy |
-//! | 503 | The store did not answer. `detail` says whether the change may have been made |
+//! | 503 | The store did not answer. The `detail` of a change ends with `the change may have been made` if that is possible; without these words, the store was not changed |
 //!
 //! # Logs
 //!

@@ -45,11 +45,11 @@ impl Policies {
         }
     }
 
-    /// Those that never change.
-    pub(super) fn fixed(&self) -> &[Policy] {
+    /// The fixed list, if it is one.
+    pub(super) fn fixed(&self) -> Option<&[Policy]> {
         match &self.0 {
-            Source::Fixed(policies) => policies,
-            _ => &[],
+            Source::Fixed(policies) => Some(policies),
+            _ => None,
         }
     }
 

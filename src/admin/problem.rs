@@ -19,28 +19,43 @@ impl Problem {
         Self { status, detail: detail.into() }
     }
 
+    /// A failure of the store to read, which changed nothing.
+    pub(super) fn of_read(error: &Error) -> Self {
+        Self::new(status(error.kind()), error.to_string())
+    }
+
     /// The request is wrong.
     pub(super) fn bad_request(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, detail)
     }
 }
 
+/// An invalid key, or a failure of the store to make a change.
 impl From<Error> for Problem {
     fn from(error: Error) -> Self {
-        let status = match error.kind() {
-            ErrorKind::MissingIdentity | ErrorKind::InvalidIdentity | ErrorKind::UnknownIdentity => {
-                StatusCode::BAD_REQUEST
-            }
-            ErrorKind::StoreTimeout
-            | ErrorKind::StoreBusy
-            | ErrorKind::StoreSuspended
-            | ErrorKind::StoreUnreachable
-            | ErrorKind::StoreDisconnected
-            | ErrorKind::StoreFailed
-            | ErrorKind::StoreReply => StatusCode::SERVICE_UNAVAILABLE,
-            _ => StatusCode::INTERNAL_SERVER_ERROR,
-        };
-        Self::new(status, error.to_string())
+        Self::new(status(error.kind()), of_change(&error))
+    }
+}
+
+/// The error of a change, and whether the change may have been made.
+pub(super) fn of_change(error: &Error) -> String {
+    let may_be_made = if error.kind().may_have_charged() { "; the change may have been made" } else { "" };
+    format!("{error}{may_be_made}")
+}
+
+const fn status(kind: ErrorKind) -> StatusCode {
+    match kind {
+        ErrorKind::MissingIdentity | ErrorKind::InvalidIdentity | ErrorKind::UnknownIdentity => {
+            StatusCode::BAD_REQUEST
+        }
+        ErrorKind::StoreTimeout
+        | ErrorKind::StoreBusy
+        | ErrorKind::StoreSuspended
+        | ErrorKind::StoreUnreachable
+        | ErrorKind::StoreDisconnected
+        | ErrorKind::StoreFailed
+        | ErrorKind::StoreReply => StatusCode::SERVICE_UNAVAILABLE,
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }
 

@@ -28,11 +28,12 @@ impl Settings {
             return Ok(policy.clone());
         }
         let names: Vec<String> = policies.iter().map(|policy| format!("`{}`", policy.name())).collect();
-        let known = if names.is_empty() { "there are none".to_owned() } else { names.join(", ") };
-        Err(Problem::new(
-            StatusCode::NOT_FOUND,
-            format!("there is no policy of this name; the policies: {known}"),
-        ))
+        let detail = if names.is_empty() {
+            "the service has no policies to administer".to_owned()
+        } else {
+            format!("there is no policy of this name; the policies: {}", names.join(", "))
+        };
+        Err(Problem::new(StatusCode::NOT_FOUND, detail))
     }
 
     /// The policy and the key that a path names.

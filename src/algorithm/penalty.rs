@@ -139,7 +139,7 @@ impl Algorithm for Strikes {
         Ok(vec![self.after, self.within, self.first, self.longest, self.remembered])
     }
 
-    /// It is asked only whether a key is banned, at a cost of 1.
+    /// A charge against it costs 1, and only checks whether the key is banned.
     fn capacity(&self, _: &Quota) -> u64 {
         1
     }

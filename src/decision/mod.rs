@@ -1,6 +1,7 @@
 //! The charges that a store decides, and its decision.
 
 mod ban;
+mod ban_list;
 mod charge;
 #[expect(clippy::module_inception, reason = "the module's main type")]
 mod decision;
@@ -10,7 +11,8 @@ mod source;
 mod verdict;
 
 pub use self::{
-    ban::Ban, charge::Charge, decision::Decision, outcome::Outcome, source::DecisionSource, verdict::Verdict,
+    ban::Ban, ban_list::BanList, charge::Charge, decision::Decision, outcome::Outcome,
+    source::DecisionSource, verdict::Verdict,
 };
 pub(crate) use self::{
     decision::Report,

@@ -194,7 +194,6 @@ impl Outcome {
         self.charge.is_shadow()
     }
 
-    #[cfg(feature = "redis")]
     pub(crate) const fn charge(&self) -> &Charge {
         &self.charge
     }

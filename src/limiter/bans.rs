@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::limiter::Limiter;
 use crate::{
-    decision::{Ban, Charge, Decision, Outcome},
+    decision::{BanList, Charge, Decision, Outcome},
     error::{Error, ErrorKind},
     key::Key,
     policy::{MAX_BAN, Policy},
@@ -12,7 +12,7 @@ use crate::{
     util::time::micros,
 };
 
-/// The most bans that [`Limiter::bans`] returns.
+/// The most bans that [`Limiter::bans`] lists.
 const MOST_BANS: usize = 10_000;
 
 impl Limiter {
@@ -22,10 +22,14 @@ impl Limiter {
     /// banned by hand only. It takes effect at once on every instance, and counts from zero for the penalty: denials from
     /// before are forgotten, and later automatic bans do not grow by it.
     ///
+    /// If this process has counted keys in place of a store that [failed](crate::FailureMode::Local), the ban also holds
+    /// there, for the rest of this outage and for later ones.
+    ///
     /// # Errors
     ///
     /// [`InvalidConfig`](ErrorKind::InvalidConfig) if the policy has no penalty, the time is not 1 ms to 3650 days, or the
-    /// store has no bans; or the failure of the store. The policy's [`FailureMode`](crate::FailureMode) does not apply.
+    /// store has no bans; or the failure of the store. The policy's [`FailureMode`](crate::FailureMode) does not apply:
+    /// then the key is banned at most in this process.
     ///
     /// # Example
     ///
@@ -41,11 +45,11 @@ impl Limiter {
     ///
     /// limiter.ban(&api, &mallory, Duration::from_secs(3_600)).await?;
     /// assert!(limiter.check(&api, &mallory, 1).await?.is_banned());
-    /// assert_eq!(limiter.bans(&api).await?[0].key(), &mallory);
+    /// assert_eq!(limiter.bans(&api).await?.bans()[0].key(), &mallory);
     ///
     /// limiter.unban(&api, &mallory).await?;
     /// assert!(limiter.check(&api, &mallory, 1).await?.is_allowed());
-    /// assert!(limiter.bans(&api).await?.is_empty());
+    /// assert!(limiter.bans(&api).await?.bans().is_empty());
     /// # Ok(())
     /// # }
     /// ```
@@ -66,8 +70,11 @@ impl Limiter {
     /// Ends the ban of `key` under `policy`, if it has one, and forgets the denials and bans before.
     ///
     /// It takes effect at once on this store. Other instances may deny the key for as long as their
-    /// [deny caches](crate::store::RedisStoreBuilder::deny_cache) hold a denial, a second by default. What the key was charged
-    /// stays: see [`reset`](Self::reset).
+    /// [deny caches](crate::store::RedisStoreBuilder::deny_cache) hold a denial, a second by default. What the key was
+    /// charged stays: see [`reset`](Self::reset).
+    ///
+    /// A ban that this process has imposed while the store failed ends too, also if the store still fails. Such bans of other
+    /// instances do not end.
     ///
     /// # Errors
     ///
@@ -76,29 +83,32 @@ impl Limiter {
         self.set_ban(policy, key, 0).await.map(|_| ())
     }
 
-    /// The keys that are banned under `policy` now, automatically or by hand, the longest ban first: all of them, or 10 000
-    /// if there are more. For administrators.
+    /// The keys that are banned under `policy` now, automatically or by hand, the longest ban first: all of them, or the
+    /// 10 000 longest bans. For administrators.
     ///
     /// A key is as it is [stored](crate::key#the-stored-form): a long identity is a hash. [`unban`](Self::unban) takes it
     /// as it is.
     ///
-    /// A [`RedisStore`](crate::RedisStore) reads all keys of all primaries with `SCAN`, step by step: Redis makes decisions
-    /// meanwhile, but it is work for it that grows with the number of its keys, so do not call this for requests. The Redis
-    /// user needs `+scan`, which is not part of the store's `acl_rule`. A key that is banned or released meanwhile may be missing or listed.
+    /// A [`RedisStore`](crate::RedisStore) reads the names of all keys of all primaries with `SCAN`, step by step: Redis
+    /// makes decisions meanwhile, but it is work for it that grows with the number of its keys, so do not call this for
+    /// requests. When about 100 000 keys are found that were denied or banned under the policy, it looks at those and at no
+    /// others. The Redis user needs `+scan`, which is not part of the store's `acl_rule`. A key that is banned or released
+    /// meanwhile may be missing or listed.
+    ///
+    /// [`BanList::is_complete`] says whether there may be others, for either reason.
     ///
     /// # Errors
     ///
     /// Those of [`ban`](Self::ban), and [`StoreTimeout`](ErrorKind::StoreTimeout) if a step takes longer than the
     /// deadline of a decision, or half a second if that is longer.
-    pub async fn bans(&self, policy: &Policy) -> Result<Vec<Ban>, Error> {
+    pub async fn bans(&self, policy: &Policy) -> Result<BanList, Error> {
         with_penalty(policy)?;
-        let mut bans = self.store.bans(policy, MOST_BANS).await?;
-        bans.sort_by(|one, other| other.rest().cmp(&one.rest()).then_with(|| one.key().cmp(other.key())));
-        Ok(bans)
+        Ok(self.store.bans(policy, MOST_BANS).await?.longest(MOST_BANS))
     }
 
     async fn set_ban(&self, policy: &Policy, key: &Key, time: u64) -> Result<Decision, Error> {
         with_penalty(policy)?;
+        self.ladder.set_ban(policy, key, time);
         self.store.decide(Action::Ban, &[Charge::new(policy, key, time)]).await
     }
 }

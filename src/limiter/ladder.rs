@@ -161,6 +161,16 @@ impl Ladder {
         decision
     }
 
+    /// Bans `key` in this process for `time` microseconds, if keys are counted here, for the rest of this outage and for
+    /// later ones. 0 ends its ban.
+    pub(super) fn set_ban(&self, policy: &Policy, key: &Key, time: u64) {
+        let is_local = matches!(policy.failure_mode(), FailureMode::Local { .. });
+        if let Some(counts) = self.counts.get().filter(|_| is_local) {
+            // Done at once. Only the user's twin of an algorithm may fail, and it does not affect the ban.
+            drop(counts.decide_one(Action::Ban, Charge::new(&self.share(policy), key, time)));
+        }
+    }
+
     /// The policy that counts for `policy` in this process.
     fn share(&self, policy: &Policy) -> Policy {
         let mut shares = lock(&self.shares);

@@ -61,7 +61,7 @@ pub struct Limiter {
     pub(super) store: Arc<dyn Store>,
     /// Whether the store decides in this process.
     in_process: bool,
-    ladder: Arc<Ladder>,
+    pub(super) ladder: Arc<Ladder>,
 }
 
 impl Limiter {

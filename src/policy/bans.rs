@@ -12,17 +12,23 @@ impl Policy {
     /// any other denial. [`Decision::banned_for`](crate::Decision::banned_for) has the time left. Clients get the problem
     /// type `abnormal-usage-detected`, and `Retry-After` with the rest of the ban.
     ///
-    /// * **What counts**: each request that this policy denies while no key of the request is banned. A banned request, a peek,
-    ///   and a debit do not count. In a Redis Cluster, policies whose identities are in different slots are decided slot by
-    ///   slot, and only those of the first slot that denies count the denial, also if a key in a later one is banned.
+    /// * **What counts**: each request that this policy denies while no key of the request is banned. A banned request, a
+    ///   peek, and a debit do not count. In a Redis Cluster, policies whose identities are in different slots are decided
+    ///   slot by slot, and only those of the first slot that denies count the denial, also if a key in a later one is banned.
     /// * **Bans by hand**: [`Limiter::ban`](crate::Limiter::ban), [`unban`](crate::Limiter::unban) and
     ///   [`bans`](crate::Limiter::bans). [`Limiter::reset`](crate::Limiter::reset) does not end a ban.
-    /// * **Shadows**: a [shadow](Self::shadow) policy neither counts denials nor bans, for all keys or for its share of them.
+    /// * **Shadows**: a [shadow](Self::shadow) policy neither counts denials nor bans, for all keys or for its share of
+    ///   them. A key that is banned under it by hand is listed, and banned once the policy is enforced.
     /// * **Deny cache**: a [`RedisStore`](crate::RedisStore) answers requests of a banned key in process for up to its
     ///   [`deny_cache`](crate::store::RedisStoreBuilder::deny_cache) time, then asks Redis again. So a ban that was ended
-    ///   through another instance lasts that much longer here. Other denials are not cached, because each must be counted.
-    /// * **Failure of the store**: under [`FailureMode::Local`](crate::FailureMode::Local), denials are counted and keys are banned in this process, by
-    ///   the same numbers. The bans in the store are not known meanwhile, and those of this process end with the outage.
+    ///   through another instance lasts that much longer here. Other denials are cached only under
+    ///   [`Penalty::manual`], because any other penalty must count each of them.
+    /// * **Failure of the store**: under [`FailureMode::Local`](crate::FailureMode::Local), denials are counted and keys are
+    ///   banned in this process, by the same numbers. The bans in the store are not known meanwhile. Those of this process
+    ///   do not apply while the store answers; in a later outage they apply again, until their time is over or
+    ///   [`unban`](crate::Limiter::unban) ends them.
+    /// * **Full Redis**: a denial needs a write to be counted. If Redis is out of memory, cannot save, or has too few
+    ///   replicas, a denial is still a denial, but it does not count and bans no key.
     /// * **Lost keys**: a ban is a key in Redis. An eviction, or a failover to a replica that has not got it, ends it.
     /// * **Your own stores** ignore a penalty, unless they pass charges on to a store of this crate.
     /// * **Changes**: a changed penalty keeps what was counted, and a ban lasts as long as it was when it was imposed.
@@ -89,6 +95,13 @@ impl Policy {
     #[must_use]
     pub fn has_penalty(&self) -> bool {
         self.0.penalty.is_some()
+    }
+
+    /// Whether each denial must reach the store, because the penalty counts it.
+    #[cfg(feature = "redis")]
+    pub(crate) fn counts_denials(&self) -> bool {
+        let after = self.bans().and_then(|bans| bans.arguments().first());
+        after.is_some_and(|after| *after > 0)
     }
 
     /// The policy that counts denials and bans.

@@ -19,9 +19,9 @@ impl Policy {
     ///
     /// # Panics
     ///
-    /// If the algorithm allows no debt ([`Concurrency`](crate::algorithm::Concurrency), or one of your own), or quota and debt together are above the
-    /// bounds of a [`Quota`](crate::Quota). [`try_debt`](Self::try_debt) gives an error instead, and so does
-    /// [`try_algorithm`](Self::try_algorithm) if it is called later.
+    /// If the algorithm allows no debt ([`Concurrency`](crate::algorithm::Concurrency), or one of your own), or quota and
+    /// debt together are above the bounds of a [`Quota`](crate::Quota). [`try_debt`](Self::try_debt) gives an error
+    /// instead, and so does [`try_algorithm`](Self::try_algorithm) if it is called later.
     ///
     /// # Example
     ///

@@ -37,15 +37,15 @@ const MAX_WINDOW: u64 = 400 * 86_400_000_000;
 pub(crate) const MAX_BAN: u64 = 3_650 * 86_400_000_000;
 
 impl Penalty {
-    /// Bans a key after so many denials of the policy within a time.
+    /// Bans a key when the policy has denied it `denials` times `within` a time.
     ///
-    /// The denials are counted in windows, as fail2ban does: a window starts with a denial, and the next one with the first
-    /// denial after it ended.
+    /// The denials are counted in windows of that length, as fail2ban does: a window starts with a denial, and the next one
+    /// with the first denial after it ended. Denials of two windows are not added up.
     pub const fn after(denials: u64, within: Duration) -> Self {
         Self { after: if denials == 0 { u64::MAX } else { denials }, within, first: None, longest: None }
     }
 
-    /// Bans no key by itself. Only administrators do, with [`Limiter::ban`](crate::Limiter::ban).
+    /// Bans no key automatically: only administrators do, with [`Limiter::ban`](crate::Limiter::ban).
     pub const fn manual() -> Self {
         Self { after: 0, within: Duration::ZERO, first: None, longest: None }
     }

@@ -6,8 +6,17 @@ use super::Policy;
 use crate::{algorithm::Replenishment, quota::Quota};
 
 /// Words of names of policies that protect a secret, where twice the limit is twice the guesses.
-const LOGINS: [&str; 9] =
-    ["login", "log-in", "signin", "sign-in", "password", "passcode", "otp", "2fa", "mfa"];
+const LOGINS: [&[&str]; 9] = [
+    &["login"],
+    &["log", "in"],
+    &["signin"],
+    &["sign", "in"],
+    &["password"],
+    &["passcode"],
+    &["otp"],
+    &["2fa"],
+    &["mfa"],
+];
 
 impl Policy {
     /// What is valid and probably not meant, each with what to write instead. A [layer](crate::RateLimitLayer::warnings)
@@ -46,11 +55,10 @@ impl Policy {
     }
 
     fn login_warning(&self) -> Option<String> {
-        let name = self.name().to_ascii_lowercase();
         let limit = self.quota().limit();
         let (period, most) = (self.quota().period(), self.most_within_period()?);
         // One unit more is not worth a warning.
-        if !LOGINS.iter().any(|login| name.contains(login)) || most <= u128::from(limit) + 1 {
+        if most <= u128::from(limit) + 1 || !is_of_login(self.name()) {
             return None;
         }
         Some(format!(
@@ -93,6 +101,37 @@ impl Policy {
         };
         u128::from(other.capacity()) + replenished(theirs, counted) <= u128::from(mine.limit())
     }
+}
+
+/// Whether one of [`LOGINS`] is among the words of the name, also in the plural. `catalog-index` has no `log-in`.
+fn is_of_login(name: &str) -> bool {
+    let words = words(name);
+    let is_same = |(word, expected): (&String, &&str)| {
+        word == expected || word.strip_suffix('s').is_some_and(|one| one == *expected)
+    };
+    LOGINS
+        .iter()
+        .any(|login| words.windows(login.len()).any(|words| words.iter().zip(login.iter()).all(is_same)))
+}
+
+/// The words of a name such as `failed-logins`, `failed_logins` or `failedLogins`, in lower case.
+fn words(name: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut before = ' ';
+    for c in name.chars() {
+        let starts = !c.is_alphanumeric() || c.is_uppercase() && before.is_lowercase();
+        if starts {
+            words.push(String::new());
+        }
+        if c.is_alphanumeric()
+            && let Some(word) = words.last_mut()
+        {
+            word.extend(c.to_lowercase());
+        }
+        before = c;
+    }
+    words.retain(|word| !word.is_empty());
+    words
 }
 
 /// How much an algorithm can admit in a span of time.

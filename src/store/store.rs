@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use crate::{
     answer::Answer,
-    decision::{Ban, Charge, Decision},
+    decision::{BanList, Charge, Decision},
     error::{Error, ErrorKind},
     key::Key,
     policy::Policy,
@@ -81,13 +81,13 @@ pub trait Store: Send + Sync + 'static {
         None
     }
 
-    /// The keys that `policy` [bans](crate::Policy::penalty) now, in any order: all of them, or `most` if there are more.
-    /// Defaults to an error.
+    /// The keys that `policy` [bans](crate::Policy::penalty) now, also if the policy is a shadow: all of them, or the `most`
+    /// longest bans if there are more. Defaults to an error.
     ///
     /// # Errors
     ///
     /// [`InvalidConfig`](ErrorKind::InvalidConfig) if the store cannot list bans.
-    fn bans(&self, policy: &Policy, most: usize) -> Answer<Vec<Ban>> {
+    fn bans(&self, policy: &Policy, most: usize) -> Answer<BanList> {
         let _ = (policy, most);
         Answer::ready(Err(Error::new(
             ErrorKind::InvalidConfig,
@@ -128,7 +128,7 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).stored_name(policy, key)
     }
 
-    fn bans(&self, policy: &Policy, most: usize) -> Answer<Vec<Ban>> {
+    fn bans(&self, policy: &Policy, most: usize) -> Answer<BanList> {
         (**self).bans(policy, most)
     }
 

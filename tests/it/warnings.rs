@@ -30,6 +30,15 @@ fn a_policy_warns_of_a_period_that_headers_cannot_express_and_of_a_login_limit_t
         (Policy::new("login", minute.burst(1)).algorithm(LeakyBucket::meter()), None),
         (Policy::new("login", minute.burst(2)), None),
         (Policy::new("login", Quota::per_minute(1)), None),
+        (Policy::new("user_login_v2", minute), Some("up to 9 units")),
+        (Policy::new("failedLogins", minute), Some("up to 9 units")),
+        (Policy::new("logIn", minute), Some("up to 9 units")),
+        (Policy::new("OTPs", minute), Some("up to 9 units")),
+        // Words that contain such a word, or its parts.
+        (Policy::new("catalog-index", minute), None),
+        (Policy::new("footprint", minute), None),
+        (Policy::new("design-inbox", minute), None),
+        (Policy::new("sign-up-in", minute), None),
     ];
     for (policy, expected) in rows {
         let warnings = policy.warnings();

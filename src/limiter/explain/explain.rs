@@ -12,7 +12,7 @@ impl Limiter {
     /// and the settings of the policy. It charges nothing. For administrators.
     ///
     /// A denial that makes a [penalty](Policy::penalty) ban the key is not foreseen: the explanation shows the wait without
-    /// the ban. The store is asked, even if this process could answer from a lease or the
+    /// the ban. The store decides, even if this process could answer from a lease or the
     /// [deny cache](crate::store::RedisStoreBuilder::deny_cache). So an instance that has the key in its deny cache may
     /// deny it for up to a second more, and one that has units on [lease](Policy::leased) may still admit it.
     ///
@@ -88,6 +88,10 @@ impl Limiter {
         let may_owe = |one: &&Outcome| one.remaining() == 0 && one.policy().debits().1 > 0;
         let known = decision.all_outcomes().iter().filter(|_| decision.failure().is_none());
         let charges: Vec<Charge> = known.filter(may_owe).map(room_of).collect();
+        if charges.is_empty() {
+            // A decision without charges succeeds without the store, which would look as if the store answered again.
+            return Ok(Decision::new([]));
+        }
         let room = self.peek_all(&charges).await?;
         // What this process counts for a store that has just failed knows of no debt.
         Ok(if room.failure().is_some() { Decision::new([]) } else { room })

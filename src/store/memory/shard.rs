@@ -44,7 +44,8 @@ use crate::{algorithm::state::State, key::Key, policy::Policy, util::sync::lock}
 const KEYS_PER_SHARD: usize = 2_048;
 const MIN_SHARDS: usize = 16;
 const MAX_SHARDS: usize = 1_024;
-/// More than the policies of one decision, so they cannot evict one another.
+/// More than the policies of nearly all decisions, with their penalties, so that the policies of one identity do not evict one
+/// another.
 const MIN_KEYS_PER_SHARD: usize = 16;
 pub(super) const DEFAULT_CAPACITY: usize = 200_000;
 /// Old entries checked for each new one.

@@ -20,7 +20,7 @@ use crate::{
         penalty::Strikes,
     },
     answer::Answer,
-    decision::{Ban, Charge, Decision, Outcome, Verdict},
+    decision::{Ban, BanList, Charge, Decision, Outcome, Verdict},
     error::{Error, ErrorKind},
     key::Key,
     policy::Policy,
@@ -279,18 +279,17 @@ impl Store for MemoryStore {
         Answer::ready(Ok(()))
     }
 
-    fn bans(&self, policy: &Policy, most: usize) -> Answer<Vec<Ban>> {
-        let Some(counted_by) = policy.bans() else { return Answer::ready(Ok(Vec::new())) };
+    fn bans(&self, policy: &Policy, most: usize) -> Answer<BanList> {
+        let Some(counted_by) = policy.bans() else { return Answer::ready(Ok(BanList::new([], true))) };
         let (strikes, now) = (Strikes::of(counted_by.arguments()), self.clock.now());
         let mut bans = Vec::new();
         for shard in &*self.shards {
             let shard = lock(&shard.0);
             let rests = shard.states(counted_by).map(|(key, state)| (key, strikes.rest(Some(state), now)));
             let banned = rests.filter(|(_, rest)| *rest > 0);
-            let banned = banned.map(|(key, rest)| Ban::new(key.clone(), Duration::from_micros(rest)));
-            bans.extend(banned.take(most - bans.len()));
+            bans.extend(banned.map(|(key, rest)| Ban::new(key.clone(), Duration::from_micros(rest))));
         }
-        Answer::ready(Ok(bans))
+        Answer::ready(Ok(BanList::new(bans, true).longest(most)))
     }
 
     fn accept(&self, policy: &Policy) -> Result<(), Error> {

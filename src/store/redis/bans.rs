@@ -5,49 +5,49 @@ use std::collections::BTreeSet;
 use tokio::task::JoinSet;
 
 use super::{
+    error::is_foreign,
     keys::without_permission,
     store::RedisStore,
     transport::{PROBE_TIMEOUT, Scan},
 };
 use crate::{
-    decision::{Ban, Charge},
-    error::{Error, ErrorKind},
+    decision::{Ban, BanList, Charge},
+    error::Error,
     key::Key,
     policy::Policy,
     store::{Action, Store as _},
 };
 
-/// The most keys with denials or bans that are looked at.
+/// About how many keys with denials or bans are looked at, at most.
 const MOST_KEYS: usize = 100_000;
 /// How many keys are looked at at once.
 const AT_ONCE: usize = 128;
 
 impl RedisStore {
-    /// The keys that `policy` bans, at most `most` of them.
-    pub(super) async fn list_bans(self, policy: Policy, most: usize) -> Result<Vec<Ban>, Error> {
-        let Some(counted_by) = policy.bans() else { return Ok(Vec::new()) };
+    /// The keys that `policy` bans: the `most` longest bans.
+    pub(super) async fn list_bans(self, policy: Policy, most: usize) -> Result<BanList, Error> {
+        let Some(counted_by) = policy.bans() else { return Ok(BanList::new([], true)) };
         let scan = Scan { pattern: self.names.pattern(counted_by), most: MOST_KEYS, looks: usize::MAX };
         let found = self.link.clone().scan(scan, self.deadline.max(PROBE_TIMEOUT)).await;
         let found = found.map_err(without_permission)?;
         // A key is listed again if the table of Redis grows meanwhile.
         let keys: BTreeSet<Key> =
-            found.names.iter().filter_map(|name| self.names.key(name, counted_by)).take(MOST_KEYS).collect();
+            found.names.iter().filter_map(|name| self.names.key(name, counted_by)).collect();
         let (mut keys, mut bans) = (keys.into_iter(), Vec::new());
         loop {
             let mut peeks = JoinSet::new();
             for key in keys.by_ref().take(AT_ONCE) {
-                let peeked = self.decide(Action::Peek, &[Charge::new(&policy, &key, 1)]);
+                // Only the ban. What the key was charged does not matter, nor whether the policy is a shadow.
+                let peeked = self.decide(Action::Peek, &[Charge::new(counted_by, &key, 1)]);
                 peeks.spawn(async move { (key, peeked.await) });
             }
-            if peeks.is_empty() || bans.len() >= most {
-                bans.truncate(most);
-                return Ok(bans);
+            if peeks.is_empty() {
+                return Ok(BanList::new(bans, found.is_complete).longest(most));
             }
             for (key, peeked) in peeks.join_all().await {
                 match peeked {
-                    Ok(decision) => bans.extend(decision.banned_for().map(|rest| Ban::new(key, rest))),
-                    // A value of another program.
-                    Err(error) if error.kind() == ErrorKind::StoreFailed => {}
+                    Ok(decision) => bans.extend(decision.retry_after().map(|rest| Ban::new(key, rest))),
+                    Err(error) if is_foreign(&error) => {}
                     Err(error) => return Err(error),
                 }
             }

@@ -204,6 +204,12 @@ pub(crate) fn is_temporary(error: &Error) -> bool {
         && TEMPORARY.iter().any(|code| text.ends_with(&format!("({code})")))
 }
 
+/// Whether a key holds a value that the limiter did not write. [`explain`] ends so.
+pub(crate) fn is_foreign(error: &Error) -> bool {
+    let text = error.to_string();
+    error.kind() == ErrorKind::StoreFailed && (text.ends_with(FOREIGN) || text.ends_with("(WRONGTYPE)"))
+}
+
 /// Whether a node of a Cluster named another one, which could not be reached.
 #[cfg(feature = "cluster")]
 pub(crate) fn is_redirect(error: &Error) -> bool {

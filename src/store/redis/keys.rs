@@ -19,8 +19,8 @@ pub struct StoredKeys {
 }
 
 impl StoredKeys {
-    /// Each policy with a key that is charged or banned under it, in the order of the policies, then of the keys. The keys of one
-    /// policy are in the order of their [stored form](crate::key#the-stored-form).
+    /// Each policy with a key that is charged or banned under it, in the order of the policies, then of the keys. The keys
+    /// of one policy are in the order of their [stored form](crate::key#the-stored-form).
     #[must_use]
     pub fn keys(&self) -> &[(Policy, Key)] {
         &self.keys
@@ -52,12 +52,11 @@ impl fmt::Debug for StoredKeys {
 }
 
 impl RedisStore {
-    /// The keys that are charged or banned under `policies` now, from a look at about `at_most` keys of each server, of any
-    /// program. For administrators: it takes up to a millisecond of Redis for a thousand keys that it looks at, in steps
-    /// between which other commands run.
+    /// The keys that are charged, denied or banned under `policies` now. For administrators.
     ///
-    /// A key that is charged or expires meanwhile may be among them or not. The Redis user needs `+scan`, which is not part
-    /// of [`acl_rule`](Self::acl_rule).
+    /// It looks at about `at_most` keys of each server, those of other programs included. A thousand of them take up to a
+    /// millisecond of Redis, and other commands run between two thousands. A key that is charged or expires meanwhile may be
+    /// among them or not. The Redis user needs `+scan`, which is not part of [`acl_rule`](Self::acl_rule).
     ///
     /// # Errors
     ///

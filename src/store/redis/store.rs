@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     answer::Answer,
-    decision::{Ban, Charge, Decision},
+    decision::{BanList, Charge, Decision},
     error::{Error, ErrorKind},
     key::Key,
     policy::Policy,
@@ -571,7 +571,7 @@ impl Store for RedisStore {
         Some(name)
     }
 
-    fn bans(&self, policy: &Policy, most: usize) -> Answer<Vec<Ban>> {
+    fn bans(&self, policy: &Policy, most: usize) -> Answer<BanList> {
         Answer::pending(self.clone().list_bans(policy.clone(), most))
     }
 

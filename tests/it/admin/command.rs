@@ -198,7 +198,7 @@ async fn keys_are_listed_with_their_state() {
     assert_eq!(lines[1][..5], ["daily", "%(acme%|bob%)", "999", "of", "1000"], "{all}");
     assert_eq!(lines[2][..5], ["login", "Jos%C3%A9", "3", "of", "5"], "{all}");
     assert_eq!(lines[3][..5], ["login", "alice", "0", "of", "5"], "{all}");
-    assert!(all.lines().nth(3).unwrap().contains("denied, admitted in 1day 9h "), "{all}");
+    assert!(all.lines().nth(3).unwrap().contains("denied, admitted in 1d 9h "), "{all}");
     assert_eq!(all.lines().last().unwrap(), "3 of 3 keys; other names under the prefix: 1");
 
     let some = operator.json(&["keys", "login", "--limit", "1"]);
@@ -253,6 +253,90 @@ async fn keys_are_banned_listed_and_unbanned() {
         assert_eq!(code, 2, "{error}");
         assert!(error.contains(expected), "{error}");
     }
+}
+
+#[tokio::test]
+async fn bans_of_all_policies_are_listed_the_longest_first() {
+    let server = RedisServer::start();
+    let operator = Operator::new(&["--redis", &server.url()]);
+    let other = "[[policies]]\nname = 'other'\nquota = '1/s'\npenalty = 'manual'\n";
+    std::fs::write(operator.policies(), format!("{POLICIES}{other}")).unwrap();
+    for (policy, key, time) in [("banning", "a", "1day"), ("other", "b", "3days"), ("banning", "c", "2days")]
+    {
+        operator.text(&["ban", policy, key, time]);
+    }
+    let bans = operator.text(&["bans"]);
+    let lines: Vec<Vec<&str>> = bans.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(lines[0], ["POLICY", "KEY", "BANNED", "FOR"]);
+    // A part of a second has passed, which is rounded up.
+    assert!(lines[1].starts_with(&["other", "b"]), "{bans}");
+    assert!(lines[2].starts_with(&["banning", "c"]), "{bans}");
+    assert!(lines[3].starts_with(&["banning", "a"]), "{bans}");
+    assert_eq!(lines[4..], [["3", "keys"]]);
+    let bans = operator.json(&["bans"]);
+    let keys: Vec<_> = bans["bans"].as_array().unwrap().iter().map(|ban| ban["key"].clone()).collect();
+    assert_eq!((keys, &bans["is_complete"]), (vec![json!("b"), json!("c"), json!("a")], &json!(true)));
+}
+
+#[tokio::test]
+async fn a_list_of_bans_that_is_cut_says_so() {
+    let server = RedisServer::start();
+    let script = "local now = redis.call('TIME')[1] * 1000000
+    for i = 1, 10001 do
+        redis.call('SET', 'rl:banning:penalty:{' .. i .. '}', string.format('-%016d0,0;%d', now, now + 3600000000))
+    end";
+    let () = server.command(&["EVAL", script, "0"]);
+    let operator = Operator::new(&["--redis", &server.url()]);
+    assert!(operator.text(&["bans"]).ends_with("\n10000 keys; there may be others\n"));
+    assert_eq!(operator.json(&["bans"])["is_complete"], false);
+}
+
+#[tokio::test]
+async fn a_value_of_another_program_is_listed_with_question_marks() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(connect(&server).await);
+    limiter.check(&login(), &Key::new("alice"), 5).await.unwrap();
+    let () = server.command(&["SET", "rl:login:gcra:{bob}", "of another program"]);
+    let () = server.command(&["HSET", "rl:daily:fixed-window:{carol}", "of", "another"]);
+    let () = server.command(&["SET", "rl:banning:penalty:{dora}", "of another program"]);
+    let operator = Operator::new(&["--redis", &server.url()]);
+    let keys = operator.text(&["keys"]);
+    let lines: Vec<Vec<&str>> = keys.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(lines[1], ["banning", "dora", "?", "?", "?"]);
+    assert_eq!(lines[2], ["daily", "carol", "?", "?", "?"]);
+    assert_eq!(lines[3][..3], ["login", "alice", "0"]);
+    assert_eq!(lines[4], ["login", "bob", "?", "?", "?"]);
+    assert!(keys.ends_with("\n4 of 4 keys; ?: the limiter did not write the value\n"), "{keys}");
+    let keys = operator.json(&["keys"])["keys"].clone();
+    let bob = &keys[3];
+    assert_eq!((&bob["key"], &bob["stored_as"]), (&json!("bob"), &json!("rl:login:gcra:{bob}")));
+    assert_eq!(bob["policy"]["name"], "login");
+    assert!(bob["error"].as_str().unwrap().contains("the limiter did not write"), "{bob}");
+    assert!(keys[1]["error"].as_str().unwrap().contains("WRONGTYPE") && keys[2]["error"].is_null());
+    let (code, error) = operator.error(&["show", "login", "bob"]);
+    assert!(code == 1 && error.contains("the limiter did not write"), "{error}");
+}
+
+#[tokio::test]
+async fn a_change_that_is_made_succeeds_also_if_its_state_is_unknown() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(connect(&server).await);
+    let policy = Policy::new("banning", Quota::per_second(10)).penalty(Penalty::manual());
+    let operator = Operator::new(&["--redis", &server.url()]);
+    let reset = async |options: &[&str]| {
+        limiter.check(&policy, &Key::new("alice"), 1).await.unwrap();
+        let () = server.command(&["SET", "rl:banning:penalty:{alice}", "of another program"]);
+        let text = operator.text(&[options, &["reset", "banning", "alice"]].concat());
+        assert_eq!(server.command::<u8>(&["EXISTS", "rl:banning:gcra:{alice}"]), 0);
+        let () = server.command(&["DEL", "rl:banning:penalty:{alice}"]);
+        text
+    };
+    let text = reset(&[]).await;
+    assert!(text.starts_with("done; its state is unknown: "), "{text}");
+    assert!(text.contains("the limiter did not write") && text.lines().count() == 1, "{text}");
+    let json: Value = serde_json::from_str(&reset(&["--json"]).await).unwrap();
+    assert_eq!(json["done"], true);
+    assert!(json["error"].as_str().unwrap().contains("the limiter did not write"), "{json}");
 }
 
 #[tokio::test]
@@ -334,7 +418,7 @@ fn no_password_is_shown_whatever_is_wrong() {
     let server = RedisServer::with(&["--requirepass", "right-horse"]);
     let address = format!("127.0.0.1:{}", server.port());
     let operator = Operator::new(&[]);
-    let rows: [(&[&str], i32); 9] = [
+    let rows: [(&[&str], i32); 11] = [
         (&["--redis", &format!("redis://:hunter2@{address}"), "keys"], 1),
         (&["--redis", &format!("redis://{address}"), "keys"], 1),
         (&["--redis", "redis://:hunter2@127.0.0.1:1", "keys"], 1),
@@ -343,6 +427,8 @@ fn no_password_is_shown_whatever_is_wrong() {
         (&["--redis", "redis://:hunter2@a,redis://:hunter2@b", "keys"], 2),
         (&[&format!("redis://:hunter2@{address}"), "keys"], 2),
         (&["keys", "login", &format!("redis://:hunter2@{address}")], 2),
+        (&["keys", "login", &format!("redis://:it's-hunter2@{address}")], 2),
+        (&["keys", "login", &format!("redis://:a hunter2@{address}")], 2),
         (
             &[
                 "--redis",

@@ -1,7 +1,10 @@
 //! What an explanation says is what a check then does.
 
 use std::{
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -12,12 +15,13 @@ use proptest::{
 };
 use serde_json::json;
 use tower_ratelimit::{
-    Charge, Decision, ErrorKind, Explanation, FailureMode, Key, KeyExtractor as _, Limiter, ManualClock,
-    MemoryStore, Policy, Quota, Verdict,
+    Answer, Charge, Decision, Error, ErrorKind, Explanation, FailureMode, Key, KeyExtractor as _, Limiter,
+    ManualClock, MemoryStore, Policy, Quota, Verdict,
     algorithm::{FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
     decision::Outcome,
     key::Constant,
     policy::Penalty,
+    store::{Action, Store},
 };
 
 const PERIOD: Duration = Duration::from_secs(10);
@@ -334,6 +338,43 @@ async fn an_explanation_says_that_the_store_failed_and_what_decides() {
 
     let closed = limiter.explain(&policy(FailureMode::Closed), &key, 1).await;
     assert_eq!(closed.unwrap_err().kind(), ErrorKind::StoreUnreachable);
+}
+
+/// A store that fails all decisions over charges, and counts what is handed back to it.
+#[derive(Clone, Default)]
+struct Failing(Arc<AtomicUsize>);
+
+impl Store for Failing {
+    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
+        if charges.is_empty() {
+            return Answer::ready(Ok(Decision::new([])));
+        }
+        if action == Action::ChargeUpTo {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+        Answer::ready(Err(Error::new(ErrorKind::StoreSuspended, "not sent")))
+    }
+
+    fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
+        Answer::ready(Ok(()))
+    }
+}
+
+#[tokio::test]
+async fn an_explanation_during_an_outage_hands_nothing_back() {
+    let store = Failing::default();
+    let limiter = Limiter::new(store.clone());
+    let (policy, alice) = (Policy::new("p", Quota::per_day(2)).debt(5), Key::new("alice"));
+    // Owed to the store.
+    assert!(limiter.check(&policy, &alice, 2).await.unwrap().is_allowed());
+    for _ in 0..3 {
+        let explanation = limiter.explain(&policy, &alice, 1).await.unwrap();
+        assert!(explanation.decision().failure().is_some());
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+    }
+    assert_eq!(store.0.load(Ordering::Relaxed), 0);
 }
 
 #[tokio::test]

@@ -8,10 +8,12 @@ use http::Method;
 use reqwest::Client;
 use serde_json::{Value, json};
 use tower_ratelimit::{
-    FailureMode, Header, Key, KeyExtractor as _, Limiter, ManualClock, MemoryStore, PeerIp, Policy, Quota,
-    RateLimitLayer,
+    Answer as StoreAnswer, Charge, Decision, Error, ErrorKind, FailureMode, Header, Key, KeyExtractor as _,
+    Limiter, ManualClock, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer,
     admin::{self, Admin, Policies},
+    decision::BanList,
     policy::{Enforcement, EnforcementSwitch, LivePolicies, Penalty},
+    store::{Action, Store},
 };
 
 /// A client of one server.
@@ -148,7 +150,7 @@ async fn keys_are_banned_listed_and_unbanned_on_either_store() {
         let expected = json!({"bans": [
             {"key": "Jos%C3%A9", "identity": "José", "key_hash": charge["key_hash"], "banned_for": 700.0},
             {"key": "bob", "identity": "bob", "key_hash": bans["bans"][1]["key_hash"], "banned_for": 90.0},
-        ]});
+        ], "is_complete": true});
         assert_eq!(bans, expected, "{name}");
 
         assert_eq!(operator.ask(Method::DELETE, ban, None).await.0, 204, "{name}");
@@ -332,6 +334,67 @@ async fn a_store_that_is_unavailable_is_answered_with_503() {
     assert!(answers);
 }
 
+/// A store that fails so, whatever it is to do.
+#[derive(Clone)]
+struct Fails(ErrorKind);
+
+impl Fails {
+    fn answer<T>(&self) -> StoreAnswer<T> {
+        StoreAnswer::ready(Err(Error::new(self.0, "no answer")))
+    }
+}
+
+impl Store for Fails {
+    fn decide(&self, _: Action, _: &[Charge]) -> StoreAnswer<Decision> {
+        self.answer()
+    }
+    fn reset(&self, _: &Policy, _: &Key) -> StoreAnswer<()> {
+        self.answer()
+    }
+    fn bans(&self, _: &Policy, _: usize) -> StoreAnswer<BanList> {
+        self.answer()
+    }
+}
+
+#[tokio::test]
+async fn a_failed_change_says_whether_it_may_have_been_made() {
+    let rows = [
+        (ErrorKind::StoreTimeout, true),
+        (ErrorKind::StoreDisconnected, true),
+        (ErrorKind::StoreReply, true),
+        (ErrorKind::StoreSuspended, false),
+        (ErrorKind::StoreUnreachable, false),
+        (ErrorKind::StoreFailed, false),
+    ];
+    let key = "/policies/login/keys/alice";
+    let (refund, ban) = (format!("{key}/refund"), format!("{key}/ban"));
+    let requests = [
+        (Method::GET, key, None, false),
+        (Method::GET, "/policies/login/bans", None, false),
+        (Method::DELETE, key, None, true),
+        (Method::POST, &refund, Some(r#"{"units": 1}"#), true),
+        (Method::POST, &ban, Some(r#"{"seconds": 1}"#), true),
+        (Method::DELETE, &ban, None, true),
+    ];
+    for (kind, may_have_charged) in rows {
+        for mode in [FailureMode::default(), FailureMode::Open, FailureMode::Closed] {
+            let policy = login().penalty(Penalty::manual()).on_store_failure(mode);
+            let operator = Operator::of(admin::router(Fails(kind), policy)).await;
+            for (method, path, body, is_change) in requests.clone() {
+                let (status, _, problem) = operator.ask(method.clone(), path, body).await;
+                let detail = problem["detail"].as_str().unwrap();
+                assert_eq!(status, 503, "{method} {path}");
+                let end = if is_change && may_have_charged {
+                    "no answer; the change may have been made"
+                } else {
+                    "no answer"
+                };
+                assert!(detail.ends_with(end), "{kind:?}, {mode}, {method} {path}: {detail}");
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn it_administers_the_policies_in_force() {
     let directory = Directory::new();
@@ -357,6 +420,9 @@ async fn it_administers_the_policies_in_force() {
     let function = Policies::from_fn(|| vec![Policy::new("api", Quota::per_hour(1))]);
     let operator = Operator::of(admin::router(limiter, function)).await;
     assert_eq!(operator.get("/policies").await["policies"][0]["name"], "api");
+
+    let operator = Operator::of(admin::router(stopped(), Policies::from_fn(Vec::new))).await;
+    operator.problem(Method::GET, "/policies/api", None, 404, "has no policies to administer").await;
 }
 
 #[tokio::test]
@@ -379,4 +445,18 @@ async fn it_can_be_nested_and_merged_into_any_app() {
 #[should_panic(expected = "two policies to administer are named \"login\"")]
 fn two_policies_of_one_name_are_rejected_when_the_router_is_made() {
     let _ = admin::router(MemoryStore::new(), [login(), login()]);
+}
+
+#[test]
+#[should_panic(expected = "no policy to administer is named \"logn\": name one of [\"login\"]")]
+fn an_extractor_for_a_policy_that_does_not_exist_is_rejected_when_the_router_is_made() {
+    let _ = Admin::new(MemoryStore::new(), login()).keys_of("logn", PeerIp::new());
+}
+
+#[test]
+#[should_panic(expected = "the keys of the policy \"login\" already have an extractor")]
+fn a_second_extractor_for_a_policy_is_rejected_when_the_router_is_made() {
+    // Of these, policies may come later.
+    let admin = Admin::new(MemoryStore::new(), Policies::from_fn(Vec::new)).keys_of("login", PeerIp::new());
+    let _ = admin.keys_of("other", PeerIp::new()).keys_of("login", PeerIp::new());
 }

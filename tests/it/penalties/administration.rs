@@ -1,6 +1,9 @@
 //! Bans by administrators, and the list of bans.
 
-use tower_ratelimit::{Charge, Error, ErrorKind, FailureMode, ManualClock, RedisStore, decision::Ban};
+use tower_ratelimit::{
+    Charge, Error, ErrorKind, FailureMode, ManualClock, RedisStore,
+    decision::{BanList, DecisionSource},
+};
 
 use super::*;
 use crate::support::{
@@ -70,16 +73,40 @@ async fn a_ban_by_hand_starts_the_penalty_anew_and_unban_forgets_all() {
 #[tokio::test]
 async fn another_instance_follows_within_the_time_of_its_deny_cache() {
     let server = RedisServer::start();
-    let here =
-        Limiter::new(settings().deny_cache(Duration::from_millis(200)).connect(&server.url()).await.unwrap());
-    let there = Limiter::new(store(&server).await);
+    let (clock, millis) = (ManualClock::new(), Duration::from_millis);
+    let settings = || settings().manual_clock(clock.clone());
+    let here = Limiter::new(settings().deny_cache(millis(200)).connect(&server.url()).await.unwrap());
+    let there = Limiter::new(settings().connect(&server.url()).await.unwrap());
     let (policy, alice) = (day("p", 9).penalty(Penalty::manual()), Key::new("alice"));
     there.ban(&policy, &alice, HOUR).await.unwrap();
-    assert!(ask(&here, &policy, &alice).await.is_banned());
+    for source in [DecisionSource::Store, DecisionSource::DenyCache] {
+        let banned = ask(&here, &policy, &alice).await;
+        assert!(banned.is_banned() && banned.source() == source, "{banned:?}");
+    }
     there.unban(&policy, &alice).await.unwrap();
     assert!(ask(&there, &policy, &alice).await.is_allowed());
-    tokio::time::sleep(Duration::from_millis(201)).await;
+    clock.advance(millis(199));
+    let cached = ask(&here, &policy, &alice).await;
+    assert!(cached.is_banned() && cached.source() == DecisionSource::DenyCache, "{cached:?}");
+    clock.advance(millis(1));
     assert!(ask(&here, &policy, &alice).await.is_allowed());
+}
+
+#[tokio::test]
+async fn a_key_that_is_banned_under_a_shadow_is_listed_and_banned_when_the_policy_is_enforced() {
+    let server = RedisServer::start();
+    for (name, limiter) in stores(&server, "penalty-of-shadow").await {
+        let (policy, bob) = (day("p", 1).penalty(Penalty::manual()), Key::new("bob"));
+        let (shadow, half) = (policy.clone().shadow(), policy.clone().enforced_for(0.5));
+        limiter.ban(&shadow, &bob, HOUR).await.unwrap();
+        assert!(ask(&limiter, &shadow, &bob).await.is_allowed(), "{name}");
+        for policy in [&shadow, &half, &policy] {
+            assert_eq!(texts(&limiter.bans(policy).await.unwrap()), ["bob"], "{name}");
+        }
+        assert!(ask(&limiter, &policy, &bob).await.is_banned(), "{name}");
+        limiter.unban(&shadow, &bob).await.unwrap();
+        assert_eq!(texts(&limiter.bans(&policy).await.unwrap()), [""; 0], "{name}");
+    }
 }
 
 #[tokio::test]
@@ -94,10 +121,6 @@ async fn what_cannot_be_banned_is_an_error_that_says_what_to_write() {
         is_invalid(limiter.ban(&policy, &alice, time).await, "1 ms to 3650 days: use `unban`");
     }
     assert!(limiter.ban(&policy, &alice, 3_650 * DAY).await.is_ok());
-    // A policy that denies nothing is banned for later.
-    limiter.ban(&policy.clone().shadow(), &Key::new("bob"), HOUR).await.unwrap();
-    assert!(ask(&limiter, &policy, &Key::new("bob")).await.is_banned());
-
     // A store of a user that knows no bans.
     let says = crate::support::Says(|charge: &Charge| {
         tower_ratelimit::decision::Outcome::new(charge, tower_ratelimit::Verdict::Allow, 9, Duration::ZERO)
@@ -121,9 +144,10 @@ async fn a_policy_with_a_penalty_cannot_be_leased() {
     assert!(Policy::new("p", quota).penalty(penalty).has_penalty() && !leased.has_penalty());
 }
 
-/// The keys of the list.
-fn texts(bans: &[Ban]) -> Vec<&str> {
-    bans.iter().map(|ban| ban.key().as_str()).collect()
+/// The keys of the list, which is complete.
+fn texts(list: &BanList) -> Vec<&str> {
+    assert!(list.is_complete());
+    list.bans().iter().map(|ban| ban.key().as_str()).collect()
 }
 
 #[tokio::test]
@@ -146,11 +170,11 @@ async fn bans_are_listed_the_longest_first() {
         for _ in 0..3 {
             ask(&limiter, &policy, &Key::new("denied")).await;
         }
-        let bans = limiter.bans(&policy).await.unwrap();
+        let list = limiter.bans(&policy).await.unwrap();
+        let (bans, shown) = (list.bans(), texts(&list));
         let mut expected: Vec<Key> = identities.iter().rev().map(Key::new).collect();
         expected.push(Key::new("automatic"));
         let keys: Vec<Key> = bans.iter().map(|ban| ban.key().clone()).collect();
-        let shown = texts(&bans);
         // Two of them have an hour left.
         assert_eq!(keys[..4], expected[..4], "{name}: {shown:?}");
         assert!(
@@ -160,10 +184,10 @@ async fn bans_are_listed_the_longest_first() {
         assert!(bans[0].rest() > 5 * HOUR - MINUTE && bans[0].rest() <= 5 * HOUR, "{name}");
         assert_eq!(texts(&limiter.bans(&other).await.unwrap()), ["mallory"], "{name}");
         // The listed keys can be unbanned, hashes too.
-        for ban in &bans {
+        for ban in bans {
             limiter.unban(&policy, ban.key()).await.unwrap();
         }
-        assert_eq!(limiter.bans(&policy).await.unwrap(), [], "{name}");
+        assert_eq!(texts(&limiter.bans(&policy).await.unwrap()), [""; 0], "{name}");
     }
 }
 
@@ -185,6 +209,66 @@ async fn more_bans_are_listed_than_redis_reads_in_a_step() {
         assert_eq!(listed.len(), keys.len(), "{name}");
         assert_eq!(listed, keys, "{name}");
     }
+}
+
+#[tokio::test]
+async fn a_list_with_room_for_fewer_bans_has_the_longest_and_says_so() {
+    const BANS: u64 = 10_001;
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let redis = settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap();
+    let memory = MemoryStore::with_clock(clock.clone());
+    let policy = day("p", 1).penalty(Penalty::manual());
+    let key = |number: u64| Key::new(format!("{number:05}"));
+    // The longest ban comes last in the order of the keys.
+    let time = |number: u64| Duration::from_secs(3_600 + number);
+    for number in 0..BANS {
+        Limiter::new(memory.clone()).ban(&policy, &key(number), time(number)).await.unwrap();
+    }
+    let script = "for i = 0, ARGV[2] - 1 do
+        local ends = ARGV[1] + (3600 + i) * 1000000
+        redis.call('SET', string.format('rl:p:penalty:{%05d}', i), string.format('-%016d0,0;%d', ARGV[1], ends))
+    end";
+    let () = server.command(&["EVAL", script, "0", &clock.now().as_micros().to_string(), &BANS.to_string()]);
+    for (name, limiter) in [("memory", Limiter::new(memory)), ("redis", Limiter::new(redis))] {
+        let list = limiter.bans(&policy).await.unwrap();
+        assert!(!list.is_complete(), "{name}");
+        let expected = (1..BANS).rev().map(|number| (key(number), time(number)));
+        let actual = list.into_iter().map(|ban| (ban.key().clone(), ban.rest()));
+        assert!(actual.eq(expected), "{name}");
+        limiter.unban(&policy, &key(BANS / 2)).await.unwrap();
+        let all = limiter.bans(&policy).await.unwrap();
+        assert_eq!((all.bans().len() as u64, all.is_complete()), (BANS - 1, true), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_redis_with_more_denied_keys_than_are_looked_at_says_so() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    let policy = day("p", 1).penalty(three());
+    let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let script = "for i = 1, 110000 do
+        redis.call('SET', string.format('rl:p:penalty:{%06d}', i), string.format('-%016d1', ARGV[1]))
+    end";
+    let () = server.command(&["EVAL", script, "0", &time.as_micros().to_string()]);
+    let list = limiter.bans(&policy).await.unwrap();
+    assert_eq!((list.bans().len(), list.is_complete()), (0, false));
+}
+
+#[tokio::test]
+async fn values_of_other_programs_hide_no_ban_and_a_failure_is_no_empty_list() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    let policy = day("p", 1).penalty(Penalty::manual());
+    limiter.ban(&policy, &Key::new("alice"), HOUR).await.unwrap();
+    let () = server.command(&["SET", "rl:p:fixed-window:{alice}", "a count of another program"]);
+    let () = server.command(&["SET", "rl:p:penalty:{bob}", "a text"]);
+    let () = server.command(&["HSET", "rl:p:penalty:{carol}", "a", "hash"]);
+    assert_eq!(texts(&limiter.bans(&policy).await.unwrap()), ["alice"]);
+    let () = server.command(&["ACL", "SETUSER", "default", "-evalsha"]);
+    let error = limiter.bans(&policy).await.unwrap_err();
+    assert!(error.to_string().contains("acl_rule"), "{error}");
 }
 
 #[tokio::test]
@@ -215,5 +299,5 @@ async fn a_redis_user_who_may_not_scan_cannot_list_and_all_else_works() {
     set_user("+scan");
     assert_eq!(texts(&limiter.bans(&policy).await.unwrap()), ["alice"]);
     limiter.unban(&policy, &alice).await.unwrap();
-    assert!(eventually(async || limiter.bans(&policy).await.unwrap().is_empty()).await);
+    assert!(eventually(async || limiter.bans(&policy).await.unwrap().bans().is_empty()).await);
 }

@@ -66,7 +66,7 @@ async fn other_dialects_of_headers_show_no_penalty_either() {
 }
 
 #[tokio::test]
-async fn a_banned_call_of_grpc_is_told_when_the_ban_ends() {
+async fn a_banned_call_of_grpc_learns_when_the_ban_ends() {
     let layer = layer();
     let call = || Request::post("/").header("content-type", "application/grpc").body(String::new()).unwrap();
     for _ in 0..2 {

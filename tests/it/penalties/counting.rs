@@ -180,7 +180,8 @@ async fn the_denials_are_counted_in_process_while_the_store_fails() {
         let admitted = if mode == (FailureMode::Local { instances: 2 }) { 2 } else { 4 };
         assert_eq!(provoke(&limiter, &policy, &alice).await, (admitted, 2), "{mode:?}");
         let banned = ask(&limiter, &policy, &alice).await;
-        assert!(banned.failure().is_some() && banned.banned_for() <= Some(HOUR), "{banned:?}");
+        assert!(banned.failure().is_some() && banned.is_banned(), "{banned:?}");
+        assert!(banned.banned_for() <= Some(HOUR), "{banned:?}");
         assert!(matches!(banned.verdict(), Verdict::Deny { .. }));
     }
     let open = day("open", 1).penalty(three()).on_store_failure(FailureMode::Open);
@@ -253,4 +254,50 @@ async fn every_key_of_a_penalty_has_a_ttl_as_long_as_it_matters() {
             assert!((lifetime - 30_000..=lifetime + 2).contains(&ttl), "{name}: {ttl} of {lifetime}");
         }
     }
+}
+
+#[tokio::test]
+async fn a_ban_of_an_outage_applies_in_the_next_one_unless_an_administrator_ends_it() {
+    let store = Unsteady::default();
+    let limiter = Limiter::new(store.clone());
+    let (alice, bob) = (Key::new("alice"), Key::new("bob"));
+    let policy = day("p", 2).penalty(Penalty::after(1, HOUR));
+    let fail = |is_down| store.is_down.store(is_down, Ordering::Relaxed);
+    let is_banned = async |key| limiter.peek(&policy, key, 1).await.unwrap().is_banned();
+    // Nothing is counted in this process yet, so this is a ban in the store only.
+    limiter.ban(&policy, &bob, HOUR).await.unwrap();
+    fail(true);
+    assert!(!is_banned(&bob).await);
+    assert_eq!(provoke(&limiter, &policy, &alice).await, (2, 0));
+    fail(false);
+    assert!(!is_banned(&alice).await && is_banned(&bob).await);
+    fail(true);
+    assert!(is_banned(&alice).await && !is_banned(&bob).await);
+
+    // The store fails, so the ban ends only here.
+    assert!(limiter.unban(&policy, &alice).await.is_err());
+    assert!(!is_banned(&alice).await);
+    assert!(limiter.ban(&policy, &alice, HOUR).await.is_err());
+    assert!(is_banned(&alice).await);
+
+    // Both in the store and here.
+    fail(false);
+    assert!(!is_banned(&alice).await);
+    for (key, time) in [(&alice, Duration::ZERO), (&bob, HOUR)] {
+        match time {
+            Duration::ZERO => limiter.unban(&policy, key).await.unwrap(),
+            time => limiter.ban(&policy, key, time).await.unwrap(),
+        }
+        let expected = !time.is_zero();
+        for is_down in [false, true] {
+            fail(is_down);
+            assert_eq!(is_banned(key).await, expected, "{time:?}, {is_down}");
+        }
+        fail(false);
+    }
+    // A policy that is not counted here is not banned here.
+    let closed = policy.clone().on_store_failure(FailureMode::Closed);
+    limiter.unban(&closed, &bob).await.unwrap();
+    fail(true);
+    assert!(is_banned(&bob).await);
 }

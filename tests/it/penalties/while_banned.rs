@@ -1,6 +1,8 @@
 //! What a ban does to a request and to other policies.
 
-use tower_ratelimit::{Charge, ErrorKind, ManualClock, algorithm::TokenBucket, decision::DecisionSource};
+use tower_ratelimit::{
+    Charge, ErrorKind, FailureMode, ManualClock, algorithm::TokenBucket, decision::DecisionSource,
+};
 
 use super::*;
 
@@ -105,7 +107,7 @@ async fn a_banned_key_is_denied_without_redis_and_other_denials_are_not() {
         assert_eq!((again.remaining(), again.is_banned()), (Some(0), true));
     }
     assert_eq!(server.script_calls(), before);
-    // Redis is asked again after a second: the ban may have been ended.
+    // The store decides again after a second: the ban may have been ended.
     clock.advance(Duration::from_millis(100));
     let asked = ask(&limiter, &policy, &alice).await;
     assert_eq!(
@@ -138,7 +140,7 @@ async fn a_denial_by_another_policy_is_not_cached_if_one_has_a_penalty() {
 async fn a_value_of_another_program_is_kept_and_fails_the_decision() {
     let server = RedisServer::start();
     let limiter = Limiter::new(settings().deny_cache(Duration::ZERO).connect(&server.url()).await.unwrap());
-    let policy = day("p", 1).penalty(three()).on_store_failure(tower_ratelimit::FailureMode::Closed);
+    let policy = day("p", 1).penalty(three()).on_store_failure(FailureMode::Closed);
     for (kind, command) in [
         ("a hash", &["HSET", "rl:p:penalty:{alice}", "a", "b"][..]),
         ("a text", &["SET", "rl:p:penalty:{alice}", "hello"]),
@@ -158,4 +160,118 @@ async fn a_value_of_another_program_is_kept_and_fails_the_decision() {
         );
         assert_eq!(server.command::<i64>(&["EXISTS", "rl:p:penalty:{alice}"]), 1, "{kind}");
     }
+}
+
+#[tokio::test]
+async fn under_a_manual_penalty_ordinary_denials_are_cached() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let connect = async || settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap();
+    let [here, there] = [Limiter::new(connect().await), Limiter::new(connect().await)];
+    let (policy, alice) = (day("p", 1).penalty(Penalty::manual()), Key::new("alice"));
+    assert!(ask(&here, &policy, &alice).await.is_allowed());
+    assert_eq!(ask(&here, &policy, &alice).await.source(), DecisionSource::Store);
+    let cached = ask(&here, &policy, &alice).await;
+    assert!(!cached.is_allowed() && !cached.is_banned());
+    assert_eq!(cached.source(), DecisionSource::DenyCache);
+    // A ban by another instance is known when the denial is no longer cached, and one by this instance at once.
+    there.ban(&policy, &alice, HOUR).await.unwrap();
+    clock.advance(Duration::from_millis(999));
+    assert!(!ask(&here, &policy, &alice).await.is_banned());
+    clock.advance(Duration::from_millis(1));
+    assert!(ask(&here, &policy, &alice).await.is_banned());
+    here.unban(&policy, &alice).await.unwrap();
+    for is_banned in [false, true] {
+        let denied = ask(&here, &policy, &alice).await;
+        assert_eq!((denied.is_banned(), denied.is_allowed()), (is_banned, false));
+        here.ban(&policy, &alice, HOUR).await.unwrap();
+    }
+    // Another policy of the decision may count.
+    let both = [Charge::new(&policy, &alice, 1), Charge::new(&day("q", 9).penalty(three()), &alice, 1)];
+    here.unban(&policy, &alice).await.unwrap();
+    for _ in 0..3 {
+        assert_eq!(here.check_all(&both).await.unwrap().source(), DecisionSource::Store);
+    }
+}
+
+#[tokio::test]
+async fn a_number_of_bans_that_no_key_can_have_does_not_block_redis() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let limiter = Limiter::new(settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap());
+    let policy = day("p", 1)
+        .penalty(Penalty::after(1, HOUR).ban(MINUTE).up_to(DAY))
+        .on_store_failure(FailureMode::Closed);
+    let alice = Key::new("alice");
+    assert!(ask(&limiter, &policy, &alice).await.is_allowed());
+    let micros = clock.now().as_micros();
+    // The latest ban has just ended.
+    let value = format!("-{micros:016}0,9007199254740991;{}", micros - 1);
+    let () = server.command(&["SET", "rl:p:penalty:{alice}", &value]);
+    assert_eq!(ask(&limiter, &policy, &alice).await.banned_for(), Some(DAY));
+    clock.advance(DAY);
+    assert!(!limiter.peek(&policy, &alice, 1).await.unwrap().is_banned());
+}
+
+#[tokio::test]
+async fn a_full_redis_denies_and_does_not_count_the_denial() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    let (alice, bob) = (Key::new("alice"), Key::new("bob"));
+    let memory = |bytes| server.command::<()>(&["CONFIG", "SET", "maxmemory", bytes]);
+    for mode in [FailureMode::Open, FailureMode::Closed, FailureMode::Local { instances: 1 }] {
+        let policy = |after| {
+            day(&format!("{mode}-{after}"), 1).penalty(Penalty::after(after, HOUR)).on_store_failure(mode)
+        };
+        for policy in [policy(1), policy(3)] {
+            let name = policy.name();
+            assert!(ask(&limiter, &policy, &alice).await.is_allowed(), "{name}");
+            limiter.ban(&policy, &bob, HOUR).await.unwrap();
+            memory("1");
+            // Alone, in one batch, and beside a policy that admits.
+            let beside = [
+                Charge::new(&day("beside", 9).on_store_failure(mode), &alice, 1),
+                Charge::new(&policy, &alice, 1),
+            ];
+            let asked = (0..20).map(|_| limiter.check(&policy, &alice, 1));
+            let mut denied: Vec<Decision> =
+                futures_util::future::join_all(asked).await.into_iter().map(Result::unwrap).collect();
+            denied.push(ask(&limiter, &policy, &alice).await);
+            denied.push(limiter.check_all(&beside).await.unwrap());
+            denied.push(limiter.check_up_to(&policy, &alice, 1).await.unwrap());
+            for decision in denied {
+                assert!(!decision.is_allowed() && !decision.is_banned(), "{name}: {decision:?}");
+                assert!(decision.failure().is_none(), "{name}: {decision:?}");
+                assert!(decision.retry_after() > Some(23 * HOUR), "{name}: {decision:?}");
+            }
+            // What is written already holds, and what cannot be written fails.
+            assert!(ask(&limiter, &policy, &bob).await.is_banned(), "{name}");
+            let error = limiter.ban(&policy, &alice, HOUR).await.unwrap_err();
+            assert!(
+                error.kind() == ErrorKind::StoreFailed && error.to_string().ends_with("(OOM)"),
+                "{error}"
+            );
+            match limiter.check(&policy, &Key::new("carol"), 1).await {
+                Ok(decision) => assert!(decision.failure().is_some(), "{name}: {decision:?}"),
+                Err(error) => assert_eq!((error.kind(), mode), (ErrorKind::StoreFailed, FailureMode::Closed)),
+            }
+            memory("0");
+            let denials = if name.ends_with('1') { 0 } else { 2 };
+            assert_eq!(provoke(&limiter, &policy, &alice).await, (0, denials), "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_read_only_server_fails_a_denial_that_must_be_counted() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    let policy = day("p", 1).penalty(three()).on_store_failure(FailureMode::Closed);
+    let alice = Key::new("alice");
+    assert!(ask(&limiter, &policy, &alice).await.is_allowed());
+    let () = server.command(&["REPLICAOF", "127.0.0.1", "1"]);
+    let error = limiter.check(&policy, &alice, 1).await.unwrap_err();
+    assert!(error.to_string().contains("READONLY"), "{error}");
+    let () = server.command(&["REPLICAOF", "NO", "ONE"]);
+    assert_eq!(provoke(&limiter, &policy, &alice).await, (0, 2));
 }

@@ -51,6 +51,8 @@ pub(super) struct Ended {
     pub(super) obeys: bool,
     /// Whether a denial counts.
     pub(super) counts: bool,
+    /// Whether the store may have been too full to count it.
+    pub(super) may_be_uncounted: bool,
 }
 
 impl Bans {
@@ -81,7 +83,7 @@ impl Bans {
         elapsed: Duration,
         losses: u64,
     ) -> Option<String> {
-        let Ended { by_store, denied, others_banned, banned_for, obeys, counts } = *ended;
+        let Ended { by_store, denied, others_banned, banned_for, obeys, counts, may_be_uncounted } = *ended;
         if counts && !(by_store && denied) {
             self.not_counted();
         }
@@ -103,7 +105,7 @@ impl Bans {
         {
             return Some(format!("not banned, although it is for another {:?}", until - Instant::now()));
         }
-        if counts && by_store && denied && banned_for.is_none() && !others_banned {
+        if counts && by_store && denied && banned_for.is_none() && !others_banned && !may_be_uncounted {
             self.counted += 1;
             // Each group of so many denials ends with a ban or with its window.
             let groups = 1 + elapsed.as_micros() / strikes.within.min(strikes.first).as_micros();

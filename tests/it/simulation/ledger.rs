@@ -48,6 +48,8 @@ pub(super) struct Asked {
     started: Instant,
     losses: u64,
     permit_losses: u64,
+    /// `None` if the server was full.
+    times_full: Option<u64>,
     /// By charge: units that were certainly counted.
     counted: Vec<u64>,
     /// By charge: what was known about bans.
@@ -80,6 +82,9 @@ struct Inner {
     permit_losses: u64,
     /// By how much the clock of the server was set forward.
     forward: Duration,
+    /// Whether the server has no memory for writes, and how often that began.
+    is_full: bool,
+    times_full: u64,
     decisions: u64,
     had_failures: bool,
     had_crashes: bool,
@@ -118,6 +123,13 @@ impl Ledger {
         inner.accounts.values_mut().for_each(|account| account.bans.forget());
     }
 
+    /// The server has no memory for writes from now on, or has it again.
+    pub(super) fn full(&self, is_full: bool) {
+        let inner = &mut *self.inner.lock().unwrap();
+        inner.is_full = is_full;
+        inner.times_full += u64::from(is_full);
+    }
+
     /// An instance has crashed.
     pub(super) fn crashed(&self) {
         let inner = &mut *self.inner.lock().unwrap();
@@ -147,7 +159,8 @@ impl Ledger {
         }
         let started = Instant::now();
         let (losses, permit_losses) = (inner.losses, inner.permit_losses);
-        Asked { ask, charges, by, started, losses, permit_losses, counted, known }
+        let times_full = (!inner.is_full).then_some(inner.times_full);
+        Asked { ask, charges, by, started, losses, permit_losses, times_full, counted, known }
     }
 
     /// Checks how a decision ended. Returns the permits that it holds.
@@ -253,6 +266,7 @@ impl Ledger {
                 banned_for: outcome.banned_for(),
                 obeys: cost > 0 && asked.ask != Ask::Debit,
                 counts: asked.ask.counts_denials(),
+                may_be_uncounted: asked.times_full != Some(inner.times_full),
             };
             if let Some(strikes) = rule.penalty {
                 let wrong = account.bans.ended(

@@ -102,7 +102,10 @@ fn apply(network: &Arc<Network>, shared: &Shared, event: Event) {
         }
         Event::FlushScripts => server().flush_scripts(),
         Event::Fail(error) => server().failing = error,
-        Event::FailWrites(error) => server().data.failing_writes = error,
+        Event::FailWrites(error) => {
+            server().data.failing_writes = error;
+            shared.ledger.full(error.is_some_and(|error| error.starts_with("OOM")));
+        }
         Event::StepClock { by, back } => {
             server().step_clock(by, back);
             shared.ledger.clock_set(if back { Duration::ZERO } else { by });

@@ -6,8 +6,8 @@
 //! the same store take effect at once, those of other instances when the denial has been stored for
 //! [`DenyCache::max_age`].
 //!
-//! Denials by a policy with a penalty are not stored, because Redis must count them. But those of a banned key are, until
-//! the ban ends: a ban is ended early by the same events.
+//! Denials by a policy whose penalty counts them are not stored, because Redis must count them. But those of a banned key
+//! are, until the ban ends: a ban is ended early by the same events.
 //!
 //! Denials of several units are not stored: before their wait is over, some of the units may be available and be
 //! charged to another request.
@@ -132,7 +132,7 @@ impl DenyCache {
                 }
                 continue;
             }
-            if outcome.policy().has_penalty() {
+            if outcome.policy().counts_denials() {
                 return;
             }
             if outcome.charge().needs_permit() {

@@ -124,14 +124,15 @@ impl Job {
     /// The microseconds for which the job blocks Redis, estimated for the worst case.
     pub(crate) fn redis_micros(&self) -> u64 {
         let refund = self.action == Action::Refund;
-        // A denial examines at most as many holders as units are missing.
-        let holders = |charge: &Charge| if charge.needs_permit() { charge.cost().min(1_000) } else { 0 };
+        // A denial examines at most as many holders as units are missing. The cost of a ban is a time.
+        let needs_holders = |charge: &Charge| charge.needs_permit() && self.action != Action::Ban;
+        let holders = |charge: &Charge| if needs_holders(charge) { charge.cost().min(1_000) } else { 0 };
         self.all_charges().map(|charge| charge.policy().redis_micros(refund) + holders(charge)).sum()
     }
 
     /// Whether the job may be sent again if it is unknown whether it was carried out. A repeated charge is admitted
-    /// once, or counts one more denial for a penalty, and a repeated release releases once. A repeated refund would admit twice, and units of a repeated lease
-    /// would be unavailable until it ends.
+    /// once, or counts one more denial for a penalty, and a repeated release releases once. A repeated refund would
+    /// admit twice, and units of a repeated lease would be unavailable until it ends.
     pub(crate) fn may_be_repeated(&self) -> bool {
         self.lease.is_none()
             && (self.action != Action::Refund || self.charges.iter().all(Charge::needs_permit))
@@ -154,5 +155,25 @@ impl Job {
             lease: None,
             observer: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        key::Key,
+        policy::{Penalty, Policy},
+    };
+
+    #[test]
+    fn the_time_of_a_ban_is_no_number_of_permits() {
+        let policy = Policy::concurrency("p", 2_000).penalty(Penalty::manual());
+        let micros = |action, cost| {
+            let charges = vec![Charge::new(&policy, &Key::new("k"), cost)];
+            Job { action, charges, ..Job::for_tests(1, Duration::ZERO) }.redis_micros()
+        };
+        assert_eq!(micros(Action::Ban, 3_600_000_000), micros(Action::Ban, 0));
+        assert_eq!(micros(Action::Charge, 100), micros(Action::Charge, 0) + 100);
     }
 }

@@ -1,18 +1,21 @@
 //! What the commands do. Each returns what is printed.
 
-use std::time::Duration;
+use std::{cmp::Reverse, time::Duration};
 
 use serde::Serialize;
 use serde_json::json;
 use tower_ratelimit::{
-    Decision, ExplainedCharge, Explanation, Key, Limiter, Policy, RedisStore, Verdict, decision::Ban,
+    Decision, Error, Explanation, Key, Limiter, Policy, RedisStore, Verdict,
+    decision::{Ban, Outcome},
     policy::LivePolicies,
+    store::Store as _,
 };
 
 use crate::{
     connect::connect,
-    failure::Failure,
+    failure::{Failure, is_foreign},
     options::{Command, Options},
+    span::span,
     table::table,
 };
 
@@ -56,13 +59,14 @@ struct Admin {
 impl Admin {
     async fn show(&self, policy: &str, key: &str, cost: u64) -> Result<String, Failure> {
         let (policy, key) = self.target(policy, key)?;
-        self.state(policy, &key, cost).await
+        let explanation = self.explain(policy, &key, cost).await?;
+        Ok(self.shown(&explanation))
     }
 
     async fn reset(&self, policy: &str, key: &str) -> Result<String, Failure> {
         let (policy, key) = self.target(policy, key)?;
-        self.limiter.reset(policy, &key).await?;
-        self.state(policy, &key, 1).await
+        self.limiter.reset(policy, &key).await.map_err(Failure::of_change)?;
+        Ok(self.state_after_change(policy, &key).await)
     }
 
     async fn refund(&self, policy: &str, key: &str, units: u64) -> Result<String, Failure> {
@@ -73,20 +77,21 @@ impl Admin {
                     .to_owned(),
             ));
         }
-        decided(&self.limiter.refund_latest(policy, &key, units).await?)?;
-        self.state(policy, &key, 1).await
+        let refunded = self.limiter.refund_latest(policy, &key, units).await;
+        refunded.and_then(decided).map_err(Failure::of_change)?;
+        Ok(self.state_after_change(policy, &key).await)
     }
 
     async fn ban(&self, policy: &str, key: &str, time: Duration) -> Result<String, Failure> {
         let (policy, key) = self.target(policy, key)?;
-        self.limiter.ban(policy, &key, time).await?;
-        self.state(policy, &key, 1).await
+        self.limiter.ban(policy, &key, time).await.map_err(Failure::of_change)?;
+        Ok(self.state_after_change(policy, &key).await)
     }
 
     async fn unban(&self, policy: &str, key: &str) -> Result<String, Failure> {
         let (policy, key) = self.target(policy, key)?;
-        self.limiter.unban(policy, &key).await?;
-        self.state(policy, &key, 1).await
+        self.limiter.unban(policy, &key).await.map_err(Failure::of_change)?;
+        Ok(self.state_after_change(policy, &key).await)
     }
 
     async fn bans(&self, policy: Option<&str>) -> Result<String, Failure> {
@@ -94,11 +99,14 @@ impl Admin {
             Some(name) => vec![self.policy(name)?],
             None => self.policies.iter().filter(|policy| policy.has_penalty()).collect(),
         };
-        let mut bans = Vec::new();
+        let (mut bans, mut is_complete) = (Vec::new(), true);
         for policy in policies {
             let banned = self.limiter.bans(policy).await?;
+            is_complete &= banned.is_complete();
             bans.extend(banned.into_iter().map(|ban| (policy.name(), ban)));
         }
+        // Stable, so bans of the same length stay in the order of the policies and the keys.
+        bans.sort_by_key(|(_, ban)| Reverse(ban.rest()));
         if self.json {
             let bans = bans.iter().map(|(policy, ban)| {
                 json!({
@@ -108,13 +116,14 @@ impl Admin {
                     "banned_for": ban.rest().as_secs_f64(),
                 })
             });
-            return Ok(text(&json!({ "bans": bans.collect::<Vec<_>>() })));
+            return Ok(text(&json!({ "bans": bans.collect::<Vec<_>>(), "is_complete": is_complete })));
         }
         let row = |(policy, ban): &(&str, Ban)| {
             vec![(*policy).to_owned(), ban.key().as_str().to_owned(), span(ban.rest())]
         };
         let rows: Vec<Vec<String>> = bans.iter().map(row).collect();
-        Ok(table(&["POLICY", "KEY", "BANNED FOR"], &rows) + &number(rows.len()) + "\n")
+        let others = if is_complete { "" } else { "; there may be others" };
+        Ok(table(&["POLICY", "KEY", "BANNED FOR"], &rows) + &number(rows.len()) + others + "\n")
     }
 
     async fn keys(&self, policy: Option<&str>, scan: usize, limit: usize) -> Result<String, Failure> {
@@ -126,17 +135,35 @@ impl Admin {
         let shown = &found.keys()[..found.keys().len().min(limit)];
         let mut states = Vec::with_capacity(shown.len());
         for (policy, key) in shown {
-            states.push(self.explain(policy, key, 1).await?);
+            states.push(match self.explain(policy, key, 1).await {
+                Err(error) if !is_foreign(&error) => return Err(error.into()),
+                explained => (policy, key, explained),
+            });
         }
         if self.json {
+            let of_key =
+                |(policy, key, explained): &(&Policy, &Key, Result<Explanation, Error>)| match explained {
+                    Ok(explanation) => json!(explanation.charges()[0]),
+                    Err(error) => json!({
+                        "policy": policy.summary(),
+                        "key": key.as_str(),
+                        "identity": key.identity(),
+                        "stored_as": self.store.stored_name(policy, key),
+                        "error": error.to_string(),
+                    }),
+                };
             return Ok(text(&json!({
-                "keys": states.iter().flat_map(Explanation::charges).collect::<Vec<_>>(),
+                "keys": states.iter().map(of_key).collect::<Vec<_>>(),
                 "found": found.keys().len(),
                 "others": found.others(),
                 "is_complete": found.is_complete(),
             })));
         }
-        let rows: Vec<Vec<String>> = states.iter().flat_map(Explanation::charges).map(row).collect();
+        let rows = states.iter().map(|(policy, key, explained)| {
+            let known = explained.as_ref().ok().and_then(|explanation| explanation.charges()[0].outcome());
+            row(policy, key, known)
+        });
+        let rows: Vec<Vec<String>> = rows.collect();
         let mut text = table(&["POLICY", "KEY", "REMAINING", "RESET", "A REQUEST OF 1 UNIT"], &rows);
         text.push_str(&format!("{} of {}", rows.len(), number(found.keys().len())));
         if found.others() > 0 {
@@ -144,6 +171,9 @@ impl Admin {
         }
         if !found.is_complete() {
             text.push_str("; only a part of Redis was looked at: raise --scan");
+        }
+        if states.iter().any(|(.., explained)| explained.is_err()) {
+            text.push_str("; ?: the limiter did not write the value");
         }
         Ok(text + "\n")
     }
@@ -159,21 +189,32 @@ impl Admin {
         Ok((self.policy(policy)?, Key::from_stored(key)?))
     }
 
-    async fn state(&self, policy: &Policy, key: &Key, cost: u64) -> Result<String, Failure> {
-        let explanation = self.explain(policy, key, cost).await?;
-        Ok(if self.json { text(&explanation) } else { explanation.to_string() })
+    fn shown(&self, explanation: &Explanation) -> String {
+        if self.json { text(explanation) } else { explanation.to_string() }
     }
 
-    async fn explain(&self, policy: &Policy, key: &Key, cost: u64) -> Result<Explanation, Failure> {
+    /// The state of a key that was just changed. The change is made, also if its state cannot be read.
+    async fn state_after_change(&self, policy: &Policy, key: &Key) -> String {
+        match self.explain(policy, key, 1).await {
+            Ok(explanation) => self.shown(&explanation),
+            Err(error) if self.json => text(&json!({ "done": true, "error": error.to_string() })),
+            Err(error) => format!("done; its state is unknown: {error}\n"),
+        }
+    }
+
+    async fn explain(&self, policy: &Policy, key: &Key, cost: u64) -> Result<Explanation, Error> {
         let explanation = self.limiter.explain(policy, key, cost).await?;
-        decided(explanation.decision())?;
+        decided(explanation.decision().clone())?;
         Ok(explanation)
     }
 }
 
-/// The failure of Redis, in whose place this process would count.
-fn decided(decision: &Decision) -> Result<(), Failure> {
-    decision.failure().map_or(Ok(()), |error| Err(error.clone().into()))
+/// The decision of Redis. Fails if this process would count in its place.
+fn decided(decision: Decision) -> Result<Decision, Error> {
+    match decision.failure() {
+        Some(error) => Err(error.clone()),
+        None => Ok(decision),
+    }
 }
 
 fn list(policies: &[Policy], as_json: bool) -> String {
@@ -190,8 +231,8 @@ fn list(policies: &[Policy], as_json: bool) -> String {
     text
 }
 
-fn row(charge: &ExplainedCharge) -> Vec<String> {
-    let (remaining, reset, verdict) = match charge.outcome() {
+fn row(policy: &Policy, key: &Key, outcome: Option<&Outcome>) -> Vec<String> {
+    let (remaining, reset, verdict) = match outcome {
         None => ("?".to_owned(), "?".to_owned(), "?".to_owned()),
         Some(outcome) => (
             format!("{} of {}", outcome.remaining(), outcome.capacity()),
@@ -209,13 +250,7 @@ fn row(charge: &ExplainedCharge) -> Vec<String> {
             },
         ),
     };
-    vec![charge.policy().name().to_owned(), charge.key().as_str().to_owned(), remaining, reset, verdict]
-}
-
-/// Such as `1h 12m`, in whole seconds, rounded up.
-fn span(time: Duration) -> String {
-    let seconds = time.as_secs() + u64::from(time.subsec_millis() > 0);
-    humantime::format_duration(Duration::from_secs(seconds)).to_string()
+    vec![policy.name().to_owned(), key.as_str().to_owned(), remaining, reset, verdict]
 }
 
 fn number(keys: usize) -> String {

@@ -14,6 +14,17 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
+    /// A change that failed.
+    pub(crate) fn of_change(error: Error) -> Self {
+        let may_be_made = error.kind().may_have_charged();
+        match Self::from(error) {
+            Self::Redis(message) if may_be_made => {
+                Self::Redis(format!("{message}; the change may have been made"))
+            }
+            failure => failure,
+        }
+    }
+
     pub(crate) fn code(&self) -> ExitCode {
         match self {
             Self::Usage(_) => ExitCode::from(2),
@@ -26,7 +37,6 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         match error.kind() {
             ErrorKind::InvalidConfig | ErrorKind::InvalidIdentity => Self::Usage(error.to_string()),
-            kind if kind.may_have_charged() => Self::Redis(format!("{error}; the change may have been made")),
             _ => Self::Redis(error.to_string()),
         }
     }
@@ -40,14 +50,21 @@ impl fmt::Display for Failure {
     }
 }
 
-/// `text` without the user and the password of any URL in it. A URL in the wrong place is quoted by an error.
+/// Whether the key has a value that the limiter did not write.
+pub(crate) fn is_foreign(error: &Error) -> bool {
+    error.kind() == ErrorKind::StoreFailed
+        && error.to_string().contains("a key of the rate limit holds a value")
+}
+
+/// `text` without the user and the password of any URL in it. A URL in the wrong place is quoted by an error. A password may
+/// have any character that the shell passes on, so all before the last `@` of the line is left out.
 pub(crate) fn without_passwords(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut rest = text;
     while let Some((before, after)) = rest.split_once("://") {
         shown.push_str(before);
         shown.push_str("://");
-        let end = after.find(|c: char| c.is_whitespace() || c == '\'').unwrap_or(after.len());
+        let end = after.find('\n').unwrap_or(after.len());
         rest = match after[..end].rfind('@') {
             Some(at) => {
                 shown.push_str("..");
@@ -57,4 +74,38 @@ pub(crate) fn without_passwords(text: &str) -> String {
         };
     }
     shown + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_change_may_have_been_made() {
+        let rows = [
+            (ErrorKind::StoreTimeout, "late", "late; the change may have been made", 1),
+            (ErrorKind::StoreDisconnected, "late", "late; the change may have been made", 1),
+            (ErrorKind::StoreUnreachable, "late", "late", 1),
+            (ErrorKind::InvalidConfig, "late", "late", 2),
+        ];
+        for (kind, read, change, code) in rows {
+            let (read_failed, change_failed) =
+                (Failure::from(Error::new(kind, "late")), Failure::of_change(Error::new(kind, "late")));
+            assert_eq!((read_failed.to_string(), change_failed.to_string()), (read.into(), change.into()));
+            for failure in [read_failed, change_failed] {
+                assert_eq!(failure.code(), ExitCode::from(code), "{failure}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_password_may_have_any_character() {
+        for password in ["hunter2", "it's-hunter2", "a@hunter2", "hunter2 hunter2", "http://hunter2"] {
+            let text =
+                format!("error: unexpected argument 'redis://user:{password}@host:1' found\n\nUsage: a b\n");
+            let shown = without_passwords(&text);
+            assert!(!shown.contains("hunter2") && !shown.contains("user"), "{shown}");
+            assert!(shown.ends_with("@host:1' found\n\nUsage: a b\n"), "{shown}");
+        }
+    }
 }

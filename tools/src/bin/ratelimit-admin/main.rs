@@ -1,4 +1,4 @@
-//! Administers the limits in a Redis: shows a client's state, resets and refunds it, and lists the keys.
+//! Administers the limits in a Redis: shows a client's state, resets and refunds it, bans it, and lists keys and bans.
 //!
 //! ```text
 //! export REDIS_URL=redis://user:password@127.0.0.1:6379
@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The policies are read from the TOML file of the service, as `LivePolicies::file` reads it. Values in Redis are decoded by
-//! the crate: the script that makes the decisions is asked, and charges nothing.
+//! the crate: the script that makes the decisions reads them, and charges nothing.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line program")]
 
@@ -14,6 +14,7 @@ mod commands;
 mod connect;
 mod failure;
 mod options;
+mod span;
 mod table;
 
 use std::process::ExitCode;

@@ -149,6 +149,7 @@ impl<S, ReqBody> Call<S, ReqBody> {
     }
 
     /// Calls the service with an admitted request.
+    // A call of it would copy the head of the request once more.
     #[inline(always)]
     fn serve<F, R>(
         mut self,

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_law_is_told_of_each_reduction_that_it_did_not_choose() {
+    async fn a_reduction_that_a_law_did_not_choose_interrupts_it() {
         let meter = LoadMeter::new();
         let mut controller = Controller::new(meter.clone(), 0.1, Steady::default());
         let rate = bounds(None);

@@ -6,8 +6,9 @@ use tokio::time::{sleep, timeout};
 use tower_ratelimit::{Answer, Charge, Decision, Error, Key};
 
 use super::{
+    asked::{Ask, By, Held},
     instance::{Instance, Instances},
-    ledger::{Ask, By, Held, Ledger},
+    ledger::Ledger,
     random::Random,
     rules::{Kind, shadow},
 };

@@ -9,9 +9,9 @@ use tokio::{
 use tower_ratelimit::{Decision, decision::DecisionSource};
 
 use super::{
+    asked::Ask,
     callers::{PATIENT, Shared, set_ban},
     instance::Instance,
-    ledger::Ask,
     network::Network,
     rules::Kind,
 };

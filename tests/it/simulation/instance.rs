@@ -11,8 +11,8 @@ use std::{
 use tower_ratelimit::{Limiter, RedisStore, bb8_redis::bb8::Pool};
 
 use super::{
+    asked::By,
     connection::Manager,
-    ledger::By,
     network::{Network, Owner},
     random::Random,
 };

@@ -14,7 +14,8 @@ use tower_ratelimit::{
 
 use super::{
     account::Account,
-    bans::{Ended, Known},
+    asked::{Ask, Asked, By, Held},
+    bans::Ended,
     log::Log,
     network::Network,
     rules::{Kind, Rule},
@@ -23,47 +24,6 @@ use super::{
 /// How much later than its deadline a decision may be answered: lanes look for late decisions every 2 ms, and timers
 /// count milliseconds.
 const SLACK: Duration = Duration::from_millis(5);
-
-/// What a caller asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ask {
-    Charge,
-    UpTo,
-    Debit,
-    Peek,
-}
-
-impl Ask {
-    /// Whether a denial counts for a penalty.
-    fn counts_denials(self) -> bool {
-        matches!(self, Self::Charge | Self::UpTo)
-    }
-}
-
-/// A decision under way: its charges as (rule, identity, cost), and what was known when it was made.
-pub(super) struct Asked {
-    pub(super) ask: Ask,
-    pub(super) charges: Vec<(usize, usize, u64)>,
-    pub(super) by: By,
-    started: Instant,
-    losses: u64,
-    permit_losses: u64,
-    /// `None` if the server was full.
-    times_full: Option<u64>,
-    /// By charge: units that were certainly counted.
-    counted: Vec<u64>,
-    /// By charge: what was known about bans.
-    known: Vec<Known>,
-}
-
-/// An instance that makes a decision.
-#[derive(Clone)]
-pub(super) struct By {
-    pub(super) instance: String,
-    pub(super) deadline: Duration,
-    /// Whether it has changed its quotas.
-    pub(super) is_changed: bool,
-}
 
 pub(super) struct Ledger {
     pub(super) rules: Vec<Rule>,
@@ -90,15 +50,6 @@ struct Inner {
     had_crashes: bool,
     /// Whether units on lease may not return.
     loses_leases: bool,
-}
-
-/// A permit of the ledger.
-pub(super) struct Held {
-    rule: usize,
-    identity: usize,
-    units: u64,
-    /// The instance that granted it, or the number of losses.
-    by: Result<u64, String>,
 }
 
 impl Ledger {

@@ -19,6 +19,7 @@
 
 mod account;
 mod against_redis;
+mod asked;
 mod bans;
 mod callers;
 mod connection;

@@ -219,6 +219,9 @@ impl Ledger {
                 counts: asked.ask.counts_denials(),
                 may_be_uncounted: asked.times_full != Some(inner.times_full),
             };
+            if rule.penalty.is_none() && outcome.is_banned() {
+                self.violated(asked, format_args!("{key}: banned without a penalty"));
+            }
             if let Some(strikes) = rule.penalty {
                 let wrong = account.bans.ended(
                     strikes,

@@ -52,20 +52,9 @@ local function bucket_changes()
           units = (muldiv(refundable, bucket.units, bucket.period))
         else
           -- Drain the bucket for that much longer.
-          local passed = elapsed
           elapsed = elapsed + refundable
           units = (elapsed - elapsed % bucket.period) / bucket.period * bucket.units
           elapsed = elapsed % bucket.period
-          if elapsed > passed then
-            -- At another quota's rate, time that has not passed would drain more. Only its whole units are refunded.
-            local whole = (muldiv(elapsed, bucket.units, bucket.period))
-            local rest = elapsed - drain_time(bucket, whole)
-            elapsed = math.min(passed, rest)
-            units, time = units + whole, time - (rest - elapsed)
-            if time == 0 then
-              return nil
-            end
-          end
           at = math.max(0, now - elapsed)
         end
       end

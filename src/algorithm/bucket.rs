@@ -185,22 +185,9 @@ impl Bucket {
                 units = self.smooth_drained_in(refundable);
             } else {
                 // Drain the bucket for that much longer.
-                let passed = open.elapsed;
-                let elapsed = passed + refundable;
+                let elapsed = open.elapsed + refundable;
                 units = (elapsed / self.period).saturating_mul(self.units);
                 open.elapsed = elapsed % self.period;
-                if open.elapsed > passed {
-                    // At another quota's rate, time that has not passed would drain more. Only its whole units are
-                    // refunded.
-                    let whole = self.smooth_drained_in(open.elapsed);
-                    let rest = open.elapsed - self.smooth_drain_time(whole);
-                    open.elapsed = passed.min(rest);
-                    units = units.saturating_add(whole);
-                    time -= rest - open.elapsed;
-                    if time == 0 {
-                        return None;
-                    }
-                }
                 open.at = now.saturating_sub(open.elapsed);
             }
         }

@@ -611,7 +611,7 @@ impl View {
                 let (_, step) = steps(rule);
                 let age = now - charge.made;
                 let alone = time - if stepped { (age + step - 1) / step * step } else { age };
-                let mut left = behind.max(alone);
+                let left = behind.max(alone);
                 let dead = left <= 0
                     || charge.made > now
                     || charge.made <= *start
@@ -630,19 +630,7 @@ impl View {
                         // It advances in the same spans as before.
                         let (step_units, step) = steps(rule);
                         let spans = (now - since + left) / step;
-                        let (mut at, mut drained) = (since - left + spans * step, spans * step_units);
-                        if at < since {
-                            // Whole units of the time that has not passed.
-                            let whole = (now - at) * step_units / step;
-                            let rest = now - at - (whole * step + step_units - 1) / step_units;
-                            at = (now - rest).max(since);
-                            left -= rest - (now - at);
-                            drained += whole;
-                            if left == 0 {
-                                return false;
-                            }
-                        }
-                        entries[0] = (at, (owed - drained).max(0));
+                        entries[0] = (since - left + spans * step, (owed - spans * step_units).max(0));
                     }
                     *refunded += left;
                 }

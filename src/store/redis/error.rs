@@ -210,6 +210,11 @@ pub(crate) fn is_foreign(error: &Error) -> bool {
     error.kind() == ErrorKind::StoreFailed && (text.ends_with(FOREIGN) || text.ends_with("(WRONGTYPE)"))
 }
 
+/// Whether a node of a Cluster answered for a slot that no node serves: in place of the one that does not answer.
+pub(crate) fn is_unserved(error: &Error) -> bool {
+    error.kind() == ErrorKind::StoreFailed && error.to_string().ends_with("(CLUSTERDOWN)")
+}
+
 /// Whether a node of a Cluster named another one, which could not be reached.
 #[cfg(feature = "cluster")]
 pub(crate) fn is_redirect(error: &Error) -> bool {

@@ -176,6 +176,7 @@ impl Ledger {
             let charges = asked.ask != Ask::Peek;
             let granted = if allowed && charges { outcome.granted() } else { 0 };
             let is_exact = rule.is_slow() && !rule.leased && !self.network.is_repeated(&key);
+            let stretches = account.refunded > 0 && rule.stretches_refunds();
             let policy = rule.policy(asked.by.is_changed);
             let limit = policy.quota().limit();
             let replenished = rule.replenished(rule.largest, elapsed);
@@ -204,7 +205,7 @@ impl Ledger {
             let certain = (asked.counted[place] + granted).saturating_sub(account.refunded + replenished);
             // A debt is not shown.
             let certain = certain.min(limit);
-            if is_exact && is_certain && by_store && used < certain {
+            if is_exact && is_certain && by_store && used < certain && !stretches {
                 self.violated(asked, format_args!("{key}: {used} units used, {certain} must be"));
             }
             if charges {
@@ -256,7 +257,7 @@ impl Ledger {
             let allowance = (rule.largest + rule.debt) * (1 + inner.losses)
                 + rule.replenished(in_a_period, elapsed)
                 + account.refunded;
-            if account.admitted > allowance && !self.network.is_repeated(&key) {
+            if account.admitted > allowance && !self.network.is_repeated(&key) && !stretches {
                 let admitted = account.admitted;
                 self.violated(asked, format_args!("{key}: {admitted} units admitted, {allowance} may be"));
             }
@@ -407,7 +408,8 @@ impl Ledger {
         let key = rule.key(&account.1.to_string());
         let inner = &*self.inner.lock().unwrap();
         let account = inner.accounts.get(&account)?;
-        if !rule.is_slow() || rule.leased && inner.losses > 0 {
+        let stretches = account.refunded > 0 && rule.stretches_refunds();
+        if !rule.is_slow() || rule.leased && inner.losses > 0 || stretches {
             return None;
         }
         let replenished = rule.replenished(rule.largest, self.started.elapsed() + inner.forward);

@@ -5,7 +5,8 @@
 //! answered, the breaker closes; if the first call after that gets no answer, it opens again.
 //!
 //! Calls are counted and not decisions: a single broken connection fails all decisions of a batch. An answer counts as
-//! one even if it is an error, because the caller did not have to wait for it.
+//! one even if it is an error, because the caller did not have to wait for it. `CLUSTERDOWN` does not: other nodes answer it
+//! for one that hangs, and calls to that one would keep callers waiting in between.
 
 use std::{
     sync::{
@@ -20,6 +21,7 @@ use tokio::time::Instant;
 use super::background::Exclusive;
 use crate::{
     error::{Error, ErrorKind},
+    store::redis::error::is_unserved,
     util::sync::lock,
 };
 
@@ -55,8 +57,7 @@ impl Breaker {
     pub(super) fn record<T>(&self, result: &Result<T, Error>) -> bool {
         match result {
             Err(cause) if is_silence(cause) => self.failed(cause),
-            // The call was not sent, which says nothing about the server.
-            Err(error) if error.kind() == ErrorKind::StoreBusy => false,
+            Err(error) if says_nothing(error) => false,
             _ => {
                 if self.unanswered.load(Ordering::Relaxed) > 0 {
                     self.unanswered.store(0, Ordering::Relaxed);
@@ -117,6 +118,12 @@ pub(super) fn is_silence(error: &Error) -> bool {
     matches!(error.kind(), StoreTimeout | StoreUnreachable | StoreDisconnected)
 }
 
+/// Whether the error says nothing about the server: the call was not sent, or another node of a Cluster answered in its
+/// place.
+pub(super) fn says_nothing(error: &Error) -> bool {
+    error.kind() == ErrorKind::StoreBusy || is_unserved(error)
+}
+
 /// The error of a decision that was not sent because of `cause`.
 fn suspended(cause: &Error) -> Error {
     let message = format!("Redis is not asked until it answers again: {cause}");
@@ -126,6 +133,7 @@ fn suspended(cause: &Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::redis::error::decision_error;
 
     const ANSWERED: Result<(), Error> = Ok(());
 
@@ -146,11 +154,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_error_is_an_answer_and_a_busy_client_says_nothing() {
+    async fn an_error_is_an_answer_but_a_busy_client_and_another_node_say_nothing() {
         let breaker = Breaker::default();
         let failed = Err(Error::new(ErrorKind::StoreFailed, "OOM"));
         let busy = Err(Error::new(ErrorKind::StoreBusy, "busy"));
-        for call in [silence(), silence(), failed, silence(), silence(), busy] {
+        let other = Err(decision_error("CLUSTERDOWN The cluster is down"));
+        for call in [silence(), silence(), failed, silence(), silence(), busy, other] {
             assert!(!breaker.record::<()>(&call));
         }
         assert!(breaker.record(&silence()));

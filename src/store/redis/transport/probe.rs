@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use tokio::runtime::Handle;
 
-use super::{breaker::is_silence, target::Target};
-use crate::error::ErrorKind;
+use super::{
+    breaker::{is_silence, says_nothing},
+    target::Target,
+};
 
 /// Starts a probe of `target` if it is time for one. `key` is one of the target's keys.
 pub(super) fn probe<T: Target>(target: &Arc<T>, key: impl FnOnce() -> String) {
@@ -14,7 +16,7 @@ pub(super) fn probe<T: Target>(target: &Arc<T>, key: impl FnOnce() -> String) {
     let (target, key) = (target.clone(), key());
     runtime.spawn(async move {
         match target.ping(key).await {
-            Err(cause) if is_silence(&cause) || cause.kind() == ErrorKind::StoreBusy => {
+            Err(cause) if is_silence(&cause) || says_nothing(&cause) => {
                 target.health().failed_again(&cause);
             }
             // An error is an answer too.

@@ -6,13 +6,7 @@
 //! cargo bench -p benches --bench cluster -- 8 32
 //! ```
 
-#![allow(dead_code, unreachable_pub, reason = "only a part of the tests' servers is used")]
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a program that prints measurements")]
-
-#[path = "../tests/it/support/redis_cluster.rs"]
-mod redis_cluster;
-#[path = "../tests/it/support/redis_server.rs"]
-mod redis_server;
 
 use std::{
     sync::{
@@ -22,8 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use redis_cluster::RedisCluster;
-use redis_server::RedisServer;
+use support::{RedisServer, redis_cluster::RedisCluster};
 use tokio::task::JoinSet;
 use tower_ratelimit::{Key, Limiter, Policy, Quota, RedisStore};
 

@@ -7,10 +7,8 @@ use std::{
     time::Instant,
 };
 
-use crate::{
-    promises::Promises,
-    support::{RedisServer, program},
-};
+use crate::promises::Promises;
+use support::RedisServer;
 
 const LIMIT: u64 = 1_000;
 const SECONDS: u64 = 4;
@@ -24,7 +22,7 @@ struct Quickstart {
 
 impl Quickstart {
     fn start(redis: &str) -> Self {
-        let mut process = Command::new(program("quickstart"))
+        let mut process = Command::new(env!("CARGO_BIN_EXE_quickstart-under-faults"))
             .env("PORT", "0")
             .env("REDIS_URL", redis)
             .env("LIMIT", LIMIT.to_string())

@@ -10,10 +10,8 @@ use std::{
     time::Duration,
 };
 
-use crate::{
-    proxy::{Network, Proxy},
-    support::{RedisServer, redis_cluster::RedisCluster, redis_sentinel::SentinelGroup},
-};
+use crate::proxy::{Network, Proxy};
+use support::{RedisServer, redis_cluster::RedisCluster, redis_sentinel::SentinelGroup};
 
 /// Something that goes wrong. Both functions may block.
 pub(crate) trait Fault: Send {

@@ -9,8 +9,8 @@ use crate::{
     DEADLINE, RATE,
     load::{Load, layers, millis, quantile},
     promises::Promises,
-    support::RedisServer,
 };
+use support::RedisServer;
 
 const DURATION: Duration = Duration::from_secs(5);
 /// Failures until the breaker must be open.

@@ -3,7 +3,8 @@
 use tokio::task::JoinSet;
 use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota};
 
-use crate::{frozen::memory, promises::Promises, support::Down};
+use crate::{frozen::memory, promises::Promises};
+use support::Down;
 
 /// The store rounds its capacity up for each of its parts.
 const ROUNDING: usize = 1_024;

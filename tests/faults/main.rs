@@ -19,11 +19,6 @@ mod proxy;
 mod soak;
 mod table;
 
-/// The servers that the integration tests use.
-#[path = "../it/support/mod.rs"]
-#[allow(dead_code, unused_imports, reason = "each program uses a part of it")]
-mod support;
-
 use promises::Promises;
 
 const PARTS: [&str; 6] = ["table", "frozen", "over-admission", "cold-start", "identities", "soak"];

@@ -14,7 +14,8 @@ use tower_ratelimit::{
     algorithm::{Algorithm, FixedWindow, Gcra, SlidingLog, SlidingWindow},
 };
 
-use crate::{promises::Promises, support::RedisServer};
+use crate::promises::Promises;
+use support::RedisServer;
 
 const INSTANCES: u32 = 3;
 const LIMIT: u64 = 3_000;

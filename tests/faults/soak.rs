@@ -23,8 +23,8 @@ use crate::{
     frozen::memory,
     promises::Promises,
     proxy::{Network, Proxy},
-    support::{RedisServer, within},
 };
+use support::{RedisServer, within};
 
 const INSTANCES: usize = 2;
 /// Callers of an instance.

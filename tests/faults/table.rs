@@ -15,11 +15,11 @@ use crate::{
     load::{Load, Sample, layers, millis, quantile},
     promises::Promises,
     proxy::{Network, Proxy},
-    support::{
-        RedisServer,
-        redis_cluster::RedisCluster,
-        redis_sentinel::{PRIMARY, SentinelGroup},
-    },
+};
+use support::{
+    RedisServer,
+    redis_cluster::RedisCluster,
+    redis_sentinel::{PRIMARY, SentinelGroup},
 };
 
 /// How long a fault lasts.

@@ -1,11 +1,11 @@
 //! Invalid settings and requests are errors that say what to do. Unusual but valid input works.
 
-use crate::support::{
+use http::{HeaderValue, Request, request::Parts};
+use support::{
     RedisServer,
     inner::{ask, text},
     settings, store,
 };
-use http::{HeaderValue, Request, request::Parts};
 use tower_ratelimit::{
     ErrorKind, FailureMode, Header, Key, KeyExtractor, Limiter, MemoryStore, PeerIp, Policy, Quota,
     RateLimitLayer, RedisStore, algorithm::FixedWindow,

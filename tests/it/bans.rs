@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
-use crate::support::inner::ask;
 use http::{Request, StatusCode, request::Parts};
+use support::inner::ask;
 use tower_ratelimit::{
     Answer, ClientIp, Error, ErrorKind, Header, Key, KeyExtractor, MemoryStore, PeerIp, Policy, Quota,
     RateLimitLayer, TrustedProxies,

@@ -2,9 +2,9 @@
 
 use std::{convert::Infallible, time::Duration};
 
-use crate::support::{RedisServer, eventually, inner::text, settings};
 use futures_util::FutureExt as _;
 use http::{Request, Response};
+use support::{RedisServer, eventually, inner::text, settings};
 use tokio::task::JoinSet;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{

@@ -542,20 +542,6 @@ fn the_peer_is_read_from_the_connect_info_of_axum() {
     }
 }
 
-#[test]
-fn the_peer_is_read_from_the_connect_info_of_tonic() {
-    use tonic::transport::server::TcpConnectInfo;
-
-    let tcp = |remote: Option<&str>| {
-        let remote_addr = remote.map(|remote| remote.parse().unwrap());
-        with(TcpConnectInfo { local_addr: Some("127.0.0.1:1".parse().unwrap()), remote_addr })
-    };
-    let request = tcp(Some("10.0.0.1:80"));
-    assert_eq!(key_of(&PeerIp::new(), &request).unwrap(), Key::new("10.0.0.1"));
-    assert_eq!(key_of(&ClientIp::behind(private()), &request).unwrap(), Key::new("203.0.113.7"));
-    assert_eq!(key_of(&PeerIp::new(), &tcp(None)).unwrap_err().kind(), ErrorKind::MissingSetup);
-}
-
 #[cfg(unix)]
 #[test]
 fn a_peer_on_a_unix_socket_is_a_defined_error() {
@@ -570,7 +556,6 @@ fn a_peer_on_a_unix_socket_is_a_defined_error() {
         requests.extend([with(ConnectInfo(unnamed())), with(ConnectInfo(tokio())), with(tokio())]);
         requests.extend([with(MockConnectInfo(unnamed())), with(MockConnectInfo(tokio()))]);
     }
-    requests.push(with(tonic::transport::server::UdsConnectInfo { peer_addr: None, peer_cred: None }));
 
     let says = |error: Error, text: &str| {
         assert_eq!(error.kind(), ErrorKind::MissingSetup);

@@ -14,12 +14,12 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{RedisServer, store};
 use bytes::Bytes;
 use futures_util::{FutureExt as _, future::BoxFuture};
 use http::{HeaderName, Method, Request, Response, request::Parts};
 use http_body::{Body, Frame};
 use http_body_util::BodyExt as _;
+use support::{RedisServer, store};
 use tokio::{task::JoinSet, time::Instant};
 use tower::{
     BoxError, Layer, Service, ServiceBuilder, ServiceExt, load_shed::error::Overloaded,

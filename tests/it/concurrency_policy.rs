@@ -2,7 +2,6 @@
 
 use std::{convert::Infallible, time::Duration};
 
-use crate::support::{RedisServer, eventually, inner, pool, settings, store, within};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, StreamBody};
@@ -10,6 +9,7 @@ use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
+use support::{RedisServer, eventually, inner, pool, settings, store, within};
 use tokio::sync::mpsc;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{

@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use crate::support::{RedisServer, eventually, listen_with, settings};
+use support::{RedisServer, eventually, listen_with, settings};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpListener,

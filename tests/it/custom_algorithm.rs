@@ -6,8 +6,8 @@ pub(crate) mod example;
 
 use std::time::Duration;
 
-use crate::support::{RedisServer, settings, store};
 use example::DayAndNight;
+use support::{RedisServer, settings, store};
 use tower_ratelimit::{
     Charge, Error, ErrorKind, FailureMode, Key, Limiter, ManualClock, MemoryStore, Policy, Quota,
     algorithm::{Algorithm, FixedWindow},

@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use crate::{
-    custom_algorithm::reports,
-    support::{RedisServer, eventually, inner, settings},
-};
+use crate::custom_algorithm::reports;
+use support::{RedisServer, eventually, inner, settings};
 use tower_ratelimit::{
     Charge, Error, ErrorKind, FailureMode, Key, Limiter, ManualClock, MemoryStore, Policy, PolicySource,
     Quota, RateLimitLayer, Rule,

@@ -8,11 +8,11 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{RedisServer, eventually, redis_cluster::RedisCluster, settings, store};
 use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
+use support::{RedisServer, eventually, settings, store};
 use tokio::task::JoinSet;
 use tower_ratelimit::{
     Answer, Charge, Decision, Error, ErrorKind, FailureMode, Key, Limiter, ManualClock, MemoryStore, Policy,
@@ -279,39 +279,6 @@ async fn concurrent_settlements_are_all_counted() {
         let expected: u64 = (1..=64).map(|cost| cost * 2).sum();
         let left = limiter.peek(&policy, &Key::new("all"), 0).await.unwrap().remaining();
         assert_eq!(left, Some(100_000 - expected));
-    }
-}
-
-#[tokio::test]
-async fn one_policy_of_a_decision_is_debited_also_in_a_cluster() {
-    let cluster = RedisCluster::shared();
-    let stores = [
-        Limiter::new(MemoryStore::new()),
-        Limiter::new(settings().prefix("debits").connect_cluster(cluster.urls()).await.unwrap()),
-    ];
-    let day = |name: &str, limit| Policy::new(name, Quota::per_day(limit)).algorithm(FixedWindow::anchored());
-    let (requests, tokens, total) = (day("requests", 10), day("tokens", 100), day("total", 1_000).debt(50));
-    for limiter in stores {
-        let alice = Key::new("alice");
-        let charges = [
-            Charge::new(&requests, &alice, 1),
-            Charge::new(&tokens, &alice, 20),
-            Charge::new(&total, &Key::new("all"), 20),
-        ];
-        let decision = limiter.check_all(&charges).await.unwrap();
-        limiter.debit(&decision.for_policy("tokens").unwrap(), 30).await.unwrap();
-        let debited = limiter.debit(&decision, 5_000).await.unwrap();
-        let granted: Vec<_> = debited.outcomes().iter().map(|outcome| outcome.granted()).collect();
-        assert_eq!(granted, [9, 50, 1_030]);
-        assert!(decision.for_policy("other").is_none());
-        assert_eq!(
-            limiter.refund(&debited.for_policy("total").unwrap(), 40).await.unwrap().remaining(),
-            Some(0)
-        );
-        assert_eq!(
-            limiter.refund(&debited.for_policy("total").unwrap(), 40).await.unwrap().remaining(),
-            Some(30)
-        );
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::{RedisServer, settings, store};
+use support::{RedisServer, settings, store};
 use tokio::time::sleep;
 use tower_ratelimit::{
     Charge, Key, Limiter, ManualClock, Policy, Quota, RedisStore,

@@ -8,16 +8,13 @@
 
 use std::time::Duration;
 
-use crate::support::{
-    RedisPool, RedisServer,
-    model::{Ask, Counting, Model, Penalty, Receipt, Rule, Said, capacity},
-    pool, settings,
-};
+use crate::model::{Ask, Counting, Model, Penalty, Receipt, Rule, Said, capacity};
 use futures_util::future::{join, join_all};
 use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
+use support::{RedisPool, RedisServer, pool, settings};
 use tower_ratelimit::{
     Answer, Charge, Decision, Error, ErrorKind, Key, Limiter, ManualClock, MemoryStore, Policy, Quota,
     Verdict,

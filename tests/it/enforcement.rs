@@ -2,12 +2,12 @@
 
 use std::{convert::Infallible, future::poll_fn, task::Poll};
 
-use crate::support::{
+use http::{Request, Response};
+use serde_json::json;
+use support::{
     Counted,
     inner::{ask, get},
 };
-use http::{Request, Response};
-use serde_json::json;
 use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_ratelimit::{
     ErrorKind, MemoryStore, Policy, Quota, RateLimitLayer,

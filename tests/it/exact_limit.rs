@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use crate::support::{
+use proptest::prelude::*;
+use support::{
     RedisServer,
     http::{Tally, app, hammer, serve},
     store,
 };
-use proptest::prelude::*;
 use tower_ratelimit::{
     FailureMode, Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer,
     algorithm::{FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},

@@ -10,7 +10,7 @@ use std::{
 
 use tokio::sync::Semaphore;
 
-use crate::support::{Down, RedisServer, eventually, http, settings};
+use support::{Down, RedisServer, eventually, http, settings};
 use tower_ratelimit::{
     Answer, Charge, Decision, Error, ErrorKind, FailureMode, Key, Limiter, PeerIp, Policy, Quota,
     RateLimitLayer, RedisStore,
@@ -164,10 +164,10 @@ async fn an_outage_limits_over_http_and_is_no_second_quota() {
     let policy = window("api", 5);
     let app = http::serve(http::app(RateLimitLayer::new(store, policy, PeerIp::new()))).await;
     server.kill();
-    let client = reqwest::Client::new();
+    let client = http::Client::new();
     let mut statuses = Vec::new();
     for _ in 0..8 {
-        let response = client.get(format!("http://{app}/")).send().await.unwrap();
+        let response = client.get(&format!("http://{app}/")).await;
         assert!(response.headers()["ratelimit"].to_str().unwrap().starts_with("\"api\";r="), "{response:?}");
         statuses.push(response.status().as_u16());
     }

@@ -10,14 +10,14 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{
-    RedisServer,
-    fake_server::{integers, scripted},
-    settings, store,
-};
 use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
+};
+use support::{
+    RedisServer,
+    fake_server::{integers, scripted},
+    settings, store,
 };
 use tokio::{
     io::copy_bidirectional,

@@ -12,13 +12,13 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{
+use axum::{Extension, Router, routing::get};
+use http::{Request, Response};
+use support::{
     Counted, Says,
     http::serve,
     inner::{ask, get as get_request},
 };
-use axum::{Extension, Router, routing::get};
-use http::{Request, Response};
 use tower::{
     BoxError, Layer, Service, ServiceBuilder, ServiceExt, buffer::BufferLayer, limit::ConcurrencyLimitLayer,
 };
@@ -240,9 +240,9 @@ async fn each_route_has_its_own_limit_on_one_store() {
         .route("/search", get(async || "").layer(limit("search", 2)))
         .route("/health", get(async || ""));
     let address = serve(app).await;
-    let mut statuses = Vec::new();
+    let (client, mut statuses) = (support::http::Client::new(), Vec::new());
     for path in ["login", "login", "search", "search", "search", "health"] {
-        statuses.push(reqwest::get(format!("http://{address}/{path}")).await.unwrap().status().as_u16());
+        statuses.push(client.get(&format!("http://{address}/{path}")).await.status().as_u16());
     }
     assert_eq!(statuses, [200, 429, 200, 200, 429, 200]);
 }

@@ -2,9 +2,9 @@
 
 use std::net::SocketAddr;
 
-use crate::support::inner::ask;
 use http::{Method, Request, request::Parts};
 use proptest::prelude::*;
+use support::inner::ask;
 use tower_ratelimit::{
     Answer, ClientIp, Decision, ErrorKind, Header, Key, KeyExtractor, MemoryStore, PeerIp, Policy,
     PolicySource, Quota, RateLimitLayer, TrustedProxies,

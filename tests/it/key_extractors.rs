@@ -5,15 +5,15 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use crate::support::{
-    Counted, Down,
-    inner::{ask, text},
-};
 use axum::{Extension, Router, body::Body, extract::FromRequestParts, extract::State, routing::get};
 use http::{Method, Request, StatusCode, Uri, request::Parts};
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use proptest::prelude::*;
+use support::{
+    Counted, Down,
+    inner::{ask, text},
+};
 use tokio::net::TcpStream;
 use tower::ServiceExt;
 use tower_ratelimit::{
@@ -260,7 +260,7 @@ async fn requests_that_match_no_route_share_a_separate_key() {
 #[tokio::test]
 async fn spaces_around_a_header_do_not_change_the_identity_over_http_2() {
     let app = Router::new().route("/", get(async || "")).layer(limit("p", 2, Header::new("x-api-key")));
-    let address = crate::support::http::serve(app).await;
+    let address = support::http::serve(app).await;
     let socket = TokioIo::new(TcpStream::connect(address).await.unwrap());
     let (mut client, connection) = http2::handshake(TokioExecutor::new(), socket).await.unwrap();
     tokio::spawn(connection);

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{Down, Says};
+use support::{Down, Says};
 use tokio::{
     task::{JoinSet, yield_now},
     time::{Instant, timeout},

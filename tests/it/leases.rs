@@ -3,12 +3,12 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use crate::support::{RedisPool, RedisServer, pool, settings, within};
 use futures_util::FutureExt as _;
 use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
+use support::{RedisPool, RedisServer, pool, settings, within};
 use tower_ratelimit::{
     Charge, Decision, ErrorKind, Key, Limiter, ManualClock, MemoryStore, Policy, Quota, RedisStore,
     algorithm::{Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},

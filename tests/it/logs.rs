@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use crate::support::{
+use support::{
     Directory, Down, RedisServer, eventually,
     inner::{ask, get},
     listen_with, settings, store,

@@ -10,9 +10,9 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{RedisServer, eventually, inner::ask, store};
 use futures_util::{FutureExt as _, future::join_all};
 use http::{Request, request::Parts};
+use support::{RedisServer, eventually, inner::ask, store};
 use tokio::{
     sync::Semaphore,
     time::{Instant, advance, sleep},

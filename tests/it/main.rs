@@ -1,16 +1,11 @@
-//! The integration tests: one module per concern. Code that several of them share is in `support`.
-
-mod support;
+//! The tests of `make test`: one module per concern. What other programs share with them is in the package `support`.
 
 mod adaptive;
 mod admin;
-mod all_or_nothing;
 mod bad_input;
 mod bans;
 mod cancellation;
 mod client_ip;
-mod cluster;
-mod cluster_faults;
 mod composition;
 mod concurrency_policy;
 mod connect_errors;
@@ -19,12 +14,12 @@ mod custom_twin;
 mod debits;
 mod deny_cache;
 mod differential;
+#[path = "../each_store/mod.rs"]
+mod each_store;
 mod enforcement;
 mod exact_limit;
 mod examples;
 mod failure_ladder;
-mod generated_greeter;
-mod grpc;
 mod handler_rejections;
 mod hostile;
 mod http_layer;
@@ -37,28 +32,22 @@ mod logs;
 mod lookup;
 mod lua_rules;
 mod memory_store;
-mod metrics;
+mod model;
 mod on_decision;
 mod penalties;
 mod policy_sources;
 mod preflight;
 mod probe;
-mod protocol;
 mod quickstart;
 mod refunds;
-mod replay;
-mod retry_policy;
 mod routes;
-mod scaling_formulas;
 mod scripts;
-mod sentinel;
 mod settlement;
 mod shadow;
 mod shaping;
-mod simulation;
 mod standards;
 mod store_failure;
-mod tls;
+mod stores;
 mod twin_test;
 mod user_programs;
 mod values;

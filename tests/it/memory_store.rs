@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::RedisServer;
+use support::RedisServer;
 use tower_ratelimit::{
     Key, Limiter, ManualClock, MemoryStore, Policy, Quota,
     algorithm::{FixedWindow, Gcra},
@@ -103,7 +103,7 @@ async fn a_slower_quota_does_not_restore_expired_charges() {
     let server = RedisServer::start();
     let stores = [
         ("memory", Limiter::new(MemoryStore::new())),
-        ("redis", Limiter::new(crate::support::store(&server).await)),
+        ("redis", Limiter::new(support::store(&server).await)),
     ];
     let fast = Quota::new(5, Duration::from_millis(1)).unwrap();
     for (name, limiter) in stores {

@@ -6,8 +6,8 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{RedisServer, settings};
 use http::{Request, Response, request::Parts};
+use support::{RedisServer, settings};
 use tower::{Layer as _, Service, ServiceExt as _, service_fn};
 use tower_ratelimit::{
     Answer, Charge, Decision, Error, ErrorKind, FailureMode, Header, Key, Limiter, ManualClock, MemoryStore,

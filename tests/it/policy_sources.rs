@@ -8,12 +8,12 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{
+use http::{HeaderValue, Request, Response, header::WWW_AUTHENTICATE, request::Parts};
+use support::{
     RedisServer,
     inner::{ask, get, text},
     store,
 };
-use http::{HeaderValue, Request, Response, header::WWW_AUTHENTICATE, request::Parts};
 use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_ratelimit::{
     Answer, Decision, Error, ErrorKind, Header, Key, KeyExtractor, Limiter, MemoryStore, Policy,

@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
-use crate::support::inner::ask;
 use http::{Method, Request, request::Parts};
+use support::inner::ask;
 use tower_ratelimit::{
     Answer, Decision, Header, Key, KeyExtractor, Limiter, MemoryStore, PeerIp, Policy, PolicySource, Quota,
     RateLimitLayer, Rule,

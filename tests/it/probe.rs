@@ -1,6 +1,6 @@
 //! What a probe finds, and which problems prevent a connection.
 
-use crate::support::{RedisServer, fake_server, settings};
+use support::{RedisServer, fake_server, settings};
 use tower_ratelimit::{
     ErrorKind, RedisStore,
     store::{ProbeReport, ProblemKind},
@@ -111,5 +111,5 @@ async fn an_absent_server_is_an_error_of_a_probe_and_not_of_a_lazy_store() {
     assert_eq!(store.probe().await.unwrap_err().kind(), ErrorKind::StoreUnreachable);
     assert_eq!(settings().connect(&server.url()).await.unwrap_err().kind(), ErrorKind::StoreUnreachable);
     server.restart();
-    assert!(crate::support::eventually(async || store.probe().await.is_ok()).await);
+    assert!(support::eventually(async || store.probe().await.is_ok()).await);
 }

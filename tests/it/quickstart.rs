@@ -6,9 +6,9 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use crate::support::{
+use support::{
     RedisServer,
-    http::{Tally, hammer},
+    http::{Client, Tally, hammer},
 };
 
 /// A running quickstart, killed when dropped.
@@ -36,7 +36,7 @@ impl Drop for Quickstart {
 }
 
 fn command(settings: &[(&str, &str)]) -> Command {
-    let mut command = Command::new(crate::support::program("quickstart"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_quickstart"));
     command.env("PORT", "0").env_remove("REDIS_URL").env_remove("LIMIT").env_remove("PERIOD_SECS");
     command.envs(settings.iter().copied());
     command
@@ -57,9 +57,9 @@ async fn one_process_in_memory_admits_exactly_the_limit() {
     let process = Quickstart::start(&[("LIMIT", "50"), ("PERIOD_SECS", "3600")]);
     let tally = hammer(&[process.address], 64, 2_000).await;
     assert_eq!(tally, Tally { ok: 50, limited: 1_950, other: 0 });
-    let client = reqwest::Client::new();
+    let client = Client::new();
     for _ in 0..100 {
-        let health = client.get(format!("http://{}/health", process.address)).send().await.unwrap();
+        let health = client.get(&format!("http://{}/health", process.address)).await;
         assert_eq!(health.status(), 200);
     }
 }

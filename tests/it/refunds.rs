@@ -6,11 +6,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::{RedisServer, settings};
 use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
+use support::{RedisServer, settings};
 use tower_ratelimit::{
     Charge, Decision, Key, Limiter, ManualClock, MemoryStore, Policy, Quota,
     algorithm::{Algorithm, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},

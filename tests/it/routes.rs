@@ -5,7 +5,6 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
-use crate::support::{RedisServer, inner::ask, store};
 use axum::{
     Router,
     body::Body,
@@ -13,6 +12,7 @@ use axum::{
 };
 use http::{Method, Request, Response, request::Parts};
 use http_body_util::BodyExt as _;
+use support::{RedisServer, inner::ask, store};
 use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_http::normalize_path::NormalizePathLayer;
 use tower_ratelimit::{

@@ -1,8 +1,8 @@
 //! The Lua script on a Redis server: its arithmetic, the keys it writes, and the commands it calls.
 
-use crate::support::{RedisServer, settings, store, within};
 use proptest::prelude::*;
 use std::time::Duration;
+use support::{RedisServer, settings, store, within};
 
 use tower_ratelimit::{
     Error, ErrorKind, FailureMode, Key, Limiter, ManualClock, Policy, Quota,

@@ -11,11 +11,11 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{RedisServer, eventually, store};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use http::{Request, Response, StatusCode, response::Parts};
 use http_body_util::{BodyExt as _, Full, StreamBody};
+use support::{RedisServer, eventually, store};
 use tokio::sync::Notify;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_ratelimit::{

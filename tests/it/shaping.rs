@@ -6,8 +6,8 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{RedisServer, inner::get, settings};
 use http::{Request, Response};
+use support::{RedisServer, inner::get, settings};
 use tokio::{task::JoinSet, time::Instant};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{

@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use crate::support::{
-    Down, Says,
-    inner::{ask, ask_for, get, text},
-};
 use http::{HeaderMap, Request, Response, StatusCode, request::Parts};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use sfv::{BareItem, FieldType as _, List, ListEntry, Parser};
+use support::{
+    Down, Says,
+    inner::{ask, ask_for, get, text},
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tower_ratelimit::{
     Answer, Charge, Decision, Error, ErrorKind, FailureMode, Header, Headers, Key, Limiter, ManualClock,
@@ -661,8 +661,8 @@ async fn a_rejection_does_not_wait_for_the_body() {
     let app = axum::Router::new()
         .route("/", axum::routing::post(async |body: String| body).get(async || "hello"))
         .layer(layer);
-    let address = crate::support::http::serve(app).await;
-    assert_eq!(reqwest::get(format!("http://{address}/")).await.unwrap().status(), 200);
+    let address = support::http::serve(app).await;
+    assert_eq!(support::http::Client::new().get(&format!("http://{address}/")).await.status(), 200);
 
     let mut connection = tokio::net::TcpStream::connect(address).await.unwrap();
     // A body is announced and never sent.

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::{custom_algorithm::example::DayAndNight, support::RedisServer};
+use crate::custom_algorithm::example::DayAndNight;
+use support::RedisServer;
 use tower_ratelimit::{
     Error, Policy, Quota,
     algorithm::{

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{RedisServer, eventually, redis_cluster::RedisCluster, settings, store};
+use support::{RedisServer, eventually, settings, store};
 use tower_ratelimit::{
     ErrorKind, Key, Limiter, Policy, Quota, RedisStore,
     adaptive::{Adaptive, AdaptivePolicy, Aimd, Gradient, LoadMeter, Signal, Vegas},
@@ -142,14 +142,6 @@ async fn policies_of_another_name_or_prefix_are_apart() {
     );
     assert!(eventually(async || server.command::<u64>(&["EXISTS", "shop:adaptive:api:gcra"]) == 1).await);
     assert!(becomes(&[&own], 0.5).await && others.iter().all(|other| other.share() == 1.0), "{others:?}");
-}
-
-#[tokio::test]
-async fn in_a_cluster_the_hash_is_on_one_node() {
-    let cluster = RedisCluster::shared();
-    let store = settings().prefix("adaptive").connect_cluster(cluster.urls()).await.unwrap();
-    let (busy, idle) = (instance(&store, 0.25), instance(&store, 0.75));
-    assert!(becomes(&[&busy, &idle], 0.5).await, "{busy:?} {idle:?}");
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use crate::support::inner::{ask, get};
+use support::inner::{ask, get};
 use tokio::time::sleep;
 use tower_ratelimit::{
     ErrorKind, ManualClock, MemoryStore, Policy, PolicySource, Quota, RateLimitLayer,

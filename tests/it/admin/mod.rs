@@ -1,7 +1,5 @@
-//! Administration: explanations, the router for operators, and their command.
+//! Administration: explanations, and the router for operators.
 
-mod command;
 mod explanations;
-mod keys;
 mod requests;
 mod router;

@@ -1,10 +1,10 @@
 //! What a layer would do with a request.
 
-use crate::support::{
+use http::{Request, request::Parts};
+use support::{
     Down,
     inner::{ask, get},
 };
-use http::{Request, request::Parts};
 use tower_ratelimit::{
     Explanation, FailureMode, Header, Key, KeyExtractor as _, ManualClock, MemoryStore, PeerIp, Policy,
     PolicySource, Quota, RateLimitLayer, Rejection, Rule,

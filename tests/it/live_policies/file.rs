@@ -3,7 +3,7 @@
 use std::{fs, path::Path, time::Duration};
 
 use super::{error, quotas};
-use crate::support::{
+use support::{
     Directory,
     inner::{ask, get},
 };

@@ -3,7 +3,6 @@
 mod file;
 mod random;
 mod redis;
-mod under_load;
 mod watched;
 
 use tower_ratelimit::policy::LivePolicies;

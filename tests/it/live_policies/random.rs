@@ -7,7 +7,7 @@ use super::{
     file::{file_of, followed as file_followed},
     redis::{defaults, followed as hash_followed},
 };
-use crate::support::{Directory, RedisServer, store};
+use support::{Directory, RedisServer, store};
 use tower_ratelimit::{
     Policy,
     policy::{Enforcement, LivePolicies},

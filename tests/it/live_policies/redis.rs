@@ -3,11 +3,9 @@
 use std::time::Duration;
 
 use super::{error, quotas};
-use crate::support::{
+use support::{
     RedisServer, eventually,
     inner::{ask, get},
-    redis_cluster::RedisCluster,
-    redis_sentinel::{PRIMARY, SentinelGroup},
     settings, store,
 };
 use tower_ratelimit::{
@@ -453,31 +451,4 @@ async fn the_key_has_the_prefix_of_the_store() {
     set(&server, "api", "3/h");
     edit(&server, &["HSET", "shop:policies", "api", "4/h"]);
     assert_eq!(quotas(&live(&shop).await), ["api 4/h", "login 5/min"]);
-}
-
-#[tokio::test]
-async fn every_node_of_a_cluster_may_have_the_hash() {
-    let cluster = RedisCluster::shared();
-    for prefix in ["live-a", "live-b", "live-c", "live-d"] {
-        let store = settings().prefix(prefix).connect_cluster(cluster.urls()).await.unwrap();
-        let live = live(&store).await;
-        assert_eq!((live.current(), error(&live)), (defaults().to_vec(), String::new()));
-        let key = format!("{prefix}:policies");
-        let owner = &cluster.nodes[cluster.first_owner(cluster.slot(&key))];
-        edit(owner, &["HSET", &key, "api", "9/h"]);
-        assert!(eventually(async || quotas(&live) == ["api 9/h", "login 5/min"]).await, "{prefix}");
-        edit(owner, &["HSET", &key, "api", "many"]);
-        assert!(eventually(async || error(&live).contains("invalid quota `many`")).await, "{prefix}");
-        edit(owner, &["DEL", &key]);
-        assert!(eventually(async || live.current() == defaults()).await, "{prefix}");
-    }
-}
-
-#[tokio::test]
-async fn a_store_that_follows_sentinels_reads_the_hash_of_the_primary() {
-    let group = SentinelGroup::start();
-    let store = settings().connect_sentinel(group.urls(), PRIMARY).await.unwrap();
-    let live = live(&store).await;
-    set(&group.servers[0], "api", "9/h");
-    assert!(eventually(async || quotas(&live) == ["api 9/h", "login 5/min"]).await, "{}", error(&live));
 }

@@ -1,6 +1,6 @@
 //! `PolicySource::watched`.
 
-use crate::support::{
+use support::{
     RedisServer,
     inner::{ask, get},
 };
@@ -56,7 +56,7 @@ async fn counts_are_kept_unless_the_name_or_the_algorithm_changes() {
         ("another name", policy("q", 5), 5),
     ];
     for (name, new, remaining) in rows {
-        let redis = Limiter::new(crate::support::store(&server).await);
+        let redis = Limiter::new(support::store(&server).await);
         for limiter in [Limiter::new(MemoryStore::new()), redis] {
             let (sender, receiver) = watch::channel(old.clone());
             let layer =

@@ -6,46 +6,13 @@ use tower_ratelimit::{
 };
 
 use super::*;
-use crate::support::{
-    Down, eventually,
-    redis_sentinel::{PRIMARY, SentinelGroup},
-};
+use crate::each_store::penalties::texts;
+use support::{Down, eventually};
 
 fn is_invalid(result: Result<impl std::fmt::Debug, Error>, expected: &str) {
     let error = result.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
     assert!(error.to_string().contains(expected), "{error}");
-}
-
-#[tokio::test]
-async fn an_administrator_bans_and_unbans() {
-    let server = RedisServer::start();
-    let alice = Key::new("alice");
-    for (name, limiter) in stores(&server, "penalty-by-hand").await {
-        let policy = day("p", 9).penalty(Penalty::manual());
-        limiter.ban(&policy, &alice, HOUR).await.unwrap();
-        let banned = ask(&limiter, &policy, &alice).await;
-        assert!(banned.banned_for() > Some(HOUR - MINUTE) && banned.banned_for() <= Some(HOUR), "{name}");
-        // In place of the ban that it has, longer or shorter.
-        for time in [2 * HOUR, MINUTE] {
-            limiter.ban(&policy, &alice, time).await.unwrap();
-            let rest = limiter.peek(&policy, &alice, 1).await.unwrap().banned_for().unwrap();
-            assert!(rest <= time && rest > time - MINUTE / 2, "{name}: {rest:?}");
-        }
-        // A reset removes what was charged, and no ban.
-        limiter.reset(&policy, &alice).await.unwrap();
-        assert!(ask(&limiter, &policy, &alice).await.is_banned(), "{name}");
-        limiter.unban(&policy, &alice).await.unwrap();
-        assert!(ask(&limiter, &policy, &alice).await.is_allowed(), "{name}");
-        // No number of denials bans.
-        for _ in 0..30 {
-            assert!(!ask(&limiter, &policy, &alice).await.is_banned(), "{name}");
-        }
-        // A key without a ban, and one that does not exist.
-        for key in [&alice, &Key::new("bob")] {
-            limiter.unban(&policy, key).await.unwrap();
-        }
-    }
 }
 
 #[tokio::test]
@@ -93,23 +60,6 @@ async fn another_instance_follows_within_the_time_of_its_deny_cache() {
 }
 
 #[tokio::test]
-async fn a_key_that_is_banned_under_a_shadow_is_listed_and_banned_when_the_policy_is_enforced() {
-    let server = RedisServer::start();
-    for (name, limiter) in stores(&server, "penalty-of-shadow").await {
-        let (policy, bob) = (day("p", 1).penalty(Penalty::manual()), Key::new("bob"));
-        let (shadow, half) = (policy.clone().shadow(), policy.clone().enforced_for(0.5));
-        limiter.ban(&shadow, &bob, HOUR).await.unwrap();
-        assert!(ask(&limiter, &shadow, &bob).await.is_allowed(), "{name}");
-        for policy in [&shadow, &half, &policy] {
-            assert_eq!(texts(&limiter.bans(policy).await.unwrap()), ["bob"], "{name}");
-        }
-        assert!(ask(&limiter, &policy, &bob).await.is_banned(), "{name}");
-        limiter.unban(&shadow, &bob).await.unwrap();
-        assert_eq!(texts(&limiter.bans(&policy).await.unwrap()), [""; 0], "{name}");
-    }
-}
-
-#[tokio::test]
 async fn what_cannot_be_banned_is_an_error_that_says_what_to_write() {
     let (limiter, alice) = (Limiter::new(MemoryStore::new()), Key::new("alice"));
     let (plain, policy) = (day("plain", 1), day("p", 1).penalty(Penalty::manual()));
@@ -122,7 +72,7 @@ async fn what_cannot_be_banned_is_an_error_that_says_what_to_write() {
     }
     assert!(limiter.ban(&policy, &alice, 3_650 * DAY).await.is_ok());
     // A store of a user that knows no bans.
-    let says = crate::support::Says(|charge: &Charge| {
+    let says = support::Says(|charge: &Charge| {
         tower_ratelimit::decision::Outcome::new(charge, tower_ratelimit::Verdict::Allow, 9, Duration::ZERO)
     });
     is_invalid(Limiter::new(says.clone()).ban(&policy, &alice, HOUR).await, "this store has no bans");
@@ -142,73 +92,6 @@ async fn a_policy_with_a_penalty_cannot_be_leased() {
     is_invalid(leased.clone().try_penalty(penalty), "leave out `leased` or `penalty`");
     is_invalid(Policy::new("p", quota).penalty(penalty).try_leased(10), "leave out `leased` or `penalty`");
     assert!(Policy::new("p", quota).penalty(penalty).has_penalty() && !leased.has_penalty());
-}
-
-/// The keys of the list, which is complete.
-fn texts(list: &BanList) -> Vec<&str> {
-    assert!(list.is_complete());
-    list.bans().iter().map(|ban| ban.key().as_str()).collect()
-}
-
-#[tokio::test]
-async fn bans_are_listed_the_longest_first() {
-    let server = RedisServer::start();
-    let one_slot_each = settings().prefix("penalty-slots").cluster_shards(0);
-    let slots = one_slot_each.connect_cluster(RedisCluster::shared().urls()).await.unwrap();
-    let others = stores(&server, "penalty-list").await;
-    for (name, limiter) in others.into_iter().chain([("cluster without shards", Limiter::new(slots))]) {
-        // Names and identities with characters of globs and of hash tags.
-        let policy = day("p*[a]", 1).penalty(three());
-        let other = day("p*[a]b", 1).penalty(three());
-        let identities = ["alice", "b{o}b", "2001:db8::1", "*", &"long".repeat(99)];
-        for (hours, identity) in (1..).zip(identities) {
-            limiter.ban(&policy, &Key::new(identity), hours * HOUR).await.unwrap();
-        }
-        limiter.ban(&other, &Key::new("mallory"), HOUR).await.unwrap();
-        provoke(&limiter, &policy, &Key::new("automatic")).await;
-        // Denied, and not banned.
-        for _ in 0..3 {
-            ask(&limiter, &policy, &Key::new("denied")).await;
-        }
-        let list = limiter.bans(&policy).await.unwrap();
-        let (bans, shown) = (list.bans(), texts(&list));
-        let mut expected: Vec<Key> = identities.iter().rev().map(Key::new).collect();
-        expected.push(Key::new("automatic"));
-        let keys: Vec<Key> = bans.iter().map(|ban| ban.key().clone()).collect();
-        // Two of them have an hour left.
-        assert_eq!(keys[..4], expected[..4], "{name}: {shown:?}");
-        assert!(
-            keys.len() == 6 && expected[4..].iter().all(|key| keys[4..].contains(key)),
-            "{name}: {shown:?}"
-        );
-        assert!(bans[0].rest() > 5 * HOUR - MINUTE && bans[0].rest() <= 5 * HOUR, "{name}");
-        assert_eq!(texts(&limiter.bans(&other).await.unwrap()), ["mallory"], "{name}");
-        // The listed keys can be unbanned, hashes too.
-        for ban in bans {
-            limiter.unban(&policy, ban.key()).await.unwrap();
-        }
-        assert_eq!(texts(&limiter.bans(&policy).await.unwrap()), [""; 0], "{name}");
-    }
-}
-
-#[tokio::test]
-async fn more_bans_are_listed_than_redis_reads_in_a_step() {
-    let server = RedisServer::start();
-    for (name, limiter) in stores(&server, "penalty-many").await {
-        let policy = day("p", 1).penalty(Penalty::manual());
-        let keys: Vec<Key> = (0..3_000).map(|number| Key::new(format!("user-{number:04}"))).collect();
-        for keys in keys.chunks(100) {
-            let bans = keys.iter().map(|key| limiter.ban(&policy, key, HOUR));
-            for banned in futures_util::future::join_all(bans).await {
-                banned.unwrap();
-            }
-        }
-        let mut listed: Vec<Key> =
-            limiter.bans(&policy).await.unwrap().into_iter().map(|ban| ban.key().clone()).collect();
-        listed.sort();
-        assert_eq!(listed.len(), keys.len(), "{name}");
-        assert_eq!(listed, keys, "{name}");
-    }
 }
 
 #[tokio::test]
@@ -269,15 +152,6 @@ async fn values_of_other_programs_hide_no_ban_and_a_failure_is_no_empty_list() {
     let () = server.command(&["ACL", "SETUSER", "default", "-evalsha"]);
     let error = limiter.bans(&policy).await.unwrap_err();
     assert!(error.to_string().contains("acl_rule"), "{error}");
-}
-
-#[tokio::test]
-async fn bans_are_listed_behind_a_sentinel() {
-    let group = SentinelGroup::start();
-    let limiter = Limiter::new(settings().connect_sentinel(group.urls(), PRIMARY).await.unwrap());
-    let policy = day("p", 1).penalty(three());
-    provoke(&limiter, &policy, &Key::new("alice")).await;
-    assert_eq!(texts(&limiter.bans(&policy).await.unwrap()), ["alice"]);
 }
 
 #[tokio::test]

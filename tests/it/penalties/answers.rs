@@ -10,7 +10,7 @@ use tower_ratelimit::{
 };
 
 use super::*;
-use crate::support::inner::{ask as ask_layer, get, text};
+use support::inner::{ask as ask_layer, get, text};
 
 fn layer() -> RateLimitLayer {
     let store = MemoryStore::with_clock(tower_ratelimit::ManualClock::new());
@@ -63,25 +63,6 @@ async fn other_dialects_of_headers_show_no_penalty_either() {
         }
         assert_eq!(answers[2].headers()["retry-after"], "3600");
     }
-}
-
-#[tokio::test]
-async fn a_banned_call_of_grpc_learns_when_the_ban_ends() {
-    let layer = layer();
-    let call = || Request::post("/").header("content-type", "application/grpc").body(String::new()).unwrap();
-    for _ in 0..2 {
-        ask_layer(&layer, call()).await;
-    }
-    let banned = ask_layer(&layer, call()).await;
-    assert_eq!(banned.status(), StatusCode::OK);
-    assert_eq!(banned.headers()["grpc-status"], "8");
-    assert_eq!(banned.headers()["grpc-message"], "the client is banned; try again in 3600 seconds");
-    let decision = banned.extensions().get::<Decision>().unwrap().clone();
-    let status = tonic::Status::from(Rejection::Denied(decision));
-    let details = tonic_types::StatusExt::get_error_details(&status);
-    assert_eq!(details.retry_info().unwrap().retry_delay, Some(HOUR));
-    let [violation] = &details.quota_failure().unwrap().violations[..] else { panic!("{details:?}") };
-    assert_eq!((&*violation.quota_id, &*violation.description), ("login", "banned"));
 }
 
 #[tokio::test]
@@ -150,7 +131,7 @@ async fn only_failed_logins_count_and_then_ban() {
         let request = Request::get("/").header("x-user", "ann").body(String::new()).unwrap();
         let status = if fails { 401 } else { 200 };
         let response = move || http::Response::builder().status(status).body(String::new()).unwrap();
-        crate::support::inner::ask_for(&layer, request, response).await
+        support::inner::ask_for(&layer, request, response).await
     };
     for _ in 0..20 {
         assert_eq!(login(false).await.status(), 200);

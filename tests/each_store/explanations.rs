@@ -1,0 +1,204 @@
+//! What an explanation says is what a check then does, on each store.
+
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
+
+use proptest::{
+    prelude::*,
+    test_runner::{Config, TestRunner},
+};
+use tower_ratelimit::{
+    Charge, Decision, Explanation, Key, Limiter, ManualClock, Policy, Quota,
+    algorithm::{FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
+    decision::Outcome,
+    policy::Penalty,
+};
+
+use crate::stores::on_a_clock;
+
+const PERIOD: Duration = Duration::from_secs(10);
+
+fn policies() -> Vec<Policy> {
+    let policy = |name: &str| Policy::new(name, Quota::new(10, PERIOD).unwrap());
+    vec![
+        policy("gcra"),
+        policy("debt").debt(5),
+        policy("tokens").algorithm(TokenBucket::new().refill_every(PERIOD / 5)),
+        policy("meter").algorithm(LeakyBucket::meter()),
+        policy("queue").algorithm(LeakyBucket::queue(Duration::from_secs(3))),
+        policy("window").algorithm(FixedWindow::anchored()),
+        policy("cells").algorithm(SlidingWindow::new().segments(5)).debt(3),
+        policy("log").algorithm(SlidingLog::new()),
+        policy("shadow").shadow(),
+        policy("half").enforced_for(0.5),
+        policy("bans").penalty(Penalty::after(3, PERIOD / 2).ban(PERIOD)),
+        policy("debt-and-bans").debt(5).penalty(Penalty::after(2, PERIOD)),
+    ]
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Advance(u64),
+    Check {
+        policy: usize,
+        key: usize,
+        cost: u64,
+    },
+    /// Under two policies at once.
+    Both {
+        policies: [usize; 2],
+        key: usize,
+        cost: u64,
+    },
+    Debit {
+        policy: usize,
+        key: usize,
+        units: u64,
+    },
+    Refund {
+        policy: usize,
+        key: usize,
+        units: u64,
+    },
+    Reset {
+        policy: usize,
+        key: usize,
+    },
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let (policy, key, units) =
+        (|| 0..policies().len(), || 0..2_usize, || prop_oneof![4 => 0..4_u64, 1 => 7..13_u64]);
+    let step = prop_oneof![
+        2 => (0..4_000_000_u64).prop_map(Step::Advance),
+        6 => (policy(), key(), units()).prop_map(|(policy, key, cost)| Step::Check { policy, key, cost }),
+        3 => (policy(), 1..policies().len(), key(), units()).prop_map(|(one, other, key, cost)| {
+            Step::Both { policies: [one, (one + other) % policies().len()], key, cost }
+        }),
+        1 => (policy(), key(), units()).prop_map(|(policy, key, units)| Step::Debit { policy, key, units }),
+        1 => (policy(), key(), units()).prop_map(|(policy, key, units)| Step::Refund { policy, key, units }),
+        1 => (policy(), key()).prop_map(|(policy, key)| Step::Reset { policy, key }),
+    ];
+    proptest::collection::vec(step, 1..60)
+}
+
+/// Explains what the step is about to do, and compares that with what it does.
+async fn carry_out(
+    limiter: &Limiter,
+    clock: &ManualClock,
+    step: &Step,
+    prefix: &str,
+) -> Result<(), TestCaseError> {
+    let policies = policies();
+    let key = |key: usize| Key::new(format!("{prefix}-{key}"));
+    match *step {
+        Step::Advance(micros) => clock.advance(Duration::from_micros(micros)),
+        Step::Check { policy, key: at, cost } => {
+            let (policy, key) = (&policies[policy], key(at));
+            let explained = limiter.explain(policy, &key, cost).await.unwrap();
+            let checked = limiter.check(policy, &key, cost).await.unwrap();
+            let peeked = explained.decision();
+            let [charge] = explained.charges() else { panic!("{explained:?}") };
+            let (before, after) = (charge.outcome().unwrap(), all(&checked).remove(0));
+            prop_assert_eq!(charge.is_shadow(), after.is_shadow());
+            if after.is_banned() && !before.is_banned() {
+                // This denial has banned the key.
+                prop_assert!(!peeked.is_allowed());
+                return Ok(());
+            }
+            prop_assert_eq!(peeked.verdict(), checked.verdict());
+            prop_assert_eq!(before.verdict(), after.verdict());
+            prop_assert_eq!(before.retry_after(), after.retry_after());
+            prop_assert_eq!(before.banned_for(), after.banned_for());
+            let charged = if after.is_allowed() { cost } else { 0 };
+            prop_assert_eq!(before.remaining() - charged, after.remaining());
+            prop_assert!(charge.owed() == 0 || cost == 0 || !before.is_allowed());
+        }
+        Step::Both { policies: [one, other], key: at, cost } => {
+            let key = key(at);
+            let charges = [Charge::new(&policies[one], &key, cost), Charge::new(&policies[other], &key, 1)];
+            let explained = limiter.explain_all(&charges).await.unwrap();
+            let checked = limiter.check_all(&charges).await.unwrap();
+            let peeked = explained.decision();
+            prop_assert_eq!(peeked.is_allowed(), checked.is_allowed());
+            if checked.is_banned() && checked.banned_for() != peeked.banned_for() {
+                return Ok(());
+            }
+            prop_assert_eq!(peeked.verdict(), checked.verdict());
+            let names: Vec<_> = explained.charges().iter().map(|charge| charge.policy().name()).collect();
+            prop_assert_eq!(names, [policies[one].name(), policies[other].name()]);
+            for charge in explained.charges() {
+                let same = |one: &&&Outcome| one.policy() == charge.policy();
+                let checked = all(&checked);
+                let after = checked.iter().find(same).unwrap();
+                prop_assert_eq!(charge.outcome().unwrap().verdict(), after.verdict());
+            }
+        }
+        Step::Debit { policy, key: at, units } => {
+            let (policy, key) = (&policies[policy], key(at));
+            let room = |explained: &Explanation| {
+                let charge = &explained.charges()[0];
+                charge.outcome().unwrap().remaining() as i64 - charge.owed() as i64
+            };
+            let before = limiter.explain(policy, &key, 0).await.unwrap();
+            let request = limiter.check(policy, &key, 0).await.unwrap();
+            let debited = limiter.debit(&request, units).await.unwrap();
+            let granted = all(&debited)[0].granted() as i64;
+            let after = limiter.explain(policy, &key, 0).await.unwrap();
+            prop_assert_eq!(room(&after), room(&before) - granted, "{} {}", policy.name(), units);
+        }
+        Step::Refund { policy, key: at, units } => {
+            limiter.refund_latest(&policies[policy], &key(at), units).await.unwrap();
+        }
+        Step::Reset { policy, key: at } => {
+            let (policy, key) = (&policies[policy], key(at));
+            limiter.reset(policy, &key).await.unwrap();
+            let explained = limiter.explain(policy, &key, 1).await.unwrap();
+            let [charge] = explained.charges() else { panic!("{explained:?}") };
+            let outcome = charge.outcome().unwrap();
+            if outcome.is_banned() {
+                return Ok(());
+            }
+            prop_assert_eq!(
+                (outcome.remaining(), outcome.reset_after()),
+                (outcome.capacity(), Duration::ZERO)
+            );
+        }
+    }
+    Ok(())
+}
+
+fn all(decision: &Decision) -> Vec<&Outcome> {
+    decision.outcomes().iter().chain(decision.shadows()).collect()
+}
+
+#[test]
+fn an_explanation_says_what_a_check_then_does() {
+    for (name, cases, limiter) in on_a_clock("explanations") {
+        eprintln!("{name}");
+        random_histories(cases, limiter);
+    }
+}
+
+fn random_histories(cases: u32, limiter: impl Fn(ManualClock) -> Limiter) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let _guard = runtime.enter();
+    let config = Config { cases, failure_persistence: None, ..Config::default() };
+    let clock = ManualClock::new();
+    let limiter = limiter(clock.clone());
+    let number = AtomicUsize::new(0);
+    TestRunner::new(config)
+        .run(&steps(), |steps| {
+            // Every history has keys of its own.
+            let prefix = number.fetch_add(1, Ordering::Relaxed).to_string();
+            runtime.block_on(async {
+                for step in &steps {
+                    carry_out(&limiter, &clock, step, &prefix).await?;
+                }
+                Ok(())
+            })
+        })
+        .unwrap();
+}

@@ -1,0 +1,8 @@
+//! What holds for each store. Two programs compile these tests: `it` runs them in process and on one Redis server, `net`
+//! on a Redis Cluster. Each has a module `stores` of its own.
+
+mod all_or_nothing;
+mod debits;
+mod explanations;
+pub(crate) mod penalties;
+mod shadow;

@@ -1,0 +1,314 @@
+//! Penalties, on each store.
+
+use std::time::Duration;
+
+use tower_ratelimit::{
+    Charge, Decision, Key, Limiter, Policy, Quota,
+    algorithm::{Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
+    decision::BanList,
+    policy::Penalty,
+};
+
+use crate::stores::stores;
+
+pub(crate) const MINUTE: Duration = Duration::from_secs(60);
+pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
+pub(crate) const DAY: Duration = Duration::from_secs(86_400);
+
+/// `limit` units a day, whose windows do not end during a test.
+pub(crate) fn day(name: &str, limit: u64) -> Policy {
+    Policy::new(name, Quota::per_day(limit)).algorithm(FixedWindow::anchored())
+}
+
+/// Bans for an hour after three denials.
+pub(crate) fn three() -> Penalty {
+    Penalty::after(3, HOUR)
+}
+
+pub(crate) async fn ask(limiter: &Limiter, policy: &Policy, key: &Key) -> Decision {
+    limiter.check(policy, key, 1).await.unwrap()
+}
+
+/// Asks until the key is banned. Returns how many requests were admitted, and how many denied before the one that banned it.
+pub(crate) async fn provoke(limiter: &Limiter, policy: &Policy, key: &Key) -> (usize, usize) {
+    let (mut admitted, mut denied) = (0, 0);
+    loop {
+        match ask(limiter, policy, key).await {
+            decision if decision.is_banned() => return (admitted, denied),
+            decision if decision.is_allowed() => admitted += 1,
+            _ => denied += 1,
+        }
+        assert!(admitted + denied < 1_000, "never banned");
+    }
+}
+
+/// The keys of the list, which is complete.
+pub(crate) fn texts(list: &BanList) -> Vec<&str> {
+    assert!(list.is_complete());
+    list.bans().iter().map(|ban| ban.key().as_str()).collect()
+}
+
+#[tokio::test]
+async fn fewer_denials_do_not_ban_and_the_last_one_does() {
+    let (alice, bob) = (Key::new("alice"), Key::new("bob"));
+    for (name, limiter) in stores("penalty-counting").await {
+        let policy = day("login", 2).penalty(three());
+        let mut seen = Vec::new();
+        for _ in 0..6 {
+            let decision = ask(&limiter, &policy, &alice).await;
+            seen.push((decision.is_allowed(), decision.is_banned()));
+        }
+        let (admitted, denied, banned) = ((true, false), (false, false), (false, true));
+        assert_eq!(seen, [admitted, admitted, denied, denied, banned, banned], "{name}");
+        assert!(ask(&limiter, &policy, &bob).await.is_allowed(), "{name}");
+        // The same policy without its penalty, and again with it.
+        assert!(!ask(&limiter, &day("login", 2), &alice).await.is_banned(), "{name}");
+        assert!(ask(&limiter, &day("login", 9).penalty(three()), &alice).await.is_banned(), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn every_algorithm_can_have_a_penalty() {
+    for (name, limiter) in stores("penalty-algorithms").await {
+        let quota = Quota::per_day(2);
+        let policies = [
+            Policy::new("gcra", quota).algorithm(Gcra::new()),
+            Policy::new("tokens", quota).algorithm(TokenBucket::new()),
+            Policy::new("meter", quota).algorithm(LeakyBucket::meter()),
+            Policy::new("log", quota).algorithm(SlidingLog::new()),
+            Policy::new("cells", quota).algorithm(SlidingWindow::new()),
+            Policy::new("debt", quota).debt(3),
+        ];
+        for policy in policies.map(|policy| policy.penalty(three())) {
+            let (kind, alice) = (policy.name().to_owned(), Key::new("alice"));
+            assert_eq!(provoke(&limiter, &policy, &alice).await, (2, 2), "{name}, {kind}");
+        }
+        let permits = Policy::new("permits", quota).algorithm(Concurrency::new()).penalty(three());
+        let _held = limiter.check(&permits, &Key::new("alice"), 2).await.unwrap();
+        assert_eq!(provoke(&limiter, &permits, &Key::new("alice")).await, (0, 2), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn only_denials_of_requests_that_cost_something_count() {
+    let alice = Key::new("alice");
+    for (name, limiter) in stores("penalty-which").await {
+        let policy = day("p", 2).penalty(three());
+        let first = limiter.check(&policy, &alice, 2).await.unwrap();
+        for _ in 0..5 {
+            assert!(!limiter.peek(&policy, &alice, 1).await.unwrap().is_banned(), "{name}");
+            assert!(limiter.check(&policy, &alice, 0).await.unwrap().is_allowed(), "{name}");
+            assert!(limiter.debit(&first, 1).await.unwrap().is_allowed(), "{name}");
+            limiter.refund(&first, 0).await.unwrap();
+        }
+        // Each of these is one denial, also if the cost could never be admitted.
+        assert!(!limiter.check_up_to(&policy, &alice, 9).await.unwrap().is_banned(), "{name}");
+        assert!(!limiter.check(&policy, &alice, 9).await.unwrap().is_banned(), "{name}");
+        let banned = limiter.charge_more(&first, 9).await.unwrap();
+        assert!(banned.is_banned(), "{name}");
+        // Waiting helps against the ban, and not against the cost.
+        assert_eq!((banned.banned_for(), banned.retry_after()), (Some(HOUR), None), "{name}");
+        // A request that costs nothing is admitted, and a refund is made.
+        assert!(limiter.check(&policy, &alice, 0).await.unwrap().is_allowed(), "{name}");
+        assert_eq!(limiter.refund(&first, 2).await.unwrap().remaining(), Some(2), "{name}");
+        let peeked = limiter.peek(&policy, &alice, 1).await.unwrap();
+        assert!(peeked.is_banned() && peeked.remaining() == Some(0), "{name}: {peeked:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_shadow_neither_counts_denials_nor_bans() {
+    let alice = Key::new("alice");
+    for (name, limiter) in stores("penalty-shadow").await {
+        let policy = day("p", 1).penalty(three());
+        for _ in 0..9 {
+            assert!(ask(&limiter, &policy.clone().shadow(), &alice).await.is_allowed(), "{name}");
+        }
+        assert_eq!(provoke(&limiter, &policy, &alice).await, (0, 2), "{name}");
+        let shadow = ask(&limiter, &policy.clone().shadow(), &alice).await;
+        assert!(shadow.is_allowed() && !shadow.shadows()[0].is_banned(), "{name}: {shadow:?}");
+        // The denials of a shadow do not count for other policies either.
+        let both = [
+            Charge::new(&day("q", 9).penalty(three()), &alice, 1),
+            Charge::new(&day("s", 1).shadow(), &alice, 1),
+        ];
+        for _ in 0..6 {
+            assert!(limiter.check_all(&both).await.unwrap().is_allowed(), "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_banned_request_charges_no_policy_and_counts_for_nothing() {
+    for (name, limiter) in stores("penalty-partners").await {
+        let login = day("login", 1).penalty(three());
+        let (alice, all) = (Key::new("alice"), Key::new("all"));
+        provoke(&limiter, &login, &alice).await;
+        let partner = day("partner", 2).penalty(Penalty::after(1, HOUR));
+        // The banned key first and last: in a Cluster, they are decided in this order.
+        let charge = |policy: &Policy, key: &Key| Charge::new(policy, key, 1);
+        for charges in [
+            [charge(&login, &alice), charge(&partner, &all), charge(&partner, &alice)],
+            [charge(&partner, &all), charge(&partner, &alice), charge(&login, &alice)],
+        ] {
+            for _ in 0..4 {
+                let decision = limiter.check_all(&charges).await.unwrap();
+                assert!(decision.is_banned(), "{name}");
+                assert_eq!(decision.binding().unwrap().policy().name(), "login", "{name}");
+                let banned = decision.outcomes().iter().filter(|one| one.is_banned());
+                assert_eq!(banned.map(|one| one.policy().name()).collect::<Vec<_>>(), ["login"], "{name}");
+            }
+        }
+        for key in [&alice, &all] {
+            assert_eq!(limiter.peek(&partner, key, 1).await.unwrap().remaining(), Some(2), "{name}");
+        }
+        // A denial of the partner would ban at once, but not while another key of the request is banned.
+        limiter.check(&partner, &alice, 2).await.unwrap();
+        let both = [charge(&login, &alice), charge(&partner, &alice)];
+        let decision = limiter.check_all(&both).await.unwrap();
+        assert!(decision.is_banned() && !decision.outcomes()[1].is_allowed(), "{name}");
+        assert!(!limiter.peek(&partner, &alice, 1).await.unwrap().is_banned(), "{name}");
+        assert!(ask(&limiter, &partner, &alice).await.is_banned(), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn all_policies_that_deny_count_the_denial() {
+    for (name, limiter) in stores("penalty-several").await {
+        let alice = Key::new("alice");
+        let policies = [day("a", 1).penalty(three()), day("b", 9).penalty(three()), day("c", 1)];
+        let charges = policies.clone().map(|policy| Charge::new(&policy, &alice, 1));
+        for _ in 0..4 {
+            limiter.check_all(&charges).await.unwrap();
+        }
+        let banned = limiter.check_all(&charges).await.unwrap();
+        let seen: Vec<_> = banned.outcomes().iter().map(|one| (one.is_allowed(), one.is_banned())).collect();
+        assert_eq!(seen, [(false, true), (true, false), (false, false)], "{name}");
+        // "b" admits, so it counted nothing, and was charged once.
+        assert_eq!(limiter.peek(&policies[1], &alice, 1).await.unwrap().remaining(), Some(8), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn the_most_charges_of_a_decision_can_all_have_penalties() {
+    for (name, limiter) in stores("penalty-most").await {
+        let alice = Key::new("alice");
+        // As many numbers for each as any algorithm takes.
+        let bucket = || TokenBucket::new().refill_every(HOUR).starting_at(1);
+        let policy = |number: u32| {
+            let quota = Quota::per_hour(9);
+            Policy::new(&format!("p{number}"), quota).algorithm(bucket()).debt(3).penalty(three())
+        };
+        let charges: Vec<Charge> = (0..256).map(|number| Charge::new(&policy(number), &alice, 1)).collect();
+        let decision = limiter.check_all(&charges).await.unwrap();
+        assert!(decision.is_allowed() && decision.failure().is_none(), "{name}: {:?}", decision.failure());
+        for denials in 1..=3 {
+            let decision = limiter.check_all(&charges).await.unwrap();
+            assert!(decision.failure().is_none(), "{name}: {:?}", decision.failure());
+            let banned = decision.outcomes().iter().filter(|one| one.is_banned()).count();
+            assert_eq!(banned, if denials == 3 { 256 } else { 0 }, "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_administrator_bans_and_unbans() {
+    let alice = Key::new("alice");
+    for (name, limiter) in stores("penalty-by-hand").await {
+        let policy = day("p", 9).penalty(Penalty::manual());
+        limiter.ban(&policy, &alice, HOUR).await.unwrap();
+        let banned = ask(&limiter, &policy, &alice).await;
+        assert!(banned.banned_for() > Some(HOUR - MINUTE) && banned.banned_for() <= Some(HOUR), "{name}");
+        // In place of the ban that it has, longer or shorter.
+        for time in [2 * HOUR, MINUTE] {
+            limiter.ban(&policy, &alice, time).await.unwrap();
+            let rest = limiter.peek(&policy, &alice, 1).await.unwrap().banned_for().unwrap();
+            assert!(rest <= time && rest > time - MINUTE / 2, "{name}: {rest:?}");
+        }
+        // A reset removes what was charged, and no ban.
+        limiter.reset(&policy, &alice).await.unwrap();
+        assert!(ask(&limiter, &policy, &alice).await.is_banned(), "{name}");
+        limiter.unban(&policy, &alice).await.unwrap();
+        assert!(ask(&limiter, &policy, &alice).await.is_allowed(), "{name}");
+        // No number of denials bans.
+        for _ in 0..30 {
+            assert!(!ask(&limiter, &policy, &alice).await.is_banned(), "{name}");
+        }
+        // A key without a ban, and one that does not exist.
+        for key in [&alice, &Key::new("bob")] {
+            limiter.unban(&policy, key).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_is_banned_under_a_shadow_is_listed_and_banned_when_the_policy_is_enforced() {
+    for (name, limiter) in stores("penalty-of-shadow").await {
+        let (policy, bob) = (day("p", 1).penalty(Penalty::manual()), Key::new("bob"));
+        let (shadow, half) = (policy.clone().shadow(), policy.clone().enforced_for(0.5));
+        limiter.ban(&shadow, &bob, HOUR).await.unwrap();
+        assert!(ask(&limiter, &shadow, &bob).await.is_allowed(), "{name}");
+        for policy in [&shadow, &half, &policy] {
+            assert_eq!(texts(&limiter.bans(policy).await.unwrap()), ["bob"], "{name}");
+        }
+        assert!(ask(&limiter, &policy, &bob).await.is_banned(), "{name}");
+        limiter.unban(&shadow, &bob).await.unwrap();
+        assert_eq!(texts(&limiter.bans(&policy).await.unwrap()), [""; 0], "{name}");
+    }
+}
+
+#[tokio::test]
+async fn bans_are_listed_the_longest_first() {
+    for (name, limiter) in stores("penalty-list").await {
+        // Names and identities with characters of globs and of hash tags.
+        let policy = day("p*[a]", 1).penalty(three());
+        let other = day("p*[a]b", 1).penalty(three());
+        let identities = ["alice", "b{o}b", "2001:db8::1", "*", &"long".repeat(99)];
+        for (hours, identity) in (1..).zip(identities) {
+            limiter.ban(&policy, &Key::new(identity), hours * HOUR).await.unwrap();
+        }
+        limiter.ban(&other, &Key::new("mallory"), HOUR).await.unwrap();
+        provoke(&limiter, &policy, &Key::new("automatic")).await;
+        // Denied, and not banned.
+        for _ in 0..3 {
+            ask(&limiter, &policy, &Key::new("denied")).await;
+        }
+        let list = limiter.bans(&policy).await.unwrap();
+        let (bans, shown) = (list.bans(), texts(&list));
+        let mut expected: Vec<Key> = identities.iter().rev().map(Key::new).collect();
+        expected.push(Key::new("automatic"));
+        let keys: Vec<Key> = bans.iter().map(|ban| ban.key().clone()).collect();
+        // Two of them have an hour left.
+        assert_eq!(keys[..4], expected[..4], "{name}: {shown:?}");
+        assert!(
+            keys.len() == 6 && expected[4..].iter().all(|key| keys[4..].contains(key)),
+            "{name}: {shown:?}"
+        );
+        assert!(bans[0].rest() > 5 * HOUR - MINUTE && bans[0].rest() <= 5 * HOUR, "{name}");
+        assert_eq!(texts(&limiter.bans(&other).await.unwrap()), ["mallory"], "{name}");
+        // The listed keys can be unbanned, hashes too.
+        for ban in bans {
+            limiter.unban(&policy, ban.key()).await.unwrap();
+        }
+        assert_eq!(texts(&limiter.bans(&policy).await.unwrap()), [""; 0], "{name}");
+    }
+}
+
+#[tokio::test]
+async fn more_bans_are_listed_than_redis_reads_in_a_step() {
+    for (name, limiter) in stores("penalty-many").await {
+        let policy = day("p", 1).penalty(Penalty::manual());
+        let keys: Vec<Key> = (0..3_000).map(|number| Key::new(format!("user-{number:04}"))).collect();
+        for keys in keys.chunks(100) {
+            let bans = keys.iter().map(|key| limiter.ban(&policy, key, HOUR));
+            for banned in futures_util::future::join_all(bans).await {
+                banned.unwrap();
+            }
+        }
+        let mut listed: Vec<Key> =
+            limiter.bans(&policy).await.unwrap().into_iter().map(|ban| ban.key().clone()).collect();
+        listed.sort();
+        assert_eq!(listed.len(), keys.len(), "{name}");
+        assert_eq!(listed, keys, "{name}");
+    }
+}

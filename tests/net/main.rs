@@ -1,0 +1,18 @@
+//! The tests that need a Redis Cluster, Sentinel, TLS, gRPC or a client library. Those of the programs of this workspace
+//! are in their packages: `tools` and `examples/tonic`.
+
+mod cluster;
+mod cluster_faults;
+#[path = "../each_store/mod.rs"]
+mod each_store;
+mod grpc;
+mod grpc_programs;
+mod keys;
+mod metrics;
+mod protocol;
+mod retry_policy;
+mod sentinel;
+mod stores;
+mod tls;
+mod topologies;
+mod under_load;

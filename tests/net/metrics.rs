@@ -1,0 +1,276 @@
+//! What a scrape of Prometheus shows.
+
+#[allow(dead_code, reason = "its `main` is not run here")]
+#[path = "../../examples/metrics/src/main.rs"]
+mod example;
+
+use std::{collections::BTreeMap, convert::Infallible, io, net::SocketAddr, time::Duration};
+
+use axum::{body::Body, extract::ConnectInfo};
+use http::{Request, Response, request::Parts};
+use http_body_util::BodyExt as _;
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use prometheus_parse::{Scrape, Value};
+use support::{RedisServer, settings};
+use tower::{Layer as _, ServiceExt as _, service_fn};
+use tower_ratelimit::{
+    Answer, Charge, Decision, Error, ErrorKind, FailureMode, Header, Key, Limiter, ManualClock, MemoryStore,
+    Policy, Quota, RateLimitLayer,
+    adaptive::Adaptive,
+    algorithm::LeakyBucket,
+    metrics::{
+        ADAPTIVE_SHARE, BATCH_DECISIONS, DECISION_DURATION_SECONDS, DECISIONS_TOTAL, LEASED_KEYS,
+        LEASED_UNITS, MEMORY_KEYS, QUEUE_LENGTH, REJECTIONS_TOTAL, STORE_ERRORS_TOTAL,
+    },
+    policy::Penalty,
+    store::{Action, Store},
+};
+
+/// A recorder for this thread. It is never dropped, because the crate tells recorders apart by their addresses.
+fn record(builder: PrometheusBuilder) -> (metrics::LocalRecorderGuard<'static>, PrometheusHandle) {
+    let recorder = Box::leak(Box::new(builder.build_recorder()));
+    (metrics::set_default_local_recorder(recorder), recorder.handle())
+}
+
+fn parse(text: &str) -> Scrape {
+    Scrape::parse(text.lines().map(|line| Ok::<_, io::Error>(line.to_owned()))).unwrap()
+}
+
+/// The samples of `name`: the labels as `a=b,c=d`, and the value or the number of values.
+fn samples(scrape: &Scrape, name: &str) -> BTreeMap<String, f64> {
+    let samples = scrape.samples.iter().filter(|sample| sample.metric == name);
+    samples
+        .map(|sample| {
+            let mut labels: Vec<String> =
+                sample.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            labels.sort();
+            let value = match &sample.value {
+                Value::Counter(value) | Value::Gauge(value) | Value::Untyped(value) => *value,
+                Value::Histogram(buckets) => buckets.last().unwrap().count,
+                Value::Summary(_) => panic!("{name} has no buckets"),
+            };
+            (labels.join(","), value)
+        })
+        .collect()
+}
+
+fn counted(handle: &PrometheusHandle, name: &str) -> BTreeMap<String, f64> {
+    samples(&parse(&handle.render()), name)
+}
+
+fn map<const N: usize>(rows: [(&str, f64); N]) -> BTreeMap<String, f64> {
+    rows.into_iter().map(|(labels, value)| (labels.to_owned(), value)).collect()
+}
+
+#[tokio::test]
+async fn the_example_serves_its_counters_to_prometheus() {
+    let (_guard, handle) = record(example::prometheus().unwrap());
+    let app = example::app(MemoryStore::with_clock(ManualClock::new()), handle);
+    let get = async |path: &str| {
+        let peer = ConnectInfo(SocketAddr::from(([203, 0, 113, 7], 4711)));
+        let request = Request::get(path).extension(peer).body(Body::empty()).unwrap();
+        let response = app.clone().oneshot(request).await.unwrap();
+        let status = response.status().as_u16();
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        (status, String::from_utf8(body.to_vec()).unwrap())
+    };
+    for status in [200, 200, 429] {
+        assert_eq!(get("/").await.0, status);
+    }
+    let (status, text) = get("/metrics").await;
+    assert_eq!(status, 200);
+    assert!(!text.contains("203.0.113"), "an identity is in {text}");
+    let scrape = parse(&text);
+    let decisions = map([
+        ("policy=per-ip,source=store,verdict=admitted", 2.0),
+        ("policy=per-ip,source=store,verdict=denied", 1.0),
+    ]);
+    assert_eq!(samples(&scrape, DECISIONS_TOTAL), decisions);
+    assert_eq!(samples(&scrape, REJECTIONS_TOTAL), map([("reason=denied", 1.0)]));
+    // Other tests have keys in memory too.
+    assert!(samples(&scrape, MEMORY_KEYS)[""] >= 1.0);
+    assert!(scrape.docs.contains_key(DECISIONS_TOTAL), "{:?}", scrape.docs);
+}
+
+#[tokio::test]
+async fn decisions_are_counted_for_each_policy_that_was_charged_or_that_denied() {
+    let (_guard, handle) = record(PrometheusBuilder::new());
+    let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::new()));
+    let (burst, daily) = (Policy::new("burst", Quota::per_hour(1)), Policy::new("daily", Quota::per_day(9)));
+    let key = Key::new("alice");
+    let both = [Charge::new(&burst, &key, 1), Charge::new(&daily, &key, 1)];
+    let admitted = limiter.check_all(&both).await.unwrap();
+    assert!(!limiter.check_all(&both).await.unwrap().is_allowed());
+    // These are no decisions.
+    limiter.peek_all(&both).await.unwrap();
+    limiter.refund(&admitted, 1).await.unwrap();
+    limiter.check_all(&[]).await.unwrap();
+    let queue =
+        Policy::new("queue", Quota::per_minute(60)).algorithm(LeakyBucket::queue(Duration::from_secs(9)));
+    for _ in 0..2 {
+        limiter.check(&queue, &key, 1).await.unwrap();
+    }
+    let expected = map([
+        ("policy=burst,source=store,verdict=admitted", 1.0),
+        ("policy=burst,source=store,verdict=denied", 1.0),
+        ("policy=daily,source=store,verdict=admitted", 1.0),
+        ("policy=queue,source=store,verdict=admitted", 1.0),
+        ("policy=queue,source=store,verdict=delayed", 1.0),
+    ]);
+    assert_eq!(counted(&handle, DECISIONS_TOTAL), expected);
+}
+
+#[tokio::test]
+async fn denials_of_a_banned_key_have_a_verdict_of_their_own() {
+    let (_guard, handle) = record(PrometheusBuilder::new());
+    let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::new()));
+    let minute = Duration::from_secs(60);
+    let policy = Policy::new("login", Quota::per_hour(1)).penalty(Penalty::after(2, minute));
+    for _ in 0..5 {
+        limiter.check(&policy, &Key::new("alice"), 1).await.unwrap();
+    }
+    let expected = map([
+        ("policy=login,source=store,verdict=admitted", 1.0),
+        ("policy=login,source=store,verdict=banned", 3.0),
+        ("policy=login,source=store,verdict=denied", 1.0),
+    ]);
+    assert_eq!(counted(&handle, DECISIONS_TOTAL), expected);
+    let layer = RateLimitLayer::new(limiter, policy, Header::new("x-user"));
+    let service =
+        layer.layer(service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(String::new())) }));
+    let request = Request::get("/").header("x-user", "alice").body(()).unwrap();
+    service.oneshot(request).await.unwrap();
+    assert_eq!(counted(&handle, REJECTIONS_TOTAL), map([("reason=banned", 1.0)]));
+}
+
+#[tokio::test]
+async fn a_recorder_that_is_installed_late_counts_from_then_on() {
+    let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::new()));
+    let policy = Policy::new("api", Quota::per_hour(9));
+    let check = async || limiter.check(&policy, &Key::new("alice"), 1).await.unwrap();
+    check().await;
+    // The last one finds no place for its handles, and counts all the same.
+    for count in [1, 2, 3] {
+        let (_guard, handle) = record(PrometheusBuilder::new());
+        for _ in 0..count {
+            check().await;
+        }
+        let expected = map([("policy=api,source=store,verdict=admitted", f64::from(count))]);
+        assert_eq!(counted(&handle, DECISIONS_TOTAL), expected);
+    }
+}
+
+/// A store that never decides, at once or later.
+struct Broken {
+    later: bool,
+    kind: ErrorKind,
+}
+
+impl Store for Broken {
+    fn decide(&self, _: Action, _: &[Charge]) -> Answer<Decision> {
+        let error = Error::new(self.kind, "no answer");
+        if self.later { Answer::pending(async { Err(error) }) } else { Answer::ready(Err(error)) }
+    }
+
+    fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
+        Answer::ready(Ok(()))
+    }
+}
+
+#[tokio::test]
+async fn failures_of_the_store_and_rejections_are_counted_by_their_cause() {
+    let (_guard, handle) = record(PrometheusBuilder::new());
+    let rows = [
+        (false, ErrorKind::StoreTimeout, FailureMode::Open),
+        (true, ErrorKind::StoreTimeout, FailureMode::Closed),
+        (true, ErrorKind::StoreUnreachable, FailureMode::Open),
+    ];
+    for (later, kind, mode) in rows {
+        let policy = Policy::new("api", Quota::per_hour(9)).on_store_failure(mode);
+        let layer = RateLimitLayer::new(Broken { later, kind }, policy, Header::new("x-user"))
+            .ban(|parts: &Parts| parts.uri.path() == "/banned");
+        let service = layer
+            .layer(service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(String::new())) }));
+        for path in ["/", "/banned"] {
+            let request = Request::get(path).header("x-user", "alice").body(()).unwrap();
+            service.clone().oneshot(request).await.unwrap();
+        }
+    }
+    let errors = map([("kind=timeout", 2.0), ("kind=unreachable", 1.0)]);
+    assert_eq!(counted(&handle, STORE_ERRORS_TOTAL), errors);
+    let rejections = map([("reason=banned", 3.0), ("reason=unavailable", 1.0)]);
+    assert_eq!(counted(&handle, REJECTIONS_TOTAL), rejections);
+    let decisions = map([("policy=,source=failure_mode,verdict=admitted", 2.0)]);
+    assert_eq!(counted(&handle, DECISIONS_TOTAL), decisions);
+}
+
+#[tokio::test]
+async fn redis_shows_its_batches_its_queue_its_leases_and_who_decided() {
+    let (_guard, handle) = record(example::prometheus().unwrap());
+    let server = RedisServer::start();
+    let store = settings().manual_clock(ManualClock::new()).connect(&server.url()).await.unwrap();
+    let limiter = Limiter::new(store.clone());
+    let single = Policy::new("single", Quota::per_hour(1));
+    for _ in 0..3 {
+        limiter.check(&single, &Key::new("alice"), 1).await.unwrap();
+    }
+    let many = Policy::new("many", Quota::per_hour(1_000));
+    let keys: Vec<Key> = (0..100).map(|number| Key::new(format!("k{number}"))).collect();
+    let calls = keys.iter().map(|key| limiter.check(&many, key, 1));
+    futures_util::future::join_all(calls).await;
+
+    let scrape = parse(&handle.render());
+    let expected = map([
+        ("policy=many,source=store,verdict=admitted", 100.0),
+        ("policy=single,source=deny_cache,verdict=denied", 1.0),
+        ("policy=single,source=store,verdict=admitted", 1.0),
+        ("policy=single,source=store,verdict=denied", 1.0),
+    ]);
+    assert_eq!(samples(&scrape, DECISIONS_TOTAL), expected);
+    assert_eq!(samples(&scrape, DECISION_DURATION_SECONDS), map([("", 102.0)]));
+    let batches = samples(&scrape, BATCH_DECISIONS)[""];
+    assert!((4.0..60.0).contains(&batches), "{batches} batches of 102 decisions");
+    let waited = samples(&scrape, QUEUE_LENGTH)[""];
+    assert!((50.0..100.0).contains(&waited), "{waited} of 102 decisions waited");
+
+    let leased = Policy::new("leased", Quota::per_hour(1_000)).leased(100);
+    for _ in 0..3 {
+        limiter.check(&leased, &Key::new("alice"), 1).await.unwrap();
+    }
+    let gauges = || {
+        let scrape = parse(&handle.render());
+        let value = |name| samples(&scrape, name).get("").copied();
+        (value(LEASED_KEYS), value(LEASED_UNITS))
+    };
+    assert_eq!(counted(&handle, DECISIONS_TOTAL)["policy=leased,source=lease,verdict=admitted"], 1.0);
+    // Other tests have leases too. The task that looks for unused leases sets the gauges.
+    let found = async {
+        while !matches!(gauges(), (Some(keys), Some(units)) if keys >= 1.0 && units >= 1.0) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), found).await.unwrap();
+    store.return_leases().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_adaptive_share_is_a_gauge_of_its_policy() {
+    let (_guard, handle) = record(PrometheusBuilder::new());
+    let start = |name: &'static str, share: f64| {
+        let policy = Policy::new(name, Quota::per_second(1_000));
+        Adaptive::new(policy).follow(move || share).start().unwrap()
+    };
+    let policies = [start("search", 1.0), start("upload", 0.25)];
+    let second = Duration::from_secs(1);
+    tokio::time::sleep(second).await;
+    let first = counted(&handle, ADAPTIVE_SHARE);
+    assert_eq!((first.len(), first["policy=search"]), (2, 1.0));
+    tokio::time::sleep(second * 10).await;
+    let expected = map([("policy=search", 1.0), ("policy=upload", 0.25)]);
+    assert_eq!(counted(&handle, ADAPTIVE_SHARE), expected);
+    // A recorder that comes later sees shares that do not change.
+    let (_guard, handle) = record(PrometheusBuilder::new());
+    tokio::time::sleep(second).await;
+    assert_eq!(counted(&handle, ADAPTIVE_SHARE), expected);
+    drop(policies);
+}

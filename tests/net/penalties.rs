@@ -1,0 +1,1 @@
+//! Penalties behind a sentinel and over gRPC.

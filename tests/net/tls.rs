@@ -1,0 +1,180 @@
+//! `rediss://` URLs, on servers with certificates of a private authority.
+
+use support::{
+    RedisServer,
+    certificates::Authority,
+    eventually,
+    redis_cluster::RedisCluster,
+    redis_sentinel::{PRIMARY, SentinelGroup},
+    settings,
+};
+use tower_ratelimit::{ErrorKind, Key, Limiter, Policy, Quota, RedisStore, store::RedisStoreBuilder};
+
+const OPTIONAL: &[&str] = &["--tls-auth-clients", "no"];
+
+async fn decides(store: RedisStore) {
+    let policy = Policy::new("p", Quota::per_hour(1));
+    let limiter = Limiter::new(store);
+    for admitted in [true, false] {
+        let decision = limiter.check(&policy, &Key::new("alice"), 1).await.unwrap();
+        assert!(decision.failure().is_none(), "{:?}", decision.failure());
+        assert_eq!(decision.is_allowed(), admitted);
+    }
+}
+
+#[tokio::test]
+async fn a_store_decides_over_tls_with_the_ca_certificate() {
+    let authority = Authority::new();
+    let (server, url) = authority.serve(OPTIONAL);
+    decides(settings().tls_ca_certificate(authority.ca.clone()).connect(&url).await.unwrap()).await;
+    let () = server.command(&["FLUSHALL"]);
+    decides(settings().tls_ca_certificate(authority.ca.clone()).connect_lazy(&url).unwrap()).await;
+}
+
+#[tokio::test]
+async fn a_client_certificate_is_presented() {
+    let authority = Authority::new();
+    let (_server, url) = authority.serve(&[]);
+    let settings = settings()
+        .tls_ca_certificate(authority.ca.clone())
+        .tls_client_certificate(authority.certificate.clone(), authority.key.clone());
+    let printed = format!("{settings:?}");
+    assert!(!printed.contains("PRIVATE") && !printed.contains("45, 45, 45"), "{printed}");
+    decides(settings.connect(&url).await.unwrap()).await;
+}
+
+#[tokio::test]
+async fn each_failed_handshake_names_its_remedy() {
+    let authority = Authority::new();
+    let (_optional, url) = authority.serve(OPTIONAL);
+    let (required, strict_url) = authority.serve(&[]);
+    let elsewhere = Authority::for_hosts(&["redis.internal"]);
+    let (_elsewhere, elsewhere_url) = elsewhere.serve(OPTIONAL);
+    let stranger = Authority::new();
+    let with = |authority: &Authority| settings().tls_ca_certificate(authority.ca.clone());
+    let plain_port_with_tls = required.url().replace("redis://", "rediss://");
+    let tls_port_without_tls = url.replace("rediss://", "redis://");
+    let rows: [(&str, RedisStoreBuilder, &str, &str); 7] = [
+        ("no CA", settings(), &url, "tls_ca_certificate"),
+        ("another CA", with(&stranger), &url, "tls_ca_certificate"),
+        ("another host", with(&elsewhere), &elsewhere_url, "use a host that the certificate names"),
+        ("no client certificate", with(&authority), &strict_url, "tls_client_certificate"),
+        (
+            "a client certificate of another CA",
+            with(&authority).tls_client_certificate(stranger.certificate.clone(), stranger.key.clone()),
+            &strict_url,
+            "client certificate",
+        ),
+        ("a server without TLS", with(&authority), &plain_port_with_tls, "write redis://"),
+        ("a server with TLS", settings(), &tls_port_without_tls, "write rediss://"),
+    ];
+    for (name, settings, url, remedy) in rows {
+        let error = settings.clone().connect(url).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::StoreUnreachable, "{name}: {error}");
+        assert!(error.to_string().contains(remedy), "{name}: {error}");
+        // A service that connects on first use must see the same cause.
+        let policy = Policy::new("p", Quota::per_hour(1));
+        let limiter = Limiter::new(settings.connect_lazy(url).unwrap());
+        let mut seen = String::new();
+        let names_it = eventually(async || {
+            let decision = limiter.check(&policy, &Key::new("alice"), 1).await.unwrap();
+            seen = decision.failure().unwrap().to_string();
+            seen.contains(remedy)
+        });
+        let names_it = names_it.await;
+        assert!(names_it, "lazy, {name}: {seen}");
+    }
+}
+
+#[tokio::test]
+async fn invalid_certificates_are_errors_when_the_store_is_made() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    let url = "rediss://127.0.0.1:1";
+    let rows = [
+        ("no PEM", settings().tls_ca_certificate("hunter2"), url, "the CA certificate"),
+        ("a key as CA", settings().tls_ca_certificate(other.key.clone()), url, "the CA certificate"),
+        (
+            "no client certificate in the PEM",
+            settings().tls_client_certificate("hunter2", authority.key.clone()),
+            url,
+            "the client certificate for Redis is invalid",
+        ),
+        (
+            "no key in the PEM",
+            settings().tls_client_certificate(authority.certificate.clone(), "hunter2"),
+            url,
+            "the private key",
+        ),
+        (
+            "the key of another certificate",
+            settings().tls_client_certificate(authority.certificate.clone(), other.key.clone()),
+            url,
+            "must belong to the certificate",
+        ),
+        (
+            "certificates without TLS",
+            settings().tls_ca_certificate(authority.ca.clone()),
+            "redis://127.0.0.1:1",
+            "write rediss://",
+        ),
+        ("insecure", settings(), "rediss://127.0.0.1:1/#insecure", "tls_ca_certificate"),
+    ];
+    for (name, settings, url, message) in rows {
+        let error = settings.connect_lazy(url).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{name}: {error}");
+        assert!(error.to_string().contains(message), "{name}: {error}");
+        assert!(!format!("{error:?}").contains("hunter2"), "{name}: {error:?}");
+    }
+}
+
+#[tokio::test]
+async fn both_protocols_and_a_password_work_over_tls() {
+    let authority = Authority::new();
+    let (server, url) = authority.serve(&["--tls-auth-clients", "no", "--requirepass", "p@ss/w#rd"]);
+    for protocol in ["resp2", "resp3"] {
+        let url = format!("{}/0?protocol={protocol}", url.replace("://", "://:p%40ss%2Fw%23rd@"));
+        let prefix = protocol;
+        let settings = settings().prefix(prefix).tls_ca_certificate(authority.ca.clone());
+        decides(settings.connect(&url).await.unwrap()).await;
+    }
+    drop::<RedisServer>(server);
+}
+
+#[tokio::test]
+async fn a_cluster_is_reached_over_tls() {
+    let authority = Authority::new();
+    let (arguments, url) = authority.arguments();
+    // Otherwise the node names its other port, to clients with TLS too.
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).chain(["--tls-cluster", "yes"]).collect();
+    let _cluster = RedisCluster::one_node(&arguments);
+    let settings = settings()
+        .tls_ca_certificate(authority.ca.clone())
+        .tls_client_certificate(authority.certificate.clone(), authority.key.clone());
+    decides(settings.connect_cluster([&url]).await.unwrap()).await;
+}
+
+#[tokio::test]
+async fn the_primary_of_sentinels_is_reached_over_tls() {
+    let authority = Authority::new();
+    let group = SentinelGroup::over_tls(&authority);
+    let settings = settings()
+        .tls_ca_certificate(authority.ca.clone())
+        .tls_client_certificate(authority.certificate.clone(), authority.key.clone());
+    let store = settings.clone().connect_sentinel(group.urls(), PRIMARY).await.unwrap();
+    decides(store.clone()).await;
+    // All its connections are on the port with TLS.
+    let clients: String = group.servers[0].command(&["CLIENT", "LIST", "TYPE", "normal"]);
+    let plain_port = format!(" laddr=127.0.0.1:{} ", group.servers[0].port());
+    let ours: Vec<_> = clients.lines().filter(|line| line.contains("name=tower-ratelimit")).collect();
+    assert!(!ours.is_empty() && ours.iter().all(|line| !line.contains(&plain_port)), "{clients}");
+    // The authority is missing.
+    let error = self::settings().connect_sentinel(group.urls(), PRIMARY).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::StoreUnreachable, "{error}");
+    assert!(error.to_string().contains("tls_ca_certificate"), "{error}");
+}
+
+#[tokio::test]
+async fn the_store_installs_a_crypto_provider_before_it_connects() {
+    let _store = settings().connect_lazy("rediss://127.0.0.1:1").unwrap();
+    assert!(tokio_rustls::rustls::crypto::CryptoProvider::get_default().is_some());
+}

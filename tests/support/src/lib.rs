@@ -1,0 +1,114 @@
+//! Shared by the programs that test the crate: servers, clients and small services.
+
+#![allow(
+    missing_docs,
+    missing_debug_implementations,
+    clippy::expect_used,
+    clippy::missing_panics_doc,
+    clippy::must_use_candidate,
+    clippy::new_without_default,
+    clippy::unwrap_used,
+    reason = "only tests use it"
+)]
+
+#[cfg(feature = "tls")]
+pub mod certificates;
+pub mod directory;
+pub mod fake_server;
+pub mod http;
+pub mod pool;
+pub mod redis_cluster;
+#[cfg(feature = "tls")]
+pub mod redis_sentinel;
+pub mod redis_server;
+pub mod stores;
+
+pub use directory::Directory;
+pub use pool::{RedisPool, pool};
+pub use redis_server::RedisServer;
+pub use stores::{Counted, Down, Says};
+
+use std::{sync::LazyLock, time::Duration};
+
+use tokio::time::Instant;
+
+use tower_ratelimit::{RedisStore, store::RedisStoreBuilder};
+
+/// So long that no decision is late on a busy machine.
+pub const PATIENT: Duration = Duration::from_secs(20);
+
+/// The settings of a store that waits for its decisions.
+pub fn settings() -> RedisStoreBuilder {
+    RedisStore::builder().deadline(PATIENT)
+}
+
+/// A store on `server` that waits for its decisions.
+pub async fn store(server: &RedisServer) -> RedisStore {
+    settings().connect(&server.url()).await.unwrap()
+}
+
+/// Polls until `holds` returns true, for at most `patience`. Returns whether it did.
+pub async fn within(patience: Duration, mut holds: impl AsyncFnMut() -> bool) -> bool {
+    let started = Instant::now();
+    while !holds().await {
+        if started.elapsed() > patience {
+            return false;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    true
+}
+
+/// Polls until `holds` returns true, for as long as background work may take on a busy machine. Returns whether it
+/// did.
+pub async fn eventually(holds: impl AsyncFnMut() -> bool) -> bool {
+    within(Duration::from_secs(10), holds).await
+}
+
+/// Makes `subscriber` the one of this thread.
+///
+/// As long as a process has only one subscriber, the first thread that reaches a line decides for all threads whether it
+/// is logged, and another test's thread has none. So there is always a second one.
+pub fn listen_with(subscriber: impl tracing::Subscriber + Send + Sync) -> tracing::subscriber::DefaultGuard {
+    static SECOND: LazyLock<tracing::Dispatch> = LazyLock::new(|| {
+        tracing::Dispatch::new(tracing_subscriber::fmt().with_writer(std::io::sink).finish())
+    });
+    LazyLock::force(&SECOND);
+    tracing::subscriber::set_default(subscriber)
+}
+
+/// A service with no network, for tests that must set the clock.
+pub mod inner {
+    use std::convert::Infallible;
+
+    use ::http::{Request, Response};
+    use http_body_util::BodyExt as _;
+    use tower::{Layer, ServiceExt, service_fn};
+    use tower_ratelimit::{RateLimitLayer, layer::ResponseBody};
+
+    /// Answers `request` with `response` if `layer` admits it.
+    pub async fn ask_for(
+        layer: &RateLimitLayer,
+        request: Request<String>,
+        response: impl Fn() -> Response<String> + Clone,
+    ) -> Response<ResponseBody<String>> {
+        let service = service_fn(|_: Request<String>| {
+            let response = response();
+            async { Ok::<_, Infallible>(response) }
+        });
+        let Ok(response) = layer.layer(service).oneshot(request).await;
+        response
+    }
+
+    pub async fn ask(layer: &RateLimitLayer, request: Request<String>) -> Response<ResponseBody<String>> {
+        ask_for(layer, request, || Response::new("hello".into())).await
+    }
+
+    pub fn get() -> Request<String> {
+        Request::get("/").body(String::new()).unwrap()
+    }
+
+    pub async fn text(response: Response<ResponseBody<String>>) -> String {
+        String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
+    }
+}

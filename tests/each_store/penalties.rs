@@ -13,7 +13,6 @@ use crate::stores::stores;
 
 pub(crate) const MINUTE: Duration = Duration::from_secs(60);
 pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
-pub(crate) const DAY: Duration = Duration::from_secs(86_400);
 
 /// `limit` units a day, whose windows do not end during a test.
 pub(crate) fn day(name: &str, limit: u64) -> Policy {

@@ -5,6 +5,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use futures_util::future::join_all;
 use support::{RedisServer, eventually, listen_with, settings};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -165,7 +166,8 @@ async fn each_wrong_configuration_is_an_error_with_its_remedy_and_without_the_pa
             "whether the server expects TLS",
         ),
     ];
-    for (name, url, kind, remedy) in rows {
+    // All at the same time, because some wait for a timeout.
+    join_all(rows.map(async |(name, url, kind, remedy)| {
         let error = RedisStore::connect(&url).await.unwrap_err();
         assert_eq!(error.kind(), kind, "{name}: {error}");
         assert!(error.to_string().contains(remedy), "{name}: {error}");
@@ -187,7 +189,8 @@ async fn each_wrong_configuration_is_an_error_with_its_remedy_and_without_the_pa
                 assert_no_secret(name, &seen);
             }
         }
-    }
+    }))
+    .await;
     let lines = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
     assert!(lines.contains("outage"), "{lines}");
     assert_no_secret("the log", &lines);

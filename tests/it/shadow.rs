@@ -3,12 +3,10 @@
 use std::sync::{Arc, Mutex};
 
 use http::{Request, Response, StatusCode};
-use support::{Down, RedisServer, inner::ask_for, settings, store};
+use support::{Down, RedisServer, inner::ask_for, store};
 use tower_ratelimit::{
-    Charge, Decision, FailureMode, Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore,
-    Rule,
-    algorithm::{FixedWindow, SlidingLog},
-    key::Constant,
+    Charge, FailureMode, Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore, Rule,
+    algorithm::FixedWindow, key::Constant,
 };
 
 fn day(name: &str, limit: u64) -> Policy {

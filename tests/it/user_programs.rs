@@ -14,8 +14,8 @@ use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 use tower_ratelimit::{
-    Decision, FailureMode, Header, Key, KeyExtractor as _, Limiter, ManualClock, MemoryStore, PeerIp, Policy,
-    PolicySource, Quota, Rejection, Verdict,
+    FailureMode, Header, Key, KeyExtractor as _, Limiter, ManualClock, MemoryStore, PeerIp, Policy,
+    PolicySource, Quota, Rejection,
     algorithm::SlidingLog,
     key::{GrpcMethod, GrpcService},
     layer::RateLimits,

@@ -14,7 +14,7 @@ use tonic::{
     },
 };
 use tonic_types::StatusExt as _;
-use tower::ServiceBuilder;
+use tower::{ServiceBuilder, ServiceExt as _};
 use tower_ratelimit::{
     ClientIp, Decision, Error, ErrorKind, Key, KeyExtractor, Limiter, ManualClock, MemoryStore, PeerIp,
     Policy, Quota, RateLimitLayer, Rejection, Rule, TrustedProxies, Verdict,
@@ -123,11 +123,34 @@ async fn a_banned_call_of_grpc_learns_when_the_ban_ends() {
     assert_eq!(banned.headers()["grpc-status"], "8");
     assert_eq!(banned.headers()["grpc-message"], "the client is banned; try again in 3600 seconds");
     let decision = banned.extensions().get::<Decision>().unwrap().clone();
-    let status = tonic::Status::from(Rejection::Denied(decision));
-    let details = tonic_types::StatusExt::get_error_details(&status);
+    let status = Status::from(Rejection::Denied(decision));
+    let details = status.get_error_details();
     assert_eq!(details.retry_info().unwrap().retry_delay, Some(HOUR));
     let [violation] = &details.quota_failure().unwrap().violations[..] else { panic!("{details:?}") };
     assert_eq!((&*violation.quota_id, &*violation.description), ("login", "banned"));
+}
+
+#[tokio::test]
+async fn a_rejection_that_an_axum_handler_returns_to_a_grpc_client_has_details() {
+    let exports = Policy::new("exports", Quota::per_hour(1));
+    let handler = async move |limiter: Limiter| -> Result<&'static str, Rejection> {
+        limiter.check(&exports, &Key::new("alice"), 1).await?.into_result()?;
+        Ok("exported")
+    };
+    let store = MemoryStore::with_clock(ManualClock::new());
+    let layer = RateLimitLayer::new(store, Policy::new("api", Quota::per_minute(100)), Constant::new("all"));
+    let app = axum::Router::new().route("/", axum::routing::post(handler)).layer(layer);
+    for denied in [false, true] {
+        let call =
+            Request::post("/").header("content-type", "application/grpc").body(axum::body::Body::empty());
+        let answer = app.clone().oneshot(call.unwrap()).await.unwrap();
+        let status = Status::from_header_map(answer.headers());
+        assert_eq!(status.is_some(), denied);
+        if let Some(status) = status {
+            assert_eq!(status.code(), Code::ResourceExhausted);
+            assert_eq!(status.get_details_quota_failure().unwrap().violations[0].quota_id, "exports");
+        }
+    }
 }
 
 /// A request with this peer and the address that a proxy has added.

@@ -7,6 +7,7 @@ mod cluster_faults;
 mod each_store;
 mod grpc;
 mod grpc_programs;
+mod http2;
 mod keys;
 mod metrics;
 mod protocol;

@@ -1,5 +1,8 @@
 //! `rediss://` URLs, on servers with certificates of a private authority.
 
+use std::time::Duration;
+
+use futures_util::future::join_all;
 use support::{
     RedisServer,
     certificates::Authority,
@@ -68,7 +71,9 @@ async fn each_failed_handshake_names_its_remedy() {
         ("a server without TLS", with(&authority), &plain_port_with_tls, "write redis://"),
         ("a server with TLS", settings(), &tls_port_without_tls, "write rediss://"),
     ];
-    for (name, settings, url, remedy) in rows {
+    // All at the same time, because some wait for a timeout.
+    join_all(rows.map(async |(name, settings, url, remedy)| {
+        let settings = settings.deadline(Duration::from_millis(500));
         let error = settings.clone().connect(url).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::StoreUnreachable, "{name}: {error}");
         assert!(error.to_string().contains(remedy), "{name}: {error}");
@@ -83,7 +88,8 @@ async fn each_failed_handshake_names_its_remedy() {
         });
         let names_it = names_it.await;
         assert!(names_it, "lazy, {name}: {seen}");
-    }
+    }))
+    .await;
 }
 
 #[tokio::test]

@@ -11,10 +11,8 @@ use std::{
 use serde_json::json;
 use support::{Down, RedisServer, settings};
 use tower_ratelimit::{
-    Answer, Charge, Decision, Error, ErrorKind, Explanation, FailureMode, Key, KeyExtractor as _, Limiter,
-    ManualClock, MemoryStore, Policy, Quota, Verdict,
-    algorithm::{FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
-    decision::Outcome,
+    Answer, Charge, Decision, Error, ErrorKind, FailureMode, Key, KeyExtractor as _, Limiter, ManualClock,
+    MemoryStore, Policy, Quota, Verdict,
     key::Constant,
     policy::Penalty,
     store::{Action, Store},

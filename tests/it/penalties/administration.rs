@@ -1,8 +1,7 @@
 //! Bans by administrators, and the list of bans.
 
 use tower_ratelimit::{
-    Charge, Error, ErrorKind, FailureMode, ManualClock, RedisStore,
-    decision::{BanList, DecisionSource},
+    Charge, Error, ErrorKind, FailureMode, ManualClock, RedisStore, decision::DecisionSource,
 };
 
 use super::*;

@@ -7,7 +7,6 @@ use std::sync::{
 
 use tower_ratelimit::{
     Answer, Charge, Error, ErrorKind, FailureMode, ManualClock, Verdict,
-    algorithm::{Concurrency, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
     store::{Action, Store},
 };
 

@@ -12,4 +12,6 @@ use tower_ratelimit::{
     Decision, Key, Limiter, MemoryStore, Policy, Quota, algorithm::FixedWindow, policy::Penalty,
 };
 
-use crate::each_store::penalties::{DAY, HOUR, MINUTE, ask, day, provoke, three};
+use crate::each_store::penalties::{HOUR, MINUTE, ask, day, provoke, three};
+
+const DAY: Duration = Duration::from_secs(86_400);

@@ -1,8 +1,6 @@
 //! What a ban does to a request and to other policies.
 
-use tower_ratelimit::{
-    Charge, ErrorKind, FailureMode, ManualClock, algorithm::TokenBucket, decision::DecisionSource,
-};
+use tower_ratelimit::{Charge, ErrorKind, FailureMode, ManualClock, decision::DecisionSource};
 
 use super::*;
 

@@ -1,6 +1,6 @@
 //! The simulation of `cargo run -p tools --bin overload`: what `docs/adaptive.md` says holds.
 
-#[path = "../../../tools/src/bin/overload/service.rs"]
+#[path = "../src/bin/overload/service.rs"]
 mod service;
 
 use std::{sync::Arc, time::Duration};

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use tokio::task::JoinSet;
 
 use super::{
-    error::is_foreign,
     keys::without_permission,
     store::RedisStore,
     transport::{PROBE_TIMEOUT, Scan},
@@ -13,6 +12,7 @@ use super::{
 use crate::{
     decision::{Ban, BanList, Charge},
     error::Error,
+    fault::Fault,
     key::Key,
     policy::Policy,
     store::{Action, Store as _},
@@ -47,7 +47,7 @@ impl RedisStore {
             for (key, peeked) in peeks.join_all().await {
                 match peeked {
                     Ok(decision) => bans.extend(decision.retry_after().map(|rest| Ban::new(key, rest))),
-                    Err(error) if is_foreign(&error) => {}
+                    Err(error) if error.fault().is_some_and(Fault::is_foreign_value) => {}
                     Err(error) => return Err(error),
                 }
             }

@@ -12,13 +12,13 @@ use crate::{
     algorithm::SlidingLog,
     decision::Charge,
     error::{Error, ErrorKind},
+    fault::Fault,
     key::Key,
     policy::Policy,
     quota::Quota,
     store::{
         Action,
         redis::{
-            error::{is_temporary, missing_permission},
             script::Script,
             store::RedisStore,
             transport::PROBE_TIMEOUT,
@@ -130,7 +130,7 @@ impl RedisStore {
     fn failed(&self, what: &str, error: Error) -> Result<Problem, Error> {
         let answered = error.kind() == ErrorKind::StoreFailed;
         // The other nodes of a Redis Cluster may be available.
-        if is_temporary(&error) || !answered && self.link.is_cluster() {
+        if error.fault().is_some_and(Fault::is_temporary) || !answered && self.link.is_cluster() {
             let text = format!("no decision can be made at the moment: {error}");
             return Ok(Problem::new(ProblemKind::Unavailable, text));
         }
@@ -142,7 +142,7 @@ impl RedisStore {
 
     /// Describes `error`, with the permissions that the Redis user needs if it lacks one.
     fn with_rule(&self, what: &str, error: &Error) -> String {
-        if missing_permission(error) {
+        if error.fault().is_some_and(Fault::is_missing_permission) {
             format!("{what}: {error}; run ACL SETUSER <user> {}", self.acl_rule())
         } else {
             format!("{what}: {error}")

@@ -65,8 +65,12 @@ pub enum ErrorKind {
     StoreUnreachable,
     /// The connection to the store broke before it answered. The charge may have been made.
     StoreDisconnected,
-    /// The store answered with an error: out of memory, read only, no permission, wrong type of key. Nothing was charged.
+    /// The store answered with an error: out of memory, read only, no permission. Nothing was charged.
     StoreFailed,
+    /// A key holds a value that the limiter did not write, because another program uses the same keys for example. The value
+    /// is kept, and nothing was charged. Give the store a [prefix](crate::store::RedisStoreBuilder::prefix) that no other
+    /// program uses, or remove the value with [`Limiter::reset`](crate::Limiter::reset).
+    ForeignValue,
     /// The store answered with something that is not a decision. The charge may have been made.
     StoreReply,
 }

@@ -11,8 +11,7 @@ use super::{
 };
 use crate::{
     decision::{Ban, BanList, Charge},
-    error::Error,
-    fault::Fault,
+    error::{Error, ErrorKind},
     key::Key,
     policy::Policy,
     store::{Action, Store as _},
@@ -47,7 +46,7 @@ impl RedisStore {
             for (key, peeked) in peeks.join_all().await {
                 match peeked {
                     Ok(decision) => bans.extend(decision.retry_after().map(|rest| Ban::new(key, rest))),
-                    Err(error) if error.fault().is_some_and(Fault::is_foreign_value) => {}
+                    Err(error) if error.kind() == ErrorKind::ForeignValue => {}
                     Err(error) => return Err(error),
                 }
             }

@@ -17,7 +17,8 @@ use crate::{
 pub(crate) fn from_server(text: &str) -> Error {
     let (fault, shown) = parse(text);
     let message = format!("the command failed in Redis: {}", text_of(fault, shown));
-    Error::new(ErrorKind::StoreFailed, message).with_fault(fault)
+    let kind = if fault.is_foreign_value() { ErrorKind::ForeignValue } else { ErrorKind::StoreFailed };
+    Error::new(kind, message).with_fault(fault)
 }
 
 /// The error of a command.

@@ -128,7 +128,7 @@ impl RedisStore {
     ///
     /// `error` if the server did not answer.
     fn failed(&self, what: &str, error: Error) -> Result<Problem, Error> {
-        let answered = error.kind() == ErrorKind::StoreFailed;
+        let answered = is_answer(&error);
         // The other nodes of a Redis Cluster may be available.
         if error.fault().is_some_and(Fault::is_temporary) || !answered && self.link.is_cluster() {
             let text = format!("no decision can be made at the moment: {error}");
@@ -173,7 +173,7 @@ impl RedisStore {
     async fn answered(&self, command: Cmd) -> Result<Option<Value>, Error> {
         match self.ask(command).await {
             Ok(reply) => Ok(Some(reply)),
-            Err(error) if error.kind() == ErrorKind::StoreFailed || self.link.is_cluster() => Ok(None),
+            Err(error) if is_answer(&error) || self.link.is_cluster() => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -195,6 +195,11 @@ impl RedisStore {
 
 /// How often a command is sent if its reply is late.
 const TRIES: usize = 3;
+
+/// Whether the server answered, with an error.
+fn is_answer(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::StoreFailed | ErrorKind::ForeignValue)
+}
 
 fn wrong_topology(server: &ServerInfo) -> Option<Problem> {
     let text = match server.mode.as_deref() {

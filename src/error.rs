@@ -2,6 +2,9 @@
 
 use std::{borrow::Cow, error::Error as StdError, fmt, sync::Arc};
 
+#[cfg(feature = "redis")]
+use crate::fault::Fault;
+
 /// The error of this crate: an invalid setting, a request without a usable identity, or a failure of the store.
 ///
 /// Match on [`kind`](Self::kind), read the message, and follow [`source`](StdError::source) to the cause. The message
@@ -21,6 +24,8 @@ use std::{borrow::Cow, error::Error as StdError, fmt, sync::Arc};
 #[derive(Clone)]
 pub struct Error {
     kind: ErrorKind,
+    #[cfg(feature = "redis")]
+    fault: Option<Fault>,
     message: Cow<'static, str>,
     source: Option<Arc<dyn StdError + Send + Sync>>,
 }
@@ -60,8 +65,12 @@ pub enum ErrorKind {
     StoreUnreachable,
     /// The connection to the store broke before it answered. The charge may have been made.
     StoreDisconnected,
-    /// The store answered with an error: out of memory, read only, no permission, wrong type of key. Nothing was charged.
+    /// The store answered with an error: out of memory, read only, no permission. Nothing was charged.
     StoreFailed,
+    /// A key holds a value that the limiter did not write, because another program uses the same keys for example. The value
+    /// is kept, and nothing was charged. Give the store a [prefix](crate::store::RedisStoreBuilder::prefix) that no other
+    /// program uses, or remove the value with [`Limiter::reset`](crate::Limiter::reset).
+    ForeignValue,
     /// The store answered with something that is not a decision. The charge may have been made.
     StoreReply,
 }
@@ -94,11 +103,34 @@ impl Error {
     /// For your own extractors and stores. Write the message in lower case, without a full stop, and without the
     /// identity.
     pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { kind, message: message.into(), source: None }
+        Self::of(kind, message.into())
     }
 
     pub(crate) const fn invalid(message: &'static str) -> Self {
-        Self { kind: ErrorKind::InvalidConfig, message: Cow::Borrowed(message), source: None }
+        Self::of(ErrorKind::InvalidConfig, Cow::Borrowed(message))
+    }
+
+    const fn of(kind: ErrorKind, message: Cow<'static, str>) -> Self {
+        Self {
+            kind,
+            #[cfg(feature = "redis")]
+            fault: None,
+            message,
+            source: None,
+        }
+    }
+
+    /// Sets why the server answered with an error.
+    #[cfg(feature = "redis")]
+    pub(crate) const fn with_fault(mut self, fault: Fault) -> Self {
+        self.fault = Some(fault);
+        self
+    }
+
+    /// Why the server answered with an error. `None` if it answered with none.
+    #[cfg(feature = "redis")]
+    pub(crate) const fn fault(&self) -> Option<Fault> {
+        self.fault
     }
 
     /// Sets the cause of the error, which [`source`](StdError::source) returns.

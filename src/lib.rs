@@ -123,6 +123,8 @@ pub mod algorithm;
 mod answer;
 pub mod decision;
 mod error;
+#[cfg(feature = "redis")]
+mod fault;
 pub mod key;
 pub mod keyed;
 pub mod layer;

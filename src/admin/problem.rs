@@ -54,6 +54,7 @@ const fn status(kind: ErrorKind) -> StatusCode {
         | ErrorKind::StoreUnreachable
         | ErrorKind::StoreDisconnected
         | ErrorKind::StoreFailed
+        | ErrorKind::ForeignValue
         | ErrorKind::StoreReply => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     }

@@ -79,7 +79,7 @@ pub(crate) fn store_failed(kind: ErrorKind) {
         ErrorKind::StoreBusy => 1,
         ErrorKind::StoreUnreachable => 2,
         ErrorKind::StoreDisconnected => 3,
-        ErrorKind::StoreFailed => 4,
+        ErrorKind::StoreFailed | ErrorKind::ForeignValue => 4,
         ErrorKind::StoreReply => 5,
         ErrorKind::StoreSuspended => 6,
         _ => 7,

@@ -288,6 +288,7 @@ async fn what_the_store_certainly_did_not_charge_is_handed_back() {
         (ErrorKind::StoreBusy, 3),
         (ErrorKind::StoreUnreachable, 3),
         (ErrorKind::StoreFailed, 3),
+        (ErrorKind::ForeignValue, 3),
         (ErrorKind::StoreTimeout, 0),
         (ErrorKind::StoreDisconnected, 0),
         (ErrorKind::StoreReply, 0),

@@ -351,7 +351,7 @@ async fn a_value_of_another_program_under_a_key_is_an_error_and_is_not_changed()
                 };
                 // A refund under a concurrency limit names a holder, and there is none here.
                 let Err(error) = said else { panic!("{algorithm}, {value:?}, {asked}: {said:?}") };
-                assert_eq!(error.kind(), ErrorKind::StoreFailed, "{algorithm}, {value:?}: {error}");
+                assert_eq!(error.kind(), ErrorKind::ForeignValue, "{algorithm}, {value:?}: {error}");
                 let text = error.to_string();
                 assert!(
                     text.contains("another") && text.contains("prefix"),

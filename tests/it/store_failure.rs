@@ -485,11 +485,11 @@ async fn an_error_reply_of_redis_is_a_failure_and_no_panic() {
     // Another program's data under our key.
     let () = server.command(&["RPUSH", "rl:closed:fixed-window:{alice}", "x"]);
     let error = limiter.check(&policy, &key, 1).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::StoreFailed);
+    assert_eq!(error.kind(), ErrorKind::ForeignValue);
     assert!(error.to_string().contains("WRONGTYPE"), "{error}");
     let () = server.command(&["SET", "rl:closed:fixed-window:{alice}", "nonsense"]);
     let error = limiter.check(&policy, &key, 1).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::StoreFailed);
+    assert_eq!(error.kind(), ErrorKind::ForeignValue);
     assert!(error.to_string().contains("the limiter did not write"), "{error}");
     let () = server.command(&["DEL", "rl:closed:fixed-window:{alice}"]);
     assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed());

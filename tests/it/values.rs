@@ -326,6 +326,7 @@ async fn a_denied_decision_and_an_error_convert_to_their_rejection() {
         (ErrorKind::StoreBusy, 503),
         (ErrorKind::StoreUnreachable, 503),
         (ErrorKind::StoreFailed, 503),
+        (ErrorKind::ForeignValue, 503),
         (ErrorKind::StoreReply, 503),
     ];
     for (kind, status) in rows {

@@ -5,14 +5,13 @@ use std::collections::BTreeSet;
 use tokio::task::JoinSet;
 
 use super::{
-    error::is_foreign,
     keys::without_permission,
     store::RedisStore,
     transport::{PROBE_TIMEOUT, Scan},
 };
 use crate::{
     decision::{Ban, BanList, Charge},
-    error::Error,
+    error::{Error, ErrorKind},
     key::Key,
     policy::Policy,
     store::{Action, Store as _},
@@ -47,7 +46,7 @@ impl RedisStore {
             for (key, peeked) in peeks.join_all().await {
                 match peeked {
                     Ok(decision) => bans.extend(decision.retry_after().map(|rest| Ban::new(key, rest))),
-                    Err(error) if is_foreign(&error) => {}
+                    Err(error) if error.kind() == ErrorKind::ForeignValue => {}
                     Err(error) => return Err(error),
                 }
             }

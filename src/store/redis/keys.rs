@@ -3,11 +3,10 @@
 use std::{collections::BTreeSet, fmt};
 
 use super::{
-    error::missing_permission,
     store::RedisStore,
     transport::{PROBE_TIMEOUT, Scan},
 };
-use crate::{error::Error, key::Key, policy::Policy};
+use crate::{error::Error, fault::Fault, key::Key, policy::Policy};
 
 /// The keys that [`RedisStore::stored_keys`] has found.
 #[derive(Clone)]
@@ -108,7 +107,7 @@ impl RedisStore {
 
 /// The error of a scan, with the permission that the Redis user lacks.
 pub(super) fn without_permission(error: Error) -> Error {
-    if !missing_permission(&error) {
+    if !error.fault().is_some_and(Fault::is_missing_permission) {
         return error;
     }
     Error::new(error.kind(), "keys cannot be listed: run ACL SETUSER <user> +scan")

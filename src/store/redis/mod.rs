@@ -7,8 +7,10 @@
 mod address;
 mod bans;
 mod builder;
+mod codes;
 mod connect;
 mod error;
+mod explain;
 #[cfg(any(feature = "adaptive", feature = "reload"))]
 mod hash;
 mod keys;

@@ -46,8 +46,8 @@ use crate::{
 /// Keys have the form `prefix:policy:algorithm:{identity}`, and a TTL. The braces are the Redis Cluster hash tag. A
 /// Cluster has other keys, see `connect_cluster`.
 ///
-/// If a key holds a value of another program, decisions on it fail, and the value is kept. Only a
-/// [reset](crate::Limiter::reset) removes it.
+/// If a key holds a value of another program, decisions on it fail with
+/// [`ForeignValue`](ErrorKind::ForeignValue), and the value is kept. Only a [reset](crate::Limiter::reset) removes it.
 ///
 /// # Eviction
 ///

@@ -367,6 +367,7 @@ async fn a_failed_change_says_whether_it_may_have_been_made() {
         (ErrorKind::StoreSuspended, false),
         (ErrorKind::StoreUnreachable, false),
         (ErrorKind::StoreFailed, false),
+        (ErrorKind::ForeignValue, false),
     ];
     let key = "/policies/login/keys/alice";
     let (refund, ban) = (format!("{key}/refund"), format!("{key}/ban"));

@@ -339,7 +339,7 @@ async fn an_invalid_hash_changes_nothing_and_says_what_to_do() {
     }
     edit(&server, &["SET", "rl:policies", "10/min"]);
     followed(&server).await;
-    assert_eq!(live.last_error().unwrap().kind(), ErrorKind::StoreFailed);
+    assert_eq!(live.last_error().unwrap().kind(), ErrorKind::ForeignValue);
     assert!(error(&live).contains("the Redis hash `rl:policies` cannot be read: "), "{}", error(&live));
     assert!(error(&live).contains("holds a value of another type"), "{}", error(&live));
     // A new instance starts with the defaults.

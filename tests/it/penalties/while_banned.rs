@@ -73,7 +73,7 @@ async fn a_value_of_another_program_is_kept_and_fails_the_decision() {
         let () = server.command(command);
         for _ in 0..3 {
             let error = limiter.check(&policy, &Key::new("alice"), 1).await.unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::StoreFailed, "{kind}");
+            assert_eq!(error.kind(), ErrorKind::ForeignValue, "{kind}");
         }
         assert_eq!(
             server.command::<i64>(&["EXISTS", "rl:p:fixed-window:{alice}"]),

@@ -12,13 +12,13 @@ use crate::{
     algorithm::SlidingLog,
     decision::Charge,
     error::{Error, ErrorKind},
+    fault::Fault,
     key::Key,
     policy::Policy,
     quota::Quota,
     store::{
         Action,
         redis::{
-            error::{is_temporary, missing_permission},
             script::Script,
             store::RedisStore,
             transport::PROBE_TIMEOUT,
@@ -128,9 +128,9 @@ impl RedisStore {
     ///
     /// `error` if the server did not answer.
     fn failed(&self, what: &str, error: Error) -> Result<Problem, Error> {
-        let answered = error.kind() == ErrorKind::StoreFailed;
+        let answered = is_answer(&error);
         // The other nodes of a Redis Cluster may be available.
-        if is_temporary(&error) || !answered && self.link.is_cluster() {
+        if error.fault().is_some_and(Fault::is_temporary) || !answered && self.link.is_cluster() {
             let text = format!("no decision can be made at the moment: {error}");
             return Ok(Problem::new(ProblemKind::Unavailable, text));
         }
@@ -142,7 +142,7 @@ impl RedisStore {
 
     /// Describes `error`, with the permissions that the Redis user needs if it lacks one.
     fn with_rule(&self, what: &str, error: &Error) -> String {
-        if missing_permission(error) {
+        if error.fault().is_some_and(Fault::is_missing_permission) {
             format!("{what}: {error}; run ACL SETUSER <user> {}", self.acl_rule())
         } else {
             format!("{what}: {error}")
@@ -173,7 +173,7 @@ impl RedisStore {
     async fn answered(&self, command: Cmd) -> Result<Option<Value>, Error> {
         match self.ask(command).await {
             Ok(reply) => Ok(Some(reply)),
-            Err(error) if error.kind() == ErrorKind::StoreFailed || self.link.is_cluster() => Ok(None),
+            Err(error) if is_answer(&error) || self.link.is_cluster() => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -195,6 +195,11 @@ impl RedisStore {
 
 /// How often a command is sent if its reply is late.
 const TRIES: usize = 3;
+
+/// Whether the server answered, with an error.
+fn is_answer(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::StoreFailed | ErrorKind::ForeignValue)
+}
 
 fn wrong_topology(server: &ServerInfo) -> Option<Problem> {
     let text = match server.mode.as_deref() {

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use super::background::Exclusive;
 use crate::{
     error::{Error, ErrorKind},
-    store::redis::error::is_unserved,
+    fault::Fault,
     util::sync::lock,
 };
 
@@ -121,7 +121,7 @@ pub(super) fn is_silence(error: &Error) -> bool {
 /// Whether the error says nothing about the server: the call was not sent, or another node of a Cluster answered in its
 /// place.
 pub(super) fn says_nothing(error: &Error) -> bool {
-    error.kind() == ErrorKind::StoreBusy || is_unserved(error)
+    error.kind() == ErrorKind::StoreBusy || error.fault() == Some(Fault::ClusterDown)
 }
 
 /// The error of a decision that was not sent because of `cause`.
@@ -133,7 +133,7 @@ fn suspended(cause: &Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::redis::error::decision_error;
+    use crate::store::redis::error::from_server;
 
     const ANSWERED: Result<(), Error> = Ok(());
 
@@ -158,11 +158,20 @@ mod tests {
         let breaker = Breaker::default();
         let failed = Err(Error::new(ErrorKind::StoreFailed, "OOM"));
         let busy = Err(Error::new(ErrorKind::StoreBusy, "busy"));
-        let other = Err(decision_error("CLUSTERDOWN The cluster is down"));
+        let other = Err(from_server("CLUSTERDOWN The cluster is down"));
         for call in [silence(), silence(), failed, silence(), silence(), busy, other] {
             assert!(!breaker.record::<()>(&call));
         }
         assert!(breaker.record(&silence()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_algorithm_that_raises_the_words_of_a_fault_is_an_answer() {
+        let breaker = Breaker::default();
+        let raised = Err(from_server("RATELIMIT-ALGORITHM foo (CLUSTERDOWN)"));
+        for call in [silence(), silence(), raised, silence()] {
+            assert!(!breaker.record::<()>(&call));
+        }
     }
 
     #[tokio::test(start_paused = true)]

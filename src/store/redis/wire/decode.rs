@@ -14,7 +14,11 @@ use crate::{
     algorithm::twin::Receipt,
     decision::{Charge, Decision, Outcome, Verdict},
     error::{Error, ErrorKind},
-    store::{Action, redis::error},
+    fault::Fault,
+    store::{
+        Action,
+        redis::{codes, error},
+    },
 };
 
 /// The bytes of a number, which is a double.
@@ -37,7 +41,7 @@ pub(crate) fn decode(reply: &Value, jobs: &[&Job]) -> Vec<Result<Reply, Error>> 
 
 /// Whether a decision failed because the server is a read-only replica.
 pub(crate) fn is_read_only(reply: &Value) -> bool {
-    matches!(reply, Value::Array(values) if values.iter().filter_map(text).any(|text| error::code(&text) == Some("READONLY")))
+    matches!(reply, Value::Array(values) if values.iter().filter_map(text).any(|text| codes::code(&text) == Some(Fault::ReadOnly)))
 }
 
 impl Job {
@@ -86,7 +90,7 @@ impl<'a> Reader<'a> {
             && let Some(text) = self.error_of(self.number)
         {
             self.skip(job.records());
-            return Err(error::decision_error(&text));
+            return Err(error::from_server(&text));
         }
         let reply = match (&job.lease, &*job.charges) {
             (None, [charge]) if job.companions.is_empty() => {

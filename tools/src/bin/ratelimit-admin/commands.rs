@@ -5,7 +5,7 @@ use std::{cmp::Reverse, time::Duration};
 use serde::Serialize;
 use serde_json::json;
 use tower_ratelimit::{
-    Decision, Error, Explanation, Key, Limiter, Policy, RedisStore, Verdict,
+    Decision, Error, ErrorKind, Explanation, Key, Limiter, Policy, RedisStore, Verdict,
     decision::{Ban, Outcome},
     policy::LivePolicies,
     store::Store as _,
@@ -13,7 +13,7 @@ use tower_ratelimit::{
 
 use crate::{
     connect::connect,
-    failure::{Failure, is_foreign},
+    failure::Failure,
     options::{Command, Options},
     span::span,
     table::table,
@@ -136,7 +136,7 @@ impl Admin {
         let mut states = Vec::with_capacity(shown.len());
         for (policy, key) in shown {
             states.push(match self.explain(policy, key, 1).await {
-                Err(error) if !is_foreign(&error) => return Err(error.into()),
+                Err(error) if error.kind() != ErrorKind::ForeignValue => return Err(error.into()),
                 explained => (policy, key, explained),
             });
         }

@@ -50,12 +50,6 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Whether the key has a value that the limiter did not write.
-pub(crate) fn is_foreign(error: &Error) -> bool {
-    error.kind() == ErrorKind::StoreFailed
-        && error.to_string().contains("a key of the rate limit holds a value")
-}
-
 /// `text` without the user and the password of any URL in it. A URL in the wrong place is quoted by an error. A password may
 /// have any character that the shell passes on, so all before the last `@` of the line is left out.
 pub(crate) fn without_passwords(text: &str) -> String {

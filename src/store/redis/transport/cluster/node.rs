@@ -32,7 +32,7 @@ pub(crate) struct NodeConnection {
 const PATIENCE: Duration = Duration::from_millis(20);
 const ROUND_TRIPS: u32 = 4;
 
-/// The details of the errors of script calls. redis-rs connects again and sends the call again after an `Io` error, and
+/// The marks of the errors of script calls, in their details. redis-rs connects again and sends the call again after an `Io` error, and
 /// does nothing after a `Client` error.
 const NOT_SENT: &str = "the connection to the node was closed before";
 const BROKEN: &str = "the connection to the node broke";
@@ -146,14 +146,33 @@ async fn once(reply: impl Future<Output = RedisResult<Value>>) -> RedisResult<Va
 
 /// Whether a script call was not sent, because its connection had been closed before.
 pub(super) fn was_not_sent(error: &RedisError) -> bool {
-    error.detail() == Some(NOT_SENT)
+    mark_of(error) == Some(NOT_SENT)
+}
+
+/// The details of an error that [`once`] may have made. An error of a server has a code, and may have any details.
+fn mark_of(error: &RedisError) -> Option<&str> {
+    error.detail().filter(|_| error.code().is_none())
 }
 
 /// The usual form of an error of a script call.
 pub(super) fn usual(error: RedisError) -> RedisError {
-    match error.detail() {
+    match mark_of(&error) {
         Some(NOT_SENT | BROKEN) => io::Error::from(io::ErrorKind::ConnectionReset).into(),
         Some(LATE) => io::Error::from(io::ErrorKind::TimedOut).into(),
         _ => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_of_a_server_are_no_mark_of_a_script_call() {
+        for words in [NOT_SENT, BROKEN, LATE] {
+            let raised = redis::make_extension_error("RATELIMIT-ALGORITHM".into(), Some(words.into()));
+            assert!(!was_not_sent(&raised), "{words}");
+            assert_eq!(usual(raised.clone()), raised, "{words}");
+        }
     }
 }

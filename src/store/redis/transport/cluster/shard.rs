@@ -7,8 +7,8 @@ use super::{connection::ToCluster, nodes::Nodes};
 use crate::{
     decision::Decision,
     error::{Error, ErrorKind},
+    fault::Fault,
     store::redis::{
-        error::is_redirect,
         transport::{
             breaker::Breaker,
             deadline::PROBE_TIMEOUT,
@@ -61,7 +61,7 @@ where
         exists.arg(key);
         self.nodes.run(exists, PROBE_TIMEOUT).await.map(|_| ()).map_err(|error| {
             // Another node has answered.
-            if is_redirect(&error) {
+            if matches!(error.fault(), Some(Fault::Moved | Fault::Ask)) {
                 Error::new(ErrorKind::StoreUnreachable, error.to_string())
             } else {
                 error

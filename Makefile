@@ -1,12 +1,21 @@
-# `make test` installs Redis if necessary and runs the tests. A change must also pass `make lint`.
+# `make test` installs Redis if necessary and runs the fast tests. A change must also pass `make lint` and `make test-all`.
 
-.PHONY: test test-faults test-long test-oldest test-servers test-simulation fuzz lint bench bench-peers
+.PHONY: test test-all test-faults test-long test-oldest test-servers test-simulation fuzz lint bench bench-peers
 SHELL := bash
 
+# The crate, its docs, and what needs no more than one Redis server.
 test:
 	@.ci/get-redis
-	cargo test --workspace --all-features
-	cargo test --no-default-features --lib
+	@.ci/timed "unit tests, it" .ci/cargo-test --package tower-ratelimit --package tests --lib --test it
+	@.ci/timed "doc tests" cargo test --package tower-ratelimit --package tests --doc
+
+# `make test`; then all features, TLS, Sentinel, Cluster, gRPC, the programs of this workspace, the simulation of faults, and
+# five times the random steps of the differential tests.
+test-all: test
+	@.ci/timed "all features, net, sim, programs" .ci/cargo-test --workspace --exclude tests --all-features --tests
+	@.ci/timed "doc tests, all features" cargo test --workspace --exclude tests --all-features --doc
+	@DIFFERENTIAL_STEPS=10000 .ci/timed "differential" .ci/cargo-test --package tower-ratelimit --package tests --test it -- \
+		differential:: concurrency_policy::redis_memory_and_model
 
 # The random tests and the failure tests with many more cases: the stores against each other and against a naive model,
 # late refunds, invalid replies, demotions, floods, leases and live policies. Prints the number of cases and their time; about 15
@@ -15,54 +24,49 @@ test-long:
 	@.ci/get-redis
 	REFUND_CASES=$${REFUND_CASES:-20000} HOSTILE_CASES=$${HOSTILE_CASES:-20000} \
 	DIFFERENTIAL_STEPS=$${DIFFERENTIAL_STEPS:-300000} LEASES_CASES=$${LEASES_CASES:-400} LIVE_STEPS=$${LIVE_STEPS:-2000} \
-	cargo test --release --workspace --all-features --test it -- --nocapture \
-		cluster:: concurrency_policy:: differential:: hostile:: leases:: live_policies:: refunds:: store_failure::
+	cargo test --release --package tests --package tests-net --test it --test net -- --nocapture \
+		cluster:: concurrency_policy:: differential:: each_store:: hostile:: leases:: live_policies:: refunds:: \
+		store_failure:: under_load::
 
 # Stops, freezes, starves and restarts servers under load, and prints what the requests saw of it as Markdown; then the
 # simulation. About 20 minutes. The figures mean something only on a machine that does nothing else. One part of it:
-# `cargo test --release -p tests --all-features --test faults -- table`.
+# `cargo test --release -p tests-faults --test faults -- table`.
 test-faults:
 	@.ci/get-redis
 	@.ci/get-wrk
-	cargo test --quiet -p tests --all-features --test faults -- cold-start
-	cargo test --quiet --release -p tests --all-features --test faults
+	cargo test --quiet -p tests-faults --test faults -- cold-start
+	cargo test --quiet --release -p tests-faults --test faults
 	@$(MAKE) --no-print-directory test-simulation
 
 # Fault schedules in a simulation. Prints the seeds, the steps, the faults by kind and the time; SIMULATION_SEED=7 repeats
 # that of one seed.
 test-simulation:
 	@.ci/get-redis
-	SIMULATION_SEEDS=$${SIMULATION_SEEDS:-10000} \
-	cargo test --release -p tests --all-features --test it -- simulation:: --nocapture
+	SIMULATION_SEEDS=$${SIMULATION_SEEDS:-10000} cargo test --release -p tests-sim -- --nocapture
 
-# `make test` on Redis 6.2, the oldest supported version. Needs python3, a C compiler and make to build it. This build has
-# no TLS.
+# `make test-all` on Redis 6.2, the oldest supported version. Needs python3, a C compiler and make to build it. This build
+# has no TLS.
 test-oldest:
 	@.ci/get-servers redis-6.2
 	PATH=$$PWD/target/servers/redis-6.2:$$PATH cargo test --workspace --all-features -- --skip tls
 
-# The integration tests that talk to a server on Redis 6.2, 7.0 and 8.2 and Valkey 8.0, each with RESP2 and RESP3. Prints a
-# table. Downloads the servers into target/. About four minutes for each line of the table on two cores.
+# The tests that talk to a server on Redis 6.2, 7.0 and 8.2 and Valkey 8.0, each with RESP2 and RESP3. Prints a table.
+# Downloads the servers into target/. About four minutes for each line of the table on two cores.
 test-servers:
 	@.ci/get-redis
 	.ci/test-servers
 
 lint:
-	cargo fmt --all --check
-	cargo clippy --workspace --all-features --lib --bins --examples --benches -- -D warnings
-	cargo clippy --workspace --all-features --tests --test faults -- -D warnings -A clippy::unwrap_used -A clippy::print_stderr
-	@for features in "" adaptive "adaptive redis" admin axum redis cluster lookup metrics "metrics redis" reload "redis reload" retry "retry tonic" sentinel serde testing \
-		tls-rustls tls-rustls-no-provider tonic tonic-tls tracing; do \
-		echo "clippy with only the feature '$$features'"; \
-		cargo clippy --quiet --lib --no-default-features --features "$$features" -- -D warnings || exit 1; \
-	done
-	RUSTDOCFLAGS="-D warnings" cargo doc --all-features --no-deps
-	cargo run --quiet -p structure
-	cargo test --quiet --workspace --all-features --test it lua_rules::
-	.ci/msrv
-	@command -v cargo-deny >/dev/null || cargo install cargo-deny --locked --debug
-	cargo deny --all-features check bans licenses sources
-	cargo package --allow-dirty
+	@.ci/timed "format" cargo fmt --all --check
+	@.ci/timed "clippy" cargo clippy --workspace --all-features --lib --bins --examples --benches -- -D warnings
+	@.ci/timed "clippy of tests" cargo clippy --workspace --all-features --tests --test faults -- \
+		-D warnings -A clippy::unwrap_used -A clippy::print_stderr
+	@.ci/timed "clippy of each feature" .ci/clippy-features
+	@.ci/timed "docs" env RUSTDOCFLAGS="-D warnings" cargo doc --all-features --no-deps
+	@.ci/timed "structure" cargo run --quiet -p structure
+	@.ci/timed "rust-version" .ci/msrv
+	@.ci/timed "dependencies" .ci/deny
+	@.ci/timed "package" cargo package --allow-dirty
 
 # Runs each target for three minutes, on nightly. Findings are kept in fuzz/target.
 fuzz:

@@ -417,7 +417,7 @@ fn redis_memory_and_model_agree_to_the_microsecond() {
     let server = RedisServer::start();
     let pool = runtime.block_on(pool(&server));
     let steps_wanted =
-        std::env::var("DIFFERENTIAL_STEPS").map_or(20_000, |steps| steps.parse::<u32>().unwrap());
+        std::env::var("DIFFERENTIAL_STEPS").map_or(4_000, |steps| steps.parse::<u32>().unwrap());
     let config = Config { cases: steps_wanted.div_ceil(50), failure_persistence: None, ..Config::default() };
     TestRunner::new(config)
         .run(&steps(), |steps| {

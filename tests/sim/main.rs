@@ -14,7 +14,8 @@
 //! | a connection is not used again before its reply is read | [`network`] |
 //! | after the faults, decisions succeed, counts are right, and no permit, lease, connection or task is left | [`end`] |
 //!
-//! `SIMULATION_SEEDS` sets the number of schedules. `SIMULATION_SEED=7 cargo test -p tests-sim -- --nocapture` repeats that of seed 7 and prints what happens.
+//! `SIMULATION_SEEDS` sets the number of schedules. `SIMULATION_SEED=7 cargo test -p tests-sim -- --nocapture` repeats that
+//! of seed 7 and prints what happens.
 
 mod account;
 mod against_redis;
@@ -127,7 +128,7 @@ fn invariants_hold_in_every_fault_schedule() {
         eprintln!("seed {seed}: {violation}");
     }
     let failed = total.failed.len();
-    let repeat = "cargo test -p tests --all-features --test it -- simulation:: --nocapture";
+    let repeat = "cargo test -p tests-sim -- --nocapture";
     if let Some((seed, violation)) = total.failed.first() {
         panic!(
             "{failed} of {seeds} seeds fail; seed {seed} {violation}\nrepeat: SIMULATION_SEED={seed} {repeat}"

@@ -1,6 +1,6 @@
 # `make test` installs Redis if necessary and runs the fast tests. A change must also pass `make lint` and `make test-all`.
 
-.PHONY: test test-all test-faults test-long test-oldest test-servers test-simulation fuzz lint bench bench-peers
+.PHONY: test test-all test-faults test-long test-oldest test-servers test-simulation fuzz lint bench bench-instructions bench-peers
 SHELL := bash
 
 # The crate, its docs, and what needs no more than one Redis server.
@@ -89,3 +89,11 @@ bench-peers:
 	DATA=$$PWD/target/results.json benches/peers/run > target/results.md
 	mv target/results.md target/results.json benches/peers/
 	benches/peers/draw
+
+# Counts instructions and allocations for a decision with callgrind, and prints each figure beside the recorded one and its
+# budget. Fails if one is more than 2 % above the recorded one. Other load hardly changes them. Needs valgrind; about nine
+# minutes. CONTENDERS="one two" counts only these, RECORD=yes rewrites benches/instructions/figures.toml.
+bench-instructions:
+	@.ci/get-redis
+	@cargo build --quiet --release -p instructions
+	@cargo run --quiet --release -p instructions -- $(if $(filter yes,$(RECORD)),--record) $(CONTENDERS)

@@ -7,25 +7,36 @@
 //! ```text
 //! cargo run -p structure            # prints what is wrong, and fails
 //! cargo run -p structure -- --graph # prints every import as `file -> file: names`
+//! cargo run -p structure -- lines   # prints the size of each published crate as a table
 //! ```
 //!
 //! A file imports another if it names an item that the other defines. Re-exports are followed: `crate::key::Header` is
 //! an import of `key/header.rs`, not of `key/mod.rs`, and a `mod.rs` does not import what it re-exports. Unit tests do
 //! not count.
+//!
+//! The table counts lines of code without comments, documentation, blank lines and unit tests. A room is a folder or file
+//! directly in `src/`; the floors are the layers that the rooms need for every import to go down, with `lib.rs` on top.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program that talks to a person")]
 
 mod imports;
 mod layers;
+mod lines;
 mod modules;
+mod rooms;
+mod sizes;
 
 use std::{env, error::Error, path::Path, process::ExitCode};
 
 use modules::Crate;
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../src");
-    let source = Crate::read(&root)?;
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    if env::args().any(|argument| argument == "lines") {
+        print!("{}", sizes::table(&root)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let source = Crate::read(&root.join("src"))?;
     let graph = imports::graph(&source);
     if env::args().any(|argument| argument == "--graph") {
         for ((from, to), names) in &graph.imports {
@@ -63,6 +74,58 @@ mod tests {
         let source = Crate::read(&root).unwrap();
         fs::remove_dir_all(root).unwrap();
         source
+    }
+
+    #[test]
+    fn a_room_stands_above_the_rooms_it_imports_from() {
+        let source = crate_of(
+            "rooms",
+            &[
+                ("lib.rs", "mod error; mod key; mod quota; mod policy;"),
+                ("error.rs", "pub struct Error;"),
+                ("key/mod.rs", "mod header; pub use self::header::Header;"),
+                ("key/header.rs", "use crate::error::Error; pub struct Header(Error);"),
+                // Not a cycle between files, but one between rooms.
+                ("quota/mod.rs", "pub mod a; pub mod b;"),
+                ("quota/a.rs", "pub struct A(crate::policy::Policy);"),
+                ("quota/b.rs", "pub struct B(crate::key::Header);"),
+                ("policy.rs", "pub struct Policy(crate::quota::b::B);"),
+            ],
+        );
+        let graph = imports::graph(&source);
+        assert!(graph.cycles().is_empty());
+        let floors: Vec<_> = rooms::floors(&source, &graph).into_iter().collect();
+        assert_eq!(floors, [("error.rs", 1), ("key", 2), ("lib.rs", 4), ("policy.rs", 3), ("quota", 3)]);
+    }
+
+    #[test]
+    fn the_table_has_a_row_for_each_published_crate() {
+        let root = env::temp_dir().join(format!("structure-{}-sizes", std::process::id()));
+        let files = [
+            ("Cargo.toml", "[package]\nname = \"core\"\n"),
+            ("src/lib.rs", "mod a;\n\nfn f() {}\n"),
+            ("src/a/mod.rs", "//! A\n"),
+            ("src/a/b.rs", "fn f() {\n\n    g();\n}\n"),
+            ("extra/Cargo.toml", "[package]\nname = \"extra\"\n"),
+            ("extra/src/lib.rs", "fn f() {}\n"),
+            ("tests/Cargo.toml", "[package]\nname = \"tests\"\npublish = false\n"),
+            ("tests/src/lib.rs", "fn f() {}\n"),
+        ];
+        for (path, text) in files {
+            let path = root.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let table = sizes::table(&root).unwrap();
+        fs::remove_dir_all(root).unwrap();
+        let rows: Vec<_> = table.lines().skip(2).collect();
+        assert_eq!(
+            rows,
+            [
+                "| core | 3 | 5 | 2 | 2 | a: 3 | a/b.rs: 3 |",
+                "| extra | 1 | 1 | 1 | 1 | lib.rs: 1 | lib.rs: 1 |"
+            ]
+        );
     }
 
     #[test]

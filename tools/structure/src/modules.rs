@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use syn::{Attribute, File, Item, UseTree, Visibility};
+use syn::{Attribute, File, Item, Meta, Token, UseTree, Visibility, punctuated::Punctuated};
 use walkdir::WalkDir;
 
 /// A path of names, such as `key`, `ip`, `PeerIp`. The crate itself is the empty path.
@@ -24,6 +24,7 @@ pub(crate) struct Source {
     pub(crate) path: String,
     pub(crate) module: Names,
     pub(crate) syntax: File,
+    pub(crate) text: String,
     /// The names of its items.
     defines: Vec<String>,
     /// Its re-exports: the name, and what it stands for.
@@ -50,14 +51,21 @@ impl Crate {
         let mut files = Vec::new();
         for path in paths {
             let relative = path.strip_prefix(root)?;
-            let syntax = syn::parse_file(&fs::read_to_string(&path)?)
-                .map_err(|error| format!("{}: {error}", path.display()))?;
+            let text = fs::read_to_string(&path)?;
+            let syntax = syn::parse_file(&text).map_err(|error| format!("{}: {error}", path.display()))?;
             let module = module_of(relative);
             let (mut defines, mut reexports) = (Vec::new(), Vec::new());
             for item in &syntax.items {
                 collect(item, &module, &mut defines, &mut reexports);
             }
-            files.push(Source { path: relative.display().to_string(), module, syntax, defines, reexports });
+            files.push(Source {
+                path: relative.display().to_string(),
+                module,
+                syntax,
+                text,
+                defines,
+                reexports,
+            });
         }
         let modules = files.iter().enumerate().map(|(i, file)| (file.module.clone(), i)).collect();
         Ok(Self { files, modules })
@@ -178,9 +186,16 @@ pub(crate) fn leaves(tree: &UseTree, before: &mut Names, found: &mut impl FnMut(
 
 /// Whether an item is compiled for unit tests only.
 pub(crate) fn is_test(attributes: &[Attribute]) -> bool {
-    attributes.iter().any(|attribute| {
-        attribute.path().is_ident("test")
-            || attribute.path().is_ident("cfg")
-                && attribute.parse_args::<syn::Path>().is_ok_and(|path| path.is_ident("test"))
-    })
+    attributes.iter().any(|attribute| is_test_meta(&attribute.meta))
+}
+
+/// Whether `meta` is `test`, `cfg(test)` or `cfg(all(test, ..))`.
+pub(crate) fn is_test_meta(meta: &Meta) -> bool {
+    match meta {
+        Meta::Path(path) => path.is_ident("test"),
+        Meta::List(list) if list.path.is_ident("cfg") || list.path.is_ident("all") => list
+            .parse_args_with(Punctuated::<Meta, Token![,]>::parse_terminated)
+            .is_ok_and(|conditions| conditions.iter().any(is_test_meta)),
+        _ => false,
+    }
 }

@@ -1,0 +1,100 @@
+//! The counted program: tasks that send one request after another through a layer to a service that does nothing.
+//! `workload CONTENDER IN_FLIGHT DECISIONS`, with the server's URL in `REDIS_URL`.
+//!
+//! A separate binary: changes to the program that counts do not change how this one is compiled.
+
+use std::{convert::Infallible, env, error::Error, time::Duration};
+
+use axum::body::Body;
+use http::{Request, Response, StatusCode};
+use tokio::{runtime::Builder, task::JoinSet};
+use tower::{Layer, Service, ServiceExt, service_fn, util::BoxCloneSyncService};
+use tower_ratelimit::{
+    Header, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore, Rule, policy::Penalty,
+};
+
+type Failure = Box<dyn Error + Send + Sync>;
+type Contender = BoxCloneSyncService<Request<Body>, Response<Body>, Infallible>;
+
+const KEYS: u64 = 10_000;
+/// Callgrind makes programs up to 50 times slower.
+const DEADLINE: Duration = Duration::from_secs(5);
+
+fn main() -> Result<(), Failure> {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let [contender, in_flight, decisions] = arguments.as_slice() else {
+        return Err("usage: workload CONTENDER IN_FLIGHT DECISIONS".into());
+    };
+    let (in_flight, decisions): (usize, usize) = (in_flight.parse()?, decisions.parse()?);
+    // A denied client is one client.
+    let keys = if contender.as_str() == "memory-denied" { 1 } else { KEYS };
+    Builder::new_multi_thread().worker_threads(2).enable_all().build()?.block_on(async {
+        let service = service(contender).await?;
+        let mut callers = JoinSet::new();
+        for caller in 0..in_flight {
+            callers.spawn(call(service.clone(), caller as u64, keys, decisions / in_flight));
+        }
+        while let Some(caller) = callers.join_next().await {
+            caller??;
+        }
+        Ok(())
+    })
+}
+
+async fn call(mut service: Contender, caller: u64, keys: u64, decisions: usize) -> Result<(), Failure> {
+    // A linear congruential generator: the same keys in each run.
+    let mut random = caller * 7919 + 1;
+    for _ in 0..decisions {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let key = format!("k{}", (random >> 33) % keys);
+        let request = Request::builder().header("x-key", key).body(Body::empty())?;
+        let Ok(ready) = service.ready().await;
+        let Ok(response) = ready.call(request).await;
+        if !matches!(response.status(), StatusCode::OK | StatusCode::TOO_MANY_REQUESTS) {
+            return Err(format!("a request got the status {}", response.status()).into());
+        }
+    }
+    Ok(())
+}
+
+async fn service(contender: &str) -> Result<Contender, Failure> {
+    let key = || Header::new("x-key");
+    let also = |name| Rule::new(policy(name), key());
+    let layer = match contender {
+        "none" => return Ok(BoxCloneSyncService::new(service_fn(handler))),
+        "memory" => RateLimitLayer::new(MemoryStore::new(), policy("bench"), key()),
+        "memory-denied" => {
+            RateLimitLayer::new(MemoryStore::new(), Policy::new("bench", Quota::per_hour(1)), key())
+        }
+        "one" => RateLimitLayer::new(redis().await?, policy("bench"), key()),
+        "two" => RateLimitLayer::new(redis().await?, policy("bench"), key()).and(also("second")),
+        "three" => {
+            RateLimitLayer::new(redis().await?, policy("bench"), key()).and(also("second")).and(also("third"))
+        }
+        "penalty" => {
+            let penalty = Penalty::after(1_000, Duration::from_secs(10)).ban(Duration::from_secs(60));
+            RateLimitLayer::new(redis().await?, policy("bench").penalty(penalty), key())
+        }
+        "leased" => RateLimitLayer::new(redis().await?, policy("bench").leased(1_000), key()),
+        other => return Err(format!("there is no contender {other}").into()),
+    };
+    let limited = layer.layer(service_fn(handler)).map_response(|response: Response<_>| {
+        let (parts, _) = response.into_parts();
+        Response::from_parts(parts, Body::empty())
+    });
+    Ok(BoxCloneSyncService::new(limited))
+}
+
+/// A quota that denies nothing.
+fn policy(name: &str) -> Policy {
+    Policy::new(name, Quota::per_second(1_000_000).burst(1_000_000))
+}
+
+async fn redis() -> Result<RedisStore, Failure> {
+    let url = env::var("REDIS_URL").map_err(|error| format!("REDIS_URL: {error}"))?;
+    Ok(RedisStore::builder().deadline(DEADLINE).connect(&url).await?)
+}
+
+async fn handler(_: Request<Body>) -> Result<Response<Body>, Infallible> {
+    Ok(Response::new(Body::empty()))
+}

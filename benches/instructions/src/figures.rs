@@ -1,0 +1,139 @@
+//! The figures, their budgets, and how they compare with recorded ones.
+
+use std::collections::BTreeMap;
+
+pub(crate) const CONTENDERS: &[&str] = &["one", "two", "three", "penalty", "leased", "memory"];
+
+/// A figure may be this many times the recorded one.
+const TOLERANCE: f64 = 1.02;
+
+/// Figures by name.
+pub(crate) type Measured = BTreeMap<String, f64>;
+
+enum Budget {
+    /// At most this.
+    Most(f64),
+    /// At most a multiple of another figure.
+    Times(f64, &'static str),
+    None,
+}
+
+use Budget::{Most, None as Free, Times};
+
+/// In the order of the table.
+const FIGURES: &[(&str, Budget)] = &[
+    ("one, client", Most(12_500.0)),
+    ("one, allocations", Most(7.0)),
+    ("one, Redis", Most(33_000.0)),
+    ("two, client", Most(16_500.0)),
+    ("two, allocations", Free),
+    ("two, Redis", Most(70_000.0)),
+    ("three, client", Most(20_000.0)),
+    ("three, allocations", Free),
+    ("three, Redis", Most(102_000.0)),
+    ("penalty, client", Most(13_500.0)),
+    ("penalty, allocations", Free),
+    ("penalty, Redis", Most(45_000.0)),
+    // Where no key is hot, leases are to cost almost nothing.
+    ("leased, client", Times(1.05, "one, client")),
+    ("leased, allocations", Free),
+    ("leased, Redis", Times(1.02, "one, Redis")),
+    ("memory, allowed", Most(4_700.0)),
+    ("memory, allowed, allocations", Free),
+    ("memory, denied", Most(6_500.0)),
+    ("memory, denied, allocations", Free),
+];
+
+/// The measured figures beside the recorded ones and the budgets, as Markdown.
+pub(crate) fn table(measured: &Measured, recorded: &Measured) -> String {
+    let mut text =
+        "| figure | now | recorded | change | budget | within |\n|---|---|---|---|---|---|\n".to_owned();
+    for (name, budget) in FIGURES {
+        let Some(&now) = measured.get(*name) else { continue };
+        let budget = match budget {
+            Most(most) => Some(*most),
+            Times(times, other) => {
+                measured.get(*other).or_else(|| recorded.get(*other)).map(|other| times * other)
+            }
+            Free => None,
+        };
+        let recorded = recorded.get(*name);
+        text.push_str(&format!(
+            "| {name} | {} | {} | {} | {} | {} |\n",
+            number(now),
+            recorded.map_or_else(String::new, |recorded| number(*recorded)),
+            recorded.map_or_else(String::new, |recorded| format!("{:+.1} %", (now / recorded - 1.0) * 100.0)),
+            budget.map_or_else(String::new, number),
+            budget.map_or("", |budget| if now <= budget { "yes" } else { "no" }),
+        ));
+    }
+    text
+}
+
+/// The figures that are too far above the recorded ones.
+pub(crate) fn worse(measured: &Measured, recorded: &Measured) -> Vec<String> {
+    let worse = |(name, now): (&String, &f64)| *now > recorded.get(name).unwrap_or(now) * TOLERANCE;
+    measured.iter().filter(|figure| worse(*figure)).map(|(name, _)| name.clone()).collect()
+}
+
+/// `17,900`, or `15.3` below a hundred.
+fn number(figure: f64) -> String {
+    if figure < 100.0 {
+        return format!("{figure:.1}");
+    }
+    let digits = format!("{figure:.0}");
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figures(rows: &[(&str, f64)]) -> Measured {
+        rows.iter().map(|(name, figure)| ((*name).to_owned(), *figure)).collect()
+    }
+
+    #[test]
+    fn a_figure_more_than_two_percent_above_the_recorded_one_is_worse() {
+        let rows = [
+            ("two percent more", 10_000.0, 10_200.0, false),
+            ("more than that", 10_000.0, 10_201.0, true),
+            ("less", 10_000.0, 5_000.0, false),
+            ("allocations", 15.0, 15.4, true),
+        ];
+        for (name, recorded, now, expected) in rows {
+            let worse = worse(&figures(&[("one, client", now)]), &figures(&[("one, client", recorded)]));
+            assert_eq!(!worse.is_empty(), expected, "{name}");
+        }
+        assert!(worse(&figures(&[("one, client", 1.0)]), &Measured::new()).is_empty(), "nothing recorded");
+    }
+
+    #[test]
+    fn the_table_has_a_row_for_each_measured_figure() {
+        let measured =
+            figures(&[("one, client", 17_900.0), ("one, allocations", 6.0), ("leased, client", 18_000.0)]);
+        let table = table(&measured, &figures(&[("one, client", 17_000.0)]));
+        let rows: Vec<_> = table.lines().skip(2).collect();
+        let expected = [
+            "| one, client | 17,900 | 17,000 | +5.3 % | 12,500 | no |",
+            "| one, allocations | 6.0 |  |  | 7.0 | yes |",
+            "| leased, client | 18,000 |  |  | 18,795 | yes |",
+        ];
+        assert_eq!(rows, expected);
+    }
+
+    #[test]
+    fn numbers_have_separators() {
+        let rows = [(7.0, "7.0"), (17_900.4, "17,900"), (134_000.0, "134,000"), (1_234_567.0, "1,234,567")];
+        for (figure, text) in rows {
+            assert_eq!(number(figure), text);
+        }
+    }
+}

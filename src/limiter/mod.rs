@@ -1,5 +1,7 @@
 //! Decisions without HTTP: calls to the store, its failures, and permits.
 
+mod account;
+mod background;
 mod bans;
 mod counted;
 mod debit;
@@ -11,6 +13,7 @@ mod pending;
 mod permit;
 mod reservation;
 
+pub(crate) use self::background::Work;
 pub use self::{
     explain::{ExplainedCharge, Explanation},
     limiter::Limiter,

@@ -575,6 +575,11 @@ impl Store for RedisStore {
         Answer::pending(self.clone().list_bans(policy.clone(), most))
     }
 
+    fn drain(&self) -> Answer<()> {
+        let store = self.clone();
+        Answer::pending(async move { store.return_leases().await })
+    }
+
     fn accept(&self, policy: &Policy) -> Result<(), Error> {
         self.scripts.register(policy)
     }

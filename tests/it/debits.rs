@@ -666,3 +666,88 @@ fn a_reservation_settles_on_the_runtime_of_its_drop_or_else_on_the_one_where_it_
     second.block_on(async { unsent.settle(30).await }).unwrap();
     assert_eq!(left("unsent"), Some(70));
 }
+
+/// Makes debits and refunds, and loses the answers while `loses` is set.
+#[derive(Clone, Default)]
+struct Lossy {
+    counts: MemoryStore,
+    loses: Arc<AtomicBool>,
+}
+
+impl Store for Lossy {
+    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
+        let answer = self.counts.decide(action, charges);
+        if self.loses.load(Relaxed) && matches!(action, Action::Debit | Action::Refund) {
+            return Answer::ready(Err(Error::new(ErrorKind::StoreTimeout, "lost")));
+        }
+        answer
+    }
+
+    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
+        self.counts.reset(policy, key)
+    }
+}
+
+#[tokio::test]
+async fn units_that_may_have_been_charged_or_refunded_are_neither_debited_again_nor_refunded() {
+    // The total whose answer is lost, a later one, and what is charged then of an estimate of 100. The call was made.
+    let rows = [
+        ("a debit, once more", 300, 300, 300),
+        ("a debit, then more", 300, 350, 350),
+        ("a debit, then less", 300, 60, 260),
+        ("a refund, once more", 40, 40, 40),
+        ("a refund, then more", 40, 120, 60),
+        ("a refund, then less", 40, 10, 10),
+    ];
+    for mode in [FailureMode::Closed, FailureMode::Open] {
+        for (name, lost, later, expected) in rows {
+            let store = Lossy::default();
+            let limiter = Limiter::new(store.clone());
+            let policy = Policy::new("tokens", Quota::per_day(1_000))
+                .algorithm(FixedWindow::anchored())
+                .on_store_failure(mode);
+            let key = Key::new("alice");
+            let decision = limiter.check(&policy, &key, 100).await.unwrap();
+            let reservation = Reservation::new(&limiter, &decision);
+            store.loses.store(true, Relaxed);
+            let settled = reservation.settle(lost).await;
+            assert!(settled.map_or(true, |decision| decision.failure().is_some()), "{name}, {mode:?}");
+            store.loses.store(false, Relaxed);
+            reservation.settle(later).await.unwrap();
+            let left = limiter.peek(&policy, &key, 0).await.unwrap().remaining().unwrap();
+            assert_eq!(1_000 - left, expected, "{name}, {mode:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn each_policy_of_a_reservation_ends_at_the_total() {
+    let server = RedisServer::start();
+    let window = |name, limit| Policy::new(name, Quota::per_day(limit)).algorithm(FixedWindow::anchored());
+    let policies = [window("small", 50), window("large", 1_000), window("shadow", 50).shadow()];
+    let permits = Policy::concurrency("permits", 5);
+    for limiter in [Limiter::new(MemoryStore::new()), Limiter::new(store(&server).await)] {
+        let key = Key::new("alice");
+        let costs = [10, 200, 10];
+        let mut charges: Vec<Charge> =
+            policies.iter().zip(costs).map(|(policy, cost)| Charge::new(policy, &key, cost)).collect();
+        charges.insert(1, Charge::new(&permits, &key, 1));
+        let decision = limiter.check_all(&charges).await.unwrap();
+        let reservation = Reservation::new(&limiter, &decision);
+        for (total, expected) in [(100, [50, 100, 50]), (30, [30, 30, 30]), (900, [50, 900, 50]), (0, [0; 3])]
+        {
+            reservation.settle(total).await.unwrap();
+            let mut charged = Vec::new();
+            for policy in &policies {
+                let left = limiter.peek(policy, &key, 0).await.unwrap();
+                charged.extend(left.outcomes().iter().chain(left.shadows()).map(|one| {
+                    let capacity = one.policy().capacity();
+                    capacity - one.remaining()
+                }));
+            }
+            assert_eq!(charged, expected, "{limiter:?}, {total}");
+            assert_eq!(limiter.peek(&permits, &key, 0).await.unwrap().remaining(), Some(4), "{total}");
+        }
+        drop(decision);
+    }
+}

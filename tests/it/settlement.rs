@@ -22,7 +22,7 @@ use support::{PATIENT, RedisServer, eventually, http::serve, store};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
-    sync::Notify,
+    sync::{Notify, Semaphore},
 };
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_ratelimit::{
@@ -464,4 +464,48 @@ async fn refund_cancelled_refunds_no_request_whose_handler_panics() {
         charged.push((name, "caught", 100 - left(&limiter, &policy).await, 1));
     }
     assert!(charged.iter().all(|(_, _, units, expected)| units == expected), "{charged:?}");
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_a_stream_is_charged_what_it_was_sent() {
+    /// A word of the stream for each permit.
+    async fn stream(reservation: Reservation, words: Arc<Semaphore>) -> axum::body::Body {
+        let parts = futures_util::stream::unfold(0, move |sent| {
+            let (reservation, words) = (reservation.clone(), words.clone());
+            async move {
+                words.acquire().await.unwrap().forget();
+                reservation.record(10 + sent + 1);
+                Some((Ok::<_, Infallible>("word "), sent + 1))
+            }
+        });
+        axum::body::Body::from_stream(parts)
+    }
+
+    let redis = RedisServer::start();
+    for (name, limiter) in limiters(&redis).await {
+        for or_refund in [false, true] {
+            let tokens = day(&format!("tokens {or_refund}"), 1_000);
+            let rule = Rule::new(tokens.clone(), Constant::new("all")).cost(|_| 100);
+            let built = layer(&limiter, &day("requests", 100)).and(rule);
+            let built = match or_refund {
+                true => built.reserve_or_refund(tokens.name()),
+                false => built.reserve(tokens.name()),
+            };
+            let words = Arc::new(Semaphore::new(3));
+            let handler = {
+                let words = words.clone();
+                async move |reservation: Reservation| stream(reservation, words).await
+            };
+            let app = Router::new().route("/", routing::get(handler).layer(built));
+            let mut connection = send(serve(app).await, "GET /").await;
+            let mut received = Vec::new();
+            while received.windows(5).filter(|part| part == b"word ").count() < 3 {
+                assert!(connection.read_buf(&mut received).await.unwrap() > 0);
+            }
+            assert_eq!(left(&limiter, &tokens).await, 900, "{name}");
+            drop(connection);
+            limiter.drain(PATIENT).await.unwrap();
+            assert_eq!(left(&limiter, &tokens).await, 1_000 - 13, "{name}, {or_refund}");
+        }
+    }
 }

@@ -353,10 +353,13 @@ impl Drop for Round {
             return;
         }
         let state = &mut *lock(&self.account.state);
+        let failed = Err(dropped(self.is_sent));
         if let Some(change) = self.change.take() {
-            state.apply(&self.account.decision, change, &Err(dropped(self.is_sent)));
+            state.apply(&self.account.decision, change, &failed);
         }
         state.is_running = false;
-        state.waiting.clear();
+        for waiting in self.waiting.drain(..).chain(state.waiting.drain(..)) {
+            drop(waiting.send(failed.clone()));
+        }
     }
 }

@@ -5,6 +5,7 @@ mod background;
 mod bans;
 mod counted;
 mod debit;
+mod drain;
 mod explain;
 mod ladder;
 #[expect(clippy::module_inception, reason = "the module's main type")]

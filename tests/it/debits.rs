@@ -594,7 +594,9 @@ async fn drain_waits_for_reservations_and_their_calls_and_for_no_longer_than_the
         let (started, deadline) = (tokio::time::Instant::now(), Duration::from_secs(3));
         let error = limiter.clone().drain(deadline).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::StoreTimeout);
-        assert_eq!(error.to_string(), format!("{open} reservations and refunds did not end within 3s"));
+        let message =
+            "reservations and refunds did not end within 3s: drain after the last request, or wait longer";
+        assert_eq!(error.to_string(), format!("{open} {message}"));
         assert!(started.elapsed() >= deadline);
     };
     limiter.drain(Duration::ZERO).await.unwrap();

@@ -330,8 +330,8 @@ impl RateLimitLayer {
     /// layer's timeout is over. Defaults to charging them. A request whose handler panics stays charged.
     ///
     /// A client can then start any amount of work without a charge, by cancelling it. Use it only if the service stops
-    /// its work too. The refund covers all policies of the layer, up to what the request was charged at first: also those
-    /// that are [reserved](Self::reserve), whatever was recorded.
+    /// its work too. The refund covers what the request was charged at first under all policies of the layer, even
+    /// [reserved](Self::reserve) ones of which units were recorded.
     pub fn refund_cancelled(self) -> Self {
         self.with(|config| config.settlements.refunds_cancelled = true)
     }
@@ -380,7 +380,7 @@ impl RateLimitLayer {
     }
 
     /// [`reserve`](Self::reserve), and refunds the estimate if nothing was settled or recorded when the response's body
-    /// ends: also if the client has closed its connection, or the handler panics.
+    /// ends, even if the client has closed its connection or the handler has panicked.
     pub fn reserve_or_refund(self, policy: &str) -> Self {
         self.reserving(policy, true, false)
     }
@@ -388,7 +388,7 @@ impl RateLimitLayer {
     /// Charges the bytes of each response's body under `policy`, as they are sent.
     ///
     /// A request is admitted if its [cost](Rule::cost), by default one unit, remains. It pays its cost, or the bytes of the
-    /// body if they are more: also if it is cancelled or panics before the response, and if the response has no body. The
+    /// body if they are more, even if it is cancelled or panics before the response, or the response has no body. The
     /// body is charged in parts of 256 KiB and at its end: what remains, and the policy's [debt](crate::Policy::debt) beyond
     /// that. So one large response is sent as a whole, and the client's next request is denied until its bytes are
     /// replenished. The bytes are those of the service's body, before an outer layer compresses it. If the client leaves,

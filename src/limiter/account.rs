@@ -93,8 +93,8 @@ impl Account {
         work.finish(self.limiter.refund(&self.decision, u64::MAX), self.runtime.as_ref());
     }
 
-    /// Sets the total of each outcome to `units` of its total, and makes the calls for it. They are made if the answer is
-    /// dropped, too.
+    /// Sets the total of each outcome to `units` of its total, and makes the calls for it, even if the answer is
+    /// dropped.
     pub(super) fn charge(self: &Arc<Self>, units: impl Fn(u64) -> u64) -> Answer<Decision> {
         let (sender, receiver) = oneshot::channel();
         let starts = {
@@ -214,7 +214,7 @@ struct Round {
 /// The next call of a round.
 enum Stage {
     Debit,
-    /// A refund of so many of the debits, the latest first, and then of the estimate.
+    /// A refund of this many debits, the latest first, and then of the estimate.
     Refund(usize),
     Done,
 }

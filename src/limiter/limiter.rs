@@ -232,7 +232,7 @@ impl Limiter {
         self.refund_each(decision, |_| units).1
     }
 
-    /// Refunds so many units of each outcome, by its place. Returns how many are refunded, too.
+    /// Refunds the given number of units of each outcome, by its place. Also returns how many are refunded.
     pub(super) fn refund_each(
         &self,
         decision: &Decision,

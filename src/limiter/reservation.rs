@@ -88,7 +88,7 @@ impl Reservation {
         Self(Arc::new(Inner { account: Account::new(limiter, decision), end }))
     }
 
-    /// Refunds the estimate if the last handle is dropped before anything is settled or [recorded](Self::record): also if
+    /// Refunds the estimate if the last handle is dropped before anything is settled or [recorded](Self::record), even if
     /// the client closes its connection, or the handler panics. Without this, the estimate stays charged.
     ///
     /// The refund is sent to Redis in the background, and is not repeated if it fails.

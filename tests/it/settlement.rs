@@ -391,7 +391,7 @@ fn endings(layer: RateLimitLayer, slow: &Arc<Slow>) -> Router {
         .layer(layer)
 }
 
-/// Sends a request over a connection of its own.
+/// Sends a request over a new connection.
 async fn send(server: SocketAddr, request: &str) -> TcpStream {
     let mut connection = TcpStream::connect(server).await.unwrap();
     let head = format!("{request} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n");

@@ -150,6 +150,12 @@ impl Outcome {
         Claim { units, refunded: refunded.clone() }
     }
 
+    /// The units that were charged and are not refunded yet.
+    pub(crate) fn refundable(&self) -> u64 {
+        let refunded = self.refunded.get().map_or(0, |units| units.load(atomic::Ordering::Relaxed));
+        if self.charge.receipt().is_some() { self.granted.saturating_sub(refunded) } else { 0 }
+    }
+
     fn refunded(&self) -> &Arc<AtomicU64> {
         self.refunded.get_or_init(Arc::default)
     }

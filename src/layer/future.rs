@@ -243,7 +243,8 @@ where
                     continue;
                 }
                 StateProj::Respond { future, decision, permit, kept, settlement } => {
-                    let mut response = match ready!(future.poll(cx)) {
+                    let polled = Settlement::watch(settlement, || future.poll(cx));
+                    let mut response = match ready!(polled) {
                         Ok(response) => response,
                         Err(error) => {
                             if let Some(settlement) = settlement.take() {

@@ -327,17 +327,19 @@ impl RateLimitLayer {
     }
 
     /// Refunds requests that are cancelled before the service responds: the client closed its connection, or an outer
-    /// layer's timeout is over. Defaults to charging them.
+    /// layer's timeout is over. Defaults to charging them. A request whose handler panics stays charged.
     ///
     /// A client can then start any amount of work without a charge, by cancelling it. Use it only if the service stops
-    /// its work too.
+    /// its work too. The refund covers what the request was charged at first under all policies of the layer, even
+    /// [reserved](Self::reserve) ones of which units were recorded.
     pub fn refund_cancelled(self) -> Self {
         self.with(|config| config.settlements.refunds_cancelled = true)
     }
 
     /// Reserves the cost of each request under `policy`: its handler finds a [`Reservation`](crate::Reservation) in the
-    /// request's extensions and [settles](crate::Reservation::settle) the actual cost. If none does until the response's
-    /// body ends, the estimate stays charged.
+    /// request's extensions and [settles](crate::Reservation::settle) the actual cost, or
+    /// [records](crate::Reservation::record) what it has used so far. If the response's body ends or is dropped before
+    /// anything is settled, the request is charged what was recorded; if nothing was, the estimate stays charged.
     ///
     /// The estimate is the [cost](Rule::cost) of the rule. Other policies of the layer are not touched. With several
     /// calls, one reservation covers all the policies that are named.
@@ -377,17 +379,20 @@ impl RateLimitLayer {
         self.reserving(policy, false, false)
     }
 
-    /// [`reserve`](Self::reserve), and refunds the estimate if none is settled until the response's body ends.
+    /// [`reserve`](Self::reserve), and refunds the estimate if nothing was settled or recorded when the response's body
+    /// ends, even if the client has closed its connection or the handler has panicked.
     pub fn reserve_or_refund(self, policy: &str) -> Self {
         self.reserving(policy, true, false)
     }
 
     /// Charges the bytes of each response's body under `policy`, as they are sent.
     ///
-    /// A request is admitted if its [cost](Rule::cost), by default one unit, remains. The body is charged in parts of
-    /// 256 KiB and at its end: what remains, and the policy's [debt](crate::Policy::debt) beyond that. So one large response is
-    /// sent as a whole, and the client's next request is denied until its bytes are replenished. The bytes are those of
-    /// the service's body, before an outer layer compresses it.
+    /// A request is admitted if its [cost](Rule::cost), by default one unit, remains. It pays its cost, or the bytes of the
+    /// body if they are more, even if it is cancelled or panics before the response, or the response has no body. The
+    /// body is charged in parts of 256 KiB and at its end: what remains, and the policy's [debt](crate::Policy::debt) beyond
+    /// that. So one large response is sent as a whole, and the client's next request is denied until its bytes are
+    /// replenished. The bytes are those of the service's body, before an outer layer compresses it. If the client leaves,
+    /// those that were sent until then are charged.
     ///
     /// # Example
     ///

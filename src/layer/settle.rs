@@ -8,14 +8,12 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use http::{Extensions, Response, response::Parts};
-use tokio::runtime::Handle;
-
 use crate::{
     answer::Answer,
     decision::Decision,
-    limiter::{Limiter, Reservation},
+    limiter::{Limiter, Reservation, Work},
 };
+use http::{Extensions, Response, response::Parts};
 
 /// When a layer refunds requests, and which policies it reserves units of.
 #[derive(Clone, Default)]
@@ -47,6 +45,8 @@ struct Refundable {
     counts: Option<Arc<dyn Fn(&Parts) -> bool + Send + Sync>>,
     /// Whether to refund the charge if this is dropped.
     refunds: bool,
+    /// Whether the service runs. If it panics, this stays so.
+    is_running: bool,
 }
 
 impl Settlements {
@@ -82,6 +82,7 @@ impl Settlements {
             decision: decision.clone(),
             counts: self.counts.clone(),
             refunds: self.refunds_cancelled,
+            is_running: false,
         });
         Some(Box::new(Settlement { refundable, settling }))
     }
@@ -104,6 +105,19 @@ impl Settlements {
 }
 
 impl Settlement {
+    /// Polls the service, and notes whether it panics.
+    pub(super) fn watch<T>(settlement: &mut Option<Box<Self>>, poll: impl FnOnce() -> T) -> T {
+        let mut refundable = settlement.as_deref_mut().and_then(|settlement| settlement.refundable.as_mut());
+        if let Some(refundable) = &mut refundable {
+            refundable.is_running = true;
+        }
+        let polled = poll();
+        if let Some(refundable) = refundable {
+            refundable.is_running = false;
+        }
+        polled
+    }
+
     /// Refunds the charge unless the response counts. Returns what its body settles, too.
     pub(super) fn responded<B>(
         self,
@@ -139,25 +153,31 @@ impl Refundable {
     fn responded(mut self, response: &Parts) -> Option<Refund> {
         self.refunds = false;
         let counts = self.counts.as_ref().is_none_or(|counts| counts(response));
-        (!counts).then(|| Refund(Some(self.limiter.refund(&self.decision, u64::MAX))))
+        (!counts).then(|| {
+            let work = self.limiter.begin_work();
+            Refund(Some((work, self.limiter.refund(&self.decision, u64::MAX))))
+        })
     }
 }
 
 impl Drop for Refundable {
     fn drop(&mut self) {
-        if self.refunds {
-            in_background(self.limiter.refund(&self.decision, u64::MAX));
+        // A panic may be caught before this is dropped, or unwind through it.
+        let has_panicked = self.is_running || std::thread::panicking();
+        if self.refunds && !has_panicked {
+            let work = self.limiter.begin_work();
+            work.finish(self.limiter.refund(&self.decision, u64::MAX), None);
         }
     }
 }
 
 /// A refund under way. It is completed in the background if this is dropped.
-pub(super) struct Refund(Option<Answer<Decision>>);
+pub(super) struct Refund(Option<(Work, Answer<Decision>)>);
 
 impl Refund {
     /// The decision after the refund.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Decision>> {
-        let Some(answer) = &mut self.0 else { return Poll::Ready(None) };
+        let Some((_, answer)) = &mut self.0 else { return Poll::Ready(None) };
         let refunded = ready!(Pin::new(answer).poll(cx));
         self.0 = None;
         Poll::Ready(refunded.ok())
@@ -166,18 +186,9 @@ impl Refund {
 
 impl Drop for Refund {
     fn drop(&mut self) {
-        if let Some(answer) = self.0.take() {
-            in_background(answer);
+        if let Some((work, answer)) = self.0.take() {
+            work.finish(answer, None);
         }
-    }
-}
-
-/// Waits for `answer` in the background. Outside a runtime it is lost, unless the store is in process.
-pub(super) fn in_background(answer: Answer<Decision>) {
-    if let Err(pending) = answer.now()
-        && let Ok(runtime) = Handle::try_current()
-    {
-        runtime.spawn(pending);
     }
 }
 
@@ -218,15 +229,16 @@ impl Meter {
         self.bytes = self.bytes.saturating_add(bytes as u64);
         if self.bytes - self.charged >= PART {
             self.charged = self.bytes;
-            in_background(self.reservation.extend_to(self.bytes));
+            drop(self.reservation.extend_to(self.bytes));
         }
     }
 }
 
 impl Drop for Meter {
-    /// The body has ended or was dropped.
+    /// The body has ended or was dropped, or there was no response. The request pays its cost, or its bytes if they are
+    /// more.
     fn drop(&mut self) {
-        in_background(self.reservation.settle(self.bytes));
+        drop(self.reservation.extend_to(self.bytes));
     }
 }
 

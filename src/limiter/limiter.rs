@@ -1,6 +1,7 @@
 use std::{fmt, slice, sync::Arc};
 
 use super::{
+    background::Background,
     counted::counted,
     ladder::{Charges, Ladder, Rung},
     pending::Pending,
@@ -62,13 +63,19 @@ pub struct Limiter {
     /// Whether the store decides in this process.
     in_process: bool,
     pub(super) ladder: Arc<Ladder>,
+    pub(super) background: Arc<Background>,
 }
 
 impl Limiter {
     /// A limiter on the counts in `store`.
     #[must_use]
     pub fn new(store: impl Store) -> Self {
-        Self { in_process: store.is_in_process(), store: Arc::new(store), ladder: Arc::default() }
+        Self {
+            in_process: store.is_in_process(),
+            store: Arc::new(store),
+            ladder: Arc::default(),
+            background: Arc::default(),
+        }
     }
 
     /// Charges `key` with `cost` units under `policy`, or denies and charges nothing.
@@ -222,12 +229,17 @@ impl Limiter {
     /// # }
     /// ```
     pub fn refund(&self, decision: &Decision, units: u64) -> Answer<Decision> {
-        self.refund_each(decision, |_| units)
+        self.refund_each(decision, |_| units).1
     }
 
-    /// Refunds so many units of each outcome, by its place.
-    pub(super) fn refund_each(&self, decision: &Decision, units: impl Fn(usize) -> u64) -> Answer<Decision> {
+    /// Refunds the given number of units of each outcome, by its place. Also returns how many are refunded.
+    pub(super) fn refund_each(
+        &self,
+        decision: &Decision,
+        units: impl Fn(usize) -> u64,
+    ) -> (Vec<u64>, Answer<Decision>) {
         let mut claims = Vec::with_capacity(decision.all_outcomes().len());
+        let mut refunded = Vec::with_capacity(decision.all_outcomes().len());
         let charges: Vec<Charge> = decision
             .all_outcomes()
             .iter()
@@ -236,16 +248,17 @@ impl Limiter {
                 let claim = outcome.claim_refund(units(place));
                 // With nothing to refund, a charge of 0 shows what remains.
                 let charge = outcome.refund(claim.units());
+                refunded.push(if charge.is_some() { claim.units() } else { 0 });
                 claims.push(claim);
                 charge.unwrap_or_else(|| Charge::new(outcome.policy(), outcome.key(), 0))
             })
             .collect();
         if charges.is_empty() {
-            return Answer::ready(Ok(decision.clone()));
+            return (refunded, Answer::ready(Ok(decision.clone())));
         }
         let answer = self.dispatch(Action::Refund, &charges);
         let pending = Pending::new(self.rung(Action::Refund, charges.into()), None, claims);
-        counted(Action::Refund, pending.finish(answer))
+        (refunded, counted(Action::Refund, pending.finish(answer)))
     }
 
     /// Removes everything that `key` was charged under `policy`. A ban stays: see [`unban`](Self::unban).

@@ -1,8 +1,11 @@
 //! Decisions without HTTP: calls to the store, its failures, and permits.
 
+mod account;
+mod background;
 mod bans;
 mod counted;
 mod debit;
+mod drain;
 mod explain;
 mod ladder;
 #[expect(clippy::module_inception, reason = "the module's main type")]
@@ -11,6 +14,7 @@ mod pending;
 mod permit;
 mod reservation;
 
+pub(crate) use self::background::Work;
 pub use self::{
     explain::{ExplainedCharge, Explanation},
     limiter::Limiter,

@@ -1,17 +1,10 @@
 use std::{
-    fmt,
+    fmt, mem,
     sync::{Arc, Mutex},
 };
 
-use tokio::runtime::Handle;
-
-use super::limiter::Limiter;
-use crate::{
-    answer::Answer,
-    decision::{Decision, Outcome},
-    error::Error,
-    util::sync::lock,
-};
+use super::{account::Account, background::Work, limiter::Limiter};
+use crate::{answer::Answer, decision::Decision, util::sync::lock};
 
 /// Units that a request has reserved, to be settled once its cost is known.
 ///
@@ -19,8 +12,19 @@ use crate::{
 /// needed beyond that. Use it where the cost is known late and a charge at the end would admit too much meanwhile: the
 /// tokens of a language model, the rows of a query.
 ///
-/// Cloning gives another handle on the same reservation. When the last one is dropped and none was settled, the
-/// estimate stays charged, or is refunded after [`or_refund`](Self::or_refund).
+/// [`record`](Self::record) notes what was used so far, for a handler that may be cancelled at any moment: a client that
+/// closes its connection during a stream is charged what was recorded.
+///
+/// # When it ends
+///
+/// Cloning gives another handle on the same reservation. When the last one is dropped and none was settled, the request is
+/// charged what was [recorded](Self::record). If nothing was, the estimate stays charged, or is refunded after
+/// [`or_refund`](Self::or_refund).
+///
+/// Calls to Redis are made in the background, one after the other, so they are completed although their request is
+/// cancelled. They run on the Tokio runtime in which the reservation is settled or dropped; outside a runtime, on the one in
+/// which it was made. Without either, an answer makes its calls when it is awaited, and a drop makes none.
+/// [`Limiter::drain`] waits for them before the process ends.
 ///
 /// # Example
 ///
@@ -38,30 +42,37 @@ use crate::{
 /// let reservation = Reservation::new(&limiter, &decision);
 /// assert_eq!(reservation.settle(150).await?.remaining(), Some(850));
 ///
+/// // A stream is cut off after 30 tokens.
+/// let decision = limiter.check(&tokens, &alice, 400).await?;
+/// let reservation = Reservation::new(&limiter, &decision);
+/// reservation.record(30);
+/// drop(reservation);
+/// assert_eq!(limiter.peek(&tokens, &alice, 1).await?.remaining(), Some(820));
+///
 /// // If it fails, it costs nothing.
 /// let decision = limiter.check(&tokens, &alice, 400).await?;
 /// drop(Reservation::new(&limiter, &decision).or_refund());
-/// assert_eq!(limiter.peek(&tokens, &alice, 1).await?.remaining(), Some(850));
+/// assert_eq!(limiter.peek(&tokens, &alice, 1).await?.remaining(), Some(820));
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Clone)]
-#[must_use = "dropping it settles the request at the estimate, or refunds it"]
+#[must_use = "dropping it settles the request at what was recorded or at the estimate, or refunds it"]
 pub struct Reservation(Arc<Inner>);
 
+/// What the handles share.
 struct Inner {
-    limiter: Limiter,
-    decision: Decision,
-    state: Mutex<State>,
-    /// Where it was made, because it may be dropped outside the runtime.
-    runtime: Option<Handle>,
+    account: Arc<Account>,
+    end: Mutex<End>,
 }
 
-struct State {
-    /// The units that each outcome is charged, as far as is known.
-    charged: Vec<u64>,
+/// How the reservation ends.
+struct End {
     is_settled: bool,
+    recorded: Option<u64>,
     refunds: bool,
+    /// Until it is settled or dropped.
+    open: Option<Work>,
 }
 
 impl Reservation {
@@ -72,126 +83,111 @@ impl Reservation {
         let mut decision = decision.clone();
         // A permit is held by the decision itself.
         drop(decision.take_permit());
-        let charged = match decision.is_allowed() {
-            true => decision.all_outcomes().iter().map(Outcome::granted).collect(),
-            false => Vec::new(),
-        };
-        Self(Arc::new(Inner {
-            limiter: limiter.clone(),
-            decision,
-            state: Mutex::new(State { charged, is_settled: false, refunds: false }),
-            runtime: Handle::try_current().ok(),
-        }))
+        let open = Some(limiter.begin_work());
+        let end = Mutex::new(End { is_settled: false, recorded: None, refunds: false, open });
+        Self(Arc::new(Inner { account: Account::new(limiter, decision), end }))
     }
 
-    /// Refunds the estimate if the last handle is dropped before it is settled. Without this, the estimate stays
-    /// charged.
+    /// Refunds the estimate if the last handle is dropped before anything is settled or [recorded](Self::record), even if
+    /// the client closes its connection, or the handler panics. Without this, the estimate stays charged.
     ///
     /// The refund is sent to Redis in the background, and is not repeated if it fails.
     pub fn or_refund(self) -> Self {
-        lock(&self.0.state).refunds = true;
+        lock(&self.0.end).refunds = true;
         self
     }
 
     /// The decision that charged the estimate.
     #[must_use]
     pub fn decision(&self) -> &Decision {
-        &self.0.decision
+        self.0.account.decision()
     }
 
     /// Whether [`settle`](Self::settle) was called.
     #[must_use]
     pub fn is_settled(&self) -> bool {
-        lock(&self.0.state).is_settled
+        lock(&self.0.end).is_settled
+    }
+
+    /// Records that `units` were used so far, in total. Nothing is sent: when the last handle is dropped and none was
+    /// [settled](Self::settle), it settles at the units that were recorded last.
+    ///
+    /// Call it after each part of a stream. It takes a lock and makes no call, so it suits every token. Other requests see
+    /// only the estimate until the stream ends; use [`extend_to`](Self::extend_to) too if it may become much more.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota, Reservation};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_ratelimit::Error> {
+    /// let limiter = Limiter::new(MemoryStore::new());
+    /// let (tokens, alice) = (Policy::new("tokens", Quota::per_hour(1_000)), Key::new("alice"));
+    ///
+    /// let decision = limiter.check(&tokens, &alice, 400).await?;
+    /// let reservation = Reservation::new(&limiter, &decision).or_refund();
+    /// for sent in 1..=7 {
+    ///     reservation.record(sent);
+    /// }
+    /// // The client leaves.
+    /// drop(reservation);
+    /// assert_eq!(limiter.peek(&tokens, &alice, 1).await?.remaining(), Some(993));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn record(&self, units: u64) {
+        lock(&self.0.end).recorded = Some(units);
     }
 
     /// Charges `units` in total instead of the estimate: [refunds](Limiter::refund) the rest, or
     /// [debits](Limiter::debit) what is missing. The decision shows what remains then.
     ///
-    /// A later call charges the difference to this one. Units that were debited are not refunded by it.
+    /// It takes effect when it is called, even if the answer is dropped. A later call replaces the total. Units that were
+    /// not granted, because a debit exceeded what remained, are not refunded, and a later call with a higher total debits
+    /// them again. Units of a debit are refunded as those of the estimate, if it is one of the latest 16 of the
+    /// reservation.
     ///
     /// # Errors
     ///
     /// Those of [`Limiter::debit`]. Call it again after an error that [may not have
-    /// charged](crate::ErrorKind::may_have_charged).
+    /// charged](crate::ErrorKind::may_have_charged). Units that may have been charged, or refunded, are neither debited
+    /// again nor refunded.
     pub fn settle(&self, units: u64) -> Answer<Decision> {
-        lock(&self.0.state).is_settled = true;
-        self.charge_in_total(|_| units)
+        let open = {
+            let mut end = lock(&self.0.end);
+            end.is_settled = true;
+            end.open.take()
+        };
+        let answer = self.0.account.charge(|_| units);
+        // Not before: its calls count as work from now on.
+        drop(open);
+        answer
     }
 
     /// Charges `units` in total if that is more than the estimate, and does not settle. For a cost that grows, such as
-    /// that of a stream: call it after each part, and [`settle`](Self::settle) at the end.
+    /// that of a stream: call it after each part, and [`settle`](Self::settle) or [`record`](Self::record) the end.
+    ///
+    /// As [`settle`](Self::settle), it takes effect when it is called. Calls that are made while one is under way share
+    /// the next one.
     ///
     /// # Errors
     ///
     /// Those of [`settle`](Self::settle).
     pub fn extend_to(&self, units: u64) -> Answer<Decision> {
-        self.charge_in_total(|charged| charged.max(units))
-    }
-
-    /// Charges each outcome `units` of what it is charged.
-    fn charge_in_total(&self, units: impl Fn(u64) -> u64) -> Answer<Decision> {
-        let Inner { limiter, decision, state, .. } = &*self.0;
-        // What each was charged, and will be.
-        let change = |charged: &mut u64| (std::mem::replace(charged, units(*charged)), *charged);
-        let changes: Vec<(u64, u64)> = lock(state).charged.iter_mut().map(change).collect();
-        let missing =
-            |place: usize| changes.get(place).map_or(0, |(before, after)| after.saturating_sub(*before));
-        let surplus =
-            |place: usize| changes.get(place).map_or(0, |(before, after)| before.saturating_sub(*after));
-        let debits = (0..changes.len()).any(|place| missing(place) > 0);
-        let refunds = (0..changes.len()).any(|place| surplus(place) > 0);
-        let answer = match (debits, refunds) {
-            (false, false) => return Answer::ready(Ok(decision.clone())),
-            (true, false) => limiter.debit_each(decision, missing),
-            (false, true) => limiter.refund_each(decision, surplus),
-            (true, true) => {
-                let (debited, refunded) =
-                    (limiter.debit_each(decision, missing), limiter.refund_each(decision, surplus));
-                Answer::pending(async move {
-                    let debited = debited.await?;
-                    Ok(debited.updated(&refunded.await?))
-                })
-            }
-        };
-        let reservation = self.clone();
-        answer.then(move |settled| {
-            reservation.0.changed(&changes, &settled);
-            settled
-        })
-    }
-}
-
-impl Inner {
-    /// Records how `changes` of the charges ended.
-    fn changed(&self, changes: &[(u64, u64)], ended: &Result<Decision, Error>) {
-        let failure = match ended {
-            // What this process counts meanwhile is charged.
-            Ok(decision) if !decision.outcomes().is_empty() => None,
-            Ok(decision) => decision.failure(),
-            Err(error) => Some(error),
-        };
-        if failure.is_some_and(|failure| !failure.kind().may_have_charged()) {
-            for (charged, (before, after)) in lock(&self.state).charged.iter_mut().zip(changes) {
-                // Unless it was changed again meanwhile.
-                if charged == after {
-                    *charged = *before;
-                }
-            }
-        }
+        self.0.account.charge(|wanted| wanted.max(units))
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let state = self.state.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if !state.refunds || state.is_settled {
-            return;
-        }
-        if let Err(answer) = self.limiter.refund(&self.decision, u64::MAX).now()
-            && let Some(runtime) = &self.runtime
-        {
-            runtime.spawn(answer);
+        let end = self.end.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let _open = mem::take(&mut end.open);
+        match end.recorded {
+            _ if end.is_settled => {}
+            Some(units) => drop(self.account.charge(|_| units)),
+            None if end.refunds => self.account.refund(),
+            None => {}
         }
     }
 }
@@ -199,7 +195,7 @@ impl Drop for Inner {
 impl fmt::Debug for Reservation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reservation")
-            .field("decision", &self.0.decision)
+            .field("decision", self.decision())
             .field("is_settled", &self.is_settled())
             .finish_non_exhaustive()
     }

@@ -95,6 +95,16 @@ pub trait Store: Send + Sync + 'static {
         )))
     }
 
+    /// Returns what this process holds in advance, such as units on [lease](Policy::leased).
+    /// [`Limiter::drain`](crate::Limiter::drain) calls it before the process ends. Defaults to `Ok`.
+    ///
+    /// # Errors
+    ///
+    /// The failure of the store.
+    fn drain(&self) -> Answer<()> {
+        Answer::ready(Ok(()))
+    }
+
     /// Checks whether the store supports the algorithm of `policy`. Called when a layer is built. Defaults to `Ok`.
     ///
     /// # Errors
@@ -130,6 +140,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     fn bans(&self, policy: &Policy, most: usize) -> Answer<BanList> {
         (**self).bans(policy, most)
+    }
+
+    fn drain(&self) -> Answer<()> {
+        (**self).drain()
     }
 
     fn accept(&self, policy: &Policy) -> Result<(), Error> {

@@ -1,6 +1,6 @@
 //! Debits, on each store.
 
-use tower_ratelimit::{Charge, Key};
+use tower_ratelimit::{Charge, Key, Reservation};
 
 use crate::{each_store::penalties::day, stores::stores};
 
@@ -28,5 +28,26 @@ async fn one_policy_of_a_decision_is_debited_on_each_store() {
             limiter.refund(&debited.for_policy("total").unwrap(), 40).await.unwrap().remaining(),
             Some(30)
         );
+    }
+}
+
+#[tokio::test]
+async fn a_reservation_ends_at_its_last_total_on_each_store() {
+    let (tokens, total) = (day("tokens", 150), day("total", 1_000).debt(50));
+    for (name, limiter) in stores("totals").await {
+        let keys = [Key::new("alice"), Key::new("all")];
+        let charges = [Charge::new(&tokens, &keys[0], 100), Charge::new(&total, &keys[1], 100)];
+        let decision = limiter.check_all(&charges).await.unwrap();
+        let reservation = Reservation::new(&limiter, &decision);
+        // What remains of the limits, without the debt.
+        let totals = [(400, [0, 600]), (50, [100, 950]), (5_000, [0, 0]), (1_020, [0, 0]), (120, [30, 880])];
+        for (units, expected) in totals {
+            reservation.settle(units).await.unwrap();
+            let mut remaining = Vec::new();
+            for (policy, key) in [&tokens, &total].into_iter().zip(&keys) {
+                remaining.extend(limiter.peek(policy, key, 0).await.unwrap().remaining());
+            }
+            assert_eq!(remaining, expected, "{name}, {units}");
+        }
     }
 }

@@ -8,7 +8,7 @@ use support::{RedisServer, eventually, inner::text, settings};
 use tokio::task::JoinSet;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Decision, FailureMode, Header, Key, Limiter, Policy, Quota, RateLimitLayer, RedisStore,
+    Decision, FailureMode, Header, Key, Limiter, Policy, Quota, RateLimitLayer, RedisStore, Reservation,
     algorithm::FixedWindow, key::Constant,
 };
 
@@ -113,4 +113,38 @@ fn a_runtime_that_ends_while_it_carries_calls_fails_only_its_own_decisions() {
     // What the first one sent may be charged.
     assert!(second.block_on(check("own")).unwrap() >= Some(979));
     drop(own);
+}
+
+/// The other callers keep all connections busy, so a settlement waits for a place in a batch.
+#[tokio::test(flavor = "multi_thread")]
+async fn settlements_that_are_cancelled_under_load_are_all_charged() {
+    const RESERVATIONS: usize = 100;
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    let tokens = Policy::new("tokens", Quota::per_day(1_000_000)).algorithm(FixedWindow::anchored());
+    for callers in [0, 1, 16, 200] {
+        let mut others = JoinSet::new();
+        for caller in 0..callers {
+            let limiter = limiter.clone();
+            others.spawn(async move {
+                loop {
+                    limiter.check(&policy(), &Key::new(format!("other-{caller}")), 0).await.unwrap();
+                }
+            });
+        }
+        let key = Key::new(format!("beside-{callers}"));
+        for _ in 0..RESERVATIONS {
+            let decision = limiter.check(&tokens, &key, 100).await.unwrap();
+            let reservation = Reservation::new(&limiter, &decision);
+            drop(reservation.settle(5_000).now_or_never());
+        }
+        let left = async || limiter.peek(&tokens, &key, 0).await.unwrap().remaining().unwrap();
+        let all = 1_000_000 - RESERVATIONS as u64 * 5_000;
+        assert!(
+            eventually(async || left().await == all).await,
+            "beside {callers} callers, {} of {RESERVATIONS} settlements are charged",
+            (1_000_000 - left().await - RESERVATIONS as u64 * 100) / 4_900
+        );
+        others.shutdown().await;
+    }
 }

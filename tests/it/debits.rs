@@ -12,8 +12,8 @@ use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
-use support::{RedisServer, eventually, settings, store};
-use tokio::task::JoinSet;
+use support::{PATIENT, RedisServer, eventually, settings, store};
+use tokio::{sync::Semaphore, task::JoinSet};
 use tower_ratelimit::{
     Answer, Charge, Decision, Error, ErrorKind, FailureMode, Key, Limiter, ManualClock, MemoryStore, Policy,
     Quota, Reservation,
@@ -122,6 +122,7 @@ enum Step {
     Reserve(u64),
     Settle(usize, u64),
     Extend(usize, u64),
+    Record(usize, u64),
     Debit(usize, u64),
     Refund(usize, u64),
     Drop(usize),
@@ -131,11 +132,41 @@ enum Step {
 struct Request {
     reservation: Option<Reservation>,
     decision: Decision,
-    /// What its reservation is charged, as far as it knows.
+    /// The total that was asked for last.
+    wanted: u64,
+    /// What its reservation is charged.
     charged: u64,
     refundable: u64,
+    /// What can be refunded of the reservation's own debits.
+    debited: u64,
     settled: bool,
+    recorded: Option<u64>,
     refunds: bool,
+}
+
+impl Request {
+    fn refund(&mut self, used: &mut u64, units: u64) {
+        let refunded = units.min(self.refundable);
+        self.refundable -= refunded;
+        *used -= refunded;
+    }
+
+    /// Charges `units` in total.
+    fn total(&mut self, used: &mut u64, units: u64) {
+        self.wanted = units;
+        let granted = units.saturating_sub(self.charged).min(LIMIT + DEBT - *used);
+        self.charged += granted;
+        self.debited += granted;
+        *used += granted;
+
+        let surplus = self.charged.saturating_sub(units);
+        let of_debits = surplus.min(self.debited);
+        let of_estimate = (surplus - of_debits).min(self.refundable);
+        self.debited -= of_debits;
+        *used -= of_debits;
+        self.refund(used, of_estimate);
+        self.charged -= of_debits + of_estimate;
+    }
 }
 
 const LIMIT: u64 = 100;
@@ -156,29 +187,37 @@ async fn count_is_right(limiter: &Limiter, policy: &Policy, key: &Key, steps: &[
                     let reservation = Reservation::new(limiter, &decision);
                     let refunds = units % 2 == 0;
                     let reservation = Some(if refunds { reservation.or_refund() } else { reservation });
-                    let (charged, refundable, settled) = (units, units, false);
-                    requests.push(Request { reservation, decision, charged, refundable, settled, refunds });
+                    requests.push(Request {
+                        reservation,
+                        decision,
+                        wanted: units,
+                        charged: units,
+                        refundable: units,
+                        debited: 0,
+                        settled: false,
+                        recorded: None,
+                        refunds,
+                    });
                 }
             }
             Step::Settle(which, units) => {
                 let Some(request) = requests.get_mut(which % number) else { continue };
                 let Some(reservation) = &request.reservation else { continue };
-                if units > request.charged {
-                    debit(&mut used, units - request.charged);
-                } else {
-                    let refunded = (request.charged - units).min(request.refundable);
-                    request.refundable -= refunded;
-                    used -= refunded;
-                }
-                (request.charged, request.settled) = (units, true);
                 reservation.settle(units).await.unwrap();
+                request.settled = true;
+                request.total(&mut used, units);
             }
             Step::Extend(which, units) => {
                 let Some(request) = requests.get_mut(which % number) else { continue };
                 let Some(reservation) = &request.reservation else { continue };
-                debit(&mut used, units.saturating_sub(request.charged));
-                request.charged = request.charged.max(units);
                 reservation.extend_to(units).await.unwrap();
+                request.total(&mut used, request.wanted.max(units));
+            }
+            Step::Record(which, units) => {
+                let Some(request) = requests.get_mut(which % number) else { continue };
+                let Some(reservation) = &request.reservation else { continue };
+                reservation.record(units);
+                request.recorded = Some(units);
             }
             Step::Debit(which, units) => {
                 let Some(request) = requests.get(which % number) else { continue };
@@ -187,16 +226,18 @@ async fn count_is_right(limiter: &Limiter, policy: &Policy, key: &Key, steps: &[
             }
             Step::Refund(which, units) => {
                 let Some(request) = requests.get_mut(which % number) else { continue };
-                let refunded = units.min(request.refundable);
-                request.refundable -= refunded;
-                used -= refunded;
+                request.refund(&mut used, units);
                 limiter.refund(&request.decision, units).await.unwrap();
             }
             Step::Drop(which) => {
                 let Some(request) = requests.get_mut(which % number) else { continue };
-                if request.reservation.take().is_some() && request.refunds && !request.settled {
-                    used -= request.refundable;
-                    request.refundable = 0;
+                if request.reservation.take().is_none() || request.settled {
+                    continue;
+                }
+                match request.recorded {
+                    Some(units) => request.total(&mut used, units),
+                    None if request.refunds => request.refund(&mut used, u64::MAX),
+                    None => {}
                 }
             }
         }
@@ -216,7 +257,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         4 => (1..60_u64).prop_map(Step::Reserve),
         4 => (which.clone(), units.clone()).prop_map(|(which, units)| Step::Settle(which, units)),
-        1 => (which.clone(), units.clone()).prop_map(|(which, units)| Step::Extend(which, units)),
+        2 => (which.clone(), units.clone()).prop_map(|(which, units)| Step::Extend(which, units)),
+        1 => (which.clone(), units.clone()).prop_map(|(which, units)| Step::Record(which, units)),
         1 => (which.clone(), units.clone()).prop_map(|(which, units)| Step::Debit(which, units)),
         1 => (which.clone(), units).prop_map(|(which, units)| Step::Refund(which, units)),
         2 => which.prop_map(Step::Drop),
@@ -358,4 +400,356 @@ fn a_reservation_may_be_dropped_outside_the_runtime() {
     drop(reservation);
     let left = async || limiter.peek(&policy, &alice, 0).await.unwrap().remaining();
     assert!(runtime.block_on(eventually(async || left().await == Some(100))));
+}
+
+/// What one row's calls charge, in turn.
+enum Total {
+    Settle(u64),
+    Extend(u64),
+}
+
+#[tokio::test]
+async fn a_reservation_is_charged_the_last_total_whatever_was_granted_before() {
+    use Total::{Extend, Settle};
+
+    let server = RedisServer::start();
+    // The limit, and after each call what is charged of an estimate of 100.
+    let rows: [(&str, u64, &[(Total, u64)]); 7] = [
+        ("more than remains, then less", 150, &[(Extend(400), 150), (Settle(120), 120)]),
+        ("up, down, up", 1_000, &[(Settle(400), 400), (Settle(50), 50), (Settle(400), 400)]),
+        ("everything, then less", 1_000, &[(Settle(u64::MAX), 1_000), (Settle(120), 120)]),
+        ("nothing, then more", 1_000, &[(Settle(0), 0), (Settle(130), 130), (Extend(100), 130)]),
+        ("in parts, then less", 1_000, &[(Extend(150), 150), (Extend(300), 300), (Settle(120), 120)]),
+        ("settled, then a part", 150, &[(Settle(400), 150), (Extend(200), 150), (Settle(0), 0)]),
+        ("less than the estimate", 150, &[(Extend(40), 100), (Settle(40), 40), (Extend(60), 60)]),
+    ];
+    let clock = ManualClock::new();
+    for (name, limit, calls) in rows {
+        let day = Quota::per_day(limit);
+        let policies = [
+            ("gcra", Policy::new("p", day)),
+            ("tokens", Policy::new("p", day).algorithm(TokenBucket::new())),
+            ("window", Policy::new("p", day).algorithm(FixedWindow::anchored())),
+            ("cells", Policy::new("p", day).algorithm(SlidingWindow::new())),
+            ("log", Policy::new("p", day).algorithm(SlidingLog::new())),
+        ];
+        for (algorithm, policy) in policies {
+            for (store, limiter) in both(&server, &clock).await {
+                let key = Key::new(format!("{name} {algorithm}"));
+                let decision = limiter.check(&policy, &key, 100).await.unwrap();
+                let reservation = Reservation::new(&limiter, &decision);
+                let mut charged = Vec::new();
+                for (call, _) in calls {
+                    let settled = match *call {
+                        Settle(units) => reservation.settle(units).await.unwrap(),
+                        Extend(units) => reservation.extend_to(units).await.unwrap(),
+                    };
+                    assert!(settled.is_allowed(), "{name}, {algorithm}, {store}");
+                    let left = limiter.peek(&policy, &key, 0).await.unwrap().remaining().unwrap();
+                    charged.push(limit - left);
+                }
+                let expected: Vec<u64> = calls.iter().map(|(_, expected)| *expected).collect();
+                assert_eq!(charged, expected, "{name}, {algorithm}, {store}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_settlement_is_made_when_it_is_called_although_its_future_is_never_polled() {
+    let server = RedisServer::start();
+    let policy = Policy::new("tokens", Quota::per_day(100)).algorithm(FixedWindow::anchored());
+    for limiter in [Limiter::new(MemoryStore::new()), Limiter::new(store(&server).await)] {
+        for (user, units) in [("more", 60), ("less", 10)] {
+            let key = Key::new(user);
+            let decision = limiter.check(&policy, &key, 30).await.unwrap();
+            let reservation = Reservation::new(&limiter, &decision);
+            drop(reservation.settle(units));
+            drop(reservation);
+            let left = async || limiter.peek(&policy, &key, 0).await.unwrap().remaining();
+            assert!(
+                eventually(async || left().await == Some(100 - units)).await,
+                "{user}, {limiter:?}: {:?} left",
+                left().await
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_reservation_that_is_dropped_settles_at_what_was_recorded_last() {
+    /// What a request does before its reservation is dropped.
+    enum Step {
+        Record(u64),
+        Extend(u64),
+        Settle(u64),
+        Clone,
+    }
+    use Step::{Clone, Extend, Record, Settle};
+
+    let server = RedisServer::start();
+    // What is charged of an estimate of 50, without and with `or_refund`.
+    let rows: [(&str, &[Step], [u64; 2]); 9] = [
+        ("nothing", &[], [50, 0]),
+        ("less", &[Record(7)], [7, 7]),
+        ("more", &[Record(7), Record(80)], [80, 80]),
+        ("less than before", &[Record(80), Record(20)], [20, 20]),
+        ("nothing used", &[Record(0)], [0, 0]),
+        ("beyond the limit and its debt", &[Record(1_000)], [130, 130]),
+        ("settled", &[Record(7), Settle(60), Record(9)], [60, 60]),
+        ("after a debit", &[Extend(70), Record(65)], [65, 65]),
+        ("on another handle", &[Clone, Record(7)], [7, 7]),
+    ];
+    for (store, limiter) in
+        [("memory", Limiter::new(MemoryStore::new())), ("redis", Limiter::new(store(&server).await))]
+    {
+        for (name, steps, expected) in &rows {
+            for (or_refund, expected) in [false, true].into_iter().zip(expected) {
+                let policy =
+                    Policy::new("p", Quota::per_day(100)).algorithm(FixedWindow::anchored()).debt(30);
+                let key = Key::new(format!("{name} {or_refund}"));
+                let decision = limiter.check(&policy, &key, 50).await.unwrap();
+                let reservation = Reservation::new(&limiter, &decision);
+                let reservation = if or_refund { reservation.or_refund() } else { reservation };
+                let mut clone = None;
+                for step in *steps {
+                    match *step {
+                        Record(units) => reservation.record(units),
+                        Extend(units) => drop(reservation.extend_to(units)),
+                        Settle(units) => drop(reservation.settle(units)),
+                        Clone => clone = Some(reservation.clone()),
+                    }
+                }
+                drop(reservation);
+                drop(clone);
+                limiter.drain(PATIENT).await.unwrap();
+                let room = limiter.peek(&policy, &key, 0).await.unwrap();
+                let left = 130 - limiter.debit(&room, u64::MAX).await.unwrap().outcomes()[0].granted();
+                assert_eq!(left, *expected, "{store}, {name}, {or_refund}");
+            }
+        }
+    }
+}
+
+/// Calls to `Controlled` end in their order, one for each permit.
+#[derive(Clone)]
+struct Controlled {
+    store: MemoryStore,
+    permits: Arc<Semaphore>,
+}
+
+impl Controlled {
+    fn new() -> Self {
+        Self { store: MemoryStore::new(), permits: Arc::new(Semaphore::new(0)) }
+    }
+}
+
+impl Store for Controlled {
+    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
+        if !matches!(action, Action::Debit | Action::Refund) {
+            return self.store.decide(action, charges);
+        }
+        let (controlled, charges) = (self.clone(), charges.to_vec());
+        Answer::pending(async move {
+            controlled.permits.acquire().await.unwrap().forget();
+            controlled.store.decide(action, &charges).await
+        })
+    }
+
+    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
+        self.store.reset(policy, key)
+    }
+}
+
+#[tokio::test]
+async fn calls_that_are_made_while_one_is_under_way_share_the_next_one() {
+    let store = Controlled::new();
+    let limiter = Limiter::new(store.clone());
+    let policy = Policy::new("tokens", Quota::per_day(1_000)).algorithm(FixedWindow::anchored());
+    let key = Key::new("alice");
+    let decision = limiter.check(&policy, &key, 10).await.unwrap();
+    let reservation = Reservation::new(&limiter, &decision);
+    let first = reservation.extend_to(20);
+    let others: Vec<_> = (3..=90).map(|part| reservation.extend_to(part * 10)).collect();
+    let last = reservation.settle(800);
+    store.permits.add_permits(1);
+    assert_eq!(first.await.unwrap().remaining(), Some(980));
+    // One call for all others.
+    store.permits.add_permits(1);
+    for other in others {
+        assert_eq!(other.await.unwrap().remaining(), Some(200));
+    }
+    assert_eq!(last.await.unwrap().remaining(), Some(200));
+    assert_eq!(store.permits.available_permits(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn drain_waits_for_reservations_and_their_calls_and_for_no_longer_than_the_deadline() {
+    let store = Controlled::new();
+    let limiter = Limiter::new(store.clone());
+    let policy = Policy::new("tokens", Quota::per_day(100)).algorithm(FixedWindow::anchored());
+    let key = Key::new("alice");
+    let left = async || limiter.peek(&policy, &key, 0).await.unwrap().remaining();
+    let late = async |open: usize| {
+        let (started, deadline) = (tokio::time::Instant::now(), Duration::from_secs(3));
+        let error = limiter.clone().drain(deadline).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::StoreTimeout);
+        let message =
+            "reservations and refunds did not end within 3s: drain after the last request, or wait longer";
+        assert_eq!(error.to_string(), format!("{open} {message}"));
+        assert!(started.elapsed() >= deadline);
+    };
+    limiter.drain(Duration::ZERO).await.unwrap();
+
+    let decision = limiter.check(&policy, &key, 10).await.unwrap();
+    let reservation = Reservation::new(&limiter, &decision);
+    late(1).await;
+    reservation.record(30);
+    late(1).await;
+    // It settles in the background.
+    drop(reservation);
+    late(1).await;
+    assert_eq!(left().await, Some(90));
+    store.permits.add_permits(1);
+    limiter.drain(PATIENT).await.unwrap();
+    assert_eq!(left().await, Some(70));
+
+    // A reservation that is settled is waited for no longer, and a settlement without a call is none.
+    let decision = limiter.check(&policy, &key, 10).await.unwrap();
+    let [same, less] = [10, 4].map(|units| (Reservation::new(&limiter, &decision), units));
+    drop(same.0.settle(same.1));
+    late(1).await;
+    drop(less.0.settle(less.1));
+    store.permits.add_permits(1);
+    limiter.drain(PATIENT).await.unwrap();
+    assert_eq!(left().await, Some(66));
+    drop((same, less));
+}
+
+#[test]
+fn a_reservation_settles_on_the_runtime_of_its_drop_or_else_on_the_one_where_it_was_made() {
+    let server = RedisServer::start();
+    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let (first, second) = (runtime().unwrap(), runtime().unwrap());
+    let limiter = Limiter::new(second.block_on(store(&server)));
+    let policy = Policy::new("tokens", Quota::per_day(100)).algorithm(FixedWindow::anchored());
+    let reserve = |user: &str, runtime: Option<&tokio::runtime::Runtime>| {
+        let (limiter, policy, key) = (limiter.clone(), policy.clone(), Key::new(user));
+        let decision = second.block_on(limiter.check(&policy, &key, 10)).unwrap();
+        let reservation = match runtime {
+            Some(runtime) => runtime.block_on(async { Reservation::new(&limiter, &decision) }),
+            None => Reservation::new(&limiter, &decision),
+        };
+        reservation.record(40);
+        reservation
+    };
+    let left = |user: &str| second.block_on(limiter.peek(&policy, &Key::new(user), 0)).unwrap().remaining();
+
+    // The first runtime has ended when these are dropped.
+    let inside = reserve("inside", Some(&first));
+    let outside = reserve("outside", Some(&first));
+    let nowhere = reserve("nowhere", None);
+    let awaited = reserve("awaited", None);
+    let made_in = reserve("made in", Some(&second));
+    first.shutdown_background();
+    second.block_on(async { drop(inside) });
+    drop([outside, nowhere, made_in]);
+    // Without a runtime, the answer makes the calls.
+    let answer = awaited.settle(50);
+    assert_eq!(second.block_on(answer).unwrap().remaining(), Some(50));
+    second.block_on(limiter.drain(PATIENT)).unwrap();
+    let users = ["inside", "outside", "nowhere", "awaited", "made in"];
+    assert_eq!(users.map(left), [Some(60), Some(90), Some(90), Some(50), Some(60)]);
+
+    // What was not sent can be settled again.
+    let unsent = reserve("unsent", None);
+    drop(unsent.settle(5));
+    drop(unsent.settle(80));
+    second.block_on(async { unsent.settle(30).await }).unwrap();
+    assert_eq!(left("unsent"), Some(70));
+}
+
+/// Makes debits and refunds, and loses the answers while `loses` is set.
+#[derive(Clone, Default)]
+struct Lossy {
+    counts: MemoryStore,
+    loses: Arc<AtomicBool>,
+}
+
+impl Store for Lossy {
+    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
+        let answer = self.counts.decide(action, charges);
+        if self.loses.load(Relaxed) && matches!(action, Action::Debit | Action::Refund) {
+            return Answer::ready(Err(Error::new(ErrorKind::StoreTimeout, "lost")));
+        }
+        answer
+    }
+
+    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
+        self.counts.reset(policy, key)
+    }
+}
+
+#[tokio::test]
+async fn units_that_may_have_been_charged_or_refunded_are_neither_debited_again_nor_refunded() {
+    // The total whose answer is lost, a later one, and what is charged then of an estimate of 100. The call was made.
+    let rows = [
+        ("a debit, once more", 300, 300, 300),
+        ("a debit, then more", 300, 350, 350),
+        ("a debit, then less", 300, 60, 260),
+        ("a refund, once more", 40, 40, 40),
+        ("a refund, then more", 40, 120, 60),
+        ("a refund, then less", 40, 10, 10),
+    ];
+    for mode in [FailureMode::Closed, FailureMode::Open] {
+        for (name, lost, later, expected) in rows {
+            let store = Lossy::default();
+            let limiter = Limiter::new(store.clone());
+            let policy = Policy::new("tokens", Quota::per_day(1_000))
+                .algorithm(FixedWindow::anchored())
+                .on_store_failure(mode);
+            let key = Key::new("alice");
+            let decision = limiter.check(&policy, &key, 100).await.unwrap();
+            let reservation = Reservation::new(&limiter, &decision);
+            store.loses.store(true, Relaxed);
+            let settled = reservation.settle(lost).await;
+            assert!(settled.map_or(true, |decision| decision.failure().is_some()), "{name}, {mode:?}");
+            store.loses.store(false, Relaxed);
+            reservation.settle(later).await.unwrap();
+            let left = limiter.peek(&policy, &key, 0).await.unwrap().remaining().unwrap();
+            assert_eq!(1_000 - left, expected, "{name}, {mode:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn each_policy_of_a_reservation_ends_at_the_total() {
+    let server = RedisServer::start();
+    let window = |name, limit| Policy::new(name, Quota::per_day(limit)).algorithm(FixedWindow::anchored());
+    let policies = [window("small", 50), window("large", 1_000), window("shadow", 50).shadow()];
+    let permits = Policy::concurrency("permits", 5);
+    for limiter in [Limiter::new(MemoryStore::new()), Limiter::new(store(&server).await)] {
+        let key = Key::new("alice");
+        let costs = [10, 200, 10];
+        let mut charges: Vec<Charge> =
+            policies.iter().zip(costs).map(|(policy, cost)| Charge::new(policy, &key, cost)).collect();
+        charges.insert(1, Charge::new(&permits, &key, 1));
+        let decision = limiter.check_all(&charges).await.unwrap();
+        let reservation = Reservation::new(&limiter, &decision);
+        for (total, expected) in [(100, [50, 100, 50]), (30, [30, 30, 30]), (900, [50, 900, 50]), (0, [0; 3])]
+        {
+            reservation.settle(total).await.unwrap();
+            let mut charged = Vec::new();
+            for policy in &policies {
+                let left = limiter.peek(policy, &key, 0).await.unwrap();
+                charged.extend(left.outcomes().iter().chain(left.shadows()).map(|one| {
+                    let capacity = one.policy().capacity();
+                    capacity - one.remaining()
+                }));
+            }
+            assert_eq!(charged, expected, "{limiter:?}, {total}");
+            assert_eq!(limiter.peek(&permits, &key, 0).await.unwrap().remaining(), Some(4), "{total}");
+        }
+        drop(decision);
+    }
 }

@@ -22,6 +22,9 @@ mod custom_response;
 #[path = "../../examples/download_bytes.rs"]
 mod download_bytes;
 #[allow(dead_code, reason = "its `main` is not run here")]
+#[path = "../../examples/llm_stream.rs"]
+mod llm_stream;
+#[allow(dead_code, reason = "its `main` is not run here")]
 #[path = "../../examples/llm_tokens.rs"]
 mod llm_tokens;
 #[allow(dead_code, reason = "its `main` is not run here")]
@@ -45,11 +48,15 @@ use std::net::SocketAddr;
 use axum::{Router, body::Body};
 use http::Request;
 use support::{
-    Directory, eventually,
+    Directory, PATIENT, RedisServer, eventually,
     http::{Client, serve},
 };
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
 use tower::ServiceExt as _;
-use tower_ratelimit::{ManualClock, MemoryStore, TrustedProxies, policy::LivePolicies};
+use tower_ratelimit::{Limiter, ManualClock, MemoryStore, TrustedProxies, policy::LivePolicies};
 
 /// A store whose clock stands still, so that the numbers are exact.
 fn store() -> MemoryStore {
@@ -147,6 +154,41 @@ async fn tiers_says_what_is_written() {
 #[tokio::test]
 async fn llm_tokens_says_what_is_written() {
     says_what_is_written(llm_tokens::app(store()), include_str!("../../examples/llm_tokens.rs"), 5).await;
+}
+
+#[tokio::test]
+async fn llm_stream_says_what_is_written() {
+    says_what_is_written(llm_stream::app(store()), include_str!("../../examples/llm_stream.rs"), 3).await;
+}
+
+#[tokio::test]
+async fn llm_stream_charges_a_client_that_leaves_what_it_was_sent() {
+    let redis = RedisServer::start();
+    for limiter in [Limiter::new(store()), Limiter::new(support::store(&redis).await)] {
+        let server = serve(llm_stream::app(limiter.clone())).await;
+        let mut connection = TcpStream::connect(server).await.unwrap();
+        let request = "POST /stream HTTP/1.1\r\nhost: test\r\nx-api-key: k-ann\r\nx-max-tokens: 900\r\n\
+                       content-length: 9\r\n\r\nsay hello";
+        connection.write_all(request.as_bytes()).await.unwrap();
+        let words = |received: &[u8]| String::from_utf8_lossy(received).matches("hello").count() as u64;
+        let mut received = Vec::new();
+        while words(&received) < 3 {
+            assert!(connection.read_buf(&mut received).await.unwrap() > 0);
+        }
+        drop(connection);
+        limiter.drain(PATIENT).await.unwrap();
+        let left = Client::new()
+            .send(
+                Request::get(format!("http://{server}/left"))
+                    .header("x-api-key", "k-ann")
+                    .body(String::new())
+                    .unwrap(),
+            )
+            .await;
+        let used = 1_000 - left.body().trim_end().parse::<u64>().unwrap();
+        // The service may have sent a few more words until it saw that the client has left.
+        assert!((2 + words(&received)..900).contains(&used), "{used} of {}", words(&received));
+    }
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
-use support::{RedisPool, RedisServer, pool, settings, within};
+use support::{PATIENT, RedisPool, RedisServer, pool, settings, within};
 use tower_ratelimit::{
     Charge, Decision, ErrorKind, Key, Limiter, ManualClock, MemoryStore, Policy, Quota, RedisStore,
     algorithm::{Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
@@ -551,7 +551,8 @@ async fn an_instance_that_shuts_down_can_return_its_leases() {
         }
         taken.push(admitted);
     }
-    leaving.store.return_leases().await.unwrap();
+    // It calls `return_leases`.
+    leaving.limiter.drain(PATIENT).await.unwrap();
     for (policy, taken) in policies.iter().zip(taken) {
         assert_eq!(other.remaining(policy).await, 1_000 - taken, "{}", policy.name());
     }

@@ -3,6 +3,8 @@
 use std::{
     convert::Infallible,
     future::{Ready, pending},
+    net::SocketAddr,
+    panic::AssertUnwindSafe,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -11,12 +13,17 @@ use std::{
     time::Duration,
 };
 
+use axum::{Router, routing};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use http::{Request, Response, StatusCode, response::Parts};
 use http_body_util::{BodyExt as _, Full, StreamBody};
-use support::{RedisServer, eventually, store};
-use tokio::sync::Notify;
+use support::{PATIENT, RedisServer, eventually, http::serve, store};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    sync::{Notify, Semaphore},
+};
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_ratelimit::{
     Answer, Charge, Decision, Key, Limiter, ManualClock, MemoryStore, Policy, Quota, RateLimitLayer,
@@ -312,9 +319,10 @@ async fn the_bytes_of_a_body_are_charged_as_they_are_sent() {
         drop(body);
         becomes(&limiter, &policy, 300_000, name).await;
 
-        // No body: the unit for the request is refunded.
+        // No body: the unit for the request stays charged.
         drop(service(0).oneshot(Request::new(())).await.unwrap());
-        becomes(&limiter, &policy, 300_000, name).await;
+        limiter.drain(PATIENT).await.unwrap();
+        assert_eq!(left(&limiter, &policy).await, 299_999, "{name}");
 
         // A response beyond what remains is sent as a whole, and the debt is bounded.
         let response = service(7).oneshot(Request::new(())).await.unwrap();
@@ -322,10 +330,10 @@ async fn the_bytes_of_a_body_are_charged_as_they_are_sent() {
         becomes(&limiter, &policy, 0, name).await;
         let denied = service(1).oneshot(Request::new(())).await.unwrap();
         assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS, "{name}");
-        // 1.4 of 1.5 million are used.
+        // 1,400,001 of 1,500,000 are used.
         let decision = limiter.peek(&policy, &Key::new("all"), 0).await.unwrap();
         let debited = limiter.debit(&decision, 1_000_000).await.unwrap();
-        assert_eq!(debited.outcomes()[0].granted(), 100_000, "{name}");
+        assert_eq!(debited.outcomes()[0].granted(), 99_999, "{name}");
     }
 }
 
@@ -349,4 +357,155 @@ async fn a_permit_is_held_as_always_beside_a_reservation() {
     );
     drop(first);
     assert_eq!(service.oneshot(Request::new(())).await.unwrap().status(), StatusCode::OK);
+}
+
+/// A request of `/slow`.
+#[derive(Default)]
+struct Slow {
+    runs: Notify,
+    dropped: Notify,
+}
+
+struct Dropped(Arc<Slow>);
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        self.0.dropped.notify_one();
+    }
+}
+
+/// An app whose requests end as their path says, behind `layer`.
+fn endings(layer: RateLimitLayer, slow: &Arc<Slow>) -> Router {
+    let slow = slow.clone();
+    let slow = async move || {
+        slow.runs.notify_one();
+        let _dropped = Dropped(slow);
+        pending::<String>().await
+    };
+    Router::new()
+        .route("/slow", routing::get(slow))
+        .route("/panic", routing::get(async || -> String { panic!("a handler that panics") }))
+        .route("/empty", routing::get(async || StatusCode::NO_CONTENT))
+        .route("/small", routing::get(async || "x".repeat(700)))
+        .route("/large", routing::get(async || "x".repeat(50_000)))
+        .layer(layer)
+}
+
+/// Sends a request over a new connection.
+async fn send(server: SocketAddr, request: &str) -> TcpStream {
+    let mut connection = TcpStream::connect(server).await.unwrap();
+    let head = format!("{request} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n");
+    connection.write_all(head.as_bytes()).await.unwrap();
+    connection
+}
+
+/// Sends a request to [`endings`]. Returns once it is over.
+async fn end(server: SocketAddr, request: &str, slow: &Slow) {
+    let mut connection = send(server, request).await;
+    if request.ends_with("/slow") {
+        // The client leaves while the handler works.
+        slow.runs.notified().await;
+        drop(connection);
+        slow.dropped.notified().await;
+    } else {
+        connection.read_to_end(&mut Vec::new()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_request_whose_bytes_are_charged_pays_its_cost_or_its_bytes_whichever_is_more() {
+    let redis = RedisServer::start();
+    let rows = [
+        ("GET /slow", 1_000),
+        ("GET /panic", 1_000),
+        ("HEAD /large", 1_000),
+        ("GET /empty", 1_000),
+        ("GET /small", 1_000),
+        ("GET /large", 50_000),
+    ];
+    let mut charged = Vec::new();
+    for (name, limiter) in limiters(&redis).await {
+        for (request, expected) in rows {
+            let policy = day(&request.replace(['/', ' '], "-"), 1_000_000);
+            let rule = Rule::new(policy.clone(), Constant::new("all")).cost(|_| 1_000);
+            let built = layer(&limiter, &day("requests", 100)).and(rule).charge_response_bytes(policy.name());
+            let slow = Arc::default();
+            end(serve(endings(built, &slow)).await, request, &slow).await;
+            limiter.drain(PATIENT).await.unwrap();
+            let units = 1_000_000 - left(&limiter, &policy).await;
+            charged.push((name, request, units, expected));
+        }
+    }
+    assert!(charged.iter().all(|(_, _, units, expected)| units == expected), "{charged:?}");
+}
+
+#[tokio::test]
+async fn refund_cancelled_refunds_no_request_whose_handler_panics() {
+    let redis = RedisServer::start();
+    let mut charged = Vec::new();
+    for (name, limiter) in limiters(&redis).await {
+        for (request, expected) in [("GET /slow", 0), ("GET /panic", 1), ("GET /small", 1)] {
+            let policy = day(&request.replace(['/', ' '], "-"), 100);
+            let slow = Arc::default();
+            let app = endings(layer(&limiter, &policy).refund_cancelled(), &slow);
+            end(serve(app).await, request, &slow).await;
+            limiter.drain(PATIENT).await.unwrap();
+            charged.push((name, request, 100 - left(&limiter, &policy).await, expected));
+        }
+        // A layer outside that catches the panic drops the request later.
+        let policy = day("caught", 100);
+        let panics = service_fn(async |_: Request<()>| -> Result<Response<String>, Infallible> {
+            panic!("a handler that panics")
+        });
+        let service = layer(&limiter, &policy).refund_cancelled().layer(panics);
+        let request = tokio::spawn(AssertUnwindSafe(service.oneshot(Request::new(()))).catch_unwind());
+        assert!(request.await.unwrap().is_err());
+        limiter.drain(PATIENT).await.unwrap();
+        charged.push((name, "caught", 100 - left(&limiter, &policy).await, 1));
+    }
+    assert!(charged.iter().all(|(_, _, units, expected)| units == expected), "{charged:?}");
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_a_stream_is_charged_what_it_was_sent() {
+    /// A word of the stream for each permit.
+    async fn stream(reservation: Reservation, words: Arc<Semaphore>) -> axum::body::Body {
+        let parts = futures_util::stream::unfold(0, move |sent| {
+            let (reservation, words) = (reservation.clone(), words.clone());
+            async move {
+                words.acquire().await.unwrap().forget();
+                reservation.record(10 + sent + 1);
+                Some((Ok::<_, Infallible>("word "), sent + 1))
+            }
+        });
+        axum::body::Body::from_stream(parts)
+    }
+
+    let redis = RedisServer::start();
+    for (name, limiter) in limiters(&redis).await {
+        for or_refund in [false, true] {
+            let tokens = day(&format!("tokens {or_refund}"), 1_000);
+            let rule = Rule::new(tokens.clone(), Constant::new("all")).cost(|_| 100);
+            let built = layer(&limiter, &day("requests", 100)).and(rule);
+            let built = match or_refund {
+                true => built.reserve_or_refund(tokens.name()),
+                false => built.reserve(tokens.name()),
+            };
+            let words = Arc::new(Semaphore::new(3));
+            let handler = {
+                let words = words.clone();
+                async move |reservation: Reservation| stream(reservation, words).await
+            };
+            let app = Router::new().route("/", routing::get(handler).layer(built));
+            let mut connection = send(serve(app).await, "GET /").await;
+            let mut received = Vec::new();
+            while received.windows(5).filter(|part| part == b"word ").count() < 3 {
+                assert!(connection.read_buf(&mut received).await.unwrap() > 0);
+            }
+            assert_eq!(left(&limiter, &tokens).await, 900, "{name}");
+            drop(connection);
+            limiter.drain(PATIENT).await.unwrap();
+            assert_eq!(left(&limiter, &tokens).await, 1_000 - 13, "{name}, {or_refund}");
+        }
+    }
 }

@@ -368,6 +368,7 @@ impl RedisStore {
 
     /// Returns all units on [lease](Policy::leased) to Redis. Await it when the service shuts down, after its last
     /// request. Otherwise other instances cannot use the units for as long as [`Policy::lease_bound`] says.
+    /// [`Limiter::drain`](crate::Limiter::drain) does it too, and waits for settlements.
     ///
     /// ```no_run
     /// # async fn example(store: tower_ratelimit::RedisStore) -> Result<(), Box<dyn std::error::Error>> {
@@ -573,6 +574,11 @@ impl Store for RedisStore {
 
     fn bans(&self, policy: &Policy, most: usize) -> Answer<BanList> {
         Answer::pending(self.clone().list_bans(policy.clone(), most))
+    }
+
+    fn drain(&self) -> Answer<()> {
+        let store = self.clone();
+        Answer::pending(async move { store.return_leases().await })
     }
 
     fn accept(&self, policy: &Policy) -> Result<(), Error> {

@@ -1,0 +1,365 @@
+//! What a reservation is charged, and the calls that change it.
+
+use std::{
+    collections::VecDeque,
+    future::Future,
+    sync::{Arc, Mutex},
+};
+
+use tokio::{runtime::Handle, sync::oneshot};
+
+use super::{
+    background::{Work, runtime},
+    limiter::Limiter,
+};
+use crate::{
+    answer::Answer,
+    decision::{Decision, Outcome},
+    error::{Error, ErrorKind},
+    util::sync::lock,
+};
+
+/// How many debits of a reservation are kept, to refund them. Earlier ones stay charged.
+const MAX_DEBITS: usize = 16;
+
+/// What the outcomes of a decision are charged in total.
+pub(super) struct Account {
+    limiter: Limiter,
+    decision: Decision,
+    /// Where it was made, because it may be settled outside a runtime.
+    runtime: Option<Handle>,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// By the place of the outcome. Empty if the decision is a denial.
+    totals: Vec<Total>,
+    /// The latest debits, which may be refunded.
+    debits: VecDeque<Decision>,
+    /// Whether a round makes calls.
+    is_running: bool,
+    /// What waits for the next round.
+    waiting: Vec<Waiting>,
+}
+
+type Waiting = oneshot::Sender<Result<Decision, Error>>;
+
+/// The units of one outcome.
+#[derive(Clone, Copy)]
+struct Total {
+    wanted: u64,
+    /// Those that are charged: granted by the store and not refunded.
+    charged: u64,
+    /// Those of calls without an answer. They are neither debited again nor refunded.
+    unsure: u64,
+}
+
+impl Total {
+    const fn missing(&self) -> u64 {
+        self.wanted.saturating_sub(self.charged.saturating_add(self.unsure))
+    }
+
+    const fn surplus(&self) -> u64 {
+        self.charged.saturating_sub(self.wanted)
+    }
+}
+
+impl Account {
+    pub(super) fn new(limiter: &Limiter, decision: Decision) -> Arc<Self> {
+        let total = |outcome: &Outcome| {
+            let charged = outcome.granted();
+            Total { wanted: charged, charged, unsure: 0 }
+        };
+        let totals = match decision.is_allowed() {
+            true => decision.all_outcomes().iter().map(total).collect(),
+            false => Vec::new(),
+        };
+        let state = State { totals, debits: VecDeque::new(), is_running: false, waiting: Vec::new() };
+        Arc::new(Self {
+            limiter: limiter.clone(),
+            decision,
+            runtime: Handle::try_current().ok(),
+            state: Mutex::new(state),
+        })
+    }
+
+    pub(super) const fn decision(&self) -> &Decision {
+        &self.decision
+    }
+
+    /// Refunds the estimate.
+    pub(super) fn refund(&self) {
+        let work = self.limiter.begin_work();
+        work.finish(self.limiter.refund(&self.decision, u64::MAX), self.runtime.as_ref());
+    }
+
+    /// Sets the total of each outcome to `units` of its total, and makes the calls for it, even if the answer is
+    /// dropped.
+    pub(super) fn charge(self: &Arc<Self>, units: impl Fn(u64) -> u64) -> Answer<Decision> {
+        let (sender, receiver) = oneshot::channel();
+        let starts = {
+            let state = &mut *lock(&self.state);
+            for (total, outcome) in state.totals.iter_mut().zip(self.decision.all_outcomes()) {
+                // A permit is held and not charged.
+                if !outcome.policy().has_permits() {
+                    total.wanted = units(total.wanted);
+                }
+            }
+            let is_even = |total: &Total| total.missing() == 0 && total.surplus() == 0;
+            if !state.is_running && state.totals.iter().all(is_even) {
+                return Answer::ready(Ok(self.decision.clone()));
+            }
+            state.waiting.push(sender);
+            !std::mem::replace(&mut state.is_running, true)
+        };
+        let rest = if starts { Round::new(self.clone()).run() } else { None };
+        let receive = |mut receiver: oneshot::Receiver<_>| match receiver.try_recv() {
+            Ok(settled) => Answer::ready(settled),
+            Err(_) => Answer::pending(async { receiver.await.unwrap_or_else(|_| Err(dropped(true))) }),
+        };
+        match (rest, runtime(self.runtime.as_ref())) {
+            (None, _) => receive(receiver),
+            (Some(rest), Some(runtime)) => {
+                runtime.spawn(rest);
+                receive(receiver)
+            }
+            // Nothing else can make the calls.
+            (Some(rest), None) => Answer::pending(async {
+                rest.await;
+                receiver.await.unwrap_or_else(|_| Err(dropped(true)))
+            }),
+        }
+    }
+}
+
+/// The error of a call that is dropped with its runtime.
+fn dropped(is_sent: bool) -> Error {
+    let kind = if is_sent { ErrorKind::StoreDisconnected } else { ErrorKind::StoreUnreachable };
+    Error::new(kind, "the Tokio runtime ended before the reservation was settled")
+}
+
+impl State {
+    /// Records how `change` ended.
+    fn apply(&mut self, decision: &Decision, change: Change, ended: &Result<Decision, Error>) {
+        let failure = ended.as_ref().map_or_else(Some, Decision::failure).map(Error::kind);
+        let is_unsure = failure.is_some_and(ErrorKind::may_have_charged);
+        match change {
+            Change::Debit(units) if is_unsure => {
+                for (total, units) in self.totals.iter_mut().zip(units) {
+                    total.unsure = total.unsure.saturating_add(units);
+                }
+            }
+            Change::Debit(_) => {
+                let Ok(debited) = ended else { return };
+                for outcome in debited.all_outcomes() {
+                    if let Some(total) = place(decision, outcome).and_then(|place| self.totals.get_mut(place))
+                    {
+                        total.charged = total.charged.saturating_add(outcome.granted());
+                    }
+                }
+                // What this process granted has no receipt.
+                if failure.is_none() {
+                    if self.debits.len() == MAX_DEBITS {
+                        self.debits.pop_front();
+                    }
+                    self.debits.push_back(debited.clone());
+                }
+            }
+            Change::Refund(units) => {
+                let is_refunded = ended.as_ref().is_ok_and(|refunded| !refunded.all_outcomes().is_empty());
+                for (total, units) in self.totals.iter_mut().zip(units) {
+                    if is_refunded || is_unsure {
+                        total.charged = total.charged.saturating_sub(units);
+                    }
+                    if is_unsure {
+                        total.unsure = total.unsure.saturating_add(units);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The place of the outcome of the same policy and key.
+fn place(decision: &Decision, outcome: &Outcome) -> Option<usize> {
+    let is_same =
+        |one: &Outcome| one.key() == outcome.key() && one.policy().name() == outcome.policy().name();
+    decision.all_outcomes().iter().position(is_same)
+}
+
+/// A call of a round: the units by place.
+enum Change {
+    Debit(Vec<u64>),
+    Refund(Vec<u64>),
+}
+
+/// The calls until an account is charged what is wanted. An account has at most one round, so each call knows how the
+/// earlier ones ended.
+struct Round {
+    account: Arc<Account>,
+    /// What waits for this round.
+    waiting: Vec<Waiting>,
+    stage: Stage,
+    /// What the call under way changes.
+    change: Option<Change>,
+    /// Whether the store may have been asked: a pending answer asks it when it is polled.
+    is_sent: bool,
+    /// What the calls of this round returned.
+    settled: Option<Result<Decision, Error>>,
+    is_over: bool,
+    #[expect(dead_code, reason = "only dropped")]
+    work: Work,
+}
+
+/// The next call of a round.
+enum Stage {
+    Debit,
+    /// A refund of this many debits, the latest first, and then of the estimate.
+    Refund(usize),
+    Done,
+}
+
+impl Round {
+    fn new(account: Arc<Account>) -> Self {
+        let work = account.limiter.begin_work();
+        let (waiting, stage) = (Vec::new(), Stage::Done);
+        Self { account, waiting, stage, change: None, is_sent: false, settled: None, is_over: false, work }
+    }
+
+    /// Makes the calls that the store answers immediately. Returns the rest.
+    fn run(mut self) -> Option<impl Future<Output = ()> + Send + 'static> {
+        while let Some(answer) = self.next() {
+            match answer.now() {
+                Ok(ended) => self.ended(ended),
+                Err(answer) => return Some(self.finish(answer)),
+            }
+        }
+        None
+    }
+
+    async fn finish(mut self, answer: Answer<Decision>) {
+        self.is_sent = true;
+        let mut call = Some(answer);
+        while let Some(answer) = call {
+            let ended = answer.await;
+            self.ended(ended);
+            call = self.next();
+        }
+    }
+
+    /// The next call. If there is none, the account is even, or a call has failed.
+    fn next(&mut self) -> Option<Answer<Decision>> {
+        loop {
+            if let Some(call) = self.call() {
+                return Some(call);
+            }
+            let settled = || self.settled.clone().unwrap_or_else(|| Ok(self.account.decision.clone()));
+            for waiting in std::mem::take(&mut self.waiting) {
+                // Its answer may have been dropped.
+                drop(waiting.send(settled()));
+            }
+            let mut state = lock(&self.account.state);
+            state.debits.retain(|debit| debit.all_outcomes().iter().any(|one| one.refundable() > 0));
+            if state.waiting.is_empty() {
+                state.is_running = false;
+                self.is_over = true;
+                return None;
+            }
+            self.waiting = std::mem::take(&mut state.waiting);
+            self.stage = Stage::Debit;
+            // The earlier round may have done all.
+            self.settled = self.settled.take().filter(|settled| !has_failed(settled));
+        }
+    }
+
+    /// The next call of this round.
+    fn call(&mut self) -> Option<Answer<Decision>> {
+        let Account { limiter, decision, state, .. } = &*self.account;
+        loop {
+            match self.stage {
+                Stage::Debit => {
+                    self.stage = Stage::Refund(usize::MAX);
+                    let missing: Vec<u64> = lock(state).totals.iter().map(Total::missing).collect();
+                    if missing.iter().any(|units| *units > 0) {
+                        let units = |place: usize| missing.get(place).copied().unwrap_or_default();
+                        let answer = limiter.debit_each(decision, units);
+                        self.change = Some(Change::Debit(missing));
+                        return Some(answer);
+                    }
+                }
+                Stage::Refund(left) => {
+                    let (source, is_debit, surplus) = {
+                        let state = lock(state);
+                        let surplus: Vec<u64> = state.totals.iter().map(Total::surplus).collect();
+                        let last = left.min(state.debits.len()).checked_sub(1);
+                        self.stage = last.map_or(Stage::Done, Stage::Refund);
+                        let debit = last.and_then(|last| state.debits.get(last)).cloned();
+                        let is_debit = debit.is_some();
+                        (debit.unwrap_or_else(|| decision.clone()), is_debit, surplus)
+                    };
+                    let places: Vec<Option<usize>> =
+                        source.all_outcomes().iter().map(|outcome| place(decision, outcome)).collect();
+                    let units = |number: usize| {
+                        let place = places.get(number).copied().flatten()?;
+                        surplus.get(place).copied()
+                    };
+                    let refunds = |(number, outcome): (usize, &Outcome)| {
+                        // The decision of the estimate shows what remains, even if nothing of it can be refunded.
+                        units(number).is_some_and(|units| units > 0)
+                            && (!is_debit || outcome.refundable() > 0)
+                    };
+                    if !source.all_outcomes().iter().enumerate().any(refunds) {
+                        continue;
+                    }
+                    let (refunded, answer) =
+                        limiter.refund_each(&source, |number| units(number).unwrap_or_default());
+                    let mut by_place = vec![0; surplus.len()];
+                    for (place, units) in places.iter().zip(refunded) {
+                        if let Some(total) = place.and_then(|place| by_place.get_mut(place)) {
+                            *total = units;
+                        }
+                    }
+                    self.change = Some(Change::Refund(by_place));
+                    return Some(answer);
+                }
+                Stage::Done => return None,
+            }
+        }
+    }
+
+    /// Records how the call ended.
+    fn ended(&mut self, ended: Result<Decision, Error>) {
+        if let Some(change) = self.change.take() {
+            lock(&self.account.state).apply(&self.account.decision, change, &ended);
+        }
+        if has_failed(&ended) {
+            self.stage = Stage::Done;
+        }
+        self.settled = Some(match (self.settled.take(), ended) {
+            (Some(Ok(before)), Ok(now)) => Ok(before.updated(&now)),
+            (_, now) => now,
+        });
+    }
+}
+
+fn has_failed(ended: &Result<Decision, Error>) -> bool {
+    ended.as_ref().map_or(true, |decision| decision.failure().is_some())
+}
+
+/// A round that is dropped with its runtime leaves the account to the next one.
+impl Drop for Round {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        let state = &mut *lock(&self.account.state);
+        let failed = Err(dropped(self.is_sent));
+        if let Some(change) = self.change.take() {
+            state.apply(&self.account.decision, change, &failed);
+        }
+        state.is_running = false;
+        for waiting in self.waiting.drain(..).chain(state.waiting.drain(..)) {
+            drop(waiting.send(failed.clone()));
+        }
+    }
+}

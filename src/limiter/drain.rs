@@ -1,0 +1,78 @@
+//! The end of a process: what must still be sent to the store.
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::{background::Work, limiter::Limiter};
+use crate::error::{Error, ErrorKind};
+
+impl Limiter {
+    /// Waits, for at most `deadline`, until every [`Reservation`](crate::Reservation) is settled or dropped and every
+    /// settlement and refund in the background has ended. It also returns units on [lease](crate::Policy::leased) to the store.
+    /// Await it before the process ends, after the last request.
+    ///
+    /// It covers the reservations and refunds of this limiter, its clones and the layers built with them, not those of
+    /// another limiter on the same store: build all layers with clones of one limiter. It returns all leases of the store.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreTimeout`](ErrorKind::StoreTimeout) if the deadline is over first, and every error of returning the leases. What
+    /// was not sent by then is lost with the process. You can call this again.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_ratelimit::{ErrorKind, Key, Limiter, MemoryStore, Policy, Quota, Reservation};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_ratelimit::Error> {
+    /// let limiter = Limiter::new(MemoryStore::new());
+    /// let tokens = Policy::new("tokens", Quota::per_hour(1_000));
+    /// let decision = limiter.check(&tokens, &Key::new("alice"), 400).await?;
+    /// let reservation = Reservation::new(&limiter, &decision);
+    ///
+    /// let deadline = Duration::from_millis(50);
+    /// assert_eq!(limiter.drain(deadline).await.unwrap_err().kind(), ErrorKind::StoreTimeout);
+    /// drop(reservation.settle(150));
+    /// limiter.drain(deadline).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// After a graceful shutdown:
+    ///
+    /// ```no_run
+    /// # #[cfg(feature = "axum")]
+    /// # async fn example(limiter: tower_ratelimit::Limiter) -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (listener, app) = (tokio::net::TcpListener::bind("0.0.0.0:3000").await?, axum::Router::new());
+    /// axum::serve(listener, app).with_graceful_shutdown(async { /* the signal to stop */ }).await?;
+    /// limiter.drain(std::time::Duration::from_secs(5)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn drain(&self, deadline: Duration) -> Result<(), Error> {
+        // A settlement leases no units, so neither depends on the other.
+        let returned = tokio::spawn(timeout(deadline, self.store.drain()));
+        let settled = timeout(deadline, self.background.wait_until_idle()).await;
+        let late = |what: String| {
+            let message = format!("{what} within {deadline:?}: drain after the last request, or wait longer");
+            Error::new(ErrorKind::StoreTimeout, message)
+        };
+        let returned = match returned.await {
+            Ok(Ok(returned)) => returned,
+            Ok(Err(_)) => Err(late("the leases were not returned".to_owned())),
+            Err(_) => Err(Error::new(ErrorKind::StoreUnreachable, "the Tokio runtime was shut down")),
+        };
+        match settled {
+            Ok(()) => returned,
+            Err(_) => Err(late(format!("{} reservations and refunds did not end", self.background.open()))),
+        }
+    }
+
+    /// Begins work that [`drain`](Self::drain) waits for.
+    pub(crate) fn begin_work(&self) -> Work {
+        self.background.begin()
+    }
+}

@@ -33,11 +33,19 @@ local function above(time)
 end
 
 local function units_of(member)
-  local units = tonumber(string.match(member, '^%x+:(%d+)$'))
-  if not units then
+  local _, _, units = find(sub(member, 1, 41), '^%x+:(%d+)$')
+  if not units or #member > 40 or units + 0 < 1 then
     error(FOREIGN, 0)
   end
-  return units
+  return units + 0
+end
+
+-- Returns a time or a sum, which must be exact.
+local function whole(number)
+  if number % 1 ~= 0 or number < 0 or number >= TOO_LARGE then
+    error(FOREIGN, 0)
+  end
+  return number
 end
 
 -- Returns up to `count` members with scores from `from` to `to`, each followed by its score.
@@ -58,13 +66,19 @@ local function load(key)
     end
     return set, nil, 0
   end
-  set.sum = -tonumber(sum)
+  set.sum = whole(-tonumber(sum))
   set.used, set.expired = set.sum, range(key, 0, format('%d', now), MAX_HOLDERS)
   for i = 1, #set.expired, 2 do
     set.used = set.used - units_of(set.expired[i])
   end
-  local last = tonumber(call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2])
-  set.last = last > now and last or nil
+  local last = call('ZREVRANGE', key, 0, 0, 'WITHSCORES')
+  if set.used < 0 then
+    error(FOREIGN, 0)
+  end
+  if last[1] ~= SUM then
+    local expires = whole(tonumber(last[2]))
+    set.last = expires > now and expires or nil
+  end
   return set, nil, 0
 end
 
@@ -75,7 +89,7 @@ local function wait_for(set, missing, period)
   for i = 1, #holders, 2 do
     missing = missing - units_of(holders[i])
     if missing <= 0 then
-      return math.min(tonumber(holders[i + 1]) - now, period)
+      return math.min(whole(tonumber(holders[i + 1])) - now, period)
     end
   end
   -- The holders that were read are not enough: wait until the last one expires.
@@ -122,7 +136,7 @@ local function write_sum(key, sum, lifetime)
     return
   end
   call('ZADD', key, format('%d', -sum), SUM)
-  call('PEXPIRE', key, ttl(math.max(tonumber(last[2]) - now, lifetime)))
+  call('PEXPIRE', key, ttl(math.max(whole(tonumber(last[2])) - now, lifetime)))
 end
 
 local function store(key, lifetime, set, added)
@@ -168,7 +182,7 @@ local function renew(key, permits, units, holder)
   if expires > now then
     call('ZADD', key, format('%d', now + permits.period), member)
     local last = call('ZREVRANGE', key, 0, 0, 'WITHSCORES')
-    call('PEXPIRE', key, ttl(tonumber(last[2]) - now))
+    call('PEXPIRE', key, ttl(whole(tonumber(last[2])) - now))
   end
 end
 

@@ -20,6 +20,8 @@
 -- uses: prelude
 -- More would not change the length of a ban.
 local MOST_BANS = 60
+-- The longest ban, as in src/policy/penalty.rs. A ban starts when the state is written.
+local MAX_BAN = 315360000000000
 
 local function policy(after, within, first, longest, remembered)
   return { after = after, within = within, first = first, longest = longest, remembered = remembered }
@@ -33,12 +35,13 @@ local function open(penalty, started, denials, text)
     return now, 0, bans, ends, stale
   end
   if text then
-    local _, _, first, second = find(text, '^(%d+);(%d+)$')
-    if not first then
+    -- Two numbers of up to 16 digits.
+    local _, _, first, second = find(sub(text, 1, 34), '^(%d+);(%d+)$')
+    if not first or #text > 33 then
       error(FOREIGN, 0)
     end
     bans, ends = first + 0, second + 0
-    if bans >= TOO_LARGE or ends >= TOO_LARGE then
+    if bans >= TOO_LARGE or ends - started > MAX_BAN then
       error(FOREIGN, 0)
     end
     -- Bounds the loop in `strike`, whatever the key holds.

@@ -35,6 +35,9 @@ local function entry_at(key, index)
     error(FOREIGN, 0)
   end
   local at, total = struct.unpack('>I7I5', bytes, 2)
+  if at >= TOO_LARGE then
+    error(FOREIGN, 0)
+  end
   return at, total
 end
 
@@ -105,6 +108,10 @@ local function decide(log, cost, list, added)
         return (total - before) % WRAP >= missing
       end)
       retry = math.min(entry_at(list.key, index), now) + period - now
+      if retry <= 0 then
+        -- The entries are not in the order of their times.
+        error(FOREIGN, 0)
+      end
     end
   elseif cost > 0 then
     return 0, free - cost, period, 0, 0, period, list, added + cost, period
@@ -190,17 +197,21 @@ end
 
 -- Removes the latest entries that have no units left, and the key where no entry is left. The TTL stays.
 local function remove_empty(key)
-  local length = call('LLEN', key)
-  while length > 1 do
-    local _, total = entry_at(key, -1)
-    local _, before = entry_at(key, -2)
-    if total ~= before then
-      return
-    end
-    call('LTRIM', key, 0, -2)
-    length = length - 1
+  local _, total = entry_at(key, -1)
+  local _, before = entry_at(key, -2)
+  if total ~= before then
+    return
   end
-  call('DEL', key)
+  local _, base = entry_at(key, 0)
+  local used = (total - base) % WRAP
+  if used == 0 then
+    call('DEL', key)
+    return
+  end
+  local last = search(key, 1, call('LLEN', key) - 1, function(_, upto)
+    return (upto - base) % WRAP >= used
+  end)
+  call('LTRIM', key, 0, format('%d', last))
 end
 
 -- Removes the latest `units` units, fewer than the log has.

@@ -63,12 +63,13 @@ local function convert(old, old_width, latest, cells, width, started)
 end
 
 -- In Redis the state is shorter than in the form of include/state.lua: `CW`, 7 bytes each of the time and the sum, and
--- the text.
+-- the text: 5027 bytes with the most cells of a window, 1000, and the sliding one.
 local function read(value)
   if not value then
     return false
   end
-  if #value < 22 + CELL or (#value - 22) % CELL ~= 0 or sub(value, 1, 2) ~= 'CW' then
+  local size = #value
+  if size < 22 + CELL or size > 5027 or (size - 22) % CELL ~= 0 or sub(value, 1, 2) ~= 'CW' then
     error(FOREIGN, 0)
   end
   local latest, sum = struct.unpack('>I7I7', value, 3)
@@ -145,7 +146,8 @@ local function reset_of(window, body, elapsed)
   return newest and (window.cells + 1 - newest) * window.width - elapsed or 0
 end
 
--- Returns the microseconds until at most `room` units count. `full` units are in the cells that count in full.
+-- Returns the microseconds until at most `room` units count; nil where the cells do not have that many. `full` units are in
+-- the cells that count in full.
 local function wait_for(window, body, elapsed, full, room)
   local cells, width = window.cells, window.width
   for passed = 0, cells do
@@ -170,13 +172,16 @@ local function decide(window, cost, latest, sum, text)
   local mark = started + width - 1
   local sliding = cell_at(body, cells)
   local full = sum - sliding
+  if full < 0 then
+    error(FOREIGN, 0)
+  end
   -- The units of the sliding cell that count, rounded up.
   local counted, rest = muldiv(sliding, width - elapsed, width)
   local free = math.max(0, limit - full - counted - (rest > 0 and 1 or 0))
   if cost > free then
     local retry = NEVER
     if cost <= limit then
-      retry = wait_for(window, body, elapsed, full, limit - cost)
+      retry = wait_for(window, body, elapsed, full, limit - cost) or error(FOREIGN, 0)
     end
     local reset = reset_of(window, body, elapsed)
     return retry, free, reset, 0, mark, stale and reset > 0 and reset or nil, state_of_cells(window, body, sum, started)
@@ -206,6 +211,13 @@ local function remove_units(body, index, cells, units)
   return sub(body, 1, first * CELL) .. string.rep(EMPTY, index - first) .. cell .. sub(body, (index + 1) * CELL + 1)
 end
 
+-- Raises an error where the stored sum is not that of the cells.
+local function check_sum(body, sum)
+  if sum_of(body, 0, #body / CELL - 1) ~= sum then
+    error(FOREIGN, 0)
+  end
+end
+
 local function refund_charge(window, units, mark, latest, sum, text)
   local width, body = read_cells(latest, text)
   local cell = mark - mark % width
@@ -218,6 +230,7 @@ local function refund_charge(window, units, mark, latest, sum, text)
   if units == 0 then
     return nil
   end
+  check_sum(body, sum)
   if units >= sum then
     return REMOVE
   end
@@ -238,6 +251,7 @@ local function refund(window, units, made, mark, latest, sum, text)
   if units == sum then
     return REMOVE
   end
+  check_sum(body, sum)
   body = remove_units(body, newest_of(body), window.cells, units)
   return reset_of(window, body, elapsed), state_of_cells(window, body, sum - units, started)
 end

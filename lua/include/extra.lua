@@ -20,26 +20,31 @@
 local function read_extra(bucket, text)
   -- The length of a slot in microseconds.
   local SLOT = 500000
+  -- 2^45: above the capacity of every quota, and exact in muldiv(). 2^49: as in include/bucket_changes.lua.
+  local MOST_UNITS, MAX_REFUNDED = 35184372088832, 562949953421312
+  -- 2^52, 142 years. What a much larger quota has left may take longer to drain than a number holds.
+  local LONGEST_WAIT = 4503599627370496
   local extra = { refunded = 0, since = 0, above = 0, capacity = 0 }
   if text then
-    local leased, refunded, since, rest = string.match(text, '^([%d,]*);?(%d*);?(%d*);?([%d,]*)$')
-    if not leased then
+    -- Seven numbers of up to 16 digits.
+    if #text > 118 then
       error(FOREIGN, 0)
     end
-    extra.refunded, extra.since = tonumber(refunded) or 0, tonumber(since) or 0
-    if rest ~= '' then
-      local above, capacity = string.match(rest, '^(%d+),(%d+)$')
-      if not above then
-        error(FOREIGN, 0)
-      end
-      extra.above, extra.capacity = tonumber(above), tonumber(capacity)
+    -- One part after the other: a pattern whose separators are optional would try every way to split what does not match.
+    local match, after = string.match, #text + 1
+    local slot, latest, previous, first = match(text, '^(%d+),(%d+),(%d+)()')
+    local refunded, second = match(text, '^;(%d+)()', first or 1)
+    local since, third = match(text, '^;(%d+)()', second or after)
+    local above, capacity, fourth = match(text, '^;(%d+),(%d+)()', third or after)
+    if (fourth or third or second or first) ~= after then
+      error(FOREIGN, 0)
     end
-    if leased ~= '' then
-      local slot, latest, previous = string.match(leased, '^(%d+),(%d+),(%d+)$')
-      if not slot then
-        error(FOREIGN, 0)
-      end
-      extra.leases = { [0] = tonumber(latest), tonumber(previous), slot = tonumber(slot) }
+    extra.refunded, extra.since = (refunded or 0) + 0, (since or 0) + 0
+    extra.above, extra.capacity = (above or 0) + 0, (capacity or 0) + 0
+    extra.leases = slot and { [0] = latest + 0, previous + 0, slot = slot + 0 }
+    local most = math.max(slot or 0, latest or 0, previous or 0, above or 0, capacity or 0)
+    if most > MOST_UNITS or extra.refunded > MAX_REFUNDED or extra.since > 9007199254740991 then
+      error(FOREIGN, 0)
     end
   end
 
@@ -53,6 +58,9 @@ local function read_extra(bucket, text)
 
   -- Returns the level as a quota of this capacity sees it: units above count under a larger one.
   function extra.fit(level)
+    if level + extra.above > MOST_UNITS then
+      error(FOREIGN, 0)
+    end
     if bucket.capacity > extra.capacity then
       level, extra.above = level + extra.above, 0
     end
@@ -63,6 +71,9 @@ local function read_extra(bucket, text)
   -- Cuts a level at the capacity beside `leased` units, and keeps the rest above it. Returns the level.
   function extra.cut(level, leased)
     local all = level + extra.above
+    if all > MOST_UNITS then
+      error(FOREIGN, 0)
+    end
     level = math.max(0, bucket.capacity - leased)
     extra.above, extra.capacity = all - level, bucket.capacity
     return level
@@ -130,7 +141,7 @@ local function read_extra(bucket, text)
       end
     end
     local excess = math.max(0, level + rest[0] + rest[1] - room)
-    return moment - now + math.max(0, drain_time(bucket, excess) - (moment - at))
+    return math.min(moment - now + math.max(0, drain_time(bucket, excess) - (moment - at)), LONGEST_WAIT)
   end
 
   -- Leases `units` more. Returns how many microseconds the new lease lasts, and its name, which is its slot.
@@ -163,7 +174,7 @@ local function read_extra(bucket, text)
         written = written .. format(';%d', since)
       end
       if above > 0 then
-        lifetime = lifetime + drain_time(bucket, above)
+        lifetime = math.min(lifetime + drain_time(bucket, above), LONGEST_WAIT)
         written = written .. format(';%d,%d', above, extra.capacity)
       end
     end

@@ -7,7 +7,7 @@
 ]]
 local call, format, find, sub, pack, floor =
   redis.call, string.format, string.find, string.sub, struct.pack, math.floor
--- The error for a key whose value has another format. src/store/redis/error.rs knows the code.
+-- The error for a key whose value has another format. src/store/redis/codes.rs knows the code.
 local FOREIGN = 'RATELIMIT-FOREIGN'
 -- 2^53: above every valid time and count, and exact in a Lua number.
 local TOO_LARGE = 9007199254740992

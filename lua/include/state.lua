@@ -12,16 +12,17 @@ local function read_state(value)
   if not value then
     return false
   end
-  local text
-  -- Match digits first: tonumber() also accepts spaces, exponents and `nan`.
-  if not find(value, '^%-%d+$') then
-    local _, comma = find(value, '^%-%d+,')
+  local size, text = #value, nil
+  -- A sign and two numbers of sixteen digits; a foreign value may have any length. Match digits first: tonumber() also
+  -- accepts spaces, exponents and `nan`.
+  if size > 33 or not find(value, '^%-%d+$') then
+    local _, comma = find(sub(value, 1, 34), '^%-%d+,')
     if not comma then
       error(FOREIGN, 0)
     end
-    value, text = sub(value, 1, comma - 1), sub(value, comma + 1)
+    size, value, text = comma - 1, sub(value, 1, comma - 1), sub(value, comma + 1)
   end
-  if #value < 18 then
+  if size < 18 then
     error(FOREIGN, 0)
   end
   -- `+ 0` makes a number as tonumber() does, without a call.

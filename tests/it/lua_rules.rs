@@ -126,11 +126,118 @@ fn problems(lua: &str, included: &BTreeSet<String>) -> Vec<String> {
                 }
             }
         }
+        let searches = matches!(name(Some(token)), Some("find" | "match" | "gmatch" | "gsub"));
+        if searches && is(after, "(") {
+            problems.extend(problem_of_pattern(&tokens[i + 2..]));
+        }
         if is(Some(token), "..") && !(ends_text(&tokens[..i]) && begins_text(&tokens[i + 1..])) {
             problems.push(format!("`{before:?} .. {after:?}` may print a number"));
         }
     }
     problems
+}
+
+/// The problem of the pattern that is the second argument of a call, of which `tokens` are the arguments.
+fn problem_of_pattern(tokens: &[Token]) -> Option<String> {
+    let mut depth = 0;
+    let mut arguments = vec![Vec::new()];
+    for token in tokens {
+        match token {
+            Token::Symbol(close) if depth == 0 && close == ")" => break,
+            Token::Symbol(comma) if depth == 0 && comma == "," => arguments.push(Vec::new()),
+            token => arguments.last_mut()?.push(token.clone()),
+        }
+        depth += i32::from(is(Some(token), "(")) - i32::from(is(Some(token), ")"));
+    }
+    match arguments.get(1).map(Vec::as_slice) {
+        // The fourth argument of `find`, true for a search of the text as it is.
+        _ if arguments.len() == 4 && name(arguments[3].first()) == Some("true") => None,
+        Some([Token::Text(pattern)]) if backtracks(pattern) => {
+            Some(format!("the pattern `{pattern}` may backtrack"))
+        }
+        Some([Token::Text(_)]) => None,
+        // A pattern in a variable is checked where the variable is passed.
+        Some([Token::Name(pattern)]) if pattern == "pattern" => None,
+        _ => Some("a pattern is not a text".to_owned()),
+    }
+}
+
+/// The bytes that an item of a pattern matches.
+type Class = [bool; 256];
+
+/// An item of a pattern: what it matches, and how often.
+struct Item {
+    class: Class,
+    /// `*`, `+`, `-` or `?`; a space for once.
+    times: char,
+}
+
+/// Whether a search for the pattern can try a part of a text more than a fixed number of times. Between two repeated
+/// items whose classes overlap stands an item that must be there, and that the first of the two does not match. A
+/// pattern without `^` starts anywhere, as if the first item were one that repeats any character.
+fn backtracks(pattern: &str) -> bool {
+    let mut items = Vec::new();
+    if !pattern.starts_with('^') {
+        items.push(Item { class: [true; 256], times: '*' });
+    }
+    let pattern: Vec<char> = pattern.trim_start_matches('^').chars().filter(|c| !"()".contains(*c)).collect();
+    let mut rest = &pattern[..];
+    while let Some(first) = rest.first() {
+        let length = match first {
+            '%' => 2,
+            // The first character of a set may be a `]`.
+            '[' => 3 + rest[2..].iter().position(|c| *c == ']').unwrap(),
+            '$' if rest.len() == 1 => break,
+            _ => 1,
+        };
+        let class = class_of(&rest[..length]);
+        let times = rest.get(length).copied().filter(|c| "*+-?".contains(*c));
+        items.push(Item { class, times: times.unwrap_or(' ') });
+        rest = &rest[length + usize::from(times.is_some())..];
+    }
+    let overlaps = |a: &Class, b: &Class| a.iter().zip(b).any(|(a, b)| *a && *b);
+    items.iter().enumerate().any(|(i, first)| {
+        // What follows the first item up to what separates it.
+        let follows =
+            items[i + 1..].iter().take_while(|item| item.times != ' ' || overlaps(&item.class, &first.class));
+        let mut repeated = follows.filter(|item| "*+-".contains(item.times));
+        "*+-".contains(first.times) && repeated.any(|item| overlaps(&item.class, &first.class))
+    })
+}
+
+/// The bytes that a character, a class such as `%d`, or a set such as `[%d,]` matches.
+fn class_of(item: &[char]) -> Class {
+    let matches = |byte: u8| match item {
+        ['.'] => true,
+        ['[', '^', set @ .., ']'] => !in_set(set, byte),
+        ['[', set @ .., ']'] => in_set(set, byte),
+        item => in_set(item, byte),
+    };
+    std::array::from_fn(|byte| matches(byte as u8))
+}
+
+fn in_set(set: &[char], byte: u8) -> bool {
+    match set {
+        [] => false,
+        ['%', class, rest @ ..] => {
+            let inside = match class.to_ascii_lowercase() {
+                'a' => byte.is_ascii_alphabetic(),
+                'c' => byte.is_ascii_control(),
+                'd' => byte.is_ascii_digit(),
+                'l' => byte.is_ascii_lowercase(),
+                'p' => byte.is_ascii_punctuation(),
+                's' => byte.is_ascii_whitespace() || byte == 11,
+                'u' => byte.is_ascii_uppercase(),
+                'w' => byte.is_ascii_alphanumeric(),
+                'x' => byte.is_ascii_hexdigit(),
+                'z' => byte == 0,
+                _ => char::from(byte) == *class,
+            };
+            (inside != class.is_ascii_uppercase()) || in_set(rest, byte)
+        }
+        [from, '-', to, rest @ ..] => (*from..=*to).contains(&char::from(byte)) || in_set(rest, byte),
+        [one, rest @ ..] => char::from(byte) == *one || in_set(rest, byte),
+    }
 }
 
 fn begins_text(tokens: &[Token]) -> bool {
@@ -240,6 +347,15 @@ fn each_broken_rule_is_reported() {
         ("a built key", "local function f(key) redis.call('GET', 'a' .. key) end", "is not `key`"),
         ("no key", "redis.call('KEYS')", "is not `key`"),
         ("a computed command", "local c = 'GET' redis.call(c)", "is not `key`"),
+        ("separators that may be missing", r"string.match('', '^([%d,]*);?(%d*)$')", "may backtrack"),
+        ("a separator of the first class", r"string.find('', '^[%d,]+,%d+$')", "may backtrack"),
+        ("classes that overlap", r"string.find('', '^%w+%d+$')", "may backtrack"),
+        ("nothing between", r"string.find('', '^%d*%d*$')", "may backtrack"),
+        ("a range that overlaps", r"string.find('', '^[a-f]*%-?[e-h]*$')", "may backtrack"),
+        ("no anchor", r"string.find('', '%d+$')", "may backtrack"),
+        ("the shortest match", r"string.find('', '^.-;.-$')", "may backtrack"),
+        ("a pattern in a variable", r"local p = '' string.find('', p)", "a pattern is not a text"),
+        ("a built pattern", r"string.gsub('', '^' .. '%d', '')", "a pattern is not a text"),
     ];
     let included = BTreeSet::from(["call", "format"].map(str::to_owned));
     for (name, lua, problem) in rows {
@@ -248,6 +364,10 @@ fn each_broken_rule_is_reported() {
     }
     let fine = "-- counter = 1\nlocal function f(key, x) return { y = redis.call('GET', key) .. 'a' } end";
     assert!(problems(fine, &BTreeSet::new()).iter().all(|problem| problem.contains("may print")), "{fine}");
+    let patterns =
+        "local a = string.find('', '^%-%d+$') string.find('', '^(%d+);(%d+),(%x+)$') string.find('', '[^%z]')
+        string.find('', ';', 1, true) string.find('', '^%x*:%d?%d+') return a";
+    assert_eq!(problems(patterns, &included), Vec::<String>::new());
     let fine =
         "local function f(key, n) call('SET', key, format('%d', n) .. ':' .. format('%d', n)) end return f";
     assert_eq!(problems(fine, &included), Vec::<String>::new());

@@ -51,22 +51,43 @@ async fn a_capacity_of_any_size_is_filled_and_kept() {
     assert!(MemoryStore::builder().capacity(usize::MAX).build().is_empty());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn keys_that_no_longer_matter_make_room_as_new_ones_come() {
-    let clock = ManualClock::new();
-    let store = MemoryStore::with_clock(clock.clone());
+    let store = MemoryStore::new();
     let limiter = Limiter::new(store.clone());
     let policy = Policy::new("p", Quota::per_second(1));
     for i in 0..10_000 {
         limiter.check(&policy, &stranger(i), 1).await.unwrap();
     }
     assert_eq!(store.len(), 10_000);
-    clock.advance(Duration::from_secs(2));
+    tokio::time::advance(Duration::from_secs(2)).await;
     for i in 10_000..20_000 {
         limiter.check(&policy, &stranger(i), 1).await.unwrap();
     }
     // The first ten thousand keys were removed although the capacity would hold them.
     assert!(store.len() < 11_100, "{}", store.len());
+}
+
+/// As in Redis, whose keys do not expire by a manual clock.
+#[tokio::test]
+async fn new_keys_remove_none_that_matters_again_after_a_manual_clock_was_set_back() {
+    let clock = ManualClock::new();
+    let store = MemoryStore::with_clock(clock.clone());
+    let limiter = Limiter::new(store.clone());
+    let policy = Policy::new("p", Quota::per_second(1));
+    for i in 0..2_000 {
+        limiter.check(&policy, &stranger(i), 1).await.unwrap();
+    }
+    clock.advance(Duration::from_secs(2));
+    for i in 2_000..4_000 {
+        limiter.check(&policy, &stranger(i), 1).await.unwrap();
+    }
+    clock.step_back(Duration::from_secs(2));
+    let mut forgotten = 0;
+    for i in 0..2_000 {
+        forgotten += u32::from(limiter.check(&policy, &stranger(i), 1).await.unwrap().is_allowed());
+    }
+    assert_eq!(forgotten, 0);
 }
 
 #[tokio::test]

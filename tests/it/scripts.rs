@@ -55,6 +55,54 @@ fn each(name: &str, quota: Quota) -> Vec<(&'static str, Policy)> {
     all
 }
 
+/// The larger quota counts these units again, so they must not be forgotten before they have drained.
+#[tokio::test]
+async fn the_ttl_of_a_bucket_covers_the_units_of_a_larger_quota() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    for ((kind, large), (_, small)) in
+        each("p", Quota::per_minute(100)).into_iter().zip(each("p", Quota::per_minute(10)))
+    {
+        if !["gcra", "token bucket", "meter"].contains(&kind) {
+            continue;
+        }
+        let () = server.command(&["FLUSHALL"]);
+        let key = Key::new("alice");
+        assert!(limiter.check(&large, &key, 100).await.unwrap().is_allowed(), "{kind}");
+        assert!(!limiter.check(&small, &key, 1).await.unwrap().is_allowed(), "{kind}");
+        let name: Vec<String> = server.command(&["KEYS", "*"]);
+        let left: i64 = server.command(&["PTTL", &name[0]]);
+        // 100 units at 10 a minute, less what drained between the two decisions.
+        assert!((500_000..=600_002).contains(&left), "{kind}: {left}");
+    }
+}
+
+/// Under a much smaller quota, what is left takes longer to drain than a TTL can be.
+#[tokio::test]
+async fn the_units_of_a_much_larger_quota_get_a_ttl_that_redis_accepts() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    let most = 1_000_000_000_000;
+    let large = Quota::new(most, Duration::from_secs(86_400)).unwrap();
+    let small = Quota::new(1, Duration::from_secs(400 * 86_400)).unwrap();
+    for ((kind, large), (_, small)) in each("p", large).into_iter().zip(each("p", small)) {
+        let () = server.command(&["FLUSHALL"]);
+        let key = Key::new("alice");
+        if kind == "token bucket, not full at first" {
+            continue;
+        }
+        assert!(limiter.check(&large, &key, most).await.unwrap().is_allowed(), "{kind}");
+        let denied = limiter.check(&small, &key, 1).await.unwrap();
+        assert_eq!(denied.remaining(), Some(0), "{kind}");
+        let name: Vec<String> = server.command(&["KEYS", "*"]);
+        let left: i64 = server.command(&["PTTL", &name[0]]);
+        assert!(left > 0, "{kind}: {left}");
+        // A queue delays as much as its burst, and another aligned window has started.
+        let again = limiter.check(&large, &key, most / 2).await.unwrap();
+        assert!(!again.is_allowed() || ["queue", "aligned window"].contains(&kind), "{kind}: {again:?}");
+    }
+}
+
 #[tokio::test]
 async fn every_key_has_a_ttl_as_long_as_its_state_matters() {
     let server = RedisServer::start();

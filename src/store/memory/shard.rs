@@ -66,7 +66,8 @@ pub(super) struct Shard {
     capacity: usize,
     /// Where the next sweep continues.
     cursor: usize,
-    /// Whether expired state is ignored. Under a manual clock it is kept, as in Redis, so the clock can step back.
+    /// Whether expired state is ignored and removed. Under a manual clock it is kept, as in Redis, so the clock can step
+    /// back.
     expiring: bool,
 }
 
@@ -183,9 +184,9 @@ impl Shard {
         }
     }
 
-    /// Removes a few expired entries. If the shard is full of live ones, evicts the one of a few that resets first.
+    /// Removes a few expired entries, if they expire. If the shard is full of live ones, evicts the one of a few that resets first.
     fn make_room(&mut self, now: u64) {
-        if self.entries.len() >= MIN_SWEPT {
+        if self.expiring && self.entries.len() >= MIN_SWEPT {
             for _ in 0..SWEEP_STEPS {
                 self.advance();
                 if self.entries.get_index(self.cursor).is_some_and(|(_, entry)| entry.expires <= now) {

@@ -39,9 +39,9 @@ use crate::{
 /// memory. Some algorithms add to that: a sliding window or log 32 to 64 bytes, each cell of a sliding window 8, each
 /// request in a sliding log 32, and each unit in use under a concurrency policy 32.
 ///
-/// New keys push out expired ones. If no key is expired, a new key evicts one of those nearest to their reset. So a
-/// client that can invent identities can have some of its own counts evicted: also limit it by an identity that it
-/// cannot invent, such as its address.
+/// New keys push out expired ones, except under a [manual clock](Self::with_clock), which can step back. If no key is
+/// expired, a new key evicts one of those nearest to their reset. So a client that can invent identities can have some of
+/// its own counts evicted: also limit it by an identity that it cannot invent, such as its address.
 ///
 /// # Time
 ///

@@ -1,0 +1,511 @@
+//! Values under the keys of the limiter that it did not write, and that look almost as if it had.
+
+use std::{
+    cell::{Cell, RefCell},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use proptest::{
+    prelude::*,
+    test_runner::{Config, TestRunner},
+};
+use support::{RedisServer, settings};
+use tower_ratelimit::{
+    Charge, Decision, Error, ErrorKind, FailureMode, Key, Limiter, Policy, Quota,
+    algorithm::{FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
+    policy::Penalty,
+};
+
+const MAX_BAN: Duration = Duration::from_secs(3_650 * 86_400);
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as u64
+}
+
+/// A policy of each kind of state, with the name of its algorithm in keys.
+fn policies() -> Vec<(&'static str, Policy)> {
+    let slow = Quota::new(1, Duration::from_secs(400 * 86_400)).unwrap();
+    let fast = Quota::new(1_000_000_000_000, Duration::from_millis(1)).unwrap();
+    let of = |quota| Policy::new("p", quota).on_store_failure(FailureMode::Closed);
+    let day = || of(Quota::per_day(5));
+    let second = Duration::from_secs(1);
+    vec![
+        ("gcra", day()),
+        ("gcra", of(slow)),
+        ("gcra", of(fast)),
+        ("gcra", day().debt(3)),
+        ("leaky-bucket", day().algorithm(LeakyBucket::meter())),
+        ("leaky-bucket", of(Quota::per_second(5)).algorithm(LeakyBucket::queue(second))),
+        ("token-bucket", day().algorithm(TokenBucket::new().starting_at(1))),
+        ("token-bucket", of(Quota::per_second(10)).algorithm(TokenBucket::new().refill_every(second / 5))),
+        ("fixed-window", day().algorithm(FixedWindow::anchored())),
+        ("fixed-window", of(fast).algorithm(FixedWindow::aligned())),
+        ("sliding-window", of(Quota::per_second(5)).algorithm(SlidingWindow::new().segments(5))),
+        ("sliding-window", day().algorithm(SlidingWindow::new())),
+        ("sliding-log", day().algorithm(SlidingLog::new())),
+        ("concurrency", Policy::concurrency("p", 5).on_store_failure(FailureMode::Closed)),
+        ("penalty", day().penalty(Penalty::after(2, second).ban(second).up_to(60 * second))),
+    ]
+}
+
+/// The words of a command that stores a value under `KEY`.
+type Words = Vec<Vec<u8>>;
+
+fn words<W: AsRef<[u8]>>(all: impl IntoIterator<Item = W>) -> Words {
+    all.into_iter().map(|word| word.as_ref().to_vec()).collect()
+}
+
+/// Digits that mean something to one algorithm or another, or that no number of theirs can have.
+fn digits() -> impl Strategy<Value = String> {
+    let now = now();
+    let times = [now - 86_400_000_000, now - 1_000_000, now, now + 86_400_000_000];
+    let slots = [now / 500_000 - 1, now / 500_000, now / 500_000 + 1];
+    let exact = [
+        0,
+        1,
+        4,
+        5,
+        6,
+        999,
+        1_000_000_000_000,
+        1 << 45,
+        1 << 49,
+        (1 << 49) + 1,
+        1 << 52,
+        (1 << 53) - 1,
+        1 << 53,
+        u64::MAX,
+    ];
+    let numbers: Vec<u64> = [&times[..], &slots, &exact].concat();
+    prop_oneof![
+        20 => proptest::sample::select(numbers).prop_map(|number| number.to_string()),
+        1 => proptest::sample::select(vec!["", "00000000000000001", "-1", "1e5", " 1", "0x10", "nan"]).prop_map(str::to_owned),
+        1 => Just("9".repeat(400)),
+    ]
+}
+
+fn time() -> impl Strategy<Value = String> {
+    prop_oneof![4 => Just(format!("{:016}", now() - 1_000_000)), 1 => digits().prop_map(|digits| format!("{digits:0>16}"))]
+}
+
+/// A time, a count, and parts of the text of a bucket or a penalty; then with one character changed.
+fn text() -> impl Strategy<Value = Vec<u8>> {
+    let separator = || proptest::sample::select(vec![",", ";", ";", "", ",,", ";;"]);
+    let parts = proptest::collection::vec((separator(), digits()), 0..8);
+    let usual = (digits(), digits(), digits(), digits(), digits(), digits(), digits(), 0..8_u8);
+    let usual = usual.prop_map(|(slot, a, b, refunded, since, above, capacity, form)| match form {
+        0 => String::new(),
+        1 => format!(",{slot},{a},{b}"),
+        2 => format!(",;{refunded}"),
+        3 => format!(",;{refunded};{since}"),
+        4 => format!(",{slot},{a},{b};{refunded}"),
+        5 => format!(",;{refunded};{since};{above},{capacity}"),
+        6 => format!(",{slot},{a},{b};{refunded};{since};{above},{capacity}"),
+        _ => format!(",{a};{since}"),
+    });
+    let loose = parts.prop_map(|parts| {
+        let parts: Vec<String> =
+            parts.iter().map(|(separator, digits)| format!("{separator}{digits}")).collect();
+        parts.concat()
+    });
+    let changed =
+        proptest::option::weighted(0.2, (any::<usize>(), proptest::sample::select(b",;-x9 \0".to_vec())));
+    let rest = prop_oneof![3 => usual, 1 => loose];
+    (time(), digits(), rest, changed).prop_map(|(time, count, rest, changed)| {
+        let mut value = format!("-{time}{count}{rest}").into_bytes();
+        if let Some((place, byte)) = changed {
+            let place = place % value.len();
+            value[place] = byte;
+        }
+        value
+    })
+}
+
+/// The lowest `bytes` bytes of a number.
+fn big_endian(number: u64, bytes: usize) -> Vec<u8> {
+    number.to_be_bytes()[8 - bytes..].to_vec()
+}
+
+fn cells() -> impl Strategy<Value = Vec<u8>> {
+    let width = proptest::sample::select(vec![0, 1, 200_000, 86_400_000_000, (1 << 48) - 1]);
+    let number =
+        || proptest::sample::select(vec![0, 1, 4, 5, 6, 1_000_000, (1 << 40) - 1, 1 << 53, (1 << 56) - 1]);
+    let units = proptest::collection::vec(number(), 0..8);
+    (width, 0..4_u64, any::<bool>(), number(), units).prop_map(|(width, age, exact, sum, units)| {
+        let latest = now().checked_div(width).map_or(0, |cell| (cell.saturating_sub(age) + 1) * width);
+        let cells: Vec<u64> = units.iter().map(|units| units % (1 << 40)).collect();
+        let sum = if exact { cells.iter().sum() } else { sum };
+        let cells = cells.iter().flat_map(|units| big_endian(*units, 5));
+        [b"CW".to_vec(), big_endian(latest, 7), big_endian(sum, 7), big_endian(width, 6), cells.collect()]
+            .concat()
+    })
+}
+
+fn log() -> impl Strategy<Value = Words> {
+    let back = proptest::sample::select(vec![
+        0,
+        1,
+        1_000_000,
+        86_399_000_000,
+        86_400_000_001,
+        1_700_000_000_000_000,
+    ]);
+    let total = proptest::sample::select(vec![0, 1, 2, 3, 4, 5, 1 << 39, (1 << 40) - 1]);
+    let at =
+        (back, any::<bool>()).prop_map(|(back, is_later)| if is_later { now() + back } else { now() - back });
+    let at = prop_oneof![9 => at, 1 => Just((1 << 56) - 1)];
+    let entry =
+        (at, total).prop_map(|(at, total)| [b"L".to_vec(), big_endian(at, 7), big_endian(total, 5)].concat());
+    let entries = proptest::collection::vec(entry, 1..6);
+    (entries, proptest::bool::weighted(0.6)).prop_map(|(mut entries, in_order)| {
+        if in_order {
+            entries.sort();
+        }
+        [words(["RPUSH", "KEY"]), entries].concat()
+    })
+}
+
+fn holders() -> impl Strategy<Value = Words> {
+    let score = || {
+        let now = now();
+        let numbers = vec![
+            now as f64,
+            now as f64 - 1e6,
+            now as f64 + 1e6,
+            9e15,
+            9.1e15,
+            0.0,
+            1.0,
+            -1.0,
+            -3.0,
+            0.5,
+            1e300,
+        ];
+        prop_oneof![
+            9 => proptest::sample::select(numbers).prop_map(|score| score.to_string()),
+            1 => proptest::sample::select(vec!["inf", "-inf"]).prop_map(str::to_owned),
+        ]
+    };
+    let sum = prop_oneof![3 => (0..9_u64).prop_map(|units| format!("-{units}")), 1 => score()];
+    let units = prop_oneof![5 => (0..4_u64).prop_map(|units| units.to_string()), 1 => digits()];
+    let holder =
+        (0..4_u8, units, score()).prop_map(|(id, units, score)| (format!("{id:032x}:{units}"), score));
+    (sum, proptest::collection::vec(holder, 0..4)).prop_map(|(sum, holders)| {
+        let mut all = words(["ZADD", "KEY", &sum, "units"]);
+        for (member, score) in holders {
+            all.extend(words([score, member]));
+        }
+        all
+    })
+}
+
+/// A value for a key of the algorithm.
+fn value(algorithm: &str) -> BoxedStrategy<Words> {
+    let set = |value: Vec<u8>| vec![b"SET".to_vec(), b"KEY".to_vec(), value];
+    match algorithm {
+        "sliding-window" => cells().prop_map(set).boxed(),
+        "sliding-log" => log().boxed(),
+        "concurrency" => holders().boxed(),
+        _ => text().prop_map(set).boxed(),
+    }
+}
+
+/// One connection for all commands.
+struct Client(RefCell<redis::Connection>);
+
+impl Client {
+    fn new(server: &RedisServer) -> Self {
+        Self(RefCell::new(server.connection()))
+    }
+
+    fn run<T: redis::FromRedisValue>(&self, words: impl IntoIterator<Item = impl redis::ToRedisArgs>) -> T {
+        let mut command = redis::Cmd::new();
+        for word in words {
+            command.arg(word);
+        }
+        command.query(&mut self.0.borrow_mut()).unwrap()
+    }
+
+    fn store(&self, name: &str, words: &Words) {
+        let () = self.run(["DEL", name]);
+        let () = self.run(words.iter().map(|word| if word == b"KEY" { name.as_bytes() } else { word }));
+    }
+
+    /// The processor time of the server so far, in microseconds.
+    fn processor_time(&self) -> f64 {
+        let info: String = self.run(["INFO", "cpu"]);
+        let seconds = |name: &str| -> f64 {
+            let line = info.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            line.trim().parse().unwrap()
+        };
+        1e6 * (seconds("used_cpu_user:") + seconds("used_cpu_sys:"))
+    }
+}
+
+fn cases() -> u32 {
+    std::env::var("HOSTILE_CASES").map_or(40, |cases| cases.parse().unwrap())
+}
+
+#[test]
+fn any_value_under_a_key_is_decided_or_is_the_error_of_a_foreign_value() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let server = RedisServer::start();
+    let client = Client::new(&server);
+    let limiter = || async {
+        // Without a deny cache, each decision reads the value.
+        Limiter::new(settings().deny_cache(Duration::ZERO).connect(&server.url()).await.unwrap())
+    };
+    let limiter = runtime.block_on(limiter());
+    let key = Key::new("alice");
+    for (algorithm, policy) in policies() {
+        let name = format!("rl:p:{algorithm}:{{alice}}");
+        let other = Policy::new("other", Quota::per_day(1_000_000));
+        let made = runtime.block_on(limiter.check(&policy, &key, 1)).unwrap();
+        let (charge, of_other) = (Charge::new(&policy, &key, 1), Charge::new(&other, &key, 1));
+        let operation = |number: usize| -> Result<Decision, Error> {
+            runtime.block_on(async {
+                match number {
+                    0 => limiter.peek(&policy, &key, 1).await,
+                    1 => limiter.check(&policy, &key, 1).await,
+                    2 => limiter.check(&policy, &key, 5).await,
+                    3 => limiter.check_up_to(&policy, &key, 1_000_000_000_000).await,
+                    4 => limiter.check_all(&[of_other.clone(), charge.clone()]).await,
+                    5 => limiter.debit(&made, 2).await,
+                    6 => limiter.refund_latest(&policy, &key, 1).await,
+                    _ => limiter.refund(&made.clone(), 1).await,
+                }
+            })
+        };
+        let config = Config { cases: cases(), failure_persistence: None, ..Config::default() };
+        let (decided, foreign) = (Cell::new(0), Cell::new(0));
+        let decided_or_foreign = |words: Words| {
+            for number in 0..8 {
+                client.store(&name, &words);
+                let dump: Vec<u8> = client.run(["DUMP", &name]);
+                match operation(number) {
+                    Ok(decision) => {
+                        let banned = decision.outcomes().iter().find_map(|outcome| outcome.banned_for());
+                        prop_assert!(
+                            banned.is_none_or(|banned| banned <= MAX_BAN),
+                            "{}: {:?}",
+                            algorithm,
+                            decision
+                        );
+                        prop_assert!(decision.failure().is_none(), "{:?}", decision);
+                        decided.set(decided.get() + 1);
+                    }
+                    Err(error) => {
+                        prop_assert_eq!(
+                            error.kind(),
+                            ErrorKind::ForeignValue,
+                            "{}, {}: {}",
+                            algorithm,
+                            number,
+                            error
+                        );
+                        let after: Vec<u8> = client.run(["DUMP", &name]);
+                        prop_assert!(after == dump, "{algorithm}, {number}: the value is changed");
+                        foreign.set(foreign.get() + 1);
+                    }
+                }
+            }
+            Ok(())
+        };
+        if let Err(failure) = TestRunner::new(config).run(&value(algorithm), decided_or_foreign) {
+            let shown = match &failure {
+                proptest::test_runner::TestError::Fail(_, words) => shown(words),
+                proptest::test_runner::TestError::Abort(_) => String::new(),
+            };
+            panic!("{policy:?}: {shown}: {failure}");
+        }
+        let (decided, foreign) = (decided.get(), foreign.get());
+        // Both kinds of values are tried.
+        assert!(decided > 0 && foreign > 0, "{algorithm}: {decided} decided, {foreign} foreign");
+        drop(made);
+        let () = client.run(["FLUSHALL"]);
+    }
+}
+
+#[tokio::test]
+async fn a_number_that_no_decision_writes_is_a_foreign_value() {
+    struct Row {
+        name: &'static str,
+        algorithm: &'static str,
+        rest: String,
+        is_foreign: bool,
+    }
+    let row =
+        |name, algorithm, rest: &str, is_foreign| Row { name, algorithm, rest: rest.to_owned(), is_foreign };
+    let started = now() - 1_000_000;
+    let ban = |longer: u64| format!("0,1;{}", started + MAX_BAN.as_micros() as u64 + longer);
+    let rows = [
+        row("a level of a bucket", "leaky-bucket", "5", false),
+        row("the largest level", "gcra", "35184372088832", false),
+        row("a larger level", "leaky-bucket", "9007199254740991", true),
+        row("a larger level and a refund", "leaky-bucket", "9007199254740991,;1", true),
+        row("the largest refund", "gcra", "5,;562949953421312", false),
+        row("a larger refund", "gcra", "5,;562949953421313", true),
+        row("more above the level", "gcra", "5,;1;0;35184372088833,5", true),
+        row("digits that do not end", "gcra", &format!("5,{}x", "1".repeat(200)), true),
+        row("a ban of ten years", "penalty", &ban(0), false),
+        row("a longer ban", "penalty", &ban(1), true),
+        row("a ban of 228 years", "penalty", "0,1;9007199254740991", true),
+    ];
+    let server = RedisServer::start();
+    let client = Client::new(&server);
+    let limiter = Limiter::new(settings().deny_cache(Duration::ZERO).connect(&server.url()).await.unwrap());
+    for Row { name, algorithm, rest, is_foreign } in rows {
+        for (_, policy) in policies().into_iter().filter(|(of, _)| *of == algorithm) {
+            let () = client.run(["FLUSHALL"]);
+            let value = format!("-{started:016}{rest}");
+            client.store(&format!("rl:p:{algorithm}:{{alice}}"), &words(["SET", "KEY", &value]));
+            match limiter.check(&policy, &Key::new("alice"), 1).await {
+                Ok(decision) => {
+                    assert!(!is_foreign, "{name}: {decision:?}");
+                    assert_eq!(decision.is_banned(), algorithm == "penalty", "{name}: {decision:?}");
+                }
+                Err(error) => {
+                    assert!(is_foreign, "{name}: {error}");
+                    assert_eq!(error.kind(), ErrorKind::ForeignValue, "{name}: {error}");
+                }
+            }
+        }
+    }
+}
+
+fn shown(words: &Words) -> String {
+    let words: Vec<String> = words.iter().map(|word| word.escape_ascii().to_string()).collect();
+    words.join(" ")
+}
+
+/// Values of `size` bytes that are almost in the format of the algorithm.
+fn near_valid(algorithm: &str, size: usize) -> Vec<(&'static str, Words)> {
+    let time = format!("-{:016}", now() - 1_000_000);
+    let filled = |head: &str, part: &str, tail: &str| {
+        let room = size.saturating_sub(head.len() + tail.len()) / part.len();
+        words(["SET", "KEY", &format!("{head}{}{tail}", part.repeat(room))])
+    };
+    match algorithm {
+        "sliding-window" => {
+            let head = |width: u64, sum: u64| {
+                let latest = now() / width * width;
+                let cells = vec![0; (size - 22) / 5 * 5];
+                let value =
+                    [b"CW".to_vec(), big_endian(latest, 7), big_endian(sum, 7), big_endian(width, 6), cells];
+                vec![b"SET".to_vec(), b"KEY".to_vec(), value.concat()]
+            };
+            vec![
+                ("empty cells", head(86_400_000_000, 0)),
+                ("empty cells with a sum", head(86_400_000_000, 5)),
+                ("the narrowest cells", head(1, 5)),
+                ("the widest cells", head((1 << 48) - 1, 5)),
+                ("no cells", filled("CW", "9", "")),
+            ]
+        }
+        "sliding-log" => {
+            let list = |at: fn(u64) -> u64, total: fn(u64) -> u64| {
+                let entry = |i: u64| {
+                    [b"L".to_vec(), big_endian(now() - 1_000_000 + at(i), 7), big_endian(total(i), 5)]
+                        .concat()
+                };
+                [words(["RPUSH", "KEY"]), (0..size as u64 / 13).map(entry).collect()].concat()
+            };
+            vec![
+                ("entries without units", list(|i| i, |_| 0)),
+                ("an entry with units", list(|i| i, |i| i.min(1))),
+                ("entries of one time", list(|_| 0, |i| i)),
+                ("entries in the future", list(|i| 60_000_000 + i, |i| i)),
+                ("entries that expired", list(|i| i * 1_000, |i| i)),
+                ("a long entry", words(["RPUSH", "KEY", &"L".repeat(size), "L"])),
+            ]
+        }
+        "concurrency" => {
+            let set = |score: String, units: &str| {
+                let mut all = words(["ZADD", "KEY", "-5", "units"]);
+                for i in 0..size / 40 {
+                    all.extend(words([&*score, &format!("{i:032x}:{units}")]));
+                }
+                all
+            };
+            let long = format!("{}:1", "a".repeat(size));
+            vec![
+                ("holders", set((now() + 1_000_000).to_string(), "1")),
+                ("expired holders", set("5".to_owned(), "1")),
+                ("holders without units", set((now() + 1_000_000).to_string(), "0")),
+                ("holders that never expire", set("inf".to_owned(), "1")),
+                ("a long holder", words(["ZADD", "KEY", "-5", "units", "5", &long])),
+                (
+                    "a holder of many units",
+                    words(["ZADD", "KEY", "-5", "units", "5", &format!("a:{}", "9".repeat(size))]),
+                ),
+            ]
+        }
+        _ => vec![
+            ("digits", filled("-", "1", "")),
+            ("digits and a letter", filled("-", "1", "x")),
+            ("a long count", filled(&time, "0", "5,")),
+            ("a long first number", filled(&format!("{time}5,"), "1", "")),
+            ("a long first number and a letter", filled(&format!("{time}5,"), "1", "x")),
+            ("a long second number", filled(&format!("{time}5,1;"), "1", "x")),
+            ("a long third number", filled(&format!("{time}5,;1;"), "1", "x")),
+            ("commas", filled(&format!("{time}5"), ",", "")),
+            ("semicolons", filled(&format!("{time}5,"), ";", "")),
+            ("numbers and commas", filled(&format!("{time}5"), ",1", "")),
+            ("numbers and semicolons", filled(&format!("{time}5,"), "1;", "x")),
+        ],
+    }
+}
+
+/// The times are compared with those of plain decisions on the same server. The bound is far from both what is measured, up
+/// to 6 of them for a string and 11 for a thousand holders, and what a search with backtracking takes, which is hours.
+#[tokio::test]
+async fn no_value_under_a_key_takes_redis_longer_than_a_bounded_number_of_plain_decisions() {
+    const ROUNDS: u32 = 6;
+    let server = RedisServer::start();
+    let client = Client::new(&server);
+    let settings = settings().deny_cache(Duration::ZERO).deadline(Duration::from_secs(60));
+    let limiter = Limiter::new(settings.connect(&server.url()).await.unwrap());
+    let key = Key::new("alice");
+    for (algorithm, policy) in policies() {
+        let name = format!("rl:p:{algorithm}:{{alice}}");
+        let made = limiter.check(&policy, &key, 1).await.unwrap();
+        let run = async |words: Option<&Words>| {
+            let mut least = f64::MAX;
+            for _ in 0..2 {
+                let mut total = 0.0;
+                for _ in 0..ROUNDS {
+                    match words {
+                        Some(words) => client.store(&name, words),
+                        None => limiter.reset(&policy, &key).await.unwrap(),
+                    }
+                    let before = client.processor_time();
+                    let asked = [
+                        limiter.check(&policy, &key, 1).await,
+                        limiter.peek(&policy, &key, 5).await,
+                        limiter.refund_latest(&policy, &key, 1).await,
+                        limiter.refund(&made.clone(), 1).await,
+                    ];
+                    total += client.processor_time() - before;
+                    for error in asked.into_iter().filter_map(Result::err) {
+                        assert_eq!(error.kind(), ErrorKind::ForeignValue, "{algorithm}: {error}");
+                    }
+                }
+                least = least.min(total / f64::from(ROUNDS));
+            }
+            least
+        };
+        let plain = run(None).await;
+        for size in [400, 65_536] {
+            for (shape, words) in near_valid(algorithm, size) {
+                let took = run(Some(&words)).await;
+                eprintln!("{algorithm}, {shape}, {size} bytes: {:.1} plain decisions", took / plain);
+                assert!(
+                    took < 50.0 * plain,
+                    "{algorithm}, {shape}, {size} bytes: {took} us, plain {plain} us"
+                );
+            }
+        }
+        drop(made);
+        let () = client.run(["FLUSHALL"]);
+    }
+}

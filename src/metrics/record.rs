@@ -144,7 +144,7 @@ pub(crate) fn switch_moved(from: Option<u8>, to: Option<u8>) {
 
 /// The number of sources of live policies that failed changes by `change`. Called without a change too, because a recorder
 /// may be installed later.
-#[cfg(feature = "reload")]
+#[cfg_attr(not(feature = "reload"), allow(dead_code, reason = "only live policies have a source"))]
 pub(crate) fn failed_sources_changed(change: i64) {
     static FAILED: AtomicI64 = AtomicI64::new(0);
     let failed = FAILED.fetch_add(change, Ordering::Relaxed) + change;

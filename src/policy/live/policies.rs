@@ -2,13 +2,13 @@ use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use tokio::sync::watch;
 
-#[cfg(feature = "redis")]
-use super::update::Update;
 use super::{
     file::PolicyFile,
-    follow::{Follower, Origin, runtime},
+    follow::{Follower, runtime},
     set::Set,
 };
+#[cfg(feature = "redis")]
+use super::{follow::Origin, update::Update};
 use crate::{
     error::Error,
     policy::{EnforcementSwitch, Policy, PolicySource},

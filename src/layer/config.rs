@@ -284,16 +284,17 @@ impl Config {
                 if let Some(decision) = rejection.decision() {
                     self.warn_of_cost(decision);
                 }
-                let binding = rejection.decision().and_then(Decision::binding);
+                // Called only if the line is logged.
+                let binding = || rejection.decision().and_then(Decision::binding);
                 log!(
                     debug,
                     status = rejection.status().as_u16(),
-                    policy = binding.map(|outcome| outcome.policy().name()),
-                    key_hash = binding.map(|outcome| outcome.key().digest()),
+                    policy = binding().map(|outcome| outcome.policy().name()),
+                    key_hash = binding().map(|outcome| outcome.key().digest()),
                     soft,
                     "denied"
                 );
-                let _ = (binding, soft);
+                let _ = (&binding, soft);
             }
         }
     }

@@ -523,7 +523,7 @@ fn clients_with_an_ipv4_address_in_their_ipv6_address_have_the_key_of_the_former
     let keys = ["64:ff9b::203.0.113.1", "64:ff9b::203.0.113.2"]
         .map(|address| key_of(&peer, &from(address, &[] as &[(&str, &str)])).unwrap());
     assert_eq!(keys.map(|key| key.as_str().to_owned()), ["203.0.113.1", "203.0.113.2"]);
-    // `::` and `::1` are no IPv4 addresses, and whether an address is in a network is decided by the address itself.
+    // `::` and `::1` have no IPv4 address in them, and whether an address is in a network is decided by the address itself.
     assert_eq!(key_of(&peer, &from("::1", &[] as &[(&str, &str)])).unwrap().as_str(), "::/64");
     let inside = from("64:ff9b::10.0.0.1", &[] as &[(&str, &str)]);
     assert_eq!(peer.address(&inside).unwrap().to_string(), "64:ff9b::a00:1");

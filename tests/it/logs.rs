@@ -127,6 +127,14 @@ async fn an_invalid_file_of_policies_is_one_warning_and_not_one_for_each_read() 
         tokio::time::sleep(Duration::from_secs(2)).await;
     }
     assert_eq!(lines.with(stay), 3, "{}", lines.text());
+    // Two that alternate, as the texts of an outage do. One of them was just logged.
+    for _ in 0..5 {
+        for quota in ["more", "many"] {
+            write(quota);
+            tokio::time::sleep(Duration::from_secs(2)).await;
+        }
+    }
+    assert_eq!(lines.with(stay), 4, "{}", lines.text());
     assert_eq!(lines.with("changed=api"), 2, "{}", lines.text());
     assert_eq!(lines.with("policy `api`: entry `quota`: invalid quota `many`"), 2, "{}", lines.text());
 }

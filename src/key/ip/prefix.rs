@@ -70,7 +70,7 @@ impl Prefix {
     fn ipv4_in(self, address: Ipv6Addr) -> Option<Ipv4Addr> {
         let bits = address.to_bits();
         let starts_with = |prefix: u128, length: u32| (bits ^ prefix) >> (128 - length) == 0;
-        // `::` and `::1` are no IPv4 addresses.
+        // `::` and `::1` have no IPv4 address in them.
         let is_compatible = starts_with(0, 96) && bits > 1;
         if is_compatible || starts_with(NAT64, 96) {
             return Some(Ipv4Addr::from_bits(bits as u32));

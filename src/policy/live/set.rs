@@ -23,6 +23,8 @@ const INTERVAL: Duration = Duration::from_millis(500);
 const MIN_INTERVAL: Duration = Duration::from_millis(10);
 /// After this time an error that came and went is logged again.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
+/// How many errors are remembered for that.
+const MOST_LOGGED: usize = 8;
 
 /// The policies in force, shared by the handles and the task that follows the origin.
 #[derive(Debug)]
@@ -47,8 +49,8 @@ struct State {
     is_empty: bool,
     /// Why the latest read changed nothing.
     error: Option<Error>,
-    /// The latest error in the log.
-    logged: Option<(String, Instant)>,
+    /// The latest errors in the log, the last one first. Several may alternate during an outage.
+    logged: Vec<(String, Instant)>,
 }
 
 impl Set {
@@ -59,7 +61,7 @@ impl Set {
             enforcement: first.enforcement,
             is_empty: first.is_empty,
             error: None,
-            logged: None,
+            logged: Vec::new(),
         };
         Self {
             origin,
@@ -223,10 +225,11 @@ impl Set {
         let before = state.error.replace(error);
         metric!(failed_sources_changed(i64::from(before.is_none())));
         let continues = before.is_some_and(|before| before.to_string() == text);
-        let is_recent = |(logged, at): &(String, Instant)| *logged == text && at.elapsed() < REPORT_EVERY;
-        if !continues && !state.logged.as_ref().is_some_and(is_recent) {
+        state.logged.retain(|(_, at)| at.elapsed() < REPORT_EVERY);
+        if !continues && !state.logged.iter().any(|(logged, _)| *logged == text) {
             log!(warn, error = %text, "the policies stay as they are");
-            state.logged = Some((text, Instant::now()));
+            state.logged.truncate(MOST_LOGGED - 1);
+            state.logged.insert(0, (text, Instant::now()));
         }
     }
 }

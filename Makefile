@@ -1,6 +1,6 @@
 # `make test` installs Redis if necessary and runs the fast tests. A change must also pass `make lint` and `make test-all`.
 
-.PHONY: test test-all test-faults test-long test-oldest test-servers test-simulation fuzz lint bench bench-instructions bench-peers
+.PHONY: test test-all test-alerts test-faults test-long test-oldest test-servers test-simulation fuzz lint bench bench-instructions bench-peers
 SHELL := bash
 
 # The crate, its docs, and what needs no more than one Redis server.
@@ -56,6 +56,10 @@ test-servers:
 	@.ci/get-redis
 	.ci/test-servers
 
+# The rules of docs/alerts.yml, with promtool. Skips with a message if it cannot be installed.
+test-alerts:
+	@.ci/test-alerts
+
 lint:
 	@.ci/timed "format" cargo fmt --all --check
 	@.ci/timed "clippy" cargo clippy --workspace --all-features --lib --bins --examples --benches -- -D warnings
@@ -64,6 +68,7 @@ lint:
 	@.ci/timed "clippy of each feature" .ci/clippy-features
 	@.ci/timed "docs" env RUSTDOCFLAGS="-D warnings" cargo doc --all-features --no-deps
 	@.ci/timed "structure" cargo run --quiet -p structure
+	@.ci/timed "alerts" env GET_PROMTOOL=no .ci/test-alerts
 	@.ci/timed "rust-version" .ci/msrv
 	@.ci/timed "dependencies" .ci/deny
 	@.ci/timed "package" cargo package --allow-dirty

@@ -112,6 +112,8 @@ impl<S, R> Layer<S> for KeyedRateLimitLayer<R> {
     type Service = KeyedRateLimit<S, R>;
 
     fn layer(&self, inner: S) -> Self::Service {
+        #[cfg(feature = "metrics")]
+        self.config.limiter.count_from_zero(self.config.rules.iter().map(|rule| rule.policy.clone()));
         KeyedRateLimit::new(inner, self.config.clone())
     }
 }

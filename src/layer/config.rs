@@ -284,17 +284,17 @@ impl Config {
                 if let Some(decision) = rejection.decision() {
                     self.warn_of_cost(decision);
                 }
+                // Called only if the line is logged.
+                let binding = || rejection.decision().and_then(Decision::binding);
                 log!(
                     debug,
                     status = rejection.status().as_u16(),
-                    policy = rejection
-                        .decision()
-                        .and_then(Decision::binding)
-                        .map(|outcome| outcome.policy().name()),
+                    policy = binding().map(|outcome| outcome.policy().name()),
+                    key_hash = binding().map(|outcome| outcome.key().digest()),
                     soft,
                     "denied"
                 );
-                let _ = soft;
+                let _ = (&binding, soft);
             }
         }
     }

@@ -143,6 +143,15 @@ impl<'a> DecisionEvent<'a> {
         self.decision.and_then(Decision::binding).map(|outcome: &Outcome| outcome.policy().name())
     }
 
+    /// 64 bits of the SHA-256 of the key that was charged under the [policy](Self::policy), as 16 hex digits: the
+    /// [same hash](crate::ExplainedCharge::key_hash) that explanations and the log have. `None` without a policy.
+    ///
+    /// Each client has one, so it belongs in logs and not in the labels of a metric.
+    #[must_use]
+    pub fn key_hash(&self) -> Option<String> {
+        self.decision.and_then(Decision::binding).map(|outcome| outcome.key().digest())
+    }
+
     /// What made the [decision](Self::decision).
     #[must_use]
     pub fn source(&self) -> Option<DecisionSource> {

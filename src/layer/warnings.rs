@@ -33,9 +33,11 @@ impl Config {
         warnings
     }
 
-    /// Logs the warnings when the first service is wrapped.
+    /// Logs the warnings when the first service is wrapped, and shows the counters of the policies.
     pub(super) fn warn_once(&self) {
         if !self.checked.settings.swap(true, Ordering::Relaxed) {
+            #[cfg(feature = "metrics")]
+            self.limiter.count_from_zero(self.rules.iter().filter_map(|rule| rule.policy.known()));
             for warning in self.warnings() {
                 log!(warn, "{warning}");
                 let _ = warning;

@@ -92,7 +92,7 @@ impl Limiter {
     /// A [`RedisStore`](crate::RedisStore) reads the names of all keys of all primaries with `SCAN`, step by step: Redis
     /// makes decisions meanwhile, but it is work for it that grows with the number of its keys, so do not call this for
     /// requests. When about 100 000 keys are found that were denied or banned under the policy, it looks at those and at no
-    /// others. The Redis user needs `+scan`, which is not part of the store's `acl_rule`. A key that is banned or released
+    /// others. A store makes one list at a time: others wait. The Redis user needs `+scan`, which is not part of the store's `acl_rule`. A key that is banned or released
     /// meanwhile may be missing or listed.
     ///
     /// [`BanList::is_complete`] says whether there may be others, for either reason.

@@ -291,6 +291,13 @@ impl Limiter {
         Ok(())
     }
 
+    /// Shows the counters of `policies` at 0, and those of failures and rejections.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn count_from_zero(&self, policies: impl Iterator<Item = Policy>) {
+        crate::metrics::record::count_from_zero();
+        policies.for_each(|policy| super::counted::count_policy_from_zero(&policy, !self.in_process));
+    }
+
     /// [`check_all`](Self::check_all) for one charge, which the store may keep instead of cloning it.
     pub(crate) fn check_charge(&self, charge: Charge) -> Answer<Decision> {
         self.decide_one(Action::Charge, charge)

@@ -11,6 +11,8 @@
 //! | [`ratelimit_leased_keys`](LEASED_KEYS) | gauge | | keys with units on [lease](crate::Policy::leased), as of the last 100 ms |
 //! | [`ratelimit_leased_units`](LEASED_UNITS) | gauge | | units on lease that are not spent, as of the last 100 ms |
 //! | [`ratelimit_open_breakers`](OPEN_BREAKERS) | gauge | | circuit breakers that are open |
+//! | [`ratelimit_enforcement_switches`](ENFORCEMENT_SWITCHES) | gauge | `position` | [switches](crate::policy::EnforcementSwitch) of this process |
+//! | [`ratelimit_failed_policy_sources`](FAILED_POLICY_SOURCES) | gauge | | files and hashes of live policies whose latest content is not applied |
 //! | [`ratelimit_memory_keys`](MEMORY_KEYS) | gauge | | keys in all [`MemoryStore`](crate::MemoryStore)s |
 //! | [`ratelimit_adaptive_share`](ADAPTIVE_SHARE) | gauge | `policy` | the share of its full quota that a policy of the feature `adaptive` has in force, from its floor to 1 |
 //!
@@ -22,6 +24,7 @@
 //! * `reason` is `denied`, `banned`, `unidentified`, `unavailable` or `rejected_by_service`.
 //! * `kind` is an [`ErrorKind`](crate::ErrorKind): `timeout`, `busy`, `unreachable`, `disconnected`, `failed`, `reply`,
 //!   `suspended` or `other`.
+//! * `position` is `on`, `soft` or `off`.
 //!
 //! No label has an identity, and none grows with the number of clients. If your program makes policies per request, give
 //! them few names.
@@ -31,7 +34,8 @@
 //!
 //! # Recorders
 //!
-//! Install the recorder before or after the layers are built: what happens before is not counted. Handles are cached, so
+//! Install the recorder first. When a layer wraps its first service, the counters of its policies start at 0, so that
+//! `rate` and `increase` see the first events. A recorder that is installed later counts from then on. Handles are cached, so
 //! an exporter must not drop idle metrics (`idle_timeout` of `metrics-exporter-prometheus`): it would lose what they
 //! count afterwards. A test that uses one policy with several local recorders must keep the earlier ones.
 //!
@@ -63,8 +67,8 @@ pub(crate) mod record;
 
 pub use self::names::{
     ADAPTIVE_SHARE, BATCH_DECISIONS, DECISION_DURATION_SECONDS, DECISIONS_TOTAL, DURATION_BUCKETS,
-    LEASED_KEYS, LEASED_UNITS, LENGTH_BUCKETS, MEMORY_KEYS, OPEN_BREAKERS, QUEUE_LENGTH, REJECTIONS_TOTAL,
-    STORE_ERRORS_TOTAL, describe,
+    ENFORCEMENT_SWITCHES, FAILED_POLICY_SOURCES, LEASED_KEYS, LEASED_UNITS, LENGTH_BUCKETS, MEMORY_KEYS,
+    OPEN_BREAKERS, QUEUE_LENGTH, REJECTIONS_TOTAL, STORE_ERRORS_TOTAL, describe,
 };
 #[cfg(feature = "adaptive")]
 pub(crate) use self::policy::ShareGauge;

@@ -24,6 +24,11 @@ pub const OPEN_BREAKERS: &str = "ratelimit_open_breakers";
 pub const MEMORY_KEYS: &str = "ratelimit_memory_keys";
 /// A gauge of the share of its full quota that an adaptive policy has in force, from its floor to 1, with the label `policy`.
 pub const ADAPTIVE_SHARE: &str = "ratelimit_adaptive_share";
+/// A gauge of the [switches](crate::policy::EnforcementSwitch) of this process, with the label `position`.
+pub const ENFORCEMENT_SWITCHES: &str = "ratelimit_enforcement_switches";
+/// A gauge of the files and hashes of live policies whose latest content is not applied: it is invalid, cannot be read, or
+/// waits for another version.
+pub const FAILED_POLICY_SOURCES: &str = "ratelimit_failed_policy_sources";
 
 /// Buckets for [`DECISION_DURATION_SECONDS`]: from 100 microseconds to a second.
 pub const DURATION_BUCKETS: [f64; 12] =
@@ -41,7 +46,7 @@ const GAUGE: Describe =
 const HISTOGRAM: Describe =
     |recorder, name, unit, text| recorder.describe_histogram(name.into(), Some(unit), text.into());
 
-const ALL: [(&str, Describe, Unit, &str); 11] = [
+const ALL: [(&str, Describe, Unit, &str); 13] = [
     (DECISIONS_TOTAL, COUNTER, Unit::Count, "Decisions, for each policy that was charged or that denied."),
     (REJECTIONS_TOTAL, COUNTER, Unit::Count, "Requests that a rate limit layer rejected."),
     (STORE_ERRORS_TOTAL, COUNTER, Unit::Count, "Decisions that the store failed to make."),
@@ -57,6 +62,13 @@ const ALL: [(&str, Describe, Unit, &str); 11] = [
         "Servers, or shards of a Cluster, that are not asked until they answer.",
     ),
     (MEMORY_KEYS, GAUGE, Unit::Count, "Keys in memory stores."),
+    (ENFORCEMENT_SWITCHES, GAUGE, Unit::Count, "Switches of enforcement, by their position."),
+    (
+        FAILED_POLICY_SOURCES,
+        GAUGE,
+        Unit::Count,
+        "Files and hashes of live policies whose latest content is not applied.",
+    ),
     (ADAPTIVE_SHARE, GAUGE, Unit::Count, "The share of its full quota that an adaptive policy has in force."),
 ];
 

@@ -38,6 +38,12 @@ impl PolicyCounters {
 
     /// Counts a decision of the policy `name`.
     pub(crate) fn count(&self, name: &str, verdict: Verdict, source: Source) {
+        self.add(name, verdict, source, 1);
+    }
+
+    /// Adds `decisions` of the policy `name`. With 0, the counter is shown from then on.
+    #[inline]
+    pub(crate) fn add(&self, name: &str, verdict: Verdict, source: Source, decisions: u64) {
         let counters = self.0.get_or_init(|| Box::new([const { Shared::new() }; VERDICTS.len() * SOURCES]));
         let verdict = verdict as usize;
         let labels = || {
@@ -47,7 +53,7 @@ impl PolicyCounters {
                 Label::from_static_parts("source", source.name),
             ]
         };
-        let count = |counter: &Counter| counter.increment(1);
+        let count = |counter: &Counter| counter.increment(decisions);
         match counters.get(source.number * VERDICTS.len() + verdict) {
             Some(counter) => counter.with(DECISIONS_TOTAL, labels, count),
             None => Shared::new().with(DECISIONS_TOTAL, labels, count),

@@ -12,8 +12,8 @@ use ::metrics::{Counter, Gauge, Histogram, Label};
 use super::{
     handle::Local,
     names::{
-        BATCH_DECISIONS, DECISION_DURATION_SECONDS, LEASED_KEYS, LEASED_UNITS, MEMORY_KEYS, OPEN_BREAKERS,
-        QUEUE_LENGTH, REJECTIONS_TOTAL, STORE_ERRORS_TOTAL,
+        BATCH_DECISIONS, DECISION_DURATION_SECONDS, ENFORCEMENT_SWITCHES, FAILED_POLICY_SOURCES, LEASED_KEYS,
+        LEASED_UNITS, MEMORY_KEYS, OPEN_BREAKERS, QUEUE_LENGTH, REJECTIONS_TOTAL, STORE_ERRORS_TOTAL,
     },
 };
 use crate::error::ErrorKind;
@@ -24,6 +24,9 @@ struct Handles {
     queue: Local<Histogram>,
     open_breakers: Local<Gauge>,
     memory_keys: Local<Gauge>,
+    /// In the order of [`POSITIONS`].
+    switches: [Local<Gauge>; POSITIONS.len()],
+    failed_sources: Local<Gauge>,
     leased_keys: Local<Gauge>,
     leased_units: Local<Gauge>,
     /// In the order of [`REASONS`].
@@ -35,6 +38,7 @@ struct Handles {
 const REASONS: [&str; 5] = ["denied", "banned", "unidentified", "unavailable", "rejected_by_service"];
 const KINDS: [&str; 8] =
     ["timeout", "busy", "unreachable", "disconnected", "failed", "reply", "suspended", "other"];
+const POSITIONS: [&str; 3] = ["on", "soft", "off"];
 
 thread_local! {
     static HANDLES: Handles = const {
@@ -44,6 +48,8 @@ thread_local! {
             queue: Local::new(),
             open_breakers: Local::new(),
             memory_keys: Local::new(),
+            switches: [const { Local::new() }; POSITIONS.len()],
+            failed_sources: Local::new(),
             leased_keys: Local::new(),
             leased_units: Local::new(),
             rejections: [const { Local::new() }; REASONS.len()],
@@ -70,6 +76,20 @@ pub(crate) fn batch_sent(decisions: usize) {
 /// A decision waits with so many, itself included.
 pub(crate) fn enqueued(length: usize) {
     with(|handles| handles.queue.with(QUEUE_LENGTH, Vec::new, |it| it.record(length as f64)));
+}
+
+/// The counters that have no policy are shown from now on, at 0.
+pub(crate) fn count_from_zero() {
+    with(|handles| {
+        for (kind, counter) in KINDS.into_iter().zip(&handles.errors) {
+            let labels = || vec![Label::from_static_parts("kind", kind)];
+            counter.with(STORE_ERRORS_TOTAL, labels, |it| it.increment(0));
+        }
+        for (reason, counter) in REASONS.into_iter().zip(&handles.rejections) {
+            let labels = || vec![Label::from_static_parts("reason", reason)];
+            counter.with(REJECTIONS_TOTAL, labels, |it| it.increment(0));
+        }
+    });
 }
 
 /// The store failed to make a decision.
@@ -100,6 +120,36 @@ pub(crate) fn open_breakers_changed(change: i64) {
     static OPEN: AtomicI64 = AtomicI64::new(0);
     let open = OPEN.fetch_add(change, Ordering::Relaxed) + change;
     with(|handles| handles.open_breakers.with(OPEN_BREAKERS, Vec::new, |it| it.set(open as f64)));
+}
+
+/// A switch of enforcement moves between two positions, numbered as in [`POSITIONS`]: from none if it is new, to none if it
+/// is dropped.
+pub(crate) fn switch_moved(from: Option<u8>, to: Option<u8>) {
+    static SWITCHES: [AtomicI64; POSITIONS.len()] = [const { AtomicI64::new(0) }; POSITIONS.len()];
+    let change = |position: Option<u8>, by: i64| {
+        let switches = position.and_then(|position| SWITCHES.get(usize::from(position)));
+        if let Some(switches) = switches {
+            switches.fetch_add(by, Ordering::Relaxed);
+        }
+    };
+    change(from, -1);
+    change(to, 1);
+    with(|handles| {
+        for ((position, gauge), switches) in POSITIONS.into_iter().zip(&handles.switches).zip(&SWITCHES) {
+            let labels = || vec![Label::from_static_parts("position", position)];
+            gauge.with(ENFORCEMENT_SWITCHES, labels, |it| it.set(switches.load(Ordering::Relaxed) as f64));
+        }
+    });
+}
+
+/// The number of sources of live policies that failed changes by `change`. Called without a change too, because a recorder
+/// may be installed later.
+#[cfg_attr(not(feature = "reload"), allow(dead_code, reason = "only live policies have a source"))]
+pub(crate) fn failed_sources_changed(change: i64) {
+    static FAILED: AtomicI64 = AtomicI64::new(0);
+    let failed = FAILED.fetch_add(change, Ordering::Relaxed) + change;
+    with(|handles| handles.failed_sources.with(FAILED_POLICY_SOURCES, Vec::new, |it| it.set(failed as f64)));
+    switch_moved(None, None);
 }
 
 /// The number of keys in all memory stores changes by `change`.

@@ -1,6 +1,6 @@
 //! Policies as configuration files write them.
 
-use std::{fmt, str::FromStr, time::Duration};
+use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
@@ -12,7 +12,9 @@ use serde::{
 
 use super::{Enforcement, FailureMode, Penalty, Policy};
 use crate::{
-    algorithm::{Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
+    algorithm::{
+        Algorithm, Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket,
+    },
     error::{Error, ErrorKind},
     quota::{Quota, parse_duration},
     util::text,
@@ -22,53 +24,87 @@ use crate::{
 impl<'de> Deserialize<'de> for Policy {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let table = PolicyTable::deserialize(deserializer)?;
-        let name = table.name.clone();
-        table.policy().map_err(|error| D::Error::custom(format_args!("policy `{name}`: {error}")))
+        let name = table.name.clone().ok_or_else(|| D::Error::missing_field("name"))?;
+        let quota = table.quota.ok_or_else(|| D::Error::missing_field("quota"))?;
+        let policy = Self::try_new(&name, quota).and_then(|policy| table.change(policy));
+        policy.map_err(|error| D::Error::custom(format_args!("policy `{name}`: {error}")))
     }
 }
 
 #[derive(Deserialize)]
 #[serde(rename = "a policy", deny_unknown_fields)]
-struct PolicyTable {
-    name: String,
-    quota: Quota,
-    #[serde(default)]
-    algorithm: AlgorithmEntry,
-    #[serde(default)]
-    on_store_failure: FailureMode,
-    lease: Option<u64>,
-    debt: Option<u64>,
-    penalty: Option<PenaltyEntry>,
-    enforced: Option<f64>,
-    #[serde(default)]
-    content_bytes: bool,
+pub(super) struct PolicyTable {
+    pub(super) name: Option<String>,
+    pub(super) quota: Option<Quota>,
+    #[serde(default, deserialize_with = "entry")]
+    algorithm: Entry<AlgorithmEntry>,
+    #[serde(default, deserialize_with = "entry")]
+    on_store_failure: Entry<FailureMode>,
+    #[serde(default, deserialize_with = "entry")]
+    lease: Entry<u64>,
+    #[serde(default, deserialize_with = "entry")]
+    debt: Entry<u64>,
+    #[serde(default, deserialize_with = "entry")]
+    penalty: Entry<PenaltyEntry>,
+    #[serde(default, deserialize_with = "entry")]
+    enforced: Entry<f64>,
+    #[serde(default, deserialize_with = "entry")]
+    content_bytes: Entry<bool>,
+}
+
+/// An entry: `None` if the table leaves it out, `Some(None)` if it is `null`, which stands for its default.
+type Entry<T> = Option<Option<T>>;
+
+fn entry<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Entry<T>, D::Error> {
+    Option::deserialize(deserializer).map(Some)
 }
 
 impl PolicyTable {
-    fn policy(self) -> Result<Policy, Error> {
-        let policy = Policy::try_new(&self.name, self.quota)?.on_store_failure(self.on_store_failure);
-        let policy = self.algorithm.0.count(policy)?;
-        let policy = if self.content_bytes { policy.content_bytes() } else { policy };
-        let policy = match self.lease {
-            Some(units) => policy.try_leased(units)?,
-            None => policy,
+    /// `policy` with the entries of this table. Those that it leaves out stay as they are.
+    pub(super) fn change(self, policy: Policy) -> Result<Policy, Error> {
+        let mut policy = policy;
+        let inner = Arc::make_mut(&mut policy.0);
+        // What is replaced need not fit what comes.
+        if self.lease.is_some() {
+            inner.most_leased = 0;
+        }
+        if self.debt.is_some() {
+            inner.debt = 0;
+        }
+        if self.penalty.is_some() {
+            inner.penalty = None;
+        }
+        if let Some(bytes) = self.content_bytes {
+            inner.bytes = bytes.unwrap_or(false);
+        }
+        let quota = self.quota.unwrap_or(inner.quota);
+        let algorithm = match self.algorithm {
+            None => inner.algorithm.clone(),
+            Some(None) => Arc::new(Gcra::new()),
+            Some(Some(entry)) => entry.0.algorithm()?,
         };
-        let policy = match self.penalty {
-            Some(PenaltyEntry(penalty)) => policy.try_penalty(penalty)?,
-            None => policy,
-        };
-        policy.try_debt(self.debt.unwrap_or(0))?.try_enforced_for(self.enforced.unwrap_or(1.0))
+        let mut policy = policy.counted(quota, algorithm)?;
+        if let Some(mode) = self.on_store_failure {
+            policy = policy.on_store_failure(mode.unwrap_or_default());
+        }
+        if let Some(Some(units)) = self.lease {
+            policy = policy.try_leased(units)?;
+        }
+        if let Some(Some(PenaltyEntry(penalty))) = self.penalty {
+            policy = policy.try_penalty(penalty)?;
+        }
+        if let Some(Some(units)) = self.debt {
+            policy = policy.try_debt(units)?;
+        }
+        match self.enforced {
+            Some(share) => policy.try_enforced_for(share.unwrap_or(1.0)),
+            None => Ok(policy),
+        }
     }
 }
 
 /// An algorithm: its name, or a table with its name and options.
 struct AlgorithmEntry(AlgorithmTable);
-
-impl Default for AlgorithmEntry {
-    fn default() -> Self {
-        Self(AlgorithmTable::Gcra {})
-    }
-}
 
 #[derive(Deserialize)]
 #[serde(tag = "name", rename_all = "kebab-case", deny_unknown_fields)]
@@ -95,24 +131,23 @@ enum AlgorithmTable {
 }
 
 impl AlgorithmTable {
-    /// `policy`, counted by this algorithm.
-    fn count(self, policy: Policy) -> Result<Policy, Error> {
-        match self {
-            Self::Concurrency {} => policy.try_algorithm(Concurrency::new()),
-            Self::FixedWindow { utc_offset: Some(offset), .. } => policy.try_algorithm(offset.windows()),
-            Self::FixedWindow { aligned: true, .. } => policy.try_algorithm(FixedWindow::aligned()),
-            Self::FixedWindow { .. } => policy.try_algorithm(FixedWindow::anchored()),
-            Self::Gcra {} => policy.try_algorithm(Gcra::new()),
+    fn algorithm(self) -> Result<Arc<dyn Algorithm>, Error> {
+        Ok(match self {
+            Self::Concurrency {} => Arc::new(Concurrency::new()),
+            Self::FixedWindow { utc_offset: Some(offset), .. } => Arc::new(offset.windows()),
+            Self::FixedWindow { aligned: true, .. } => Arc::new(FixedWindow::aligned()),
+            Self::FixedWindow { .. } => Arc::new(FixedWindow::anchored()),
+            Self::Gcra {} => Arc::new(Gcra::new()),
             Self::LeakyBucket { max_wait: Some(Span(wait)), delay_after } => {
-                policy.try_algorithm(LeakyBucket::queue(wait).delay_after(delay_after.unwrap_or(1)))
+                Arc::new(LeakyBucket::queue(wait).delay_after(delay_after.unwrap_or(1)))
             }
             Self::LeakyBucket { delay_after: Some(_), .. } => {
-                Err(Error::invalid("`delay_after` is for a queue: add `max_wait`"))
+                return Err(Error::invalid("`delay_after` is for a queue: add `max_wait`"));
             }
-            Self::LeakyBucket { .. } => policy.try_algorithm(LeakyBucket::meter()),
-            Self::SlidingLog {} => policy.try_algorithm(SlidingLog::new()),
+            Self::LeakyBucket { .. } => Arc::new(LeakyBucket::meter()),
+            Self::SlidingLog {} => Arc::new(SlidingLog::new()),
             Self::SlidingWindow { segments } => {
-                policy.try_algorithm(SlidingWindow::new().segments(segments.unwrap_or(1)))
+                Arc::new(SlidingWindow::new().segments(segments.unwrap_or(1)))
             }
             Self::TokenBucket { refill_every, starting_at } => {
                 let mut bucket = TokenBucket::new();
@@ -122,9 +157,9 @@ impl AlgorithmTable {
                 if let Some(tokens) = starting_at {
                     bucket = bucket.starting_at(tokens);
                 }
-                policy.try_algorithm(bucket)
+                Arc::new(bucket)
             }
-        }
+        })
     }
 }
 

@@ -88,7 +88,23 @@ impl FromStr for Enforcement {
 /// # }
 /// ```
 #[derive(Clone, Default)]
-pub struct EnforcementSwitch(Arc<AtomicU8>);
+pub struct EnforcementSwitch(Arc<Position>);
+
+/// The position of a switch, counted by the metrics.
+struct Position(AtomicU8);
+
+impl Default for Position {
+    fn default() -> Self {
+        metric!(switch_moved(None, Some(ON)));
+        Self(AtomicU8::new(ON))
+    }
+}
+
+impl Drop for Position {
+    fn drop(&mut self) {
+        metric!(switch_moved(Some(*self.0.get_mut()), None));
+    }
+}
 
 impl EnforcementSwitch {
     /// A switch in this position. The default one is [on](Enforcement::On).
@@ -102,7 +118,7 @@ impl EnforcementSwitch {
     /// The position.
     #[must_use]
     pub fn get(&self) -> Enforcement {
-        match self.0.load(Ordering::Relaxed) {
+        match self.0.0.load(Ordering::Relaxed) {
             SOFT => Enforcement::Soft,
             OFF => Enforcement::Off,
             _ => Enforcement::On,
@@ -116,7 +132,8 @@ impl EnforcementSwitch {
             Enforcement::Soft => SOFT,
             Enforcement::Off => OFF,
         };
-        self.0.store(position, Ordering::Relaxed);
+        let _before = self.0.0.swap(position, Ordering::Relaxed);
+        metric!(switch_moved(Some(_before), Some(position)));
     }
 
     /// Whether there is another handle on the switch.

@@ -25,6 +25,8 @@ mod source;
 mod summary;
 mod warnings;
 
+#[cfg(all(feature = "redis", feature = "reload"))]
+use self::configuration::PolicyTable;
 #[cfg(feature = "reload")]
 #[cfg_attr(docsrs, doc(cfg(feature = "reload")))]
 pub use self::live::LivePolicies;

@@ -198,15 +198,22 @@ impl Policy {
     /// # Errors
     ///
     /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`algorithm`](Self::algorithm) panics.
-    pub fn try_algorithm(mut self, algorithm: impl Algorithm) -> Result<Self, Error> {
-        let inner = Arc::make_mut(&mut self.0);
+    pub fn try_algorithm(self, algorithm: impl Algorithm) -> Result<Self, Error> {
         check(&algorithm)?;
-        inner.arguments = algorithm.arguments(&inner.quota)?.into();
-        inner.capacity = checked_capacity(&algorithm, &inner.quota)?;
-        inner.label = label(&inner.name, &algorithm);
+        let quota = self.0.quota;
+        self.counted(quota, Arc::new(algorithm))
+    }
+
+    /// This policy with another quota and algorithm, which is [checked](check).
+    pub(super) fn counted(mut self, quota: Quota, algorithm: Arc<dyn Algorithm>) -> Result<Self, Error> {
+        let inner = Arc::make_mut(&mut self.0);
+        inner.quota = quota;
+        inner.arguments = algorithm.arguments(&quota)?.into();
+        inner.capacity = checked_capacity(&*algorithm, &quota)?;
+        inner.label = label(&inner.name, &*algorithm);
         inner.tag = tag(&inner.label);
         inner.replenishment = algorithm.replenishment();
-        inner.algorithm = Arc::new(algorithm);
+        inner.algorithm = algorithm;
         self.apply_debt()?.check_lease()
     }
 
@@ -385,12 +392,7 @@ impl Policy {
     /// The policy with another quota, counted by the same algorithm with the same options.
     #[cfg(any(feature = "adaptive", all(feature = "redis", feature = "reload")))]
     pub(crate) fn with_quota(&self, quota: Quota) -> Result<Self, Error> {
-        let mut changed = self.clone();
-        let inner = Arc::make_mut(&mut changed.0);
-        inner.quota = quota;
-        inner.arguments = inner.algorithm.arguments(&quota)?.into();
-        inner.capacity = checked_capacity(&*inner.algorithm, &quota)?;
-        changed.apply_debt()?.check_lease()
+        self.clone().counted(quota, self.0.algorithm.clone())
     }
 
     /// The policy with this share of its quota, which is from 0 to 1: of at least one unit.

@@ -502,6 +502,36 @@ fn an_invalid_network_or_header_name_is_an_error_when_the_extractor_is_built() {
     assert!(std::panic::catch_unwind(|| ForwardingHeader::named("not a name")).is_err());
 }
 
+#[test]
+fn clients_with_an_ipv4_address_in_their_ipv6_address_have_the_key_of_the_former() {
+    let rows = [
+        ("NAT64", "64:ff9b::cb00:7107"),
+        ("Teredo", "2001:0:5ef5:79fd:0:59d:34ff:8ef8"),
+        ("6to4", "2002:cb00:7107::1"),
+        ("IPv4-compatible", "::cb00:7107"),
+        ("IPv4-mapped", "::ffff:cb00:7107"),
+        ("a gateway of their own", "64:ff9b:1::cb00:7107"),
+    ];
+    let client = ClientIp::behind(private()).nat64_prefix("64:ff9b:1::/96").unwrap().ipv6_prefix(56);
+    let peer = PeerIp::new().nat64_prefix("64:ff9b:1::/96").unwrap();
+    for (name, address) in rows {
+        let forwarded = key_of(&client, &from(PROXY, &[(XFF, address)])).unwrap();
+        let direct = key_of(&peer, &from(address, &[] as &[(&str, &str)])).unwrap();
+        assert_eq!((forwarded.as_str(), direct.as_str()), ("203.0.113.7", "203.0.113.7"), "{name}");
+    }
+    // Two clients of one gateway are two.
+    let keys = ["64:ff9b::203.0.113.1", "64:ff9b::203.0.113.2"]
+        .map(|address| key_of(&peer, &from(address, &[] as &[(&str, &str)])).unwrap());
+    assert_eq!(keys.map(|key| key.as_str().to_owned()), ["203.0.113.1", "203.0.113.2"]);
+    // `::` and `::1` have no IPv4 address in them, and whether an address is in a network is decided by the address itself.
+    assert_eq!(key_of(&peer, &from("::1", &[] as &[(&str, &str)])).unwrap().as_str(), "::/64");
+    let inside = from("64:ff9b::10.0.0.1", &[] as &[(&str, &str)]);
+    assert_eq!(peer.address(&inside).unwrap().to_string(), "64:ff9b::a00:1");
+    for wrong in ["64:ff9b:1::/95", "10.0.0.0/8", "gateway"] {
+        assert_eq!(PeerIp::new().nat64_prefix(wrong).unwrap_err().kind(), ErrorKind::InvalidConfig);
+    }
+}
+
 #[tokio::test]
 async fn whether_a_request_is_within_a_network_is_decided_by_its_whole_address() {
     let office = ClientIp::behind(private()).within(["203.0.113.0/24", "2001:db8::7"]).unwrap();

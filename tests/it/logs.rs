@@ -3,6 +3,7 @@
 use std::{
     io::{self, Write},
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use support::{
@@ -17,7 +18,7 @@ use tower_ratelimit::{
     admin::Admin,
     algorithm::SlidingLog,
     key::{Constant, ForwardingHeader},
-    policy::{EnforcementSwitch, LivePolicies, Lookup},
+    policy::{Enforcement, EnforcementSwitch, LivePolicies, Lookup, Penalty},
 };
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -75,6 +76,27 @@ async fn an_eviction_policy_that_evicts_limits_is_one_warning_when_the_service_s
     }
 }
 
+#[tokio::test]
+async fn an_eviction_policy_that_the_user_may_not_see_is_a_warning_with_the_remedy() {
+    let server = RedisServer::with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
+    let rule = store(&server).await.acl_rule();
+    for (name, more, unknown, harmful) in [("less", "", 1, 0), ("more", " +info", 0, 1)] {
+        let rule = format!("{rule}{more}");
+        let mut words = vec!["ACL", "SETUSER", name, "on", ">secret"];
+        words.extend(rule.split(' '));
+        let () = server.command(&words);
+        let (lines, _guard) = listen();
+        settings().connect(&server.url().replace("//", &format!("//{name}:secret@"))).await.unwrap();
+        let remedy = "the eviction policy of Redis is unknown, so it may forget exhausted limits: run ACL SETUSER <user> +info";
+        assert_eq!(
+            (lines.with(remedy), lines.with("set maxmemory-policy to volatile-ttl")),
+            (unknown, harmful),
+            "{name}: {}",
+            lines.text()
+        );
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_invalid_file_of_policies_is_one_warning_and_not_one_for_each_read() {
     let directory = Directory::new();
@@ -82,7 +104,7 @@ async fn an_invalid_file_of_policies_is_one_warning_and_not_one_for_each_read() 
     let write = |quota: &str| {
         std::fs::write(&path, format!("[[policies]]\nname = \"api\"\nquota = \"{quota}\"\n")).unwrap();
     };
-    let five_minutes = async || tokio::time::sleep(std::time::Duration::from_secs(300)).await;
+    let five_minutes = async || tokio::time::sleep(Duration::from_secs(300)).await;
     let (lines, _guard) = listen();
     write("1/s");
     let _live = LivePolicies::file(&path).unwrap();
@@ -100,13 +122,63 @@ async fn an_invalid_file_of_policies_is_one_warning_and_not_one_for_each_read() 
     // One that comes and goes.
     for _ in 0..10 {
         write("many");
-        tokio::time::sleep(std::time::Duration::from_secs(2)).await;
+        tokio::time::sleep(Duration::from_secs(2)).await;
         write("3/s");
-        tokio::time::sleep(std::time::Duration::from_secs(2)).await;
+        tokio::time::sleep(Duration::from_secs(2)).await;
     }
     assert_eq!(lines.with(stay), 3, "{}", lines.text());
+    // Two that alternate, as the texts of an outage do. One of them was just logged.
+    for _ in 0..5 {
+        for quota in ["more", "many"] {
+            write(quota);
+            tokio::time::sleep(Duration::from_secs(2)).await;
+        }
+    }
+    assert_eq!(lines.with(stay), 4, "{}", lines.text());
     assert_eq!(lines.with("changed=api"), 2, "{}", lines.text());
     assert_eq!(lines.with("policy `api`: entry `quota`: invalid quota `many`"), 2, "{}", lines.text());
+}
+
+#[tokio::test]
+async fn changes_of_live_policies_are_logged_as_old_and_new_and_what_weakens_limits_at_warn() {
+    let server = RedisServer::start();
+    let store = store(&server).await;
+    let defaults = [
+        Policy::new("api", Quota::per_hour(2)),
+        Policy::new("login", Quota::per_minute(5))
+            .penalty(Penalty::manual())
+            .on_store_failure(FailureMode::Closed),
+    ];
+    let (lines, _guard) = listen();
+    let live = store.live_policies(defaults).await.unwrap().poll_every(Duration::from_millis(20));
+    let edit = |words: &[&str]| {
+        let _: redis::Value = server.command(words);
+    };
+    let logged = async |level: &str, what: &str| {
+        let has = || lines.text().lines().any(|line| line.contains(level) && line.contains(what));
+        assert!(eventually(async || has()).await, "{level} {what}: {}", lines.text());
+    };
+    edit(&["HSET", "rl:policies", "api", "3/h", "export", "{\"quota\":\"1/s\"}"]);
+    logged("INFO", "api: quota 2/h -> 3/h, export: added (1/s, gcra, failure mode local)").await;
+    edit(&["HSET", "rl:policies", "login", r#"{"penalty":null,"on_store_failure":"open","enforced":0.5}"#]);
+    logged("INFO", "login: penalty manual -> none, enforced 1 -> 0.5, failure mode closed -> open").await;
+    let window =
+        r#"{"algorithm":{"name":"fixed-window","aligned":true},"lease":3,"debt":1,"content_bytes":true}"#;
+    edit(&["HSET", "rl:policies", "api", window]);
+    edit(&["HDEL", "rl:policies", "export"]);
+    logged("INFO", "export: removed").await;
+    logged("INFO", "lease 0 -> 3").await;
+    logged("INFO", "algorithm gcra -> fixed-window").await;
+
+    edit(&["HSET", "rl:policies", "@enforcement", "off"]);
+    logged("WARN", "the switch of enforcement moved").await;
+    logged("WARN", "old=on new=off").await;
+    assert_eq!(lines.with("is empty"), 0, "{}", lines.text());
+    // As after a restart without persistence.
+    edit(&["FLUSHALL"]);
+    logged("WARN", "the Redis hash `rl:policies` is empty: the defaults of the service apply again").await;
+    logged("WARN", "login: penalty none -> manual, enforced 0.5 -> 1, failure mode open -> closed").await;
+    assert_eq!((live.enforcement().get(), lines.with("is empty")), (Enforcement::On, 1));
 }
 
 #[tokio::test]
@@ -131,7 +203,7 @@ async fn an_intermittent_outage_is_one_line() {
 #[tokio::test]
 async fn an_outage_names_the_server_and_the_cause_and_says_when_the_cause_changes() {
     let mut server = RedisServer::start();
-    let impatient = settings().deadline(std::time::Duration::from_millis(300));
+    let impatient = settings().deadline(Duration::from_millis(300));
     let limiter = Limiter::new(impatient.connect(&server.url()).await.unwrap());
     let policy = Policy::new("api", Quota::per_day(1_000));
     let key = Key::new("secret-key");
@@ -177,6 +249,11 @@ async fn denials_are_logged_with_their_policy_and_without_the_identity() {
     assert_eq!(lines.with("denied"), 2, "{}", lines.text());
     assert_eq!(lines.with("\"api\""), 3, "{}", lines.text());
     assert_eq!(lines.with("secret"), 0, "{}", lines.text());
+    // The hash by which explanations and the logs of operators name the key.
+    let limiter = Limiter::new(MemoryStore::new());
+    let explained = limiter.explain(&Policy::new("api", Quota::per_day(1)), &Key::new("secret-key"), 1).await;
+    let key_hash = explained.unwrap().charges()[0].key_hash();
+    assert_eq!(lines.with(&format!("key_hash=\"{key_hash}\"")), 2, "{}", lines.text());
 }
 
 #[tokio::test]

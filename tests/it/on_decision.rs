@@ -10,8 +10,8 @@ use http::{Request, Response, request::Parts};
 use support::{RedisServer, settings};
 use tower::{Layer as _, Service, ServiceExt as _, service_fn};
 use tower_ratelimit::{
-    Answer, Charge, Decision, Error, ErrorKind, FailureMode, Header, Key, Limiter, ManualClock, MemoryStore,
-    Policy, Quota, RateLimitLayer, Rejection,
+    Answer, Charge, Decision, Error, ErrorKind, FailureMode, Header, Key, KeyExtractor as _, Limiter,
+    ManualClock, MemoryStore, Policy, Quota, RateLimitLayer, Rejection,
     algorithm::LeakyBucket,
     decision::DecisionSource,
     layer::{DecisionEvent, DecisionKind, RateLimits, ResponseBody},
@@ -38,6 +38,35 @@ fn decided(kind: DecisionKind, is_rejected: bool) -> Seen {
 
 fn undecided(kind: DecisionKind, is_rejected: bool) -> Seen {
     Seen { kind, is_rejected, policy: None, source: None, error: None, path: Some("/".into()) }
+}
+
+const SECRET: &str = "sixteen bytes or more";
+
+#[tokio::test]
+async fn an_event_has_the_hash_of_the_key_that_explanations_have() {
+    let hashes = Arc::new(Mutex::new(Vec::new()));
+    let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::new()));
+    let policy = Policy::new("api", Quota::per_hour(1));
+    let layer = RateLimitLayer::new(limiter.clone(), policy.clone(), Header::new("x-user").hashed(SECRET))
+        .exempt(|parts: &Parts| parts.uri.path() == "/health")
+        .on_decision({
+            let hashes = hashes.clone();
+            move |event: &DecisionEvent<'_>| hashes.lock().unwrap().push((event.kind(), event.key_hash()))
+        });
+    let request = || Request::get("/").header("x-user", "alice").body(String::new()).unwrap();
+    let service = layer
+        .layer(service_fn(|_: Request<String>| async { Ok::<_, Infallible>(Response::new(String::new())) }));
+    let key = Header::new("x-user").hashed(SECRET).extract(&request().into_parts().0).await.unwrap();
+    let explained = limiter.explain(&policy, &key, 1).await.unwrap().charges()[0].key_hash();
+    service.clone().oneshot(request()).await.unwrap();
+    service.clone().oneshot(request()).await.unwrap();
+    service.oneshot(Request::get("/health").body(String::new()).unwrap()).await.unwrap();
+    let expected = [
+        (DecisionKind::Admitted, Some(explained.clone())),
+        (DecisionKind::Denied, Some(explained)),
+        (DecisionKind::Exempt, None),
+    ];
+    assert_eq!(*hashes.lock().unwrap(), expected);
 }
 
 #[derive(Clone, Default)]

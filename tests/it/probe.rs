@@ -104,6 +104,31 @@ async fn the_acl_rule_is_enough_for_a_probe_and_info_for_the_eviction_policy() {
 }
 
 #[tokio::test]
+async fn the_acl_rule_is_enough_for_another_database_and_the_error_without_it_names_the_command() {
+    let server = RedisServer::start();
+    let in_database = |url: &str, number: u8| match url.split_once('?') {
+        Some((address, options)) => format!("{}/{number}?{options}", address.trim_end_matches('/')),
+        None => format!("{url}/{number}"),
+    };
+    let rule = |number| {
+        let url = in_database(&server.url(), number);
+        RedisStore::connect_lazy(&url).unwrap().acl_rule()
+    };
+    assert!(!rule(0).contains("select"), "{}", rule(0));
+    let enough = in_database(&user(&server, "enough", &rule(1)), 1);
+    let report = settings().connect(&enough).await.unwrap().probe().await.unwrap();
+    assert!(report.problems().is_empty(), "{report}");
+    let less = in_database(&user(&server, "less", &rule(0)), 1);
+    let error = settings().connect(&less).await.unwrap_err().to_string();
+    assert!(
+        error.contains("the Redis user may not run SELECT: grant what RedisStore::acl_rule returns"),
+        "{error}"
+    );
+    let error = settings().connect(&in_database(&server.url(), 99)).await.unwrap_err().to_string();
+    assert!(error.contains("the server has no database with this number"), "{error}");
+}
+
+#[tokio::test]
 async fn an_absent_server_is_an_error_of_a_probe_and_not_of_a_lazy_store() {
     let mut server = RedisServer::start();
     server.kill();

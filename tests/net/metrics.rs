@@ -19,10 +19,11 @@ use tower_ratelimit::{
     adaptive::Adaptive,
     algorithm::LeakyBucket,
     metrics::{
-        ADAPTIVE_SHARE, BATCH_DECISIONS, DECISION_DURATION_SECONDS, DECISIONS_TOTAL, LEASED_KEYS,
-        LEASED_UNITS, MEMORY_KEYS, QUEUE_LENGTH, REJECTIONS_TOTAL, STORE_ERRORS_TOTAL,
+        ADAPTIVE_SHARE, BATCH_DECISIONS, DECISION_DURATION_SECONDS, DECISIONS_TOTAL, ENFORCEMENT_SWITCHES,
+        FAILED_POLICY_SOURCES, LEASED_KEYS, LEASED_UNITS, MEMORY_KEYS, QUEUE_LENGTH, REJECTIONS_TOTAL,
+        STORE_ERRORS_TOTAL,
     },
-    policy::Penalty,
+    policy::{Enforcement, EnforcementSwitch, Penalty},
     store::{Action, Store},
 };
 
@@ -54,8 +55,14 @@ fn samples(scrape: &Scrape, name: &str) -> BTreeMap<String, f64> {
         .collect()
 }
 
+/// The counters that are not 0: those of a layer's policies start there.
 fn counted(handle: &PrometheusHandle, name: &str) -> BTreeMap<String, f64> {
-    samples(&parse(&handle.render()), name)
+    nonzero(samples(&parse(&handle.render()), name))
+}
+
+fn nonzero(mut samples: BTreeMap<String, f64>) -> BTreeMap<String, f64> {
+    samples.retain(|_, value| *value != 0.0);
+    samples
 }
 
 fn map<const N: usize>(rows: [(&str, f64); N]) -> BTreeMap<String, f64> {
@@ -86,7 +93,7 @@ async fn the_example_serves_its_counters_to_prometheus() {
         ("policy=per-ip,source=store,verdict=denied", 1.0),
     ]);
     assert_eq!(samples(&scrape, DECISIONS_TOTAL), decisions);
-    assert_eq!(samples(&scrape, REJECTIONS_TOTAL), map([("reason=denied", 1.0)]));
+    assert_eq!(nonzero(samples(&scrape, REJECTIONS_TOTAL)), map([("reason=denied", 1.0)]));
     // Other tests have keys in memory too.
     assert!(samples(&scrape, MEMORY_KEYS)[""] >= 1.0);
     assert!(scrape.docs.contains_key(DECISIONS_TOTAL), "{:?}", scrape.docs);
@@ -273,4 +280,103 @@ async fn an_adaptive_share_is_a_gauge_of_its_policy() {
     tokio::time::sleep(second).await;
     assert_eq!(counted(&handle, ADAPTIVE_SHARE), expected);
     drop(policies);
+}
+
+#[tokio::test]
+async fn the_counters_of_a_layers_policies_start_at_zero() {
+    let server = RedisServer::start();
+    let store = settings().connect(&server.url()).await.unwrap();
+    let hour = |name, limit| Policy::new(name, Quota::per_hour(limit));
+    let policies = [
+        hour("plain", 1),
+        hour("shadow", 1).shadow(),
+        hour("penalty", 1).penalty(Penalty::manual()).on_store_failure(FailureMode::Closed),
+        hour("leased", 9).leased(2).on_store_failure(FailureMode::Open),
+    ];
+    let (_guard, handle) = record(PrometheusBuilder::new());
+    for policy in policies {
+        let layer = RateLimitLayer::new(store.clone(), policy, Header::new("x-user"));
+        drop(layer.layer(service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(())) })));
+    }
+    let in_memory = RateLimitLayer::new(MemoryStore::new(), hour("memory", 1), Header::new("x-user"));
+    drop(in_memory.layer(service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(())) })));
+    let scrape = parse(&handle.render());
+    let rows = [
+        ("plain", "store", &["admitted", "denied"][..]),
+        ("plain", "deny_cache", &["denied"]),
+        ("plain", "local", &["admitted", "denied"]),
+        ("shadow", "store", &["admitted", "shadow_denied"]),
+        ("shadow", "deny_cache", &["shadow_denied"]),
+        ("shadow", "local", &["admitted", "shadow_denied"]),
+        ("penalty", "store", &["admitted", "banned", "denied"]),
+        ("penalty", "deny_cache", &["banned", "denied"]),
+        ("leased", "store", &["admitted", "denied"]),
+        ("leased", "deny_cache", &["denied"]),
+        ("leased", "lease", &["admitted"]),
+        ("", "failure_mode", &["admitted"]),
+        ("memory", "store", &["admitted", "denied"]),
+    ];
+    let expected: BTreeMap<String, f64> = rows
+        .into_iter()
+        .flat_map(|(policy, source, verdicts)| {
+            verdicts
+                .iter()
+                .map(move |verdict| (format!("policy={policy},source={source},verdict={verdict}"), 0.0))
+        })
+        .collect();
+    assert_eq!(samples(&scrape, DECISIONS_TOTAL), expected);
+    assert_eq!(samples(&scrape, STORE_ERRORS_TOTAL).len(), 8);
+    assert_eq!(samples(&scrape, REJECTIONS_TOTAL)["reason=unavailable"], 0.0);
+}
+
+#[tokio::test]
+async fn the_switches_and_the_errors_of_live_policies_are_gauges() {
+    let (_guard, handle) = record(PrometheusBuilder::new());
+    let server = RedisServer::start();
+    let edit = |words: &[&str]| {
+        let _: redis::Value = server.command(words);
+    };
+    let store = settings().connect(&server.url()).await.unwrap();
+    // Other tests may have switches, which are on.
+    let switches = || {
+        let switches = counted(&handle, ENFORCEMENT_SWITCHES);
+        ["soft", "off"].map(|position| switches.get(&format!("position={position}")).copied().unwrap_or(0.0))
+    };
+    let failed = || samples(&parse(&handle.render()), FAILED_POLICY_SOURCES).get("").copied();
+    let switch = EnforcementSwitch::new(Enforcement::Soft);
+    assert_eq!(switches(), [1.0, 0.0]);
+    switch.set(Enforcement::Off);
+    switch.clone().set(Enforcement::Off);
+    assert_eq!(switches(), [0.0, 1.0]);
+    switch.set(Enforcement::On);
+    assert_eq!(switches(), [0.0, 0.0]);
+    drop(switch);
+
+    let live = store.live_policies([Policy::new("api", Quota::per_hour(1))]).await.unwrap();
+    let live = live.poll_every(Duration::from_millis(20));
+    assert_eq!(failed(), Some(0.0));
+    let is = async |expected: (Option<f64>, [f64; 2])| {
+        assert!(
+            support::eventually(async || (failed(), switches()) == expected).await,
+            "{}",
+            handle.render()
+        );
+    };
+    edit(&["HSET", "rl:policies", "api", "many"]);
+    is((Some(1.0), [0.0, 0.0])).await;
+    edit(&["HSET", "rl:policies", "@enforcement", "off"]);
+    is((Some(1.0), [0.0, 1.0])).await;
+    edit(&["HSET", "rl:policies", "api", "2/h"]);
+    is((Some(0.0), [0.0, 1.0])).await;
+    edit(&["HSET", "rl:policies", "api", "many"]);
+    is((Some(1.0), [0.0, 1.0])).await;
+    drop(live);
+    // The task that follows the hash ends soon after the last handle.
+    is((Some(0.0), [0.0, 0.0])).await;
+}
+
+#[test]
+fn the_docs_quote_the_file_of_alerts() {
+    let (docs, alerts) = (include_str!("../../docs/metrics.md"), include_str!("../../docs/alerts.yml"));
+    assert!(docs.contains(&format!("```yaml\n{alerts}```\n")));
 }

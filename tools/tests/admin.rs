@@ -8,6 +8,7 @@ use std::{
 use serde_json::{Value, json};
 use support::{
     Directory, RedisServer,
+    certificates::Authority,
     redis_cluster::RedisCluster,
     redis_sentinel::{PRIMARY, SentinelGroup},
     settings,
@@ -140,6 +141,77 @@ async fn a_client_is_shown_refunded_and_reset() {
 }
 
 #[tokio::test]
+async fn a_key_without_a_charge_says_which_names_have_one() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(connect(&server).await);
+    // The service counts by another algorithm than the file says.
+    let window = Policy::new("login", Quota::per_hour(5)).algorithm(FixedWindow::anchored());
+    limiter.check(&window, &Key::new("carol"), 5).await.unwrap();
+    let operator = Operator::new(&["--redis", &server.url()]);
+    let note = "nothing is charged to rl:login:gcra:{carol}, but there is rl:login:fixed-window:{carol}: does the service \
+                count by another algorithm than the file of policies says?\n";
+    for command in ["show", "reset"] {
+        let text = operator.text(&[command, "login", "carol"]);
+        assert!(text.contains("5 of 5 units remain") && text.ends_with(note), "{command}: {text}");
+        let json = operator.json(&[command, "login", "carol"]);
+        assert_eq!(json["is_charged"], false, "{command}");
+        assert_eq!(json["charged_names"], json!(["rl:login:fixed-window:{carol}"]), "{command}");
+        let text = operator.text(&[command, "login", "dave"]);
+        let nothing =
+            "nothing is charged to rl:login:gcra:{dave}, nor to the key under another built-in algorithm\n";
+        assert!(text.ends_with(nothing), "{command}: {text}");
+    }
+    // It stays.
+    assert_eq!(server.command::<u8>(&["EXISTS", "rl:login:fixed-window:{carol}"]), 1);
+    limiter.check(&login(), &Key::new("dave"), 1).await.unwrap();
+    for command in ["show", "reset"] {
+        let text = operator.text(&[command, "login", "dave"]);
+        assert!(!text.contains("nothing is charged"), "{command}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn texts_name_the_options_of_the_command() {
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let (_optional, tls) = authority.serve(&["--tls-auth-clients", "no"]);
+    let (_strict, strict) = authority.serve(&[]);
+    let directory = Directory::new();
+    let file = |name: &str, text: &str| {
+        std::fs::write(directory.file(name), text).unwrap();
+        directory.file(name).display().to_string()
+    };
+    let (ca, other) = (file("ca.pem", &authority.ca), file("other.pem", &stranger.ca));
+    let (certificate, key) = (file("client.pem", &authority.certificate), file("client.key", &authority.key));
+    let server = RedisServer::start();
+    let plain = Operator::new(&["--redis", &server.url(), "--prefix", "shop"]);
+    let rule = plain.text(&["acl"]);
+    assert!(rule.starts_with("~shop:* -@all +evalsha "), "{rule}");
+    assert_eq!(rule, settings().prefix("shop").connect_lazy(&server.url()).unwrap().acl_rule() + "\n");
+    let mut words = vec!["ACL", "SETUSER", "limiter", "on", ">secret"];
+    words.extend(rule.trim().split(' '));
+    let () = server.command(&words);
+    let user = server.url().replace("//", "//limiter:secret@");
+    let node = RedisServer::node();
+    let rows: [(&[&str], &[&str]); 6] = [
+        (&["--redis", &user, "--prefix", "other"], &["run ACL SETUSER <user> ~other:*"]),
+        (&["--redis", &node.url()], &["connect to the nodes with --cluster"]),
+        (&["--redis", &server.url(), "--cluster"], &["leave out --cluster"]),
+        (&["--redis", &tls], &["from an unknown authority: pass the authority's certificate to --ca"]),
+        (&["--redis", &tls, "--ca", &other], &["--ca"]),
+        (&["--redis", &strict, "--ca", &ca], &["--client-certificate"]),
+    ];
+    for (options, parts) in rows {
+        let (code, error) = Operator::new(options).error(&["show", "login", "alice"]);
+        assert_eq!(code, 1, "{options:?}: {error}");
+        assert!(parts.iter().all(|part| error.contains(part)), "{options:?}: {error}");
+        assert!(!error.contains("RedisStore"), "{options:?}: {error}");
+    }
+    let client = ["--ca", &ca, "--client-certificate", &certificate, "--client-key", &key];
+    let operator = Operator::new(&[&["--redis", &strict], &client[..]].concat());
+    assert!(operator.text(&["show", "login", "alice"]).contains("5 of 5 units remain"));
+}
+
+#[tokio::test]
 async fn json_is_that_of_the_router() {
     let server = RedisServer::start();
     let store = connect(&server).await;
@@ -147,7 +219,9 @@ async fn json_is_that_of_the_router() {
     let operator = Operator::new(&["--redis", &server.url()]);
     let closed = login().on_store_failure(tower_ratelimit::FailureMode::Closed);
     let expected = limiter.explain(&closed, &Key::new("bob"), 1).await.unwrap();
-    assert_eq!(operator.json(&["show", "login", "bob"]), serde_json::to_value(&expected).unwrap());
+    let mut expected = serde_json::to_value(&expected).unwrap();
+    (expected["is_charged"], expected["charged_names"]) = (json!(false), json!([]));
+    assert_eq!(operator.json(&["show", "login", "bob"]), expected);
     let policies = operator.json(&["policies"]);
     assert_eq!(policies["policies"].as_array().unwrap().len(), 4);
     assert_eq!(policies["policies"][0]["name"], "banning");

@@ -26,7 +26,8 @@ use crate::{
 /// | proxies with unknown addresses, always the same number, and no way around them | `ClientIp::behind(TrustedProxies::hops(2))` |
 /// | a CDN or a proxy that sends another header than `X-Forwarded-For` | one of these with [`.header(..)`](Self::header) |
 ///
-/// An IPv6 address counts by its /64 network, and a link-local one as a whole, as with [`PeerIp`](crate::PeerIp).
+/// An IPv6 address counts by its /64 network, a link-local one as a whole, and one with an IPv4 address in it as that one,
+/// as with [`PeerIp`](crate::PeerIp).
 ///
 /// # Why the proxies must be declared
 ///
@@ -157,7 +158,7 @@ impl ClientIp {
     /// If `bits` is 0 or above 128. [`try_ipv6_prefix`](Self::try_ipv6_prefix) returns an error instead.
     #[track_caller]
     pub const fn ipv6_prefix(mut self, bits: u8) -> Self {
-        match Prefix::new(bits) {
+        match self.prefix.with_bits(bits) {
             Ok(prefix) => self.prefix = prefix,
             Err(problem) => panic!("{}", problem),
         }
@@ -171,7 +172,21 @@ impl ClientIp {
     ///
     /// [`InvalidConfig`](ErrorKind::InvalidConfig): `bits` is 0 or above 128.
     pub fn try_ipv6_prefix(mut self, bits: u8) -> Result<Self, Error> {
-        self.prefix = Prefix::new(bits).map_err(Error::invalid)?;
+        self.prefix = self.prefix.with_bits(bits).map_err(Error::invalid)?;
+        Ok(self)
+    }
+
+    /// Sets the prefix of a NAT64 gateway with IPv4 clients, such as `64:ff9b:1::/96`: the IPv4 address in such an address
+    /// is the key. Defaults to none; see
+    /// [`PeerIp::nat64_prefix`](crate::PeerIp::nat64_prefix) for an example. The well-known prefix `64:ff9b::/96` is always known.
+    ///
+    /// The prefix has 32, 40, 48, 56, 64 or 96 bits, and the IPv4 address is where RFC 6052 puts it.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig): `prefix` is not such a network.
+    pub fn nat64_prefix(mut self, prefix: &str) -> Result<Self, Error> {
+        self.prefix = self.prefix.with_nat64(prefix)?;
         Ok(self)
     }
 

@@ -22,7 +22,9 @@ use crate::{
 /// [warn](#the-warning) of that mistake.
 ///
 /// An IPv6 address counts by its /64 network, which is what one customer gets. A link-local address (`fe80::/10`) counts
-/// as a whole, because all of them are in one network.
+/// as a whole, because all of them are in one network. An IPv6 address with the IPv4 address of a client in it counts as
+/// that IPv4 address: IPv4-mapped and IPv4-compatible addresses, 6to4 (`2002::/16`), Teredo (`2001::/32`), NAT64
+/// (`64:ff9b::/96`) and the prefix of your own [gateway](Self::nat64_prefix).
 ///
 /// # Where the address comes from
 ///
@@ -106,7 +108,7 @@ impl PeerIp {
     /// If `bits` is 0 or above 128. [`try_ipv6_prefix`](Self::try_ipv6_prefix) returns an error instead.
     #[track_caller]
     pub const fn ipv6_prefix(mut self, bits: u8) -> Self {
-        match Prefix::new(bits) {
+        match self.prefix.with_bits(bits) {
             Ok(prefix) => self.prefix = prefix,
             Err(problem) => panic!("{}", problem),
         }
@@ -120,7 +122,37 @@ impl PeerIp {
     ///
     /// [`InvalidConfig`](ErrorKind::InvalidConfig): `bits` is 0 or above 128.
     pub fn try_ipv6_prefix(mut self, bits: u8) -> Result<Self, Error> {
-        self.prefix = Prefix::new(bits).map_err(Error::invalid)?;
+        self.prefix = self.prefix.with_bits(bits).map_err(Error::invalid)?;
+        Ok(self)
+    }
+
+    /// Sets the prefix of a NAT64 gateway with IPv4 clients, such as `64:ff9b:1::/96`: the IPv4 address in such an address
+    /// is the key. Defaults to none. The well-known prefix `64:ff9b::/96` is always known.
+    ///
+    /// The prefix has 32, 40, 48, 56, 64 or 96 bits, and the IPv4 address is where RFC 6052 puts it.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig): `prefix` is not such a network.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use std::net::SocketAddr;
+    /// use http::Request;
+    /// use tower_ratelimit::{Key, KeyExtractor, PeerIp};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let peer: SocketAddr = "[64:ff9b:1::203.0.113.7]:4711".parse()?;
+    /// let (parts, ()) = Request::get("/").extension(peer).body(())?.into_parts();
+    /// let key = PeerIp::new().nat64_prefix("64:ff9b:1::/96")?;
+    /// assert_eq!(key.extract(&parts).await?, Key::new("203.0.113.7"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn nat64_prefix(mut self, prefix: &str) -> Result<Self, Error> {
+        self.prefix = self.prefix.with_nat64(prefix)?;
         Ok(self)
     }
 

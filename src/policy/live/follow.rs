@@ -2,11 +2,12 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-use tokio::{runtime::Handle, time::sleep};
+use tokio::{runtime::Handle, task::JoinHandle, time::sleep};
 
 use super::{set::Set, update::Update};
 use crate::{
     error::{Error, ErrorKind},
+    policy::Enforcement,
     util::random::random_time,
 };
 
@@ -15,58 +16,92 @@ const LINGER: Duration = Duration::from_millis(500);
 
 /// Where policies are read from.
 pub(crate) trait Origin: Send + 'static {
-    type Content: PartialEq + Send;
+    type Content: PartialEq + Send + Sync + 'static;
 
     /// Its content now.
     fn read(&mut self) -> impl Future<Output = Result<Self::Content, Error>> + Send;
 
-    /// Whether `content` is to be put in force after `before`.
-    fn is_due(&self, _before: &Self::Content, _content: &Self::Content) -> bool {
-        true
+    /// Where `content` moves the switch, even if the rest of it is invalid or waits. `None` if it must be valid as a whole.
+    fn enforcement(&self, _content: &Self::Content) -> Option<Enforcement> {
+        None
     }
 
-    /// What `content` says.
-    fn parse(&self, content: &Self::Content) -> Result<Update, Error>;
+    /// Why `content` is not to be applied after `before`, if it must wait.
+    fn waits(&self, _before: &Self::Content, _content: &Self::Content) -> Option<Error> {
+        None
+    }
+
+    /// Reads `content`. Takes up to seconds of processor time, so it runs outside the runtime's workers.
+    fn parse(&self, content: Arc<Self::Content>) -> JoinHandle<Result<Update, Error>>;
 }
 
 /// An origin, and what was read from it.
 pub(super) struct Follower<O: Origin> {
     origin: O,
     /// The content that is in force.
-    accepted: Option<O::Content>,
-    /// Whether the latest content could not be put in force.
-    is_rejected: bool,
+    accepted: Option<Arc<O::Content>>,
+    rejected: Option<Rejected<O::Content>>,
+}
+
+/// The latest content, if it could not be applied. After it, every change may be the correction.
+struct Rejected<C> {
+    content: Arc<C>,
+    /// What the content says. A valid one is applied again: a policy that was missing may no longer be in use.
+    parsed: Result<Update, Error>,
 }
 
 impl<O: Origin> Follower<O> {
-    pub(super) const fn new(origin: O, accepted: Option<O::Content>) -> Self {
-        Self { origin, accepted, is_rejected: false }
+    pub(super) fn new(origin: O, accepted: Option<O::Content>) -> Self {
+        Self { origin, accepted: accepted.map(Arc::new), rejected: None }
     }
 
     /// Reads the origin once, and applies to `set` what is new.
     pub(super) async fn poll(&mut self, set: &Set) {
         match self.origin.read().await {
-            Ok(content) => self.consider(set, content),
+            Ok(content) => self.consider(set, content).await,
             Err(error) => set.failed(error),
         }
     }
 
-    fn consider(&mut self, set: &Set, content: O::Content) {
-        let is_new = self.accepted.as_ref().is_none_or(|accepted| *accepted != content);
-        // After a rejection every change may be the correction. It is tried again without one, too: a policy that was missing
-        // may no longer be in use.
-        let is_due = self.is_rejected
-            || self.accepted.as_ref().is_none_or(|accepted| self.origin.is_due(accepted, &content));
-        if is_new && is_due {
-            if let Err(error) = self.origin.parse(&content).and_then(|update| set.apply(update)) {
-                set.failed(error);
-                self.is_rejected = true;
-                return;
-            }
-            self.accepted = Some(content);
+    async fn consider(&mut self, set: &Set, content: O::Content) {
+        let enforcement = self.origin.enforcement(&content);
+        let applied = self.apply(set, content).await;
+        // After a valid change of all, this changes nothing.
+        if let Some(enforcement) = enforcement {
+            set.switch(enforcement);
         }
-        self.is_rejected = false;
-        set.succeeded();
+        match applied {
+            Ok(()) => set.succeeded(),
+            Err(error) => set.failed(error),
+        }
+    }
+
+    async fn apply(&mut self, set: &Set, content: O::Content) -> Result<(), Error> {
+        if self.accepted.as_deref() == Some(&content) {
+            self.rejected = None;
+            return Ok(());
+        }
+        let known = self.rejected.take();
+        if known.is_none()
+            && let Some(error) =
+                self.accepted.as_deref().and_then(|accepted| self.origin.waits(accepted, &content))
+        {
+            return Err(error);
+        }
+        let rejected = match known {
+            Some(rejected) if *rejected.content == content => rejected,
+            _ => {
+                let content = Arc::new(content);
+                let parsed = self.origin.parse(content.clone()).await.unwrap_or_else(|_| Err(no_runtime()));
+                Rejected { content, parsed }
+            }
+        };
+        let applied = rejected.parsed.clone().and_then(|update| set.apply(update));
+        match applied {
+            Ok(()) => self.accepted = Some(rejected.content),
+            Err(_) => self.rejected = Some(rejected),
+        }
+        applied
     }
 
     /// Follows the origin until `set` is no longer used.
@@ -98,4 +133,73 @@ pub(super) fn runtime() -> Result<Handle, Error> {
                        inside `runtime.enter()`";
         Error::new(ErrorKind::MissingSetup, message)
     })
+}
+
+/// The error of work that ended with the runtime.
+pub(super) fn no_runtime() -> Error {
+    Error::new(ErrorKind::MissingSetup, "the Tokio runtime was shut down")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    };
+
+    use tokio::task::spawn_blocking;
+
+    use super::*;
+    use crate::{policy::Policy, quota::Quota, util::sync::lock};
+
+    /// Names of policies. `!` is an error.
+    #[derive(Clone, Default)]
+    struct Names {
+        content: Arc<Mutex<&'static str>>,
+        parsed: Arc<AtomicUsize>,
+    }
+
+    impl Origin for Names {
+        type Content = &'static str;
+
+        async fn read(&mut self) -> Result<&'static str, Error> {
+            Ok(*lock(&self.content))
+        }
+
+        fn parse(&self, content: Arc<&'static str>) -> JoinHandle<Result<Update, Error>> {
+            self.parsed.fetch_add(1, Ordering::Relaxed);
+            spawn_blocking(move || update(&content))
+        }
+    }
+
+    fn update(names: &str) -> Result<Update, Error> {
+        let policies = names.split(' ').map(|name| match name {
+            "!" => Err(Error::invalid("wrong")),
+            name => Ok((name.to_owned(), Policy::new(name, Quota::per_second(1)))),
+        });
+        Ok(Update { policies: policies.collect::<Result<_, _>>()?, ..Update::default() })
+    }
+
+    #[tokio::test]
+    async fn an_unchanged_error_is_not_parsed_again() {
+        let names = Names::default();
+        let set = Set::new("names".to_owned(), update("a b").unwrap());
+        let in_use = set.follow("b").unwrap();
+        let mut follower = Follower::new(names.clone(), None);
+        let mut poll = async |content| {
+            *lock(&names.content) = content;
+            follower.poll(&set).await;
+            (names.parsed.load(Ordering::Relaxed), set.error().map(|error| error.to_string()))
+        };
+        let wrong = Some("wrong".to_owned());
+        assert_eq!([poll("a !").await, poll("a !").await], [(1, wrong.clone()), (1, wrong.clone())]);
+        assert_eq!(poll("! a").await, (2, wrong));
+        // Parsed once, and applied once it can be.
+        for _ in 0..2 {
+            let (parsed, error) = poll("a").await;
+            assert_eq!((parsed, error.unwrap().contains("policy `b` is missing")), (3, true));
+        }
+        drop(in_use);
+        assert_eq!([poll("a").await, poll("a").await], [(3, None), (3, None)]);
+    }
 }

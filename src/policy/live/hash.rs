@@ -2,15 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Map, Value};
-
 use super::{
-    entry::{Entry, list, without_name},
+    entry::{Entry, list},
     update::Update,
 };
 use crate::{
     error::{Error, ErrorKind},
-    policy::{Enforcement, Policy},
+    policy::{Enforcement, Policy, PolicyTable},
     quota::Quota,
 };
 
@@ -59,13 +57,33 @@ impl PolicyHash {
 
     /// What an empty hash says.
     pub(crate) fn defaults(&self) -> Update {
-        Update { policies: self.defaults.clone(), enforcement: Enforcement::default() }
+        let (policies, enforcement) = (self.defaults.clone(), Enforcement::default());
+        Update { policies, enforcement, is_empty: true }
     }
 
-    /// Whether `fields` are to be put in force after `before`: not while they have the same version.
-    pub(crate) fn is_due(before: &Fields, fields: &Fields) -> bool {
+    /// Where `fields` move the switch. `None` if that field is invalid.
+    pub(crate) fn enforcement(fields: &Fields) -> Option<Enforcement> {
+        match fields.get(ENFORCEMENT.as_bytes()) {
+            Some(value) => str::from_utf8(value).ok()?.parse().ok(),
+            None => Some(Enforcement::default()),
+        }
+    }
+
+    /// The error of `fields` that differ from `before` and have the same version. The switch does not wait.
+    pub(crate) fn waits(&self, before: &Fields, fields: &Fields) -> Option<Error> {
         let version = |fields: &Fields| fields.get(VERSION.as_bytes()).cloned();
-        version(fields).is_none() || version(before) != version(fields)
+        let others = |(field, _): &(&Vec<u8>, &Vec<u8>)| *field != ENFORCEMENT.as_bytes();
+        let may_apply = version(fields).is_none()
+            || version(before) != version(fields)
+            || before.iter().filter(others).eq(fields.iter().filter(others));
+        (!may_apply).then(|| {
+            let message = format!(
+                "{} has changed, but its field `{VERSION}` has not: set `{VERSION}` to another text to apply the \
+                 change, or remove it",
+                self.name
+            );
+            Error::new(ErrorKind::InvalidConfig, message)
+        })
     }
 
     /// What `fields` say.
@@ -74,7 +92,7 @@ impl PolicyHash {
             let message = format!("{}: more than {MAX_FIELDS} fields: is it a hash of policies?", self.name);
             return Err(Error::new(ErrorKind::InvalidConfig, message));
         }
-        let mut update = self.defaults();
+        let mut update = Update { is_empty: fields.is_empty(), ..self.defaults() };
         for (field, value) in fields {
             let invalid = |problem: String| {
                 let message = format!("{}, field `{}`: {problem}", self.name, field.escape_ascii());
@@ -113,10 +131,11 @@ impl PolicyHash {
     }
 
     fn policy(&self, name: &str, value: &str) -> Result<Policy, String> {
+        let default = self.defaults.get(name);
         if value.starts_with('{') {
-            return whole(name, value);
+            return changed(name, default, value);
         }
-        let Some(default) = self.defaults.get(name) else {
+        let Some(default) = default else {
             return Err(format!(
                 "the service has no policy of this name, so a quota alone is not enough: correct the name to one of \
                  {}, write a JSON object such as {{\"quota\":\"10/min\"}}, or remove the field with HDEL",
@@ -128,17 +147,29 @@ impl PolicyHash {
     }
 }
 
-/// A policy from a JSON object with all of its entries but the name.
-fn whole(name: &str, value: &str) -> Result<Policy, String> {
-    let mut entries: Map<String, Value> =
-        serde_json::from_str(value).map_err(|error| format!("no valid JSON object: {error}"))?;
-    if entries.insert("name".to_owned(), Value::from(name)).is_some() {
+/// The policy `name`: `default` with the entries of a JSON object.
+fn changed(name: &str, default: Option<&Policy>, value: &str) -> Result<Policy, String> {
+    let mut json = serde_json::Deserializer::from_str(value);
+    let table: PolicyTable = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+        let problem = error.inner();
+        if problem.is_data() {
+            format!("{}{problem}", Entry::of(error.path()))
+        } else {
+            format!("no valid JSON object: {problem}")
+        }
+    })?;
+    json.end().map_err(|error| format!("no valid JSON object: {error}"))?;
+    if table.name.is_some() {
         return Err("entry `name`: the field is the name: leave out the entry".to_owned());
     }
-    serde_path_to_error::deserialize(Value::Object(entries)).map_err(|error| {
-        let message = error.inner().to_string();
-        format!("{}{}", Entry::of(error.path()), without_name(&message, name))
-    })
+    let policy = match (default, table.quota) {
+        (Some(default), _) => Ok(default.clone()),
+        (None, Some(quota)) => Policy::try_new(name, quota),
+        (None, None) => {
+            return Err("missing field `quota`: the service has no policy of this name".to_owned());
+        }
+    };
+    policy.and_then(|policy| table.change(policy)).map_err(|error| error.to_string())
 }
 
 /// The text, if a line of the log can show it.

@@ -4,6 +4,7 @@
 //! `Set`, which the handles share. A source of a policy is a receiver of the set's channel for it, so a request takes no lock
 //! that covers other policies, and the task knows whether a policy is in use.
 
+mod changes;
 mod entry;
 mod file;
 mod follow;

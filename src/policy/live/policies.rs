@@ -2,13 +2,13 @@ use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use tokio::sync::watch;
 
-#[cfg(feature = "redis")]
-use super::update::Update;
 use super::{
     file::PolicyFile,
-    follow::{Follower, Origin, runtime},
+    follow::{Follower, runtime},
     set::Set,
 };
+#[cfg(feature = "redis")]
+use super::{follow::Origin, update::Update};
 use crate::{
     error::Error,
     policy::{EnforcementSwitch, Policy, PolicySource},
@@ -27,6 +27,9 @@ use crate::{
 /// * **No policy that is in use disappears.** If a policy is missing that a layer or a [`PolicySource`] uses, the change is
 ///   invalid: it may be a typing error or half a file, and requests must not become unlimited. A policy that is not in use
 ///   can be removed.
+/// * **The switch moves always.** The field `@enforcement` of a hash takes effect even if other fields are invalid or wait
+///   for a version. A file must be valid as a whole.
+/// * **Every change is logged**, as old and new values: at info, and at warn if the switch moves or a hash is gone.
 /// * **Counts are kept**, see [here](crate::policy#what-happens-to-the-counts).
 /// * A request reads each policy once. While a change of several policies is put in force, a request may meet some of them
 ///   as they were.
@@ -96,7 +99,8 @@ impl LivePolicies {
     /// The content is compared, so a mounted ConfigMap of Kubernetes, a symbolic link and an editor that renames are
     /// followed. A file that is missing for a while keeps the policies. A change is put in force when two reads 50 ms
     /// apart agree, so a file is not read while it is written. A program that writes more slowly writes another file and
-    /// renames it.
+    /// renames it. Files are read and parsed outside the runtime's worker threads, and an invalid one is parsed once. A file
+    /// system that does not answer for five seconds is an error.
     ///
     /// This call blocks while it reads the file.
     ///
@@ -175,7 +179,8 @@ impl LivePolicies {
         *self.versions.borrow()
     }
 
-    /// Why the policies stay as they are: the file or the hash is invalid or cannot be read. `None` once that is over.
+    /// Why the policies stay as they are: the file or the hash is invalid or cannot be read, or the hash has changed and its
+    /// `@version` has not. `None` once that is over. The metric `ratelimit_failed_policy_sources` counts these.
     ///
     /// Use it in a health check or an administration page. It shows no password.
     #[must_use]

@@ -10,7 +10,7 @@ use std::{
 
 use tokio::{sync::watch, time::Instant};
 
-use super::{entry::list, update::Update};
+use super::{changes::changes, entry::list, update::Update};
 use crate::{
     error::{Error, ErrorKind},
     policy::{Enforcement, EnforcementSwitch, Policy},
@@ -23,6 +23,8 @@ const INTERVAL: Duration = Duration::from_millis(500);
 const MIN_INTERVAL: Duration = Duration::from_millis(10);
 /// After this time an error that came and went is logged again.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
+/// How many errors are remembered for that.
+const MOST_LOGGED: usize = 8;
 
 /// The policies in force, shared by the handles and the task that follows the origin.
 #[derive(Debug)]
@@ -43,10 +45,12 @@ struct State {
     policies: BTreeMap<String, watch::Sender<Policy>>,
     /// What the origin says. The switch may have been moved since.
     enforcement: Enforcement,
+    /// Whether the origin has no content.
+    is_empty: bool,
     /// Why the latest read changed nothing.
     error: Option<Error>,
-    /// The latest error in the log.
-    logged: Option<(String, Instant)>,
+    /// The latest errors in the log, the last one first. Several may alternate during an outage.
+    logged: Vec<(String, Instant)>,
 }
 
 impl Set {
@@ -55,8 +59,9 @@ impl Set {
         let state = State {
             policies: policies.map(|(name, policy)| (name, watch::Sender::new(policy))).collect(),
             enforcement: first.enforcement,
+            is_empty: first.is_empty,
             error: None,
-            logged: None,
+            logged: Vec::new(),
         };
         Self {
             origin,
@@ -138,53 +143,101 @@ impl Set {
             );
             return Err(Error::new(ErrorKind::InvalidConfig, message));
         }
-        let mut changes: Vec<String> =
-            state.policies.keys().filter(|name| is_missing(name)).cloned().collect();
-        changes.iter().for_each(|name| drop(state.policies.remove(name)));
+        let is_missing = |name: &String| !update.policies.contains_key(name);
+        let removed: Vec<String> = state.policies.keys().filter(|name| is_missing(name)).cloned().collect();
+        let mut changed = Vec::new();
+        for name in removed {
+            state.policies.remove(&name);
+            changed.push(format!("{name}: removed"));
+        }
         for (name, policy) in update.policies {
-            let is_new = match state.policies.get(&name) {
-                Some(sender) => sender.send_if_modified(|old| {
-                    let is_new = *old != policy;
-                    if is_new {
-                        *old = policy;
-                    }
-                    is_new
-                }),
-                None => state.policies.insert(name.clone(), watch::Sender::new(policy)).is_none(),
+            let Some(sender) = state.policies.get(&name) else {
+                changed.push(format!("{name}: added ({})", policy.summary()));
+                state.policies.insert(name, watch::Sender::new(policy));
+                continue;
             };
-            changes.extend(is_new.then_some(name));
+            sender.send_if_modified(|old| {
+                let is_new = *old != policy;
+                if is_new {
+                    changed.push(format!("{name}: {}", changes(old, &policy)));
+                    *old = policy;
+                }
+                is_new
+            });
         }
-        if mem::replace(&mut state.enforcement, update.enforcement) != update.enforcement {
-            self.enforcement.set(update.enforcement);
-            changes.push(format!("enforcement {}", update.enforcement));
-        }
-        if !changes.is_empty() {
+        let was_empty = mem::replace(&mut state.is_empty, update.is_empty);
+        let is_lost = update.is_empty && !was_empty;
+        let is_switched = self.moves(&mut state, update.enforcement);
+        if !changed.is_empty() || is_switched {
             self.version.send_modify(|version| *version += 1);
+        }
+        self.report(&changed.join(", "), is_lost);
+        Ok(())
+    }
+
+    /// Moves the switch, whatever becomes of the policies.
+    pub(super) fn switch(&self, enforcement: Enforcement) {
+        if self.moves(&mut lock(&self.state), enforcement) {
+            self.version.send_modify(|version| *version += 1);
+        }
+    }
+
+    /// Moves the switch unless the origin says what it said before. Returns whether it did.
+    fn moves(&self, state: &mut State, new: Enforcement) -> bool {
+        let old = mem::replace(&mut state.enforcement, new);
+        if old != new {
+            self.enforcement.set(new);
+            log!(warn, origin = %self.origin, %old, %new, "the switch of enforcement moved");
+        }
+        old != new
+    }
+
+    /// Logs the policies that `changed`.
+    fn report(&self, changed: &str, is_lost: bool) {
+        if is_lost {
+            log!(
+                warn,
+                version = *self.version.borrow(),
+                changed = %changed,
+                "{} is empty: the defaults of the service apply again; if Redis lost its data, write the policies again",
+                self.origin
+            );
+        } else if !changed.is_empty() {
             log!(
                 info,
                 origin = %self.origin,
                 version = *self.version.borrow(),
-                changed = %changes.join(", "),
+                changed = %changed,
                 "policies changed"
             );
         }
-        Ok(())
     }
 
     /// Records that the origin was read and nothing is wrong.
     pub(super) fn succeeded(&self) {
-        lock(&self.state).error = None;
+        let _failed = lock(&self.state).error.take().is_some();
+        metric!(failed_sources_changed(-i64::from(_failed)));
     }
 
     /// Records that `error` keeps the old policies. Logs it unless it is the one of the latest read.
     pub(super) fn failed(&self, error: Error) {
         let (mut state, text) = (lock(&self.state), error.to_string());
-        let continues = state.error.replace(error).is_some_and(|before| before.to_string() == text);
-        let is_recent = |(logged, at): &(String, Instant)| *logged == text && at.elapsed() < REPORT_EVERY;
-        if !continues && !state.logged.as_ref().is_some_and(is_recent) {
+        let before = state.error.replace(error);
+        metric!(failed_sources_changed(i64::from(before.is_none())));
+        let continues = before.is_some_and(|before| before.to_string() == text);
+        state.logged.retain(|(_, at)| at.elapsed() < REPORT_EVERY);
+        if !continues && !state.logged.iter().any(|(logged, _)| *logged == text) {
             log!(warn, error = %text, "the policies stay as they are");
-            state.logged = Some((text, Instant::now()));
+            state.logged.truncate(MOST_LOGGED - 1);
+            state.logged.insert(0, (text, Instant::now()));
         }
+    }
+}
+
+#[cfg(feature = "metrics")]
+impl Drop for Set {
+    fn drop(&mut self) {
+        self.succeeded();
     }
 }
 
@@ -201,7 +254,7 @@ mod tests {
 
     fn update<const N: usize>(names: [&str; N]) -> Update {
         let policies = names.map(|name| (name.to_owned(), Policy::new(name, Quota::per_second(1))));
-        Update { policies: policies.into(), enforcement: Enforcement::default() }
+        Update { policies: policies.into(), ..Update::default() }
     }
 
     #[test]

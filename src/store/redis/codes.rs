@@ -83,6 +83,8 @@ pub(super) fn parse(text: &str) -> (Fault, &str) {
     let command = COMMANDS.split(' ').find(|command| command.eq_ignore_ascii_case(quoted));
     match (coded(text), command) {
         (Some((_, Fault::NoPermission)), Some(command)) => (Fault::NoCommand, command),
+        // redis-rs leaves out the code of the reply to SELECT.
+        (_, Some(command)) if plain.contains("no permissions to run the '") => (Fault::NoCommand, command),
         (_, Some(command)) if plain.starts_with("unknown command") => (Fault::UnknownCommand, command),
         (Some((code, fault)), _) => (fault, code),
         (None, _) => (Fault::Unknown, ""),
@@ -166,6 +168,7 @@ mod tests {
             ("ASK 866 127.0.0.1:7001", Fault::Ask, "ASK"),
             ("CLUSTERDOWN Hash slot not served", Fault::ClusterDown, "CLUSTERDOWN"),
             ("NOPERM this user has no permissions to run the 'evalsha' command", Fault::NoCommand, "EVALSHA"),
+            ("ERR User x has no permissions to run the 'select' command", Fault::NoCommand, "SELECT"),
             ("NOPERM this user has no permissions to access one of the keys", Fault::NoPermission, "NOPERM"),
             ("ERR The user executing the script can't run this command or subcommand", Fault::NoCommand, ""),
             ("ERR ACL failure in script: No permissions to access a key", Fault::NoKey, ""),

@@ -193,18 +193,19 @@ impl RedisStoreBuilder {
     }
 
     async fn connect_to(self, manager: Manager, address: &str) -> Result<RedisStore, Error> {
-        let of_sentinels = manager.asks_sentinels();
+        let (of_sentinels, selects) = (manager.asks_sentinels(), manager.database() != 0);
         let unreachable = |cause: RedisError| error::unreachable(&format!(" at {address}"), &cause);
         let health = Arc::new(Health::of(address.to_owned()));
         let pool = pool(&health, self.pool_size).build(manager).await.map_err(unreachable)?;
-        self.with_link(link_to(pool, health, of_sentinels)).checked().await
+        let store = self.with_link(link_to(pool, health, of_sentinels));
+        RedisStore { selects, ..store }.checked().await
     }
 
     fn connect_to_lazily(self, manager: Manager, address: String) -> RedisStore {
-        let of_sentinels = manager.asks_sentinels();
+        let (of_sentinels, selects) = (manager.asks_sentinels(), manager.database() != 0);
         let health = Arc::new(Health::of(address));
         let pool = pool(&health, self.pool_size).build_unchecked(manager);
-        self.with_link(link_to(pool, health, of_sentinels))
+        RedisStore { selects, ..self.with_link(link_to(pool, health, of_sentinels)) }
     }
 
     #[cfg(feature = "sentinel")]
@@ -254,6 +255,8 @@ impl RedisStoreBuilder {
             clock: self.clock,
             deny_cache,
             leases: Arc::new(leases),
+            scans: Arc::default(),
+            selects: false,
         }
     }
 }
@@ -275,6 +278,13 @@ impl RedisStore {
                 return Err(problem.to_error());
             }
             log!(warn, "{problem}");
+        }
+        if report.eviction_policy().is_none() {
+            log!(
+                warn,
+                "the eviction policy of Redis is unknown, so it may forget exhausted limits: run ACL SETUSER <user> +info \
+                 to have it checked, or see that CONFIG GET maxmemory-policy is volatile-ttl or noeviction"
+            );
         }
         Ok(self)
     }

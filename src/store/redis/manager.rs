@@ -39,6 +39,15 @@ impl Manager {
         }
     }
 
+    /// The number of the database that connections select.
+    pub(super) fn database(&self) -> i64 {
+        match &self.source {
+            Source::Url(client) => client.get_connection_info().redis_settings().db(),
+            #[cfg(feature = "sentinel")]
+            Source::Sentinels(sentinels) => sentinels.database,
+        }
+    }
+
     async fn client(&self) -> RedisResult<Client> {
         match &self.source {
             Source::Url(client) => Ok(client.clone()),

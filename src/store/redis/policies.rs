@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use redis::{Cmd, Value};
+use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::{
     hash::fields,
@@ -12,7 +13,7 @@ use super::{
 use crate::{
     answer::Answer,
     error::Error,
-    policy::{Fields, LivePolicies, Origin, Policy, PolicyHash, Update},
+    policy::{Enforcement, Fields, LivePolicies, Origin, Policy, PolicyHash, Update},
 };
 
 impl RedisStore {
@@ -24,12 +25,14 @@ impl RedisStore {
     /// | field | value |
     /// |---|---|
     /// | the name of a default | a quota such as `10/min burst 20`, which replaces only the quota of the default |
-    /// | any name | a JSON object with the entries of a [configured policy](crate::policy#policies-in-a-configuration-file) but `name`, which replaces the whole default |
-    /// | `@enforcement` | `on`, `soft` or `off`, for the [switch](LivePolicies::enforcement) |
-    /// | `@version` | any text. While it stays the same, no change is put in force |
+    /// | the name of a default | a JSON object with entries of a [configured policy](crate::policy#policies-in-a-configuration-file) but `name`. An entry that it leaves out stays as the default has it; `null` removes one |
+    /// | another name | such an object with at least `quota`, which adds a policy |
+    /// | `@enforcement` | `on`, `soft` or `off`, for the [switch](LivePolicies::enforcement). It takes effect whatever the other fields are, invalid ones and `@version` included |
+    /// | `@version` | any text. While it stays the same, no other change is applied, and [`last_error`](LivePolicies::last_error) reports one that waits |
     ///
     /// ```text
     /// redis-cli HSET rl:policies login "10/min burst 20"
+    /// redis-cli HSET rl:policies login '{"enforced":0.1}'      # the rest as in the default
     /// redis-cli HSET rl:policies export '{"quota":"100/day","algorithm":"fixed-window","on_store_failure":"closed"}'
     /// redis-cli HDEL rl:policies login      # the default again
     /// redis-cli HSET rl:policies @enforcement off
@@ -43,7 +46,8 @@ impl RedisStore {
     /// Each instance reads the hash with `HGETALL` every 500 ms, or as [`poll_every`](LivePolicies::poll_every) says, on the
     /// connections of this store and within its [deadline](super::RedisStoreBuilder::deadline), at most half a second. No
     /// request waits for it. While Redis is unavailable the policies stay as they are. The hash has no TTL, so no `volatile`
-    /// eviction policy removes it; a Redis without persistence loses it with a restart, and the defaults are in force again.
+    /// eviction policy removes it. A Redis without persistence loses it with a restart: the defaults apply again, and a
+    /// warning in the log says so.
     ///
     /// An invalid hash changes nothing, see [`LivePolicies`]. If it cannot be read when this function is called, or is
     /// invalid, the defaults are in force, and [`last_error`](LivePolicies::last_error) says why. This takes at most a second
@@ -78,7 +82,7 @@ impl RedisStore {
         defaults: impl IntoIterator<Item = Policy>,
     ) -> Result<LivePolicies, Error> {
         let key = format!("{}:policies", self.names.prefix());
-        let hash = PolicyHash::new(format!("the Redis hash `{key}`"), defaults)?;
+        let hash = Arc::new(PolicyHash::new(format!("the Redis hash `{key}`"), defaults)?);
         let (name, defaults) = (hash.name().to_owned(), hash.defaults());
         let deadline = self.deadline.min(PROBE_TIMEOUT);
         let origin = RedisHash { link: self.link.clone(), key, hash, timeout: FIRST_READ, deadline };
@@ -92,7 +96,7 @@ const FIRST_READ: Duration = Duration::from_millis(1_500);
 struct RedisHash {
     link: Arc<dyn Link>,
     key: String,
-    hash: PolicyHash,
+    hash: Arc<PolicyHash>,
     /// Of the next read.
     timeout: Duration,
     deadline: Duration,
@@ -113,11 +117,16 @@ impl Origin for RedisHash {
         reply.await.and_then(fields).map_err(unreadable)
     }
 
-    fn is_due(&self, before: &Fields, fields: &Fields) -> bool {
-        PolicyHash::is_due(before, fields)
+    fn enforcement(&self, fields: &Fields) -> Option<Enforcement> {
+        PolicyHash::enforcement(fields)
     }
 
-    fn parse(&self, fields: &Fields) -> Result<Update, Error> {
-        self.hash.parse(fields)
+    fn waits(&self, before: &Fields, fields: &Fields) -> Option<Error> {
+        self.hash.waits(before, fields)
+    }
+
+    fn parse(&self, fields: Arc<Fields>) -> JoinHandle<Result<Update, Error>> {
+        let hash = self.hash.clone();
+        spawn_blocking(move || hash.parse(&fields))
     }
 }

@@ -26,6 +26,8 @@ pub(super) struct Sentinels {
     clients: Vec<Arc<Mutex<SentinelClient>>>,
     /// The sentinels' addresses, without passwords, and the name of the primary.
     pub(super) description: String,
+    /// The number of the database on the primary.
+    pub(super) database: i64,
 }
 
 impl Sentinels {
@@ -59,11 +61,13 @@ impl Sentinels {
                  primary",
             ));
         }
+        let database = infos.first().map_or(0, |info| info.redis_settings().db());
         let addresses: Vec<_> = infos.iter().map(|info| info.addr().to_string()).collect();
         let clients = infos.iter().map(|info| client(info, primary, user, tls));
         Ok(Self {
             clients: clients.map(|client| Ok(Arc::new(Mutex::new(client?)))).collect::<Result<_, Error>>()?,
             description: format!("{primary} of the sentinels at {}", addresses.join(", ")),
+            database,
         })
     }
 

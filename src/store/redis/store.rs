@@ -12,6 +12,7 @@ use bb8_redis::bb8::{ManageConnection, Pool};
 use redis::{RedisError, aio::ConnectionLike};
 use tokio::{
     runtime::Handle,
+    sync::Mutex,
     time::{Instant, timeout_at},
 };
 
@@ -113,6 +114,10 @@ pub struct RedisStore {
     pub(super) clock: Option<ManualClock>,
     pub(super) deny_cache: Option<Arc<DenyCache>>,
     pub(super) leases: Arc<Leases>,
+    /// Held during a scan: several at a time would keep decisions waiting.
+    pub(super) scans: Arc<Mutex<()>>,
+    /// Whether connections leave database 0.
+    pub(super) selects: bool,
 }
 
 impl RedisStore {
@@ -410,8 +415,10 @@ impl RedisStore {
     }
 
     /// The least permissions that a Redis user needs for this store, as arguments of `ACL SETUSER`: keys under the
-    /// [prefix](RedisStoreBuilder::prefix), and the commands of the store and the built-in algorithms. Your own
-    /// algorithm may need more, and [`Limiter::bans`](crate::Limiter::bans) needs `+scan`.
+    /// [prefix](RedisStoreBuilder::prefix), and the commands of the store and the built-in algorithms, with `+select` if
+    /// the URL has a database other than 0. Your own algorithm may need more,
+    /// [`Limiter::bans`](crate::Limiter::bans) needs `+scan`, and [`probe`](Self::probe) needs `+info` to see the eviction
+    /// policy.
     ///
     /// For Redis 7 and later. For Redis 6, replace `+script|load` by `+script`.
     ///
@@ -431,7 +438,8 @@ impl RedisStore {
     #[must_use]
     pub fn acl_rule(&self) -> String {
         let mut rule = format!("~{} -@all", self.names.pattern_of_all());
-        let store_commands = self.link.commands().iter().map(|&command| command.to_owned());
+        let select = self.selects.then_some("select");
+        let store_commands = self.link.commands().iter().copied().chain(select).map(ToOwned::to_owned);
         let commands: BTreeSet<String> =
             Script::all_built_in().flat_map(|script| script.commands()).collect();
         let mut others = BTreeSet::new();

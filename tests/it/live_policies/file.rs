@@ -260,6 +260,64 @@ async fn an_invalid_file_changes_nothing_and_says_what_to_do() {
     assert_eq!(error(&live), "");
 }
 
+#[tokio::test]
+async fn a_pipe_in_the_place_of_the_file_does_not_stop_the_watcher() {
+    let directory = Directory::new();
+    let (path, pipe) = (directory.file("limits.toml"), directory.file("pipe"));
+    let (real, link) = (directory.file("real.toml"), directory.file("link"));
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    fs::write(&real, file_of(&[("api", "1/h")])).unwrap();
+    fs::write(&path, file_of(&[("api", "1/h")])).unwrap();
+    let live = LivePolicies::file(&path).unwrap().poll_every(Duration::from_millis(10));
+    let swaps = std::thread::spawn({
+        let (path, real) = (path.clone(), real.clone());
+        move || {
+            let end = std::time::Instant::now() + Duration::from_secs(2);
+            while std::time::Instant::now() < end {
+                for target in [&pipe, &real] {
+                    std::os::unix::fs::symlink(target, &link).unwrap();
+                    fs::rename(&link, &path).unwrap();
+                }
+            }
+        }
+    });
+    while !swaps.is_finished() {
+        sleep(Duration::from_millis(20)).await;
+    }
+    swaps.join().unwrap();
+    fs::write(&real, file_of(&[("api", "2/h")])).unwrap();
+    assert!(support::eventually(async || quotas(&live) == ["api 2/h"]).await, "{live:?}");
+}
+
+/// The processor time of this thread.
+fn processor_time() -> Duration {
+    let times = fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    Duration::from_nanos(times.split(' ').next().unwrap().parse().unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_large_file_is_parsed_outside_the_threads_of_the_runtime_and_an_invalid_one_only_once() {
+    let directory = Directory::new();
+    let path = directory.file("limits.toml");
+    fs::write(&path, file_of(&[("api", "1/h")])).unwrap();
+    let live = LivePolicies::file(&path).unwrap();
+    // An error in the last of thousands.
+    let table = |number: usize| format!("[[policies]]\nname = \"p{number}\"\nquota = \"1/s\"\n");
+    let many: String = (0..10_000).map(table).collect();
+    replace(&path, &format!("{many}[[policies]]\nname = \"last\"\n"));
+    let before = processor_time();
+    assert!(LivePolicies::file(&path).is_err());
+    let parsing = processor_time() - before;
+    // This runtime has one thread.
+    let before = processor_time();
+    for _ in 0..5 {
+        followed().await;
+    }
+    let following = processor_time() - before;
+    assert!(error(&live).contains("policy `last`: missing field `quota`"), "{}", error(&live));
+    assert!(following < parsing / 2, "followed for {following:?}, parsed for {parsing:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn every_entry_of_a_policy_is_read_and_a_policy_that_is_not_in_use_can_be_removed() {
     let directory = Directory::new();

@@ -12,7 +12,7 @@ use tower_ratelimit::{
     Error, ErrorKind, FailureMode, Key, Limiter, Policy, Quota, RateLimitLayer, RedisStore,
     algorithm::{Algorithm, FixedWindow, Gcra, Replenishment},
     key::Constant,
-    policy::{Enforcement, LivePolicies},
+    policy::{Enforcement, LivePolicies, Penalty},
 };
 
 /// So often that a test does not wait, and not so often that the server does nothing else.
@@ -79,7 +79,7 @@ async fn operators_change_policies_and_return_to_the_defaults() {
 }
 
 #[tokio::test]
-async fn a_json_object_replaces_the_whole_default_or_adds_a_policy() {
+async fn a_json_object_with_all_entries_replaces_the_default_and_one_of_another_name_adds_a_policy() {
     let server = RedisServer::start();
     let store = store(&server).await;
     let live = live(&store).await;
@@ -178,7 +178,9 @@ async fn changes_wait_for_the_version_if_there_is_one() {
     assert_eq!(now().await, ("api 3/h, login 5/min".into(), true));
     set(&server, "api", "4/h");
     set(&server, "login", "6/min");
-    assert_eq!(now().await, ("api 3/h, login 5/min".into(), true));
+    // It is reported until the version changes.
+    assert_eq!(now().await, ("api 3/h, login 5/min".into(), false));
+    assert!(error(&live).contains("set `@version` to another text"), "{}", error(&live));
     let before = live.version();
     set(&server, "@version", "2");
     assert_eq!(now().await, ("api 4/h, login 6/min".into(), true));
@@ -187,7 +189,7 @@ async fn changes_wait_for_the_version_if_there_is_one() {
 
     // What is not in force yet may be invalid.
     set(&server, "api", "many");
-    assert_eq!(now().await, ("api 4/h, login 6/min".into(), true));
+    assert_eq!(now().await, ("api 4/h, login 6/min".into(), false));
     set(&server, "@version", "3");
     assert_eq!(now().await, ("api 4/h, login 6/min".into(), false));
     // The correction needs no version of its own.
@@ -195,11 +197,118 @@ async fn changes_wait_for_the_version_if_there_is_one() {
     assert_eq!(now().await, ("api 5/h, login 6/min".into(), true));
     // From then on it does again.
     set(&server, "api", "6/h");
-    assert_eq!(now().await, ("api 5/h, login 6/min".into(), true));
+    assert_eq!(now().await, ("api 5/h, login 6/min".into(), false));
     edit(&server, &["HDEL", "rl:policies", "@version"]);
     assert_eq!(now().await, ("api 6/h, login 6/min".into(), true));
     set(&server, "api", "7/h");
     assert_eq!(now().await, ("api 7/h, login 6/min".into(), true));
+}
+
+#[tokio::test]
+async fn the_switch_moves_whatever_the_version_and_the_other_fields_say() {
+    let server = RedisServer::start();
+    edit(&server, &["HSET", "rl:policies", "@version", "1", "api", "3/h"]);
+    let store = store(&server).await;
+    let live = live(&store).await;
+    let now = async || {
+        followed(&server).await;
+        (live.enforcement().get(), quotas(&live).join(", "), error(&live))
+    };
+    let in_force = || "api 3/h, login 5/min".to_owned();
+    // The emergency command of docs/operations.md.
+    set(&server, "@enforcement", "off");
+    assert_eq!(now().await, (Enforcement::Off, in_force(), String::new()));
+    edit(&server, &["HDEL", "rl:policies", "@enforcement"]);
+    assert_eq!(now().await, (Enforcement::On, in_force(), String::new()));
+
+    // Beside a change that waits for its version, which is reported.
+    edit(&server, &["HSET", "rl:policies", "@enforcement", "soft", "api", "4/h"]);
+    let waits = "the Redis hash `rl:policies` has changed, but its field `@version` has not: set `@version` to another text \
+                 to apply the change, or remove it";
+    assert_eq!(now().await, (Enforcement::Soft, in_force(), waits.to_owned()));
+    // And beside an error.
+    edit(&server, &["HSET", "rl:policies", "@enforcement", "off", "@version", "2", "login", "many"]);
+    let (enforcement, policies, problem) = now().await;
+    assert_eq!((enforcement, policies), (Enforcement::Off, in_force()));
+    assert!(problem.contains("field `login`: invalid quota `many`"), "{problem}");
+    set(&server, "@enforcement", "on");
+    assert_eq!(now().await.0, Enforcement::On);
+    // A typing error in the command itself leaves the switch as it is.
+    set(&server, "@enforcement", "of");
+    let (enforcement, _, problem) = now().await;
+    assert_eq!(enforcement, Enforcement::On);
+    assert!(problem.contains("field `@enforcement`: invalid enforcement `of`"), "{problem}");
+    edit(&server, &["HSET", "rl:policies", "@enforcement", "off", "login", "6/min"]);
+    assert_eq!(now().await, (Enforcement::Off, "api 4/h, login 6/min".to_owned(), String::new()));
+    // What holds the change back is undone, and with it the switch.
+    edit(&server, &["HSET", "rl:policies", "@enforcement", "on", "api", "9/h"]);
+    assert_eq!(now().await.0, Enforcement::On);
+    edit(&server, &["HSET", "rl:policies", "@enforcement", "off", "api", "4/h"]);
+    assert_eq!(now().await, (Enforcement::Off, "api 4/h, login 6/min".to_owned(), String::new()));
+}
+
+#[tokio::test]
+async fn a_json_object_changes_only_the_entries_that_it_has() {
+    let server = RedisServer::start();
+    let penalty = Penalty::after(3, Duration::from_secs(60));
+    let login = Policy::new("login", Quota::per_minute(5))
+        .on_store_failure(FailureMode::Closed)
+        .penalty(penalty)
+        .debt(2);
+    let own = Policy::new("own", Quota::per_hour(1)).algorithm(Doubled).content_bytes();
+    let window = Policy::new("window", Quota::per_hour(9)).algorithm(FixedWindow::aligned()).leased(5);
+    let defaults = [login.clone(), own.clone(), window.clone()];
+    let live = store(&server).await.live_policies(defaults.clone()).await.unwrap().poll_every(OFTEN);
+    let hour = |limit| Quota::per_hour(limit);
+    let rows: [(&str, &str, &str, Policy); 7] = [
+        ("a share", "login", r#"{"enforced":0}"#, login.clone().shadow()),
+        (
+            "a quota and a share",
+            "login",
+            r#"{"quota":"1/h","enforced":0.5}"#,
+            Policy::new("login", hour(1))
+                .on_store_failure(FailureMode::Closed)
+                .penalty(penalty)
+                .debt(2)
+                .enforced_for(0.5),
+        ),
+        (
+            "entries removed",
+            "login",
+            r#"{"penalty":null,"debt":null,"on_store_failure":null}"#,
+            Policy::new("login", Quota::per_minute(5)),
+        ),
+        (
+            "an algorithm that only the service knows",
+            "own",
+            r#"{"quota":"3/h"}"#,
+            Policy::new("own", hour(3)).algorithm(Doubled).content_bytes(),
+        ),
+        ("another algorithm", "own", r#"{"algorithm":"gcra"}"#, Policy::new("own", hour(1)).content_bytes()),
+        (
+            "what only fits together",
+            "window",
+            r#"{"quota":"9/h burst 10","algorithm":"gcra","lease":null,"penalty":"manual"}"#,
+            Policy::new("window", hour(9).burst(10)).penalty(Penalty::manual()),
+        ),
+        ("nothing", "window", "{}", window.clone()),
+    ];
+    for (name, field, value, expected) in rows {
+        edit(&server, &["DEL", "rl:policies"]);
+        set(&server, field, value);
+        followed(&server).await;
+        assert_eq!(error(&live), "", "{name}");
+        let current = live.policy(field).unwrap();
+        assert_eq!(current, expected, "{name}");
+    }
+    // What is left of the default may not fit.
+    set(&server, "window", r#"{"penalty":"manual"}"#);
+    followed(&server).await;
+    assert!(
+        error(&live).contains("field `window`: a policy with a penalty cannot be leased"),
+        "{}",
+        error(&live)
+    );
 }
 
 #[tokio::test]
@@ -208,7 +317,7 @@ async fn an_invalid_hash_changes_nothing_and_says_what_to_do() {
     let store = store(&server).await;
     let live = live(&store).await;
     let long = "1".repeat(5_000);
-    let rows: [(&str, &str, &str, &str); 24] = [
+    let rows: [(&str, &str, &str, &str); 26] = [
         (
             "a negative quota",
             "login",
@@ -234,7 +343,19 @@ async fn an_invalid_hash_changes_nothing_and_says_what_to_do() {
         ("two lines", "login", "10/min\nWARN forged", "field `login`: the value has a control character"),
         ("a list", "login", "[1]", "field `login`: invalid quota `[1]`: write it as"),
         ("half an object", "login", "{\"quota\":", "field `login`: no valid JSON object: EOF"),
-        ("no quota", "login", "{}", "field `login`: missing field `quota`"),
+        ("no quota and no default", "export", "{}", "field `export`: missing field `quota`"),
+        (
+            "an entry twice",
+            "login",
+            r#"{"quota":"1/s","quota":"2/s"}"#,
+            "field `login`: duplicate field `quota`",
+        ),
+        (
+            "an option twice",
+            "login",
+            r#"{"algorithm":{"name":"fixed-window","aligned":true,"aligned":false}}"#,
+            "field `login`: entry `algorithm`: duplicate field `aligned`",
+        ),
         (
             "a number as the quota",
             "login",

@@ -174,3 +174,42 @@ async fn a_redis_user_who_may_not_scan_cannot_list_and_all_else_works() {
     limiter.unban(&policy, &alice).await.unwrap();
     assert!(eventually(async || limiter.bans(&policy).await.unwrap().bans().is_empty()).await);
 }
+
+#[tokio::test]
+async fn one_list_is_made_at_a_time_for_a_store() {
+    let server = RedisServer::start();
+    let policy = Policy::new("p", Quota::per_hour(1)).penalty(Penalty::manual());
+    let store = store(&server).await;
+    let limiter = Limiter::new(store.clone());
+    // So many keys that a list takes several steps.
+    let mut keys = redis::pipe();
+    (0..5_000).for_each(|number| {
+        keys.cmd("SET").arg(format!("other:{number}")).arg(1).ignore();
+    });
+    let () = keys.query(&mut server.connection()).unwrap();
+    let () = server.command(&["CONFIG", "SET", "slowlog-max-len", "100000"]);
+    let () = server.command(&["CONFIG", "SET", "slowlog-log-slower-than", "0"]);
+    let lists = (0..8).map(|number| {
+        let (limiter, store, policy) = (limiter.clone(), store.clone(), policy.clone());
+        tokio::spawn(async move {
+            match number % 2 {
+                0 => drop(limiter.bans(&policy).await.unwrap()),
+                _ => drop(store.stored_keys(&[policy], 100_000).await.unwrap()),
+            }
+        })
+    });
+    for list in lists.collect::<Vec<_>>() {
+        list.await.unwrap();
+    }
+    type Entry = (u64, u64, u64, Vec<String>, redis::Value, redis::Value);
+    let mut log: Vec<Entry> = server.command(&["SLOWLOG", "GET", "-1"]);
+    log.reverse();
+    let scans = log.iter().map(|(_, _, _, words, ..)| words).filter(|words| words[0] == "SCAN");
+    let cursors: Vec<&str> = scans.map(|words| &*words[1]).collect();
+    // Nothing is written, so each list reads the same steps. Those of several at a time would alternate.
+    let steps = cursors.len() / 8;
+    assert!(steps > 3, "{cursors:?}");
+    for list in cursors.chunks(steps) {
+        assert_eq!(list, &cursors[..steps]);
+    }
+}

@@ -3,7 +3,7 @@
 use std::{cmp::Reverse, time::Duration};
 
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use tower_ratelimit::{
     Decision, Error, ErrorKind, Explanation, Key, Limiter, Policy, RedisStore, Verdict,
     decision::{Ban, Outcome},
@@ -13,9 +13,10 @@ use tower_ratelimit::{
 
 use crate::{
     connect::connect,
-    failure::Failure,
+    failure::{Failure, text_of},
     options::{Command, Options},
     span::span,
+    stored::{is_charged, note, other_names},
     table::table,
 };
 
@@ -24,7 +25,11 @@ pub(crate) async fn run(options: Options) -> Result<String, Failure> {
     if matches!(options.command, Command::Policies) && !options.live {
         return Ok(list(&policies.current(), options.json));
     }
-    let store = connect(&options).await?;
+    let lazily = matches!(options.command, Command::Acl);
+    let store = connect(&options, lazily).await?;
+    if lazily {
+        return Ok(store.acl_rule() + "\n");
+    }
     if options.live {
         policies = store.live_policies(policies.current()).await?;
         if let Some(error) = policies.last_error() {
@@ -38,6 +43,8 @@ pub(crate) async fn run(options: Options) -> Result<String, Failure> {
         json: options.json,
     };
     match options.command {
+        // Done above.
+        Command::Acl => Ok(String::new()),
         Command::Policies => Ok(list(&admin.policies, admin.json)),
         Command::Show { policy, key, cost } => admin.show(&policy, &key, cost).await,
         Command::Reset { policy, key } => admin.reset(&policy, &key).await,
@@ -60,13 +67,21 @@ impl Admin {
     async fn show(&self, policy: &str, key: &str, cost: u64) -> Result<String, Failure> {
         let (policy, key) = self.target(policy, key)?;
         let explanation = self.explain(policy, &key, cost).await?;
-        Ok(self.shown(&explanation))
+        let shown = self.shown(&explanation);
+        Ok(if is_charged(&explanation) { shown } else { self.with_note(shown, policy, &key).await })
     }
 
     async fn reset(&self, policy: &str, key: &str) -> Result<String, Failure> {
         let (policy, key) = self.target(policy, key)?;
+        // A value that cannot be read is reset too.
+        let before = self.explain(policy, &key, 1).await;
         self.limiter.reset(policy, &key).await.map_err(Failure::of_change)?;
-        Ok(self.state_after_change(policy, &key).await)
+        let state = self.state_after_change(policy, &key).await;
+        Ok(if before.is_ok_and(|before| !is_charged(&before)) {
+            self.with_note(state, policy, &key).await
+        } else {
+            state
+        })
     }
 
     async fn refund(&self, policy: &str, key: &str, units: u64) -> Result<String, Failure> {
@@ -149,7 +164,7 @@ impl Admin {
                         "key": key.as_str(),
                         "identity": key.identity(),
                         "stored_as": self.store.stored_name(policy, key),
-                        "error": error.to_string(),
+                        "error": text_of(error),
                     }),
                 };
             return Ok(text(&json!({
@@ -193,12 +208,25 @@ impl Admin {
         if self.json { text(explanation) } else { explanation.to_string() }
     }
 
+    /// `shown` of a key without a charge, with the names of those that have one.
+    async fn with_note(&self, shown: String, policy: &Policy, key: &Key) -> String {
+        let names = other_names(&self.store, policy, key).await;
+        if !self.json {
+            let name = self.store.stored_name(policy, key).unwrap_or_default();
+            return shown + &note(&name, &names);
+        }
+        let Ok(Value::Object(mut shown)) = serde_json::from_str(&shown) else { return shown };
+        shown.insert("is_charged".to_owned(), json!(false));
+        shown.insert("charged_names".to_owned(), json!(names));
+        text(&shown)
+    }
+
     /// The state of a key that was just changed. The change is made, also if its state cannot be read.
     async fn state_after_change(&self, policy: &Policy, key: &Key) -> String {
         match self.explain(policy, key, 1).await {
             Ok(explanation) => self.shown(&explanation),
-            Err(error) if self.json => text(&json!({ "done": true, "error": error.to_string() })),
-            Err(error) => format!("done; its state is unknown: {error}\n"),
+            Err(error) if self.json => text(&json!({ "done": true, "error": text_of(&error) })),
+            Err(error) => format!("done; its state is unknown: {}\n", text_of(&error)),
         }
     }
 

@@ -1,12 +1,13 @@
 //! Connects to Redis as the options say.
 
-use std::{env, fs};
+use std::{env, fs, path::Path};
 
 use tower_ratelimit::RedisStore;
 
 use crate::{failure::Failure, options::Options};
 
-pub(crate) async fn connect(options: &Options) -> Result<RedisStore, Failure> {
+/// A store. With `lazily`, no server is asked.
+pub(crate) async fn connect(options: &Options, lazily: bool) -> Result<RedisStore, Failure> {
     let urls: Vec<&str> = options.redis.iter().map(|url| url.trim()).filter(|url| !url.is_empty()).collect();
     if urls.is_empty() {
         return Err(Failure::Usage(
@@ -15,12 +16,16 @@ pub(crate) async fn connect(options: &Options) -> Result<RedisStore, Failure> {
     }
     let mut settings = RedisStore::builder().prefix(&options.prefix).deadline(options.deadline).pool_size(2);
     if let Some(path) = &options.ca {
-        let certificate = fs::read(path)
-            .map_err(|error| Failure::Usage(format!("cannot read {}: {error}", path.display())))?;
-        settings = settings.tls_ca_certificate(certificate);
+        settings = settings.tls_ca_certificate(read(path)?);
+    }
+    if let (Some(certificate), Some(key)) = (&options.client_certificate, &options.client_key) {
+        settings = settings.tls_client_certificate(read(certificate)?, read(key)?);
     }
     if options.cluster {
-        return Ok(settings.cluster_shards(options.cluster_shards).connect_cluster(urls).await?);
+        let settings = settings.cluster_shards(options.cluster_shards);
+        let store =
+            if lazily { settings.connect_cluster_lazy(urls) } else { settings.connect_cluster(urls).await };
+        return Ok(store?);
     }
     if let Some(primary) = &options.sentinel {
         if let Some(user) = &options.sentinel_user {
@@ -31,9 +36,15 @@ pub(crate) async fn connect(options: &Options) -> Result<RedisStore, Failure> {
             })?;
             settings = settings.sentinel_credentials(user, password);
         }
-        return Ok(settings.connect_sentinel(urls, primary).await?);
+        let store = if lazily {
+            settings.connect_sentinel_lazy(urls, primary)
+        } else {
+            settings.connect_sentinel(urls, primary).await
+        };
+        return Ok(store?);
     }
     match urls[..] {
+        [url] if lazily => Ok(settings.connect_lazy(url)?),
         [url] => Ok(settings.connect(url).await?),
         _ => Err(Failure::Usage(
             "several URLs are of nodes of a Redis Cluster or of sentinels: add --cluster or --sentinel <PRIMARY>, or \
@@ -41,4 +52,8 @@ pub(crate) async fn connect(options: &Options) -> Result<RedisStore, Failure> {
                 .to_owned(),
         )),
     }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+    fs::read(path).map_err(|error| Failure::Usage(format!("cannot read {}: {error}", path.display())))
 }

@@ -36,8 +36,8 @@ impl Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         match error.kind() {
-            ErrorKind::InvalidConfig | ErrorKind::InvalidIdentity => Self::Usage(error.to_string()),
-            _ => Self::Redis(error.to_string()),
+            ErrorKind::InvalidConfig | ErrorKind::InvalidIdentity => Self::Usage(text_of(&error)),
+            _ => Self::Redis(text_of(&error)),
         }
     }
 }
@@ -49,6 +49,30 @@ impl fmt::Display for Failure {
         }
     }
 }
+
+/// The text of `error`, with the options of this command in the place of the functions of the crate.
+pub(crate) fn text_of(error: &Error) -> String {
+    OPTIONS.iter().fold(error.to_string(), |text, (function, option)| text.replace(function, option))
+}
+
+/// The longer ones first.
+const OPTIONS: [(&str, &str); 12] = [
+    (
+        "grant what RedisStore::acl_rule returns for this store's prefix",
+        "grant what `ratelimit-admin acl` prints, or correct --prefix",
+    ),
+    ("what RedisStore::acl_rule returns", "what `ratelimit-admin acl` prints"),
+    ("RedisStore::connect_cluster and the feature `cluster`", "--cluster"),
+    ("RedisStore::connect_sentinel and the feature `sentinel`", "--sentinel"),
+    ("RedisStore::connect_cluster", "--cluster"),
+    ("RedisStore::connect_sentinel", "--sentinel"),
+    (": use RedisStore::connect", ": leave out --cluster and --sentinel"),
+    ("RedisStoreBuilder::tls_ca_certificate", "--ca"),
+    ("RedisStoreBuilder::tls_client_certificate", "--client-certificate"),
+    ("RedisStoreBuilder::deadline", "--deadline"),
+    ("the store's deadline", "--deadline"),
+    ("RedisStoreBuilder::prefix", "--prefix"),
+];
 
 /// `text` without the user and the password of any URL in it. A URL in the wrong place is quoted by an error. A password may
 /// have any character that the shell passes on, so all before the last `@` of the line is left out.

@@ -15,6 +15,7 @@ mod connect;
 mod failure;
 mod options;
 mod span;
+mod stored;
 mod table;
 
 use std::process::ExitCode;

@@ -32,6 +32,12 @@ pub(crate) struct Options {
     /// Trusts only the certificates in this PEM file to sign that of a rediss:// server.
     #[arg(long, value_name = "FILE")]
     pub(crate) ca: Option<PathBuf>,
+    /// A PEM file with the certificate of this client, for a rediss:// server that requires one.
+    #[arg(long, requires = "client_key", value_name = "FILE")]
+    pub(crate) client_certificate: Option<PathBuf>,
+    /// The PEM file of its key.
+    #[arg(long, requires = "client_certificate", value_name = "FILE")]
+    pub(crate) client_key: Option<PathBuf>,
     /// The prefix of the keys, if the service sets another one.
     #[arg(long, default_value = "rl")]
     pub(crate) prefix: String,
@@ -55,6 +61,9 @@ pub(crate) struct Options {
 pub(crate) enum Command {
     /// Lists the policies. Needs no Redis, except with --live.
     Policies,
+    /// Prints the permissions that the Redis user of the service needs, for ACL SETUSER. Asks no server. `keys` and `bans`
+    /// need +scan too.
+    Acl,
     /// Shows the state of a key, and what a request would get now.
     Show {
         policy: String,

@@ -1,6 +1,9 @@
 //! `rediss://` URLs, on servers with certificates of a private authority.
 
-use std::time::Duration;
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use futures_util::future::join_all;
 use support::{
@@ -11,6 +14,7 @@ use support::{
     redis_sentinel::{PRIMARY, SentinelGroup},
     settings,
 };
+use tokio::{net::TcpListener, time::timeout};
 use tower_ratelimit::{ErrorKind, Key, Limiter, Policy, Quota, RedisStore, store::RedisStoreBuilder};
 
 const OPTIONAL: &[&str] = &["--tls-auth-clients", "no"];
@@ -183,4 +187,84 @@ async fn the_primary_of_sentinels_is_reached_over_tls() {
 async fn the_store_installs_a_crypto_provider_before_it_connects() {
     let _store = settings().connect_lazy("rediss://127.0.0.1:1").unwrap();
     assert!(tokio_rustls::rustls::crypto::CryptoProvider::get_default().is_some());
+}
+
+/// Runs the test `name` of this file again in a process whose system has these certificates. Returns whether this is that
+/// process.
+fn with_system_certificates(name: &str, file: &Path) -> bool {
+    const INNER: &str = "SYSTEM_CERTIFICATES_OF_A_TEST";
+    if std::env::var_os(INNER).is_some() {
+        return true;
+    }
+    let program = std::env::current_exe().unwrap();
+    let mut command = std::process::Command::new(program);
+    command.args(["--exact", &format!("tls::{name}"), "--nocapture"]).env_remove("SSL_CERT_DIR");
+    let output = command.env("SSL_CERT_FILE", file).env(INNER, "yes").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"));
+    false
+}
+
+#[tokio::test]
+async fn a_ca_certificate_is_enough_on_a_system_without_any() {
+    if with_system_certificates("a_ca_certificate_is_enough_on_a_system_without_any", Path::new("/nowhere")) {
+        let authority = Authority::new();
+        let (server, url) = authority.serve(OPTIONAL);
+        let settings = settings().tls_ca_certificate(authority.ca.clone());
+        decides(settings.connect(&url).await.unwrap()).await;
+        drop::<RedisServer>(server);
+        // Without one, the error names the setting.
+        let (_server, url) = authority.serve(OPTIONAL);
+        let error = self::settings().connect(&url).await.unwrap_err();
+        assert!(error.to_string().contains("tls_ca_certificate"), "{error}");
+        assert!(!error.to_string().contains("that the server is running"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn the_certificates_of_the_system_are_read_once() {
+    let file = std::env::temp_dir().join(format!("tower-ratelimit-roots-{}.pem", std::process::id()));
+    if with_system_certificates("the_certificates_of_the_system_are_read_once", &file) {
+        let file = std::env::var_os("SSL_CERT_FILE").unwrap();
+        let authority = Authority::new();
+        std::fs::write(&file, &authority.ca).unwrap();
+        let (server, url) = authority.serve(OPTIONAL);
+        let store = settings().connect(&url).await.unwrap();
+        std::fs::remove_file(&file).unwrap();
+        let killed: usize = server.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        assert!(killed > 0);
+        decides(store).await;
+    }
+}
+
+/// In an outage, attempts are few, whatever the traffic.
+#[tokio::test(flavor = "multi_thread")]
+async fn attempts_to_connect_are_at_most_two_at_a_time_and_pause_while_they_fail() {
+    let authority = Authority::new();
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let url = format!("rediss://{}", listener.local_addr().unwrap());
+    let store = settings()
+        .deadline(Duration::from_millis(50))
+        .tls_ca_certificate(authority.ca.clone())
+        .connect_lazy(&url)
+        .unwrap();
+    let limiter = Limiter::new(store);
+    let traffic = tokio::spawn(async move {
+        let policy = Policy::new("p", Quota::per_hour(1));
+        loop {
+            limiter.check(&policy, &Key::new("alice"), 1).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+    let started = Instant::now();
+    let mut attempts = Vec::new();
+    while started.elapsed() < Duration::from_secs(3) {
+        if let Ok(Ok((client, _))) = timeout(Duration::from_millis(100), listener.accept()).await {
+            drop(client);
+            attempts.push(started.elapsed());
+        }
+    }
+    traffic.abort();
+    // The first ones, before any has failed; then two for each pause of at most 250 ms, and the shorter pauses before.
+    assert!((4..=50).contains(&attempts.len()), "{}: {attempts:?}", attempts.len());
 }

@@ -109,7 +109,7 @@ impl RedisStoreBuilder {
     ) -> Result<RedisStore, Error> {
         self.check()?;
         let clients = cluster::clients(urls, &self.tls)?;
-        let health = Arc::new(Health::of(clients.addresses.clone()));
+        let health = Arc::new(Health::new(Some(clients.addresses.clone()), self.deadline));
         let unreachable =
             |cause: RedisError| error::unreachable(&format!(" at {}", clients.addresses), &cause);
         let retrying = pool(&health, cluster::CONNECTIONS)
@@ -145,7 +145,7 @@ impl RedisStoreBuilder {
     ) -> Result<RedisStore, Error> {
         self.check()?;
         let clients = cluster::clients(urls, &self.tls)?;
-        let health = Arc::new(Health::of(clients.addresses));
+        let health = Arc::new(Health::new(Some(clients.addresses), self.deadline));
         let pool = |client| pool(&health, cluster::CONNECTIONS).build_unchecked(ClusterManager(client));
         let (retrying, single_attempt) = (pool(clients.retrying), pool(clients.single_attempt));
         let shards = self.shards();
@@ -172,7 +172,8 @@ impl RedisStoreBuilder {
                  `build_cluster` or `RedisStore::new_cluster`",
             ));
         }
-        Ok(self.with_link(Arc::new(Single::new(pool, Arc::default()))))
+        let link = Single::new(pool, Arc::new(Health::new(None, self.deadline)));
+        Ok(self.with_link(Arc::new(link)))
     }
 
     /// A store on your own pool of Redis Cluster connections. See [`RedisStore::new_cluster`].
@@ -188,23 +189,25 @@ impl RedisStoreBuilder {
     {
         self.check()?;
         let shards = self.shards();
-        let link = Clustered::new(pool, None, Arc::default(), shards.clone());
+        let link = Clustered::new(pool, None, Arc::new(Health::new(None, self.deadline)), shards.clone());
         Ok(self.with_cluster(Arc::new(link), shards))
     }
 
     async fn connect_to(self, manager: Manager, address: &str) -> Result<RedisStore, Error> {
         let of_sentinels = manager.asks_sentinels();
         let unreachable = |cause: RedisError| error::unreachable(&format!(" at {address}"), &cause);
-        let health = Arc::new(Health::of(address.to_owned()));
+        let health = Arc::new(Health::new(Some(address.to_owned()), self.deadline));
         let pool = pool(&health, self.pool_size).build(manager).await.map_err(unreachable)?;
-        self.with_link(link_to(pool, health, of_sentinels)).checked().await
+        let link = link_to(pool, health, of_sentinels);
+        self.with_link(link).checked().await
     }
 
     fn connect_to_lazily(self, manager: Manager, address: String) -> RedisStore {
         let of_sentinels = manager.asks_sentinels();
-        let health = Arc::new(Health::of(address));
+        let health = Arc::new(Health::new(Some(address), self.deadline));
         let pool = pool(&health, self.pool_size).build_unchecked(manager);
-        self.with_link(link_to(pool, health, of_sentinels))
+        let link = link_to(pool, health, of_sentinels);
+        self.with_link(link)
     }
 
     #[cfg(feature = "sentinel")]

@@ -23,7 +23,7 @@ use super::{
     background::Finish,
     breaker::is_silence,
     connections::MAX_BACKOFF,
-    deadline::{TimeLeft, no_connection, timed_out},
+    deadline::{TimeLeft, no_connection},
     queue::Batch,
     target::Target,
     watch::{Place, expire, while_ticking},
@@ -63,7 +63,7 @@ impl<T: Target> Lane<T> {
         let mut slot = match time.spend_on(self.target.connection()).await {
             Some(Ok(connection)) => Some(connection),
             Some(Err(error)) => return record(&*self.target, Err(not_connected(&error))),
-            None => return record(&*self.target, Err(no_connection(self.target.health(), allowed))),
+            None => return record(&*self.target, Err(no_connection(self.target.health()))),
         };
         let target = self.target.clone();
         metric!(batch_sent(1));
@@ -74,7 +74,7 @@ impl<T: Target> Lane<T> {
         };
         let decision = match time.spend_on(Finish(Some(Box::pin(batch)))).await {
             Some(decision) => decision.unwrap_or_else(|| Err(wire::unexpected())),
-            None => Err(timed_out(allowed)),
+            None => Err(target.health().late()),
         };
         record(&*target, decision)
     }
@@ -101,16 +101,16 @@ impl<T: Target> Lane<T> {
             }
             // If this task had to wait long for a thread.
             self.expire_waiting();
-            let late = |allowed| no_connection(self.target.health(), allowed);
+            let late = |_| no_connection(self.target.health());
             self.target.queue().fill(&mut batch, &self.place, late);
             metric!(batch_sent(batch.jobs.len()));
             let sent_at = Instant::now();
             let sent = self.target.send_batch(&mut slot, &mut batch.jobs);
             let mut is_late = false;
             let decisions = while_ticking(sent, || {
-                if let Some(late) =
-                    expire(&mut batch.callers, self.target.queue().tick(&self.place), timed_out)
-                    && !mem::replace(&mut is_late, true)
+                if let Some(late) = expire(&mut batch.callers, self.target.queue().tick(&self.place), |_| {
+                    self.target.health().late()
+                }) && !mem::replace(&mut is_late, true)
                 {
                     let _ = record::<T, ()>(&self.target, Err(late));
                 }
@@ -159,7 +159,7 @@ impl<T: Target> Lane<T> {
     /// Fails the decisions that wait and are late. Returns the last one's error.
     fn expire_waiting(&self) -> Option<Error> {
         let queue = self.target.queue();
-        queue.expire(queue.tick(&self.place), |allowed| no_connection(self.target.health(), allowed))
+        queue.expire(queue.tick(&self.place), |_| no_connection(self.target.health()))
     }
 }
 

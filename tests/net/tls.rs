@@ -211,8 +211,11 @@ async fn a_ca_certificate_is_enough_on_a_system_without_any() {
         let authority = Authority::new();
         let (server, url) = authority.serve(OPTIONAL);
         let settings = settings().tls_ca_certificate(authority.ca.clone());
-        decides(settings.connect(&url).await.unwrap()).await;
+        decides(settings.clone().connect(&url).await.unwrap()).await;
         drop::<RedisServer>(server);
+        let group = SentinelGroup::over_tls(&authority);
+        let settings = settings.tls_client_certificate(authority.certificate.clone(), authority.key.clone());
+        decides(settings.connect_sentinel(group.urls(), PRIMARY).await.unwrap()).await;
         // Without one, the error names the setting.
         let (_server, url) = authority.serve(OPTIONAL);
         let error = self::settings().connect(&url).await.unwrap_err();
@@ -233,6 +236,8 @@ async fn the_certificates_of_the_system_are_read_once() {
         std::fs::remove_file(&file).unwrap();
         let killed: usize = server.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
         assert!(killed > 0);
+        // Until the client receives the close.
+        tokio::time::sleep(Duration::from_millis(50)).await;
         decides(store).await;
     }
 }
@@ -265,6 +270,7 @@ async fn attempts_to_connect_are_at_most_two_at_a_time_and_pause_while_they_fail
         }
     }
     traffic.abort();
+    println!("{} attempts", attempts.len());
     // The first ones, before any has failed; then two for each pause of at most 250 ms, and the shorter pauses before.
     assert!((4..=50).contains(&attempts.len()), "{}: {attempts:?}", attempts.len());
 }

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use bb8_redis::bb8::{Builder, ManageConnection, Pool};
-use redis::{Client, RedisError, aio::ConnectionLike};
+use redis::{RedisError, aio::ConnectionLike};
 
 #[cfg(feature = "sentinel")]
 use super::sentinel::Sentinels;
 use super::{
-    address::{connection_info, malformed_by},
+    address::connection_info,
     builder::RedisStoreBuilder,
     error,
     manager::{Manager, Source},
@@ -108,7 +108,7 @@ impl RedisStoreBuilder {
         urls: impl IntoIterator<Item = U>,
     ) -> Result<RedisStore, Error> {
         self.check()?;
-        let clients = cluster::clients(urls, &self.tls)?;
+        let clients = cluster::clients(urls, &self.tls, self.deadline)?;
         let health = Arc::new(Health::new(Some(clients.addresses.clone()), self.deadline));
         let unreachable =
             |cause: RedisError| error::unreachable(&format!(" at {}", clients.addresses), &cause);
@@ -144,7 +144,7 @@ impl RedisStoreBuilder {
         urls: impl IntoIterator<Item = U>,
     ) -> Result<RedisStore, Error> {
         self.check()?;
-        let clients = cluster::clients(urls, &self.tls)?;
+        let clients = cluster::clients(urls, &self.tls, self.deadline)?;
         let health = Arc::new(Health::new(Some(clients.addresses), self.deadline));
         let pool = |client| pool(&health, cluster::CONNECTIONS).build_unchecked(ClusterManager(client));
         let (retrying, single_attempt) = (pool(clients.retrying), pool(clients.single_attempt));
@@ -218,15 +218,14 @@ impl RedisStoreBuilder {
     ) -> Result<(Manager, String), Error> {
         let sentinels = Sentinels::new(urls, primary, self.sentinel_user.as_ref(), &self.tls)?;
         let description = sentinels.description.clone();
-        Ok((Manager::new(Source::Sentinels(sentinels), &self.connection_name), description))
+        Ok((Manager::new(Source::Sentinels(sentinels), &self.connection_name, &self.tls), description))
     }
 
     /// The connection manager for `url`, and the server's address without the password.
     fn manager(&self, url: &str) -> Result<(Manager, String), Error> {
         let info = connection_info(url, &self.tls)?.set_tcp_settings(tcp_settings());
         let address = info.addr().to_string();
-        let client = Client::open(info).map_err(|cause| malformed_by(&cause))?;
-        Ok((Manager::new(Source::Url(client), &self.connection_name), address))
+        Ok((Manager::new(Source::Url(info), &self.connection_name, &self.tls), address))
     }
 
     #[cfg(feature = "cluster")]
@@ -298,6 +297,9 @@ where
 
 #[cfg(test)]
 mod tests {
+    #[cfg(feature = "cluster")]
+    use std::time::Duration;
+
     use super::*;
     #[cfg(feature = "cluster")]
     use crate::store::redis::tls::TlsSettings;
@@ -309,7 +311,12 @@ mod tests {
             vec![format!("{:?}", RedisStoreBuilder::new().manager("redis://127.0.0.1:6379").unwrap().0)];
         #[cfg(feature = "cluster")]
         {
-            let cluster = cluster::clients(["redis://127.0.0.1:6379"], &TlsSettings::default()).unwrap();
+            let cluster = cluster::clients(
+                ["redis://127.0.0.1:6379"],
+                &TlsSettings::default(),
+                Duration::from_millis(50),
+            )
+            .unwrap();
             clients.extend([cluster.retrying, cluster.single_attempt].map(|client| format!("{client:?}")));
         }
         for client in clients {

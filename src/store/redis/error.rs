@@ -6,7 +6,7 @@ use redis::{RedisError, ServerErrorKind};
 
 use super::{
     codes::{code, parse},
-    explain::{describe, fault_of, io_kind, is_server_error, server_text, text_of},
+    explain::{describe, fault_of, io_kind, is_server_error, server_text, text_of, tls_remedy},
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -50,6 +50,10 @@ pub(crate) fn not_connected(error: &RedisError) -> Error {
 
 /// The error if no connection can be made to `address`, which must not contain a password.
 pub(crate) fn unreachable(address: &str, error: &RedisError) -> Error {
+    if let Some(remedy) = tls_remedy(error) {
+        let message = format!("cannot connect to Redis{address}: {remedy}");
+        return with_cause(Error::new(ErrorKind::StoreUnreachable, message), error);
+    }
     let remedy = match io_kind(error) {
         Some(std::io::ErrorKind::TimedOut) => {
             "check the address, firewalls, and whether the server expects TLS: write rediss:// if it does, and write \

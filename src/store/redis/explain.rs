@@ -93,10 +93,7 @@ pub(super) fn describe(error: &RedisError) -> String {
                 std::io::Error::from(kind).to_string()
             }
             // A text of the operating system or the TLS library, such as an unknown host.
-            (None, _) => {
-                let text = error.to_string();
-                explain_tls(&text).map_or(text, ToOwned::to_owned)
-            }
+            (None, _) => tls_remedy(error).map_or_else(|| error.to_string(), ToOwned::to_owned),
         },
         redis::ErrorKind::AuthenticationFailed => match fault_of(error) {
             // redis-rs does not say which of the two it is.
@@ -164,9 +161,18 @@ fn explain_quoted(quoted: &str) -> String {
     }
 }
 
-/// Explains an error of rustls.
-fn explain_tls(text: &str) -> Option<&'static str> {
+/// What to do about an error of TLS.
+pub(super) fn tls_remedy(error: &RedisError) -> Option<&'static str> {
+    if error.kind() != redis::ErrorKind::Io || error.detail().is_some() {
+        return None;
+    }
+    let text = error.to_string();
     let known = [
+        (
+            "the system has no certificates of authorities",
+            "this system has no certificates of authorities: pass the certificate of the server's authority to \
+             RedisStoreBuilder::tls_ca_certificate, or install the system's package of certificates",
+        ),
         (
             "UnknownIssuer",
             "the server's certificate is from an unknown authority: pass the authority's certificate to \

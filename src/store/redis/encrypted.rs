@@ -73,7 +73,7 @@ async fn open(host: &str, port: u16) -> io::Result<TcpStream> {
     }
     let mut failed = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
     while let Some(attempt) = attempts.join_next().await {
-        match attempt.map_err(io::Error::other).flatten() {
+        match attempt.unwrap_or_else(|ended| Err(io::Error::other(ended))) {
             Ok(stream) => return Ok(stream),
             Err(error) => failed = error,
         }

@@ -4,7 +4,7 @@ use bb8_redis::bb8::{ManageConnection, Pool, PooledConnection, RunError};
 use redis::{RedisError, RedisResult};
 use tokio::time::{Instant, timeout_at};
 
-use super::{deadline::no_connection, health::Health};
+use super::health::Health;
 use crate::{error::Error, store::redis::error::not_connected};
 
 /// A connection of `pool`. Waits without a limit; the caller sets one.
@@ -36,6 +36,6 @@ where
             Ok(connection)
         }
         Ok(Err(error)) => Err(not_connected(&error)),
-        Err(_) => Err(no_connection(health)),
+        Err(_) => Err(health.no_connection()),
     }
 }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::{runtime::Handle, task::coop::consume_budget, time::Instant};
 
 use super::{
-    deadline::{TimeLeft, no_connection, queue_full},
+    deadline::{TimeLeft, queue_full},
     lane::{Lane, open_another},
     probe::probe,
     queue::{Entry, Ticket},
@@ -65,7 +65,7 @@ async fn wait<T: Target>(target: &Arc<T>, mut ticket: Ticket, allowed: Duration)
         match reply {
             Some(reply) => reply,
             None if target.queue().withdraw(&ticket) => {
-                return Err(no_connection(target.health()));
+                return Err(target.health().no_connection());
             }
             None => return Err(target.health().late()),
         }

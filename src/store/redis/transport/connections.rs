@@ -24,7 +24,7 @@ use tokio::{
 use super::{
     background::Exclusive,
     checkout::{connection, connection_until},
-    deadline::{REPLY_TIMEOUT, TICK, deadline_in, no_connection, run_for, timeout_as_error},
+    deadline::{REPLY_TIMEOUT, TICK, deadline_in, run_for, timeout_as_error},
     health::Health,
     script::{is_no_script, load_and, with_text},
 };
@@ -209,7 +209,7 @@ where
                 return Err(not_connected(&error));
             }
             if Instant::now() >= deadline {
-                return Err(no_connection(&self.health));
+                return Err(self.health.no_connection());
             }
         }
     }

@@ -20,11 +20,9 @@ use std::{
 use redis::RedisResult;
 use tokio::time::{Instant, timeout};
 
-use super::health::Health;
 use crate::{
     error::{Error, ErrorKind},
     fault::Fault,
-    store::redis::error,
 };
 
 /// How long a connection without a reply is kept out of the pool before it counts as broken.
@@ -125,23 +123,6 @@ pub(crate) fn slow_text(round_trip: Duration, deadline: Duration) -> String {
          is nearer",
         round_trip.as_millis()
     )
-}
-
-/// The error of a request that was not sent.
-pub(super) fn no_connection(health: &Health) -> Error {
-    match health.connect_error() {
-        Some(error) => error::unreachable("", &error),
-        None if health.has_connected() => Error::new(
-            ErrorKind::StoreBusy,
-            "Redis or its connection pool was busy for longer than the deadline; reduce the load, or raise \
-             RedisStoreBuilder::deadline",
-        ),
-        None => Error::new(
-            ErrorKind::StoreBusy,
-            "the first connection to Redis is not open yet; if it never is, check the address, firewalls, and whether \
-             the server expects TLS",
-        ),
-    }
 }
 
 pub(super) fn queue_full() -> Error {

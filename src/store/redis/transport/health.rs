@@ -13,7 +13,12 @@ use bb8_redis::bb8::ErrorSink;
 use redis::RedisError;
 
 use super::deadline::timed_out;
-use crate::{error::Error, fault::Fault, util::sync::lock};
+use crate::{
+    error::{Error, ErrorKind},
+    fault::Fault,
+    store::redis::error::unreachable,
+    util::sync::lock,
+};
 
 /// Shared by all clones of a store.
 #[derive(Debug)]
@@ -207,16 +212,29 @@ impl Health {
         timed_out(self.deadline)
     }
 
+    /// The error of a request that was not sent.
+    pub(super) fn no_connection(&self) -> Error {
+        match self.connect_error() {
+            Some(error) => unreachable("", &error),
+            None if self.has_connected.load(Ordering::Relaxed) => Error::new(
+                ErrorKind::StoreBusy,
+                "Redis or its connection pool was busy for longer than the deadline; reduce the load, or raise \
+                 RedisStoreBuilder::deadline",
+            ),
+            None => Error::new(
+                ErrorKind::StoreBusy,
+                "the first connection to Redis is not open yet; if it never is, check the address, firewalls, and whether \
+                 the server expects TLS",
+            ),
+        }
+    }
+
     pub(crate) fn server(&self) -> &str {
         &self.server
     }
 
-    pub(super) fn has_connected(&self) -> bool {
-        self.has_connected.load(Ordering::Relaxed)
-    }
-
     pub(crate) fn connected(&self) {
-        if !self.has_connected() {
+        if !self.has_connected.load(Ordering::Relaxed) {
             self.has_connected.store(true, Ordering::Relaxed);
         }
         self.connect_error_slot().take();

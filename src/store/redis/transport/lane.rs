@@ -23,7 +23,7 @@ use super::{
     background::Finish,
     breaker::is_silence,
     connections::MAX_BACKOFF,
-    deadline::{TimeLeft, no_connection},
+    deadline::TimeLeft,
     queue::Batch,
     target::Target,
     watch::{Place, expire, while_ticking},
@@ -63,7 +63,7 @@ impl<T: Target> Lane<T> {
         let mut slot = match time.spend_on(self.target.connection()).await {
             Some(Ok(connection)) => Some(connection),
             Some(Err(error)) => return record(&*self.target, Err(not_connected(&error))),
-            None => return record(&*self.target, Err(no_connection(self.target.health()))),
+            None => return record(&*self.target, Err(self.target.health().no_connection())),
         };
         let target = self.target.clone();
         metric!(batch_sent(1));
@@ -101,7 +101,7 @@ impl<T: Target> Lane<T> {
             }
             // If this task had to wait long for a thread.
             self.expire_waiting();
-            let late = |_| no_connection(self.target.health());
+            let late = |_| self.target.health().no_connection();
             self.target.queue().fill(&mut batch, &self.place, late);
             metric!(batch_sent(batch.jobs.len()));
             let sent_at = Instant::now();
@@ -159,7 +159,7 @@ impl<T: Target> Lane<T> {
     /// Fails the decisions that wait and are late. Returns the last one's error.
     fn expire_waiting(&self) -> Option<Error> {
         let queue = self.target.queue();
-        queue.expire(queue.tick(&self.place), |_| no_connection(self.target.health()))
+        queue.expire(queue.tick(&self.place), |_| self.target.health().no_connection())
     }
 }
 

@@ -119,7 +119,9 @@ impl<T: Target> Lane<T> {
             });
             let decisions = decisions.await;
             let now = Instant::now();
-            if record_batch(&*self.target, &decisions) {
+            // A call that was late is recorded already. Its reply does not show that Redis answers in time.
+            let is_recorded = is_late && now - sent_at > self.target.breaker().deadline();
+            if record_batch(&*self.target, &decisions, is_recorded) {
                 self.target.queue().record(&batch, now - sent_at);
             }
             batch.answer(decisions);
@@ -173,11 +175,11 @@ fn record<T: Target, D>(target: &T, ended: Result<D, Error>) -> Result<D, Error>
     ended
 }
 
-/// Records how the call of a batch ended. Returns whether Redis has answered it: if it has answered one decision, it has
-/// answered the call.
-fn record_batch<T: Target>(target: &T, decisions: &[Result<Decision, Error>]) -> bool {
+/// Records how the call of a batch ended, unless that is done. Returns whether Redis has answered it: if it has answered one
+/// decision, it has answered the call.
+fn record_batch<T: Target>(target: &T, decisions: &[Result<Decision, Error>], is_recorded: bool) -> bool {
     let answered = decisions.iter().find(|decision| !decision.as_ref().is_err_and(is_silence));
-    match answered.or_else(|| decisions.first()) {
+    match answered.or_else(|| decisions.first()).filter(|_| !is_recorded) {
         Some(Err(error)) => drop(record::<T, ()>(target, Err(error.clone()))),
         Some(Ok(_)) => drop(record(target, Ok(()))),
         None => {}

@@ -41,7 +41,7 @@ async fn requests_do_not_wait_for_a_redis_that_is_often_slower_than_the_deadline
     // Until the breaker has opened.
     let first = ends(&limiter, 1_000).await;
     let ends = ends(&limiter, 10_000).await;
-    println!("{first:?} {ends:?}");
+    eprintln!("{first:?} {ends:?}");
     let of = |kind| ends.get(&Some(kind)).copied().unwrap_or_default();
     // These wait for their whole deadline.
     let waited = of(ErrorKind::StoreTimeout) + of(ErrorKind::StoreBusy);

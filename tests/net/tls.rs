@@ -288,7 +288,7 @@ async fn attempts_to_connect_are_few_while_they_fail() {
                 attempts += 1;
             }
         }
-        println!("{scheme}: {attempts} attempts, {} connections before", forwarding.len());
+        eprintln!("{scheme}: {attempts} attempts, {} connections before", forwarding.len());
         // Those before the first failure, one after each pause, and as many again because two may be under way.
         let most = 8 + 2 * (4 + 3_000 / 250);
         assert!((4..=most).contains(&attempts), "{scheme}: {attempts}");

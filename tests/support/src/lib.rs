@@ -4,6 +4,7 @@
     missing_docs,
     missing_debug_implementations,
     clippy::expect_used,
+    clippy::missing_errors_doc,
     clippy::missing_panics_doc,
     clippy::must_use_candidate,
     clippy::new_without_default,

@@ -17,6 +17,8 @@ use crate::error::{Error, ErrorKind};
 /// let report = store.probe().await?;
 /// println!("{report}");
 /// assert!(report.problems().iter().all(|problem| problem.kind() != ProblemKind::Eviction));
+/// // The default deadline is 50 ms.
+/// assert!(report.round_trip().is_some_and(|round_trip| round_trip.as_millis() < 50));
 /// # Ok(())
 /// # }
 /// ```

@@ -55,6 +55,8 @@ pub(super) struct Breaker {
 struct State {
     /// Calls in a row without an answer.
     unanswered: u32,
+    /// Why the first of them got none, unless a later one says more.
+    cause: Option<Error>,
     /// The answers that are missing until Redis is trusted again.
     trial: u32,
     /// The pause before the first probe when the breaker opened last. Zero once Redis is trusted.
@@ -105,6 +107,7 @@ impl Breaker {
     fn answered(&self) {
         let mut state = lock(&self.state);
         state.unanswered = 0;
+        state.cause = None;
         state.trial = state.trial.saturating_sub(1);
         if state.trial == 0 {
             state.first_pause = Duration::ZERO;
@@ -112,11 +115,16 @@ impl Breaker {
         }
     }
 
-    fn failed(&self, cause: &Error) -> bool {
+    fn failed(&self, error: &Error) -> bool {
         let mut state = lock(&self.state);
         state.unanswered += 1;
+        let cause = match state.cause.take() {
+            Some(first) if !error.is_evidence() => first,
+            _ => error.clone(),
+        };
+        state.cause = Some(cause.clone());
         self.watchful.store(true, Ordering::Relaxed);
-        let is_late = cause.kind() == ErrorKind::StoreTimeout;
+        let is_late = error.kind() == ErrorKind::StoreTimeout;
         // A connection that broke while the server was down may be used only now, but a late reply is as before.
         let opens = state.unanswered >= CALLS || state.trial > 0 && is_late;
         if !opens || self.open.load(Ordering::Relaxed) {
@@ -125,7 +133,7 @@ impl Breaker {
         let shortest = if is_late { PAUSE } else { SHORT_PAUSE };
         let pause = (state.first_pause * 2).clamp(shortest, LONGEST_PAUSE);
         state.first_pause = pause;
-        state.since = Some(Opened { cause: cause.clone(), next_probe: Instant::now() + pause, pause });
+        state.since = Some(Opened { cause, next_probe: Instant::now() + pause, pause });
         self.open.store(true, Ordering::Relaxed);
         metric!(open_breakers_changed(1));
         true
@@ -164,6 +172,7 @@ impl Breaker {
     pub(super) fn close(&self) {
         let mut state = lock(&self.state);
         state.unanswered = CALLS - 1;
+        state.cause = None;
         state.trial = TRIAL;
         self.watchful.store(true, Ordering::Relaxed);
         if self.open.swap(false, Ordering::Relaxed) {
@@ -317,6 +326,11 @@ mod tests {
         (0..CALLS).for_each(|_| drop(breaker.record(&silence())));
         let cause = || breaker.error().unwrap().to_string();
         breaker.failed_again(&Error::new(ErrorKind::StoreUnreachable, "check the firewalls"));
+        assert!(cause().ends_with("did not answer within 50ms"), "{}", cause());
+        let breaker = Breaker::new(Duration::from_millis(50));
+        let guess = || Err::<(), _>(Error::new(ErrorKind::StoreUnreachable, "check the firewalls"));
+        assert_eq!([silence(), guess(), guess()].map(|call| breaker.record(&call)), [false, false, true]);
+        let cause = || breaker.error().unwrap().to_string();
         assert!(cause().ends_with("did not answer within 50ms"), "{}", cause());
         breaker.failed_again(&from_server("NOAUTH Authentication required."));
         assert!(cause().contains("NOAUTH"), "{}", cause());

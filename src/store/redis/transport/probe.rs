@@ -13,9 +13,9 @@ use crate::error::Error;
 
 /// How many PINGs in a row Redis must answer in time: so many that few probes succeed if half of the answers are late, and
 /// most if one in twenty is.
-const PINGS: u32 = 6;
+const PINGS: u32 = 8;
 /// The same if it answered a probe before and then a decision was late again.
-const MORE_PINGS: u32 = 12;
+const MORE_PINGS: u32 = 16;
 
 /// Starts a probe of `target` if it is time for one. `key` is one of the target's keys.
 pub(super) fn probe<T: Target>(target: &Arc<T>, key: impl FnOnce() -> String) {

@@ -22,7 +22,7 @@ impl Quickstart {
         let mut process = command(settings).stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(process.stdout.as_mut().unwrap()).lines().map_while(Result::ok);
         // The line about the connection to Redis is the first one.
-        let line = lines.find(|line| line.contains("http://")).expect("it prints its address");
+        let line = lines.find(|line| line.contains("http://")).unwrap();
         let address = line.split("http://").nth(1).and_then(|rest| rest.split(',').next());
         let address = address.unwrap_or_else(|| panic!("no address in {line:?}")).parse().unwrap();
         Self { process, address }

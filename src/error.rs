@@ -120,17 +120,23 @@ impl Error {
         }
     }
 
-    /// Sets why the server answered with an error.
+    /// Sets why the store failed.
     #[cfg(feature = "redis")]
     pub(crate) const fn with_fault(mut self, fault: Fault) -> Self {
         self.fault = Some(fault);
         self
     }
 
-    /// Why the server answered with an error. `None` if it answered with none.
+    /// Why the store failed. `None` if it is not known.
     #[cfg(feature = "redis")]
     pub(crate) const fn fault(&self) -> Option<Fault> {
         self.fault
+    }
+
+    /// Whether it is what a server said or what was measured, and not a guess about a server that is silent.
+    #[cfg(feature = "redis")]
+    pub(crate) const fn is_evidence(&self) -> bool {
+        self.fault.is_some()
     }
 
     /// Sets the cause of the error, which [`source`](StdError::source) returns.

@@ -1,6 +1,7 @@
 //! Why a store failed.
 
-/// Why a server answered with an error. Code decides by it, never by the text, which `store::redis::explain` makes of it.
+/// Why a store failed, if that is known: the server answered with an error, or something was measured. Code decides by it,
+/// never by the text, which `store::redis::explain` makes of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     // A code of the server each, which `store::redis::codes` lists.
@@ -43,6 +44,11 @@ pub(crate) enum Fault {
     /// The Lua of an algorithm failed.
     Lua,
     Unknown,
+
+    /// No program listens at the address.
+    Refused,
+    /// A round trip takes longer than the deadline.
+    Slow,
 }
 
 impl Fault {
@@ -66,6 +72,11 @@ impl Fault {
     /// Whether a key holds a value that the limiter did not write.
     pub(crate) const fn is_foreign_value(self) -> bool {
         matches!(self, Self::ForeignValue | Self::WrongType)
+    }
+
+    /// Whether it concerns a single key or algorithm, and the server decides about others.
+    pub(crate) const fn is_of_one_decision(self) -> bool {
+        matches!(self, Self::ForeignValue | Self::WrongType | Self::Algorithm | Self::Lua)
     }
 
     /// Whether the Redis user lacks a permission.

@@ -15,7 +15,7 @@ use http_body::Body as _;
 use super::{
     body::RejectionBody,
     grpc::is_grpc,
-    headers::{HeaderWriter, add_retry_after, insert, insert_new},
+    headers::{HeaderWriter, add_retry_after, add_retry_after_of_store, insert, insert_new},
     mapper::ResponseMapper,
     rejection::Rejection,
     returned::Returned,
@@ -100,6 +100,9 @@ fn mapped(
     if response.status() == StatusCode::OK && !is_grpc(request) {
         // The mapper has set no status. A client would take the rejection for a success.
         *response.status_mut() = rejection.status();
+    }
+    if let (Rejection::Unavailable(_), StatusCode::SERVICE_UNAVAILABLE) = (rejection, response.status()) {
+        add_retry_after_of_store(response.headers_mut());
     }
     response
 }

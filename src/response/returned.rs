@@ -7,8 +7,12 @@ use http::{
 };
 
 use super::{
-    body::RejectionBody, grpc::grpc_type, headers::add_retry_after, mapper::ResponseMapper,
-    problem::ProblemDetails, rejection::Rejection,
+    body::RejectionBody,
+    grpc::grpc_type,
+    headers::{add_retry_after, add_retry_after_of_store},
+    mapper::ResponseMapper,
+    problem::ProblemDetails,
+    rejection::Rejection,
 };
 
 /// In a response's extensions: the rejection that it is the response of.
@@ -68,6 +72,9 @@ impl Rejection {
         let (request, ()) = Request::new(()).into_parts();
         let mut response = ProblemDetails.response(&self, &request);
         response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if let Self::Unavailable(_) = self {
+            add_retry_after_of_store(response.headers_mut());
+        }
         if let Some(decision) = self.decision() {
             add_retry_after(response.headers_mut(), decision);
             response.extensions_mut().insert(decision.clone());

@@ -11,7 +11,9 @@ use std::{
 };
 
 use crate::proxy::{Network, Proxy};
-use support::{RedisServer, redis_cluster::RedisCluster, redis_sentinel::SentinelGroup};
+use support::{
+    RedisServer, certificates::Authority, redis_cluster::RedisCluster, redis_sentinel::SentinelGroup,
+};
 
 /// Something that goes wrong. Both functions may block.
 pub(crate) trait Fault: Send {
@@ -137,6 +139,22 @@ impl Fault for Cut {
     }
     fn end(&mut self) {
         self.proxy.set(Network::Works);
+    }
+}
+
+/// A fault of a server with a certificate of this authority.
+pub(crate) struct OverTls<F> {
+    pub(crate) fault: F,
+    /// The server reads its files when it starts again.
+    pub(crate) _authority: Authority,
+}
+
+impl<F: Fault> Fault for OverTls<F> {
+    fn begin(&mut self) {
+        self.fault.begin();
+    }
+    fn end(&mut self) {
+        self.fault.end();
     }
 }
 

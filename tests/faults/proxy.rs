@@ -26,6 +26,8 @@ pub(crate) enum Network {
     DropsAll,
     /// Everything arrives five milliseconds later, in each direction.
     SlowBy5,
+    /// Everything that the server sends arrives 30 to 70 milliseconds later.
+    SlowBy30To70,
 }
 
 /// Forwards connections to a server.
@@ -46,8 +48,8 @@ impl Proxy {
                 let _ = (client.set_nodelay(true), server.set_nodelay(true));
                 let ((from_client, to_client), (from_server, to_server)) =
                     (client.into_split(), server.into_split());
-                tokio::spawn(forward(from_client, to_server, state.clone()));
-                tokio::spawn(forward(from_server, to_client, state.clone()));
+                tokio::spawn(forward(from_client, to_server, state.clone(), false));
+                tokio::spawn(forward(from_server, to_client, state.clone(), true));
             }
         });
         proxy
@@ -62,7 +64,12 @@ impl Proxy {
     }
 }
 
-async fn forward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, state: Arc<AtomicU8>) -> Option<()> {
+async fn forward(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    state: Arc<AtomicU8>,
+    is_reply: bool,
+) -> Option<()> {
     let mut bytes = vec![0; 65_536];
     loop {
         let count = from.read(&mut bytes).await.ok()?;
@@ -71,6 +78,9 @@ async fn forward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, state: Arc<Ato
         }
         if state.load(Ordering::Relaxed) == Network::SlowBy5 as u8 {
             sleep(Duration::from_millis(5)).await;
+        }
+        if is_reply && state.load(Ordering::Relaxed) == Network::SlowBy30To70 as u8 {
+            sleep(Duration::from_millis(fastrand::u64(30..70))).await;
         }
         // TCP sends it again later.
         while state.load(Ordering::Relaxed) == Network::DropsAll as u8 {

@@ -11,13 +11,14 @@ use tower_ratelimit::{Limiter, Policy, Quota, RedisStore};
 
 use crate::{
     DEADLINE, RATE,
-    faults::{Blocked, Commands, Cut, Fault, Frozen, Killed, Node, NodeFault, Promotion, Repeated},
+    faults::{Blocked, Commands, Cut, Fault, Frozen, Killed, Node, NodeFault, OverTls, Promotion, Repeated},
     load::{Load, Sample, layers, millis, quantile},
     promises::Promises,
     proxy::{Network, Proxy},
 };
 use support::{
     RedisServer,
+    certificates::Authority,
     redis_cluster::RedisCluster,
     redis_sentinel::{PRIMARY, SentinelGroup},
 };
@@ -40,6 +41,8 @@ enum Promise {
     NormalWithin(Duration),
     /// Every decision is made by the store.
     NoFailure,
+    /// Once the fault has lasted for this time, one request in a hundred waits for the deadline at most.
+    FewWaitAfter(Duration),
     /// Some decisions about these keys are made without the store, and none about others.
     OnlyTheseFail(Arc<Mutex<HashSet<u64>>>),
 }
@@ -56,8 +59,12 @@ pub(crate) async fn print(promises: &mut Promises) {
          | normal after its end, ms |"
     );
     println!("|---|---|---|---|---|---|---|");
-    for number in 0.. {
-        let Some(row) = row(number).await else { break };
+    let chosen = std::env::var("ROWS").ok();
+    for number in 0..ROWS {
+        if chosen.as_ref().is_some_and(|rows| !rows.split(',').any(|row| row == number.to_string())) {
+            continue;
+        }
+        let row = row(number).await;
         measure(row, promises).await;
     }
 }
@@ -87,6 +94,12 @@ async fn measure(mut row: Row, promises: &mut Promises) {
     let kept = match &row.promise {
         Promise::NormalWithin(bound) => normal <= *bound,
         Promise::NoFailure => failed.is_empty(),
+        Promise::FewWaitAfter(pause) => {
+            let later = during.iter().filter(|sample| sample.at > begin + *pause);
+            let waited = later.clone().filter(|sample| sample.failed && sample.took > DEADLINE / 2).count();
+            others += &format!(", {waited} of {} after a deadline", later.clone().count());
+            waited * 100 < later.count()
+        }
         Promise::OnlyTheseFail(keys) => {
             let keys = keys.lock().unwrap();
             let wrong = failed.iter().filter(|sample| !keys.contains(&sample.key)).count();
@@ -110,11 +123,13 @@ async fn measure(mut row: Row, promises: &mut Promises) {
     );
 }
 
+const SECOND: Promise = Promise::NormalWithin(Duration::from_secs(1));
+const ROWS: usize = 20;
+
 /// The rows, by their numbers, because each starts its own servers.
-async fn row(number: usize) -> Option<Row> {
-    const SECOND: Promise = Promise::NormalWithin(Duration::from_secs(1));
+async fn row(number: usize) -> Row {
     let server = RedisServer::start;
-    let row = match number {
+    match number {
         0 => on(server(), "Redis is killed, and starts again without data and scripts", SECOND, Killed).await,
         1 => on(server(), "Redis is frozen (SIGSTOP), and continues", SECOND, Frozen).await,
         2 => {
@@ -183,9 +198,39 @@ async fn row(number: usize) -> Option<Row> {
         }
         13 => of_cluster("a node of a Cluster is frozen, and continues", NodeFault::Frozen).await,
         14 => of_cluster("the slots of a node of a Cluster move to another one", NodeFault::SlotsMove).await,
-        _ => return None,
-    };
-    Some(row)
+        15 => {
+            through_proxy("a round trip takes 30 to 70 ms, with a deadline of 50 ms", Network::SlowBy30To70)
+                .await
+        }
+        16 => over_tls("TLS: Redis is killed, and starts again without data and scripts", Killed).await,
+        17 => over_tls("TLS: Redis is frozen, and continues", Frozen).await,
+        18 => {
+            let words = &["CLIENT", "KILL", "TYPE", "normal"];
+            let repeated = |server| Repeated::new(server, words, Duration::from_millis(100));
+            over_tls("TLS: all connections are killed, every 100 ms", repeated).await
+        }
+        _ => {
+            let authority = Authority::new();
+            let (server, url) = authority.serve(&["--tls-auth-clients", "no"]);
+            let proxy = Proxy::to(url.rsplit(':').next().unwrap().parse().unwrap()).await;
+            let store = with_tls(&authority, &proxy.url().replace("redis://", "rediss://")).await;
+            let fault = Cut { _server: server, proxy, during: Network::DropsAll };
+            let name = "TLS: the network drops every packet";
+            Row { name, store, fault: Box::new(OverTls { fault, _authority: authority }), promise: SECOND }
+        }
+    }
+}
+
+async fn with_tls(authority: &Authority, url: &str) -> RedisStore {
+    RedisStore::builder().tls_ca_certificate(authority.ca.clone()).connect(url).await.unwrap()
+}
+
+async fn over_tls<F: Fault + 'static>(name: &'static str, fault: impl FnOnce(RedisServer) -> F) -> Row {
+    let authority = Authority::new();
+    let (server, url) = authority.serve(&["--tls-auth-clients", "no"]);
+    let store = with_tls(&authority, &url).await;
+    let fault = OverTls { fault: fault(server), _authority: authority };
+    Row { name, store, fault: Box::new(fault), promise: SECOND }
 }
 
 async fn on<F: Fault + 'static>(
@@ -204,6 +249,7 @@ async fn through_proxy(name: &'static str, during: Network) -> Row {
     let store = RedisStore::connect(&proxy.url()).await.unwrap();
     let promise = match during {
         Network::SlowBy5 => Promise::NoFailure,
+        Network::SlowBy30To70 => Promise::FewWaitAfter(Duration::from_secs(1)),
         _ => Promise::NormalWithin(Duration::from_secs(1)),
     };
     Row { name, store, fault: Box::new(Cut { _server: server, proxy, during }), promise }

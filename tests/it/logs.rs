@@ -3,7 +3,7 @@
 use std::{
     io::{self, Write},
     sync::{Arc, Mutex},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use support::{
@@ -11,10 +11,11 @@ use support::{
     inner::{ask, get},
     listen_with, settings, store,
 };
+use tokio::time::sleep;
 use tower::{Layer as _, ServiceExt as _};
 use tower_ratelimit::{
     ClientIp, Error, ErrorKind, FailureMode, Header, Key, KeyExtractor as _, Limiter, MemoryStore, PeerIp,
-    Policy, PolicySource, Quota, RateLimitLayer, Rule, TrustedProxies,
+    Policy, PolicySource, Quota, RateLimitLayer, RedisStore, Rule, TrustedProxies,
     admin::Admin,
     algorithm::SlidingLog,
     key::{Constant, ForwardingHeader},
@@ -72,7 +73,12 @@ async fn an_eviction_policy_that_evicts_limits_is_one_warning_when_the_service_s
         let server = RedisServer::with(arguments);
         let (lines, _guard) = listen();
         store(&server).await;
-        assert_eq!(lines.with("volatile-ttl"), warnings, "{arguments:?}: {}", lines.text());
+        assert_eq!(
+            lines.with("set maxmemory-policy to volatile-ttl"),
+            warnings,
+            "{arguments:?}: {}",
+            lines.text()
+        );
     }
 }
 
@@ -104,7 +110,7 @@ async fn an_invalid_file_of_policies_is_one_warning_and_not_one_for_each_read() 
     let write = |quota: &str| {
         std::fs::write(&path, format!("[[policies]]\nname = \"api\"\nquota = \"{quota}\"\n")).unwrap();
     };
-    let five_minutes = async || tokio::time::sleep(Duration::from_secs(300)).await;
+    let five_minutes = async || sleep(Duration::from_secs(300)).await;
     let (lines, _guard) = listen();
     write("1/s");
     let _live = LivePolicies::file(&path).unwrap();
@@ -122,16 +128,16 @@ async fn an_invalid_file_of_policies_is_one_warning_and_not_one_for_each_read() 
     // One that comes and goes.
     for _ in 0..10 {
         write("many");
-        tokio::time::sleep(Duration::from_secs(2)).await;
+        sleep(Duration::from_secs(2)).await;
         write("3/s");
-        tokio::time::sleep(Duration::from_secs(2)).await;
+        sleep(Duration::from_secs(2)).await;
     }
     assert_eq!(lines.with(stay), 3, "{}", lines.text());
     // Two that alternate, as the texts of an outage do. One of them was just logged.
     for _ in 0..5 {
         for quota in ["more", "many"] {
             write(quota);
-            tokio::time::sleep(Duration::from_secs(2)).await;
+            sleep(Duration::from_secs(2)).await;
         }
     }
     assert_eq!(lines.with(stay), 4, "{}", lines.text());
@@ -537,4 +543,124 @@ async fn a_redundant_policy_and_a_cost_that_is_never_admitted_are_logged_once() 
         assert_eq!(ask(&layer, get()).await.status(), 429);
     }
     assert_eq!(lines.with("ever admits at once, which is 10"), 1, "{}", lines.text());
+}
+
+/// A policy whose decisions fail while Redis is unavailable.
+fn closed() -> Policy {
+    Policy::new("api", Quota::per_day(1_000_000)).on_store_failure(FailureMode::Closed)
+}
+
+#[tokio::test]
+async fn the_end_of_an_outage_is_logged_without_further_traffic_and_with_its_length() {
+    let mut server = RedisServer::start();
+    let limiter = Limiter::new(RedisStore::connect(&server.url()).await.unwrap());
+    let key = Key::new("secret-key");
+    let (lines, _guard) = listen();
+    server.kill();
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_millis(1_500) {
+        assert!(limiter.check(&closed(), &key, 1).await.is_err());
+        sleep(Duration::from_millis(20)).await;
+    }
+    server.restart();
+    assert!(eventually(async || limiter.check(&closed(), &key, 1).await.is_ok()).await);
+    let longest = started.elapsed().as_secs_f64();
+    let is_over = async || lines.with("the outage of Redis is over") == 1;
+    assert!(eventually(is_over).await, "{}", lines.text());
+    let seconds =
+        lines.text().split("seconds=").last().unwrap().split([' ', '\n']).next().unwrap().to_owned();
+    let seconds: f64 = seconds.parse().unwrap();
+    assert!((1.4..=longest).contains(&seconds), "{seconds} {longest}");
+    assert_eq!(lines.with("outage: Redis is unavailable"), 1, "{}", lines.text());
+}
+
+#[tokio::test]
+async fn the_cause_of_an_outage_is_the_first_one_and_no_later_guess() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(RedisStore::connect(&server.url()).await.unwrap());
+    let key = Key::new("secret-key");
+    let (lines, _guard) = listen();
+    server.signal("STOP");
+    let started = Instant::now();
+    let mut last = String::new();
+    // Longer than an attempt to connect.
+    while started.elapsed() < Duration::from_millis(4_500) {
+        if let Err(error) = limiter.check(&closed(), &key, 1).await {
+            last = error.to_string();
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+    assert!(last.contains("Redis did not answer"), "{last}");
+    let guesses = ["busy", "firewalls", "TLS", "500ms", "1s", "2s"];
+    assert!(!guesses.iter().any(|guess| last.contains(guess)), "{last}");
+    let warnings = lines.text();
+    let warnings: Vec<_> = warnings.lines().filter(|line| line.contains("WARN")).collect();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].contains("Redis did not answer within 50ms"), "{warnings:?}");
+}
+
+#[tokio::test]
+async fn the_cause_of_an_outage_becomes_what_the_server_says() {
+    let says = Arc::new(Mutex::new(""));
+    let answer = says.clone();
+    let url = support::fake_server::start(move |words| match &*words[0] {
+        "EVALSHA" => (*answer.lock().unwrap()).into(),
+        _ => "+PONG\r\n".into(),
+    });
+    let limiter = Limiter::new(RedisStore::connect_lazy(&url.await).unwrap());
+    let (lines, _guard) = listen();
+    let fails = async |cause: &str| {
+        let check = async || {
+            let _ = limiter.check(&closed(), &Key::new("secret-key"), 1).await;
+            lines.with(cause) == 1
+        };
+        assert!(eventually(check).await, "{cause}: {}", lines.text());
+    };
+    fails("did not answer").await;
+    for (answer, cause) in [
+        ("-LOADING Redis is loading the dataset in memory\r\n", "loading its data"),
+        ("-READONLY You can't write against a read only replica.\r\n", "read-only replica"),
+        ("-NOAUTH Authentication required.\r\n", "requires a password"),
+    ] {
+        *says.lock().unwrap() = answer;
+        fails(cause).await;
+    }
+    assert_eq!(lines.with("outage: Redis is unavailable"), 1, "{}", lines.text());
+    assert_eq!(lines.with("the outage of Redis continues"), 3, "{}", lines.text());
+    *says.lock().unwrap() = "";
+    sleep(Duration::from_millis(1_500)).await;
+    for _ in 0..20 {
+        let _ = limiter.check(&closed(), &Key::new("secret-key"), 1).await;
+    }
+    assert_eq!(lines.with("the outage of Redis continues"), 3, "{}", lines.text());
+}
+
+#[tokio::test]
+async fn a_foreign_value_under_one_key_is_a_warning_and_no_outage() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    let () = server.command(&["SET", "rl:api:gcra:{secret-key}", "foreign"]);
+    let (lines, _guard) = listen();
+    for _ in 0..20 {
+        assert!(limiter.check(&closed(), &Key::new("secret-key"), 1).await.is_err());
+        assert!(limiter.check(&closed(), &Key::new("other"), 1).await.is_ok());
+    }
+    assert_eq!(lines.with("outage"), 0, "{}", lines.text());
+    assert_eq!(lines.with("WARN"), 1, "{}", lines.text());
+    assert_eq!(lines.with("a value that the limiter did not write"), 1, "{}", lines.text());
+    assert_eq!(lines.with("secret"), 0, "{}", lines.text());
+}
+
+#[tokio::test]
+async fn a_start_is_one_line_about_the_server() {
+    let server = RedisServer::start();
+    let (lines, _guard) = listen();
+    let store = settings().prefix("shop").connect(&server.url()).await.unwrap();
+    let address = format!("127.0.0.1:{}", server.port());
+    let parts = ["INFO", &address, "version=", "round_trip=", "noeviction", "shop"];
+    let is_it = |line: &&str| parts.iter().all(|part| line.contains(part));
+    assert_eq!(lines.text().lines().filter(is_it).count(), 1, "{}", lines.text());
+    // Not at every health check.
+    store.probe().await.unwrap();
+    assert_eq!(lines.text().lines().filter(is_it).count(), 1, "{}", lines.text());
 }

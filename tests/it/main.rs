@@ -46,6 +46,7 @@ mod scripts;
 mod settlement;
 mod shadow;
 mod shaping;
+mod slow_redis;
 mod standards;
 mod store_failure;
 mod stores;

@@ -1,6 +1,11 @@
 //! What a probe finds, and which problems prevent a connection.
 
-use support::{RedisServer, fake_server, settings};
+use std::time::Duration;
+
+use support::{
+    RedisServer, fake_server, settings,
+    slow::{far, jitter},
+};
 use tower_ratelimit::{
     ErrorKind, RedisStore,
     store::{ProbeReport, ProblemKind},
@@ -137,4 +142,27 @@ async fn an_absent_server_is_an_error_of_a_probe_and_not_of_a_lazy_store() {
     assert_eq!(settings().connect(&server.url()).await.unwrap_err().kind(), ErrorKind::StoreUnreachable);
     server.restart();
     assert!(support::eventually(async || store.probe().await.is_ok()).await);
+}
+
+#[tokio::test]
+async fn a_round_trip_that_takes_longer_than_the_deadline_is_a_problem_that_names_the_setting() {
+    let server = RedisServer::start();
+    let url = format!("redis://{}", far(server.port(), jitter(60..61)).await);
+    let rows = [(50, true), (2_000, false)];
+    for (deadline, is_problem) in rows {
+        let settings = RedisStore::builder().deadline(Duration::from_millis(deadline));
+        let store = settings.connect(&url).await.unwrap();
+        let report = store.probe().await.unwrap().to_string();
+        assert_eq!(report.contains("raise RedisStoreBuilder::deadline"), is_problem, "{deadline}: {report}");
+        assert_eq!(report.contains("a round trip to Redis takes 6"), is_problem, "{deadline}: {report}");
+    }
+}
+
+/// Nothing is known of the load.
+#[tokio::test]
+async fn a_server_that_never_answered_is_not_called_busy() {
+    let silent = fake_server::start(|_| String::new()).await;
+    let error = RedisStore::connect_lazy(&silent).unwrap().probe().await.unwrap_err().to_string();
+    assert!(error.contains("whether the server expects TLS"), "{error}");
+    assert!(!error.contains("busy") && !error.contains("500ms"), "{error}");
 }

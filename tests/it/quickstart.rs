@@ -20,8 +20,9 @@ struct Quickstart {
 impl Quickstart {
     fn start(settings: &[(&str, &str)]) -> Self {
         let mut process = command(settings).stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(process.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let mut lines = BufReader::new(process.stdout.as_mut().unwrap()).lines().map_while(Result::ok);
+        // The line about the connection to Redis is the first one.
+        let line = lines.find(|line| line.contains("http://")).unwrap();
         let address = line.split("http://").nth(1).and_then(|rest| rest.split(',').next());
         let address = address.unwrap_or_else(|| panic!("no address in {line:?}")).parse().unwrap();
         Self { process, address }

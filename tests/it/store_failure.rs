@@ -1,7 +1,7 @@
 //! The guarantees during failures of Redis, tested with a real server.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, HashSet},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -10,15 +10,21 @@ use std::{
 };
 
 use futures_util::FutureExt as _;
-use support::{PATIENT, RedisServer, http, settings, store};
+use http::Response;
+use support::{
+    Down, PATIENT, RedisServer, http as client,
+    inner::{ask, get},
+    settings, store,
+};
 use tokio::{
     task::JoinSet,
     time::{sleep, timeout},
 };
 use tower_ratelimit::{
-    ErrorKind, FailureMode, Key, Limiter, PeerIp, Policy, Quota, RateLimitLayer, RedisStore,
+    ErrorKind, FailureMode, Key, Limiter, PeerIp, Policy, Quota, RateLimitLayer, RedisStore, Rejection,
     algorithm::FixedWindow,
     bb8_redis::{RedisConnectionManager, bb8::Pool},
+    key::Constant,
 };
 
 /// A closed policy, so that a failed decision is an error and not an admission.
@@ -429,10 +435,10 @@ async fn an_unavailable_store_is_200_without_headers_or_503_over_http() {
     let store = RedisStore::connect(&server.url()).await.unwrap();
     let layer = |policy| RateLimitLayer::new(store.clone(), policy, PeerIp::new());
     let open = Policy::new("open", Quota::per_day(1)).on_store_failure(FailureMode::Open);
-    let open = http::serve(http::app(layer(open))).await;
-    let closed = http::serve(http::app(layer(closed(1)))).await;
+    let open = client::serve(client::app(layer(open))).await;
+    let closed = client::serve(client::app(layer(closed(1)))).await;
     server.kill();
-    let client = http::Client::new();
+    let client = client::Client::new();
     for _ in 0..3 {
         let response = client.get(&format!("http://{open}/")).await;
         assert_eq!(response.status(), 200);
@@ -443,6 +449,23 @@ async fn an_unavailable_store_is_200_without_headers_or_503_over_http() {
         let body = response.into_body();
         assert!(body.contains("temporary-reduced-capacity") && !body.contains("Redis"), "{body}");
     }
+}
+
+#[tokio::test]
+async fn a_503_names_a_wait_that_differs_between_clients() {
+    let layer = RateLimitLayer::new(Down, closed(1), Constant::new("all"));
+    let mut waits = HashSet::new();
+    for _ in 0..100 {
+        let response = ask(&layer, get()).await;
+        assert_eq!(response.status(), 503);
+        waits.insert(response.headers()["retry-after"].to_str().unwrap().parse::<u64>().unwrap());
+    }
+    assert!(waits.len() > 1 && waits.iter().all(|wait| (1..=5).contains(wait)), "{waits:?}");
+    // A mapper's own is kept.
+    let layer = layer.response(|_: &Rejection, _: &http::request::Parts| {
+        Response::builder().status(503).header("retry-after", "60").body(String::new()).unwrap()
+    });
+    assert_eq!(ask(&layer, get()).await.headers()["retry-after"], "60");
 }
 
 #[tokio::test(flavor = "multi_thread")]

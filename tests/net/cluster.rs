@@ -902,3 +902,15 @@ async fn errors_about_urls_say_what_to_do() {
     let error = limiter.check(&closed("p", 1), &key_of(cluster, 1), 1).await.unwrap_err();
     assert!(error.to_string().contains("connect_cluster"), "{error}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_decision_may_take_as_long_as_the_deadline_allows() {
+    let cluster = RedisCluster::one_node(&[]);
+    let limiter = Limiter::new(store(&cluster).await);
+    let (policy, alice) = (closed("p", 10), Key::new("alice"));
+    assert!(limiter.check(&policy, &alice, 1).await.unwrap().is_allowed());
+    // No command of a client is answered.
+    let () = cluster.nodes[0].command(&["CLIENT", "PAUSE", "1200", "ALL"]);
+    let decision = limiter.check(&policy, &alice, 1).await.unwrap();
+    assert_eq!(decision.outcomes()[0].remaining(), 8);
+}

@@ -1,6 +1,9 @@
 //! `rediss://` URLs, on servers with certificates of a private authority.
 
-use std::time::Duration;
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use futures_util::future::join_all;
 use support::{
@@ -10,6 +13,12 @@ use support::{
     redis_cluster::RedisCluster,
     redis_sentinel::{PRIMARY, SentinelGroup},
     settings,
+};
+use tokio::{
+    io::copy_bidirectional,
+    net::{TcpListener, TcpStream},
+    task::JoinSet,
+    time::{sleep, timeout},
 };
 use tower_ratelimit::{ErrorKind, Key, Limiter, Policy, Quota, RedisStore, store::RedisStoreBuilder};
 
@@ -183,4 +192,105 @@ async fn the_primary_of_sentinels_is_reached_over_tls() {
 async fn the_store_installs_a_crypto_provider_before_it_connects() {
     let _store = settings().connect_lazy("rediss://127.0.0.1:1").unwrap();
     assert!(tokio_rustls::rustls::crypto::CryptoProvider::get_default().is_some());
+}
+
+/// Runs the test `name` of this file again in a process whose system has these certificates. Returns whether this is that
+/// process.
+fn with_system_certificates(name: &str, file: &Path) -> bool {
+    const INNER: &str = "SYSTEM_CERTIFICATES_OF_A_TEST";
+    if std::env::var_os(INNER).is_some() {
+        return true;
+    }
+    let program = std::env::current_exe().unwrap();
+    let mut command = std::process::Command::new(program);
+    command.args(["--exact", &format!("tls::{name}"), "--nocapture"]).env_remove("SSL_CERT_DIR");
+    let output = command.env("SSL_CERT_FILE", file).env(INNER, "yes").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"));
+    false
+}
+
+#[tokio::test]
+async fn a_ca_certificate_is_enough_on_a_system_without_any() {
+    if with_system_certificates("a_ca_certificate_is_enough_on_a_system_without_any", Path::new("/nowhere")) {
+        let authority = Authority::new();
+        let (server, url) = authority.serve(OPTIONAL);
+        let settings = settings().tls_ca_certificate(authority.ca.clone());
+        decides(settings.clone().connect(&url).await.unwrap()).await;
+        drop::<RedisServer>(server);
+        let group = SentinelGroup::over_tls(&authority);
+        let settings = settings.tls_client_certificate(authority.certificate.clone(), authority.key.clone());
+        decides(settings.connect_sentinel(group.urls(), PRIMARY).await.unwrap()).await;
+        // Without one, the error names the setting.
+        let (_server, url) = authority.serve(OPTIONAL);
+        let error = self::settings().connect(&url).await.unwrap_err();
+        assert!(error.to_string().contains("tls_ca_certificate"), "{error}");
+        assert!(!error.to_string().contains("that the server is running"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn the_certificates_of_the_system_are_read_once() {
+    let file = std::env::temp_dir().join(format!("tower-ratelimit-roots-{}.pem", std::process::id()));
+    if with_system_certificates("the_certificates_of_the_system_are_read_once", &file) {
+        let file = std::env::var_os("SSL_CERT_FILE").unwrap();
+        let authority = Authority::new();
+        std::fs::write(&file, &authority.ca).unwrap();
+        let (server, url) = authority.serve(OPTIONAL);
+        let store = settings().connect(&url).await.unwrap();
+        std::fs::remove_file(&file).unwrap();
+        let killed: usize = server.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        assert!(killed > 0);
+        // Until the client receives the close.
+        sleep(Duration::from_millis(50)).await;
+        decides(store).await;
+    }
+}
+
+/// In an outage, attempts are few, whatever the traffic and the number of connections that broke.
+#[tokio::test(flavor = "multi_thread")]
+async fn attempts_to_connect_are_few_while_they_fail() {
+    let authority = Authority::new();
+    let (server, tls_url) = authority.serve(OPTIONAL);
+    for (scheme, url) in [("redis", server.url()), ("rediss", tls_url)] {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let settings = settings().deadline(Duration::from_millis(50));
+        let settings =
+            if scheme == "redis" { settings } else { settings.tls_ca_certificate(authority.ca.clone()) };
+        let limiter = Limiter::new(settings.connect_lazy(&format!("{scheme}://{address}")).unwrap());
+        let mut traffic = JoinSet::new();
+        for task in 0..64 {
+            let limiter = limiter.clone();
+            traffic.spawn(async move {
+                let (policy, key) = (Policy::new("p", Quota::per_hour(1)), Key::new(task.to_string()));
+                loop {
+                    limiter.peek(&policy, &key, 1).await.unwrap();
+                    sleep(Duration::from_millis(5)).await;
+                }
+            });
+        }
+        // Forwards connections for a second, then closes all.
+        let (started, mut forwarding, mut attempts) = (Instant::now(), JoinSet::new(), 0);
+        while started.elapsed() < Duration::from_secs(4) {
+            let is_up = started.elapsed() < Duration::from_secs(1);
+            if !is_up {
+                forwarding.abort_all();
+            }
+            let Ok(Ok((mut client, _))) = timeout(Duration::from_millis(50), listener.accept()).await else {
+                continue;
+            };
+            if is_up {
+                let port = url.rsplit(':').next().unwrap().parse().unwrap();
+                let mut server = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+                forwarding.spawn(async move { copy_bidirectional(&mut client, &mut server).await });
+            } else {
+                attempts += 1;
+            }
+        }
+        eprintln!("{scheme}: {attempts} attempts, {} connections before", forwarding.len());
+        // Those before the first failure, one after each pause, and as many again because two may be under way.
+        let most = 8 + 2 * (4 + 3_000 / 250);
+        assert!((4..=most).contains(&attempts), "{scheme}: {attempts}");
+    }
 }

@@ -15,5 +15,5 @@ pub use self::headers::Headers;
 pub(crate) use self::{exceeded::mark_request, write::HeaderWriter};
 pub(super) use self::{
     insert::{insert, insert_new},
-    write::add_retry_after,
+    write::{add_retry_after, add_retry_after_of_store},
 };

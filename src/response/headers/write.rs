@@ -17,7 +17,7 @@ use super::{
 use crate::{
     decision::{Decision, Outcome, Report},
     policy::Policy,
-    response::wait::retry_after,
+    response::wait::{retry_after, retry_after_of_store},
 };
 
 /// Adds the headers that its [`Headers`] ask for.
@@ -145,6 +145,11 @@ impl HeaderWriter {
             write()
         }
     }
+}
+
+/// Adds `Retry-After` to the response of a store that is unavailable, unless it has one.
+pub(in crate::response) fn add_retry_after_of_store(headers: &mut HeaderMap) {
+    insert_new(headers, RETRY_AFTER, number(retry_after_of_store()));
 }
 
 /// Adds `Retry-After` to a denial, unless it has one or waiting cannot help. Returns the seconds that it added.

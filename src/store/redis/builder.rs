@@ -87,8 +87,8 @@ impl RedisStoreBuilder {
     /// It counts the time in which the Tokio runtime runs: what a busy process needs to poll its other tasks is not
     /// counted against Redis.
     ///
-    /// In a Redis Cluster a connection waits for a reply for at most 500 ms, so a longer deadline only allows a longer
-    /// wait for a connection there.
+    /// It must be longer than a round trip to Redis. [`connect`](Self::connect) and
+    /// [`probe`](crate::RedisStore::probe) compare the two.
     pub const fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
@@ -177,7 +177,8 @@ impl RedisStoreBuilder {
     /// URL. Defaults to the certificates that the operating system trusts.
     ///
     /// Set it if the server's certificate comes from a private authority. The server's certificate must name the host of
-    /// the URL.
+    /// the URL. The certificates of the operating system are then not read, except for connections to a Redis Cluster:
+    /// redis-rs makes those, and reads the system's certificates first, so there must be some.
     ///
     /// ```no_run
     /// use tower_ratelimit::RedisStore;

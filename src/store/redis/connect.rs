@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use bb8_redis::bb8::{Builder, ManageConnection, Pool};
-use redis::{Client, RedisError, aio::ConnectionLike};
+use redis::{RedisError, aio::ConnectionLike};
 
 #[cfg(feature = "sentinel")]
 use super::sentinel::Sentinels;
 use super::{
-    address::{connection_info, malformed_by},
+    address::connection_info,
     builder::RedisStoreBuilder,
     error,
     manager::{Manager, Source},
@@ -108,8 +108,8 @@ impl RedisStoreBuilder {
         urls: impl IntoIterator<Item = U>,
     ) -> Result<RedisStore, Error> {
         self.check()?;
-        let clients = cluster::clients(urls, &self.tls)?;
-        let health = Arc::new(Health::of(clients.addresses.clone()));
+        let clients = cluster::clients(urls, &self.tls, self.deadline)?;
+        let health = Arc::new(Health::new(Some(clients.addresses.clone()), self.deadline));
         let unreachable =
             |cause: RedisError| error::unreachable(&format!(" at {}", clients.addresses), &cause);
         let retrying = pool(&health, cluster::CONNECTIONS)
@@ -144,8 +144,8 @@ impl RedisStoreBuilder {
         urls: impl IntoIterator<Item = U>,
     ) -> Result<RedisStore, Error> {
         self.check()?;
-        let clients = cluster::clients(urls, &self.tls)?;
-        let health = Arc::new(Health::of(clients.addresses));
+        let clients = cluster::clients(urls, &self.tls, self.deadline)?;
+        let health = Arc::new(Health::new(Some(clients.addresses), self.deadline));
         let pool = |client| pool(&health, cluster::CONNECTIONS).build_unchecked(ClusterManager(client));
         let (retrying, single_attempt) = (pool(clients.retrying), pool(clients.single_attempt));
         let shards = self.shards();
@@ -172,7 +172,8 @@ impl RedisStoreBuilder {
                  `build_cluster` or `RedisStore::new_cluster`",
             ));
         }
-        Ok(self.with_link(Arc::new(Single::new(pool, Arc::default()))))
+        let link = Single::new(pool, Arc::new(Health::new(None, self.deadline)));
+        Ok(self.with_link(Arc::new(link)))
     }
 
     /// A store on your own pool of Redis Cluster connections. See [`RedisStore::new_cluster`].
@@ -188,14 +189,14 @@ impl RedisStoreBuilder {
     {
         self.check()?;
         let shards = self.shards();
-        let link = Clustered::new(pool, None, Arc::default(), shards.clone());
+        let link = Clustered::new(pool, None, Arc::new(Health::new(None, self.deadline)), shards.clone());
         Ok(self.with_cluster(Arc::new(link), shards))
     }
 
     async fn connect_to(self, manager: Manager, address: &str) -> Result<RedisStore, Error> {
         let (of_sentinels, selects) = (manager.asks_sentinels(), manager.database() != 0);
         let unreachable = |cause: RedisError| error::unreachable(&format!(" at {address}"), &cause);
-        let health = Arc::new(Health::of(address.to_owned()));
+        let health = Arc::new(Health::new(Some(address.to_owned()), self.deadline));
         let pool = pool(&health, self.pool_size).build(manager).await.map_err(unreachable)?;
         let store = self.with_link(link_to(pool, health, of_sentinels));
         RedisStore { selects, ..store }.checked().await
@@ -203,7 +204,7 @@ impl RedisStoreBuilder {
 
     fn connect_to_lazily(self, manager: Manager, address: String) -> RedisStore {
         let (of_sentinels, selects) = (manager.asks_sentinels(), manager.database() != 0);
-        let health = Arc::new(Health::of(address));
+        let health = Arc::new(Health::new(Some(address), self.deadline));
         let pool = pool(&health, self.pool_size).build_unchecked(manager);
         RedisStore { selects, ..self.with_link(link_to(pool, health, of_sentinels)) }
     }
@@ -216,15 +217,14 @@ impl RedisStoreBuilder {
     ) -> Result<(Manager, String), Error> {
         let sentinels = Sentinels::new(urls, primary, self.sentinel_user.as_ref(), &self.tls)?;
         let description = sentinels.description.clone();
-        Ok((Manager::new(Source::Sentinels(sentinels), &self.connection_name), description))
+        Ok((Manager::new(Source::Sentinels(sentinels), &self.connection_name, &self.tls), description))
     }
 
     /// The connection manager for `url`, and the server's address without the password.
     fn manager(&self, url: &str) -> Result<(Manager, String), Error> {
         let info = connection_info(url, &self.tls)?.set_tcp_settings(tcp_settings());
         let address = info.addr().to_string();
-        let client = Client::open(info).map_err(|cause| malformed_by(&cause))?;
-        Ok((Manager::new(Source::Url(client), &self.connection_name), address))
+        Ok((Manager::new(Source::Url(info), &self.connection_name, &self.tls), address))
     }
 
     #[cfg(feature = "cluster")]
@@ -305,6 +305,9 @@ where
 
 #[cfg(test)]
 mod tests {
+    #[cfg(feature = "cluster")]
+    use std::time::Duration;
+
     use super::*;
     #[cfg(feature = "cluster")]
     use crate::store::redis::tls::TlsSettings;
@@ -316,7 +319,12 @@ mod tests {
             vec![format!("{:?}", RedisStoreBuilder::new().manager("redis://127.0.0.1:6379").unwrap().0)];
         #[cfg(feature = "cluster")]
         {
-            let cluster = cluster::clients(["redis://127.0.0.1:6379"], &TlsSettings::default()).unwrap();
+            let cluster = cluster::clients(
+                ["redis://127.0.0.1:6379"],
+                &TlsSettings::default(),
+                Duration::from_millis(50),
+            )
+            .unwrap();
             clients.extend([cluster.retrying, cluster.single_attempt].map(|client| format!("{client:?}")));
         }
         for client in clients {

@@ -6,7 +6,7 @@ use redis::{RedisError, ServerErrorKind};
 
 use super::{
     codes::{code, parse},
-    explain::{describe, io_kind, is_server_error, server_text, text_of},
+    explain::{describe, fault_of, io_kind, is_server_error, server_text, text_of, tls_remedy},
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -45,11 +45,15 @@ pub(crate) fn not_connected(error: &RedisError) -> Error {
         return from_redis(error);
     }
     let message = format!("cannot connect to Redis: {}", describe(error));
-    with_source(Error::new(ErrorKind::StoreUnreachable, message), error)
+    with_cause(Error::new(ErrorKind::StoreUnreachable, message), error)
 }
 
 /// The error if no connection can be made to `address`, which must not contain a password.
 pub(crate) fn unreachable(address: &str, error: &RedisError) -> Error {
+    if let Some(remedy) = tls_remedy(error) {
+        let message = format!("cannot connect to Redis{address}: {remedy}");
+        return with_cause(Error::new(ErrorKind::StoreUnreachable, message), error);
+    }
     let remedy = match io_kind(error) {
         Some(std::io::ErrorKind::TimedOut) => {
             "check the address, firewalls, and whether the server expects TLS: write rediss:// if it does, and write \
@@ -62,7 +66,17 @@ pub(crate) fn unreachable(address: &str, error: &RedisError) -> Error {
         _ => "check the URL and that the server is running",
     };
     let message = format!("cannot connect to Redis{address}: {}; {remedy}", describe(error));
-    with_source(Error::new(ErrorKind::StoreUnreachable, message), error)
+    with_cause(Error::new(ErrorKind::StoreUnreachable, message), error)
+}
+
+/// Adds what the server said when the client introduced itself, or that there is none.
+fn with_cause(error: Error, cause: &RedisError) -> Error {
+    let fault = match fault_of(cause) {
+        None if io_kind(cause) == Some(std::io::ErrorKind::ConnectionRefused) => Some(Fault::Refused),
+        fault => fault,
+    };
+    let error = with_source(error, cause);
+    fault.into_iter().fold(error, Error::with_fault)
 }
 
 /// Adds a source only if it is an error of the operating system, whose text is safe.

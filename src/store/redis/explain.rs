@@ -68,6 +68,8 @@ pub(super) fn text_of(fault: Fault, shown: &str) -> String {
         Fault::Algorithm => return shown.to_owned(),
         Fault::Lua => return format!("the Lua of an algorithm failed: {shown}"),
         Fault::Unknown => "the server answered with an unknown error; check its log",
+        Fault::Refused => "no server listens at this address",
+        Fault::Slow => "the server is slower than the deadline",
     };
     if shown.is_empty() { explanation.to_owned() } else { format!("{explanation} ({shown})") }
 }
@@ -91,23 +93,17 @@ pub(super) fn describe(error: &RedisError) -> String {
                 std::io::Error::from(kind).to_string()
             }
             // A text of the operating system or the TLS library, such as an unknown host.
-            (None, _) => {
-                let text = error.to_string();
-                explain_tls(&text).map_or(text, ToOwned::to_owned)
-            }
+            (None, _) => tls_remedy(error).map_or_else(|| error.to_string(), ToOwned::to_owned),
         },
-        redis::ErrorKind::AuthenticationFailed => {
-            let detail = error.detail().unwrap_or_default();
-            match code(detail) {
-                // redis-rs does not say which of the two it is.
-                Some(Fault::Other) | None => {
-                    "the server does not accept this user and password: correct them in the URL, or remove them if the \
-                     server has no password"
-                        .into()
-                }
-                Some(_) => explain(detail),
+        redis::ErrorKind::AuthenticationFailed => match fault_of(error) {
+            // redis-rs does not say which of the two it is.
+            Some(Fault::WrongPass) => {
+                "the server does not accept this user and password: correct them in the URL, or remove them if the server \
+                 has no password"
+                    .into()
             }
-        }
+            _ => explain(error.detail().unwrap_or_default()),
+        },
         redis::ErrorKind::Parse | redis::ErrorKind::UnexpectedReturnType => {
             "it does not answer as Redis does: is it a Redis server?".into()
         }
@@ -123,8 +119,22 @@ pub(super) fn describe(error: &RedisError) -> String {
     }
 }
 
-/// Explains a text in which redis-rs quotes errors of the operating system and of servers.
-fn explain_quoted(quoted: &str) -> String {
+/// Why the server did not accept a connection, if it said so.
+pub(super) fn fault_of(error: &RedisError) -> Option<Fault> {
+    let detail = error.detail().unwrap_or_default();
+    match error.kind() {
+        _ if is_server_error(error) => Some(parse(&server_text(error)).0),
+        redis::ErrorKind::AuthenticationFailed => match code(detail) {
+            Some(Fault::Other) | None => Some(Fault::WrongPass),
+            fault => fault,
+        },
+        redis::ErrorKind::Io => quoted_code(detail).map(|text| parse(text).0),
+        _ => None,
+    }
+}
+
+/// The code in a text in which redis-rs quotes errors of servers.
+fn quoted_code(quoted: &str) -> Option<&'static str> {
     let known = [
         ("WRONGPASS", "WRONGPASS"),
         ("AuthenticationFailed", "WRONGPASS"),
@@ -135,7 +145,12 @@ fn explain_quoted(quoted: &str) -> String {
         ("unauthenticated", "unauthenticated"),
         ("Authentication required", "NOAUTH"),
     ];
-    if let Some((_, text)) = known.iter().find(|(part, _)| quoted.contains(part)) {
+    known.iter().find(|(part, _)| quoted.contains(part)).map(|(_, text)| *text)
+}
+
+/// Explains a text in which redis-rs quotes errors of the operating system and of servers.
+fn explain_quoted(quoted: &str) -> String {
+    if let Some(text) = quoted_code(quoted) {
         return explain(text);
     }
     let system_errors =
@@ -146,9 +161,18 @@ fn explain_quoted(quoted: &str) -> String {
     }
 }
 
-/// Explains an error of rustls.
-fn explain_tls(text: &str) -> Option<&'static str> {
+/// What to do about an error of TLS.
+pub(super) fn tls_remedy(error: &RedisError) -> Option<&'static str> {
+    if error.kind() != redis::ErrorKind::Io || error.detail().is_some() {
+        return None;
+    }
+    let text = error.to_string();
     let known = [
+        (
+            "the system has no certificates of authorities",
+            "this system has no certificates of authorities: pass the certificate of the server's authority to \
+             RedisStoreBuilder::tls_ca_certificate, or install the system's package of certificates",
+        ),
         (
             "UnknownIssuer",
             "the server's certificate is from an unknown authority: pass the authority's certificate to \

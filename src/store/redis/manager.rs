@@ -1,20 +1,23 @@
 //! Opens the connections of a pool to one server, and names them.
 
-use std::{fmt, future::Future, io, sync::Arc};
+use std::{fmt, sync::Arc};
 
 use bb8_redis::bb8::ManageConnection;
-use redis::{AsyncConnectionConfig, Client, RedisError, RedisResult, aio::MultiplexedConnection};
-
-use tokio::time::timeout;
+use redis::{ConnectionInfo, RedisError, RedisResult};
 
 #[cfg(feature = "sentinel")]
 use super::sentinel::Sentinels;
-use super::{error::is_broken, transport::CONNECT_TIMEOUT};
+use super::{
+    error::is_broken,
+    gate::Gate,
+    opener::{Connection, Opener, answered},
+    tls::TlsSettings,
+};
 
 /// Where the server is.
 pub(super) enum Source {
     /// At the address of a URL.
-    Url(Client),
+    Url(ConnectionInfo),
     /// Where the sentinels say.
     #[cfg(feature = "sentinel")]
     Sentinels(Sentinels),
@@ -24,11 +27,13 @@ pub(super) enum Source {
 pub(super) struct Manager {
     source: Source,
     name: Arc<str>,
+    opener: Arc<Opener>,
+    gate: Gate,
 }
 
 impl Manager {
-    pub(super) fn new(source: Source, name: &str) -> Self {
-        Self { source, name: name.into() }
+    pub(super) fn new(source: Source, name: &str, tls: &TlsSettings) -> Self {
+        Self { source, name: name.into(), opener: Arc::new(Opener::new(tls)), gate: Gate::default() }
     }
 
     pub(super) const fn asks_sentinels(&self) -> bool {
@@ -42,28 +47,27 @@ impl Manager {
     /// The number of the database that connections select.
     pub(super) fn database(&self) -> i64 {
         match &self.source {
-            Source::Url(client) => client.get_connection_info().redis_settings().db(),
+            Source::Url(info) => info.redis_settings().db(),
             #[cfg(feature = "sentinel")]
-            Source::Sentinels(sentinels) => sentinels.database,
+            Source::Sentinels(sentinels) => sentinels.database(),
         }
     }
 
-    async fn client(&self) -> RedisResult<Client> {
+    async fn open(&self) -> RedisResult<Connection> {
         match &self.source {
-            Source::Url(client) => Ok(client.clone()),
+            Source::Url(info) => self.opener.open(info).await,
             #[cfg(feature = "sentinel")]
-            Source::Sentinels(sentinels) => sentinels.primary().await,
+            Source::Sentinels(sentinels) => sentinels.primary(&self.opener).await,
         }
     }
 }
 
 impl ManageConnection for Manager {
-    type Connection = MultiplexedConnection;
+    type Connection = Connection;
     type Error = RedisError;
 
     async fn connect(&self) -> Result<Self::Connection, Self::Error> {
-        let client = self.client().await?;
-        let mut connection = client.get_multiplexed_async_connection_with_config(&config()).await?;
+        let mut connection = self.gate.pass(self.open()).await?;
         let mut set_name = redis::cmd("CLIENT");
         set_name.arg("SETNAME").arg(&*self.name);
         let named: RedisResult<()> = answered(set_name.query_async(&mut connection)).await;
@@ -83,22 +87,11 @@ impl ManageConnection for Manager {
     }
 }
 
-/// The reply, if it comes in time.
-async fn answered<T>(reply: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
-    let late = |_| Err(io::Error::from(io::ErrorKind::TimedOut).into());
-    timeout(CONNECT_TIMEOUT, reply).await.unwrap_or_else(late)
-}
-
-/// Without the timeout of redis-rs for replies: who sends a call knows its deadline.
-fn config() -> AsyncConnectionConfig {
-    AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT_TIMEOUT)).set_response_timeout(None)
-}
-
 impl fmt::Debug for Manager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("Manager");
         match &self.source {
-            Source::Url(client) => debug.field("url", client),
+            Source::Url(info) => debug.field("url", info),
             #[cfg(feature = "sentinel")]
             Source::Sentinels(sentinels) => debug.field("sentinels", sentinels),
         };

@@ -9,12 +9,16 @@ mod bans;
 mod builder;
 mod codes;
 mod connect;
+#[cfg(feature = "tls-rustls-no-provider")]
+mod encrypted;
 mod error;
 mod explain;
+mod gate;
 #[cfg(any(feature = "adaptive", feature = "reload"))]
 mod hash;
 mod keys;
 mod manager;
+mod opener;
 #[cfg(feature = "reload")]
 mod policies;
 mod probe;

@@ -1,15 +1,21 @@
 //! Asks Redis Sentinel which server is the primary.
 
-use std::{fmt, sync::Arc};
+use std::{collections::HashMap, fmt, sync::Arc};
 
 use redis::{
-    Client, ConnectionAddr, ConnectionInfo, RedisError, RedisResult, TlsMode,
-    sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType},
+    ConnectionAddr, ConnectionInfo, ErrorKind as RedisErrorKind, IntoConnectionInfo as _,
+    RedisConnectionInfo, RedisError, RedisResult, Role,
 };
-use tokio::{sync::Mutex, task::JoinSet};
+use tokio::task::JoinSet;
 
-use super::{address::connection_info, tls::TlsSettings, transport::tcp_settings};
-use crate::error::{Error, ErrorKind};
+use super::{
+    address::connection_info,
+    error::from_redis,
+    opener::{Connection, Opener, answered},
+    tls::TlsSettings,
+    transport::tcp_settings,
+};
+use crate::{error::Error, fault::Fault};
 
 /// The user and the password that the sentinels require.
 #[derive(Clone)]
@@ -18,16 +24,20 @@ pub(super) struct SentinelUser {
     pub(super) password: String,
 }
 
-/// The sentinels of one primary, each with a client of its own.
-///
-/// One client for all of them would ask them one after the other, and wait for the timeout of a first one whose host is
-/// down. That is longer than the time for one attempt to connect, so no later sentinel would ever be asked.
+/// The sentinels of one primary. All are asked at the same time: one whose host is down answers after no attempt to connect.
 pub(super) struct Sentinels {
-    clients: Vec<Arc<Mutex<SentinelClient>>>,
+    sentinels: Vec<ConnectionInfo>,
+    primary: Arc<Primary>,
     /// The sentinels' addresses, without passwords, and the name of the primary.
     pub(super) description: String,
-    /// The number of the database on the primary.
-    pub(super) database: i64,
+}
+
+/// What is known of a primary.
+struct Primary {
+    name: String,
+    /// The user, the password and the database.
+    settings: RedisConnectionInfo,
+    is_tls: bool,
 }
 
 impl Sentinels {
@@ -61,29 +71,42 @@ impl Sentinels {
                  primary",
             ));
         }
-        let database = infos.first().map_or(0, |info| info.redis_settings().db());
         let addresses: Vec<_> = infos.iter().map(|info| info.addr().to_string()).collect();
-        let clients = infos.iter().map(|info| client(info, primary, user, tls));
+        let description = format!("{primary} of the sentinels at {}", addresses.join(", "));
+        let (settings, is_tls) = infos.first().map_or_else(Default::default, |info| {
+            (info.redis_settings().clone(), matches!(info.addr(), ConnectionAddr::TcpTls { .. }))
+        });
+        let credentials = user.map_or_else(RedisConnectionInfo::default, |user| {
+            RedisConnectionInfo::default().set_username(&user.name).set_password(&user.password)
+        });
+        let sentinel = |info: ConnectionInfo| {
+            info.set_redis_settings(credentials.clone()).set_tcp_settings(tcp_settings())
+        };
         Ok(Self {
-            clients: clients.map(|client| Ok(Arc::new(Mutex::new(client?)))).collect::<Result<_, Error>>()?,
-            description: format!("{primary} of the sentinels at {}", addresses.join(", ")),
-            database,
+            sentinels: infos.into_iter().map(sentinel).collect(),
+            primary: Arc::new(Primary { name: primary.to_owned(), settings, is_tls }),
+            description,
         })
     }
 
-    /// A client for the primary, from the sentinel that answers first.
-    pub(super) async fn primary(&self) -> RedisResult<Client> {
+    /// The number of the database on the primary.
+    pub(super) fn database(&self) -> i64 {
+        self.primary.settings.db()
+    }
+
+    /// A connection to the primary, from the sentinel that leads to it first.
+    pub(super) async fn primary(&self, opener: &Arc<Opener>) -> RedisResult<Connection> {
         let mut lookups = JoinSet::new();
-        for client in &self.clients {
-            let client = client.clone();
-            lookups.spawn(async move { client.lock().await.async_get_client().await });
+        for sentinel in &self.sentinels {
+            let (sentinel, primary, opener) = (sentinel.clone(), self.primary.clone(), opener.clone());
+            lookups.spawn(async move { primary.from(&sentinel, &opener).await });
         }
         let mut worst: Option<RedisError> = None;
         while let Some(lookup) = lookups.join_next().await {
             // The error means that the runtime was shut down.
             let Ok(lookup) = lookup else { continue };
             match lookup {
-                Ok(client) => return Ok(client),
+                Ok(connection) => return Ok(connection),
                 Err(error) if worst.as_ref().is_none_or(|worst| says_more(&error, worst)) => {
                     worst = Some(error)
                 }
@@ -94,53 +117,50 @@ impl Sentinels {
     }
 }
 
+impl Primary {
+    /// A connection to the primary that `sentinel` names, if it is one.
+    async fn from(&self, sentinel: &ConnectionInfo, opener: &Opener) -> RedisResult<Connection> {
+        let mut asked = opener.open(sentinel).await?;
+        let primaries: RedisResult<Vec<HashMap<String, String>>> =
+            answered(redis::cmd("SENTINEL").arg("MASTERS").query_async(&mut asked)).await;
+        let primaries = primaries.map_err(|error| match from_redis(&error).fault() {
+            Some(Fault::UnknownCommand) => {
+                (RedisErrorKind::InvalidClientConfig, "the address does not point to a sentinel").into()
+            }
+            _ => error,
+        })?;
+        for (host, port) in primaries.iter().filter_map(|primary| self.address(primary)) {
+            let mut connection = opener.open(&self.info(host, port)?).await?;
+            let role: Role = answered(redis::cmd("ROLE").query_async(&mut connection)).await?;
+            if let Role::Primary { .. } = role {
+                return Ok(connection);
+            }
+        }
+        Err((RedisErrorKind::MasterNameNotFoundBySentinel, "no such primary is up").into())
+    }
+
+    /// The address in a sentinel's description of a primary, if it is this one and up.
+    fn address(&self, described: &HashMap<String, String>) -> Option<(String, u16)> {
+        let flags = described.get("flags").filter(|_| described.get("name") == Some(&self.name))?;
+        let is_up = flags.split(',').all(|flag| flag != "s_down" && flag != "o_down");
+        let (host, port) = (described.get("ip")?, described.get("port")?.parse().ok()?);
+        is_up.then(|| (host.clone(), port))
+    }
+
+    fn info(&self, host: String, port: u16) -> RedisResult<ConnectionInfo> {
+        let address = if self.is_tls {
+            ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
+        } else {
+            ConnectionAddr::Tcp(host, port)
+        };
+        let info = address.into_connection_info()?;
+        Ok(info.set_redis_settings(self.settings.clone()).set_tcp_settings(tcp_settings()))
+    }
+}
+
 /// Whether `error` is nearer to the cause than `other`: a sentinel that does not answer is expected in an outage.
 fn says_more(error: &RedisError, other: &RedisError) -> bool {
     other.is_io_error() && !error.is_io_error()
-}
-
-fn client(
-    info: &ConnectionInfo,
-    primary: &str,
-    user: Option<&SentinelUser>,
-    tls: &TlsSettings,
-) -> Result<SentinelClient, Error> {
-    // redis-rs quotes nothing secret here, and checked the address already.
-    let invalid = |_: RedisError| {
-        Error::new(
-            ErrorKind::InvalidConfig,
-            format!("the URL of the sentinel at {} cannot be used", info.addr()),
-        )
-    };
-    let sentinel = [info.addr().clone()];
-    let mut builder =
-        SentinelClientBuilder::new(sentinel, primary, SentinelServerType::Master).map_err(invalid)?;
-    builder = builder
-        .set_client_to_sentinel_tcp_settings(tcp_settings())
-        .set_client_to_redis_tcp_settings(tcp_settings())
-        .set_client_to_redis_db(info.redis_settings().db())
-        .set_client_to_redis_protocol(info.redis_settings().protocol());
-    if let Some(user) = user {
-        builder = builder
-            .set_client_to_sentinel_username(&user.name)
-            .set_client_to_sentinel_password(&user.password);
-    }
-    if let Some(name) = info.redis_settings().username() {
-        builder = builder.set_client_to_redis_username(name);
-    }
-    if let Some(password) = info.redis_settings().password() {
-        builder = builder.set_client_to_redis_password(password);
-    }
-    if let ConnectionAddr::TcpTls { .. } = info.addr() {
-        builder = builder.set_client_to_redis_tls_mode(TlsMode::Secure);
-        #[cfg(feature = "tls-rustls-no-provider")]
-        if let Some(certificates) = tls.certificates()? {
-            builder = builder.set_client_to_redis_certificates(certificates);
-        }
-    }
-    // Only used with TLS.
-    let _ = tls;
-    builder.build().map_err(invalid)
 }
 
 impl fmt::Debug for Sentinels {

@@ -86,8 +86,7 @@ use crate::{
 /// A decision that cannot be sent within the deadline because Redis is busy fails with
 /// [`StoreBusy`](ErrorKind::StoreBusy), and its policy's [`FailureMode`](crate::FailureMode) applies.
 ///
-/// With the feature `tracing`, the store logs the start of an outage at warn. It logs the end at info, with the first
-/// success at least five seconds after the last failure.
+/// With the feature `tracing`, the store logs the start of an outage at warn and its end at info, with its length.
 ///
 /// # Example
 ///

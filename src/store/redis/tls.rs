@@ -1,6 +1,8 @@
 //! Certificates for TLS, and the crypto provider.
 
 use std::fmt;
+#[cfg(feature = "tls-rustls-no-provider")]
+use std::io;
 
 use redis::ConnectionInfo;
 #[cfg(feature = "tls-rustls-no-provider")]
@@ -72,12 +74,34 @@ impl TlsSettings {
     /// Finds invalid certificates. redis-rs would only find some of them, or only when it connects.
     #[cfg(feature = "tls-rustls-no-provider")]
     fn check(&self) -> Result<(), Error> {
+        self.with_roots(self.own_roots()?.unwrap_or_else(RootCertStore::empty)).map(|_| ())
+    }
+
+    /// The settings of a connection: with the certificates of the CA if there is one, and otherwise with those of the
+    /// system, which takes a while.
+    #[cfg(feature = "tls-rustls-no-provider")]
+    pub(super) fn client_config(&self) -> io::Result<ClientConfig> {
+        let roots = match self.own_roots().map_err(io::Error::other)? {
+            Some(roots) => roots,
+            None => system_roots()?,
+        };
+        self.with_roots(roots).map_err(io::Error::other)
+    }
+
+    /// The certificates of the CA.
+    #[cfg(feature = "tls-rustls-no-provider")]
+    fn own_roots(&self) -> Result<Option<RootCertStore>, Error> {
+        let Some(pem) = &self.ca else { return Ok(None) };
         let mut roots = RootCertStore::empty();
-        if let Some(pem) = &self.ca {
-            for certificate in certificates(pem).ok_or_else(|| Error::invalid(INVALID_CA))? {
-                roots.add(certificate).map_err(|_| Error::invalid(INVALID_CA))?;
-            }
+        for certificate in certificates(pem).ok_or_else(|| Error::invalid(INVALID_CA))? {
+            roots.add(certificate).map_err(|_| Error::invalid(INVALID_CA))?;
         }
+        Ok(Some(roots))
+    }
+
+    #[cfg(feature = "tls-rustls-no-provider")]
+    fn with_roots(&self, roots: RootCertStore) -> Result<ClientConfig, Error> {
+        let config = ClientConfig::builder().with_root_certificates(roots);
         if let Some((certificate, key)) = &self.client {
             let chain = certificates(certificate).ok_or_else(|| {
                 Error::invalid("the client certificate for Redis is invalid: it must be a certificate in PEM")
@@ -87,15 +111,14 @@ impl TlsSettings {
                     "the private key of the client certificate for Redis is invalid: it must be in PEM",
                 )
             })?;
-            let config = ClientConfig::builder().with_root_certificates(roots);
-            config.with_client_auth_cert(chain, key).map_err(|_| {
+            return config.with_client_auth_cert(chain, key).map_err(|_| {
                 Error::invalid(
                     "the private key of the client certificate for Redis cannot be used: it must belong to the \
                      certificate",
                 )
-            })?;
+            });
         }
-        Ok(())
+        Ok(config.with_no_client_auth())
     }
 }
 
@@ -109,6 +132,22 @@ fn certificates(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
     let all: Vec<_> = CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().ok()?;
     (!all.is_empty()).then_some(all)
 }
+
+/// The certificates that the system trusts. One that cannot be read is left out.
+#[cfg(feature = "tls-rustls-no-provider")]
+fn system_roots() -> io::Result<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    let found = rustls_native_certs::load_native_certs();
+    roots.add_parsable_certificates(found.certs);
+    if roots.is_empty() {
+        return Err(io::Error::other(NO_SYSTEM_CERTIFICATES));
+    }
+    Ok(roots)
+}
+
+/// `explain` has the remedy.
+#[cfg(feature = "tls-rustls-no-provider")]
+const NO_SYSTEM_CERTIFICATES: &str = "the system has no certificates of authorities";
 
 /// Installs ring unless the program has installed a provider. rustls panics if there is none, or if several are compiled
 /// in and none is installed; redis-rs takes no provider as a setting.

@@ -22,6 +22,7 @@ pub mod redis_cluster;
 #[cfg(feature = "tls")]
 pub mod redis_sentinel;
 pub mod redis_server;
+pub mod slow;
 pub mod stores;
 
 pub use directory::Directory;

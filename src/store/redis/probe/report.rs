@@ -1,6 +1,6 @@
 //! What a probe found.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use super::server::ServerInfo;
 use crate::error::{Error, ErrorKind};
@@ -17,6 +17,8 @@ use crate::error::{Error, ErrorKind};
 /// let report = store.probe().await?;
 /// println!("{report}");
 /// assert!(report.problems().iter().all(|problem| problem.kind() != ProblemKind::Eviction));
+/// // The default deadline is 50 ms.
+/// assert!(report.round_trip().is_some_and(|round_trip| round_trip.as_millis() < 50));
 /// # Ok(())
 /// # }
 /// ```
@@ -49,6 +51,8 @@ pub enum ProblemKind {
     Unavailable,
     /// The server is older than the oldest supported version.
     Version,
+    /// A round trip to the server takes longer than the deadline of a decision, so no decision is made in time.
+    Slow,
     /// The server evicts exhausted limits when its memory is full.
     Eviction,
 }
@@ -65,6 +69,14 @@ impl ProbeReport {
     #[must_use]
     pub fn eviction_policy(&self) -> Option<&str> {
         self.server.eviction_policy.as_deref()
+    }
+
+    /// The least round trip of three commands to the server. `None` if none of them was answered within half a second.
+    ///
+    /// If it is longer than the [`deadline`](crate::store::RedisStoreBuilder::deadline), no decision can be made in time.
+    #[must_use]
+    pub const fn round_trip(&self) -> Option<Duration> {
+        self.server.round_trip
     }
 
     /// The problems, the most severe first.

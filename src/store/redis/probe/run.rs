@@ -1,8 +1,12 @@
 //! Runs the checks of a probe.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
 
 use redis::{Cmd, Value};
+use tokio::time::Instant;
 
 use super::{
     report::{ProbeReport, Problem, ProblemKind},
@@ -21,15 +25,15 @@ use crate::{
         redis::{
             script::Script,
             store::RedisStore,
-            transport::PROBE_TIMEOUT,
+            transport::{PROBE_TIMEOUT, slow_text},
             wire::{self, Encoded, Job},
         },
     },
 };
 
 impl RedisStore {
-    /// Checks whether the server can make the decisions of this store: its version and kind, its eviction policy, and the
-    /// Redis user's permissions. Makes decisions on unused keys with the store's prefix and removes the keys.
+    /// Checks whether the server can make the decisions of this store: its version and kind, its eviction policy, the round
+    /// trip, and the Redis user's permissions. Makes decisions on unused keys with the store's prefix and removes the keys.
     ///
     /// [`connect`](Self::connect), `connect_cluster` and `connect_sentinel` call it. They fail if decisions cannot be made,
     /// and log the other problems at warn. Call it yourself after `connect_lazy`, or in a health check of a deployment. Each
@@ -92,7 +96,44 @@ impl RedisStore {
             );
             problems.push(Problem::new(ProblemKind::Eviction, text));
         }
+        server.round_trip = self.round_trip().await;
+        if let Some(round_trip) = server.round_trip.filter(|round_trip| *round_trip > self.deadline) {
+            problems.push(Problem::new(ProblemKind::Slow, slow_text(round_trip, self.deadline)));
+        }
+        let health = self.link.health();
+        if health.introduce() {
+            log!(
+                info,
+                server = %health.server(),
+                version = server.version.as_deref().unwrap_or("unknown"),
+                round_trip = %server.round_trip_text(),
+                eviction_policy = server.eviction_text(),
+                prefix = self.names.prefix(),
+                "connected to Redis"
+            );
+            // Unused without the feature `tracing`.
+            let _ = (health.server(), server.round_trip_text(), server.eviction_text());
+        }
         Ok(ProbeReport { server, problems })
+    }
+
+    /// The least round trip of three commands. The first may have to wait for a connection, and the process for a thread.
+    async fn round_trip(&self) -> Option<Duration> {
+        let mut command = redis::cmd("PING");
+        if self.link.is_cluster() {
+            // A PING goes to all nodes.
+            command = redis::cmd("EXISTS");
+            command.arg(format!("{}:{{%probe}}", self.names.prefix()));
+        }
+        let mut least = None;
+        for _ in 0..PINGS {
+            let asked = Instant::now();
+            let reply = self.link.clone().ask(command.clone(), PROBE_TIMEOUT).await;
+            if reply.map_or_else(|error| is_answer(&error), |_| true) {
+                least = least.into_iter().chain([asked.elapsed()]).min();
+            }
+        }
+        least
     }
 
     /// Loads the scripts, and makes a decision with each kind of state.
@@ -193,6 +234,7 @@ impl RedisStore {
     }
 }
 
+const PINGS: usize = 3;
 /// How often a command is sent if its reply is late.
 const TRIES: usize = 3;
 

@@ -1,6 +1,6 @@
 //! What a server says about itself.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use redis::Value;
 
@@ -11,6 +11,7 @@ pub(super) struct ServerInfo {
     /// `standalone`, `cluster` or `sentinel`.
     pub(super) mode: Option<String>,
     pub(super) eviction_policy: Option<String>,
+    pub(super) round_trip: Option<Duration>,
     /// Whether memory is limited, so that the eviction policy matters.
     pub(super) may_evict: bool,
 }
@@ -91,16 +92,29 @@ fn harmless(value: String) -> Option<String> {
     ((1..=32).contains(&value.len()) && value.bytes().all(is_word)).then_some(value)
 }
 
+impl ServerInfo {
+    pub(super) fn round_trip_text(&self) -> String {
+        self.round_trip.map_or_else(
+            || "unknown".to_owned(),
+            |round_trip| format!("{:.1}ms", round_trip.as_secs_f64() * 1e3),
+        )
+    }
+
+    pub(super) fn eviction_text(&self) -> &str {
+        self.eviction_policy.as_deref().unwrap_or("unknown (grant +info to see it)")
+    }
+}
+
 impl fmt::Display for ServerInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Redis {}", self.version.as_deref().unwrap_or("of an unknown version"))?;
         if let Some(mode) = &self.mode {
             write!(f, ", {mode}")?;
         }
-        match &self.eviction_policy {
-            Some(policy) => write!(f, ", maxmemory-policy {policy}"),
-            None => write!(f, ", maxmemory-policy unknown (grant +info to see it)"),
+        if self.round_trip.is_some() {
+            write!(f, ", round trip {}", self.round_trip_text())?;
         }
+        write!(f, ", maxmemory-policy {}", self.eviction_text())
     }
 }
 

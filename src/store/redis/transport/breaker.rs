@@ -1,8 +1,10 @@
 //! The circuit breaker of a server or a shard.
 //!
 //! If several calls in a row get no answer, the breaker opens: decisions fail at once instead of at their deadlines.
-//! While it is open, a decision that fails starts a probe from time to time, in the background. If the probe is
-//! answered, the breaker closes; if the first call after that gets no answer, it opens again.
+//! While it is open, a decision that fails starts a probe from time to time, in the background. If all PINGs of the probe
+//! are answered within the deadline of a decision, the breaker closes. If the first call after that gets no answer, or
+//! one of the first eight is late, it opens again, and each time it does, it waits twice as long for its next probe.
+//! So requests do not wait for a server that is often, but not always, slower than the deadline.
 //!
 //! Calls are counted and not decisions: a single broken connection fails all decisions of a batch. An answer counts as
 //! one even if it is an error, because the caller did not have to wait for it. `CLUSTERDOWN` does not: other nodes answer it
@@ -11,7 +13,7 @@
 use std::{
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
@@ -27,25 +29,45 @@ use crate::{
 
 /// How many calls in a row get no answer until the breaker opens.
 const CALLS: u32 = 3;
+/// How many calls Redis must answer after a probe until three late ones are needed again to open the breaker, and the
+/// pauses are short again.
+const TRIAL: u32 = 8;
 /// The pause between two probes.
 const PAUSE: Duration = Duration::from_millis(100);
 /// The first pause, if connections were closed. Often another one can be opened at once, and an attempt keeps no caller
 /// waiting. Each further pause is twice as long, up to the longer one.
 const SHORT_PAUSE: Duration = Duration::from_millis(10);
+/// The longest pause of a breaker that opens again and again.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+#[derive(Debug)]
+pub(super) struct Breaker {
+    /// The deadline of the decisions, which is that of a probe too.
+    deadline: Duration,
+    /// Whether an answer changes the state. It does not while all calls are answered.
+    watchful: AtomicBool,
+    open: AtomicBool,
+    state: Mutex<State>,
+    probing: Arc<AtomicBool>,
+}
 
 #[derive(Debug, Default)]
-pub(super) struct Breaker {
+struct State {
     /// Calls in a row without an answer.
-    unanswered: AtomicU32,
-    open: AtomicBool,
+    unanswered: u32,
+    /// Why the first of them got none, unless a later one says more.
+    cause: Option<Error>,
+    /// The answers that are missing until Redis is trusted again.
+    trial: u32,
+    /// The pause before the first probe when the breaker opened last. Zero once Redis is trusted.
+    first_pause: Duration,
     /// Set when the breaker opens.
-    since: Mutex<Option<Opened>>,
-    probing: Arc<AtomicBool>,
+    since: Option<Opened>,
 }
 
 #[derive(Debug)]
 struct Opened {
-    /// The error of the last call.
+    /// Why the calls got no answer.
     cause: Error,
     next_probe: Instant,
     /// After the next probe.
@@ -53,31 +75,80 @@ struct Opened {
 }
 
 impl Breaker {
+    /// A closed breaker for decisions with this deadline.
+    pub(super) fn new(deadline: Duration) -> Self {
+        Self {
+            deadline,
+            watchful: AtomicBool::default(),
+            open: AtomicBool::default(),
+            state: Mutex::default(),
+            probing: Arc::default(),
+        }
+    }
+
+    pub(super) const fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
     /// Records how a call ended. Returns whether this opens the breaker.
     pub(super) fn record<T>(&self, result: &Result<T, Error>) -> bool {
         match result {
             Err(cause) if is_silence(cause) => self.failed(cause),
             Err(error) if says_nothing(error) => false,
             _ => {
-                if self.unanswered.load(Ordering::Relaxed) > 0 {
-                    self.unanswered.store(0, Ordering::Relaxed);
+                if self.watchful.load(Ordering::Relaxed) {
+                    self.answered();
                 }
                 false
             }
         }
     }
 
-    fn failed(&self, cause: &Error) -> bool {
-        if self.unanswered.fetch_add(1, Ordering::Relaxed) + 1 < CALLS {
+    fn answered(&self) {
+        let mut state = lock(&self.state);
+        state.unanswered = 0;
+        state.cause = None;
+        state.trial = state.trial.saturating_sub(1);
+        if state.trial == 0 {
+            state.first_pause = Duration::ZERO;
+            self.watchful.store(false, Ordering::Relaxed);
+        }
+    }
+
+    fn failed(&self, error: &Error) -> bool {
+        let mut state = lock(&self.state);
+        state.unanswered += 1;
+        let cause = match state.cause.take() {
+            Some(first) if !error.is_evidence() => first,
+            _ => error.clone(),
+        };
+        state.cause = Some(cause.clone());
+        self.watchful.store(true, Ordering::Relaxed);
+        let is_late = error.kind() == ErrorKind::StoreTimeout;
+        // A connection that broke while the server was down may be used only now, but a late reply is as before.
+        let opens = state.unanswered >= CALLS || state.trial > 0 && is_late;
+        if !opens || self.open.load(Ordering::Relaxed) {
             return false;
         }
-        let pause = if cause.kind() == ErrorKind::StoreTimeout { PAUSE } else { SHORT_PAUSE };
-        *lock(&self.since) = Some(Opened { cause: cause.clone(), next_probe: Instant::now() + pause, pause });
-        let opens = !self.open.swap(true, Ordering::Relaxed);
-        if opens {
-            metric!(open_breakers_changed(1));
+        let shortest = if is_late { PAUSE } else { SHORT_PAUSE };
+        let pause = (state.first_pause * 2).clamp(shortest, LONGEST_PAUSE);
+        state.first_pause = pause;
+        state.since = Some(Opened { cause, next_probe: Instant::now() + pause, pause });
+        self.open.store(true, Ordering::Relaxed);
+        metric!(open_breakers_changed(1));
+        true
+    }
+
+    /// Records why a probe failed, if it says more than what failed before.
+    pub(super) fn failed_again(&self, cause: &Error) {
+        if let Some(opened) = lock(&self.state).since.as_mut().filter(|_| cause.is_evidence()) {
+            opened.cause = cause.clone();
         }
-        opens
+    }
+
+    /// Whether it opened again before Redis was trusted.
+    pub(super) fn has_opened_again(&self) -> bool {
+        lock(&self.state).first_pause > PAUSE
     }
 
     /// The error of a decision while the breaker is open.
@@ -85,21 +156,25 @@ impl Breaker {
         if !self.open.load(Ordering::Relaxed) {
             return None;
         }
-        lock(&self.since).as_ref().map(|opened| suspended(&opened.cause))
+        lock(&self.state).since.as_ref().map(|opened| suspended(&opened.cause))
     }
 
     /// The next probe, if it is time for one and none is under way.
     pub(super) fn next_probe(&self) -> Option<Exclusive> {
-        let mut since = lock(&self.since);
-        let opened = since.as_mut().filter(|opened| opened.next_probe <= Instant::now())?;
+        let mut state = lock(&self.state);
+        let opened = state.since.as_mut().filter(|opened| opened.next_probe <= Instant::now())?;
         let probe = Exclusive::acquire(&self.probing)?;
-        opened.pause = (opened.pause * 2).min(PAUSE);
+        opened.pause = opened.pause.max((opened.pause * 2).min(PAUSE));
         opened.next_probe = Instant::now() + opened.pause;
         Some(probe)
     }
 
     pub(super) fn close(&self) {
-        self.unanswered.store(CALLS - 1, Ordering::Relaxed);
+        let mut state = lock(&self.state);
+        state.unanswered = CALLS - 1;
+        state.cause = None;
+        state.trial = TRIAL;
+        self.watchful.store(true, Ordering::Relaxed);
         if self.open.swap(false, Ordering::Relaxed) {
             metric!(open_breakers_changed(-1));
         }
@@ -143,7 +218,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn it_opens_after_three_calls_in_a_row_without_an_answer() {
-        let breaker = Breaker::default();
+        let breaker = Breaker::new(Duration::from_millis(50));
         assert_eq!([silence(), silence()].map(|call| breaker.record(&call)), [false, false]);
         assert!(!breaker.record(&ANSWERED));
         assert_eq!([silence(), silence(), silence()].map(|call| breaker.record(&call)), [false, false, true]);
@@ -155,7 +230,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_error_is_an_answer_but_a_busy_client_and_another_node_say_nothing() {
-        let breaker = Breaker::default();
+        let breaker = Breaker::new(Duration::from_millis(50));
         let failed = Err(Error::new(ErrorKind::StoreFailed, "OOM"));
         let busy = Err(Error::new(ErrorKind::StoreBusy, "busy"));
         let other = Err(from_server("CLUSTERDOWN The cluster is down"));
@@ -167,7 +242,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_algorithm_that_raises_the_words_of_a_fault_is_an_answer() {
-        let breaker = Breaker::default();
+        let breaker = Breaker::new(Duration::from_millis(50));
         let raised = Err(from_server("RATELIMIT-ALGORITHM foo (CLUSTERDOWN)"));
         for call in [silence(), silence(), raised, silence()] {
             assert!(!breaker.record::<()>(&call));
@@ -176,7 +251,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn closed_connections_are_probed_sooner_at_first() {
-        let breaker = Breaker::default();
+        let breaker = Breaker::new(Duration::from_millis(50));
         let closed = Err(Error::new(ErrorKind::StoreUnreachable, "connection refused"));
         for _ in 0..CALLS {
             breaker.record::<()>(&closed);
@@ -192,7 +267,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_probe_at_a_time_after_a_pause_and_one_silent_call_after_it_opens_the_breaker_again() {
-        let breaker = Breaker::default();
+        let breaker = Breaker::new(Duration::from_millis(50));
         (0..CALLS).for_each(|_| {
             breaker.record(&silence());
         });
@@ -206,8 +281,58 @@ mod tests {
         breaker.close();
         assert!(breaker.error().is_none());
         assert!(breaker.record(&silence()));
+    }
+
+    /// Closes the breaker as a probe does, once it is time for one. Returns the time until then, in milliseconds.
+    async fn probed(breaker: &Breaker) -> u128 {
+        let opened = Instant::now();
+        while breaker.next_probe().is_none() {
+            tokio::time::advance(Duration::from_millis(1)).await;
+        }
         breaker.close();
+        opened.elapsed().as_millis()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_breaker_that_opens_again_waits_twice_as_long_until_redis_is_trusted() {
+        let breaker = Breaker::new(Duration::from_millis(50));
+        (0..CALLS).for_each(|_| drop(breaker.record(&silence())));
+        let mut pauses = vec![probed(&breaker).await];
+        for answers in [0, 1, 7, 0, 0, 0, 0] {
+            (0..answers).for_each(|_| drop(breaker.record(&ANSWERED)));
+            assert!(breaker.record(&silence()), "after {answers} answers");
+            pauses.push(probed(&breaker).await);
+        }
+        assert_eq!(pauses, [100, 200, 400, 800, 1_600, 3_200, 5_000, 5_000]);
+        (0..TRIAL).for_each(|_| drop(breaker.record(&ANSWERED)));
+        assert_eq!([silence(), silence(), silence()].map(|call| breaker.record(&call)), [false, false, true]);
+        assert_eq!(probed(&breaker).await, 100);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn connections_that_broke_in_an_outage_do_not_open_the_breaker_after_it() {
+        let breaker = Breaker::new(Duration::from_millis(50));
+        let broke =
+            || Err::<(), _>(Error::new(ErrorKind::StoreDisconnected, "the connection to Redis broke"));
+        (0..CALLS).for_each(|_| drop(breaker.record(&broke())));
+        probed(&breaker).await;
         breaker.record(&ANSWERED);
-        assert!(!breaker.record(&silence()));
+        assert_eq!([broke(), broke(), broke()].map(|call| breaker.record(&call)), [false, false, true]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_cause_is_replaced_only_by_what_is_known() {
+        let breaker = Breaker::new(Duration::from_millis(50));
+        (0..CALLS).for_each(|_| drop(breaker.record(&silence())));
+        let cause = || breaker.error().unwrap().to_string();
+        breaker.failed_again(&Error::new(ErrorKind::StoreUnreachable, "check the firewalls"));
+        assert!(cause().ends_with("did not answer within 50ms"), "{}", cause());
+        let breaker = Breaker::new(Duration::from_millis(50));
+        let guess = || Err::<(), _>(Error::new(ErrorKind::StoreUnreachable, "check the firewalls"));
+        assert_eq!([silence(), guess(), guess()].map(|call| breaker.record(&call)), [false, false, true]);
+        let cause = || breaker.error().unwrap().to_string();
+        assert!(cause().ends_with("did not answer within 50ms"), "{}", cause());
+        breaker.failed_again(&from_server("NOAUTH Authentication required."));
+        assert!(cause().contains("NOAUTH"), "{}", cause());
     }
 }

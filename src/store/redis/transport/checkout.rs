@@ -1,12 +1,10 @@
 //! Checks out connections from a pool.
 
-use std::time::Duration;
-
 use bb8_redis::bb8::{ManageConnection, Pool, PooledConnection, RunError};
 use redis::{RedisError, RedisResult};
 use tokio::time::{Instant, timeout_at};
 
-use super::{deadline::no_connection, health::Health};
+use super::health::Health;
 use crate::{error::Error, store::redis::error::not_connected};
 
 /// A connection of `pool`. Waits without a limit; the caller sets one.
@@ -28,7 +26,6 @@ pub(crate) async fn connection_until<M>(
     pool: &Pool<M>,
     health: &Health,
     deadline: Instant,
-    allowed: Duration,
 ) -> Result<PooledConnection<'static, M>, Error>
 where
     M: ManageConnection<Error = RedisError>,
@@ -39,6 +36,6 @@ where
             Ok(connection)
         }
         Ok(Err(error)) => Err(not_connected(&error)),
-        Err(_) => Err(no_connection(health, allowed)),
+        Err(_) => Err(health.no_connection()),
     }
 }

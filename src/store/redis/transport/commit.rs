@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::{runtime::Handle, task::coop::consume_budget, time::Instant};
 
 use super::{
-    deadline::{TimeLeft, no_connection, queue_full, timed_out},
+    deadline::{TimeLeft, queue_full},
     lane::{Lane, open_another},
     probe::probe,
     queue::{Entry, Ticket},
@@ -65,11 +65,11 @@ async fn wait<T: Target>(target: &Arc<T>, mut ticket: Ticket, allowed: Duration)
         match reply {
             Some(reply) => reply,
             None if target.queue().withdraw(&ticket) => {
-                return Err(no_connection(target.health(), allowed));
+                return Err(target.health().no_connection());
             }
-            None => return Err(timed_out(allowed)),
+            None => return Err(target.health().late()),
         }
     };
     // If the lane was dropped with its runtime, the decision may have been made.
-    reply.unwrap_or_else(|_| Err(timed_out(allowed)))
+    reply.unwrap_or_else(|_| Err(target.health().late()))
 }

@@ -24,7 +24,7 @@ use tokio::{
 use super::{
     background::Exclusive,
     checkout::{connection, connection_until},
-    deadline::{REPLY_TIMEOUT, TICK, deadline_in, no_connection, run_for, timeout_as_error},
+    deadline::{REPLY_TIMEOUT, TICK, deadline_in, run_for, timeout_as_error},
     health::Health,
     script::{is_no_script, load_and, with_text},
 };
@@ -126,13 +126,8 @@ where
     }
 
     /// Fills an empty `slot` by `deadline`.
-    pub(super) async fn check_out(
-        &self,
-        slot: &mut Slot<M>,
-        deadline: Instant,
-        allowed: Duration,
-    ) -> Result<(), Error> {
-        *slot = Some(connection_until(&self.pool, &self.health, deadline, allowed).await?);
+    pub(super) async fn check_out(&self, slot: &mut Slot<M>, deadline: Instant) -> Result<(), Error> {
+        *slot = Some(connection_until(&self.pool, &self.health, deadline).await?);
         Ok(())
     }
 
@@ -158,7 +153,7 @@ where
             let mut connection = match slot.take() {
                 Some(connection) => connection,
                 None => {
-                    let connection = self.replacement(send_until, call.deadline).await;
+                    let connection = self.replacement(send_until).await;
                     connection.map_err(|error| ExchangeError { error, was_closed: false })?
                 }
             };
@@ -203,11 +198,7 @@ where
 
     /// A connection in the place of one that was closed. If an attempt to connect fails meanwhile, the server has
     /// probably stopped, so the callers do not wait any longer.
-    async fn replacement(
-        &self,
-        deadline: Instant,
-        allowed: Duration,
-    ) -> Result<PooledConnection<'static, M>, Error> {
+    async fn replacement(&self, deadline: Instant) -> Result<PooledConnection<'static, M>, Error> {
         let mut attempts = self.health.attempts();
         let mut connection = pin!(self.connection());
         loop {
@@ -218,7 +209,7 @@ where
                 return Err(not_connected(&error));
             }
             if Instant::now() >= deadline {
-                return Err(no_connection(&self.health, allowed));
+                return Err(self.health.no_connection());
             }
         }
     }

@@ -20,10 +20,9 @@ use std::{
 use redis::RedisResult;
 use tokio::time::{Instant, timeout};
 
-use super::health::Health;
 use crate::{
     error::{Error, ErrorKind},
-    store::redis::error,
+    fault::Fault,
 };
 
 /// How long a connection without a reply is kept out of the pool before it counts as broken.
@@ -53,6 +52,15 @@ pub(super) struct TimeLeft {
 impl TimeLeft {
     pub(super) fn new(allowed: Duration) -> Self {
         Self { left: allowed, step: (allowed / STEPS).max(TOLERANCE) }
+    }
+
+    /// In steps so small that what is left shows how long work took.
+    pub(super) const fn in_ticks(allowed: Duration) -> Self {
+        Self { left: allowed, step: TICK }
+    }
+
+    pub(super) const fn left(&self) -> Duration {
+        self.left
     }
 
     /// The output of `work`, or `None` if no time is left before.
@@ -93,22 +101,28 @@ pub(crate) fn deadline_in(allowed: Duration) -> Instant {
     now.checked_add(allowed).unwrap_or(now + FAR_FUTURE)
 }
 
-/// The error of a request that was sent. It may have been carried out.
-pub(crate) fn timed_out(allowed: Duration) -> Error {
-    Error::new(ErrorKind::StoreTimeout, format!("Redis did not answer within {allowed:?}"))
+/// The error of a decision that was sent and not answered. It may have been made. `deadline` is the store's setting.
+pub(crate) fn timed_out(deadline: Duration) -> Error {
+    Error::new(ErrorKind::StoreTimeout, format!("Redis did not answer within {deadline:?}"))
 }
 
-/// The error of a request that was not sent.
-pub(super) fn no_connection(health: &Health, allowed: Duration) -> Error {
-    match health.connect_error() {
-        Some(error) => error::unreachable("", &error),
-        None => Error::new(
-            ErrorKind::StoreBusy,
-            format!(
-                "Redis or its connection pool was busy for {allowed:?}; reduce the load, or raise the store's deadline"
-            ),
-        ),
-    }
+/// The error of a command that was sent and not answered. It may have been carried out. How long it may take is no
+/// setting, so the text does not say it.
+pub(super) fn not_answered() -> Error {
+    Error::new(ErrorKind::StoreTimeout, "Redis did not answer in time")
+}
+
+/// The error if a round trip takes longer than the deadline.
+pub(super) fn slow(round_trip: Duration, deadline: Duration) -> Error {
+    Error::new(ErrorKind::StoreTimeout, slow_text(round_trip, deadline)).with_fault(Fault::Slow)
+}
+
+pub(crate) fn slow_text(round_trip: Duration, deadline: Duration) -> String {
+    format!(
+        "a round trip to Redis takes {}ms: raise RedisStoreBuilder::deadline, which is {deadline:?}, or use a Redis that \
+         is nearer",
+        round_trip.as_millis()
+    )
 }
 
 pub(super) fn queue_full() -> Error {

@@ -12,8 +12,11 @@ use std::{
 use bb8_redis::bb8::ErrorSink;
 use redis::RedisError;
 
+use super::deadline::timed_out;
 use crate::{
     error::{Error, ErrorKind},
+    fault::Fault,
+    store::redis::error::unreachable,
     util::sync::lock,
 };
 
@@ -22,17 +25,28 @@ use crate::{
 pub(crate) struct Health {
     /// The address of the server, as the log names it.
     server: String,
+    /// The store's setting.
+    deadline: Duration,
     failing: AtomicBool,
     /// The outage; `None` while Redis is available.
     outage: Mutex<Option<Outage>>,
+    /// The decisions that failed for a reason of their own.
+    single: Mutex<Single>,
+    /// Whether a connection was ever made.
+    has_connected: AtomicBool,
     /// The error of the last attempt to connect; `None` once an attempt succeeds.
     unreachable: Mutex<Option<RedisError>>,
     /// The attempts to connect that failed.
     failed_attempts: AtomicU64,
+    /// Whether the log has the line about the start.
+    introduced: AtomicBool,
 }
 
-/// An outage ends with the first success after this time without a failure: during an outage, some decisions succeed.
+/// The first success after this time without a failure is the end of an outage: during an outage, some decisions succeed.
+/// A probe waits less, because all decisions failed before it.
 const RECOVERY: Duration = Duration::from_secs(5);
+/// The time without a failure after a probe that ends an outage.
+const RECOVERY_AFTER_PROBE: Duration = Duration::from_secs(1);
 /// The pause between two lines about an outage whose cause does not change.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
 /// The pause before a line about another cause: two causes may alternate.
@@ -42,6 +56,8 @@ const SETTLED: Duration = Duration::from_secs(1);
 struct Outage {
     began: Instant,
     last_failure: Instant,
+    /// The first success since the last failure.
+    recovered: Option<Instant>,
     /// Decisions that failed.
     failed: u64,
     cause: String,
@@ -49,21 +65,26 @@ struct Outage {
     reported: Instant,
 }
 
-impl Default for Health {
-    fn default() -> Self {
-        Self::of("Redis".to_owned())
-    }
+#[derive(Debug, Default)]
+struct Single {
+    /// Since the last line in the log.
+    failed: u64,
+    reported: Option<Instant>,
 }
 
 impl Health {
-    /// The health of the servers at `server`.
-    pub(crate) fn of(server: String) -> Self {
+    /// The health of the servers at `server`, if it is known. Decisions have this `deadline`.
+    pub(crate) fn new(server: Option<String>, deadline: Duration) -> Self {
         Self {
-            server,
+            server: server.unwrap_or_else(|| "Redis".to_owned()),
+            deadline,
             failing: AtomicBool::default(),
             outage: Mutex::default(),
+            single: Mutex::default(),
+            has_connected: AtomicBool::default(),
             unreachable: Mutex::default(),
             failed_attempts: AtomicU64::default(),
+            introduced: AtomicBool::default(),
         }
     }
 
@@ -76,6 +97,7 @@ impl Health {
                     self.succeeded(Instant::now());
                 }
             }
+            Err(error) if error.fault().is_some_and(Fault::is_of_one_decision) => self.failed_alone(error),
             Err(error) => self.failed(error, 1, Instant::now()),
         }
     }
@@ -83,6 +105,19 @@ impl Health {
     /// Records that a probe failed, which may have another cause than the decisions before it.
     pub(super) fn failed_again(&self, cause: &Error) {
         self.failed(cause, 0, Instant::now());
+    }
+
+    /// Records that a probe was answered. The outage ends if no decision fails until the result is given to
+    /// [`end`](Self::end), after the time in it.
+    pub(super) fn answered_probe(&self) -> Option<(Instant, Duration)> {
+        let mut slot = lock(&self.outage);
+        let recovered = *slot.as_mut()?.recovered.get_or_insert_with(Instant::now);
+        Some((recovered, RECOVERY_AFTER_PROBE))
+    }
+
+    /// Ends the outage unless a decision has failed since `recovered`.
+    pub(super) fn end(&self, recovered: Instant) {
+        self.end_if(|outage| outage.recovered == Some(recovered));
     }
 
     fn failed(&self, error: &Error, decisions: u64, now: Instant) {
@@ -95,16 +130,19 @@ impl Health {
                 cause = %cause,
                 "outage: Redis is unavailable; the failure mode of each policy decides until it is back"
             );
-            *slot = Some(Outage { began: now, last_failure: now, failed: decisions, cause, reported: now });
+            let (last_failure, reported) = (now, now);
+            let (recovered, failed) = (None, decisions);
+            *slot = Some(Outage { began: now, last_failure, recovered, failed, cause, reported });
             self.failing.store(true, Ordering::Relaxed);
             return;
         };
         outage.failed += decisions;
         outage.last_failure = now;
+        outage.recovered = None;
         let since_report = now.duration_since(outage.reported);
-        // A decision that was not sent repeats the cause of another one.
-        let is_own = error.kind() != ErrorKind::StoreSuspended && since_report >= SETTLED;
-        let changed = is_own.then(|| error.to_string()).filter(|cause| *cause != outage.cause);
+        // What a silent server seems to lack is a guess, and so is worse than what was seen first.
+        let changes = error.is_evidence() && since_report >= SETTLED;
+        let changed = changes.then(|| error.to_string()).filter(|cause| *cause != outage.cause);
         if changed.is_some() || since_report >= REPORT_EVERY {
             outage.reported = now;
             outage.cause = changed.unwrap_or_else(|| mem::take(&mut outage.cause));
@@ -113,30 +151,92 @@ impl Health {
                 server = %self.server,
                 cause = %outage.cause,
                 failed = outage.failed,
-                seconds = now.duration_since(outage.began).as_secs(),
+                seconds = seconds(now.duration_since(outage.began)),
                 "the outage of Redis continues"
             );
         }
     }
 
+    /// Records a failure that says nothing about other decisions.
+    fn failed_alone(&self, error: &Error) {
+        let mut single = lock(&self.single);
+        single.failed += 1;
+        if single.reported.is_none_or(|reported| reported.elapsed() >= REPORT_EVERY) {
+            log!(
+                warn,
+                server = %self.server,
+                cause = %error,
+                failed = single.failed,
+                "decisions on a key or of an algorithm fail; the failure mode of their policy decides"
+            );
+            // Unused without the feature `tracing`.
+            let _ = error;
+            *single = Single { failed: 0, reported: Some(Instant::now()) };
+        }
+    }
+
     fn succeeded(&self, now: Instant) {
+        if let Some(outage) = &mut *lock(&self.outage) {
+            outage.recovered.get_or_insert(now);
+        }
+        self.end_if(|outage| now.saturating_duration_since(outage.last_failure) > RECOVERY);
+    }
+
+    fn end_if(&self, is_over: impl FnOnce(&Outage) -> bool) {
         let mut slot = lock(&self.outage);
-        let is_over = |outage: &mut Outage| now.duration_since(outage.last_failure) > RECOVERY;
-        if let Some(outage) = slot.take_if(is_over) {
+        if let Some(outage) = slot.take_if(|outage| is_over(outage)) {
             self.failing.store(false, Ordering::Relaxed);
             log!(
                 info,
                 server = %self.server,
                 failed = outage.failed,
-                seconds = outage.last_failure.duration_since(outage.began).as_secs(),
+                seconds = seconds(outage.recovered.unwrap_or(outage.last_failure).duration_since(outage.began)),
                 "the outage of Redis is over"
             );
             // Unused without the feature `tracing`.
-            let _ = (outage.began, &self.server);
+            let _ = (outage.began, outage.recovered, &self.server);
         }
     }
 
+    /// Whether this is the first call, so that a line about the start is logged once.
+    pub(crate) fn introduce(&self) -> bool {
+        !self.introduced.swap(true, Ordering::Relaxed)
+    }
+
+    pub(super) const fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
+    /// The error of a decision that was sent and not answered, even if the deadline was that of a part of it.
+    pub(super) fn late(&self) -> Error {
+        timed_out(self.deadline)
+    }
+
+    /// The error of a request that was not sent.
+    pub(super) fn no_connection(&self) -> Error {
+        match self.connect_error() {
+            Some(error) => unreachable("", &error),
+            None if self.has_connected.load(Ordering::Relaxed) => Error::new(
+                ErrorKind::StoreBusy,
+                "Redis or its connection pool was busy for longer than the deadline; reduce the load, or raise \
+                 RedisStoreBuilder::deadline",
+            ),
+            None => Error::new(
+                ErrorKind::StoreBusy,
+                "the first connection to Redis is not open yet; if it never is, check the address, firewalls, and whether \
+                 the server expects TLS",
+            ),
+        }
+    }
+
+    pub(crate) fn server(&self) -> &str {
+        &self.server
+    }
+
     pub(crate) fn connected(&self) {
+        if !self.has_connected.load(Ordering::Relaxed) {
+            self.has_connected.store(true, Ordering::Relaxed);
+        }
         self.connect_error_slot().take();
     }
 
@@ -157,6 +257,12 @@ impl Health {
     fn connect_error_slot(&self) -> MutexGuard<'_, Option<RedisError>> {
         lock(&self.unreachable)
     }
+}
+
+/// A length of an outage, to the millisecond. Unused without the feature `tracing`.
+#[cfg_attr(not(feature = "tracing"), expect(dead_code))]
+fn seconds(length: Duration) -> f64 {
+    Duration::from_millis(length.as_millis().try_into().unwrap_or(u64::MAX)).as_secs_f64()
 }
 
 /// The attempts to connect of all tasks, as one sees them that waits for a connection.

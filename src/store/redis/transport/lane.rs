@@ -23,7 +23,7 @@ use super::{
     background::Finish,
     breaker::is_silence,
     connections::MAX_BACKOFF,
-    deadline::{TimeLeft, no_connection, timed_out},
+    deadline::TimeLeft,
     queue::Batch,
     target::Target,
     watch::{Place, expire, while_ticking},
@@ -63,7 +63,7 @@ impl<T: Target> Lane<T> {
         let mut slot = match time.spend_on(self.target.connection()).await {
             Some(Ok(connection)) => Some(connection),
             Some(Err(error)) => return record(&*self.target, Err(not_connected(&error))),
-            None => return record(&*self.target, Err(no_connection(self.target.health(), allowed))),
+            None => return record(&*self.target, Err(self.target.health().no_connection())),
         };
         let target = self.target.clone();
         metric!(batch_sent(1));
@@ -74,7 +74,7 @@ impl<T: Target> Lane<T> {
         };
         let decision = match time.spend_on(Finish(Some(Box::pin(batch)))).await {
             Some(decision) => decision.unwrap_or_else(|| Err(wire::unexpected())),
-            None => Err(timed_out(allowed)),
+            None => Err(target.health().late()),
         };
         record(&*target, decision)
     }
@@ -101,16 +101,16 @@ impl<T: Target> Lane<T> {
             }
             // If this task had to wait long for a thread.
             self.expire_waiting();
-            let late = |allowed| no_connection(self.target.health(), allowed);
+            let late = |_| self.target.health().no_connection();
             self.target.queue().fill(&mut batch, &self.place, late);
             metric!(batch_sent(batch.jobs.len()));
             let sent_at = Instant::now();
             let sent = self.target.send_batch(&mut slot, &mut batch.jobs);
             let mut is_late = false;
             let decisions = while_ticking(sent, || {
-                if let Some(late) =
-                    expire(&mut batch.callers, self.target.queue().tick(&self.place), timed_out)
-                    && !mem::replace(&mut is_late, true)
+                if let Some(late) = expire(&mut batch.callers, self.target.queue().tick(&self.place), |_| {
+                    self.target.health().late()
+                }) && !mem::replace(&mut is_late, true)
                 {
                     let _ = record::<T, ()>(&self.target, Err(late));
                 }
@@ -119,7 +119,9 @@ impl<T: Target> Lane<T> {
             });
             let decisions = decisions.await;
             let now = Instant::now();
-            if record_batch(&*self.target, &decisions) {
+            // A call that was late is recorded already. Its reply does not show that Redis answers in time.
+            let is_recorded = is_late && now - sent_at > self.target.breaker().deadline();
+            if record_batch(&*self.target, &decisions, is_recorded) {
                 self.target.queue().record(&batch, now - sent_at);
             }
             batch.answer(decisions);
@@ -159,7 +161,7 @@ impl<T: Target> Lane<T> {
     /// Fails the decisions that wait and are late. Returns the last one's error.
     fn expire_waiting(&self) -> Option<Error> {
         let queue = self.target.queue();
-        queue.expire(queue.tick(&self.place), |allowed| no_connection(self.target.health(), allowed))
+        queue.expire(queue.tick(&self.place), |_| self.target.health().no_connection())
     }
 }
 
@@ -173,11 +175,11 @@ fn record<T: Target, D>(target: &T, ended: Result<D, Error>) -> Result<D, Error>
     ended
 }
 
-/// Records how the call of a batch ended. Returns whether Redis has answered it: if it has answered one decision, it has
-/// answered the call.
-fn record_batch<T: Target>(target: &T, decisions: &[Result<Decision, Error>]) -> bool {
+/// Records how the call of a batch ended, unless that is done. Returns whether Redis has answered it: if it has answered one
+/// decision, it has answered the call.
+fn record_batch<T: Target>(target: &T, decisions: &[Result<Decision, Error>], is_recorded: bool) -> bool {
     let answered = decisions.iter().find(|decision| !decision.as_ref().is_err_and(is_silence));
-    match answered.or_else(|| decisions.first()) {
+    match answered.or_else(|| decisions.first()).filter(|_| !is_recorded) {
         Some(Err(error)) => drop(record::<T, ()>(target, Err(error.clone()))),
         Some(Ok(_)) => drop(record(target, Ok(()))),
         None => {}

@@ -34,6 +34,9 @@ pub(crate) trait Link: Send + Sync {
         false
     }
 
+    /// Whether Redis is available, and where it is.
+    fn health(&self) -> &Health;
+
     /// The commands that the link sends, as in an ACL.
     fn commands(&self) -> &'static [&'static str];
 }

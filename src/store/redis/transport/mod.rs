@@ -22,7 +22,7 @@ mod target;
 mod watch;
 
 pub(super) use self::{
-    deadline::{CONNECT_TIMEOUT, PROBE_TIMEOUT, deadline_in, timed_out},
+    deadline::{CONNECT_TIMEOUT, PROBE_TIMEOUT, deadline_in, slow_text, timed_out},
     health::{ConnectErrors, Health},
     link::Link,
     scan::Scan,

@@ -10,7 +10,7 @@ use super::{
     background::Finish,
     breaker::Breaker,
     connections::{Call, Connections, Slot},
-    deadline::{PROBE_TIMEOUT, deadline_in, timed_out},
+    deadline::{PROBE_TIMEOUT, TimeLeft, deadline_in, not_answered},
     health::Health,
     queue::{Lanes, Queue},
     target::Target,
@@ -39,14 +39,14 @@ where
 {
     pub(super) fn new(pool: Pool<M>, health: Arc<Health>) -> Self {
         let connections = Arc::new(Connections::new(pool, health.clone()));
-        Self { queue: Queue::new(LANES), breaker: Breaker::default(), connections, health }
+        Self { queue: Queue::new(LANES), breaker: Breaker::new(health.deadline()), connections, health }
     }
 
     /// The reply to a command.
     pub(super) async fn reply(&self, command: Cmd, allowed: Duration) -> Result<Value, Error> {
         let deadline = deadline_in(allowed);
         let mut slot = None;
-        self.connections.check_out(&mut slot, deadline, allowed).await?;
+        self.connections.check_out(&mut slot, deadline).await?;
         let connections = self.connections.clone();
         let exchange = async move {
             let call = Call { command: &command, script: None, may_repeat: true, deadline: allowed };
@@ -54,7 +54,7 @@ where
         };
         match timeout_at(deadline, Finish(Some(Box::pin(exchange)))).await {
             Ok(reply) => reply.map_err(|failed| failed.error),
-            Err(_) => Err(timed_out(allowed)),
+            Err(_) => Err(not_answered()),
         }
     }
 
@@ -103,8 +103,22 @@ where
         &self.breaker
     }
 
-    async fn ping(&self, _: String) -> Result<(), Error> {
-        self.reply(redis::cmd("PING"), PROBE_TIMEOUT).await.map(|_| ())
+    async fn ping(&self, slot: &mut Slot<M>, _: &str) -> Result<Duration, Error> {
+        if slot.is_none() {
+            self.connections.check_out(slot, deadline_in(PROBE_TIMEOUT)).await?;
+        }
+        let (connections, mut taken) = (self.connections.clone(), slot.take());
+        let exchange = async move {
+            let command = redis::cmd("PING");
+            let call = Call { command: &command, script: None, may_repeat: true, deadline: PROBE_TIMEOUT };
+            (connections.exchange(&mut taken, call).await, taken)
+        };
+        let mut time = TimeLeft::in_ticks(PROBE_TIMEOUT);
+        let pong = time.spend_on(Finish(Some(Box::pin(exchange)))).await;
+        let (reply, returned) = pong.ok_or_else(not_answered)?;
+        *slot = returned;
+        reply.map_err(|failed| failed.error)?;
+        Ok(PROBE_TIMEOUT - time.left())
     }
 
     async fn connection(&self) -> RedisResult<Self::Connection> {

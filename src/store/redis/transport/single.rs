@@ -62,6 +62,10 @@ where
         })
     }
 
+    fn health(&self) -> &Health {
+        &self.server.health
+    }
+
     fn commands(&self) -> &'static [&'static str] {
         self.commands
     }

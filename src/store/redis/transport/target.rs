@@ -1,4 +1,4 @@
-use std::future::Future;
+use std::{future::Future, time::Duration};
 
 use redis::RedisResult;
 
@@ -16,8 +16,13 @@ pub(super) trait Target: Send + Sync + 'static {
 
     fn breaker(&self) -> &Breaker;
 
-    /// Asks whether it answers. `key` is one of its keys.
-    fn ping(&self, key: String) -> impl Future<Output = Result<(), Error>> + Send;
+    /// Asks whether it answers, on the connection in `slot` or on another one, which it leaves there. `key` is one of its
+    /// keys. Returns the round trip, in time in which the runtime ran.
+    fn ping(
+        &self,
+        slot: &mut Option<Self::Connection>,
+        key: &str,
+    ) -> impl Future<Output = Result<Duration, Error>> + Send;
 
     /// A connection. Waits without a limit; the caller sets one.
     fn connection(&self) -> impl Future<Output = RedisResult<Self::Connection>> + Send;

@@ -24,15 +24,17 @@ pub(crate) struct Clients {
 /// more decisions than one (`benches/cluster.rs`), and each would have to follow migrations itself.
 pub(crate) const CONNECTIONS: u32 = 1;
 /// An unresponsive node delays the search for other nodes by at most this.
-const CONNECT: Duration = Duration::from_millis(250);
+pub(super) const CONNECT: Duration = Duration::from_millis(250);
 /// The same with TLS, whose handshake takes long on a busy machine.
 const CONNECT_TLS: Duration = Duration::from_secs(1);
+/// A connection waits for a reply for at least this time, so that one late reply does not break it.
 pub(super) const RESPONSE: Duration = Duration::from_millis(500);
 
-/// Makes the clients for `urls`.
+/// Makes the clients for `urls`, for decisions with this `deadline`.
 pub(crate) fn clients<U: AsRef<str>>(
     urls: impl IntoIterator<Item = U>,
     tls: &TlsSettings,
+    deadline: Duration,
 ) -> Result<Clients, Error> {
     let infos: Result<Vec<ConnectionInfo>, _> =
         urls.into_iter().map(|url| connection_info(url.as_ref(), tls)).collect();
@@ -51,7 +53,7 @@ pub(crate) fn clients<U: AsRef<str>>(
         };
         client
             .connection_timeout(connect)
-            .response_timeout(RESPONSE)
+            .response_timeout(RESPONSE.max(deadline))
             .tcp_settings(tcp_settings())
             // The waits after a multi-key command on a migrating slot, or on a slot without a primary: 2 ms, 4 ms...
             .min_retry_wait(1)

@@ -20,7 +20,7 @@ use crate::{
         transport::{
             background::Finish,
             commit,
-            deadline::{deadline_in, queue_full, timed_out},
+            deadline::{deadline_in, queue_full},
             health::Health,
             link::{Link, recorded},
             probe::probe,
@@ -84,6 +84,10 @@ where
         true
     }
 
+    fn health(&self) -> &Health {
+        &self.nodes.health
+    }
+
     fn commands(&self) -> &'static [&'static str] {
         // A node without the script gets its text: during a migration it is unknown which node needs it loaded.
         if self.nodes.has_transactions() {
@@ -135,13 +139,13 @@ where
             consume_budget().await;
             return failed;
         }
-        let (allowed, deadline, nodes) = (job.deadline, deadline_in(job.deadline), self.nodes.clone());
+        let (deadline, nodes) = (deadline_in(job.deadline), self.nodes.clone());
         let sent = async move {
             let mut decisions = nodes.send_batch(&mut None, slice::from_mut(&mut job)).await;
             decisions.pop().unwrap_or_else(|| Err(wire::unexpected()))
         };
         let decision = timeout_at(deadline, Finish(Some(Box::pin(sent)))).await;
-        let decision = decision.unwrap_or_else(|_| Err(timed_out(allowed)));
+        let decision = decision.unwrap_or_else(|_| Err(self.nodes.health.late()));
         shard.breaker().record(&decision);
         self.nodes.health.record(&decision);
         decision

@@ -10,14 +10,20 @@
 
 use std::{future::poll_fn, io, pin::pin, task::Poll, time::Duration};
 
+#[cfg(feature = "tls-rustls-no-provider")]
+use redis::ConnectionAddr;
 use redis::{
     Arg, AsyncConnectionConfig, Cmd, ConnectionInfo, ErrorKind, IntoConnectionInfo, Pipeline, RedisError,
     RedisFuture, RedisResult, Value,
     aio::{ConnectionLike, MultiplexedConnection},
     cluster_async::Connect,
 };
+#[cfg(feature = "tls-rustls-no-provider")]
+use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
+#[cfg(feature = "tls-rustls-no-provider")]
+use super::clients::CONNECT;
 use super::silent::{is_silent, mark};
 use crate::store::redis::{error::is_broken, transport::deadline::CONNECT_TIMEOUT};
 
@@ -64,6 +70,12 @@ impl Connect for NodeConnection {
 
 impl NodeConnection {
     async fn open(info: ConnectionInfo, config: AsyncConnectionConfig) -> RedisResult<Self> {
+        #[cfg(feature = "tls-rustls-no-provider")]
+        if let ConnectionAddr::TcpTls { host, port, .. } = info.addr() {
+            // redis-rs reads the certificates of the system before it connects, which is in vain if no server is there.
+            let late = |_| Err(io::Error::from(io::ErrorKind::TimedOut));
+            timeout(CONNECT, TcpStream::connect((&**host, *port))).await.unwrap_or_else(late)?;
+        }
         let mut connection: MultiplexedConnection = Connect::connect_with_config(info, config).await?;
         let asked = Instant::now();
         connection.req_packed_command(&redis::cmd("PING")).await?;

@@ -24,7 +24,7 @@ use crate::{
         error::{from_redis, is_broken},
         script::Script,
         transport::{
-            deadline::{REPLY_TIMEOUT, deadline_in, timed_out},
+            deadline::{REPLY_TIMEOUT, deadline_in, not_answered},
             health::Health,
             scan::{Found, Scan, page},
             server::settle,
@@ -87,7 +87,7 @@ where
             self.start_replacing(&jobs);
         }
         let Some(error) = error else {
-            return jobs.iter().map(|job| Err(timed_out(job.deadline))).collect();
+            return jobs.iter().map(|_| Err(self.health.late())).collect();
         };
         let nothing_done = may_succeed_elsewhere(&error);
         let error = from_redis(&error);
@@ -124,27 +124,27 @@ where
     /// Sends one decision, which redis-rs sends again if its slot migrates.
     async fn send_alone(&self, job: &Job, until: Instant) -> Result<Decision, Error> {
         let Some(Encoded { command, script }) = wire::encode(&[job]) else { return Err(wire::unexpected()) };
-        let mut connection = self.retrying.connection_until(&self.health, until, job.deadline).await?;
+        let mut connection = self.retrying.connection_until(&self.health, until).await?;
         let evaluation = evaluate(&mut connection, &command, &script);
-        let reply = self.retrying.reply(until, job.deadline, || first_key(&[job]), evaluation).await?;
+        let reply = self.retrying.reply(until, || first_key(&[job]), evaluation).await?;
         settle(&[job], wire::decode(&reply, &[job])).pop().unwrap_or_else(|| Err(wire::unexpected()))
     }
 
     /// Runs a command whose first argument is its key.
     pub(super) async fn run(&self, command: Cmd, allowed: Duration) -> Result<Value, Error> {
         let until = deadline_in(allowed);
-        let mut connection = self.retrying.connection_until(&self.health, until, allowed).await?;
+        let mut connection = self.retrying.connection_until(&self.health, until).await?;
         let key = || match command.args_iter().nth(1) {
             Some(redis::Arg::Simple(key)) => key.to_owned(),
             _ => Vec::new(),
         };
-        self.retrying.reply(until, allowed, key, command.query_async(&mut connection)).await
+        self.retrying.reply(until, key, command.query_async(&mut connection)).await
     }
 
     /// The keys of all primaries that `scan` wants. Each step may take as long as `allowed`.
     pub(super) async fn scan(&self, scan: &Scan, allowed: Duration) -> Result<Found, Error> {
         let until = deadline_in(allowed);
-        let mut connection = self.retrying.connection_until(&self.health, until, allowed).await?;
+        let mut connection = self.retrying.connection_until(&self.health, until).await?;
         let first = connection.on_all_primaries(scan.command(0));
         let Value::Map(replies) = within(allowed, first).await? else { return Err(wire::unexpected()) };
         let mut found = Found::new();
@@ -171,11 +171,11 @@ where
     /// Loads `script` on all nodes. Succeeds if at least one loads it.
     pub(super) async fn load(&self, script: &Script) -> Result<(), Error> {
         let until = deadline_in(RESPONSE);
-        let mut connection = self.retrying.connection_until(&self.health, until, RESPONSE).await?;
+        let mut connection = self.retrying.connection_until(&self.health, until).await?;
         let mut load = redis::cmd("SCRIPT");
         load.arg("LOAD").arg(script.text());
         let reply = timeout_at(until, connection.on_any_primary(load)).await;
-        reply.map_err(|_| timed_out(RESPONSE))?.map(|_| ()).map_err(|error| from_redis(&error))
+        reply.map_err(|_| not_answered())?.map(|_| ()).map_err(|error| from_redis(&error))
     }
 
     /// Replaces the connections of the first attempt.
@@ -190,7 +190,7 @@ where
 /// The reply, if it comes in time.
 async fn within(allowed: Duration, reply: impl Future<Output = RedisResult<Value>>) -> Result<Value, Error> {
     let reply = timeout_at(deadline_in(allowed), reply).await;
-    reply.map_err(|_| timed_out(allowed))?.map_err(|error| from_redis(&error))
+    reply.map_err(|_| not_answered())?.map_err(|error| from_redis(&error))
 }
 
 /// The host and the port of a node, as replies of all nodes name it.

@@ -17,7 +17,7 @@ use crate::{
         transport::{
             background::Exclusive,
             checkout::{connection, connection_until},
-            deadline::timed_out,
+            deadline::not_answered,
             health::Health,
         },
     },
@@ -50,16 +50,14 @@ where
         &self,
         health: &Health,
         deadline: Instant,
-        allowed: Duration,
     ) -> Result<M::Connection, Error> {
-        connection_until(&self.pool, health, deadline, allowed).await.map(|connection| connection.clone())
+        connection_until(&self.pool, health, deadline).await.map(|connection| connection.clone())
     }
 
     /// Waits for the reply of the node that serves `key`.
     pub(super) async fn reply(
         &self,
         deadline: Instant,
-        allowed: Duration,
         key: impl FnOnce() -> Vec<u8>,
         reply: impl Future<Output = RedisResult<Value>>,
     ) -> Result<Value, Error> {
@@ -67,7 +65,7 @@ where
         if reply.as_ref().map_or(true, |reply| reply.as_ref().is_err_and(is_broken)) {
             self.start_replacing(key);
         }
-        reply.map_or_else(|_| Err(timed_out(allowed)), |reply| reply.map_err(|error| from_redis(&error)))
+        reply.map_or_else(|_| Err(not_answered()), |reply| reply.map_err(|error| from_redis(&error)))
     }
 
     /// Replaces the connections, so the nodes are looked up again. redis-rs does that if a node has lost a slot or

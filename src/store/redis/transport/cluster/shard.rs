@@ -1,4 +1,4 @@
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bb8_redis::bb8::ManageConnection;
 use redis::{RedisError, RedisResult};
@@ -11,7 +11,7 @@ use crate::{
     store::redis::{
         transport::{
             breaker::Breaker,
-            deadline::PROBE_TIMEOUT,
+            deadline::{PROBE_TIMEOUT, TimeLeft, not_answered},
             health::Health,
             queue::{Lanes, Queue},
             target::Target,
@@ -33,7 +33,7 @@ pub(super) struct Shard<M: ManageConnection> {
 
 impl<M: ManageConnection> Shard<M> {
     pub(super) fn new(nodes: Arc<Nodes<M>>) -> Self {
-        Self { queue: Queue::new(LANES), breaker: Breaker::default(), nodes }
+        Self { queue: Queue::new(LANES), breaker: Breaker::new(nodes.health.deadline()), nodes }
     }
 }
 
@@ -55,18 +55,20 @@ where
         &self.breaker
     }
 
-    async fn ping(&self, key: String) -> Result<(), Error> {
+    async fn ping(&self, _: &mut Option<M::Connection>, key: &str) -> Result<Duration, Error> {
         // A command with a key goes to the node of the shard.
         let mut exists = redis::cmd("EXISTS");
         exists.arg(key);
-        self.nodes.run(exists, PROBE_TIMEOUT).await.map(|_| ()).map_err(|error| {
+        let mut time = TimeLeft::in_ticks(PROBE_TIMEOUT);
+        let reply = time.spend_on(self.nodes.run(exists, PROBE_TIMEOUT)).await;
+        match reply.unwrap_or_else(|| Err(not_answered())) {
+            Ok(_) => Ok(PROBE_TIMEOUT - time.left()),
             // Another node has answered.
-            if matches!(error.fault(), Some(Fault::Moved | Fault::Ask)) {
-                Error::new(ErrorKind::StoreUnreachable, error.to_string())
-            } else {
-                error
+            Err(error) if matches!(error.fault(), Some(Fault::Moved | Fault::Ask)) => {
+                Err(Error::new(ErrorKind::StoreUnreachable, error.to_string()))
             }
-        })
+            Err(error) => Err(error),
+        }
     }
 
     async fn connection(&self) -> RedisResult<M::Connection> {

@@ -1,0 +1,85 @@
+//! Opens connections to servers and sentinels.
+
+use std::{future::Future, io};
+
+#[cfg(feature = "tls-rustls-no-provider")]
+use redis::ConnectionAddr;
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, Pipeline, RedisFuture, RedisResult, Value,
+    aio::{ConnectionLike, MultiplexedConnection},
+};
+use tokio::time::timeout;
+
+#[cfg(feature = "tls-rustls-no-provider")]
+use super::encrypted::{Connector, Driver};
+use super::{tls::TlsSettings, transport::CONNECT_TIMEOUT};
+
+/// Opens connections with the certificates of a store.
+pub(super) struct Opener {
+    #[cfg(feature = "tls-rustls-no-provider")]
+    tls: Connector,
+}
+
+/// A connection to a server.
+pub(super) struct Connection {
+    inner: MultiplexedConnection,
+    /// With TLS. Otherwise redis-rs has it.
+    #[cfg(feature = "tls-rustls-no-provider")]
+    _driver: Option<Driver>,
+}
+
+impl Opener {
+    pub(super) fn new(tls: &TlsSettings) -> Self {
+        // Only used with TLS.
+        let _ = tls;
+        Self {
+            #[cfg(feature = "tls-rustls-no-provider")]
+            tls: Connector::new(tls.clone()),
+        }
+    }
+
+    pub(super) async fn open(&self, info: &ConnectionInfo) -> RedisResult<Connection> {
+        // Without the timeout of redis-rs for replies: who sends a call knows its deadline.
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(CONNECT_TIMEOUT))
+            .set_response_timeout(None);
+        #[cfg(feature = "tls-rustls-no-provider")]
+        if let ConnectionAddr::TcpTls { host, port, .. } = info.addr() {
+            let opened = answered(self.tls.connect(host, *port, info, config));
+            let (inner, driver) = opened.await?;
+            return Ok(Connection { inner, _driver: Some(driver) });
+        }
+        let client = Client::open(info.clone())?;
+        let inner = client.get_multiplexed_async_connection_with_config(&config).await?;
+        Ok(Connection {
+            inner,
+            #[cfg(feature = "tls-rustls-no-provider")]
+            _driver: None,
+        })
+    }
+}
+
+/// The reply, if it comes in time.
+pub(super) async fn answered<T>(reply: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
+    let late = |_| Err(io::Error::from(io::ErrorKind::TimedOut).into());
+    timeout(CONNECT_TIMEOUT, reply).await.unwrap_or_else(late)
+}
+
+impl ConnectionLike for Connection {
+    fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
+        self.inner.req_packed_command(cmd)
+    }
+
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        pipeline: &'a Pipeline,
+        offset: usize,
+        count: usize,
+    ) -> RedisFuture<'a, Vec<Value>> {
+        self.inner.req_packed_commands(pipeline, offset, count)
+    }
+
+    fn get_db(&self) -> i64 {
+        self.inner.get_db()
+    }
+}

@@ -151,7 +151,8 @@ impl RateLimitLayer {
         }
         self.with(|config| {
             config.rules.push(rule);
-            config.routes = config.routes.take().map(|routes| Arc::new(routes.with_every()));
+            let number = config.rules.len() - 1;
+            config.routes = config.routes.take().map(|routes| Arc::new(routes.with_every(number)));
         })
     }
 

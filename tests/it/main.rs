@@ -39,6 +39,7 @@ mod policy_sources;
 mod preflight;
 mod probe;
 mod quickstart;
+mod random_routes;
 mod refunds;
 mod routes;
 mod scripts;

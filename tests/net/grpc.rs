@@ -213,7 +213,7 @@ async fn an_adjusted_status_keeps_its_details() {
     let denied = denial(one().grpc_response(status.clone()), 2).await;
     assert_eq!(
         (denied.code(), denied.message()),
-        (Code::Unavailable, "ours: over the rate limit; try again in 3600s")
+        (Code::Unavailable, "ours: over the rate limit; try again in 3600 seconds")
     );
     let details = denied.get_error_details();
     assert_eq!(details.retry_info().unwrap().retry_delay, Some(Duration::from_secs(3_600)));

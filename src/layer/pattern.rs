@@ -1,6 +1,6 @@
 //! The patterns of a table, and the ways in which a path can be read.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, iter};
 
 use http::Method;
 use matchit::InsertError;
@@ -15,12 +15,9 @@ const PARAMETER: char = '\u{f0000}';
 const CATCH_ALL: char = '\u{f0001}';
 
 /// The methods that a text can name: those registered with IANA, and two that are widely used.
-const METHODS: &[&str] = &[
-    "ACL", "BASELINE-CONTROL", "BIND", "CHECKIN", "CHECKOUT", "CONNECT", "COPY", "DELETE", "GET", "HEAD", "LABEL",
-    "LINK", "LOCK", "MERGE", "MKACTIVITY", "MKCALENDAR", "MKCOL", "MKREDIRECTREF", "MKWORKSPACE", "MOVE", "OPTIONS",
-    "ORDERPATCH", "PATCH", "POST", "PROPFIND", "PROPPATCH", "PURGE", "PUT", "QUERY", "REBIND", "REPORT", "SEARCH",
-    "TRACE", "UNBIND", "UNCHECKOUT", "UNLINK", "UNLOCK", "UPDATE", "UPDATEREDIRECTREF", "VERSION-CONTROL",
-];
+const METHODS: &str = "ACL BASELINE-CONTROL BIND CHECKIN CHECKOUT CONNECT COPY DELETE GET HEAD LABEL LINK LOCK MERGE \
+    MKACTIVITY MKCALENDAR MKCOL MKREDIRECTREF MKWORKSPACE MOVE OPTIONS ORDERPATCH PATCH POST PROPFIND PROPPATCH PURGE PUT \
+    QUERY REBIND REPORT SEARCH TRACE UNBIND UNCHECKOUT UNLINK UNLOCK UPDATE UPDATEREDIRECTREF VERSION-CONTROL";
 
 /// Which requests a route of a table matches.
 #[derive(Clone, Debug)]
@@ -29,12 +26,8 @@ pub(super) struct Pattern {
     text: String,
     /// None: every method.
     pub(super) methods: Vec<Method>,
-    /// The path as it is written, with other names of its parameters.
-    pub(super) written: String,
-    /// The other [readings] of the path.
-    pub(super) readings: Vec<String>,
-    /// The reading with all changes. Patterns that share it are one route.
-    pub(super) canonical: String,
+    /// The path, with other names of its parameters, as it is written and with each combination of the [changes](CHANGES).
+    pub(super) forms: Vec<String>,
 }
 
 impl Pattern {
@@ -108,8 +101,8 @@ impl Pattern {
             }));
         }
         let path = without_names(path);
-        let readings = readings(&path).iter().map(|reading| with_names(reading)).collect();
-        Ok(Self { written: with_names(&path), canonical: with_names(&canonical(&path)), text, methods, readings })
+        let forms = (0..COMBINATIONS).map(|combination| with_names(&changed(&path, combination))).collect();
+        Ok(Self { text, methods, forms })
     }
 
     /// As the user writes it.
@@ -125,7 +118,19 @@ impl Pattern {
 
     /// Whether `path` is a way to write this one.
     pub(super) fn reads_as(&self, path: &str) -> bool {
-        self.written == path || self.readings.iter().any(|reading| reading == path)
+        self.forms.iter().any(|form| form == path)
+    }
+
+    /// Whether both are one route: they are the same with all changes.
+    pub(super) fn is_route_of(&self, other: &Self) -> bool {
+        self.forms.last() == other.forms.last()
+    }
+
+    /// Whether each request that matches `other` matches this one.
+    pub(super) fn covers(&self, other: &Self) -> bool {
+        let methods = self.methods.is_empty()
+            || (!other.methods.is_empty() && other.methods.iter().all(|method| self.matches(method)));
+        methods && self.is_route_of(other)
     }
 
     /// Whether one request can match both, read in one way.
@@ -137,7 +142,7 @@ impl Pattern {
             }
             _ => true,
         };
-        methods && self.canonical == other.canonical
+        methods && self.is_route_of(other)
     }
 }
 
@@ -147,7 +152,8 @@ fn parse_methods(text: &str, path: &str) -> Result<Vec<Method>, String> {
         return Ok(Vec::new());
     }
     let names: Vec<_> = text.split(|char: char| char.is_whitespace() || "|,".contains(char)).collect();
-    let names: Vec<_> = names.into_iter().filter(|name| !name.is_empty()).map(str::to_ascii_uppercase).collect();
+    let names: Vec<_> =
+        names.into_iter().filter(|name| !name.is_empty()).map(str::to_ascii_uppercase).collect();
     if matches!(names.iter().map(|name| &**name).collect::<Vec<_>>()[..], ["*" | "ANY" | "ALL"]) {
         return Err(format!("for all methods, leave the method out: write {path:?}"));
     }
@@ -166,7 +172,7 @@ fn parse_methods(text: &str, path: &str) -> Result<Vec<Method>, String> {
 }
 
 fn is_known(method: &str) -> bool {
-    METHODS.contains(&method)
+    METHODS.split(' ').any(|known| known == method)
 }
 
 fn invalid(text: &str, remedy: &str) -> Error {
@@ -208,8 +214,14 @@ fn with_names(text: &str) -> String {
 /// What routers and the middlewares in front of them do to a path before they compare it, in this order.
 const CHANGES: [fn(&str) -> Option<String>; 4] = [decoded, merged, resolved, trimmed];
 
-/// The other ways in which a router may read `path`: with each combination of the [changes](CHANGES). There are none for
-/// nearly every path, and at most 15.
+/// How many combinations of the changes there are.
+pub(super) const COMBINATIONS: usize = 1 << CHANGES.len();
+
+/// How deep services of axum can be nested so that all readings of a path are known.
+const NESTED: usize = 3;
+
+/// The other ways in which a router may read `path`: with each combination of the [changes](CHANGES), and as
+/// [nested](unslashed) services of axum do. There are none for nearly every path, and at most 21.
 pub(super) fn readings(path: &str) -> Vec<String> {
     let mut readings: Vec<String> = Vec::new();
     if is_plain(path) {
@@ -226,15 +238,20 @@ pub(super) fn readings(path: &str) -> Vec<String> {
             }
         }
     }
+    for base in [Some(path.to_owned()), trimmed(path)].into_iter().flatten() {
+        for nested in iter::successors(unslashed(&base), |path| unslashed(path)).take(NESTED) {
+            if !readings.contains(&nested) {
+                readings.push(nested);
+            }
+        }
+    }
     readings
 }
 
-/// `path` with all changes.
-fn canonical(path: &str) -> Cow<'_, str> {
-    if is_plain(path) {
-        return path.into();
-    }
-    CHANGES.iter().fold(path.into(), |path, change| change(&path).map_or(path, Cow::Owned))
+/// `path` with the changes whose bits are set in `combination`.
+fn changed(path: &str, combination: usize) -> Cow<'_, str> {
+    let changes = CHANGES.iter().enumerate().filter(|(bit, _)| combination & (1 << bit) != 0);
+    changes.fold(path.into(), |path, (_, change)| change(&path).map_or(path, Cow::Owned))
 }
 
 /// Whether no change changes `path`.
@@ -268,6 +285,13 @@ fn merged(path: &str) -> Option<String> {
         }
     }
     Some(merged)
+}
+
+/// `path` without one of several slashes in a row: what a service sees that is nested with `nest_service` in front of them,
+/// after the prefix.
+fn unslashed(path: &str) -> Option<String> {
+    let (before, after) = path.split_once("//")?;
+    Some(format!("{before}/{after}"))
 }
 
 /// `path` without dot segments.

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use http::{Method, request::Parts};
 use matchit::Router;
 
-use super::pattern::{Pattern, readings};
+use super::pattern::{COMBINATIONS, Pattern, readings};
 
 /// The requests that a rule of a table is for.
 #[derive(Clone, Debug)]
@@ -36,9 +36,9 @@ pub(super) struct Routes {
 struct Paths {
     /// As they are written.
     written: Router<Vec<usize>>,
-    /// Their other readings. Apart, because they may be more specific than another route as it is written. `None` if there
-    /// are none.
-    readings: Option<Router<Vec<usize>>>,
+    /// As routers and middlewares that change paths see them, one for each combination of changes that makes a difference:
+    /// none for nearly every table. Apart, because a changed route may be more specific than another one.
+    changed: Vec<Router<Vec<usize>>>,
 }
 
 impl Routes {
@@ -77,6 +77,18 @@ impl Routes {
         Self::new(scopes)
     }
 
+    /// Whether each request of the rule `number` falls under a rule for which `limits` holds.
+    pub(super) fn are_limited(&self, number: usize, limits: impl Fn(usize) -> bool) -> bool {
+        let covers = |scope: &Scope, other: &Scope| match (scope, other) {
+            (Scope::Every, _) | (Scope::Otherwise, Scope::Otherwise) => true,
+            (Scope::Route(own), Scope::Route(other)) => own.covers(other),
+            _ => false,
+        };
+        let limiting = || self.scopes.iter().filter(|(_, number)| limits(*number));
+        let mut own = self.scopes.iter().filter(|(_, its)| *its == number);
+        own.all(|(scope, _)| limiting().any(|(limiting, _)| covers(limiting, scope)))
+    }
+
     /// The rules that apply to `request`, in order.
     ///
     /// A path that a router may read in several ways has the rules of all, so no spelling evades a rule.
@@ -86,15 +98,17 @@ impl Routes {
         let paths = named.map_or(&self.others, |(_, paths)| paths);
         let written = paths.written.at(path).map_or(&self.otherwise, |found| found.value);
         let mut rules = Cow::Borrowed(&**written);
-        if let Some(more) = paths.reading(path) {
+        for more in paths.changed(path) {
             add(&mut rules, more);
         }
         for path in readings(path) {
-            let found = [paths.written.at(&path).ok().map(|found| &**found.value), paths.reading(&path)];
-            for more in found.into_iter().flatten() {
+            let mut is_route = false;
+            let written = paths.written.at(&path).ok().map(|found| &**found.value);
+            for more in written.into_iter().chain(paths.changed(&path)) {
+                is_route = true;
                 add(&mut rules, more);
             }
-            if found == [None; 2] {
+            if !is_route {
                 add(&mut rules, &self.otherwise);
             }
         }
@@ -131,29 +145,39 @@ fn rules(scopes: &[(Scope, usize)], applies: impl Fn(&Scope) -> bool) -> Vec<usi
 impl Paths {
     /// The routes whose patterns `applies` accepts, with their rules.
     fn new(scopes: &[(Scope, usize)], applies: impl Fn(&Pattern) -> bool) -> Self {
-        let (mut written, mut readings) = (Router::new(), None);
-        for pattern in patterns(scopes).filter(|pattern| applies(pattern)) {
-            let rules = |path: &str| {
-                rules(scopes, |scope| match scope {
+        let patterns: Vec<_> = patterns(scopes).filter(|pattern| applies(pattern)).collect();
+        let forms =
+            |combination| patterns.iter().filter_map(|pattern| pattern.forms.get(combination)).collect();
+        let router = |forms: &Vec<&String>| {
+            let mut router = Router::new();
+            for (pattern, form) in patterns.iter().zip(forms) {
+                let rules = rules(scopes, |scope| match scope {
                     Scope::Every => true,
                     Scope::Route(other) => {
-                        applies(other) && (other.canonical == pattern.canonical || other.reads_as(path))
+                        applies(other) && (other.is_route_of(pattern) || other.reads_as(form))
                     }
                     Scope::Otherwise => false,
-                })
-            };
-            // Patterns of one route insert it more than once, and `Rules` has checked that no other routes conflict.
-            let _ = written.insert(&*pattern.written, rules(&pattern.written));
-            for reading in &pattern.readings {
-                let _ = readings.get_or_insert_with(Router::new).insert(&**reading, rules(reading));
+                });
+                // Patterns of one route insert it more than once, and `Rules` has checked that no other routes conflict.
+                let _ = router.insert(form.as_str(), rules);
+            }
+            router
+        };
+        let written: Vec<_> = forms(0);
+        let mut all = vec![written];
+        for combination in 1..COMBINATIONS {
+            let changed = forms(combination);
+            if !all.contains(&changed) {
+                all.push(changed);
             }
         }
-        Self { written, readings }
+        let mut routers = all.iter().map(router);
+        Self { written: routers.next().unwrap_or_default(), changed: routers.collect() }
     }
 
-    /// The rules of the route of which `path` is another reading.
-    fn reading(&self, path: &str) -> Option<&[usize]> {
-        Some(&**self.readings.as_ref()?.at(path).ok()?.value)
+    /// The rules of the routes that `path` is, to those who change routes.
+    fn changed(&self, path: &str) -> impl Iterator<Item = &[usize]> {
+        self.changed.iter().filter_map(move |router| Some(&**router.at(path).ok()?.value))
     }
 }
 

@@ -102,6 +102,11 @@ impl Rule {
         self
     }
 
+    /// Whether the key or the policy is looked up, so that a client can cause lookups.
+    pub(super) fn looks_up(&self) -> bool {
+        self.key.looks_up() || self.policy.looks_up()
+    }
+
     /// Whether `other` is a clone of this rule.
     pub(super) fn is(&self, other: &Self) -> bool {
         let cost = match (&self.cost, &other.cost) {

@@ -226,15 +226,16 @@ impl Rules {
 
     /// A route that cannot be in one table with `new`.
     fn conflicting(&self, new: &Pattern) -> Option<String> {
-        let paths = |pattern: &'_ Pattern| [&[pattern.written.clone()], &*pattern.readings].concat();
         let mut router = matchit::Router::new();
-        for path in self.patterns().flat_map(paths) {
-            let _ = router.insert(path, ());
+        for path in self.patterns().flat_map(|pattern| &pattern.forms) {
+            let _ = router.insert(path.as_str(), ());
         }
         let find = |path: &str| self.patterns().find(|one| one.reads_as(path));
-        for path in paths(new) {
-            if find(&path).is_none()
-                && let Err(matchit::InsertError::Conflict { with }) = router.insert(path, ())
+        for (at, path) in new.forms.iter().enumerate() {
+            let is_first = !new.forms.iter().take(at).any(|form| form == path);
+            if is_first
+                && find(path).is_none()
+                && let Err(matchit::InsertError::Conflict { with }) = router.insert(path.as_str(), ())
             {
                 return Some(find(&with).map_or(with, |known| known.text().to_owned()));
             }

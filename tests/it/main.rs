@@ -50,6 +50,7 @@ mod standards;
 mod store_failure;
 mod stores;
 mod twin_test;
+mod unidentified;
 mod user_programs;
 mod values;
 mod warnings;

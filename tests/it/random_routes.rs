@@ -169,9 +169,7 @@ fn service(rng: &mut Rng, setup: Setup) -> (Boxed, Vec<Route>) {
         Setup::Inside | Setup::InsideNested => boxed(app.layer(layer)),
         Setup::AroundTrim | Setup::NestedBehindTrim => boxed(layer.layer(trim.layer(app))),
         Setup::InsideTrim => boxed(trim.layer(layer.layer(app))),
-        Setup::AroundAppend => {
-            boxed(layer.layer(NormalizePathLayer::append_trailing_slash().layer(app)))
-        }
+        Setup::AroundAppend => boxed(layer.layer(NormalizePathLayer::append_trailing_slash().layer(app))),
     };
     (service, routes)
 }

@@ -277,7 +277,9 @@ async fn a_slash_that_a_middleware_removes_evades_no_rule() {
 /// To axum, `.` and `%2e` are values of a parameter. A middleware that trims slashes makes `/./login` of `/./login/`.
 #[tokio::test]
 async fn a_dot_segment_as_a_parameter_behind_a_middleware_that_trims_evades_no_rule() {
-    let app = Router::new().route("/{tenant}/login", post(async || "in")).route("/files/{name}", get(async || "file"));
+    let app = Router::new()
+        .route("/{tenant}/login", post(async || "in"))
+        .route("/files/{name}", get(async || "file"));
     let rules = Rules::new()
         .route("POST /{tenant}/login", at_most(1, "login"))
         .route("/files/{name}", at_most(1, "files"));
@@ -285,7 +287,8 @@ async fn a_dot_segment_as_a_parameter_behind_a_middleware_that_trims_evades_no_r
         ("POST", ["/acme/login", "/./login/", "/../login/", "/%2e/login/", "//./login//"]),
         ("GET", ["/files/x", "/files/../", "/files/./", "/files/%2E%2e/", "//files/.."]),
     ] {
-        let service = table(rules.clone()).layer(NormalizePathLayer::trim_trailing_slash().layer(app.clone()));
+        let service =
+            table(rules.clone()).layer(NormalizePathLayer::trim_trailing_slash().layer(app.clone()));
         for (path, status) in paths.into_iter().zip([200, 429, 429, 429, 429]) {
             let request = Request::builder().method(method).uri(path).body(Body::empty()).unwrap();
             assert_eq!(service.clone().oneshot(request).await.unwrap().status(), status, "{method} {path}");

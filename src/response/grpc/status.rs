@@ -142,10 +142,7 @@ impl GrpcStatus {
     pub(super) fn code_and_message(&self, rejection: &Rejection) -> (GrpcCode, String) {
         let code = self.code.as_ref().and_then(|code| code(rejection));
         let message = self.message.as_ref().and_then(|message| message(rejection));
-        (
-            code.unwrap_or_else(|| default_code(rejection)),
-            message.unwrap_or_else(|| rejection.to_string()),
-        )
+        (code.unwrap_or_else(|| default_code(rejection)), message.unwrap_or_else(|| rejection.to_string()))
     }
 }
 

@@ -10,37 +10,43 @@
 //! on the free plan, which may send two requests a minute. `k-ops` belongs to an account without a limit. No account has
 //! `k-stolen`. Requests without an API key are limited by address.
 //!
+//! All requests of an address are limited too, even those with an API key that no account has. So API keys cannot be
+//! guessed without a limit, and guesses over the limit cause no query.
+//!
 //! ```text
 //! curl -i -H 'x-api-key: k-ann-1' http://127.0.0.1:3000/
 //!     200
-//!     ratelimit: "free";r=1;t=30
+//!     ratelimit: "per-ip";r=5;t=50, "free";r=1;t=30
 //!     hello
 //! curl -i -H 'x-api-key: k-ann-1' http://127.0.0.1:3000/
 //!     200
-//!     ratelimit: "free";r=0;t=30
+//!     ratelimit: "per-ip";r=4;t=40, "free";r=0;t=30
 //!     hello
 //! curl -i -H 'x-api-key: k-ann-2' http://127.0.0.1:3000/
 //!     429
 //!     retry-after: 30
-//!     ratelimit: "free";r=0;t=30
 //! curl -i -H 'x-api-key: k-stolen' http://127.0.0.1:3000/
 //!     401
 //!     www-authenticate: ApiKey realm="example"
+//!     ratelimit: "per-ip";r=3;t=30
 //!     {"type":"about:blank","title":"Unauthorized","status":401,"detail":"no account has this API key"}
 //! curl -i -H 'x-api-key: k-ops' http://127.0.0.1:3000/
 //!     200
+//!     ratelimit: "per-ip";r=2;t=20
 //!     hello
 //! curl -i http://127.0.0.1:3000/
 //!     200
-//!     ratelimit: "anonymous";r=0;t=60
+//!     ratelimit: "per-ip";r=1;t=10, "anonymous";r=0;t=60
 //!     hello
 //! curl -i http://127.0.0.1:3000/
 //!     429
 //!     retry-after: 60
-//!     ratelimit: "anonymous";r=0;t=60
 //! curl -i http://127.0.0.1:3000/queries
 //!     200
 //!     4 queries of the database
+//! curl -i -H 'x-api-key: k-guess' http://127.0.0.1:3000/
+//!     429
+//!     retry-after: 10
 //! ```
 //!
 //! The database gets at most one query a minute for each API key. While it is down, known clients keep their tiers for an hour, and
@@ -54,7 +60,6 @@ use std::{
     collections::HashMap,
     env,
     error::Error as StdError,
-    io,
     net::SocketAddr,
     sync::{
         Arc,
@@ -103,16 +108,13 @@ impl Accounts {
         Self { by_key: Arc::new(HashMap::from(by_key)), queries: Arc::default() }
     }
 
-    async fn find(&self, api_key: &str) -> io::Result<Option<Account>> {
+    /// The lookup caches the error of an unknown API key, too.
+    async fn find(&self, api_key: &str) -> Result<Account, Error> {
         self.queries.fetch_add(1, Ordering::Relaxed);
         tokio::time::sleep(Duration::from_millis(1)).await;
-        Ok(self.by_key.get(api_key).copied())
+        let unknown = || Error::new(ErrorKind::UnknownIdentity, "no account has this API key");
+        self.by_key.get(api_key).copied().ok_or_else(unknown)
     }
-}
-
-/// An unknown API key is cached as `None`, and is an error here.
-fn known(account: Option<Account>) -> Result<Account, Error> {
-    account.ok_or_else(|| Error::new(ErrorKind::UnknownIdentity, "no account has this API key"))
 }
 
 const API_KEY: &str = "x-api-key";
@@ -128,7 +130,7 @@ pub(crate) fn app(limiter: impl Into<Limiter>) -> Router {
     // The API keys of an account share its limit.
     let by_account = Header::new(API_KEY).map({
         let accounts = accounts.clone();
-        move |api_key| accounts.get(api_key).and_then(|account| Ok(Key::from(known(account)?.id)))
+        move |api_key| accounts.get(api_key).map(|account| Key::from(account.id))
     });
 
     let free = Policy::new("free", Quota::per_minute(2));
@@ -138,16 +140,16 @@ pub(crate) fn app(limiter: impl Into<Limiter>) -> Router {
         let Some(api_key) = request.headers.get(API_KEY) else { return anonymous.clone().into_policy() };
         let (free, paid) = (free.clone(), paid.clone());
         // The key extractor has looked it up, so the answer is ready.
-        accounts.get(api_key.to_str().unwrap_or_default()).and_then(move |account| {
-            Ok(match known(account)?.plan {
-                Plan::Free => Some(free),
-                Plan::Paid => Some(paid),
-                Plan::Unlimited => None,
-            })
+        accounts.get(api_key.to_str().unwrap_or_default()).map(move |account| match account.plan {
+            Plan::Free => Some(free),
+            Plan::Paid => Some(paid),
+            Plan::Unlimited => None,
         })
     });
 
-    let rules = Rules::new().route("/", Rule::new(tier, by_account.or(PeerIp::new())));
+    // A request whose API key is unknown is charged under this one.
+    let per_ip = Rule::new(Policy::new("per-ip", Quota::per_minute(6)), PeerIp::new());
+    let rules = Rules::new().every(per_ip).route("/", Rule::new(tier, by_account.or(PeerIp::new())));
     Router::new()
         .route("/", get(async || "hello\n"))
         .route(

@@ -79,6 +79,14 @@ impl<T> Answer<T> {
         }
     }
 
+    /// The result if it is ready.
+    pub(crate) const fn peek(&self) -> Option<&Result<T, Error>> {
+        match &self.state {
+            State::Ready(Some(result)) => Some(result),
+            _ => None,
+        }
+    }
+
     /// Changes the value with `change`, now or when it is ready. An answer that is ready stays ready.
     ///
     /// # Example

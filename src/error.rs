@@ -47,8 +47,7 @@ pub enum ErrorKind {
     /// [`ResponseMapper`](crate::response::ResponseMapper#your-own-401) for how to add it.
     UnknownIdentity,
     /// The server lacks something that the limiter needs, such as connect info; no client can fix that. Rejected with
-    /// 500. [`ProblemDetails`](crate::response::ProblemDetails) shows the message, which is for the operator, in the
-    /// response.
+    /// 500, without the message, which is for the operator and logged.
     MissingSetup,
     /// The server cannot identify the client at the moment: its session store is unavailable. Rejected with 500,
     /// without the message.

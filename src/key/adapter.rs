@@ -43,11 +43,17 @@ pub struct Or<A, B> {
 pub struct Map<K> {
     pub(super) extractor: K,
     pub(super) change: Arc<dyn Fn(&str) -> Answer<Key> + Send + Sync>,
+    /// Whether the function looks keys up.
+    pub(super) looks_up: bool,
 }
 
 impl<K> Map<K> {
     pub(super) fn new<T: IntoKey>(extractor: K, change: impl Fn(&str) -> T + Send + Sync + 'static) -> Self {
-        Self { extractor, change: Arc::new(move |identity| change(identity).into_key()) }
+        Self {
+            extractor,
+            change: Arc::new(move |identity| change(identity).into_key()),
+            looks_up: T::LOOKED_UP,
+        }
     }
 }
 

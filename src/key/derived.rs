@@ -42,6 +42,22 @@ impl Key {
         self.marked(PREFLIGHT)
     }
 
+    /// The mark of a preflight's key, and the text of the key without it. The mark of another key is empty.
+    pub(crate) fn split_preflight(&self) -> (&'static str, &str) {
+        match self.as_str().strip_prefix(PREFLIGHT) {
+            Some(client) => (PREFLIGHT, client),
+            None => ("", self.as_str()),
+        }
+    }
+
+    /// The key of the client, if this is one of a preflight.
+    pub(crate) fn client(&self) -> Option<Self> {
+        match self.split_preflight() {
+            ("", _) => None,
+            (_, client) => Some(Self::of_text(client)),
+        }
+    }
+
     /// The key, which a function made of `source`, as one that the same extractor of an `or` found.
     pub(super) fn made_of(self, source: &Self) -> Self {
         let (marks, _) = split_marks(source.as_str());

@@ -63,6 +63,12 @@ pub trait KeyExtractor: Send + Sync + 'static {
         None
     }
 
+    /// Whether keys may be [known later](Answer), because they are looked up: a client can then cause lookups with identities
+    /// that it invents. A layer [warns](crate::RateLimitLayer::warnings) if nothing limits that. Defaults to `false`.
+    fn looks_up(&self) -> bool {
+        false
+    }
+
     /// Uses `other` for requests without the identity that this extractor looks for.
     ///
     /// Only a *missing* identity continues with `other`. An identity that cannot be used or is unknown is an error, and
@@ -296,6 +302,10 @@ where
         self(request).into_key()
     }
 
+    fn looks_up(&self) -> bool {
+        T::LOOKED_UP
+    }
+
     fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
         Ok(vec![named.clone()])
     }
@@ -310,6 +320,10 @@ impl KeyExtractor for Box<dyn KeyExtractor> {
         (**self).warning()
     }
 
+    fn looks_up(&self) -> bool {
+        (**self).looks_up()
+    }
+
     fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
         (**self).keys_of(named)
     }
@@ -322,6 +336,10 @@ impl KeyExtractor for Arc<dyn KeyExtractor> {
 
     fn warning(&self) -> Option<String> {
         (**self).warning()
+    }
+
+    fn looks_up(&self) -> bool {
+        (**self).looks_up()
     }
 
     fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {

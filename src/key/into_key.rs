@@ -31,6 +31,9 @@ use crate::{
     note = "for any other value make a key with `Key::new(value.to_string())`"
 )]
 pub trait IntoKey {
+    /// Whether the key may be [known later](Answer), because it is looked up. Defaults to `false`.
+    const LOOKED_UP: bool = false;
+
     /// The key of this value, or the reason why there is none.
     ///
     /// # Errors
@@ -68,6 +71,8 @@ tuple_into_key!(A B C);
 tuple_into_key!(A B C D);
 
 impl<T: IntoKey> IntoKey for Option<T> {
+    const LOOKED_UP: bool = T::LOOKED_UP;
+
     fn into_key(self) -> Answer<Key> {
         match self {
             Some(identity) => identity.into_key(),
@@ -77,6 +82,8 @@ impl<T: IntoKey> IntoKey for Option<T> {
 }
 
 impl<T: IntoKey> IntoKey for Result<T, Error> {
+    const LOOKED_UP: bool = T::LOOKED_UP;
+
     fn into_key(self) -> Answer<Key> {
         match self {
             Ok(identity) => identity.into_key(),
@@ -86,6 +93,8 @@ impl<T: IntoKey> IntoKey for Result<T, Error> {
 }
 
 impl IntoKey for Answer<Key> {
+    const LOOKED_UP: bool = true;
+
     fn into_key(self) -> Self {
         self
     }

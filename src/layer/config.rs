@@ -214,9 +214,18 @@ impl Config {
         }
     }
 
-    /// The response to a rejected request.
-    pub(super) fn response(&self, rejection: &Rejection, request: &Parts) -> Response<RejectionBody> {
-        reject(self.mapper(is_grpc(request)), rejection, request, &self.headers)
+    /// The response to a rejected request, with the headers of the decision that has charged it, if there is one.
+    pub(super) fn response(
+        &self,
+        rejection: &Rejection,
+        charged: Option<Box<Decision>>,
+        request: &Parts,
+    ) -> Response<RejectionBody> {
+        let mut response = reject(self.mapper(is_grpc(request)), rejection, request, &self.headers);
+        if let Some(decision) = charged {
+            self.headers.decorate(&mut response, *decision, false);
+        }
+        response
     }
 
     /// The response to a request that the service has rejected with the response `returned`.

@@ -106,6 +106,11 @@ impl<'a> DecisionEvent<'a> {
         Self { kind, is_rejected, decision, error, request: Some(request) }
     }
 
+    /// The same, of a request that `decision` charged.
+    pub(super) const fn with(self, decision: &'a Decision) -> Self {
+        Self { decision: Some(decision), ..self }
+    }
+
     /// A request that the service has rejected.
     pub(super) const fn rejected_by_service(rejection: &'a Rejection) -> Self {
         let (decision, error) = match rejection {
@@ -129,8 +134,8 @@ impl<'a> DecisionEvent<'a> {
         self.is_rejected
     }
 
-    /// The decision of the policies: `None` if there was none, because the request is banned by the layer, exempt, unidentified, or
-    /// the store is unavailable. Of a [rejection by the service](DecisionKind::RejectedByService), its decision.
+    /// The decision of the policies: `None` if there was none, because the request is banned by the layer, exempt, unidentified
+    /// under all rules, or the store is unavailable. Of a [rejection by the service](DecisionKind::RejectedByService), its decision.
     #[must_use]
     pub const fn decision(&self) -> Option<&'a Decision> {
         self.decision

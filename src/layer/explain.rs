@@ -42,11 +42,13 @@ impl RateLimitLayer {
     pub async fn explain(&self, request: &Parts) -> Result<Option<Explanation>, Rejection> {
         let config = &self.config;
         let identity =
-            config.identify(request, config.enforcement()).await.map_err(Rejection::Unidentified)?;
+            config.identify(request, config.enforcement(), false).await.map_err(Rejection::Unidentified)?;
         let found: Vec<(&Rule, Key)> = match identity {
             Identity::Ignored | Identity::Exempt => return Ok(None),
             Identity::Rejected(rejection) => return Err(*rejection),
-            Identity::Known(keys) => config.rules.iter().zip(keys.into_vec()).collect(),
+            Identity::Known(key) => config.rules.iter().zip([key]).collect(),
+            Identity::Partly(_, error) => return Err(Rejection::Unidentified(*error)),
+            Identity::Denied(decision) => return Err(Rejection::Denied(*decision)),
             Identity::Applicable(keys) => {
                 keys.into_iter().filter_map(|(at, key)| Some((config.rules.get(at)?, key))).collect()
             }

@@ -1,5 +1,7 @@
 //! The axum extractors, and what handlers may return.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use axum::{
     extract::{FromRequestParts, OptionalFromRequestParts},
     response::{IntoResponse, IntoResponseParts, Response, ResponseParts},
@@ -21,6 +23,7 @@ impl<S: Sync> FromRequestParts<S> for Decision {
     async fn from_request_parts(request: &mut Parts, _: &S) -> Result<Self, Rejection> {
         request.extensions.get::<Self>().cloned().ok_or_else(|| {
             no_layer(
+                request,
                 "the handler extracts a `Decision`, and the request has none: add a `RateLimitLayer`, or extract an \
                  `Option<Decision>`",
             )
@@ -43,7 +46,10 @@ impl<S: Sync> FromRequestParts<S> for Limiter {
 
     async fn from_request_parts(request: &mut Parts, _: &S) -> Result<Self, Rejection> {
         request.extensions.get::<Self>().cloned().ok_or_else(|| {
-            no_layer("the handler extracts a `Limiter`, and no `RateLimitLayer` is in front of it: add one")
+            no_layer(
+                request,
+                "the handler extracts a `Limiter`, and no `RateLimitLayer` is in front of it: add one",
+            )
         })
     }
 }
@@ -55,6 +61,7 @@ impl<S: Sync> FromRequestParts<S> for Reservation {
     async fn from_request_parts(request: &mut Parts, _: &S) -> Result<Self, Rejection> {
         request.extensions.get::<Self>().cloned().ok_or_else(|| {
             no_layer(
+                request,
                 "the handler extracts a `Reservation`, and the request has none: name its policy in \
                  `RateLimitLayer::reserve`",
             )
@@ -62,7 +69,12 @@ impl<S: Sync> FromRequestParts<S> for Reservation {
     }
 }
 
-fn no_layer(message: &'static str) -> Rejection {
+fn no_layer(request: &Parts, message: &'static str) -> Rejection {
+    static LOGGED: AtomicBool = AtomicBool::new(false);
+    // A layer in front logs it.
+    if request.extensions.get::<Limiter>().is_none() && !LOGGED.swap(true, Ordering::Relaxed) {
+        log!(error, error = message, "invalid set-up of the rate limit; requests are rejected with 500");
+    }
     Rejection::Unidentified(Error::new(ErrorKind::MissingSetup, message))
 }
 

@@ -13,6 +13,7 @@ use tower_service::Service;
 use super::{
     body::ResponseBody,
     config::Config,
+    gather::Gathered,
     identify::Identity,
     settle::{Refund, Settlement, Settling},
     step::Step,
@@ -21,6 +22,7 @@ use super::{
 use crate::{
     answer::Answer,
     decision::{Charge, Decision, Permit},
+    error::Error,
     policy::Enforcement,
     response::{Kept, RejectionBody, Returned},
 };
@@ -54,12 +56,14 @@ pin_project! {
         },
         // Waiting for the policies. The service is ready and not called yet.
         Charge {
-            charges: Answer<Vec<Charge>>,
+            charges: Answer<Gathered<Charge>>,
             call: Option<Box<Call<S, ReqBody>>>,
         },
         // Waiting for the store. The service is ready and not called yet.
         Decide {
             decision: Answer<Decision>,
+            // Why a rule cannot identify the client, if the others have charged the request.
+            unidentified: Option<Box<Error>>,
             call: Option<Box<Call<S, ReqBody>>>,
         },
         // Admitted and charged; waiting for the delay. The service is not ready.
@@ -132,7 +136,9 @@ impl<S, ReqBody> Call<S, ReqBody> {
                 State::Respond { future, decision: None, permit: None, kept: None, settlement: None }
             }
             Step::Charge(charges) => State::Charge { charges, call: Some(Box::new(self)) },
-            Step::Decide(decision) => State::Decide { decision, call: Some(Box::new(self)) },
+            Step::Decide(decision, unidentified) => {
+                State::Decide { decision, unidentified, call: Some(Box::new(self)) }
+            }
             Step::Delay(delay, decision) => {
                 // The request may be cancelled during the delay.
                 let settlement = config.settle(&mut self.request, &decision);
@@ -142,8 +148,8 @@ impl<S, ReqBody> Call<S, ReqBody> {
                     delayed: Some(Box::new(Delayed { turn, request, body, decision, settlement })),
                 }
             }
-            Step::Reject(rejection) => {
-                State::Reject { response: Some(config.response(&rejection, &self.request)) }
+            Step::Reject(rejection, charged) => {
+                State::Reject { response: Some(config.response(&rejection, charged, &self.request)) }
             }
         }
     }
@@ -185,7 +191,7 @@ where
         let (request, body) = request.into_parts();
         let enforcement = config.enforcement();
         let soft = enforcement == Enforcement::Soft;
-        let state = match config.identify(&request, enforcement).now() {
+        let state = match config.identify(&request, enforcement, true).now() {
             Ok(identity) => {
                 let step = config.identified(identity, &request, soft);
                 Call { service, request, body }.enter(step, &config, soft)
@@ -221,10 +227,10 @@ where
                     let step = this.config.charged(charges, &call.request, soft);
                     (call, step)
                 }
-                StateProj::Decide { decision, call } => {
+                StateProj::Decide { decision, unidentified, call } => {
                     let decided = ready!(Pin::new(decision).poll(cx));
                     let call = take(call);
-                    let step = this.config.decided(decided, &call.request, soft);
+                    let step = this.config.decided(decided, unidentified.take(), &call.request, soft);
                     (call, step)
                 }
                 StateProj::Delay { delayed } => {

@@ -10,12 +10,14 @@ use http::{
 
 use super::{
     config::{Config, Preflight},
+    gather::{Gathered, gather},
     rule::matches_any,
 };
 use crate::{
     answer::Answer,
+    decision::{Charge, Decision},
     error::{Error, ErrorKind},
-    key::{Key, Keys},
+    key::Key,
     policy::Enforcement,
     response::Rejection,
 };
@@ -29,16 +31,27 @@ pub(super) enum Identity {
     /// The request is banned, or a ban could not be checked. Rejected in soft mode too.
     // Boxed because it is rare, and every request moves this type.
     Rejected(Box<Rejection>),
-    /// One key for each rule.
-    Known(Keys),
+    /// The key under the only rule.
+    Known(Key),
     /// The rules that apply, each by its place in the layer, with its key. The others do not limit the request.
     Applicable(Vec<(usize, Key)>),
+    /// The same, and why another rule cannot identify the client, which is the client's fault.
+    Partly(Vec<(usize, Key)>, Box<Error>),
+    /// Some rules deny the request, whatever the others say, which have not found their keys.
+    Denied(Box<Decision>),
 }
 
 impl Config {
     /// Identifies the client of `request`. Matchers and extractors run in order, and only as far as needed. If one is
     /// pending, those after it run at once, while the request can be read, and are awaited in order.
-    pub(super) fn identify(&self, request: &Parts, enforcement: Enforcement) -> Answer<Identity> {
+    ///
+    /// `may_deny` is whether a denial that the store knows makes it unnecessary to await pending keys.
+    pub(super) fn identify(
+        &self,
+        request: &Parts,
+        enforcement: Enforcement,
+        may_deny: bool,
+    ) -> Answer<Identity> {
         if enforcement == Enforcement::Off {
             return Answer::ready(Ok(Identity::Ignored));
         }
@@ -46,7 +59,7 @@ impl Config {
         let exempt_preflight = preflight && self.preflight == Preflight::Exempt;
         if self.banned.is_empty() && self.exempt.is_empty() && !exempt_preflight {
             // The common case.
-            return self.keys(request, preflight);
+            return self.keys(request, preflight, may_deny);
         }
         let banned = match self.banned(request).now() {
             Ok(Ok(Some(rejection))) => return Answer::ready(Ok(Identity::Rejected(rejection.into()))),
@@ -60,10 +73,10 @@ impl Config {
             Ok(Ok(true)) => banned.then(|banned| {
                 Ok(banned?.map_or(Identity::Exempt, |rejection| Identity::Rejected(rejection.into())))
             }),
-            Ok(_) if banned.is_ready() => self.keys(request, preflight),
+            Ok(_) if banned.is_ready() => self.keys(request, preflight, may_deny),
             exempt => {
                 let exempt = exempt.map_or_else(|pending| pending, Answer::ready);
-                let keys = self.keys(request, preflight);
+                let keys = self.keys(request, preflight, false);
                 Answer::pending(async move {
                     if let Some(rejection) = banned.await? {
                         return Ok(Identity::Rejected(rejection.into()));
@@ -105,15 +118,16 @@ impl Config {
     }
 
     /// The keys of the request under the rules that apply to it.
-    fn keys(&self, request: &Parts, preflight: bool) -> Answer<Identity> {
-        match &self.routes {
-            None if self.rules.iter().all(|rule| rule.skipped.is_empty()) => {
+    fn keys(&self, request: &Parts, preflight: bool, may_deny: bool) -> Answer<Identity> {
+        match (&self.routes, &*self.rules) {
+            (None, [rule]) if rule.skipped.is_empty() => {
                 // The common case.
-                Keys::of(self.rules.iter().map(|rule| rule.key(request, preflight)))
-                    .then(|keys| Ok(Identity::Known(keys?)))
+                rule.key(request, preflight).then(|key| Ok(Identity::Known(key?)))
             }
-            None => self.keys_of(0..self.rules.len(), request, preflight),
-            Some(routes) => self.keys_of(routes.of(request).iter().copied(), request, preflight),
+            (None, rules) => self.keys_of(0..rules.len(), request, preflight, may_deny),
+            (Some(routes), _) => {
+                self.keys_of(routes.of(request).iter().copied(), request, preflight, may_deny)
+            }
         }
     }
 
@@ -123,11 +137,40 @@ impl Config {
         rules: impl Iterator<Item = usize>,
         request: &Parts,
         preflight: bool,
+        may_deny: bool,
     ) -> Answer<Identity> {
-        let keys = Answer::all(rules.filter_map(|at| Some((at, self.rules.get(at)?))).map(|(at, rule)| {
+        let keys = gather(rules.filter_map(|at| Some((at, self.rules.get(at)?))).map(|(at, rule)| {
             rule.key_unless_skipped(request, preflight).map(move |key| key.map(|key| (at, key)))
         }));
-        keys.map(Identity::Applicable)
+        match keys {
+            Ok(keys) => Answer::ready(keys.and_then(Identity::of)),
+            Err(pending) => {
+                if may_deny && let Some(denial) = self.known_denial(pending.known()) {
+                    return Answer::ready(Ok(Identity::Denied(denial.into())));
+                }
+                pending.finish().and_then(Identity::of)
+            }
+        }
+    }
+
+    /// The denial of the request under `keys`, if the store knows of it without being asked. So a client that is over one
+    /// limit causes no lookup for another one.
+    fn known_denial<'a>(&self, keys: impl Iterator<Item = &'a (usize, Key)>) -> Option<Decision> {
+        self.limiter.known_denial(keys.filter_map(|(at, key)| {
+            // A cost function runs once for each request, later.
+            let rule = self.rules.get(*at).filter(|rule| rule.cost.is_none())?;
+            Some(Charge::of(rule.policy.known()?, key.clone(), 1))
+        }))
+    }
+}
+
+impl Identity {
+    fn of(keys: Gathered<(usize, Key)>) -> Result<Self, Error> {
+        match keys.unidentified {
+            None => Ok(Self::Applicable(keys.values)),
+            Some(error) if keys.values.is_empty() => Err(*error),
+            Some(error) => Ok(Self::Partly(keys.values, error)),
+        }
     }
 }
 

@@ -30,13 +30,25 @@ use crate::{
 /// 1. A request that is [banned](Self::ban), or might be, is rejected. A request that is [exempt](Self::exempt) goes
 ///    straight to the service.
 /// 2. Each rule determines the request's key, policy and cost. If a key is missing, the request is rejected with 400,
-///    with 401 if the identity is unknown, or with 500 if the server is not set up for it. If no rule limits the request, it goes straight to the service. A
-///    CORS preflight has [its own budget](Self#cors-preflights).
+///    with 401 if the identity is unknown, or with 500 if the server is not set up for it. If no rule limits the request, it
+///    goes straight to the service. A CORS preflight has [its own budget](Self#cors-preflights).
 /// 3. All charges are decided together, all or nothing, before the service is called.
 /// 4. If the request is admitted, the service is called with the [`Decision`](crate::Decision) in the request's
 ///    extensions. The response gets the [`Headers`], and the decision in its extensions.
 /// 5. If the request is denied, the client gets the [`response`](Self::response): 429, or `RESOURCE_EXHAUSTED` over
 ///    gRPC. The service is not called, the body is not read, and nothing is charged.
+///
+/// # Guesses are charged
+///
+/// A rejected request charges nothing, with one exception. If one rule cannot identify the client, and that is the client's
+/// fault (400 or 401), the request is charged under the rules that can. If one of these denies it, the answer is 429. So a
+/// limit on addresses, in the same layer as a limit on API keys, limits guesses of API keys:
+///
+/// * The response carries the headers of what was charged. [`count_if`](Self::count_if) does not see it.
+/// * If the process knows that a rule denies the request, it is denied before any key or policy is looked up: from a
+///   `MemoryStore`, or from the deny cache of a `RedisStore`. No request to Redis is made to find out. Before keys are
+///   looked up, this holds for rules without a [cost function](Rule::cost).
+/// * A failure of the server (500) charges nothing.
 ///
 /// If the store fails, the policy's [`FailureMode`](crate::FailureMode) admits or rejects the request. The service's
 /// error type does not change.
@@ -51,7 +63,8 @@ use crate::{
 /// A browser sends a preflight (`OPTIONS` with `Origin` and `Access-Control-Request-Method`) on its own, and a client
 /// can send any number of them. An outer CORS layer answers preflights, so they do not reach this layer. Those that do
 /// are limited by the same policies, each with a separate budget of the same size. They charge nothing to the client's
-/// quota, and their responses show the separate budget. They can be exempt or banned like other requests.
+/// quota, and their responses show the separate budget. They can be exempt or banned like other requests. A
+/// [ban by a policy](crate::Policy::penalty) holds for the preflights of its key, and their denials count for it.
 ///
 /// A preflight carries no credentials. If a rule's key is missing for that reason
 /// ([`MissingIdentity`](crate::ErrorKind::MissingIdentity)), the rule counts the preflight by the address of the peer,
@@ -151,7 +164,8 @@ impl RateLimitLayer {
         }
         self.with(|config| {
             config.rules.push(rule);
-            config.routes = config.routes.take().map(|routes| Arc::new(routes.with_every()));
+            let number = config.rules.len() - 1;
+            config.routes = config.routes.take().map(|routes| Arc::new(routes.with_every(number)));
         })
     }
 
@@ -294,7 +308,8 @@ impl RateLimitLayer {
     /// service fails with an error. Units that the handler charged itself are not refunded.
     ///
     /// `counts` sees the status and the headers. A gRPC error without a message has its status in the header
-    /// `grpc-status`. Rejections by this layer are not charged anyway; one that the handler returns counts.
+    /// `grpc-status`. It does not see rejections by this layer, which keep [what they charge](Self#guesses-are-charged). One
+    /// that the handler returns counts.
     ///
     /// # Example
     ///
@@ -497,6 +512,8 @@ impl RateLimitLayer {
     ///
     /// * The [warnings](crate::Policy::warnings) of its policies, as far as they are not chosen per request.
     /// * A key that clients can vary without end, such as [`RequestPath`](crate::key::RequestPath).
+    /// * A rule looks up clients, and no other rule limits requests of unknown clients: [guesses](Self#guesses-are-charged) are
+    ///   free.
     /// * Units are reserved of a policy that the layer does not have, or bytes charged to one that counts requests.
     ///
     /// Two more are only known with the first requests, and logged once: a policy that never denies what another one of the

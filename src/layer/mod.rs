@@ -8,6 +8,7 @@ mod explain;
 #[cfg(feature = "axum")]
 mod extract;
 mod future;
+mod gather;
 mod identify;
 #[expect(clippy::module_inception, reason = "the module's main type")]
 mod layer;

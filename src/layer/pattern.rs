@@ -1,4 +1,6 @@
-//! The patterns of a table, and paths in the form in which they are compared.
+//! The patterns of a table, and the ways in which a path can be read.
+
+use std::{borrow::Cow, iter};
 
 use http::Method;
 use matchit::InsertError;
@@ -12,44 +14,66 @@ use crate::{
 const PARAMETER: char = '\u{f0000}';
 const CATCH_ALL: char = '\u{f0001}';
 
+/// The methods that a text can name: those registered with IANA, and two that are widely used.
+const METHODS: &str = "ACL BASELINE-CONTROL BIND CHECKIN CHECKOUT CONNECT COPY DELETE GET HEAD LABEL LINK LOCK MERGE \
+    MKACTIVITY MKCALENDAR MKCOL MKREDIRECTREF MKWORKSPACE MOVE OPTIONS ORDERPATCH PATCH POST PROPFIND PROPPATCH PURGE PUT \
+    QUERY REBIND REPORT SEARCH TRACE UNBIND UNCHECKOUT UNLINK UNLOCK UPDATE UPDATEREDIRECTREF VERSION-CONTROL";
+
 /// Which requests a route of a table matches.
 #[derive(Clone, Debug)]
 pub(super) struct Pattern {
     /// As the user writes it.
     text: String,
-    /// `None`: every method.
-    pub(super) method: Option<Method>,
-    /// The path as it is written, with other names of its parameters.
-    pub(super) written: String,
-    /// The same in canonical form. Patterns with one canonical form are one route.
-    pub(super) canonical: String,
+    /// None: every method.
+    pub(super) methods: Vec<Method>,
+    /// The path, with other names of its parameters, as it is written and with each combination of the [changes](CHANGES).
+    pub(super) forms: Vec<String>,
 }
 
 impl Pattern {
+    /// Reads a path, or one or more methods and a path.
+    ///
     /// # Errors
     ///
     /// [`InvalidConfig`](ErrorKind::InvalidConfig), with a message that says what to write.
     pub(super) fn parse(text: &str) -> Result<Self, Error> {
         let invalid = |problem: String| invalid(text, &problem);
-        let (method, path) = match text.split_once(char::is_whitespace) {
-            Some((method, path)) => (Some(method), path.trim()),
-            None => (None, text),
+        let begins_path = |at: usize| text[..at].ends_with(char::is_whitespace);
+        let (methods, path) = match text.match_indices('/').find(|(at, _)| *at == 0 || begins_path(*at)) {
+            Some((at, _)) => (text[..at].trim(), text[at..].trim_end()),
+            None => {
+                let (first, rest) = text.split_once(char::is_whitespace).unwrap_or(("", text));
+                let rest = rest.trim();
+                return Err(invalid(if rest.is_empty() || text.contains("://") {
+                    "write a path such as \"/orders/{id}\", or a method and a path such as \"POST /orders/{id}\""
+                        .into()
+                } else if first.is_empty() && is_known(rest) {
+                    format!("write a path after the method, such as \"{rest} /orders/{{id}}\"")
+                } else {
+                    let space = if first.is_empty() { "" } else { " " };
+                    format!("a path begins with a slash: write \"{first}{space}/{rest}\"")
+                }));
+            }
         };
+        let methods = parse_methods(methods, path).map_err(invalid)?;
+        Self::new(text.to_owned(), methods, path)
+    }
+
+    /// The route of `methods`, or of every method if there are none, at `path`. Messages quote it as `text`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`parse`](Self::parse).
+    pub(super) fn new(text: String, methods: Vec<Method>, path: &str) -> Result<Self, Error> {
+        let invalid = |problem: String| invalid(&text, &problem);
         if !path.starts_with('/') {
-            let remedy = if text.is_empty() || path.is_empty() || text.contains("://") {
-                "write a path such as \"/orders/{id}\", or a method and a path such as \"POST /orders/{id}\""
-                    .into()
-            } else if method.is_none() && Method::try_from(path).is_ok_and(|method| is_standard(&method)) {
-                format!("write a path after the method, such as \"{path} /orders/{{id}}\"")
-            } else {
-                format!(
-                    "a path begins with a slash: write \"{}/{path}\"",
-                    method.map(|m| format!("{m} ")).unwrap_or_default()
-                )
-            };
-            return Err(invalid(remedy));
+            return Err(invalid(format!("a path begins with a slash: write \"/{path}\"")));
         }
-        let method = method.map(|method| parse_method(text, method, path)).transpose()?;
+        if let Some((path, method)) = path.split_once(char::is_whitespace)
+            && is_known(method.trim())
+        {
+            return Err(invalid(format!("write the method before the path: \"{} {path}\"", method.trim())));
+        }
         if path.contains(['?', '#']) || path.contains(char::is_whitespace) {
             return Err(invalid(
                 "only the path is compared: leave out the query, and write a space as %20".into(),
@@ -59,8 +83,11 @@ impl Pattern {
             if let Some(name) = segment.strip_prefix(':') {
                 return Err(invalid(format!("write the parameter as \"{{{name}}}\"")));
             }
-            if let Some(name) = segment.strip_prefix('*') {
-                let name = if name.is_empty() { "rest" } else { name };
+            if segment.starts_with('*') {
+                let name = match segment.trim_matches('*') {
+                    "" => "rest",
+                    name => name,
+                };
                 return Err(invalid(format!("write the rest of the path as \"{{*{name}}}\"")));
             }
         }
@@ -74,9 +101,8 @@ impl Pattern {
             }));
         }
         let path = without_names(path);
-        let canonical =
-            canonical(&path).map_or_else(|| with_names(&path), |canonical| with_names(&canonical));
-        Ok(Self { text: text.to_owned(), method, written: with_names(&path), canonical })
+        let forms = (0..COMBINATIONS).map(|combination| with_names(&changed(&path, combination))).collect();
+        Ok(Self { text, methods, forms })
     }
 
     /// As the user writes it.
@@ -86,36 +112,67 @@ impl Pattern {
 
     /// Whether requests with `method` match, if their path does. GET matches HEAD too, which routers answer as GET.
     pub(super) fn matches(&self, method: &Method) -> bool {
-        match &self.method {
-            None => true,
-            Some(own) => own == method || (own == Method::GET && method == Method::HEAD),
-        }
+        let has = |method| self.methods.contains(method);
+        self.methods.is_empty() || has(method) || (method == Method::HEAD && has(&Method::GET))
+    }
+
+    /// Whether `path` is a way to write this one.
+    pub(super) fn reads_as(&self, path: &str) -> bool {
+        self.forms.iter().any(|form| form == path)
+    }
+
+    /// Whether both are one route: they are the same with all changes.
+    pub(super) fn is_route_of(&self, other: &Self) -> bool {
+        self.forms.last() == other.forms.last()
+    }
+
+    /// Whether each request that matches `other` matches this one.
+    pub(super) fn covers(&self, other: &Self) -> bool {
+        let methods = self.methods.is_empty()
+            || (!other.methods.is_empty() && other.methods.iter().all(|method| self.matches(method)));
+        methods && self.is_route_of(other)
     }
 
     /// Whether one request can match both, read in one way.
     pub(super) fn overlaps(&self, other: &Self) -> bool {
-        let methods = match (&self.method, &other.method) {
-            (Some(own), Some(_)) => {
-                other.matches(own) || other.method.as_ref().is_some_and(|m| self.matches(m))
+        let methods = match (self.methods.is_empty(), other.methods.is_empty()) {
+            (false, false) => {
+                other.methods.iter().any(|method| self.matches(method))
+                    || self.methods.iter().any(|method| other.matches(method))
             }
             _ => true,
         };
-        methods && self.canonical == other.canonical
+        methods && self.is_route_of(other)
     }
 }
 
-fn parse_method(text: &str, method: &str, path: &str) -> Result<Method, Error> {
-    let upper = method.to_ascii_uppercase();
-    match Method::try_from(method) {
-        Ok(parsed) if method == upper => Ok(parsed),
-        _ if Method::try_from(&*upper).is_ok() => Err(invalid(text, &format!("write \"{upper} {path}\""))),
-        _ => Err(invalid(text, &format!("{method:?} is not a method: write one such as \"POST {path}\""))),
+/// The methods that `text` names in front of `path`, or what to write instead.
+fn parse_methods(text: &str, path: &str) -> Result<Vec<Method>, String> {
+    if text.is_empty() {
+        return Ok(Vec::new());
     }
+    let names: Vec<_> = text.split(|char: char| char.is_whitespace() || "|,".contains(char)).collect();
+    let names: Vec<_> =
+        names.into_iter().filter(|name| !name.is_empty()).map(str::to_ascii_uppercase).collect();
+    if matches!(names.iter().map(|name| &**name).collect::<Vec<_>>()[..], ["*" | "ANY" | "ALL"]) {
+        return Err(format!("for all methods, leave the method out: write {path:?}"));
+    }
+    if let Some(name) = names.iter().find(|name| !is_known(name)) {
+        return Err(format!(
+            "{name:?} is not a known method: write one such as \"POST {path}\", or pass it as an `http::Method` to \
+             `Rules::method_route`"
+        ));
+    }
+    let plain = names.join("|");
+    if plain != text {
+        return Err(format!("write \"{plain} {path}\""));
+    }
+    let methods = names.iter().filter_map(|name| Method::try_from(&**name).ok());
+    Ok(methods.collect())
 }
 
-fn is_standard(method: &Method) -> bool {
-    [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::OPTIONS]
-        .contains(method)
+fn is_known(method: &str) -> bool {
+    METHODS.split(' ').any(|known| known == method)
 }
 
 fn invalid(text: &str, remedy: &str) -> Error {
@@ -154,13 +211,58 @@ fn with_names(text: &str) -> String {
     pattern
 }
 
-/// How a router may read `path` that is less literal than axum: percent-decoded except for slashes, without dot segments,
-/// empty segments and a slash at the end. `None` if that changes nothing.
-pub(super) fn canonical(path: &str) -> Option<String> {
-    let has_end = path.len() > 1 && path.ends_with('/');
-    if !has_end && !path.contains('%') && !path.contains("//") && !path.contains("/.")
-        || !path.starts_with('/')
-    {
+/// What routers and the middlewares in front of them do to a path before they compare it, in this order.
+const CHANGES: [fn(&str) -> Option<String>; 4] = [decoded, merged, resolved, trimmed];
+
+/// How many combinations of the changes there are.
+pub(super) const COMBINATIONS: usize = 1 << CHANGES.len();
+
+/// How deep services of axum can be nested so that all readings of a path are known.
+const NESTED: usize = 3;
+
+/// The other ways in which a router may read `path`: with each combination of the [changes](CHANGES), and as
+/// [nested](unslashed) services of axum do. There are none for nearly every path, and at most 21.
+pub(super) fn readings(path: &str) -> Vec<String> {
+    let mut readings: Vec<String> = Vec::new();
+    if is_plain(path) {
+        return readings;
+    }
+    for change in CHANGES {
+        for at in 0..=readings.len() {
+            let read = at.checked_sub(1).map_or(path, |at| &readings[at]);
+            if let Some(changed) = change(read)
+                && changed != path
+                && !readings.contains(&changed)
+            {
+                readings.push(changed);
+            }
+        }
+    }
+    for base in [Some(path.to_owned()), trimmed(path)].into_iter().flatten() {
+        for nested in iter::successors(unslashed(&base), |path| unslashed(path)).take(NESTED) {
+            if !readings.contains(&nested) {
+                readings.push(nested);
+            }
+        }
+    }
+    readings
+}
+
+/// `path` with the changes whose bits are set in `combination`.
+fn changed(path: &str, combination: usize) -> Cow<'_, str> {
+    let changes = CHANGES.iter().enumerate().filter(|(bit, _)| combination & (1 << bit) != 0);
+    changes.fold(path.into(), |path, (_, change)| change(&path).map_or(path, Cow::Owned))
+}
+
+/// Whether no change changes `path`.
+fn is_plain(path: &str) -> bool {
+    let ends = path.len() > 1 && path.ends_with('/');
+    !path.starts_with('/') || !(ends || path.contains('%') || path.contains("//") || path.contains("/."))
+}
+
+/// `path`, percent-decoded except for slashes.
+fn decoded(path: &str) -> Option<String> {
+    if !path.contains('%') {
         return None;
     }
     let mut decoded = String::with_capacity(path.len());
@@ -168,16 +270,57 @@ pub(super) fn canonical(path: &str) -> Option<String> {
         decoded.push_str(if i == 0 { "" } else { "%2F" });
         decoded.push_str(&String::from_utf8_lossy(&percent_decode(part.as_bytes())));
     }
+    Some(decoded)
+}
+
+/// `path` with one slash in place of several.
+fn merged(path: &str) -> Option<String> {
+    if !path.contains("//") {
+        return None;
+    }
+    let mut merged = String::with_capacity(path.len());
+    for char in path.chars() {
+        if char != '/' || !merged.ends_with('/') {
+            merged.push(char);
+        }
+    }
+    Some(merged)
+}
+
+/// `path` without one of several slashes in a row: what a service sees that is nested with `nest_service` in front of them,
+/// after the prefix.
+fn unslashed(path: &str) -> Option<String> {
+    let (before, after) = path.split_once("//")?;
+    Some(format!("{before}/{after}"))
+}
+
+/// `path` without dot segments.
+fn resolved(path: &str) -> Option<String> {
+    if !path.split('/').any(|segment| matches!(segment, "." | "..")) {
+        return None;
+    }
     let mut segments = Vec::new();
-    for segment in decoded.split('/') {
+    let mut rest = path.split('/').skip(1).peekable();
+    while let Some(segment) = rest.next() {
         match segment {
-            "" | "." => {}
+            "." => {}
             ".." => {
                 segments.pop();
             }
-            segment => segments.push(segment),
+            segment => {
+                segments.push(segment);
+                continue;
+            }
+        }
+        if rest.peek().is_none() {
+            segments.push("");
         }
     }
-    let canonical = format!("/{}", segments.join("/"));
-    (canonical != path).then_some(canonical)
+    Some(format!("/{}", segments.join("/")))
+}
+
+/// `path` with one slash at its start and none at its end.
+fn trimmed(path: &str) -> Option<String> {
+    let inner = path.trim_matches('/');
+    (inner.len() + 1 != path.len()).then(|| format!("/{inner}"))
 }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use http::{Method, request::Parts};
 use matchit::Router;
 
-use super::pattern::{Pattern, canonical};
+use super::pattern::{COMBINATIONS, Pattern, readings};
 
 /// The requests that a rule of a table is for.
 #[derive(Clone, Debug)]
@@ -21,101 +21,164 @@ pub(super) enum Scope {
 /// A table of routes. Its rules are numbered.
 #[derive(Clone)]
 pub(super) struct Routes {
-    scopes: Vec<Scope>,
+    /// Each with the number of its rule. A rule that was added several times has one number.
+    scopes: Vec<(Scope, usize)>,
     /// The routes of the methods that the table names. Those of HEAD are those of GET too.
-    by_method: Vec<(Method, Router<Vec<usize>>)>,
+    by_method: Vec<(Method, Paths)>,
     /// The routes of all other methods.
-    others: Router<Vec<usize>>,
+    others: Paths,
     /// The rules of requests that match no route.
     otherwise: Vec<usize>,
 }
 
+/// The routes of one method.
+#[derive(Clone)]
+struct Paths {
+    /// As they are written.
+    written: Router<Vec<usize>>,
+    /// As routers and middlewares that change paths see them, one for each combination of changes that makes a difference:
+    /// none for nearly every table. Apart, because a changed route may be more specific than another one.
+    changed: Vec<Router<Vec<usize>>>,
+}
+
 impl Routes {
     /// The table whose rules are for `scopes`.
-    pub(super) fn new(scopes: Vec<Scope>) -> Self {
+    pub(super) fn new(scopes: Vec<(Scope, usize)>) -> Self {
         let mut methods = Vec::new();
         for pattern in patterns(&scopes) {
-            let head = (pattern.method == Some(Method::GET)).then_some(Method::HEAD);
-            for method in pattern.method.iter().cloned().chain(head) {
+            let head = pattern.methods.contains(&Method::GET).then_some(Method::HEAD);
+            for method in pattern.methods.iter().cloned().chain(head) {
                 if !methods.contains(&method) {
                     methods.push(method);
                 }
             }
         }
         let by_method = methods.into_iter().map(|method| {
-            let router = router(&scopes, |pattern| pattern.matches(&method));
-            (method, router)
+            let paths = Paths::new(&scopes, |pattern| pattern.matches(&method));
+            (method, paths)
         });
         Self {
             by_method: by_method.collect(),
-            others: router(&scopes, |pattern| pattern.method.is_none()),
+            others: Paths::new(&scopes, |pattern| pattern.methods.is_empty()),
             otherwise: rules(&scopes, |scope| matches!(scope, Scope::Every | Scope::Otherwise)),
             scopes,
         }
     }
 
     /// Whether there is a route. Otherwise all rules apply to all requests.
-    pub(super) fn is_needed(scopes: &[Scope]) -> bool {
+    pub(super) fn is_needed(scopes: &[(Scope, usize)]) -> bool {
         patterns(scopes).next().is_some()
     }
 
-    /// The table with one more rule, for all requests.
-    pub(super) fn with_every(&self) -> Self {
+    /// The table with one more rule, `number`, for all requests.
+    pub(super) fn with_every(&self, number: usize) -> Self {
         let mut scopes = self.scopes.clone();
-        scopes.push(Scope::Every);
+        scopes.push((Scope::Every, number));
         Self::new(scopes)
+    }
+
+    /// Whether each request of the rule `number` falls under a rule for which `limits` holds.
+    pub(super) fn are_limited(&self, number: usize, limits: impl Fn(usize) -> bool) -> bool {
+        let covers = |scope: &Scope, other: &Scope| match (scope, other) {
+            (Scope::Every, _) | (Scope::Otherwise, Scope::Otherwise) => true,
+            (Scope::Route(own), Scope::Route(other)) => own.covers(other),
+            _ => false,
+        };
+        let limiting = || self.scopes.iter().filter(|(_, number)| limits(*number));
+        let mut own = self.scopes.iter().filter(|(_, its)| *its == number);
+        own.all(|(scope, _)| limiting().any(|(limiting, _)| covers(limiting, scope)))
     }
 
     /// The rules that apply to `request`, in order.
     ///
-    /// A path that a router may read in two ways has the rules of both, so no spelling evades a rule.
+    /// A path that a router may read in several ways has the rules of all, so no spelling evades a rule.
     pub(super) fn of(&self, request: &Parts) -> Cow<'_, [usize]> {
         let path = full_path(request);
-        let rules = self.at(&request.method, path);
-        let Some(other) = canonical(path) else { return Cow::Borrowed(rules) };
-        let other = self.at(&request.method, &other);
-        if other == rules {
-            return Cow::Borrowed(rules);
+        let named = self.by_method.iter().find(|(named, _)| *named == request.method);
+        let paths = named.map_or(&self.others, |(_, paths)| paths);
+        let written = paths.written.at(path).map_or(&self.otherwise, |found| found.value);
+        let mut rules = Cow::Borrowed(&**written);
+        for more in paths.changed(path) {
+            add(&mut rules, more);
         }
-        let mut both = [rules, other].concat();
-        both.sort_unstable();
-        both.dedup();
-        Cow::Owned(both)
-    }
-
-    fn at(&self, method: &Method, path: &str) -> &[usize] {
-        let named = self.by_method.iter().find(|(named, _)| named == method);
-        let router = named.map_or(&self.others, |(_, router)| router);
-        router.at(path).map_or(&self.otherwise, |found| found.value)
+        for path in readings(path) {
+            let mut is_route = false;
+            let written = paths.written.at(&path).ok().map(|found| &**found.value);
+            for more in written.into_iter().chain(paths.changed(&path)) {
+                is_route = true;
+                add(&mut rules, more);
+            }
+            if !is_route {
+                add(&mut rules, &self.otherwise);
+            }
+        }
+        rules
     }
 }
 
-fn patterns(scopes: &[Scope]) -> impl Iterator<Item = &Pattern> {
-    scopes.iter().filter_map(|scope| match scope {
+/// Adds `more` rules to `rules`.
+fn add(rules: &mut Cow<'_, [usize]>, more: &[usize]) {
+    if more.iter().any(|rule| !rules.contains(rule)) {
+        let rules = rules.to_mut();
+        rules.extend(more);
+        rules.sort_unstable();
+        rules.dedup();
+    }
+}
+
+fn patterns(scopes: &[(Scope, usize)]) -> impl Iterator<Item = &Pattern> {
+    scopes.iter().filter_map(|(scope, _)| match scope {
         Scope::Route(pattern) => Some(pattern),
         _ => None,
     })
 }
 
 /// The numbers of the rules for which `applies` holds.
-fn rules(scopes: &[Scope], applies: impl Fn(&Scope) -> bool) -> Vec<usize> {
-    scopes.iter().enumerate().filter(|(_, scope)| applies(scope)).map(|(at, _)| at).collect()
+fn rules(scopes: &[(Scope, usize)], applies: impl Fn(&Scope) -> bool) -> Vec<usize> {
+    let mut rules: Vec<_> =
+        scopes.iter().filter(|(scope, _)| applies(scope)).map(|(_, number)| *number).collect();
+    rules.sort_unstable();
+    rules.dedup();
+    rules
 }
 
-/// The routes whose patterns `applies` accepts, with their rules.
-fn router(scopes: &[Scope], applies: impl Fn(&Pattern) -> bool) -> Router<Vec<usize>> {
-    let mut router = Router::new();
-    for pattern in patterns(scopes).filter(|pattern| applies(pattern)) {
-        let rules = rules(scopes, |scope| match scope {
-            Scope::Every => true,
-            Scope::Route(other) => other.canonical == pattern.canonical && applies(other),
-            Scope::Otherwise => false,
-        });
-        // Patterns of one route insert it more than once, and `Rules` has checked that no other routes conflict.
-        let _ = router.insert(&*pattern.written, rules.clone());
-        let _ = router.insert(&*pattern.canonical, rules);
+impl Paths {
+    /// The routes whose patterns `applies` accepts, with their rules.
+    fn new(scopes: &[(Scope, usize)], applies: impl Fn(&Pattern) -> bool) -> Self {
+        let patterns: Vec<_> = patterns(scopes).filter(|pattern| applies(pattern)).collect();
+        let forms =
+            |combination| patterns.iter().filter_map(|pattern| pattern.forms.get(combination)).collect();
+        let router = |forms: &Vec<&String>| {
+            let mut router = Router::new();
+            for (pattern, form) in patterns.iter().zip(forms) {
+                let rules = rules(scopes, |scope| match scope {
+                    Scope::Every => true,
+                    Scope::Route(other) => {
+                        applies(other) && (other.is_route_of(pattern) || other.reads_as(form))
+                    }
+                    Scope::Otherwise => false,
+                });
+                // Patterns of one route insert it more than once, and `Rules` has checked that no other routes conflict.
+                let _ = router.insert(form.as_str(), rules);
+            }
+            router
+        };
+        let written: Vec<_> = forms(0);
+        let mut all = vec![written];
+        for combination in 1..COMBINATIONS {
+            let changed = forms(combination);
+            if !all.contains(&changed) {
+                all.push(changed);
+            }
+        }
+        let mut routers = all.iter().map(router);
+        Self { written: routers.next().unwrap_or_default(), changed: routers.collect() }
     }
-    router
+
+    /// The rules of the routes that `path` is, to those who change routes.
+    fn changed(&self, path: &str) -> impl Iterator<Item = &[usize]> {
+        self.changed.iter().filter_map(move |router| Some(&**router.at(path).ok()?.value))
+    }
 }
 
 /// The path as the client sent it, also in a nested router of axum, which removes its prefix.

@@ -102,6 +102,24 @@ impl Rule {
         self
     }
 
+    /// Whether the key or the policy is looked up, so that a client can cause lookups.
+    pub(super) fn looks_up(&self) -> bool {
+        self.key.looks_up() || self.policy.looks_up()
+    }
+
+    /// Whether `other` is a clone of this rule.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        let cost = match (&self.cost, &other.cost) {
+            (Some(own), Some(cost)) => Arc::ptr_eq(own, cost),
+            (own, cost) => own.is_none() && cost.is_none(),
+        };
+        // The policy belongs to the key: both are set once.
+        Arc::ptr_eq(&self.key, &other.key)
+            && cost
+            && self.skipped.len() == other.skipped.len()
+            && self.skipped.iter().zip(&other.skipped).all(|(own, skipped)| Arc::ptr_eq(own, skipped))
+    }
+
     /// The key of `request`, in the separate budget of preflights if `preflight`.
     pub(super) fn key(&self, request: &Parts, preflight: bool) -> Answer<Key> {
         let key = self.key.extract(request);

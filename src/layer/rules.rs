@@ -1,4 +1,6 @@
-use std::{fmt, iter};
+use std::fmt;
+
+use http::Method;
 
 use super::{
     pattern::Pattern,
@@ -25,6 +27,7 @@ use crate::error::{Error, ErrorKind};
 /// |---|---|
 /// | `/login` | this path, with any method |
 /// | `POST /login` | this path with this method; `GET` matches HEAD too |
+/// | `GET\|POST /login` | this path with one of these methods |
 /// | `/orders/{id}` | any text in place of `{id}` up to the next slash |
 /// | `/files/{*rest}` | every path that begins with `/files/` and is longer |
 /// | `/v{version}/status` | text before a parameter |
@@ -35,16 +38,19 @@ use crate::error::{Error, ErrorKind};
 /// match `/orders/{id}` if both are in the table. A route whose method does not match is left out of that, so with
 /// `POST /orders/new` in the table, a GET of it matches `/orders/{id}`.
 ///
+/// A text can name the registered methods, those of WebDAV included, and `PURGE` and `QUERY`. Another one is an error,
+/// because it is nearly always a mistake: pass it to [`method_route`](Self::method_route).
+///
 /// A route may be added several times, and with and without a method: all its rules apply. The name of a parameter does not
 /// matter. One [`Rule`] may be added to several routes, which then share its counts.
 ///
 /// # No spelling evades a rule
 ///
-/// Routers differ in which paths they take for the same. A path that can be read in two ways has the rules of both: as it
-/// is written, and with percent-encoded characters decoded (except slashes), `.` and `..` resolved, empty segments and a
-/// slash at the end removed. So `/login/`, `//login` and `/%6Cogin` have the rules of `/login`, and those of
-/// the route that they match as they are written, or of [`otherwise`](Self::otherwise). Routes that differ only in that
-/// are one route.
+/// Routers, and middlewares in front of them, differ in which paths they take for the same. A path that can be read in
+/// several ways has the rules of all: as it is written, and with each combination of percent-encoded characters decoded
+/// (except slashes), `.` and `..` resolved, several slashes in a row merged, and slashes at the start and the end trimmed.
+/// So `/login/`, `//login` and `/%6Cogin` have the rules of `/login`, and those of the route that they match as they are
+/// written, or of [`otherwise`](Self::otherwise). Routes that differ only in that are one route.
 ///
 /// What a route does not do:
 ///
@@ -108,8 +114,8 @@ impl Rules {
         Self { rules: Vec::new(), scopes: Vec::new() }
     }
 
-    /// Adds `rule` for the requests that match `route`: a path such as `/orders/{id}`, or a method and a path such as
-    /// `POST /orders/{id}`.
+    /// Adds `rule` for the requests that match `route`: a path such as `/orders/{id}`, or one or more methods and a path such
+    /// as `POST /orders/{id}` or `PUT|PATCH /orders/{id}`.
     ///
     /// # Panics
     ///
@@ -140,8 +146,56 @@ impl Rules {
     /// let error = Rules::new().try_route("/orders/:id", rule()).unwrap_err();
     /// assert_eq!(error.to_string(), r#"the route "/orders/:id" is invalid: write the parameter as "{id}""#);
     /// ```
-    pub fn try_route(mut self, route: &str, rule: Rule) -> Result<Self, Error> {
-        let pattern = Pattern::parse(route)?;
+    pub fn try_route(self, route: &str, rule: Rule) -> Result<Self, Error> {
+        self.add_route(Pattern::parse(route)?, rule)
+    }
+
+    /// Adds `rule` for the requests with `method` whose path matches `path`. Use it for a method that
+    /// [`route`](Self::route) does not know.
+    ///
+    /// # Panics
+    ///
+    /// If `path` is invalid, or cannot be in one table with another route, as for [`route`](Self::route).
+    /// [`try_method_route`](Self::try_method_route) returns an error instead.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use http::{Method, Request};
+    /// use tower_ratelimit::{key::Constant, layer::Rules, MemoryStore, Policy, Quota, RateLimitLayer, Rule};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let rule = || Rule::new(Policy::new("refresh", Quota::per_hour(5)), Constant::new("all"));
+    /// assert!(Rules::new().try_route("REFRESH /cache", rule()).is_err());
+    /// let refresh = Method::from_bytes(b"REFRESH")?;
+    /// let layer = RateLimitLayer::with_rules(MemoryStore::new(), Rules::new().method_route(refresh, "/cache", rule()));
+    /// for (method, is_limited) in [("REFRESH", true), ("GET", false)] {
+    ///     let (request, ()) = Request::builder().method(method).uri("/cache").body(())?.into_parts();
+    ///     assert_eq!(layer.explain(&request).await?.is_some(), is_limited);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn method_route(self, method: Method, path: &str, rule: Rule) -> Self {
+        match self.try_method_route(method, path, rule) {
+            Ok(rules) => rules,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// [`method_route`](Self::method_route) for a path that is not known to be valid.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig), in the cases in which [`method_route`](Self::method_route) panics.
+    pub fn try_method_route(self, method: Method, path: &str, rule: Rule) -> Result<Self, Error> {
+        self.add_route(Pattern::new(format!("{method} {path}"), vec![method], path)?, rule)
+    }
+
+    fn add_route(mut self, pattern: Pattern, rule: Rule) -> Result<Self, Error> {
+        let route = pattern.text();
         if let Some(other) = self.conflicting(&pattern) {
             return Err(Error::new(
                 ErrorKind::InvalidConfig,
@@ -173,15 +227,15 @@ impl Rules {
     /// A route that cannot be in one table with `new`.
     fn conflicting(&self, new: &Pattern) -> Option<String> {
         let mut router = matchit::Router::new();
-        for pattern in self.patterns() {
-            let _ = router.insert(&*pattern.written, ());
-            let _ = router.insert(&*pattern.canonical, ());
+        for path in self.patterns().flat_map(|pattern| &pattern.forms) {
+            let _ = router.insert(path.as_str(), ());
         }
-        let find = |text: &str| self.patterns().find(|one| one.written == text || one.canonical == text);
-        let canonical = (new.canonical != new.written).then_some(&new.canonical);
-        for text in iter::once(&new.written).chain(canonical) {
-            if find(text).is_none()
-                && let Err(matchit::InsertError::Conflict { with }) = router.insert(&**text, ())
+        let find = |path: &str| self.patterns().find(|one| one.reads_as(path));
+        for (at, path) in new.forms.iter().enumerate() {
+            let is_first = !new.forms.iter().take(at).any(|form| form == path);
+            if is_first
+                && find(path).is_none()
+                && let Err(matchit::InsertError::Conflict { with }) = router.insert(path.as_str(), ())
             {
                 return Some(find(&with).map_or(with, |known| known.text().to_owned()));
             }
@@ -198,7 +252,11 @@ impl Rules {
 
     /// The rules, and which of them apply. `None` if all always do.
     pub(super) fn into_parts(self) -> (Vec<Rule>, Option<Routes>) {
-        let routes = Routes::is_needed(&self.scopes).then(|| Routes::new(self.scopes));
+        // A rule that was added several times is charged once, also to a path with several readings.
+        let first = |at| self.rules.iter().position(|rule| rule.is(&self.rules[at])).unwrap_or(at);
+        let numbers: Vec<_> = (0..self.rules.len()).map(first).collect();
+        let scopes: Vec<_> = self.scopes.into_iter().zip(numbers).collect();
+        let routes = Routes::is_needed(&scopes).then(|| Routes::new(scopes));
         (self.rules, routes)
     }
 

@@ -4,21 +4,28 @@ use std::time::Duration;
 
 use http::request::Parts;
 
-use super::{config::Config, event::DecisionEvent, identify::Identity, rule::Rule};
+use super::{
+    config::Config,
+    event::DecisionEvent,
+    gather::{Gathered, gather},
+    identify::Identity,
+    rule::Rule,
+};
 use crate::{
     answer::Answer,
     decision::{Charge, Decision, Verdict},
     error::Error,
-    key::{Key, Keys},
+    key::Key,
     response::Rejection,
 };
 
 /// What to do next with a request.
 pub(super) enum Step {
     /// Wait for the policies.
-    Charge(Answer<Vec<Charge>>),
-    /// Wait for the store.
-    Decide(Answer<Decision>),
+    Charge(Answer<Gathered<Charge>>),
+    /// Wait for the store. With an error, the request is rejected even if the store admits it: another rule cannot identify
+    /// the client.
+    Decide(Answer<Decision>, Option<Box<Error>>),
     /// Wait for the delay, then serve the request.
     Delay(Duration, Decision),
     /// Call the service. There is no decision if the request is exempt, if no rule limits it, or if a soft limit could
@@ -26,26 +33,32 @@ pub(super) enum Step {
     Serve(Option<Decision>),
     /// Call the service as if there were no layer.
     Bypass,
-    Reject(Rejection),
+    /// Reject the request, whose response shows what it was charged, if anything.
+    Reject(Rejection, Option<Box<Decision>>),
 }
 
 impl Config {
     /// The step for a request whose client is identified. `soft` is whether it is admitted in any case.
     pub(super) fn identified(&self, identity: Result<Identity, Error>, request: &Parts, soft: bool) -> Step {
         match identity {
-            Ok(Identity::Known(keys)) => match (keys, &*self.rules) {
-                (Keys::One(key), [rule]) => self.charge_one(rule, key, request, soft),
-                (keys, rules) => self.charge_all(rules.iter().zip(keys.into_vec()), request, soft),
+            Ok(Identity::Known(key)) => match &*self.rules {
+                [rule, ..] => self.charge_one(rule, key, request, soft),
+                [] => self.exempt(request),
             },
             Ok(Identity::Applicable(keys)) => {
                 let mut keys = keys.into_iter().filter_map(|(at, key)| Some((self.rules.get(at)?, key)));
                 match (keys.next(), keys.next()) {
                     (Some((rule, key)), None) => self.charge_one(rule, key, request, soft),
                     (first, second) => {
-                        self.charge_all(first.into_iter().chain(second).chain(keys), request, soft)
+                        self.charge_all(first.into_iter().chain(second).chain(keys), None, request, soft)
                     }
                 }
             }
+            Ok(Identity::Partly(keys, error)) => {
+                let keys = keys.into_iter().filter_map(|(at, key)| Some((self.rules.get(at)?, key)));
+                self.charge_all(keys, Some(error), request, soft)
+            }
+            Ok(Identity::Denied(decision)) => self.reject_unless(soft, Rejection::Denied(*decision), request),
             Ok(Identity::Ignored) => Step::Bypass,
             Ok(Identity::Exempt) => self.exempt(request),
             Ok(Identity::Rejected(rejection)) => self.reject_unless(false, *rejection, request),
@@ -58,45 +71,66 @@ impl Config {
         if let Some(policy) = rule.policy.constant() {
             // The common case.
             let charge = Charge::of(policy.clone(), key, rule.cost_of(request));
-            return self.deciding(self.limiter.check_charge(charge), request, soft);
+            return self.deciding(self.limiter.check_charge(charge), None, request, soft);
         }
         match rule.charge(key, request).now() {
-            Ok(Ok(Some(charge))) => self.deciding(self.limiter.check_charge(charge), request, soft),
+            Ok(Ok(Some(charge))) => self.deciding(self.limiter.check_charge(charge), None, request, soft),
             Ok(Ok(None)) => self.exempt(request),
             Ok(Err(error)) => self.reject_unless(soft, Rejection::Unidentified(error), request),
-            Err(pending) => Step::Charge(pending.map(|charge| charge.into_iter().collect())),
+            Err(pending) => Step::Charge(
+                pending.map(|charge| Gathered { values: charge.into_iter().collect(), unidentified: None }),
+            ),
         }
     }
 
-    /// Charges `keys`, which belong to `request`, under their rules.
+    /// Charges `keys`, which belong to `request`, under their rules. With an error, another rule cannot identify the client.
     fn charge_all<'a>(
         &self,
         keys: impl Iterator<Item = (&'a Rule, Key)>,
+        unidentified: Option<Box<Error>>,
         request: &Parts,
         soft: bool,
     ) -> Step {
-        let charges = Answer::all(keys.map(|(rule, key)| rule.charge(key, request)));
-        match charges.now() {
-            Ok(charges) => self.charged(charges, request, soft),
-            Err(pending) => Step::Charge(pending),
+        match gather(keys.map(|(rule, key)| rule.charge(key, request))) {
+            Ok(charges) => self.charged(charges.map(|charges| charges.or(unidentified)), request, soft),
+            Err(pending) => match self.limiter.known_denial(pending.known().cloned()) {
+                Some(denial) => self.reject_unless(soft, Rejection::Denied(denial), request),
+                None => Step::Charge(pending.finish().map(|charges| charges.or(unidentified))),
+            },
         }
     }
 
     /// The step for a request whose policies are known.
-    pub(super) fn charged(&self, charges: Result<Vec<Charge>, Error>, request: &Parts, soft: bool) -> Step {
+    pub(super) fn charged(
+        &self,
+        charges: Result<Gathered<Charge>, Error>,
+        request: &Parts,
+        soft: bool,
+    ) -> Step {
         match charges {
-            Ok(charges) if charges.is_empty() => self.exempt(request),
-            Ok(charges) => self.deciding(self.limiter.check_all(&charges), request, soft),
+            Ok(Gathered { values, unidentified: None }) if values.is_empty() => self.exempt(request),
+            Ok(Gathered { values, unidentified: Some(error) }) if values.is_empty() => {
+                self.reject_unless(soft, Rejection::Unidentified(*error), request)
+            }
+            Ok(Gathered { values, unidentified }) => {
+                self.deciding(self.limiter.check_all(&values), unidentified, request, soft)
+            }
             // As for an error of a key extractor, whatever its kind.
             Err(error) => self.reject_unless(soft, Rejection::Unidentified(error), request),
         }
     }
 
-    fn deciding(&self, decision: Answer<Decision>, request: &Parts, soft: bool) -> Step {
+    fn deciding(
+        &self,
+        decision: Answer<Decision>,
+        unidentified: Option<Box<Error>>,
+        request: &Parts,
+        soft: bool,
+    ) -> Step {
         match decision.now() {
             // A store in memory has decided, so the service is called without waiting.
-            Ok(decided) => self.decided(decided, request, soft),
-            Err(decision) => Step::Decide(decision),
+            Ok(decided) => self.decided(decided, unidentified, request, soft),
+            Err(decision) => Step::Decide(decision, unidentified),
         }
     }
 
@@ -106,12 +140,21 @@ impl Config {
         Step::Serve(None)
     }
 
-    /// The step for a request that the store has decided.
-    pub(super) fn decided(&self, decided: Result<Decision, Error>, request: &Parts, soft: bool) -> Step {
+    /// The step for a request that the store has decided. With an error, another rule cannot identify the client.
+    pub(super) fn decided(
+        &self,
+        decided: Result<Decision, Error>,
+        unidentified: Option<Box<Error>>,
+        request: &Parts,
+        soft: bool,
+    ) -> Step {
         match decided {
             Ok(decision) => match decision.verdict() {
                 Verdict::Deny { .. } => self.reject_unless(soft, Rejection::Denied(decision), request),
                 admitted => {
+                    if let Some(error) = unidentified {
+                        return self.charged_without_identity(*error, decision, request, soft);
+                    }
                     self.report(&DecisionEvent::admitted(&decision, request));
                     match admitted {
                         Verdict::Delay(delay) => Step::Delay(delay, decision),
@@ -131,6 +174,25 @@ impl Config {
         if soft {
             return Step::Serve(rejection.into_decision());
         }
-        Step::Reject(self.jitter(rejection))
+        Step::Reject(self.jitter(rejection), None)
+    }
+
+    /// Rejects a request that is charged, and whose client another rule cannot identify. In soft mode, admits it.
+    fn charged_without_identity(
+        &self,
+        error: Error,
+        mut decision: Decision,
+        request: &Parts,
+        soft: bool,
+    ) -> Step {
+        let rejection = Rejection::Unidentified(error);
+        self.report(&DecisionEvent::rejected(&rejection, request, !soft).with(&decision));
+        self.log(&rejection, soft);
+        if soft {
+            return Step::Serve(Some(decision));
+        }
+        // The response's extensions get no permit.
+        drop(decision.take_permit());
+        Step::Reject(rejection, Some(Box::new(decision)))
     }
 }

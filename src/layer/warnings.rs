@@ -15,6 +15,24 @@ impl Config {
         let of_policies = policies.iter().flat_map(Policy::warnings);
         let of_keys = self.rules.iter().filter_map(|rule| rule.key.warning());
         let mut warnings: Vec<_> = of_policies.chain(of_keys).collect();
+        let is_limiting = |rule: &Rule| !rule.looks_up() && rule.policy.known().is_some();
+        for (at, rule) in self.rules.iter().enumerate().filter(|(_, rule)| rule.looks_up()) {
+            let is_limited = match &self.routes {
+                Some(routes) => {
+                    routes.are_limited(at, |number| self.rules.get(number).is_some_and(is_limiting))
+                }
+                None => self.rules.iter().any(is_limiting),
+            };
+            if !is_limited {
+                let policy = rule.policy.known().map(|policy| format!(" for the policy {:?}", policy.name()));
+                warnings.push(format!(
+                    "the layer looks up clients{}, and no other rule limits the same requests if the client is unknown, so \
+                     API keys can be guessed, each with a lookup: add a rule on addresses for them, such as \
+                     Rule::new(policy, PeerIp::new())",
+                    policy.unwrap_or_default()
+                ));
+            }
+        }
         for reserved in &self.settlements.reserved {
             let name = &reserved.policy;
             let policy = policies.iter().find(|policy| policy.name() == name);

@@ -303,6 +303,18 @@ impl Limiter {
         self.decide_one(Action::Charge, charge)
     }
 
+    /// The denial of `charges`, if the store knows of it without being asked.
+    pub(crate) fn known_denial(&self, charges: impl Iterator<Item = Charge>) -> Option<Decision> {
+        // A permit may be released at any moment, and a shadow denies nothing.
+        let charges: Vec<_> =
+            charges.filter(|charge| !charge.needs_permit() && !charge.is_shadow()).collect();
+        if charges.is_empty() || charges.len() > MAX_CHARGES || has_duplicate_key(&charges) {
+            return None;
+        }
+        let denial = self.store.known_denial(&charges)?;
+        counted(Action::Charge, Answer::ready(Ok(denial))).now().ok()?.ok()
+    }
+
     fn decide_one(&self, action: Action, charge: Charge) -> Answer<Decision> {
         if charge.needs_permit() {
             return self.decide(action, &[charge]);

@@ -8,8 +8,8 @@ use crate::{error::Error, quota::Quota};
 impl Policy {
     /// Bans a key for a time after too many denials, over all instances. Defaults to no penalty.
     ///
-    /// A ban denies every request of the key that costs something, whatever remains of the quota, and charges nothing, like
-    /// any other denial. [`Decision::banned_for`](crate::Decision::banned_for) has the time left. Clients get the problem
+    /// A ban denies every request of the key that costs something, and its CORS preflights, whatever remains of the quota. It
+    /// charges nothing, like any other denial. [`Decision::banned_for`](crate::Decision::banned_for) has the time left. Clients get the problem
     /// type `abnormal-usage-detected`, and `Retry-After` with the rest of the ban.
     ///
     /// * **What counts**: each request that this policy denies while no key of the request is banned. A banned request, a
@@ -98,7 +98,6 @@ impl Policy {
     }
 
     /// Whether each denial must reach the store, because the penalty counts it.
-    #[cfg(feature = "redis")]
     pub(crate) fn counts_denials(&self) -> bool {
         let after = self.bans().and_then(|bans| bans.arguments().first());
         after.is_some_and(|after| *after > 0)

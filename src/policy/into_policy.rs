@@ -35,6 +35,9 @@ use crate::{answer::Answer, error::Error};
     note = "for an `async` block write `Answer::pending(async move {{ .. }})`"
 )]
 pub trait IntoPolicy {
+    /// Whether the policy may be [known later](Answer), because it is looked up. Defaults to `false`.
+    const LOOKED_UP: bool = false;
+
     /// The policy of this value: `None` if the rule does not limit the request.
     ///
     /// # Errors
@@ -50,24 +53,32 @@ impl IntoPolicy for Policy {
 }
 
 impl<P: IntoPolicy> IntoPolicy for Option<P> {
+    const LOOKED_UP: bool = P::LOOKED_UP;
+
     fn into_policy(self) -> Answer<Option<Policy>> {
         self.map_or_else(|| Answer::ready(Ok(None)), IntoPolicy::into_policy)
     }
 }
 
 impl<P: IntoPolicy> IntoPolicy for Result<P, Error> {
+    const LOOKED_UP: bool = P::LOOKED_UP;
+
     fn into_policy(self) -> Answer<Option<Policy>> {
         self.map_or_else(|error| Answer::ready(Err(error)), IntoPolicy::into_policy)
     }
 }
 
 impl IntoPolicy for Answer<Policy> {
+    const LOOKED_UP: bool = true;
+
     fn into_policy(self) -> Answer<Option<Policy>> {
         self.map(Some)
     }
 }
 
 impl IntoPolicy for Answer<Option<Policy>> {
+    const LOOKED_UP: bool = true;
+
     fn into_policy(self) -> Self {
         self
     }

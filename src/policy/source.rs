@@ -63,7 +63,11 @@ pub struct PolicySource(Source);
 enum Source {
     Constant(Policy),
     Watched(watch::Receiver<Policy>),
-    PerRequest(Arc<Choose>),
+    PerRequest {
+        choose: Arc<Choose>,
+        /// Whether policies are looked up.
+        looks_up: bool,
+    },
 }
 
 /// An error at once is that the request lacks what the policy is chosen by.
@@ -133,13 +137,13 @@ impl PolicySource {
     /// ```
     #[must_use]
     pub fn per_request<P: IntoPolicy>(choose: impl Fn(&Parts, &Key) -> P + Send + Sync + 'static) -> Self {
-        Self::choosing(move |request, key| Ok(choose(request, key).into_policy()))
+        Self::choosing(P::LOOKED_UP, move |request, key| Ok(choose(request, key).into_policy()))
     }
 
     /// The policy that `choose` returns for a value in the request's extensions, such as the user that an outer
     /// authentication layer has put there. `choose` returns what the closure of [`per_request`](Self::per_request) may.
     ///
-    /// A request without the value is answered 500, with a message for the operator: the layers are in the wrong order.
+    /// A request without the value is answered 500, and the log says which layer is missing: the layers are in the wrong order.
     /// Use [`or`](Self::or) if the value is optional.
     ///
     /// # Example
@@ -176,7 +180,7 @@ impl PolicySource {
         T: Send + Sync + 'static,
         P: IntoPolicy,
     {
-        Self::choosing(move |request, _| match request.extensions.get::<T>() {
+        Self::choosing(P::LOOKED_UP, move |request, _| match request.extensions.get::<T>() {
             Some(value) => Ok(choose(value).into_policy()),
             None => {
                 let value = type_name::<T>();
@@ -197,9 +201,9 @@ impl PolicySource {
     /// other policy from it.
     #[must_use]
     pub fn or(self, other: impl Into<Self>) -> Self {
-        let Source::PerRequest(first) = self.0 else { return self };
+        let Source::PerRequest { choose: first, looks_up } = self.0 else { return self };
         let other = other.into();
-        Self::choosing(move |request, key| {
+        Self::choosing(looks_up || other.looks_up(), move |request, key| {
             let Ok(first) = first(request, key) else { return other.choose(request, key) };
             Ok(match first.now() {
                 Ok(Ok(None)) => return other.choose(request, key),
@@ -228,9 +232,9 @@ impl PolicySource {
     /// outage is logged. See [`per_request`](Self::per_request) for an example.
     #[must_use]
     pub fn or_on_error(self, other: impl Into<Self>) -> Self {
-        let Source::PerRequest(first) = self.0 else { return self };
+        let Source::PerRequest { choose: first, looks_up } = self.0 else { return self };
         let (other, outage) = (other.into(), Arc::new(Outage::until_expiry(OUTAGE_EXPIRY)));
-        Self::choosing(move |request, key| {
+        Self::choosing(looks_up || other.looks_up(), move |request, key| {
             Ok(match first(request, key)?.now() {
                 Ok(Err(error)) if is_failure(&error, &outage) => return other.choose(request, key),
                 Ok(chosen) => Answer::ready(chosen),
@@ -248,9 +252,10 @@ impl PolicySource {
     }
 
     fn choosing(
+        looks_up: bool,
         choose: impl Fn(&Parts, &Key) -> Result<Answer<Option<Policy>>, Error> + Send + Sync + 'static,
     ) -> Self {
-        Self(Source::PerRequest(Arc::new(choose)))
+        Self(Source::PerRequest { choose: Arc::new(choose), looks_up })
     }
 
     /// The latest policy of a channel, for policies that change while the service runs. For policies from a file or from
@@ -298,7 +303,7 @@ impl PolicySource {
     pub(crate) fn constant(&self) -> Option<&Policy> {
         match &self.0 {
             Source::Constant(policy) => Some(policy),
-            Source::Watched(_) | Source::PerRequest(_) => None,
+            Source::Watched(_) | Source::PerRequest { .. } => None,
         }
     }
 
@@ -307,8 +312,13 @@ impl PolicySource {
         match &self.0 {
             Source::Constant(policy) => Some(policy.clone()),
             Source::Watched(policy) => Some(policy.borrow().clone()),
-            Source::PerRequest(_) => None,
+            Source::PerRequest { .. } => None,
         }
+    }
+
+    /// Whether policies may be known later, because they are looked up.
+    pub(crate) const fn looks_up(&self) -> bool {
+        matches!(self.0, Source::PerRequest { looks_up: true, .. })
     }
 
     /// The policy of `request`, whose key is `key`. `None` if its rule does not limit it.
@@ -320,7 +330,7 @@ impl PolicySource {
         match &self.0 {
             Source::Constant(policy) => Ok(Answer::ready(Ok(Some(policy.clone())))),
             Source::Watched(policy) => Ok(Answer::ready(Ok(Some(policy.borrow().clone())))),
-            Source::PerRequest(choose) => choose(request, key),
+            Source::PerRequest { choose, .. } => choose(request, key),
         }
     }
 }
@@ -347,7 +357,7 @@ impl fmt::Debug for PolicySource {
         match &self.0 {
             Source::Constant(policy) => f.debug_tuple("Constant").field(policy).finish(),
             Source::Watched(policy) => f.debug_tuple("Watched").field(&*policy.borrow()).finish(),
-            Source::PerRequest(_) => f.debug_tuple("PerRequest").finish_non_exhaustive(),
+            Source::PerRequest { .. } => f.debug_tuple("PerRequest").finish_non_exhaustive(),
         }
     }
 }

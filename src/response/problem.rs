@@ -123,10 +123,9 @@ fn push_detail(json: &mut String, rejection: &Rejection, is_banned: bool) {
         },
         Rejection::Banned => "The client is banned; waiting does not help.".into(),
         Rejection::Unidentified(error) => match error.kind() {
-            // The texts of these kinds are for the client, or documented to be shown to it.
-            ErrorKind::MissingSetup => error.to_string().into(),
+            // The texts of these kinds are for the client.
             kind if kind.is_clients() => error.to_string().into(),
-            ErrorKind::InvalidConfig => MISCONFIGURED.into(),
+            ErrorKind::MissingSetup | ErrorKind::InvalidConfig => MISCONFIGURED.into(),
             _ => "The client could not be identified.".into(),
         },
         Rejection::Unavailable(error) if error.kind() == ErrorKind::InvalidConfig => MISCONFIGURED.into(),

@@ -8,6 +8,8 @@ use crate::{
 
 /// Why a request is rejected.
 ///
+/// `Display` is a text for the client. The cause, for logs, is the [`source`](StdError::source).
+///
 /// # Example
 ///
 /// ```
@@ -15,8 +17,11 @@ use crate::{
 ///
 /// let owed = Rejection::Unidentified(Error::new(ErrorKind::MissingIdentity, "no api key"));
 /// assert_eq!(owed.status(), 400);
+/// assert_eq!(owed.to_string(), "no api key");
 /// let ours = Rejection::Unidentified(Error::new(ErrorKind::MissingSetup, "no connect info"));
 /// assert_eq!(ours.status(), 500);
+/// assert_eq!(ours.to_string(), "the rate limit is misconfigured");
+/// assert_eq!(std::error::Error::source(&ours).unwrap().to_string(), "no connect info");
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -133,18 +138,30 @@ impl From<Error> for Rejection {
     }
 }
 
+/// The text for the client: what happened, and the wait in whole seconds. It has nothing of the store, and of an
+/// [`Error`] only the message to the client, such as that of [`MissingIdentity`](ErrorKind::MissingIdentity). The cause is
+/// the [`source`](StdError::source).
 impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Denied(decision) => match decision.retry_after() {
-                Some(wait) if decision.is_banned() => {
-                    write!(f, "the client is banned; try again in {wait:?}")
+            Self::Denied(decision) => match self.retry_after_seconds() {
+                Some(seconds) => {
+                    let reason =
+                        if decision.is_banned() { "the client is banned" } else { "over the rate limit" };
+                    let unit = if seconds == 1 { "second" } else { "seconds" };
+                    write!(f, "{reason}; try again in {seconds} {unit}")
                 }
-                Some(wait) => write!(f, "over the rate limit; try again in {wait:?}"),
-                None => f.write_str("the cost exceeds the quota; waiting does not help"),
+                None => f.write_str("the cost of the request exceeds the quota; waiting does not help"),
             },
-            Self::Unidentified(error) | Self::Unavailable(error) => error.fmt(f),
             Self::Banned => f.write_str("the client is banned"),
+            Self::Unidentified(error) | Self::Unavailable(error) => match (self, error.kind()) {
+                (Self::Unidentified(_), kind) if kind.is_clients() => error.fmt(f),
+                (Self::Unidentified(_), ErrorKind::MissingSetup) | (_, ErrorKind::InvalidConfig) => {
+                    f.write_str("the rate limit is misconfigured")
+                }
+                (Self::Unidentified(_), _) => f.write_str("the client could not be identified"),
+                _ => f.write_str("the rate limit is temporarily unavailable"),
+            },
         }
     }
 }
@@ -152,7 +169,7 @@ impl fmt::Display for Rejection {
 impl StdError for Rejection {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
-            Self::Unidentified(error) | Self::Unavailable(error) => error.source(),
+            Self::Unidentified(error) | Self::Unavailable(error) => Some(error),
             Self::Denied(_) | Self::Banned => None,
         }
     }

@@ -11,8 +11,8 @@ pub(crate) struct Companion {
 }
 
 impl Companion {
-    /// The companions of `charges`, in their order. Their keys have the same identity, so they are in the same slot of a
-    /// Cluster.
+    /// The companions of `charges`, in their order. A preflight has the bans of its client. Their keys have the same hash tag,
+    /// so they are in the same slot of a Cluster.
     pub(crate) fn of(action: Action, charges: &[Charge]) -> Vec<Self> {
         let cost = |charge: &Charge| match action {
             Action::Charge | Action::ChargeUpTo | Action::Peek => {
@@ -23,7 +23,9 @@ impl Companion {
         };
         let companion = |(place, charge): (usize, &Charge)| {
             let bans = charge.policy().bans()?;
-            Some(Self { place, charge: Charge::new(bans, charge.key(), cost(charge)?) })
+            let client = charge.key().client();
+            let key = client.as_ref().unwrap_or_else(|| charge.key());
+            Some(Self { place, charge: Charge::new(bans, key, cost(charge)?) })
         };
         // Does not allocate if there are none.
         charges.iter().enumerate().filter_map(companion).collect()

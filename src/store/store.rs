@@ -71,6 +71,16 @@ pub trait Store: Send + Sync + 'static {
         self.decide(action, &[charge])
     }
 
+    /// The denial of `charges`, if this process knows without asking another one that the store denies them. A denial that a
+    /// [penalty](Policy::penalty) counts is counted. Nothing is charged.
+    ///
+    /// A layer calls it before it waits for a key or a policy that is looked up, so clients that are over a limit cause no
+    /// lookups. Defaults to `None`.
+    fn known_denial(&self, charges: &[Charge]) -> Option<Decision> {
+        let _ = charges;
+        None
+    }
+
     /// Removes everything that `key` was charged under `policy`.
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()>;
 
@@ -118,6 +128,10 @@ pub trait Store: Send + Sync + 'static {
 
 /// A store that is chosen at run time.
 impl<S: Store + ?Sized> Store for Arc<S> {
+    fn known_denial(&self, charges: &[Charge]) -> Option<Decision> {
+        (**self).known_denial(charges)
+    }
+
     fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
         (**self).decide(action, charges)
     }

@@ -311,3 +311,35 @@ async fn more_bans_are_listed_than_redis_reads_in_a_step() {
         assert_eq!(listed, keys, "{name}");
     }
 }
+
+/// The key of a preflight has a budget of its own, and the bans of its client.
+#[tokio::test]
+async fn a_ban_holds_for_preflights_and_their_denials_count_for_it() {
+    for (name, limiter) in stores("penalty-preflight").await {
+        for identity in ["203.0.113.7", "2001:db8::%2F64", "%(acme%|203.0.113.7%)"] {
+            let (client, preflight) =
+                (Key::from_stored(identity).unwrap(), Key::from_stored(&format!("%^{identity}")).unwrap());
+            let policy = day("api", 3).penalty(three());
+            limiter.ban(&policy, &client, HOUR).await.unwrap();
+            for _ in 0..2 {
+                let decision = ask(&limiter, &policy, &preflight).await;
+                assert!(decision.is_banned() && !decision.is_allowed(), "{name}, {identity}");
+            }
+            let bans = limiter.bans(&policy).await;
+            assert!(bans.is_err() || texts(&bans.unwrap()).contains(&client.as_str()), "{name}, {identity}");
+            limiter.unban(&policy, &client).await.unwrap();
+            // A banned request was charged nothing. The budget is that of preflights alone.
+            assert_eq!(provoke(&limiter, &policy, &preflight).await, (3, 2), "{name}, {identity}");
+            assert!(ask(&limiter, &policy, &client).await.is_banned(), "{name}, {identity}");
+            limiter.unban(&policy, &client).await.unwrap();
+            assert!(ask(&limiter, &policy, &client).await.is_allowed(), "{name}, {identity}");
+            assert!(!ask(&limiter, &policy, &preflight).await.is_banned(), "{name}, {identity}");
+            // Both in one decision.
+            let charges = [Charge::new(&policy, &client, 1), Charge::new(&policy, &preflight, 1)];
+            assert!(!limiter.check_all(&charges).await.unwrap().is_allowed(), "{name}, {identity}");
+            limiter.reset(&policy, &preflight).await.unwrap();
+            limiter.unban(&policy, &client).await.unwrap();
+            assert!(limiter.check_all(&charges).await.unwrap().is_allowed(), "{name}, {identity}");
+        }
+    }
+}

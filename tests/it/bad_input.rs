@@ -74,7 +74,7 @@ async fn a_request_without_a_usable_identity_is_rejected_with_the_reason() {
             Box::new(PeerIp::new()),
             Request::get("/"),
             500,
-            "into_make_service_with_connect_info",
+            "The rate limit is misconfigured.",
         ),
         ("no header", Box::new(api_key()), Request::get("/"), 400, "lacks the header `x-api-key`"),
         ("not UTF-8", Box::new(api_key()), header(b"\xff\xfe"), 400, "`x-api-key` is not UTF-8"),

@@ -148,7 +148,7 @@ async fn custom_response_says_what_is_written() {
 
 #[tokio::test]
 async fn tiers_says_what_is_written() {
-    says_what_is_written(tiers::app(store()), include_str!("../../examples/tiers.rs"), 8).await;
+    says_what_is_written(tiers::app(store()), include_str!("../../examples/tiers.rs"), 9).await;
 }
 
 #[tokio::test]

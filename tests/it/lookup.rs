@@ -213,6 +213,83 @@ async fn an_error_that_is_the_clients_keeps_its_kind_and_ends_the_old_value() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_key_without_a_value_is_looked_up_once_until_the_ttl() {
+    let database = Database::new();
+    let lookup = database.lookup().ttl(seconds(10));
+    database.is(Mood::Forgot);
+    for _ in 0..5 {
+        assert_eq!(lookup.get("a").await.unwrap_err().kind(), ErrorKind::UnknownIdentity);
+    }
+    assert_eq!(database.queries(), 1);
+    // The account is created. It is found after the `ttl`.
+    database.is(Mood::Answers);
+    advance(Duration::from_millis(9_999)).await;
+    assert_eq!(lookup.get("a").await.unwrap_err().to_string(), "no such account");
+    advance(Duration::from_millis(1)).await;
+    assert_eq!(lookup.get("a").await.unwrap(), 2);
+    assert_eq!(lookup.get("a").now_or_never().unwrap().unwrap(), 2);
+
+    let uncached = database.lookup().misses(0);
+    database.is(Mood::Forgot);
+    for asked in 3..6 {
+        assert!(uncached.get("a").await.is_err());
+        assert_eq!(database.queries(), asked);
+    }
+}
+
+#[tokio::test]
+async fn keys_without_a_value_are_bounded_and_displace_no_value() {
+    const MISSES: usize = 100;
+    let alive = Arc::new(());
+    let queries = Arc::new(AtomicUsize::new(0));
+    #[derive(Debug)]
+    struct Held(#[expect(dead_code, reason = "it counts how often it is held")] Arc<()>);
+    impl fmt::Display for Held {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("held")
+        }
+    }
+    impl std::error::Error for Held {}
+    let lookup = Lookup::new({
+        let (alive, queries) = (alive.clone(), queries.clone());
+        move |key: u64| {
+            queries.fetch_add(1, Ordering::SeqCst);
+            let held = Held(alive.clone());
+            async move {
+                let unknown = Error::new(ErrorKind::UnknownIdentity, "no such account").with_source(held);
+                if key < 10 { Ok(key) } else { Err(unknown) }
+            }
+        }
+    })
+    .capacity(10)
+    .misses(MISSES);
+    for key in 0..10 {
+        assert_eq!(lookup.get(&key).await.unwrap(), key);
+    }
+    let mut most = 0;
+    for key in 10..20_000 {
+        assert!(lookup.get(&key).await.is_err());
+        most = most.max(Arc::strong_count(&alive));
+    }
+    // The cache drops them in batches, later on a busy machine.
+    assert!(most < 10_000, "{most} misses at once");
+    let before = queries.load(Ordering::SeqCst);
+    for key in 0..10 {
+        assert_eq!(lookup.get(&key).await.unwrap(), key);
+    }
+    assert_eq!(queries.load(Ordering::SeqCst), before, "a value was looked up again");
+}
+
+/// So a layer that knows that another rule denies the request causes no lookup.
+#[tokio::test(start_paused = true)]
+async fn a_lookup_that_is_not_awaited_does_not_start() {
+    let database = Database::new();
+    drop(database.lookup().get("a"));
+    settle().await;
+    assert_eq!(database.queries(), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_value_that_says_none_is_cached() {
     let queries = Arc::new(AtomicUsize::new(0));
     let lookup = Lookup::new({
@@ -324,7 +401,9 @@ async fn callers_that_give_up_do_not_disturb_the_others() {
     drop(fourth);
     assert_eq!(third.await.unwrap().unwrap(), 1);
     // A lookup that all of them left was not for nothing.
-    drop(slow.get("b"));
+    let mut left = slow.get("b");
+    assert!((&mut left).now_or_never().is_none());
+    drop(left);
     sleep(Duration::from_millis(501)).await;
     settle().await;
     assert_eq!(slow.get("b").now_or_never().unwrap().unwrap(), 2);
@@ -363,6 +442,8 @@ async fn lookups_that_hang_are_bounded_too() {
     database.is(Mood::Hangs);
     let lookup = database.lookup().capacity(3);
     let waiting: Vec<_> = (0..3).map(|i| tokio::spawn(lookup.get(&format!("{i}")))).collect();
+    // A lookup starts when its answer is awaited.
+    settle().await;
     let error = lookup.get("one too many").now_or_never().unwrap().unwrap_err();
     assert_eq!(error.to_string(), "too many lookups run at once: see `Lookup::capacity`");
     assert_eq!(error.kind(), ErrorKind::IdentityUnavailable);
@@ -383,9 +464,10 @@ fn a_runtime_that_ends_does_not_fail_the_callers_of_another() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (ends, stays) = (runtime(), runtime());
     let [waiting] = ends.block_on(async {
-        let waiting = [lookup.get("a")];
+        let mut waiting = lookup.get("a");
+        assert!((&mut waiting).now_or_never().is_none());
         settle().await;
-        waiting
+        [waiting]
     });
     assert_eq!(database.queries(), 1);
     database.is(Mood::Answers);

@@ -250,9 +250,9 @@ async fn an_unknown_identity_is_401_and_unauthenticated_over_grpc() {
 async fn a_mapper_makes_the_users_own_401_of_the_users_own_error() {
     let mapper = |rejection: &Rejection, request: &Parts| {
         let mut response = ProblemDetails::default().response(rejection, request);
-        if let Some(cause) =
-            std::error::Error::source(rejection).and_then(|cause| cause.downcast_ref::<NoSuchAccount>())
-        {
+        // The source of the rejection is the `Error`.
+        let cause = std::error::Error::source(rejection).and_then(|error| error.source());
+        if let Some(cause) = cause.and_then(|cause| cause.downcast_ref::<NoSuchAccount>()) {
             let challenge = format!("ApiKey realm=\"{cause}\"");
             response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_str(&challenge).unwrap());
         }

@@ -1,13 +1,14 @@
 //! CORS preflights: limited, and never charged to the quota of the client.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, time::Duration};
 
 use http::{Method, Request, request::Parts};
-use support::inner::ask;
+use support::{RedisServer, inner::ask, store};
 use tower_ratelimit::{
     Answer, Decision, Header, Key, KeyExtractor, Limiter, MemoryStore, PeerIp, Policy, PolicySource, Quota,
     RateLimitLayer, Rule,
     key::{Constant, FromExtension, RequestMethod},
+    policy::Penalty,
 };
 
 fn layer(limit: u64, key: impl KeyExtractor) -> RateLimitLayer {
@@ -140,4 +141,28 @@ async fn a_handler_that_charges_more_for_a_preflight_charges_the_quota_of_prefli
     let own = limiter.peek(&policy, &Key::new("203.0.113.7"), 0).await.unwrap();
     assert_eq!(own.remaining(), Some(5));
     assert_eq!(statuses(&layer, [preflight(A, &[])]).await, [429]);
+}
+
+/// The ban is one of the address, which a preflight shows.
+#[tokio::test]
+async fn a_banned_client_is_not_served_through_preflights() {
+    let server = RedisServer::start();
+    for (name, limiter) in
+        [("memory", Limiter::new(MemoryStore::new())), ("Redis", Limiter::new(store(&server).await))]
+    {
+        let policy =
+            Policy::new("p", Quota::per_day(2)).penalty(Penalty::after(3, Duration::from_secs(3_600)));
+        let layer = RateLimitLayer::new(limiter.clone(), policy.clone(), PeerIp::new());
+        let own = (0..5).map(|_| from(A, Method::GET, &[]));
+        assert_eq!(statuses(&layer, own).await, [200, 200, 429, 429, 429], "{name}");
+        let asked = (0..3).map(|_| preflight(A, &[]));
+        assert_eq!(statuses(&layer, asked).await, [429; 3], "{name}");
+        assert_eq!(statuses(&layer, [preflight(B, &[])]).await, [200], "{name}");
+        // A ban by hand, and its end.
+        let key = Key::new("203.0.113.8");
+        limiter.ban(&policy, &key, Duration::from_secs(60)).await.unwrap();
+        assert_eq!(statuses(&layer, [preflight(B, &[]), preflight(B, &[])]).await, [429; 2], "{name}");
+        limiter.unban(&policy, &key).await.unwrap();
+        assert_eq!(statuses(&layer, [preflight(B, &[])]).await, [200], "{name}");
+    }
 }

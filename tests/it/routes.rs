@@ -71,6 +71,8 @@ async fn the_most_specific_route_of_the_method_applies_with_all_its_rules() {
             .route("/shop.Cart/Add", rule("add"))
             .route("/shop.Cart/{method}", rule("cart"))
             .route("PURGE /cache", rule("purge"))
+            .route("PUT|PATCH /cache", rule("write"))
+            .method_route(Method::from_bytes(b"REFRESH").unwrap(), "/cache", rule("refresh"))
             .route("/{{id}}", rule("braces"))
             .route("/", rule("root"))
             .otherwise(rule("otherwise"))
@@ -99,6 +101,9 @@ async fn the_most_specific_route_of_the_method_applies_with_all_its_rules() {
         ("method of its own", "PURGE", "/cache", "every purge"),
         ("method of its own elsewhere", "PURGE", "/login", "login login-too every"),
         ("method of its own, GET", "GET", "/cache", otherwise),
+        ("one of two methods", "PUT", "/cache", "every write"),
+        ("the other of two methods", "PATCH", "/cache", "every write"),
+        ("a method that no text can name", "REFRESH", "/cache", "every refresh"),
         ("braces", "GET", "/%7Bid%7D", "every braces otherwise otherwise-too"),
         ("root", "GET", "/", "every root"),
         ("absolute form", "GET", "http://example.org/login", "login login-too every"),
@@ -269,6 +274,28 @@ async fn a_slash_that_a_middleware_removes_evades_no_rule() {
     assert_eq!(seen, [[200, 429, 429, 429], [200, 429, 429, 429]]);
 }
 
+/// To axum, `.` and `%2e` are values of a parameter. A middleware that trims slashes makes `/./login` of `/./login/`.
+#[tokio::test]
+async fn a_dot_segment_as_a_parameter_behind_a_middleware_that_trims_evades_no_rule() {
+    let app = Router::new()
+        .route("/{tenant}/login", post(async || "in"))
+        .route("/files/{name}", get(async || "file"));
+    let rules = Rules::new()
+        .route("POST /{tenant}/login", at_most(1, "login"))
+        .route("/files/{name}", at_most(1, "files"));
+    for (method, paths) in [
+        ("POST", ["/acme/login", "/./login/", "/../login/", "/%2e/login/", "//./login//"]),
+        ("GET", ["/files/x", "/files/../", "/files/./", "/files/%2E%2e/", "//files/.."]),
+    ] {
+        let service =
+            table(rules.clone()).layer(NormalizePathLayer::trim_trailing_slash().layer(app.clone()));
+        for (path, status) in paths.into_iter().zip([200, 429, 429, 429, 429]) {
+            let request = Request::builder().method(method).uri(path).body(Body::empty()).unwrap();
+            assert_eq!(service.clone().oneshot(request).await.unwrap().status(), status, "{method} {path}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn all_rules_of_a_route_are_decided_in_one_step_on_both_stores() {
     let server = RedisServer::start();
@@ -314,6 +341,20 @@ async fn one_rule_on_several_routes_has_one_count() {
         status(Method::GET, "/login").await,
     ];
     assert_eq!(seen, [200, 200, 429, 200, 429]);
+}
+
+/// A path that matches several routes with one rule is charged once.
+#[tokio::test]
+async fn one_rule_on_two_readings_of_a_path_is_charged_once() {
+    let limiter = Limiter::new(MemoryStore::new());
+    let pages = at_most(9, "pages");
+    let rules = Rules::new().route("/login", pages.clone()).route("/{page}", pages.clone()).otherwise(pages);
+    let layer = RateLimitLayer::with_rules(limiter.clone(), rules);
+    for (charged, path) in (1..).zip(["/login", "/%6Cogin", "/login/", "/./login/", "//x"]) {
+        assert_eq!(names(&layer, "GET", path).await, "pages", "{path}");
+        let left = limiter.peek(&policy("pages", 9), &Key::new("all"), 0).await.unwrap().remaining();
+        assert_eq!(left, Some(9 - charged), "{path}");
+    }
 }
 
 #[tokio::test]
@@ -371,7 +412,29 @@ fn an_invalid_route_is_an_error_that_says_what_to_write() {
             "write a path such as \"/orders/{id}\", or a method and a path such as \"POST /orders/{id}\"",
         ),
         ("post /login", "write \"POST /login\""),
-        ("Po(st /login", "\"Po(st\" is not a method: write one such as \"POST /login\""),
+        (
+            "Po(st /login",
+            "\"PO(ST\" is not a known method: write one such as \"POST /login\", or pass it as an `http::Method` to \
+             `Rules::method_route`",
+        ),
+        (
+            "GETT /login",
+            "\"GETT\" is not a known method: write one such as \"POST /login\", or pass it as an `http::Method` to \
+             `Rules::method_route`",
+        ),
+        (
+            "GET|PSOT /login",
+            "\"PSOT\" is not a known method: write one such as \"POST /login\", or pass it as an `http::Method` to \
+             `Rules::method_route`",
+        ),
+        ("ANY /login", "for all methods, leave the method out: write \"/login\""),
+        ("* /login", "for all methods, leave the method out: write \"/login\""),
+        ("GET, POST /login", "write \"GET|POST /login\""),
+        ("get|post /login", "write \"GET|POST /login\""),
+        ("GET POST /login", "write \"GET|POST /login\""),
+        ("GET|  /login", "write \"GET /login\""),
+        ("/login POST", "write the method before the path: \"POST /login\""),
+        ("/api/**", "write the rest of the path as \"{*rest}\""),
         ("/login?x=1", "only the path is compared: leave out the query, and write a space as %20"),
         ("GET /a b", "only the path is compared: leave out the query, and write a space as %20"),
         ("/orders/:id", "write the parameter as \"{id}\""),

@@ -190,7 +190,13 @@ async fn each_rejection_has_its_code() {
             Code::InvalidArgument,
             "x-api-key",
         ),
-        ("no set-up", layer(Quota::per_hour(9), no_peer), 1, Code::Internal, "no peer"),
+        (
+            "no set-up",
+            layer(Quota::per_hour(9), no_peer),
+            1,
+            Code::Internal,
+            "the rate limit is misconfigured",
+        ),
         ("ban", banned, 1, Code::PermissionDenied, "the client is banned"),
     ];
     for (name, layer, calls, code, message) in table {
@@ -213,7 +219,7 @@ async fn an_adjusted_status_keeps_its_details() {
     let denied = denial(one().grpc_response(status.clone()), 2).await;
     assert_eq!(
         (denied.code(), denied.message()),
-        (Code::Unavailable, "ours: over the rate limit; try again in 3600s")
+        (Code::Unavailable, "ours: over the rate limit; try again in 3600 seconds")
     );
     let details = denied.get_error_details();
     assert_eq!(details.retry_info().unwrap().retry_delay, Some(Duration::from_secs(3_600)));
@@ -690,7 +696,7 @@ async fn a_peer_on_a_unix_socket_is_the_servers_error() {
     for _ in 0..2 {
         let status = client.say_hello(hello()).await.unwrap_err();
         assert_eq!(status.code(), Code::Internal);
-        assert!(status.message().contains("Unix socket"), "{}", status.message());
+        assert_eq!(status.message(), "the rate limit is misconfigured");
     }
     std::fs::remove_file(path).unwrap();
 }

@@ -16,6 +16,10 @@ impl<K: KeyExtractor> KeyExtractor for Hashed<K> {
         self.extractor.warning()
     }
 
+    fn looks_up(&self) -> bool {
+        self.extractor.looks_up()
+    }
+
     fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
         Ok(self.extractor.keys_of(named)?.iter().map(|key| key.hashed(&self.secret)).collect())
     }

@@ -21,6 +21,10 @@ impl<K: KeyExtractor> KeyExtractor for Map<K> {
         }
     }
 
+    fn looks_up(&self) -> bool {
+        self.looks_up || self.extractor.looks_up()
+    }
+
     fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
         let change = |key: Key| match changed(&*self.change, key).now() {
             Ok(Ok(key)) => Ok(key),

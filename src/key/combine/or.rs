@@ -30,6 +30,10 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
         self.first.warning().or_else(|| self.second.warning())
     }
 
+    fn looks_up(&self) -> bool {
+        self.first.looks_up() || self.second.looks_up()
+    }
+
     fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
         let first = self.first.keys_of(named).map(|keys| keys.into_iter().map(Key::of_first));
         let second = self.second.keys_of(named).map(|keys| keys.into_iter().map(|key| key.of_second()));

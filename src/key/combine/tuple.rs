@@ -32,6 +32,12 @@ macro_rules! tuple {
             }
 
             #[expect(non_snake_case, reason = "the parts are named like their types")]
+            fn looks_up(&self) -> bool {
+                let ($($part,)+) = self;
+                false $(|| $part.looks_up())+
+            }
+
+            #[expect(non_snake_case, reason = "the parts are named like their types")]
             fn warning(&self) -> Option<String> {
                 let ($($part,)+) = self;
                 None$(.or_else(|| $part.warning()))+

@@ -19,7 +19,11 @@ use crate::{
 /// * At most [`capacity`](Self::capacity) values are kept. The least used ones are dropped first, so a flood of unknown
 ///   keys does not displace the values of busy clients. At most as many lookups run at once; further ones are an
 ///   error. Limit the length of the keys if clients can choose it.
-/// * Errors are not cached. A value that says "there is no such account" is: let the lookup return an `Option`.
+/// * A key that has no value is an error of the kind [`UnknownIdentity`](ErrorKind::UnknownIdentity). Such misses are
+///   cached for the [`ttl`](Self::ttl), at most [`misses`](Self::misses) of them, apart from the values. Other errors are not
+///   cached.
+/// * A lookup starts when its answer is first awaited. A layer does not await it if another of its rules is known to deny
+///   the request.
 /// * Time is that of `tokio::time`. A lookup needs a Tokio runtime.
 ///
 /// # Errors of a lookup
@@ -48,12 +52,9 @@ use crate::{
 /// }
 ///
 /// /// A query of the database.
-/// async fn find(api_key: &str) -> Result<Option<Account>, std::io::Error> {
+/// async fn find(api_key: &str) -> Result<Account, Error> {
 ///     let policy = Policy::new("free", Quota::per_hour(1));
-///     Ok((api_key == "k-ann").then_some(Account { id: 7, policy }))
-/// }
-///
-/// fn known(account: Option<Account>) -> Result<Account, Error> {
+///     let account = (api_key == "k-ann").then_some(Account { id: 7, policy });
 ///     account.ok_or_else(|| Error::new(ErrorKind::UnknownIdentity, "no account has this API key"))
 /// }
 ///
@@ -64,11 +65,11 @@ use crate::{
 /// // The client is the account, whichever of its API keys it sends.
 /// let client = Header::new("x-api-key").map({
 ///     let accounts = accounts.clone();
-///     move |api_key| accounts.get(api_key).and_then(|account| Ok(Key::from(known(account)?.id)))
+///     move |api_key| accounts.get(api_key).map(|account| Key::from(account.id))
 /// });
 /// let tier = PolicySource::per_request(move |request: &Parts, _: &Key| {
 ///     let api_key = request.headers["x-api-key"].to_str().unwrap_or_default();
-///     accounts.get(api_key).and_then(|account| Ok(known(account)?.policy))
+///     accounts.get(api_key).map(|account| account.policy)
 /// });
 ///
 /// let layer = RateLimitLayer::new(MemoryStore::new(), tier, client);
@@ -133,9 +134,16 @@ where
         self.with(|settings| settings.capacity = capacity)
     }
 
+    /// Sets how many keys without a value are kept. Defaults to 10 000. With 0, none: each request with such a key causes a
+    /// lookup.
+    pub fn misses(self, misses: usize) -> Self {
+        self.with(|settings| settings.misses = misses)
+    }
+
     /// The value of `key`. The answer is ready if the value is cached, and costs no more than a clone of it then.
     ///
-    /// The key is borrowed: `get` of a `Lookup<String, _>` takes a `&str`. A lookup that is needed starts at once.
+    /// The key is borrowed: `get` of a `Lookup<String, _>` takes a `&str`. A lookup that is needed starts when the answer is
+    /// first awaited.
     ///
     /// # Errors
     ///

@@ -7,6 +7,7 @@ pub(super) struct Settings {
     pub(super) stale_for: Duration,
     pub(super) timeout: Duration,
     pub(super) capacity: usize,
+    pub(super) misses: usize,
 }
 
 impl Default for Settings {
@@ -16,6 +17,7 @@ impl Default for Settings {
             stale_for: Duration::from_secs(3_600),
             timeout: Duration::from_secs(1),
             capacity: 10_000,
+            misses: 10_000,
         }
     }
 }

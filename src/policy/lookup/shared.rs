@@ -37,10 +37,18 @@ pub(super) struct Shared<K, V> {
     /// It bounds the number of values. When one has expired is decided here, because the cache has a clock of its own,
     /// which a test cannot pause: it only drops what nothing asks for.
     values: Cache<K, Found<V>>,
+    /// The keys that have no value, apart, so that guessed keys displace no values.
+    misses: Cache<K, Missed>,
     /// The lookups that run. They are not in the cache, which may drop its entries at any time. Locked only if there is no
     /// fresh value.
     running: Mutex<HashMap<K, Running<V>>>,
     outage: Outage,
+}
+
+#[derive(Clone)]
+struct Missed {
+    error: Error,
+    at: Instant,
 }
 
 #[derive(Clone)]
@@ -69,8 +77,12 @@ where
             .max_capacity(u64::try_from(settings.capacity).unwrap_or(u64::MAX))
             .time_to_live(settings.lifetime().min(MAX_LIFETIME))
             .build();
+        let misses = Cache::builder()
+            .max_capacity(u64::try_from(settings.misses).unwrap_or(u64::MAX))
+            .time_to_live(settings.ttl.min(MAX_LIFETIME))
+            .build();
         let outage = Outage::until_expiry(OUTAGE_EXPIRY);
-        Self { find, settings, values, running: Mutex::default(), outage }
+        Self { find, settings, values, misses, running: Mutex::default(), outage }
     }
 
     pub(super) fn get<Q>(self: &Arc<Self>, key: &Q) -> Answer<V>
@@ -89,32 +101,36 @@ where
                 return Answer::ready(Ok(found.value));
             }
         }
-        let key = key.to_owned();
-        match self.ask(&key) {
-            Ok(Ask::Known(value)) => Answer::ready(Ok(value)),
-            Ok(Ask::Wait(running)) => Answer::pending(self.clone().wait(key, Some(running))),
-            // The answer may be awaited inside of a runtime.
-            Err(error) if error.kind() == ErrorKind::MissingSetup => {
-                Answer::pending(self.clone().wait(key, None))
-            }
-            Err(error) => Answer::ready(Err(error)),
+        if let Some(error) = self.missed(key) {
+            return Answer::ready(Err(error));
         }
+        // Not started before the answer is awaited: a layer may find out that it needs no answer.
+        Answer::pending(self.clone().wait(key.to_owned()))
     }
 
-    /// The result of `running`, or of a new lookup if it ended without one: its runtime may have ended, and this one has
-    /// not.
-    async fn wait(self: Arc<Self>, key: K, running: Option<Running<V>>) -> Result<V, Error> {
-        let mut running = running;
+    /// The error of `key`, if it has no value.
+    fn missed<Q>(&self, key: &Q) -> Option<Error>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.misses
+            .get(key)
+            .filter(|missed| missed.at.elapsed() < self.settings.ttl)
+            .map(|missed| missed.error)
+    }
+
+    /// The result of the lookup of `key` that runs, or of a new one.
+    async fn wait(self: Arc<Self>, key: K) -> Result<V, Error> {
+        // Once more if one ended without a result: its runtime may have ended, and this one has not.
         for _ in 0..2 {
-            let one = match running.take() {
-                Some(running) => running,
-                None => match self.ask(&key)? {
-                    Ask::Known(value) => return Ok(value),
-                    Ask::Wait(running) => running,
-                },
-            };
-            if let Some(result) = result_of(one).await {
-                return result;
+            match self.ask(&key)? {
+                Ask::Known(value) => return Ok(value),
+                Ask::Wait(running) => {
+                    if let Some(result) = result_of(running).await {
+                        return result;
+                    }
+                }
             }
         }
         Err(Error::new(ErrorKind::IdentityUnavailable, "the lookup panicked, or its runtime ended"))
@@ -135,6 +151,9 @@ where
                 && found.at.elapsed() < self.settings.ttl
             {
                 return Ok(Ask::Known(found.value));
+            }
+            if let Some(error) = self.missed(key) {
+                return Err(error);
             }
             if all.len() >= self.settings.capacity.max(1) {
                 return Err(Error::new(
@@ -158,9 +177,15 @@ where
         match result {
             Ok(_) if self.settings.capacity == 0 => {}
             Ok(value) => {
+                self.misses.invalidate(key);
                 self.values.insert(key.clone(), Found { value: value.clone(), at: now, next_try: now });
             }
-            Err(error) if error.kind().is_clients() => self.values.invalidate(key),
+            Err(error) if error.kind().is_clients() => {
+                self.values.invalidate(key);
+                if self.settings.misses > 0 {
+                    self.misses.insert(key.clone(), Missed { error: error.clone(), at: now });
+                }
+            }
             Err(error) => {
                 if let Some(old) = self.values.get(key) {
                     self.values.insert(key.clone(), Found { next_try: now + RETRY_AFTER, ..old });

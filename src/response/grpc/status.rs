@@ -1,4 +1,4 @@
-use std::{borrow::Cow, fmt, sync::Arc};
+use std::{fmt, sync::Arc};
 
 use http::{HeaderValue, Response, header::CONTENT_TYPE, request::Parts};
 
@@ -142,10 +142,7 @@ impl GrpcStatus {
     pub(super) fn code_and_message(&self, rejection: &Rejection) -> (GrpcCode, String) {
         let code = self.code.as_ref().and_then(|code| code(rejection));
         let message = self.message.as_ref().and_then(|message| message(rejection));
-        (
-            code.unwrap_or_else(|| default_code(rejection)),
-            message.unwrap_or_else(|| default_message(rejection).into_owned()),
-        )
+        (code.unwrap_or_else(|| default_code(rejection)), message.unwrap_or_else(|| rejection.to_string()))
     }
 }
 
@@ -165,32 +162,6 @@ fn default_code(rejection: &Rejection) -> GrpcCode {
         Rejection::Unidentified(_) | Rejection::Unavailable(_) => GrpcCode::Internal,
     }
 }
-
-fn default_message(rejection: &Rejection) -> Cow<'static, str> {
-    match rejection {
-        Rejection::Denied(decision) => match rejection.retry_after_seconds() {
-            Some(1) if decision.is_banned() => "the client is banned; try again in 1 second".into(),
-            Some(seconds) if decision.is_banned() => {
-                format!("the client is banned; try again in {seconds} seconds").into()
-            }
-            Some(1) => "over the rate limit; try again in 1 second".into(),
-            Some(seconds) => format!("over the rate limit; try again in {seconds} seconds").into(),
-            None => "the cost of the call exceeds the quota; waiting does not help".into(),
-        },
-        Rejection::Banned => "the client is banned".into(),
-        Rejection::Unidentified(error) => match error.kind() {
-            // The texts of these kinds are for the client, or documented to be shown to it.
-            ErrorKind::MissingSetup => error.to_string().into(),
-            kind if kind.is_clients() => error.to_string().into(),
-            ErrorKind::InvalidConfig => MISCONFIGURED.into(),
-            _ => "the client could not be identified".into(),
-        },
-        Rejection::Unavailable(error) if error.kind() == ErrorKind::InvalidConfig => MISCONFIGURED.into(),
-        Rejection::Unavailable(_) => "the rate limit is temporarily unavailable".into(),
-    }
-}
-
-const MISCONFIGURED: &str = "the rate limit is misconfigured";
 
 impl ResponseMapper for GrpcStatus {
     fn response(&self, rejection: &Rejection, request: &Parts) -> Response<RejectionBody> {

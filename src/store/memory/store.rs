@@ -266,6 +266,23 @@ impl Store for MemoryStore {
         true
     }
 
+    fn known_denial(&self, charges: &[Charge]) -> Option<Decision> {
+        let is_denial = |decision: &Decision| !decision.is_allowed();
+        let peeked = self.decide_all(Action::Peek, charges).ok().filter(is_denial)?;
+        if peeked.is_banned() || !charges.iter().any(|charge| charge.policy().counts_denials()) {
+            return Some(peeked);
+        }
+        let decided = self.decide_all(Action::Charge, charges).ok()?;
+        if decided.is_allowed() {
+            // A unit was replenished since. The caller charges it together with others.
+            let granted = |outcome: &Outcome| outcome.refund(outcome.granted());
+            let undone: Vec<Charge> = decided.all_outcomes().iter().filter_map(granted).collect();
+            let _ = self.decide_all(Action::Refund, &undone);
+            return None;
+        }
+        Some(decided)
+    }
+
     fn decide_one(&self, action: Action, charge: Charge) -> Answer<Decision> {
         Answer::ready(match action {
             Action::Charge if is_plain(&charge) => self.charge_one(charge),

@@ -548,6 +548,10 @@ impl RedisStore {
 }
 
 impl Store for RedisStore {
+    fn known_denial(&self, charges: &[Charge]) -> Option<Decision> {
+        self.deny_cache.as_ref()?.lookup(charges).ok()
+    }
+
     fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
         self.evaluate(action, charges)
     }

@@ -204,7 +204,13 @@ impl DenyObserver {
 impl Observer for DenyObserver {
     fn settled(&self, job: &Job, reply: Option<&Reply>) {
         if self.frees_units {
-            job.charges.iter().for_each(|charge| self.cache.invalidate(charge.policy(), charge.key()));
+            for charge in &job.charges {
+                self.cache.invalidate(charge.policy(), charge.key());
+                if job.action == Action::Ban {
+                    // The bans of a client hold for its preflights.
+                    self.cache.invalidate(charge.policy(), &charge.key().of_preflight());
+                }
+            }
             if let Some(undo_invalidations) = self.undo_invalidations.get() {
                 undo_invalidations.fetch_add(job.charges.len() as u64, Ordering::AcqRel);
             }

@@ -296,15 +296,21 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_breaker_that_opens_again_waits_twice_as_long_until_redis_is_trusted() {
         let breaker = Breaker::new(Duration::from_millis(50));
-        (0..CALLS).for_each(|_| drop(breaker.record(&silence())));
+        for _ in 0..CALLS {
+            breaker.record(&silence());
+        }
         let mut pauses = vec![probed(&breaker).await];
         for answers in [0, 1, 7, 0, 0, 0, 0] {
-            (0..answers).for_each(|_| drop(breaker.record(&ANSWERED)));
+            for _ in 0..answers {
+                breaker.record(&ANSWERED);
+            }
             assert!(breaker.record(&silence()), "after {answers} answers");
             pauses.push(probed(&breaker).await);
         }
         assert_eq!(pauses, [100, 200, 400, 800, 1_600, 3_200, 5_000, 5_000]);
-        (0..TRIAL).for_each(|_| drop(breaker.record(&ANSWERED)));
+        for _ in 0..TRIAL {
+            breaker.record(&ANSWERED);
+        }
         assert_eq!([silence(), silence(), silence()].map(|call| breaker.record(&call)), [false, false, true]);
         assert_eq!(probed(&breaker).await, 100);
     }
@@ -314,7 +320,9 @@ mod tests {
         let breaker = Breaker::new(Duration::from_millis(50));
         let broke =
             || Err::<(), _>(Error::new(ErrorKind::StoreDisconnected, "the connection to Redis broke"));
-        (0..CALLS).for_each(|_| drop(breaker.record(&broke())));
+        for _ in 0..CALLS {
+            breaker.record(&broke());
+        }
         probed(&breaker).await;
         breaker.record(&ANSWERED);
         assert_eq!([broke(), broke(), broke()].map(|call| breaker.record(&call)), [false, false, true]);
@@ -323,7 +331,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_cause_is_replaced_only_by_what_is_known() {
         let breaker = Breaker::new(Duration::from_millis(50));
-        (0..CALLS).for_each(|_| drop(breaker.record(&silence())));
+        for _ in 0..CALLS {
+            breaker.record(&silence());
+        }
         let cause = || breaker.error().unwrap().to_string();
         breaker.failed_again(&Error::new(ErrorKind::StoreUnreachable, "check the firewalls"));
         assert!(cause().ends_with("did not answer within 50ms"), "{}", cause());

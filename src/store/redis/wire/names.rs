@@ -34,17 +34,19 @@ impl KeyNames {
     }
 
     /// Writes a Redis key: `prefix:policy:algorithm:{identity}`, or `prefix:policy:algorithm:{shard}:identity`. An
-    /// identity contains no braces, so these never collide.
+    /// identity contains no braces, so these never collide. The mark of a preflight is behind the braces, so the key is in
+    /// the slot of its client, whose bans hold for it.
     pub(crate) fn write(&self, out: &mut String, policy: &Policy, key: &Key) {
-        let (prefix, policy, identity) = (&*self.prefix, policy.label(), key.as_str());
+        let (prefix, policy) = (&*self.prefix, policy.label());
         #[cfg(feature = "cluster")]
         if let Some(shards) = &self.shards {
             let tag = shards.tag(shards.of(key));
-            return [prefix, ":", policy, ":{", tag, "}:", identity]
+            return [prefix, ":", policy, ":{", tag, "}:", key.as_str()]
                 .iter()
                 .for_each(|part| out.push_str(part));
         }
-        [prefix, ":", policy, ":{", identity, "}"].iter().for_each(|part| out.push_str(part));
+        let (mark, identity) = key.split_preflight();
+        [prefix, ":", policy, ":{", identity, "}", mark].iter().for_each(|part| out.push_str(part));
     }
 
     /// The glob pattern of all Redis keys under `policy`.
@@ -62,11 +64,14 @@ impl KeyNames {
         let name = str::from_utf8(name).ok()?;
         let rest = name.strip_prefix(&*self.start(policy))?;
         // An identity has no braces.
-        let identity = match rest.split_once("}:") {
-            Some((_, identity)) => identity,
-            None => rest.strip_suffix('}')?,
+        let key = match (rest.split_once("}:"), rest.split_once('}')) {
+            (Some((_, identity)), _) => Key::from_stored(identity),
+            (None, split) => {
+                let (identity, mark) = split?;
+                Key::from_stored(&[mark, identity].concat())
+            }
         };
-        let key = Key::from_stored(identity).ok()?;
+        let key = key.ok()?;
         // Without shards, or with another number of them, this store does not use the name.
         let mut written = String::new();
         self.write(&mut written, policy, &key);
@@ -121,7 +126,20 @@ mod tests {
             for identity in ["alice", "a:b", "2001:db8::1", "a}:{b", "", "%>x", "José", &long] {
                 let (key, mut name) = (Key::new(identity), String::new());
                 names.write(&mut name, &policy, &key);
-                assert_eq!(names.key(name.as_bytes(), &policy), Some(key), "{name}");
+                assert_eq!(names.key(name.as_bytes(), &policy), Some(key.clone()), "{name}");
+                // A preflight's, in the slot of its client.
+                let mut preflights = String::new();
+                names.write(&mut preflights, &policy, &key.of_preflight());
+                assert_ne!(preflights, name);
+                let tag = |name: &str| name.split_once('{').unwrap().1.split_once('}').unwrap().0.to_owned();
+                if identity.len() < 95 {
+                    assert_eq!(tag(&preflights), tag(&name));
+                }
+                assert_eq!(
+                    names.key(preflights.as_bytes(), &policy),
+                    Some(key.of_preflight()),
+                    "{preflights}"
+                );
             }
             let others = [
                 "",

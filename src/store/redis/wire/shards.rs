@@ -50,7 +50,7 @@ impl Shards {
 
     /// The shard of an identity.
     pub(crate) fn of(&self, key: &Key) -> usize {
-        slot(key.as_str()) * self.count() / SLOTS
+        slot(key.split_preflight().1) * self.count() / SLOTS
     }
 
     /// The hash tag of a shard.

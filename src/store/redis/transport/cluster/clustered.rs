@@ -157,7 +157,11 @@ where
     M: ManageConnection<Connection: ToCluster, Error = RedisError>,
 {
     fn share_a_slot(&self, one: &Key, other: &Key) -> bool {
-        if self.is_sharded { self.parts.of(one) == self.parts.of(other) } else { one == other }
+        if self.is_sharded {
+            self.parts.of(one) == self.parts.of(other)
+        } else {
+            one.split_preflight().1 == other.split_preflight().1
+        }
     }
 
     async fn decide_in_slot(&self, job: Job) -> Result<Decision, Error> {

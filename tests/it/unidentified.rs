@@ -1,0 +1,274 @@
+//! A client that one rule cannot identify is charged under the others, so guesses are limited.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use http::{Request, request::Parts, response};
+use support::{RedisServer, inner::ask, store};
+use tower_ratelimit::{
+    Answer, Decision, Error, ErrorKind, FailureMode, Header, Key, KeyExtractor as _, Limiter, ManualClock,
+    MemoryStore, PeerIp, Policy, PolicySource, Quota, RateLimitLayer, Rule,
+    algorithm::{Concurrency, FixedWindow},
+    key::FromExtension,
+    layer::{DecisionEvent, DecisionKind, Rules},
+    policy::{Lookup, Penalty},
+};
+
+const LIMIT: u64 = 15;
+
+fn day(name: &str, limit: u64) -> Policy {
+    Policy::new(name, Quota::per_day(limit)).algorithm(FixedWindow::anchored())
+}
+
+fn per_ip() -> Rule {
+    Rule::new(day("per-ip", LIMIT), PeerIp::new())
+}
+
+fn unknown() -> Error {
+    Error::new(ErrorKind::UnknownIdentity, "no account has this API key")
+}
+
+/// Accounts in a database, which counts its queries.
+fn accounts() -> (Lookup<String, u64>, Arc<AtomicUsize>) {
+    let queries = Arc::new(AtomicUsize::new(0));
+    let lookup = Lookup::new({
+        let queries = queries.clone();
+        move |api_key: String| {
+            queries.fetch_add(1, Ordering::SeqCst);
+            async move {
+                tokio::task::yield_now().await;
+                if api_key == "k-ann" { Ok(7) } else { Err(unknown()) }
+            }
+        }
+    });
+    (lookup, queries)
+}
+
+/// A limit on accounts, which are looked up by the API key.
+fn per_account(accounts: &Lookup<String, u64>) -> Rule {
+    let accounts = accounts.clone();
+    let account = Header::new("x-api-key").map(move |key| accounts.get(key).map(Key::from));
+    Rule::new(day("account", 100), account)
+}
+
+fn request(api_key: Option<&str>) -> Request<String> {
+    let request = Request::get("/api").extension("203.0.113.7:1".parse::<SocketAddr>().unwrap());
+    match api_key {
+        Some(api_key) => request.header("x-api-key", api_key),
+        None => request,
+    }
+    .body(String::new())
+    .unwrap()
+}
+
+/// How often each status was answered.
+async fn statuses(
+    layer: &RateLimitLayer,
+    requests: impl Iterator<Item = Request<String>>,
+) -> Vec<(u16, usize)> {
+    let mut seen: Vec<(u16, usize)> = Vec::new();
+    for request in requests {
+        let status = ask(layer, request).await.status().as_u16();
+        match seen.iter_mut().find(|(known, _)| *known == status) {
+            Some((_, count)) => *count += 1,
+            None => seen.push((status, 1)),
+        }
+    }
+    seen
+}
+
+#[tokio::test]
+async fn guesses_of_api_keys_are_limited_by_address_and_cause_no_lookups_beyond_that() {
+    let server = RedisServer::start();
+    let limiters = [
+        ("memory", Limiter::new(MemoryStore::new()), LIMIT),
+        // The first denial is that of Redis.
+        ("Redis", Limiter::new(store(&server).await), LIMIT + 1),
+    ];
+    for (name, limiter, most_queries) in limiters {
+        for order in ["address first", "address last"] {
+            limiter.reset(&day("per-ip", LIMIT), &Key::new("203.0.113.7")).await.unwrap();
+            let (lookup, queries) = accounts();
+            let rules = match order {
+                "address first" => Rules::new().every(per_ip()).route("/api", per_account(&lookup)),
+                _ => Rules::new().route("/api", per_account(&lookup)).every(per_ip()),
+            };
+            let layer = RateLimitLayer::with_rules(limiter.clone(), rules);
+            let guesses = (0..100).map(|guess| request(Some(&format!("guess-{name}-{guess}"))));
+            let seen = statuses(&layer, guesses).await;
+            assert_eq!(seen, [(401, LIMIT as usize), (429, 100 - LIMIT as usize)], "{name}, {order}");
+            assert_eq!(queries.load(Ordering::SeqCst) as u64, most_queries, "{name}, {order}");
+            // The right key from that address, too.
+            assert_eq!(ask(&layer, request(Some("k-ann"))).await.status(), 429, "{name}, {order}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_fault_of_a_client_is_charged_and_answered_with_the_headers_of_its_charge() {
+    let (lookup, _) = accounts();
+    let policy_later = PolicySource::per_request(|_: &Parts, key: &Key| {
+        let api_key = key.identity().unwrap_or_default().into_owned();
+        Answer::pending(async move {
+            tokio::task::yield_now().await;
+            if api_key == "k-ann" { Ok(day("tier", 100)) } else { Err(unknown()) }
+        })
+    });
+    let policy_now = PolicySource::per_request(|_: &Parts, _: &Key| Err::<Policy, _>(unknown()));
+    let api_key = || Header::new("x-api-key");
+    let rows: Vec<(&str, Rule, Option<&str>, u16)> = vec![
+        ("missing", Rule::new(day("api", 100), api_key()), None, 400),
+        ("empty", Rule::new(day("api", 100), api_key()), Some(""), 400),
+        ("looked up, unknown", per_account(&lookup), Some("guess"), 401),
+        ("looked up, missing", per_account(&lookup), None, 400),
+        ("policy, later", Rule::new(policy_later, api_key()), Some("guess"), 401),
+        ("policy, now", Rule::new(policy_now, api_key()), Some("guess"), 401),
+    ];
+    for (name, rule, key, status) in rows {
+        for first in [true, false] {
+            let store = MemoryStore::with_clock(ManualClock::new());
+            let rules = if first {
+                Rules::from(per_ip()).every(rule.clone())
+            } else {
+                Rules::from(rule.clone()).every(per_ip())
+            };
+            let layer = RateLimitLayer::with_rules(store, rules).count_if(|_: &response::Parts| false);
+            for used in 1..=LIMIT {
+                let response = ask(&layer, request(key)).await;
+                assert_eq!(response.status(), status, "{name}");
+                // `count_if` does not see it, and would refund it.
+                let line = response.headers()["ratelimit"].to_str().unwrap().to_owned();
+                assert!(line.starts_with(&format!("\"per-ip\";r={}", LIMIT - used)), "{name}: {line}");
+                assert_eq!(response.headers()["cache-control"], "no-store", "{name}");
+            }
+            let denied = ask(&layer, request(key)).await;
+            assert_eq!(denied.status(), 429, "{name}");
+            assert!(denied.headers().contains_key("retry-after"), "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_failure_of_the_server_charges_nothing_and_stays_500() {
+    let failing =
+        |_: &Parts| Err::<Key, _>(Error::new(ErrorKind::IdentityUnavailable, "the database is down"));
+    let later = |_: &Parts| {
+        Answer::<Key>::pending(async {
+            tokio::task::yield_now().await;
+            Err(Error::new(ErrorKind::IdentityUnavailable, "the database is down"))
+        })
+    };
+    let rows = [
+        ("set-up", Rule::new(day("user", 9), FromExtension::new(|user: &u64| *user))),
+        ("identity unavailable", Rule::new(day("user", 9), failing)),
+        ("identity unavailable, later", Rule::new(day("user", 9), later)),
+    ];
+    for (name, rule) in rows {
+        let limiter = Limiter::new(MemoryStore::new());
+        let layer = RateLimitLayer::with_rules(limiter.clone(), per_ip()).and(rule);
+        // A client's fault beside it changes nothing.
+        let layer = layer.and(Rule::new(day("api", 9), Header::new("x-api-key")));
+        assert_eq!(statuses(&layer, (0..20).map(|_| request(None))).await, [(500, 20)], "{name}");
+        let left = limiter.peek(&day("per-ip", LIMIT), &Key::new("203.0.113.7"), 0).await.unwrap();
+        assert_eq!(left.remaining(), Some(LIMIT), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_soft_layer_admits_it_and_shows_the_decision() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let log = seen.clone();
+    let layer = RateLimitLayer::with_rules(MemoryStore::new(), per_ip())
+        .and(Rule::new(day("api", 9), Header::new("x-api-key")))
+        .soft()
+        .on_decision(move |event: &DecisionEvent<'_>| {
+            let policy = event.policy().map(String::from);
+            log.lock().unwrap().push((event.kind(), event.is_rejected(), policy));
+        });
+    for _ in 0..LIMIT {
+        let response = ask(&layer, request(None)).await;
+        assert_eq!(response.status(), 200);
+        assert!(response.extensions().get::<Decision>().unwrap().is_allowed());
+    }
+    let marked = ask(&layer, request(None)).await;
+    assert_eq!(marked.status(), 200);
+    assert_eq!(marked.headers()["x-ratelimit-exceeded"], "\"per-ip\"");
+    let seen = seen.lock().unwrap();
+    let policy = Some(String::from("per-ip"));
+    assert_eq!(seen[0], (DecisionKind::Unidentified, false, policy.clone()));
+    assert_eq!(seen[LIMIT as usize], (DecisionKind::Denied, false, policy));
+}
+
+#[tokio::test]
+async fn denials_without_a_lookup_count_for_a_ban() {
+    let server = RedisServer::start();
+    for (name, limiter) in
+        [("memory", Limiter::new(MemoryStore::new())), ("Redis", Limiter::new(store(&server).await))]
+    {
+        let (lookup, queries) = accounts();
+        let strict = day("per-ip", 2).penalty(Penalty::after(3, Duration::from_secs(3_600)));
+        let layer = RateLimitLayer::with_rules(limiter, Rule::new(strict, PeerIp::new()));
+        let layer = layer.and(per_account(&lookup));
+        let mut seen = Vec::new();
+        for guess in 0..8 {
+            let response = ask(&layer, request(Some(&format!("{name}-{guess}")))).await;
+            let decision = response.extensions().get::<Decision>();
+            seen.push((response.status().as_u16(), decision.is_some_and(Decision::is_banned)));
+        }
+        let (unknown, denied, banned) = ((401, false), (429, false), (429, true));
+        assert_eq!(seen, [unknown, unknown, denied, denied, banned, banned, banned, banned], "{name}");
+        // Redis counts the denials. Once it has banned the client, this process knows.
+        let queries = queries.load(Ordering::SeqCst);
+        assert_eq!(queries, if name == "memory" { 2 } else { 5 }, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_permit_of_a_rejected_request_is_released_and_a_closed_store_answers_503() {
+    let slots = Policy::new("slots", Quota::per_second(1)).algorithm(Concurrency::new());
+    let layer = RateLimitLayer::with_rules(MemoryStore::new(), Rule::new(slots, PeerIp::new()))
+        .and(Rule::new(day("api", 9), Header::new("x-api-key")));
+    let mut kept = Vec::new();
+    for _ in 0..3 {
+        let response = ask(&layer, request(None)).await;
+        assert_eq!(response.status(), 400);
+        kept.push(response);
+    }
+    let closed = day("per-ip", LIMIT).on_store_failure(FailureMode::Closed);
+    let layer = RateLimitLayer::with_rules(support::Down, Rule::new(closed, PeerIp::new()))
+        .and(Rule::new(day("api", 9), Header::new("x-api-key")));
+    assert_eq!(ask(&layer, request(None)).await.status(), 503);
+}
+
+#[test]
+fn a_lookup_whose_guesses_nothing_limits_is_a_warning() {
+    let (lookup, _) = accounts();
+    let account = || per_account(&lookup);
+    let tier = || {
+        let tiers = PolicySource::per_request(|_: &Parts, _: &Key| Answer::ready(Ok(day("tier", 9))));
+        Rule::new(tiers.or_on_error(day("fallback", 9)), Header::new("x-api-key").or(PeerIp::new()))
+    };
+    let without = Rule::new(day("api", 9), Header::new("x-api-key"));
+    let table: Vec<(&str, Rules, usize)> = vec![
+        ("a key that is looked up", account().into(), 1),
+        ("a policy that is looked up", tier().into(), 1),
+        ("no lookup", without.into(), 0),
+        ("with a limit on addresses", Rules::from(account()).every(per_ip()), 0),
+        ("two that are looked up", Rules::from(account()).every(tier()), 2),
+        ("on a route", Rules::new().route("/api", account()).every(per_ip()), 0),
+        ("on the same route", Rules::new().route("POST /api", account()).route("/api/", per_ip()), 0),
+        ("on another method", Rules::new().route("/api", account()).route("POST /api", per_ip()), 1),
+        ("on another route", Rules::new().route("/api", account()).otherwise(per_ip()), 1),
+    ];
+    for (name, rules, expected) in table {
+        let warnings = RateLimitLayer::with_rules(MemoryStore::new(), rules).warnings();
+        let of_guesses = warnings.iter().filter(|warning| warning.contains("can be guessed")).count();
+        assert_eq!(of_guesses, expected, "{name}: {warnings:?}");
+    }
+}

@@ -249,8 +249,12 @@ impl Ladder {
         }
         let charge = Charge::new(&owed.policy, &key, units);
         match store.decide(Action::ChargeUpTo, &[charge]).await {
-            // Units that were admitted during the call still count here.
-            Ok(_) => drop(counts.decide_one(Action::Refund, Charge::new(&owed.share, &key, units))),
+            // What the store did not take still counts here, or every outage would be a new quota. So do units that were
+            // admitted during the call.
+            Ok(charged) => {
+                let taken = charged.all_outcomes().first().map_or(0, Outcome::granted);
+                drop(counts.decide_one(Action::Refund, Charge::new(&owed.share, &key, taken)));
+            }
             // If it may have been charged, another attempt could charge it twice.
             Err(error) if error.kind().may_have_charged() => {}
             Err(_) => self.remember(key, Owed { units, ..owed }),

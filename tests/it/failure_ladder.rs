@@ -13,8 +13,9 @@ use tokio::sync::Semaphore;
 use support::{Down, RedisServer, eventually, http, settings};
 use tower_ratelimit::{
     Answer, Charge, Decision, Error, ErrorKind, FailureMode, Key, Limiter, PeerIp, Policy, Quota,
-    RateLimitLayer, RedisStore,
+    RateLimitLayer, RedisStore, Verdict,
     algorithm::{Algorithm, FixedWindow},
+    decision::Outcome,
     store::{Action, Store},
 };
 
@@ -247,13 +248,14 @@ impl Store for Unsteady {
         if self.handing_back.load(Relaxed) {
             return Answer::ready(Err(Error::new(ErrorKind::StoreSuspended, "not sent")));
         }
-        let (store, units) = (self.clone(), charges[0].cost());
+        let (store, charge) = (self.clone(), charges[0].clone());
         Answer::pending(async move {
             if let Some(gate) = &store.gate {
                 gate.acquire().await.unwrap().forget();
             }
-            store.handed_back.fetch_add(units, Relaxed);
-            Ok(Decision::new([]))
+            store.handed_back.fetch_add(charge.cost(), Relaxed);
+            let taken = Outcome::new(&charge, Verdict::Allow, 0, Duration::ZERO).granting(charge.cost());
+            Ok(Decision::new([taken]))
         })
     }
     fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {

@@ -1,10 +1,13 @@
 //! What is known about the units of one identity under one rule.
 
-use std::{collections::BTreeMap, mem};
+use std::{collections::BTreeMap, mem, time::Duration};
 
 use tokio::time::Instant;
 
-use super::bans::Bans;
+use super::{
+    bans::Bans,
+    rules::{Kind, Rule},
+};
 
 /// The units of one identity under one rule.
 #[derive(Default)]
@@ -37,6 +40,13 @@ pub(super) struct Local {
 }
 
 impl Account {
+    /// The most units that the store may admit in `elapsed`, after its data was lost so often.
+    pub(super) fn allowance(&self, rule: &Rule, losses: u64, elapsed: Duration) -> u64 {
+        // The debt of a window ends with it.
+        let in_a_period = rule.largest + if rule.kind == Kind::Window { rule.debt } else { 0 };
+        (rule.largest + rule.debt) * (1 + losses) + rule.replenished(in_a_period, elapsed) + self.refunded
+    }
+
     /// The least units that must be used if `instances` hand back what they owe, of which some was lost at `trouble`.
     pub(super) fn least_used(&self, instances: &[String], trouble: Option<Instant>) -> u64 {
         let local = instances.iter().filter_map(|instance| self.local.get(instance));

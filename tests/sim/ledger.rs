@@ -252,15 +252,12 @@ impl Ledger {
                 }
                 continue;
             }
-            // The debt of a window ends with it.
-            let in_a_period = rule.largest + if rule.kind == Kind::Window { rule.debt } else { 0 };
-            let allowance = (rule.largest + rule.debt) * (1 + inner.losses)
-                + rule.replenished(in_a_period, elapsed)
-                + account.refunded;
+            let allowance = account.allowance(rule, inner.losses, elapsed);
             if account.admitted > allowance && !self.network.is_repeated(&key) && !stretches {
                 let admitted = account.admitted;
                 self.violated(asked, format_args!("{key}: {admitted} units admitted, {allowance} may be"));
             }
+            self.over_all_outages(asked, rule, account, allowance, elapsed);
         }
         if by_store {
             inner.accounts.values_mut().for_each(|account| account.store_decided(&asked.by.instance));
@@ -318,8 +315,38 @@ impl Ledger {
                 let admitted = local.admitted;
                 self.violated(asked, format_args!("{admitted} units admitted locally, {bound} may be"));
             }
+            let allowance = account.allowance(rule, inner.losses, self.started.elapsed() + inner.forward);
+            self.over_all_outages(asked, rule, account, allowance, elapsed);
         }
         held
+    }
+
+    /// Checks what was admitted with and without the store over all outages: no more than the store may admit and, once
+    /// for each instance that ran, its share.
+    fn over_all_outages(
+        &self,
+        asked: &Asked,
+        rule: &Rule,
+        account: &Account,
+        allowance: u64,
+        elapsed: Duration,
+    ) {
+        let key = rule.key(&asked.charges[0].1.to_string());
+        if rule.stretches_refunds() || self.network.is_repeated(&key) {
+            return;
+        }
+        let share = rule.share() + rule.replenished(rule.share(), elapsed);
+        let admitted = account.admitted + account.local.values().map(|local| local.admitted).sum::<u64>();
+        let bound = allowance + share * account.local.len() as u64;
+        if admitted > bound {
+            let instances = account.local.len();
+            self.violated(
+                asked,
+                format_args!(
+                    "{key}: {admitted} units admitted over all outages of {instances} instances, {bound} may be"
+                ),
+            );
+        }
     }
 
     /// Takes the charges back that were certainly not sent and that are not owed.

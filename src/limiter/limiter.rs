@@ -187,12 +187,14 @@ impl Limiter {
     /// ends, when its bucket has drained past the charge, or when its entry leaves the log. All refunds of a decision
     /// together never exceed its charge. So the requests that are not refunded stay within the limit.
     ///
-    /// There is nothing to refund for a denied decision, a peek, and a decision that the store
-    /// [failed](Decision::failure) to make. [`charge_more`](Self::charge_more) returns its own decision, to be refunded
+    /// There is nothing to refund for a denied decision and a peek. If the store [failed](Decision::failure) to make the
+    /// decision and this process counted it, the units are refunded here and not charged later; if they were already
+    /// charged to the store, they are refunded there. [`charge_more`](Self::charge_more) returns its own decision, to be refunded
     /// separately. A permit of a [`Concurrency`](crate::algorithm::Concurrency) policy is not refunded; drop its
     /// decision instead.
     ///
-    /// A refund that fails is not repeated: it may have been carried out. A refund does not detect a
+    /// A refund that fails is not repeated, because it may have been carried out. If it was certainly not sent and the
+    /// policy is [`Local`](crate::FailureMode::Local), it is sent once the store answers. A refund does not detect a
     /// [`reset`](Self::reset), a changed quota of a bucket, or a clock that stepped back. After one of these it can
     /// return units of later charges.
     ///
@@ -228,24 +230,36 @@ impl Limiter {
     /// Refunds so many units of each outcome, by its place.
     pub(super) fn refund_each(&self, decision: &Decision, units: impl Fn(usize) -> u64) -> Answer<Decision> {
         let mut claims = Vec::with_capacity(decision.all_outcomes().len());
-        let charges: Vec<Charge> = decision
-            .all_outcomes()
-            .iter()
-            .enumerate()
-            .map(|(place, outcome)| {
-                let claim = outcome.claim_refund(units(place));
-                // With nothing to refund, a charge of 0 shows what remains.
-                let charge = outcome.refund(claim.units());
-                claims.push(claim);
-                charge.unwrap_or_else(|| Charge::new(outcome.policy(), outcome.key(), 0))
-            })
-            .collect();
-        if charges.is_empty() {
+        let (mut charges, mut here) = (Vec::with_capacity(claims.capacity()), Vec::new());
+        for (place, outcome) in decision.all_outcomes().iter().enumerate() {
+            let claim = outcome.claim_refund(units(place));
+            if let Some(local) = outcome.local() {
+                let (remains, of_store) = self.ladder.refund(outcome, local, claim.units());
+                match of_store {
+                    Some(charge) => charges.push(charge),
+                    None => here.push(remains),
+                }
+                continue;
+            }
+            // With nothing to refund, a charge of 0 shows what remains.
+            let charge = outcome.refund(claim.units());
+            claims.push(claim);
+            charges.push(charge.unwrap_or_else(|| Charge::new(outcome.policy(), outcome.key(), 0)));
+        }
+        if charges.is_empty() && here.is_empty() {
             return Answer::ready(Ok(decision.clone()));
+        }
+        let here = (!here.is_empty()).then(|| Decision::refunded_locally(here, decision));
+        if let Some(here) = here.as_ref().filter(|_| charges.is_empty()) {
+            return Answer::ready(Ok(here.clone()));
         }
         let answer = self.dispatch(Action::Refund, &charges);
         let pending = Pending::new(self.rung(Action::Refund, charges.into()), None, claims);
-        counted(Action::Refund, pending.finish(answer))
+        let answer = counted(Action::Refund, pending.finish(answer));
+        match here {
+            Some(here) => answer.map(move |refunded| here.updated(&refunded)),
+            None => answer,
+        }
     }
 
     /// Removes everything that `key` was charged under `policy`. A ban stays: see [`unban`](Self::unban).
@@ -254,7 +268,9 @@ impl Limiter {
     ///
     /// The failure of the store. The policy's [`FailureMode`](crate::FailureMode) does not apply.
     pub async fn reset(&self, policy: &Policy, key: &Key) -> Result<(), Error> {
-        self.store.reset(policy, key).await
+        self.store.reset(policy, key).await?;
+        self.ladder.forget(policy, key);
+        Ok(())
     }
 
     /// The name under which the store keeps the count.

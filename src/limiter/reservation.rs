@@ -87,7 +87,8 @@ impl Reservation {
     /// Refunds the estimate if the last handle is dropped before it is settled. Without this, the estimate stays
     /// charged.
     ///
-    /// The refund is sent to Redis in the background, and is not repeated if it fails.
+    /// The refund is sent to Redis in the background. If it fails, it is repeated as that of
+    /// [`Limiter::refund`] is.
     pub fn or_refund(self) -> Self {
         lock(&self.0.state).refunds = true;
         self

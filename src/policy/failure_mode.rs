@@ -41,17 +41,22 @@ pub enum FailureMode {
     /// default, with one instance.
     ///
     /// * **Over-admission**: each instance counts from zero and admits up to its share, the limit divided by `instances`
-    ///   and rounded up. So all together admit at most `running instances x share` beside what the store admitted. With
-    ///   the number of running instances this is the limit once more, and with 1 it is the limit for each instance.
-    /// * **Afterwards**: what was admitted and still counts is charged to the store once it answers, as far as units
-    ///   remain there. So an outage is no second quota. Left out are decisions that the store may have charged itself:
-    ///   those that were sent and whose answer did not arrive ([`may_have_charged`](crate::ErrorKind::may_have_charged)).
-    ///   The same holds for the charge that hands back: it is repeated only if it was not sent.
+    ///   and rounded up. All outages of a period together admit at most the limit and, for each process that ran, its
+    ///   share. With the number of running instances this is twice the limit, and with 1 it is the limit once more for
+    ///   each instance. Give all layers on one store clones of one [`Limiter`](crate::Limiter), or each counts on its own.
+    /// * **Afterwards**: what was admitted and still counts is charged to the store once it answers. What the store has no
+    ///   room for still counts in the process, so the next outage is no new quota. Decisions that the store may have
+    ///   charged itself are left out: those that were sent and whose answer did not arrive
+    ///   ([`may_have_charged`](crate::ErrorKind::may_have_charged)). The charge that reconciles is also repeated only if
+    ///   it was not sent.
+    /// * **Refunds**: units that are refunded or settled are not charged afterwards. If they were charged already, they are
+    ///   refunded to the store. A refund of units that the store charged before it failed is sent once the store answers,
+    ///   unless it may have been carried out.
     /// * **Memory**: at most 100 000 keys; further ones evict those nearest to their reset.
     ///
     /// An algorithm of your own without a [twin](crate::algorithm::Algorithm::twin) is counted by
     /// [`Gcra`](crate::algorithm::Gcra) meanwhile. Permits of a [`Concurrency`](crate::algorithm::Concurrency) policy
-    /// that are held when the store fails do not count. Refunds fail, and have no effect.
+    /// that are held when the store fails do not count.
     Local {
         /// The instances that share the limit. 0 counts as 1.
         instances: u32,

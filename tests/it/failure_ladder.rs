@@ -15,7 +15,7 @@ use tower_ratelimit::{
     Answer, Charge, Decision, Error, ErrorKind, FailureMode, Key, Limiter, PeerIp, Policy, Quota,
     RateLimitLayer, RedisStore, Verdict,
     algorithm::{Algorithm, FixedWindow},
-    decision::Outcome,
+    decision::{DecisionSource, Outcome},
     store::{Action, Store},
 };
 
@@ -92,9 +92,10 @@ async fn a_local_decision_is_complete_and_names_its_failure() {
     assert_eq!(up_to.outcomes()[0].granted(), 1);
     let denied = limiter.check(&policy, &key, 1).await.unwrap();
     assert!(!denied.is_allowed() && denied.retry_after().is_some());
-    // Nothing was charged to the store, so there is nothing to refund.
-    assert!(limiter.refund(&decision, 1).await.unwrap().failure().is_some());
-    assert_eq!(limiter.peek(&policy, &key, 0).await.unwrap().remaining(), Some(0));
+    // A refund returns what this process counted.
+    let refunded = limiter.refund(&decision, 1).await.unwrap();
+    assert_eq!((refunded.source(), refunded.remaining()), (DecisionSource::Local, Some(1)));
+    assert_eq!(limiter.refund(&decision, 1).await.unwrap().remaining(), Some(1));
 }
 
 #[tokio::test]

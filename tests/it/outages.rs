@@ -1,11 +1,16 @@
-//! Several outages of Redis, one after the other, under `FailureMode::Local`: what all of them together admit.
+//! Outages of Redis under `FailureMode::Local`: what several of them admit together, and that what was refunded is not
+//! charged.
 
-use std::time::Duration;
+use std::{convert::Infallible, future::pending, time::Duration};
 
+use http::{Request, Response, StatusCode};
 use support::{RedisServer, eventually, settings};
+use tokio::time::timeout;
+use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
-    ErrorKind, FailureMode, Key, Limiter, Policy, Quota,
+    Decision, ErrorKind, FailureMode, Key, Limiter, Policy, Quota, RateLimitLayer, Reservation,
     algorithm::{FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
+    key::Constant,
 };
 
 const LIMIT: u64 = 30;
@@ -122,4 +127,123 @@ async fn repeated_crashes_with_persistence_admit_the_share_of_each_instance_once
     let (kill, restart) = (RedisServer::kill, RedisServer::restart);
     let admitted = repeat(&mut server, &limiters, &policies, kill, restart).await;
     assert_bounded(&policies, &admitted, 2 * LIMIT);
+}
+
+/// Waits until so many units remain in the store.
+async fn remains(limiter: &Limiter, policy: &Policy, key: &Key, expected: u64) {
+    let mut left = None;
+    let does = async || {
+        let decision = limiter.peek(policy, key, 0).await.unwrap();
+        left = decision.failure().is_none().then(|| decision.remaining()).flatten();
+        left == Some(expected)
+    };
+    assert!(eventually(does).await, "{}: {expected} must remain, {left:?} do", policy.name());
+}
+
+async fn charged(limiter: &Limiter, policy: &Policy, key: &Key, units: u64) -> Decision {
+    let decision = limiter.check(policy, key, units).await.unwrap();
+    assert!(decision.is_allowed(), "{}", policy.name());
+    decision
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_refunded_in_or_after_an_outage_is_not_charged() {
+    let server = RedisServer::start();
+    let limiters = limiters(&server, 1).await;
+    let (limiter, policies, alice) = (&limiters[0], policies(FailureMode::default()), Key::new("alice"));
+    let mut before = Vec::new();
+    for policy in &policies {
+        charged(limiter, policy, &alice, 2).await;
+        before.push(charged(limiter, policy, &alice, 3).await);
+    }
+    server.signal("STOP");
+    suspended(&limiters, &policies[0]).await;
+    let mut after = Vec::new();
+    for (policy, before) in policies.iter().zip(&before) {
+        // What the store had charged.
+        assert!(limiter.refund(before, u64::MAX).await.unwrap().failure().is_some());
+        let kept = charged(limiter, policy, &alice, 1).await;
+        let refunded = charged(limiter, policy, &alice, 5).await;
+        assert_eq!(limiter.refund(&refunded, 5).await.unwrap().remaining(), Some(LIMIT - 1));
+        let settled = charged(limiter, policy, &alice, 10).await;
+        let reservation = Reservation::new(limiter, &settled);
+        reservation.settle(4).await.unwrap();
+        // A total that grows again.
+        reservation.settle(6).await.unwrap();
+        drop(Reservation::new(limiter, &charged(limiter, policy, &alice, 8).await).or_refund());
+        let later = charged(limiter, policy, &alice, 7).await;
+        assert_eq!(limiter.peek(policy, &alice, 0).await.unwrap().remaining(), Some(LIMIT - 14));
+        after.push([kept, later]);
+    }
+    server.signal("CONT");
+    back(&limiters, &policies[0]).await;
+    for (policy, [kept, later]) in policies.iter().zip(&after) {
+        remains(limiter, policy, &alice, LIMIT - 2 - 14).await;
+        // The store charged this one when it was back.
+        let refunded = limiter.refund(later, 5).await.unwrap();
+        assert_eq!((refunded.failure().is_none(), refunded.remaining()), (true, Some(LIMIT - 11)));
+        assert_eq!(limiter.refund(kept, 9).await.unwrap().remaining(), Some(LIMIT - 10));
+        assert_eq!(limiter.refund(kept, 9).await.unwrap().remaining(), Some(LIMIT - 10));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_do_not_count_are_not_charged_for_an_outage() {
+    let server = RedisServer::start();
+    let limiters = limiters(&server, 2).await;
+    let logins = Policy::new("logins", Quota::per_hour(10)).algorithm(SlidingLog::new());
+    let layer = RateLimitLayer::new(limiters[0].clone(), logins.clone(), Constant::new("alice"))
+        .count_if(|response| response.status == StatusCode::UNAUTHORIZED)
+        .refund_cancelled();
+    let login = layer.layer(service_fn(async |request: Request<String>| match request.body().as_str() {
+        "hangs" => pending().await,
+        status => Ok::<_, Infallible>(Response::builder().status(status).body(String::new()).unwrap()),
+    }));
+    let send =
+        async |body: &str| login.clone().oneshot(Request::new(body.to_owned())).await.unwrap().status();
+    server.signal("STOP");
+    suspended(&limiters, &logins).await;
+    for _ in 0..15 {
+        assert_eq!(send("200").await, StatusCode::OK);
+        let cancelled = timeout(Duration::from_millis(1), send("hangs")).await;
+        assert!(cancelled.is_err(), "{cancelled:?}");
+    }
+    server.signal("CONT");
+    back(&limiters, &logins).await;
+    for limiter in &limiters {
+        remains(limiter, &logins, &Key::new("all"), 10).await;
+        remains(limiter, &logins, &Key::new("alice"), 10).await;
+    }
+    // Those that do are.
+    server.signal("STOP");
+    suspended(&limiters, &logins).await;
+    for _ in 0..3 {
+        assert_eq!(send("401").await, StatusCode::UNAUTHORIZED);
+    }
+    server.signal("CONT");
+    back(&limiters, &logins).await;
+    remains(&limiters[1], &logins, &Key::new("alice"), 7).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reset_forgets_what_the_store_had_no_room_for() {
+    let server = RedisServer::start();
+    let limiters = limiters(&server, 1).await;
+    let (policy, alice) = (&policies(FailureMode::default())[0], Key::new("alice"));
+    for expected in [2 * LIMIT, LIMIT] {
+        let mut admitted = exhaust(&limiters, policy, &alice).await;
+        server.signal("STOP");
+        suspended(&limiters, policy).await;
+        admitted += exhaust(&limiters, policy, &alice).await;
+        server.signal("CONT");
+        back(&limiters, policy).await;
+        assert_eq!(admitted, expected);
+        limiters[0].reset(policy, &alice).await.unwrap();
+        // Without a reset of what this process counts, it would deny in the next outage.
+        server.signal("STOP");
+        suspended(&limiters, policy).await;
+        assert_eq!(exhaust(&limiters, policy, &alice).await, LIMIT);
+        server.signal("CONT");
+        back(&limiters, policy).await;
+    }
 }

@@ -99,7 +99,7 @@ pub(super) async fn counts_are_right(shared: &Shared, network: &Network) {
         if used < least {
             network.log.violated(format_args!("{key}: {used} units used at the end, {least} must be"));
         }
-        if let Some(most) = shared.ledger.can_be_used(account)
+        if let Some(most) = shared.ledger.can_be_used(account, &instances)
             && used > most
         {
             network.log.violated(format_args!("{key}: {used} units used at the end, {most} can be"));

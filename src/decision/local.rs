@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use super::{Charge, Outcome};
+use super::Charge;
 use crate::util::sync::lock;
 
 /// A charge that was counted in this process.
@@ -28,8 +28,8 @@ struct Units {
     sent: u64,
     /// Of `sent`, refunded on the way.
     undone: u64,
-    /// What the store charged.
-    charged: Option<Outcome>,
+    /// What the store charged and is not refunded.
+    charged: Option<Charge>,
 }
 
 impl Reconciliation {
@@ -49,15 +49,14 @@ impl Reconciliation {
         lock(&self.0).end(0);
     }
 
-    /// The store has charged what was sent, as far as `charged` says. Returns the units that count there now instead of
+    /// The store has charged `granted` units of what was sent, as `made`. Returns the units that count there now instead of
     /// here, and those to be refunded there, because they were refunded on the way.
-    pub(crate) fn charged(&self, charged: Outcome) -> (u64, u64) {
+    pub(crate) fn charged(&self, made: &Charge, granted: u64) -> (u64, u64) {
         let units = &mut *lock(&self.0);
-        let taken = charged.granted().min(units.sent - units.undone);
-        let surplus = charged.granted() - taken;
+        let taken = granted.min(units.sent - units.undone);
         units.end(taken);
-        units.charged = Some(charged);
-        (taken, surplus)
+        units.charged = Some(made.clone().with_cost(taken));
+        (taken, granted - taken)
     }
 
     /// The units that still count in this process.
@@ -74,9 +73,14 @@ impl Reconciliation {
         units.undone = units.sent.min(units.undone + released - here);
     }
 
-    /// What the store charged.
-    pub(crate) fn outcome(&self) -> Option<Outcome> {
-        lock(&self.0).charged.clone()
+    /// A refund of up to `units` units of what the store charged. `None` if it was not asked to.
+    pub(crate) fn refund(&self, units: u64) -> Option<Charge> {
+        let mut all = lock(&self.0);
+        let charged = all.charged.take()?;
+        let refunded = charged.receipt().map_or(0, |_| units.min(charged.cost()));
+        let rest = charged.cost() - refunded;
+        all.charged = Some(charged.clone().with_cost(rest));
+        Some(charged.with_cost(refunded))
     }
 }
 
@@ -90,10 +94,8 @@ impl Units {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
-    use crate::{decision::Verdict, key::Key, policy::Policy, quota::Quota};
+    use crate::{key::Key, policy::Policy, quota::Quota};
 
     #[test]
     fn what_is_refunded_before_during_or_after_the_call_is_not_charged() {
@@ -117,8 +119,7 @@ mod tests {
             reconciliation.release(before);
             let units = reconciliation.send(u64::MAX);
             reconciliation.release(during);
-            let charged = Outcome::new(&charge, Verdict::Allow, 0, Duration::ZERO).granting(units.min(room));
-            let ended = reconciliation.charged(charged);
+            let ended = reconciliation.charged(&charge, units.min(room));
             assert_eq!((units, ended, reconciliation.local()), (sent, (moved, surplus), stay), "{name}");
         }
     }

@@ -7,14 +7,10 @@
 
 use std::{
     fmt, mem, slice,
-    sync::{
-        Arc, Mutex, OnceLock,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
-use indexmap::IndexMap;
 use tokio::{runtime::Handle, task::JoinSet, time::sleep};
 
 use super::permit::PermitRequest;
@@ -23,7 +19,7 @@ use crate::{
     error::{Error, ErrorKind},
     key::Key,
     policy::{FailureMode, Policy},
-    store::{Action, MemoryStore, Store},
+    store::{Action, LocalCounts, MemoryStore, Owed, Owing, Store},
     util::sync::lock,
 };
 
@@ -36,30 +32,6 @@ const AT_ONCE: usize = 128;
 /// The pause before charges are handed back that the store did not take.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// Shared by all clones of a limiter.
-#[derive(Default)]
-pub(super) struct Ladder {
-    /// Made when the store fails for the first time.
-    counts: OnceLock<Arc<MemoryStore>>,
-    /// Policies, and the share of each.
-    shares: Mutex<Vec<(Policy, Policy)>>,
-    /// Locked while a decision is made here, so it agrees with the counts.
-    owing: Mutex<Owing>,
-    /// Whether it is time to hand that back.
-    owes: AtomicBool,
-}
-
-/// What the store has not been told.
-#[derive(Default)]
-struct Owing {
-    /// What was admitted in this process, the oldest first.
-    charges: IndexMap<(Box<str>, Key), Owed>,
-    /// What the store was already asked to charge, and did not.
-    again: Vec<(Key, Owed)>,
-    /// Refunds of what the store charged.
-    refunds: Vec<Charge>,
-}
-
 /// The charges of a decision, in case the store fails to make it.
 pub(super) enum Charges {
     One(Charge),
@@ -68,7 +40,7 @@ pub(super) enum Charges {
 
 /// A decision's place on the ladder.
 pub(super) struct Rung {
-    pub(super) ladder: Arc<Ladder>,
+    pub(super) ladder: Arc<LocalCounts>,
     pub(super) store: Arc<dyn Store>,
     pub(super) action: Action,
     pub(super) charges: Charges,
@@ -126,19 +98,7 @@ impl fmt::Debug for Rung {
     }
 }
 
-/// Units that a key was granted in this process.
-struct Owed {
-    policy: Policy,
-    /// The share of the policy that counts them.
-    share: Policy,
-    units: Arc<Reconciliation>,
-}
-
 impl Owing {
-    fn len(&self) -> usize {
-        self.charges.len() + self.again.len() + self.refunds.len()
-    }
-
     /// Remembers what `share` granted in place of `charge`.
     fn owe(&mut self, charge: &Charge, share: &Outcome) -> Option<Arc<Reconciliation>> {
         let is_full = self.len() >= MAX_KEYS;
@@ -157,7 +117,7 @@ impl Owing {
     }
 }
 
-impl Ladder {
+impl LocalCounts {
     /// The decision over `charges`, or the error, in place of a decision that the store failed to make.
     pub(super) fn decide(&self, action: Action, charges: &[Charge], error: Error) -> Result<Decision, Error> {
         match mode(charges) {
@@ -230,7 +190,10 @@ impl Ladder {
         if let Some((_, share)) = shares.iter().find(|(known, _)| known.is(policy)) {
             return share.clone();
         }
-        let share = policy.local_share();
+        if policy.failure_mode() == (FailureMode::Local { instances: 0 }) {
+            self.warn_if_unknown();
+        }
+        let share = policy.local_share(self.instances());
         if shares.len() < MAX_SHARES {
             shares.push((policy.clone(), share.clone()));
         }
@@ -267,14 +230,8 @@ impl Ladder {
             }
         }
         // With nothing to refund there, a charge of 0 shows what remains there.
-        let of_store = local.units.as_ref().and_then(|owed| owed.outcome()).map(|made| {
-            let refund = made.refund(made.claim_refund(rest).units());
-            refund.map_or_else(
-                || Charge::new(charged.policy(), charged.key(), 0),
-                |refund| refund.under(charged.policy()),
-            )
-        });
-        (remains, of_store)
+        let of_store = local.units.as_ref().and_then(|owed| owed.refund(rest));
+        (remains, of_store.map(|refund| refund.under(charged.policy())))
     }
 
     /// Sends refunds of decisions again once the store answers, if they were not sent.
@@ -375,7 +332,7 @@ impl Ladder {
         let Some(charged) = charged else { return owed.units.not_charged() };
         let surplus = {
             let _owing = lock(&self.owing);
-            let (taken, surplus) = owed.units.charged(charged.clone());
+            let (taken, surplus) = owed.units.charged(charged.charge(), charged.granted());
             // What the store did not take still counts here, or every outage would be a new quota. So do units that were
             // admitted during the call.
             drop(counts.decide_one(Action::Refund, Charge::new(&owed.share, &key, taken)));
@@ -403,9 +360,9 @@ fn mode(charges: &[Charge]) -> FailureMode {
         .unwrap_or(FailureMode::Open)
 }
 
-impl fmt::Debug for Ladder {
+impl fmt::Debug for LocalCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ladder").finish_non_exhaustive()
+        f.debug_struct("LocalCounts").finish_non_exhaustive()
     }
 }
 

@@ -2,7 +2,7 @@ use std::{fmt, slice, sync::Arc};
 
 use super::{
     counted::counted,
-    ladder::{Charges, Ladder, Rung},
+    ladder::{Charges, Rung},
     pending::Pending,
     permit::PermitRequest,
 };
@@ -12,7 +12,7 @@ use crate::{
     error::{Error, ErrorKind},
     key::Key,
     policy::Policy,
-    store::{Action, Store},
+    store::{Action, LocalCounts, Store},
 };
 
 /// Makes decisions without a layer: for jobs, message consumers, websockets, and handlers that learn the cost from the
@@ -27,8 +27,8 @@ use crate::{
 /// [`Local`](crate::FailureMode::Local), the default, are counted in this process; those that are [`Open`](crate::FailureMode::Open)
 /// admit. A check fails with an error if one of them is [`Closed`](crate::FailureMode::Closed).
 ///
-/// Clones of a limiter share what they count in this process. Give all layers on one store clones of one limiter, so that
-/// what they count together in the store they also count together without it.
+/// Limiters on clones of one [`RedisStore`](crate::RedisStore) share what they count in this process, and clones of a limiter
+/// do on any store. So what layers count together in the store they also count together without it.
 ///
 /// # Example
 ///
@@ -61,14 +61,15 @@ pub struct Limiter {
     pub(super) store: Arc<dyn Store>,
     /// Whether the store decides in this process.
     in_process: bool,
-    pub(super) ladder: Arc<Ladder>,
+    pub(super) ladder: Arc<LocalCounts>,
 }
 
 impl Limiter {
     /// A limiter on the counts in `store`.
     #[must_use]
     pub fn new(store: impl Store) -> Self {
-        Self { in_process: store.is_in_process(), store: Arc::new(store), ladder: Arc::default() }
+        let ladder = store.local_counts().unwrap_or_default();
+        Self { in_process: store.is_in_process(), store: Arc::new(store), ladder }
     }
 
     /// Charges `key` with `cost` units under `policy`, or denies and charges nothing.

@@ -12,6 +12,7 @@
 //! | [`ratelimit_leased_units`](LEASED_UNITS) | gauge | | units on lease that are not spent, as of the last 100 ms |
 //! | [`ratelimit_open_breakers`](OPEN_BREAKERS) | gauge | | circuit breakers that are open |
 //! | [`ratelimit_memory_keys`](MEMORY_KEYS) | gauge | | keys in all [`MemoryStore`](crate::MemoryStore)s |
+//! | [`ratelimit_instances`](INSTANCES) | gauge | | the instances that share the limits, as [last seen](crate::RedisStore::instances) |
 //! | [`ratelimit_adaptive_share`](ADAPTIVE_SHARE) | gauge | `policy` | the share of its full quota that a policy of the feature `adaptive` has in force, from its floor to 1 |
 //!
 //! * `policy` is the name of a policy. It is empty if the store failed and the failure mode admitted.
@@ -62,7 +63,7 @@ mod policy;
 pub(crate) mod record;
 
 pub use self::names::{
-    ADAPTIVE_SHARE, BATCH_DECISIONS, DECISION_DURATION_SECONDS, DECISIONS_TOTAL, DURATION_BUCKETS,
+    ADAPTIVE_SHARE, BATCH_DECISIONS, DECISION_DURATION_SECONDS, DECISIONS_TOTAL, DURATION_BUCKETS, INSTANCES,
     LEASED_KEYS, LEASED_UNITS, LENGTH_BUCKETS, MEMORY_KEYS, OPEN_BREAKERS, QUEUE_LENGTH, REJECTIONS_TOTAL,
     STORE_ERRORS_TOTAL, describe,
 };

@@ -22,6 +22,8 @@ pub const LEASED_UNITS: &str = "ratelimit_leased_units";
 pub const OPEN_BREAKERS: &str = "ratelimit_open_breakers";
 /// A gauge of the keys in all [`MemoryStore`](crate::MemoryStore)s of this process.
 pub const MEMORY_KEYS: &str = "ratelimit_memory_keys";
+/// A gauge of the instances that have announced themselves in Redis, as this process last saw.
+pub const INSTANCES: &str = "ratelimit_instances";
 /// A gauge of the share of its full quota that an adaptive policy has in force, from its floor to 1, with the label `policy`.
 pub const ADAPTIVE_SHARE: &str = "ratelimit_adaptive_share";
 
@@ -41,7 +43,7 @@ const GAUGE: Describe =
 const HISTOGRAM: Describe =
     |recorder, name, unit, text| recorder.describe_histogram(name.into(), Some(unit), text.into());
 
-const ALL: [(&str, Describe, Unit, &str); 11] = [
+const ALL: [(&str, Describe, Unit, &str); 12] = [
     (DECISIONS_TOTAL, COUNTER, Unit::Count, "Decisions, for each policy that was charged or that denied."),
     (REJECTIONS_TOTAL, COUNTER, Unit::Count, "Requests that a rate limit layer rejected."),
     (STORE_ERRORS_TOTAL, COUNTER, Unit::Count, "Decisions that the store failed to make."),
@@ -57,6 +59,7 @@ const ALL: [(&str, Describe, Unit, &str); 11] = [
         "Servers, or shards of a Cluster, that are not asked until they answer.",
     ),
     (MEMORY_KEYS, GAUGE, Unit::Count, "Keys in memory stores."),
+    (INSTANCES, GAUGE, Unit::Count, "Instances that share the limits, as last seen."),
     (ADAPTIVE_SHARE, GAUGE, Unit::Count, "The share of its full quota that an adaptive policy has in force."),
 ];
 

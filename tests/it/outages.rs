@@ -4,7 +4,7 @@
 use std::{convert::Infallible, future::pending, time::Duration};
 
 use http::{Request, Response, StatusCode};
-use support::{RedisServer, eventually, settings};
+use support::{RedisServer, eventually, settings, within};
 use tokio::time::timeout;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
@@ -150,7 +150,8 @@ async fn charged(limiter: &Limiter, policy: &Policy, key: &Key, units: u64) -> D
 async fn what_is_refunded_in_or_after_an_outage_is_not_charged() {
     let server = RedisServer::start();
     let limiters = limiters(&server, 1).await;
-    let (limiter, policies, alice) = (&limiters[0], policies(FailureMode::default()), Key::new("alice"));
+    let (limiter, policies, alice) =
+        (&limiters[0], policies(FailureMode::Local { instances: 1 }), Key::new("alice"));
     let mut before = Vec::new();
     for policy in &policies {
         charged(limiter, policy, &alice, 2).await;
@@ -229,7 +230,7 @@ async fn requests_that_do_not_count_are_not_charged_for_an_outage() {
 async fn a_reset_forgets_what_the_store_had_no_room_for() {
     let server = RedisServer::start();
     let limiters = limiters(&server, 1).await;
-    let (policy, alice) = (&policies(FailureMode::default())[0], Key::new("alice"));
+    let (policy, alice) = (&policies(FailureMode::Local { instances: 1 })[0], Key::new("alice"));
     for expected in [2 * LIMIT, LIMIT] {
         let mut admitted = exhaust(&limiters, policy, &alice).await;
         server.signal("STOP");
@@ -246,4 +247,53 @@ async fn a_reset_forgets_what_the_store_had_no_room_for() {
         server.signal("CONT");
         back(&limiters, policy).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn instances_that_announced_themselves_share_the_limit() {
+    let server = RedisServer::start();
+    let limiter = async || {
+        let settings = settings().deadline(Duration::from_millis(300)).deny_cache(Duration::ZERO);
+        let store = settings.connect(&server.url()).await.unwrap();
+        (store.clone(), Limiter::new(store))
+    };
+    let instances = [limiter().await, limiter().await, limiter().await];
+    // The first one has no other to see. One that charges nothing, as `ratelimit-admin`, is none.
+    assert!(instances.iter().all(|(store, _)| store.instances() == Some(1)));
+    let (watcher, watching) = limiter().await;
+    let traffic = Policy::new("traffic", Quota::per_day(1_000_000));
+    let all_are_seen = async || {
+        watching.peek(&traffic, &Key::new("all"), 1).await.unwrap();
+        for (_, limiter) in &instances {
+            limiter.check(&traffic, &Key::new("all"), 1).await.unwrap();
+        }
+        instances.iter().all(|(store, _)| store.instances() == Some(3))
+    };
+    assert!(
+        within(Duration::from_secs(30), all_are_seen).await,
+        "{:?}",
+        instances.map(|(store, _)| store.instances())
+    );
+    assert_eq!(watcher.instances(), Some(1));
+    // One that starts sees the others before it has any traffic.
+    assert_eq!(limiter().await.0.instances(), Some(3));
+    let names: Vec<String> = server.command(&["KEYS", "*instances*"]);
+    assert_eq!(names, ["rl:%25instances:concurrency:{%25instances}"]);
+    let time: i64 = server.command(&["PTTL", &names[0]]);
+    assert!((1..=15_000).contains(&time), "{time}");
+
+    let limiters: Vec<Limiter> = instances.iter().map(|(_, limiter)| limiter.clone()).collect();
+    server.signal("STOP");
+    suspended(&limiters, &traffic).await;
+    let alice = Key::new("alice");
+    for policy in &policies(FailureMode::default()) {
+        assert_eq!(exhaust(&limiters, policy, &alice).await, LIMIT, "{}", policy.name());
+        // Another limiter on the same store counts the same.
+        let others: Vec<Limiter> = instances.iter().map(|(store, _)| Limiter::new(store.clone())).collect();
+        assert_eq!(exhaust(&others, policy, &alice).await, 0, "{}", policy.name());
+    }
+    for policy in &policies(FailureMode::Local { instances: 1 }) {
+        assert_eq!(exhaust(&limiters, policy, &Key::new("bob")).await, 3 * LIMIT, "{}", policy.name());
+    }
+    server.signal("CONT");
 }

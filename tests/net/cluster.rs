@@ -905,3 +905,24 @@ async fn errors_about_urls_say_what_to_do() {
     let error = limiter.check(&closed("p", 1), &key_of(cluster, 1), 1).await.unwrap_err();
     assert!(error.to_string().contains("connect_cluster"), "{error}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn instances_announce_themselves_under_one_key_of_a_cluster() {
+    let cluster = RedisCluster::start(3);
+    let stores = [store(&cluster).await, store(&cluster).await];
+    let limiters = stores.clone().map(Limiter::new);
+    let traffic = Policy::new("traffic", Quota::per_day(1_000_000));
+    let both_are_seen = async || {
+        for limiter in &limiters {
+            limiter.check(&traffic, &Key::new("all"), 1).await.unwrap();
+        }
+        stores.iter().all(|store| store.instances() == Some(2))
+    };
+    assert!(
+        within(Duration::from_secs(30), both_are_seen).await,
+        "{:?}",
+        stores.map(|store| store.instances())
+    );
+    let names = |node: &RedisServer| node.command::<Vec<String>>(&["KEYS", "*instances*"]);
+    assert_eq!(cluster.nodes.iter().flat_map(names).count(), 1);
+}

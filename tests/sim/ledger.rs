@@ -90,6 +90,10 @@ impl Ledger {
         inner.had_crashes = true;
     }
 
+    pub(super) fn clock_was_set(&self) -> bool {
+        self.inner.lock().unwrap().clock_was_set
+    }
+
     pub(super) fn had_crashes(&self) -> bool {
         self.inner.lock().unwrap().had_crashes
     }

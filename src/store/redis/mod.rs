@@ -13,6 +13,7 @@ mod error;
 mod explain;
 #[cfg(any(feature = "adaptive", feature = "reload"))]
 mod hash;
+mod instances;
 mod keys;
 mod manager;
 #[cfg(feature = "reload")]

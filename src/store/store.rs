@@ -11,7 +11,6 @@ use crate::{
     error::{Error, ErrorKind},
     key::Key,
     policy::Policy,
-    util::sync::lock,
 };
 
 /// A store keeps the counts and decides over them.
@@ -183,7 +182,7 @@ impl LocalCounts {
     #[cfg(feature = "redis")]
     pub(crate) fn reported(&self, instances: u32) {
         if self.instances.swap(instances, Ordering::Relaxed) != instances {
-            lock(&self.shares).clear();
+            crate::util::sync::lock(&self.shares).clear();
         }
     }
 }

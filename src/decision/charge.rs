@@ -96,7 +96,7 @@ impl Charge {
     }
 
     /// The same charge under `policy`, which counts the same units.
-    pub(super) fn under(self, policy: &Policy) -> Self {
+    pub(crate) fn under(self, policy: &Policy) -> Self {
         Self { policy: policy.clone(), ..self }
     }
 

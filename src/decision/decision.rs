@@ -141,6 +141,11 @@ impl Decision {
         Self { failure: Some(Arc::new(failure)), source: DecisionSource::Local, ..Self::new(outcomes) }
     }
 
+    /// The decision of a refund in this process, of units that it admitted because of the failure of `failed`.
+    pub(crate) fn refunded_locally(outcomes: impl IntoIterator<Item = Outcome>, failed: &Self) -> Self {
+        Self { failure: failed.failure.clone(), source: DecisionSource::Local, ..Self::new(outcomes) }
+    }
+
     /// Sets the random wait that is added to the shortest one, in what the client sees.
     pub(crate) fn with_jitter(mut self, jitter: Duration) -> Self {
         self.jitter = jitter;

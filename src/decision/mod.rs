@@ -5,6 +5,7 @@ mod ban_list;
 mod charge;
 #[expect(clippy::module_inception, reason = "the module's main type")]
 mod decision;
+mod local;
 mod outcome;
 mod permit;
 mod source;
@@ -16,6 +17,7 @@ pub use self::{
 };
 pub(crate) use self::{
     decision::Report,
+    local::{LocalCharge, Reconciliation},
     outcome::Claim,
     permit::{Permit, WeakPermit},
 };

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Charge, Verdict};
+use super::{Charge, Verdict, local::LocalCharge};
 use crate::{algorithm::twin::Receipt, key::Key, policy::Policy, util::time::micros};
 
 /// The outcome of a decision under one policy.
@@ -43,7 +43,14 @@ pub struct Outcome {
     reset_after: Duration,
     /// How many of the units were refunded, shared by all clones. Made on first use: few outcomes are refunded or
     /// cloned.
-    refunded: OnceLock<Arc<AtomicU64>>,
+    refunded: OnceLock<Arc<Refunded>>,
+}
+
+#[derive(Debug, Default)]
+struct Refunded {
+    units: AtomicU64,
+    /// If the charge was made in this process.
+    local: Option<LocalCharge>,
 }
 
 // Written out so a refund of one clone counts for all.
@@ -75,7 +82,7 @@ impl Eq for Outcome {}
 #[derive(Debug)]
 pub(crate) struct Claim {
     units: u64,
-    refunded: Arc<AtomicU64>,
+    refunded: Arc<Refunded>,
 }
 
 impl Claim {
@@ -85,7 +92,7 @@ impl Claim {
 
     /// Makes the units claimable again, if they were certainly not refunded.
     pub(crate) fn release(self) {
-        self.refunded.fetch_sub(self.units, atomic::Ordering::Relaxed);
+        self.refunded.units.fetch_sub(self.units, atomic::Ordering::Relaxed);
     }
 }
 
@@ -145,19 +152,31 @@ impl Outcome {
         let claim = |refunded| Some(self.granted.min(units.saturating_add(refunded)));
         let order = atomic::Ordering::Relaxed;
         let refunded = self.refunded();
-        let before = refunded.fetch_update(order, order, claim).unwrap_or_else(|before| before);
+        let before = refunded.units.fetch_update(order, order, claim).unwrap_or_else(|before| before);
         let units = self.granted.min(units.saturating_add(before)) - before;
         Claim { units, refunded: refunded.clone() }
     }
 
     /// The units that were charged and are not refunded yet.
     pub(crate) fn refundable(&self) -> u64 {
-        let refunded = self.refunded.get().map_or(0, |units| units.load(atomic::Ordering::Relaxed));
-        if self.charge.receipt().is_some() { self.granted.saturating_sub(refunded) } else { 0 }
+        let refunded = self.refunded.get().map_or(0, |all| all.units.load(atomic::Ordering::Relaxed));
+        let is_charged = self.charge.receipt().is_some() || self.local().is_some();
+        if is_charged { self.granted.saturating_sub(refunded) } else { 0 }
     }
 
-    fn refunded(&self) -> &Arc<AtomicU64> {
+    fn refunded(&self) -> &Arc<Refunded> {
         self.refunded.get_or_init(Arc::default)
+    }
+
+    /// Records that the charge was made in this process, in place of the store.
+    pub(crate) fn counted_by(self, local: LocalCharge) -> Self {
+        let refunded = Refunded { local: Some(local), ..Refunded::default() };
+        Self { refunded: Arc::new(refunded).into(), ..self }
+    }
+
+    /// The charge in this process, if it was made there.
+    pub(crate) fn local(&self) -> Option<&LocalCharge> {
+        self.refunded.get()?.local.as_ref()
     }
 
     /// Sets the units granted. Defaults to 0.

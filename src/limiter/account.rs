@@ -157,16 +157,17 @@ impl State {
                         total.charged = total.charged.saturating_add(outcome.granted());
                     }
                 }
-                // What this process granted has no receipt.
-                if failure.is_none() {
+                if debited.all_outcomes().iter().any(|outcome| outcome.refundable() > 0) {
                     if self.debits.len() == MAX_DEBITS {
                         self.debits.pop_front();
                     }
                     self.debits.push_back(debited.clone());
                 }
             }
-            Change::Refund(units) => {
-                let is_refunded = ended.as_ref().is_ok_and(|refunded| !refunded.all_outcomes().is_empty());
+            Change::Refund(units, is_local) => {
+                let is_unsure = is_unsure && !is_local;
+                let is_refunded =
+                    is_local || ended.as_ref().is_ok_and(|refunded| !refunded.all_outcomes().is_empty());
                 for (total, units) in self.totals.iter_mut().zip(units) {
                     if is_refunded || is_unsure {
                         total.charged = total.charged.saturating_sub(units);
@@ -190,7 +191,8 @@ fn place(decision: &Decision, outcome: &Outcome) -> Option<usize> {
 /// A call of a round: the units by place.
 enum Change {
     Debit(Vec<u64>),
-    Refund(Vec<u64>),
+    /// With whether this process had granted them. They are refunded whatever the store does.
+    Refund(Vec<u64>, bool),
 }
 
 /// The calls until an account is charged what is wanted. An account has at most one round, so each call knows how the
@@ -319,7 +321,8 @@ impl Round {
                             *total = units;
                         }
                     }
-                    self.change = Some(Change::Refund(by_place));
+                    let is_local = source.all_outcomes().iter().any(|outcome| outcome.local().is_some());
+                    self.change = Some(Change::Refund(by_place, is_local));
                     return Some(answer);
                 }
                 Stage::Done => return None,
@@ -329,10 +332,12 @@ impl Round {
 
     /// Records how the call ended.
     fn ended(&mut self, ended: Result<Decision, Error>) {
-        if let Some(change) = self.change.take() {
+        let change = self.change.take();
+        let is_local = matches!(change, Some(Change::Refund(_, true)));
+        if let Some(change) = change {
             lock(&self.account.state).apply(&self.account.decision, change, &ended);
         }
-        if has_failed(&ended) {
+        if has_failed(&ended) && !is_local {
             self.stage = Stage::Done;
         }
         self.settled = Some(match (self.settled.take(), ended) {

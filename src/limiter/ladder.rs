@@ -2,27 +2,24 @@
 //!
 //! The [`FailureMode`]s of the policies say it. Policies that are [`Local`](FailureMode::Local) are counted in a store in
 //! this process, at this instance's share. When the store answers again, what was admitted meanwhile and still counts is
-//! charged to it, so an outage is no second quota.
+//! charged to it, and counts here only as far as the store had no room for it. So neither one outage nor several are a
+//! second quota. Units that are refunded are not charged, or refunded to the store.
 
 use std::{
     fmt, mem, slice,
-    sync::{
-        Arc, Mutex, OnceLock,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
-use indexmap::IndexMap;
 use tokio::{runtime::Handle, task::JoinSet, time::sleep};
 
 use super::permit::PermitRequest;
 use crate::{
-    decision::{Charge, Decision, DecisionSource, Outcome},
+    decision::{Charge, Decision, DecisionSource, LocalCharge, Outcome, Reconciliation, Verdict},
     error::{Error, ErrorKind},
     key::Key,
     policy::{FailureMode, Policy},
-    store::{Action, MemoryStore, Store},
+    store::{Action, LocalCounts, MemoryStore, Owed, Owing, Store},
     util::sync::lock,
 };
 
@@ -35,19 +32,6 @@ const AT_ONCE: usize = 128;
 /// The pause before charges are handed back that the store did not take.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// Shared by all clones of a limiter.
-#[derive(Default)]
-pub(super) struct Ladder {
-    /// Made when the store fails for the first time.
-    counts: OnceLock<Arc<MemoryStore>>,
-    /// Policies, and the share of each.
-    shares: Mutex<Vec<(Policy, Policy)>>,
-    /// What was admitted in this process and is not charged to the store, the oldest first.
-    owed: Mutex<IndexMap<(Box<str>, Key), Owed>>,
-    /// Whether it is time to hand that back.
-    owes: AtomicBool,
-}
-
 /// The charges of a decision, in case the store fails to make it.
 pub(super) enum Charges {
     One(Charge),
@@ -56,7 +40,7 @@ pub(super) enum Charges {
 
 /// A decision's place on the ladder.
 pub(super) struct Rung {
-    pub(super) ladder: Arc<Ladder>,
+    pub(super) ladder: Arc<LocalCounts>,
     pub(super) store: Arc<dyn Store>,
     pub(super) action: Action,
     pub(super) charges: Charges,
@@ -82,13 +66,23 @@ impl Rung {
         }
     }
 
+    /// Whether it is a refund that is sent again once the store answers, if it was not sent.
+    pub(super) fn is_repeated(&self) -> bool {
+        self.action == Action::Refund && matches!(mode(self.charges.as_slice()), FailureMode::Local { .. })
+    }
+
     /// The decision in place of one that the store failed to make.
     pub(super) fn decide(&self, error: Error) -> Result<Decision, Error> {
-        let charges = match &self.charges {
-            Charges::One(charge) => slice::from_ref(charge),
-            Charges::Many(charges) => charges,
-        };
-        self.ladder.decide(self.action, charges, error)
+        self.ladder.decide(self.action, self.charges.as_slice(), error)
+    }
+}
+
+impl Charges {
+    fn as_slice(&self) -> &[Charge] {
+        match self {
+            Self::One(charge) => slice::from_ref(charge),
+            Self::Many(charges) => charges,
+        }
     }
 }
 
@@ -104,15 +98,26 @@ impl fmt::Debug for Rung {
     }
 }
 
-/// Units that a key was granted in this process.
-struct Owed {
-    policy: Policy,
-    /// The share of the policy that counts them.
-    share: Policy,
-    units: u64,
+impl Owing {
+    /// Remembers what `share` granted in place of `charge`.
+    fn owe(&mut self, charge: &Charge, share: &Outcome) -> Option<Arc<Reconciliation>> {
+        let is_full = self.len() >= MAX_KEYS;
+        let name = (charge.policy().label().into(), charge.key().clone());
+        let owed = match self.charges.get(&name) {
+            Some(owed) => owed,
+            None if is_full => return None,
+            None => {
+                // What is handed back is no request, which could be denied and counted.
+                let (policy, share) = (charge.policy().without_penalty(), share.policy().clone());
+                self.charges.entry(name).or_insert(Owed { policy, share, units: Arc::default() })
+            }
+        };
+        owed.units.add(share.granted());
+        Some(owed.units.clone())
+    }
 }
 
-impl Ladder {
+impl LocalCounts {
     /// The decision over `charges`, or the error, in place of a decision that the store failed to make.
     pub(super) fn decide(&self, action: Action, charges: &[Charge], error: Error) -> Result<Decision, Error> {
         match mode(charges) {
@@ -123,6 +128,9 @@ impl Ladder {
                 if matches!(action, Action::Charge | Action::ChargeUpTo | Action::Debit | Action::Peek) =>
             {
                 Ok(self.decide_locally(action, charges, error))
+            }
+            FailureMode::Local { .. } if action == Action::Refund && charges.iter().all(is_of_a_decision) => {
+                Ok(self.refund_later(charges, error))
             }
             _ => Ok(Decision::failed_open(error)),
         }
@@ -136,22 +144,27 @@ impl Ladder {
             .map(|charge| Charge::new(&self.share(charge.policy()), charge.key(), charge.cost()))
             .collect();
         let counts = self.counts.get_or_init(|| Arc::new(MemoryStore::builder().capacity(MAX_KEYS).build()));
+        let owing = &mut *lock(&self.owing);
         // A twin of the user's may fail.
         let Ok(Ok(local)) = counts.decide(action, &shares).now() else {
             return Decision::failed_open(error);
         };
         let charged = local.is_allowed() && action != Action::Peek;
-        if charged && !error.kind().may_have_charged() {
-            charges.iter().zip(local.all_outcomes()).for_each(|(charge, share)| self.owe(charge, share));
-        }
+        let is_owed = !error.kind().may_have_charged();
         let outcomes = charges.iter().zip(local.all_outcomes()).map(|(charge, share)| {
             let (remaining, reset_after) = (share.remaining(), share.reset_after());
             let outcome =
                 Outcome::new(charge, share.verdict(), remaining, reset_after).granting(share.granted());
-            match share.banned_for() {
-                Some(rest) => outcome.banning(rest),
-                None => outcome,
+            if let Some(rest) = share.banned_for() {
+                return outcome.banning(rest);
             }
+            // A permit is not charged but held.
+            if !charged || share.granted() == 0 || charge.needs_permit() {
+                return outcome;
+            }
+            let units = if is_owed { owing.owe(charge, share) } else { None };
+            self.owes.store(true, Ordering::Relaxed);
+            outcome.counted_by(LocalCharge { made: share.charge().clone(), units })
         });
         let mut decision = Decision::failed_local(outcomes, error);
         let counts: Arc<dyn Store> = counts.clone();
@@ -177,31 +190,69 @@ impl Ladder {
         if let Some((_, share)) = shares.iter().find(|(known, _)| known.is(policy)) {
             return share.clone();
         }
-        let share = policy.local_share();
+        if policy.failure_mode() == (FailureMode::Local { instances: 0 }) {
+            self.warn_if_unknown();
+        }
+        let share = policy.local_share(self.instances());
         if shares.len() < MAX_SHARES {
             shares.push((policy.clone(), share.clone()));
         }
         share
     }
 
-    /// Remembers what `share` granted in place of `charge`.
-    fn owe(&self, charge: &Charge, share: &Outcome) {
-        // A permit is not charged but held.
-        if share.granted() == 0 || charge.needs_permit() {
-            return;
+    /// Refunds `units` units of `charged`, which was made in this process. Returns what remains here, and what is left to
+    /// refund of the charge to the store, if it was handed back.
+    pub(super) fn refund(
+        &self,
+        charged: &Outcome,
+        local: &LocalCharge,
+        units: u64,
+    ) -> (Outcome, Option<Charge>) {
+        let mut remains =
+            Outcome::new(charged.charge(), Verdict::Allow, charged.remaining(), charged.reset_after());
+        let mut rest = units;
+        if let Some(counts) = self.counts.get() {
+            let _owing = lock(&self.owing);
+            let state = |action, units| {
+                let decided = counts.decide_one(action, local.made.clone().with_cost(units)).now();
+                decided.ok()?.ok()?.all_outcomes().first().cloned()
+            };
+            let here = local.units.as_ref().map_or(units, |owed| owed.local().min(units));
+            if let (Some(before), Some(after)) = (state(Action::Peek, 0), state(Action::Refund, here)) {
+                // Those that still counted.
+                let released = after.remaining().saturating_sub(before.remaining()).min(here);
+                if let Some(owed) = &local.units {
+                    owed.release(released);
+                }
+                rest -= released;
+                remains =
+                    Outcome::new(charged.charge(), Verdict::Allow, after.remaining(), after.reset_after());
+            }
         }
-        // What is handed back is no request, which could be denied and counted.
-        let (policy, units) = (charge.policy().without_penalty(), share.granted());
-        self.remember(charge.key().clone(), Owed { policy, share: share.policy().clone(), units });
-        self.owes.store(true, Ordering::Relaxed);
+        // With nothing to refund there, a charge of 0 shows what remains there.
+        let of_store = local.units.as_ref().and_then(|owed| owed.refund(rest));
+        (remains, of_store.map(|refund| refund.under(charged.policy())))
     }
 
-    fn remember(&self, key: Key, new: Owed) {
-        let mut owed = lock(&self.owed);
-        let name = (new.policy.label().into(), key);
-        if owed.len() < MAX_KEYS || owed.contains_key(&name) {
-            let units = new.units;
-            owed.entry(name).or_insert(Owed { units: 0, ..new }).units += units;
+    /// Sends refunds of decisions again once the store answers, if they were not sent.
+    fn refund_later(&self, refunds: &[Charge], error: Error) -> Decision {
+        if !error.kind().may_have_charged() {
+            let owing = &mut *lock(&self.owing);
+            let room = MAX_KEYS.saturating_sub(owing.len());
+            owing.refunds.extend(refunds.iter().filter(|refund| refund.cost() > 0).take(room).cloned());
+            self.owes.store(true, Ordering::Relaxed);
+        }
+        let nothing: Vec<Charge> = refunds.iter().map(|refund| refund.clone().with_cost(0)).collect();
+        self.decide_locally(Action::Peek, &nothing, error)
+    }
+
+    /// Forgets what `key` was charged in this process under `policy`.
+    pub(super) fn forget(&self, policy: &Policy, key: &Key) {
+        if let Some(counts) = self.counts.get() {
+            let nothing = Charge::new(&self.share(policy), key, 0);
+            let owing = &mut *lock(&self.owing);
+            owing.charges.swap_remove(&(policy.label().into(), nothing.key().clone()));
+            drop(counts.reset(nothing.policy(), nothing.key()));
         }
     }
 
@@ -212,15 +263,25 @@ impl Ladder {
             return;
         }
         let Ok(runtime) = Handle::try_current() else { return };
-        let owed = {
-            let mut owed = lock(&self.owed);
+        let owing = {
+            let mut owing = lock(&self.owing);
             self.owes.store(false, Ordering::Relaxed);
-            mem::take(&mut *owed)
+            mem::take(&mut *owing)
         };
         let (ladder, store) = (self.clone(), store.clone());
         runtime.spawn(async move {
             let mut calls = JoinSet::new();
-            for ((_, key), owed) in owed {
+            // They make room for what is charged.
+            for refund in owing.refunds {
+                if calls.len() >= AT_ONCE {
+                    calls.join_next().await;
+                }
+                let (ladder, store) = (ladder.clone(), store.clone());
+                calls.spawn(async move { ladder.refund_one(&store, refund).await });
+            }
+            while calls.join_next().await.is_some() {}
+            let charges = owing.charges.into_iter().map(|((_, key), owed)| (key, owed));
+            for (key, owed) in owing.again.into_iter().chain(charges) {
                 if calls.len() >= AT_ONCE {
                     calls.join_next().await;
                 }
@@ -228,7 +289,7 @@ impl Ladder {
                 calls.spawn(async move { ladder.hand_back_one(&store, key, owed).await });
             }
             calls.join_all().await;
-            if !lock(&ladder.owed).is_empty() {
+            if lock(&ladder.owing).len() > 0 {
                 drop(store);
                 sleep(PAUSE).await;
                 ladder.owes.store(true, Ordering::Relaxed);
@@ -236,26 +297,56 @@ impl Ladder {
         });
     }
 
-    /// Charges to `store` what it is owed by `key`. Remembers it again if the store does not take it.
+    /// Refunds what `store` charged. Remembers it again if it was not sent.
+    async fn refund_one(&self, store: &Arc<dyn Store>, refund: Charge) {
+        let refunded = store.decide(Action::Refund, slice::from_ref(&refund)).await;
+        if refunded.is_err_and(|error| !error.kind().may_have_charged()) {
+            lock(&self.owing).refunds.push(refund);
+        }
+    }
+
+    /// Charges to `store` what it is owed by `key`. Remembers it again if it was not sent.
     async fn hand_back_one(&self, store: &Arc<dyn Store>, key: Key, owed: Owed) {
         let Some(counts) = self.counts.get() else { return };
         // What has been replenished meanwhile no longer counts.
-        let peek = Charge::new(&owed.share, &key, 0);
-        let Ok(Ok(local)) = counts.decide_one(Action::Peek, peek).now() else { return };
-        let counted = owed.share.capacity().saturating_sub(local.remaining().unwrap_or_default());
-        let units = owed.units.min(counted);
+        let units = {
+            let _owing = lock(&self.owing);
+            let peek = Charge::new(&owed.share, &key, 0);
+            let Ok(Ok(local)) = counts.decide_one(Action::Peek, peek).now() else { return };
+            owed.units.send(owed.share.capacity().saturating_sub(local.remaining().unwrap_or_default()))
+        };
         if units == 0 {
             return;
         }
         let charge = Charge::new(&owed.policy, &key, units);
-        match store.decide(Action::ChargeUpTo, &[charge]).await {
-            // Units that were admitted during the call still count here.
-            Ok(_) => drop(counts.decide_one(Action::Refund, Charge::new(&owed.share, &key, units))),
+        let charged = match store.decide(Action::ChargeUpTo, &[charge]).await {
+            Ok(decision) => decision.all_outcomes().first().cloned(),
             // If it may have been charged, another attempt could charge it twice.
-            Err(error) if error.kind().may_have_charged() => {}
-            Err(_) => self.remember(key, Owed { units, ..owed }),
+            Err(error) if error.kind().may_have_charged() => None,
+            Err(_) => {
+                let owing = &mut *lock(&self.owing);
+                owed.units.not_charged();
+                return owing.again.push((key, owed));
+            }
+        };
+        let Some(charged) = charged else { return owed.units.not_charged() };
+        let surplus = {
+            let _owing = lock(&self.owing);
+            let (taken, surplus) = owed.units.charged(charged.charge(), charged.granted());
+            // What the store did not take still counts here, or every outage would be a new quota. So do units that were
+            // admitted during the call.
+            drop(counts.decide_one(Action::Refund, Charge::new(&owed.share, &key, taken)));
+            charged.refund(charged.claim_refund(surplus).units())
+        };
+        if let Some(surplus) = surplus {
+            self.refund_one(store, surplus).await;
         }
     }
+}
+
+/// Whether it refunds a decision, not any units of the key.
+fn is_of_a_decision(refund: &Charge) -> bool {
+    refund.cost() == 0 || refund.receipt().is_some()
 }
 
 /// The strictest failure mode of the policies.
@@ -269,9 +360,9 @@ fn mode(charges: &[Charge]) -> FailureMode {
         .unwrap_or(FailureMode::Open)
 }
 
-impl fmt::Debug for Ladder {
+impl fmt::Debug for LocalCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ladder").finish_non_exhaustive()
+        f.debug_struct("LocalCounts").finish_non_exhaustive()
     }
 }
 

@@ -3,7 +3,7 @@ use std::{fmt, slice, sync::Arc};
 use super::{
     background::Background,
     counted::counted,
-    ladder::{Charges, Ladder, Rung},
+    ladder::{Charges, Rung},
     pending::Pending,
     permit::PermitRequest,
 };
@@ -13,7 +13,7 @@ use crate::{
     error::{Error, ErrorKind},
     key::Key,
     policy::Policy,
-    store::{Action, Store},
+    store::{Action, LocalCounts, Store},
 };
 
 /// Makes decisions without a layer: for jobs, message consumers, websockets, and handlers that learn the cost from the
@@ -28,8 +28,8 @@ use crate::{
 /// [`Local`](crate::FailureMode::Local), the default, are counted in this process; those that are [`Open`](crate::FailureMode::Open)
 /// admit. A check fails with an error if one of them is [`Closed`](crate::FailureMode::Closed).
 ///
-/// Clones of a limiter share what they count in this process. Give all layers on one store clones of one limiter, so that
-/// what they count together in the store they also count together without it.
+/// Limiters on clones of one [`RedisStore`](crate::RedisStore) share what they count in this process, and clones of a limiter
+/// do on any store. So what layers count together in the store they also count together without it.
 ///
 /// # Example
 ///
@@ -62,7 +62,7 @@ pub struct Limiter {
     pub(super) store: Arc<dyn Store>,
     /// Whether the store decides in this process.
     in_process: bool,
-    pub(super) ladder: Arc<Ladder>,
+    pub(super) ladder: Arc<LocalCounts>,
     pub(super) background: Arc<Background>,
 }
 
@@ -70,12 +70,9 @@ impl Limiter {
     /// A limiter on the counts in `store`.
     #[must_use]
     pub fn new(store: impl Store) -> Self {
-        Self {
-            in_process: store.is_in_process(),
-            store: Arc::new(store),
-            ladder: Arc::default(),
-            background: Arc::default(),
-        }
+        let ladder = store.local_counts().unwrap_or_default();
+        let (in_process, background) = (store.is_in_process(), Arc::default());
+        Self { in_process, store: Arc::new(store), ladder, background }
     }
 
     /// Charges `key` with `cost` units under `policy`, or denies and charges nothing.
@@ -194,12 +191,14 @@ impl Limiter {
     /// ends, when its bucket has drained past the charge, or when its entry leaves the log. All refunds of a decision
     /// together never exceed its charge. So the requests that are not refunded stay within the limit.
     ///
-    /// There is nothing to refund for a denied decision, a peek, and a decision that the store
-    /// [failed](Decision::failure) to make. [`charge_more`](Self::charge_more) returns its own decision, to be refunded
+    /// There is nothing to refund for a denied decision and a peek. If the store [failed](Decision::failure) to make the
+    /// decision and this process counted it, the units are refunded here and not charged later; if they were already
+    /// charged to the store, they are refunded there. [`charge_more`](Self::charge_more) returns its own decision, to be refunded
     /// separately. A permit of a [`Concurrency`](crate::algorithm::Concurrency) policy is not refunded; drop its
     /// decision instead.
     ///
-    /// A refund that fails is not repeated: it may have been carried out. A refund does not detect a
+    /// A refund that fails is not repeated, because it may have been carried out. If it was certainly not sent and the
+    /// policy is [`Local`](crate::FailureMode::Local), it is sent once the store answers. A refund does not detect a
     /// [`reset`](Self::reset), a changed quota of a bucket, or a clock that stepped back. After one of these it can
     /// return units of later charges.
     ///
@@ -239,26 +238,40 @@ impl Limiter {
         units: impl Fn(usize) -> u64,
     ) -> (Vec<u64>, Answer<Decision>) {
         let mut claims = Vec::with_capacity(decision.all_outcomes().len());
-        let mut refunded = Vec::with_capacity(decision.all_outcomes().len());
-        let charges: Vec<Charge> = decision
-            .all_outcomes()
-            .iter()
-            .enumerate()
-            .map(|(place, outcome)| {
-                let claim = outcome.claim_refund(units(place));
-                // With nothing to refund, a charge of 0 shows what remains.
-                let charge = outcome.refund(claim.units());
-                refunded.push(if charge.is_some() { claim.units() } else { 0 });
-                claims.push(claim);
-                charge.unwrap_or_else(|| Charge::new(outcome.policy(), outcome.key(), 0))
-            })
-            .collect();
-        if charges.is_empty() {
+        let mut refunded = Vec::with_capacity(claims.capacity());
+        let (mut charges, mut here) = (Vec::with_capacity(claims.capacity()), Vec::new());
+        for (place, outcome) in decision.all_outcomes().iter().enumerate() {
+            let claim = outcome.claim_refund(units(place));
+            if let Some(local) = outcome.local() {
+                refunded.push(claim.units());
+                let (remains, of_store) = self.ladder.refund(outcome, local, claim.units());
+                match of_store {
+                    Some(charge) => charges.push(charge),
+                    None => here.push(remains),
+                }
+                continue;
+            }
+            // With nothing to refund, a charge of 0 shows what remains.
+            let charge = outcome.refund(claim.units());
+            refunded.push(if charge.is_some() { claim.units() } else { 0 });
+            claims.push(claim);
+            charges.push(charge.unwrap_or_else(|| Charge::new(outcome.policy(), outcome.key(), 0)));
+        }
+        if charges.is_empty() && here.is_empty() {
             return (refunded, Answer::ready(Ok(decision.clone())));
+        }
+        let here = (!here.is_empty()).then(|| Decision::refunded_locally(here, decision));
+        if let Some(here) = here.as_ref().filter(|_| charges.is_empty()) {
+            return (refunded, Answer::ready(Ok(here.clone())));
         }
         let answer = self.dispatch(Action::Refund, &charges);
         let pending = Pending::new(self.rung(Action::Refund, charges.into()), None, claims);
-        (refunded, counted(Action::Refund, pending.finish(answer)))
+        let answer = counted(Action::Refund, pending.finish(answer));
+        let answer = match here {
+            Some(here) => answer.map(move |refunded| here.updated(&refunded)),
+            None => answer,
+        };
+        (refunded, answer)
     }
 
     /// Removes everything that `key` was charged under `policy`. A ban stays: see [`unban`](Self::unban).
@@ -267,7 +280,9 @@ impl Limiter {
     ///
     /// The failure of the store. The policy's [`FailureMode`](crate::FailureMode) does not apply.
     pub async fn reset(&self, policy: &Policy, key: &Key) -> Result<(), Error> {
-        self.store.reset(policy, key).await
+        self.store.reset(policy, key).await?;
+        self.ladder.forget(policy, key);
+        Ok(())
     }
 
     /// The name under which the store keeps the count.

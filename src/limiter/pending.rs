@@ -67,9 +67,9 @@ impl Pending {
             }
             Err(error) => error,
         };
-        if !error.kind().may_have_charged() {
+        if !error.kind().may_have_charged() && !self.rung.is_repeated() {
             claims.into_iter().for_each(Claim::release);
-        } else if let Some(permits) = permits {
+        } else if let Some(permits) = permits.filter(|_| error.kind().may_have_charged()) {
             permits.release_later(None);
         }
         self.rung.decide(error)

@@ -91,7 +91,8 @@ impl Reservation {
     /// Refunds the estimate if the last handle is dropped before anything is settled or [recorded](Self::record), even if
     /// the client closes its connection, or the handler panics. Without this, the estimate stays charged.
     ///
-    /// The refund is sent to Redis in the background, and is not repeated if it fails.
+    /// The refund is sent to Redis in the background. If it fails, it is repeated as that of
+    /// [`Limiter::refund`] is.
     pub fn or_refund(self) -> Self {
         lock(&self.0.end).refunds = true;
         self

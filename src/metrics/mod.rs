@@ -14,6 +14,7 @@
 //! | [`ratelimit_enforcement_switches`](ENFORCEMENT_SWITCHES) | gauge | `position` | [switches](crate::policy::EnforcementSwitch) of this process |
 //! | [`ratelimit_failed_policy_sources`](FAILED_POLICY_SOURCES) | gauge | | files and hashes of live policies whose latest content is not applied |
 //! | [`ratelimit_memory_keys`](MEMORY_KEYS) | gauge | | keys in all [`MemoryStore`](crate::MemoryStore)s |
+//! | [`ratelimit_instances`](INSTANCES) | gauge | | the instances that share the limits, as [last seen](crate::RedisStore::instances) |
 //! | [`ratelimit_adaptive_share`](ADAPTIVE_SHARE) | gauge | `policy` | the share of its full quota that a policy of the feature `adaptive` has in force, from its floor to 1 |
 //!
 //! * `policy` is the name of a policy. It is empty if the store failed and the failure mode admitted.
@@ -67,8 +68,8 @@ pub(crate) mod record;
 
 pub use self::names::{
     ADAPTIVE_SHARE, BATCH_DECISIONS, DECISION_DURATION_SECONDS, DECISIONS_TOTAL, DURATION_BUCKETS,
-    ENFORCEMENT_SWITCHES, FAILED_POLICY_SOURCES, LEASED_KEYS, LEASED_UNITS, LENGTH_BUCKETS, MEMORY_KEYS,
-    OPEN_BREAKERS, QUEUE_LENGTH, REJECTIONS_TOTAL, STORE_ERRORS_TOTAL, describe,
+    ENFORCEMENT_SWITCHES, FAILED_POLICY_SOURCES, INSTANCES, LEASED_KEYS, LEASED_UNITS, LENGTH_BUCKETS,
+    MEMORY_KEYS, OPEN_BREAKERS, QUEUE_LENGTH, REJECTIONS_TOTAL, STORE_ERRORS_TOTAL, describe,
 };
 #[cfg(feature = "adaptive")]
 pub(crate) use self::policy::ShareGauge;

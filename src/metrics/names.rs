@@ -22,6 +22,8 @@ pub const LEASED_UNITS: &str = "ratelimit_leased_units";
 pub const OPEN_BREAKERS: &str = "ratelimit_open_breakers";
 /// A gauge of the keys in all [`MemoryStore`](crate::MemoryStore)s of this process.
 pub const MEMORY_KEYS: &str = "ratelimit_memory_keys";
+/// A gauge of the instances that have announced themselves in Redis, as this process last saw.
+pub const INSTANCES: &str = "ratelimit_instances";
 /// A gauge of the share of its full quota that an adaptive policy has in force, from its floor to 1, with the label `policy`.
 pub const ADAPTIVE_SHARE: &str = "ratelimit_adaptive_share";
 /// A gauge of the [switches](crate::policy::EnforcementSwitch) of this process, with the label `position`.
@@ -46,7 +48,7 @@ const GAUGE: Describe =
 const HISTOGRAM: Describe =
     |recorder, name, unit, text| recorder.describe_histogram(name.into(), Some(unit), text.into());
 
-const ALL: [(&str, Describe, Unit, &str); 13] = [
+const ALL: [(&str, Describe, Unit, &str); 14] = [
     (DECISIONS_TOTAL, COUNTER, Unit::Count, "Decisions, for each policy that was charged or that denied."),
     (REJECTIONS_TOTAL, COUNTER, Unit::Count, "Requests that a rate limit layer rejected."),
     (STORE_ERRORS_TOTAL, COUNTER, Unit::Count, "Decisions that the store failed to make."),
@@ -69,6 +71,7 @@ const ALL: [(&str, Describe, Unit, &str); 13] = [
         Unit::Count,
         "Files and hashes of live policies whose latest content is not applied.",
     ),
+    (INSTANCES, GAUGE, Unit::Count, "Instances that share the limits, as last seen."),
     (ADAPTIVE_SHARE, GAUGE, Unit::Count, "The share of its full quota that an adaptive policy has in force."),
 ];
 

@@ -12,8 +12,9 @@ use ::metrics::{Counter, Gauge, Histogram, Label};
 use super::{
     handle::Local,
     names::{
-        BATCH_DECISIONS, DECISION_DURATION_SECONDS, ENFORCEMENT_SWITCHES, FAILED_POLICY_SOURCES, LEASED_KEYS,
-        LEASED_UNITS, MEMORY_KEYS, OPEN_BREAKERS, QUEUE_LENGTH, REJECTIONS_TOTAL, STORE_ERRORS_TOTAL,
+        BATCH_DECISIONS, DECISION_DURATION_SECONDS, ENFORCEMENT_SWITCHES, FAILED_POLICY_SOURCES, INSTANCES,
+        LEASED_KEYS, LEASED_UNITS, MEMORY_KEYS, OPEN_BREAKERS, QUEUE_LENGTH, REJECTIONS_TOTAL,
+        STORE_ERRORS_TOTAL,
     },
 };
 use crate::error::ErrorKind;
@@ -29,6 +30,7 @@ struct Handles {
     failed_sources: Local<Gauge>,
     leased_keys: Local<Gauge>,
     leased_units: Local<Gauge>,
+    instances: Local<Gauge>,
     /// In the order of [`REASONS`].
     rejections: [Local<Counter>; REASONS.len()],
     /// In the order of [`KINDS`].
@@ -52,6 +54,7 @@ thread_local! {
             failed_sources: Local::new(),
             leased_keys: Local::new(),
             leased_units: Local::new(),
+            instances: Local::new(),
             rejections: [const { Local::new() }; REASONS.len()],
             errors: [const { Local::new() }; KINDS.len()],
         }
@@ -113,6 +116,11 @@ pub(crate) fn rejected(reason: &'static str) {
     let Some(number) = REASONS.iter().position(|known| *known == reason) else { return };
     let labels = || vec![Label::from_static_parts("reason", reason)];
     with(|handles| handles.rejections[number].with(REJECTIONS_TOTAL, labels, |it| it.increment(1)));
+}
+
+/// So many instances have announced themselves in Redis.
+pub(crate) fn instances_seen(instances: u32) {
+    with(|handles| handles.instances.with(INSTANCES, Vec::new, |it| it.set(f64::from(instances))));
 }
 
 /// The number of open breakers in this process changes by `change`.

@@ -38,22 +38,31 @@ use crate::error::{Error, ErrorKind};
 #[non_exhaustive]
 pub enum FailureMode {
     /// Count in this process until the store is back: this instance's share of the limit, by the same algorithm. The
-    /// default, with one instance.
+    /// default, without a number of instances.
     ///
     /// * **Over-admission**: each instance counts from zero and admits up to its share, the limit divided by `instances`
-    ///   and rounded up. So all together admit at most `running instances x share` beside what the store admitted. With
-    ///   the number of running instances this is the limit once more, and with 1 it is the limit for each instance.
-    /// * **Afterwards**: what was admitted and still counts is charged to the store once it answers, as far as units
-    ///   remain there. So an outage is no second quota. Left out are decisions that the store may have charged itself:
-    ///   those that were sent and whose answer did not arrive ([`may_have_charged`](crate::ErrorKind::may_have_charged)).
-    ///   The same holds for the charge that hands back: it is repeated only if it was not sent.
+    ///   and rounded up. All outages of a period together admit at most the limit and, for each process that ran, its
+    ///   share. So with the number of running instances, the default, this is about twice the limit. With 1 it is the
+    ///   limit once more for each process.
+    /// * **Few connections**: a client whose requests all reach one instance, by a sticky load balancer or one HTTP/2
+    ///   connection, gets only that instance's share in an outage. Name 1 if that is worse than admitting more.
+    /// * **Afterwards**: what was admitted and still counts is charged to the store once it answers. What the store has no
+    ///   room for still counts in the process, so the next outage is no new quota. Decisions that the store may have
+    ///   charged itself are left out: those that were sent and whose answer did not arrive
+    ///   ([`may_have_charged`](crate::ErrorKind::may_have_charged)). The charge that reconciles is also repeated only if
+    ///   it was not sent.
+    /// * **Refunds**: units that are refunded or settled are not charged afterwards. If they were charged already, they are
+    ///   refunded to the store. A refund of units that the store charged before it failed is sent once the store answers,
+    ///   unless it may have been carried out.
     /// * **Memory**: at most 100 000 keys; further ones evict those nearest to their reset.
     ///
     /// An algorithm of your own without a [twin](crate::algorithm::Algorithm::twin) is counted by
     /// [`Gcra`](crate::algorithm::Gcra) meanwhile. Permits of a [`Concurrency`](crate::algorithm::Concurrency) policy
-    /// that are held when the store fails do not count. Refunds fail, and have no effect.
+    /// that are held when the store fails do not count.
     Local {
-        /// The instances that share the limit. 0 counts as 1.
+        /// The instances that share the limit. 0, the default, stands for those that have announced themselves in Redis,
+        /// as last seen ([`RedisStore::instances`](crate::RedisStore::instances)), or 1 if Redis has not answered yet or the
+        /// store is another one.
         instances: u32,
     },
     /// Admit the request, without `RateLimit` headers: for limits that protect capacity. Nothing is limited while
@@ -64,16 +73,16 @@ pub enum FailureMode {
 }
 
 impl Default for FailureMode {
-    /// [`Local`](Self::Local) with one instance.
+    /// [`Local`](Self::Local), with a share among the instances that run.
     fn default() -> Self {
-        Self::Local { instances: 1 }
+        Self::Local { instances: 0 }
     }
 }
 
 impl fmt::Display for FailureMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Local { instances: 0 | 1 } => f.write_str("local"),
+            Self::Local { instances: 0 } => f.write_str("local"),
             Self::Local { instances } => write!(f, "local/{instances}"),
             Self::Open => f.write_str("open"),
             Self::Closed => f.write_str("closed"),
@@ -81,7 +90,7 @@ impl fmt::Display for FailureMode {
     }
 }
 
-/// Reads `local`, `local/4` for a share among four instances, `open` or `closed`, in any case.
+/// Reads `local` for a share among the instances that run, `local/4` for one among four, `open` or `closed`, in any case.
 ///
 /// # Errors
 ///

@@ -371,9 +371,10 @@ impl Policy {
     }
 
     /// The policy that counts in this process while the store fails: of this instance's share of the quota, and of GCRA
-    /// if the algorithm has no form in Rust.
-    pub(crate) fn local_share(&self) -> Self {
+    /// if the algorithm has no form in Rust. Without a number of instances it is among those that were `seen`.
+    pub(crate) fn local_share(&self, seen: u32) -> Self {
         let FailureMode::Local { instances } = self.failure_mode() else { return self.clone() };
+        let instances = if instances == 0 { seen } else { instances };
         let quota = self.0.quota.share_of(instances.max(1));
         let algorithm = self.counting();
         let in_rust = algorithm.counter().is_some() || algorithm.twin().is_some();

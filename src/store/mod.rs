@@ -15,6 +15,7 @@ pub(crate) use self::redis::ShareTable;
 pub use self::redis::{
     LeaseStatus, ProbeReport, Problem, ProblemKind, RedisStore, RedisStoreBuilder, StoredKeys,
 };
+pub(crate) use self::store::{LocalCounts, Owed, Owing};
 pub use self::{
     clock::ManualClock,
     memory::{MemoryStore, MemoryStoreBuilder},

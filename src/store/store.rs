@@ -1,8 +1,13 @@
-use std::sync::Arc;
+use std::sync::{
+    Arc, Mutex, OnceLock,
+    atomic::{AtomicBool, AtomicU32, Ordering},
+};
+
+use indexmap::IndexMap;
 
 use crate::{
     answer::Answer,
-    decision::{BanList, Charge, Decision},
+    decision::{BanList, Charge, Decision, Reconciliation},
     error::{Error, ErrorKind},
     key::Key,
     policy::Policy,
@@ -115,6 +120,13 @@ pub trait Store: Send + Sync + 'static {
         Answer::ready(Ok(()))
     }
 
+    /// What this process counts while the store fails, if all limiters on the store share it. Defaults to `None`: each
+    /// limiter and its clones count on their own.
+    #[doc(hidden)]
+    fn local_counts(&self) -> Option<Arc<LocalCounts>> {
+        None
+    }
+
     /// Checks whether the store supports the algorithm of `policy`. Called when a layer is built. Defaults to `Ok`.
     ///
     /// # Errors
@@ -123,6 +135,81 @@ pub trait Store: Send + Sync + 'static {
     fn accept(&self, policy: &Policy) -> Result<(), Error> {
         let _ = policy;
         Ok(())
+    }
+}
+
+/// What this process counts while a store fails. Shared by all limiters on the store.
+#[derive(Default)]
+#[expect(unnameable_types, reason = "shared by the limiters of this crate")]
+pub struct LocalCounts {
+    /// Made when the store fails for the first time.
+    pub(crate) counts: OnceLock<Arc<dyn Store>>,
+    /// Policies, and the share of each.
+    pub(crate) shares: Mutex<Vec<(Policy, Policy)>>,
+    /// Locked while a decision is made here, so it agrees with the counts.
+    pub(crate) owing: Mutex<Owing>,
+    /// Whether it is time to reconcile.
+    pub(crate) owes: AtomicBool,
+    /// The instances that the store last reported. 0 if it has not.
+    instances: AtomicU32,
+    /// Whether to warn if the store has not reported them yet.
+    is_to_warn: AtomicBool,
+}
+
+/// What the store has not been told.
+#[derive(Default)]
+pub(crate) struct Owing {
+    /// What was admitted in this process, the oldest first.
+    pub(crate) charges: IndexMap<(Box<str>, Key), Owed>,
+    /// What the store was already asked to charge, and did not.
+    pub(crate) again: Vec<(Key, Owed)>,
+    /// Refunds of what the store charged.
+    pub(crate) refunds: Vec<Charge>,
+}
+
+/// Units that a key was granted in this process.
+pub(crate) struct Owed {
+    pub(crate) policy: Policy,
+    /// The share of the policy that counts them.
+    pub(crate) share: Policy,
+    pub(crate) units: Arc<Reconciliation>,
+}
+
+impl LocalCounts {
+    /// For a store that reports how many instances use it.
+    #[cfg(feature = "redis")]
+    pub(crate) fn with_reports() -> Self {
+        Self { is_to_warn: AtomicBool::new(true), ..Self::default() }
+    }
+
+    /// The instances that the store last reported. 0 if it has not.
+    pub(crate) fn instances(&self) -> u32 {
+        self.instances.load(Ordering::Relaxed)
+    }
+
+    /// Warns once, in an outage, if the store has not reported the instances yet.
+    pub(crate) fn warn_if_unknown(&self) {
+        if self.instances() == 0 && self.is_to_warn.swap(false, Ordering::Relaxed) {
+            log!(
+                warn,
+                "Redis has not reported how many instances run, so each one counts up to the whole limit until it does; \
+                 write the number, as in `local/4`, if the service starts without Redis"
+            );
+        }
+    }
+
+    /// The store reports how many instances use it.
+    #[cfg(feature = "redis")]
+    pub(crate) fn reported(&self, instances: u32) {
+        if self.instances.swap(instances, Ordering::Relaxed) != instances {
+            crate::util::sync::lock(&self.shares).clear();
+        }
+    }
+}
+
+impl Owing {
+    pub(crate) fn len(&self) -> usize {
+        self.charges.len() + self.again.len() + self.refunds.len()
     }
 }
 
@@ -146,6 +233,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
         (**self).reset(policy, key)
+    }
+
+    fn local_counts(&self) -> Option<Arc<LocalCounts>> {
+        (**self).local_counts()
     }
 
     fn stored_name(&self, policy: &Policy, key: &Key) -> Option<String> {

@@ -13,6 +13,7 @@ mod faults;
 mod frozen;
 mod identities;
 mod load;
+mod outages;
 mod over_admission;
 mod promises;
 mod proxy;
@@ -21,7 +22,7 @@ mod table;
 
 use promises::Promises;
 
-const PARTS: [&str; 6] = ["table", "frozen", "over-admission", "cold-start", "identities", "soak"];
+const PARTS: [&str; 7] = ["table", "frozen", "over-admission", "outages", "cold-start", "identities", "soak"];
 
 /// Requests a second, unless a part says otherwise.
 const RATE: u32 = 2_000;
@@ -44,6 +45,7 @@ fn main() {
             "table" => runtime.block_on(table::print(&mut promises)),
             "frozen" => runtime.block_on(frozen::print(&mut promises)),
             "over-admission" => runtime.block_on(over_admission::print(&mut promises)),
+            "outages" => runtime.block_on(outages::print(&mut promises)),
             "cold-start" => cold_start::print(&mut promises),
             "identities" => runtime.block_on(identities::print(&mut promises)),
             _ => runtime.block_on(soak::print(&mut promises)),

@@ -139,7 +139,9 @@ async fn unusual_identities_are_counted_separately() {
         }
     }
     // One key each, none of them long, each with the identity as its one hash tag.
-    let keys: Vec<String> = server.command(&["KEYS", "*"]);
+    let mut keys: Vec<String> = server.command(&["KEYS", "*"]);
+    // Where instances announce themselves.
+    keys.retain(|key| !key.contains("%25instances"));
     assert_eq!(keys.len(), identities.len());
     for key in keys {
         assert!(key.len() < 200 && key.matches('{').count() == 1 && key.ends_with('}'), "{key}");

@@ -13,8 +13,9 @@ use tokio::sync::Semaphore;
 use support::{Down, RedisServer, eventually, http, settings};
 use tower_ratelimit::{
     Answer, Charge, Decision, Error, ErrorKind, FailureMode, Key, Limiter, PeerIp, Policy, Quota,
-    RateLimitLayer, RedisStore,
+    RateLimitLayer, RedisStore, Verdict,
     algorithm::{Algorithm, FixedWindow},
+    decision::{DecisionSource, Outcome},
     store::{Action, Store},
 };
 
@@ -91,9 +92,10 @@ async fn a_local_decision_is_complete_and_names_its_failure() {
     assert_eq!(up_to.outcomes()[0].granted(), 1);
     let denied = limiter.check(&policy, &key, 1).await.unwrap();
     assert!(!denied.is_allowed() && denied.retry_after().is_some());
-    // Nothing was charged to the store, so there is nothing to refund.
-    assert!(limiter.refund(&decision, 1).await.unwrap().failure().is_some());
-    assert_eq!(limiter.peek(&policy, &key, 0).await.unwrap().remaining(), Some(0));
+    // A refund returns what this process counted.
+    let refunded = limiter.refund(&decision, 1).await.unwrap();
+    assert_eq!((refunded.source(), refunded.remaining()), (DecisionSource::Local, Some(1)));
+    assert_eq!(limiter.refund(&decision, 1).await.unwrap().remaining(), Some(1));
 }
 
 #[tokio::test]
@@ -247,13 +249,14 @@ impl Store for Unsteady {
         if self.handing_back.load(Relaxed) {
             return Answer::ready(Err(Error::new(ErrorKind::StoreSuspended, "not sent")));
         }
-        let (store, units) = (self.clone(), charges[0].cost());
+        let (store, charge) = (self.clone(), charges[0].clone());
         Answer::pending(async move {
             if let Some(gate) = &store.gate {
                 gate.acquire().await.unwrap().forget();
             }
-            store.handed_back.fetch_add(units, Relaxed);
-            Ok(Decision::new([]))
+            store.handed_back.fetch_add(charge.cost(), Relaxed);
+            let taken = Outcome::new(&charge, Verdict::Allow, 0, Duration::ZERO).granting(charge.cost());
+            Ok(Decision::new([taken]))
         })
     }
     fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {

@@ -35,6 +35,7 @@ mod lua_rules;
 mod memory_store;
 mod model;
 mod on_decision;
+mod outages;
 mod penalties;
 mod policy_sources;
 mod preflight;

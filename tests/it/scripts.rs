@@ -129,7 +129,9 @@ async fn every_key_has_a_ttl_as_long_as_its_state_matters() {
                     "refund" => drop(limiter.refund_latest(&policy, &key, 1).await.unwrap()),
                     _ => {}
                 }
-                let keys: Vec<String> = server.command(&["KEYS", "*"]);
+                let mut keys: Vec<String> = server.command(&["KEYS", "*"]);
+                // Where instances announce themselves.
+                keys.retain(|key| !key.contains("%25instances"));
                 let brief = name == "a millisecond" || name == "ten million a second";
                 // State that matters for a millisecond may have expired, and a refund may delete the key.
                 assert!(keys.len() == 1 || brief || step == "refund", "{name}, {kind}, {step}");

@@ -62,7 +62,8 @@ const INVALID_MODE: &str = "invalid failure mode `shut`: write `local`, `local/4
 #[test]
 fn a_failure_mode_parses_what_it_prints() {
     let rows = [
-        (FailureMode::Local { instances: 1 }, "local"),
+        (FailureMode::Local { instances: 0 }, "local"),
+        (FailureMode::Local { instances: 1 }, "local/1"),
         (FailureMode::Local { instances: 4 }, "local/4"),
         (FailureMode::Open, "open"),
         (FailureMode::Closed, "closed"),
@@ -74,7 +75,7 @@ fn a_failure_mode_parses_what_it_prints() {
         assert_eq!(serde_json::from_value::<FailureMode>(json!(text)).unwrap(), mode);
     }
     assert_eq!(" Closed ".parse::<FailureMode>().unwrap(), FailureMode::Closed);
-    assert_eq!(FailureMode::default(), FailureMode::Local { instances: 1 });
+    assert_eq!(FailureMode::default(), FailureMode::Local { instances: 0 });
     for text in ["shut", "local/0", "local/", "local/-1", "local 4", "open/2"] {
         let error = text.parse::<FailureMode>().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidConfig);

@@ -914,3 +914,24 @@ async fn a_decision_may_take_as_long_as_the_deadline_allows() {
     let decision = limiter.check(&policy, &alice, 1).await.unwrap();
     assert_eq!(decision.outcomes()[0].remaining(), 8);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn instances_announce_themselves_under_one_key_of_a_cluster() {
+    let cluster = RedisCluster::start(3);
+    let stores = [store(&cluster).await, store(&cluster).await];
+    let limiters = stores.clone().map(Limiter::new);
+    let traffic = Policy::new("traffic", Quota::per_day(1_000_000));
+    let both_are_seen = async || {
+        for limiter in &limiters {
+            limiter.check(&traffic, &Key::new("all"), 1).await.unwrap();
+        }
+        stores.iter().all(|store| store.instances() == Some(2))
+    };
+    assert!(
+        within(Duration::from_secs(30), both_are_seen).await,
+        "{:?}",
+        stores.map(|store| store.instances())
+    );
+    let names = |node: &RedisServer| node.command::<Vec<String>>(&["KEYS", "*instances*"]);
+    assert_eq!(cluster.nodes.iter().flat_map(names).count(), 1);
+}

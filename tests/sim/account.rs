@@ -1,10 +1,13 @@
 //! What is known about the units of one identity under one rule.
 
-use std::{collections::BTreeMap, mem};
+use std::{collections::BTreeMap, mem, time::Duration};
 
 use tokio::time::Instant;
 
-use super::bans::Bans;
+use super::{
+    bans::Bans,
+    rules::{Kind, Rule},
+};
 
 /// The units of one identity under one rule.
 #[derive(Default)]
@@ -17,6 +20,9 @@ pub(super) struct Account {
     pub(super) counted: u64,
     /// Units that callers tried to refund.
     pub(super) refunded: u64,
+    /// Units that are not charged in the end: the instance that refunded them, since when no call may have failed, and
+    /// how many.
+    pub(super) given_back: Vec<(String, Instant, u64)>,
     pub(super) local: BTreeMap<String, Local>,
     /// Permits in use by the number of losses when they were granted, and permits in use by instance.
     pub(super) held: BTreeMap<u64, u64>,
@@ -37,6 +43,21 @@ pub(super) struct Local {
 }
 
 impl Account {
+    /// The most units that the store may admit in `elapsed`, after its data was lost so often.
+    pub(super) fn allowance(&self, rule: &Rule, losses: u64, elapsed: Duration) -> u64 {
+        // The debt of a window ends with it.
+        let in_a_period = rule.largest + if rule.kind == Kind::Window { rule.debt } else { 0 };
+        (rule.largest + rule.debt) * (1 + losses) + rule.replenished(in_a_period, elapsed) + self.refunded
+    }
+
+    /// The units that `instances` certainly gave back, if the last call that failed did at `trouble`.
+    pub(super) fn certainly_given_back(&self, instances: &[String], trouble: Option<Instant>) -> u64 {
+        let is_certain = |(by, since, _): &&(String, Instant, u64)| {
+            instances.contains(by) && trouble.is_none_or(|last| last < *since)
+        };
+        self.given_back.iter().filter(is_certain).map(|(.., units)| units).sum()
+    }
+
     /// The least units that must be used if `instances` hand back what they owe, of which some was lost at `trouble`.
     pub(super) fn least_used(&self, instances: &[String], trouble: Option<Instant>) -> u64 {
         let local = instances.iter().filter_map(|instance| self.local.get(instance));

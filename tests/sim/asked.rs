@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
+use tower_ratelimit::Decision;
 
 use super::bans::Known;
 
@@ -45,6 +46,15 @@ pub(super) struct By {
     pub(super) deadline: Duration,
     /// Whether it has changed its quotas.
     pub(super) is_changed: bool,
+}
+
+/// A decision that charged, and what it charged.
+pub(super) struct Made {
+    pub(super) decision: Decision,
+    pub(super) charges: Vec<(usize, usize, u64)>,
+    /// The instance that made it.
+    pub(super) by: String,
+    pub(super) at: Instant,
 }
 
 /// A permit of the ledger.

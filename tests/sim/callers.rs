@@ -2,11 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tower_ratelimit::{Answer, Charge, Decision, Error, Key};
 
 use super::{
-    asked::{Ask, By, Held},
+    asked::{Ask, By, Held, Made},
     instance::{Instance, Instances},
     ledger::Ledger,
     random::Random,
@@ -79,7 +79,7 @@ pub(super) async fn call(shared: Arc<Shared>, mut random: Random) {
     let pause = *random.pick(&[1, 5, 20, 60]);
     let decisions = if is_hot { random.between(50, 300) } else { random.between(5, 60) };
     sleep(Duration::from_millis(random.below(100))).await;
-    let mut latest: Option<(Decision, Charges, bool)> = None;
+    let mut latest: Option<(Made, bool)> = None;
     for _ in 0..decisions {
         let instance = shared.instances.get(number);
         let patience =
@@ -117,26 +117,28 @@ pub(super) async fn call(shared: Arc<Shared>, mut random: Random) {
                 (Ask::Charge, vec![(plain(&mut random), identity, 1), (hot - 1, identity, 1)])
             }
             _ => {
-                if let Some((decision, charges, is_changed)) = latest.take() {
+                if let Some((made, is_changed)) = latest.take() {
                     let by = By { is_changed, ..instance.by() };
-                    if random.chance(500) {
-                        debit(&shared, &instance, by, &decision, &charges, random.between(1, 30)).await;
+                    if random.chance(400) {
+                        debit(&shared, &instance, by, &made, random.between(1, 30)).await;
                     } else {
-                        refund(&shared, &instance, by, &decision, &charges).await;
+                        refund(&shared, &instance, by, &made).await;
                     }
                 }
                 continue;
             }
         };
-        let is_changed = instance.is_changed();
+        let (is_changed, at) = (instance.is_changed(), Instant::now());
         let answer = shared.decide(&instance, ask, charges.clone(), patience).await;
         if let Some((Ok(decision), held)) = answer {
             if !held.is_empty() {
                 sleep(Duration::from_millis(random.below(200))).await;
             }
             let is_plain = held.is_empty() && !charges.iter().any(|(rule, ..)| *rule >= hot - 1);
-            if is_plain && decision.is_allowed() && decision.failure().is_none() && ask == Ask::Charge {
-                latest = Some((decision, charges, is_changed));
+            if is_plain && decision.is_allowed() && !decision.outcomes().is_empty() && ask == Ask::Charge {
+                let by = instance.owner.name.clone();
+                let charges = shared.ledger.charged(&decision, charges);
+                latest = Some((Made { decision, charges, by, at }, is_changed));
             } else {
                 drop(decision);
             }
@@ -146,30 +148,24 @@ pub(super) async fn call(shared: Arc<Shared>, mut random: Random) {
     }
 }
 
-async fn debit(
-    shared: &Shared,
-    instance: &Instance,
-    by: By,
-    decision: &Decision,
-    charges: &Charges,
-    units: u64,
-) {
-    let charges = charges.iter().map(|&(rule, identity, _)| (rule, identity, units)).collect();
+async fn debit(shared: &Shared, instance: &Instance, by: By, made: &Made, units: u64) {
+    let charges = made.charges.iter().map(|&(rule, identity, _)| (rule, identity, units)).collect();
     let asked = shared.ledger.ask(Ask::Debit, charges, by);
-    let answer = instance.limiter.debit(decision, units).await;
+    let answer = instance.limiter.debit(&made.decision, units).await;
     if shared.instances.is_running(instance) {
         shared.ledger.answered(&asked, &answer);
     }
 }
 
-async fn refund(shared: &Shared, instance: &Instance, by: By, decision: &Decision, charges: &Charges) {
+async fn refund(shared: &Shared, instance: &Instance, by: By, made: &Made) {
+    let charges = &made.charges;
     debug_assert!(charges.iter().all(|(rule, ..)| shared.ledger.rules[*rule].kind != Kind::Concurrency));
     let most = charges.iter().map(|(_, _, cost)| *cost).max().unwrap_or_default();
     shared.ledger.refunding(charges, most);
     let asked = shared.ledger.ask(Ask::Peek, charges.clone(), by);
-    let answer = instance.limiter.refund(decision, most).await;
+    let answer = instance.limiter.refund(&made.decision, most).await;
     if shared.instances.is_running(instance) {
-        shared.ledger.refunded(&asked, &answer);
+        shared.ledger.refunded(&asked, &answer, made);
     }
 }
 

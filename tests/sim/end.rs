@@ -6,7 +6,7 @@ use tokio::{
     runtime::Handle,
     time::{Instant, sleep},
 };
-use tower_ratelimit::{Decision, decision::DecisionSource};
+use tower_ratelimit::{Decision, Key, Policy, Quota, algorithm::FixedWindow, decision::DecisionSource};
 
 use super::{
     asked::Ask,
@@ -99,13 +99,37 @@ pub(super) async fn counts_are_right(shared: &Shared, network: &Network) {
         if used < least {
             network.log.violated(format_args!("{key}: {used} units used at the end, {least} must be"));
         }
-        if let Some(most) = shared.ledger.can_be_used(account)
+        if let Some(most) = shared.ledger.can_be_used(account, &instances)
             && used > most
         {
             network.log.violated(format_args!("{key}: {used} units used at the end, {most} can be"));
         }
     }
     permits_expire(shared, network, &instance).await;
+}
+
+/// Instances with traffic know how many there are, and those without traffic are no longer counted.
+pub(super) async fn instances_are_counted(shared: &Shared, network: &Network) {
+    let policy = Policy::new("traffic", Quota::per_hour(1_000_000)).algorithm(FixedWindow::anchored());
+    let mut all = shared.instances.all();
+    for count in (1..=all.len()).rev() {
+        all.truncate(count);
+        let mut seen = Vec::new();
+        for second in 0..90 {
+            for instance in &all {
+                let _ = instance.limiter.check(&policy, &Key::new("all"), 1).await;
+            }
+            sleep(Duration::from_secs(1)).await;
+            seen = all.iter().map(|instance| instance.store.instances().unwrap_or(0) as usize).collect();
+            // Some that ended may still count, and one that replaces its permit does not for a moment.
+            if second > 16 && seen.iter().all(|seen| *seen == count) {
+                break;
+            }
+        }
+        if seen.iter().any(|seen| *seen != count) {
+            network.log.violated(format_args!("{seen:?} of {count} instances are seen"));
+        }
+    }
 }
 
 /// A ban by one instance is seen by all, and its end too.

@@ -156,6 +156,18 @@ pub(super) fn events(random: &mut Random, instances: usize, loses_data: bool) ->
         ..Weather::CALM
     };
     events.push((Duration::ZERO, Event::Weather(weather(random))));
+    if random.chance(250) {
+        // Outages one after the other, with time to charge what was admitted.
+        for _ in 0..random.between(2, 5) {
+            let pause = Duration::from_millis(random.between(100, 700));
+            let lasts = Duration::from_millis(random.between(200, 700));
+            let (first, then) = match random.chance(500) {
+                true => (Event::Freeze, Event::Thaw),
+                false => (Event::Kill, Event::Restart { keeps_data: true }),
+            };
+            events.extend([(pause, first), (lasts, then)]);
+        }
+    }
     for _ in 0..random.between(1, 7) {
         let pause = Duration::from_millis(random.between(20, 900));
         let lasts = Duration::from_millis(*random.pick(&[5, 30, 70, 200, 600, 1_300]) + random.below(20));

@@ -14,7 +14,7 @@ use tower_ratelimit::{
 
 use super::{
     account::Account,
-    asked::{Ask, Asked, By, Held},
+    asked::{Ask, Asked, By, Held, Made},
     bans::Ended,
     log::Log,
     network::Network,
@@ -40,6 +40,7 @@ struct Inner {
     losses: u64,
     /// Losses, and steps of the clock that end permits early.
     permit_losses: u64,
+    clock_was_set: bool,
     /// By how much the clock of the server was set forward.
     forward: Duration,
     /// Whether the server has no memory for writes, and how often that began.
@@ -69,6 +70,7 @@ impl Ledger {
     pub(super) fn clock_set(&self, forward: Duration) {
         let inner = &mut *self.inner.lock().unwrap();
         inner.forward += forward;
+        inner.clock_was_set = true;
         inner.loses_leases = true;
         inner.permit_losses += u64::from(!forward.is_zero());
         inner.accounts.values_mut().for_each(|account| account.bans.forget());
@@ -86,6 +88,10 @@ impl Ledger {
         let inner = &mut *self.inner.lock().unwrap();
         inner.loses_leases = true;
         inner.had_crashes = true;
+    }
+
+    pub(super) fn clock_was_set(&self) -> bool {
+        self.inner.lock().unwrap().clock_was_set
     }
 
     pub(super) fn had_crashes(&self) -> bool {
@@ -252,15 +258,12 @@ impl Ledger {
                 }
                 continue;
             }
-            // The debt of a window ends with it.
-            let in_a_period = rule.largest + if rule.kind == Kind::Window { rule.debt } else { 0 };
-            let allowance = (rule.largest + rule.debt) * (1 + inner.losses)
-                + rule.replenished(in_a_period, elapsed)
-                + account.refunded;
+            let allowance = account.allowance(rule, inner.losses, elapsed);
             if account.admitted > allowance && !self.network.is_repeated(&key) && !stretches {
                 let admitted = account.admitted;
                 self.violated(asked, format_args!("{key}: {admitted} units admitted, {allowance} may be"));
             }
+            self.over_all_outages(asked, rule, account, allowance, elapsed);
         }
         if by_store {
             inner.accounts.values_mut().for_each(|account| account.store_decided(&asked.by.instance));
@@ -313,13 +316,44 @@ impl Ledger {
             if was_not_sent {
                 local.owed += granted;
             }
-            let bound = rule.share() + local.moved + rule.replenished(rule.share(), elapsed);
+            let bound =
+                rule.share() + local.moved + account.refunded + rule.replenished(rule.share(), elapsed);
             if local.admitted > bound {
                 let admitted = local.admitted;
                 self.violated(asked, format_args!("{admitted} units admitted locally, {bound} may be"));
             }
+            let allowance = account.allowance(rule, inner.losses, self.started.elapsed() + inner.forward);
+            self.over_all_outages(asked, rule, account, allowance, elapsed);
         }
         held
+    }
+
+    /// Checks what was admitted with and without the store over all outages: no more than the store may admit and, once
+    /// for each instance that ran, its share.
+    fn over_all_outages(
+        &self,
+        asked: &Asked,
+        rule: &Rule,
+        account: &Account,
+        allowance: u64,
+        elapsed: Duration,
+    ) {
+        let key = rule.key(&asked.charges[0].1.to_string());
+        if rule.stretches_refunds() || self.network.is_repeated(&key) {
+            return;
+        }
+        let share = rule.share() + rule.replenished(rule.share(), elapsed);
+        let admitted = account.admitted + account.local.values().map(|local| local.admitted).sum::<u64>();
+        let bound = allowance + share * account.local.len() as u64;
+        if admitted > bound {
+            let instances = account.local.len();
+            self.violated(
+                asked,
+                format_args!(
+                    "{key}: {admitted} units admitted over all outages of {instances} instances, {bound} may be"
+                ),
+            );
+        }
     }
 
     /// Takes the charges back that were certainly not sent and that are not owed.
@@ -339,8 +373,19 @@ impl Ledger {
         }
     }
 
-    /// Checks how a refund ended.
-    pub(super) fn refunded(&self, asked: &Asked, answer: &Result<Decision, Error>) {
+    /// The charges that `decision` made: in an outage, only those that this process counts.
+    pub(super) fn charged(
+        &self,
+        decision: &Decision,
+        charges: Vec<(usize, usize, u64)>,
+    ) -> Vec<(usize, usize, u64)> {
+        let is_local = |rule: usize| matches!(self.rules[rule].mode, FailureMode::Local { .. });
+        let by_store = decision.failure().is_none();
+        charges.into_iter().filter(|(rule, ..)| by_store || is_local(*rule)).collect()
+    }
+
+    /// Checks how a refund of what `made` charged ended.
+    pub(super) fn refunded(&self, asked: &Asked, answer: &Result<Decision, Error>, made: &Made) {
         let time = asked.started.elapsed();
         let Asked { charges, by: By { instance, deadline, .. }, .. } = asked;
         let failure = match answer {
@@ -350,6 +395,20 @@ impl Ledger {
         self.log.note(format_args!("{instance} Refund {charges:?}: {failure:?} after {time:?}"));
         if time > *deadline + SLACK {
             self.violated(asked, format_args!("refunded after {time:?} at a deadline of {deadline:?}"));
+        }
+        // What is not charged is so in the end, unless the charge or its refund may have been lost.
+        let is_certain =
+            |failure: Option<&Error>| failure.is_none_or(|failure| !failure.kind().may_have_charged());
+        let is_done = answer.as_ref().is_ok_and(|refunded| {
+            is_certain(refunded.failure())
+                && (refunded.failure().is_none() || refunded.source() == DecisionSource::Local)
+        });
+        if is_done && is_certain(made.decision.failure()) && made.by == *instance {
+            let inner = &mut *self.inner.lock().unwrap();
+            for &(rule, identity, units) in charges {
+                let account = inner.accounts.get_mut(&(rule, identity)).unwrap();
+                account.given_back.push((instance.clone(), made.at, units));
+            }
         }
     }
 
@@ -421,14 +480,23 @@ impl Ledger {
     }
 
     /// The most units that can be used, if no unit is missing because of a lease.
-    pub(super) fn can_be_used(&self, account: (usize, usize)) -> Option<u64> {
+    pub(super) fn can_be_used(&self, account: (usize, usize), instances: &[String]) -> Option<u64> {
         let rule = &self.rules[account.0];
         let key = rule.key(&account.1.to_string());
         let inner = &*self.inner.lock().unwrap();
         let account = inner.accounts.get(&account)?;
         let failed = inner.had_failures || self.network.last_trouble(&key).is_some();
         let loses_units = rule.leased && (inner.loses_leases || failed);
-        (rule.is_slow() && !loses_units && !self.network.is_repeated(&key)).then_some(account.possible)
+        if !rule.is_slow() || loses_units || self.network.is_repeated(&key) {
+            return None;
+        }
+        if inner.clock_was_set || rule.stretches_refunds() || rule.leased {
+            return Some(account.possible);
+        }
+        // A refund returns no more than still counts: what was replenished since is not returned.
+        let replenished = rule.replenished(rule.largest, self.started.elapsed());
+        let given_back = account.certainly_given_back(instances, self.network.last_trouble(&key));
+        Some(account.possible - given_back.saturating_sub(replenished).min(account.possible))
     }
 
     pub(super) fn accounts(&self) -> Vec<(usize, usize)> {

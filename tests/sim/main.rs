@@ -12,7 +12,9 @@
 //! | a ban comes after enough denials, and holds for all instances until it ends | [`bans`] |
 //! | a decision is answered by its deadline, by the store or by its failure mode | [`ledger`] |
 //! | a connection is not used again before its reply is read | [`network`] |
-//! | after the faults, decisions succeed, counts are right, and no permit, lease, connection or task is left | [`end`] |
+//! | all outages together admit no more than the limit and, once for each instance, its share | [`ledger`] |
+//! | what was refunded in an outage is not charged after it | [`ledger`], [`end`] |
+//! | after the faults, decisions succeed, counts are right, instances are counted, and no permit, lease, connection or task is left | [`end`] |
 //!
 //! `SIMULATION_SEEDS` sets the number of schedules. `SIMULATION_SEED=7 cargo test -p tests-sim -- --nocapture` repeats that
 //! of seed 7 and prints what happens.

@@ -97,7 +97,8 @@ impl Rule {
         self.kind == Kind::Bucket && self.policy.quota() != self.changed.quota()
     }
 
-    /// The most that one instance admits while the store fails.
+    /// The most that one instance admits while the store fails. Without a number of instances, one that does not know any
+    /// other admits as much as the limit.
     pub(super) fn share(&self) -> u64 {
         match self.mode {
             FailureMode::Local { instances } => self.largest.div_ceil(u64::from(instances.max(1))),
@@ -163,7 +164,7 @@ pub(super) fn rules(random: &mut Random, instances: usize) -> Vec<Rule> {
     let mut rules = Vec::new();
     for number in 0..random.between(2, 4) {
         let name = format!("p{number}");
-        let local = FailureMode::Local { instances: *random.pick(&[1, instances as u32]) };
+        let local = FailureMode::Local { instances: *random.pick(&[0, 1, instances as u32]) };
         let mode = *random.pick(&[local, local, FailureMode::Open, FailureMode::Closed]);
         // Aligned to the wall clock of this process if it is counted locally.
         let aligned = if mode == local { FailureMode::Closed } else { mode };

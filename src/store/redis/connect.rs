@@ -11,6 +11,7 @@ use super::{
     address::connection_info,
     builder::RedisStoreBuilder,
     error,
+    instances::Instances,
     manager::{Manager, Source},
     script::Scripts,
     shortcut::{DenyCache, Leases},
@@ -24,7 +25,7 @@ use super::{
     transport::cluster::{self, ClusterManager, Clustered},
     wire::Shards,
 };
-use crate::error::Error;
+use crate::{error::Error, store::LocalCounts};
 
 impl RedisStoreBuilder {
     /// Connects to the server at `url`, such as `redis://user:password@127.0.0.1:6379/0`. See [`RedisStore::connect`].
@@ -247,7 +248,11 @@ impl RedisStoreBuilder {
         let deny_cache = (!self.deny_cache.is_zero())
             .then(|| Arc::new(DenyCache::new(self.deny_cache, self.clock.clone())));
         let leases = Leases::new(link.clone(), names.clone(), self.clock.clone(), deny_cache.clone());
+        let local = Arc::new(LocalCounts::with_reports());
+        let instances = Instances::new(link.clone(), names.clone(), self.deadline, local.clone());
         RedisStore {
+            instances: self.clock.is_none().then(|| Arc::new(instances)),
+            local,
             link,
             scripts: Arc::new(Scripts::default()),
             names,
@@ -285,6 +290,9 @@ impl RedisStore {
                 "the eviction policy of Redis is unknown, so it may forget exhausted limits: run ACL SETUSER <user> +info \
                  to have it checked, or see that CONFIG GET maxmemory-policy is volatile-ttl or noeviction"
             );
+        }
+        if let Some(instances) = &self.instances {
+            instances.look().await;
         }
         Ok(self)
     }

@@ -16,6 +16,7 @@ mod explain;
 mod gate;
 #[cfg(any(feature = "adaptive", feature = "reload"))]
 mod hash;
+mod instances;
 mod keys;
 mod manager;
 mod opener;

@@ -18,6 +18,7 @@ use tokio::{
 
 use super::{
     builder::RedisStoreBuilder,
+    instances::Instances,
     script::{Script, Scripts},
     shortcut::{DenyCache, DenyObserver, LeaseObserver, LeaseStatus, Leases},
     transport::{Link, deadline_in, timed_out},
@@ -29,7 +30,7 @@ use crate::{
     error::{Error, ErrorKind},
     key::Key,
     policy::Policy,
-    store::{Action, Companion, ManualClock, Store},
+    store::{Action, Companion, LocalCounts, ManualClock, Store},
 };
 
 /// Counts in a 64-bit Redis 6.2 or later, or in Valkey, shared by all instances of a service. Cloning gives another
@@ -117,6 +118,9 @@ pub struct RedisStore {
     pub(super) scans: Arc<Mutex<()>>,
     /// Whether connections leave database 0.
     pub(super) selects: bool,
+    pub(super) local: Arc<LocalCounts>,
+    /// `None` with a manual clock.
+    pub(super) instances: Option<Arc<Instances>>,
 }
 
 impl RedisStore {
@@ -413,6 +417,26 @@ impl RedisStore {
         self.leases.status()
     }
 
+    /// The instances that use the limits of this prefix, as last seen: those that had traffic in the last 15 seconds. `None`
+    /// if Redis has not answered yet.
+    ///
+    /// Each instance announces itself in Redis while it charges, every 5 seconds, and learns how many have.
+    /// [`FailureMode::Local`](crate::FailureMode::Local) divides limits by this number, which stays as it is while Redis is
+    /// unavailable. With a [manual clock](RedisStoreBuilder::manual_clock) it is not counted.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), tower_ratelimit::Error> {
+    /// let store = tower_ratelimit::RedisStore::connect("redis://127.0.0.1:6379").await?;
+    /// // The other instances, until this one has traffic. At least 1.
+    /// assert!(store.instances() >= Some(1));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn instances(&self) -> Option<u32> {
+        Some(self.local.instances()).filter(|instances| *instances > 0)
+    }
+
     /// The least permissions that a Redis user needs for this store, as arguments of `ACL SETUSER`: keys under the
     /// [prefix](RedisStoreBuilder::prefix), and the commands of the store and the built-in algorithms, with `+select` if
     /// the URL has a database other than 0. Your own algorithm may need more,
@@ -481,6 +505,9 @@ impl RedisStore {
             }
             _ => None,
         };
+        if action.charges_units() {
+            self.instances.iter().for_each(Instances::announce_if_due);
+        }
         let script = match self.scripts.script_for(charges) {
             Ok(script) => script,
             Err(error) => return Answer::ready(Err(error)),
@@ -581,6 +608,10 @@ impl Store for RedisStore {
         let mut name = String::new();
         self.names.write(&mut name, policy, key);
         Some(name)
+    }
+
+    fn local_counts(&self) -> Option<Arc<LocalCounts>> {
+        Some(self.local.clone())
     }
 
     fn bans(&self, policy: &Policy, most: usize) -> Answer<BanList> {

@@ -1,0 +1,166 @@
+//! How many instances use the limits of one prefix.
+//!
+//! Each holds a permit of one policy, under one key for each prefix. So the scripts count them: by the clock of Redis, in a
+//! key with a TTL, without a command that decisions do not need.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{runtime::Handle, time::Instant};
+
+use super::{
+    script::Script,
+    transport::{Link, PROBE_TIMEOUT},
+    wire::{Job, KeyNames},
+};
+use crate::{
+    algorithm::Concurrency,
+    decision::Charge,
+    key::Key,
+    policy::Policy,
+    quota::Quota,
+    store::{Action, LocalCounts},
+    util::{sync::lock, time::micros},
+};
+
+/// The time between two announcements, and until the first one.
+const INTERVAL: Duration = Duration::from_secs(5);
+/// After this time, a process without traffic no longer counts. One that ended does not either.
+const EXPIRY: Duration = Duration::from_secs(15);
+/// After so many renewals, it announces itself as a new one: a permit that Redis has lost is not renewed.
+const RENEWALS: u32 = 12;
+/// The most instances that are counted.
+const MOST: u64 = 100_000;
+
+pub(super) struct Instances {
+    link: Arc<dyn Link>,
+    names: KeyNames,
+    deadline: Duration,
+    local: Arc<LocalCounts>,
+    created: Instant,
+    /// When to announce this instance, in microseconds since then.
+    due: AtomicU64,
+    latest: Mutex<Announcement>,
+}
+
+/// The permit that this instance holds.
+struct Announcement {
+    permit: Charge,
+    /// When it was granted or renewed.
+    at: Option<Instant>,
+    /// How often it was renewed.
+    renewals: u32,
+    /// The instances then.
+    instances: u32,
+}
+
+impl Instances {
+    pub(super) fn new(
+        link: Arc<dyn Link>,
+        names: KeyNames,
+        deadline: Duration,
+        local: Arc<LocalCounts>,
+    ) -> Self {
+        // Its numbers are valid for the algorithm.
+        let quota = Quota::new(MOST, EXPIRY).unwrap_or(Quota::per_minute(MOST));
+        let policy = Policy::new("%instances", quota).algorithm(Concurrency::new());
+        let permit = Charge::new(&policy, &Key::new("%instances"), 1);
+        let latest = Announcement { permit, at: None, renewals: 0, instances: 0 };
+        let deadline = deadline.min(PROBE_TIMEOUT);
+        Self {
+            link,
+            names,
+            deadline,
+            local,
+            created: Instant::now(),
+            due: AtomicU64::new(micros(INTERVAL)),
+            latest: Mutex::new(latest),
+        }
+    }
+
+    /// Whether to announce this instance now. True once in each interval.
+    fn is_due(&self) -> bool {
+        let (now, due) = (micros(self.created.elapsed()), self.due.load(Ordering::Relaxed));
+        let next = now + micros(INTERVAL);
+        now >= due && self.due.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    /// Announces this instance in the background, if it is time to. Call it with a charge.
+    pub(super) fn announce_if_due(self: &Arc<Self>) {
+        if self.is_due()
+            && let Ok(runtime) = Handle::try_current()
+        {
+            runtime.spawn(self.clone().announce());
+        }
+    }
+
+    /// A failure is no failure of a decision, and the next interval tries again.
+    async fn announce(self: Arc<Self>) {
+        let (permit, held, before) = {
+            let latest = lock(&self.latest);
+            let held = latest.at.is_some_and(|at| at.elapsed() < EXPIRY) && latest.renewals < RENEWALS;
+            (latest.permit.clone(), held, latest.instances)
+        };
+        if held {
+            let Some(instances) = self.count(Action::Renew, permit.clone()).await else { return };
+            {
+                let latest = &mut *lock(&self.latest);
+                (latest.at, latest.instances) = (Some(Instant::now()), instances);
+                latest.renewals += 1;
+            }
+            // If there are fewer than before, Redis may have lost this one too.
+            if instances >= before {
+                return;
+            }
+        }
+        self.announce_again(permit).await;
+    }
+
+    /// Replaces `permit`, which Redis may have lost or not have granted.
+    async fn announce_again(&self, permit: Charge) {
+        if self.link.clone().decide(self.job(Action::Refund, permit.clone())).await.is_err() {
+            return;
+        }
+        // A new holder, in case the latest charge is late.
+        let permit = permit.with_new_holder();
+        lock(&self.latest).permit = permit.clone();
+        if let Some(instances) = self.count(Action::Charge, permit).await {
+            let latest = &mut *lock(&self.latest);
+            (latest.at, latest.renewals, latest.instances) = (Some(Instant::now()), 0, instances);
+        }
+    }
+
+    /// Learns how many instances run already.
+    pub(super) async fn look(&self) {
+        let nothing = lock(&self.latest).permit.clone().with_cost(0);
+        self.count(Action::Peek, nothing).await;
+    }
+
+    async fn count(&self, action: Action, permit: Charge) -> Option<u32> {
+        let decision = self.link.clone().decide(self.job(action, permit)).await.ok()?;
+        let instances = MOST.saturating_sub(decision.remaining()?).max(1);
+        let instances = u32::try_from(instances).unwrap_or(u32::MAX);
+        self.local.reported(instances);
+        metric!(instances_seen(instances));
+        Some(instances)
+    }
+
+    fn job(&self, action: Action, permit: Charge) -> Job {
+        Job {
+            action,
+            companions: Vec::new(),
+            charges: vec![permit],
+            names: self.names.clone(),
+            time: None,
+            script: Script::built_in().clone(),
+            deadline: self.deadline,
+            lease: None,
+            observer: None,
+        }
+    }
+}

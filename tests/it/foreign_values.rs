@@ -257,6 +257,7 @@ fn any_value_under_a_key_is_decided_or_is_the_error_of_a_foreign_value() {
     };
     let limiter = runtime.block_on(limiter());
     let key = Key::new("alice");
+    let (decided, foreign) = (Cell::new(0), Cell::new(0));
     for (algorithm, policy) in policies() {
         let name = format!("rl:p:{algorithm}:{{alice}}");
         let other = Policy::new("other", Quota::per_day(1_000_000));
@@ -277,7 +278,6 @@ fn any_value_under_a_key_is_decided_or_is_the_error_of_a_foreign_value() {
             })
         };
         let config = Config { cases: cases(), failure_persistence: None, ..Config::default() };
-        let (decided, foreign) = (Cell::new(0), Cell::new(0));
         let decided_or_foreign = |words: Words| {
             for number in 0..8 {
                 client.store(&name, &words);
@@ -318,12 +318,12 @@ fn any_value_under_a_key_is_decided_or_is_the_error_of_a_foreign_value() {
             };
             panic!("{policy:?}: {shown}: {failure}");
         }
-        let (decided, foreign) = (decided.get(), foreign.get());
-        // Both kinds of values are tried.
-        assert!(decided > 0 && foreign > 0, "{algorithm}: {decided} decided, {foreign} foreign");
         drop(made);
         let () = client.run(["FLUSHALL"]);
     }
+    let (decided, foreign) = (decided.get(), foreign.get());
+    // Both kinds of values are tried. For a single algorithm, chance may leave one kind out.
+    assert!(decided > 0 && foreign > 0, "{decided} decided, {foreign} foreign");
 }
 
 #[tokio::test]

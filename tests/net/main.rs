@@ -1,5 +1,5 @@
-//! The tests that need a Redis Cluster, Sentinel, TLS, gRPC or a client library. Those of the programs of this workspace
-//! are in their packages: `tools` and `examples/tonic`.
+//! The tests that need a Redis Cluster, Sentinel, TLS, gRPC or a client library, and those of outages in real time. Those
+//! of the programs of this workspace are in their packages: `tools` and `examples/tonic`.
 
 mod cluster;
 mod cluster_faults;
@@ -10,9 +10,11 @@ mod grpc_programs;
 mod http2;
 mod keys;
 mod metrics;
+mod outages;
 mod protocol;
 mod retry_policy;
 mod sentinel;
+mod slow_redis;
 mod stores;
 mod tls;
 mod topologies;

@@ -29,7 +29,9 @@ pub(super) struct Pending<T> {
 pub(super) fn gather<T>(
     mut answers: impl Iterator<Item = Answer<Option<T>>>,
 ) -> Result<Result<Gathered<T>, Error>, Pending<T>> {
-    let mut gathered = Gathered { values: Vec::with_capacity(answers.size_hint().0), unidentified: None };
+    // Nearly all answers are values.
+    let most = answers.size_hint().1.unwrap_or_default();
+    let mut gathered = Gathered { values: Vec::with_capacity(most), unidentified: None };
     while let Some(answer) = answers.next() {
         match answer.now() {
             Ok(result) => {
@@ -55,7 +57,8 @@ impl<T> Gathered<T> {
 
     fn add(&mut self, result: Result<Option<T>, Error>) -> Result<(), Error> {
         match result {
-            Ok(value) => self.values.extend(value),
+            Ok(Some(value)) => self.values.push(value),
+            Ok(None) => {}
             Err(error) if error.kind().is_clients() => {
                 self.unidentified.get_or_insert_with(|| Box::new(error));
             }

@@ -46,12 +46,11 @@ impl Config {
                 [] => self.exempt(request),
             },
             Ok(Identity::Applicable(keys)) => {
+                let is_one = keys.len() == 1;
                 let mut keys = keys.into_iter().filter_map(|(at, key)| Some((self.rules.get(at)?, key)));
-                match (keys.next(), keys.next()) {
-                    (Some((rule, key)), None) => self.charge_one(rule, key, request, soft),
-                    (first, second) => {
-                        self.charge_all(first.into_iter().chain(second).chain(keys), None, request, soft)
-                    }
+                match if is_one { keys.next() } else { None } {
+                    Some((rule, key)) => self.charge_one(rule, key, request, soft),
+                    None => self.charge_all(keys, None, request, soft),
                 }
             }
             Ok(Identity::Partly(keys, error)) => {

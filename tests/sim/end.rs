@@ -16,8 +16,9 @@ use super::{
     rules::Kind,
 };
 
-/// The longest time until decisions succeed again: of a probe, and of replacing connections that hang.
-const RECOVERY: Duration = Duration::from_millis(1_600);
+/// The longest time until decisions succeed again: the longest pause of a breaker that opened again and again, and then the
+/// time of a probe and of replacing connections that hang.
+const RECOVERY: Duration = Duration::from_millis(5_000 + 1_600);
 /// The time after which every idle connection was used or checked.
 const ALL_REPLACED: Duration = Duration::from_secs(4);
 /// The longest time until a permit is released whose decision was dropped, and until leases that are returned are.

@@ -2,7 +2,7 @@
 //!
 //! The [`FailureMode`]s of the policies say it. Policies that are [`Local`](FailureMode::Local) are counted in a store in
 //! this process, at this instance's share. When the store answers again, what was admitted meanwhile and still counts is
-//! charged to it, and counts here only as far as the store had no room for it. So neither one outage nor several are a
+//! charged to it, and counts here only if the store had no room for it. So neither one outage nor several are a
 //! second quota. Units that are refunded are not charged, or refunded to the store.
 
 use std::{
@@ -107,7 +107,7 @@ impl Owing {
             Some(owed) => owed,
             None if is_full => return None,
             None => {
-                // What is handed back is no request, which could be denied and counted.
+                // What is reconciled is not a request, which could be denied and counted.
                 let (policy, share) = (charge.policy().without_penalty(), share.policy().clone());
                 self.charges.entry(name).or_insert(Owed { policy, share, units: Arc::default() })
             }
@@ -201,7 +201,7 @@ impl LocalCounts {
     }
 
     /// Refunds `units` units of `charged`, which was made in this process. Returns what remains here, and what is left to
-    /// refund of the charge to the store, if it was handed back.
+    /// refund of the charge to the store, if it was reconciled.
     pub(super) fn refund(
         &self,
         charged: &Outcome,

@@ -32,7 +32,7 @@ use crate::{
 const INTERVAL: Duration = Duration::from_secs(5);
 /// After this time, a process without traffic no longer counts. One that ended does not either.
 const EXPIRY: Duration = Duration::from_secs(15);
-/// After so many renewals, it announces itself as a new one: a permit that Redis has lost is not renewed.
+/// After this number of renewals, it announces itself again: a permit that Redis has lost is not renewed.
 const RENEWALS: u32 = 12;
 /// The most instances that are counted.
 const MOST: u64 = 100_000;

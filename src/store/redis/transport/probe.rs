@@ -11,7 +11,7 @@ use super::{
 };
 use crate::error::Error;
 
-/// How many PINGs in a row Redis must answer in time: so many that few probes succeed if half of the answers are late, and
+/// How many PINGs in a row Redis must answer in time: enough that few probes succeed if half of the answers are late, and
 /// most if one in twenty is.
 const PINGS: u32 = 8;
 /// The same if it answered a probe before and then a decision was late again.

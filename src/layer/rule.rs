@@ -141,8 +141,11 @@ impl Rule {
 
     /// The charge for `request`, whose key is `key`. `None` if the rule has no policy for it.
     pub(super) fn charge(&self, key: Key, request: &Parts) -> Answer<Option<Charge>> {
-        let policy = self.policy.policy(request, &key);
         let cost = self.cost_of(request);
+        if let Some(policy) = self.policy.constant() {
+            return Answer::ready(Ok(Some(Charge::of(policy.clone(), key, cost))));
+        }
+        let policy = self.policy.policy(request, &key);
         policy.map(move |policy| policy.map(|policy| Charge::of(policy, key, cost)))
     }
 

@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use indexmap::map::Entry;
 use tokio::{runtime::Handle, task::JoinSet, time::sleep};
 
 use super::permit::PermitRequest;
@@ -103,13 +104,21 @@ impl Owing {
     fn owe(&mut self, charge: &Charge, share: &Outcome) -> Option<Arc<Reconciliation>> {
         let is_full = self.len() >= MAX_KEYS;
         let name = (charge.policy().label().into(), charge.key().clone());
-        let owed = match self.charges.get(&name) {
-            Some(owed) => owed,
-            None if is_full => return None,
-            None => {
-                // What is reconciled is not a request, which could be denied and counted.
-                let (policy, share) = (charge.policy().without_penalty(), share.policy().clone());
-                self.charges.entry(name).or_insert(Owed { policy, share, units: Arc::default() })
+        // What is reconciled is not a request, which could be denied and counted.
+        let policy = || (charge.policy().without_penalty(), share.policy().clone());
+        let owed = match self.charges.entry(name) {
+            Entry::Occupied(entry) => {
+                let owed = entry.into_mut();
+                // The quota has changed, and units above the old one still count.
+                if !owed.share.is(share.policy()) {
+                    (owed.policy, owed.share) = policy();
+                }
+                owed
+            }
+            Entry::Vacant(_) if is_full => return None,
+            Entry::Vacant(entry) => {
+                let (policy, share) = policy();
+                entry.insert(Owed { policy, share, units: Arc::default() })
             }
         };
         owed.units.add(share.granted());

@@ -312,6 +312,23 @@ async fn what_the_store_certainly_did_not_charge_is_handed_back() {
 }
 
 #[tokio::test]
+async fn what_was_admitted_under_a_raised_quota_is_handed_back() {
+    let store = Unsteady::default();
+    let limiter = Limiter::new(store.clone());
+    let alice = Key::new("alice");
+    store.fail(ErrorKind::StoreSuspended);
+    for (limit, expected) in [(3, 3), (20, 17)] {
+        assert_eq!(admitted(&limiter, &window("api", limit), &alice, 30).await, expected);
+    }
+    store.fail(None);
+    limiter.check(&window("api", 20), &alice, 1).await.unwrap();
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(store.handed_back.load(Relaxed), 20);
+}
+
+#[tokio::test]
 async fn units_that_are_admitted_while_others_are_handed_back_still_count() {
     let store = Unsteady { gate: Some(Arc::new(Semaphore::new(0))), ..Unsteady::default() };
     let limiter = Limiter::new(store.clone());

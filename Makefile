@@ -16,6 +16,8 @@ test-all: test
 	@.ci/timed "doc tests, all features" cargo test --workspace --exclude tests --all-features --doc
 	@DIFFERENTIAL_STEPS=10000 .ci/timed "differential" .ci/cargo-test --package tower-ratelimit --package tests --test it -- \
 		differential:: concurrency_policy::redis_memory_and_model
+	@if command -v valgrind >/dev/null; then FOREIGN_INSTRUCTIONS=yes .ci/timed "instructions of Redis" .ci/cargo-test \
+		--package tower-ratelimit --package tests --test it -- instructions; fi
 
 # The random tests and the failure tests with many more cases: the stores against each other and against a naive model,
 # late refunds, invalid replies, demotions, floods, leases and live policies. Prints the number of cases and their time; about 15

@@ -509,3 +509,38 @@ async fn no_value_under_a_key_takes_redis_longer_than_a_bounded_number_of_plain_
         let () = client.run(["FLUSHALL"]);
     }
 }
+
+/// Compares a value of 32 KB with one of 64 KB, by the instructions of the server. Needs `FOREIGN_INSTRUCTIONS=yes` and
+/// valgrind; about two minutes.
+#[tokio::test]
+async fn a_value_of_twice_the_length_costs_redis_at_most_2_2_times_the_instructions() {
+    if std::env::var("FOREIGN_INSTRUCTIONS").is_err() {
+        return;
+    }
+    let server = RedisServer::counted();
+    let client = Client::new(&server);
+    let settings = settings().deny_cache(Duration::ZERO).deadline(Duration::from_secs(60));
+    let limiter = Limiter::new(settings.connect(&server.url()).await.unwrap());
+    let key = Key::new("alice");
+    for (algorithm, policy) in policies() {
+        let name = format!("rl:p:{algorithm}:{{alice}}");
+        let made = limiter.check(&policy, &key, 1).await.unwrap();
+        let counted = async |words: &Words| {
+            client.store(&name, words);
+            let before = server.instructions();
+            let _ = limiter.check(&policy, &key, 1).await;
+            let _ = limiter.peek(&policy, &key, 5).await;
+            let _ = limiter.refund_latest(&policy, &key, 1).await;
+            let _ = limiter.refund(&made.clone(), 1).await;
+            server.instructions() - before
+        };
+        let shapes = near_valid(algorithm, 32_768).into_iter().zip(near_valid(algorithm, 65_536));
+        for ((shape, words), (_, twice)) in shapes {
+            let (once, twice) = (counted(&words).await, counted(&twice).await);
+            eprintln!("{algorithm}, {shape}: {once} and {twice} instructions");
+            assert!(10 * twice <= 22 * once, "{algorithm}, {shape}: {once} and {twice} instructions");
+        }
+        drop(made);
+        let () = client.run(["FLUSHALL"]);
+    }
+}

@@ -1,13 +1,24 @@
 //! A store that follows the primary that Redis Sentinel names.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
 
 use support::{
     RedisServer,
+    certificates::Authority,
     redis_sentinel::{PRIMARY, SentinelGroup},
     settings, within,
 };
-use tower_ratelimit::{ErrorKind, FailureMode, Key, Limiter, Policy, Quota, RedisStore, store::ProblemKind};
+use tower_ratelimit::{
+    ErrorKind, FailureMode, Key, Limiter, Policy, Quota, RedisStore,
+    algorithm::FixedWindow,
+    store::{ProblemKind, RedisStoreBuilder},
+};
 
 /// A promotion needs some seconds on an idle machine.
 const PROMOTION: Duration = Duration::from_secs(60);
@@ -20,7 +31,6 @@ async fn decides_again(limiter: &Limiter) -> bool {
     within(PROMOTION, async || limiter.check(&policy(), &Key::new("alice"), 1).await.is_ok()).await
 }
 
-/// Whether the server says so. A server that changes its role closes its connections.
 /// A server whose role changes closes its connections.
 fn has_role(server: &RedisServer, role: &str) -> bool {
     let info = server
@@ -60,6 +70,104 @@ async fn connections_to_a_demoted_primary_are_replaced() {
     let before = group.servers[1].script_calls();
     limiter.check(&policy(), &Key::new("alice"), 1).await.unwrap();
     assert_eq!(group.servers[1].script_calls(), before + 1);
+}
+
+/// Charges `policy` all the time. Returns how many units were admitted, and the kinds of the failures.
+fn load(
+    limiter: &Limiter,
+    policy: &Policy,
+    stop: &Arc<AtomicBool>,
+) -> tokio::task::JoinHandle<(u64, Vec<ErrorKind>)> {
+    let (limiter, policy, stop) = (limiter.clone(), policy.clone(), stop.clone());
+    tokio::spawn(async move {
+        let (mut admitted, mut failures) = (0, Vec::new());
+        while !stop.load(Relaxed) {
+            match limiter.check(&policy, &Key::new("alice"), 1).await {
+                Ok(decision) => admitted += u64::from(decision.is_allowed()),
+                Err(error) => failures.push(error.kind()),
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        (admitted, failures)
+    })
+}
+
+/// A failover by command, with two stores under load. The sentinels demote the old primary only seconds later.
+async fn is_followed_before_the_old_primary_is_demoted(
+    name: &str,
+    group: &SentinelGroup,
+    settings: impl Fn() -> RedisStoreBuilder,
+) {
+    const LIMIT: u64 = 100_000;
+    let policy = Policy::new("p", Quota::per_day(LIMIT))
+        .algorithm(FixedWindow::anchored())
+        .on_store_failure(FailureMode::Closed);
+    let (mut limiters, stop) = (Vec::new(), Arc::new(AtomicBool::new(false)));
+    for _ in 0..2 {
+        limiters.push(Limiter::new(settings().connect_sentinel(group.urls(), PRIMARY).await.unwrap()));
+    }
+    let loads: Vec<_> = limiters.iter().map(|limiter| load(limiter, &policy, &stop)).collect();
+    let charged = async || limiters[0].peek(&policy, &Key::new("alice"), 0).await.unwrap().remaining();
+    assert!(within(PROMOTION, async || charged().await < Some(LIMIT - 100)).await);
+    let () = group.sentinels[0].command(&["SENTINEL", "FAILOVER", PRIMARY]);
+    let started = Instant::now();
+    assert!(within(PROMOTION, async || has_role(&group.servers[1], "master")).await);
+    // All connections of both stores are used.
+    let is_followed = async || {
+        let before = group.servers[0].script_calls();
+        for limiter in &limiters {
+            let checks = (0..64).map(|_| limiter.check(&policy, &Key::new("bob"), 1));
+            futures_util::future::join_all(checks).await;
+        }
+        has_role(&group.servers[0], "master") && group.servers[0].script_calls() == before
+    };
+    let is_followed = within(Duration::from_secs(8), is_followed).await;
+    let seconds = started.elapsed().as_secs_f64();
+    stop.store(true, Relaxed);
+    let (mut admitted, mut failures) = (0, Vec::new());
+    for load in loads {
+        let (units, kinds) = load.await.unwrap();
+        admitted += units;
+        failures.extend(kinds);
+    }
+    let counted = LIMIT - charged().await.unwrap();
+    eprintln!(
+        "{name}: followed {seconds:.1} s after the command; {admitted} admitted, of which the new primary counts \
+         {counted}; failures: {failures:?}"
+    );
+    assert!(is_followed, "{name}: the old primary was charged until it was demoted");
+    // What replaced connections had in flight.
+    assert!(failures.len() <= 20, "{name}: {failures:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_planned_failover_is_followed_before_the_old_primary_is_demoted() {
+    is_followed_before_the_old_primary_is_demoted("tcp", &SentinelGroup::start(), settings).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_planned_failover_is_followed_over_tls() {
+    let authority = Authority::new();
+    let group = SentinelGroup::over_tls(&authority);
+    let settings = || {
+        settings()
+            .deadline(Duration::from_secs(2))
+            .tls_ca_certificate(authority.ca.clone())
+            .tls_client_certificate(authority.certificate.clone(), authority.key.clone())
+    };
+    is_followed_before_the_old_primary_is_demoted("tls", &group, settings).await;
+}
+
+#[tokio::test]
+async fn a_stale_sentinel_is_outvoted() {
+    let (group, stale) = (SentinelGroup::start(), RedisServer::start());
+    let port = stale.port();
+    let outdated = RedisServer::sentinel(&format!("sentinel monitor {PRIMARY} 127.0.0.1 {port} 1\n"));
+    let urls = [outdated.url()].into_iter().chain(group.urls().into_iter().take(2));
+    let limiter = Limiter::new(settings().connect_sentinel(urls, PRIMARY).await.unwrap());
+    let checks = (0..200).map(|_| limiter.check(&policy(), &Key::new("alice"), 1));
+    assert!(futures_util::future::join_all(checks).await.into_iter().all(|decided| decided.is_ok()));
+    assert_eq!(stale.script_calls(), 0);
 }
 
 #[tokio::test]

@@ -13,6 +13,7 @@ use super::{
     error,
     instances::Instances,
     manager::{Manager, Source},
+    opener::Opener,
     script::Scripts,
     shortcut::{DenyCache, Leases},
     store::RedisStore,
@@ -216,16 +217,19 @@ impl RedisStoreBuilder {
         urls: impl IntoIterator<Item = U>,
         primary: &str,
     ) -> Result<(Manager, String), Error> {
-        let sentinels = Sentinels::new(urls, primary, self.sentinel_user.as_ref(), &self.tls)?;
+        let opener = Arc::new(Opener::new(&self.tls));
+        let user = self.sentinel_user.as_ref();
+        let sentinels = Sentinels::new(urls, primary, user, &self.tls, opener.clone())?;
         let description = sentinels.description.clone();
-        Ok((Manager::new(Source::Sentinels(sentinels), &self.connection_name, &self.tls), description))
+        Ok((Manager::new(Source::Sentinels(sentinels), &self.connection_name, opener), description))
     }
 
     /// The connection manager for `url`, and the server's address without the password.
     fn manager(&self, url: &str) -> Result<(Manager, String), Error> {
         let info = connection_info(url, &self.tls)?.set_tcp_settings(tcp_settings());
         let address = info.addr().to_string();
-        Ok((Manager::new(Source::Url(info), &self.connection_name, &self.tls), address))
+        let opener = Arc::new(Opener::new(&self.tls));
+        Ok((Manager::new(Source::Url(info), &self.connection_name, opener), address))
     }
 
     #[cfg(feature = "cluster")]

@@ -11,7 +11,6 @@ use super::{
     error::is_broken,
     gate::Gate,
     opener::{Connection, Opener, answered},
-    tls::TlsSettings,
 };
 
 /// Where the server is.
@@ -32,8 +31,8 @@ pub(super) struct Manager {
 }
 
 impl Manager {
-    pub(super) fn new(source: Source, name: &str, tls: &TlsSettings) -> Self {
-        Self { source, name: name.into(), opener: Arc::new(Opener::new(tls)), gate: Gate::default() }
+    pub(super) fn new(source: Source, name: &str, opener: Arc<Opener>) -> Self {
+        Self { source, name: name.into(), opener, gate: Gate::default() }
     }
 
     pub(super) const fn asks_sentinels(&self) -> bool {
@@ -57,7 +56,7 @@ impl Manager {
         match &self.source {
             Source::Url(info) => self.opener.open(info).await,
             #[cfg(feature = "sentinel")]
-            Source::Sentinels(sentinels) => sentinels.primary(&self.opener).await,
+            Source::Sentinels(sentinels) => sentinels.primary().await,
         }
     }
 }
@@ -82,8 +81,14 @@ impl ManageConnection for Manager {
         answered(redis::cmd("PING").query_async(connection)).await
     }
 
-    fn has_broken(&self, _: &mut Self::Connection) -> bool {
-        false
+    fn has_broken(&self, connection: &mut Self::Connection) -> bool {
+        #[cfg(feature = "sentinel")]
+        return connection.is_outdated();
+        #[cfg(not(feature = "sentinel"))]
+        {
+            let _ = connection;
+            false
+        }
     }
 }
 

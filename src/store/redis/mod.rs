@@ -22,6 +22,8 @@ mod manager;
 mod opener;
 #[cfg(feature = "reload")]
 mod policies;
+#[cfg(feature = "sentinel")]
+mod primary;
 mod probe;
 mod script;
 #[cfg(feature = "sentinel")]

@@ -12,6 +12,8 @@ use tokio::time::timeout;
 
 #[cfg(feature = "tls-rustls-no-provider")]
 use super::encrypted::{Connector, Driver};
+#[cfg(feature = "sentinel")]
+use super::primary::Followed;
 use super::{tls::TlsSettings, transport::CONNECT_TIMEOUT};
 
 /// Opens connections with the certificates of a store.
@@ -26,6 +28,9 @@ pub(super) struct Connection {
     /// With TLS. Otherwise redis-rs has it.
     #[cfg(feature = "tls-rustls-no-provider")]
     _driver: Option<Driver>,
+    /// If sentinels named its server.
+    #[cfg(feature = "sentinel")]
+    pub(super) followed: Option<Followed>,
 }
 
 impl Opener {
@@ -47,15 +52,36 @@ impl Opener {
         if let ConnectionAddr::TcpTls { host, port, .. } = info.addr() {
             let opened = answered(self.tls.connect(host, *port, info, config));
             let (inner, driver) = opened.await?;
-            return Ok(Connection { inner, _driver: Some(driver) });
+            return Ok(Connection::new(inner, Some(driver)));
         }
         let client = Client::open(info.clone())?;
         let inner = client.get_multiplexed_async_connection_with_config(&config).await?;
-        Ok(Connection {
+        Ok(Connection::new(
             inner,
             #[cfg(feature = "tls-rustls-no-provider")]
-            _driver: None,
-        })
+            None,
+        ))
+    }
+}
+
+impl Connection {
+    const fn new(
+        inner: MultiplexedConnection,
+        #[cfg(feature = "tls-rustls-no-provider")] driver: Option<Driver>,
+    ) -> Self {
+        Self {
+            inner,
+            #[cfg(feature = "tls-rustls-no-provider")]
+            _driver: driver,
+            #[cfg(feature = "sentinel")]
+            followed: None,
+        }
+    }
+
+    /// Whether the sentinels name another server now.
+    #[cfg(feature = "sentinel")]
+    pub(super) fn is_outdated(&mut self) -> bool {
+        self.followed.as_mut().is_some_and(Followed::is_outdated)
     }
 }
 
@@ -67,6 +93,15 @@ pub(super) async fn answered<T>(reply: impl Future<Output = RedisResult<T>>) -> 
 
 impl ConnectionLike for Connection {
     fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
+        #[cfg(feature = "sentinel")]
+        if let Some(followed) = &mut self.followed {
+            return Box::pin(async {
+                followed.before_command()?;
+                let reply = self.inner.req_packed_command(cmd).await;
+                followed.observe(&reply);
+                reply
+            });
+        }
         self.inner.req_packed_command(cmd)
     }
 

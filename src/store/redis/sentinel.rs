@@ -1,21 +1,17 @@
-//! Asks Redis Sentinel which server is the primary.
+//! The settings of Redis Sentinel.
 
-use std::{collections::HashMap, fmt, sync::Arc};
+use std::{fmt, sync::Arc};
 
-use redis::{
-    ConnectionAddr, ConnectionInfo, ErrorKind as RedisErrorKind, IntoConnectionInfo as _,
-    RedisConnectionInfo, RedisError, RedisResult, Role,
-};
-use tokio::task::JoinSet;
+use redis::{ConnectionAddr, ConnectionInfo, RedisConnectionInfo, RedisResult};
 
 use super::{
     address::connection_info,
-    error::from_redis,
-    opener::{Connection, Opener, answered},
+    opener::{Connection, Opener},
+    primary::Primary,
     tls::TlsSettings,
     transport::tcp_settings,
 };
-use crate::{error::Error, fault::Fault};
+use crate::error::Error;
 
 /// The user and the password that the sentinels require.
 #[derive(Clone)]
@@ -26,18 +22,9 @@ pub(super) struct SentinelUser {
 
 /// The sentinels of one primary. All are asked at the same time: one whose host is down answers after no attempt to connect.
 pub(super) struct Sentinels {
-    sentinels: Vec<ConnectionInfo>,
     primary: Arc<Primary>,
     /// The sentinels' addresses, without passwords, and the name of the primary.
     pub(super) description: String,
-}
-
-/// What is known of a primary.
-struct Primary {
-    name: String,
-    /// The user, the password and the database.
-    settings: RedisConnectionInfo,
-    is_tls: bool,
 }
 
 impl Sentinels {
@@ -47,6 +34,7 @@ impl Sentinels {
         primary: &str,
         user: Option<&SentinelUser>,
         tls: &TlsSettings,
+        opener: Arc<Opener>,
     ) -> Result<Self, Error> {
         let infos: Result<Vec<ConnectionInfo>, _> =
             urls.into_iter().map(|url| connection_info(url.as_ref(), tls)).collect();
@@ -82,85 +70,20 @@ impl Sentinels {
         let sentinel = |info: ConnectionInfo| {
             info.set_redis_settings(credentials.clone()).set_tcp_settings(tcp_settings())
         };
-        Ok(Self {
-            sentinels: infos.into_iter().map(sentinel).collect(),
-            primary: Arc::new(Primary { name: primary.to_owned(), settings, is_tls }),
-            description,
-        })
+        let sentinels = infos.into_iter().map(sentinel).collect();
+        let primary = Primary::new(primary, settings, is_tls, sentinels, opener);
+        Ok(Self { primary: Arc::new(primary), description })
     }
 
     /// The number of the database on the primary.
     pub(super) fn database(&self) -> i64 {
-        self.primary.settings.db()
+        self.primary.database()
     }
 
-    /// A connection to the primary, from the sentinel that leads to it first.
-    pub(super) async fn primary(&self, opener: &Arc<Opener>) -> RedisResult<Connection> {
-        let mut lookups = JoinSet::new();
-        for sentinel in &self.sentinels {
-            let (sentinel, primary, opener) = (sentinel.clone(), self.primary.clone(), opener.clone());
-            lookups.spawn(async move { primary.from(&sentinel, &opener).await });
-        }
-        let mut worst: Option<RedisError> = None;
-        while let Some(lookup) = lookups.join_next().await {
-            // The error means that the runtime was shut down.
-            let Ok(lookup) = lookup else { continue };
-            match lookup {
-                Ok(connection) => return Ok(connection),
-                Err(error) if worst.as_ref().is_none_or(|worst| says_more(&error, worst)) => {
-                    worst = Some(error)
-                }
-                Err(_) => {}
-            }
-        }
-        Err(worst.unwrap_or_else(|| std::io::Error::from(std::io::ErrorKind::ConnectionAborted).into()))
+    /// A connection to the primary.
+    pub(super) async fn primary(&self) -> RedisResult<Connection> {
+        self.primary.connect().await
     }
-}
-
-impl Primary {
-    /// A connection to the primary that `sentinel` names, if it is one.
-    async fn from(&self, sentinel: &ConnectionInfo, opener: &Opener) -> RedisResult<Connection> {
-        let mut asked = opener.open(sentinel).await?;
-        let primaries: RedisResult<Vec<HashMap<String, String>>> =
-            answered(redis::cmd("SENTINEL").arg("MASTERS").query_async(&mut asked)).await;
-        let primaries = primaries.map_err(|error| match from_redis(&error).fault() {
-            Some(Fault::UnknownCommand) => {
-                (RedisErrorKind::InvalidClientConfig, "the address does not point to a sentinel").into()
-            }
-            _ => error,
-        })?;
-        for (host, port) in primaries.iter().filter_map(|primary| self.address(primary)) {
-            let mut connection = opener.open(&self.info(host, port)?).await?;
-            let role: Role = answered(redis::cmd("ROLE").query_async(&mut connection)).await?;
-            if let Role::Primary { .. } = role {
-                return Ok(connection);
-            }
-        }
-        Err((RedisErrorKind::MasterNameNotFoundBySentinel, "no such primary is up").into())
-    }
-
-    /// The address in a sentinel's description of a primary, if it is this one and up.
-    fn address(&self, described: &HashMap<String, String>) -> Option<(String, u16)> {
-        let flags = described.get("flags").filter(|_| described.get("name") == Some(&self.name))?;
-        let is_up = flags.split(',').all(|flag| flag != "s_down" && flag != "o_down");
-        let (host, port) = (described.get("ip")?, described.get("port")?.parse().ok()?);
-        is_up.then(|| (host.clone(), port))
-    }
-
-    fn info(&self, host: String, port: u16) -> RedisResult<ConnectionInfo> {
-        let address = if self.is_tls {
-            ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
-        } else {
-            ConnectionAddr::Tcp(host, port)
-        };
-        let info = address.into_connection_info()?;
-        Ok(info.set_redis_settings(self.settings.clone()).set_tcp_settings(tcp_settings()))
-    }
-}
-
-/// Whether `error` is nearer to the cause than `other`: a sentinel that does not answer is expected in an outage.
-fn says_more(error: &RedisError, other: &RedisError) -> bool {
-    other.is_io_error() && !error.is_io_error()
 }
 
 impl fmt::Debug for Sentinels {

@@ -255,15 +255,17 @@ impl RedisStore {
     ///
     /// # Failover
     ///
-    /// The sentinels are asked for the primary whenever a connection is made, all at once, and the first answer counts. A
-    /// server that they name must confirm with `ROLE` that it is a primary, so [`acl_rule`](Self::acl_rule) includes
-    /// `+role`.
+    /// All sentinels are asked for the primary whenever a connection is made, and once a second while there is traffic. The
+    /// store follows the majority of those that answer, if at least two agree; a connection is made even if only one
+    /// answers. A server that they name must confirm with `ROLE` that it is a primary, so [`acl_rule`](Self::acl_rule)
+    /// includes `+role`. A user of the sentinels needs `+sentinel|get-master-addr-by-name` and `+sentinel|masters`.
     ///
-    /// If the primary breaks its connections, hangs for a second or answers `READONLY`, the store replaces the connections
-    /// until they lead to the new primary. Until then, decisions fail, and the policy's
-    /// [`FailureMode`](crate::FailureMode) applies. Charges that were not replicated to the new primary are lost, and that
-    /// much can be admitted again. So can be what the old primary admits if clients still reach it and the sentinels do
-    /// not; `min-replicas-to-write` bounds that.
+    /// When another primary is named, connections to the old one are replaced, even if the old one still accepts writes, as
+    /// it does for seconds after `SENTINEL FAILOVER`. The same happens if the primary breaks its connections, hangs for a
+    /// second or answers `READONLY`. Until then, decisions that fail take the policy's
+    /// [`FailureMode`](crate::FailureMode). Charges that were not replicated to the new primary are lost, and that much can
+    /// be admitted again. This includes what the old primary admits until the store follows, and while it is cut off from
+    /// its replicas and the sentinels, but not from the store; `min-replicas-to-write` bounds the latter.
     ///
     /// # Errors
     ///

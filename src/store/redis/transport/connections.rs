@@ -30,6 +30,7 @@ use super::{
 };
 use crate::{
     error::Error,
+    fault::Fault,
     store::redis::{
         error::{from_redis, is_broken, is_read_only, not_connected},
         script::Script,
@@ -177,7 +178,7 @@ where
                 reply = timeout_as_error(timeout(timeout_after, loading).await);
             }
             let is_demoted = match &reply {
-                Ok(reply) => wire::is_read_only(reply),
+                Ok(reply) => wire::has_fault(reply, Fault::ReadOnly),
                 Err(error) => is_read_only(error),
             };
             if reply.as_ref().is_err_and(is_broken) {

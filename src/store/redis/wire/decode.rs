@@ -39,9 +39,9 @@ pub(crate) fn decode(reply: &Value, jobs: &[&Job]) -> Vec<Result<Reply, Error>> 
     jobs.iter().map(|job| reader.next(job)).collect()
 }
 
-/// Whether a decision failed because the server is a read-only replica.
-pub(crate) fn is_read_only(reply: &Value) -> bool {
-    matches!(reply, Value::Array(values) if values.iter().filter_map(text).any(|text| codes::code(&text) == Some(Fault::ReadOnly)))
+/// Whether a decision failed with this fault of the server.
+pub(crate) fn has_fault(reply: &Value, fault: Fault) -> bool {
+    matches!(reply, Value::Array(values) if values.iter().filter_map(text).any(|text| codes::code(&text) == Some(fault)))
 }
 
 impl Job {
@@ -335,11 +335,8 @@ mod tests {
         let read: Vec<bool> = replies.iter().map(Result::is_ok).collect();
         assert_eq!(read, [true, false, true]);
         assert_eq!(replies[1].as_ref().unwrap_err().kind(), ErrorKind::StoreFailed);
-        assert!(!is_read_only(&reply));
-        assert!(is_read_only(&Value::Array(vec![
-            numbers(&FINE),
-            Value::Int(0),
-            text("READONLY You can't write")
-        ])));
+        assert!(!has_fault(&reply, Fault::ReadOnly));
+        let read_only = Value::Array(vec![numbers(&FINE), Value::Int(0), text("READONLY You can't write")]);
+        assert!(has_fault(&read_only, Fault::ReadOnly));
     }
 }

@@ -13,7 +13,7 @@ mod shards;
 #[cfg(feature = "cluster")]
 pub(super) use self::shards::Shards;
 pub(super) use self::{
-    decode::{decode, is_read_only, unexpected},
+    decode::{decode, has_fault, unexpected},
     encode::{Encoded, encode},
     job::{Job, LeaseRequest, LeaseReturn, Observer},
     names::KeyNames,

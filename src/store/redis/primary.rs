@@ -1,0 +1,373 @@
+//! Follows the primary that the sentinels name.
+//!
+//! A planned failover closes no connection: for seconds, the old primary goes on to accept writes, which are lost. So while
+//! there is traffic, all sentinels are asked once a second, and connections to another server than the one that most of
+//! them name fail as if they had been closed, before anything is sent.
+
+use std::{
+    collections::HashMap,
+    io, mem,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use redis::{
+    ConnectionAddr, ConnectionInfo, ErrorKind as RedisErrorKind, IntoConnectionInfo as _,
+    RedisConnectionInfo, RedisError, RedisResult, Role, Value,
+};
+use tokio::{
+    runtime::Handle,
+    task::JoinSet,
+    time::{Instant, timeout_at},
+};
+
+use super::{
+    error::from_redis,
+    opener::{Connection, Opener, answered},
+    transport::{CONNECT_TIMEOUT, tcp_settings},
+    wire,
+};
+use crate::{
+    fault::Fault,
+    util::{sync::lock, time::micros},
+};
+
+/// The time between two questions.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// The same after a reply that shows that the server may no longer be the primary.
+const SOON: Duration = Duration::from_millis(50);
+/// How long the others are awaited once a sentinel has answered.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+/// The host and the port of a server.
+type Address = (String, u16);
+
+/// A primary and the sentinels that know it.
+pub(super) struct Primary {
+    name: String,
+    /// The user, the password and the database.
+    settings: RedisConnectionInfo,
+    is_tls: bool,
+    sentinels: Vec<Sentinel>,
+    opener: Arc<Opener>,
+    /// What most sentinels named last.
+    named: Mutex<Option<Address>>,
+    /// How often that changed.
+    changes: AtomicU64,
+    created: Instant,
+    /// When to ask again, in microseconds since then.
+    due: AtomicU64,
+}
+
+struct Sentinel {
+    info: ConnectionInfo,
+    /// The connection of the last question.
+    connection: Mutex<Option<Connection>>,
+}
+
+/// The primary that a connection leads to.
+pub(super) struct Followed {
+    primary: Arc<Primary>,
+    address: Address,
+    /// The changes when the two were compared last.
+    seen: Option<u64>,
+}
+
+/// What the sentinels answered.
+#[derive(Default)]
+struct Votes {
+    /// `None`: it knows no such primary that is up.
+    answers: Vec<Option<Address>>,
+    error: Option<RedisError>,
+}
+
+impl Primary {
+    pub(super) fn new(
+        name: &str,
+        settings: RedisConnectionInfo,
+        is_tls: bool,
+        sentinels: Vec<ConnectionInfo>,
+        opener: Arc<Opener>,
+    ) -> Self {
+        let sentinels = sentinels.into_iter().map(|info| Sentinel { info, connection: Mutex::default() });
+        Self {
+            name: name.to_owned(),
+            settings,
+            is_tls,
+            sentinels: sentinels.collect(),
+            opener,
+            named: Mutex::default(),
+            changes: AtomicU64::default(),
+            created: Instant::now(),
+            due: AtomicU64::new(micros(INTERVAL)),
+        }
+    }
+
+    pub(super) fn database(&self) -> i64 {
+        self.settings.db()
+    }
+
+    /// A connection to the server that most sentinels name, or else to the one that any of them names.
+    pub(super) async fn connect(self: &Arc<Self>) -> RedisResult<Connection> {
+        let votes = self.ask().await;
+        if 2 * votes.count(None) > votes.answers.len() {
+            return Err(no_primary("no such primary is up"));
+        }
+        if let Some(address) = votes.majority(self.sentinels.len()) {
+            self.follow(&address);
+        }
+        let named = lock(&self.named).clone();
+        if let Some(address) = &named {
+            let connected = self.connect_to(address).await;
+            if connected.is_ok() || votes.most().is_none_or(|most| most == address) {
+                return connected;
+            }
+        }
+        match votes.most() {
+            Some(address) => {
+                let connection = self.connect_to(address).await?;
+                self.follow(address);
+                Ok(connection)
+            }
+            None => Err(votes.error.unwrap_or_else(|| no_primary("no such primary is up"))),
+        }
+    }
+
+    /// A connection to the server at `address`, if it is a primary.
+    async fn connect_to(self: &Arc<Self>, address: &Address) -> RedisResult<Connection> {
+        let mut connection = self.opener.open(&self.info(address.clone())?).await?;
+        let role: Role = answered(redis::cmd("ROLE").query_async(&mut connection)).await?;
+        if !matches!(role, Role::Primary { .. }) {
+            return Err(no_primary("the server that the sentinels name is not a primary"));
+        }
+        connection.followed = Some(Followed { primary: self.clone(), address: address.clone(), seen: None });
+        Ok(connection)
+    }
+
+    fn info(&self, (host, port): Address) -> RedisResult<ConnectionInfo> {
+        let address = if self.is_tls {
+            ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
+        } else {
+            ConnectionAddr::Tcp(host, port)
+        };
+        let info = address.into_connection_info()?;
+        Ok(info.set_redis_settings(self.settings.clone()).set_tcp_settings(tcp_settings()))
+    }
+
+    /// From now on, connections to other servers are replaced.
+    fn follow(&self, address: &Address) {
+        let mut named = lock(&self.named);
+        if named.as_ref() == Some(address) {
+            return;
+        }
+        if let Some(old) = named.replace(address.clone()) {
+            self.changes.fetch_add(1, Ordering::Release);
+            log!(
+                warn,
+                primary = %self.name,
+                old = %format_args!("{}:{}", old.0, old.1),
+                new = %format_args!("{}:{}", address.0, address.1),
+                "the sentinels name another primary; connections to the old one are replaced"
+            );
+            // Unused without the feature `tracing`.
+            let _ = old;
+        }
+    }
+
+    /// Asks the sentinels in the background, if it is time to. Call it with each command.
+    fn ask_if_due(self: &Arc<Self>) {
+        let (now, due) = (micros(self.created.elapsed()), self.due.load(Ordering::Relaxed));
+        let next = now + micros(INTERVAL);
+        if now >= due
+            && self.due.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+            && let Ok(runtime) = Handle::try_current()
+        {
+            let primary = self.clone();
+            runtime.spawn(async move {
+                if let Some(address) = primary.ask().await.majority(primary.sentinels.len()) {
+                    primary.follow(&address);
+                }
+            });
+        }
+    }
+
+    /// The next command asks again.
+    fn is_doubtful(&self) {
+        self.due.fetch_min(micros(self.created.elapsed() + SOON), Ordering::Relaxed);
+    }
+
+    /// Asks all sentinels, until most of them agree.
+    async fn ask(self: &Arc<Self>) -> Votes {
+        let mut questions = JoinSet::new();
+        for place in 0..self.sentinels.len() {
+            let primary = self.clone();
+            questions.spawn(async move { primary.ask_one(place).await });
+        }
+        let (mut votes, mut until) = (Votes::default(), Instant::now() + 2 * CONNECT_TIMEOUT);
+        while let Ok(Some(answer)) = timeout_at(until, questions.join_next()).await {
+            match answer {
+                Ok(Ok(address)) => {
+                    votes.answers.push(address);
+                    until = until.min(Instant::now() + PATIENCE);
+                }
+                Ok(Err(error)) if votes.error.as_ref().is_none_or(|other| says_more(&error, other)) => {
+                    votes.error = Some(error);
+                }
+                // Or the runtime was shut down.
+                _ => {}
+            }
+            if votes.is_decided(self.sentinels.len()) {
+                break;
+            }
+        }
+        votes
+    }
+
+    /// The address that the sentinel at `place` names, if it knows this primary and it is up.
+    async fn ask_one(&self, place: usize) -> RedisResult<Option<Address>> {
+        let Some(sentinel) = self.sentinels.get(place) else { return Ok(None) };
+        let kept = mem::take(&mut *lock(&sentinel.connection));
+        if let Some(mut connection) = kept
+            && let Ok(address) = self.question(&mut connection).await
+        {
+            *lock(&sentinel.connection) = Some(connection);
+            return Ok(address);
+        }
+        let mut connection = self.opener.open(&sentinel.info).await?;
+        let address = self.question(&mut connection).await?;
+        *lock(&sentinel.connection) = Some(connection);
+        Ok(address)
+    }
+
+    async fn question(&self, sentinel: &mut Connection) -> RedisResult<Option<Address>> {
+        // While it leads a failover, a sentinel describes the old primary, but names the new one.
+        let mut question = redis::pipe();
+        question.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
+        question.cmd("SENTINEL").arg("MASTERS");
+        let answers: RedisResult<(Option<Address>, Vec<HashMap<String, String>>)> =
+            answered(question.query_async(sentinel)).await;
+        let (named, described) = answers.map_err(|error| match from_redis(&error).fault() {
+            Some(Fault::UnknownCommand) => {
+                (RedisErrorKind::InvalidClientConfig, "the address does not point to a sentinel").into()
+            }
+            _ => error,
+        })?;
+        Ok(named.filter(|address| !described.iter().any(|primary| self.is_down(primary, address))))
+    }
+
+    /// Whether a sentinel describes this primary, at `address`, as down.
+    fn is_down(&self, described: &HashMap<String, String>, (host, port): &Address) -> bool {
+        let is = |field: &str, value: &str| described.get(field).is_some_and(|text| text == value);
+        let flags = described.get("flags").map_or("", String::as_str);
+        is("name", &self.name)
+            && is("ip", host)
+            && is("port", &port.to_string())
+            && flags.split(',').any(|flag| flag == "s_down" || flag == "o_down")
+    }
+}
+
+impl Votes {
+    /// How many sentinels gave this answer.
+    fn count(&self, answer: Option<&Address>) -> usize {
+        self.answers.iter().filter(|other| other.as_ref() == answer).count()
+    }
+
+    /// The address that most sentinels name.
+    fn most(&self) -> Option<&Address> {
+        self.answers.iter().flatten().max_by_key(|address| self.count(Some(address)))
+    }
+
+    /// The address that a majority of those that answered name, and at least two if there are so many.
+    fn majority(&self, sentinels: usize) -> Option<Address> {
+        let most = self.most()?;
+        let votes = self.count(Some(most));
+        (2 * votes > self.answers.len() && votes >= sentinels.min(2)).then(|| most.clone())
+    }
+
+    /// Whether no further answer can change the majority.
+    fn is_decided(&self, sentinels: usize) -> bool {
+        self.answers.iter().any(|answer| 2 * self.count(answer.as_ref()) > sentinels)
+    }
+}
+
+impl Followed {
+    /// Whether the sentinels name another server now.
+    pub(super) fn is_outdated(&mut self) -> bool {
+        let changes = Some(self.primary.changes.load(Ordering::Acquire));
+        if changes == self.seen {
+            return false;
+        }
+        let is_outdated = lock(&self.primary.named).as_ref().is_some_and(|named| *named != self.address);
+        if !is_outdated {
+            self.seen = changes;
+        }
+        is_outdated
+    }
+
+    /// Before a command.
+    ///
+    /// # Errors
+    ///
+    /// That of a closed connection, if the sentinels name another server.
+    pub(super) fn before_command(&mut self) -> RedisResult<()> {
+        self.primary.ask_if_due();
+        if self.is_outdated() { Err(io::Error::from(io::ErrorKind::BrokenPipe).into()) } else { Ok(()) }
+    }
+
+    /// Looks at a reply: a primary that lost its replicas may have been replaced.
+    pub(super) fn observe(&self, reply: &RedisResult<Value>) {
+        let is_doubtful = match reply {
+            Ok(reply) => wire::has_fault(reply, Fault::NoReplicas),
+            Err(error) => from_redis(error).fault() == Some(Fault::NoReplicas),
+        };
+        if is_doubtful {
+            self.primary.is_doubtful();
+        }
+    }
+}
+
+fn no_primary(problem: &'static str) -> RedisError {
+    (RedisErrorKind::MasterNameNotFoundBySentinel, problem).into()
+}
+
+/// Whether `error` is nearer to the cause than `other`: a sentinel that does not answer is expected in an outage.
+fn says_more(error: &RedisError, other: &RedisError) -> bool {
+    other.is_io_error() && !error.is_io_error()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_majority_of_the_sentinels_that_answer_is_followed() {
+        // The sentinels, their answers, the address that most name, and whether no other answer can change it. 0 is an
+        // answer without an address.
+        let rows = [
+            (3, vec![1, 1], Some(1), true),
+            (3, vec![1, 2], None, false),
+            (3, vec![1, 2, 2], Some(2), true),
+            (3, vec![1], None, false),
+            (3, vec![0, 0], None, true),
+            (3, vec![0, 1, 1], Some(1), true),
+            (3, vec![0, 1], None, false),
+            (5, vec![1, 1], Some(1), false),
+            (5, vec![1, 2, 1], Some(1), false),
+            (5, vec![1, 1, 2, 2], None, false),
+            (2, vec![1], None, false),
+            (2, vec![1, 1], Some(1), true),
+            (1, vec![1], Some(1), true),
+            (3, vec![], None, false),
+        ];
+        for (sentinels, answers, expected, decided) in rows {
+            let address = |port| ("10.0.0.1".to_owned(), port);
+            let addresses = answers.iter().map(|&port| (port > 0).then(|| address(port)));
+            let votes = Votes { answers: addresses.collect(), error: None };
+            assert_eq!(votes.majority(sentinels), expected.map(address), "{sentinels}: {answers:?}");
+            assert_eq!(votes.is_decided(sentinels), decided, "{sentinels}: {answers:?}");
+        }
+    }
+}

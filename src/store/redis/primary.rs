@@ -244,17 +244,17 @@ impl Primary {
 
     async fn question(&self, sentinel: &mut Connection) -> RedisResult<Option<Address>> {
         // While it leads a failover, a sentinel describes the old primary, but names the new one.
-        let mut question = redis::pipe();
-        question.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
-        question.cmd("SENTINEL").arg("MASTERS");
-        let answers: RedisResult<(Option<Address>, Vec<HashMap<String, String>>)> =
-            answered(question.query_async(sentinel)).await;
-        let (named, described) = answers.map_err(|error| match from_redis(&error).fault() {
+        let mut name = redis::cmd("SENTINEL");
+        let named = name.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name).query_async(sentinel);
+        let named: RedisResult<Option<Address>> = answered(named).await;
+        let named = named.map_err(|error| match from_redis(&error).fault() {
             Some(Fault::UnknownCommand) => {
                 (RedisErrorKind::InvalidClientConfig, "the address does not point to a sentinel").into()
             }
             _ => error,
         })?;
+        let described: Vec<HashMap<String, String>> =
+            answered(redis::cmd("SENTINEL").arg("MASTERS").query_async(sentinel)).await?;
         Ok(named.filter(|address| !described.iter().any(|primary| self.is_down(primary, address))))
     }
 

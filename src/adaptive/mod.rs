@@ -51,7 +51,7 @@
 //! | read responses slowly | does not fall: the latency ends with the head of the response |
 //! | send what is answered with 4xx, however many | does not fall, and the usual latency stays what it was |
 //! | cause failures, with 500 or above | does not fall while fewer of their requests are in flight than of the others |
-//! | leave requests unfinished | does not fall, unless nobody else's end and they fill half of a limit in flight; a rate falls by half for each ten |
+//! | leave requests unfinished | does not fall unless no other request ends and they fill half of a limit in flight; a rate falls by half for each ten |
 //!
 //! The quota falls nevertheless if the clients with slow requests are the majority, for example at night. A limit on the
 //! requests in flight counts their requests like any other, so they can also fill one that has fallen. To prevent this:

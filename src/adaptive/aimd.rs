@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::{
-    controller::{Controller, Law, check_share},
+    controller::{Controller, HALF, Law, check_share},
     meter::{LoadMeter, Window},
     signal::Signal,
 };
@@ -9,18 +9,18 @@ use crate::error::Error;
 
 /// Keeps the latency below a target that you know: additive increase, multiplicative decrease.
 ///
-/// After a window in which more than [5 %](Self::late_up_to) of the requests took longer than the target, the share falls in
-/// proportion: by half of the part of requests that were late, so to a half if all were. A limit on the requests in flight first
-/// falls to [twice what is used](super#what-holds-for-all-three). After any other window the share rises by 2 % of the full
-/// quota.
+/// After a window whose median latency is above the target, so that more than [half](Self::late_up_to) of the requests took
+/// longer, the share falls in proportion: by half of the part of requests that were late, so to a half if all were. A limit on
+/// the requests in flight first falls to [twice what is used](super#what-holds-for-all-three). After any other window the share
+/// rises by 2 % of the full quota.
 ///
 /// For requests in flight as well as for rates. Choose the target well above the usual latency and below the clients' timeout.
 ///
 /// * **Source**: AIMD is how TCP avoids congestion (RFC 5681), and the limit of that name in Netflix' concurrency-limits. The
 ///   proportional decrease is that of DCTCP (RFC 8257).
 /// * **Weakness**: a target that the service never meets, for example because all requests have become slower, holds the quota
-///   at the floor. Requests that differ hide each other: quick ones the late ones, and one that is answered those that hang. Use
-///   a meter and a policy for each kind.
+///   at the floor. Requests that differ hide each other: quick ones the late ones, unless these are the majority, and one that
+///   is answered those that hang. Use a meter and a policy for each kind.
 ///
 /// See the [module](super) for an example.
 #[derive(Clone, Debug)]
@@ -38,18 +38,20 @@ const RISE: f64 = 0.02;
 impl Aimd {
     /// Keeps the latency that `meter` measures below `target`.
     pub fn new(meter: &LoadMeter, target: Duration) -> Self {
-        Self { meter: meter.clone(), target, late_up_to: 0.05, failed_up_to: 0.1 }
+        Self { meter: meter.clone(), target, late_up_to: HALF, failed_up_to: HALF }
     }
 
-    /// The share of requests that may take longer than the target, from 0 to 1. Defaults to 0.05: the target is for the 95th
-    /// percentile.
+    /// The share of requests that may take longer than the target, from 0 to 1. Defaults to 0.5: the target is for the median.
+    /// With 0.05 it is for the 95th percentile, but then [a few clients](super#what-a-few-clients-can-do) that send their bodies
+    /// slowly lower the quota.
     pub const fn late_up_to(mut self, share: f64) -> Self {
         self.late_up_to = share;
         self
     }
 
-    /// The share of requests that may fail, from 0 to 1. Above it, the quota falls by half of the share. Defaults to 0.1; with
-    /// 1, failures change nothing.
+    /// The share of requests that may fail, from 0 to 1. Above it, the quota falls by half of the share. Defaults to 0.5; with
+    /// 1, failures change nothing. With less than a half, [a few clients](super#what-a-few-clients-can-do) lower the quota if
+    /// their requests fail.
     pub const fn failed_up_to(mut self, share: f64) -> Self {
         self.failed_up_to = share;
         self
@@ -70,10 +72,7 @@ impl Law for Aimd {
         if self.target.is_zero() {
             return Err(Error::invalid("the target latency of an `Aimd` must be above zero"));
         }
-        check_share(
-            self.late_up_to,
-            "`late_up_to` must be from 0 to 1: 0.05 allows a twentieth of the requests",
-        )
+        check_share(self.late_up_to, "`late_up_to` must be from 0 to 1: 0.5 allows half of the requests")
     }
 }
 

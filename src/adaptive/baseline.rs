@@ -47,6 +47,8 @@ impl Baseline {
     /// The step after a window in which `share` was in force, and limited the service or not.
     pub(super) fn step(&mut self, share: f64, window: &Window, limits: bool) -> Step {
         let Some(typical) = window.typical() else { return Step::Set(share) };
+        // What clients ended does not show how quick the service is.
+        let measured = window.has_answers().then_some(typical);
         let now = Instant::now();
         if let Some(Drain { resume, empty_at }) = self.drain {
             // The window includes requests from before the drain.
@@ -54,7 +56,8 @@ impl Baseline {
                 return Step::Set(share);
             }
             // Measured without a queue, so it counts even if it is longer than before.
-            *self = Self { recent: Some(typical), since: Some(now), ..Self::default() };
+            let before = if measured.is_none() { self.get() } else { None };
+            *self = Self { recent: measured, before, since: Some(now), drain: None };
             return Step::Set(resume);
         }
         let age = now - *self.since.get_or_insert(now);
@@ -63,7 +66,7 @@ impl Baseline {
         if age >= RENEWED_EVERY && !is_limited {
             (self.before, self.recent, self.since) = (self.recent, None, Some(now));
         }
-        self.recent = Some(self.recent.map_or(typical, |recent| recent.min(typical)));
+        self.recent = self.recent.into_iter().chain(measured).min();
         let ratio = self.ratio(typical);
         let is_acute = ratio > DRAIN / LARGEST_DRAIN && age < RENEWED_EVERY * 2;
         // While the queue becomes shorter the share is not reduced, so a drain would not empty it.
@@ -137,6 +140,21 @@ mod tests {
             }
             assert_eq!(millis(&baseline), expected);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_that_clients_end_quickly_do_not_shorten_the_baseline() {
+        let (meter, mut baseline) = (LoadMeter::new(), Baseline::default());
+        let mark = meter.mark();
+        let hasty = meter.begin();
+        advance(SECOND / 1_000).await;
+        drop(hasty);
+        let (hasty, _) = meter.since(&mark);
+        assert_eq!(baseline.step(1.0, &hasty, false), Step::React(1.0));
+        assert!(baseline.get().is_none());
+        baseline.step(1.0, &window(SECOND, 50).await, false);
+        baseline.step(1.0, &hasty, false);
+        assert_eq!(millis(&baseline), 50);
     }
 
     #[tokio::test(start_paused = true)]

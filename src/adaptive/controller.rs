@@ -33,16 +33,23 @@ pub(super) trait Law: Send {
 /// * A window has enough requests.
 /// * While the queue becomes shorter, nothing is reduced further.
 /// * A share that is not used does not rise, and what is not used of it is cut off first.
-/// * A service that answers nothing, or fails, reduces the share.
+/// * A service that answers nothing, or fails, reduces the share. A few requests that wait do not: a client can leave its own
+///   unfinished.
 pub(super) struct Controller<L> {
     meter: LoadMeter,
     law: L,
     failed_up_to: f64,
     share: f64,
+    /// The requests that still wait of those that have reduced the share because they did. Each does so once.
+    stuck: u64,
     /// Where the window begins.
     mark: Option<Mark>,
+    /// When a request ended last, or requests that wait reduced the share.
+    silent_since: Option<Mark>,
 }
 
+/// The share of the requests that decides: with the median, so that a few clients do not.
+pub(super) const HALF: f64 = 0.5;
 /// A window ends with so many requests at the latest tick,
 const ENOUGH: u64 = 50;
 /// or with so many if it is [`LONG`],
@@ -60,21 +67,21 @@ const IDLE_RISE: f64 = 0.1;
 
 impl<L: Law> Controller<L> {
     pub(super) const fn new(meter: LoadMeter, failed_up_to: f64, law: L) -> Self {
-        Self { meter, law, failed_up_to, share: 1.0, mark: None }
+        Self { meter, law, failed_up_to, share: 1.0, stuck: 0, mark: None, silent_since: None }
     }
 
     /// The share after `window`, `None` if the window goes on.
     fn decide(&mut self, window: &Window, bounds: &Bounds) -> Option<f64> {
-        let (ended, is_long) = (window.ended(), window.elapsed() >= bounds.interval * LONG);
-        let is_stuck = self.law.patience().is_some_and(|patience| window.elapsed() > patience);
-        if is_stuck && window.stuck() >= FEW {
+        let (judged, is_long) = (window.judged(), window.elapsed() >= bounds.interval * LONG);
+        if self.is_stuck(bounds) {
             self.law.interrupt();
             return Some(self.share * LARGEST_CUT);
         }
         if is_long && window.is_idle() {
             return Some(self.share + IDLE_RISE);
         }
-        let is_over = ended >= ENOUGH || is_long && ended >= FEW || ended > 0 && window.elapsed() >= LONGEST;
+        let is_over =
+            judged >= ENOUGH || is_long && judged >= FEW || judged > 0 && window.elapsed() >= LONGEST;
         if !is_over {
             return None;
         }
@@ -89,6 +96,30 @@ impl<L: Law> Controller<L> {
         let next = self.law.next(self.share, window, limits);
         let may_rise = used.is_none_or(|used| used * USED >= self.share);
         Some(if may_rise { next } else { next.min(self.share) })
+    }
+
+    /// Whether nothing is answered, and more waits than a few clients cause: at least half of a limit on the requests in flight,
+    /// or further requests under a rate.
+    fn is_stuck(&mut self, bounds: &Bounds) -> bool {
+        let Some(since) = &self.silent_since else {
+            self.silent_since = Some(self.meter.mark());
+            return false;
+        };
+        let (silence, now) = self.meter.since(since);
+        self.stuck = self.stuck.min(silence.left());
+        let are_late = self.law.patience().is_some_and(|patience| silence.elapsed() > patience);
+        let are_many = match bounds.most_in_flight {
+            Some(most) => silence.stuck() >= FEW && silence.left() as f64 * USED >= most * self.share,
+            None => silence.stuck() >= self.stuck + FEW,
+        };
+        let is_stuck = are_late && are_many;
+        if is_stuck {
+            self.stuck = silence.stuck();
+        }
+        if is_stuck || silence.ended() > 0 {
+            self.silent_since = Some(now);
+        }
+        is_stuck
     }
 }
 
@@ -124,7 +155,7 @@ impl<L: Law> Source for Controller<L> {
     fn check(&self) -> Result<(), Error> {
         check_share(
             self.failed_up_to,
-            "`failed_up_to` must be from 0 to 1: 0.1 allows a tenth of the requests",
+            "`failed_up_to` must be from 0 to 1: 0.5 allows half of the requests",
         )?;
         self.law.check()
     }
@@ -193,7 +224,7 @@ mod tests {
         of(60).into_iter().for_each(InFlight::failed);
         assert_eq!((controller.next(&rate), controller.law.calls, controller.law.interrupts), (0.5, 1, 1));
         let stuck = of(10);
-        controller.mark = Some(meter.mark());
+        controller.silent_since = Some(meter.mark());
         advance(SECOND).await;
         assert_eq!((controller.next(&rate), controller.law.calls, controller.law.interrupts), (0.25, 1, 2));
         drop(stuck);

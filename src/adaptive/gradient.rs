@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::{
     baseline::{Baseline, Step},
-    controller::{Controller, Law},
+    controller::{Controller, HALF, Law},
     meter::{LoadMeter, Window},
     signal::Signal,
 };
@@ -72,7 +72,7 @@ const PATIENCE: f64 = 4.0;
 impl Gradient {
     /// Keeps the latency that `meter` measures near its baseline.
     pub fn new(meter: &LoadMeter) -> Self {
-        Self { meter: meter.clone(), tolerance: 1.5, failed_up_to: 0.1, baseline: Baseline::default() }
+        Self { meter: meter.clone(), tolerance: 1.5, failed_up_to: HALF, baseline: Baseline::default() }
     }
 
     /// How many times the baseline the latency may be before the limit falls: at least 1. Defaults to 1.5. More admits more
@@ -82,8 +82,9 @@ impl Gradient {
         self
     }
 
-    /// The share of requests that may fail, from 0 to 1. Above it, the quota falls by half of the share. Defaults to 0.1; with
-    /// 1, failures change nothing.
+    /// The share of requests that may fail, from 0 to 1. Above it, the quota falls by half of the share. Defaults to 0.5; with
+    /// 1, failures change nothing. With less than a half, [a few clients](super#what-a-few-clients-can-do) lower the quota if
+    /// their requests fail.
     pub const fn failed_up_to(mut self, share: f64) -> Self {
         self.failed_up_to = share;
         self

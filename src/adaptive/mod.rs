@@ -15,7 +15,7 @@
 //!
 //! | | needs | for |
 //! |---|---|---|
-//! | [`Aimd`] | a target latency | all cases in which you know a latency that is too long: **start with this** |
+//! | [`Aimd`] | a target latency | all cases in which you know a median latency that is too long: **start with this** |
 //! | [`Vegas`] | nothing | requests in flight, if all requests take about the same time |
 //! | [`Gradient`] | nothing | requests in flight, with more room for requests that differ |
 //!
@@ -34,14 +34,39 @@
 //! * A limit on the requests in flight rises only while at least half of it is used, so it does not drift away from what was
 //!   tried. When it falls, it first falls to twice what is used. What is used is the highest number at a moment, and a request
 //!   is in flight until its body ends. Let each request cost one unit.
-//! * If none of ten or more requests in flight is answered for longer than the target, or a multiple of the usual latency, it
-//!   falls.
-//! * If more than a tenth of the requests fail, it falls. See `failed_up_to` of each.
+//! * If ten or more requests wait, and none ends for longer than the target, or a multiple of the usual latency, it falls. To
+//!   lower a limit on the requests in flight, they must fill half of it. A rate falls once for each ten of them.
+//! * If more than half of the requests fail, and more than half of the requests in flight are those that fail, it falls. See
+//!   `failed_up_to` of each.
 //! * Without any request for ten intervals, it rises.
+//!
+//! # What a few clients can do
+//!
+//! A client can make its own requests slow, with a body that it sends slowly, or leave them unfinished, and it can send many
+//! that are quick, or that fail. So each judgement is about the median, or about more than half of the requests:
+//!
+//! | a few clients | the quota |
+//! |---|---|
+//! | send bodies slowly, or give up | does not fall while their requests are fewer than the others that end |
+//! | read responses slowly | does not fall: the latency ends with the head of the response |
+//! | send what is answered with 4xx, however many | does not fall, and the usual latency stays what it was |
+//! | cause failures, with 500 or above | does not fall while fewer of their requests are in flight than of the others |
+//! | leave requests unfinished | does not fall unless no other request ends and they fill half of a limit in flight; a rate falls by half for each ten |
+//!
+//! The quota falls nevertheless if the clients with slow requests are the majority, for example at night. A limit on the
+//! requests in flight counts their requests like any other, so they can also fill one that has fallen. To prevent this:
+//!
+//! * Limit the requests in flight of each client as well, with [`Policy::concurrency`](crate::Policy::concurrency) and a key
+//!   such as [`PeerIp`](crate::PeerIp).
+//! * Choose a [`floor`](Adaptive::floor) above what a few clients can hold.
+//! * Let bodies have a timeout, or put a proxy in front that sends only complete requests to the service.
+//! * `Gradient` and `Vegas` compare with the quickest median, so many quick and successful requests of a few clients make the
+//!   usual latency look long. Use a meter and a policy for each kind of request.
+//! * Answer with 4xx what is the client's fault. A handler that answers 500 reports a failure of the service.
 //!
 //! # Example
 //!
-//! At most 500 requests in flight on this instance, and fewer while more than one in twenty takes longer than 250 ms:
+//! At most 500 requests in flight on this instance, and fewer while the median latency is above 250 ms:
 //!
 //! ```
 //! use std::time::Duration;

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::{
     baseline::{Baseline, Step},
-    controller::{Controller, Law},
+    controller::{Controller, HALF, Law},
     meter::{LoadMeter, Window},
     signal::Signal,
 };
@@ -11,7 +11,7 @@ use crate::error::Error;
 /// Keeps the queue in front of the service short: a few requests, whatever their latency.
 ///
 /// The *baseline* is the smallest median latency of the last 20 seconds. After each window, the queue is estimated from the
-/// requests `n` that were in flight on average until they were answered:
+/// requests `n` that are in flight until they are answered, which are the answers a second, times the median:
 ///
 /// ```text
 /// queue = n x (1 - baseline / median latency of the window)
@@ -72,11 +72,12 @@ const PATIENCE: u32 = 6;
 impl Vegas {
     /// Keeps the queue short of the service that `meter` measures.
     pub fn new(meter: &LoadMeter) -> Self {
-        Self { meter: meter.clone(), failed_up_to: 0.1, baseline: Baseline::default() }
+        Self { meter: meter.clone(), failed_up_to: HALF, baseline: Baseline::default() }
     }
 
-    /// The share of requests that may fail, from 0 to 1. Above it, the quota falls by half of the share. Defaults to 0.1; with
-    /// 1, failures change nothing.
+    /// The share of requests that may fail, from 0 to 1. Above it, the quota falls by half of the share. Defaults to 0.5; with
+    /// 1, failures change nothing. With less than a half, [a few clients](super#what-a-few-clients-can-do) lower the quota if
+    /// their requests fail.
     pub const fn failed_up_to(mut self, share: f64) -> Self {
         self.failed_up_to = share;
         self

@@ -58,6 +58,12 @@ impl Counts {
         self.median_bucket().map(|bucket| Duration::from_micros(middle(bucket)))
     }
 
+    /// The seconds that all took together, if each took the median, and a microsecond at least.
+    pub(super) fn work(&self) -> f64 {
+        let median = self.median().unwrap_or_default().max(Duration::from_micros(1));
+        self.total() as f64 * median.as_secs_f64()
+    }
+
     /// The largest number: the middle of its bucket, so exact below 32. 0 without a number.
     pub(super) fn largest(&self) -> u64 {
         self.0.iter().rposition(|count| *count > 0).map_or(0, middle)

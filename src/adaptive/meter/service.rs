@@ -5,7 +5,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use http::{HeaderName, Response};
+use http::{HeaderName, HeaderValue, Response, StatusCode};
 use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
@@ -90,24 +90,30 @@ where
         let result = ready!(this.inner.poll(cx));
         let mut in_flight = this.in_flight.take();
         if let Some(in_flight) = &mut in_flight {
-            in_flight.answer(match &result {
-                Ok(response) if !has_failed(response) => Ended::Answered,
-                _ => Ended::Failed,
-            });
+            in_flight.answer(result.as_ref().map_or(Ended::Failed, ended));
         }
         Poll::Ready(result.map(|response| response.map(|body| MeasuredBody::new(body, in_flight))))
     }
 }
 
-/// Whether the server is the cause that the request was not carried out.
-fn has_failed<B>(response: &Response<B>) -> bool {
-    // UNKNOWN, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, INTERNAL, UNAVAILABLE, DATA_LOSS.
-    const CAUSED_BY_SERVER: [&[u8]; 6] = [b"2", b"4", b"8", b"13", b"14", b"15"];
+/// Whether the request was carried out, and if not, whether the server is the cause or the client.
+fn ended<B>(response: &Response<B>) -> Ended {
     // Parsed once: with the text, each request would parse it.
     static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
-    let grpc = response.headers().get(&GRPC_STATUS);
-    response.status().is_server_error()
-        || grpc.is_some_and(|status| CAUSED_BY_SERVER.contains(&status.as_bytes()))
+    match response.status() {
+        // The client chooses the method and the version.
+        StatusCode::NOT_IMPLEMENTED | StatusCode::HTTP_VERSION_NOT_SUPPORTED => return Ended::Unserved,
+        status if status.is_server_error() => return Ended::Failed,
+        status if status.is_client_error() => return Ended::Unserved,
+        _ => {}
+    }
+    match response.headers().get(&GRPC_STATUS).map(HeaderValue::as_bytes) {
+        None | Some(b"0") => Ended::Answered,
+        // UNKNOWN, INTERNAL, UNAVAILABLE, DATA_LOSS.
+        Some(b"2" | b"13" | b"14" | b"15") => Ended::Failed,
+        // The client chooses the deadline, and its own limits exhaust first.
+        Some(_) => Ended::Unserved,
+    }
 }
 
 impl<F> fmt::Debug for MeasuredFuture<F> {
@@ -121,23 +127,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_response_fails_if_the_server_is_the_cause() {
-        for (status, grpc, failed) in [
-            (200, None, false),
-            (404, None, false),
-            (429, None, false),
-            (500, None, true),
-            (503, None, true),
-            (200, Some("0"), false),
-            (200, Some("5"), false),
-            (200, Some("4"), true),
-            (200, Some("14"), true),
+    fn a_request_fails_if_the_server_is_the_cause_and_is_unserved_if_the_client_is() {
+        for (status, grpc, expected) in [
+            (200, None, Ended::Answered),
+            (304, None, Ended::Answered),
+            (400, None, Ended::Unserved),
+            (404, None, Ended::Unserved),
+            (408, None, Ended::Unserved),
+            (429, None, Ended::Unserved),
+            (500, None, Ended::Failed),
+            (501, None, Ended::Unserved),
+            (503, None, Ended::Failed),
+            (504, None, Ended::Failed),
+            (505, None, Ended::Unserved),
+            (200, Some("0"), Ended::Answered),
+            (200, Some("1"), Ended::Unserved),
+            (200, Some("2"), Ended::Failed),
+            (200, Some("4"), Ended::Unserved),
+            (200, Some("5"), Ended::Unserved),
+            (200, Some("8"), Ended::Unserved),
+            (200, Some("13"), Ended::Failed),
+            (200, Some("14"), Ended::Failed),
+            (200, Some("nonsense"), Ended::Unserved),
         ] {
             let mut response = Response::builder().status(status);
             if let Some(grpc) = grpc {
                 response = response.header("grpc-status", grpc);
             }
-            assert_eq!(has_failed(&response.body(()).unwrap()), failed, "{status} {grpc:?}");
+            assert_eq!(ended(&response.body(()).unwrap()), expected, "{status} {grpc:?}");
         }
     }
 }

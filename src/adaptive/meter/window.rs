@@ -7,10 +7,8 @@ use super::histogram::Counts;
 pub(crate) struct Window {
     pub(super) elapsed: Duration,
     pub(super) answered: Counts,
-    pub(super) abandoned: Counts,
-    pub(super) failed: u64,
-    /// The time that all requests took that ended, in microseconds.
-    pub(super) busy: u64,
+    pub(super) unserved: Counts,
+    pub(super) failed: Counts,
     /// The requests without an answer when it began.
     pub(super) waiting: u64,
     /// The requests without an answer when it ended.
@@ -26,31 +24,50 @@ impl Window {
         self.elapsed
     }
 
-    /// The requests that ended: they were answered, or their clients gave up.
+    /// The requests that ended, whatever the cause.
     pub(crate) fn ended(&self) -> u64 {
-        self.answered.total() + self.abandoned.total() + self.failed
+        self.answered.total() + self.unserved.total() + self.failed.total()
     }
 
-    /// The share of requests that failed.
+    /// The requests that tell something about the service. Without those that a client can end as often as it likes.
+    pub(crate) fn judged(&self) -> u64 {
+        self.times().total() + self.failed.total()
+    }
+
+    /// Whether the service carried out a request.
+    pub(crate) fn has_answers(&self) -> bool {
+        self.answered.total() > 0
+    }
+
+    /// The share of requests that failed, and of the requests in flight, whichever is smaller: a few clients can cause many
+    /// failures that are quick, or a few that are slow.
     pub(crate) fn failed_share(&self) -> f64 {
-        share(self.failed, self.answered.total() + self.failed)
+        let (failed, work) = (self.failed.total(), self.failed.work());
+        let of_requests = share(failed as f64, (self.answered.total() + failed) as f64);
+        of_requests.min(share(work, self.times().work() + work))
     }
 
-    /// The share of requests that took longer than `target`, also of those that the client has given up.
+    /// The share of requests that took longer than `target`, including those that the client ended.
     pub(crate) fn late_share(&self, target: Duration) -> f64 {
-        let abandoned = self.abandoned.above(target);
-        share(self.answered.above(target) + abandoned, self.answered.total() + abandoned)
+        let unserved = self.unserved.above(target);
+        share((self.answered.above(target) + unserved) as f64, (self.answered.total() + unserved) as f64)
     }
 
-    /// The median latency. A request that was given up after a longer time would have taken longer still, so it counts; one
-    /// that was given up earlier says nothing.
+    /// The median latency.
     pub(crate) fn typical(&self) -> Option<Duration> {
-        self.answered.with_longer(&self.abandoned).median()
+        self.times().median()
     }
 
-    /// The mean number of requests without an answer, by Little's law.
+    /// The number of requests without an answer, by Little's law with the median: a few clients can hold requests for as long
+    /// as they like, which a mean would include.
     pub(crate) fn in_flight(&self) -> f64 {
-        self.busy as f64 / (self.elapsed.as_micros() as f64).max(1.0)
+        self.times().work() / self.elapsed.as_secs_f64().max(1e-6)
+    }
+
+    /// A request that a client ended after a longer time than the median would have taken longer still, so it counts. One that
+    /// ended earlier says nothing.
+    fn times(&self) -> Counts {
+        self.answered.with_longer(&self.unserved)
     }
 
     /// The most requests in flight at a moment, also of those whose body is being sent. A limit that denied one was reached at
@@ -69,12 +86,17 @@ impl Window {
         if self.ended() == 0 { self.waiting } else { 0 }
     }
 
+    /// The requests without an answer when it ended.
+    pub(crate) const fn left(&self) -> u64 {
+        self.left
+    }
+
     /// Whether no request waited for an answer.
     pub(crate) fn is_idle(&self) -> bool {
         self.ended() + self.waiting + self.left == 0
     }
 }
 
-fn share(part: u64, all: u64) -> f64 {
-    if all == 0 { 0.0 } else { part as f64 / all as f64 }
+fn share(part: f64, all: f64) -> f64 {
+    if all == 0.0 { 0.0 } else { part / all }
 }

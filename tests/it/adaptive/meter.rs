@@ -153,6 +153,50 @@ async fn a_service_that_hangs_and_clients_that_give_up_lower_the_share() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_service_that_hangs_after_a_few_requests_lowers_the_share_within_seconds() {
+    for place in 0..3 {
+        let (meter, behaviour) = (LoadMeter::new(), Behaviour::default());
+        behaviour.set(50, 200);
+        let (name, signal) = signals(&meter).into_iter().nth(place).unwrap();
+        let policy = rate(signal);
+        let service = meter.layer(behaviour.service());
+        send(&service, SECONDS(4), SECONDS(100)).await;
+        // Too few for a judgement.
+        send(&service, MILLI * 80, SECONDS(100)).await;
+        behaviour.set(1_000_000, 200);
+        let clients = tokio::spawn(async move { send(&service, SECONDS(4), SECONDS(100)).await });
+        sleep(SECONDS(4)).await;
+        assert!(policy.share() < 0.3, "{name}: {}", policy.share());
+        clients.abort();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_that_a_few_clients_leave_unfinished_do_not_lower_a_limit_at_night() {
+    for place in 0..6 {
+        let meter = LoadMeter::new();
+        let (name, signal) = signals(&meter).into_iter().nth(place % 3).unwrap();
+        let is_rate = place >= 3;
+        let policy = if is_rate { rate(signal) } else { in_flight(200, signal).0 };
+        let seldom = async || {
+            for _ in 0..20 {
+                let request = meter.begin();
+                sleep(MILLI * 50).await;
+                request.succeeded();
+                sleep(SECONDS(2)).await;
+            }
+        };
+        seldom().await;
+        let unfinished: Vec<_> = (0..10).map(|_| meter.begin()).collect();
+        seldom().await;
+        // A rate falls once for ten requests.
+        let least = if is_rate { 0.5 } else { 1.0 };
+        assert!(policy.share() >= least, "{name}, rate {is_rate}: {}", policy.share());
+        drop(unfinished);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn few_requests_change_nothing_and_none_raise_the_share() {
     let (meter, behaviour) = (LoadMeter::new(), Behaviour::default());
     behaviour.set(1_000, 200);

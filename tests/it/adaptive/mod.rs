@@ -1,5 +1,6 @@
 //! Quotas that follow a signal.
 
+mod attacks;
 mod meter;
 mod shared;
 mod signal;

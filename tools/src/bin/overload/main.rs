@@ -23,8 +23,8 @@ use service::{END, Protection, RUSH, Request, SLOW, Sum, run};
 const ROWS: [(Protection, &str, &str); 8] = [
     (Protection::Nothing, "no limit", "the queue outlives the rush"),
     (Protection::Fixed, "a fixed rate", "180 a second, right on a good day"),
-    (Protection::AimdRate, "Aimd on a rate", "95 % of the answers within 250 ms"),
-    (Protection::AimdInFlight, "Aimd in flight", "95 % of the answers within 250 ms"),
+    (Protection::AimdRate, "Aimd on a rate", "the median within 250 ms"),
+    (Protection::AimdInFlight, "Aimd in flight", "the median within 250 ms"),
     (Protection::Vegas, "Vegas in flight", "a short queue"),
     (Protection::Gradient, "Gradient in flight", "1.5 times the usual latency"),
     (Protection::VegasRate, "Vegas on a rate", ""),

@@ -1,6 +1,7 @@
 //! The tests that need a Redis Cluster, Sentinel, TLS, gRPC or a client library, and those of outages in real time. Those
 //! of the programs of this workspace are in their packages: `tools` and `examples/tonic`.
 
+mod adaptive_attacks;
 mod cluster;
 mod cluster_faults;
 #[path = "../each_store/mod.rs"]

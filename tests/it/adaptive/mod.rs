@@ -1,6 +1,5 @@
 //! Quotas that follow a signal.
 
-mod attacks;
 mod meter;
 mod shared;
 mod signal;

@@ -31,6 +31,7 @@ mod leases;
 mod live_policies;
 mod logs;
 mod lookup;
+mod lost_permits;
 mod lua_rules;
 mod memory_store;
 mod model;

@@ -45,6 +45,7 @@ mod random_routes;
 mod refunds;
 mod routes;
 mod scripts;
+mod settled_outages;
 mod settlement;
 mod shadow;
 mod shaping;

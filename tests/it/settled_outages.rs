@@ -1,9 +1,9 @@
-//! Reservations over outages: once all are settled, what is charged is what was used.
+//! Reservations over outages: once all are settled, what is charged is what was used, but for calls whose replies were lost.
 
 use std::{
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -23,19 +23,34 @@ const LIMIT: u64 = 1_000_000;
 struct Unsteady {
     counts: MemoryStore,
     is_down: Arc<AtomicBool>,
+    /// Of a hundred calls, how many fail although they may have been made.
+    loses: u8,
+    /// The units of these calls.
+    lost: Arc<AtomicU64>,
     random: Arc<Mutex<fastrand::Rng>>,
 }
 
 impl Store for Unsteady {
     fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
         let (store, charges) = (self.clone(), charges.to_vec());
-        let time = Duration::from_millis(store.random.lock().unwrap().u64(..30));
+        let (time, is_lost, is_made) = {
+            let mut random = store.random.lock().unwrap();
+            (Duration::from_millis(random.u64(..30)), random.u8(..100) < store.loses, random.bool())
+        };
         Answer::pending(async move {
             sleep(time).await;
             if store.is_down.load(Relaxed) {
                 return Err(Error::new(ErrorKind::StoreUnreachable, "not sent"));
             }
-            store.counts.decide(action, &charges).await
+            if !is_lost {
+                return store.counts.decide(action, &charges).await;
+            }
+            let most = charges.iter().map(Charge::cost).max().unwrap_or_default();
+            store.lost.fetch_add(most, Relaxed);
+            if is_made {
+                store.counts.decide(action, &charges).await?;
+            }
+            Err(Error::new(ErrorKind::StoreTimeout, "lost"))
         })
     }
 
@@ -85,6 +100,8 @@ async fn schedule(seed: u64) {
     let store = Unsteady {
         counts: MemoryStore::new(),
         is_down: Arc::default(),
+        loses: if seed % 3 == 0 { 20 } else { 0 },
+        lost: Arc::default(),
         random: Arc::new(Mutex::new(random.fork())),
     };
     let limiter = Limiter::new(store.clone());
@@ -117,7 +134,12 @@ async fn schedule(seed: u64) {
     for policy in &policies {
         let charge = Charge::new(policy, &Key::new("all"), 0);
         let left = store.counts.decide(Action::Peek, &[charge]).await.unwrap().remaining().unwrap();
-        assert_eq!(LIMIT - left, expected, "seed {seed}, {}: {seen:?}", policy.name());
+        let (charged, lost) = (LIMIT - left, store.lost.load(Relaxed));
+        assert!(
+            charged.abs_diff(expected) <= lost,
+            "seed {seed}, {}: {charged} charged, {expected} used, {lost} lost: {seen:?}",
+            policy.name()
+        );
     }
 }
 

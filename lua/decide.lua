@@ -89,7 +89,7 @@ local function strike(record, run, decision, plans)
     end
   end
   for i, charge in ipairs(run.charges) do
-    if charge.main and plans[charge.main].retry ~= 0 then
+    if charge.main and (charge.denied or plans[charge.main].retry ~= 0) then
       local k, rule = key_of(run, decision, i), charge.rule
       local lifetime, first, second, third = function_of(rule, 'strike')(rule.policy, state_of(k, rule.algorithm))
       if lifetime then

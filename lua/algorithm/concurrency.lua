@@ -2,7 +2,7 @@
   Concurrency: at most `limit` permits in use at any moment, over all instances.
 
   Each charge has its own holder, which holds one permit per unit. The permits are in use until they are released, or
-  until they expire `period` microseconds after the last renewal.
+  until they expire `period` microseconds after the last renewal. A renewal adds a holder that the key has lost.
 
   State     a sorted set. Each holder is a member `holder:units`; its score is the time at which its permits expire.
             The member `units` marks the set as written by this crate; its score is the negated sum of all holders'
@@ -12,7 +12,8 @@
 
   A decision calls ZSCORE, EXISTS where there is no sum, ZRANGEBYSCORE and ZREVRANGE, once for all decisions of a call;
   ZRANGEBYSCORE again for a denial; ZADD for each charge, then ZADD, ZREVRANGE and PEXPIRE, and ZREMRANGEBYRANK where
-  permits have expired. A release calls ZREM, ZREVRANGE, ZADD and PEXPIRE, or DEL.
+  permits have expired. A release calls ZSCORE, ZREM, ZREVRANGE, ZADD and PEXPIRE, or DEL. A renewal calls ZSCORE, ZADD, ZREVRANGE,
+  ZADD and PEXPIRE.
 
   A holder that expires later than one period from `now` means that the clock stepped back or the period became shorter.
   It expires one period from `now`. A denial writes this down, so that the retry time it names stays true.
@@ -175,15 +176,16 @@ local function refund(key, permits, units, holder)
   end
 end
 
--- Renews the permits of the holder. Expired permits stay expired.
+-- Renews the permits of the holder, which are in use. Adds the holder again where it has expired or the key was lost, even
+-- above the limit.
 local function renew(key, permits, units, holder)
-  local member = format('%s:%d', holder, units)
-  local expires = tonumber(call('ZSCORE', key, member) or 0)
-  if expires > now then
-    call('ZADD', key, format('%d', now + permits.period), member)
-    local last = call('ZREVRANGE', key, 0, 0, 'WITHSCORES')
-    call('PEXPIRE', key, ttl(whole(tonumber(last[2])) - now))
+  local sum = call('ZSCORE', key, SUM)
+  if not sum and call('EXISTS', key) == 1 then
+    error(FOREIGN, 0)
   end
+  sum = sum and whole(-tonumber(sum)) or 0
+  local added = call('ZADD', key, format('%d', now + permits.period), format('%s:%d', holder, units))
+  write_sum(key, sum + added * units, permits.period)
 end
 
 return { policy = policy, decide = decide, load = load, store = store, refund = refund, renew = renew }

@@ -13,8 +13,8 @@
     decisions      the number of decisions
     charges        the charges of each decision: tables of `rule`, `cost`, `holder`, `made`, `mark`; `shadow`, which is
                    true where a denial of the charge denies nothing; and `main`, of a charge against the penalty of
-                   another charge the place of that one
-    has_penalties  true if there are charges against penalties
+                   another charge the place of that one, and `denied`, which is true where an earlier call denied that one
+    has_penalties  true if there are charges against penalties, whose denials this call counts
     lease          the units to lease, and the name, the units and the spent units of the returned lease
     record         the first record of the first decision, less one
     key            the key of the first charge, less one; nil where other decisions use the keys too
@@ -22,7 +22,7 @@
 ]]
 -- uses: error
 -- In place of the time of the charge.
-local SHADOW, PENALTY = -1, -2
+local SHADOW, PENALTY, COUNTED_LATER, DENIED = -1, -2, -3, -4
 local TAKE, UP_TO, PEEK, REFUND, RENEW, LEASE, DEBIT, BAN = 1, 2, 3, 4, 5, 6, 7, 8
 
 local numbers = { struct.unpack('<' .. string.rep('d', #ARGV[1] / 8), ARGV[1]) }
@@ -59,8 +59,9 @@ while at <= last do
   for i = 1, charges do
     local rule, cost, holder, made, mark = unpack(numbers, at, at + 4)
     run.charges[i] = { rule = rules[rule], cost = cost, holder = ARGV[holder], made = made, mark = mark, shadow = made == SHADOW }
-    if made == PENALTY then
-      run.has_penalties, run.charges[i].main = true, mark
+    if made <= PENALTY then
+      run.charges[i].main, run.charges[i].denied = mark, made == DENIED
+      run.has_penalties = made ~= COUNTED_LATER
     end
     at = at + 5
   end

@@ -142,7 +142,7 @@ impl Bucket {
         let mut open = self.open(state, now);
         match change {
             Change::Charge(cost, _) => open.level += cost,
-            Change::Repair | Change::Renew(_) => {}
+            Change::Repair | Change::Renew(..) => {}
             Change::Refund(units, _) => self.refund_latest(&mut open, units, now),
         }
         let mut state = None;

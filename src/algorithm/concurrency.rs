@@ -13,15 +13,22 @@ use crate::{error::Error, quota::Quota};
 /// [`Policy::concurrency`](crate::Policy::concurrency) creates a policy with an expiry of 30 seconds.
 ///
 /// * Behind the [layer](crate::RateLimitLayer), a request holds its permits from the decision until the response's
-///   body ends, fails or is dropped. After an upgrade, for example to a websocket, the connection holds no permits.
+///   body ends, fails or is dropped. After an upgrade, for example to a websocket, the connection holds no permits. A
+///   request that waits in the [queue](super::LeakyBucket::queue) of the same layer holds them while it waits.
 /// * With the [`Limiter`](crate::Limiter), a request holds its permits as long as the [`Decision`](crate::Decision) or
 ///   a clone of it lives. A decision that is dropped at once holds nothing.
 ///   [`Limiter::refund_latest`](crate::Limiter::refund_latest) has no effect.
 ///
 /// A release that comes after the expiry does not release the permits of another request.
 ///
-/// * **Promise**: at any moment at most the limit in use, as long as no instance loses its connection to the store for
-///   longer than the period and continues to work.
+/// A renewal adds permits again that the store has lost, even above the limit: their request still runs. The store can lose
+/// them when it restarts without its data, fails over, or its clock steps forward, when an operator
+/// [resets](crate::Limiter::reset) the key, or when a renewal comes after the expiry. From a third of the period after the
+/// store answers again, it has the permits of all requests that run, and grants none while they are at or above the limit.
+/// So a reset frees for good only the permits of requests that no longer run.
+///
+/// * **Promise**: at any moment at most the limit in use, unless the store loses permits or an instance loses its connection
+///   to the store for longer than the period. Then the excess is at most what is granted until the renewals.
 /// * **Source**: the counting semaphore, with an expiry.
 /// * **Cost in Redis**: one sorted set per key, with a member of 50 to 140 bytes per request that holds permits,
 ///   whatever its cost.
@@ -187,13 +194,12 @@ impl Counter for Concurrency {
                     holders.remove(place);
                 }
             }
-            // Expired permits stay expired.
-            Change::Renew(id) => {
-                if let Some(place) = holders.place_of(id).filter(|&place| holders.sorted[place].expires > now)
-                {
-                    let holder = holders.remove(place);
-                    holders.insert(Holder { expires, ..holder });
+            // They are in use, even if they have expired or were lost.
+            Change::Renew(units, id) => {
+                if let Some(place) = holders.place_of(id) {
+                    holders.remove(place);
                 }
+                holders.insert(Holder { expires, units, id });
             }
         }
         let last = holders.sorted.last()?.expires;

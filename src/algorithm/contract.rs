@@ -58,7 +58,8 @@ use crate::{error::Error, quota::Quota};
 ///
 /// ## `renew(policy, units, time, count, text, holder)`
 ///
-/// Required with [`OnRelease`](Replenishment::OnRelease). Renews the units of the holder. Returns the same as `refund`.
+/// Required with [`OnRelease`](Replenishment::OnRelease). Renews the units of the holder, and adds them again if
+/// the key was lost. Returns the same as `refund`.
 ///
 /// ## `policy(...)`
 ///
@@ -226,6 +227,6 @@ pub enum Replenishment {
     ///
     /// The functions of the algorithm receive the holder of the units as 32 hexadecimal digits. A refund names the
     /// holder, not the time and the mark of the charge, and must release its units. `renew` must keep them from
-    /// expiring.
+    /// expiring, and add them again if the key was lost.
     OnRelease,
 }

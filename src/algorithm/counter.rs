@@ -93,8 +93,8 @@ pub enum Change {
     Repair,
     /// Refunds the latest units; under `Concurrency`, releases the permits of a holder.
     Refund(u64, u128),
-    /// Renews the permits of a holder.
-    Renew(u128),
+    /// Renews the units of a holder, or adds it again.
+    Renew(u64, u128),
 }
 
 /// State to store, and for how many more microseconds it matters.

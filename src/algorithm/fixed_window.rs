@@ -192,7 +192,7 @@ impl Counter for FixedWindow {
         let Open { started, used, left, .. } = open(arguments, state.as_ref(), now);
         let used = match change {
             Change::Charge(cost, _) => used + cost,
-            Change::Repair | Change::Renew(_) => used,
+            Change::Repair | Change::Renew(..) => used,
             Change::Refund(units, _) => used.saturating_sub(units),
         };
         (used > 0).then_some(Kept { state: State::Count(Count { at: started, count: used }), lifetime: left })

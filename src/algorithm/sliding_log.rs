@@ -224,7 +224,7 @@ impl Counter for SlidingLog {
                 let total = log.total() + u128::from(cost);
                 log.entries.push_back(Entry { at: now, total });
             }
-            Change::Repair | Change::Renew(_) => {}
+            Change::Repair | Change::Renew(..) => {}
             Change::Refund(units, _) => {
                 let kept = log.total().saturating_sub(u128::from(units)).max(log.before);
                 let last = log.entries.partition_point(|entry| entry.total < kept);

@@ -251,7 +251,7 @@ impl Counter for SlidingWindow {
         let mut window = open(arguments, state.as_ref(), now);
         match change {
             Change::Charge(cost, _) => window.counts[0] += cost,
-            Change::Repair | Change::Renew(_) => {}
+            Change::Repair | Change::Renew(..) => {}
             Change::Refund(mut units, _) => {
                 // The latest units first.
                 for count in &mut window.counts {

@@ -28,7 +28,7 @@ pub trait Twin: Send + Sync {
         None
     }
 
-    /// Renews the `units` units of the holder, for an algorithm with
+    /// Renews the `units` units of the holder, and adds them again if the key was lost, for an algorithm with
     /// [`OnRelease`](super::Replenishment::OnRelease). Returns `None` if nothing changes. Defaults to that.
     fn renew(&self, input: &Input<'_>, units: u64) -> Option<Update> {
         let _ = (input, units);

@@ -515,6 +515,8 @@ impl RateLimitLayer {
     /// * A rule looks up clients, and no other rule limits requests of unknown clients: [guesses](Self#guesses-are-charged) are
     ///   free.
     /// * Units are reserved of a policy that the layer does not have, or bytes charged to one that counts requests.
+    /// * A request that waits in a [queue](crate::algorithm::LeakyBucket::queue) holds permits of a
+    ///   [`Concurrency`](crate::algorithm::Concurrency) policy.
     ///
     /// Two more are only known with the first requests, and logged once: a policy that never denies what another one of the
     /// same key admits, and a cost above the capacity.

@@ -41,6 +41,17 @@ struct Paths {
     changed: Vec<Router<Vec<usize>>>,
 }
 
+impl Scope {
+    /// Whether all requests of `other` are of this scope.
+    fn covers(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Every, _) | (Self::Otherwise, Self::Otherwise) => true,
+            (Self::Route(own), Self::Route(other)) => own.covers(other),
+            _ => false,
+        }
+    }
+}
+
 impl Routes {
     /// The table whose rules are for `scopes`.
     pub(super) fn new(scopes: Vec<(Scope, usize)>) -> Self {
@@ -79,14 +90,18 @@ impl Routes {
 
     /// Whether each request of the rule `number` falls under a rule for which `limits` holds.
     pub(super) fn are_limited(&self, number: usize, limits: impl Fn(usize) -> bool) -> bool {
-        let covers = |scope: &Scope, other: &Scope| match (scope, other) {
-            (Scope::Every, _) | (Scope::Otherwise, Scope::Otherwise) => true,
-            (Scope::Route(own), Scope::Route(other)) => own.covers(other),
-            _ => false,
-        };
         let limiting = || self.scopes.iter().filter(|(_, number)| limits(*number));
-        let mut own = self.scopes.iter().filter(|(_, its)| *its == number);
-        own.all(|(scope, _)| limiting().any(|(limiting, _)| covers(limiting, scope)))
+        self.scopes_of(number).all(|scope| limiting().any(|(limiting, _)| limiting.covers(scope)))
+    }
+
+    /// Whether both rules apply to some requests, because one scope covers another.
+    pub(super) fn share_requests(&self, one: usize, other: usize) -> bool {
+        self.scopes_of(one)
+            .any(|one| self.scopes_of(other).any(|other| one.covers(other) || other.covers(one)))
+    }
+
+    fn scopes_of(&self, number: usize) -> impl Iterator<Item = &Scope> {
+        self.scopes.iter().filter(move |(_, its)| *its == number).map(|(scope, _)| scope)
     }
 
     /// The rules that apply to `request`, in order.

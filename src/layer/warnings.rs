@@ -33,6 +33,7 @@ impl Config {
                 ));
             }
         }
+        warnings.extend(self.queue_warning());
         for reserved in &self.settlements.reserved {
             let name = &reserved.policy;
             let policy = policies.iter().find(|policy| policy.name() == name);
@@ -49,6 +50,26 @@ impl Config {
             }
         }
         warnings
+    }
+
+    /// Warns of a request that waits in a queue while it holds permits.
+    fn queue_warning(&self) -> Option<String> {
+        let known = || {
+            let rules = self.rules.iter().enumerate();
+            rules.filter_map(|(at, rule)| Some((at, rule.policy.known()?)))
+        };
+        let share_requests =
+            |one, other| self.routes.as_ref().is_none_or(|routes| routes.share_requests(one, other));
+        known().filter(|(_, policy)| policy.has_queue()).find_map(|(at, queue)| {
+            let (_, permits) = known().find(|(other, policy)| policy.has_permits() && share_requests(at, *other))?;
+            Some(format!(
+                "a request that waits in the queue of the policy {:?} already holds permits of {:?}, so other requests are \
+                 denied while few run: put {:?} into another layer, inside this one",
+                queue.name(),
+                permits.name(),
+                permits.name()
+            ))
+        })
     }
 
     /// Logs the warnings when the first service is wrapped, and shows the counters of the policies.

@@ -337,7 +337,9 @@ impl Round {
         if let Some(change) = change {
             lock(&self.account.state).apply(&self.account.decision, change, &ended);
         }
-        if has_failed(&ended) && !is_local {
+        // What was counted in this process, or is refunded once the store answers, is done.
+        let is_done = ended.as_ref().is_ok_and(|decision| !decision.all_outcomes().is_empty());
+        if has_failed(&ended) && !is_done && !is_local {
             self.stage = Stage::Done;
         }
         self.settled = Some(match (self.settled.take(), ended) {

@@ -274,7 +274,8 @@ impl Limiter {
         (refunded, answer)
     }
 
-    /// Removes everything that `key` was charged under `policy`. A ban stays: see [`unban`](Self::unban).
+    /// Removes everything that `key` was charged under `policy`. A ban stays: see [`unban`](Self::unban). Permits of requests
+    /// that still run are in use again with their next renewal.
     ///
     /// # Errors
     ///

@@ -125,11 +125,18 @@ impl PermitRequest {
 }
 
 async fn renew(permit: WeakPermit, request: Weak<PermitRequest>, pause: Duration) {
+    let mut wait = pause;
     loop {
-        sleep(pause).await;
+        sleep(wait).await;
+        // The permit is not released meanwhile: a renewal that reached the store after the release would add it again.
         let (Some(_permit), Some(request)) = (permit.upgrade(), request.upgrade()) else { return };
-        // If a renewal fails, the next one may succeed before the permit expires.
-        let _: Result<_, Error> = request.store.decide(Action::Renew, &request.charges).await;
+        let renewed: Result<_, Error> = request.store.decide(Action::Renew, &request.charges).await;
+        wait = pause;
+        if renewed.is_err() {
+            // It may still reach the store. The next one is early, because the store may have lost the permit.
+            sleep(MAX_REPLY_TIME.min(pause)).await;
+            wait = Duration::ZERO;
+        }
     }
 }
 

@@ -81,6 +81,12 @@ impl Policy {
         })
     }
 
+    /// Whether requests wait in its queue.
+    pub(crate) fn has_queue(&self) -> bool {
+        // A meter has a longest wait of 0.
+        self.counting().name() == "leaky-bucket" && self.arguments().get(3).is_some_and(|wait| *wait > 0)
+    }
+
     /// Whether this policy never denies what `other` admits, if both limit the same key and cost the same.
     pub(crate) fn never_binds_beside(&self, other: &Self) -> bool {
         let (Some(shape), Some(Shape::Bucket)) = (Shape::of(self), Shape::of(other)) else { return false };

@@ -8,6 +8,22 @@ pub(crate) struct Companion {
     /// The place of the charge that it belongs to.
     pub(crate) place: usize,
     pub(crate) charge: Charge,
+    #[cfg(feature = "redis")]
+    pub(crate) counts: Counts,
+}
+
+/// Which denials a call counts for a penalty.
+#[cfg(feature = "redis")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "only a Cluster decides in several calls"))]
+pub(crate) enum Counts {
+    /// That of its charge.
+    #[default]
+    Own,
+    /// None: a later call counts it.
+    Later,
+    /// One, which was decided in an earlier call.
+    Earlier,
 }
 
 impl Companion {
@@ -25,7 +41,13 @@ impl Companion {
             let bans = charge.policy().bans()?;
             let client = charge.key().client();
             let key = client.as_ref().unwrap_or_else(|| charge.key());
-            Some(Self { place, charge: Charge::new(bans, key, cost(charge)?) })
+            let charge = Charge::new(bans, key, cost(charge)?);
+            Some(Self {
+                place,
+                charge,
+                #[cfg(feature = "redis")]
+                counts: Counts::default(),
+            })
         };
         // Does not allocate if there are none.
         charges.iter().enumerate().filter_map(companion).collect()

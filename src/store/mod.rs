@@ -9,6 +9,8 @@ mod redis;
 mod store;
 
 use self::companion::Companion;
+#[cfg(feature = "redis")]
+use self::companion::Counts;
 #[cfg(all(feature = "adaptive", feature = "redis"))]
 pub(crate) use self::redis::ShareTable;
 #[cfg(feature = "redis")]

@@ -271,7 +271,8 @@ pub enum Action {
     /// Refund the costs, as far as they were charged and still count. For a policy with permits, release the permit of
     /// the same charge.
     Refund,
-    /// Renew the permits of the same charges, so they do not expire.
+    /// Renew the permits of the same charges, so they do not expire. Permits that the store has lost are in use again, even
+    /// above the limit.
     Renew,
     /// Ban the keys, under policies with a [penalty](crate::Policy::penalty), for as many microseconds from now as the cost
     /// says. A cost of 0 ends the ban, and forgets the denials and bans before. Charges nothing.

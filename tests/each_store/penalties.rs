@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tower_ratelimit::{
-    Charge, Decision, Key, Limiter, Policy, Quota,
+    Charge, Decision, Key, Limiter, MemoryStore, Policy, Quota,
     algorithm::{Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
     decision::BanList,
     policy::Penalty,
@@ -186,6 +186,75 @@ async fn all_policies_that_deny_count_the_denial() {
         // "b" admits, so it counted nothing, and was charged once.
         assert_eq!(limiter.peek(&policies[1], &alice, 1).await.unwrap().remaining(), Some(8), "{name}");
     }
+}
+
+#[tokio::test]
+async fn a_denial_counts_for_each_key_that_denies_it() {
+    for (name, limiter) in stores("penalty-keys").await {
+        let policy = day("p", 1).penalty(three());
+        let keys = ["alice", "bob", "carol", "dave"].map(Key::new);
+        let charges = keys.each_ref().map(|key| Charge::new(&policy, key, 1));
+        for _ in 0..3 {
+            assert!(!limiter.check_all(&charges).await.unwrap().is_banned(), "{name}");
+        }
+        let banned = limiter.check_all(&charges).await.unwrap();
+        assert!(banned.outcomes().iter().all(|one| one.banned_for() == Some(HOUR)), "{name}: {banned:?}");
+    }
+}
+
+/// Keys of one request may be in several slots of a Cluster.
+#[tokio::test]
+async fn every_store_counts_the_denials_of_random_requests_alike() {
+    let seed = fastrand::u64(..);
+    for (name, limiter) in stores("penalty-random").await {
+        let (mut random, memory) = (fastrand::Rng::with_seed(seed), Limiter::new(MemoryStore::new()));
+        let ban = |after| Penalty::after(after, HOUR);
+        let policies = [
+            day("a", 3).penalty(ban(2)),
+            day("b", 5).penalty(ban(4)),
+            day("c", 4),
+            day("d", 3).penalty(ban(3)),
+            day("e", 2).penalty(ban(2)).shadow(),
+        ];
+        let identities = ["alice", "bob", "carol", "dave", "erin"].map(Key::new);
+        for step in 0..250 {
+            let (policy, key) =
+                (&policies[random.usize(..policies.len())], &identities[random.usize(..identities.len())]);
+            let what = format!("seed {seed}, {name}, step {step}");
+            match random.u8(..20) {
+                0 if policy.has_penalty() => {
+                    limiter.unban(policy, key).await.unwrap();
+                    memory.unban(policy, key).await.unwrap();
+                }
+                1 => {
+                    limiter.reset(policy, key).await.unwrap();
+                    memory.reset(policy, key).await.unwrap();
+                }
+                _ => {
+                    let mut charges = Vec::new();
+                    for policy in &policies {
+                        let key = &identities[random.usize(..identities.len())];
+                        if random.bool() {
+                            charges.push(Charge::new(policy, key, random.u64(..3)));
+                        }
+                    }
+                    random.shuffle(&mut charges);
+                    if charges.is_empty() {
+                        continue;
+                    }
+                    let [real, model] = [&limiter, &memory].map(|limiter| limiter.check_all(&charges));
+                    let [real, model] = [real.await.unwrap(), model.await.unwrap()];
+                    assert_eq!(said(&real), said(&model), "{what}: {charges:?}");
+                }
+            }
+        }
+    }
+}
+
+/// By outcome: the policy, whether it admits, whether it bans, and what remains.
+fn said(decision: &Decision) -> Vec<(&str, bool, bool, u64)> {
+    let outcomes = decision.outcomes().iter().chain(decision.shadows());
+    outcomes.map(|one| (one.policy().name(), one.is_allowed(), one.is_banned(), one.remaining())).collect()
 }
 
 #[tokio::test]

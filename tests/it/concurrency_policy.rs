@@ -165,7 +165,7 @@ async fn a_permit_is_renewed_while_it_is_held_and_expires_when_its_holder_is_kil
 }
 
 #[tokio::test]
-async fn a_late_release_or_renewal_does_not_affect_other_holders() {
+async fn a_late_renewal_exceeds_the_limit_and_a_late_release_does_not_affect_other_holders() {
     let server = RedisServer::start();
     let clock = ManualClock::new();
     let redis = settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap();
@@ -180,6 +180,11 @@ async fn a_late_release_or_renewal_does_not_affect_other_holders() {
         clock.advance(LEASE);
         assert!(decide(Action::Charge, &present).await.is_allowed(), "{name}");
         decide(Action::Renew, &late).await;
+        // Both are in use, so one release frees nothing.
+        assert_eq!(decide(Action::Refund, &late).await.remaining(), Some(0), "{name}");
+        assert_eq!(decide(Action::Refund, &late).await.remaining(), Some(0), "{name}");
+        decide(Action::Renew, &late).await;
+        assert!(!decide(Action::Charge, &Charge::new(&policy, &key, 1)).await.is_allowed(), "{name}");
         assert_eq!(decide(Action::Refund, &late).await.remaining(), Some(0), "{name}");
         assert_eq!(decide(Action::Refund, &present).await.remaining(), Some(1), "{name}");
     }
@@ -478,9 +483,9 @@ async fn contest(clock: &ManualClock, stores: [(&str, &dyn Store); 2], steps: Ve
                     model.0.retain(|unit| unit.1 != holder);
                     (Action::Refund, charge, model.say(limit, lease, now, 0).0)
                 } else {
-                    for unit in model.0.iter_mut().filter(|unit| unit.1 == holder && unit.0 > now) {
-                        unit.0 = now + lease;
-                    }
+                    // In use again, even if it has expired, was released or denied.
+                    model.0.retain(|unit| unit.1 != holder);
+                    model.0.extend((0..charge.cost()).map(|_| (now + lease, holder)));
                     (Action::Renew, charge, model.say(limit, lease, now, 0).0)
                 }
             }

@@ -7,6 +7,7 @@ use tower_ratelimit::{
     KeyExtractor, MemoryStore, PeerIp, Policy, PolicySource, Quota, RateLimitLayer, Rule,
     algorithm::{FixedWindow, LeakyBucket, SlidingLog, TokenBucket},
     key::{Constant, MatchedRoute, RequestPath},
+    layer::Rules,
 };
 
 #[test]
@@ -84,4 +85,36 @@ fn a_layer_warns_of_paths_as_keys_and_of_reservations_that_cannot_be_meant() {
         PolicySource::per_request(|_: &Parts, _: &tower_ratelimit::Key| Policy::new("x", Quota::per_day(1)));
     let chosen = RateLimitLayer::new(MemoryStore::new(), source, Constant::new("all")).reserve("apis");
     assert!(chosen.warnings().is_empty());
+}
+
+#[test]
+fn a_layer_warns_of_requests_that_hold_permits_while_they_wait_in_a_queue() {
+    let queue = || {
+        let wait = LeakyBucket::queue(Duration::from_secs(8));
+        Rule::new(Policy::new("mails", Quota::per_second(2)).algorithm(wait), Constant::new("all"))
+    };
+    let meter = || {
+        let meter = LeakyBucket::meter();
+        Rule::new(Policy::new("mails", Quota::per_second(2)).algorithm(meter), Constant::new("all"))
+    };
+    let permits = || Rule::new(Policy::concurrency("jobs", 5), Constant::new("all"));
+    let rows = [
+        ("both", Rules::new().every(queue()).every(permits()), true),
+        ("in the other order", Rules::new().every(permits()).every(queue()), true),
+        ("a meter", Rules::new().every(meter()).every(permits()), false),
+        ("permits alone", permits().into(), false),
+        ("a queue alone", queue().into(), false),
+        ("permits of all routes", Rules::new().route("/a", queue()).every(permits()), true),
+        ("of the same route", Rules::new().route("/a", queue()).route("/a", permits()), true),
+        ("of other routes", Rules::new().route("/a", queue()).route("/b", permits()), false),
+    ];
+    for (name, rules, expected) in rows {
+        let warnings = RateLimitLayer::with_rules(MemoryStore::new(), rules).warnings();
+        let is_expected =
+            |warning: &String| warning.contains(r#"the queue of the policy "mails" already holds"#);
+        assert!(
+            warnings.len() == usize::from(expected) && warnings.iter().all(is_expected),
+            "{name}: {warnings:?}"
+        );
+    }
 }

@@ -122,7 +122,7 @@ pub(super) async fn instances_are_counted(shared: &Shared, network: &Network) {
             }
             sleep(Duration::from_secs(1)).await;
             seen = all.iter().map(|instance| instance.store.instances().unwrap_or(0) as usize).collect();
-            // Some that ended may still count, and one that replaces its permit does not for a moment.
+            // Some that ended may still count.
             if second > 16 && seen.iter().all(|seen| *seen == count) {
                 break;
             }

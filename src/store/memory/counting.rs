@@ -89,7 +89,9 @@ impl<'a> Counting<'a> {
     /// Renews the permits of the charge.
     pub(super) fn renew(&self, state: &mut Option<State>, now: u64) -> Changed {
         match self.form {
-            Form::BuiltIn(counter) => self.change(counter, state, now, Change::Renew(self.charge.holder())),
+            Form::BuiltIn(counter) => {
+                self.change(counter, state, now, Change::Renew(self.charge.cost(), self.charge.holder()))
+            }
             Form::Custom(twin) => self.custom(twin, now).renew(state, self.charge.cost()),
         }
     }

@@ -5,7 +5,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -25,15 +25,13 @@ use crate::{
     policy::Policy,
     quota::Quota,
     store::{Action, LocalCounts},
-    util::{sync::lock, time::micros},
+    util::time::micros,
 };
 
 /// The time between two announcements, and until the first one.
 const INTERVAL: Duration = Duration::from_secs(5);
 /// After this time, a process without traffic no longer counts. One that ended does not either.
 const EXPIRY: Duration = Duration::from_secs(15);
-/// After this number of renewals, it announces itself again: a permit that Redis has lost is not renewed.
-const RENEWALS: u32 = 12;
 /// The most instances that are counted.
 const MOST: u64 = 100_000;
 
@@ -45,18 +43,8 @@ pub(super) struct Instances {
     created: Instant,
     /// When to announce this instance, in microseconds since then.
     due: AtomicU64,
-    latest: Mutex<Announcement>,
-}
-
-/// The permit that this instance holds.
-struct Announcement {
+    /// What this instance holds.
     permit: Charge,
-    /// When it was granted or renewed.
-    at: Option<Instant>,
-    /// How often it was renewed.
-    renewals: u32,
-    /// The instances then.
-    instances: u32,
 }
 
 impl Instances {
@@ -70,7 +58,6 @@ impl Instances {
         let quota = Quota::new(MOST, EXPIRY).unwrap_or(Quota::per_minute(MOST));
         let policy = Policy::new("%instances", quota).algorithm(Concurrency::new());
         let permit = Charge::new(&policy, &Key::new("%instances"), 1);
-        let latest = Announcement { permit, at: None, renewals: 0, instances: 0 };
         let deadline = deadline.min(PROBE_TIMEOUT);
         Self {
             link,
@@ -79,7 +66,7 @@ impl Instances {
             local,
             created: Instant::now(),
             due: AtomicU64::new(micros(INTERVAL)),
-            latest: Mutex::new(latest),
+            permit,
         }
     }
 
@@ -101,44 +88,13 @@ impl Instances {
 
     /// A failure is no failure of a decision, and the next interval tries again.
     async fn announce(self: Arc<Self>) {
-        let (permit, held, before) = {
-            let latest = lock(&self.latest);
-            let held = latest.at.is_some_and(|at| at.elapsed() < EXPIRY) && latest.renewals < RENEWALS;
-            (latest.permit.clone(), held, latest.instances)
-        };
-        if held {
-            let Some(instances) = self.count(Action::Renew, permit.clone()).await else { return };
-            {
-                let latest = &mut *lock(&self.latest);
-                (latest.at, latest.instances) = (Some(Instant::now()), instances);
-                latest.renewals += 1;
-            }
-            // If there are fewer than before, Redis may have lost this one too.
-            if instances >= before {
-                return;
-            }
-        }
-        self.announce_again(permit).await;
-    }
-
-    /// Replaces `permit`, which Redis may have lost or not have granted.
-    async fn announce_again(&self, permit: Charge) {
-        if self.link.clone().decide(self.job(Action::Refund, permit.clone())).await.is_err() {
-            return;
-        }
-        // A new holder, in case the latest charge is late.
-        let permit = permit.with_new_holder();
-        lock(&self.latest).permit = permit.clone();
-        if let Some(instances) = self.count(Action::Charge, permit).await {
-            let latest = &mut *lock(&self.latest);
-            (latest.at, latest.renewals, latest.instances) = (Some(Instant::now()), 0, instances);
-        }
+        // A renewal adds a permit that Redis does not have.
+        self.count(Action::Renew, self.permit.clone()).await;
     }
 
     /// Learns how many instances run already.
     pub(super) async fn look(&self) {
-        let nothing = lock(&self.latest).permit.clone().with_cost(0);
-        self.count(Action::Peek, nothing).await;
+        self.count(Action::Peek, self.permit.clone().with_cost(0)).await;
     }
 
     async fn count(&self, action: Action, permit: Charge) -> Option<u32> {

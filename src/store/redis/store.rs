@@ -195,7 +195,8 @@ impl RedisStore {
     /// * All policies of one identity are decided in one atomic step. A decision over identities of several shards, such
     ///   as an address and an API key, is made one shard after the other, in the order of the rules. If one denies, the
     ///   charges before it are refunded. So the limits are never exceeded, but other requests may be denied until the
-    ///   refund. Put the rule first that denies most often.
+    ///   refund. Put the rule first that denies most often. A denial that a [penalty](crate::Policy::penalty) counts may
+    ///   take one round trip more.
     /// * All shards share the connection to a node. If it breaks, the decisions under way on it fail, because they may
     ///   have been charged. The store has two connections to each node: one for the first attempt, and one that follows
     ///   slots.

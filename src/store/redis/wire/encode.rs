@@ -6,7 +6,7 @@ use super::job::Job;
 use crate::{
     decision::Charge,
     policy::{MAX_BAN, Policy},
-    store::{Action, Companion, redis::script::Script},
+    store::{Action, Companion, Counts, redis::script::Script},
 };
 
 /// More than any key can be charged, and exact in Lua.
@@ -32,6 +32,11 @@ impl Job {
             Action::Ban => 0,
             Action::Charge | Action::ChargeUpTo | Action::Debit | Action::Peek => charge.bounded_cost(),
         }
+    }
+
+    /// Which denials its companions count, if it has any.
+    fn counts(&self) -> Option<Counts> {
+        self.companions.first().map(|companion| companion.counts)
     }
 
     /// The number of the mode in `lua/include/call.lua`.
@@ -62,6 +67,7 @@ impl Job {
             && self.lease.is_none()
             && !matches!(self.action, Action::Refund | Action::Ban)
             && self.charges.len() == other.charges.len()
+            && self.counts() == other.counts()
             && self.charges.iter().zip(&other.charges).all(is_alike)
     }
 }
@@ -157,8 +163,13 @@ impl Numbers {
     }
 
     /// In place of the time and the mark of a charge against the penalty of the one at `place`.
-    fn push_penalty(&mut self, place: usize) {
-        self.0.extend((-2_f64).to_le_bytes());
+    fn push_penalty(&mut self, place: usize, counts: Counts) {
+        let time = match counts {
+            Counts::Own => -2_f64,
+            Counts::Later => -3.0,
+            Counts::Earlier => -4.0,
+        };
+        self.0.extend(time.to_le_bytes());
         self.push(place as u64 + 1);
     }
 
@@ -216,9 +227,9 @@ impl Numbers {
                 }
             }
             let own = job.charges.len();
-            for (i, Companion { place, charge }) in job.companions.iter().enumerate() {
+            for (i, Companion { place, charge, counts }) in job.companions.iter().enumerate() {
                 numbers.extend(&[rule_of[charge_number + own + i] as u64, charge.cost().min(MAX_BAN), 0]);
-                numbers.push_penalty(*place);
+                numbers.push_penalty(*place, *counts);
             }
             if let Some(lease) = &job.lease {
                 let returned = lease.returned;

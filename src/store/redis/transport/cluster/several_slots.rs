@@ -1,6 +1,6 @@
 //! Decisions over several slots, made slot by slot.
 
-use std::{future::Future, sync::Arc};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use tokio::{
     task::JoinHandle,
@@ -12,7 +12,7 @@ use crate::{
     error::Error,
     key::Key,
     store::{
-        Action,
+        Action, Counts,
         redis::{
             transport::{
                 background::Finish,
@@ -45,9 +45,12 @@ async fn slot_by_slot(slots: &Arc<impl Slots>, job: Job, deadline: Instant) -> R
     let is_charge = matches!(job.action, Action::Charge | Action::ChargeUpTo);
     let mut outcomes: Vec<Option<Outcome>> = vec![None; job.charges.len()];
     let mut charged: Vec<Vec<usize>> = Vec::new();
+    // The slots that denied, and did not count it.
+    let mut uncounted: Vec<Vec<usize>> = Vec::new();
     let mut first_error = None;
     let mut denied = false;
-    for positions in by_slot(&**slots, &job.charges) {
+    let by_slot = by_slot(&**slots, &job.charges);
+    for (place, positions) in by_slot.iter().enumerate() {
         let (action, until) = match job.action {
             _ if denied => (Action::Peek, halfway_to(deadline)),
             // Charges stop at the caller's deadline, because they are refunded after it.
@@ -57,19 +60,29 @@ async fn slot_by_slot(slots: &Arc<impl Slots>, job: Job, deadline: Instant) -> R
         let mut part =
             job.part(action, positions.iter().map(|&position| job.charges[position].clone()).collect());
         part.deadline = until.saturating_duration_since(Instant::now());
+        // A banned request counts for nothing, so a denial is counted once no later slot bans it.
+        let may_be_banned =
+            by_slot[place + 1..].iter().flatten().any(|&later| job.charges[later].policy().has_penalty());
+        if may_be_banned {
+            part.companions.iter_mut().for_each(|companion| companion.counts = Counts::Later);
+        }
         match slots.decide_in_slot(part).await {
             Ok(decision) => {
                 for (&position, outcome) in positions.iter().zip(decision.all_outcomes()) {
                     outcomes[position] = Some(outcome.clone());
                 }
                 if !is_charge || denied {
+                    uncounted.push(positions.clone());
                     continue;
                 }
                 if decision.is_allowed() {
-                    charged.push(positions);
+                    charged.push(positions.clone());
                     continue;
                 }
                 denied = true;
+                if may_be_banned {
+                    uncounted.push(positions.clone());
+                }
                 let refund = refund_charged(slots, &job, &charged, &outcomes);
                 if let Ok(Ok(refunded)) = timeout_at(halfway_to(deadline), refund).await {
                     refunded.into_iter().for_each(|(position, outcome)| outcomes[position] = Some(outcome));
@@ -91,6 +104,21 @@ async fn slot_by_slot(slots: &Arc<impl Slots>, job: Job, deadline: Instant) -> R
         // Some units may have been refunded.
         job.settled(None);
         return Err(first_error);
+    }
+    let is_banned = outcomes.iter().flatten().any(Outcome::is_banned);
+    if denied && !is_banned {
+        let counted: Vec<_> = uncounted
+            .iter()
+            .filter_map(|positions| count_denials(slots, &job, positions, &outcomes))
+            .collect();
+        let until = halfway_to(deadline);
+        for counted in counted {
+            // If it fails or is late, the request is denied without a ban.
+            let bans = timeout_at(until, counted).await.ok().and_then(Result::ok).unwrap_or_default();
+            for (position, rest) in bans {
+                outcomes[position] = outcomes[position].take().map(|outcome| outcome.banning(rest));
+            }
+        }
     }
     let reply = Reply { decision: Decision::new(outcomes.into_iter().flatten()), leased: None };
     job.settled(Some(&reply));
@@ -127,6 +155,33 @@ fn refund_charged(
     })
 }
 
+/// Counts the denials of one slot for the penalties of the policies that denied, even if the caller is dropped. Returns the
+/// positions of the charges whose keys are banned now, each with the rest of the ban. `None` if there is nothing to count.
+fn count_denials(
+    slots: &Arc<impl Slots>,
+    job: &Job,
+    positions: &[usize],
+    outcomes: &[Option<Outcome>],
+) -> Option<JoinHandle<Vec<(usize, Duration)>>> {
+    let is_denied =
+        |position: &usize| outcomes[*position].as_ref().is_some_and(|outcome| !outcome.is_allowed());
+    let positions: Vec<usize> = positions.iter().copied().filter(is_denied).collect();
+    let mut part =
+        job.part(Action::Charge, positions.iter().map(|&position| job.charges[position].clone()).collect());
+    if part.companions.is_empty() {
+        return None;
+    }
+    part.companions.iter_mut().for_each(|companion| companion.counts = Counts::Earlier);
+    part.charges.iter_mut().for_each(|charge| *charge = charge.clone().with_cost(0));
+    part.deadline = job.deadline.max(REPLY_TIMEOUT);
+    let slots = slots.clone();
+    Some(tokio::spawn(async move {
+        let Ok(decision) = slots.decide_in_slot(part).await else { return Vec::new() };
+        let bans = positions.into_iter().zip(decision.all_outcomes());
+        bans.filter_map(|(position, outcome)| Some((position, outcome.banned_for()?))).collect()
+    }))
+}
+
 /// The positions of the charges in each slot, in the order of their first charges.
 fn by_slot(slots: &impl Slots, charges: &[Charge]) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
@@ -153,7 +208,7 @@ fn with_values_of(outcome: &Outcome, now: &Outcome) -> Outcome {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeMap, sync::Mutex, time::Duration};
+    use std::{collections::BTreeMap, sync::Mutex};
 
     use tokio::time::{sleep, timeout};
 

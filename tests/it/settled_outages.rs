@@ -1,0 +1,152 @@
+//! Reservations over outages: once all are settled, what is charged is what was used, but for calls whose replies were lost.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use tokio::{task::JoinSet, time::sleep};
+use tower_ratelimit::{
+    Answer, Charge, Decision, Error, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, Quota,
+    Reservation,
+    algorithm::FixedWindow,
+    store::{Action, Store},
+};
+
+const LIMIT: u64 = 1_000_000;
+
+/// A store that takes some time, and fails without having decided while it is down.
+#[derive(Clone)]
+struct Unsteady {
+    counts: MemoryStore,
+    is_down: Arc<AtomicBool>,
+    /// Of a hundred calls, how many fail although they may have been made.
+    loses: u8,
+    /// The units of these calls.
+    lost: Arc<AtomicU64>,
+    random: Arc<Mutex<fastrand::Rng>>,
+}
+
+impl Store for Unsteady {
+    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
+        let (store, charges) = (self.clone(), charges.to_vec());
+        let (time, is_lost, is_made) = {
+            let mut random = store.random.lock().unwrap();
+            (Duration::from_millis(random.u64(..30)), random.u8(..100) < store.loses, random.bool())
+        };
+        Answer::pending(async move {
+            sleep(time).await;
+            if store.is_down.load(Relaxed) {
+                return Err(Error::new(ErrorKind::StoreUnreachable, "not sent"));
+            }
+            if !is_lost {
+                return store.counts.decide(action, &charges).await;
+            }
+            let most = charges.iter().map(Charge::cost).max().unwrap_or_default();
+            store.lost.fetch_add(most, Relaxed);
+            if is_made {
+                store.counts.decide(action, &charges).await?;
+            }
+            Err(Error::new(ErrorKind::StoreTimeout, "lost"))
+        })
+    }
+
+    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
+        self.counts.reset(policy, key)
+    }
+}
+
+/// Makes a reservation and changes it. Returns what it is to be charged in the end, and what it did.
+async fn use_some(limiter: Limiter, policies: [Policy; 2], mut random: fastrand::Rng) -> (u64, Vec<String>) {
+    let pause = |random: &mut fastrand::Rng| sleep(Duration::from_millis(random.u64(..200)));
+    pause(&mut random).await;
+    let mut total = random.u64(1..50);
+    let charges = policies.map(|policy| Charge::new(&policy, &Key::new("all"), total));
+    let decision = limiter.check_all(&charges).await.unwrap();
+    assert!(decision.is_allowed());
+    let mut did = vec![format!("{total}, {:?}", decision.failure().map(Error::kind))];
+    let reservation = Reservation::new(&limiter, &decision);
+    if random.u8(..8) == 0 {
+        pause(&mut random).await;
+        drop(reservation.or_refund());
+        did.push("refund".to_owned());
+        return (0, did);
+    }
+    for _ in 0..random.usize(..5) {
+        pause(&mut random).await;
+        let units = random.u64(..100);
+        let is_settled = random.bool();
+        total = if is_settled { units } else { units.max(total) };
+        did.push(format!("{} {units}", if is_settled { "settle" } else { "extend to" }));
+        let answer = if is_settled { reservation.settle(units) } else { reservation.extend_to(units) };
+        // It takes effect even if its answer is dropped.
+        if random.bool() {
+            answer.await.unwrap();
+        }
+    }
+    if !reservation.is_settled() && random.bool() {
+        total = random.u64(..100);
+        did.push(format!("record {total}"));
+        reservation.record(total);
+    }
+    (total, did)
+}
+
+async fn schedule(seed: u64) {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let store = Unsteady {
+        counts: MemoryStore::new(),
+        is_down: Arc::default(),
+        loses: if seed % 3 == 0 { 20 } else { 0 },
+        lost: Arc::default(),
+        random: Arc::new(Mutex::new(random.fork())),
+    };
+    let limiter = Limiter::new(store.clone());
+    let policies = ["tokens", "rows"].map(|name| {
+        Policy::new(name, Quota::per_day(LIMIT))
+            .algorithm(FixedWindow::anchored())
+            .on_store_failure(FailureMode::Local { instances: 1 })
+    });
+    let mut users = JoinSet::new();
+    for _ in 0..random.usize(1..=6) {
+        users.spawn(use_some(limiter.clone(), policies.clone(), random.fork()));
+    }
+    let mut seen = Vec::new();
+    while !users.is_empty() {
+        sleep(Duration::from_millis(random.u64(1..150))).await;
+        store.is_down.store(random.bool(), Relaxed);
+        while let Some(user) = users.try_join_next() {
+            seen.push(user.unwrap());
+        }
+    }
+    sleep(Duration::from_millis(random.u64(..500))).await;
+    store.is_down.store(false, Relaxed);
+    limiter.drain(Duration::from_secs(60)).await.unwrap();
+    // The first answer of the store reconciles.
+    for _ in 0..20 {
+        limiter.peek(&policies[0], &Key::new("all"), 0).await.unwrap();
+        sleep(Duration::from_millis(100)).await;
+    }
+    let expected: u64 = seen.iter().map(|(total, _)| total).sum();
+    for policy in &policies {
+        let charge = Charge::new(policy, &Key::new("all"), 0);
+        let left = store.counts.decide(Action::Peek, &[charge]).await.unwrap().remaining().unwrap();
+        let (charged, lost) = (LIMIT - left, store.lost.load(Relaxed));
+        assert!(
+            charged.abs_diff(expected) <= lost,
+            "seed {seed}, {}: {charged} charged, {expected} used, {lost} lost: {seen:?}",
+            policy.name()
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_charged_in_the_end_is_what_was_used_whatever_outages_were_between() {
+    let seeds = std::env::var("SETTLED_SEEDS").map_or(300, |seeds| seeds.parse().unwrap());
+    for seed in 0..seeds {
+        schedule(seed).await;
+    }
+}

@@ -59,6 +59,13 @@ impl Sentinels {
                 "the name of the primary is empty: it is the first argument of `sentinel monitor` in sentinel.conf",
             ));
         }
+        // It is logged, and a URL may have a password.
+        if primary.contains("://") {
+            return Err(Error::invalid(
+                "the name of the primary is a URL: it must be the first argument of `sentinel monitor` in sentinel.conf, and \
+                 the URLs are those of the sentinels",
+            ));
+        }
         let settings = |info: &ConnectionInfo| {
             let settings = info.redis_settings();
             let [user, password] =
@@ -120,15 +127,10 @@ impl Sentinels {
 impl Primary {
     /// A connection to the primary that `sentinel` names, if it is one.
     async fn from(&self, sentinel: &ConnectionInfo, opener: &Opener) -> RedisResult<Connection> {
-        let mut asked = opener.open(sentinel).await?;
+        let mut asked = opener.open(sentinel).await.map_err(of_sentinel)?;
         let primaries: RedisResult<Vec<HashMap<String, String>>> =
             answered(redis::cmd("SENTINEL").arg("MASTERS").query_async(&mut asked)).await;
-        let primaries = primaries.map_err(|error| match from_redis(&error).fault() {
-            Some(Fault::UnknownCommand) => {
-                (RedisErrorKind::InvalidClientConfig, "the address does not point to a sentinel").into()
-            }
-            _ => error,
-        })?;
+        let primaries = primaries.map_err(of_sentinel)?;
         for (host, port) in primaries.iter().filter_map(|primary| self.address(primary)) {
             let mut connection = opener.open(&self.info(host, port)?).await?;
             let role: Role = answered(redis::cmd("ROLE").query_async(&mut connection)).await?;
@@ -156,6 +158,16 @@ impl Primary {
         let info = address.into_connection_info()?;
         Ok(info.set_redis_settings(self.settings.clone()).set_tcp_settings(tcp_settings()))
     }
+}
+
+/// An error of a sentinel whose remedy is another one than that of a server.
+fn of_sentinel(error: RedisError) -> RedisError {
+    let problem = match from_redis(&error).fault() {
+        Some(Fault::UnknownCommand) => "the address does not point to a sentinel",
+        Some(Fault::NoAuth) => "the sentinel requires a password",
+        _ => return error,
+    };
+    (RedisErrorKind::InvalidClientConfig, problem).into()
 }
 
 /// Whether `error` is nearer to the cause than `other`: a sentinel that does not answer is expected in an outage.

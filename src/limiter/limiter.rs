@@ -68,7 +68,7 @@ pub struct Limiter {
     pub(super) store: Arc<dyn Store>,
     /// Whether the store decides in this process.
     in_process: bool,
-    /// That of the request whose handler has this limiter.
+    /// The enforcement of the request whose handler has this limiter.
     enforcement: Enforcement,
     pub(super) ladder: Arc<LocalCounts>,
     pub(super) background: Arc<Background>,
@@ -88,7 +88,7 @@ impl Limiter {
         Self { enforcement, ..self.clone() }
     }
 
-    /// The decision of `decide`, as far as it is enforced.
+    /// The decision of `decide`, which admits unless this limiter enforces it.
     pub(super) fn enforced(&self, decide: impl FnOnce() -> Answer<Decision>) -> Answer<Decision> {
         match self.enforcement {
             Enforcement::On => decide(),

@@ -650,7 +650,7 @@ async fn handlers_extract_the_decision_and_the_limiter_and_fail_if_they_are_miss
     assert_eq!(ask("/?free").await, (200, "None None".into()));
     let (status, body) = ask("/bare").await;
     assert!(status == 500 && body.contains("misconfigured"), "{body}");
-    // A layer that does not charge the request is no mistake.
+    // A layer that does not charge the request is not a mistake.
     assert_eq!(ask("/strict?free").await.0, 200);
     assert_eq!(ask("/strict").await.0, 200);
     assert_eq!(ask("/bare-strict").await.0, 500);

@@ -384,7 +384,7 @@ async fn an_open_policy_serves_calls_while_the_store_is_unavailable() {
 }
 
 #[tokio::test]
-async fn a_tonic_handler_finds_all_it_may_ask_for_also_if_its_call_is_not_charged() {
+async fn a_tonic_handler_finds_all_it_may_ask_for_even_if_its_call_is_not_charged() {
     let open = Policy::new("calls", Quota::per_hour(1)).on_store_failure(FailureMode::Open);
     let rows = [
         ("charged", one()),

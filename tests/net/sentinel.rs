@@ -84,7 +84,7 @@ async fn servers_and_sentinels_have_passwords_of_their_own() {
     assert!(error.to_string().contains("does not accept this user and password"), "{error}");
     assert!(!format!("{error:?}").contains("hunter2"), "{error:?}");
     // The rule of a store on Sentinel is enough.
-    // Without a user it is that of `default`.
+    // Without a user, the user is `default`.
     settings().sentinel_credentials("", "guard").connect_sentinel(urls(), PRIMARY).await.unwrap();
     let rule = sentinel("guard").connect_sentinel_lazy(urls(), PRIMARY).unwrap().acl_rule();
     for server in &group.servers {

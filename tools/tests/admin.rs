@@ -459,7 +459,7 @@ async fn it_works_on_the_primary_that_sentinels_name() {
     assert!(operator.text(&["show", "login", "alice"]).contains("3 of 5 units remain"));
     assert_eq!(operator.json(&["keys"])["found"], 1);
 
-    // The password alone is that of the user `default`.
+    // Without a user, the user is `default`.
     let operator = Operator::new(&["--redis", &urls, "--sentinel", PRIMARY]);
     assert!(operator.text(&["show", "login", "alice"]).contains("3 of 5 units remain"));
     let missing =

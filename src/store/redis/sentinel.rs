@@ -63,7 +63,7 @@ impl Sentinels {
         if primary.contains("://") {
             return Err(Error::invalid(
                 "the name of the primary is a URL: it must be the first argument of `sentinel monitor` in sentinel.conf, and \
-                 the URLs are those of the sentinels",
+                 the URLs belong to the sentinels",
             ));
         }
         let settings = |info: &ConnectionInfo| {
@@ -160,7 +160,7 @@ impl Primary {
     }
 }
 
-/// An error of a sentinel whose remedy is another one than that of a server.
+/// An error of a sentinel, whose remedy differs from a server's.
 fn of_sentinel(error: RedisError) -> RedisError {
     let problem = match from_redis(&error).fault() {
         Some(Fault::UnknownCommand) => "the address does not point to a sentinel",

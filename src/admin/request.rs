@@ -1,5 +1,7 @@
 //! What a request asks for: its path, its query and its body.
 
+use std::fmt::Display;
+
 use axum::{
     body::Bytes,
     extract::{
@@ -65,6 +67,12 @@ pub(super) fn body<T: DeserializeOwned>(
         ));
     }
     let body = body.map_err(|rejection| Problem::new(rejection.status(), rejection.body_text()))?;
-    serde_json::from_slice(&body)
-        .map_err(|error| Problem::bad_request(format!("the body must be JSON such as {example}: {error}")))
+    let invalid = |problem: &dyn Display| {
+        Problem::bad_request(format!("the body must be JSON such as {example}: {problem}"))
+    };
+    // serde reads the members from a list too.
+    if body.trim_ascii_start().starts_with(b"[") {
+        return Err(invalid(&"it is a list"));
+    }
+    serde_json::from_slice(&body).map_err(|error| invalid(&error))
 }

@@ -17,7 +17,8 @@ pub(crate) enum Report {
 /// The verdict of all policies of a request: admitted only if every policy admits.
 ///
 /// A layer inserts the decision into the extensions of the request, for the handler, and of the response, for outer
-/// layers. Cloning is cheap.
+/// layers. The handler of a request that no layer charges gets one that admits and has no [outcomes](Self::outcomes).
+/// Cloning is cheap.
 ///
 /// If a [`Concurrency`](crate::algorithm::Concurrency) policy took part, the decision of a [`Limiter`](crate::Limiter)
 /// and its clones hold the permit. The decisions that a layer inserts into extensions hold none. If a handler inserts
@@ -127,6 +128,21 @@ impl Decision {
     pub(crate) fn failed_open(failure: Error) -> Self {
         let source = DecisionSource::FailureMode;
         Self { failure: Some(Arc::new(failure)), source, ..Self::new([]) }
+    }
+
+    /// The admission of a request that no policy limits.
+    pub(crate) fn not_limited() -> Self {
+        Self::new([])
+    }
+
+    /// Whether a policy limits the request, or would if the store had not failed.
+    pub(crate) fn is_limited(&self) -> bool {
+        !self.outcomes.is_empty() || self.failure.is_some()
+    }
+
+    /// This decision, which admits whatever its outcomes are.
+    pub(crate) fn admitted(self) -> Self {
+        if self.is_allowed() { self } else { Self { verdict: Verdict::Allow, ..self } }
     }
 
     /// Sets what made the decision, if it is not the store.

@@ -94,7 +94,7 @@ where
 impl<S: Service<R>, R> State<S, R, S::Future> {
     fn decide(config: &Config<R>, keys: Keys, call: (S, R)) -> Self {
         let charges = config.charges(keys, &call.1);
-        let decision = config.limiter.check_all(&charges);
+        let decision = config.limiter.check_charges(&charges);
         Self::Decide { decision, charges, waited: None, call: Some(call) }
     }
 
@@ -143,7 +143,7 @@ where
                 StateProj::Wait { sleep, charges, waited, call } => {
                     ready!(sleep.poll(cx));
                     State::Decide {
-                        decision: this.config.limiter.check_all(charges),
+                        decision: this.config.limiter.check_charges(charges),
                         charges: mem::take(charges),
                         waited: Some(*waited),
                         call: call.take(),

@@ -143,21 +143,31 @@ impl Config {
     /// Inserts the decision and the limiter into the request's extensions. In soft mode, also marks a request over the
     /// limit with a header.
     pub(super) fn annotate(&self, request: &mut Parts, decision: Option<&Decision>, soft: bool) {
-        if soft {
+        let limiter = if soft {
             mark_request(request, decision);
+            self.limiter.under(Enforcement::Soft)
+        } else {
+            self.limiter.clone()
+        };
+        let Some(decision) = decision else {
+            return self.annotate_uncharged(request, limiter);
+        };
+        self.warn_of_redundant(decision);
+        if let Some(outer) = request.extensions.insert(decision.clone()) {
+            self.warn_of_twice(&outer, decision);
         }
-        match decision {
-            Some(decision) => {
-                self.warn_of_redundant(decision);
-                if let Some(outer) = request.extensions.insert(decision.clone()) {
-                    self.warn_of_twice(&outer, decision);
-                }
-            }
-            // The handler charges more to the decision of an outer layer, so it needs the limiter of that layer.
-            None if request.extensions.get::<Decision>().is_some() => return,
-            None => {}
+        request.extensions.insert(limiter);
+    }
+
+    /// Inserts what the handler of a request may extract that this layer does not charge, unless an outer layer does.
+    fn annotate_uncharged(&self, request: &mut Parts, limiter: Limiter) {
+        let extensions = &mut request.extensions;
+        self.settlements.cover_nothing(&self.limiter, extensions);
+        // The handler charges more to the decision of an outer layer, so it needs the limiter of that layer.
+        if !extensions.get::<Decision>().is_some_and(Decision::is_limited) {
+            extensions.insert(Decision::not_limited());
+            extensions.insert(limiter);
         }
-        request.extensions.insert(self.limiter.clone());
     }
 
     /// What becomes of a charge once the response is known. `None` if it stays whatever happens.
@@ -169,11 +179,9 @@ impl Config {
         self.settlements.start(&self.limiter, decision, &mut request.extensions)
     }
 
-    /// Inserts the limiter of a layer that is disabled, unless there is one: a handler that takes one would fail.
-    pub(super) fn provide_limiter(&self, request: &mut Parts) {
-        if request.extensions.get::<Limiter>().is_none() {
-            request.extensions.insert(self.limiter.clone());
-        }
+    /// [`annotate`](Self::annotate) for a layer that is disabled.
+    pub(super) fn annotate_ignored(&self, request: &mut Parts) {
+        self.annotate_uncharged(request, self.limiter.under(Enforcement::Off));
     }
 
     /// Logs once that two layers charge a request under one policy: `outer` is the decision of the outer one.

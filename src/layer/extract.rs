@@ -15,8 +15,8 @@ use crate::{
     response::Rejection,
 };
 
-/// The decision of the innermost layer that charged this request. Use `Option<Decision>` in a handler that exempt
-/// requests reach too.
+/// The decision of the innermost layer that charged this request. If none did, one that admits and has no
+/// [outcomes](Decision::outcomes): use `Option<Decision>` to tell these requests apart.
 impl<S: Sync> FromRequestParts<S> for Decision {
     type Rejection = Rejection;
 
@@ -24,18 +24,19 @@ impl<S: Sync> FromRequestParts<S> for Decision {
         request.extensions.get::<Self>().cloned().ok_or_else(|| {
             no_layer(
                 request,
-                "the handler extracts a `Decision`, and the request has none: add a `RateLimitLayer`, or extract an \
+                "the handler extracts a `Decision`, and no `RateLimitLayer` is in front of it: add one, or extract an \
                  `Option<Decision>`",
             )
         })
     }
 }
 
+/// `None` if no layer charged the request, nor would have if its store had not failed.
 impl<S: Sync> OptionalFromRequestParts<S> for Decision {
     type Rejection = Rejection;
 
     async fn from_request_parts(request: &mut Parts, _: &S) -> Result<Option<Self>, Rejection> {
-        Ok(request.extensions.get::<Self>().cloned())
+        Ok(request.extensions.get::<Self>().filter(|decision| decision.is_limited()).cloned())
     }
 }
 
@@ -54,7 +55,8 @@ impl<S: Sync> FromRequestParts<S> for Limiter {
     }
 }
 
-/// The units that a layer has [reserved](crate::RateLimitLayer::reserve) for this request.
+/// The units that a layer has [reserved](crate::RateLimitLayer::reserve) for this request. If the layer did not charge it,
+/// a reservation that covers nothing and settles to nothing.
 impl<S: Sync> FromRequestParts<S> for Reservation {
     type Rejection = Rejection;
 

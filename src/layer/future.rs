@@ -131,7 +131,7 @@ impl<S, ReqBody> Call<S, ReqBody> {
                 self.serve(decision, settlement, config, soft)
             }
             Step::Bypass => {
-                config.provide_limiter(&mut self.request);
+                config.annotate_ignored(&mut self.request);
                 let future = self.call();
                 State::Respond { future, decision: None, permit: None, kept: None, settlement: None }
             }

@@ -357,7 +357,8 @@ impl RateLimitLayer {
     /// anything is settled, the request is charged what was recorded; if nothing was, the estimate stays charged.
     ///
     /// The estimate is the [cost](Rule::cost) of the rule. Other policies of the layer are not touched. With several
-    /// calls, one reservation covers all the policies that are named.
+    /// calls, one reservation covers all the policies that are named. A request that the layer does not charge has a
+    /// reservation that covers nothing: an exempt one, with the layer off, or over a [soft](Self::soft) limit.
     ///
     /// # Example
     ///

@@ -68,11 +68,13 @@ impl Settlements {
         extensions: &mut Extensions,
     ) -> Option<Box<Settlement>> {
         if !decision.is_allowed() {
+            self.cover_nothing(limiter, extensions);
             return None;
         }
         let [reservation, of_bytes] = self.reserve(limiter, decision);
-        if let Some(reservation) = &reservation {
-            extensions.insert(reservation.clone());
+        match &reservation {
+            Some(reservation) => drop(extensions.insert(reservation.clone())),
+            None => self.cover_nothing(limiter, extensions),
         }
         let meter = of_bytes.map(|reservation| Box::new(Meter::new(reservation)));
         let is_reserved = reservation.is_some() || meter.is_some();
@@ -85,6 +87,14 @@ impl Settlements {
             is_running: false,
         });
         Some(Box::new(Settlement { refundable, settling }))
+    }
+
+    /// Inserts a reservation that covers nothing, for a handler that takes one, unless an outer layer has reserved units.
+    pub(super) fn cover_nothing(&self, limiter: &Limiter, extensions: &mut Extensions) {
+        let is_taken = self.reserved.iter().any(|reserved| !reserved.by_bytes);
+        if is_taken && extensions.get::<Reservation>().is_none() {
+            extensions.insert(Reservation::new(limiter, &Decision::not_limited()));
+        }
     }
 
     /// The reservations: for the request's extensions, and for the bytes of its response.

@@ -112,7 +112,7 @@ impl Config {
                 self.reject_unless(soft, Rejection::Unidentified(*error), request)
             }
             Ok(Gathered { values, unidentified }) => {
-                self.deciding(self.limiter.check_all(&values), unidentified, request, soft)
+                self.deciding(self.limiter.check_charges(&values), unidentified, request, soft)
             }
             // As for an error of a key extractor, whatever its kind.
             Err(error) => self.reject_unless(soft, Rejection::Unidentified(error), request),

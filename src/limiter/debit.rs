@@ -46,7 +46,7 @@ impl Limiter {
     /// # }
     /// ```
     pub fn debit(&self, decision: &Decision, units: u64) -> Answer<Decision> {
-        self.debit_each(decision, |_| units)
+        self.enforced(|| self.debit_each(decision, |_| units))
     }
 
     /// Debits so many units to each outcome, by its place.

@@ -12,7 +12,7 @@ use crate::{
     decision::{Charge, Decision, Outcome},
     error::{Error, ErrorKind},
     key::Key,
-    policy::Policy,
+    policy::{Enforcement, Policy},
     store::{Action, LocalCounts, Store},
 };
 
@@ -30,6 +30,12 @@ use crate::{
 ///
 /// Limiters on clones of one [`RedisStore`](crate::RedisStore) share what they count in this process, and clones of a limiter
 /// do on any store. So what layers count together in the store they also count together without it.
+///
+/// # In a handler
+///
+/// The limiter of a request follows the [`Enforcement`] that its layer had when the request arrived. Under
+/// [`Soft`](Enforcement::Soft) its checks, peeks and debits count and admit: the outcomes of [`Decision::outcomes`] tell
+/// which policies denied. Under [`Off`](Enforcement::Off) they admit without a count, and ask no store.
 ///
 /// # Example
 ///
@@ -62,6 +68,8 @@ pub struct Limiter {
     pub(super) store: Arc<dyn Store>,
     /// Whether the store decides in this process.
     in_process: bool,
+    /// The enforcement of the request whose handler has this limiter.
+    enforcement: Enforcement,
     pub(super) ladder: Arc<LocalCounts>,
     pub(super) background: Arc<Background>,
 }
@@ -72,7 +80,26 @@ impl Limiter {
     pub fn new(store: impl Store) -> Self {
         let ladder = store.local_counts().unwrap_or_default();
         let (in_process, background) = (store.is_in_process(), Arc::default());
-        Self { in_process, store: Arc::new(store), ladder, background }
+        Self { in_process, store: Arc::new(store), enforcement: Enforcement::On, ladder, background }
+    }
+
+    /// This limiter, for the handler of a request.
+    pub(crate) fn under(&self, enforcement: Enforcement) -> Self {
+        Self { enforcement, ..self.clone() }
+    }
+
+    /// The decision of `decide`, which admits unless this limiter enforces it.
+    pub(super) fn enforced(&self, decide: impl FnOnce() -> Answer<Decision>) -> Answer<Decision> {
+        match self.enforcement {
+            Enforcement::On => decide(),
+            Enforcement::Soft => decide().then(|decided| match decided {
+                Ok(decision) => Ok(decision.admitted()),
+                // A mistake in the call.
+                Err(error) if error.kind() == ErrorKind::InvalidConfig => Err(error),
+                Err(error) => Ok(Decision::failed_open(error)),
+            }),
+            Enforcement::Off => Answer::ready(Ok(Decision::not_limited())),
+        }
     }
 
     /// Charges `key` with `cost` units under `policy`, or denies and charges nothing.
@@ -88,7 +115,7 @@ impl Limiter {
     /// error.
     ///
     pub fn check(&self, policy: &Policy, key: &Key, cost: u64) -> Answer<Decision> {
-        self.decide_one(Action::Charge, Charge::new(policy, key, cost))
+        self.enforced(|| self.decide_one(Action::Charge, Charge::new(policy, key, cost)))
     }
 
     /// Makes all of `charges`, or denies and charges nothing, in one atomic step. An empty list is admitted without the
@@ -99,19 +126,19 @@ impl Limiter {
     /// Those of [`check`](Self::check), and an [`InvalidConfig`](ErrorKind::InvalidConfig) error if two charges have
     /// the same key and the same policy name: add their costs instead; or if there are more than 256.
     pub fn check_all(&self, charges: &[Charge]) -> Answer<Decision> {
-        self.decide(Action::Charge, charges)
+        self.enforced(|| self.check_charges(charges))
     }
 
     /// Decides as [`check`](Self::check) would now, and charges nothing.
     ///
     /// A cost of 0 is always admitted, and the decision shows what remains. Errors are those of [`check`](Self::check).
     pub fn peek(&self, policy: &Policy, key: &Key, cost: u64) -> Answer<Decision> {
-        self.decide_one(Action::Peek, Charge::new(policy, key, cost))
+        self.enforced(|| self.decide_one(Action::Peek, Charge::new(policy, key, cost)))
     }
 
     /// Decides as [`check_all`](Self::check_all) would now, and charges nothing.
     pub fn peek_all(&self, charges: &[Charge]) -> Answer<Decision> {
-        self.decide(Action::Peek, charges)
+        self.enforced(|| self.decide(Action::Peek, charges))
     }
 
     /// Charges `key` with as many units as remain under `policy`, up to `cost`.
@@ -119,7 +146,7 @@ impl Limiter {
     /// [`Outcome::granted`](crate::decision::Outcome::granted) is the number of units charged. If none remain, the
     /// request is denied, with the wait until one does. Errors are those of [`check`](Self::check).
     pub fn check_up_to(&self, policy: &Policy, key: &Key, cost: u64) -> Answer<Decision> {
-        self.decide_one(Action::ChargeUpTo, Charge::new(policy, key, cost))
+        self.enforced(|| self.decide_one(Action::ChargeUpTo, Charge::new(policy, key, cost)))
     }
 
     /// Refunds the latest `units` units that `key` was charged under `policy`, for any requests. For administrators.
@@ -137,8 +164,8 @@ impl Limiter {
     /// Charges `units` more units to every key of `decision`, under the same policies, all or nothing. For a handler
     /// that learns the cost from the request or from its own response.
     ///
-    /// If the store [failed](Decision::failure) to make `decision`, this is admitted without the store. Errors are
-    /// those of [`check_all`](Self::check_all).
+    /// If the store [failed](Decision::failure) to make `decision`, or no layer charged the request, this is admitted
+    /// without the store. Errors are those of [`check_all`](Self::check_all).
     ///
     /// Return the new decision from the handler, and the layer reports it in the response's headers. The headers report
     /// only the keys of the layer: a decision about another key under the same policy, from [`check`](Self::check),
@@ -182,7 +209,7 @@ impl Limiter {
     /// # #[cfg(feature = "axum")] example::main();
     /// ```
     pub fn charge_more(&self, decision: &Decision, units: u64) -> Answer<Decision> {
-        self.decide_more(Action::Charge, decision, &charges_of(decision, units))
+        self.enforced(|| self.decide_more(Action::Charge, decision, &charges_of(decision, units)))
     }
 
     /// Refunds up to `units` units that `decision` charged to each of its keys, as far as they still count.
@@ -314,9 +341,14 @@ impl Limiter {
         policies.for_each(|policy| super::counted::count_policy_from_zero(&policy, !self.in_process));
     }
 
-    /// [`check_all`](Self::check_all) for one charge, which the store may keep instead of cloning it.
+    /// [`check`](Self::check) for a layer. The store may keep the charge instead of cloning it.
     pub(crate) fn check_charge(&self, charge: Charge) -> Answer<Decision> {
         self.decide_one(Action::Charge, charge)
+    }
+
+    /// [`check_all`](Self::check_all), for a layer.
+    pub(crate) fn check_charges(&self, charges: &[Charge]) -> Answer<Decision> {
+        self.decide(Action::Charge, charges)
     }
 
     /// The denial of `charges`, if the store knows of it without being asked.

@@ -19,8 +19,10 @@ pub enum Enforcement {
     #[default]
     On,
     /// Every layer admits all requests and marks those over the limit, as a [soft](crate::RateLimitLayer::soft) layer does.
+    /// So does what a handler asks of the [`Limiter`](crate::Limiter) of its request.
     Soft,
-    /// Requests reach the service uncounted, as through a layer that is not [enabled](crate::RateLimitLayer::enabled).
+    /// Requests reach the service uncounted, as through a layer that is not [enabled](crate::RateLimitLayer::enabled). The
+    /// limiter of a request admits and charges nothing.
     Off,
 }
 

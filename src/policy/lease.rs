@@ -29,13 +29,15 @@ impl Policy {
     /// counts leased units as spent. The remaining units and the reset in a decision are those of the last Redis call, less
     /// what this instance has spent since.
     ///
-    /// A refund first returns the units that this instance has on lease. A [refund of a decision](crate::Limiter::refund)
+    /// A refund first returns the units that this instance has on lease, and the next request leases again. So do not lease
+    /// under a policy that refunds most of its requests: it makes more calls than without leases. A [refund of a decision](crate::Limiter::refund)
     /// that was admitted from a lease counts from when the lease began, so it may return fewer units. Redis does not know
     /// how many of another instance's leased units are spent. An
     /// [administrator's refund](crate::Limiter::refund_latest) returns none of them to a bucket, and counts all of them as
     /// spent in a window. Do not refund more units than were charged that way: a window may then admit that many more.
     ///
-    /// A [reset](crate::Limiter::reset) drops this instance's leases. Other instances can still spend theirs.
+    /// A [reset](crate::Limiter::reset) drops this instance's leases. Other instances can still spend theirs, and units that
+    /// they return unspent free as many units of later charges.
     /// If the clock of Redis is changed, units on lease at that moment may count in the window before or after.
     ///
     /// # Panics

@@ -92,6 +92,14 @@ async fn an_identity_that_cannot_be_read_does_not_evade_a_ban() {
         ("later in soft mode", layer(9).ban(later(api_key()).any_of(["bad"])).soft(), &[(KEY, b"")], 400),
         ("and exempt", layer(9).ban(api_key().any_of(["bad"])).exempt(|_: &Parts| true), &[(KEY, b"")], 400),
         (
+            "later, and exempt later",
+            layer(9)
+                .ban(later(api_key()).any_of(["bad"]))
+                .exempt(later(Constant::new("all")).any_of(["all"])),
+            &[(KEY, b"bad")],
+            429,
+        ),
+        (
             "and banned by a later ban",
             layer(9).ban(api_key().any_of(["bad"])).ban(|_: &Parts| true),
             &[(KEY, b"")],

@@ -250,3 +250,21 @@ async fn a_name_belongs_to_one_source_and_not_to_a_built_in_algorithm() {
         assert_eq!(built.unwrap_err().kind(), ErrorKind::InvalidConfig, "{name}");
     }
 }
+
+#[tokio::test]
+async fn concurrent_decisions_of_a_custom_and_of_a_built_in_algorithm_are_told_apart() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new(); // midnight
+    let store = settings().pool_size(1).manual_clock(clock).connect(&server.url()).await.unwrap();
+    let limiter = Limiter::new(store);
+    let hourly = Policy::new("hourly", Quota::per_hour(3)).algorithm(FixedWindow::anchored());
+    let answers = (0..200).map(|i| {
+        let (policy, remaining) = if i % 2 == 0 { (reports(), 18) } else { (hourly.clone(), 1) };
+        let answer = limiter.check(&policy, &Key::new(&format!("client-{i}")), 2);
+        async move { (i, remaining, answer.await.unwrap()) }
+    });
+    for (i, remaining, decision) in futures_util::future::join_all(answers).await {
+        assert!(decision.failure().is_none(), "{i}: {decision:?}");
+        assert_eq!(decision.remaining(), Some(remaining), "{i}");
+    }
+}

@@ -12,7 +12,7 @@ use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
-use support::{PATIENT, RedisServer, eventually, settings, store};
+use support::{Down, PATIENT, RedisServer, eventually, settings, store};
 use tokio::{sync::Semaphore, task::JoinSet};
 use tower_ratelimit::{
     Answer, Charge, Decision, Error, ErrorKind, FailureMode, Key, Limiter, ManualClock, MemoryStore, Policy,
@@ -752,4 +752,14 @@ async fn each_policy_of_a_reservation_ends_at_the_total() {
         }
         drop(decision);
     }
+}
+
+#[tokio::test]
+async fn a_debit_in_an_outage_shows_what_remains_here() {
+    let limiter = Limiter::new(Down);
+    let policy = Policy::new("ten", Quota::new(10, PERIOD).unwrap()).debt(5);
+    let charged = limiter.check(&policy, &Key::new("alice"), 2).await.unwrap();
+    assert!(charged.failure().is_some());
+    let debited = limiter.debit(&charged, 3).await.unwrap();
+    assert_eq!(debited.remaining(), Some(charged.remaining().unwrap() - 3));
 }

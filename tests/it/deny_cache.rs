@@ -1,12 +1,18 @@
 //! A denied key is denied in process until units are available again.
 
-use std::time::Duration;
+use std::{
+    future::{Future as _, poll_fn},
+    pin::Pin,
+    task::Poll,
+    time::Duration,
+};
 
 use support::{RedisServer, settings, store};
 use tokio::time::sleep;
 use tower_ratelimit::{
     Charge, Key, Limiter, ManualClock, Policy, Quota, RedisStore,
     algorithm::{Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
+    store::Store as _,
 };
 
 #[tokio::test]
@@ -200,4 +206,34 @@ async fn more_denied_keys_than_the_cache_holds_are_still_denied() {
             }
         }
     }
+}
+
+#[tokio::test]
+async fn a_denial_whose_reply_was_slow_ends_when_its_wait_does() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let limiter = Limiter::new(settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap());
+    let policy = Policy::new("p", Quota::new(1, Duration::from_millis(500)).unwrap());
+    let key = Key::new("alice");
+    assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
+    let mut slow = limiter.check(&policy, &key, 1);
+    assert!(poll_fn(|cx| Poll::Ready(Pin::new(&mut slow).poll(cx).is_pending())).await);
+    clock.advance(Duration::from_millis(400));
+    assert!(!slow.await.unwrap().is_allowed());
+    clock.advance(Duration::from_millis(100));
+    assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
+}
+
+#[tokio::test]
+async fn a_denial_that_arrives_during_a_reset_ends_with_it() {
+    let server = RedisServer::start();
+    let store = store(&server).await;
+    let limiter = Limiter::new(store.clone());
+    let (policy, key) = (Policy::new("p", Quota::per_day(1)), Key::new("alice"));
+    assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
+    // Begun, and not sent before it is polled.
+    let reset = store.reset(&policy, &key);
+    assert!(!limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
+    reset.await.unwrap();
+    assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
 }

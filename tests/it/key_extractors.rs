@@ -637,7 +637,8 @@ async fn handlers_extract_the_decision_and_the_limiter_and_fail_if_they_are_miss
         .route("/", get(handler))
         .route("/strict", get(async |_: Decision| "strict"))
         .layer(limit("p", 9, Constant::new("all")).exempt(|parts: &Parts| parts.uri.query().is_some()))
-        .route("/bare", get(handler));
+        .route("/bare", get(handler))
+        .route("/bare-strict", get(async |_: Decision| "strict"));
     let ask = async |path: &str| {
         let request = Request::get(path).body(Body::empty()).unwrap();
         let response = app.clone().oneshot(request).await.unwrap();
@@ -649,8 +650,10 @@ async fn handlers_extract_the_decision_and_the_limiter_and_fail_if_they_are_miss
     assert_eq!(ask("/?free").await, (200, "None None".into()));
     let (status, body) = ask("/bare").await;
     assert!(status == 500 && body.contains("misconfigured"), "{body}");
-    assert_eq!(ask("/strict?free").await.0, 500);
+    // A layer that does not charge the request is not a mistake.
+    assert_eq!(ask("/strict?free").await.0, 200);
     assert_eq!(ask("/strict").await.0, 200);
+    assert_eq!(ask("/bare-strict").await.0, 500);
 }
 
 #[tokio::test]

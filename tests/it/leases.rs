@@ -1,7 +1,13 @@
 //! Leases: never more than the limit is admitted while instances start and end, and no unit is lost for longer than
 //! the documented bound.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    future::{Future as _, poll_fn},
+    pin::Pin,
+    task::Poll,
+    time::Duration,
+};
 
 use futures_util::FutureExt as _;
 use proptest::{
@@ -13,6 +19,7 @@ use tower_ratelimit::{
     Charge, Decision, ErrorKind, Key, Limiter, ManualClock, MemoryStore, Policy, Quota, RedisStore,
     algorithm::{Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
     decision::DecisionSource,
+    store::Store as _,
 };
 
 /// One of several instances: its own store, over a shared pool.
@@ -743,4 +750,55 @@ async fn a_memory_store_ignores_leases() {
         assert_eq!(decision.remaining(), Some(left));
     }
     assert!(!limiter.check(&policy, &Key::new("alice"), 1).await.unwrap().is_allowed());
+}
+
+#[tokio::test]
+async fn units_on_lease_are_not_spent_after_the_clock_was_set_back() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let instance = Instance::new(&pool(&server).await, &clock);
+    let policy = Policy::new("p", Quota::per_day(100_000)).leased(500);
+    warm_up(&instance, &policy).await;
+    clock.advance(Duration::from_millis(20));
+    assert_eq!(instance.take(&policy, 1).await.source(), DecisionSource::Lease);
+    instance.settled().await;
+    // By less than the age of the lease.
+    clock.step_back(Duration::from_millis(10));
+    assert_eq!(instance.take(&policy, 1).await.source(), DecisionSource::Store);
+}
+
+#[tokio::test]
+async fn a_lease_leaves_most_of_what_remains_to_other_instances() {
+    let server = RedisServer::start();
+    let (pool, clock) = (pool(&server).await, ManualClock::new());
+    let [one, other] = [Instance::new(&pool, &clock), Instance::new(&pool, &clock)];
+    let policy = Policy::new("p", Quota::per_day(1_000)).leased(1_000);
+    for _ in 0..900 {
+        assert!(one.take(&policy, 1).await.is_allowed());
+        one.settled().await;
+    }
+    assert!(one.has_leases());
+    // Of the 100 units that are left, each lease took at most a quarter of what remained then.
+    let free = other.remaining(&policy).await;
+    assert!((50..100).contains(&free), "{free}");
+}
+
+#[tokio::test]
+async fn a_lease_that_arrives_during_a_reset_is_not_spent_after_it() {
+    let server = RedisServer::start();
+    let instance = Instance::new(&pool(&server).await, &ManualClock::new());
+    let (policy, key) = (Policy::new("p", Quota::per_day(100_000)).leased(500), Key::new("alice"));
+
+    // Begun, and not sent before it is polled.
+    let reset = instance.store.reset(&policy, &key);
+    warm_up(&instance, &policy).await;
+    reset.await.unwrap();
+    assert!(!instance.has_leases());
+
+    // Sent before the reset, and received after it.
+    let mut taking = instance.limiter.check(&policy, &key, 1);
+    assert!(poll_fn(|cx| Poll::Ready(Pin::new(&mut taking).poll(cx).is_pending())).await);
+    instance.limiter.reset(&policy, &key).await.unwrap();
+    assert!(taking.await.unwrap().is_allowed());
+    assert!(!instance.has_leases());
 }

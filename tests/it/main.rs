@@ -22,6 +22,7 @@ mod examples;
 mod failure_ladder;
 mod foreign_values;
 mod handler_rejections;
+mod handlers;
 mod hostile;
 mod http_layer;
 mod identity;

@@ -788,7 +788,7 @@ async fn a_soft_limit_admits_undecided_requests_without_a_mark() {
     ];
     for (name, layer) in rows {
         let seen = |request: Request<String>| async move {
-            let decided = request.extensions().get::<Decision>().is_some();
+            let decided = request.extensions().get::<Decision>().is_some_and(|one| one.binding().is_some());
             let marked = request.headers().contains_key("x-ratelimit-exceeded");
             Ok::<_, std::convert::Infallible>(Response::new(format!("{decided} {marked}")))
         };
@@ -898,5 +898,17 @@ async fn a_limit_without_headers_does_not_suppress_those_of_an_outer_limit() {
         let Ok(response) = tower::ServiceExt::oneshot(service, get()).await;
         let fields: Vec<_> = response.headers().get_all("ratelimit").iter().collect();
         assert_eq!(fields, expected, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn the_t_of_a_fixed_window_is_its_rest_or_as_long_as_the_units_take_at_the_rate_of_the_quota() {
+    let clock = ManualClock::new();
+    let policy = Policy::new("p", Quota::per_hour(10)).algorithm(FixedWindow::anchored());
+    let layer = RateLimitLayer::new(MemoryStore::with_clock(clock.clone()), policy, Constant::new("all"));
+    for (cost, seconds, expected) in [(7, 0, "r=3;t=3600"), (1, 600, "r=2;t=3000"), (1, 2_940, "r=1;t=360")] {
+        clock.advance(Duration::from_secs(seconds));
+        let response = ask(&layer.clone().cost(move |_| cost), get()).await;
+        assert_eq!(response.headers()["ratelimit"], format!(r#""p";{expected}"#), "{seconds}");
     }
 }

@@ -42,8 +42,8 @@ use tonic_types::{StatusExt as _, pb};
 use tonic_web::{GrpcWebClientLayer, GrpcWebLayer};
 use tower::{Layer, ServiceBuilder, ServiceExt as _};
 use tower_ratelimit::{
-    Charge, Error, ErrorKind, FailureMode, Header, Headers, Key, KeyExtractor as _, Limiter, ManualClock,
-    MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rejection, Rule, Verdict,
+    Charge, Decision, Error, ErrorKind, FailureMode, Header, Headers, Key, KeyExtractor as _, Limiter,
+    ManualClock, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rejection, Reservation, Rule, Verdict,
     adaptive::LoadMeter,
     decision::Outcome,
     key::{Constant, GrpcMethod, GrpcService},
@@ -70,7 +70,17 @@ impl Greeter for Hello {
         request: tonic::Request<HelloRequest>,
     ) -> Result<tonic::Response<HelloReply>, Status> {
         self.0.fetch_add(1, Ordering::Relaxed);
-        Ok(tonic::Response::new(HelloReply { message: request.into_inner().name }))
+        let found = {
+            let extensions = request.extensions();
+            (
+                extensions.get::<Decision>().is_some(),
+                extensions.get::<Limiter>().is_some(),
+                extensions.get::<Reservation>().is_some(),
+            )
+        };
+        let name = request.into_inner().name;
+        let message = if name == "what is in the extensions?" { format!("{found:?}") } else { name };
+        Ok(tonic::Response::new(HelloReply { message }))
     }
 
     type SayHellosStream = Pin<Box<dyn Stream<Item = Result<HelloReply, Status>> + Send>>;
@@ -370,6 +380,24 @@ async fn an_open_policy_serves_calls_while_the_store_is_unavailable() {
     let mut client = client(server).await;
     for _ in 0..3 {
         assert_eq!(client.say_hello(hello()).await.unwrap().into_inner().message, "you");
+    }
+}
+
+#[tokio::test]
+async fn a_tonic_handler_finds_all_it_may_ask_for_even_if_its_call_is_not_charged() {
+    let open = Policy::new("calls", Quota::per_hour(1)).on_store_failure(FailureMode::Open);
+    let rows = [
+        ("charged", one()),
+        ("off", one().enabled(false)),
+        ("exempt", one().exempt(|_: &Parts| true)),
+        ("over a soft limit", one().cost(|_| 2).soft()),
+        ("open", RateLimitLayer::new(Down, open, Constant::new("all"))),
+    ];
+    for (name, layer) in rows {
+        let mut client = client(serve(layer.reserve("calls")).await).await;
+        let asked = HelloRequest { name: "what is in the extensions?".into(), count: 0 };
+        let reply = client.say_hello(asked).await.unwrap().into_inner();
+        assert_eq!(reply.message, "(true, true, true)", "{name}");
     }
 }
 

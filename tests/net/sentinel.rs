@@ -205,7 +205,7 @@ async fn servers_and_sentinels_have_passwords_of_their_own() {
     let store = sentinel("guard").connect_sentinel(urls(), PRIMARY).await.unwrap();
     Limiter::new(store).check(&policy(), &Key::new("alice"), 1).await.unwrap();
     let rows = [
-        ("no password of the sentinels", settings(), "requires a password"),
+        ("no password of the sentinels", settings(), "set RedisStoreBuilder::sentinel_credentials"),
         ("a wrong one", sentinel("hunter2"), "does not accept this user and password"),
     ];
     for (name, settings, remedy) in rows {
@@ -219,6 +219,8 @@ async fn servers_and_sentinels_have_passwords_of_their_own() {
     assert!(error.to_string().contains("does not accept this user and password"), "{error}");
     assert!(!format!("{error:?}").contains("hunter2"), "{error:?}");
     // The rule of a store on Sentinel is enough.
+    // Without a user, the user is `default`.
+    settings().sentinel_credentials("", "guard").connect_sentinel(urls(), PRIMARY).await.unwrap();
     let rule = sentinel("guard").connect_sentinel_lazy(urls(), PRIMARY).unwrap().acl_rule();
     for server in &group.servers {
         let mut connection = server.connection();
@@ -239,9 +241,10 @@ async fn errors_about_sentinels_say_what_to_do() {
     let (at, not_a_sentinel) = (sentinel.url(), server.url());
     let other_password = at.replace("//", "//:hunter2@");
     let invalid = ErrorKind::InvalidConfig;
-    let rows: [(&str, Vec<&str>, &str, ErrorKind, &str); 6] = [
+    let rows: [(&str, Vec<&str>, &str, ErrorKind, &str); 7] = [
         ("no URL", none.to_vec(), PRIMARY, invalid, "at least one sentinel"),
         ("no name", vec![&at], "", invalid, "sentinel monitor"),
+        ("a URL in its place", vec![&at], &other_password, invalid, "sentinel monitor"),
         ("a malformed URL", vec!["10.0.0.1:26379"], PRIMARY, invalid, "write redis://"),
         ("two passwords", vec![&at, &other_password], PRIMARY, invalid, "the same scheme, user, password"),
         ("an unknown name", vec![&at], "other", ErrorKind::StoreUnreachable, "sentinel monitor"),

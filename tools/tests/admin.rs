@@ -1,8 +1,10 @@
 //! The command `ratelimit-admin`, as operators run it.
 
 use std::{
+    fs::File,
+    io,
     path::PathBuf,
-    process::{Command, Output},
+    process::{Command, Output, Stdio},
 };
 
 use serde_json::{Value, json};
@@ -59,11 +61,22 @@ impl Operator {
     }
 
     fn run(&self, words: &[&str]) -> Output {
+        self.command(words).output().unwrap()
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ratelimit-admin"));
         command.env_remove("REDIS_URL").env_remove("RATELIMIT_POLICIES").env("SENTINEL_PASSWORD", "hunter2");
         // So long that nothing is late on a busy machine.
         command.args(["--deadline", "20s"]);
-        command.arg("--policies").arg(self.policies()).args(&self.options).args(words).output().unwrap()
+        command.arg("--policies").arg(self.policies()).args(&self.options).args(words);
+        command
+    }
+
+    /// The exit code and the messages if what it prints goes to `stdout`.
+    fn to(&self, stdout: impl Into<Stdio>, words: &[&str]) -> (i32, String) {
+        let output = self.command(words).stdout(stdout).stderr(Stdio::piped()).output().unwrap();
+        (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
     }
 
     /// What it prints, once it is done.
@@ -445,6 +458,42 @@ async fn it_works_on_the_primary_that_sentinels_name() {
     let operator = Operator::new(&["--redis", &urls, "--sentinel", PRIMARY, "--sentinel-user", "default"]);
     assert!(operator.text(&["show", "login", "alice"]).contains("3 of 5 units remain"));
     assert_eq!(operator.json(&["keys"])["found"], 1);
+
+    // Without a user, the user is `default`.
+    let operator = Operator::new(&["--redis", &urls, "--sentinel", PRIMARY]);
+    assert!(operator.text(&["show", "login", "alice"]).contains("3 of 5 units remain"));
+    let missing =
+        operator.command(&["show", "login", "alice"]).env_remove("SENTINEL_PASSWORD").output().unwrap();
+    let error = String::from_utf8(missing.stderr).unwrap();
+    assert_eq!(missing.status.code(), Some(1), "{error}");
+    assert!(
+        error.contains("the sentinel requires a password: set the variable SENTINEL_PASSWORD"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn what_cannot_be_printed_is_no_crash_and_a_change_is_made_all_the_same() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(connect(&server).await);
+    let banning = Policy::new("banning", Quota::per_second(10)).penalty(Penalty::manual());
+    let operator = Operator::new(&["--redis", &server.url()]);
+    // Of a reader that has ended.
+    let broken = || io::pipe().unwrap().1;
+    let full = || File::options().write(true).open("/dev/full").unwrap();
+
+    assert_eq!(operator.to(broken(), &["policies"]), (0, String::new()));
+    assert_eq!(operator.to(broken(), &["--help"]), (0, String::new()));
+    let (code, error) = operator.to(full(), &["policies"]);
+    assert_eq!((code, error.lines().count()), (1, 1), "{error}");
+    assert!(error.starts_with("error: the result cannot be printed: "), "{error}");
+
+    for (key, stdout) in [("alice", Stdio::from(broken())), ("bob", full().into())] {
+        let (code, error) = operator.to(stdout, &["ban", "banning", key, "1h"]);
+        assert_eq!((code, error.lines().count()), (0, 1), "{error}");
+        assert!(error.starts_with("the change was made; "), "{error}");
+        assert!(limiter.peek(&banning, &Key::new(key), 1).await.unwrap().is_banned(), "{key}");
+    }
 }
 
 #[test]
@@ -492,7 +541,12 @@ fn no_password_is_shown_whatever_is_wrong() {
     let server = RedisServer::with(&["--requirepass", "right-horse"]);
     let address = format!("127.0.0.1:{}", server.port());
     let operator = Operator::new(&[]);
-    let rows: [(&[&str], i32); 11] = [
+    let url = format!("redis://:hunter2@{address}");
+    let rows: [(&[&str], i32); 15] = [
+        (&["--redis", &url, "--sentinel", &url, "keys"], 2),
+        (&["--redis", "redis://127.0.0.1:1", "--ca", &url, "keys"], 2),
+        (&["--redis", &format!("redis://:right-horse@{address}"), "show", &url, "alice"], 2),
+        (&["--redis", &format!("redis://:right-horse@{address}"), "show", "redis://hunter2", "alice"], 2),
         (&["--redis", &format!("redis://:hunter2@{address}"), "keys"], 1),
         (&["--redis", &format!("redis://{address}"), "keys"], 1),
         (&["--redis", "redis://:hunter2@127.0.0.1:1", "keys"], 1),
@@ -524,6 +578,11 @@ fn no_password_is_shown_whatever_is_wrong() {
     let right =
         operator.run(&["--redis", &format!("redis://:right-horse@{address}"), "show", "login", "alice"]);
     assert!(right.status.success());
+
+    let mut wrong_file = Command::new(env!("CARGO_BIN_EXE_ratelimit-admin"));
+    let wrong_file = wrong_file.args(["--policies", &url, "policies"]).output().unwrap();
+    let error = String::from_utf8(wrong_file.stderr).unwrap();
+    assert!(wrong_file.status.code() == Some(2) && !error.contains("hunter2"), "{error}");
 
     let mut help = Command::new(env!("CARGO_BIN_EXE_ratelimit-admin"));
     let help = help.arg("--help").env("REDIS_URL", "redis://:hunter2@127.0.0.1").output().unwrap();

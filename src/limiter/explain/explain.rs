@@ -5,6 +5,7 @@ use crate::{
     key::Key,
     limiter::Limiter,
     policy::Policy,
+    store::Action,
 };
 
 impl Limiter {
@@ -68,7 +69,7 @@ impl Limiter {
         asked: Vec<(Charge, Option<String>)>,
     ) -> Result<Explanation, Error> {
         let charges: Vec<Charge> = asked.iter().map(|(charge, _)| charge.clone()).collect();
-        let decision = self.peek_all(&charges).await?;
+        let decision = self.decide(Action::Peek, &charges).await?;
         let debts = self.debts(&decision).await?;
         let explained = asked.into_iter().map(|(charge, identity)| ExplainedCharge {
             identity,
@@ -92,7 +93,7 @@ impl Limiter {
             // A decision without charges succeeds without the store, which would look as if the store answered again.
             return Ok(Decision::new([]));
         }
-        let room = self.peek_all(&charges).await?;
+        let room = self.decide(Action::Peek, &charges).await?;
         // What this process counts for a store that has just failed knows of no debt.
         Ok(if room.failure().is_some() { Decision::new([]) } else { room })
     }

@@ -165,11 +165,12 @@ impl RedisStoreBuilder {
     }
 
     /// The user and the password that the sentinels require, for [`connect_sentinel`](Self::connect_sentinel). Defaults to
-    /// none. If the sentinels have a password and no users, the user is `default`.
+    /// none. If the sentinels have a password and no users, the user is `default`, which an empty `user` means too.
     #[cfg(feature = "sentinel")]
     #[cfg_attr(docsrs, doc(cfg(feature = "sentinel")))]
     pub fn sentinel_credentials(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
-        self.sentinel_user = Some(SentinelUser { name: user.into(), password: password.into() });
+        let name = Some(user.into()).filter(|name| !name.is_empty()).unwrap_or_else(|| "default".to_owned());
+        self.sentinel_user = Some(SentinelUser { name, password: password.into() });
         self
     }
 

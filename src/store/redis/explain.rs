@@ -114,6 +114,9 @@ pub(super) fn describe(error: &RedisError) -> String {
         redis::ErrorKind::InvalidClientConfig if error.to_string().contains("does not point to a sentinel") => {
             "the server is not a sentinel: use RedisStore::connect".into()
         }
+        redis::ErrorKind::InvalidClientConfig if error.to_string().contains("the sentinel requires a password") => {
+            "the sentinel requires a password: set RedisStoreBuilder::sentinel_credentials".into()
+        }
         redis::ErrorKind::InvalidClientConfig => "the client is not configured for this".into(),
         _ => error.category().to_owned(),
     }

@@ -236,8 +236,8 @@ impl Primary {
             *lock(&sentinel.connection) = Some(connection);
             return Ok(address);
         }
-        let mut connection = self.opener.open(&sentinel.info).await?;
-        let address = self.question(&mut connection).await?;
+        let mut connection = self.opener.open(&sentinel.info).await.map_err(of_sentinel)?;
+        let address = self.question(&mut connection).await.map_err(of_sentinel)?;
         *lock(&sentinel.connection) = Some(connection);
         Ok(address)
     }
@@ -246,13 +246,7 @@ impl Primary {
         // While it leads a failover, a sentinel describes the old primary, but names the new one.
         let mut name = redis::cmd("SENTINEL");
         let named = name.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name).query_async(sentinel);
-        let named: RedisResult<Option<Address>> = answered(named).await;
-        let named = named.map_err(|error| match from_redis(&error).fault() {
-            Some(Fault::UnknownCommand) => {
-                (RedisErrorKind::InvalidClientConfig, "the address does not point to a sentinel").into()
-            }
-            _ => error,
-        })?;
+        let named: Option<Address> = answered(named).await?;
         let described: Vec<HashMap<String, String>> =
             answered(redis::cmd("SENTINEL").arg("MASTERS").query_async(sentinel)).await?;
         Ok(named.filter(|address| !described.iter().any(|primary| self.is_down(primary, address))))
@@ -331,6 +325,16 @@ impl Followed {
 
 fn no_primary(problem: &'static str) -> RedisError {
     (RedisErrorKind::MasterNameNotFoundBySentinel, problem).into()
+}
+
+/// An error of a sentinel, whose remedy differs from a server's.
+fn of_sentinel(error: RedisError) -> RedisError {
+    let problem = match from_redis(&error).fault() {
+        Some(Fault::UnknownCommand) => "the address does not point to a sentinel",
+        Some(Fault::NoAuth) => "the sentinel requires a password",
+        _ => return error,
+    };
+    (RedisErrorKind::InvalidClientConfig, problem).into()
 }
 
 /// Whether `error` is nearer to the cause than `other`: a sentinel that does not answer is expected in an outage.

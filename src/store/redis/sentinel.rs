@@ -47,6 +47,13 @@ impl Sentinels {
                 "the name of the primary is empty: it is the first argument of `sentinel monitor` in sentinel.conf",
             ));
         }
+        // It is logged, and a URL may have a password.
+        if primary.contains("://") {
+            return Err(Error::invalid(
+                "the name of the primary is a URL: it must be the first argument of `sentinel monitor` in sentinel.conf, and \
+                 the URLs belong to the sentinels",
+            ));
+        }
         let settings = |info: &ConnectionInfo| {
             let settings = info.redis_settings();
             let [user, password] =

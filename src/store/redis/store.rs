@@ -46,7 +46,8 @@ use crate::{
 /// # Keys
 ///
 /// Keys have the form `prefix:policy:algorithm:{identity}`, and a TTL. The braces are the Redis Cluster hash tag. A
-/// Cluster has other keys, see `connect_cluster`.
+/// Cluster has other keys, see `connect_cluster`. If the clock of the server is set back, the TTL of keys that are not used
+/// again is longer by as much.
 ///
 /// If a key holds a value of another program, decisions on it fail with
 /// [`ForeignValue`](ErrorKind::ForeignValue), and the value is kept. Only a [reset](crate::Limiter::reset) removes it.

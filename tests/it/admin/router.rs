@@ -12,7 +12,7 @@ use support::{
 };
 use tower_ratelimit::{
     Answer as StoreAnswer, Charge, Decision, Error, ErrorKind, FailureMode, Header, Key, KeyExtractor as _,
-    Limiter, ManualClock, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer,
+    Limiter, ManualClock, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, RedisStore,
     admin::{self, Admin, Policies},
     decision::BanList,
     policy::{Enforcement, EnforcementSwitch, LivePolicies, Penalty},
@@ -254,7 +254,7 @@ async fn every_mistake_is_answered_with_the_remedy() {
     let units = |text: &str| format!(r#"{{"units": {text}}}"#);
     let get = Method::GET;
     let post = Method::POST;
-    let rows: [(Method, &str, Option<String>, u16, &str); 20] = [
+    let rows: [(Method, &str, Option<String>, u16, &str); 21] = [
         (
             get.clone(),
             "/policies/logn/keys/alice",
@@ -289,6 +289,7 @@ async fn every_mistake_is_answered_with_the_remedy() {
         (post.clone(), refund, Some(units("1.5")), 400, r#"such as {"units": 5}"#),
         (post.clone(), refund, Some("{}".into()), 400, "missing field `units`"),
         (post.clone(), refund, Some(r#"{"units": 1, "unit": 1}"#.into()), 400, "unknown field `unit`"),
+        (post.clone(), refund, Some(" [5]".into()), 400, r#"such as {"units": 5}: it is a list"#),
         (post.clone(), refund, Some("units=5".into()), 400, r#"such as {"units": 5}"#),
         (post.clone(), refund, None, 415, "send the header `content-type: application/json`"),
         (post.clone(), "/policies/exports/keys/a/refund", Some(units("1")), 409, "reset the key to release"),
@@ -334,6 +335,29 @@ async fn a_store_that_is_unavailable_is_answered_with_503() {
     server.restart();
     let answers = support::eventually(async || operator.ask(Method::GET, key, None).await.0 == 200).await;
     assert!(answers);
+}
+
+#[tokio::test]
+async fn a_frozen_redis_is_not_called_busy() {
+    let server = RedisServer::start();
+    // As operators have it: with the default deadline, and few connections.
+    let store = RedisStore::builder().pool_size(2).connect(&server.url()).await.unwrap();
+    let policy = login().penalty(Penalty::manual()).on_store_failure(FailureMode::Closed);
+    let operator = Operator::of(admin::router(store, policy)).await;
+    server.signal("STOP");
+    let key = "/policies/login/keys/alice";
+    let mut details = Vec::new();
+    for _ in 0..6 {
+        for (method, path) in [(Method::GET, ""), (Method::DELETE, ""), (Method::POST, "/ban")] {
+            let body = Some(r#"{"seconds": 600}"#).filter(|_| method == Method::POST);
+            let (status, _, problem) = operator.ask(method.clone(), &format!("{key}{path}"), body).await;
+            assert_eq!(status, 503, "{method}: {problem}");
+            details.push(format!("{method}: {}", problem["detail"]));
+        }
+    }
+    server.signal("CONT");
+    let busy: Vec<_> = details.iter().filter(|detail| detail.contains("reduce the load")).collect();
+    assert!(busy.is_empty(), "{busy:#?}\nof\n{details:#?}");
 }
 
 /// A store that fails so, whatever it is to do.

@@ -60,6 +60,8 @@ struct Outage {
     recovered: Option<Instant>,
     /// Decisions that failed.
     failed: u64,
+    /// Whether one of them was sent and not answered.
+    is_silent: bool,
     cause: String,
     /// The time of the last line in the log.
     reported: Instant,
@@ -121,6 +123,7 @@ impl Health {
     }
 
     fn failed(&self, error: &Error, decisions: u64, now: Instant) {
+        let is_silent = error.kind() == ErrorKind::StoreTimeout;
         let mut slot = lock(&self.outage);
         let Some(outage) = &mut *slot else {
             let cause = error.to_string();
@@ -132,11 +135,12 @@ impl Health {
             );
             let (last_failure, reported) = (now, now);
             let (recovered, failed) = (None, decisions);
-            *slot = Some(Outage { began: now, last_failure, recovered, failed, cause, reported });
+            *slot = Some(Outage { began: now, last_failure, recovered, failed, is_silent, cause, reported });
             self.failing.store(true, Ordering::Relaxed);
             return;
         };
         outage.failed += decisions;
+        outage.is_silent |= is_silent;
         outage.last_failure = now;
         outage.recovered = None;
         let since_report = now.duration_since(outage.reported);
@@ -216,6 +220,11 @@ impl Health {
     pub(super) fn no_connection(&self) -> Error {
         match self.connect_error() {
             Some(error) => unreachable("", &error),
+            None if lock(&self.outage).as_ref().is_some_and(|outage| outage.is_silent) => Error::new(
+                ErrorKind::StoreBusy,
+                "Redis is unavailable or overloaded: it did not answer earlier calls before their deadline, and no connection \
+                 is free; check the server, or raise RedisStoreBuilder::deadline",
+            ),
             None if self.has_connected.load(Ordering::Relaxed) => Error::new(
                 ErrorKind::StoreBusy,
                 "Redis or its connection pool was busy for longer than the deadline; reduce the load, or raise \

@@ -196,7 +196,10 @@ impl Admin {
     fn policy(&self, name: &str) -> Result<&Policy, Failure> {
         self.policies.iter().find(|policy| policy.name() == name).ok_or_else(|| {
             let names: Vec<_> = self.policies.iter().map(|policy| format!("`{}`", policy.name())).collect();
-            Failure::Usage(format!("there is no policy `{name}`; the policies: {}", names.join(", ")))
+            // A URL in the wrong place, perhaps with a password.
+            let named =
+                if name.contains("://") { "whose name is a URL".to_owned() } else { format!("`{name}`") };
+            Failure::Usage(format!("there is no policy {named}; the policies: {}", names.join(", ")))
         })
     }
 

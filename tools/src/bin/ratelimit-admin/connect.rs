@@ -28,13 +28,17 @@ pub(crate) async fn connect(options: &Options, lazily: bool) -> Result<RedisStor
         return Ok(store?);
     }
     if let Some(primary) = &options.sentinel {
-        if let Some(user) = &options.sentinel_user {
-            let password = env::var("SENTINEL_PASSWORD").map_err(|_| {
-                Failure::Usage(
+        let password = env::var("SENTINEL_PASSWORD").ok().filter(|password| !password.is_empty());
+        match (&options.sentinel_user, password) {
+            (user, Some(password)) => {
+                settings = settings.sentinel_credentials(user.as_deref().unwrap_or_default(), password);
+            }
+            (Some(_), None) => {
+                return Err(Failure::Usage(
                     "--sentinel-user needs its password in the variable SENTINEL_PASSWORD".to_owned(),
-                )
-            })?;
-            settings = settings.sentinel_credentials(user, password);
+                ));
+            }
+            (None, None) => {}
         }
         let store = if lazily {
             settings.connect_sentinel_lazy(urls, primary)

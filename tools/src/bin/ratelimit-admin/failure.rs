@@ -52,11 +52,12 @@ impl fmt::Display for Failure {
 
 /// The text of `error`, with the options of this command in the place of the functions of the crate.
 pub(crate) fn text_of(error: &Error) -> String {
-    OPTIONS.iter().fold(error.to_string(), |text, (function, option)| text.replace(function, option))
+    let text = without_passwords(&error.to_string());
+    OPTIONS.iter().fold(text, |text, (function, option)| text.replace(function, option))
 }
 
 /// The longer ones first.
-const OPTIONS: [(&str, &str); 12] = [
+const OPTIONS: [(&str, &str); 13] = [
     (
         "grant what RedisStore::acl_rule returns for this store's prefix",
         "grant what `ratelimit-admin acl` prints, or correct --prefix",
@@ -69,6 +70,7 @@ const OPTIONS: [(&str, &str); 12] = [
     (": use RedisStore::connect", ": leave out --cluster and --sentinel"),
     ("RedisStoreBuilder::tls_ca_certificate", "--ca"),
     ("RedisStoreBuilder::tls_client_certificate", "--client-certificate"),
+    ("RedisStoreBuilder::sentinel_credentials", "the variable SENTINEL_PASSWORD, and --sentinel-user"),
     ("RedisStoreBuilder::deadline", "--deadline"),
     ("the store's deadline", "--deadline"),
     ("RedisStoreBuilder::prefix", "--prefix"),

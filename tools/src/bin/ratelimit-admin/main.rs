@@ -8,8 +8,6 @@
 //! The policies are read from the TOML file of the service, as `LivePolicies::file` reads it. Values in Redis are decoded by
 //! the crate: the script that makes the decisions reads them, and charges nothing.
 
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line program")]
-
 mod commands;
 mod connect;
 mod failure;
@@ -18,7 +16,10 @@ mod span;
 mod stored;
 mod table;
 
-use std::process::ExitCode;
+use std::{
+    io::{self, ErrorKind, Write as _},
+    process::ExitCode,
+};
 
 use clap::Parser as _;
 
@@ -29,23 +30,41 @@ async fn main() -> ExitCode {
     let options = match Options::try_parse() {
         Ok(options) => options,
         // `--help` goes to stdout, and is no error.
-        Err(message) if !message.use_stderr() => {
-            print!("{}", message.render());
-            return ExitCode::SUCCESS;
-        }
+        Err(message) if !message.use_stderr() => return print(&message.render().to_string(), false),
         Err(error) => {
-            eprint!("{}", without_passwords(&error.render().to_string()));
+            complain(&error.render().to_string());
             return ExitCode::from(2);
         }
     };
+    let is_change = options.command.is_change();
     match commands::run(options).await {
-        Ok(text) => {
-            print!("{text}");
-            ExitCode::SUCCESS
-        }
+        Ok(text) => print(&text, is_change),
         Err(failure) => {
-            eprintln!("error: {failure}");
+            complain(&format!("error: {failure}\n"));
             failure.code()
         }
     }
+}
+
+/// Prints the result of a command, and returns its exit code.
+fn print(text: &str, is_change: bool) -> ExitCode {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if is_change => {
+            complain(&format!("the change was made; its result cannot be printed: {error}\n"));
+            ExitCode::SUCCESS
+        }
+        // The reader has seen enough, as `head` has.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&format!("error: the result cannot be printed: {error}\n"));
+            ExitCode::from(1)
+        }
+    }
+}
+
+/// Prints a message on stderr, if that can be written.
+fn complain(message: &str) {
+    drop(io::stderr().write_all(without_passwords(message).as_bytes()));
 }

@@ -10,7 +10,7 @@ use clap::{Parser, Subcommand};
     name = "ratelimit-admin",
     after_help = "KEY is the identity of a client, such as 203.0.113.7, or a key as `keys` prints it: `%(acme%|alice%)` is \
                   that of a tenant and a user, and `%*` begins a hash. Write `%25` for a percent sign.\n\n\
-                  Exit codes: 0 done, 1 Redis did not do it, 2 the options, the policies, the URL or the key are invalid."
+                  Exit codes: 0 done, 1 Redis did not do it or the result cannot be printed, 2 the options, the policies, the URL or the key are invalid."
 )]
 pub(crate) struct Options {
     /// The URL of the server; of several nodes or sentinels with a comma between them. Prefer the variable: other users of
@@ -26,7 +26,7 @@ pub(crate) struct Options {
     /// The URLs are of sentinels, which name the primary so.
     #[arg(long, value_name = "PRIMARY")]
     pub(crate) sentinel: Option<String>,
-    /// The user that the sentinels require. Its password is read from the variable SENTINEL_PASSWORD.
+    /// The user that the sentinels require, by default `default`. Its password is read from the variable SENTINEL_PASSWORD.
     #[arg(long, requires = "sentinel", value_name = "USER")]
     pub(crate) sentinel_user: Option<String>,
     /// Trusts only the certificates in this PEM file to sign that of a rediss:// server.
@@ -118,4 +118,11 @@ pub(crate) enum Command {
         #[arg(long, default_value_t = 1_000, value_name = "KEYS")]
         limit: usize,
     },
+}
+
+impl Command {
+    /// Whether it changes what is in Redis.
+    pub(crate) const fn is_change(&self) -> bool {
+        matches!(self, Self::Reset { .. } | Self::Refund { .. } | Self::Ban { .. } | Self::Unban { .. })
+    }
 }

@@ -1,0 +1,232 @@
+//! What a handler gets from the layer in front of it, whether the layer has charged the request or not.
+
+use std::{convert::Infallible, fs, path::Path};
+
+use axum::{Router, body::Body, routing::post};
+use http::{Request, Response, StatusCode, request::Parts};
+use http_body_util::BodyExt as _;
+use support::Down;
+use tower::{Layer as _, ServiceExt as _, service_fn};
+use tower_ratelimit::{
+    Charge, Decision, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer,
+    Rejection, Reservation,
+    key::Constant,
+    policy::{Enforcement, EnforcementSwitch, Penalty, PolicySource},
+};
+
+const LIMIT: u64 = 100;
+const ESTIMATE: u64 = 10;
+
+fn tokens() -> Policy {
+    Policy::new("tokens", Quota::per_day(LIMIT))
+}
+
+/// A kind of request that reaches its handler.
+struct Row {
+    name: &'static str,
+    policy: Policy,
+    /// What the key is charged before.
+    charged: u64,
+    is_down: bool,
+    build: fn(RateLimitLayer) -> RateLimitLayer,
+}
+
+fn rows() -> Vec<Row> {
+    let row = |name, policy, build| Row { name, policy, charged: 0, is_down: false, build };
+    let over = |row| Row { charged: LIMIT, ..row };
+    let outage = |row| Row { is_down: true, ..row };
+    let plain = |layer| layer;
+    let soft = |layer: RateLimitLayer| layer.enforcement(&EnforcementSwitch::new(Enforcement::Soft));
+    let off = |layer: RateLimitLayer| layer.enforcement(&EnforcementSwitch::new(Enforcement::Off));
+    let exempt = |layer: RateLimitLayer| layer.exempt(|_: &Parts| true);
+    let penalty = Penalty::after(1, std::time::Duration::from_secs(60));
+    let failing = |mode| tokens().on_store_failure(mode);
+    vec![
+        row("charged", tokens(), plain),
+        row("`Soft`, within the limit", tokens(), soft),
+        over(row("`Soft`, over the limit", tokens(), soft)),
+        over(row("`Soft`, banned by a penalty", tokens().penalty(penalty), soft)),
+        outage(row("`Soft`, the store fails, `Closed`", failing(FailureMode::Closed), soft)),
+        row("`Off`", tokens(), off),
+        row("not `enabled`", tokens(), |layer| layer.enabled(false)),
+        row("exempt", tokens(), exempt),
+        row("exempt, and `Soft`", tokens(), |layer| layer.exempt(|_: &Parts| true).soft()),
+        row("without a policy, from its source", Policy::new("none", Quota::per_day(1)), plain),
+        outage(row("the store fails, `Open`", failing(FailureMode::Open), plain)),
+        outage(row("the store fails, `Local`", failing(FailureMode::default()), plain)),
+        row("a shadow, within the limit", tokens().shadow(), plain),
+        over(row("a shadow, over the limit", tokens().shadow(), plain)),
+    ]
+}
+
+impl Row {
+    fn limiter(&self) -> Limiter {
+        if self.is_down { Limiter::new(Down) } else { Limiter::new(MemoryStore::new()) }
+    }
+
+    fn layer(&self, limiter: &Limiter) -> RateLimitLayer {
+        let policy = Some(self.policy.clone()).filter(|policy| policy.name() == "tokens");
+        let source = PolicySource::per_request(move |_, _| policy.clone());
+        let layer = RateLimitLayer::new(limiter.clone(), source, Constant::new("all"));
+        (self.build)(layer.cost(|_| ESTIMATE).reserve("tokens"))
+    }
+
+    /// What the handler answers to `body`, and how many units the request is charged then.
+    async fn ask(&self, body: &'static str) -> (String, u64) {
+        let (limiter, key) = (self.limiter(), Key::new("all"));
+        if self.charged > 0 {
+            limiter.check(&self.policy, &key, self.charged).await.unwrap();
+        }
+        let left = async || match limiter.peek(&self.policy, &key, 0).await {
+            Ok(peeked) => {
+                peeked.outcomes().iter().chain(peeked.shadows()).next().map_or(LIMIT, |one| one.remaining())
+            }
+            Err(_) => LIMIT,
+        };
+        let before = left().await;
+        let app = Router::new().route("/", post(handle)).layer(self.layer(&limiter));
+        let response = app.oneshot(Request::post("/").body(Body::from(body)).unwrap()).await.unwrap();
+        let status = response.status();
+        let text = response.into_body().collect().await.unwrap().to_bytes();
+        let text = String::from_utf8(text.to_vec()).unwrap();
+        assert_eq!(status, StatusCode::OK, "{}, {body}: {text}", self.name);
+        (text, before - left().await)
+    }
+}
+
+async fn handle(
+    reservation: Reservation,
+    decision: Decision,
+    optional: Option<Decision>,
+    limiter: Limiter,
+    asked: String,
+) -> Result<String, Rejection> {
+    let said = match &*asked {
+        "Reservation" => {
+            let covered = reservation.decision();
+            let units: u64 =
+                covered.outcomes().iter().chain(covered.shadows()).map(|outcome| outcome.granted()).sum();
+            if units == ESTIMATE { "the estimate" } else { "nothing" }
+        }
+        "Decision" => match decision.remaining() {
+            _ if !decision.is_allowed() => "denied",
+            _ if decision.failure().is_some() => "admitted, with the failure",
+            None if decision.shadows().is_empty() => "not limited",
+            _ => "admitted",
+        },
+        "Option<Decision>" => optional.map_or("`None`", |_| "`Some`"),
+        "check" => {
+            let other = Policy::new("other", Quota::per_day(1));
+            if limiter.check(&other, &Key::new("all"), 2).await?.is_allowed() { "admits" } else { "denies" }
+        }
+        "charge_more" => {
+            limiter.charge_more(&decision, 5).await?.into_result()?;
+            "admitted"
+        }
+        _ => {
+            reservation.settle(30).await?.into_result()?;
+            "settled"
+        }
+    };
+    Ok(said.to_owned())
+}
+
+/// The table in the docs, which this test prints if it is not there.
+#[tokio::test]
+async fn a_handler_gets_what_the_docs_say_whether_it_is_charged_or_not() {
+    let mut table = "| the request is | `Reservation` covers | `Decision` | `Option<Decision>` | `Limiter::check` over a limit \
+                     | `Limiter::charge_more` | `Reservation::settle` |\n|---|---|---|---|---|---|---|\n"
+        .to_owned();
+    for row in rows() {
+        let mut cells = vec![row.name.to_owned()];
+        for asked in ["Reservation", "Decision", "Option<Decision>", "check"] {
+            cells.push(row.ask(asked).await.0);
+        }
+        let (_, more) = row.ask("charge_more").await;
+        cells.push(if more > ESTIMATE { "charges" } else { "admits, charges nothing" }.to_owned());
+        let (_, settled) = row.ask("settle").await;
+        cells.push(if settled == 30 { "charges" } else { "charges nothing" }.to_owned());
+        assert!([0, ESTIMATE, ESTIMATE + 5].contains(&more) && [0, 30].contains(&settled), "{}", row.name);
+        table.push_str(&format!("| {} |\n", cells.join(" | ")));
+    }
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operations.md");
+    assert!(
+        fs::read_to_string(docs).unwrap().contains(&table),
+        "docs/operations.md must have this table:\n{table}"
+    );
+}
+
+/// As in tonic, whose handlers read the extensions.
+#[tokio::test]
+async fn the_extensions_have_all_that_a_handler_may_ask_for() {
+    for row in rows() {
+        let service = row.layer(&row.limiter()).layer(service_fn(|request: Request<String>| async move {
+            let extensions = request.extensions();
+            let found = [
+                extensions.get::<Reservation>().is_some(),
+                extensions.get::<Decision>().is_some(),
+                extensions.get::<Limiter>().is_some(),
+            ];
+            Ok::<_, Infallible>(Response::new(format!("{found:?}")))
+        }));
+        let Ok(response) = service.oneshot(Request::new(String::new())).await;
+        let found = response.into_body().collect().await.unwrap().to_bytes();
+        assert_eq!(found, "[true, true, true]", "{}", row.name);
+    }
+}
+
+/// Layers for two kinds of clients, each of which exempts the others.
+#[tokio::test]
+async fn a_layer_that_does_not_charge_leaves_what_an_outer_layer_has_reserved() {
+    for (name, build) in [
+        ("exempt", (|layer| layer.exempt(|_: &Parts| true)) as fn(RateLimitLayer) -> RateLimitLayer),
+        ("disabled", |layer| layer.enabled(false)),
+        ("over the limit", RateLimitLayer::soft),
+    ] {
+        let outer = Limiter::new(MemoryStore::new());
+        let free = RateLimitLayer::new(outer.clone(), tokens(), Constant::new("all")).cost(|_| ESTIMATE);
+        let other = Policy::new("paid", Quota::per_day(1));
+        let paid = RateLimitLayer::new(MemoryStore::new(), other, Constant::new("all")).cost(|_| 2);
+        let app = Router::new()
+            .route(
+                "/",
+                post(async |reservation: Reservation| {
+                    drop(reservation.settle(30).await.unwrap());
+                }),
+            )
+            .layer(build(paid.reserve("paid")))
+            .layer(free.reserve("tokens"));
+        app.oneshot(Request::post("/").body(Body::empty()).unwrap()).await.unwrap();
+        let left = outer.peek(&tokens(), &Key::new("all"), 0).await.unwrap().remaining();
+        assert_eq!(left, Some(LIMIT - 30), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_handler_without_a_reserving_layer_is_answered_with_500() {
+    let app = Router::new().route("/", post(async |_: Reservation| ()));
+    let layer = RateLimitLayer::new(MemoryStore::new(), tokens(), Constant::new("all"));
+    for app in [app.clone(), app.layer(layer)] {
+        let response = app.oneshot(Request::post("/").body(Body::empty()).unwrap()).await.unwrap();
+        assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+    }
+}
+
+#[tokio::test]
+async fn under_soft_a_handler_is_admitted_by_a_store_that_fails_and_told_of_its_own_mistakes() {
+    async fn ask(limiter: Limiter) -> Result<String, Rejection> {
+        let closed = Policy::new("closed", Quota::per_day(1)).on_store_failure(FailureMode::Closed);
+        let (key, charge) = (Key::new("all"), |cost| Charge::new(&closed, &Key::new("all"), cost));
+        let failed = limiter.check(&closed, &key, 1).await?.into_result()?;
+        assert!(failed.failure().is_some());
+        let twice = limiter.check_all(&[charge(1), charge(2)]).await.unwrap_err();
+        assert_eq!(twice.kind(), ErrorKind::InvalidConfig);
+        // An administrator sees the truth.
+        assert!(limiter.explain(&closed, &key, 1).await.is_err());
+        Ok(String::new())
+    }
+    let layer = RateLimitLayer::new(Down, tokens(), Constant::new("all")).soft();
+    let app = Router::new().route("/", post(ask)).layer(layer);
+    let response = app.oneshot(Request::post("/").body(Body::empty()).unwrap()).await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+}

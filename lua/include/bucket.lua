@@ -25,7 +25,7 @@ local function open_bucket(bucket, at, level, text)
   local elapsed, drained, stale, leased, extra = 0, 0, false, 0, nil
   if text then
     extra = read_extra(bucket, text)
-    level = extra.fit(level)
+    at, level = extra.fit(at, level)
     at, level, leased, stale = extra.end_leases(at, level)
   end
   local initial = bucket.initial
@@ -123,7 +123,7 @@ local function bucket_decide(bucket, cost, at, level, text)
       lifetime = lifetime + drain_time(bucket, bucket.burst)
     end
     if extra then
-      lifetime, text = extra.write(lifetime)
+      lifetime, at, text = extra.write(lifetime, at)
     end
   end
   return retry, free, reset, delay, mark, lifetime, at, level, text

@@ -22,8 +22,8 @@ local function bucket_changes()
     if bucket.initial then
       reset = reset + drain_time(bucket, bucket.burst)
     end
-    local lifetime, text = extra.write(reset)
-    return lifetime, at, level, text
+    local lifetime, stored, text = extra.write(reset, at)
+    return lifetime, stored, level, text
   end
 
   local function refund(bucket, units, made, mark, at, level, text)
@@ -52,6 +52,7 @@ local function bucket_changes()
           units = (muldiv(refundable, bucket.units, bucket.period))
         else
           -- Drain the bucket for that much longer.
+          extra.real_from = math.max(extra.real_from or 0, at)
           elapsed = elapsed + refundable
           units = (elapsed - elapsed % bucket.period) / bucket.period * bucket.units
           elapsed = elapsed % bucket.period

@@ -2,8 +2,8 @@
   The leases and refunds of a bucket, and the units above its level: see "Leases of a bucket", "Refunds of a bucket" and
   "Two quotas of a bucket" in lua/README.md.
 
-  The text is `<slot>,<units>,<units>;<refunded>;<since>;<above>,<capacity>`. Parts at its end may be missing, and the
-  leases may be empty.
+  The text is `<slot>,<units>,<units>;<refunded>;<since>;<above>,<capacity>;<part>,<period>,<units>`. Parts at its end may be
+  missing, and the leases may be empty.
 ]]
 -- uses: prelude muldiv drain
 
@@ -15,6 +15,8 @@
 --   since          when that sum last started from 0
 --   above          the units above the level, which were charged under a quota with a larger capacity
 --   capacity       the capacity of the quota that the level is of; 0 where no units are above
+--   real_from      the time of the level is before this, and no time passed in between: refunds drained the bucket for that
+--                  much longer; nil or earlier where they did not
 
 -- and the functions below. Few keys have leases or refunds, so the functions are created only for those.
 local function read_extra(bucket, text)
@@ -26,8 +28,8 @@ local function read_extra(bucket, text)
   local LONGEST_WAIT = 4503599627370496
   local extra = { refunded = 0, since = 0, above = 0, capacity = 0 }
   if text then
-    -- Seven numbers of up to 16 digits.
-    if #text > 118 then
+    -- Ten numbers of up to 16 digits.
+    if #text > 169 then
       error(FOREIGN, 0)
     end
     -- One part after the other: a pattern whose separators are optional would try every way to split what does not match.
@@ -36,15 +38,22 @@ local function read_extra(bucket, text)
     local refunded, second = match(text, '^;(%d+)()', first or 1)
     local since, third = match(text, '^;(%d+)()', second or after)
     local above, capacity, fourth = match(text, '^;(%d+),(%d+)()', third or after)
-    if (fourth or third or second or first) ~= after then
+    local part, period, units, fifth = match(text, '^;(%d+),(%d+),(%d+)()', fourth or after)
+    if (fifth or fourth or third or second or first) ~= after then
       error(FOREIGN, 0)
     end
     extra.refunded, extra.since = (refunded or 0) + 0, (since or 0) + 0
     extra.above, extra.capacity = (above or 0) + 0, (capacity or 0) + 0
     extra.leases = slot and { [0] = latest + 0, previous + 0, slot = slot + 0 }
-    local most = math.max(slot or 0, latest or 0, previous or 0, above or 0, capacity or 0)
+    local most = math.max(slot or 0, latest or 0, previous or 0, above or 0, capacity or 0, period or 0, units or 0)
     if most > MOST_UNITS or extra.refunded > MAX_REFUNDED or extra.since > 9007199254740991 then
       error(FOREIGN, 0)
+    end
+    if part then
+      extra.part, extra.period, extra.units = part + 0, period + 0, units + 0
+      if extra.part >= extra.period or extra.units == 0 then
+        error(FOREIGN, 0)
+      end
     end
   end
 
@@ -56,8 +65,19 @@ local function read_extra(bucket, text)
     return (muldiv(elapsed, bucket.units, bucket.period))
   end
 
-  -- Returns the level as a quota of this capacity sees it: units above count under a larger one.
-  function extra.fit(level)
+  -- Returns the time and the level as a quota of this rate and capacity sees them: as many units drained in time that never
+  -- passed, and units above count under a larger capacity.
+  function extra.fit(at, level)
+    local part, period = extra.part, extra.period
+    if part then
+      extra.real_from = at
+      if period ~= bucket.period or extra.units ~= bucket.units then
+        local whole, rest = muldiv(part, extra.units, period)
+        level = math.max(0, level - whole)
+        part = floor(muldiv(rest, bucket.period, period) / bucket.units)
+      end
+      at = math.max(0, at - part)
+    end
     if level + extra.above > MOST_UNITS then
       error(FOREIGN, 0)
     end
@@ -65,7 +85,7 @@ local function read_extra(bucket, text)
       level, extra.above = level + extra.above, 0
     end
     extra.capacity = bucket.capacity
-    return level
+    return at, level
   end
 
   -- Cuts a level at the capacity beside `leased` units, and keeps the rest above it. Returns the level.
@@ -158,27 +178,31 @@ local function read_extra(bucket, text)
     return (leases.slot + 2) * SLOT - now, leases.slot
   end
 
-  -- Returns the lifetime of a state that would otherwise matter for `lifetime`, and the text.
-  function extra.write(lifetime)
+  -- Returns the lifetime of a state that would otherwise matter for `lifetime`, the time to store, and the text.
+  function extra.write(lifetime, at)
     local leases, written = extra.leases, nil
+    local part = math.max(0, math.min(extra.real_from or 0, now) - at)
     if leases then
       written = format('%d,%d,%d', leases.slot, leases[0], leases[1])
     end
     local since, above = extra.since, extra.above
-    if extra.refunded > 0 or since > 0 or above > 0 then
+    if extra.refunded > 0 or since > 0 or above > 0 or part > 0 then
       -- After the longest time that a charge can take to drain, no refund needs to know of the charge.
       lifetime = math.max(lifetime, drain_time(bucket, bucket.capacity))
       written = written or ''
       written = written .. format(';%d', extra.refunded)
-      if since > 0 or above > 0 then
+      if since > 0 or above > 0 or part > 0 then
         written = written .. format(';%d', since)
       end
-      if above > 0 then
+      if above > 0 or part > 0 then
         lifetime = math.min(lifetime + drain_time(bucket, above), LONGEST_WAIT)
         written = written .. format(';%d,%d', above, extra.capacity)
       end
+      if part > 0 then
+        written = written .. format(';%d,%d,%d', part, bucket.period, bucket.units)
+      end
     end
-    return lifetime, written
+    return lifetime, at + part, written
   end
 
   return extra

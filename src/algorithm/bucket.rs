@@ -4,7 +4,7 @@ use std::mem;
 
 use super::{
     counter::{Admission, Change, Charged, Counter, Gauge, Kept, Plan},
-    state::{Count, Extra, Refunds, State},
+    state::{Count, Extra, Rate, Refunds, State},
     twin::Receipt,
 };
 use crate::{error::Error, quota::Quota};
@@ -185,6 +185,7 @@ impl Bucket {
                 units = self.smooth_drained_in(refundable);
             } else {
                 // Drain the bucket for that much longer.
+                open.extra.real_from = open.extra.real_from.max(open.at);
                 let elapsed = open.elapsed + refundable;
                 units = (elapsed / self.period).saturating_mul(self.units);
                 open.elapsed = elapsed % self.period;
@@ -212,7 +213,7 @@ impl Bucket {
     fn store(&self, open: &Open, state: &mut Option<State>) -> u64 {
         let &Open { at, level, elapsed, extra, .. } = open;
         let lifetime = self.lifetime(self.drain_time(level).saturating_sub(elapsed), extra);
-        *state = (lifetime > 0).then(|| State::bucket(Count { at, count: level }, extra));
+        *state = (lifetime > 0).then(|| State::bucket(Count { at, count: level }, extra, self.rate()));
         lifetime
     }
 
@@ -231,7 +232,8 @@ impl Bucket {
         let reset = self.drain_time(level).saturating_sub(elapsed);
         let lifetime = (written && cost > 0).then(|| {
             let lifetime = self.lifetime(reset, extra);
-            *state = (lifetime > 0).then_some(State::bucket(Count { at, count: level }, extra));
+            let count = Count { at, count: level };
+            *state = (lifetime > 0).then_some(State::bucket(count, extra, self.rate()));
             lifetime
         });
         let mark = self.mark(at, level, now, reset, extra.refunds);
@@ -274,7 +276,7 @@ impl Bucket {
     fn open(&self, state: Option<&State>, now: u64) -> Open {
         let (state, mut extra) = match state {
             Some(State::Count(count)) => (Some(*count), Extra::default()),
-            Some(State::Bucket(state)) => self.fit(**state),
+            Some(State::Bucket(state)) => self.fit(**state, now),
             _ => (None, Extra::default()),
         };
         let state = state.filter(|count| !self.is_forgotten(*count, extra.above, now));
@@ -317,14 +319,29 @@ impl Bucket {
         }
     }
 
-    /// The state of another quota as this one sees it: units above the level count under a larger capacity.
-    fn fit(&self, (mut count, mut extra): (Count, Extra)) -> (Option<Count>, Extra) {
+    /// The state of another quota as this one sees it: as many units drained in time that never passed, and units above the
+    /// level count under a larger capacity.
+    fn fit(&self, (mut count, mut extra, rate): (Count, Extra, Rate), now: u64) -> (Option<Count>, Extra) {
+        let part = extra.real_from.saturating_sub(count.at);
+        if part > 0 && rate != self.rate() {
+            let [part, period, units] = [part, rate.0, rate.1].map(u128::from);
+            let (drained, rest) = (part * units / period, part * units % period);
+            let time = rest * u128::from(self.period) / period / u128::from(self.units);
+            // The part is shorter than the period, so fewer than its units drained, and the rest is less than one.
+            count.count = count.count.saturating_sub(drained as u64);
+            count.at = extra.real_from.saturating_sub(time as u64);
+        }
+        extra.real_from = extra.real_from.min(now);
         let capacity = self.capacity() + self.debt;
         if capacity > extra.capacity {
             count.count += mem::take(&mut extra.above);
         }
         extra.capacity = capacity;
         (Some(count), extra)
+    }
+
+    const fn rate(&self) -> Rate {
+        (self.period, self.units)
     }
 
     /// Whether a key with `above` units above its level counts as new again: it was full for as long as an empty bucket

@@ -9,7 +9,7 @@ use super::twin::KeyState;
 pub enum State {
     Count(Count),
     /// The state of a bucket with more than a level.
-    Bucket(Box<(Count, Extra)>),
+    Bucket(Box<(Count, Extra, Rate)>),
     // Boxed, so that a count, the most frequent state, stays small.
     Log(Box<Log>),
     Cells(Box<Cells>),
@@ -27,11 +27,11 @@ pub struct Count {
 
 impl State {
     /// The state of a bucket, in the smaller variant if it is only a level.
-    pub fn bucket(count: Count, extra: Extra) -> Self {
+    pub fn bucket(count: Count, extra: Extra, rate: Rate) -> Self {
         if extra.refunds == Refunds::default() && extra.above == 0 {
             Self::Count(count)
         } else {
-            Self::Bucket(Box::new((count, extra)))
+            Self::Bucket(Box::new((count, extra, rate)))
         }
     }
 }
@@ -44,7 +44,12 @@ pub struct Extra {
     pub above: u64,
     /// The capacity of the quota that the level is of. Unused if no units are above.
     pub capacity: u64,
+    /// If this is after the time of the level, no time passed in between: refunds drained the bucket for that much longer.
+    pub real_from: u64,
 }
+
+/// A period in microseconds, and the units that drain in it.
+pub(super) type Rate = (u64, u64);
 
 /// By how many microseconds refunds moved the front of a bucket, and when that sum last started from 0; see
 /// "Refunds of a bucket" in `lua/README.md`.

@@ -92,7 +92,7 @@ fn time() -> impl Strategy<Value = String> {
 fn text() -> impl Strategy<Value = Vec<u8>> {
     let separator = || proptest::sample::select(vec![",", ";", ";", "", ",,", ";;"]);
     let parts = proptest::collection::vec((separator(), digits()), 0..8);
-    let usual = (digits(), digits(), digits(), digits(), digits(), digits(), digits(), 0..8_u8);
+    let usual = (digits(), digits(), digits(), digits(), digits(), digits(), digits(), 0..10_u8);
     let usual = usual.prop_map(|(slot, a, b, refunded, since, above, capacity, form)| match form {
         0 => String::new(),
         1 => format!(",{slot},{a},{b}"),
@@ -101,6 +101,8 @@ fn text() -> impl Strategy<Value = Vec<u8>> {
         4 => format!(",{slot},{a},{b};{refunded}"),
         5 => format!(",;{refunded};{since};{above},{capacity}"),
         6 => format!(",{slot},{a},{b};{refunded};{since};{above},{capacity}"),
+        7 => format!(",;{refunded};{since};0,0;{a},{b},{above}"),
+        8 => format!(",{slot},0,{a};{refunded};{since};{above},{capacity};{a},{b},{above}"),
         _ => format!(",{a};{since}"),
     });
     let loose = parts.prop_map(|parts| {
@@ -346,6 +348,13 @@ async fn a_number_that_no_decision_writes_is_a_foreign_value() {
         row("the largest refund", "gcra", "5,;562949953421312", false),
         row("a larger refund", "gcra", "5,;562949953421313", true),
         row("more above the level", "gcra", "5,;1;0;35184372088833,5", true),
+        row("a part of a unit", "gcra", "5,;1;0;0,5;999999,1000000,3", false),
+        row("the largest part", "gcra", "5,;1;0;0,5;35184372088831,35184372088832,35184372088832", false),
+        row("a part as long as the period", "gcra", "5,;1;0;0,5;1000000,1000000,3", true),
+        row("a part of a longer period", "gcra", "5,;1;0;0,5;1,35184372088833,1", true),
+        row("a part at a rate of 0", "gcra", "5,;1;0;0,5;1,2,0", true),
+        row("a part at a larger rate", "gcra", "5,;1;0;0,5;1,2,35184372088833", true),
+        row("a part without a rate", "gcra", "5,;1;0;0,5;1", true),
         row("digits that do not end", "gcra", &format!("5,{}x", "1".repeat(200)), true),
         row("a ban of ten years", "penalty", &ban(0), false),
         row("a longer ban", "penalty", &ban(1), true),
@@ -448,6 +457,7 @@ fn near_valid(algorithm: &str, size: usize) -> Vec<(&'static str, Words)> {
             ("a long first number and a letter", filled(&format!("{time}5,"), "1", "x")),
             ("a long second number", filled(&format!("{time}5,1;"), "1", "x")),
             ("a long third number", filled(&format!("{time}5,;1;"), "1", "x")),
+            ("a long part", filled(&format!("{time}5,;1;1;1,1;"), "1", ",2,1")),
             ("commas", filled(&format!("{time}5"), ",", "")),
             ("semicolons", filled(&format!("{time}5,"), ";", "")),
             ("numbers and commas", filled(&format!("{time}5"), ",1", "")),

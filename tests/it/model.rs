@@ -91,6 +91,10 @@ struct Account {
     since: i128,
     /// The units of a bucket beyond the capacity of the policy that its entry is of, and that capacity.
     above: (i128, i128),
+    /// The time of a bucket before this one never passed: refunds drained the bucket for so much longer.
+    real_from: i128,
+    /// The units that drained in it, and in how many microseconds.
+    rate: (i128, i128),
 }
 
 /// Every denial of the window, the number of bans, and the latest one: when it began and when it ends.
@@ -265,8 +269,9 @@ impl Model {
     }
 
     fn view(&self, id: usize, rule: Rule, key: &str, now: i128) -> View {
-        let Account { mut entries, width: mut old_width, refunded, since, mut above } =
-            self.accounts.get(&(id, key.to_owned())).cloned().unwrap_or_default();
+        let account = self.accounts.get(&(id, key.to_owned())).cloned().unwrap_or_default();
+        let Account { mut entries, width: mut old_width, refunded, since, mut above, real_from, rate } =
+            account;
         let mut moved = false;
         match rule.counting {
             Counting::Log => {
@@ -313,9 +318,16 @@ impl Model {
                     entries.push((opens, 0));
                 }
             }
-            _ => (entries, above, moved) = bucket(rule, &entries, above, now),
+            _ => {
+                if let Some(entry) = entries.first_mut().filter(|_| rate != steps(rule)) {
+                    *entry = at_another_rate(*entry, real_from, rate, steps(rule));
+                }
+                (entries, above, moved) = bucket(rule, &entries, above, now);
+            }
         }
-        let view = View { account: Account { entries, width: old_width, refunded, since, above }, moved };
+        let (real_from, rate) = (real_from.min(now), steps(rule));
+        let account = Account { entries, width: old_width, refunded, since, above, real_from, rate };
+        let view = View { account, moved };
         let something = view.account.entries.iter().any(|(_, units)| *units > 0);
         View { moved: moved && something, ..view }
     }
@@ -336,6 +348,18 @@ impl Punished {
 }
 
 type Units = (i128, i128);
+
+/// The entry of a bucket that drained at the rate `old` before `real_from`, without time passing: as many units have drained
+/// at the rate `new`, the whole ones and then the rest.
+fn at_another_rate((since, units): Units, real_from: i128, old: Units, new: Units) -> Units {
+    if real_from <= since {
+        return (since, units);
+    }
+    let drained = Fraction { numerator: (real_from - since) * old.0, denominator: old.1 };
+    let rest = drained.numerator - drained.whole() * drained.denominator;
+    let time = Fraction { numerator: rest * new.1, denominator: drained.denominator * new.0 };
+    (real_from - time.whole(), units - drained.whole())
+}
 
 /// The entry of a bucket as of `now`, the units above it, and whether a denial writes them.
 fn bucket(rule: Rule, entries: &[Units], above: Units, now: i128) -> (Vec<Units>, Units, bool) {
@@ -572,7 +596,7 @@ impl View {
             // The state as stored, regardless of the current quota.
             self.account = raw.clone();
         }
-        let Account { entries, refunded, since: start, width: written, .. } = &mut self.account;
+        let Account { entries, refunded, since: start, width: written, real_from, .. } = &mut self.account;
         match rule.counting {
             Counting::Anchored | Counting::Aligned(_) => {
                 if entries[0].0 != charge.mark {
@@ -627,6 +651,7 @@ impl View {
                         entries[0].1 =
                             (owed - left * i128::from(rule.limit) / i128::from(rule.period)).max(0);
                     } else {
+                        *real_from = since.max(*real_from);
                         // It advances in the same spans as before.
                         let (step_units, step) = steps(rule);
                         let spans = (now - since + left) / step;

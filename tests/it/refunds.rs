@@ -148,6 +148,51 @@ async fn a_refund_after_a_reset_returns_nothing_of_a_charge_that_has_drained() {
     }
 }
 
+/// Instances change to another quota at different times.
+#[tokio::test]
+async fn a_part_of_a_unit_that_a_refund_leaves_is_worth_as_much_under_another_quota() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let second = Duration::from_secs(1);
+    let meter = |limit| policy("meter", Quota::per_day(limit).burst(40), LeakyBucket::meter()).1;
+    for (store, limiter) in both(&server, &clock).await {
+        for (one, other) in [(7, 35), (35, 7), (7, 1), (1, 40)] {
+            let (one, other) = (meter(one), meter(other));
+            let name = format!("{store}, {} and {}", one.quota(), other.quota());
+            let key = Key::new(&name);
+            let older = limiter.check(&one, &key, 1).await.unwrap();
+            limiter.check(&one, &key, 6).await.unwrap();
+            clock.advance(second);
+            limiter.refund(&older, 1).await.unwrap();
+            // What drained before the refund is replenished at the other rate.
+            clock.advance(60 * second);
+            for policy in [&other, &one] {
+                let remaining = limiter.peek(policy, &key, 0).await.unwrap().remaining();
+                assert_eq!(remaining, Some(34), "{name}");
+            }
+            // Requests that end in another order than they began.
+            let mut charged = Vec::new();
+            for round in 0..20 {
+                let policy = [&one, &other][round % 2];
+                charged.push(limiter.check(policy, &key, 1).await.unwrap());
+                clock.advance(second);
+                if round % 3 == 2 {
+                    for decision in charged.drain(..).rev() {
+                        limiter.refund(&decision, 1).await.unwrap();
+                    }
+                }
+            }
+            for decision in charged {
+                limiter.refund(&decision, 1).await.unwrap();
+            }
+            for policy in [&one, &other] {
+                let remaining = limiter.peek(policy, &key, 0).await.unwrap().remaining();
+                assert!(matches!(remaining, Some(33..=34)), "{name}: {remaining:?}");
+            }
+        }
+    }
+}
+
 /// The sum of refunds of a bucket restarts at 18 years.
 #[tokio::test]
 async fn after_refunds_of_18_years_earlier_charges_cannot_be_refunded() {

@@ -182,7 +182,6 @@ impl Ledger {
             let charges = asked.ask != Ask::Peek;
             let granted = if allowed && charges { outcome.granted() } else { 0 };
             let is_exact = rule.is_slow() && !rule.leased && !self.network.is_repeated(&key);
-            let stretches = account.refunded > 0 && rule.stretches_refunds();
             let policy = rule.policy(asked.by.is_changed);
             let limit = policy.quota().limit();
             let replenished = rule.replenished(rule.largest, elapsed);
@@ -211,7 +210,7 @@ impl Ledger {
             let certain = (asked.counted[place] + granted).saturating_sub(account.refunded + replenished);
             // A debt is not shown.
             let certain = certain.min(limit);
-            if is_exact && is_certain && by_store && used < certain && !stretches {
+            if is_exact && is_certain && by_store && used < certain {
                 self.violated(asked, format_args!("{key}: {used} units used, {certain} must be"));
             }
             if charges {
@@ -259,7 +258,7 @@ impl Ledger {
                 continue;
             }
             let allowance = account.allowance(rule, inner.losses, elapsed);
-            if account.admitted > allowance && !self.network.is_repeated(&key) && !stretches {
+            if account.admitted > allowance && !self.network.is_repeated(&key) {
                 let admitted = account.admitted;
                 self.violated(asked, format_args!("{key}: {admitted} units admitted, {allowance} may be"));
             }
@@ -339,7 +338,7 @@ impl Ledger {
         elapsed: Duration,
     ) {
         let key = rule.key(&asked.charges[0].1.to_string());
-        if rule.stretches_refunds() || self.network.is_repeated(&key) {
+        if self.network.is_repeated(&key) {
             return;
         }
         let share = rule.share() + rule.replenished(rule.share(), elapsed);
@@ -467,8 +466,7 @@ impl Ledger {
         let key = rule.key(&account.1.to_string());
         let inner = &*self.inner.lock().unwrap();
         let account = inner.accounts.get(&account)?;
-        let stretches = account.refunded > 0 && rule.stretches_refunds();
-        if !rule.is_slow() || rule.leased && inner.losses > 0 || stretches {
+        if !rule.is_slow() || rule.leased && inner.losses > 0 {
             return None;
         }
         let replenished = rule.replenished(rule.largest, self.started.elapsed() + inner.forward);
@@ -490,7 +488,7 @@ impl Ledger {
         if !rule.is_slow() || loses_units || self.network.is_repeated(&key) {
             return None;
         }
-        if inner.clock_was_set || rule.stretches_refunds() || rule.leased {
+        if inner.clock_was_set || rule.leased {
             return Some(account.possible);
         }
         // A refund returns no more than still counts: what was replenished since is not returned.

@@ -91,12 +91,6 @@ impl Rule {
         self.period * (1 + (self.largest + self.debt).div_ceil(limit)) as u32
     }
 
-    /// Whether refunds can be worth more than their units: what a bucket still holds of a part of a unit is stored as time,
-    /// which another quota reads at its own rate.
-    pub(super) fn stretches_refunds(&self) -> bool {
-        self.kind == Kind::Bucket && self.policy.quota() != self.changed.quota()
-    }
-
     /// The most that one instance admits while the store fails. Without a number of instances, one that does not know any
     /// other admits as much as the limit.
     pub(super) fn share(&self) -> u64 {

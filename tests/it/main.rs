@@ -20,6 +20,7 @@ mod enforcement;
 mod exact_limit;
 mod examples;
 mod failure_ladder;
+mod features_meet;
 mod foreign_values;
 mod handler_rejections;
 mod handlers;

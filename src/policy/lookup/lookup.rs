@@ -23,7 +23,7 @@ use crate::{
 ///   cached for the [`ttl`](Self::ttl), at most [`misses`](Self::misses) of them, apart from the values. Other errors are not
 ///   cached.
 /// * A lookup starts when its answer is first awaited. A layer does not await it if another of its rules is known to deny
-///   the request.
+///   the request. A rule with a [cost](crate::Rule::cost) is not known to: its function runs once, after the lookup.
 /// * Time is that of `tokio::time`. A lookup needs a Tokio runtime.
 ///
 /// # Errors of a lookup

@@ -260,7 +260,7 @@ async fn concurrent_decisions_of_a_custom_and_of_a_built_in_algorithm_are_told_a
     let hourly = Policy::new("hourly", Quota::per_hour(3)).algorithm(FixedWindow::anchored());
     let answers = (0..200).map(|i| {
         let (policy, remaining) = if i % 2 == 0 { (reports(), 18) } else { (hourly.clone(), 1) };
-        let answer = limiter.check(&policy, &Key::new(&format!("client-{i}")), 2);
+        let answer = limiter.check(&policy, &Key::new(format!("client-{i}")), 2);
         async move { (i, remaining, answer.await.unwrap()) }
     });
     for (i, remaining, decision) in futures_util::future::join_all(answers).await {

@@ -100,7 +100,7 @@ async fn schedule(seed: u64) {
     let store = Unsteady {
         counts: MemoryStore::new(),
         is_down: Arc::default(),
-        loses: if seed % 3 == 0 { 20 } else { 0 },
+        loses: if seed.is_multiple_of(3) { 20 } else { 0 },
         lost: Arc::default(),
         random: Arc::new(Mutex::new(random.fork())),
     };

@@ -229,7 +229,7 @@ impl RedisStoreBuilder {
         let info = connection_info(url, &self.tls)?.set_tcp_settings(tcp_settings());
         let address = info.addr().to_string();
         let opener = Arc::new(Opener::new(&self.tls));
-        Ok((Manager::new(Source::Url(info), &self.connection_name, opener), address))
+        Ok((Manager::new(Source::Url(info.into()), &self.connection_name, opener), address))
     }
 
     #[cfg(feature = "cluster")]

@@ -16,7 +16,7 @@ use super::{
 /// Where the server is.
 pub(super) enum Source {
     /// At the address of a URL.
-    Url(ConnectionInfo),
+    Url(Box<ConnectionInfo>),
     /// Where the sentinels say.
     #[cfg(feature = "sentinel")]
     Sentinels(Sentinels),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tokio::time::timeout;
+use tokio::{runtime::Handle, time::timeout};
 
 use super::{background::Work, limiter::Limiter};
 use crate::error::{Error, ErrorKind};
@@ -54,7 +54,10 @@ impl Limiter {
     /// ```
     pub async fn drain(&self, deadline: Duration) -> Result<(), Error> {
         // A settlement leases no units, so neither depends on the other.
-        let returned = tokio::spawn(timeout(deadline, self.store.drain()));
+        let runtime = Handle::try_current().map_err(|_| {
+            Error::new(ErrorKind::MissingSetup, "`drain` needs a Tokio runtime: await it inside of one")
+        })?;
+        let returned = runtime.spawn(timeout(deadline, self.store.drain()));
         let settled = timeout(deadline, self.background.wait_until_idle()).await;
         let late = |what: String| {
             let message = format!("{what} within {deadline:?}: drain after the last request, or wait longer");

@@ -131,7 +131,7 @@ impl LocalCounts {
     pub(super) fn decide(&self, action: Action, charges: &[Charge], error: Error) -> Result<Decision, Error> {
         match mode(charges) {
             // An error in the program, not a failure of the store.
-            _ if error.kind() == ErrorKind::InvalidConfig => Err(error),
+            _ if matches!(error.kind(), ErrorKind::InvalidConfig | ErrorKind::MissingSetup) => Err(error),
             FailureMode::Closed => Err(error),
             FailureMode::Local { .. }
                 if matches!(action, Action::Charge | Action::ChargeUpTo | Action::Debit | Action::Peek) =>

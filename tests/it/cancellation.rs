@@ -77,10 +77,16 @@ async fn a_request_that_is_dropped_stays_charged_if_it_was_sent_and_is_not_sent_
     let layer = RateLimitLayer::new(store, policy(), Constant::new("all"));
     ask(layer.clone(), 0).await;
     server.signal("STOP");
+    let mut sent = Box::pin(ask(layer.clone(), 0));
+    assert!((&mut sent).now_or_never().is_none());
+    // Its lane and its connection are tasks of this thread.
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
     let mut requests: Vec<_> = (0..10).map(|user| Box::pin(ask(layer.clone(), user))).collect();
-    // The first one is sent by its own task. The others wait for lanes, whose tasks have not run.
+    // These wait for lanes, whose tasks have not run.
     requests.iter_mut().for_each(|request| assert!(request.now_or_never().is_none()));
-    drop(requests);
+    drop((sent, requests));
     server.signal("CONT");
     let left = async || limiter.peek(&policy(), &Key::new("all"), 0).await.ok()?.remaining();
     assert!(eventually(async || left().await == Some(1_000 - 2)).await, "{:?} left", left().await);

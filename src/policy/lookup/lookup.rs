@@ -24,7 +24,7 @@ use crate::{
 ///   cached.
 /// * A lookup starts when its answer is first awaited. A layer does not await it if another of its rules is known to deny
 ///   the request. A rule with a [cost](crate::Rule::cost) is not known to: its function runs once, after the lookup.
-/// * Time is that of `tokio::time`. A lookup needs a Tokio runtime.
+/// * Time is that of `tokio::time`. A lookup needs a Tokio runtime, and callers only wait for one in their own runtime.
 ///
 /// # Errors of a lookup
 ///

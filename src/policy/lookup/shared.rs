@@ -10,7 +10,7 @@ use std::{
 
 use moka::sync::Cache;
 use tokio::{
-    runtime::Handle,
+    runtime::{Handle, Id},
     sync::watch,
     time::{Instant, timeout},
 };
@@ -39,9 +39,9 @@ pub(super) struct Shared<K, V> {
     values: Cache<K, Found<V>>,
     /// The keys that have no value, apart, so that guessed keys displace no values.
     misses: Cache<K, Missed>,
-    /// The lookups that run. They are not in the cache, which may drop its entries at any time. Locked only if there is no
-    /// fresh value.
-    running: Mutex<HashMap<K, Running<V>>>,
+    /// The lookups that run, by runtime: one that is blocked or not driven delays no other. They are not in the cache, which
+    /// may drop its entries at any time. Locked only if there is no fresh value.
+    running: Mutex<HashMap<Id, HashMap<K, Running<V>>>>,
     outage: Outage,
 }
 
@@ -143,6 +143,7 @@ where
         })?;
         let (sender, running) = {
             let mut all = lock(&self.running);
+            let all = all.entry(runtime.id()).or_default();
             if let Some(running) = all.get(key) {
                 return Ok(Ask::Wait(running.clone()));
             }
@@ -166,7 +167,7 @@ where
             (sender, running)
         };
         // Not under the lock: a runtime that ends drops the task here.
-        let lookup = OneLookup { shared: self.clone(), key: key.clone(), sender };
+        let lookup = OneLookup { shared: self.clone(), runtime: runtime.id(), key: key.clone(), sender };
         runtime.spawn(lookup.run());
         Ok(Ask::Wait(running))
     }
@@ -207,6 +208,7 @@ async fn result_of<V: Clone>(mut running: Running<V>) -> Option<Result<V, Error>
 /// A lookup that runs.
 struct OneLookup<K: Hash + Eq, V> {
     shared: Arc<Shared<K, V>>,
+    runtime: Id,
     key: K,
     sender: watch::Sender<Option<Result<V, Error>>>,
 }
@@ -230,6 +232,12 @@ where
 /// Also if the function panics or the runtime ends.
 impl<K: Hash + Eq, V> Drop for OneLookup<K, V> {
     fn drop(&mut self) {
-        lock(&self.shared.running).remove(&self.key);
+        let all = &mut *lock(&self.shared.running);
+        if let Some(running) = all.get_mut(&self.runtime) {
+            running.remove(&self.key);
+            if running.is_empty() {
+                all.remove(&self.runtime);
+            }
+        }
     }
 }

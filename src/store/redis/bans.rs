@@ -26,7 +26,6 @@ impl RedisStore {
     /// The keys that `policy` bans: the `most` longest bans.
     pub(super) async fn list_bans(self, policy: Policy, most: usize) -> Result<BanList, Error> {
         let Some(counted_by) = policy.bans() else { return Ok(BanList::new([], true)) };
-        let _alone = self.scans.clone().lock_owned().await;
         let scan = Scan { pattern: self.names.pattern(counted_by), most: MOST_KEYS, looks: usize::MAX };
         let found = self.link.clone().scan(scan, self.deadline.max(PROBE_TIMEOUT)).await;
         let found = found.map_err(without_permission)?;

@@ -94,9 +94,9 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// The most connections to one server, in the pool that the store makes: at least 1. Defaults to 8. The store uses
-    /// four at once; the others serve while broken connections are replaced. A Redis Cluster always has two
-    /// connections to each node.
+    /// The most connections to one server, in the pool that the store makes for each [runtime](crate::RedisStore#runtimes):
+    /// at least 1. Defaults to 8. The store uses four at once; the others serve while broken connections are replaced. With
+    /// a Redis Cluster, each runtime always has two connections to each node.
     pub const fn pool_size(mut self, connections: u32) -> Self {
         self.pool_size = connections;
         self

@@ -1,6 +1,9 @@
 //! Builds stores from their settings: connects to the server or the Cluster.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use bb8_redis::bb8::{Builder, ManageConnection, Pool};
 use redis::{RedisError, aio::ConnectionLike};
@@ -17,7 +20,7 @@ use super::{
     script::Scripts,
     shortcut::{DenyCache, Leases},
     store::RedisStore,
-    transport::{ConnectErrors, Health, Link, PROBE_TIMEOUT, Single, tcp_settings},
+    transport::{ConnectErrors, Health, Link, PROBE_TIMEOUT, Single, current, tcp_settings},
     wire::KeyNames,
 };
 #[cfg(feature = "cluster")]
@@ -38,7 +41,7 @@ impl RedisStoreBuilder {
     pub async fn connect(self, url: &str) -> Result<RedisStore, Error> {
         self.check()?;
         let (manager, address) = self.manager(url)?;
-        self.connect_to(manager, &address).await
+        in_real_time(self.connect_to(manager, &address)).await
     }
 
     /// A store for the server at `url`, which connects on first use. See [`RedisStore::connect_lazy`].
@@ -46,10 +49,6 @@ impl RedisStoreBuilder {
     /// # Errors
     ///
     /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if a setting is invalid or `url` is malformed.
-    ///
-    /// # Panics
-    ///
-    /// Outside a Tokio runtime.
     pub fn connect_lazy(self, url: &str) -> Result<RedisStore, Error> {
         self.check()?;
         let (manager, address) = self.manager(url)?;
@@ -71,7 +70,7 @@ impl RedisStoreBuilder {
     ) -> Result<RedisStore, Error> {
         self.check()?;
         let (manager, description) = self.sentinel_manager(urls, primary)?;
-        self.connect_to(manager, &description).await
+        in_real_time(self.connect_to(manager, &description)).await
     }
 
     /// A store for the primary that the sentinels at `urls` name, which connects on first use. See
@@ -81,10 +80,6 @@ impl RedisStoreBuilder {
     ///
     /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if a setting is invalid, a URL is malformed, there are no
     /// URLs, or they differ in more than the address.
-    ///
-    /// # Panics
-    ///
-    /// Outside a Tokio runtime.
     #[cfg(feature = "sentinel")]
     #[cfg_attr(docsrs, doc(cfg(feature = "sentinel")))]
     pub fn connect_sentinel_lazy<U: AsRef<str>>(
@@ -111,21 +106,7 @@ impl RedisStoreBuilder {
     ) -> Result<RedisStore, Error> {
         self.check()?;
         let clients = cluster::clients(urls, &self.tls, self.deadline)?;
-        let health = Arc::new(Health::new(Some(clients.addresses.clone()), self.deadline));
-        let unreachable =
-            |cause: RedisError| error::unreachable(&format!(" at {}", clients.addresses), &cause);
-        let retrying = pool(&health, cluster::CONNECTIONS)
-            .build(ClusterManager(clients.retrying))
-            .await
-            .map_err(unreachable)?;
-        let single_attempt =
-            pool(&health, cluster::CONNECTIONS).build_unchecked(ClusterManager(clients.single_attempt));
-        let shards = self.shards();
-        let link = Arc::new(Clustered::new(retrying, Some(single_attempt), health, shards.clone()));
-        for script in Script::all_built_in() {
-            link.load(script).await?;
-        }
-        self.with_cluster(link, shards).checked().await
+        in_real_time(self.connect_to_cluster(clients)).await
     }
 
     /// A store for the Redis Cluster that the servers at `urls` belong to, which connects on first use. See
@@ -135,10 +116,6 @@ impl RedisStoreBuilder {
     ///
     /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if a setting is invalid, a URL is malformed, there are no
     /// URLs, or they differ in more than the address.
-    ///
-    /// # Panics
-    ///
-    /// Outside a Tokio runtime.
     #[cfg(feature = "cluster")]
     #[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
     pub fn connect_cluster_lazy<U: AsRef<str>>(
@@ -147,11 +124,9 @@ impl RedisStoreBuilder {
     ) -> Result<RedisStore, Error> {
         self.check()?;
         let clients = cluster::clients(urls, &self.tls, self.deadline)?;
-        let health = Arc::new(Health::new(Some(clients.addresses), self.deadline));
-        let pool = |client| pool(&health, cluster::CONNECTIONS).build_unchecked(ClusterManager(client));
-        let (retrying, single_attempt) = (pool(clients.retrying), pool(clients.single_attempt));
+        let health = Arc::new(Health::new(Some(clients.addresses.clone()), self.deadline));
         let shards = self.shards();
-        let link = Clustered::new(retrying, Some(single_attempt), health, shards.clone());
+        let link = cluster_link(clients, None, health, shards.clone());
         Ok(self.with_cluster(Arc::new(link), shards))
     }
 
@@ -174,7 +149,7 @@ impl RedisStoreBuilder {
                  `build_cluster` or `RedisStore::new_cluster`",
             ));
         }
-        let link = Single::new(pool, Arc::new(Health::new(None, self.deadline)));
+        let link = Single::new(move || pool.clone(), None, Arc::new(Health::new(None, self.deadline)));
         Ok(self.with_link(Arc::new(link)))
     }
 
@@ -191,24 +166,45 @@ impl RedisStoreBuilder {
     {
         self.check()?;
         let shards = self.shards();
-        let link = Clustered::new(pool, None, Arc::new(Health::new(None, self.deadline)), shards.clone());
+        let health = Arc::new(Health::new(None, self.deadline));
+        let link = Clustered::new(move || (pool.clone(), None), None, true, health, shards.clone());
         Ok(self.with_cluster(Arc::new(link), shards))
     }
 
     async fn connect_to(self, manager: Manager, address: &str) -> Result<RedisStore, Error> {
-        let (of_sentinels, selects) = (manager.asks_sentinels(), manager.database() != 0);
+        current()?;
+        let selects = manager.database() != 0;
         let unreachable = |cause: RedisError| error::unreachable(&format!(" at {address}"), &cause);
         let health = Arc::new(Health::new(Some(address.to_owned()), self.deadline));
-        let pool = pool(&health, self.pool_size).build(manager).await.map_err(unreachable)?;
-        let store = self.with_link(link_to(pool, health, of_sentinels));
-        RedisStore { selects, ..store }.checked().await
+        let first = pool(&health, self.pool_size).build(manager.for_another_pool());
+        let first = first.await.map_err(unreachable)?;
+        let link = link_to(manager, self.pool_size, Some(first), health);
+        RedisStore { selects, ..self.with_link(link) }.checked().await
     }
 
     fn connect_to_lazily(self, manager: Manager, address: String) -> RedisStore {
-        let (of_sentinels, selects) = (manager.asks_sentinels(), manager.database() != 0);
+        let selects = manager.database() != 0;
         let health = Arc::new(Health::new(Some(address), self.deadline));
-        let pool = pool(&health, self.pool_size).build_unchecked(manager);
-        RedisStore { selects, ..self.with_link(link_to(pool, health, of_sentinels)) }
+        let link = link_to(manager, self.pool_size, None, health);
+        RedisStore { selects, ..self.with_link(link) }
+    }
+
+    #[cfg(feature = "cluster")]
+    async fn connect_to_cluster(self, clients: cluster::Clients) -> Result<RedisStore, Error> {
+        current()?;
+        let health = Arc::new(Health::new(Some(clients.addresses.clone()), self.deadline));
+        let unreachable =
+            |cause: RedisError| error::unreachable(&format!(" at {}", clients.addresses), &cause);
+        let cluster_pool = || pool(&health, cluster::CONNECTIONS);
+        let retrying =
+            cluster_pool().build(ClusterManager(clients.retrying.clone())).await.map_err(unreachable)?;
+        let single_attempt = cluster_pool().build_unchecked(ClusterManager(clients.single_attempt.clone()));
+        let (first, shards) = ((retrying, Some(single_attempt)), self.shards());
+        let link = Arc::new(cluster_link(clients, Some(first), health, shards.clone()));
+        for script in Script::all_built_in() {
+            link.load(script).await?;
+        }
+        self.with_cluster(link, shards).checked().await
     }
 
     #[cfg(feature = "sentinel")]
@@ -264,18 +260,57 @@ impl RedisStoreBuilder {
             clock: self.clock,
             deny_cache,
             leases: Arc::new(leases),
-            scans: Arc::default(),
             selects: false,
         }
     }
 }
 
-fn link_to(pool: Pool<Manager>, health: Arc<Health>, of_sentinels: bool) -> Arc<dyn Link> {
-    let link = Single::new(pool, health);
+fn link_to(
+    manager: Manager,
+    pool_size: u32,
+    first: Option<Pool<Manager>>,
+    health: Arc<Health>,
+) -> Arc<dyn Link> {
+    let (of_sentinels, shared) = (manager.asks_sentinels(), health.clone());
+    let pools = move || pool(&shared, pool_size).build_unchecked(manager.for_another_pool());
+    let link = Single::new(pools, first, health);
     #[cfg(feature = "sentinel")]
     let link = if of_sentinels { link.asking_for_role() } else { link };
     let _ = of_sentinels;
     Arc::new(link)
+}
+
+#[cfg(feature = "cluster")]
+fn cluster_link(
+    clients: cluster::Clients,
+    first: Option<cluster::Pools<ClusterManager>>,
+    health: Arc<Health>,
+    shards: Option<Arc<Shards>>,
+) -> Clustered<ClusterManager> {
+    let shared = health.clone();
+    let pools = move || {
+        let of = |client: &redis::cluster::ClusterClient| {
+            pool(&shared, cluster::CONNECTIONS).build_unchecked(ClusterManager(client.clone()))
+        };
+        (of(&clients.retrying), Some(of(&clients.single_attempt)))
+    };
+    Clustered::new(pools, first, false, health, shards)
+}
+
+/// By how much a clock may be ahead that is not paused.
+const CLOCK_TOLERANCE: Duration = Duration::from_millis(100);
+
+/// Waits for `connecting`. Under a paused clock, its timeouts are over before a server can answer.
+async fn in_real_time<T>(connecting: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    let (started, real) = (tokio::time::Instant::now(), Instant::now());
+    connecting.await.map_err(|error| {
+        if started.elapsed() <= real.elapsed() + CLOCK_TOLERANCE {
+            return error;
+        }
+        let remedy = "the clock of Tokio is paused, so each timeout is over before Redis answers: test with \
+                      `MemoryStore::with_clock`, or pause the clock in tests without Redis only";
+        Error::invalid(remedy).with_source(error)
+    })
 }
 
 impl RedisStore {
@@ -317,9 +352,6 @@ where
 
 #[cfg(test)]
 mod tests {
-    #[cfg(feature = "cluster")]
-    use std::time::Duration;
-
     use super::*;
     #[cfg(feature = "cluster")]
     use crate::store::redis::tls::TlsSettings;

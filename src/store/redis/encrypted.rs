@@ -4,23 +4,27 @@
 //! then uses others. That takes long, and fails where the system has none. So the stream is opened here, with settings
 //! that are made once, and redis-rs gets it.
 
-use std::{io, sync::Arc};
+use std::{
+    io,
+    sync::{Arc, Mutex},
+};
 
 use redis::{ConnectionInfo, RedisResult, aio::MultiplexedConnection};
 use rustls::{ClientConfig, pki_types::ServerName};
 use tokio::{
     net::{TcpStream, lookup_host},
-    sync::OnceCell,
     task::{AbortHandle, JoinSet, spawn_blocking},
 };
 use tokio_rustls::TlsConnector;
 
 use super::tls::TlsSettings;
+use crate::util::sync::lock;
 
 /// Opens connections with the certificates of a store.
 pub(super) struct Connector {
     settings: TlsSettings,
-    config: OnceCell<Arc<ClientConfig>>,
+    /// `None` until the first connection. Locked while it is made, on a thread that any runtime may wait for.
+    config: Arc<Mutex<Option<Arc<ClientConfig>>>>,
 }
 
 /// Ends the task of a connection once nothing uses it: a server that hangs would keep it.
@@ -34,7 +38,7 @@ impl Drop for Driver {
 
 impl Connector {
     pub(super) fn new(settings: TlsSettings) -> Self {
-        Self { settings, config: OnceCell::new() }
+        Self { settings, config: Arc::default() }
     }
 
     /// Connects to `host`. The handshake begins only once the server accepts connections, because it costs much more.
@@ -56,12 +60,17 @@ impl Connector {
     }
 
     async fn config(&self) -> io::Result<Arc<ClientConfig>> {
-        let make = || async {
-            let settings = self.settings.clone();
-            let made = spawn_blocking(move || settings.client_config()).await;
-            made.map_err(io::Error::other)?.map(Arc::new)
-        };
-        self.config.get_or_try_init(make).await.cloned()
+        let (settings, config) = (self.settings.clone(), self.config.clone());
+        let made = spawn_blocking(move || {
+            let mut config = lock(&config);
+            if let Some(config) = &*config {
+                return Ok(config.clone());
+            }
+            let made = Arc::new(settings.client_config()?);
+            *config = Some(made.clone());
+            Ok(made)
+        });
+        made.await.map_err(io::Error::other)?
     }
 }
 

@@ -55,7 +55,7 @@ impl RedisStore {
     ///
     /// It looks at about `at_most` keys of each server, those of other programs included. A thousand of them take up to a
     /// millisecond of Redis, and other commands run between two thousands. A key that is charged or expires meanwhile may be
-    /// among them or not. A store makes one list at a time: others wait. The Redis user needs `+scan`, which is not part of [`acl_rule`](Self::acl_rule).
+    /// among them or not. A store makes one list at a time in each runtime: others wait. The Redis user needs `+scan`, which is not part of [`acl_rule`](Self::acl_rule).
     ///
     /// # Errors
     ///
@@ -78,7 +78,6 @@ impl RedisStore {
     /// # }
     /// ```
     pub async fn stored_keys(&self, policies: &[Policy], at_most: usize) -> Result<StoredKeys, Error> {
-        let _alone = self.scans.lock().await;
         let scan = Scan { pattern: self.names.pattern_of_all(), most: usize::MAX, looks: at_most };
         let scanned = self.link.clone().scan(scan, self.deadline.max(PROBE_TIMEOUT)).await;
         let scanned = scanned.map_err(without_permission)?;

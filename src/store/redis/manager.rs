@@ -24,7 +24,7 @@ pub(super) enum Source {
 
 /// Connects to the server of a `Source`. Connections have a name, for `CLIENT LIST`.
 pub(super) struct Manager {
-    source: Source,
+    source: Arc<Source>,
     name: Arc<str>,
     opener: Arc<Opener>,
     gate: Gate,
@@ -32,11 +32,18 @@ pub(super) struct Manager {
 
 impl Manager {
     pub(super) fn new(source: Source, name: &str, opener: Arc<Opener>) -> Self {
+        let source = Arc::new(source);
         Self { source, name: name.into(), opener, gate: Gate::default() }
     }
 
-    pub(super) const fn asks_sentinels(&self) -> bool {
-        match self.source {
+    /// The same for another pool, whose attempts to connect do not wait for those of this one.
+    pub(super) fn for_another_pool(&self) -> Self {
+        let (source, name, opener) = (self.source.clone(), self.name.clone(), self.opener.clone());
+        Self { source, name, opener, gate: Gate::default() }
+    }
+
+    pub(super) fn asks_sentinels(&self) -> bool {
+        match *self.source {
             Source::Url(_) => false,
             #[cfg(feature = "sentinel")]
             Source::Sentinels(_) => true,
@@ -45,7 +52,7 @@ impl Manager {
 
     /// The number of the database that connections select.
     pub(super) fn database(&self) -> i64 {
-        match &self.source {
+        match &*self.source {
             Source::Url(info) => info.redis_settings().db(),
             #[cfg(feature = "sentinel")]
             Source::Sentinels(sentinels) => sentinels.database(),
@@ -53,7 +60,7 @@ impl Manager {
     }
 
     async fn open(&self) -> RedisResult<Connection> {
-        match &self.source {
+        match &*self.source {
             Source::Url(info) => self.opener.open(info).await,
             #[cfg(feature = "sentinel")]
             Source::Sentinels(sentinels) => sentinels.primary().await,
@@ -95,7 +102,7 @@ impl ManageConnection for Manager {
 impl fmt::Debug for Manager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("Manager");
-        match &self.source {
+        match &*self.source {
             Source::Url(info) => debug.field("url", info),
             #[cfg(feature = "sentinel")]
             Source::Sentinels(sentinels) => debug.field("sentinels", sentinels),

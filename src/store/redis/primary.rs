@@ -19,7 +19,7 @@ use redis::{
     RedisConnectionInfo, RedisError, RedisResult, Role, Value,
 };
 use tokio::{
-    runtime::Handle,
+    runtime::{self, Handle},
     task::JoinSet,
     time::{Instant, timeout_at},
 };
@@ -64,8 +64,8 @@ pub(super) struct Primary {
 
 struct Sentinel {
     info: ConnectionInfo,
-    /// The connection of the last question.
-    connection: Mutex<Option<Connection>>,
+    /// The connection of the last question, which only its runtime can use.
+    connection: Mutex<Option<(runtime::Id, Connection)>>,
 }
 
 /// The primary that a connection leads to.
@@ -229,16 +229,18 @@ impl Primary {
     /// The address that the sentinel at `place` names, if it knows this primary and it is up.
     async fn ask_one(&self, place: usize) -> RedisResult<Option<Address>> {
         let Some(sentinel) = self.sentinels.get(place) else { return Ok(None) };
+        let runtime = Handle::current().id();
         let kept = mem::take(&mut *lock(&sentinel.connection));
-        if let Some(mut connection) = kept
+        if let Some((of, mut connection)) = kept
+            && of == runtime
             && let Ok(address) = self.question(&mut connection).await
         {
-            *lock(&sentinel.connection) = Some(connection);
+            *lock(&sentinel.connection) = Some((of, connection));
             return Ok(address);
         }
         let mut connection = self.opener.open(&sentinel.info).await.map_err(of_sentinel)?;
         let address = self.question(&mut connection).await.map_err(of_sentinel)?;
-        *lock(&sentinel.connection) = Some(connection);
+        *lock(&sentinel.connection) = Some((runtime, connection));
         Ok(address)
     }
 

@@ -12,7 +12,6 @@ use bb8_redis::bb8::{ManageConnection, Pool};
 use redis::{RedisError, aio::ConnectionLike};
 use tokio::{
     runtime::Handle,
-    sync::Mutex,
     time::{Instant, timeout_at},
 };
 
@@ -21,7 +20,7 @@ use super::{
     instances::Instances,
     script::{Script, Scripts},
     shortcut::{DenyCache, DenyObserver, LeaseObserver, LeaseStatus, Leases},
-    transport::{Link, deadline_in, timed_out},
+    transport::{Link, current, deadline_in, timed_out},
     wire::{Job, KeyNames, Observer},
 };
 use crate::{
@@ -90,6 +89,25 @@ use crate::{
 ///
 /// With the feature `tracing`, the store logs the start of an outage at warn and its end at info, with its length.
 ///
+/// # Runtimes
+///
+/// A store can be used in several Tokio runtimes, one after the other or at the same time: in a `static`, with one runtime
+/// for each core, or beside a runtime for background work.
+///
+/// * Each runtime has its own connections, up to [`pool_size`](RedisStoreBuilder::pool_size), lanes, probes and timers. The
+///   first decision in a runtime opens its first connection. They are dropped when the runtime ends. Whether Redis is
+///   available, leases, the deny cache and the units that are owed after an outage are shared. So a runtime that is blocked,
+///   not driven or shut down delays no decision of another, except with [your own pool](Self::new): its connections and its
+///   attempts to connect belong to the runtimes that made them.
+/// * Tasks of a runtime do the work, and callers only wait. So a decision that is polled and then kept, as by
+///   `buffer_unordered` or `select!`, delays no other.
+/// * An answer belongs to the runtime in which it is first polled. Time in which that runtime is blocked does not count
+///   against its deadline, except in a Cluster. A permit is renewed by the runtime of its decision: if that is blocked or not driven for longer
+///   than the period, the permit expires.
+/// * Polled outside a runtime, an answer is an error of kind [`MissingSetup`](ErrorKind::MissingSetup).
+/// * Under a paused clock (`start_paused`), deadlines pass before Redis answers. Test with
+///   [`MemoryStore::with_clock`](crate::MemoryStore::with_clock) instead.
+///
 /// # Example
 ///
 /// ```no_run
@@ -115,8 +133,6 @@ pub struct RedisStore {
     pub(super) clock: Option<ManualClock>,
     pub(super) deny_cache: Option<Arc<DenyCache>>,
     pub(super) leases: Arc<Leases>,
-    /// Held during a scan: several at a time would keep decisions waiting.
-    pub(super) scans: Arc<Mutex<()>>,
     /// Whether connections leave database 0.
     pub(super) selects: bool,
     pub(super) local: Arc<LocalCounts>,
@@ -168,10 +184,6 @@ impl RedisStore {
     /// # Errors
     ///
     /// [`InvalidConfig`](ErrorKind::InvalidConfig) if `url` is malformed. The message does not show its password.
-    ///
-    /// # Panics
-    ///
-    /// Outside a Tokio runtime.
     pub fn connect_lazy(url: &str) -> Result<Self, Error> {
         Self::builder().connect_lazy(url)
     }
@@ -227,10 +239,6 @@ impl RedisStore {
     ///
     /// [`InvalidConfig`](ErrorKind::InvalidConfig) if a URL is malformed, there are no URLs, or they differ in more
     /// than the address.
-    ///
-    /// # Panics
-    ///
-    /// Outside a Tokio runtime.
     #[cfg(feature = "cluster")]
     #[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
     pub fn connect_cluster_lazy<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Result<Self, Error> {
@@ -289,10 +297,6 @@ impl RedisStore {
     ///
     /// [`InvalidConfig`](ErrorKind::InvalidConfig) if a URL is malformed, there are no URLs, or they differ in more than
     /// the address.
-    ///
-    /// # Panics
-    ///
-    /// Outside a Tokio runtime.
     #[cfg(feature = "sentinel")]
     #[cfg_attr(docsrs, doc(cfg(feature = "sentinel")))]
     pub fn connect_sentinel_lazy<U: AsRef<str>>(
@@ -309,6 +313,9 @@ impl RedisStore {
     /// if your connections share a socket, or other code uses them too, a call waits for one more round trip without
     /// it. The store uses up to four connections at once, and others while broken ones are replaced. A smaller pool
     /// works too.
+    ///
+    /// Make the pool in the runtime that uses the store, and use it in no other: all [runtimes](Self#runtimes) of the store
+    /// share it, and its connections work only while the runtimes that opened them are driven.
     ///
     /// ```no_run
     /// use tower_ratelimit::{RedisStore, bb8_redis::{RedisConnectionManager, bb8::Pool}};
@@ -398,9 +405,7 @@ impl RedisStore {
     ///
     /// Every error of a decision. Some leases are then not returned, and calling this again does not return them.
     pub async fn return_leases(&self) -> Result<(), Error> {
-        let Ok(runtime) = Handle::try_current() else {
-            return Err(Error::new(ErrorKind::StoreUnreachable, "no Tokio runtime runs here"));
-        };
+        let runtime = current()?;
         // A lease that is under way would be missed.
         self.leases.wait_until_idle().await;
         // All at once, so they share batches.
@@ -560,12 +565,13 @@ impl RedisStore {
             return link.decide(job);
         }
         Answer::pending(async move {
+            let runtime = current()?;
             let (allowed, deadline) = (job.deadline, deadline_in(job.deadline));
             for charge in &job.charges {
                 if let Some(first) = leases.remove(charge.policy(), charge.key()) {
                     // Spawned, so it goes on if the refund is dropped or times out. If it fails, the units return when
                     // the lease ends.
-                    let sent = leases.spawn(first, &Handle::current());
+                    let sent = leases.spawn(first, &runtime);
                     if timeout_at(deadline, sent).await.is_err() {
                         return Err(timed_out(allowed));
                     }

@@ -11,7 +11,7 @@
 //! end of the lease settles it.
 
 use std::{
-    collections::{HashMap, hash_map},
+    collections::{HashMap, HashSet, hash_map},
     fmt,
     hash::{BuildHasher, RandomState},
     sync::{
@@ -22,7 +22,7 @@ use std::{
 };
 
 use tokio::{
-    runtime::Handle,
+    runtime::{Handle, Id},
     sync::watch,
     task::JoinHandle,
     time::{sleep, timeout},
@@ -59,8 +59,8 @@ pub(crate) struct Leases {
     link: Arc<dyn Link>,
     names: KeyNames,
     deny_cache: Option<Arc<DenyCache>>,
-    /// Whether a task is returning unused leases.
-    sweeping: AtomicBool,
+    /// The runtimes in which a task returns unused leases. One of them may not be driven.
+    sweeping: Mutex<HashSet<Id>>,
     /// The number of script calls in the background.
     in_flight: watch::Sender<usize>,
     #[cfg(feature = "metrics")]
@@ -126,7 +126,7 @@ impl Leases {
             link,
             names,
             deny_cache,
-            sweeping: AtomicBool::new(false),
+            sweeping: Mutex::default(),
             in_flight: watch::Sender::new(0),
             #[cfg(feature = "metrics")]
             leased: crate::metrics::record::Leased::default(),
@@ -347,9 +347,9 @@ impl Leases {
 
     fn start_sweeping(self: &Arc<Self>) {
         if let Ok(runtime) = Handle::try_current()
-            && !self.sweeping.swap(true, Ordering::SeqCst)
+            && lock(&self.sweeping).insert(runtime.id())
         {
-            runtime.spawn(sweep(Sweeper(Some(Arc::downgrade(self)))));
+            runtime.spawn(sweep(Sweeper(Arc::downgrade(self), runtime.id())));
         }
     }
 
@@ -503,14 +503,14 @@ impl Drop for LeaseObserver {
 async fn sweep(mut sweeper: Sweeper) {
     loop {
         sleep(SWEEP_INTERVAL).await;
-        let Some(leases) = sweeper.0.as_ref().and_then(Weak::upgrade) else { return };
+        let Some(leases) = sweeper.0.upgrade() else { return };
         if leases.sweep() {
             continue;
         }
-        leases.sweeping.store(false, Ordering::SeqCst);
+        lock(&leases.sweeping).remove(&sweeper.1);
         // A lease that was stored meanwhile saw this task running, and started no other.
-        if !leases.has_leases() || leases.sweeping.swap(true, Ordering::SeqCst) {
-            sweeper.0 = None;
+        if !leases.has_leases() || !lock(&leases.sweeping).insert(sweeper.1) {
+            sweeper.0 = Weak::new();
             return;
         }
     }
@@ -538,13 +538,13 @@ impl fmt::Debug for Leases {
     }
 }
 
-/// Clears the flag if the task ends with its runtime, so another runtime can start a new one.
-struct Sweeper(Option<Weak<Leases>>);
+/// Removes the runtime if the task ends with it, so that a later one can start another.
+struct Sweeper(Weak<Leases>, Id);
 
 impl Drop for Sweeper {
     fn drop(&mut self) {
-        if let Some(leases) = self.0.take().and_then(|leases| leases.upgrade()) {
-            leases.sweeping.store(false, Ordering::SeqCst);
+        if let Some(leases) = self.0.upgrade() {
+            lock(&leases.sweeping).remove(&self.1);
         }
     }
 }

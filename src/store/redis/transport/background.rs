@@ -2,48 +2,23 @@
 
 use std::{
     future::Future,
-    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    task::{Context, Poll, ready},
 };
 
-use tokio::runtime::Handle;
+use crate::error::{Error, ErrorKind};
 
-/// An exchange that is finished in the background if it is dropped. Its connection returns to the pool only after the
-/// reply is read, so no other caller can read that reply.
-pub(crate) struct Finish<F>(pub(crate) Option<Pin<Box<F>>>)
+/// The output of `work`, which a task of this runtime does: to its end, even if the caller is dropped or is not polled
+/// again. So a connection returns to the pool soon, and only after the reply is read.
+pub(crate) async fn in_task<T>(work: impl Future<Output = T> + Send + 'static) -> Result<T, Error>
 where
-    F: Future<Output: Send> + Send + 'static;
-
-impl<F> Future for Finish<F>
-where
-    F: Future<Output: Send> + Send + 'static,
+    T: Send + 'static,
 {
-    type Output = F::Output;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some(exchange) = &mut self.0 else {
-            panic!("Finish polled after completion");
-        };
-        let reply = ready!(exchange.as_mut().poll(cx));
-        self.0 = None;
-        Poll::Ready(reply)
-    }
-}
-
-impl<F> Drop for Finish<F>
-where
-    F: Future<Output: Send> + Send + 'static,
-{
-    fn drop(&mut self) {
-        // Outside a runtime the connection is not used again.
-        if let (Some(exchange), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
-            runtime.spawn(exchange);
-        }
-    }
+    tokio::spawn(work).await.map_err(|_| {
+        Error::new(ErrorKind::StoreDisconnected, "the Tokio runtime was shut down before Redis answered")
+    })
 }
 
 /// A guard for a task that runs once at a time. It is released even if the task's runtime is shut down.

@@ -44,11 +44,17 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 pub(super) struct Breaker {
     /// The deadline of the decisions, which is that of a probe too.
     deadline: Duration,
+    shared: Arc<Shared>,
+    /// Whether this runtime probes. Others do not wait for it.
+    probing: Arc<AtomicBool>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
     /// Whether an answer changes the state. It does not while all calls are answered.
     watchful: AtomicBool,
     open: AtomicBool,
     state: Mutex<State>,
-    probing: Arc<AtomicBool>,
 }
 
 #[derive(Debug, Default)]
@@ -77,13 +83,12 @@ struct Opened {
 impl Breaker {
     /// A closed breaker for decisions with this deadline.
     pub(super) fn new(deadline: Duration) -> Self {
-        Self {
-            deadline,
-            watchful: AtomicBool::default(),
-            open: AtomicBool::default(),
-            state: Mutex::default(),
-            probing: Arc::default(),
-        }
+        Self { deadline, shared: Arc::default(), probing: Arc::default() }
+    }
+
+    /// The same breaker in another runtime.
+    pub(super) fn in_another_runtime(&self) -> Self {
+        Self { deadline: self.deadline, shared: self.shared.clone(), probing: Arc::default() }
     }
 
     pub(super) const fn deadline(&self) -> Duration {
@@ -96,7 +101,7 @@ impl Breaker {
             Err(cause) if is_silence(cause) => self.failed(cause),
             Err(error) if says_nothing(error) => false,
             _ => {
-                if self.watchful.load(Ordering::Relaxed) {
+                if self.shared.watchful.load(Ordering::Relaxed) {
                     self.answered();
                 }
                 false
@@ -105,63 +110,63 @@ impl Breaker {
     }
 
     fn answered(&self) {
-        let mut state = lock(&self.state);
+        let mut state = lock(&self.shared.state);
         state.unanswered = 0;
         state.cause = None;
         state.trial = state.trial.saturating_sub(1);
         if state.trial == 0 {
             state.first_pause = Duration::ZERO;
-            self.watchful.store(false, Ordering::Relaxed);
+            self.shared.watchful.store(false, Ordering::Relaxed);
         }
     }
 
     fn failed(&self, error: &Error) -> bool {
-        let mut state = lock(&self.state);
+        let mut state = lock(&self.shared.state);
         state.unanswered += 1;
         let cause = match state.cause.take() {
             Some(first) if !error.is_evidence() => first,
             _ => error.clone(),
         };
         state.cause = Some(cause.clone());
-        self.watchful.store(true, Ordering::Relaxed);
+        self.shared.watchful.store(true, Ordering::Relaxed);
         let is_late = error.kind() == ErrorKind::StoreTimeout;
         // A connection that broke while the server was down may be used only now, but a late reply is as before.
         let opens = state.unanswered >= CALLS || state.trial > 0 && is_late;
-        if !opens || self.open.load(Ordering::Relaxed) {
+        if !opens || self.shared.open.load(Ordering::Relaxed) {
             return false;
         }
         let shortest = if is_late { PAUSE } else { SHORT_PAUSE };
         let pause = (state.first_pause * 2).clamp(shortest, LONGEST_PAUSE);
         state.first_pause = pause;
         state.since = Some(Opened { cause, next_probe: Instant::now() + pause, pause });
-        self.open.store(true, Ordering::Relaxed);
+        self.shared.open.store(true, Ordering::Relaxed);
         metric!(open_breakers_changed(1));
         true
     }
 
     /// Records why a probe failed, if it says more than what failed before.
     pub(super) fn failed_again(&self, cause: &Error) {
-        if let Some(opened) = lock(&self.state).since.as_mut().filter(|_| cause.is_evidence()) {
+        if let Some(opened) = lock(&self.shared.state).since.as_mut().filter(|_| cause.is_evidence()) {
             opened.cause = cause.clone();
         }
     }
 
     /// Whether it opened again before Redis was trusted.
     pub(super) fn has_opened_again(&self) -> bool {
-        lock(&self.state).first_pause > PAUSE
+        lock(&self.shared.state).first_pause > PAUSE
     }
 
     /// The error of a decision while the breaker is open.
     pub(super) fn error(&self) -> Option<Error> {
-        if !self.open.load(Ordering::Relaxed) {
+        if !self.shared.open.load(Ordering::Relaxed) {
             return None;
         }
-        lock(&self.state).since.as_ref().map(|opened| suspended(&opened.cause))
+        lock(&self.shared.state).since.as_ref().map(|opened| suspended(&opened.cause))
     }
 
     /// The next probe, if it is time for one and none is under way.
     pub(super) fn next_probe(&self) -> Option<Exclusive> {
-        let mut state = lock(&self.state);
+        let mut state = lock(&self.shared.state);
         let opened = state.since.as_mut().filter(|opened| opened.next_probe <= Instant::now())?;
         let probe = Exclusive::acquire(&self.probing)?;
         opened.pause = opened.pause.max((opened.pause * 2).min(PAUSE));
@@ -170,18 +175,24 @@ impl Breaker {
     }
 
     pub(super) fn close(&self) {
-        let mut state = lock(&self.state);
+        let mut state = lock(&self.shared.state);
         state.unanswered = CALLS - 1;
         state.cause = None;
         state.trial = TRIAL;
-        self.watchful.store(true, Ordering::Relaxed);
+        self.shared.watchful.store(true, Ordering::Relaxed);
+        self.shared.close();
+    }
+}
+
+impl Shared {
+    fn close(&self) {
         if self.open.swap(false, Ordering::Relaxed) {
             metric!(open_breakers_changed(-1));
         }
     }
 }
 
-impl Drop for Breaker {
+impl Drop for Shared {
     fn drop(&mut self) {
         self.close();
     }
@@ -276,7 +287,9 @@ mod tests {
         let probe = breaker.next_probe().unwrap();
         tokio::time::advance(PAUSE).await;
         assert!(breaker.next_probe().is_none(), "one is under way");
+        assert!(breaker.in_another_runtime().next_probe().is_some(), "it may not be driven");
         drop(probe);
+        tokio::time::advance(PAUSE).await;
         assert!(breaker.next_probe().is_some());
         breaker.close();
         assert!(breaker.error().is_none());

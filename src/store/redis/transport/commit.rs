@@ -2,19 +2,19 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::{runtime::Handle, task::coop::consume_budget, time::Instant};
+use tokio::{task::coop::consume_budget, time::Instant};
 
 use super::{
-    deadline::{TimeLeft, queue_full},
+    deadline::TimeLeft,
     lane::{Lane, open_another},
     probe::probe,
-    queue::{Entry, Ticket},
+    queue::Ticket,
     target::Target,
-    watch::Place,
+    waiting::STUCK,
 };
 use crate::{decision::Decision, error::Error, store::redis::wire::Job};
 
-/// Makes a decision, alone or in a batch.
+/// Makes a decision, alone or in a batch. Call it in a runtime.
 pub(super) async fn decide<T: Target>(target: Arc<T>, job: Job) -> Result<Decision, Error> {
     if let Some(error) = target.breaker().error() {
         probe(&target, || job.first_key());
@@ -25,32 +25,23 @@ pub(super) async fn decide<T: Target>(target: Arc<T>, job: Job) -> Result<Decisi
         return failed;
     }
     let (allowed, entered) = (job.deadline, Instant::now());
-    let here = Handle::try_current().ok().map(|runtime| runtime.id());
-    let decision = match target.queue().enter(job, entered, here) {
-        // Boxed because most decisions wait and do not need the space.
-        Entry::Alone(job) => {
-            let lane = Lane::new(target.clone(), Place::default());
-            Box::pin(lane.carry_alone(job)).await
-        }
-        Entry::Open(ticket, place) => {
-            tokio::spawn(Lane::new(target.clone(), place).carry());
+    let decision = match target.queue().enter(job, entered) {
+        Ok(ticket) => {
+            if ticket.opens_lane {
+                tokio::spawn(Lane::new(target.clone()).carry(ticket.is_alone));
+            }
             wait(&target, ticket, allowed).await
         }
-        Entry::Wait(ticket) => wait(&target, ticket, allowed).await,
-        Entry::Full => Err(queue_full()),
+        Err(full) => Err(full),
     };
     metric!(waited(entered.elapsed()));
     target.health().record(&decision);
     decision
 }
 
-/// After this time a caller that no lane watches opens another lane, if one may be opened. Then again after twice the
-/// time, and so on: the lanes that were open may have ended with their runtime.
-const STUCK: Duration = Duration::from_millis(5);
-
 async fn wait<T: Target>(target: &Arc<T>, mut ticket: Ticket, allowed: Duration) -> Result<Decision, Error> {
     let reply = if ticket.is_watched {
-        (&mut ticket.reply).await
+        Some((&mut ticket.reply).await)
     } else {
         let (mut left, mut pause, mut reply) = (allowed, STUCK, None);
         while reply.is_none() && !left.is_zero() {
@@ -58,18 +49,15 @@ async fn wait<T: Target>(target: &Arc<T>, mut ticket: Ticket, allowed: Duration)
             reply = TimeLeft::new(time).spend_on(&mut ticket.reply).await;
             (left, pause) = (left - time, pause * 2);
             if reply.is_none() && !left.is_zero() {
-                // The open lanes may be of a runtime that is not driven.
                 open_another(target);
             }
         }
-        match reply {
-            Some(reply) => reply,
-            None if target.queue().withdraw(&ticket) => {
-                return Err(target.health().no_connection());
-            }
-            None => return Err(target.health().late()),
-        }
+        reply
     };
-    // If the lane was dropped with its runtime, the decision may have been made.
-    reply.unwrap_or_else(|_| Err(target.health().late()))
+    match reply {
+        Some(Ok(reply)) => reply,
+        None if target.queue().withdraw(&ticket) => Err(target.health().no_connection()),
+        // Also if the lane was dropped with its runtime: the decision may have been made.
+        _ => Err(target.health().late()),
+    }
 }

@@ -24,7 +24,7 @@ use tokio::{
 use super::{
     background::Exclusive,
     checkout::{connection, connection_until},
-    deadline::{REPLY_TIMEOUT, TICK, deadline_in, run_for, timeout_as_error},
+    deadline::{REPLY_TIMEOUT, TICK, TimeLeft, deadline_in, or_late, run_for},
     health::Health,
     script::{is_no_script, load_and, with_text},
 };
@@ -160,10 +160,12 @@ where
             };
             let loads_before = self.loads.count.load(Ordering::Acquire);
             let (mut reply, immediate) = {
-                let mut query = pin!(timeout(timeout_after, call.command.query_async(&mut *connection)));
+                // Only time in which the runtime runs counts.
+                let mut time = TimeLeft::new(timeout_after);
+                let mut query = pin!(time.spend_on(call.command.query_async(&mut *connection)));
                 match poll_fn(|cx| Poll::Ready(query.as_mut().poll(cx))).await {
-                    Poll::Ready(reply) => (timeout_as_error(reply), true),
-                    Poll::Pending => (timeout_as_error(query.await), false),
+                    Poll::Ready(reply) => (or_late(reply), true),
+                    Poll::Pending => (or_late(query.await), false),
                 }
             };
             // No reply can arrive before the first poll, so an immediate error means that the connection was closed
@@ -175,7 +177,7 @@ where
                 && is_no_script(&reply)
             {
                 let loading = self.load(&mut *connection, call.command, script, loads_before);
-                reply = timeout_as_error(timeout(timeout_after, loading).await);
+                reply = or_late(TimeLeft::new(timeout_after).spend_on(loading).await);
             }
             let is_demoted = match &reply {
                 Ok(reply) => wire::has_fault(reply, Fault::ReadOnly),

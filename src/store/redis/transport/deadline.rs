@@ -18,7 +18,10 @@ use std::{
 };
 
 use redis::RedisResult;
-use tokio::time::{Instant, timeout};
+use tokio::{
+    runtime::Handle,
+    time::{Instant, timeout},
+};
 
 use crate::{
     error::{Error, ErrorKind},
@@ -63,10 +66,11 @@ impl TimeLeft {
         self.left
     }
 
-    /// The output of `work`, or `None` if no time is left before.
+    /// The output of `work`, or `None` if no time is left before, or no runtime that counts it.
     pub(super) async fn spend_on<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
         let mut work = pin!(work);
         loop {
+            Handle::try_current().ok()?;
             let (step, started) = (self.step.min(self.left), Instant::now());
             let done = run_for(step, work.as_mut()).await;
             self.left = self.left.saturating_sub(started.elapsed().min(step + TOLERANCE));
@@ -94,6 +98,17 @@ pub(super) async fn run_for<T>(time: Duration, mut work: Pin<&mut impl Future<Ou
         }
     })
     .await
+}
+
+/// Runs `work` to its end, and `tick` from time to time meanwhile.
+pub(super) async fn while_ticking<T>(work: impl Future<Output = T>, mut tick: impl FnMut()) -> T {
+    let mut work = pin!(work);
+    loop {
+        match run_for(TICK, work.as_mut()).await {
+            Some(done) => return done,
+            None => tick(),
+        }
+    }
 }
 
 pub(crate) fn deadline_in(allowed: Duration) -> Instant {
@@ -132,9 +147,9 @@ pub(super) fn queue_full() -> Error {
     )
 }
 
-/// A reply that times out counts as a broken connection.
-pub(super) fn timeout_as_error<T, E>(reply: Result<RedisResult<T>, E>) -> RedisResult<T> {
-    reply.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
+/// A reply that does not come in time counts as a broken connection.
+pub(super) fn or_late<T>(reply: Option<RedisResult<T>>) -> RedisResult<T> {
+    reply.unwrap_or_else(|| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use redis::{Cmd, Value};
 
@@ -6,15 +6,22 @@ use super::{
     health::Health,
     scan::{Found, Scan},
 };
-use crate::{answer::Answer, decision::Decision, error::Error, store::redis::wire::Job};
+use crate::{answer::Answer, decision::Decision, store::redis::wire::Job};
 
 /// A link to Redis, one server or a Cluster, with any connection manager.
-pub(crate) trait Link: Send + Sync {
+pub(crate) trait Link: Send + Sync + 'static {
     /// Makes a decision, alone or in a batch.
     fn decide(self: Arc<Self>, job: Job) -> Answer<Decision>;
 
     /// Runs a command without a script.
-    fn run(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value>;
+    fn run(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value> {
+        let reply = self.clone().ask(command, deadline);
+        Answer::pending(async move {
+            let reply = reply.await;
+            self.health().record(&reply);
+            reply
+        })
+    }
 
     /// Runs a command, as [`run`](Self::run) does. Its failure is no outage, so it is not recorded.
     fn ask(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value>;
@@ -39,16 +46,4 @@ pub(crate) trait Link: Send + Sync {
 
     /// The commands that the link sends, as in an ACL.
     fn commands(&self) -> &'static [&'static str];
-}
-
-/// Records the result of `reply` in `health`.
-pub(super) fn recorded<T>(
-    health: Arc<Health>,
-    reply: impl Future<Output = Result<T, Error>> + Send + 'static,
-) -> Answer<T> {
-    Answer::pending(async move {
-        let reply = reply.await;
-        health.record(&reply);
-        reply
-    })
 }

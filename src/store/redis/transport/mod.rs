@@ -13,18 +13,20 @@ mod lane;
 mod link;
 mod probe;
 mod queue;
+mod runtimes;
 mod scan;
 mod script;
 mod server;
 mod single;
 mod socket;
 mod target;
-mod watch;
+mod waiting;
 
 pub(super) use self::{
     deadline::{CONNECT_TIMEOUT, PROBE_TIMEOUT, deadline_in, slow_text, timed_out},
     health::{ConnectErrors, Health},
     link::Link,
+    runtimes::current,
     scan::Scan,
     single::Single,
     socket::tcp_settings,

@@ -1,8 +1,8 @@
 //! Group commit: decisions wait while others are under way, and are sent as a batch.
 //!
-//! A lane carries one batch at a time. If no lane is open, a decision is sent at once and alone. If too few are open, it
-//! opens another one, which takes its decision and those of the tasks that are ready. Otherwise it waits for the first
-//! lane that has its replies, which takes all that wait by then. So a lone decision never waits. The more decisions
+//! A lane carries one batch at a time. If no lane is open, a decision opens one, which sends it at once and alone. If too
+//! few are open, it opens another one, which takes its decision and those of the tasks that are ready. Otherwise it waits for
+//! the first lane that has its replies, which takes all that wait by then. So a lone decision never waits. The more decisions
 //! there are, the more share a batch, and a batch costs only as much as two of its decisions.
 //!
 //! How many lanes are enough depends on how far Redis is. It does not depend on how long decisions wait: they also wait
@@ -15,9 +15,12 @@ use std::{
     time::Duration,
 };
 
-use tokio::{runtime, sync::oneshot, time::Instant};
+use tokio::{sync::oneshot, time::Instant};
 
-use super::watch::{Caller, Place, Watch};
+use super::{
+    deadline::{TICK, queue_full},
+    waiting::{Caller, RunTime, STUCK},
+};
 use crate::{decision::Decision, error::Error, store::redis::wire::Job, util::sync::lock};
 
 /// How much longer than its decisions a batch takes if Redis is far.
@@ -50,12 +53,14 @@ pub(super) struct Queue {
 #[derive(Default)]
 struct State {
     open_lanes: usize,
+    /// About how many of them have answered their batches and will take what waits by then.
+    ready_lanes: usize,
     /// Sorted by their numbers.
     waiting: VecDeque<Waiting>,
     /// The latest deadline of the decisions that have entered since none waited.
     latest_deadline: Option<Duration>,
     next: u64,
-    watch: Watch,
+    time: RunTime,
     distance: Distance,
 }
 
@@ -76,16 +81,11 @@ pub(super) struct Ticket {
     pub(super) reply: oneshot::Receiver<Result<Decision, Error>>,
     /// Whether lanes answer it at its deadline. Otherwise its caller needs a timer.
     pub(super) is_watched: bool,
+    /// Whether a lane was opened, which the caller must start.
+    pub(super) opens_lane: bool,
+    /// Whether no lane was open.
+    pub(super) is_alone: bool,
     number: u64,
-}
-
-pub(super) enum Entry {
-    /// No lane was open. One is now, in which the caller sends this job at once.
-    Alone(Job),
-    /// A lane was opened for the waiting decisions, which the caller must start.
-    Open(Ticket, Place),
-    Wait(Ticket),
-    Full,
 }
 
 impl Queue {
@@ -93,38 +93,32 @@ impl Queue {
         Self { lanes, state: Mutex::default() }
     }
 
-    /// Enters a decision of a caller in the runtime `here`.
-    pub(super) fn enter(&self, job: Job, entered: Instant, here: Option<runtime::Id>) -> Entry {
+    /// Enters a decision at the time `entered`.
+    pub(super) fn enter(&self, job: Job, entered: Instant) -> Result<Ticket, Error> {
         let mut state = self.lock();
-        if state.open_lanes == 0 {
-            state.open_lanes = 1;
-            return Entry::Alone(job);
-        }
         state.drop_abandoned();
         if state.waiting.len() >= MAX_WAITING {
-            return Entry::Full;
+            return Err(queue_full());
         }
-        let opened = (state.open_lanes < self.wanted_lanes(&state)).then(|| {
-            state.open_lanes += 1;
-            state.watch.join(here)
-        });
+        let is_alone = state.open_lanes == 0;
+        let opens_lane = is_alone || state.ready_lanes == 0 && state.open_lanes < self.wanted_lanes(&state);
+        state.open_lanes += usize::from(opens_lane);
         if state.waiting.is_empty() {
             state.latest_deadline = None;
         }
-        let deadline = state.watch.time() + job.deadline;
-        let is_watched = state.watch.covers(here, deadline, state.latest_deadline);
+        let deadline = state.time.time() + job.deadline;
+        // Lanes only look at the oldest decision, so a deadline that is earlier is not kept.
+        let is_latest = state.latest_deadline.is_none_or(|latest| latest <= deadline + TICK);
+        // A lane that is ready may be that of a blocked thread.
+        let is_watched = is_latest && state.ready_lanes < state.open_lanes && state.time.is_kept(entered);
         state.latest_deadline = state.latest_deadline.max(Some(deadline));
         let (reply, receiver) = oneshot::channel();
-        let (number, allowed) = (state.next, job.deadline);
+        let number = state.next;
         state.next += 1;
-        let caller = Caller { entered, deadline, allowed, is_watched, reply: Some(reply) };
+        let caller = Caller { entered, deadline, reply: Some(reply) };
         state.waiting.push_back(Waiting { job, number, caller });
         metric!(enqueued(state.waiting.len()));
-        let ticket = Ticket { reply: receiver, is_watched, number };
-        match opened {
-            Some(place) => Entry::Open(ticket, place),
-            None => Entry::Wait(ticket),
-        }
+        Ok(Ticket { reply: receiver, is_watched, opens_lane, is_alone, number })
     }
 
     /// Withdraws a waiting decision. Returns whether it was not sent and never will be.
@@ -135,74 +129,45 @@ impl Queue {
     }
 
     /// Closes a lane unless decisions wait for it, or if more lanes are open than needed. Returns whether it is closed.
-    pub(super) fn close_lane(&self, place: &mut Place) -> bool {
+    pub(super) fn close_lane(&self) -> bool {
         let mut state = self.lock();
         state.drop_abandoned();
-        let is_surplus = state.open_lanes > self.wanted_lanes(&state) && state.watch.has_others(place);
-        if !is_surplus && state.waiting.iter().any(|waiting| place.may_take(&waiting.caller)) {
-            return false;
+        state.ready_lanes = state.ready_lanes.saturating_sub(1);
+        // While decisions wait for long, the others are stuck.
+        let is_surplus = state.open_lanes > self.wanted_lanes(&state) && !state.has_waited(STUCK);
+        let closes = is_surplus || state.waiting.is_empty();
+        if closes {
+            state.close_lane();
         }
-        state.open_lanes -= 1;
-        state.watch.leave(place);
-        true
+        closes
     }
 
-    /// The place of a task in the runtime `here` that takes over the lane in `place`, which was dropped. Fails the
-    /// decisions that no lane watches any more: they are of the runtime that was shut down.
-    pub(super) fn take_over(
-        &self,
-        place: &mut Place,
-        here: Option<runtime::Id>,
-        error: impl Fn() -> Error,
-    ) -> Place {
+    /// Opens another lane if decisions have waited for long. Returns whether it did: the caller must start it.
+    pub(super) fn open_another(&self) -> bool {
         let mut state = self.lock();
-        let mut unwatched = VecDeque::new();
-        if state.watch.leave(place) {
-            let all = mem::take(&mut state.waiting).into_iter();
-            (unwatched, state.waiting) = all.partition(|waiting| waiting.caller.is_watched);
-        }
-        let place = state.watch.join(here);
-        drop(state);
-        fail_all(unwatched, error);
-        place
+        let opens = state.open_lanes < self.lanes.if_far && state.has_waited(PATIENCE);
+        state.open_lanes += usize::from(opens);
+        opens
     }
 
-    /// Opens another lane if decisions have waited for long. The caller must start it.
-    pub(super) fn open_another(&self, here: Option<runtime::Id>) -> Option<Place> {
+    /// Closes a lane that no task can continue. If it was the last one, fails the waiting decisions.
+    pub(super) fn abandon(&self, error: impl Fn() -> Error) {
         let mut state = self.lock();
-        (state.open_lanes < self.lanes.if_far && state.is_slow(Instant::now())).then(|| {
-            state.open_lanes += 1;
-            state.watch.join(here)
-        })
-    }
-
-    /// Closes a lane that no task can continue. Fails the decisions that no lane watches any more. Callers that no lane
-    /// watched open another one.
-    pub(super) fn abandon(&self, place: &mut Place, error: impl Fn() -> Error) {
-        let mut state = self.lock();
-        state.open_lanes -= 1;
-        let is_last_watcher = state.watch.leave(place);
-        let all = mem::take(&mut state.waiting).into_iter();
-        let (lost, kept) = all.partition(|waiting| is_last_watcher && waiting.caller.is_watched);
-        state.waiting = kept;
+        state.close_lane();
+        let lost = if state.open_lanes == 0 { mem::take(&mut state.waiting) } else { VecDeque::new() };
         drop(state);
         fail_all(lost, error);
     }
 
     /// Moves the next decisions into an empty `batch`, oldest first. Fails those whose deadlines have passed.
-    pub(super) fn fill(&self, batch: &mut Batch, place: &Place, late: impl Fn(Duration) -> Error) {
+    pub(super) fn fill(&self, batch: &mut Batch, late: impl Fn() -> Error) {
         let (mut charges, mut micros) = (0, 0);
         let mut state = self.lock();
-        let now = state.watch.tick(place, Instant::now());
-        let mut position = 0;
-        while let Some(next) = state.waiting.get(position) {
-            if !place.may_take(&next.caller) {
-                position += 1;
-                continue;
-            }
+        let now = state.time.tick();
+        while let Some(next) = state.waiting.front() {
             if next.caller.is_gone() || next.caller.deadline <= now {
-                if let Some(mut waiting) = state.waiting.remove(position) {
-                    waiting.caller.answer(Err(late(waiting.caller.allowed)));
+                if let Some(mut waiting) = state.waiting.pop_front() {
+                    waiting.caller.answer(Err(late()));
                 }
                 continue;
             }
@@ -216,7 +181,7 @@ impl Queue {
             {
                 break;
             }
-            if let Some(next) = state.waiting.remove(position) {
+            if let Some(next) = state.waiting.pop_front() {
                 batch.redis_micros = micros;
                 batch.jobs.push(next.job);
                 batch.callers.push(next.caller);
@@ -225,24 +190,21 @@ impl Queue {
     }
 
     /// Counts the time for deadlines. Returns all that was counted.
-    pub(super) fn tick(&self, place: &Place) -> Duration {
-        self.lock().watch.tick(place, Instant::now())
+    pub(super) fn tick(&self) -> Duration {
+        self.lock().time.tick()
     }
 
-    /// Fails the oldest decisions if their deadlines have passed at the time `now`. They were not sent and never will be.
+    /// Counts the time, and fails the oldest decisions if their deadlines have passed. They were not sent and never will be.
     /// Returns the last one's error.
-    pub(super) fn expire(&self, now: Duration, error: impl Fn(Duration) -> Error) -> Option<Error> {
-        let next = || {
+    pub(super) fn expire(&self, error: impl Fn() -> Error) -> Option<Error> {
+        let late: VecDeque<Waiting> = {
             let mut state = self.lock();
-            let is_late = state.waiting.front().is_some_and(|oldest| oldest.caller.deadline <= now);
-            if is_late { state.waiting.pop_front() } else { None }
+            let now = state.time.tick();
+            let count = state.waiting.iter().take_while(|waiting| waiting.caller.deadline <= now).count();
+            state.waiting.drain(..count).collect()
         };
-        let mut last = None;
-        while let Some(mut late) = next() {
-            let error = error(late.caller.allowed);
-            late.caller.answer(Err(error.clone()));
-            last = Some(error);
-        }
+        let last = (!late.is_empty()).then(&error);
+        fail_all(late, error);
         last
     }
 
@@ -251,10 +213,14 @@ impl Queue {
         fail_all(mem::take(&mut self.lock().waiting), error);
     }
 
-    /// Records that Redis has answered `batch` after `time`.
-    pub(super) fn record(&self, batch: &Batch, time: Duration) {
-        let decisions = Duration::from_micros(batch.redis_micros);
-        self.lock().distance.record(time.saturating_sub(decisions));
+    /// Records that a lane has the answers of `batch`, from Redis after `time`.
+    pub(super) fn record(&self, batch: &Batch, time: Option<Duration>) {
+        let mut state = self.lock();
+        state.ready_lanes += 1;
+        if let Some(time) = time {
+            let decisions = Duration::from_micros(batch.redis_micros);
+            state.distance.record(time.saturating_sub(decisions));
+        }
     }
 
     /// How many lanes should be open while decisions wait.
@@ -268,10 +234,17 @@ impl Queue {
 }
 
 impl State {
-    /// Whether the oldest decision has waited for long.
-    fn is_slow(&self, now: Instant) -> bool {
-        let oldest = self.waiting.front();
-        oldest.is_some_and(|oldest| now.saturating_duration_since(oldest.caller.entered) > PATIENCE)
+    /// Whether the oldest decision has waited for longer than `time`.
+    fn has_waited(&self, time: Duration) -> bool {
+        self.waiting.front().is_some_and(|oldest| oldest.caller.entered.elapsed() > time)
+    }
+
+    const fn close_lane(&mut self) {
+        self.open_lanes -= 1;
+        if self.open_lanes == 0 {
+            self.ready_lanes = 0;
+            self.time.stop();
+        }
     }
 
     /// Drops abandoned decisions at the front. They are about the oldest, because all wait equally long.
@@ -315,40 +288,37 @@ impl Batch {
 
 #[cfg(test)]
 mod tests {
-    use tokio::runtime::Handle;
-
     use super::*;
     use crate::error::ErrorKind;
 
     /// Enters a decision that must be made within so many milliseconds.
-    fn enter(queue: &Queue, millis: u64) -> Entry {
+    fn enter(queue: &Queue, millis: u64) -> Ticket {
         let allowed = Duration::from_millis(millis);
-        queue.enter(Job::for_tests(1, allowed), Instant::now(), Some(Handle::current().id()))
+        queue.enter(Job::for_tests(1, allowed), Instant::now()).unwrap()
     }
 
     const TWO: Lanes = Lanes { usual: 2, if_far: 4 };
 
-    fn late(_: Duration) -> Error {
+    fn late() -> Error {
         Error::new(ErrorKind::StoreBusy, "late")
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_decision_that_waits_behind_a_longer_deadline_keeps_its_own() {
         let queue = Queue::new(TWO);
-        assert!(matches!(enter(&queue, 500), Entry::Alone(_)));
-        let Entry::Open(_first, place) = enter(&queue, 500) else { panic!("the second lane opens") };
-        let tickets = [enter(&queue, 20), enter(&queue, 20), enter(&queue, 499)].map(|entry| match entry {
-            Entry::Wait(ticket) => ticket,
-            _ => panic!("two lanes are open"),
-        });
+        let first = enter(&queue, 500);
+        assert!(first.opens_lane && first.is_alone && !first.is_watched);
+        queue.tick();
+        let tickets = [20, 20, 499].map(|millis| enter(&queue, millis));
+        assert_eq!(tickets.each_ref().map(|ticket| ticket.opens_lane), [true, false, false]);
         // The lanes only look at the oldest decision.
         assert_eq!(tickets.each_ref().map(|ticket| ticket.is_watched), [false, false, true]);
         for _ in 0..10 {
-            queue.tick(&place);
+            queue.tick();
             tokio::time::advance(Duration::from_millis(3)).await;
         }
         let mut batch = Batch::default();
-        queue.fill(&mut batch, &place, late);
+        queue.fill(&mut batch, late);
         assert_eq!(batch.jobs.len(), 2, "late decisions are not sent");
         let [mut second, ..] = tickets;
         let answer = second.reply.try_recv().unwrap();
@@ -358,60 +328,86 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_process_without_cpu_time_does_not_fail_its_decisions() {
         let queue = Queue::new(TWO);
-        assert!(matches!(enter(&queue, 50), Entry::Alone(_)));
-        let Entry::Open(_ticket, place) = enter(&queue, 50) else { panic!("the second lane opens") };
-        queue.tick(&place);
+        let _ticket = enter(&queue, 50);
+        queue.tick();
         tokio::time::advance(Duration::from_secs(1)).await;
-        assert!(queue.expire(queue.tick(&place), late).is_none());
+        assert!(queue.expire(late).is_none());
         let mut batch = Batch::default();
-        queue.fill(&mut batch, &place, late);
+        queue.fill(&mut batch, late);
         assert_eq!(batch.jobs.len(), 1);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_decision_that_waits_for_stuck_lanes_gets_another_one() {
-        let queue = Queue::new(TWO);
-        let here = Some(Handle::current().id());
-        assert!(matches!(enter(&queue, 50), Entry::Alone(_)));
-        let Entry::Open(_ticket, mut place) = enter(&queue, 50) else { panic!("the second lane opens") };
-        assert!(queue.open_another(here).is_none(), "nothing has waited for long");
+        let queue = Queue::new(Lanes { usual: 1, if_far: 2 });
+        let _first = enter(&queue, 50);
+        queue.tick();
+        assert!(enter(&queue, 50).is_watched);
+        assert!(!queue.open_another(), "nothing has waited for long");
         tokio::time::advance(Duration::from_millis(1)).await;
-        assert!(queue.open_another(here).is_some());
-        // A lane that is lost fails no decision that another lane takes.
-        queue.abandon(&mut place, || late(Duration::ZERO));
+        assert!(queue.open_another());
+        assert!(!queue.open_another(), "not more");
+        tokio::time::advance(STUCK).await;
+        let second = enter(&queue, 50);
+        assert!(!second.is_watched, "no lane has looked at the deadlines");
+        assert!(!queue.close_lane(), "one is stuck");
+        queue.fill(&mut Batch::default(), late);
+        let third = enter(&queue, 50);
+        assert!(third.is_watched);
+        assert!(queue.close_lane(), "the other one takes what waits");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_next_decision_of_a_lone_caller_waits_for_the_lane_that_is_ready() {
+        let queue = Queue::new(TWO);
+        let first = enter(&queue, 50);
+        assert!(!queue.close_lane());
         let mut batch = Batch::default();
-        queue.fill(&mut batch, &Place::default(), late);
-        assert_eq!(batch.jobs.len(), 0, "it is watched by the lane that was opened");
+        queue.fill(&mut batch, late);
+        queue.record(&batch, None);
+        batch.answer([Err(late())]);
+        drop(first);
+        let second = enter(&queue, 50);
+        assert!(!second.opens_lane && !second.is_watched, "its thread may be blocked");
+        assert!(!queue.close_lane(), "it takes the second one");
+        assert!(enter(&queue, 50).opens_lane);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn decisions_fail_once_the_last_lane_is_lost() {
+        let queue = Queue::new(TWO);
+        let mut tickets = [enter(&queue, 50), enter(&queue, 50), enter(&queue, 50)];
+        queue.abandon(late);
+        tickets
+            .iter_mut()
+            .for_each(|ticket| assert!(ticket.reply.try_recv().is_err(), "the other one takes it"));
+        queue.abandon(late);
+        tickets.iter_mut().for_each(|ticket| assert!(ticket.reply.try_recv().unwrap().is_err()));
+        assert!(enter(&queue, 50).is_alone);
     }
 
     #[tokio::test(start_paused = true)]
     async fn more_lanes_are_open_where_redis_is_far_and_close_where_it_is_near() {
         let queue = Queue::new(TWO);
-        assert!(matches!(enter(&queue, 500), Entry::Alone(_)));
-        let Entry::Open(_second, _place) = enter(&queue, 500) else { panic!("the second lane opens") };
-        assert!(matches!(enter(&queue, 500), Entry::Wait(_)), "nothing is known yet");
+        let opens = || {
+            let ticket = enter(&queue, 500);
+            let opens = ticket.opens_lane;
+            // Kept, or it would not count.
+            std::mem::forget(ticket);
+            opens
+        };
+        assert_eq!([opens(), opens(), opens()], [true, true, false], "nothing is known yet");
         let batch = Batch { redis_micros: 100, ..Batch::default() };
-        (0..200).for_each(|_| queue.record(&batch, Duration::from_millis(1)));
-        let Entry::Open(_third, mut third) = enter(&queue, 500) else { panic!("900 us are far") };
-        let Entry::Open(_fourth, mut fourth) = enter(&queue, 500) else { panic!("up to four lanes open") };
-        assert!(matches!(enter(&queue, 500), Entry::Wait(_)), "not more");
-        assert!(!queue.close_lane(&mut third), "decisions wait");
-        queue.record(&batch, Duration::from_micros(300));
-        assert!(matches!(enter(&queue, 500), Entry::Wait(_)), "200 us are near");
-        assert!(queue.close_lane(&mut third), "the others take what waits");
-        assert!(queue.close_lane(&mut fourth));
-        let Entry::Wait(_) = enter(&queue, 500) else { panic!("two lanes are open") };
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn the_last_lane_that_watches_does_not_close_while_decisions_wait_for_it() {
-        let queue = Queue::new(Lanes { usual: 1, if_far: 4 });
-        assert!(matches!(enter(&queue, 50), Entry::Alone(_)));
-        let Entry::Wait(_ticket) = enter(&queue, 50) else { panic!("one lane is open") };
-        tokio::time::advance(Duration::from_millis(1)).await;
-        let mut watching = queue.open_another(Some(Handle::current().id())).unwrap();
-        let Entry::Wait(watched) = enter(&queue, 50) else { panic!("two lanes are open") };
-        assert!(watched.is_watched);
-        assert!(!queue.close_lane(&mut watching), "the other lane leaves it to this one");
+        let record = |time| {
+            queue.record(&batch, Some(time));
+            queue.lock().ready_lanes = 0;
+        };
+        (0..200).for_each(|_| record(Duration::from_millis(1)));
+        assert_eq!([opens(), opens(), opens()], [true, true, false], "900 us are far");
+        assert!(!queue.close_lane(), "decisions wait");
+        record(Duration::from_micros(300));
+        assert!(!opens(), "200 us are near");
+        assert_eq!([queue.close_lane(), queue.close_lane()], [true, true], "the others take what waits");
+        assert!(!queue.close_lane(), "two lanes are open");
     }
 }

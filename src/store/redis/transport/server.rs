@@ -4,15 +4,16 @@ use std::{sync::Arc, time::Duration};
 
 use bb8_redis::bb8::{ManageConnection, Pool, PooledConnection};
 use redis::{Cmd, RedisError, RedisResult, Value, aio::ConnectionLike};
-use tokio::time::timeout_at;
+use tokio::{sync::Mutex, time::timeout_at};
 
 use super::{
-    background::Finish,
+    background::in_task,
     breaker::Breaker,
     connections::{Call, Connections, Slot},
     deadline::{PROBE_TIMEOUT, TimeLeft, deadline_in, not_answered},
     health::Health,
     queue::{Lanes, Queue},
+    scan::{Found, Scan},
     target::Target,
 };
 use crate::{
@@ -28,8 +29,10 @@ const LANES: Lanes = Lanes { usual: 3, if_far: 6 };
 pub(super) struct Server<M: ManageConnection> {
     queue: Queue,
     breaker: Breaker,
-    pub(super) connections: Arc<Connections<M>>,
-    pub(super) health: Arc<Health>,
+    connections: Arc<Connections<M>>,
+    health: Arc<Health>,
+    /// Held during a scan: several at a time would keep decisions waiting.
+    scans: Mutex<()>,
 }
 
 impl<M> Server<M>
@@ -37,25 +40,33 @@ where
     M: ManageConnection<Error = RedisError>,
     M::Connection: ConnectionLike + Sync,
 {
-    pub(super) fn new(pool: Pool<M>, health: Arc<Health>) -> Self {
+    pub(super) fn new(pool: Pool<M>, health: Arc<Health>, breaker: Breaker) -> Self {
         let connections = Arc::new(Connections::new(pool, health.clone()));
-        Self { queue: Queue::new(LANES), breaker: Breaker::new(health.deadline()), connections, health }
+        Self { queue: Queue::new(LANES), breaker, connections, health, scans: Mutex::default() }
     }
 
     /// The reply to a command.
     pub(super) async fn reply(&self, command: Cmd, allowed: Duration) -> Result<Value, Error> {
-        let deadline = deadline_in(allowed);
-        let mut slot = None;
-        self.connections.check_out(&mut slot, deadline).await?;
         let connections = self.connections.clone();
-        let exchange = async move {
-            let call = Call { command: &command, script: None, may_repeat: true, deadline: allowed };
-            connections.exchange(&mut slot, call).await
-        };
-        match timeout_at(deadline, Finish(Some(Box::pin(exchange)))).await {
-            Ok(reply) => reply.map_err(|failed| failed.error),
-            Err(_) => Err(not_answered()),
-        }
+        // In a task, also while it waits for a connection: the pool would offer one to a caller that is not polled.
+        in_task(async move {
+            let (deadline, mut slot) = (deadline_in(allowed), None);
+            connections.check_out(&mut slot, deadline).await?;
+            let exchange = in_task(async move {
+                let call = Call { command: &command, script: None, may_repeat: true, deadline: allowed };
+                connections.exchange(&mut slot, call).await.map_err(|failed| failed.error)
+            });
+            timeout_at(deadline, exchange).await.unwrap_or_else(|_| Err(not_answered()))?
+        })
+        .await?
+    }
+
+    /// The keys that `scan` wants.
+    pub(super) async fn scan(&self, scan: &Scan, deadline: Duration) -> Result<Found, Error> {
+        let _alone = self.scans.lock().await;
+        let mut found = Found::new();
+        scan.finish(0, scan.steps(), &mut found, |command| self.reply(command, deadline)).await?;
+        Ok(found)
     }
 
     async fn send(&self, slot: &mut Slot<M>, jobs: &[&Job]) -> Vec<Result<Decision, Error>> {
@@ -108,14 +119,13 @@ where
             self.connections.check_out(slot, deadline_in(PROBE_TIMEOUT)).await?;
         }
         let (connections, mut taken) = (self.connections.clone(), slot.take());
-        let exchange = async move {
+        let exchange = in_task(async move {
             let command = redis::cmd("PING");
             let call = Call { command: &command, script: None, may_repeat: true, deadline: PROBE_TIMEOUT };
             (connections.exchange(&mut taken, call).await, taken)
-        };
+        });
         let mut time = TimeLeft::in_ticks(PROBE_TIMEOUT);
-        let pong = time.spend_on(Finish(Some(Box::pin(exchange)))).await;
-        let (reply, returned) = pong.ok_or_else(not_answered)?;
+        let (reply, returned) = time.spend_on(exchange).await.ok_or_else(not_answered)??;
         *slot = returned;
         reply.map_err(|failed| failed.error)?;
         Ok(PROBE_TIMEOUT - time.left())

@@ -6,9 +6,12 @@ use bb8_redis::bb8::{ManageConnection, Pool};
 use redis::{Cmd, RedisError, Value, aio::ConnectionLike};
 
 use super::{
+    background::in_task,
+    breaker::Breaker,
     commit,
     health::Health,
-    link::{Link, recorded},
+    link::Link,
+    runtimes::PerRuntime,
     scan::{Found, Scan},
     server::Server,
 };
@@ -18,7 +21,8 @@ use crate::{answer::Answer, decision::Decision, store::redis::wire::Job};
 
 /// A link to one server, with any connection manager.
 pub(crate) struct Single<M: ManageConnection> {
-    server: Arc<Server<M>>,
+    servers: PerRuntime<Server<M>>,
+    health: Arc<Health>,
     commands: &'static [&'static str],
 }
 
@@ -28,42 +32,38 @@ where
     M::Connection: ConnectionLike + Sync,
 {
     fn decide(self: Arc<Self>, job: Job) -> Answer<Decision> {
-        Answer::pending(commit::decide(self.server.clone(), job))
-    }
-
-    fn run(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value> {
-        recorded(self.server.health.clone(), async move { self.server.reply(command, deadline).await })
+        Answer::pending(async move { commit::decide(self.servers.here()?, job).await })
     }
 
     fn ask(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value> {
-        Answer::pending(async move { self.server.reply(command, deadline).await })
+        Answer::pending(async move { self.servers.here()?.reply(command, deadline).await })
     }
 
     #[cfg(feature = "reload")]
     fn ask_if_available(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value> {
         Answer::pending(async move {
-            if let Some(error) = self.server.breaker().error() {
+            let server = self.servers.here()?;
+            if let Some(error) = server.breaker().error() {
                 // There may be no decisions that would.
-                probe(&self.server, String::new);
+                probe(&server, String::new);
                 return Err(error);
             }
             // Calls without an answer keep their connections for a while, so these must open the breaker too.
-            let reply = self.server.reply(command, deadline).await;
-            self.server.breaker().record(&reply);
+            let reply = server.reply(command, deadline).await;
+            server.breaker().record(&reply);
             reply
         })
     }
 
     fn scan(self: Arc<Self>, scan: Scan, deadline: Duration) -> Answer<Found> {
         Answer::pending(async move {
-            let mut found = Found::new();
-            scan.finish(0, scan.steps(), &mut found, |command| self.server.reply(command, deadline)).await?;
-            Ok(found)
+            let server = self.servers.here()?;
+            in_task(async move { server.scan(&scan, deadline).await }).await?
         })
     }
 
     fn health(&self) -> &Health {
-        &self.server.health
+        &self.health
     }
 
     fn commands(&self) -> &'static [&'static str] {
@@ -76,9 +76,17 @@ where
     M: ManageConnection<Error = RedisError>,
     M::Connection: ConnectionLike + Sync,
 {
-    pub(crate) fn new(pool: Pool<M>, health: Arc<Health>) -> Self {
-        let server = Arc::new(Server::new(pool, health));
-        Self { server, commands: &["evalsha", "script|load", "ping"] }
+    /// A link with a pool of `pools` in each runtime, and `first` in this one.
+    pub(crate) fn new(
+        pools: impl Fn() -> Pool<M> + Send + Sync + 'static,
+        first: Option<Pool<M>>,
+        health: Arc<Health>,
+    ) -> Self {
+        let (breaker, shared) = (Breaker::new(health.deadline()), health.clone());
+        let server = move |pool| Server::new(pool, shared.clone(), breaker.in_another_runtime());
+        let first = first.map(&server);
+        let servers = PerRuntime::new(move || server(pools()), first);
+        Self { servers, health, commands: &["evalsha", "script|load", "ping"] }
     }
 
     /// A link to the primary that sentinels name. Their client asks each primary for its role.

@@ -1,12 +1,12 @@
 use std::{slice, sync::Arc, time::Duration};
 
-use bb8_redis::bb8::{ManageConnection, Pool};
+use bb8_redis::bb8::ManageConnection;
 use redis::{Cmd, RedisError, Value};
 use tokio::{sync::Semaphore, task::coop::consume_budget, time::timeout_at};
 
 use super::{
     connection::ToCluster,
-    nodes::Nodes,
+    nodes::{Nodes, Pools},
     several_slots::{Slots, decide_in_several_slots},
     shard::Shard,
 };
@@ -18,13 +18,15 @@ use crate::{
     store::redis::{
         script::Script,
         transport::{
-            background::Finish,
+            background::in_task,
+            breaker::Breaker,
             commit,
             deadline::{deadline_in, queue_full},
             health::Health,
-            link::{Link, recorded},
+            link::Link,
             probe::probe,
             queue::MAX_WAITING,
+            runtimes::PerRuntime,
             scan::{Found, Scan},
             target::Target,
         },
@@ -34,12 +36,20 @@ use crate::{
 
 /// A link to a Cluster.
 pub(crate) struct Clustered<M: ManageConnection> {
-    nodes: Arc<Nodes<M>>,
-    /// The parts of the slots, and what stands for each: the shard, or only the breaker of its slots.
+    runtimes: PerRuntime<Runtime<M>>,
+    health: Arc<Health>,
+    /// The parts of the slots.
     parts: Arc<Shards>,
-    shards: Vec<Arc<Shard<M>>>,
     /// Whether the keys of a part are in one slot. Otherwise each identity has a slot of its own.
     is_sharded: bool,
+    /// Whether batches are sent in transactions.
+    has_transactions: bool,
+}
+
+struct Runtime<M: ManageConnection> {
+    nodes: Arc<Nodes<M>>,
+    /// What stands for each part of the slots: the shard, or only the breaker of its slots.
+    shards: Vec<Arc<Shard<M>>>,
     /// Limits the decisions in flight.
     in_flight: Semaphore,
 }
@@ -54,9 +64,10 @@ where
 {
     fn decide(self: Arc<Self>, job: Job) -> Answer<Decision> {
         Answer::pending(async move {
-            let Ok(_guard) = self.in_flight.try_acquire() else {
+            let here = self.runtimes.here()?;
+            let Ok(_guard) = here.in_flight.try_acquire() else {
                 let full = Err(queue_full());
-                self.nodes.health.record(&full);
+                self.health.record(&full);
                 return full;
             };
             if self.is_in_one_slot(&job) {
@@ -68,16 +79,18 @@ where
         })
     }
 
-    fn run(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value> {
-        recorded(self.nodes.health.clone(), async move { self.nodes.run(command, deadline).await })
-    }
-
     fn ask(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value> {
-        Answer::pending(async move { self.nodes.run(command, deadline).await })
+        Answer::pending(async move {
+            let nodes = self.runtimes.here()?.nodes.clone();
+            in_task(async move { nodes.run(command, deadline).await }).await?
+        })
     }
 
     fn scan(self: Arc<Self>, scan: Scan, deadline: Duration) -> Answer<Found> {
-        Answer::pending(async move { self.nodes.scan(&scan, deadline).await })
+        Answer::pending(async move {
+            let nodes = self.runtimes.here()?.nodes.clone();
+            in_task(async move { nodes.scan(&scan, deadline).await }).await?
+        })
     }
 
     fn is_cluster(&self) -> bool {
@@ -85,12 +98,12 @@ where
     }
 
     fn health(&self) -> &Health {
-        &self.nodes.health
+        &self.health
     }
 
     fn commands(&self) -> &'static [&'static str] {
         // A node without the script gets its text: during a migration it is unknown which node needs it loaded.
-        if self.nodes.has_transactions() {
+        if self.has_transactions {
             &["evalsha", "eval", "multi", "exec", "script|load", "ping", "asking", "cluster|slots"]
         } else {
             &["evalsha", "eval", "script|load", "ping", "asking", "cluster|slots"]
@@ -102,23 +115,33 @@ impl<M> Clustered<M>
 where
     M: ManageConnection<Connection: ToCluster, Error = RedisError>,
 {
-    /// `single_attempt` has connections that never send a call twice. `None` for a user's own pool.
+    /// A link with connections of `pools` in each runtime, and with `first` in this one. Those of a user's own pool have
+    /// `transactions`.
     pub(crate) fn new(
-        pool: Pool<M>,
-        single_attempt: Option<Pool<M>>,
+        pools: impl Fn() -> Pools<M> + Send + Sync + 'static,
+        first: Option<Pools<M>>,
+        has_transactions: bool,
         health: Arc<Health>,
         shards: Option<Arc<Shards>>,
     ) -> Self {
-        let nodes = Arc::new(Nodes::new(pool, single_attempt, health));
         let is_sharded = shards.is_some();
         let parts = shards.unwrap_or_else(|| Arc::new(Shards::new(BREAKERS)));
-        let shards = (0..parts.count()).map(|_| Arc::new(Shard::new(nodes.clone()))).collect();
-        Self { nodes, parts, shards, is_sharded, in_flight: Semaphore::new(MAX_WAITING) }
+        let breakers: Vec<_> = (0..parts.count()).map(|_| Breaker::new(health.deadline())).collect();
+        let shared = health.clone();
+        let runtime = move |pools| {
+            let nodes = Arc::new(Nodes::new(pools, shared.clone()));
+            let shard = |breaker: &Breaker| Arc::new(Shard::new(nodes.clone(), breaker.in_another_runtime()));
+            let shards = breakers.iter().map(shard).collect();
+            Runtime { nodes, shards, in_flight: Semaphore::new(MAX_WAITING) }
+        };
+        let first = first.map(&runtime);
+        let runtimes = PerRuntime::new(move || runtime(pools()), first);
+        Self { runtimes, health, parts, is_sharded, has_transactions }
     }
 
     /// Loads `script` on all nodes. Succeeds if at least one loads it.
     pub(crate) async fn load(&self, script: &Script) -> Result<(), Error> {
-        self.nodes.load(script).await
+        self.runtimes.here()?.nodes.load(script).await
     }
 
     fn is_in_one_slot(&self, job: &Job) -> bool {
@@ -130,24 +153,29 @@ where
     }
 
     /// Makes a decision without a batch.
-    async fn decide_directly(&self, shard: &Arc<Shard<M>>, mut job: Job) -> Result<Decision, Error> {
+    async fn decide_directly(
+        &self,
+        here: &Runtime<M>,
+        shard: &Arc<Shard<M>>,
+        mut job: Job,
+    ) -> Result<Decision, Error> {
         if let Some(error) = shard.breaker().error() {
             probe(shard, || job.first_key());
             let failed = Err(error);
-            self.nodes.health.record(&failed);
+            self.health.record(&failed);
             // A caller in a loop would never let another task run, not even the probe.
             consume_budget().await;
             return failed;
         }
-        let (deadline, nodes) = (deadline_in(job.deadline), self.nodes.clone());
-        let sent = async move {
+        let (deadline, nodes) = (deadline_in(job.deadline), here.nodes.clone());
+        let sent = in_task(async move {
             let mut decisions = nodes.send_batch(&mut None, slice::from_mut(&mut job)).await;
             decisions.pop().unwrap_or_else(|| Err(wire::unexpected()))
-        };
-        let decision = timeout_at(deadline, Finish(Some(Box::pin(sent)))).await;
-        let decision = decision.unwrap_or_else(|_| Err(self.nodes.health.late()));
+        });
+        let decision = timeout_at(deadline, sent).await.unwrap_or_else(|_| Ok(Err(self.health.late())));
+        let decision = decision.and_then(|decision| decision);
         shard.breaker().record(&decision);
-        self.nodes.health.record(&decision);
+        self.health.record(&decision);
         decision
     }
 }
@@ -165,10 +193,11 @@ where
     }
 
     async fn decide_in_slot(&self, job: Job) -> Result<Decision, Error> {
-        let shard = job.charges.first().and_then(|charge| self.shards.get(self.parts.of(charge.key())));
+        let here = self.runtimes.here()?;
+        let shard = job.charges.first().and_then(|charge| here.shards.get(self.parts.of(charge.key())));
         match shard {
             Some(shard) if self.is_sharded => commit::decide(shard.clone(), job).await,
-            Some(shard) => self.decide_directly(shard, job).await,
+            Some(shard) => self.decide_directly(&here, shard, job).await,
             None => Err(wire::unexpected()),
         }
     }

@@ -19,7 +19,8 @@ mod shard;
 mod silent;
 
 pub(crate) use self::{
-    clients::{CONNECTIONS, clients, is_clustered},
+    clients::{CONNECTIONS, Clients, clients, is_clustered},
     clustered::Clustered,
     connection::ClusterManager,
+    nodes::Pools,
 };

@@ -57,7 +57,7 @@ impl Connect for NodeConnection {
             }
             let opened = Self::open(info.clone(), config).await;
             if opened.as_ref().is_err_and(RedisError::is_timeout) {
-                mark(address, move || {
+                mark(&address, move || {
                     let config = AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT_TIMEOUT));
                     let opened = Self::open(info.clone(), config);
                     async { opened.await.map(|_| ()) }

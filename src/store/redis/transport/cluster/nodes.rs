@@ -8,7 +8,10 @@ use std::{sync::Arc, time::Duration};
 
 use bb8_redis::bb8::{ManageConnection, Pool};
 use redis::{Cmd, RedisError, RedisResult, Value};
-use tokio::time::{Instant, timeout_at};
+use tokio::{
+    sync::Mutex,
+    time::{Instant, timeout_at},
+};
 
 use super::{
     clients::RESPONSE,
@@ -40,20 +43,20 @@ pub(super) struct Nodes<M: ManageConnection> {
     /// For the first attempt. `None` for a user's own pool.
     single_attempt: Option<ClusterPool<M>>,
     pub(super) health: Arc<Health>,
+    /// Held during a scan: several at a time would keep decisions waiting.
+    scans: Mutex<()>,
 }
+
+/// The connections of a runtime: those that send calls again, and those that do not, except in a user's own pool.
+pub(crate) type Pools<M> = (Pool<M>, Option<Pool<M>>);
 
 impl<M> Nodes<M>
 where
     M: ManageConnection<Connection: ToCluster, Error = RedisError>,
 {
-    pub(super) fn new(retrying: Pool<M>, single_attempt: Option<Pool<M>>, health: Arc<Health>) -> Self {
+    pub(super) fn new((retrying, single_attempt): Pools<M>, health: Arc<Health>) -> Self {
         let single_attempt = single_attempt.map(ClusterPool::new);
-        Self { retrying: ClusterPool::new(retrying), single_attempt, health }
-    }
-
-    /// Whether batches are sent in transactions.
-    pub(super) const fn has_transactions(&self) -> bool {
-        self.single_attempt.is_none()
+        Self { retrying: ClusterPool::new(retrying), single_attempt, health, scans: Mutex::default() }
     }
 
     /// A connection for the first attempt. Waits without a limit; the caller sets one.
@@ -114,7 +117,7 @@ where
             Some(connection) => connection,
             None => slot.insert(self.connection().await?),
         };
-        if self.has_transactions() && decisions > 1 {
+        if self.single_attempt.is_none() && decisions > 1 {
             in_transaction(connection, command, script).await
         } else {
             with_text_if_missing(connection, command, script).await
@@ -143,6 +146,7 @@ where
 
     /// The keys of all primaries that `scan` wants. Each step may take as long as `allowed`.
     pub(super) async fn scan(&self, scan: &Scan, allowed: Duration) -> Result<Found, Error> {
+        let _alone = self.scans.lock().await;
         let until = deadline_in(allowed);
         let mut connection = self.retrying.connection_until(&self.health, until).await?;
         let first = connection.on_all_primaries(scan.command(0));

@@ -15,7 +15,7 @@ use crate::{
         Action, Counts,
         redis::{
             transport::{
-                background::Finish,
+                background::in_task,
                 deadline::{REPLY_TIMEOUT, deadline_in, timed_out},
             },
             wire::{Job, Reply},
@@ -34,9 +34,9 @@ pub(super) trait Slots: Send + Sync + 'static {
 
 pub(super) async fn decide_in_several_slots(slots: Arc<impl Slots>, job: Job) -> Result<Decision, Error> {
     let (allowed, deadline) = (job.deadline, deadline_in(job.deadline));
-    // Finished in the background if the caller drops it, because units to refund must not be lost.
+    // In a task, because units to refund must not be lost if the caller drops it.
     let finish = async move { slot_by_slot(&slots, job, deadline).await };
-    timeout_at(deadline, Finish(Some(Box::pin(finish)))).await.unwrap_or_else(|_| Err(timed_out(allowed)))
+    timeout_at(deadline, in_task(finish)).await.unwrap_or_else(|_| Err(timed_out(allowed)))?
 }
 
 /// The caller waits until `deadline`.

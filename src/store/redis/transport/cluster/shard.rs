@@ -32,8 +32,8 @@ pub(super) struct Shard<M: ManageConnection> {
 }
 
 impl<M: ManageConnection> Shard<M> {
-    pub(super) fn new(nodes: Arc<Nodes<M>>) -> Self {
-        Self { queue: Queue::new(LANES), breaker: Breaker::new(nodes.health.deadline()), nodes }
+    pub(super) fn new(nodes: Arc<Nodes<M>>, breaker: Breaker) -> Self {
+        Self { queue: Queue::new(LANES), breaker, nodes }
     }
 }
 

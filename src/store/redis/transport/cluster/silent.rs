@@ -7,11 +7,14 @@
 use std::{collections::BTreeMap, future::Future, sync::Mutex, time::Duration};
 
 use redis::RedisError;
-use tokio::time::{Instant, sleep};
+use tokio::{
+    runtime::Handle,
+    time::{Instant, sleep},
+};
 
 use crate::util::sync::lock;
 
-/// The addresses, with the time of the client's latest attempt.
+/// The addresses in each runtime, because another one may not be driven, with the time of the client's latest attempt.
 static SILENT: Mutex<BTreeMap<String, Instant>> = Mutex::new(BTreeMap::new());
 
 /// The pause between two attempts in the background.
@@ -19,20 +22,24 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// An address that no client needs for this time is forgotten.
 const FORGET: Duration = Duration::from_secs(5);
 
+fn here(address: &str) -> String {
+    format!("{} {address}", Handle::current().id())
+}
+
 /// Whether attempts to connect to `address` fail. Call it at each attempt.
 pub(super) fn is_silent(address: &str) -> bool {
     let mut silent = lock(&SILENT);
-    silent.get_mut(address).map(|asked| *asked = Instant::now()).is_some()
+    silent.get_mut(&here(address)).map(|asked| *asked = Instant::now()).is_some()
 }
 
 /// Lets attempts to connect to `address` fail until one of `connect` ends otherwise than in a timeout.
-pub(super) fn mark<C, F>(address: String, connect: C)
+pub(super) fn mark<C, F>(address: &str, connect: C)
 where
     C: Fn() -> F + Send + 'static,
     F: Future<Output = Result<(), RedisError>> + Send,
 {
-    let mut silent = lock(&SILENT);
-    if silent.insert(address.clone(), Instant::now()).is_some() {
+    let address = here(address);
+    if lock(&SILENT).insert(address.clone(), Instant::now()).is_some() {
         return;
     }
     let mark = Mark(address);

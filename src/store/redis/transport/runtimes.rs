@@ -1,0 +1,100 @@
+//! What belongs to each runtime: its connections, lanes and probes. So none waits for another, which may be blocked or not
+//! driven.
+
+use std::{
+    convert::Infallible,
+    sync::{Arc, RwLock, Weak},
+};
+
+use tokio::{
+    runtime::{Handle, Id},
+    sync::oneshot,
+};
+
+use crate::{
+    error::{Error, ErrorKind},
+    util::sync::{read, write},
+};
+
+/// A value for each runtime, from its first use there until the runtime ends.
+pub(super) struct PerRuntime<T> {
+    make: Box<dyn Fn() -> T + Send + Sync>,
+    parts: Arc<Parts<T>>,
+}
+
+type Parts<T> = RwLock<Vec<Part<T>>>;
+
+struct Part<T> {
+    runtime: Id,
+    value: Arc<T>,
+    /// Dropped with the part, which ends the task that waits for the end of the runtime.
+    _used: oneshot::Sender<Infallible>,
+}
+
+impl<T: Send + Sync + 'static> PerRuntime<T> {
+    /// With values of `make`. That of this runtime, if there is one, is `first` or is made now.
+    pub(super) fn new(make: impl Fn() -> T + Send + Sync + 'static, first: Option<T>) -> Self {
+        let all = Self { make: Box::new(make), parts: Arc::default() };
+        if let Ok(runtime) = Handle::try_current() {
+            all.add(&runtime, first);
+        }
+        all
+    }
+
+    /// The value of this runtime.
+    pub(super) fn here(&self) -> Result<Arc<T>, Error> {
+        let runtime = current()?;
+        let known = find(&read(&self.parts), runtime.id());
+        Ok(known.unwrap_or_else(|| self.add(&runtime, None)))
+    }
+
+    fn add(&self, runtime: &Handle, first: Option<T>) -> Arc<T> {
+        let (used, unused) = oneshot::channel();
+        let value = {
+            let mut parts = write(&self.parts);
+            // Another thread of the runtime may have made it.
+            if let Some(known) = find(&parts, runtime.id()) {
+                return known;
+            }
+            let value = Arc::new(first.unwrap_or_else(&self.make));
+            parts.push(Part { runtime: runtime.id(), value: value.clone(), _used: used });
+            value
+        };
+        let end = End { runtime: runtime.id(), parts: Arc::downgrade(&self.parts) };
+        // Not under the lock: a runtime that ends drops the task here.
+        runtime.spawn(async move {
+            let _end = end;
+            let _: Result<Infallible, _> = unused.await;
+        });
+        value
+    }
+}
+
+fn find<T>(parts: &[Part<T>], runtime: Id) -> Option<Arc<T>> {
+    parts.iter().find(|part| part.runtime == runtime).map(|part| part.value.clone())
+}
+
+/// Drops the value of a runtime when the runtime drops this.
+struct End<T> {
+    runtime: Id,
+    parts: Weak<Parts<T>>,
+}
+
+impl<T> Drop for End<T> {
+    fn drop(&mut self) {
+        let Some(parts) = self.parts.upgrade() else { return };
+        let ended: Vec<Part<T>> = write(&parts).extract_if(.., |part| part.runtime == self.runtime).collect();
+        // Not under the lock.
+        drop(ended);
+    }
+}
+
+/// The runtime of the caller.
+pub(crate) fn current() -> Result<Handle, Error> {
+    Handle::try_current().map_err(|_| {
+        Error::new(
+            ErrorKind::MissingSetup,
+            "a `RedisStore` needs a Tokio runtime: await its answers inside of one",
+        )
+    })
+}

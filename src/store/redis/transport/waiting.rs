@@ -1,0 +1,85 @@
+//! Callers that wait for their decisions, and their deadlines.
+//!
+//! A timer for each decision would cost 660 of its instructions, and a lock that all threads share. So lanes keep the
+//! deadlines: each lane has one timer, and answers late decisions whenever it waits. If no lane has done so lately, because
+//! all of them wait for a thread that is blocked, a decision has a timer of its own.
+//!
+//! A lane looks at the deadlines every [`TICK`]. What a tick takes longer than that does not count, see
+//! [`deadline`](super::deadline).
+
+use std::time::Duration;
+
+use tokio::{sync::oneshot, time::Instant};
+
+use super::deadline::{TICK, TOLERANCE};
+use crate::{decision::Decision, error::Error};
+
+/// Lanes that have not looked at the deadlines for this time are stuck.
+pub(super) const STUCK: Duration = Duration::from_millis(5);
+
+/// The time in which the runtime ran while lanes were open.
+#[derive(Default)]
+pub(super) struct RunTime {
+    time: Duration,
+    last_tick: Option<Instant>,
+}
+
+impl RunTime {
+    /// The time that deadlines are points in.
+    pub(super) const fn time(&self) -> Duration {
+        self.time
+    }
+
+    /// Counts the time since the latest tick of any lane. Returns all that was counted.
+    pub(super) fn tick(&mut self) -> Duration {
+        let now = Instant::now();
+        let since = self.last_tick.map_or(Duration::ZERO, |last| now.saturating_duration_since(last));
+        self.time += since.min(TICK + TOLERANCE);
+        self.last_tick = Some(now);
+        self.time
+    }
+
+    /// Call it when the last lane closes.
+    pub(super) const fn stop(&mut self) {
+        self.last_tick = None;
+    }
+
+    /// Whether lanes keep deadlines at the time `now`.
+    pub(super) fn is_kept(&self, now: Instant) -> bool {
+        self.last_tick.is_some_and(|last| now.saturating_duration_since(last) < STUCK)
+    }
+}
+
+/// A caller that waits for its decision.
+pub(super) struct Caller {
+    pub(super) entered: Instant,
+    /// A point in the [`RunTime`].
+    pub(super) deadline: Duration,
+    /// `None` once it is answered.
+    pub(super) reply: Option<oneshot::Sender<Result<Decision, Error>>>,
+}
+
+impl Caller {
+    pub(super) fn is_gone(&self) -> bool {
+        self.reply.as_ref().is_none_or(oneshot::Sender::is_closed)
+    }
+
+    /// Sends the first answer; later ones are ignored.
+    pub(super) fn answer(&mut self, answer: Result<Decision, Error>) {
+        if let Some(reply) = self.reply.take() {
+            // The error means that the caller was dropped.
+            let _ = reply.send(answer);
+        }
+    }
+}
+
+/// Answers the `callers` whose deadlines have passed at the time `now`. Returns the last one's error.
+pub(super) fn expire(callers: &mut [Caller], now: Duration, error: impl Fn() -> Error) -> Option<Error> {
+    let late = callers.iter_mut().filter(|caller| caller.deadline <= now && caller.reply.is_some());
+    let answer = |caller: &mut Caller| {
+        let late = error();
+        caller.answer(Err(late.clone()));
+        late
+    };
+    late.map(answer).last()
+}

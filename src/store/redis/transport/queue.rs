@@ -103,14 +103,16 @@ impl Queue {
         let is_alone = state.open_lanes == 0;
         let opens_lane = is_alone || state.ready_lanes == 0 && state.open_lanes < self.wanted_lanes(&state);
         state.open_lanes += usize::from(opens_lane);
-        if state.waiting.is_empty() {
+        let is_first = state.waiting.is_empty();
+        if is_first {
             state.latest_deadline = None;
         }
         let deadline = state.time.time() + job.deadline;
         // Lanes only look at the oldest decision, so a deadline that is earlier is not kept.
         let is_latest = state.latest_deadline.is_none_or(|latest| latest <= deadline + TICK);
-        // A lane that is ready may be that of a blocked thread.
-        let is_watched = is_latest && state.ready_lanes < state.open_lanes && state.time.is_kept(entered);
+        // The lanes that are ready may be those of a blocked thread. Then the first decision opens another for all.
+        let may_be_stuck = is_first && state.ready_lanes >= state.open_lanes;
+        let is_watched = is_latest && !may_be_stuck && state.time.is_kept(entered);
         state.latest_deadline = state.latest_deadline.max(Some(deadline));
         let (reply, receiver) = oneshot::channel();
         let number = state.next;
@@ -288,7 +290,7 @@ impl Batch {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::waiting::LOST, *};
     use crate::error::ErrorKind;
 
     /// Enters a decision that must be made within so many milliseconds.
@@ -347,7 +349,7 @@ mod tests {
         tokio::time::advance(Duration::from_millis(1)).await;
         assert!(queue.open_another());
         assert!(!queue.open_another(), "not more");
-        tokio::time::advance(STUCK).await;
+        tokio::time::advance(LOST).await;
         let second = enter(&queue, 50);
         assert!(!second.is_watched, "no lane has looked at the deadlines");
         assert!(!queue.close_lane(), "one is stuck");

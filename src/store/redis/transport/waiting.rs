@@ -14,8 +14,11 @@ use tokio::{sync::oneshot, time::Instant};
 use super::deadline::{TICK, TOLERANCE};
 use crate::{decision::Decision, error::Error};
 
-/// Lanes that have not looked at the deadlines for this time are stuck.
+/// A decision that has waited for this time waits for lanes that are stuck.
 pub(super) const STUCK: Duration = Duration::from_millis(5);
+/// Lanes that have not looked at the deadlines for this time do not keep them. Longer than a busy machine takes for a tick,
+/// or each decision would need a timer there.
+pub(super) const LOST: Duration = Duration::from_millis(50);
 
 /// The time in which the runtime ran while lanes were open.
 #[derive(Default)]
@@ -46,7 +49,7 @@ impl RunTime {
 
     /// Whether lanes keep deadlines at the time `now`.
     pub(super) fn is_kept(&self, now: Instant) -> bool {
-        self.last_tick.is_some_and(|last| now.saturating_duration_since(last) < STUCK)
+        self.last_tick.is_some_and(|last| now.saturating_duration_since(last) < LOST)
     }
 }
 

@@ -58,7 +58,10 @@ use crate::error::{Error, ErrorKind};
 ///   layer inside of it.
 /// * **Prefixes.** In nested routers of axum, write the full path, as the client sends it.
 /// * **Rewritten paths.** If a middleware around axum's outermost router rewrites the path, write what it writes. If one
-///   inside of that rewrites it, write what the client sends.
+///   inside of that rewrites it, write what the client sends. A slash that a middleware appends is not known: with
+///   `/files/{*rest}` and `/files/public`, write `/files/public/` too if the router sees that.
+/// * **Nested services that resolve `..` themselves**, such as a proxy behind `nest_service("/svc", ..)`: they may read
+///   `/svc/../login` as their `/login`. Put a layer around the nested service, or reject such paths in front of it.
 /// * **CORS preflights** are OPTIONS requests, like others: `/login` matches the preflight of a POST, `POST /login` does
 ///   not. To limit all preflights, use [`every`](Self::every) or [`otherwise`](Self::otherwise).
 /// * **Methods in headers**, such as `X-HTTP-Method-Override`, are not read. If your service does, leave the method out.

@@ -9,7 +9,8 @@ use crate::error::{Error, ErrorKind};
 
 impl Limiter {
     /// Waits, for at most `deadline`, until every [`Reservation`](crate::Reservation) is settled or dropped and every
-    /// settlement and refund in the background has ended. It also returns units on [lease](crate::Policy::leased) to the store.
+    /// settlement and refund in the background has ended, those of an outage included, and what was admitted in an outage is
+    /// charged. It also returns units on [lease](crate::Policy::leased) to the store.
     /// Await it before the process ends, after the last request.
     ///
     /// It covers the reservations and refunds of this limiter, its clones and the layers built with them, not those of
@@ -58,7 +59,11 @@ impl Limiter {
             Error::new(ErrorKind::MissingSetup, "`drain` needs a Tokio runtime: await it inside of one")
         })?;
         let returned = runtime.spawn(timeout(deadline, self.store.drain()));
-        let settled = timeout(deadline, self.background.wait_until_idle()).await;
+        let settled = timeout(deadline, async {
+            self.background.wait_until_idle().await;
+            self.ladder.reconcile(&self.store).await;
+        });
+        let settled = settled.await;
         let late = |what: String| {
             let message = format!("{what} within {deadline:?}: drain after the last request, or wait longer");
             Error::new(ErrorKind::StoreTimeout, message)
@@ -70,6 +75,9 @@ impl Limiter {
         };
         match settled {
             Ok(()) => returned,
+            Err(_) if self.background.open() == 0 => {
+                Err(late("what was admitted or refunded in an outage was not sent".to_owned()))
+            }
             Err(_) => Err(late(format!("{} reservations and refunds did not end", self.background.open()))),
         }
     }

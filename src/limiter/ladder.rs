@@ -272,6 +272,7 @@ impl LocalCounts {
             return;
         }
         let Ok(runtime) = Handle::try_current() else { return };
+        let under_way = Reconciling::begin(self);
         let owing = {
             let mut owing = lock(&self.owing);
             self.owes.store(false, Ordering::Relaxed);
@@ -298,12 +299,28 @@ impl LocalCounts {
                 calls.spawn(async move { ladder.hand_back_one(&store, key, owed).await });
             }
             calls.join_all().await;
+            drop(under_way);
             if lock(&ladder.owing).len() > 0 {
                 drop(store);
                 sleep(PAUSE).await;
                 ladder.owes.store(true, Ordering::Relaxed);
             }
         });
+    }
+
+    /// Charges to `store` what is owed to it, again until that succeeds.
+    pub(super) async fn reconcile(self: &Arc<Self>, store: &Arc<dyn Store>) {
+        loop {
+            let is_under_way = self.reconciling.load(Ordering::Acquire) > 0;
+            if !is_under_way && lock(&self.owing).len() == 0 {
+                return;
+            }
+            if !is_under_way {
+                self.owes.store(true, Ordering::Relaxed);
+                self.hand_back(store);
+            }
+            sleep(PAUSE / 10).await;
+        }
     }
 
     /// Refunds what `store` charged. Remembers it again if it was not sent.
@@ -350,6 +367,22 @@ impl LocalCounts {
         if let Some(surplus) = surplus {
             self.refund_one(store, surplus).await;
         }
+    }
+}
+
+/// A task that reconciles.
+struct Reconciling(Arc<LocalCounts>);
+
+impl Reconciling {
+    fn begin(counts: &Arc<LocalCounts>) -> Self {
+        counts.reconciling.fetch_add(1, Ordering::AcqRel);
+        Self(counts.clone())
+    }
+}
+
+impl Drop for Reconciling {
+    fn drop(&mut self) {
+        self.0.reconciling.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

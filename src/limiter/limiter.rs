@@ -268,7 +268,9 @@ impl Limiter {
         let mut refunded = Vec::with_capacity(claims.capacity());
         let (mut charges, mut here) = (Vec::with_capacity(claims.capacity()), Vec::new());
         for (place, outcome) in decision.all_outcomes().iter().enumerate() {
-            let claim = outcome.claim_refund(units(place));
+            // A denial charges nothing. In a Cluster, what it charged in some slots is refunded before it is returned.
+            let units = if decision.is_allowed() { units(place) } else { 0 };
+            let claim = outcome.claim_refund(units);
             if let Some(local) = outcome.local() {
                 refunded.push(claim.units());
                 let (remains, of_store) = self.ladder.refund(outcome, local, claim.units());

@@ -20,6 +20,27 @@ const DECISIONS: usize = 15;
 const BUCKETS: [&str; 3] = ["p0", "p1", "p2"];
 const IDENTITIES: [&str; 3] = ["alice", "bob", "carol"];
 
+/// The units that are charged in one slot of a Cluster before another one denies are refunded once.
+#[tokio::test]
+async fn nothing_of_a_denied_decision_is_refunded() {
+    for (name, [limiter, _]) in pairs("denied").await {
+        let policy =
+            |name: &str, limit| Policy::new(name, Quota::per_day(limit)).algorithm(FixedWindow::anchored());
+        let (large, small) = (policy("large", 10), policy("small", 1));
+        for number in 0..20 {
+            let [alice, bob] = ["alice", "bob"].map(|identity| Key::new(format!("{identity}-{number}")));
+            limiter.check(&large, &alice, 5).await.unwrap();
+            limiter.check(&small, &bob, 1).await.unwrap();
+            let both = [Charge::new(&large, &alice, 3), Charge::new(&small, &bob, 1)];
+            let denied = limiter.check_all(&both).await.unwrap();
+            assert!(!denied.is_allowed());
+            limiter.refund(&denied, 3).await.unwrap();
+            let remaining = limiter.peek(&large, &alice, 0).await.unwrap().remaining();
+            assert_eq!(remaining, Some(5), "{name}, {number}");
+        }
+    }
+}
+
 /// What callers do besides asking.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Also {

@@ -329,6 +329,22 @@ async fn what_was_admitted_under_a_raised_quota_is_handed_back() {
 }
 
 #[tokio::test]
+async fn drain_charges_what_was_admitted_in_an_outage_or_fails() {
+    let store = Unsteady::default();
+    let limiter = Limiter::new(store.clone());
+    let (policy, alice) = (window("api", 20), Key::new("alice"));
+    store.fail(ErrorKind::StoreSuspended);
+    store.handing_back.store(true, Relaxed);
+    assert_eq!(admitted(&limiter, &policy, &alice, 3).await, 3);
+    let error = limiter.drain(Duration::from_millis(50)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::StoreTimeout, "{error}");
+    // It is back, and no decision shows it.
+    store.handing_back.store(false, Relaxed);
+    limiter.drain(Duration::from_secs(20)).await.unwrap();
+    assert_eq!(store.handed_back.load(Relaxed), 3);
+}
+
+#[tokio::test]
 async fn units_that_are_admitted_while_others_are_handed_back_still_count() {
     let store = Unsteady { gate: Some(Arc::new(Semaphore::new(0))), ..Unsteady::default() };
     let limiter = Limiter::new(store.clone());

@@ -69,7 +69,8 @@ async fn connections_to_a_demoted_primary_are_replaced() {
     assert!(decides_again(&limiter).await);
     let before = group.servers[1].script_calls();
     limiter.check(&policy(), &Key::new("alice"), 1).await.unwrap();
-    assert_eq!(group.servers[1].script_calls(), before + 1);
+    // The store may announce its instance at the same time.
+    assert!(group.servers[1].script_calls() > before);
 }
 
 /// Charges `policy` all the time. Returns how many units were admitted, and the kinds of the failures.

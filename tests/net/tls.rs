@@ -281,7 +281,7 @@ async fn attempts_to_connect_are_few_while_they_fail() {
                 continue;
             };
             if is_up {
-                let port = url.rsplit(':').next().unwrap().parse().unwrap();
+                let port = url.rsplit(':').next().unwrap().split('/').next().unwrap().parse().unwrap();
                 let mut server = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
                 forwarding.spawn(async move { copy_bidirectional(&mut client, &mut server).await });
             } else {

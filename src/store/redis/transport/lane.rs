@@ -101,8 +101,10 @@ impl<T: Target> Lane<T> {
         let (mut is_late, mut attempts) = (false, self.target.health().attempts());
         let connection = while_ticking(connection, || {
             // No call was sent, but none would be answered. If a connection is in use, its replies say otherwise.
-            if attempts.failed().is_some() {
-                let _ = record::<T, ()>(&self.target, Err(self.target.health().no_connection()));
+            let no_connection = || self.target.health().no_connection();
+            if attempts.failed().is_some() && self.target.breaker().record::<()>(&Err(no_connection())) {
+                // They fail for the cause, and not because of the breaker.
+                self.target.queue().fail(no_connection);
             }
             if let Some(late) = self.expire_waiting()
                 && !mem::replace(&mut is_late, true)

@@ -107,9 +107,9 @@ impl Queue {
         if is_first {
             state.latest_deadline = None;
         }
-        let deadline = state.time.time() + job.deadline;
+        let deadline = state.time.time().saturating_add(job.deadline);
         // Lanes only look at the oldest decision, so a deadline that is earlier is not kept.
-        let is_latest = state.latest_deadline.is_none_or(|latest| latest <= deadline + TICK);
+        let is_latest = state.latest_deadline.is_none_or(|latest| latest <= deadline.saturating_add(TICK));
         // The lanes that are ready may be those of a blocked thread. Then the first decision opens another for all.
         let may_be_stuck = is_first && state.ready_lanes >= state.open_lanes;
         let is_watched = is_latest && !may_be_stuck && state.time.is_kept(entered);

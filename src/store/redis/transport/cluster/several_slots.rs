@@ -203,7 +203,6 @@ fn halfway_to(deadline: Instant) -> Instant {
 /// `outcome` with the remaining units and the reset of `now`, after its refund.
 fn with_values_of(outcome: &Outcome, now: &Outcome) -> Outcome {
     Outcome::new(outcome.charge(), outcome.verdict(), now.remaining(), now.reset_after())
-        .granting(outcome.granted())
 }
 
 #[cfg(test)]

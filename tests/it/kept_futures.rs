@@ -155,7 +155,7 @@ async fn hold(pool: u32) {
             }
         }
     }
-    println!("pool of {pool}: {} failures in {rounds} rounds", failures.len());
+    eprintln!("pool of {pool}: {} failures in {rounds} rounds", failures.len());
     assert!(failures.is_empty(), "pool of {pool}:\n{}", failures.join("\n"));
 }
 

@@ -332,11 +332,8 @@ fn a_lookup_of_a_runtime_that_is_not_driven_delays_none_of_another() {
 #[tokio::test(start_paused = true)]
 async fn under_a_paused_clock_connecting_says_what_to_do() {
     let server = RedisServer::start();
-    let error = match RedisStore::connect(&server.url()).await {
-        // The replies may be faster than the runtime is idle.
-        Ok(_) => return,
-        Err(error) => error,
-    };
+    // The replies may be faster than the runtime is idle.
+    let Err(error) = RedisStore::connect(&server.url()).await else { return };
     assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
     assert!(error.to_string().contains("the clock of Tokio is paused"), "{error}");
 }

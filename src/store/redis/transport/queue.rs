@@ -119,7 +119,9 @@ impl Queue {
         state.next += 1;
         let caller = Caller { entered, deadline, reply: Some(reply) };
         state.waiting.push_back(Waiting { job, number, caller });
-        metric!(enqueued(state.waiting.len()));
+        if !is_alone {
+            metric!(enqueued(state.waiting.len()));
+        }
         Ok(Ticket { reply: receiver, is_watched, opens_lane, is_alone, number })
     }
 
@@ -395,7 +397,7 @@ mod tests {
             let ticket = enter(&queue, 500);
             let opens = ticket.opens_lane;
             // Kept, or it would not count.
-            std::mem::forget(ticket);
+            mem::forget(ticket);
             opens
         };
         assert_eq!([opens(), opens(), opens()], [true, true, false], "nothing is known yet");

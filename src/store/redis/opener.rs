@@ -12,8 +12,6 @@ use tokio::time::timeout;
 
 #[cfg(feature = "tls-rustls-no-provider")]
 use super::encrypted::{Connector, Driver};
-#[cfg(feature = "sentinel")]
-use super::primary::Followed;
 use super::{tls::TlsSettings, transport::CONNECT_TIMEOUT};
 
 /// Opens connections with the certificates of a store.
@@ -30,7 +28,24 @@ pub(super) struct Connection {
     _driver: Option<Driver>,
     /// If sentinels named its server.
     #[cfg(feature = "sentinel")]
-    pub(super) followed: Option<Followed>,
+    pub(super) follows: Option<Box<dyn Follow>>,
+}
+
+/// Follows the server that sentinels name.
+#[cfg(feature = "sentinel")]
+pub(super) trait Follow: Send + Sync {
+    /// Whether the sentinels name another server now.
+    fn is_outdated(&mut self) -> bool;
+
+    /// Call it before a command.
+    ///
+    /// # Errors
+    ///
+    /// That of a closed connection, if the sentinels name another server.
+    fn before_command(&mut self) -> RedisResult<()>;
+
+    /// Call it with each reply.
+    fn observe(&self, reply: &RedisResult<Value>);
 }
 
 impl Opener {
@@ -74,14 +89,14 @@ impl Connection {
             #[cfg(feature = "tls-rustls-no-provider")]
             _driver: driver,
             #[cfg(feature = "sentinel")]
-            followed: None,
+            follows: None,
         }
     }
 
     /// Whether the sentinels name another server now.
     #[cfg(feature = "sentinel")]
     pub(super) fn is_outdated(&mut self) -> bool {
-        self.followed.as_mut().is_some_and(Followed::is_outdated)
+        self.follows.as_mut().is_some_and(|follows| follows.is_outdated())
     }
 }
 
@@ -94,11 +109,11 @@ pub(super) async fn answered<T>(reply: impl Future<Output = RedisResult<T>>) -> 
 impl ConnectionLike for Connection {
     fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
         #[cfg(feature = "sentinel")]
-        if let Some(followed) = &mut self.followed {
+        if let Some(follows) = &mut self.follows {
             return Box::pin(async {
-                followed.before_command()?;
+                follows.before_command()?;
                 let reply = self.inner.req_packed_command(cmd).await;
-                followed.observe(&reply);
+                follows.observe(&reply);
                 reply
             });
         }

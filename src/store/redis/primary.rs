@@ -26,7 +26,7 @@ use tokio::{
 
 use super::{
     error::from_redis,
-    opener::{Connection, Opener, answered},
+    opener::{Connection, Follow, Opener, answered},
     transport::{CONNECT_TIMEOUT, tcp_settings},
     wire,
 };
@@ -69,7 +69,7 @@ struct Sentinel {
 }
 
 /// The primary that a connection leads to.
-pub(super) struct Followed {
+struct Followed {
     primary: Arc<Primary>,
     address: Address,
     /// The changes when the two were compared last.
@@ -143,7 +143,8 @@ impl Primary {
         if !matches!(role, Role::Primary { .. }) {
             return Err(no_primary("the server that the sentinels name is not a primary"));
         }
-        connection.followed = Some(Followed { primary: self.clone(), address: address.clone(), seen: None });
+        let followed = Followed { primary: self.clone(), address: address.clone(), seen: None };
+        connection.follows = Some(Box::new(followed));
         Ok(connection)
     }
 
@@ -289,9 +290,8 @@ impl Votes {
     }
 }
 
-impl Followed {
-    /// Whether the sentinels name another server now.
-    pub(super) fn is_outdated(&mut self) -> bool {
+impl Follow for Followed {
+    fn is_outdated(&mut self) -> bool {
         let changes = Some(self.primary.changes.load(Ordering::Acquire));
         if changes == self.seen {
             return false;
@@ -303,18 +303,13 @@ impl Followed {
         is_outdated
     }
 
-    /// Before a command.
-    ///
-    /// # Errors
-    ///
-    /// That of a closed connection, if the sentinels name another server.
-    pub(super) fn before_command(&mut self) -> RedisResult<()> {
+    fn before_command(&mut self) -> RedisResult<()> {
         self.primary.ask_if_due();
         if self.is_outdated() { Err(io::Error::from(io::ErrorKind::BrokenPipe).into()) } else { Ok(()) }
     }
 
-    /// Looks at a reply: a primary that lost its replicas may have been replaced.
-    pub(super) fn observe(&self, reply: &RedisResult<Value>) {
+    /// A primary that lost its replicas may have been replaced.
+    fn observe(&self, reply: &RedisResult<Value>) {
         let is_doubtful = match reply {
             Ok(reply) => wire::has_fault(reply, Fault::NoReplicas),
             Err(error) => from_redis(error).fault() == Some(Fault::NoReplicas),

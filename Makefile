@@ -16,12 +16,11 @@ test-all: test
 	@.ci/timed "doc tests, all features" cargo test --workspace --exclude tests --all-features --doc
 	@DIFFERENTIAL_STEPS=10000 .ci/timed "differential" .ci/cargo-test --package tower-ratelimit --package tests --test it -- \
 		differential:: concurrency_policy::redis_memory_and_model
-	@if command -v valgrind >/dev/null; then FOREIGN_INSTRUCTIONS=yes .ci/timed "instructions of Redis" .ci/cargo-test \
-		--package tower-ratelimit --package tests --test it -- instructions; fi
 
 # The random tests and the failure tests with many more cases: the stores against each other and against a naive model,
-# late refunds, invalid replies, demotions, floods, leases and live policies. Prints the number of cases and their time; about 15
-# minutes on two cores. The five variables set the number of cases for `make test` too.
+# late refunds, invalid replies, demotions, floods, leases and live policies; and, with valgrind, the instructions of Redis for
+# foreign values. Prints the number of cases and their time; about 20 minutes on two cores. The five variables set the
+# number of cases for `make test` too.
 test-long:
 	@.ci/get-redis
 	REFUND_CASES=$${REFUND_CASES:-20000} HOSTILE_CASES=$${HOSTILE_CASES:-20000} \
@@ -29,6 +28,8 @@ test-long:
 	cargo test --release --package tests --package tests-net --test it --test net -- --nocapture \
 		cluster:: concurrency_policy:: differential:: each_store:: hostile:: leases:: live_policies:: refunds:: \
 		store_failure:: under_load::
+	if command -v valgrind >/dev/null; then \
+		FOREIGN_INSTRUCTIONS=yes cargo test --package tests --test it -- --nocapture times_the_instructions; fi
 
 # Stops, freezes, starves and restarts servers under load, and prints what the requests saw of it as Markdown; then the
 # simulation. About 20 minutes. The figures mean something only on a machine that does nothing else. One part of it:

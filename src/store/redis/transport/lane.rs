@@ -1,10 +1,11 @@
 //! A lane: a task that sends batches as long as decisions wait for it.
 //!
 //! A decision that finds too few lanes open, see [`queue`](super::queue), starts a task for another one. So callers only
-//! wait: one that polls its decision and then keeps it holds no connection and delays no other. The task owns a
-//! connection of the pool while there is work. It sends what waits as one batch, answers it, lets the callers run that it has just answered, and
-//! takes what they sent: a lone caller in a loop keeps one lane. When nothing waits any more, the lane closes, its connection returns to the pool, and the task
-//! ends. So an idle store has no lanes. If it was the only one, it sends the first decision at once and alone.
+//! wait: one that polls its decision and then keeps it holds no connection and delays no other. The task owns a connection
+//! of the pool while there is work. If it is the only lane, it sends the first decision at once and alone. Otherwise it sends
+//! what waits as one batch, answers it, lets the callers run that it has just answered, and takes what they sent: a lone
+//! caller in a loop keeps one lane. When nothing waits any more, the lane closes, its connection returns to the pool, and the
+//! task ends. So an idle store has no lanes.
 //!
 //! A busy lane returns its connection every [`MAX_HOLD`], for others who share the pool.
 //!

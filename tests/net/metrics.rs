@@ -238,7 +238,8 @@ async fn redis_shows_its_batches_its_queue_its_leases_and_who_decided() {
     let batches = samples(&scrape, BATCH_DECISIONS)[""];
     assert!((3.0..60.0).contains(&batches), "{batches} batches of 102 decisions");
     let waited = samples(&scrape, QUEUE_LENGTH)[""];
-    assert!((50.0..100.0).contains(&waited), "{waited} of 102 decisions waited");
+    // Not the first one, which found no lane open.
+    assert!((50.0..102.0).contains(&waited), "{waited} of 102 decisions waited");
 
     let leased = Policy::new("leased", Quota::per_hour(1_000)).leased(100);
     for _ in 0..3 {

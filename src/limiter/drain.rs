@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind};
 
 impl Limiter {
     /// Waits, for at most `deadline`, until every [`Reservation`](crate::Reservation) is settled or dropped and every
-    /// settlement and refund in the background has ended, those of an outage included, and what was admitted in an outage is
+    /// settlement and refund in the background has ended, including those of an outage, and what was admitted in an outage is
     /// charged. It also returns units on [lease](crate::Policy::leased) to the store.
     /// Await it before the process ends, after the last request.
     ///

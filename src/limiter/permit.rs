@@ -128,7 +128,7 @@ async fn renew(permit: WeakPermit, request: Weak<PermitRequest>, pause: Duration
     let mut wait = pause;
     loop {
         sleep(wait).await;
-        // The permit is not released meanwhile: a renewal that reached the store after the release would add it again.
+        // The permit is not released during the call: a renewal that reached the store after the release would add it again.
         let (Some(_permit), Some(request)) = (permit.upgrade(), request.upgrade()) else { return };
         let renewed: Result<_, Error> = request.store.decide(Action::Renew, &request.charges).await;
         wait = pause;

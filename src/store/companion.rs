@@ -17,7 +17,7 @@ pub(crate) struct Companion {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "only a Cluster decides in several calls"))]
 pub(crate) enum Counts {
-    /// That of its charge.
+    /// The denial of its charge.
     #[default]
     Own,
     /// None: a later call counts it.

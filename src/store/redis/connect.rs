@@ -9,7 +9,7 @@ use bb8_redis::bb8::{Builder, ManageConnection, Pool};
 use redis::{RedisError, aio::ConnectionLike};
 
 #[cfg(feature = "sentinel")]
-use super::sentinel::Sentinels;
+use super::sentinel;
 use super::{
     address::connection_info,
     builder::RedisStoreBuilder,
@@ -215,9 +215,8 @@ impl RedisStoreBuilder {
     ) -> Result<(Manager, String), Error> {
         let opener = Arc::new(Opener::new(&self.tls));
         let user = self.sentinel_user.as_ref();
-        let sentinels = Sentinels::new(urls, primary, user, &self.tls, opener.clone())?;
-        let description = sentinels.description.clone();
-        Ok((Manager::new(Source::Sentinels(sentinels), &self.connection_name, opener), description))
+        let (primary, description) = sentinel::primary(urls, primary, user, &self.tls, opener.clone())?;
+        Ok((Manager::new(Source::Primary(primary.into()), &self.connection_name, opener), description))
     }
 
     /// The connection manager for `url`, and the server's address without the password.

@@ -6,7 +6,7 @@ use bb8_redis::bb8::ManageConnection;
 use redis::{ConnectionInfo, RedisError, RedisResult};
 
 #[cfg(feature = "sentinel")]
-use super::sentinel::Sentinels;
+use super::primary::Primary;
 use super::{
     error::is_broken,
     gate::Gate,
@@ -19,7 +19,7 @@ pub(super) enum Source {
     Url(Box<ConnectionInfo>),
     /// Where the sentinels say.
     #[cfg(feature = "sentinel")]
-    Sentinels(Sentinels),
+    Primary(Arc<Primary>),
 }
 
 /// Connects to the server of a `Source`. Connections have a name, for `CLIENT LIST`.
@@ -46,7 +46,7 @@ impl Manager {
         match *self.source {
             Source::Url(_) => false,
             #[cfg(feature = "sentinel")]
-            Source::Sentinels(_) => true,
+            Source::Primary(_) => true,
         }
     }
 
@@ -55,7 +55,7 @@ impl Manager {
         match &*self.source {
             Source::Url(info) => info.redis_settings().db(),
             #[cfg(feature = "sentinel")]
-            Source::Sentinels(sentinels) => sentinels.database(),
+            Source::Primary(primary) => primary.database(),
         }
     }
 
@@ -63,7 +63,7 @@ impl Manager {
         match &*self.source {
             Source::Url(info) => self.opener.open(info).await,
             #[cfg(feature = "sentinel")]
-            Source::Sentinels(sentinels) => sentinels.primary().await,
+            Source::Primary(primary) => primary.connect().await,
         }
     }
 }
@@ -105,7 +105,7 @@ impl fmt::Debug for Manager {
         match &*self.source {
             Source::Url(info) => debug.field("url", info),
             #[cfg(feature = "sentinel")]
-            Source::Sentinels(sentinels) => debug.field("sentinels", sentinels),
+            Source::Primary(primary) => debug.field("primary", &primary.name()),
         };
         debug.field("name", &self.name).finish()
     }

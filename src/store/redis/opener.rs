@@ -41,7 +41,7 @@ pub(super) trait Follow: Send + Sync {
     ///
     /// # Errors
     ///
-    /// That of a closed connection, if the sentinels name another server.
+    /// The error of a closed connection, if the sentinels name another server.
     fn before_command(&mut self) -> RedisResult<()>;
 
     /// Call it with each reply.

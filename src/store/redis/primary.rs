@@ -106,6 +106,11 @@ impl Primary {
         }
     }
 
+    /// As the sentinels call it.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
     pub(super) fn database(&self) -> i64 {
         self.settings.db()
     }
@@ -277,7 +282,7 @@ impl Votes {
         self.answers.iter().flatten().max_by_key(|address| self.count(Some(address)))
     }
 
-    /// The address that a majority of those that answered name, and at least two if there are so many.
+    /// The address named by a majority of the sentinels that answered: by two or more, unless there is only one.
     fn majority(&self, sentinels: usize) -> Option<Address> {
         let most = self.most()?;
         let votes = self.count(Some(most));

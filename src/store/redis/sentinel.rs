@@ -2,14 +2,10 @@
 
 use std::{fmt, sync::Arc};
 
-use redis::{ConnectionAddr, ConnectionInfo, RedisConnectionInfo, RedisResult};
+use redis::{ConnectionAddr, ConnectionInfo, RedisConnectionInfo};
 
 use super::{
-    address::connection_info,
-    opener::{Connection, Opener},
-    primary::Primary,
-    tls::TlsSettings,
-    transport::tcp_settings,
+    address::connection_info, opener::Opener, primary::Primary, tls::TlsSettings, transport::tcp_settings,
 };
 use crate::error::Error;
 
@@ -20,83 +16,57 @@ pub(super) struct SentinelUser {
     pub(super) password: String,
 }
 
-/// The sentinels of one primary. All are asked at the same time: one whose host is down answers after no attempt to connect.
-pub(super) struct Sentinels {
-    primary: Arc<Primary>,
-    /// The sentinels' addresses, without passwords, and the name of the primary.
-    pub(super) description: String,
-}
-
-impl Sentinels {
-    /// `urls` have the addresses of the sentinels, and the user, the password and the database of the primary.
-    pub(super) fn new<U: AsRef<str>>(
-        urls: impl IntoIterator<Item = U>,
-        primary: &str,
-        user: Option<&SentinelUser>,
-        tls: &TlsSettings,
-        opener: Arc<Opener>,
-    ) -> Result<Self, Error> {
-        let infos: Result<Vec<ConnectionInfo>, _> =
-            urls.into_iter().map(|url| connection_info(url.as_ref(), tls)).collect();
-        let infos = infos?;
-        if infos.is_empty() {
-            return Err(Error::invalid("there must be the URL of at least one sentinel"));
-        }
-        if primary.is_empty() {
-            return Err(Error::invalid(
-                "the name of the primary is empty: it is the first argument of `sentinel monitor` in sentinel.conf",
-            ));
-        }
-        // It is logged, and a URL may have a password.
-        if primary.contains("://") {
-            return Err(Error::invalid(
-                "the name of the primary is a URL: it must be the first argument of `sentinel monitor` in sentinel.conf, and \
-                 the URLs belong to the sentinels",
-            ));
-        }
-        let settings = |info: &ConnectionInfo| {
-            let settings = info.redis_settings();
-            let [user, password] =
-                [settings.username(), settings.password()].map(|text| text.map(ToOwned::to_owned));
-            (user, password, settings.db(), matches!(info.addr(), ConnectionAddr::TcpTls { .. }))
-        };
-        if infos.windows(2).any(|pair| settings(&pair[0]) != settings(&pair[1])) {
-            return Err(Error::invalid(
-                "the URLs of the sentinels must have the same scheme, user, password and database, which are those of the \
-                 primary",
-            ));
-        }
-        let addresses: Vec<_> = infos.iter().map(|info| info.addr().to_string()).collect();
-        let description = format!("{primary} of the sentinels at {}", addresses.join(", "));
-        let (settings, is_tls) = infos.first().map_or_else(Default::default, |info| {
-            (info.redis_settings().clone(), matches!(info.addr(), ConnectionAddr::TcpTls { .. }))
-        });
-        let credentials = user.map_or_else(RedisConnectionInfo::default, |user| {
-            RedisConnectionInfo::default().set_username(&user.name).set_password(&user.password)
-        });
-        let sentinel = |info: ConnectionInfo| {
-            info.set_redis_settings(credentials.clone()).set_tcp_settings(tcp_settings())
-        };
-        let sentinels = infos.into_iter().map(sentinel).collect();
-        let primary = Primary::new(primary, settings, is_tls, sentinels, opener);
-        Ok(Self { primary: Arc::new(primary), description })
+/// The primary `name` of the sentinels at `urls`, and a description without passwords. The URLs have the addresses of the
+/// sentinels, and the user, the password and the database of the primary.
+pub(super) fn primary<U: AsRef<str>>(
+    urls: impl IntoIterator<Item = U>,
+    name: &str,
+    user: Option<&SentinelUser>,
+    tls: &TlsSettings,
+    opener: Arc<Opener>,
+) -> Result<(Primary, String), Error> {
+    let infos: Result<Vec<ConnectionInfo>, _> =
+        urls.into_iter().map(|url| connection_info(url.as_ref(), tls)).collect();
+    let infos = infos?;
+    if infos.is_empty() {
+        return Err(Error::invalid("there must be the URL of at least one sentinel"));
     }
-
-    /// The number of the database on the primary.
-    pub(super) fn database(&self) -> i64 {
-        self.primary.database()
+    if name.is_empty() {
+        return Err(Error::invalid(
+            "the name of the primary is empty: it is the first argument of `sentinel monitor` in sentinel.conf",
+        ));
     }
-
-    /// A connection to the primary.
-    pub(super) async fn primary(&self) -> RedisResult<Connection> {
-        self.primary.connect().await
+    // It is logged, and a URL may have a password.
+    if name.contains("://") {
+        return Err(Error::invalid(
+            "the name of the primary is a URL: it must be the first argument of `sentinel monitor` in sentinel.conf, and \
+             the URLs belong to the sentinels",
+        ));
     }
-}
-
-impl fmt::Debug for Sentinels {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sentinels").field("description", &self.description).finish_non_exhaustive()
+    let settings = |info: &ConnectionInfo| {
+        let settings = info.redis_settings();
+        let [user, password] =
+            [settings.username(), settings.password()].map(|text| text.map(ToOwned::to_owned));
+        (user, password, settings.db(), matches!(info.addr(), ConnectionAddr::TcpTls { .. }))
+    };
+    if infos.windows(2).any(|pair| settings(&pair[0]) != settings(&pair[1])) {
+        return Err(Error::invalid(
+            "the URLs of the sentinels must have the same scheme, user, password and database, which are those of the \
+             primary",
+        ));
     }
+    let addresses: Vec<_> = infos.iter().map(|info| info.addr().to_string()).collect();
+    let description = format!("{name} of the sentinels at {}", addresses.join(", "));
+    let (settings, is_tls) = infos.first().map_or_else(Default::default, |info| {
+        (info.redis_settings().clone(), matches!(info.addr(), ConnectionAddr::TcpTls { .. }))
+    });
+    let credentials = user.map_or_else(RedisConnectionInfo::default, |user| {
+        RedisConnectionInfo::default().set_username(&user.name).set_password(&user.password)
+    });
+    let sentinel =
+        |info: ConnectionInfo| info.set_redis_settings(credentials.clone()).set_tcp_settings(tcp_settings());
+    let sentinels = infos.into_iter().map(sentinel).collect();
+    Ok((Primary::new(name, settings, is_tls, sentinels, opener), description))
 }
 
 impl fmt::Debug for SentinelUser {

@@ -100,7 +100,7 @@ pub(super) async fn run_for<T>(time: Duration, mut work: Pin<&mut impl Future<Ou
     .await
 }
 
-/// Runs `work` to its end, and `tick` from time to time meanwhile.
+/// Runs `work` to its end, and `tick` from time to time.
 pub(super) async fn while_ticking<T>(work: impl Future<Output = T>, mut tick: impl FnMut()) -> T {
     let mut work = pin!(work);
     loop {

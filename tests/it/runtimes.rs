@@ -199,6 +199,33 @@ fn a_runtime_that_is_blocked_fails_no_decision_of_another_nor_of_its_own() {
 }
 
 #[test]
+fn a_runtime_that_is_blocked_while_it_connects_fails_no_decision() {
+    let server = RedisServer::start();
+    let connected = current_thread();
+    let limiter = limiter(&server, &connected);
+    thread::scope(|scope| {
+        // Connecting takes several round trips.
+        for yields in 0..12 {
+            let limiter = limiter.clone();
+            scope.spawn(move || {
+                let runtime = current_thread();
+                let decided = runtime.block_on(async {
+                    let own =
+                        tokio::spawn(async move { limiter.check(&closed("own"), &Key::new("own"), 1).await });
+                    for _ in 0..yields {
+                        sleep(Duration::from_micros(20)).await;
+                    }
+                    // Longer than any step of connecting may take.
+                    thread::sleep(Duration::from_secs(3));
+                    own.await.unwrap()
+                });
+                assert!(decided.unwrap().is_allowed(), "after {yields} yields");
+            });
+        }
+    });
+}
+
+#[test]
 fn a_worker_that_is_blocked_fails_no_decision_of_another_worker() {
     let server = RedisServer::start();
     let runtime = multi_thread();

@@ -10,7 +10,8 @@ use super::primary::Primary;
 use super::{
     error::is_broken,
     gate::Gate,
-    opener::{Connection, Opener, answered},
+    opener::{Connection, Opener},
+    transport::answered,
 };
 
 /// Where the server is.

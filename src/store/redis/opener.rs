@@ -1,18 +1,15 @@
 //! Opens connections to servers and sentinels.
 
-use std::{future::Future, io};
-
 #[cfg(feature = "tls-rustls-no-provider")]
 use redis::ConnectionAddr;
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionInfo, Pipeline, RedisFuture, RedisResult, Value,
     aio::{ConnectionLike, MultiplexedConnection},
 };
-use tokio::time::timeout;
 
 #[cfg(feature = "tls-rustls-no-provider")]
 use super::encrypted::{Connector, Driver};
-use super::{tls::TlsSettings, transport::CONNECT_TIMEOUT};
+use super::{tls::TlsSettings, transport::answered};
 
 /// Opens connections with the certificates of a store.
 pub(super) struct Opener {
@@ -59,10 +56,9 @@ impl Opener {
     }
 
     pub(super) async fn open(&self, info: &ConnectionInfo) -> RedisResult<Connection> {
-        // Without the timeout of redis-rs for replies: who sends a call knows its deadline.
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(CONNECT_TIMEOUT))
-            .set_response_timeout(None);
+        // Without the timeouts of redis-rs: who sends a call knows its deadline, and the time in which a runtime does not
+        // run would count.
+        let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         #[cfg(feature = "tls-rustls-no-provider")]
         if let ConnectionAddr::TcpTls { host, port, .. } = info.addr() {
             let opened = answered(self.tls.connect(host, *port, info, config));
@@ -70,7 +66,7 @@ impl Opener {
             return Ok(Connection::new(inner, Some(driver)));
         }
         let client = Client::open(info.clone())?;
-        let inner = client.get_multiplexed_async_connection_with_config(&config).await?;
+        let inner = answered(client.get_multiplexed_async_connection_with_config(&config)).await?;
         Ok(Connection::new(
             inner,
             #[cfg(feature = "tls-rustls-no-provider")]
@@ -98,12 +94,6 @@ impl Connection {
     pub(super) fn is_outdated(&mut self) -> bool {
         self.follows.as_mut().is_some_and(|follows| follows.is_outdated())
     }
-}
-
-/// The reply, if it comes in time.
-pub(super) async fn answered<T>(reply: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
-    let late = |_| Err(io::Error::from(io::ErrorKind::TimedOut).into());
-    timeout(CONNECT_TIMEOUT, reply).await.unwrap_or_else(late)
 }
 
 impl ConnectionLike for Connection {

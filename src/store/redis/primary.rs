@@ -26,8 +26,8 @@ use tokio::{
 
 use super::{
     error::from_redis,
-    opener::{Connection, Follow, Opener, answered},
-    transport::{CONNECT_TIMEOUT, tcp_settings},
+    opener::{Connection, Follow, Opener},
+    transport::{CONNECT_TIMEOUT, answered, tcp_settings},
     wire,
 };
 use crate::{

@@ -147,6 +147,11 @@ pub(super) fn queue_full() -> Error {
     )
 }
 
+/// The reply to a step of connecting, if it comes in time.
+pub(crate) async fn answered<T>(reply: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
+    or_late(TimeLeft::new(CONNECT_TIMEOUT).spend_on(reply).await)
+}
+
 /// A reply that does not come in time counts as a broken connection.
 pub(super) fn or_late<T>(reply: Option<RedisResult<T>>) -> RedisResult<T> {
     reply.unwrap_or_else(|| Err(io::Error::from(io::ErrorKind::TimedOut).into()))

@@ -22,8 +22,10 @@ mod socket;
 mod target;
 mod waiting;
 
+#[cfg(feature = "sentinel")]
+pub(super) use self::deadline::CONNECT_TIMEOUT;
 pub(super) use self::{
-    deadline::{CONNECT_TIMEOUT, PROBE_TIMEOUT, deadline_in, slow_text, timed_out},
+    deadline::{PROBE_TIMEOUT, answered, deadline_in, slow_text, timed_out},
     health::{ConnectErrors, Health},
     link::Link,
     runtimes::current,

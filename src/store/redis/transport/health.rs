@@ -38,6 +38,8 @@ pub(crate) struct Health {
     unreachable: Mutex<Option<RedisError>>,
     /// The attempts to connect that failed.
     failed_attempts: AtomicU64,
+    /// Those of them that the breaker has counted.
+    counted_attempts: AtomicU64,
     /// Whether the log has the line about the start.
     introduced: AtomicBool,
 }
@@ -86,6 +88,7 @@ impl Health {
             has_connected: AtomicBool::default(),
             unreachable: Mutex::default(),
             failed_attempts: AtomicU64::default(),
+            counted_attempts: AtomicU64::default(),
             introduced: AtomicBool::default(),
         }
     }
@@ -281,6 +284,12 @@ pub(super) struct Attempts<'a> {
 }
 
 impl Attempts<'_> {
+    /// Whether an attempt has failed since the last call that no other task has counted.
+    pub(super) fn count_failed(&mut self) -> bool {
+        self.failed().is_some()
+            && self.health.counted_attempts.fetch_max(self.seen, Ordering::AcqRel) < self.seen
+    }
+
     /// The error of an attempt that failed since the last call.
     pub(super) fn failed(&mut self) -> Option<RedisError> {
         let failed = self.health.failed_attempts.load(Ordering::Acquire);

@@ -1,11 +1,11 @@
 //! A lane: a task that sends batches as long as decisions wait for it.
 //!
 //! A decision that finds too few lanes open, see [`queue`](super::queue), starts a task for another one. So callers only
-//! wait: one that polls its decision and then keeps it holds no connection and delays no other. The task owns a connection
-//! of the pool while there is work. If it is the only lane, it sends the first decision at once and alone. Otherwise it sends
-//! what waits as one batch, answers it, lets the callers run that it has just answered, and takes what they sent: a lone
-//! caller in a loop keeps one lane. When nothing waits any more, the lane closes, its connection returns to the pool, and the
-//! task ends. So an idle store has no lanes.
+//! wait: one that polls its decision and then keeps it holds no connection and delays no other. If there is no lane, the
+//! caller moves it, see [`lone`](super::lone). The lane owns a connection of the pool while there is work. If it is the only
+//! one, it sends the first decision at once and alone. Otherwise it sends what waits as one batch, answers it, lets the
+//! callers run that it has just answered, and takes what they sent. When nothing waits any more, the lane closes, its
+//! connection returns to the pool, and the task ends. So an idle store has no lanes.
 //!
 //! A busy lane returns its connection every [`MAX_HOLD`], for others who share the pool.
 //!
@@ -88,7 +88,7 @@ impl<T: Target> Lane<T> {
             // A call that was late is recorded already. Its reply does not show that Redis answers in time.
             let is_recorded = is_late && now - sent_at > self.target.breaker().deadline();
             let is_answered = record_batch(&*self.target, &decisions, is_recorded);
-            self.target.queue().record(&batch, is_answered.then(|| now - sent_at));
+            at_once = self.target.queue().record(&batch, is_answered.then(|| now - sent_at));
             batch.answer(decisions);
             if now - held_since > MAX_HOLD {
                 slot = None;
@@ -101,9 +101,10 @@ impl<T: Target> Lane<T> {
         let connection = timeout(MAX_BACKOFF, self.target.connection());
         let (mut is_late, mut attempts) = (false, self.target.health().attempts());
         let connection = while_ticking(connection, || {
-            // No call was sent, but none would be answered. If a connection is in use, its replies say otherwise.
+            // No call was sent, but none would be answered. If a connection is in use, its replies say otherwise. Each
+            // attempt counts once, however many lanes wait for it.
             let no_connection = || self.target.health().no_connection();
-            if attempts.failed().is_some() && self.target.breaker().record::<()>(&Err(no_connection())) {
+            if attempts.count_failed() && self.target.breaker().record::<()>(&Err(no_connection())) {
                 // They fail for the cause, and not because of the breaker.
                 self.target.queue().fail(no_connection);
             }

@@ -11,6 +11,7 @@ mod deadline;
 mod health;
 mod lane;
 mod link;
+mod lone;
 mod probe;
 mod queue;
 mod runtimes;

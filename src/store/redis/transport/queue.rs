@@ -19,6 +19,7 @@ use tokio::{sync::oneshot, time::Instant};
 
 use super::{
     deadline::{TICK, queue_full},
+    lone::LoneLanes,
     waiting::{Caller, RunTime, STUCK},
 };
 use crate::{decision::Decision, error::Error, store::redis::wire::Job, util::sync::lock};
@@ -48,6 +49,8 @@ pub(super) struct Lanes {
 pub(super) struct Queue {
     lanes: Lanes,
     state: Mutex<State>,
+    /// Those that their callers move.
+    pub(super) lone: LoneLanes,
 }
 
 #[derive(Default)]
@@ -90,7 +93,7 @@ pub(super) struct Ticket {
 
 impl Queue {
     pub(super) fn new(lanes: Lanes) -> Self {
-        Self { lanes, state: Mutex::default() }
+        Self { lanes, state: Mutex::default(), lone: LoneLanes::default() }
     }
 
     /// Enters a decision at the time `entered`.
@@ -217,14 +220,16 @@ impl Queue {
         fail_all(mem::take(&mut self.lock().waiting), error);
     }
 
-    /// Records that a lane has the answers of `batch`, from Redis after `time`.
-    pub(super) fn record(&self, batch: &Batch, time: Option<Duration>) {
+    /// Records that a lane has the answers of `batch`, from Redis after `time`. Returns whether the batch was one decision,
+    /// and no other waits: then the lane does not wait for the next.
+    pub(super) fn record(&self, batch: &Batch, time: Option<Duration>) -> bool {
         let mut state = self.lock();
         state.ready_lanes += 1;
         if let Some(time) = time {
             let decisions = Duration::from_micros(batch.redis_micros);
             state.distance.record(time.saturating_sub(decisions));
         }
+        batch.callers.len() == 1 && state.waiting.is_empty()
     }
 
     /// How many lanes should be open while decisions wait.

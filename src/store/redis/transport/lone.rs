@@ -1,0 +1,150 @@
+//! The lane of a lone decision. Its caller moves it: a task would cost a runtime with several threads a tenth of the time of
+//! the decision, because two more tasks to wake are so many that it wakes another thread for them.
+//!
+//! A caller that is not polled must not delay the decisions that wait meanwhile. So while there are such lanes, one task
+//! looks every 5 ms, and takes over those that were there before. A caller that has its answer leaves the lane to a task
+//! if others wait.
+
+use std::{
+    future::{Future, poll_fn},
+    mem,
+    pin::Pin,
+    sync::{Arc, Mutex},
+    task::{Poll, Waker},
+};
+
+use tokio::{
+    runtime::Handle,
+    sync::oneshot::{
+        self,
+        error::{RecvError, TryRecvError},
+    },
+    time::sleep,
+};
+
+use super::{lane::Lane, target::Target, waiting::STUCK};
+use crate::util::sync::lock;
+
+/// The lanes that callers move.
+#[derive(Default)]
+pub(super) struct LoneLanes(Mutex<Watched>);
+
+#[derive(Default)]
+struct Watched {
+    /// Since the last look. Some of them have ended.
+    lanes: Vec<Arc<Moving>>,
+    /// Whether there is a task that looks at them.
+    is_running: bool,
+}
+
+/// A lane that is moved by a caller and then perhaps by a task.
+struct Moving {
+    runtime: Handle,
+    /// `None` once it has ended, or a task has it.
+    lane: Mutex<Option<ByCaller>>,
+}
+
+struct ByCaller {
+    lane: Pin<Box<dyn Future<Output = ()> + Send>>,
+    /// Woken if a task takes the lane over.
+    caller: Option<Waker>,
+}
+
+/// The caller's side of its lane.
+pub(super) struct LoneLane(Arc<Moving>);
+
+impl LoneLane {
+    /// The lane that a decision has opened in the queue of `target`. Call it in a runtime.
+    pub(super) fn open<T: Target>(target: &Arc<T>) -> Self {
+        let lane = ByCaller { lane: Box::pin(Lane::new(target.clone()).carry(true)), caller: None };
+        let moving = Arc::new(Moving { runtime: Handle::current(), lane: Mutex::new(Some(lane)) });
+        let is_watched = {
+            let mut watched = lock(&target.queue().lone.0);
+            watched.lanes.push(moving.clone());
+            mem::replace(&mut watched.is_running, true)
+        };
+        if !is_watched {
+            // Not under the lock: a runtime that ends drops the task here.
+            moving.runtime.spawn(Watch { target: target.clone(), seen: Vec::new() }.run());
+        }
+        Self(moving)
+    }
+
+    /// What the lane sends to `reply`.
+    pub(super) async fn answer<T>(self, mut reply: oneshot::Receiver<T>) -> Result<T, RecvError> {
+        poll_fn(|cx| {
+            // Its timers would be those of the other runtime.
+            if Handle::try_current().is_ok_and(|runtime| runtime.id() == self.0.runtime.id()) {
+                let mut moving = lock(&self.0.lane);
+                if let Some(own) = &mut *moving {
+                    if own.lane.as_mut().poll(cx).is_ready() {
+                        *moving = None;
+                    } else if own.caller.as_ref().is_none_or(|caller| !caller.will_wake(cx.waker())) {
+                        own.caller = Some(cx.waker().clone());
+                    }
+                    // `poll` would make the lane wake the task that moves it, and the runtime another thread for that.
+                    match reply.try_recv() {
+                        Ok(answer) => return Poll::Ready(Ok(answer)),
+                        Err(TryRecvError::Empty) if moving.is_some() => return Poll::Pending,
+                        Err(_) => {}
+                    }
+                }
+            }
+            Pin::new(&mut reply).poll(cx)
+        })
+        .await
+    }
+}
+
+impl Drop for LoneLane {
+    fn drop(&mut self) {
+        self.0.take_over(|_| {});
+    }
+}
+
+impl Moving {
+    fn take_over(&self, then: impl FnOnce(Waker)) {
+        let taken = lock(&self.lane).take();
+        if let Some(ByCaller { lane, caller }) = taken {
+            self.runtime.spawn(lane);
+            caller.map(then);
+        }
+    }
+}
+
+/// Takes over the lanes that have not ended within two looks.
+struct Watch<T: Target> {
+    target: Arc<T>,
+    /// At the latest look.
+    seen: Vec<Arc<Moving>>,
+}
+
+impl<T: Target> Watch<T> {
+    async fn run(mut self) {
+        while self.look() {
+            sleep(STUCK).await;
+            self.take_over();
+        }
+    }
+
+    /// Whether there are new lanes.
+    fn look(&mut self) -> bool {
+        let mut watched = lock(&self.target.queue().lone.0);
+        watched.is_running = !watched.lanes.is_empty();
+        mem::swap(&mut self.seen, &mut watched.lanes);
+        watched.is_running
+    }
+
+    fn take_over(&mut self) {
+        self.seen.drain(..).for_each(|lane| lane.take_over(Waker::wake));
+    }
+}
+
+impl<T: Target> Drop for Watch<T> {
+    /// Tasks of a runtime that has ended are dropped, so the decisions of its lanes fail. Otherwise no lane is left.
+    fn drop(&mut self) {
+        self.take_over();
+        self.look();
+        self.take_over();
+    }
+}

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use http::{HeaderMap, StatusCode};
 use sfv::{BareItem, Dictionary, List, ListEntry, Parser};
 
-use super::details;
+use crate::details;
 
 /// Above this, `X-RateLimit-Reset` counts from 1970: as seconds from now it would be 31 years.
 const EPOCH: Duration = Duration::from_secs(1_000_000_000);

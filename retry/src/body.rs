@@ -32,6 +32,20 @@ impl<B: Clone> RetryBody for B {
     }
 }
 
+/// A request body of which [`BufferedRetryLayer`](crate::BufferedRetryLayer) can make another from its bytes.
+///
+/// A boxed body is one: tonic's with the feature `tonic`, and the two of `http_body_util`.
+#[diagnostic::on_unimplemented(
+    message = "`BufferedRetryLayer` cannot make another `{Self}` from its bytes",
+    label = "no `BufferedBody`",
+    note = "for tonic's body, turn on the feature `tonic` of `tower-ratelimit-retry`",
+    note = "for others, use a `BoxBody` or `UnsyncBoxBody` of `http_body_util` with this layer, or a body that is `Clone` with `tower::retry::RetryLayer`"
+)]
+pub trait BufferedBody: Body<Data = Bytes> + Unpin + Sized {
+    /// Makes a body that yields what `body` yields.
+    fn rebuild(body: ReplayBody<Self>) -> Self;
+}
+
 /// A body of which the beginning, or all, was read ahead: what [`BufferedRetryLayer`](crate::BufferedRetryLayer) sends.
 pub struct ReplayBody<B: Body> {
     /// Only the last can be an error.
@@ -42,7 +56,7 @@ pub struct ReplayBody<B: Body> {
     sized: bool,
 }
 
-impl<B: Body<Data = Bytes> + Unpin> ReplayBody<B> {
+impl<B: BufferedBody> ReplayBody<B> {
     /// Reads what is ready now, up to `max` bytes and the frame that exceeds them.
     pub(crate) fn new(mut body: B, max: usize) -> Self {
         let hint = body.size_hint();
@@ -110,7 +124,8 @@ impl<B: Body<Data = Bytes> + Unpin> Body for ReplayBody<B> {
             None => SizeHint::default(),
         };
         let frames = self.read.iter().filter_map(|next| next.as_ref().ok()?.data_ref());
-        let read = frames.fold(0_u64, |sum, data| sum.saturating_add(data.len().try_into().unwrap_or(u64::MAX)));
+        let read =
+            frames.fold(0_u64, |sum, data| sum.saturating_add(data.len().try_into().unwrap_or(u64::MAX)));
         if let Some(upper) = hint.upper() {
             hint.set_upper(upper.saturating_add(read));
         }
@@ -124,25 +139,28 @@ impl<B: Body> Unpin for ReplayBody<B> {}
 impl<B: Body> fmt::Debug for ReplayBody<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (frames, is_whole) = (self.read.len(), self.rest.is_none());
-        f.debug_struct("ReplayBody").field("frames", &frames).field("is_whole", &is_whole).finish_non_exhaustive()
+        f.debug_struct("ReplayBody")
+            .field("frames", &frames)
+            .field("is_whole", &is_whole)
+            .finish_non_exhaustive()
     }
 }
 
-impl<E: Send + Sync + 'static> From<ReplayBody<Self>> for BoxBody<Bytes, E> {
-    fn from(body: ReplayBody<Self>) -> Self {
+impl<E: Send + Sync + 'static> BufferedBody for BoxBody<Bytes, E> {
+    fn rebuild(body: ReplayBody<Self>) -> Self {
         Self::new(body)
     }
 }
 
-impl<E: Send + 'static> From<ReplayBody<Self>> for UnsyncBoxBody<Bytes, E> {
-    fn from(body: ReplayBody<Self>) -> Self {
+impl<E: Send + 'static> BufferedBody for UnsyncBoxBody<Bytes, E> {
+    fn rebuild(body: ReplayBody<Self>) -> Self {
         Self::new(body)
     }
 }
 
 #[cfg(feature = "tonic")]
-impl From<ReplayBody<Self>> for tonic::body::Body {
-    fn from(body: ReplayBody<Self>) -> Self {
+impl BufferedBody for tonic::body::Body {
+    fn rebuild(body: ReplayBody<Self>) -> Self {
         Self::new(body)
     }
 }

@@ -3,16 +3,14 @@ use std::{
     task::{Context, Poll},
 };
 
-use bytes::Bytes;
 use http::{Request, Response};
-use http_body::Body;
 use tower::{
     Layer, Service,
     retry::{Retry, future::ResponseFuture},
     util::MapRequest,
 };
 
-use crate::{ReplayBody, RetryPolicy};
+use crate::{BufferedBody, ReplayBody, RetryPolicy};
 
 /// Retries rejected requests whose bodies are not `Clone`: a layer around a tonic `Channel`, or around a client of
 /// `http_body_util`'s boxed bodies.
@@ -104,7 +102,7 @@ pub struct BufferedRetry<S> {
 impl<S, B, R> Service<Request<B>> for BufferedRetry<S>
 where
     S: Service<Request<B>, Response = Response<R>> + Clone,
-    B: Body<Data = Bytes> + From<ReplayBody<B>> + Unpin,
+    B: BufferedBody,
 {
     type Response = Response<R>;
     type Error = S::Error;
@@ -122,11 +120,8 @@ where
         let request = request.map(|body| ReplayBody::new(body, self.layer.max_body));
         // The service that is ready, not its clone, must be called.
         let clone = self.inner.clone();
-        let ready = MapRequest::new(mem::replace(&mut self.inner, clone), rebuild::<B> as fn(_) -> _);
-        Retry::new(self.layer.policy.clone(), ready).call(request)
+        let ready = mem::replace(&mut self.inner, clone);
+        let rebuild: fn(Request<ReplayBody<B>>) -> _ = |request| request.map(B::rebuild);
+        Retry::new(self.layer.policy.clone(), MapRequest::new(ready, rebuild)).call(request)
     }
-}
-
-fn rebuild<B: Body + From<ReplayBody<B>>>(request: Request<ReplayBody<B>>) -> Request<B> {
-    request.map(B::from)
 }

@@ -80,7 +80,7 @@ mod layer;
 mod policy;
 
 pub use self::{
-    body::{ReplayBody, RetryBody},
+    body::{BufferedBody, ReplayBody, RetryBody},
     layer::{BufferedRetry, BufferedRetryLayer},
     policy::RetryPolicy,
 };

@@ -796,7 +796,7 @@ async fn a_client_with_the_retry_policy_is_admitted_after_denials() {
     use std::time::Instant;
 
     use tower::{retry::Retry, service_fn};
-    use tower_ratelimit::retry::RetryPolicy;
+    use tower_ratelimit_retry::RetryPolicy;
 
     let policy = Policy::new("calls", Quota::per_second(5).burst(1));
     let server = serve(RateLimitLayer::new(MemoryStore::new(), policy, Constant::new("all"))).await;

@@ -45,7 +45,7 @@
 //! | What does the client see? [`ResponseMapper`](response::ResponseMapper), [`Headers`] | [`ProblemDetails`](response::ProblemDetails), [`GrpcStatus`](response::GrpcStatus), IETF and legacy headers | a closure | [`response`] |
 //!
 //! For requests that are not HTTP, use [`KeyedRateLimitLayer`](keyed::KeyedRateLimitLayer). To decide without a layer,
-//! use [`Limiter`].
+//! use [`Limiter`]. Clients retry with the crate [`tower-ratelimit-retry`](https://docs.rs/tower-ratelimit-retry).
 //!
 //! # Guarantees
 //!

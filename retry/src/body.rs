@@ -159,6 +159,7 @@ impl<E: Send + 'static> BufferedBody for UnsyncBoxBody<Bytes, E> {
 }
 
 #[cfg(feature = "tonic")]
+#[cfg_attr(docsrs, doc(cfg(feature = "tonic")))]
 impl BufferedBody for tonic::body::Body {
     fn rebuild(body: ReplayBody<Self>) -> Self {
         Self::new(body)

@@ -19,6 +19,9 @@
 //! let mut client = GreeterClient::new(channel);
 //! ```
 //!
+//! [`BufferedRetryLayer`] has an example that runs, and `cargo run -p example-client-retry --bin example-client-retry-tonic`
+//! is one with a server.
+//!
 //! # reqwest
 //!
 //! A `reqwest::Client` is a Tower service of its own requests. A request with a streaming body is sent once.
@@ -42,7 +45,9 @@
 //! #         socket.write_all(head.as_bytes()).await.unwrap();
 //! #     }
 //! # });
-//! let mut client = ServiceBuilder::new().layer(RetryLayer::new(RetryPolicy::new())).service(Client::new());
+//! let client = Client::new();
+//! # let client = Client::builder().no_proxy().build()?;
+//! let mut client = ServiceBuilder::new().layer(RetryLayer::new(RetryPolicy::new())).service(client);
 //! // The server first answers 429 with `Retry-After: 1`.
 //! let response = client.ready().await?.call(Request::new(Method::GET, url.parse()?)).await?;
 //! assert_eq!(response.status(), 200);

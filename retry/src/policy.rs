@@ -287,6 +287,7 @@ impl<B: RetryBody, R, E> Policy<Request<B>, Response<R>, E> for RetryPolicy {
 }
 
 #[cfg(feature = "reqwest")]
+#[cfg_attr(docsrs, doc(cfg(feature = "reqwest")))]
 impl<E> Policy<reqwest::Request, reqwest::Response, E> for RetryPolicy {
     type Future = Sleep;
 
@@ -308,6 +309,7 @@ impl<E> Policy<reqwest::Request, reqwest::Response, E> for RetryPolicy {
 }
 
 #[cfg(feature = "tonic")]
+#[cfg_attr(docsrs, doc(cfg(feature = "tonic")))]
 impl<T: Clone, U> Policy<tonic::Request<T>, tonic::Response<U>, tonic::Status> for RetryPolicy {
     type Future = Sleep;
 

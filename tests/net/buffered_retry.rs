@@ -3,7 +3,6 @@
 use std::{
     convert::Infallible,
     future::ready,
-    pin::Pin,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU32, Ordering},
@@ -16,23 +15,16 @@ use futures_util::stream;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::{Body as _, Frame};
 use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody};
-use tokio::{net::TcpListener, sync::mpsc};
-use tokio_stream::{
-    Stream, StreamExt as _,
-    wrappers::{ReceiverStream, TcpListenerStream},
-};
-use tonic::{
-    Code, Status,
-    transport::{Channel, Server},
-};
-use tower::{Layer as _, ServiceBuilder, ServiceExt as _, service_fn};
+use tokio::sync::mpsc;
+use tokio_stream::{StreamExt as _, wrappers::ReceiverStream};
+use tonic::{Code, transport::Channel};
+use tower::{ServiceBuilder, ServiceExt as _, service_fn};
 use tower_ratelimit::{MemoryStore, PeerIp, Policy, Quota, RateLimitLayer};
 use tower_ratelimit_retry::{BufferedRetryLayer, RetryPolicy};
 
-use crate::grpc::greeter::{
-    HelloReply, HelloRequest,
-    greeter_client::GreeterClient,
-    greeter_server::{Greeter, GreeterServer},
+use crate::grpc::{
+    greeter::{HelloReply, HelloRequest, greeter_client::GreeterClient},
+    hello, serve,
 };
 
 type Body = UnsyncBoxBody<Bytes, &'static str>;
@@ -156,47 +148,17 @@ async fn a_body_announces_the_size_that_it_did_without_the_layer() {
     }
 }
 
-struct Hello;
-
-#[tonic::async_trait]
-impl Greeter for Hello {
-    async fn say_hello(
-        &self,
-        request: tonic::Request<HelloRequest>,
-    ) -> Result<tonic::Response<HelloReply>, Status> {
-        Ok(tonic::Response::new(HelloReply { message: request.into_inner().name }))
-    }
-
-    type SayHellosStream = Pin<Box<dyn Stream<Item = Result<HelloReply, Status>> + Send>>;
-
-    async fn say_hellos(
-        &self,
-        request: tonic::Request<HelloRequest>,
-    ) -> Result<tonic::Response<Self::SayHellosStream>, Status> {
-        let HelloRequest { name, count } = request.into_inner();
-        let replies = (0..count).map(move |n| Ok(HelloReply { message: format!("{name} {n}") }));
-        Ok(tonic::Response::new(Box::pin(stream::iter(replies))))
-    }
-}
-
 /// A channel to a greeter that admits a burst of one call and then as many as `quota`, and the number of its calls.
 async fn limited(quota: Quota) -> (Channel, Arc<AtomicU32>) {
     let calls = Arc::new(AtomicU32::new(0));
     let count = calls.clone();
     let limit = RateLimitLayer::new(MemoryStore::new(), Policy::new("calls", quota.burst(1)), PeerIp::new());
-    let limit = limit.cost(move |_| {
+    let server = serve(limit.cost(move |_| {
         count.fetch_add(1, Ordering::Relaxed);
         1
-    });
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let server = Server::builder().add_service(limit.layer(GreeterServer::new(Hello)));
-    tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
-    (Channel::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap(), calls)
-}
-
-fn hello(name: &str) -> HelloRequest {
-    HelloRequest { name: name.into(), count: 3 }
+    }));
+    let channel = Channel::from_shared(format!("http://{}", server.await)).unwrap();
+    (channel.connect().await.unwrap(), calls)
 }
 
 #[tokio::test]
@@ -208,14 +170,14 @@ async fn all_calls_of_a_tonic_client_are_admitted_by_a_real_limit() {
     for i in 0..6 {
         let mut client = client.clone();
         unary.spawn(async move {
-            let name = format!("you {i}");
-            assert_eq!(client.say_hello(hello(&name)).await.unwrap().into_inner().message, name);
+            let request = HelloRequest { name: format!("you {i}"), count: 1 };
+            assert_eq!(client.say_hello(request.clone()).await.unwrap().into_inner().message, request.name);
         });
     }
     unary.join_all().await;
-    let replies = client.clone().say_hellos(hello("you")).await.unwrap().into_inner();
+    let replies = client.clone().say_hellos(hello()).await.unwrap().into_inner();
     let replies: Vec<_> = replies.map(|reply| reply.unwrap().message).collect().await;
-    assert_eq!(replies, ["you 0", "you 1", "you 2"]);
+    assert_eq!(replies, ["you"; 7]);
     // Seven calls were admitted, at least one of them after a denial.
     assert!(calls.load(Ordering::Relaxed) > 7);
 }
@@ -236,7 +198,7 @@ async fn a_clients_stream_passes_the_layer_as_it_comes_and_its_denial_is_returne
     // The server has the call before it has the message.
     let (reply, ()) = tokio::join!(call(ReceiverStream::new(messages)), async {
         assert!(support::eventually(async || calls.load(Ordering::Relaxed) == 1).await);
-        send.send(hello("you")).await.unwrap();
+        send.send(hello()).await.unwrap();
         drop(send);
     });
     assert_eq!(reply.unwrap().into_inner().message, "you");

@@ -96,7 +96,7 @@ impl Greeter for Hello {
     }
 }
 
-fn hello() -> HelloRequest {
+pub(crate) fn hello() -> HelloRequest {
     HelloRequest { name: "you".into(), count: 7 }
 }
 
@@ -115,7 +115,7 @@ async fn listen() -> (TcpListenerStream, SocketAddr) {
 }
 
 /// Serves a greeter behind `layer` until the runtime ends.
-async fn serve(layer: RateLimitLayer) -> SocketAddr {
+pub(crate) async fn serve(layer: RateLimitLayer) -> SocketAddr {
     let (listener, address) = listen().await;
     let server = Server::builder().add_service(layer.layer(GreeterServer::new(Hello::default())));
     tokio::spawn(server.serve_with_incoming(listener));

@@ -221,7 +221,7 @@ fn each_header_dialect_sets_the_wait() {
             &[("ratelimit", r#""a";r=?"#), ("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "7")],
             waits(7),
         ),
-        // Problem bodies of this crate
+        // Problem bodies of tower-ratelimit
         ("a problem that no wait helps against", &[PROBLEM, ("ratelimit", r#""a";r=5"#)], Returns),
         ("a problem that no wait helps against, used up", &[PROBLEM, ("ratelimit", r#""a";r=0"#)], Returns),
         ("a problem of two policies", &[PROBLEM, ("ratelimit", r#""a";r=5, "b";r=0;t=7"#)], waits(7)),

@@ -13,7 +13,7 @@ use http_body_util::combinators::{BoxBody, UnsyncBoxBody};
 
 /// A request body that [`RetryPolicy`](crate::RetryPolicy) can send again.
 ///
-/// Every body that is `Clone` is one. [`BufferedRetryLayer`](crate::BufferedRetryLayer) makes one of others.
+/// Every body that is `Clone` is one. For other bodies, use [`BufferedRetryLayer`](crate::BufferedRetryLayer).
 #[diagnostic::on_unimplemented(
     message = "the request body `{Self}` cannot be sent again",
     label = "the body `{Self}` is not `Clone`",
@@ -32,11 +32,11 @@ impl<B: Clone> RetryBody for B {
     }
 }
 
-/// A request body of which [`BufferedRetryLayer`](crate::BufferedRetryLayer) can make another from its bytes.
+/// A request body that [`BufferedRetryLayer`](crate::BufferedRetryLayer) can rebuild from the bytes that it kept.
 ///
-/// A boxed body is one: tonic's with the feature `tonic`, and the two of `http_body_util`.
+/// Boxed bodies are: tonic's with the feature `tonic`, and the two of `http_body_util`.
 #[diagnostic::on_unimplemented(
-    message = "`BufferedRetryLayer` cannot make another `{Self}` from its bytes",
+    message = "`BufferedRetryLayer` cannot rebuild the request body `{Self}`",
     label = "no `BufferedBody`",
     note = "for tonic's body, turn on the feature `tonic` of `tower-ratelimit-retry`",
     note = "for others, use a `BoxBody` or `UnsyncBoxBody` of `http_body_util` with this layer, or a body that is `Clone` with `tower::retry::RetryLayer`"
@@ -46,7 +46,8 @@ pub trait BufferedBody: Body<Data = Bytes> + Unpin + Sized {
     fn rebuild(body: ReplayBody<Self>) -> Self;
 }
 
-/// A body of which the beginning, or all, was read ahead: what [`BufferedRetryLayer`](crate::BufferedRetryLayer) sends.
+/// A request body whose beginning, or all of it, was read ahead: what [`BufferedRetryLayer`](crate::BufferedRetryLayer)
+/// sends.
 pub struct ReplayBody<B: Body> {
     /// Only the last can be an error.
     read: VecDeque<Result<Frame<Bytes>, B::Error>>,
@@ -90,11 +91,11 @@ impl<B: Body<Data = Bytes>> RetryBody for ReplayBody<B> {
         if self.rest.is_some() {
             return None;
         }
-        let read = self.read.iter().map(|next| {
-            let frame = next.as_ref().ok()?;
-            let data = frame.data_ref().map(|data| Frame::data(data.clone()));
-            Some(Ok(data.or_else(|| Some(Frame::trailers(frame.trailers_ref()?.clone())))?))
-        });
+        let copy = |frame: &Frame<Bytes>| {
+            let data = frame.data_ref().cloned().map(Frame::data);
+            data.or_else(|| frame.trailers_ref().cloned().map(Frame::trailers))
+        };
+        let read = self.read.iter().map(|next| next.as_ref().ok().and_then(copy).map(Ok));
         Some(Self { read: read.collect::<Option<_>>()?, rest: None, sized: self.sized })
     }
 }

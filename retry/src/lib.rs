@@ -57,9 +57,9 @@
 //!
 //! # Versions
 //!
-//! This crate depends on no version of `tower-ratelimit`, and re-exports none. The two share no type: they meet only in the
-//! responses of a server, whose formats are standards or documented. So a client needs none of the server's dependencies,
-//! any version works with any other, and with servers of other makers.
+//! This crate neither depends on `tower-ratelimit` nor re-exports it. The two share no type, and meet only in the responses of
+//! a server, whose formats are standards. So versions cannot mismatch, a client compiles none of the server's dependencies,
+//! and the server can be any that sends these formats.
 //!
 //! # Features
 //!

@@ -45,7 +45,7 @@
 //! | What does the client see? [`ResponseMapper`](response::ResponseMapper), [`Headers`] | [`ProblemDetails`](response::ProblemDetails), [`GrpcStatus`](response::GrpcStatus), IETF and legacy headers | a closure | [`response`] |
 //!
 //! For requests that are not HTTP, use [`KeyedRateLimitLayer`](keyed::KeyedRateLimitLayer). To decide without a layer,
-//! use [`Limiter`].
+//! use [`Limiter`]. Clients retry with the crate [`tower-ratelimit-retry`](https://docs.rs/tower-ratelimit-retry).
 //!
 //! # Guarantees
 //!
@@ -86,7 +86,6 @@
 //! | `metrics` | counters, histograms and gauges for any exporter of the facade `metrics` | no |
 //! | `redis` | [`RedisStore`] on one server | yes |
 //! | `reload` | `LivePolicies`: policies that change while the service runs, [from a file or from Redis](policy) | no |
-//! | `retry` | `RetryPolicy` for clients: waits as long as a rejection asks for, then retries | no |
 //! | `sentinel` | [`RedisStore`] on the primary that Redis Sentinel names | no |
 //! | `serde` | [`Policy`], [`Quota`], [`FailureMode`] and [`Headers`] are read [from configuration files](policy) | no |
 //! | `testing` | `testing::TwinTest` compares the twins of your own [`Algorithm`](algorithm::Algorithm) | no |
@@ -135,9 +134,6 @@ pub mod metrics;
 pub mod policy;
 mod quota;
 pub mod response;
-#[cfg(feature = "retry")]
-#[cfg_attr(docsrs, doc(cfg(feature = "retry")))]
-pub mod retry;
 pub mod store;
 #[cfg(feature = "testing")]
 #[cfg_attr(docsrs, doc(cfg(feature = "testing")))]

@@ -96,7 +96,7 @@ impl Greeter for Hello {
     }
 }
 
-fn hello() -> HelloRequest {
+pub(crate) fn hello() -> HelloRequest {
     HelloRequest { name: "you".into(), count: 7 }
 }
 
@@ -115,7 +115,7 @@ async fn listen() -> (TcpListenerStream, SocketAddr) {
 }
 
 /// Serves a greeter behind `layer` until the runtime ends.
-async fn serve(layer: RateLimitLayer) -> SocketAddr {
+pub(crate) async fn serve(layer: RateLimitLayer) -> SocketAddr {
     let (listener, address) = listen().await;
     let server = Server::builder().add_service(layer.layer(GreeterServer::new(Hello::default())));
     tokio::spawn(server.serve_with_incoming(listener));
@@ -796,7 +796,7 @@ async fn a_client_with_the_retry_policy_is_admitted_after_denials() {
     use std::time::Instant;
 
     use tower::{retry::Retry, service_fn};
-    use tower_ratelimit::retry::RetryPolicy;
+    use tower_ratelimit_retry::RetryPolicy;
 
     let policy = Policy::new("calls", Quota::per_second(5).burst(1));
     let server = serve(RateLimitLayer::new(MemoryStore::new(), policy, Constant::new("all"))).await;

@@ -1,7 +1,8 @@
 //! The tests that need a Redis Cluster, Sentinel, TLS, gRPC or a client library, and those of outages in real time. Those
-//! of the programs of this workspace are in their packages: `tools` and `examples/tonic`.
+//! of the programs of this workspace are in their packages: `tools`, `examples/tonic` and `examples/client_retry`.
 
 mod adaptive_attacks;
+mod buffered_retry;
 mod cluster;
 mod cluster_faults;
 #[path = "../each_store/mod.rs"]

@@ -1,4 +1,5 @@
-//! The retries of a client after a denial, in every header dialect. The clock is paused in all tests but the last.
+//! The retries of a client after a denial, in every header dialect, and their budget. The clock is paused in all tests but
+//! the last two.
 
 use std::{
     convert::Infallible,
@@ -9,8 +10,11 @@ use std::{
 use http::{Method, Request, Response, StatusCode};
 use proptest::prelude::*;
 use tokio::time::Instant;
-use tower::{ServiceExt, retry::Retry};
-use tower_ratelimit::retry::RetryPolicy;
+use tower::{
+    ServiceExt,
+    retry::{Retry, budget::TpsBudget},
+};
+use tower_ratelimit_retry::RetryPolicy;
 
 const FIRST: Duration = Duration::from_millis(100);
 const DATE: &str = "Tue, 15 Nov 1994 08:12:31 GMT";
@@ -18,7 +22,7 @@ const PROBLEM: (&str, &str) = ("content-type", "application/problem+json");
 
 /// A policy without jitter: it waits exactly as long as the server says.
 fn exact() -> RetryPolicy {
-    RetryPolicy::default().jitter(0).backoff(FIRST, FIRST * 50).max_wait(Duration::from_secs(3_600))
+    RetryPolicy::new().jitter(0).backoff(FIRST, FIRST * 50).max_wait(Duration::from_secs(3_600))
 }
 
 fn paused<F: Future>(future: F) -> F::Output {
@@ -217,7 +221,7 @@ fn each_header_dialect_sets_the_wait() {
             &[("ratelimit", r#""a";r=?"#), ("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "7")],
             waits(7),
         ),
-        // Problem bodies of this crate
+        // Problem bodies of tower-ratelimit
         ("a problem that no wait helps against", &[PROBLEM, ("ratelimit", r#""a";r=5"#)], Returns),
         ("a problem that no wait helps against, used up", &[PROBLEM, ("ratelimit", r#""a";r=0"#)], Returns),
         ("a problem of two policies", &[PROBLEM, ("ratelimit", r#""a";r=5, "b";r=0;t=7"#)], waits(7)),
@@ -356,7 +360,7 @@ fn a_cost_above_the_capacity_is_sent_once() {
             tower::service_fn(|_: Request<String>| async { Ok::<_, Infallible>(response(200, &[])) });
         let service = layer.layer(service.map_response(|response| response.map(|()| String::new())));
         let request = Request::post("/").header("content-type", content_type).body(String::new()).unwrap();
-        paused(Retry::new(RetryPolicy::default(), service).oneshot(request)).unwrap();
+        paused(Retry::new(RetryPolicy::new(), service).oneshot(request)).unwrap();
         assert_eq!(*asked.lock().unwrap(), 1, "{content_type}");
     }
 }
@@ -397,9 +401,9 @@ fn a_wait_above_the_longest_is_not_waited_for() {
 #[test]
 fn the_last_denial_is_returned_when_the_retries_are_used_up() {
     for (name, policy, retries) in [
-        ("default", RetryPolicy::default(), 4),
-        ("none", RetryPolicy::default().max_retries(0), 0),
-        ("six", RetryPolicy::default().max_retries(6), 6),
+        ("default", RetryPolicy::new(), 4),
+        ("none", RetryPolicy::new().max_retries(0), 0),
+        ("six", RetryPolicy::new().max_retries(6), 6),
     ] {
         let denial: (u16, Fields<'_>) = (429, &[("retry-after", "7")]);
         let (status, waits) = paused(ask(policy.clone(), request(&Method::GET), retries, denial));
@@ -412,7 +416,7 @@ fn the_last_denial_is_returned_when_the_retries_are_used_up() {
 #[test]
 fn each_request_has_its_own_retries() {
     let service = Retry::new(
-        RetryPolicy::default().max_retries(2),
+        RetryPolicy::new().max_retries(2),
         tower::service_fn(|asked: Request<Arc<Mutex<u32>>>| {
             *asked.body().lock().unwrap() += 1;
             async { Ok::<_, Infallible>(response(429, &[])) }
@@ -435,7 +439,7 @@ fn an_error_is_returned_at_once() {
         *count.lock().unwrap() += 1;
         async { Err::<Response<()>, _>("no connection") }
     });
-    let result = paused(Retry::new(RetryPolicy::default(), server).oneshot(request(&Method::GET)));
+    let result = paused(Retry::new(RetryPolicy::new(), server).oneshot(request(&Method::GET)));
     assert_eq!(result.unwrap_err(), "no connection");
     assert_eq!(*asked.lock().unwrap(), 1);
 }
@@ -457,7 +461,7 @@ fn the_request_is_sent_again_unchanged() {
         .extension(7_u8)
         .body("body".to_owned())
         .unwrap();
-    paused(Retry::new(RetryPolicy::default(), server).oneshot(request)).unwrap();
+    paused(Retry::new(RetryPolicy::new(), server).oneshot(request)).unwrap();
     let seen = seen.lock().unwrap();
     assert_eq!(seen.len(), 5);
     assert!(seen.iter().all(|again| *again == seen[0]));
@@ -467,8 +471,10 @@ fn the_request_is_sent_again_unchanged() {
 
 #[test]
 fn the_backoff_doubles_to_its_cap_and_is_spread_from_zero() {
-    let policy =
-        RetryPolicy::default().backoff(Duration::from_millis(100), Duration::from_secs(1)).max_retries(8);
+    let policy = RetryPolicy::new()
+        .backoff(Duration::from_millis(100), Duration::from_secs(1))
+        .max_retries(8)
+        .budget(None);
     let bounds = [100, 200, 400, 800, 1_000, 1_000, 1_000, 1_000].map(Duration::from_millis);
     let mut longest = [Duration::ZERO; 8];
     let mut shortest = [Duration::MAX; 8];
@@ -490,7 +496,7 @@ fn the_backoff_doubles_to_its_cap_and_is_spread_from_zero() {
 #[test]
 fn an_empty_backoff_panics() {
     for (first, cap) in [(0, 5), (0, 0), (6, 5)] {
-        let backoff = || RetryPolicy::default().backoff(Duration::from_secs(first), Duration::from_secs(cap));
+        let backoff = || RetryPolicy::new().backoff(Duration::from_secs(first), Duration::from_secs(cap));
         assert!(std::panic::catch_unwind(backoff).is_err(), "{first} {cap}");
     }
 }
@@ -498,11 +504,12 @@ fn an_empty_backoff_panics() {
 #[test]
 fn no_setting_overflows() {
     for (name, fields) in [("said", &[("retry-after", "18446744073709551615")][..]), ("unsaid", &[])] {
-        let mut policy = RetryPolicy::default()
+        let mut policy = RetryPolicy::new()
             .max_wait(Duration::MAX)
             .backoff(Duration::MAX, Duration::MAX)
             .jitter(u32::MAX)
-            .max_retries(u32::MAX);
+            .max_retries(u32::MAX)
+            .budget(None);
         let mut request = request(&Method::GET);
         let mut answer = Ok::<_, Infallible>(response(429, fields));
         paused(async {
@@ -520,7 +527,7 @@ fn clients_with_the_same_wait_do_not_retry_at_the_same_time() {
     let mut waits: Vec<_> = (0..50)
         .flat_map(|_| {
             let denial: (u16, Fields<'_>) = (429, &[("ratelimit", r#""a";r=0;t=100"#)]);
-            paused(ask(RetryPolicy::default().max_wait(minimum * 2), request(&Method::GET), 1, denial)).1
+            paused(ask(RetryPolicy::new().max_wait(minimum * 2), request(&Method::GET), 1, denial)).1
         })
         .collect();
     waits.sort();
@@ -529,12 +536,68 @@ fn clients_with_the_same_wait_do_not_retry_at_the_same_time() {
     assert!(waits.len() > 40, "{waits:?}");
 }
 
+/// The statuses of requests sent one after the other, and the number of attempts, to a server that denies those with the
+/// body `deny`.
+async fn ask_in_turn(policies: &[RetryPolicy], bodies: &[&str]) -> (Vec<u16>, usize) {
+    let attempts = Arc::new(Mutex::new(0));
+    let count = attempts.clone();
+    let server = tower::service_fn(move |request: Request<String>| {
+        *count.lock().unwrap() += 1;
+        let fails = request.body() == "fail";
+        let answer = response(if request.body() == "deny" { 429 } else { 200 }, &[]);
+        async move { if fails { Err("no connection") } else { Ok(answer) } }
+    });
+    let mut statuses = Vec::new();
+    for (i, body) in bodies.iter().enumerate() {
+        let client = Retry::new(policies[i % policies.len()].clone(), server.clone());
+        let result = client.oneshot(Request::new((*body).to_owned())).await;
+        statuses.push(result.map_or(0, |response| response.status().as_u16()));
+    }
+    let attempts = *attempts.lock().unwrap();
+    (statuses, attempts)
+}
+
+#[test]
+fn while_a_server_denies_everything_retries_are_a_fifth_of_the_requests_and_ten_a_second() {
+    // All of it takes less than ten seconds: 1000 requests, 100 retries, and 200 more for the requests.
+    let short = |policy: RetryPolicy| policy.backoff(Duration::from_micros(1), Duration::from_micros(1));
+    let policy = short(RetryPolicy::new());
+    let clones = [policy.clone(), policy];
+    let (statuses, attempts) = paused(ask_in_turn(&clones, &["deny"; 1_000]));
+    assert_eq!(statuses, [429; 1_000]);
+    assert_eq!(attempts, 1_300, "the clones of a policy share its budget");
+
+    let (_, attempts) = paused(ask_in_turn(&[short(RetryPolicy::new().budget(None))], &["deny"; 1_000]));
+    assert_eq!(attempts, 5_000, "no budget");
+}
+
+#[test]
+fn each_request_counts_once_for_the_budget_whatever_its_response() {
+    let rows: &[(&str, &[&str], usize)] = &[
+        ("too few requests", &["ok", "ok", "ok", "deny"], 0),
+        ("the fifth request", &["ok", "ok", "ok", "ok", "deny"], 1),
+        ("after errors", &["fail", "fail", "ok", "ok", "deny"], 1),
+        ("after denials", &["deny", "deny", "deny", "deny", "deny"], 1),
+        (
+            "retries do not count",
+            &["deny", "deny", "deny", "deny", "deny", "deny", "deny", "deny", "deny"],
+            1,
+        ),
+        ("ten requests", &["ok", "ok", "ok", "ok", "ok", "ok", "ok", "ok", "ok", "deny"], 2),
+    ];
+    for (name, bodies, retries) in rows {
+        let policy = RetryPolicy::new().budget(TpsBudget::new(Duration::from_secs(10), 0, 0.2));
+        let (_, attempts) = paused(ask_in_turn(&[policy], bodies));
+        assert_eq!(attempts, bodies.len() + retries, "{name}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
     fn jitter_is_only_upwards_and_within_its_percent(seconds in 1_u64..100_000, percent in 0_u32..300) {
-        let policy = RetryPolicy::default().max_wait(Duration::MAX).jitter(percent);
+        let policy = RetryPolicy::new().max_wait(Duration::MAX).jitter(percent);
         let after = seconds.to_string();
         let fields: Fields<'_> = &[("retry-after", &after)];
         let (_, waits) = paused(ask(policy, request(&Method::GET), 4, (429, fields)));
@@ -560,7 +623,7 @@ proptest! {
         if grpc {
             fields.extend([("content-type", "application/grpc"), ("grpc-status", "8")]);
         }
-        let (_, waits) = paused(ask(RetryPolicy::default(), request(&Method::GET), 1, (429, &fields)));
+        let (_, waits) = paused(ask(RetryPolicy::new(), request(&Method::GET), 1, (429, &fields)));
         prop_assert!(waits.iter().all(|wait| *wait <= Duration::from_millis(60_002)));
     }
 }
@@ -716,26 +779,24 @@ async fn all_requests_are_admitted_by_a_real_limit_with_the_policy_and_not_witho
     let address: SocketAddr = listener.local_addr().unwrap();
     tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
 
-    let http = reqwest::Client::builder().no_proxy().build().unwrap();
-    let server = tower::service_fn(move |request: Request<String>| {
-        let http = http.clone();
-        async move { http.execute(request.try_into()?).await.map(Response::<reqwest::Body>::from) }
-    });
+    let server = reqwest::Client::builder().no_proxy().build().unwrap();
     // Eight clients at once get the same wait. The jitter spreads their retries.
-    let patient = RetryPolicy::default().max_retries(20).jitter(100);
-    for (client, policy) in [("patient", patient), ("hasty", RetryPolicy::default().max_retries(0))] {
+    let patient = RetryPolicy::new().max_retries(20).jitter(100);
+    for (client, policy) in [("patient", patient), ("hasty", RetryPolicy::new().max_retries(0))] {
         let service = Retry::new(policy, server.clone());
         let mut requests = tokio::task::JoinSet::new();
         for i in 0..8 {
-            let request = Request::post(format!("http://{address}/"))
+            let request = server
+                .post(format!("http://{address}/"))
                 .header("x-client", client)
                 .body(format!("order {i}"))
+                .build()
                 .unwrap();
             let answer = service.clone().oneshot(request);
             requests.spawn(async move {
-                let answer: Response<reqwest::Body> = answer.await.unwrap();
+                let answer: reqwest::Response = answer.await.unwrap();
                 let status = answer.status();
-                let body = reqwest::Response::from(answer).text().await.unwrap();
+                let body = answer.text().await.unwrap();
                 assert_eq!(body == format!("order {i}"), status == StatusCode::OK, "{body}");
                 status
             });
@@ -746,4 +807,39 @@ async fn all_requests_are_admitted_by_a_real_limit_with_the_policy_and_not_witho
             _ => assert!((1..8).contains(&admitted), "{admitted}"),
         }
     }
+}
+
+#[tokio::test]
+async fn a_request_of_reqwest_is_sent_again_unless_its_body_is_a_stream_or_it_fails() {
+    use axum::{Router, extract::State, routing::any};
+
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let answer = async |State(asked): State<Arc<Mutex<Vec<String>>>>, body: String| {
+        asked.lock().unwrap().push(body);
+        (StatusCode::SERVICE_UNAVAILABLE, [("ratelimit", r#""a";r=0;t=0"#)])
+    };
+    let app = Router::new().route("/", any(answer)).with_state(asked.clone());
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url: reqwest::Url = format!("http://{}/", listener.local_addr().unwrap()).parse().unwrap();
+    tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
+
+    let backoff = Duration::from_millis(1);
+    let policy = RetryPolicy::new().max_retries(2).backoff(backoff, backoff);
+    let client = Retry::new(policy, reqwest::Client::builder().no_proxy().build().unwrap());
+    let body = || reqwest::Body::from("body");
+    let stream = reqwest::Body::wrap(http_body_util::Full::new(bytes::Bytes::from("body")));
+    let rows = [
+        ("an idempotent request", Method::PUT, body(), 3),
+        ("another request", Method::POST, body(), 1),
+        ("a stream", Method::PUT, stream, 1),
+    ];
+    for (name, method, body, attempts) in rows {
+        let mut request = reqwest::Request::new(method, url.clone());
+        *request.body_mut() = Some(body);
+        let answer = client.clone().oneshot(request).await.unwrap();
+        assert_eq!(answer.status(), 503, "{name}");
+        assert_eq!(std::mem::take(&mut *asked.lock().unwrap()), vec!["body"; attempts], "{name}");
+    }
+    let nowhere = reqwest::Request::new(Method::GET, "http://127.0.0.1:1/".parse().unwrap());
+    assert!(client.oneshot(nowhere).await.unwrap_err().is_connect());
 }

@@ -35,7 +35,7 @@ const ROWS: &[&[&str]] = &[
     &["store/redis/", "store/mod.rs"],
     &["limiter/"],
     &["response/"],
-    &["layer/", "retry/"],
+    &["layer/"],
     &["adaptive/"],
     &["admin/", "keyed/"],
     &["testing/"],
@@ -45,16 +45,16 @@ const ROWS: &[&[&str]] = &[
 /// Foreign crates, and the files that may name them.
 const FOREIGN: &[(&[&str], &[&str])] = &[
     (&["redis", "bb8", "bb8_redis", "rustls"], &["store/redis/", "lib.rs"]),
-    (&["tower", "tower_layer", "tower_service"], &["adaptive/", "layer/", "keyed/", "retry/"]),
+    (&["tower", "tower_layer", "tower_service"], &["adaptive/", "layer/", "keyed/"]),
     (
         &["http", "http_body", "http_body_util"],
-        &["adaptive/meter/", "key/", "policy/source.rs", "response/", "layer/", "retry/", "admin/"],
+        &["adaptive/meter/", "key/", "policy/source.rs", "response/", "layer/", "admin/"],
     ),
     (&["metrics"], &["metrics/"]),
     (&["matchit"], &["layer/"]),
     (&["moka"], &["policy/lookup/"]),
     (&["axum"], &["key/", "response/", "layer/", "admin/"]),
-    (&["tonic", "tonic_types"], &["adaptive/meter/", "key/", "response/", "layer/", "retry/"]),
+    (&["tonic", "tonic_types"], &["adaptive/meter/", "key/", "response/", "layer/"]),
 ];
 
 fn row(path: &str) -> Option<usize> {

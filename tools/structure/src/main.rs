@@ -1,6 +1,6 @@
 //! Checks the structure of the crate in `src/`:
 //!
-//! * no import cycle between files,
+//! * no import cycle between files, neither in the other published crates,
 //! * no file imports a layer above its own,
 //! * a foreign crate is named only where it belongs.
 //!
@@ -44,7 +44,10 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let mut problems = graph.cycles();
+    let mut problems = Vec::new();
+    for (_, source) in sizes::published(&root)? {
+        problems.extend(imports::graph(&Crate::read(&source)?).cycles());
+    }
     problems.extend(layers::check(&graph));
     problems.extend(layers::foreign(&source));
     for problem in &problems {

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use http::{HeaderMap, StatusCode};
 use sfv::{BareItem, Dictionary, List, ListEntry, Parser};
 
-use super::details;
+use crate::details;
 
 /// Above this, `X-RateLimit-Reset` counts from 1970: as seconds from now it would be 31 years.
 const EPOCH: Duration = Duration::from_secs(1_000_000_000);
@@ -116,7 +116,7 @@ fn rate_limit_items(headers: &HeaderMap) -> Option<Vec<(u64, Option<u64>)>> {
     Some(items)
 }
 
-/// A problem whose policies have no time: how this crate denies a cost that exceeds the quota.
+/// A problem whose policies have no time: how `tower-ratelimit` denies a cost that exceeds the quota.
 fn is_final(headers: &HeaderMap) -> bool {
     one(headers, "content-type").is_some_and(|kind| kind.starts_with("application/problem+json"))
         && rate_limit_items(headers)

@@ -1,15 +1,21 @@
-use std::time::Duration;
+use std::{
+    hash::{BuildHasher as _, RandomState},
+    sync::Arc,
+    time::Duration,
+};
 
 use http::{Request, Response};
 use tokio::time::Sleep;
-use tower::retry::Policy;
+use tower::retry::{
+    Policy,
+    budget::{Budget as _, TpsBudget},
+};
 
-use super::advice::Advice;
-use crate::util::random::random_time;
+use crate::{advice::Advice, body::RetryBody};
 
-/// Retries rejected requests after the wait that the server names: a policy for [`tower::retry::RetryLayer`].
+/// Retries rejected requests after the wait that the server sets: a policy for [`tower::retry::RetryLayer`].
 ///
-/// It understands every server that sends standard headers or one of the common dialects, not only this crate.
+/// It understands every server that sends standard headers or one of the common dialects, not only `tower-ratelimit`.
 ///
 /// # What is retried
 ///
@@ -27,10 +33,9 @@ use crate::util::random::random_time;
 /// response whose content type is `application/grpc`. Without a wait, `RESOURCE_EXHAUSTED` may be a
 /// message above its size limit, and `UNAVAILABLE` a call that was carried out in part: neither is retried.
 ///
-/// A [ban](crate::RateLimitLayer::ban) of this crate is stated in the body alone, which is not read: over HTTP it is
-/// a 429 without a wait, and is retried after the backoff. So is a cost above the capacity if the layer's
-/// [`Headers`](crate::Headers) have no list. Where that matters, give these rejections another status with
-/// [`RateLimitLayer::response`](crate::RateLimitLayer::response).
+/// A rejection by a blocklist of `tower-ratelimit` states so in the body alone, which is not read: over HTTP it is a 429
+/// without a wait, and is retried after the backoff. So is a cost above the capacity if that server's headers have no list.
+/// Where that matters, give these rejections another status on the server.
 ///
 /// A response that is not retried is returned unchanged. So is the last rejection once the
 /// [retries](Self::max_retries) are used up.
@@ -52,6 +57,12 @@ use crate::util::random::random_time;
 /// In gRPC responses only 1 to 3 are read. The [jitter](Self::jitter) is added to all but 1 and 8. A
 /// wait of 0 becomes the first backoff, so a server that always sends 0 is not flooded.
 ///
+/// # How many retries
+///
+/// At most [`max_retries`](Self::max_retries) of one request, and of all requests together what the
+/// [budget](Self::budget) covers: by default a fifth of the requests, and ten a second more. So clients do not multiply the
+/// load of a server that rejects everything.
+///
 /// # What it does not do
 ///
 /// It acts on rejections only. It does not slow down by the `RateLimit` headers of successes: that would delay requests
@@ -59,13 +70,14 @@ use crate::util::random::random_time;
 ///
 /// # Requests
 ///
-/// The request is cloned before it is sent: its body must be `Clone`, such as `String` or
-/// `http_body_util::Full<Bytes>`. Streaming bodies are not supported. Over HTTP the body
-/// of the rejection is dropped unread.
+/// The request is cloned before it is sent, so its body must be a [`RetryBody`]: any body that is `Clone`, such as `String`
+/// or `http_body_util::Full<Bytes>`. Other bodies, such as tonic's, are for
+/// [`BufferedRetryLayer`](crate::BufferedRetryLayer). Over HTTP the body of the rejection is dropped unread.
 ///
-/// A tonic request's `grpc-timeout` ([`Request::set_timeout`](https://docs.rs/tonic/0.14/tonic/struct.Request.html#method.set_timeout))
-/// is copied with its metadata, so it bounds each attempt, without the waits between attempts. To bound
-/// all of them together, put tower's `TimeoutLayer` outside the retry.
+/// A timeout of one request, such as `grpc-timeout`
+/// ([`set_timeout`](https://docs.rs/tonic/0.14/tonic/struct.Request.html#method.set_timeout)) or reqwest's, is cloned with it.
+/// So it bounds each attempt, without the waits between attempts. To bound all of them together, put tower's
+/// `TimeoutLayer` outside the retry.
 ///
 /// # Example
 ///
@@ -79,7 +91,7 @@ use crate::util::random::random_time;
 /// use http::{Request, Response};
 /// use tokio::time::Instant;
 /// use tower::{ServiceBuilder, ServiceExt, retry::RetryLayer};
-/// use tower_ratelimit::retry::RetryPolicy;
+/// use tower_ratelimit_retry::RetryPolicy;
 ///
 /// // The clock is tokio's paused one: the example takes no time.
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -93,7 +105,7 @@ use crate::util::random::random_time;
 ///     Ok::<_, Infallible>(response.body(String::new()).unwrap())
 /// });
 ///
-/// let client = ServiceBuilder::new().layer(RetryLayer::new(RetryPolicy::default())).service(server);
+/// let client = ServiceBuilder::new().layer(RetryLayer::new(RetryPolicy::new())).service(server);
 /// let start = Instant::now();
 /// let response = client.oneshot(Request::post("/").body("order".to_owned())?).await?;
 /// assert_eq!(response.status(), 200);
@@ -102,7 +114,7 @@ use crate::util::random::random_time;
 ///
 /// // A wait above the client's longest is not waited for.
 /// ASKED.store(0, Ordering::Relaxed);
-/// let hasty = RetryPolicy::default().max_wait(Duration::from_secs(5));
+/// let hasty = RetryPolicy::new().max_wait(Duration::from_secs(5));
 /// let client = ServiceBuilder::new().layer(RetryLayer::new(hasty)).service(server);
 /// let response = client.oneshot(Request::post("/").body("order".to_owned())?).await?;
 /// assert_eq!(response.status(), 429);
@@ -122,12 +134,29 @@ pub struct RetryPolicy {
     cap: Duration,
     /// Percent.
     jitter: u32,
+    /// Shared by all clones.
+    budget: Option<Arc<TpsBudget>>,
     // tower clones the policy for each request: the counts below are those of one request.
     retries: u32,
     backoffs: u32,
 }
 
 impl RetryPolicy {
+    /// Creates a policy with a budget, whose clones share it.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            max_retries: 4,
+            max_wait: Duration::from_secs(60),
+            first: Duration::from_millis(100),
+            cap: Duration::from_secs(10),
+            jitter: 10,
+            budget: Some(Arc::default()),
+            retries: 0,
+            backoffs: 0,
+        }
+    }
+
     /// The most retries of one request; 0 for none. Defaults to 4.
     #[must_use]
     pub fn max_retries(mut self, retries: u32) -> Self {
@@ -172,8 +201,23 @@ impl RetryPolicy {
         self
     }
 
+    /// The budget of the retries of all requests together. `None` for no limit. Defaults to `TpsBudget::default()`: a retry
+    /// for every five requests of the last ten seconds, and in addition ten a second, at most 100 in one burst.
+    ///
+    /// Clones of a policy share its budget, so make one policy for one server and clone it for several services. A
+    /// rejection that the budget does not cover is returned.
+    #[must_use]
+    pub fn budget(mut self, budget: impl Into<Option<TpsBudget>>) -> Self {
+        self.budget = budget.into().map(Arc::new);
+        self
+    }
+
     /// Waits as advised, and counts the retry. `None` to return the response.
     fn follow(&mut self, advice: Advice) -> Option<Sleep> {
+        // Each request is a deposit, once: after its first response.
+        if let Some(budget) = self.budget.as_ref().filter(|_| self.retries == 0) {
+            budget.deposit();
+        }
         if self.retries >= self.max_retries {
             return None;
         }
@@ -188,8 +232,12 @@ impl RetryPolicy {
             Advice::Unsaid => random_time(self.next_bound()),
         };
         let wait = wait.min(self.max_wait);
+        if self.budget.as_ref().is_some_and(|budget| !budget.withdraw()) {
+            log!("rejected, the budget covers no retry");
+            return None;
+        }
         self.retries += 1;
-        log!(debug, retry = self.retries, wait_ms = wait.as_millis(), "rejected, retries after a wait");
+        log!(retry = self.retries, wait_ms = wait.as_millis(), "rejected, retries after a wait");
         Some(tokio::time::sleep(wait))
     }
 
@@ -205,33 +253,63 @@ impl RetryPolicy {
 
 impl Default for RetryPolicy {
     fn default() -> Self {
-        Self {
-            max_retries: 4,
-            max_wait: Duration::from_secs(60),
-            first: Duration::from_millis(100),
-            cap: Duration::from_secs(10),
-            jitter: 10,
-            retries: 0,
-            backoffs: 0,
-        }
+        Self::new()
     }
 }
 
-impl<B: Clone, R, E> Policy<Request<B>, Response<R>, E> for RetryPolicy {
+/// A random time from zero to `most`, and at most 584 years.
+fn random_time(most: Duration) -> Duration {
+    // Each `RandomState` has its own random keys.
+    let random = RandomState::new().hash_one(());
+    let nanos = most.as_nanos().min(u64::MAX.into());
+    Duration::from_nanos(u64::try_from((nanos * u128::from(random)) >> 64).unwrap_or(u64::MAX))
+}
+
+impl<B: RetryBody, R, E> Policy<Request<B>, Response<R>, E> for RetryPolicy {
     type Future = Sleep;
 
     fn retry(&mut self, request: &mut Request<B>, result: &mut Result<Response<R>, E>) -> Option<Sleep> {
-        let response = result.as_ref().ok()?;
         let idempotent = request.method().is_idempotent();
-        self.follow(Advice::of_response(response.status(), response.headers(), idempotent))
+        self.follow(result.as_ref().map_or(Advice::Leave, |response| {
+            Advice::of_response(response.status(), response.headers(), idempotent)
+        }))
     }
 
     fn clone_request(&mut self, request: &Request<B>) -> Option<Request<B>> {
-        Some(request.clone())
+        let mut clone = Request::new(request.body().try_clone()?);
+        clone.method_mut().clone_from(request.method());
+        clone.uri_mut().clone_from(request.uri());
+        *clone.version_mut() = request.version();
+        clone.headers_mut().clone_from(request.headers());
+        clone.extensions_mut().clone_from(request.extensions());
+        Some(clone)
+    }
+}
+
+#[cfg(feature = "reqwest")]
+#[cfg_attr(docsrs, doc(cfg(feature = "reqwest")))]
+impl<E> Policy<reqwest::Request, reqwest::Response, E> for RetryPolicy {
+    type Future = Sleep;
+
+    fn retry(
+        &mut self,
+        request: &mut reqwest::Request,
+        result: &mut Result<reqwest::Response, E>,
+    ) -> Option<Sleep> {
+        let idempotent = request.method().is_idempotent();
+        self.follow(result.as_ref().map_or(Advice::Leave, |response| {
+            Advice::of_response(response.status(), response.headers(), idempotent)
+        }))
+    }
+
+    /// `None` for a streaming body.
+    fn clone_request(&mut self, request: &reqwest::Request) -> Option<reqwest::Request> {
+        request.try_clone()
     }
 }
 
 #[cfg(feature = "tonic")]
+#[cfg_attr(docsrs, doc(cfg(feature = "tonic")))]
 impl<T: Clone, U> Policy<tonic::Request<T>, tonic::Response<U>, tonic::Status> for RetryPolicy {
     type Future = Sleep;
 
@@ -240,13 +318,14 @@ impl<T: Clone, U> Policy<tonic::Request<T>, tonic::Response<U>, tonic::Status> f
         _: &mut tonic::Request<T>,
         result: &mut Result<tonic::Response<U>, tonic::Status>,
     ) -> Option<Sleep> {
-        let status = result.as_ref().err()?;
-        let code = match status.code() {
-            tonic::Code::ResourceExhausted => super::advice::Code::ResourceExhausted,
-            tonic::Code::Unavailable => super::advice::Code::Unavailable,
-            _ => return None,
-        };
-        self.follow(Advice::of_call(code, status.metadata().as_ref(), status.details()))
+        self.follow(result.as_ref().err().map_or(Advice::Leave, |status| {
+            let code = match status.code() {
+                tonic::Code::ResourceExhausted => crate::advice::Code::ResourceExhausted,
+                tonic::Code::Unavailable => crate::advice::Code::Unavailable,
+                _ => return Advice::Leave,
+            };
+            Advice::of_call(code, status.metadata().as_ref(), status.details())
+        }))
     }
 
     /// Metadata, extensions and message; `tonic::Request` is not `Clone`.

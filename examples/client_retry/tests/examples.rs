@@ -1,0 +1,20 @@
+//! The examples, as a user runs them.
+
+#[track_caller]
+fn check(program: &str, last: &str) {
+    let output = std::process::Command::new(program).output().unwrap();
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(printed.lines().count(), 5, "{printed}");
+    assert!(printed.ends_with(last), "{printed}");
+}
+
+#[test]
+fn the_reqwest_client_gets_all_answers() {
+    check(env!("CARGO_BIN_EXE_example-client-retry"), "order 5: done\n");
+}
+
+#[test]
+fn the_tonic_client_gets_all_answers() {
+    check(env!("CARGO_BIN_EXE_example-client-retry-tonic"), "hello you, call 5\n");
+}

@@ -27,8 +27,9 @@ use crate::{error::Error, quota::Quota};
 /// store answers again, it has the permits of all requests that run, and grants none while they are at or above the limit.
 /// So a reset frees for good only the permits of requests that no longer run.
 ///
-/// * **Promise**: at any moment at most the limit in use, unless the store loses permits or an instance loses its connection
-///   to the store for longer than the period. Then the excess is at most what is granted until the renewals.
+/// * **Promise**: at any moment at most the limit in use, unless the store loses permits, or an instance loses its connection
+///   to the store or does not run its Tokio runtime for longer than the period. Then the excess is at most what is granted
+///   until the renewals.
 /// * **Source**: the counting semaphore, with an expiry.
 /// * **Cost in Redis**: one sorted set per key, with a member of 50 to 140 bytes per request that holds permits,
 ///   whatever its cost.

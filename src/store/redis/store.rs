@@ -99,11 +99,11 @@ use crate::{
 ///   available, leases, the deny cache and the units that are owed after an outage are shared. So a runtime that is blocked,
 ///   not driven or shut down delays no decision of another, except with [your own pool](Self::new): its connections and its
 ///   attempts to connect belong to the runtimes that made them.
-/// * Tasks of a runtime do the work, and callers only wait. So a decision that is polled and then kept, as by
-///   `buffer_unordered` or `select!`, delays no other.
+/// * What other callers wait for is done by tasks of a runtime, or taken over by one within 10 ms. So a decision that is
+///   polled and then kept, as by `buffer_unordered` or `select!`, delays no other.
 /// * An answer belongs to the runtime in which it is first polled. Time in which that runtime is blocked does not count
-///   against its deadline, except in a Cluster. A permit is renewed by the runtime of its decision: if that is blocked or not driven for longer
-///   than the period, the permit expires.
+///   against its deadline, except in a Cluster. A permit is renewed by the runtime of its decision: if that is blocked or
+///   not driven for longer than the period, the permit expires.
 /// * Polled outside a runtime, an answer is an error of kind [`MissingSetup`](ErrorKind::MissingSetup).
 /// * Under a paused clock (`start_paused`), deadlines pass before Redis answers. Test with
 ///   [`MemoryStore::with_clock`](crate::MemoryStore::with_clock) instead.

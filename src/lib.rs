@@ -120,11 +120,8 @@ pub mod adaptive;
 #[cfg_attr(docsrs, doc(cfg(feature = "admin")))]
 pub mod admin;
 pub mod algorithm;
-mod answer;
+mod base;
 pub mod decision;
-mod error;
-#[cfg(feature = "redis")]
-mod fault;
 pub mod key;
 pub mod keyed;
 pub mod layer;
@@ -133,7 +130,6 @@ mod limiter;
 #[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
 pub mod metrics;
 pub mod policy;
-mod quota;
 pub mod response;
 #[cfg(feature = "retry")]
 #[cfg_attr(docsrs, doc(cfg(feature = "retry")))]
@@ -142,7 +138,6 @@ pub mod store;
 #[cfg(feature = "testing")]
 #[cfg_attr(docsrs, doc(cfg(feature = "testing")))]
 pub mod testing;
-mod util;
 
 /// The connection pool of [`RedisStore`], re-exported so your own pool has the same version.
 #[cfg(feature = "redis")]
@@ -151,14 +146,12 @@ pub use bb8_redis;
 #[cfg(feature = "redis")]
 pub use self::store::RedisStore;
 pub use self::{
-    answer::Answer,
+    base::{Answer, Error, ErrorKind, Quota},
     decision::{Charge, Decision, Verdict},
-    error::{Error, ErrorKind},
     key::{ClientIp, Header, Key, KeyExtractor, PeerIp, TrustedProxies},
     layer::{RateLimitLayer, Rule},
     limiter::{ExplainedCharge, Explanation, Limiter, Reservation},
     policy::{FailureMode, Policy, PolicySource},
-    quota::Quota,
     response::{Headers, Rejection},
     store::{ManualClock, MemoryStore},
 };

@@ -11,7 +11,7 @@ use super::{
 #[cfg(feature = "redis")]
 use crate::store::RedisStore;
 use crate::{
-    error::{Error, ErrorKind},
+    base::{Error, ErrorKind},
     policy::Policy,
 };
 

@@ -5,7 +5,7 @@ use super::{
     meter::{LoadMeter, Window},
     signal::Signal,
 };
-use crate::error::Error;
+use crate::base::Error;
 
 /// Keeps the latency below a target that you know: additive increase, multiplicative decrease.
 ///

@@ -4,7 +4,7 @@ use std::{
 };
 
 use super::source::{Bounds, LARGEST_CUT, Source};
-use crate::{error::Error, util::outage::Outage};
+use crate::base::{Error, Outage};
 
 /// A share never rises by more than this part of the full quota in one step.
 const LARGEST_RISE: f64 = 0.1;

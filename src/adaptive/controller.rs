@@ -4,7 +4,7 @@ use super::{
     meter::{LoadMeter, Mark, Window},
     source::{Bounds, LARGEST_CUT, Source},
 };
-use crate::error::Error;
+use crate::base::Error;
 
 /// How a controller reacts to what a meter measured.
 pub(super) trait Law: Send {

@@ -6,7 +6,7 @@ use super::{
     meter::{LoadMeter, Window},
     signal::Signal,
 };
-use crate::error::Error;
+use crate::base::Error;
 
 /// Keeps the latency near that of the service without load, whatever that is: no target is needed.
 ///

@@ -6,10 +6,9 @@ use tokio::time::Instant;
 
 use super::source::INTERVALS;
 use crate::{
-    error::Error,
+    base::{Error, Outage, random::random},
     policy::Policy,
     store::{RedisStore, ShareTable},
-    util::{outage::Outage, random::random},
 };
 
 /// This instance's place among the others.

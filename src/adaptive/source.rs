@@ -1,6 +1,6 @@
 use std::{ops::RangeInclusive, time::Duration};
 
-use crate::error::Error;
+use crate::base::Error;
 
 /// Where the share of the quota comes from.
 pub(crate) trait Source: Send {

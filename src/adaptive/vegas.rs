@@ -6,7 +6,7 @@ use super::{
     meter::{LoadMeter, Window},
     signal::Signal,
 };
-use crate::error::Error;
+use crate::base::Error;
 
 /// Keeps the queue in front of the service short: a few requests, whatever their latency.
 ///

@@ -2,7 +2,7 @@ use std::{fmt, sync::Arc};
 
 #[cfg(feature = "reload")]
 use crate::policy::LivePolicies;
-use crate::{error::Error, policy::Policy};
+use crate::{base::Error, policy::Policy};
 
 /// The policies that the router of [`Admin`](super::Admin) shows: a fixed list, those that change while the service runs,
 /// or what a function returns.

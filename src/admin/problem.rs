@@ -5,7 +5,7 @@ use http::StatusCode;
 use serde::Serialize;
 
 use super::reply::reply;
-use crate::error::{Error, ErrorKind};
+use crate::base::{Error, ErrorKind};
 
 /// A request that was not carried out, and what to do about it.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use crate::{algorithm::twin::Receipt, key::Key, policy::Policy, util::random::random};
+use crate::{algorithm::twin::Receipt, base::random::random, key::Key, policy::Policy};
 
 /// A request to charge `key` with `cost` units under `policy`.
 ///

@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{Charge, Verdict, local::LocalCharge};
-use crate::{algorithm::twin::Receipt, key::Key, policy::Policy, util::time::micros};
+use crate::{algorithm::twin::Receipt, base::time::micros, key::Key, policy::Policy};
 
 /// The outcome of a decision under one policy.
 ///

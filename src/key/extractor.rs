@@ -3,10 +3,7 @@ use std::{any::type_name, sync::Arc};
 use http::request::Parts;
 
 use super::{AnyOf, Hashed, IntoKey, Key, Map, Or, Secret};
-use crate::{
-    answer::Answer,
-    error::{Error, ErrorKind},
-};
+use crate::base::{Answer, Error, ErrorKind};
 
 /// Finds the [`Key`] of a request, which identifies who is limited.
 ///

@@ -1,9 +1,6 @@
 use http::request::Parts;
 
-use crate::{
-    answer::Answer,
-    error::{Error, ErrorKind},
-};
+use crate::base::{Answer, Error, ErrorKind};
 
 /// Decides which requests a layer [exempts](crate::RateLimitLayer::exempt) or [bans](crate::RateLimitLayer::ban), and
 /// which a rule [skips](crate::Rule::skip).

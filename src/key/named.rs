@@ -1,7 +1,7 @@
 //! Identities that the configuration names, for [`KeyExtractor::any_of`](crate::KeyExtractor::any_of).
 
 use super::Key;
-use crate::error::{Error, ErrorKind};
+use crate::base::{Error, ErrorKind};
 
 /// The key of the identity `named`, if a request can have it.
 pub(super) fn only(

@@ -1,7 +1,7 @@
 use http::request::Parts;
 
 use super::{Key, ip::peer_key};
-use crate::{answer::Answer, error::ErrorKind};
+use crate::base::{Answer, ErrorKind};
 
 /// The key of a CORS preflight under a rule whose extractor returns `key`.
 ///

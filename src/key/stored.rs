@@ -6,7 +6,7 @@ use super::{
     Key,
     text::{EMPTY, FIRST, OPEN, decode, encode_around_percent, is_hash, parts, push_hex, split_marks},
 };
-use crate::error::{Error, ErrorKind};
+use crate::base::{Error, ErrorKind};
 
 /// Brackets can be nested this deep. No stored form is longer than 96 bytes, so deeper ones are hashed.
 const MAX_DEPTH: usize = 24;

@@ -2,7 +2,7 @@ use std::{fmt, time::Duration};
 
 use super::rule::KeyedRule;
 use crate::{
-    answer::Answer,
+    base::Answer,
     decision::Charge,
     key::{Key, Keys},
     limiter::Limiter,

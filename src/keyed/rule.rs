@@ -1,7 +1,7 @@
 use std::{fmt, sync::Arc};
 
 use crate::{
-    answer::Answer,
+    base::Answer,
     decision::Charge,
     key::{IntoKey, Key},
     policy::Policy,

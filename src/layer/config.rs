@@ -20,8 +20,8 @@ use super::{
     settle::{Settlement, Settlements},
 };
 use crate::{
+    base::{Error, ErrorKind, Outage},
     decision::{Decision, Outcome},
-    error::{Error, ErrorKind},
     key::RequestMatcher,
     limiter::Limiter,
     policy::{Enforcement, EnforcementSwitch},
@@ -29,7 +29,6 @@ use crate::{
         GrpcStatus, HeaderWriter, Headers, Kept, ProblemDetails, Rejection, RejectionBody, ResponseMapper,
         is_grpc, mark_request, reject, replace,
     },
-    util::outage::Outage,
 };
 
 // Aligned as the fields of a policy are, because every request changes the reference count.

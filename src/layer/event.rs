@@ -3,8 +3,8 @@ use std::fmt;
 use http::request::Parts;
 
 use crate::{
+    base::Error,
     decision::{Decision, DecisionSource, Outcome, Verdict},
-    error::Error,
     response::Rejection,
 };
 

@@ -3,7 +3,7 @@
 use http::request::Parts;
 
 use super::{identify::Identity, layer::RateLimitLayer, rule::Rule};
-use crate::{answer::Answer, key::Key, limiter::Explanation, response::Rejection};
+use crate::{base::Answer, key::Key, limiter::Explanation, response::Rejection};
 
 impl RateLimitLayer {
     /// What this layer would decide about `request` now, and why: the rules that apply to it, their keys, and the state of

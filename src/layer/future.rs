@@ -17,12 +17,10 @@ use super::{
     identify::Identity,
     settle::{Refund, Settlement, Settling},
     step::Step,
-    turn::{Turn, unready},
 };
 use crate::{
-    answer::Answer,
+    base::{Answer, DelayedService, Error, unready},
     decision::{Charge, Decision, Permit},
-    error::Error,
     policy::Enforcement,
     response::{Kept, RejectionBody, Returned},
 };
@@ -103,7 +101,7 @@ struct Call<S, ReqBody> {
 
 /// An admitted call that waits for its delay.
 struct Delayed<S, ReqBody> {
-    turn: Turn<S>,
+    turn: DelayedService<S>,
     request: Parts,
     body: ReqBody,
     decision: Decision,
@@ -143,7 +141,7 @@ impl<S, ReqBody> Call<S, ReqBody> {
                 // The request may be cancelled during the delay.
                 let settlement = config.settle(&mut self.request, &decision);
                 let Self { service, request, body } = self;
-                let turn = Turn::after(delay, unready(service));
+                let turn = DelayedService::after(delay, unready(service));
                 State::Delay {
                     delayed: Some(Box::new(Delayed { turn, request, body, decision, settlement })),
                 }

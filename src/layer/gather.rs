@@ -7,7 +7,7 @@ use std::{
     task::Poll,
 };
 
-use crate::{answer::Answer, error::Error};
+use crate::base::{Answer, Error};
 
 /// The values of the rules that have one.
 pub(super) struct Gathered<T> {

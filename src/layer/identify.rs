@@ -14,9 +14,8 @@ use super::{
     rule::matches_any,
 };
 use crate::{
-    answer::Answer,
+    base::{Answer, Error, ErrorKind},
     decision::{Charge, Decision},
-    error::{Error, ErrorKind},
     key::Key,
     policy::Enforcement,
     response::Rejection,

@@ -20,10 +20,8 @@ mod rules;
 mod service;
 mod settle;
 mod step;
-mod turn;
 mod warnings;
 
-pub(crate) use self::turn::{Turn, unready};
 pub use self::{
     body::ResponseBody,
     event::{DecisionEvent, DecisionKind},

@@ -7,7 +7,7 @@ use super::{
     routes::{Routes, Scope},
     rule::Rule,
 };
-use crate::error::{Error, ErrorKind};
+use crate::base::{Error, ErrorKind};
 
 /// A table of routes and their [`Rule`]s, for one layer around a whole service.
 ///

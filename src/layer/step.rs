@@ -12,9 +12,8 @@ use super::{
     rule::Rule,
 };
 use crate::{
-    answer::Answer,
+    base::{Answer, Error},
     decision::{Charge, Decision, Verdict},
-    error::Error,
     key::Key,
     response::Rejection,
 };

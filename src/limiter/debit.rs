@@ -2,7 +2,7 @@
 
 use super::limiter::Limiter;
 use crate::{
-    answer::Answer,
+    base::Answer,
     decision::{Charge, Decision, Outcome},
     policy::Policy,
     store::Action,

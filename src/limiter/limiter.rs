@@ -8,9 +8,8 @@ use super::{
     permit::PermitRequest,
 };
 use crate::{
-    answer::Answer,
+    base::{Answer, Error, ErrorKind},
     decision::{Charge, Decision, Outcome},
-    error::{Error, ErrorKind},
     key::Key,
     policy::{Enforcement, Policy},
     store::{Action, LocalCounts, Store},

@@ -17,7 +17,7 @@ use super::{
         STORE_ERRORS_TOTAL,
     },
 };
-use crate::error::ErrorKind;
+use crate::base::ErrorKind;
 
 struct Handles {
     duration: Local<Histogram>,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Penalty, Policy};
-use crate::{error::Error, quota::Quota};
+use crate::base::{Error, Quota};
 
 impl Policy {
     /// Bans a key for a time after too many denials, over all instances. Defaults to no penalty.

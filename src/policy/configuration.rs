@@ -15,9 +15,7 @@ use crate::{
     algorithm::{
         Algorithm, Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket,
     },
-    error::{Error, ErrorKind},
-    quota::{Quota, parse_duration},
-    util::text,
+    base::{Error, ErrorKind, Quota, parse_duration, text},
 };
 
 /// From a table, see [the module](crate::policy#policies-in-a-configuration-file).

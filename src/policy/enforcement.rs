@@ -7,7 +7,7 @@ use std::{
     },
 };
 
-use crate::error::{Error, ErrorKind};
+use crate::base::{Error, ErrorKind};
 
 /// Whether layers enforce their limits.
 ///

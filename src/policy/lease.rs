@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{LeaseBound, Policy};
-use crate::error::Error;
+use crate::base::Error;
 
 const MAX_LEASED: u64 = 1_000_000_000_000;
 

@@ -1,6 +1,9 @@
 use std::{fmt, time::Duration};
 
-use crate::{algorithm::penalty::Strikes, error::Error, quota::duration_text, util::time::micros};
+use crate::{
+    algorithm::penalty::Strikes,
+    base::{Error, duration_text, time::micros},
+};
 
 /// When a [`Policy`](crate::Policy::penalty) bans a key, and for how long.
 ///

@@ -5,10 +5,8 @@ use super::{FailureMode, PolicySummary, enforced::Enforced, quoted::quoted};
 use crate::metrics::PolicyCounters;
 use crate::{
     algorithm::{self, Algorithm, Concurrency, Gcra, Replenishment},
-    error::Error,
+    base::{Error, Quota, random::hasher},
     key::Key,
-    quota::Quota,
-    util::random::hasher,
 };
 
 /// A named limit: a [`Quota`], the [`Algorithm`] that counts it, and what happens when the store is unavailable.

@@ -5,10 +5,8 @@ use tokio::sync::watch;
 
 use super::{IntoPolicy, Policy};
 use crate::{
-    answer::Answer,
-    error::{Error, ErrorKind},
+    base::{Answer, Error, ErrorKind, Outage},
     key::Key,
-    util::outage::Outage,
 };
 
 /// Which [`Policy`] a request falls under: one for all requests, one that changes while the service runs, or one chosen per

@@ -5,7 +5,7 @@ use tokio::time::Sleep;
 use tower::retry::Policy;
 
 use super::advice::Advice;
-use crate::util::random::random_time;
+use crate::base::random::random_time;
 
 /// Retries rejected requests after the wait that the server names: a policy for [`tower::retry::RetryLayer`].
 ///

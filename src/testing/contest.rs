@@ -8,11 +8,10 @@ use super::{
     step::{KEYS, Step},
 };
 use crate::{
+    base::{Error, ErrorKind, Quota},
     decision::{Charge, Decision, Outcome},
-    error::{Error, ErrorKind},
     key::Key,
     policy::Policy,
-    quota::Quota,
     store::{Action, ManualClock, MemoryStore, RedisStore, Store as _},
 };
 

@@ -1,6 +1,6 @@
 use std::{error::Error as StdError, fmt};
 
-use crate::error::Error;
+use crate::base::Error;
 
 /// Why a [`TwinTest`](super::TwinTest) failed. Shown as a report of several lines.
 #[derive(Clone)]

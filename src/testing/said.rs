@@ -1,9 +1,8 @@
 use std::{cmp::Reverse, fmt, time::Duration};
 
 use crate::{
-    Verdict,
-    decision::{Decision, Outcome},
-    error::Error,
+    base::Error,
+    decision::{Decision, Outcome, Verdict},
 };
 
 /// What a store said about one charge.

@@ -7,9 +7,9 @@ use super::{
     step::Step,
 };
 use crate::{
+    base::random::random,
     policy::Policy,
     store::{ManualClock, MemoryStore, RedisStore, Store as _},
-    util::random::random,
 };
 
 /// Compares the Lua file of an algorithm with its twin in Rust, by random steps.

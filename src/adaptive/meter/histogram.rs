@@ -3,7 +3,7 @@ use std::{
     time::Duration,
 };
 
-use crate::util::time::micros;
+use crate::base::time::micros;
 
 /// Bits of a time that a bucket tells apart, after the first one. A bucket is a sixteenth of its power of two wide.
 const BITS: u32 = 4;

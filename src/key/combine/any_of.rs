@@ -1,7 +1,7 @@
 use http::request::Parts;
 
 use crate::{
-    answer::Answer,
+    base::Answer,
     key::{AnyOf, KeyExtractor, RequestMatcher, matcher::not_determined},
 };
 

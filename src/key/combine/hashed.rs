@@ -1,8 +1,7 @@
 use http::request::Parts;
 
 use crate::{
-    answer::Answer,
-    error::Error,
+    base::{Answer, Error},
     key::{Hashed, Key, KeyExtractor},
 };
 

@@ -1,8 +1,7 @@
 use http::request::Parts;
 
 use crate::{
-    answer::Answer,
-    error::{Error, ErrorKind},
+    base::{Answer, Error, ErrorKind},
     key::{Key, KeyExtractor, Map},
 };
 

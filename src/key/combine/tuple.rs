@@ -3,8 +3,7 @@ use std::slice;
 use http::request::Parts;
 
 use crate::{
-    answer::Answer,
-    error::Error,
+    base::{Answer, Error},
     key::{Key, KeyExtractor, named::impossible},
 };
 

@@ -10,8 +10,7 @@ use super::{
     warning::Warning,
 };
 use crate::{
-    answer::Answer,
-    error::{Error, ErrorKind},
+    base::{Answer, Error, ErrorKind},
     key::{Key, KeyExtractor, RequestMatcher},
 };
 

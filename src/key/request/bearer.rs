@@ -2,8 +2,7 @@ use http::{header::AUTHORIZATION, request::Parts};
 
 use super::value;
 use crate::{
-    answer::Answer,
-    error::{Error, ErrorKind},
+    base::{Answer, Error, ErrorKind},
     key::{Key, KeyExtractor, named::only},
 };
 

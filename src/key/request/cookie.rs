@@ -4,8 +4,7 @@ use http::{header::COOKIE, request::Parts};
 
 use super::value::MAX_VALUE;
 use crate::{
-    answer::Answer,
-    error::{Error, ErrorKind},
+    base::{Answer, Error, ErrorKind},
     key::{Key, KeyExtractor, named::only, text::decode},
 };
 

@@ -1,8 +1,7 @@
 use http::{Method, request::Parts};
 
 use crate::{
-    answer::Answer,
-    error::Error,
+    base::{Answer, Error},
     key::{Key, KeyExtractor, named::only},
 };
 

@@ -2,8 +2,7 @@ use axum::extract::MatchedPath;
 use http::request::Parts;
 
 use crate::{
-    answer::Answer,
-    error::Error,
+    base::{Answer, Error},
     key::{Key, KeyExtractor, named::only},
 };
 

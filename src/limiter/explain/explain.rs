@@ -1,7 +1,7 @@
 use super::explanation::{ExplainedCharge, Explanation};
 use crate::{
+    base::Error,
     decision::{Charge, Decision, Outcome},
-    error::Error,
     key::Key,
     limiter::Limiter,
     policy::Policy,

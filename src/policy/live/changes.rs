@@ -1,6 +1,6 @@
 //! What changes, for the log.
 
-use crate::{policy::Policy, quota::duration_text};
+use crate::{base::duration_text, policy::Policy};
 
 /// The settings that differ, each as `name old -> new`.
 pub(super) fn changes(old: &Policy, new: &Policy) -> String {

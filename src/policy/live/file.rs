@@ -26,7 +26,7 @@ use super::{
     update::Update,
 };
 use crate::{
-    error::{Error, ErrorKind},
+    base::{Error, ErrorKind},
     policy::{Enforcement, Policy},
 };
 

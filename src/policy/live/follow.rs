@@ -6,9 +6,8 @@ use tokio::{runtime::Handle, task::JoinHandle, time::sleep};
 
 use super::{set::Set, update::Update};
 use crate::{
-    error::{Error, ErrorKind},
+    base::{Error, ErrorKind, random::random_time},
     policy::Enforcement,
-    util::random::random_time,
 };
 
 /// How long the task may outlive the last handle.
@@ -150,7 +149,10 @@ mod tests {
     use tokio::task::spawn_blocking;
 
     use super::*;
-    use crate::{policy::Policy, quota::Quota, util::sync::lock};
+    use crate::{
+        base::{Quota, sync::lock},
+        policy::Policy,
+    };
 
     /// Names of policies. `!` is an error.
     #[derive(Clone, Default)]

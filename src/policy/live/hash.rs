@@ -7,9 +7,8 @@ use super::{
     update::Update,
 };
 use crate::{
-    error::{Error, ErrorKind},
+    base::{Error, ErrorKind, Quota},
     policy::{Enforcement, Policy, PolicyTable},
-    quota::Quota,
 };
 
 /// The fields of a hash.

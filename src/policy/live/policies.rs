@@ -10,7 +10,7 @@ use super::{
 #[cfg(feature = "redis")]
 use super::{follow::Origin, update::Update};
 use crate::{
-    error::Error,
+    base::Error,
     policy::{EnforcementSwitch, Policy, PolicySource},
 };
 

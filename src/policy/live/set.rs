@@ -12,9 +12,8 @@ use tokio::{sync::watch, time::Instant};
 
 use super::{changes::changes, entry::list, update::Update};
 use crate::{
-    error::{Error, ErrorKind},
+    base::{Error, ErrorKind, sync::lock, time::micros},
     policy::{Enforcement, EnforcementSwitch, Policy},
-    util::{sync::lock, time::micros},
 };
 
 /// How often the origin is read, unless the handle says otherwise.
@@ -250,7 +249,7 @@ mod tests {
     use std::{sync::atomic::AtomicBool, thread};
 
     use super::*;
-    use crate::quota::Quota;
+    use crate::base::Quota;
 
     fn update<const N: usize>(names: [&str; N]) -> Update {
         let policies = names.map(|name| (name.to_owned(), Policy::new(name, Quota::per_second(1))));

@@ -1,10 +1,7 @@
 use std::{borrow::Borrow, error::Error as StdError, fmt, hash::Hash, sync::Arc, time::Duration};
 
 use super::{settings::Settings, shared::Shared};
-use crate::{
-    answer::Answer,
-    error::{Error, ErrorKind},
-};
+use crate::base::{Answer, Error, ErrorKind};
 
 /// An asynchronous lookup whose values are cached, such as that of an account in a database.
 ///

@@ -16,11 +16,7 @@ use tokio::{
 };
 
 use super::settings::Settings;
-use crate::{
-    answer::Answer,
-    error::{Error, ErrorKind},
-    util::{outage::Outage, sync::lock},
-};
+use crate::base::{Answer, Error, ErrorKind, Outage, sync::lock};
 
 /// The shortest time from a background lookup that failed to the next one of the same key.
 const RETRY_AFTER: Duration = Duration::from_secs(1);

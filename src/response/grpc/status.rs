@@ -9,7 +9,7 @@ use super::{
     request::grpc_type,
 };
 use crate::{
-    error::ErrorKind,
+    base::ErrorKind,
     response::{body::RejectionBody, mapper::ResponseMapper, rejection::Rejection},
 };
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use redis::Value;
 
-use crate::error::{Error, ErrorKind};
+use crate::base::{Error, ErrorKind};
 
 /// The fields in a reply to HGETALL.
 pub(super) fn fields(reply: Value) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, Error> {

@@ -11,8 +11,7 @@ use super::{
     transport::{Link, PROBE_TIMEOUT},
 };
 use crate::{
-    answer::Answer,
-    error::Error,
+    base::{Answer, Error},
     policy::{Enforcement, Fields, LivePolicies, Origin, Policy, PolicyHash, Update},
 };
 

@@ -10,7 +10,7 @@ use super::{
     transport::{Link, PROBE_TIMEOUT},
 };
 use crate::{
-    error::{Error, ErrorKind},
+    base::{Error, ErrorKind},
     policy::Policy,
 };
 

@@ -24,9 +24,8 @@ use super::{
     wire::{Job, KeyNames, Observer},
 };
 use crate::{
-    answer::Answer,
+    base::{Answer, Error, ErrorKind},
     decision::{BanList, Charge, Decision},
-    error::{Error, ErrorKind},
     key::Key,
     policy::Policy,
     store::{Action, Companion, LocalCounts, ManualClock, Store},

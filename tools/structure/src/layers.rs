@@ -10,11 +10,8 @@ use crate::{
 /// From the ground up. A file may import from its own row and the rows below it (which stand above it here). The
 /// longest prefix of a file's path counts.
 const ROWS: &[&[&str]] = &[
-    &["error.rs", "fault.rs"],
-    &["util/"],
+    &["base/"],
     &["metrics/"],
-    &["quota"],
-    &["answer.rs"],
     &["algorithm/"],
     &["key/"],
     &["policy/"],
@@ -45,7 +42,10 @@ const ROWS: &[&[&str]] = &[
 /// Foreign crates, and the files that may name them.
 const FOREIGN: &[(&[&str], &[&str])] = &[
     (&["redis", "bb8", "bb8_redis", "rustls"], &["store/redis/", "lib.rs"]),
-    (&["tower", "tower_layer", "tower_service"], &["adaptive/", "layer/", "keyed/", "retry/"]),
+    (
+        &["tower", "tower_layer", "tower_service"],
+        &["adaptive/", "base/delayed.rs", "layer/", "keyed/", "retry/"],
+    ),
     (
         &["http", "http_body", "http_body_util"],
         &["adaptive/meter/", "key/", "policy/source.rs", "response/", "layer/", "retry/", "admin/"],

@@ -35,8 +35,8 @@ use super::{
     status::LeaseStatus,
 };
 use crate::{
+    base::{Error, random::hasher, sync::lock, time::micros},
     decision::{Charge, Decision, DecisionSource, Outcome, Verdict},
-    error::Error,
     key::Key,
     policy::Policy,
     store::{
@@ -47,7 +47,6 @@ use crate::{
             wire::{Job, KeyNames, LeaseRequest, LeaseReturn, Leased, Observer, Reply},
         },
     },
-    util::{random::hasher, sync::lock, time::micros},
 };
 
 pub(crate) struct Leases {

@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use crate::error::{Error, ErrorKind};
+use crate::base::{Error, ErrorKind};
 
 /// The output of `work`, which a task of this runtime does: to its end, even if the caller is dropped or is not polled
 /// again. So a connection returns to the pool soon, and only after the reply is read.

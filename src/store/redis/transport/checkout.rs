@@ -5,7 +5,7 @@ use redis::{RedisError, RedisResult};
 use tokio::time::{Instant, timeout_at};
 
 use super::health::Health;
-use crate::{error::Error, store::redis::error::not_connected};
+use crate::{base::Error, store::redis::error::not_connected};
 
 /// A connection of `pool`. Waits without a limit; the caller sets one.
 pub(super) async fn connection<M>(pool: &Pool<M>) -> RedisResult<PooledConnection<'static, M>>

@@ -29,14 +29,12 @@ use super::{
     script::{is_no_script, load_and, with_text},
 };
 use crate::{
-    error::Error,
-    fault::Fault,
+    base::{Error, Fault, sync::lock},
     store::redis::{
         error::{from_redis, is_broken, is_read_only, not_connected},
         script::Script,
         wire,
     },
-    util::sync::lock,
 };
 
 /// The connections of a pool.

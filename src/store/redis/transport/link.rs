@@ -6,7 +6,7 @@ use super::{
     health::Health,
     scan::{Found, Scan},
 };
-use crate::{answer::Answer, decision::Decision, store::redis::wire::Job};
+use crate::{base::Answer, decision::Decision, store::redis::wire::Job};
 
 /// A link to Redis, one server or a Cluster, with any connection manager.
 pub(crate) trait Link: Send + Sync + 'static {

@@ -11,9 +11,9 @@ use tokio::{
     sync::oneshot,
 };
 
-use crate::{
-    error::{Error, ErrorKind},
-    util::sync::{read, write},
+use crate::base::{
+    Error, ErrorKind,
+    sync::{read, write},
 };
 
 /// A value for each runtime, from its first use there until the runtime ends.

@@ -5,7 +5,7 @@ use std::future::Future;
 use redis::{Cmd, Value, from_redis_value};
 
 use crate::{
-    error::{Error, ErrorKind},
+    base::{Error, ErrorKind},
     store::redis::error::from_redis,
 };
 

@@ -17,8 +17,8 @@ use super::{
     target::Target,
 };
 use crate::{
+    base::Error,
     decision::Decision,
-    error::Error,
     store::redis::wire::{self, Encoded, Job, Reply},
 };
 

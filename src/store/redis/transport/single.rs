@@ -17,7 +17,7 @@ use super::{
 };
 #[cfg(feature = "reload")]
 use super::{probe::probe, target::Target as _};
-use crate::{answer::Answer, decision::Decision, store::redis::wire::Job};
+use crate::{base::Answer, decision::Decision, store::redis::wire::Job};
 
 /// A link to one server, with any connection manager.
 pub(crate) struct Single<M: ManageConnection> {

@@ -8,7 +8,7 @@ use redis::{
 };
 
 use crate::{
-    error::{Error, ErrorKind},
+    base::{Error, ErrorKind},
     store::redis::{address::connection_info, tls::TlsSettings, transport::socket::tcp_settings},
 };
 

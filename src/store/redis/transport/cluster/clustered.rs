@@ -11,9 +11,8 @@ use super::{
     shard::Shard,
 };
 use crate::{
-    answer::Answer,
+    base::{Answer, Error},
     decision::Decision,
-    error::Error,
     key::Key,
     store::redis::{
         script::Script,

@@ -21,8 +21,8 @@ use super::{
     pool::ClusterPool,
 };
 use crate::{
+    base::Error,
     decision::{Charge, Decision},
-    error::Error,
     store::redis::{
         error::{from_redis, is_broken},
         script::Script,

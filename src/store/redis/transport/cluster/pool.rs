@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::{connection::ToCluster, node::usual};
 use crate::{
-    error::Error,
+    base::Error,
     store::redis::{
         error::{from_redis, is_broken},
         transport::{

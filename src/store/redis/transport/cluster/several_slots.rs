@@ -8,8 +8,8 @@ use tokio::{
 };
 
 use crate::{
+    base::Error,
     decision::{Charge, Decision, Outcome},
-    error::Error,
     key::Key,
     store::{
         Action, Counts,
@@ -213,11 +213,9 @@ mod tests {
 
     use super::*;
     use crate::{
-        error::ErrorKind,
+        base::{ErrorKind, Quota, sync::lock},
         policy::Policy,
-        quota::Quota,
         store::{MemoryStore, Store},
-        util::sync::lock,
     };
 
     const DEADLINE: Duration = Duration::from_millis(50);

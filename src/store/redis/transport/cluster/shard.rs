@@ -5,9 +5,8 @@ use redis::{RedisError, RedisResult};
 
 use super::{connection::ToCluster, nodes::Nodes};
 use crate::{
+    base::{Error, ErrorKind, Fault},
     decision::Decision,
-    error::{Error, ErrorKind},
-    fault::Fault,
     store::redis::{
         transport::{
             breaker::Breaker,

@@ -4,8 +4,13 @@
 use std::time::Duration;
 use std::{fmt, str::FromStr};
 
-use super::Quota;
-use crate::error::{Error, ErrorKind};
+#[cfg(feature = "serde")]
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::{
+    error::{Error, ErrorKind},
+    quota::Quota,
+};
 
 const FORM: &str = "write it as `<limit>/<period>`, such as `100/min`, `5/90s` or `10/s burst 20`";
 
@@ -129,5 +134,21 @@ impl fmt::Display for Period {
             Some((_, one, _)) => f.write_str(one),
             None => f.write_str(&duration_text(self.0)),
         }
+    }
+}
+
+/// From text such as `"100/min"` or `"10/s burst 20"`.
+#[cfg(feature = "serde")]
+impl<'de> Deserialize<'de> for Quota {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        super::text::deserialize(deserializer, "a quota such as \"100/min\" or \"10/s burst 20\"")
+    }
+}
+
+/// As its text.
+#[cfg(feature = "serde")]
+impl Serialize for Quota {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }

@@ -3,7 +3,7 @@
 use std::{borrow::Cow, error::Error as StdError, fmt, sync::Arc};
 
 #[cfg(feature = "redis")]
-use crate::fault::Fault;
+use super::fault::Fault;
 
 /// The error of this crate: an invalid setting, a request without a usable identity, or a failure of the store.
 ///

@@ -1,6 +1,6 @@
 use std::{fmt, time::Duration};
 
-use crate::error::Error;
+use super::error::Error;
 
 /// A limit in units per period, and a burst.
 ///

@@ -8,7 +8,7 @@ use tokio::time::{Sleep, sleep};
 use tower_service::Service;
 
 /// Waits for the delay of an admitted request, and then for the service to be ready.
-pub(crate) struct Turn<S> {
+pub(crate) struct DelayedService<S> {
     service: S,
     delay: Duration,
     /// Created at the first poll, because a service may be called outside a runtime.
@@ -17,7 +17,7 @@ pub(crate) struct Turn<S> {
     elapsed: bool,
 }
 
-impl<S> Turn<S> {
+impl<S> DelayedService<S> {
     /// Waits `delay`, then for `service`.
     pub(crate) const fn after(delay: Duration, service: S) -> Self {
         Self { service, delay, sleep: None, elapsed: delay.is_zero() }

@@ -8,7 +8,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use crate::error::Error;
+use super::error::Error;
 
 /// A future of a `Result` that may be ready already. Stores, limiters and key extractors return it.
 ///

@@ -69,12 +69,12 @@ lint:
 	@.ci/timed "clippy of tests" cargo clippy --workspace --all-features --tests --test faults -- \
 		-D warnings -A clippy::unwrap_used -A clippy::print_stderr
 	@.ci/timed "clippy of each feature" .ci/clippy-features
-	@.ci/timed "docs" env RUSTDOCFLAGS="-D warnings" cargo doc --all-features --no-deps
+	@.ci/timed "docs" env RUSTDOCFLAGS="-D warnings" cargo doc --all-features --no-deps --package tower-ratelimit --package tower-ratelimit-extra
 	@.ci/timed "structure" cargo run --quiet -p structure
 	@.ci/timed "alerts" env GET_PROMTOOL=no .ci/test-alerts
 	@.ci/timed "rust-version" .ci/msrv
 	@.ci/timed "dependencies" .ci/deny
-	@.ci/timed "package" cargo package --allow-dirty
+	@.ci/timed "package" cargo package --allow-dirty --package tower-ratelimit --package tower-ratelimit-extra
 
 # Runs each target for three minutes, on nightly. Findings are kept in fuzz/target.
 fuzz:

@@ -140,14 +140,8 @@ impl Error {
 
     /// Sets the cause of the error, which [`source`](StdError::source) returns.
     #[must_use]
-    pub fn with_source(mut self, source: impl StdError + Send + Sync + 'static) -> Self {
-        self.source = Some(Arc::new(source));
-        self
-    }
-
-    #[cfg(feature = "lookup")]
-    pub(crate) fn with_boxed_source(mut self, source: Box<dyn StdError + Send + Sync>) -> Self {
-        self.source = Some(source.into());
+    pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        self.source = Some(source.into().into());
         self
     }
 

@@ -189,9 +189,17 @@ impl Quota {
         Self { limit, burst, ..self }
     }
 
-    /// This share of limit and burst, from 0 to 1, and at least one unit of each.
-    #[cfg(feature = "adaptive")]
-    pub(crate) fn scaled(self, share: f64) -> Self {
+    /// The quota with a share of its limit and its burst, from 0 to 1, and at least one unit of each.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::Quota;
+    ///
+    /// assert_eq!(Quota::per_second(100).burst(30).scaled(0.5), Quota::per_second(50).burst(15));
+    /// ```
+    #[must_use]
+    pub fn scaled(self, share: f64) -> Self {
         // Products such as 100 x 0.07 are a little above a whole number.
         const EXACT: f64 = 1.0 - 1e-14;
         // The limit is rounded up and the burst down, so the burst refills no later than before.
@@ -301,7 +309,6 @@ mod tests {
         assert!(Quota::new(1, Duration::from_secs(400 * 86_400)).is_ok());
     }
 
-    #[cfg(feature = "adaptive")]
     #[test]
     fn a_share_of_a_quota_is_rounded_to_whole_units_and_never_invalid() {
         let quota = Quota::per_second(100).burst(30);

@@ -219,7 +219,9 @@ impl Outcome {
         self.charge.is_shadow()
     }
 
-    pub(crate) const fn charge(&self) -> &Charge {
+    /// The charge that was decided. A store refunds it, and renews its permits.
+    #[must_use]
+    pub const fn charge(&self) -> &Charge {
         &self.charge
     }
 

@@ -13,8 +13,8 @@ use crate::base::{Answer, Error, ErrorKind};
 ///
 /// An extractor sees the head of the request and never its body. So the trait is object safe: a
 /// `Box<dyn KeyExtractor>` that is chosen at run time is an extractor too. An extractor that waits for something, such
-/// as a session store, returns an [`Answer`] that is pending. `policy::Lookup`, with the feature `lookup`, caches what it
-/// looks up.
+/// as a session store, returns an [`Answer`] that is pending. `Lookup` of the crate `tower-ratelimit-extra`
+/// caches what it looks up.
 ///
 /// # Example
 ///

@@ -71,7 +71,7 @@ impl<R: 'static> KeyedRateLimitLayer<R> {
     pub fn and(self, rule: KeyedRule<R>) -> Self {
         let config = &self.config;
         let others = config.rules.iter().map(|other| &other.policy);
-        if let Err(error) = config.limiter.accept(&rule.policy, others) {
+        if let Err(error) = config.limiter.accept_beside(&rule.policy, others) {
             panic!("{error}");
         }
         self.with(|config| config.rules.push(rule))

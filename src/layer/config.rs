@@ -1,7 +1,7 @@
 //! The settings of a layer, shared by all of its services.
 
 use std::{
-    fmt, iter,
+    fmt,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -125,7 +125,7 @@ impl Config {
         rules.check()?;
         let (rules, routes) = rules.into_parts();
         for policy in rules.iter().filter_map(|rule| rule.policy.known()) {
-            self.limiter.accept(&policy, iter::empty())?;
+            self.limiter.accept(&policy)?;
         }
         let logged = Self::new(self.limiter.clone());
         Ok(Self {

@@ -1,10 +1,10 @@
 //! Rate limits for HTTP services.
 
 mod body;
+mod charges;
 mod checked;
 mod config;
 mod event;
-mod explain;
 #[cfg(feature = "axum")]
 mod extract;
 mod future;

@@ -3,6 +3,7 @@
 #![doc = include_str!("counts.md")]
 
 mod bans;
+mod changes;
 #[cfg(feature = "serde")]
 mod configuration;
 mod debt;
@@ -12,10 +13,6 @@ mod failure_mode;
 mod into_policy;
 mod lease;
 mod lease_bound;
-#[cfg(feature = "reload")]
-mod live;
-#[cfg(feature = "lookup")]
-mod lookup;
 mod penalty;
 #[expect(clippy::module_inception, reason = "the module's main type")]
 mod policy;
@@ -25,16 +22,9 @@ mod source;
 mod summary;
 mod warnings;
 
-#[cfg(all(feature = "redis", feature = "reload"))]
-use self::configuration::PolicyTable;
-#[cfg(feature = "reload")]
-#[cfg_attr(docsrs, doc(cfg(feature = "reload")))]
-pub use self::live::LivePolicies;
-#[cfg(all(feature = "redis", feature = "reload"))]
-pub(crate) use self::live::{Fields, Origin, PolicyHash, Update};
-#[cfg(feature = "lookup")]
-#[cfg_attr(docsrs, doc(cfg(feature = "lookup")))]
-pub use self::lookup::Lookup;
+#[cfg(feature = "serde")]
+#[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
+pub use self::configuration::PolicyChanges;
 pub use self::{
     enforcement::{Enforcement, EnforcementSwitch},
     failure_mode::FailureMode,

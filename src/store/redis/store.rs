@@ -473,16 +473,9 @@ impl RedisStore {
         let store_commands = self.link.commands().iter().copied().chain(select).map(ToOwned::to_owned);
         let commands: BTreeSet<String> =
             Script::all_built_in().flat_map(|script| script.commands()).collect();
-        let mut others = BTreeSet::new();
-        if cfg!(feature = "reload") {
-            // Of `live_policies`.
-            others.insert("hgetall".to_owned());
-        }
-        if cfg!(feature = "adaptive") {
-            // Of `Adaptive::shared`. The algorithms have `pexpire` too.
-            others.extend(["hdel", "hgetall", "hset"].map(ToOwned::to_owned));
-        }
-        for command in store_commands.chain(others).chain(commands) {
+        // Of `hash`. The algorithms have `pexpire` too.
+        let of_hashes = ["hdel", "hgetall", "hset"].map(ToOwned::to_owned);
+        for command in store_commands.chain(of_hashes).chain(commands) {
             rule.push_str(" +");
             rule.push_str(&command);
         }

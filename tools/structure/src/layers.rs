@@ -32,10 +32,7 @@ const ROWS: &[&[&str]] = &[
     &["store/redis/", "store/mod.rs"],
     &["limiter/"],
     &["response/"],
-    &["layer/", "retry/"],
-    &["adaptive/"],
-    &["admin/", "keyed/"],
-    &["testing/"],
+    &["keyed/", "layer/", "retry/"],
     &["lib.rs"],
 ];
 
@@ -44,17 +41,16 @@ const FOREIGN: &[(&[&str], &[&str])] = &[
     (&["redis", "bb8", "bb8_redis", "rustls"], &["store/redis/", "lib.rs"]),
     (
         &["tower", "tower_layer", "tower_service"],
-        &["adaptive/", "base/delayed.rs", "layer/", "keyed/", "retry/"],
+        &["base/delayed.rs", "layer/", "keyed/", "retry/"],
     ),
     (
         &["http", "http_body", "http_body_util"],
-        &["adaptive/meter/", "key/", "policy/source.rs", "response/", "layer/", "retry/", "admin/"],
+        &["key/", "policy/source.rs", "response/", "layer/", "retry/"],
     ),
     (&["metrics"], &["metrics/"]),
     (&["matchit"], &["layer/"]),
-    (&["moka"], &["policy/lookup/"]),
-    (&["axum"], &["key/", "response/", "layer/", "admin/"]),
-    (&["tonic", "tonic_types"], &["adaptive/meter/", "key/", "response/", "layer/", "retry/"]),
+    (&["axum"], &["key/", "response/", "layer/"]),
+    (&["tonic", "tonic_types"], &["key/", "response/", "layer/", "retry/"]),
 ];
 
 fn row(path: &str) -> Option<usize> {

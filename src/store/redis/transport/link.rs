@@ -27,7 +27,6 @@ pub(crate) trait Link: Send + Sync + 'static {
     fn ask(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value>;
 
     /// Runs a command that can wait, as [`ask`](Self::ask) does. Does not send it while a breaker is open that covers it.
-    #[cfg(any(feature = "adaptive", feature = "reload"))]
     fn ask_if_available(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value> {
         self.ask(command, deadline)
     }

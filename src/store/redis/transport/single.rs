@@ -15,7 +15,6 @@ use super::{
     scan::{Found, Scan},
     server::Server,
 };
-#[cfg(feature = "reload")]
 use super::{probe::probe, target::Target as _};
 use crate::{base::Answer, decision::Decision, store::redis::wire::Job};
 
@@ -39,7 +38,6 @@ where
         Answer::pending(async move { self.servers.here()?.reply(command, deadline).await })
     }
 
-    #[cfg(feature = "reload")]
     fn ask_if_available(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value> {
         Answer::pending(async move {
             let server = self.servers.here()?;

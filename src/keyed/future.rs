@@ -13,7 +13,7 @@ use pin_project_lite::pin_project;
 use tokio::time::{Sleep, sleep};
 use tower_service::Service;
 
-use super::{config::Config, patience::WaitState};
+use super::rule::{Config, WaitState};
 use crate::{
     base::{Answer, DelayedService, Error, unready},
     decision::{Charge, Decision, Verdict},

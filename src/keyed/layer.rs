@@ -2,7 +2,10 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use tower_layer::Layer;
 
-use super::{config::Config, rule::KeyedRule, service::KeyedRateLimit};
+use super::{
+    rule::{Config, KeyedRule},
+    service::KeyedRateLimit,
+};
 use crate::{key::IntoKey, limiter::Limiter, policy::Policy};
 
 /// Puts a rate limit in front of a Tower service with any type of request: messages, jobs, calls to a remote API.

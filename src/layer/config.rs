@@ -12,7 +12,6 @@ use std::{
 use http::{Response, StatusCode, request::Parts, response};
 
 use super::{
-    checked::Checked,
     event::DecisionEvent,
     routes::Routes,
     rule::Rule,
@@ -331,4 +330,12 @@ impl fmt::Debug for Config {
             .field("headers", self.headers.headers())
             .finish_non_exhaustive()
     }
+}
+
+/// The warnings that a layer has looked for, each once.
+#[derive(Clone, Default)]
+pub(super) struct Checked {
+    pub(super) settings: Arc<AtomicBool>,
+    pub(super) policies_of_a_key: Arc<AtomicBool>,
+    pub(super) cost: Arc<AtomicBool>,
 }

@@ -2,7 +2,6 @@
 
 mod body;
 mod charges;
-mod checked;
 mod config;
 mod event;
 #[cfg(feature = "axum")]

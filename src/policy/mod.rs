@@ -2,7 +2,6 @@
 #![cfg_attr(feature = "serde", doc = include_str!("configuration.md"))]
 #![doc = include_str!("counts.md")]
 
-mod bans;
 mod changes;
 #[cfg(feature = "serde")]
 mod configuration;
@@ -12,7 +11,6 @@ mod enforcement;
 mod failure_mode;
 mod into_policy;
 mod lease;
-mod lease_bound;
 mod penalty;
 #[expect(clippy::module_inception, reason = "the module's main type")]
 mod policy;
@@ -29,7 +27,7 @@ pub use self::{
     enforcement::{Enforcement, EnforcementSwitch},
     failure_mode::FailureMode,
     into_policy::IntoPolicy,
-    lease_bound::LeaseBound,
+    lease::LeaseBound,
     penalty::Penalty,
     policy::Policy,
     source::PolicySource,

@@ -2,7 +2,7 @@ use http::request::Parts;
 
 use crate::{
     base::{Answer, Error, ErrorKind},
-    key::{Key, KeyExtractor, Map},
+    key::{Hashed, Key, KeyExtractor, Map},
 };
 
 impl<K: KeyExtractor> KeyExtractor for Map<K> {
@@ -48,4 +48,23 @@ fn changed(change: &(dyn Fn(&str) -> Answer<Key> + Send + Sync), key: Key) -> An
         }
     };
     answer.then(move |changed| Ok(changed?.made_of(&key)))
+}
+
+impl<K: KeyExtractor> KeyExtractor for Hashed<K> {
+    fn extract(&self, request: &Parts) -> Answer<Key> {
+        let secret = self.secret.clone();
+        self.extractor.extract(request).then(move |key| Ok(key?.hashed(&secret)))
+    }
+
+    fn warning(&self) -> Option<String> {
+        self.extractor.warning()
+    }
+
+    fn looks_up(&self) -> bool {
+        self.extractor.looks_up()
+    }
+
+    fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
+        Ok(self.extractor.keys_of(named)?.iter().map(|key| key.hashed(&self.secret)).collect())
+    }
 }

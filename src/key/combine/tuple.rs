@@ -4,7 +4,7 @@ use http::request::Parts;
 
 use crate::{
     base::{Answer, Error},
-    key::{Key, KeyExtractor, named::impossible},
+    key::{Key, KeyExtractor, extractor::impossible},
 };
 
 macro_rules! tuple {

@@ -3,7 +3,7 @@ use http::{header::AUTHORIZATION, request::Parts};
 use super::value;
 use crate::{
     base::{Answer, Error, ErrorKind},
-    key::{Key, KeyExtractor, named::only},
+    key::{Key, KeyExtractor, extractor::only},
 };
 
 /// The token of `Authorization: Bearer <token>` (RFC 6750).

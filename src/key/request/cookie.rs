@@ -5,7 +5,7 @@ use http::{header::COOKIE, request::Parts};
 use super::value::MAX_VALUE;
 use crate::{
     base::{Answer, Error, ErrorKind},
-    key::{Key, KeyExtractor, named::only, text::decode},
+    key::{Key, KeyExtractor, extractor::only, text::decode},
 };
 
 /// The value of a cookie, such as that of a session, percent-decoded.

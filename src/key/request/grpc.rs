@@ -3,7 +3,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use http::request::Parts;
 
 use crate::base::{Answer, Error};
-use crate::key::{Key, KeyExtractor, named::only};
+use crate::key::{Key, KeyExtractor, extractor::only};
 
 /// The gRPC method that is called, such as `greeter.Greeter/SayHello`.
 ///

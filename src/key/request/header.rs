@@ -3,7 +3,7 @@ use http::{HeaderName, request::Parts};
 use super::value;
 use crate::{
     base::{Answer, Error, ErrorKind},
-    key::{Key, KeyExtractor, named::only},
+    key::{Key, KeyExtractor, extractor::only},
 };
 
 /// The value of a request header, such as an API key, without the white space around it.

@@ -2,7 +2,7 @@ use http::{Method, request::Parts};
 
 use crate::{
     base::{Answer, Error},
-    key::{Key, KeyExtractor, named::only},
+    key::{Key, KeyExtractor, extractor::only},
 };
 
 /// The method of the request. Use it in a tuple, for a limit per client and method.

@@ -2,7 +2,7 @@ use http::request::Parts;
 
 use crate::{
     base::{Answer, Error},
-    key::{Key, KeyExtractor, named::only},
+    key::{Key, KeyExtractor, extractor::only},
 };
 
 /// The path of the request's URI, without its query.

@@ -3,7 +3,7 @@ use http::request::Parts;
 
 use crate::{
     base::{Answer, Error},
-    key::{Key, KeyExtractor, named::only},
+    key::{Key, KeyExtractor, extractor::only},
 };
 
 /// The route that axum's router matched, such as `/users/{id}`. All users of that route share one key.

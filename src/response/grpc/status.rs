@@ -1,12 +1,13 @@
-use std::{fmt, sync::Arc};
+use std::{
+    fmt::{self, Write as _},
+    sync::Arc,
+};
 
 use http::{HeaderValue, Response, header::CONTENT_TYPE, request::Parts};
 
 use super::{
     code::GrpcCode,
-    message::percent_encoded,
-    names::{GRPC_MESSAGE, GRPC_PUSHBACK, GRPC_STATUS},
-    request::grpc_type,
+    request::{GRPC_MESSAGE, GRPC_PUSHBACK, GRPC_STATUS, grpc_type},
 };
 use crate::{
     base::ErrorKind,
@@ -181,7 +182,7 @@ impl ResponseMapper for GrpcStatus {
             if let Ok(details) =
                 HeaderValue::try_from(STANDARD_NO_PAD.encode(self.status(rejection).details()))
             {
-                headers.insert(super::names::GRPC_DETAILS, details);
+                headers.insert(super::request::GRPC_DETAILS, details);
             }
         }
         if self.pushback {
@@ -202,4 +203,28 @@ impl fmt::Debug for GrpcStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("GrpcStatus").field("pushback", &self.pushback).finish_non_exhaustive()
     }
+}
+
+const MAX_MESSAGE: usize = 1024;
+
+/// `message` as `grpc-message` carries it: printable ASCII except `%` stays as it is. Cut between characters, because
+/// clients report half a character as another status.
+pub(super) fn percent_encoded(message: &str) -> String {
+    let mut encoded = String::with_capacity(message.len());
+    for char in message.chars() {
+        if encoded.len() >= MAX_MESSAGE {
+            break;
+        }
+        match char {
+            '%' => encoded.push_str("%25"),
+            ' '..='~' => encoded.push(char),
+            _ => {
+                for byte in char.encode_utf8(&mut [0; 4]).bytes() {
+                    // Writing to a `String` does not fail.
+                    let _ = write!(encoded, "%{byte:02X}");
+                }
+            }
+        }
+    }
+    encoded
 }

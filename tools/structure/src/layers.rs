@@ -39,10 +39,7 @@ const ROWS: &[&[&str]] = &[
 /// Foreign crates, and the files that may name them.
 const FOREIGN: &[(&[&str], &[&str])] = &[
     (&["redis", "bb8", "bb8_redis", "rustls"], &["store/redis/", "lib.rs"]),
-    (
-        &["tower", "tower_layer", "tower_service"],
-        &["base/delayed.rs", "layer/", "keyed/", "retry/"],
-    ),
+    (&["tower", "tower_layer", "tower_service"], &["base/delayed.rs", "layer/", "keyed/", "retry/"]),
     (
         &["http", "http_body", "http_body_util"],
         &["key/", "policy/source.rs", "response/", "layer/", "retry/"],

@@ -31,8 +31,7 @@ use tokio::{
 use super::{
     clock::Clock,
     deny_cache::{DenyCache, DenyObserver},
-    lease::{Entry, Lease, ResetCount, Returned},
-    status::LeaseStatus,
+    lease::{Entry, Lease, LeaseStatus, ResetCount, Returned},
 };
 use crate::{
     base::{Error, random::hasher, sync::lock, time::micros},

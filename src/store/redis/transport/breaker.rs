@@ -20,7 +20,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::background::Exclusive;
+use super::runtimes::Exclusive;
 use crate::base::{Error, ErrorKind, Fault, sync::lock};
 
 /// How many calls in a row get no answer until the breaker opens.

@@ -1,11 +1,8 @@
 //! Carries jobs to Redis and replies back: connections, batches, one server or a Cluster.
 
-mod background;
 mod breaker;
-mod checkout;
 #[cfg(feature = "cluster")]
 pub(super) mod cluster;
-mod commit;
 mod connections;
 mod deadline;
 mod health;
@@ -14,20 +11,16 @@ mod link;
 mod probe;
 mod queue;
 mod runtimes;
-mod scan;
-mod script;
 mod server;
 mod single;
-mod socket;
 mod target;
 mod waiting;
 
 pub(super) use self::{
+    connections::tcp_settings,
     deadline::{CONNECT_TIMEOUT, PROBE_TIMEOUT, deadline_in, slow_text, timed_out},
     health::{ConnectErrors, Health},
-    link::Link,
+    link::{Link, Scan},
     runtimes::current,
-    scan::Scan,
     single::Single,
-    socket::tcp_settings,
 };

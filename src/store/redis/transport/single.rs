@@ -6,13 +6,11 @@ use bb8_redis::bb8::{ManageConnection, Pool};
 use redis::{Cmd, RedisError, Value, aio::ConnectionLike};
 
 use super::{
-    background::in_task,
     breaker::Breaker,
-    commit,
     health::Health,
-    link::Link,
-    runtimes::PerRuntime,
-    scan::{Found, Scan},
+    lane,
+    link::{Found, Link, Scan},
+    runtimes::{PerRuntime, in_task},
     server::Server,
 };
 use super::{probe::probe, target::Target as _};
@@ -31,7 +29,7 @@ where
     M::Connection: ConnectionLike + Sync,
 {
     fn decide(self: Arc<Self>, job: Job) -> Answer<Decision> {
-        Answer::pending(async move { commit::decide(self.servers.here()?, job).await })
+        Answer::pending(async move { lane::decide(self.servers.here()?, job).await })
     }
 
     fn ask(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value> {

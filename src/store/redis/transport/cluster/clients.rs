@@ -9,7 +9,7 @@ use redis::{
 
 use crate::{
     base::{Error, ErrorKind},
-    store::redis::{address::connection_info, tls::TlsSettings, transport::socket::tcp_settings},
+    store::redis::{address::connection_info, tls::TlsSettings, transport::connections::tcp_settings},
 };
 
 /// A client that tries again when a slot migrates or a connection could not be used, and one that does not.

@@ -17,16 +17,14 @@ use crate::{
     store::redis::{
         script::Script,
         transport::{
-            background::in_task,
             breaker::Breaker,
-            commit,
             deadline::{deadline_in, queue_full},
             health::Health,
-            link::Link,
+            lane,
+            link::{Found, Link, Scan},
             probe::probe,
             queue::MAX_WAITING,
-            runtimes::PerRuntime,
-            scan::{Found, Scan},
+            runtimes::{PerRuntime, in_task},
             target::Target,
         },
         wire::{self, Job, Shards},
@@ -195,7 +193,7 @@ where
         let here = self.runtimes.here()?;
         let shard = job.charges.first().and_then(|charge| here.shards.get(self.parts.of(charge.key())));
         match shard {
-            Some(shard) if self.is_sharded => commit::decide(shard.clone(), job).await,
+            Some(shard) if self.is_sharded => lane::decide(shard.clone(), job).await,
             Some(shard) => self.decide_directly(&here, shard, job).await,
             None => Err(wire::unexpected()),
         }

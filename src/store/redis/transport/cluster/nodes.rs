@@ -29,7 +29,7 @@ use crate::{
         transport::{
             deadline::{REPLY_TIMEOUT, deadline_in, not_answered},
             health::Health,
-            scan::{Found, Scan, page},
+            link::{Found, Scan, page},
             server::settle,
         },
         wire::{self, Encoded, Job},

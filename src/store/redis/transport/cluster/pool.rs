@@ -15,10 +15,10 @@ use crate::{
     store::redis::{
         error::{from_redis, is_broken},
         transport::{
-            background::Exclusive,
-            checkout::{connection, connection_until},
+            connections::{connection, connection_until},
             deadline::not_answered,
             health::Health,
+            runtimes::Exclusive,
         },
     },
 };

@@ -15,8 +15,8 @@ use crate::{
         Action, Counts,
         redis::{
             transport::{
-                background::in_task,
                 deadline::{REPLY_TIMEOUT, deadline_in, timed_out},
+                runtimes::in_task,
             },
             wire::{Job, Reply},
         },

@@ -6,8 +6,10 @@ SHELL := bash
 # The crate, its docs, and what needs no more than one Redis server.
 test:
 	@.ci/get-redis
-	@.ci/timed "unit tests, it" .ci/cargo-test --package tower-ratelimit --package tests --lib --test it
-	@.ci/timed "doc tests" cargo test --package tower-ratelimit --package tests --doc
+	@.ci/timed "unit tests, it" .ci/cargo-test --package tower-ratelimit --package tower-ratelimit-extra --package tests \
+		--lib --test it
+	@.ci/timed "doc tests" cargo test --package tower-ratelimit --package tower-ratelimit-extra \
+		--package tests --doc
 
 # `make test`; then all features, TLS, Sentinel, Cluster, gRPC, the programs of this workspace, the simulation of faults, and
 # five times the random steps of the differential tests.

@@ -1,6 +1,6 @@
 //! Small helpers.
 
-#![allow(dead_code, reason = "each is for some of the features")]
+#![allow(dead_code, unused_imports, reason = "each is for some of the features")]
 
 mod outage;
 

@@ -1,6 +1,9 @@
-//! Checks the structure of the crate in `src/`:
+//! Checks the structure of the published crates:
 //!
 //! * no import cycle between files,
+//!
+//! and of the core in `src/`:
+//!
 //! * no file imports a layer above its own,
 //! * a foreign crate is named only where it belongs.
 //!
@@ -47,6 +50,10 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     let mut problems = graph.cycles();
     problems.extend(layers::check(&graph));
     problems.extend(layers::foreign(&source));
+    for (name, folder) in sizes::published(&root)?.into_iter().skip(1) {
+        let cycles = imports::graph(&Crate::read(&folder)?).cycles();
+        problems.extend(cycles.into_iter().map(|cycle| format!("{name}: {cycle}")));
+    }
     for problem in &problems {
         eprintln!("{problem}");
     }

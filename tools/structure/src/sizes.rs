@@ -21,7 +21,7 @@ pub(crate) fn table(root: &Path) -> Result<String, Box<dyn Error>> {
 }
 
 /// The names of the published crates, in `root` and in the folders directly in it, and where their source is.
-fn published(root: &Path) -> Result<Vec<(String, PathBuf)>, Box<dyn Error>> {
+pub(crate) fn published(root: &Path) -> Result<Vec<(String, PathBuf)>, Box<dyn Error>> {
     let mut folders = vec![root.to_owned()];
     for entry in fs::read_dir(root)? {
         folders.push(entry?.path());

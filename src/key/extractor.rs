@@ -308,41 +308,31 @@ where
     }
 }
 
-impl KeyExtractor for Box<dyn KeyExtractor> {
-    fn extract(&self, request: &Parts) -> Answer<Key> {
-        (**self).extract(request)
-    }
+macro_rules! pointer {
+    ($pointer:ident) => {
+        impl KeyExtractor for $pointer<dyn KeyExtractor> {
+            fn extract(&self, request: &Parts) -> Answer<Key> {
+                (**self).extract(request)
+            }
 
-    fn warning(&self) -> Option<String> {
-        (**self).warning()
-    }
+            fn warning(&self) -> Option<String> {
+                (**self).warning()
+            }
 
-    fn looks_up(&self) -> bool {
-        (**self).looks_up()
-    }
+            fn looks_up(&self) -> bool {
+                (**self).looks_up()
+            }
 
-    fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
-        (**self).keys_of(named)
-    }
+            fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
+                (**self).keys_of(named)
+            }
+        }
+    };
 }
 
-impl KeyExtractor for Arc<dyn KeyExtractor> {
-    fn extract(&self, request: &Parts) -> Answer<Key> {
-        (**self).extract(request)
-    }
-
-    fn warning(&self) -> Option<String> {
-        (**self).warning()
-    }
-
-    fn looks_up(&self) -> bool {
-        (**self).looks_up()
-    }
-
-    fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
-        (**self).keys_of(named)
-    }
-}
+// Not for every pointer to an extractor, which could be a closure too.
+pointer!(Arc);
+pointer!(Box);
 
 /// The key of the identity `named`, if a request can have it.
 pub(super) fn only(

@@ -13,8 +13,7 @@ use tower_service::Service;
 use super::{
     body::ResponseBody,
     config::Config,
-    gather::Gathered,
-    identify::Identity,
+    identify::{Gathered, Identity},
     settle::{Refund, Settlement, Settling},
     step::Step,
 };

@@ -7,7 +7,6 @@ mod event;
 #[cfg(feature = "axum")]
 mod extract;
 mod future;
-mod gather;
 mod identify;
 #[expect(clippy::module_inception, reason = "the module's main type")]
 mod layer;

@@ -7,8 +7,7 @@ use http::request::Parts;
 use super::{
     config::Config,
     event::DecisionEvent,
-    gather::{Gathered, gather},
-    identify::Identity,
+    identify::{Gathered, Identity, gather},
     rule::Rule,
 };
 use crate::{

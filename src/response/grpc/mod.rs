@@ -1,6 +1,5 @@
 //! Rejections of gRPC calls.
 
-mod code;
 #[cfg(feature = "tonic")]
 mod details;
 mod request;
@@ -10,4 +9,4 @@ pub(crate) use self::request::is_grpc;
 pub(super) use self::request::{
     GRPC_DETAILS, GRPC_MESSAGE, GRPC_PUSHBACK, GRPC_STATUS, grpc_type, is_grpc_type,
 };
-pub use self::{code::GrpcCode, status::GrpcStatus};
+pub use self::status::{GrpcCode, GrpcStatus};

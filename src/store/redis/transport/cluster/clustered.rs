@@ -5,8 +5,8 @@ use redis::{Cmd, RedisError, Value};
 use tokio::{sync::Semaphore, task::coop::consume_budget, time::timeout_at};
 
 use super::{
-    connection::ToCluster,
     nodes::{Nodes, Pools},
+    pool::ToCluster,
     several_slots::{Slots, decide_in_several_slots},
     shard::Shard,
 };

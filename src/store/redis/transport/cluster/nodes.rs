@@ -15,10 +15,9 @@ use tokio::{
 
 use super::{
     clients::RESPONSE,
-    connection::ToCluster,
     evaluate::{evaluate, in_transaction, may_succeed_elsewhere, with_text_if_missing},
     node::{usual, was_not_sent},
-    pool::ClusterPool,
+    pool::{ClusterPool, ToCluster},
 };
 use crate::{
     base::Error,

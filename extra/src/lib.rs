@@ -15,8 +15,7 @@
 //!
 //! # Versions
 //!
-//! Each version needs exactly the same version of `tower-ratelimit`, which it re-exports as
-//! [`tower_ratelimit`](crate::tower_ratelimit).
+//! Each version needs exactly the same version of `tower-ratelimit`, which it re-exports as [`tower_ratelimit`].
 //!
 //! # Example
 //!

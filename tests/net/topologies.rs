@@ -24,7 +24,7 @@ fn defaults() -> [Policy; 2] {
 }
 
 async fn live(store: &RedisStore) -> LivePolicies {
-    LivePolicies::redis(&store, defaults()).await.unwrap().poll_every(OFTEN)
+    LivePolicies::redis(store, defaults()).await.unwrap().poll_every(OFTEN)
 }
 
 fn quotas(live: &LivePolicies) -> Vec<String> {

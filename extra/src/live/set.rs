@@ -3,7 +3,7 @@ use std::{
     mem,
     sync::{
         Mutex,
-        atomic::{AtomicI64, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -240,6 +240,8 @@ impl Set {
 /// later.
 #[cfg(feature = "metrics")]
 fn failed_sources_changed(change: i64) {
+    use std::sync::atomic::AtomicI64;
+
     static FAILED: AtomicI64 = AtomicI64::new(0);
     let failed = FAILED.fetch_add(change, Ordering::Relaxed) + change;
     metrics::gauge!(tower_ratelimit::metrics::FAILED_POLICY_SOURCES).set(failed as f64);

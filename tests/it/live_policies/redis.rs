@@ -24,7 +24,7 @@ pub(super) fn defaults() -> [Policy; 2] {
 }
 
 async fn live(store: &RedisStore) -> LivePolicies {
-    LivePolicies::redis(&store, defaults()).await.unwrap().poll_every(OFTEN)
+    LivePolicies::redis(store, defaults()).await.unwrap().poll_every(OFTEN)
 }
 
 fn edit(server: &RedisServer, words: &[&str]) {

@@ -287,7 +287,7 @@ fn lua_files(folder: &str) -> Vec<(String, String)> {
 fn lua_files_follow_the_rules() {
     let include = lua_files("lua/include");
     let mut included: BTreeSet<String> = include.iter().flat_map(|(_, lua)| declared(&tokens(lua))).collect();
-    // Declared by src/store/redis/script.rs.
+    // Declared by src/store/redis/script/assemble.rs.
     included.extend(["make", "brief", "algorithm", "ARGUMENTS"].map(str::to_owned));
     let files = [include, lua_files("lua"), lua_files("lua/algorithm"), lua_files("examples")].concat();
     assert!(files.len() > 10);

@@ -23,7 +23,7 @@ const ROWS: &[&[&str]] = &[
         "store/redis/codes.rs",
         "store/redis/error.rs",
         "store/redis/explain.rs",
-        "store/redis/script.rs",
+        "store/redis/script/",
         "store/redis/tls.rs",
     ],
     &["store/redis/wire/"],

@@ -6,8 +6,10 @@ SHELL := bash
 # The crate, its docs, and what needs no more than one Redis server.
 test:
 	@.ci/get-redis
-	@.ci/timed "unit tests, it" .ci/cargo-test --package tower-ratelimit --package tests --lib --test it
-	@.ci/timed "doc tests" cargo test --package tower-ratelimit --package tests --doc
+	@.ci/timed "unit tests, it" .ci/cargo-test --package tower-ratelimit --package tower-ratelimit-extra --package tests \
+		--lib --test it
+	@.ci/timed "doc tests" cargo test --package tower-ratelimit --package tower-ratelimit-extra \
+		--package tests --doc
 
 # `make test`; then all features, TLS, Sentinel, Cluster, gRPC, the programs of this workspace, the simulation of faults, and
 # five times the random steps of the differential tests.
@@ -69,13 +71,14 @@ lint:
 	@.ci/timed "clippy of tests" cargo clippy --workspace --all-features --tests --test faults -- \
 		-D warnings -A clippy::unwrap_used -A clippy::print_stderr
 	@.ci/timed "clippy of each feature" .ci/clippy-features
-	@.ci/timed "docs" env RUSTDOCFLAGS="-D warnings" cargo doc --all-features --no-deps \
-		--package tower-ratelimit --package tower-ratelimit-retry
+	@.ci/timed "docs" env RUSTDOCFLAGS="-D warnings" cargo doc --all-features --no-deps --package tower-ratelimit \
+		--package tower-ratelimit-extra --package tower-ratelimit-retry
 	@.ci/timed "structure" cargo run --quiet -p structure
 	@.ci/timed "alerts" env GET_PROMTOOL=no .ci/test-alerts
 	@.ci/timed "rust-version" .ci/msrv
 	@.ci/timed "dependencies" .ci/deny
-	@.ci/timed "package" cargo package --allow-dirty --package tower-ratelimit --package tower-ratelimit-retry
+	@.ci/timed "package" cargo package --allow-dirty --package tower-ratelimit --package tower-ratelimit-extra \
+		--package tower-ratelimit-retry
 
 # Runs each target for three minutes, on nightly. Findings are kept in fuzz/target.
 fuzz:

@@ -11,7 +11,7 @@
 //! It requests eight reports for one tenant, under the policies "reports" (5 per hour by day, 20 by night) and "burst"
 //! (10 per minute), and prints each decision. By day the sixth report is denied; by night all eight are admitted.
 //!
-//! `TwinTest` of the feature `testing` compares the twins.
+//! `TwinTest` of `tower-ratelimit-extra` compares the twins.
 
 #![allow(clippy::print_stdout, reason = "the example prints its results")]
 

@@ -44,6 +44,9 @@
 //! | What if the store is unavailable? [`FailureMode`] | count in this process, admit, or reject with 503 | | [`policy`] |
 //! | What does the client see? [`ResponseMapper`](response::ResponseMapper), [`Headers`] | [`ProblemDetails`](response::ProblemDetails), [`GrpcStatus`](response::GrpcStatus), IETF and legacy headers | a closure | [`response`] |
 //!
+//! The crate `tower-ratelimit-extra` has what fewer services need: quotas that follow the load, policies that change while the
+//! service runs, cached lookups, a router for operators, and tests of custom algorithms.
+//!
 //! For requests that are not HTTP, use [`KeyedRateLimitLayer`](keyed::KeyedRateLimitLayer). To decide without a layer,
 //! use [`Limiter`]. Clients retry with the crate [`tower-ratelimit-retry`](https://docs.rs/tower-ratelimit-retry).
 //!
@@ -78,17 +81,12 @@
 //!
 //! | name | what it adds | default |
 //! |---|---|---|
-//! | `adaptive` | `adaptive`: quotas that follow the load of the service, or any other signal | no |
-//! | `admin` | `admin::router`: an axum router with which operators look at limits, reset and refund them | no |
 //! | `axum` | [`PeerIp`] reads axum's `ConnectInfo`; [`FromExtractor`](key::FromExtractor), [`MatchedRoute`](key::MatchedRoute); [`Decision`] and [`Limiter`] are extractors, [`Rejection`] is a response | yes |
 //! | `cluster` | [`RedisStore`] on Redis Cluster | no |
-//! | `lookup` | `policy::Lookup`: asynchronous lookups of clients and their policies, cached | no |
 //! | `metrics` | counters, histograms and gauges for any exporter of the facade `metrics` | no |
 //! | `redis` | [`RedisStore`] on one server | yes |
-//! | `reload` | `LivePolicies`: policies that change while the service runs, [from a file or from Redis](policy) | no |
 //! | `sentinel` | [`RedisStore`] on the primary that Redis Sentinel names | no |
 //! | `serde` | [`Policy`], [`Quota`], [`FailureMode`] and [`Headers`] are read [from configuration files](policy) | no |
-//! | `testing` | `testing::TwinTest` compares the twins of your own [`Algorithm`](algorithm::Algorithm) | no |
 //! | `tls-rustls` | [`RedisStore`] on `rediss://` URLs, with rustls and ring | no |
 //! | `tls-rustls-no-provider` | The same with the crypto provider of rustls that your program installs | no |
 //! | `tonic` | gRPC rejections carry `RetryInfo` and `QuotaFailure`; [`Rejection`] becomes a `tonic::Status`; [`PeerIp`] reads tonic's connect info | no |
@@ -112,18 +110,9 @@ macro_rules! metric {
     };
 }
 
-#[cfg(feature = "adaptive")]
-#[cfg_attr(docsrs, doc(cfg(feature = "adaptive")))]
-pub mod adaptive;
-#[cfg(feature = "admin")]
-#[cfg_attr(docsrs, doc(cfg(feature = "admin")))]
-pub mod admin;
 pub mod algorithm;
-mod answer;
+mod base;
 pub mod decision;
-mod error;
-#[cfg(feature = "redis")]
-mod fault;
 pub mod key;
 pub mod keyed;
 pub mod layer;
@@ -132,13 +121,8 @@ mod limiter;
 #[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
 pub mod metrics;
 pub mod policy;
-mod quota;
 pub mod response;
 pub mod store;
-#[cfg(feature = "testing")]
-#[cfg_attr(docsrs, doc(cfg(feature = "testing")))]
-pub mod testing;
-mod util;
 
 /// The connection pool of [`RedisStore`], re-exported so your own pool has the same version.
 #[cfg(feature = "redis")]
@@ -147,14 +131,12 @@ pub use bb8_redis;
 #[cfg(feature = "redis")]
 pub use self::store::RedisStore;
 pub use self::{
-    answer::Answer,
+    base::{Answer, Error, ErrorKind, Quota},
     decision::{Charge, Decision, Verdict},
-    error::{Error, ErrorKind},
     key::{ClientIp, Header, Key, KeyExtractor, PeerIp, TrustedProxies},
     layer::{RateLimitLayer, Rule},
-    limiter::{ExplainedCharge, Explanation, Limiter, Reservation},
+    limiter::{Limiter, Reservation},
     policy::{FailureMode, Policy, PolicySource},
-    quota::Quota,
     response::{Headers, Rejection},
     store::{ManualClock, MemoryStore},
 };

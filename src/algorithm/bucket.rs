@@ -7,7 +7,7 @@ use super::{
     state::{Count, Extra, Rate, Refunds, State},
     twin::Receipt,
 };
-use crate::{error::Error, quota::Quota};
+use crate::base::{Error, Quota};
 
 /// An algorithm whose arguments describe a bucket.
 pub trait HasBucket: Send + Sync {

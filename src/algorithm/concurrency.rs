@@ -3,7 +3,7 @@ use super::{
     counter::{Change, Counter, Gauge, Kept, Plan},
     state::{Holder, Holders, State},
 };
-use crate::{error::Error, quota::Quota};
+use crate::base::{Error, Quota};
 
 /// Limits the units in use at any moment, over all instances: requests in flight, jobs, connections.
 ///

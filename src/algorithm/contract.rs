@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{counter::Counter, twin::Twin};
-use crate::{error::Error, quota::Quota};
+use crate::base::{Error, Quota};
 
 /// A way to count units; see [`Policy::algorithm`](crate::Policy::algorithm).
 ///

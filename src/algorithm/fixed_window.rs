@@ -6,7 +6,7 @@ use super::{
     state::{Count, State},
     twin::Receipt,
 };
-use crate::{error::Error, quota::Quota};
+use crate::base::{Error, Quota};
 
 /// Counts the units of each window: at most the limit in each one.
 ///

@@ -3,7 +3,7 @@ use super::{
     bucket::{Bucket, HasBucket, rate},
     counter::Counter,
 };
-use crate::{error::Error, quota::Quota};
+use crate::base::{Error, Quota};
 
 /// The generic cell rate algorithm: the quota's rate, with bursts up to its capacity. The default.
 ///

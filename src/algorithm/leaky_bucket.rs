@@ -5,7 +5,7 @@ use super::{
     bucket::{Bucket, HasBucket, micros, rate},
     counter::Counter,
 };
-use crate::{error::Error, quota::Quota};
+use crate::base::{Error, Quota};
 
 /// Admitted units fill a bucket that drains at the quota's rate.
 ///

@@ -9,7 +9,7 @@ use super::{
     counter::{Admission, Change, Counter, Gauge, Kept, Plan},
     state::{Record, State},
 };
-use crate::{error::Error, quota::Quota};
+use crate::base::{Error, Quota};
 
 /// More would not change the length of a ban.
 const MOST_BANS: u64 = 60;

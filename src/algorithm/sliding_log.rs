@@ -4,7 +4,7 @@ use super::{
     state::{Entry, Log, State},
     twin::Receipt,
 };
-use crate::{error::Error, quota::Quota};
+use crate::base::{Error, Quota};
 
 /// Stores the time of each admitted request: at most the limit in any span of the period, exactly.
 ///

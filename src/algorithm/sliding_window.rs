@@ -4,7 +4,7 @@ use super::{
     state::{Cells, State},
     twin::Receipt,
 };
-use crate::{error::Error, quota::Quota};
+use crate::base::{Error, Quota};
 
 /// Counts units in a window that slides over cells: the limit per period, smoothed over the window's edge.
 ///

@@ -5,7 +5,7 @@ use super::{
     bucket::{Bucket, HasBucket, micros, rate},
     counter::Counter,
 };
-use crate::{error::Error, quota::Quota};
+use crate::base::{Error, Quota};
 
 /// Tokens are added at the quota's rate until the bucket is full; each unit charged removes one.
 ///

@@ -4,7 +4,7 @@
 ///
 /// [`MemoryStore`](crate::MemoryStore) needs it. Implement it for the type of your [`Algorithm`](super::Algorithm), and
 /// return `Some(self)` from [`Algorithm::twin`](super::Algorithm::twin), where there is an example. Then compare the
-/// twins with `testing::TwinTest` (feature `testing`).
+/// twins with `TwinTest` of the crate `tower-ratelimit-extra`.
 ///
 /// The functions are pure: they return what would happen and the new state, and change nothing. They may be called more
 /// than once for one decision.

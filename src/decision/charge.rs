@@ -6,7 +6,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use crate::{algorithm::twin::Receipt, key::Key, policy::Policy, util::random::random};
+use crate::{algorithm::twin::Receipt, base::random::random, key::Key, policy::Policy};
 
 /// A request to charge `key` with `cost` units under `policy`.
 ///
@@ -89,8 +89,9 @@ impl Charge {
         self.cost
     }
 
-    /// Sets the cost, and keeps the holder or the receipt.
-    pub(crate) fn with_cost(mut self, cost: u64) -> Self {
+    /// Sets the cost. The charge stays the same one for a refund and for the renewal of a permit.
+    #[must_use]
+    pub const fn with_cost(mut self, cost: u64) -> Self {
         self.cost = cost;
         self
     }

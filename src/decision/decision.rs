@@ -1,7 +1,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use super::{DecisionSource, Outcome, Permit, Verdict};
-use crate::error::Error;
+use crate::base::Error;
 
 /// Whether the headers of a response already report the decision in its extensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -394,7 +394,7 @@ impl fmt::Debug for Decision {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{decision::Charge, key::Key, policy::Policy, quota::Quota};
+    use crate::{base::Quota, decision::Charge, key::Key, policy::Policy};
 
     fn outcome(name: &str, limit: u64, remaining: u64, verdict: Verdict) -> Outcome {
         let policy = Policy::new(name, Quota::per_second(limit));

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use super::Charge;
-use crate::util::sync::lock;
+use crate::base::sync::lock;
 
 /// A charge that was counted in this process.
 #[derive(Debug)]
@@ -95,7 +95,7 @@ impl Units {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{key::Key, policy::Policy, quota::Quota};
+    use crate::{base::Quota, key::Key, policy::Policy};
 
     #[test]
     fn what_is_refunded_before_during_or_after_the_call_is_not_charged() {

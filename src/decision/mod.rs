@@ -1,7 +1,6 @@
 //! The charges that a store decides, and its decision.
 
 mod ban;
-mod ban_list;
 mod charge;
 #[expect(clippy::module_inception, reason = "the module's main type")]
 mod decision;
@@ -12,8 +11,12 @@ mod source;
 mod verdict;
 
 pub use self::{
-    ban::Ban, ban_list::BanList, charge::Charge, decision::Decision, outcome::Outcome,
-    source::DecisionSource, verdict::Verdict,
+    ban::{Ban, BanList},
+    charge::Charge,
+    decision::Decision,
+    outcome::Outcome,
+    source::DecisionSource,
+    verdict::Verdict,
 };
 pub(crate) use self::{
     decision::Report,

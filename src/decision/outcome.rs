@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{Charge, Verdict, local::LocalCharge};
-use crate::{algorithm::twin::Receipt, key::Key, policy::Policy, util::time::micros};
+use crate::{algorithm::twin::Receipt, base::time::micros, key::Key, policy::Policy};
 
 /// The outcome of a decision under one policy.
 ///
@@ -219,7 +219,9 @@ impl Outcome {
         self.charge.is_shadow()
     }
 
-    pub(crate) const fn charge(&self) -> &Charge {
+    /// The charge that was decided. A store refunds it, and renews its permits.
+    #[must_use]
+    pub const fn charge(&self) -> &Charge {
         &self.charge
     }
 

@@ -5,7 +5,7 @@
 use std::{fmt, sync::Arc};
 
 use super::{IntoKey, Key, Secret};
-use crate::answer::Answer;
+use crate::base::Answer;
 
 /// An extractor, and another one for requests without the identity that the first looks for. Returned by
 /// [`KeyExtractor::or`](crate::KeyExtractor::or).

@@ -1,7 +1,7 @@
 use http::request::Parts;
 
-use super::{Key, KeyExtractor, named::impossible};
-use crate::{answer::Answer, error::Error};
+use super::{Key, KeyExtractor, extractor::impossible};
+use crate::base::{Answer, Error};
 
 /// One key for all requests: a limit on the service as a whole.
 ///

@@ -3,10 +3,7 @@ use std::{any::type_name, sync::Arc};
 use http::request::Parts;
 
 use super::{AnyOf, Hashed, IntoKey, Key, Map, Or, Secret};
-use crate::{
-    answer::Answer,
-    error::{Error, ErrorKind},
-};
+use crate::base::{Answer, Error, ErrorKind};
 
 /// Finds the [`Key`] of a request, which identifies who is limited.
 ///
@@ -16,8 +13,8 @@ use crate::{
 ///
 /// An extractor sees the head of the request and never its body. So the trait is object safe: a
 /// `Box<dyn KeyExtractor>` that is chosen at run time is an extractor too. An extractor that waits for something, such
-/// as a session store, returns an [`Answer`] that is pending. `policy::Lookup`, with the feature `lookup`, caches what it
-/// looks up.
+/// as a session store, returns an [`Answer`] that is pending. `Lookup` of the crate `tower-ratelimit-extra`
+/// caches what it looks up.
 ///
 /// # Example
 ///
@@ -311,38 +308,45 @@ where
     }
 }
 
-impl KeyExtractor for Box<dyn KeyExtractor> {
-    fn extract(&self, request: &Parts) -> Answer<Key> {
-        (**self).extract(request)
-    }
+macro_rules! pointer {
+    ($pointer:ident) => {
+        impl KeyExtractor for $pointer<dyn KeyExtractor> {
+            fn extract(&self, request: &Parts) -> Answer<Key> {
+                (**self).extract(request)
+            }
 
-    fn warning(&self) -> Option<String> {
-        (**self).warning()
-    }
+            fn warning(&self) -> Option<String> {
+                (**self).warning()
+            }
 
-    fn looks_up(&self) -> bool {
-        (**self).looks_up()
-    }
+            fn looks_up(&self) -> bool {
+                (**self).looks_up()
+            }
 
-    fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
-        (**self).keys_of(named)
+            fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
+                (**self).keys_of(named)
+            }
+        }
+    };
+}
+
+// Not for every pointer to an extractor, which could be a closure too.
+pointer!(Arc);
+pointer!(Box);
+
+/// The key of the identity `named`, if a request can have it.
+pub(super) fn only(
+    named: &Key,
+    is_possible: impl FnOnce(&[u8]) -> bool,
+    expected: &'static str,
+) -> Result<Vec<Key>, Error> {
+    match named.raw() {
+        Some(identity) if is_possible(&identity) => Ok(vec![Key::new(identity)]),
+        _ => Err(impossible(expected)),
     }
 }
 
-impl KeyExtractor for Arc<dyn KeyExtractor> {
-    fn extract(&self, request: &Parts) -> Answer<Key> {
-        (**self).extract(request)
-    }
-
-    fn warning(&self) -> Option<String> {
-        (**self).warning()
-    }
-
-    fn looks_up(&self) -> bool {
-        (**self).looks_up()
-    }
-
-    fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
-        (**self).keys_of(named)
-    }
+/// The error for an identity that no request has. It does not show the identity, which may be a secret.
+pub(super) fn impossible(expected: &'static str) -> Error {
+    Error::new(ErrorKind::InvalidIdentity, format!("no request has this identity: it must be {expected}"))
 }

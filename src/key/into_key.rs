@@ -5,10 +5,7 @@ use std::{
 };
 
 use super::Key;
-use crate::{
-    answer::Answer,
-    error::{Error, ErrorKind},
-};
+use crate::base::{Answer, Error, ErrorKind};
 
 /// A value that a closure may return as a [`Key`].
 ///

@@ -1,5 +1,5 @@
 use super::Key;
-use crate::answer::Answer;
+use crate::base::Answer;
 
 /// The keys of one request, in the order of their rules.
 #[derive(Debug)]

@@ -1,8 +1,8 @@
 use http::request::Parts;
 
 use crate::{
-    answer::Answer,
-    error::{Error, ErrorKind},
+    base::{Answer, Error, ErrorKind},
+    key::{AnyOf, KeyExtractor},
 };
 
 /// Decides which requests a layer [exempts](crate::RateLimitLayer::exempt) or [bans](crate::RateLimitLayer::ban), and
@@ -43,4 +43,17 @@ where
 /// The error for a request whose client is not known and whose proxy is matched.
 pub(super) fn not_determined() -> Error {
     Error::new(ErrorKind::InvalidIdentity, "the client behind the proxy could not be determined")
+}
+
+impl<K: KeyExtractor> RequestMatcher for AnyOf<K> {
+    fn matches(&self, request: &Parts) -> Answer<bool> {
+        let keys = self.keys.clone();
+        self.extractor.extract(request).then(move |key| {
+            let key = key?;
+            match keys.binary_search(&key) {
+                Ok(_) if key.is_assumed() => Err(not_determined()),
+                found => Ok(found.is_ok()),
+            }
+        })
+    }
 }

@@ -74,8 +74,6 @@ mod ip;
 mod key;
 mod keys;
 mod matcher;
-mod named;
-mod preflight;
 mod request;
 mod secret;
 mod stored;
@@ -93,4 +91,4 @@ pub use self::{
     matcher::RequestMatcher,
     request::{Bearer, Cookie, FromExtension, GrpcMethod, GrpcService, Header, RequestMethod, RequestPath},
 };
-pub(crate) use self::{keys::Keys, preflight::preflight_key, secret::Secret, text::decode as percent_decode};
+pub(crate) use self::{ip::preflight_key, keys::Keys, secret::Secret, text::decode as percent_decode};

@@ -3,7 +3,7 @@ use std::{fmt, sync::Arc};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
-use crate::error::Error;
+use crate::base::Error;
 
 /// A secret that turns identities into hashes which disclose nothing without it.
 #[derive(Clone)]

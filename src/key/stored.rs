@@ -6,7 +6,7 @@ use super::{
     Key,
     text::{EMPTY, FIRST, OPEN, decode, encode_around_percent, is_hash, parts, push_hex, split_marks},
 };
-use crate::error::{Error, ErrorKind};
+use crate::base::{Error, ErrorKind};
 
 /// Brackets can be nested this deep. No stored form is longer than 96 bytes, so deeper ones are hashed.
 const MAX_DEPTH: usize = 24;
@@ -44,14 +44,15 @@ impl Key {
         read(&encode_around_percent(text), 0)
     }
 
-    /// Whether the text has a mark or a hash that says how the key was made, so that it is no plain identity.
-    #[cfg(feature = "admin")]
-    pub(crate) fn is_made(&self) -> bool {
+    /// Whether the stored form has a mark or a hash that says how the key was made. No client sends such an identity.
+    #[must_use]
+    pub fn is_made(&self) -> bool {
         self.is_final() || self.as_str().starts_with(super::text::PREFLIGHT)
     }
 
-    /// 64 bits of the SHA-256 of the text, in hex: for logs, which must not show the text.
-    pub(crate) fn digest(&self) -> String {
+    /// 64 bits of the SHA-256 of the stored form, as 16 hex digits: for logs, which must not show a key.
+    #[must_use]
+    pub fn digest(&self) -> String {
         let mut digest = String::with_capacity(16);
         push_hex(&mut digest, &Sha256::digest(self.as_bytes())[..8]);
         digest

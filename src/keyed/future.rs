@@ -13,13 +13,11 @@ use pin_project_lite::pin_project;
 use tokio::time::{Sleep, sleep};
 use tower_service::Service;
 
-use super::{config::Config, patience::WaitState};
+use super::rule::{Config, WaitState};
 use crate::{
-    answer::Answer,
+    base::{Answer, DelayedService, Error, unready},
     decision::{Charge, Decision, Verdict},
-    error::Error,
     key::Keys,
-    layer::{Turn, unready},
     response::Rejection,
 };
 
@@ -63,7 +61,7 @@ pin_project! {
         },
         // Admitted and charged; waiting for the delay, and for the service to be ready again.
         Delay {
-            delayed: Option<(Turn<S>, R, Decision)>,
+            delayed: Option<(DelayedService<S>, R, Decision)>,
         },
         // Waiting for the inner service. The decision holds the permit until then.
         Respond {
@@ -99,7 +97,7 @@ impl<S: Service<R>, R> State<S, R, S::Future> {
     }
 
     fn delay((service, request): (S, R), delay: Duration, decision: Decision) -> Self {
-        Self::Delay { delayed: Some((Turn::after(delay, service), request, decision)) }
+        Self::Delay { delayed: Some((DelayedService::after(delay, service), request, decision)) }
     }
 
     fn respond(mut service: S, request: R, decision: Decision) -> Self {

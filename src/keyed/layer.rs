@@ -2,7 +2,10 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use tower_layer::Layer;
 
-use super::{config::Config, rule::KeyedRule, service::KeyedRateLimit};
+use super::{
+    rule::{Config, KeyedRule},
+    service::KeyedRateLimit,
+};
 use crate::{key::IntoKey, limiter::Limiter, policy::Policy};
 
 /// Puts a rate limit in front of a Tower service with any type of request: messages, jobs, calls to a remote API.
@@ -71,7 +74,7 @@ impl<R: 'static> KeyedRateLimitLayer<R> {
     pub fn and(self, rule: KeyedRule<R>) -> Self {
         let config = &self.config;
         let others = config.rules.iter().map(|other| &other.policy);
-        if let Err(error) = config.limiter.accept(&rule.policy, others) {
+        if let Err(error) = config.limiter.accept_beside(&rule.policy, others) {
             panic!("{error}");
         }
         self.with(|config| config.rules.push(rule))

@@ -1,9 +1,7 @@
 //! Rate limits for Tower services whose requests are not HTTP.
 
-mod config;
 mod future;
 mod layer;
-mod patience;
 mod rule;
 mod service;
 

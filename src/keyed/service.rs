@@ -7,8 +7,8 @@ use std::{
 use tower_service::Service;
 
 use super::{
-    config::Config,
     future::{BoxError, KeyedResponseFuture},
+    rule::Config,
 };
 
 /// A service behind a rate limit, made by [`KeyedRateLimitLayer`](super::KeyedRateLimitLayer), which has an example.

@@ -1,7 +1,7 @@
 //! The settings of a layer, shared by all of its services.
 
 use std::{
-    fmt, iter,
+    fmt,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -12,7 +12,6 @@ use std::{
 use http::{Response, StatusCode, request::Parts, response};
 
 use super::{
-    checked::Checked,
     event::DecisionEvent,
     routes::Routes,
     rule::Rule,
@@ -20,8 +19,8 @@ use super::{
     settle::{Settlement, Settlements},
 };
 use crate::{
+    base::{Error, ErrorKind, Outage},
     decision::{Decision, Outcome},
-    error::{Error, ErrorKind},
     key::RequestMatcher,
     limiter::Limiter,
     policy::{Enforcement, EnforcementSwitch},
@@ -29,7 +28,6 @@ use crate::{
         GrpcStatus, HeaderWriter, Headers, Kept, ProblemDetails, Rejection, RejectionBody, ResponseMapper,
         is_grpc, mark_request, reject, replace,
     },
-    util::outage::Outage,
 };
 
 // Aligned as the fields of a policy are, because every request changes the reference count.
@@ -126,7 +124,7 @@ impl Config {
         rules.check()?;
         let (rules, routes) = rules.into_parts();
         for policy in rules.iter().filter_map(|rule| rule.policy.known()) {
-            self.limiter.accept(&policy, iter::empty())?;
+            self.limiter.accept(&policy)?;
         }
         let logged = Self::new(self.limiter.clone());
         Ok(Self {
@@ -332,4 +330,12 @@ impl fmt::Debug for Config {
             .field("headers", self.headers.headers())
             .finish_non_exhaustive()
     }
+}
+
+/// The warnings that a layer has looked for, each once.
+#[derive(Clone, Default)]
+pub(super) struct Checked {
+    pub(super) settings: Arc<AtomicBool>,
+    pub(super) policies_of_a_key: Arc<AtomicBool>,
+    pub(super) cost: Arc<AtomicBool>,
 }

@@ -3,8 +3,8 @@ use std::fmt;
 use http::request::Parts;
 
 use crate::{
+    base::Error,
     decision::{Decision, DecisionSource, Outcome, Verdict},
-    error::Error,
     response::Rejection,
 };
 
@@ -149,7 +149,7 @@ impl<'a> DecisionEvent<'a> {
     }
 
     /// 64 bits of the SHA-256 of the key that was charged under the [policy](Self::policy), as 16 hex digits: the
-    /// [same hash](crate::ExplainedCharge::key_hash) that explanations and the log have. `None` without a policy.
+    /// [same hash](crate::Key::digest) that explanations and the log have. `None` without a policy.
     ///
     /// Each client has one, so it belongs in logs and not in the labels of a metric.
     #[must_use]

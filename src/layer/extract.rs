@@ -9,8 +9,8 @@ use axum::{
 use http::request::Parts;
 
 use crate::{
+    base::{Error, ErrorKind},
     decision::Decision,
-    error::{Error, ErrorKind},
     limiter::{Limiter, Reservation},
     response::Rejection,
 };

@@ -13,16 +13,13 @@ use tower_service::Service;
 use super::{
     body::ResponseBody,
     config::Config,
-    gather::Gathered,
-    identify::Identity,
+    identify::{Gathered, Identity},
     settle::{Refund, Settlement, Settling},
     step::Step,
-    turn::{Turn, unready},
 };
 use crate::{
-    answer::Answer,
+    base::{Answer, DelayedService, Error, unready},
     decision::{Charge, Decision, Permit},
-    error::Error,
     policy::Enforcement,
     response::{Kept, RejectionBody, Returned},
 };
@@ -103,7 +100,7 @@ struct Call<S, ReqBody> {
 
 /// An admitted call that waits for its delay.
 struct Delayed<S, ReqBody> {
-    turn: Turn<S>,
+    turn: DelayedService<S>,
     request: Parts,
     body: ReqBody,
     decision: Decision,
@@ -143,7 +140,7 @@ impl<S, ReqBody> Call<S, ReqBody> {
                 // The request may be cancelled during the delay.
                 let settlement = config.settle(&mut self.request, &decision);
                 let Self { service, request, body } = self;
-                let turn = Turn::after(delay, unready(service));
+                let turn = DelayedService::after(delay, unready(service));
                 State::Delay {
                     delayed: Some(Box::new(Delayed { turn, request, body, decision, settlement })),
                 }

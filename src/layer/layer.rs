@@ -158,7 +158,7 @@ impl RateLimitLayer {
     pub fn and(self, rule: Rule) -> Self {
         let config = &self.config;
         let others: Vec<_> = config.rules.iter().filter_map(|rule| rule.policy.known()).collect();
-        let accept = |policy| config.limiter.accept(&policy, others.iter());
+        let accept = |policy| config.limiter.accept_beside(&policy, others.iter());
         if let Some(Err(error)) = rule.policy.known().map(accept) {
             panic!("{error}");
         }

@@ -1,14 +1,12 @@
 //! Rate limits for HTTP services.
 
 mod body;
-mod checked;
+mod charges;
 mod config;
 mod event;
-mod explain;
 #[cfg(feature = "axum")]
 mod extract;
 mod future;
-mod gather;
 mod identify;
 #[expect(clippy::module_inception, reason = "the module's main type")]
 mod layer;
@@ -20,10 +18,8 @@ mod rules;
 mod service;
 mod settle;
 mod step;
-mod turn;
 mod warnings;
 
-pub(crate) use self::turn::{Turn, unready};
 pub use self::{
     body::ResponseBody,
     event::{DecisionEvent, DecisionKind},

@@ -6,7 +6,7 @@ use http::Method;
 use matchit::InsertError;
 
 use crate::{
-    error::{Error, ErrorKind},
+    base::{Error, ErrorKind},
     key::percent_decode,
 };
 

@@ -5,7 +5,7 @@ use std::{fmt, iter, sync::Arc};
 use http::request::Parts;
 
 use crate::{
-    answer::Answer,
+    base::Answer,
     decision::Charge,
     key::{Key, KeyExtractor, RequestMatcher, preflight_key},
     policy::PolicySource,

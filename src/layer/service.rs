@@ -7,7 +7,7 @@ use std::{
 use http::{Request, Response};
 use tower_service::Service;
 
-use crate::layer::{ResponseBody, config::Config, future::ResponseFuture};
+use super::{body::ResponseBody, config::Config, future::ResponseFuture};
 
 /// A service behind a rate limit, made by [`RateLimitLayer`](crate::RateLimitLayer).
 ///

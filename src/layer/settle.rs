@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::{
-    answer::Answer,
+    base::Answer,
     decision::Decision,
     limiter::{Limiter, Reservation, Work},
 };

@@ -7,14 +7,12 @@ use http::request::Parts;
 use super::{
     config::Config,
     event::DecisionEvent,
-    gather::{Gathered, gather},
-    identify::Identity,
+    identify::{Gathered, Identity, gather},
     rule::Rule,
 };
 use crate::{
-    answer::Answer,
+    base::{Answer, Error},
     decision::{Charge, Decision, Verdict},
-    error::Error,
     key::Key,
     response::Rejection,
 };

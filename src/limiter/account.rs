@@ -13,10 +13,8 @@ use super::{
     limiter::Limiter,
 };
 use crate::{
-    answer::Answer,
+    base::{Answer, Error, ErrorKind, sync::lock},
     decision::{Decision, Outcome},
-    error::{Error, ErrorKind},
-    util::sync::lock,
 };
 
 /// How many debits of a reservation are kept, to refund them. Earlier ones stay charged.

@@ -7,7 +7,7 @@ use std::sync::{
 
 use tokio::{runtime::Handle, sync::Notify};
 
-use crate::{answer::Answer, decision::Decision};
+use crate::{base::Answer, decision::Decision};
 
 /// The work of a limiter and its clones that is not done yet.
 #[derive(Debug, Default)]

@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use super::limiter::Limiter;
 use crate::{
+    base::{Error, ErrorKind, time::micros},
     decision::{BanList, Charge, Decision, Outcome},
-    error::{Error, ErrorKind},
     key::Key,
     policy::{MAX_BAN, Policy},
     store::Action,
-    util::time::micros,
 };
 
 /// The most bans that [`Limiter::bans`] lists.

@@ -1,6 +1,6 @@
 //! Counts decisions and failures of the store, with the feature `metrics`.
 
-use crate::{answer::Answer, decision::Decision, store::Action};
+use crate::{base::Answer, decision::Decision, store::Action};
 
 /// The same answer, counted when it is ready.
 #[cfg(not(feature = "metrics"))]
@@ -75,7 +75,7 @@ const fn label(source: crate::decision::DecisionSource) -> crate::metrics::Sourc
 }
 
 #[cfg(feature = "metrics")]
-fn count_failure(decided: &Result<Decision, crate::error::Error>) {
+fn count_failure(decided: &Result<Decision, crate::base::Error>) {
     if let Some(error) = decided.as_ref().map_or_else(Some, Decision::failure) {
         crate::metrics::record::store_failed(error.kind());
     }

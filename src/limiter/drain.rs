@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::{runtime::Handle, time::timeout};
 
 use super::{background::Work, limiter::Limiter};
-use crate::error::{Error, ErrorKind};
+use crate::base::{Error, ErrorKind};
 
 impl Limiter {
     /// Waits, for at most `deadline`, until every [`Reservation`](crate::Reservation) is settled or dropped and every

@@ -16,12 +16,11 @@ use tokio::{runtime::Handle, task::JoinSet, time::sleep};
 
 use super::permit::PermitRequest;
 use crate::{
+    base::{Error, ErrorKind, sync::lock},
     decision::{Charge, Decision, DecisionSource, LocalCharge, Outcome, Reconciliation, Verdict},
-    error::{Error, ErrorKind},
     key::Key,
     policy::{FailureMode, Policy},
     store::{Action, LocalCounts, MemoryStore, Owed, Owing, Store},
-    util::sync::lock,
 };
 
 /// The most keys that are counted in this process, so the ladder takes at most about 30 MB.
@@ -413,7 +412,7 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
 
     use super::*;
-    use crate::{answer::Answer, quota::Quota};
+    use crate::base::{Answer, Quota};
 
     /// Counts what is handed back.
     #[derive(Clone, Default)]

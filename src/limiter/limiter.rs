@@ -8,9 +8,8 @@ use super::{
     permit::PermitRequest,
 };
 use crate::{
-    answer::Answer,
+    base::{Answer, Error, ErrorKind},
     decision::{Charge, Decision, Outcome},
-    error::{Error, ErrorKind},
     key::Key,
     policy::{Enforcement, Policy},
     store::{Action, LocalCounts, Store},
@@ -83,8 +82,9 @@ impl Limiter {
         Self { in_process, store: Arc::new(store), enforcement: Enforcement::On, ladder, background }
     }
 
-    /// This limiter, for the handler of a request.
-    pub(crate) fn under(&self, enforcement: Enforcement) -> Self {
+    /// This limiter under another enforcement. A new one enforces; a handler gets that of its layer.
+    #[must_use]
+    pub fn under(&self, enforcement: Enforcement) -> Self {
         Self { enforcement, ..self.clone() }
     }
 
@@ -315,18 +315,29 @@ impl Limiter {
         Ok(())
     }
 
-    /// The name under which the store keeps the count.
-    pub(super) fn stored_name(&self, policy: &Policy, key: &Key) -> Option<String> {
+    /// The name under which the store keeps the count of `key` under `policy`: the key in Redis. `None` for a store that has
+    /// no such names.
+    #[must_use]
+    pub fn stored_name(&self, policy: &Policy, key: &Key) -> Option<String> {
         self.store.stored_name(policy, key)
     }
 
+    /// Checks whether the store supports the algorithm of `policy`. A layer does so when it is built.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig) if it does not.
+    pub fn accept(&self, policy: &Policy) -> Result<(), Error> {
+        self.store.accept(policy)
+    }
+
     /// Checks whether a layer with the policies `others` can have `policy` too.
-    pub(crate) fn accept<'a>(
+    pub(crate) fn accept_beside<'a>(
         &self,
         policy: &Policy,
         mut others: impl Iterator<Item = &'a Policy>,
     ) -> Result<(), Error> {
-        self.store.accept(policy)?;
+        self.accept(policy)?;
         if others.any(|other| other.name() == policy.name()) {
             return Err(Error::new(
                 ErrorKind::InvalidConfig,

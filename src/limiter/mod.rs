@@ -6,7 +6,6 @@ mod bans;
 mod counted;
 mod debit;
 mod drain;
-mod explain;
 mod ladder;
 #[expect(clippy::module_inception, reason = "the module's main type")]
 mod limiter;
@@ -15,8 +14,4 @@ mod permit;
 mod reservation;
 
 pub(crate) use self::background::Work;
-pub use self::{
-    explain::{ExplainedCharge, Explanation},
-    limiter::Limiter,
-    reservation::Reservation,
-};
+pub use self::{limiter::Limiter, reservation::Reservation};

@@ -4,9 +4,8 @@ use tokio::runtime::Handle;
 
 use super::{ladder::Rung, permit::PermitRequest};
 use crate::{
-    answer::Answer,
+    base::{Answer, Error},
     decision::{Claim, Decision},
-    error::Error,
 };
 
 /// A decision under way, and what to undo if it fails or is dropped.

@@ -11,9 +11,8 @@ use tokio::{
 };
 
 use crate::{
-    answer::Answer,
+    base::{Answer, Error, ErrorKind},
     decision::{Charge, Decision, Permit, WeakPermit},
-    error::{Error, ErrorKind},
     store::{Action, Store},
 };
 

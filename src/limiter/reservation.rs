@@ -4,7 +4,10 @@ use std::{
 };
 
 use super::{account::Account, background::Work, limiter::Limiter};
-use crate::{answer::Answer, decision::Decision, util::sync::lock};
+use crate::{
+    base::{Answer, sync::lock},
+    decision::Decision,
+};
 
 /// Units that a request has reserved, to be settled once its cost is known.
 ///

@@ -12,10 +12,10 @@
 //! | [`ratelimit_leased_units`](LEASED_UNITS) | gauge | | units on lease that are not spent, as of the last 100 ms |
 //! | [`ratelimit_open_breakers`](OPEN_BREAKERS) | gauge | | circuit breakers that are open |
 //! | [`ratelimit_enforcement_switches`](ENFORCEMENT_SWITCHES) | gauge | `position` | [switches](crate::policy::EnforcementSwitch) of this process |
-//! | [`ratelimit_failed_policy_sources`](FAILED_POLICY_SOURCES) | gauge | | files and hashes of live policies whose latest content is not applied |
+//! | [`ratelimit_failed_policy_sources`](FAILED_POLICY_SOURCES) | gauge | | files and hashes of live policies, of the crate `tower-ratelimit-extra`, whose latest content is not applied |
 //! | [`ratelimit_memory_keys`](MEMORY_KEYS) | gauge | | keys in all [`MemoryStore`](crate::MemoryStore)s |
 //! | [`ratelimit_instances`](INSTANCES) | gauge | | the instances that share the limits, as [last seen](crate::RedisStore::instances) |
-//! | [`ratelimit_adaptive_share`](ADAPTIVE_SHARE) | gauge | `policy` | the share of its full quota that a policy of the feature `adaptive` has in force, from its floor to 1 |
+//! | [`ratelimit_adaptive_share`](ADAPTIVE_SHARE) | gauge | `policy` | the share of its full quota that an adaptive policy of the crate `tower-ratelimit-extra` has in force, from its floor to 1 |
 //!
 //! * `policy` is the name of a policy. It is empty if the store failed and the failure mode admitted.
 //! * `verdict` is `admitted`, `delayed`, `denied`, `banned` for a denial of a [banned](crate::Policy::penalty) key, or `shadow_denied` for a denial of a
@@ -71,6 +71,4 @@ pub use self::names::{
     ENFORCEMENT_SWITCHES, FAILED_POLICY_SOURCES, INSTANCES, LEASED_KEYS, LEASED_UNITS, LENGTH_BUCKETS,
     MEMORY_KEYS, OPEN_BREAKERS, QUEUE_LENGTH, REJECTIONS_TOTAL, STORE_ERRORS_TOTAL, describe,
 };
-#[cfg(feature = "adaptive")]
-pub(crate) use self::policy::ShareGauge;
 pub(crate) use self::policy::{PolicyCounters, Source, Verdict};

@@ -2,8 +2,6 @@ use std::{fmt, sync::OnceLock};
 
 use ::metrics::{Counter, Label};
 
-#[cfg(feature = "adaptive")]
-use super::{handle::Local, names::ADAPTIVE_SHARE};
 use super::{handle::Shared, names::DECISIONS_TOTAL};
 
 const VERDICTS: [&str; 5] = ["admitted", "delayed", "denied", "shadow_denied", "banned"];
@@ -70,22 +68,5 @@ impl Clone for PolicyCounters {
 impl fmt::Debug for PolicyCounters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PolicyCounters").finish_non_exhaustive()
-    }
-}
-
-/// The gauge of an adaptive policy's share.
-#[cfg(feature = "adaptive")]
-pub(crate) struct ShareGauge(Local<::metrics::Gauge>);
-
-#[cfg(feature = "adaptive")]
-impl ShareGauge {
-    pub(crate) const fn new() -> Self {
-        Self(Local::new())
-    }
-
-    /// The policy `name` has this share in force. Set again and again, because a recorder may be installed later.
-    pub(crate) fn set(&self, name: &str, share: f64) {
-        let labels = || vec![Label::new("policy", name.to_owned())];
-        self.0.with(ADAPTIVE_SHARE, labels, |gauge| gauge.set(share));
     }
 }

@@ -12,12 +12,11 @@ use ::metrics::{Counter, Gauge, Histogram, Label};
 use super::{
     handle::Local,
     names::{
-        BATCH_DECISIONS, DECISION_DURATION_SECONDS, ENFORCEMENT_SWITCHES, FAILED_POLICY_SOURCES, INSTANCES,
-        LEASED_KEYS, LEASED_UNITS, MEMORY_KEYS, OPEN_BREAKERS, QUEUE_LENGTH, REJECTIONS_TOTAL,
-        STORE_ERRORS_TOTAL,
+        BATCH_DECISIONS, DECISION_DURATION_SECONDS, ENFORCEMENT_SWITCHES, INSTANCES, LEASED_KEYS,
+        LEASED_UNITS, MEMORY_KEYS, OPEN_BREAKERS, QUEUE_LENGTH, REJECTIONS_TOTAL, STORE_ERRORS_TOTAL,
     },
 };
-use crate::error::ErrorKind;
+use crate::base::ErrorKind;
 
 struct Handles {
     duration: Local<Histogram>,
@@ -27,7 +26,6 @@ struct Handles {
     memory_keys: Local<Gauge>,
     /// In the order of [`POSITIONS`].
     switches: [Local<Gauge>; POSITIONS.len()],
-    failed_sources: Local<Gauge>,
     leased_keys: Local<Gauge>,
     leased_units: Local<Gauge>,
     instances: Local<Gauge>,
@@ -51,7 +49,6 @@ thread_local! {
             open_breakers: Local::new(),
             memory_keys: Local::new(),
             switches: [const { Local::new() }; POSITIONS.len()],
-            failed_sources: Local::new(),
             leased_keys: Local::new(),
             leased_units: Local::new(),
             instances: Local::new(),
@@ -148,16 +145,6 @@ pub(crate) fn switch_moved(from: Option<u8>, to: Option<u8>) {
             gauge.with(ENFORCEMENT_SWITCHES, labels, |it| it.set(switches.load(Ordering::Relaxed) as f64));
         }
     });
-}
-
-/// The number of sources of live policies that failed changes by `change`. Called without a change too, because a recorder
-/// may be installed later.
-#[cfg_attr(not(feature = "reload"), allow(dead_code, reason = "only live policies have a source"))]
-pub(crate) fn failed_sources_changed(change: i64) {
-    static FAILED: AtomicI64 = AtomicI64::new(0);
-    let failed = FAILED.fetch_add(change, Ordering::Relaxed) + change;
-    with(|handles| handles.failed_sources.with(FAILED_POLICY_SOURCES, Vec::new, |it| it.set(failed as f64)));
-    switch_moved(None, None);
 }
 
 /// The number of keys in all memory stores changes by `change`.

@@ -15,27 +15,40 @@ use crate::{
     algorithm::{
         Algorithm, Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket,
     },
-    error::{Error, ErrorKind},
-    quota::{Quota, parse_duration},
-    util::text,
+    base::{Error, ErrorKind, Quota, parse_duration, text},
 };
 
 /// From a table, see [the module](crate::policy#policies-in-a-configuration-file).
 impl<'de> Deserialize<'de> for Policy {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let table = PolicyTable::deserialize(deserializer)?;
+        let table = PolicyChanges::deserialize(deserializer)?;
         let name = table.name.clone().ok_or_else(|| D::Error::missing_field("name"))?;
         let quota = table.quota.ok_or_else(|| D::Error::missing_field("quota"))?;
-        let policy = Self::try_new(&name, quota).and_then(|policy| table.change(policy));
+        let policy = Self::try_new(&name, quota).and_then(|policy| table.apply(policy));
         policy.map_err(|error| D::Error::custom(format_args!("policy `{name}`: {error}")))
     }
 }
 
+/// Entries of a [configured policy](crate::policy#policies-in-a-configuration-file) that change another one. Each may be left
+/// out, and then stays as it is; `null` stands for its default.
+///
+/// # Example
+///
+/// ```
+/// use tower_ratelimit::{Policy, Quota, policy::PolicyChanges};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let login = Policy::new("login", Quota::per_minute(5)).shadow();
+/// let changes: PolicyChanges = serde_json::from_str(r#"{ "quota": "10/min" }"#)?;
+/// assert_eq!(changes.apply(login)?, Policy::new("login", Quota::per_minute(10)).shadow());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Deserialize)]
 #[serde(rename = "a policy", deny_unknown_fields)]
-pub(super) struct PolicyTable {
-    pub(super) name: Option<String>,
-    pub(super) quota: Option<Quota>,
+pub struct PolicyChanges {
+    name: Option<String>,
+    quota: Option<Quota>,
     #[serde(default, deserialize_with = "entry")]
     algorithm: Entry<AlgorithmEntry>,
     #[serde(default, deserialize_with = "entry")]
@@ -59,9 +72,26 @@ fn entry<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Res
     Option::deserialize(deserializer).map(Some)
 }
 
-impl PolicyTable {
-    /// `policy` with the entries of this table. Those that it leaves out stay as they are.
-    pub(super) fn change(self, policy: Policy) -> Result<Policy, Error> {
+impl PolicyChanges {
+    /// The entry `name`. [`apply`](Self::apply) does not read it.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// The entry `quota`.
+    #[must_use]
+    pub const fn quota(&self) -> Option<Quota> {
+        self.quota
+    }
+
+    /// `policy` with these entries.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig) if the entries do not fit together, such as a burst and an algorithm that
+    /// counts in windows.
+    pub fn apply(self, policy: Policy) -> Result<Policy, Error> {
         let mut policy = policy;
         let inner = Arc::make_mut(&mut policy.0);
         // What is replaced need not fit what comes.
@@ -100,6 +130,15 @@ impl PolicyTable {
             Some(share) => policy.try_enforced_for(share.unwrap_or(1.0)),
             None => Ok(policy),
         }
+    }
+}
+
+impl fmt::Debug for PolicyChanges {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PolicyChanges")
+            .field("name", &self.name)
+            .field("quota", &self.quota)
+            .finish_non_exhaustive()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Policy, policy::MAX_CAPACITY};
-use crate::error::Error;
+use crate::base::Error;
 
 impl Policy {
     /// Lets a [debit](crate::Limiter::debit) charge up to `units` more than remain. Requests are then denied until the

@@ -2,7 +2,7 @@
 
 use sha2::{Digest as _, Sha256};
 
-use crate::{error::Error, key::Key};
+use crate::{base::Error, key::Key};
 
 /// The share of keys for which a policy is enforced, in millionths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

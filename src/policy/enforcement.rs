@@ -7,7 +7,7 @@ use std::{
     },
 };
 
-use crate::error::{Error, ErrorKind};
+use crate::base::{Error, ErrorKind};
 
 /// Whether layers enforce their limits.
 ///
@@ -138,9 +138,9 @@ impl EnforcementSwitch {
         metric!(switch_moved(Some(_before), Some(position)));
     }
 
-    /// Whether there is another handle on the switch.
-    #[cfg(feature = "reload")]
-    pub(super) fn is_shared(&self) -> bool {
+    /// Whether there is another handle on the switch, such as that of a layer.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }
 }

@@ -1,6 +1,6 @@
 use std::{fmt, str::FromStr};
 
-use crate::error::{Error, ErrorKind};
+use crate::base::{Error, ErrorKind};
 
 /// What happens to a request when the store gives no decision in time.
 ///

@@ -1,5 +1,5 @@
 use super::Policy;
-use crate::{answer::Answer, error::Error};
+use crate::base::{Answer, Error};
 
 /// A value that a closure may return as the [`Policy`] of a request.
 ///

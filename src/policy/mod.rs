@@ -2,7 +2,7 @@
 #![cfg_attr(feature = "serde", doc = include_str!("configuration.md"))]
 #![doc = include_str!("counts.md")]
 
-mod bans;
+mod changes;
 #[cfg(feature = "serde")]
 mod configuration;
 mod debt;
@@ -11,11 +11,6 @@ mod enforcement;
 mod failure_mode;
 mod into_policy;
 mod lease;
-mod lease_bound;
-#[cfg(feature = "reload")]
-mod live;
-#[cfg(feature = "lookup")]
-mod lookup;
 mod penalty;
 #[expect(clippy::module_inception, reason = "the module's main type")]
 mod policy;
@@ -25,21 +20,14 @@ mod source;
 mod summary;
 mod warnings;
 
-#[cfg(all(feature = "redis", feature = "reload"))]
-use self::configuration::PolicyTable;
-#[cfg(feature = "reload")]
-#[cfg_attr(docsrs, doc(cfg(feature = "reload")))]
-pub use self::live::LivePolicies;
-#[cfg(all(feature = "redis", feature = "reload"))]
-pub(crate) use self::live::{Fields, Origin, PolicyHash, Update};
-#[cfg(feature = "lookup")]
-#[cfg_attr(docsrs, doc(cfg(feature = "lookup")))]
-pub use self::lookup::Lookup;
+#[cfg(feature = "serde")]
+#[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
+pub use self::configuration::PolicyChanges;
 pub use self::{
     enforcement::{Enforcement, EnforcementSwitch},
     failure_mode::FailureMode,
     into_policy::IntoPolicy,
-    lease_bound::LeaseBound,
+    lease::LeaseBound,
     penalty::Penalty,
     policy::Policy,
     source::PolicySource,

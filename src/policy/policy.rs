@@ -5,10 +5,8 @@ use super::{FailureMode, PolicySummary, enforced::Enforced, quoted::quoted};
 use crate::metrics::PolicyCounters;
 use crate::{
     algorithm::{self, Algorithm, Concurrency, Gcra, Replenishment},
-    error::Error,
+    base::{Error, Quota, random::hasher},
     key::Key,
-    quota::Quota,
-    util::random::hasher,
 };
 
 /// A named limit: a [`Quota`], the [`Algorithm`] that counts it, and what happens when the store is unavailable.
@@ -319,8 +317,10 @@ impl Policy {
         &self.0.counters
     }
 
-    /// The policy's part of the key of its state.
-    pub(crate) fn label(&self) -> &str {
+    /// `name:algorithm`, the policy's part of the [name](crate::Limiter::stored_name) under which a store keeps a count. The
+    /// name of the policy is encoded as an identity is.
+    #[must_use]
+    pub fn label(&self) -> &str {
         &self.0.label
     }
 
@@ -329,8 +329,9 @@ impl Policy {
         self.0.tag
     }
 
-    /// Whether its units are permits, in use until they are released.
-    pub(crate) fn has_permits(&self) -> bool {
+    /// Whether its units are permits, in use until they are released, as those of [`concurrency`](Self::concurrency) are.
+    #[must_use]
+    pub fn has_permits(&self) -> bool {
         self.0.replenishment == Replenishment::OnRelease
     }
 
@@ -390,16 +391,13 @@ impl Policy {
         share
     }
 
-    /// The policy with another quota, counted by the same algorithm with the same options.
-    #[cfg(any(feature = "adaptive", all(feature = "redis", feature = "reload")))]
-    pub(crate) fn with_quota(&self, quota: Quota) -> Result<Self, Error> {
+    /// The policy with another quota, and all other settings as they are.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if the algorithm or another setting does not support the quota.
+    pub fn with_quota(&self, quota: Quota) -> Result<Self, Error> {
         self.clone().counted(quota, self.0.algorithm.clone())
-    }
-
-    /// The policy with this share of its quota, which is from 0 to 1: of at least one unit.
-    #[cfg(feature = "adaptive")]
-    pub(crate) fn share(&self, share: f64) -> Result<Self, Error> {
-        self.with_quota(self.0.quota.scaled(share))
     }
 
     pub(crate) fn counting(&self) -> &Arc<dyn Algorithm> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Policy, enforced::Enforced};
-use crate::{error::Error, key::Key};
+use crate::{base::Error, key::Key};
 
 impl Policy {
     /// Makes this a shadow policy: it decides, is counted and reported, and denies nothing. Use it to see what a new limit

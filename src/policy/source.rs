@@ -5,10 +5,8 @@ use tokio::sync::watch;
 
 use super::{IntoPolicy, Policy};
 use crate::{
-    answer::Answer,
-    error::{Error, ErrorKind},
+    base::{Answer, Error, ErrorKind, Outage},
     key::Key,
-    util::outage::Outage,
 };
 
 /// Which [`Policy`] a request falls under: one for all requests, one that changes while the service runs, or one chosen per
@@ -26,8 +24,8 @@ use crate::{
 ///   as for an [exempt](crate::RateLimitLayer::exempt) request.
 /// * An error rejects the request as an error of a [`KeyExtractor`](crate::KeyExtractor) does: an API key that no
 ///   account has is an error of the kind [`UnknownIdentity`](ErrorKind::UnknownIdentity), and is rejected with 401.
-/// * The request waits as long as the answer is pending. `Lookup`, with the feature `lookup`, caches what it looks up and
-///   limits the wait. Otherwise use `tokio::time::timeout`.
+/// * The request waits as long as the answer is pending. `Lookup` of the crate `tower-ratelimit-extra` caches what it looks
+///   up and limits the wait. Otherwise use `tokio::time::timeout`.
 ///
 /// # Example
 ///
@@ -259,7 +257,7 @@ impl PolicySource {
     }
 
     /// The latest policy of a channel, for policies that change while the service runs. For policies from a file or from
-    /// Redis, see `LivePolicies`, with the feature `reload`.
+    /// Redis, see `LivePolicies` of the crate `tower-ratelimit-extra`.
     ///
     /// A request reads the channel once, without waiting and without an allocation. Keep the name and the algorithm when
     /// you change a policy, and [the counts are kept](crate::policy#what-happens-to-the-counts). If the sender is dropped,

@@ -1,7 +1,7 @@
 use std::fmt;
 
 use super::FailureMode;
-use crate::quota::Quota;
+use crate::base::Quota;
 
 /// The settings of a [`Policy`](super::Policy), to look at or to print. From [`Policy::summary`](super::Policy::summary),
 /// which has an example.

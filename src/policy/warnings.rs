@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Policy;
-use crate::{algorithm::Replenishment, quota::Quota};
+use crate::{algorithm::Replenishment, base::Quota};
 
 /// Words of names of policies that protect a secret, where twice the limit is twice the guesses.
 const LOGINS: [&[&str]; 9] = [

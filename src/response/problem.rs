@@ -4,7 +4,7 @@ use http::{HeaderValue, Response, StatusCode, header::CONTENT_TYPE, request::Par
 use http_body_util::Full;
 
 use super::{body::RejectionBody, mapper::ResponseMapper, rejection::Rejection};
-use crate::{error::ErrorKind, policy::push_quoted};
+use crate::{base::ErrorKind, policy::push_quoted};
 
 /// The default [`ResponseMapper`]: `application/problem+json` (RFC 9457), with the problem types of
 /// draft-ietf-httpapi-ratelimit-headers.

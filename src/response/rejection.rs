@@ -2,8 +2,8 @@ use std::{error::Error as StdError, fmt};
 
 use super::wait::retry_after;
 use crate::{
+    base::{Error, ErrorKind},
     decision::Decision,
-    error::{Error, ErrorKind},
 };
 
 /// Why a request is rejected.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{decision::Decision, util::random::random_time};
+use crate::{base::random::random_time, decision::Decision};
 
 /// The largest `Retry-After`: clients hold it in 32 bits, with a sign.
 pub(super) const MAX_RETRY_AFTER: u64 = i32::MAX as u64;

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use crate::util::time::micros;
+use crate::base::time::micros;
 
 /// A clock that moves only when you move it, for tests that must not sleep.
 ///

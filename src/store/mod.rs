@@ -11,11 +11,9 @@ mod store;
 use self::companion::Companion;
 #[cfg(feature = "redis")]
 use self::companion::Counts;
-#[cfg(all(feature = "adaptive", feature = "redis"))]
-pub(crate) use self::redis::ShareTable;
 #[cfg(feature = "redis")]
 pub use self::redis::{
-    LeaseStatus, ProbeReport, Problem, ProblemKind, RedisStore, RedisStoreBuilder, StoredKeys,
+    LeaseStatus, ProbeReport, Problem, ProblemKind, RedisHash, RedisStore, RedisStoreBuilder, StoredKeys,
 };
 pub(crate) use self::store::{LocalCounts, Owed, Owing};
 pub use self::{

@@ -6,9 +6,8 @@ use std::sync::{
 use indexmap::IndexMap;
 
 use crate::{
-    answer::Answer,
+    base::{Answer, Error, ErrorKind},
     decision::{BanList, Charge, Decision, Reconciliation},
-    error::{Error, ErrorKind},
     key::Key,
     policy::Policy,
 };
@@ -204,7 +203,7 @@ impl LocalCounts {
     #[cfg(feature = "redis")]
     pub(crate) fn reported(&self, instances: u32) {
         if self.instances.swap(instances, Ordering::Relaxed) != instances {
-            crate::util::sync::lock(&self.shares).clear();
+            crate::base::sync::lock(&self.shares).clear();
         }
     }
 }

@@ -10,11 +10,12 @@ use proptest::{
     test_runner::{Config, TestRunner},
 };
 use tower_ratelimit::{
-    Charge, Decision, Explanation, Key, Limiter, ManualClock, Policy, Quota,
+    Charge, Decision, Key, Limiter, ManualClock, Policy, Quota,
     algorithm::{FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
     decision::Outcome,
     policy::Penalty,
 };
+use tower_ratelimit_extra::explain::Explanation;
 
 use crate::stores::on_a_clock;
 
@@ -97,7 +98,7 @@ async fn carry_out(
         Step::Advance(micros) => clock.advance(Duration::from_micros(micros)),
         Step::Check { policy, key: at, cost } => {
             let (policy, key) = (&policies[policy], key(at));
-            let explained = limiter.explain(policy, &key, cost).await.unwrap();
+            let explained = Explanation::of(limiter, policy, &key, cost).await.unwrap();
             let checked = limiter.check(policy, &key, cost).await.unwrap();
             let peeked = explained.decision();
             let [charge] = explained.charges() else { panic!("{explained:?}") };
@@ -119,7 +120,7 @@ async fn carry_out(
         Step::Both { policies: [one, other], key: at, cost } => {
             let key = key(at);
             let charges = [Charge::new(&policies[one], &key, cost), Charge::new(&policies[other], &key, 1)];
-            let explained = limiter.explain_all(&charges).await.unwrap();
+            let explained = Explanation::of_all(limiter, &charges).await.unwrap();
             let checked = limiter.check_all(&charges).await.unwrap();
             let peeked = explained.decision();
             prop_assert_eq!(peeked.is_allowed(), checked.is_allowed());
@@ -142,11 +143,11 @@ async fn carry_out(
                 let charge = &explained.charges()[0];
                 charge.outcome().unwrap().remaining() as i64 - charge.owed() as i64
             };
-            let before = limiter.explain(policy, &key, 0).await.unwrap();
+            let before = Explanation::of(limiter, policy, &key, 0).await.unwrap();
             let request = limiter.check(policy, &key, 0).await.unwrap();
             let debited = limiter.debit(&request, units).await.unwrap();
             let granted = all(&debited)[0].granted() as i64;
-            let after = limiter.explain(policy, &key, 0).await.unwrap();
+            let after = Explanation::of(limiter, policy, &key, 0).await.unwrap();
             prop_assert_eq!(room(&after), room(&before) - granted, "{} {}", policy.name(), units);
         }
         Step::Refund { policy, key: at, units } => {
@@ -155,7 +156,7 @@ async fn carry_out(
         Step::Reset { policy, key: at } => {
             let (policy, key) = (&policies[policy], key(at));
             limiter.reset(policy, &key).await.unwrap();
-            let explained = limiter.explain(policy, &key, 1).await.unwrap();
+            let explained = Explanation::of(limiter, policy, &key, 1).await.unwrap();
             let [charge] = explained.charges() else { panic!("{explained:?}") };
             let outcome = charge.outcome().unwrap();
             if outcome.is_banned() {

@@ -11,8 +11,8 @@ use tower_ratelimit::{
     key::Constant,
     keyed::{KeyedRateLimitLayer, KeyedRule},
     store::Store,
-    testing::TwinTest,
 };
+use tower_ratelimit_extra::testing::TwinTest;
 
 /// The algorithm of the example without its twin.
 fn without_twin() -> Policy {

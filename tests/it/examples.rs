@@ -1,10 +1,10 @@
 //! The examples answer the curl lines in their doc comments with the responses written there, over real sockets.
 
 #[allow(dead_code, reason = "its `main` is not run here")]
-#[path = "../../examples/adaptive.rs"]
+#[path = "../../extra/examples/adaptive.rs"]
 mod adaptive;
 #[allow(dead_code, reason = "its `main` is not run here")]
-#[path = "../../examples/admin.rs"]
+#[path = "../../extra/examples/admin.rs"]
 mod admin;
 #[allow(dead_code, reason = "its `main` is not run here")]
 #[path = "../../examples/axum_extractor_key.rs"]
@@ -34,13 +34,13 @@ mod login_protection;
 #[path = "../../examples/per_route.rs"]
 mod per_route;
 #[allow(dead_code, reason = "its `main` is not run here")]
-#[path = "../../examples/reload.rs"]
+#[path = "../../extra/examples/reload.rs"]
 mod reload;
 #[allow(dead_code, reason = "its `main` is not run here")]
 #[path = "../../examples/shadow_rollout.rs"]
 mod shadow_rollout;
 #[allow(dead_code, reason = "its `main` is not run here")]
-#[path = "../../examples/tiers.rs"]
+#[path = "../../extra/examples/tiers.rs"]
 mod tiers;
 
 use std::net::SocketAddr;
@@ -56,7 +56,8 @@ use tokio::{
     net::TcpStream,
 };
 use tower::ServiceExt as _;
-use tower_ratelimit::{Limiter, ManualClock, MemoryStore, TrustedProxies, policy::LivePolicies};
+use tower_ratelimit::{Limiter, ManualClock, MemoryStore, TrustedProxies};
+use tower_ratelimit_extra::live::LivePolicies;
 
 /// A store whose clock stands still, so that the numbers are exact.
 fn store() -> MemoryStore {
@@ -148,7 +149,7 @@ async fn custom_response_says_what_is_written() {
 
 #[tokio::test]
 async fn tiers_says_what_is_written() {
-    says_what_is_written(tiers::app(store()), include_str!("../../examples/tiers.rs"), 9).await;
+    says_what_is_written(tiers::app(store()), include_str!("../../extra/examples/tiers.rs"), 9).await;
 }
 
 #[tokio::test]
@@ -211,7 +212,7 @@ async fn shadow_rollout_says_what_is_written() {
 
 #[tokio::test]
 async fn admin_says_what_is_written() {
-    let source = include_str!("../../examples/admin.rs");
+    let source = include_str!("../../extra/examples/admin.rs");
     // The service and its administration have no path in common.
     let (service, admin) = admin::apps(store(), "correct-horse-battery");
     let source = source.replace("http://127.0.0.1:3001", "http://127.0.0.1:3000");
@@ -230,7 +231,8 @@ async fn reload_says_what_is_written() {
     std::fs::write(&path, reload::FIRST).unwrap();
     let live = LivePolicies::file(&path).unwrap();
     let app = reload::app(store(), live.clone()).unwrap();
-    let source = include_str!("../../examples/reload.rs").replace("/tmp/limits.toml", path.to_str().unwrap());
+    let source =
+        include_str!("../../extra/examples/reload.rs").replace("/tmp/limits.toml", path.to_str().unwrap());
     let state = || (live.version(), live.last_error().map(|error| error.to_string()));
     let mut parts = source.split("//! sed ");
     says_what_is_written(app.clone(), parts.next().unwrap(), 3).await;
@@ -246,7 +248,7 @@ async fn reload_says_what_is_written() {
 #[tokio::test]
 async fn adaptive_says_what_is_written() {
     let (app, api) = adaptive::app(store()).unwrap();
-    let parts = include_str!("../../examples/adaptive.rs").split("//! sleep ");
+    let parts = include_str!("../../extra/examples/adaptive.rs").split("//! sleep ");
     for ((part, count), share) in parts.zip([4, 3, 2]).zip([1.0, 0.25, 1.0]) {
         // While the quota follows, nothing is sent, so its time need not pass.
         tokio::time::pause();

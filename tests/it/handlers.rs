@@ -13,6 +13,7 @@ use tower_ratelimit::{
     key::Constant,
     policy::{Enforcement, EnforcementSwitch, Penalty, PolicySource},
 };
+use tower_ratelimit_extra::explain::Explanation;
 
 const LIMIT: u64 = 100;
 const ESTIMATE: u64 = 10;
@@ -222,7 +223,7 @@ async fn under_soft_a_handler_is_admitted_by_a_store_that_fails_and_told_of_its_
         let twice = limiter.check_all(&[charge(1), charge(2)]).await.unwrap_err();
         assert_eq!(twice.kind(), ErrorKind::InvalidConfig);
         // An administrator sees the truth.
-        assert!(limiter.explain(&closed, &key, 1).await.is_err());
+        assert!(Explanation::of(&limiter, &closed, &key, 1).await.is_err());
         Ok(String::new())
     }
     let layer = RateLimitLayer::new(Down, tokens(), Constant::new("all")).soft();

@@ -13,6 +13,7 @@ use tower_ratelimit::{
     algorithm::{FixedWindow, SlidingLog, TokenBucket},
     policy::Penalty,
 };
+use tower_ratelimit_extra::explain::Explanation;
 
 /// Longer than a decision takes on a busy machine, and short enough to count those that fail.
 const DEADLINE: Duration = Duration::from_secs(2);
@@ -64,7 +65,7 @@ const METHODS: &[(&str, fn(Subject) -> Kept)] = &[
     ("ban", |on| kept(async move { on.limiter.ban(&on.banning, &key(), Duration::from_secs(1)).await })),
     ("unban", |on| kept(async move { on.limiter.unban(&on.banning, &key()).await })),
     ("bans", |on| kept(async move { on.limiter.bans(&on.banning).await })),
-    ("explain", |on| kept(async move { on.limiter.explain(&on.policy, &key(), 1).await })),
+    ("explain", |on| kept(async move { Explanation::of(&on.limiter, &on.policy, &key(), 1).await })),
     ("drain", |on| kept(async move { on.limiter.drain(DEADLINE).await })),
     ("probe", |on| kept(async move { on.store.probe().await })),
     ("try_out", |on| kept(async move { on.store.try_out(&on.policy).await })),

@@ -17,11 +17,12 @@ use tower::{Layer as _, ServiceExt as _};
 use tower_ratelimit::{
     ClientIp, Error, ErrorKind, FailureMode, Header, Key, KeyExtractor as _, Limiter, MemoryStore, PeerIp,
     Policy, PolicySource, Quota, RateLimitLayer, RedisStore, Rule, TrustedProxies,
-    admin::Admin,
     algorithm::SlidingLog,
     key::{Constant, ForwardingHeader},
-    policy::{Enforcement, EnforcementSwitch, LivePolicies, Lookup, Penalty},
+    policy::{Enforcement, EnforcementSwitch, Penalty},
 };
+use tower_ratelimit_extra::explain::Explanation;
+use tower_ratelimit_extra::{admin::Admin, live::LivePolicies, lookup::Lookup};
 use tracing_subscriber::fmt::MakeWriter;
 
 #[derive(Clone, Default)]
@@ -157,7 +158,7 @@ async fn changes_of_live_policies_are_logged_as_old_and_new_and_what_weakens_lim
             .on_store_failure(FailureMode::Closed),
     ];
     let (lines, _guard) = listen();
-    let live = store.live_policies(defaults).await.unwrap().poll_every(Duration::from_millis(20));
+    let live = LivePolicies::redis(&store, defaults).await.unwrap().poll_every(Duration::from_millis(20));
     let edit = |words: &[&str]| {
         let _: redis::Value = server.command(words);
     };
@@ -263,7 +264,8 @@ async fn denials_are_logged_with_their_policy_and_without_the_identity() {
     assert_eq!(lines.with("secret"), 0, "{}", lines.text());
     // The hash by which explanations and the logs of operators name the key.
     let limiter = Limiter::new(MemoryStore::new());
-    let explained = limiter.explain(&Policy::new("api", Quota::per_day(1)), &Key::new("secret-key"), 1).await;
+    let explained =
+        Explanation::of(&limiter, &Policy::new("api", Quota::per_day(1)), &Key::new("secret-key"), 1).await;
     let key_hash = explained.unwrap().charges()[0].key_hash();
     assert_eq!(lines.with(&format!("key_hash=\"{key_hash}\"")), 2, "{}", lines.text());
 }

@@ -19,8 +19,9 @@ use tokio::{
 };
 use tower_ratelimit::{
     Error, ErrorKind, Header, Key, KeyExtractor as _, Limiter, MemoryStore, Policy, PolicySource, Quota,
-    RateLimitLayer, policy::Lookup,
+    RateLimitLayer,
 };
+use tower_ratelimit_extra::lookup::Lookup;
 
 const fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)

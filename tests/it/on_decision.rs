@@ -18,6 +18,7 @@ use tower_ratelimit::{
     response::RejectionBody,
     store::{Action, Store},
 };
+use tower_ratelimit_extra::explain::Explanation;
 
 /// What a test compares of an event.
 #[derive(Clone, Debug, PartialEq)]
@@ -57,7 +58,7 @@ async fn an_event_has_the_hash_of_the_key_that_explanations_have() {
     let service = layer
         .layer(service_fn(|_: Request<String>| async { Ok::<_, Infallible>(Response::new(String::new())) }));
     let key = Header::new("x-user").hashed(SECRET).extract(&request().into_parts().0).await.unwrap();
-    let explained = limiter.explain(&policy, &key, 1).await.unwrap().charges()[0].key_hash();
+    let explained = Explanation::of(&limiter, &policy, &key, 1).await.unwrap().charges()[0].key_hash();
     service.clone().oneshot(request()).await.unwrap();
     service.clone().oneshot(request()).await.unwrap();
     service.oneshot(Request::get("/health").body(String::new()).unwrap()).await.unwrap();

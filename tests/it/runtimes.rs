@@ -19,10 +19,11 @@ use tokio::{
     time::sleep,
 };
 use tower_ratelimit::{
-    ErrorKind, FailureMode, Key, Limiter, Policy, Quota, RedisStore, Reservation,
-    algorithm::FixedWindow,
-    policy::{Lookup, Penalty},
+    ErrorKind, FailureMode, Key, Limiter, Policy, Quota, RedisStore, Reservation, algorithm::FixedWindow,
+    policy::Penalty,
 };
+use tower_ratelimit_extra::explain::Explanation;
+use tower_ratelimit_extra::lookup::Lookup;
 
 fn closed(name: &str) -> Policy {
     Policy::new(name, Quota::per_day(1_000_000)).on_store_failure(FailureMode::Closed)
@@ -400,7 +401,7 @@ fn without_a_runtime_each_method_returns_an_error() {
         ("settle", outside(Reservation::new(&limiter, &charged).settle(2))),
         ("reset", outside!(|on| on.0.reset(&on.2, &Key::new("a")))),
         ("bans", outside!(|on| on.0.bans(&on.3))),
-        ("explain", outside!(|on| on.0.explain(&on.2, &Key::new("a"), 1))),
+        ("explain", outside!(|on| Explanation::of(&on.0, &on.2, &Key::new("a"), 1))),
         ("drain", outside!(|on| on.0.drain(PATIENT))),
         ("probe", outside!(|on| on.1.probe())),
         ("try_out", outside!(|on| on.1.try_out(&on.2))),

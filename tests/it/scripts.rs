@@ -6,9 +6,10 @@ use support::{RedisServer, settings, store, within};
 
 use tower_ratelimit::{
     Error, ErrorKind, FailureMode, Key, Limiter, ManualClock, Policy, Quota,
-    adaptive::Adaptive,
     algorithm::{Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
 };
+use tower_ratelimit_extra::adaptive::Adaptive;
+use tower_ratelimit_extra::live::LivePolicies;
 
 const ARITHMETIC: &str =
     concat!(include_str!("../../lua/include/prelude.lua"), include_str!("../../lua/include/muldiv.lua"));
@@ -362,7 +363,7 @@ async fn the_printed_acl_rule_is_sufficient_and_each_of_its_commands_is_needed()
             }
             limiter.reset(&policy, &key).await?;
         }
-        let live = store.live_policies([]).await?;
+        let live = LivePolicies::redis(&store, []).await?;
         if let Some(error) = live.last_error() {
             return Err(error);
         }

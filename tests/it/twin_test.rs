@@ -10,8 +10,8 @@ use tower_ratelimit::{
         Algorithm, Concurrency, Evaluation, FixedWindow, Gcra, Input, KeyState, LeakyBucket, SlidingLog,
         SlidingWindow, TokenBucket, Twin,
     },
-    testing::{TwinTest, TwinTestError},
 };
+use tower_ratelimit_extra::testing::{TwinTest, TwinTestError};
 
 #[tokio::test]
 async fn it_passes_for_the_example() {

@@ -17,8 +17,9 @@ use tower_ratelimit::{
     algorithm::{Concurrency, FixedWindow},
     key::FromExtension,
     layer::{DecisionEvent, DecisionKind, Rules},
-    policy::{Lookup, Penalty},
+    policy::Penalty,
 };
+use tower_ratelimit_extra::lookup::Lookup;
 
 const LIMIT: u64 = 15;
 

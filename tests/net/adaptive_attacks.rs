@@ -23,11 +23,8 @@ use tokio::{
     task::JoinSet,
     time::{advance, sleep},
 };
-use tower_ratelimit::{
-    ManualClock, MemoryStore, Policy, Quota, RateLimitLayer,
-    adaptive::{Adaptive, AdaptivePolicy, Aimd, Gradient, LoadMeter, Signal, Vegas},
-    key::Constant,
-};
+use tower_ratelimit::{ManualClock, MemoryStore, Policy, Quota, RateLimitLayer, key::Constant};
+use tower_ratelimit_extra::adaptive::{Adaptive, AdaptivePolicy, Aimd, Gradient, LoadMeter, Signal, Vegas};
 
 const MILLI: Duration = Duration::from_millis(1);
 const TARGET: Duration = Duration::from_millis(400);

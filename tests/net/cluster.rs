@@ -25,6 +25,7 @@ use tower_ratelimit::{
     algorithm::{FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
     bb8_redis::bb8::Pool,
 };
+use tower_ratelimit_extra::live::LivePolicies;
 
 async fn store(cluster: &RedisCluster) -> RedisStore {
     settings().connect_cluster(cluster.urls()).await.unwrap()
@@ -872,7 +873,7 @@ async fn every_operation_works_under_the_acl_rule() {
     }
     // The rule covers loading the script too.
     let store = RedisStore::connect_cluster(&urls).await.unwrap();
-    let live = store.live_policies([policy]).await.unwrap();
+    let live = LivePolicies::redis(&store, [policy]).await.unwrap();
     assert!(live.last_error().is_none(), "{live:?}");
 }
 

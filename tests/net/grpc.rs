@@ -44,11 +44,11 @@ use tower::{Layer, ServiceBuilder, ServiceExt as _};
 use tower_ratelimit::{
     Charge, Decision, Error, ErrorKind, FailureMode, Header, Headers, Key, KeyExtractor as _, Limiter,
     ManualClock, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rejection, Reservation, Rule, Verdict,
-    adaptive::LoadMeter,
     decision::Outcome,
     key::{Constant, GrpcMethod, GrpcService},
     response::{GrpcCode, GrpcStatus},
 };
+use tower_ratelimit_extra::adaptive::LoadMeter;
 use {
     tokio_rustls::{
         TlsAcceptor,

@@ -16,7 +16,6 @@ use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_ratelimit::{
     Answer, Charge, Decision, Error, ErrorKind, FailureMode, Header, Key, Limiter, ManualClock, MemoryStore,
     Policy, Quota, RateLimitLayer,
-    adaptive::Adaptive,
     algorithm::LeakyBucket,
     metrics::{
         ADAPTIVE_SHARE, BATCH_DECISIONS, DECISION_DURATION_SECONDS, DECISIONS_TOTAL, ENFORCEMENT_SWITCHES,
@@ -26,6 +25,8 @@ use tower_ratelimit::{
     policy::{Enforcement, EnforcementSwitch, Penalty},
     store::{Action, Store},
 };
+use tower_ratelimit_extra::adaptive::Adaptive;
+use tower_ratelimit_extra::live::LivePolicies;
 
 /// A recorder for this thread. It is never dropped, because the crate tells recorders apart by their addresses.
 fn record(builder: PrometheusBuilder) -> (metrics::LocalRecorderGuard<'static>, PrometheusHandle) {
@@ -353,7 +354,7 @@ async fn the_switches_and_the_errors_of_live_policies_are_gauges() {
     assert_eq!(switches(), [0.0, 0.0]);
     drop(switch);
 
-    let live = store.live_policies([Policy::new("api", Quota::per_hour(1))]).await.unwrap();
+    let live = LivePolicies::redis(&store, [Policy::new("api", Quota::per_hour(1))]).await.unwrap();
     let live = live.poll_every(Duration::from_millis(20));
     assert_eq!(failed(), Some(0.0));
     let is = async |expected: (Option<f64>, [f64; 2])| {

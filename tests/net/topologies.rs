@@ -8,10 +8,10 @@ use support::{
     redis_sentinel::{PRIMARY, SentinelGroup},
     settings,
 };
-use tower_ratelimit::{
-    Key, Limiter, Policy, Quota, RedisStore,
+use tower_ratelimit::{Key, Limiter, Policy, Quota, RedisStore};
+use tower_ratelimit_extra::{
     adaptive::{Adaptive, AdaptivePolicy},
-    policy::LivePolicies,
+    live::LivePolicies,
 };
 
 use crate::each_store::penalties::{day, provoke, texts, three};
@@ -24,7 +24,7 @@ fn defaults() -> [Policy; 2] {
 }
 
 async fn live(store: &RedisStore) -> LivePolicies {
-    store.live_policies(defaults()).await.unwrap().poll_every(OFTEN)
+    LivePolicies::redis(store, defaults()).await.unwrap().poll_every(OFTEN)
 }
 
 fn quotas(live: &LivePolicies) -> Vec<String> {

@@ -15,8 +15,8 @@ use tower_ratelimit::{
     FailureMode, Key, Limiter, ManualClock, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore,
     algorithm::{Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
     key::Constant,
-    policy::LivePolicies,
 };
+use tower_ratelimit_extra::live::LivePolicies;
 
 /// An instance of a service, with callers that never rest.
 struct Instance {
@@ -28,7 +28,7 @@ struct Instance {
 
 impl Instance {
     async fn start(store: RedisStore, default: &Policy) -> Self {
-        let live = store.live_policies([default.clone()]).await.unwrap();
+        let live = LivePolicies::redis(&store, [default.clone()]).await.unwrap();
         let layer = RateLimitLayer::new(store, live.get("api").unwrap(), Constant::new("all"));
         let (admitted, stop) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
         let caller = || {

@@ -19,6 +19,7 @@ use tower_ratelimit::{
     Key, Limiter, Policy, Quota, RedisStore, algorithm::FixedWindow, policy::Penalty,
     store::RedisStoreBuilder,
 };
+use tower_ratelimit_extra::explain::Explanation;
 
 const POLICIES: &str = "
 [[policies]]
@@ -231,7 +232,7 @@ async fn json_is_that_of_the_router() {
     let limiter = Limiter::new(store);
     let operator = Operator::new(&["--redis", &server.url()]);
     let closed = login().on_store_failure(tower_ratelimit::FailureMode::Closed);
-    let expected = limiter.explain(&closed, &Key::new("bob"), 1).await.unwrap();
+    let expected = Explanation::of(&limiter, &closed, &Key::new("bob"), 1).await.unwrap();
     let mut expected = serde_json::to_value(&expected).unwrap();
     (expected["is_charged"], expected["charged_names"]) = (json!(false), json!([]));
     assert_eq!(operator.json(&["show", "login", "bob"]), expected);

@@ -11,10 +11,8 @@ use tokio::{
     task::JoinSet,
     time::{Instant, sleep},
 };
-use tower_ratelimit::{
-    Key, Limiter, MemoryStore, Policy,
-    adaptive::{Adaptive, Aimd, LoadMeter},
-};
+use tower_ratelimit::{Key, Limiter, MemoryStore, Policy};
+use tower_ratelimit_extra::adaptive::{Adaptive, Aimd, LoadMeter};
 
 fn simulate(protection: Protection, seed: u64) -> Vec<Request> {
     let runtime =

@@ -12,8 +12,7 @@ use super::{
     warning::Warning,
 };
 use crate::{
-    answer::Answer,
-    error::{Error, ErrorKind},
+    base::{Answer, Error, ErrorKind},
     key::{Key, KeyExtractor, RequestMatcher, matcher::not_determined},
 };
 

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use http::{Extensions, request::Parts};
 
-use crate::error::{Error, ErrorKind};
+use crate::base::{Error, ErrorKind};
 
 /// The other end of the connection, as the server describes it in the request's extensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

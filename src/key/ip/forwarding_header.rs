@@ -3,7 +3,7 @@ use std::net::IpAddr;
 use http::{HeaderName, request::Parts};
 
 use super::{forwarding, networks::Networks};
-use crate::error::{Error, ErrorKind};
+use crate::base::{Error, ErrorKind};
 
 /// The header in which the proxies send the client's address. See [`ClientIp`](crate::ClientIp#which-header) for the
 /// headers that a proxy must overwrite.

@@ -11,7 +11,7 @@ mod proxies;
 mod warning;
 mod within;
 
-pub(super) use self::peer::peer_key;
+pub(crate) use self::peer::preflight_key;
 pub use self::{
     client::ClientIp, forwarding_header::ForwardingHeader, peer::PeerIp, proxies::TrustedProxies,
     within::Within,

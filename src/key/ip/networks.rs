@@ -2,7 +2,7 @@ use std::{net::IpAddr, sync::Arc};
 
 use ipnet::{IpNet, Ipv4Net};
 
-use crate::error::{Error, ErrorKind};
+use crate::base::{Error, ErrorKind};
 
 /// A set of addresses.
 #[derive(Clone, Debug)]

@@ -3,7 +3,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::Ipv6Net;
 
 use crate::{
-    error::{Error, ErrorKind},
+    base::{Error, ErrorKind},
     key::Key,
 };
 

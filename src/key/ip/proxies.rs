@@ -1,5 +1,5 @@
 use super::{forwarding::MAX_HOPS, networks::Networks};
-use crate::error::Error;
+use crate::base::Error;
 
 /// The proxies in front of the service, whose forwarding headers are trusted. See [`ClientIp`](crate::ClientIp) for an
 /// example.

@@ -2,9 +2,8 @@ use http::{header::AUTHORIZATION, request::Parts};
 
 use super::value;
 use crate::{
-    answer::Answer,
-    error::{Error, ErrorKind},
-    key::{Key, KeyExtractor, named::only},
+    base::{Answer, Error, ErrorKind},
+    key::{Key, KeyExtractor, extractor::only},
 };
 
 /// The token of `Authorization: Bearer <token>` (RFC 6750).

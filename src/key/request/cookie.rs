@@ -4,9 +4,8 @@ use http::{header::COOKIE, request::Parts};
 
 use super::value::MAX_VALUE;
 use crate::{
-    answer::Answer,
-    error::{Error, ErrorKind},
-    key::{Key, KeyExtractor, named::only, text::decode},
+    base::{Answer, Error, ErrorKind},
+    key::{Key, KeyExtractor, extractor::only, text::decode},
 };
 
 /// The value of a cookie, such as that of a session, percent-decoded.

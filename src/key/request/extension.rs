@@ -3,8 +3,7 @@ use std::{any::type_name, fmt, sync::Arc};
 use http::request::Parts;
 
 use crate::{
-    answer::Answer,
-    error::{Error, ErrorKind},
+    base::{Answer, Error, ErrorKind},
     key::{IntoKey, Key, KeyExtractor},
 };
 

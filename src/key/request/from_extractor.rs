@@ -4,8 +4,7 @@ use axum::{extract::FromRequestParts, response::IntoResponse as _};
 use http::{StatusCode, request::Parts};
 
 use crate::{
-    answer::Answer,
-    error::{Error, ErrorKind},
+    base::{Answer, Error, ErrorKind},
     key::{IntoKey, Key, KeyExtractor},
 };
 

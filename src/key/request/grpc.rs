@@ -2,8 +2,8 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use http::request::Parts;
 
-use crate::key::{Key, KeyExtractor, named::only};
-use crate::{answer::Answer, error::Error};
+use crate::base::{Answer, Error};
+use crate::key::{Key, KeyExtractor, extractor::only};
 
 /// The gRPC method that is called, such as `greeter.Greeter/SayHello`.
 ///

@@ -2,9 +2,8 @@ use http::{HeaderName, request::Parts};
 
 use super::value;
 use crate::{
-    answer::Answer,
-    error::{Error, ErrorKind},
-    key::{Key, KeyExtractor, named::only},
+    base::{Answer, Error, ErrorKind},
+    key::{Key, KeyExtractor, extractor::only},
 };
 
 /// The value of a request header, such as an API key, without the white space around it.

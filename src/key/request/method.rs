@@ -1,9 +1,8 @@
 use http::{Method, request::Parts};
 
 use crate::{
-    answer::Answer,
-    error::Error,
-    key::{Key, KeyExtractor, named::only},
+    base::{Answer, Error},
+    key::{Key, KeyExtractor, extractor::only},
 };
 
 /// The method of the request. Use it in a tuple, for a limit per client and method.

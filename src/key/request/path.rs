@@ -1,9 +1,8 @@
 use http::request::Parts;
 
 use crate::{
-    answer::Answer,
-    error::Error,
-    key::{Key, KeyExtractor, named::only},
+    base::{Answer, Error},
+    key::{Key, KeyExtractor, extractor::only},
 };
 
 /// The path of the request's URI, without its query.

@@ -2,9 +2,8 @@ use axum::extract::MatchedPath;
 use http::request::Parts;
 
 use crate::{
-    answer::Answer,
-    error::Error,
-    key::{Key, KeyExtractor, named::only},
+    base::{Answer, Error},
+    key::{Key, KeyExtractor, extractor::only},
 };
 
 /// The route that axum's router matched, such as `/users/{id}`. All users of that route share one key.

@@ -3,7 +3,7 @@
 use http::{HeaderName, request::Parts};
 
 use crate::{
-    error::{Error, ErrorKind},
+    base::{Error, ErrorKind},
     key::Key,
 };
 

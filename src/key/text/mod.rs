@@ -5,7 +5,6 @@
 
 mod ascii;
 mod encoding;
-mod identity;
 mod join;
 mod marks;
 
@@ -13,7 +12,6 @@ pub(crate) use self::encoding::decode;
 pub(super) use self::{
     ascii::{MAX, Text, bounded, push_hex},
     encoding::{encode, encode_around_percent, is_plain},
-    identity::{identity_of, identity_of_parts},
-    join::{hashed_join, is_join, join, parts},
+    join::{hashed_join, identity_of, identity_of_parts, is_join, join, parts},
     marks::{EMPTY, FIRST, KEYED, OPEN, PREFLIGHT, SECOND, is_hash, split_marks},
 };

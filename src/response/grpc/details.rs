@@ -6,7 +6,7 @@ use tonic::Status;
 use tonic_types::{ErrorDetails, QuotaViolation, StatusExt as _};
 
 use super::status::GrpcStatus;
-use crate::{decision::Decision, error::Error, response::rejection::Rejection};
+use crate::{base::Error, decision::Decision, response::rejection::Rejection};
 
 /// The most violations in one status. Each takes some 130 bytes, and a third more in base64.
 const MAX_VIOLATIONS: usize = 16;

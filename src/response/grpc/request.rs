@@ -1,6 +1,6 @@
 //! Which requests are gRPC calls.
 
-use http::{HeaderMap, HeaderValue, Method, header::CONTENT_TYPE, request::Parts};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, header::CONTENT_TYPE, request::Parts};
 
 /// Whether the client speaks gRPC or grpc-web, and understands no other response. Both are POST requests: another
 /// request with that content type would be rejected with a 200 that caches may keep.
@@ -34,3 +34,8 @@ pub(in crate::response) fn grpc_type(request: &HeaderMap) -> &'static str {
     };
     GRPC_TYPES.into_iter().find(begins).unwrap_or("application/grpc")
 }
+
+pub(in crate::response) const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+pub(in crate::response) const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+pub(in crate::response) const GRPC_DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
+pub(in crate::response) const GRPC_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");

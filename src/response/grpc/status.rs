@@ -1,15 +1,13 @@
-use std::{fmt, sync::Arc};
+use std::{
+    fmt::{self, Write as _},
+    sync::Arc,
+};
 
 use http::{HeaderValue, Response, header::CONTENT_TYPE, request::Parts};
 
-use super::{
-    code::GrpcCode,
-    message::percent_encoded,
-    names::{GRPC_MESSAGE, GRPC_PUSHBACK, GRPC_STATUS},
-    request::grpc_type,
-};
+use super::request::{GRPC_MESSAGE, GRPC_PUSHBACK, GRPC_STATUS, grpc_type};
 use crate::{
-    error::ErrorKind,
+    base::ErrorKind,
     response::{body::RejectionBody, mapper::ResponseMapper, rejection::Rejection},
 };
 
@@ -181,7 +179,7 @@ impl ResponseMapper for GrpcStatus {
             if let Ok(details) =
                 HeaderValue::try_from(STANDARD_NO_PAD.encode(self.status(rejection).details()))
             {
-                headers.insert(super::names::GRPC_DETAILS, details);
+                headers.insert(super::request::GRPC_DETAILS, details);
             }
         }
         if self.pushback {
@@ -201,5 +199,76 @@ impl ResponseMapper for GrpcStatus {
 impl fmt::Debug for GrpcStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("GrpcStatus").field("pushback", &self.pushback).finish_non_exhaustive()
+    }
+}
+
+const MAX_MESSAGE: usize = 1024;
+
+/// `message` as `grpc-message` carries it: printable ASCII except `%` stays as it is. Cut between characters, because
+/// clients report half a character as another status.
+pub(super) fn percent_encoded(message: &str) -> String {
+    let mut encoded = String::with_capacity(message.len());
+    for char in message.chars() {
+        if encoded.len() >= MAX_MESSAGE {
+            break;
+        }
+        match char {
+            '%' => encoded.push_str("%25"),
+            ' '..='~' => encoded.push(char),
+            _ => {
+                for byte in char.encode_utf8(&mut [0; 4]).bytes() {
+                    // Writing to a `String` does not fail.
+                    let _ = write!(encoded, "%{byte:02X}");
+                }
+            }
+        }
+    }
+    encoded
+}
+
+/// A gRPC status code of a failed call. `OK` is not among them: a rejection is never a success.
+///
+/// See [`GrpcStatus::code`](crate::response::GrpcStatus::code) for an example.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum GrpcCode {
+    /// `CANCELLED`
+    Cancelled = 1,
+    /// `UNKNOWN`
+    Unknown = 2,
+    /// `INVALID_ARGUMENT`
+    InvalidArgument = 3,
+    /// `DEADLINE_EXCEEDED`
+    DeadlineExceeded = 4,
+    /// `NOT_FOUND`
+    NotFound = 5,
+    /// `ALREADY_EXISTS`
+    AlreadyExists = 6,
+    /// `PERMISSION_DENIED`
+    PermissionDenied = 7,
+    /// `RESOURCE_EXHAUSTED`
+    ResourceExhausted = 8,
+    /// `FAILED_PRECONDITION`
+    FailedPrecondition = 9,
+    /// `ABORTED`
+    Aborted = 10,
+    /// `OUT_OF_RANGE`
+    OutOfRange = 11,
+    /// `UNIMPLEMENTED`
+    Unimplemented = 12,
+    /// `INTERNAL`
+    Internal = 13,
+    /// `UNAVAILABLE`
+    Unavailable = 14,
+    /// `DATA_LOSS`
+    DataLoss = 15,
+    /// `UNAUTHENTICATED`
+    Unauthenticated = 16,
+}
+
+#[cfg(feature = "tonic")]
+impl From<GrpcCode> for tonic::Code {
+    fn from(code: GrpcCode) -> Self {
+        Self::from_i32(code as i32)
     }
 }

@@ -1,9 +1,8 @@
 use std::{str::FromStr, time::Duration};
 
 use crate::{
-    error::{Error, ErrorKind},
+    base::{Error, ErrorKind, random::random_time},
     key::Secret,
-    util::random::random_time,
 };
 
 /// The rate limit headers of responses: which dialect, and on which responses.
@@ -289,6 +288,6 @@ impl FromStr for Headers {
 #[cfg(feature = "serde")]
 impl<'de> serde::Deserialize<'de> for Headers {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        crate::util::text::deserialize(deserializer, "the names of header dialects, such as \"ietf\"")
+        crate::base::text::deserialize(deserializer, "the names of header dialects, such as \"ietf\"")
     }
 }

@@ -11,7 +11,7 @@ use super::{
     names::{DRAFT_06, LEGACY, RATELIMIT, RATELIMIT_POLICY},
     window::digits,
 };
-use crate::{decision::Outcome, response::wait::seconds_up, util::time::wall_micros};
+use crate::{base::time::wall_micros, decision::Outcome, response::wait::seconds_up};
 
 /// `RateLimit: limit=100, remaining=50, reset=30`, unless an inner service has sent one: the members of a dictionary
 /// cannot be appended to.

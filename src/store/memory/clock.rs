@@ -1,6 +1,6 @@
 use tokio::time::Instant;
 
-use crate::{store::ManualClock, util::time::wall_micros};
+use crate::{base::time::wall_micros, store::ManualClock};
 
 #[derive(Clone)]
 pub(super) enum Clock {

@@ -5,8 +5,8 @@ use crate::{
         custom::{Custom, Mistake},
         state::State,
     },
+    base::{Error, ErrorKind},
     decision::Charge,
-    error::{Error, ErrorKind},
 };
 
 /// The Rust form of a charge's algorithm.

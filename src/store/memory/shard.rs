@@ -37,7 +37,7 @@ use indexmap::{
     map::raw_entry_v1::{RawEntryApiV1, RawEntryMut},
 };
 
-use crate::{algorithm::state::State, key::Key, policy::Policy, util::sync::lock};
+use crate::{algorithm::state::State, base::sync::lock, key::Key, policy::Policy};
 
 /// Keys per shard, within the bounds on the number of shards. A growing shard is locked while its table moves, so this
 /// bounds that time.

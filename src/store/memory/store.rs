@@ -19,13 +19,11 @@ use crate::{
         counter::{Admission, Gauge, Plan},
         penalty::Strikes,
     },
-    answer::Answer,
+    base::{Answer, Error, ErrorKind, sync::lock},
     decision::{Ban, BanList, Charge, Decision, Outcome, Verdict},
-    error::{Error, ErrorKind},
     key::Key,
     policy::Policy,
     store::{Action, Companion, ManualClock, Store},
-    util::sync::lock,
 };
 
 /// Counts in the memory of this process: for a service with one instance, for tests, and for development without Redis.

@@ -6,7 +6,7 @@
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, RedisError};
 
 use super::tls::TlsSettings;
-use crate::error::{Error, ErrorKind};
+use crate::base::{Error, ErrorKind};
 
 /// Parses a Redis URL and adds the certificates of `tls`.
 pub(crate) fn connection_info(url: &str, tls: &TlsSettings) -> Result<ConnectionInfo, Error> {

@@ -10,8 +10,8 @@ use super::{
     transport::{PROBE_TIMEOUT, Scan},
 };
 use crate::{
+    base::{Error, ErrorKind},
     decision::{Ban, BanList, Charge},
-    error::{Error, ErrorKind},
     key::Key,
     policy::Policy,
     store::{Action, Store as _},

@@ -5,7 +5,7 @@ use super::sentinel::SentinelUser;
 use super::tls::TlsSettings;
 #[cfg(feature = "cluster")]
 use super::wire::Shards;
-use crate::{error::Error, store::ManualClock};
+use crate::{base::Error, store::ManualClock};
 
 /// The settings of a [`RedisStore`](crate::RedisStore), from [`RedisStore::builder`](crate::RedisStore::builder).
 ///

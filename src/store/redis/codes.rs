@@ -1,6 +1,6 @@
 //! Parses the error texts of a server.
 
-use crate::fault::Fault;
+use crate::base::Fault;
 
 /// The codes of servers.
 const CODES: &[(&str, Fault)] = &[

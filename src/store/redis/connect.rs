@@ -29,7 +29,7 @@ use super::{
     transport::cluster::{self, ClusterManager, Clustered},
     wire::Shards,
 };
-use crate::{error::Error, store::LocalCounts};
+use crate::{base::Error, store::LocalCounts};
 
 impl RedisStoreBuilder {
     /// Connects to the server at `url`, such as `redis://user:password@127.0.0.1:6379/0`. See [`RedisStore::connect`].

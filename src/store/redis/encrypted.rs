@@ -18,7 +18,7 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 
 use super::tls::TlsSettings;
-use crate::util::sync::lock;
+use crate::base::sync::lock;
 
 /// Opens connections with the certificates of a store.
 pub(super) struct Connector {

@@ -8,10 +8,7 @@ use super::{
     codes::{code, parse},
     explain::{describe, fault_of, io_kind, is_server_error, server_text, text_of, tls_remedy},
 };
-use crate::{
-    error::{Error, ErrorKind},
-    fault::Fault,
-};
+use crate::base::{Error, ErrorKind, Fault};
 
 /// The error of a server that answered with the error `text`, or of one decision in a batch, which the script caught.
 pub(crate) fn from_server(text: &str) -> Error {

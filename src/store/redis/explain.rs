@@ -6,7 +6,7 @@
 use redis::RedisError;
 
 use super::codes::{code, parse};
-use crate::fault::Fault;
+use crate::base::Fault;
 
 /// The text about `fault`. `shown` is what [`parse`] took from the server's text.
 pub(super) fn text_of(fault: Fault, shown: &str) -> String {

@@ -9,7 +9,7 @@ use std::{future::Future, sync::Mutex, time::Duration};
 use redis::{RedisError, RedisResult};
 use tokio::time::Instant;
 
-use crate::util::sync::lock;
+use crate::base::sync::lock;
 
 /// The most attempts under way while they fail.
 const MOST: usize = 2;

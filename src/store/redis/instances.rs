@@ -20,12 +20,11 @@ use super::{
 };
 use crate::{
     algorithm::Concurrency,
+    base::{Quota, time::micros},
     decision::Charge,
     key::Key,
     policy::Policy,
-    quota::Quota,
     store::{Action, LocalCounts},
-    util::time::micros,
 };
 
 /// The time between two announcements, and until the first one.

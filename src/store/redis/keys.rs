@@ -6,7 +6,11 @@ use super::{
     store::RedisStore,
     transport::{PROBE_TIMEOUT, Scan},
 };
-use crate::{error::Error, fault::Fault, key::Key, policy::Policy};
+use crate::{
+    base::{Error, Fault},
+    key::Key,
+    policy::Policy,
+};
 
 /// The keys that [`RedisStore::stored_keys`] has found.
 #[derive(Clone)]

@@ -14,32 +14,26 @@ mod encrypted;
 mod error;
 mod explain;
 mod gate;
-#[cfg(any(feature = "adaptive", feature = "reload"))]
 mod hash;
 mod instances;
 mod keys;
 mod manager;
 mod opener;
-#[cfg(feature = "reload")]
-mod policies;
 #[cfg(feature = "sentinel")]
 mod primary;
 mod probe;
 mod script;
 #[cfg(feature = "sentinel")]
 mod sentinel;
-#[cfg(feature = "adaptive")]
-mod shares;
 mod shortcut;
 mod store;
 mod tls;
 mod transport;
 mod wire;
 
-#[cfg(feature = "adaptive")]
-pub(crate) use self::shares::ShareTable;
 pub use self::{
     builder::RedisStoreBuilder,
+    hash::RedisHash,
     keys::StoredKeys,
     probe::{ProbeReport, Problem, ProblemKind},
     shortcut::LeaseStatus,

@@ -30,10 +30,7 @@ use super::{
     transport::{CONNECT_TIMEOUT, answered, tcp_settings},
     wire,
 };
-use crate::{
-    fault::Fault,
-    util::{sync::lock, time::micros},
-};
+use crate::base::{Fault, sync::lock, time::micros};
 
 /// The time between two questions.
 const INTERVAL: Duration = Duration::from_secs(1);

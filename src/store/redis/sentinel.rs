@@ -7,7 +7,7 @@ use redis::{ConnectionAddr, ConnectionInfo, RedisConnectionInfo};
 use super::{
     address::connection_info, opener::Opener, primary::Primary, tls::TlsSettings, transport::tcp_settings,
 };
-use crate::error::Error;
+use crate::base::Error;
 
 /// The user and the password that the sentinels require.
 #[derive(Clone)]

@@ -24,9 +24,8 @@ use super::{
     wire::{Job, KeyNames, Observer},
 };
 use crate::{
-    answer::Answer,
+    base::{Answer, Error, ErrorKind},
     decision::{BanList, Charge, Decision},
-    error::{Error, ErrorKind},
     key::Key,
     policy::Policy,
     store::{Action, Companion, LocalCounts, ManualClock, Store},
@@ -474,16 +473,9 @@ impl RedisStore {
         let store_commands = self.link.commands().iter().copied().chain(select).map(ToOwned::to_owned);
         let commands: BTreeSet<String> =
             Script::all_built_in().flat_map(|script| script.commands()).collect();
-        let mut others = BTreeSet::new();
-        if cfg!(feature = "reload") {
-            // Of `live_policies`.
-            others.insert("hgetall".to_owned());
-        }
-        if cfg!(feature = "adaptive") {
-            // Of `Adaptive::shared`. The algorithms have `pexpire` too.
-            others.extend(["hdel", "hgetall", "hset"].map(ToOwned::to_owned));
-        }
-        for command in store_commands.chain(others).chain(commands) {
+        // Of `hash`. The algorithms have `pexpire` too.
+        let of_hashes = ["hdel", "hgetall", "hset"].map(ToOwned::to_owned);
+        for command in store_commands.chain(of_hashes).chain(commands) {
             rule.push_str(" +");
             rule.push_str(&command);
         }

@@ -15,7 +15,7 @@ use {
     },
 };
 
-use crate::error::Error;
+use crate::base::Error;
 
 /// The certificates of a store, in PEM. The default ones are those of the system.
 #[derive(Clone, Default)]

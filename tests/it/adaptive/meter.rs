@@ -20,11 +20,8 @@ use tokio::{
     time::{Instant, Sleep, sleep, timeout},
 };
 use tower::{Layer as _, Service, ServiceExt as _, service_fn};
-use tower_ratelimit::{
-    MemoryStore, Policy, Quota, RateLimitLayer,
-    adaptive::{Adaptive, AdaptivePolicy, Aimd, Gradient, LoadMeter, Signal, Vegas},
-    key::Constant,
-};
+use tower_ratelimit::{MemoryStore, Policy, Quota, RateLimitLayer, key::Constant};
+use tower_ratelimit_extra::adaptive::{Adaptive, AdaptivePolicy, Aimd, Gradient, LoadMeter, Signal, Vegas};
 
 const MILLI: Duration = Duration::from_millis(1);
 const TARGET: Duration = Duration::from_millis(200);

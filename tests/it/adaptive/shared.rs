@@ -9,10 +9,8 @@ use std::{
 };
 
 use support::{RedisServer, eventually, settings, store};
-use tower_ratelimit::{
-    ErrorKind, Key, Limiter, Policy, Quota, RedisStore,
-    adaptive::{Adaptive, AdaptivePolicy, Aimd, Gradient, LoadMeter, Signal, Vegas},
-};
+use tower_ratelimit::{ErrorKind, Key, Limiter, Policy, Quota, RedisStore};
+use tower_ratelimit_extra::adaptive::{Adaptive, AdaptivePolicy, Aimd, Gradient, LoadMeter, Signal, Vegas};
 
 /// So often that a test does not wait.
 const OFTEN: Duration = Duration::from_millis(20);

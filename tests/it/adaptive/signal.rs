@@ -11,11 +11,10 @@ use std::{
 use support::inner::{ask, get};
 use tokio::time::sleep;
 use tower_ratelimit::{
-    ErrorKind, ManualClock, MemoryStore, Policy, PolicySource, Quota, RateLimitLayer,
-    adaptive::{Adaptive, Aimd, Gradient, LoadMeter},
-    algorithm::FixedWindow,
+    ErrorKind, ManualClock, MemoryStore, Policy, PolicySource, Quota, RateLimitLayer, algorithm::FixedWindow,
     key::Constant,
 };
+use tower_ratelimit_extra::adaptive::{Adaptive, Aimd, Gradient, LoadMeter};
 
 /// A value that a test sets, and the closure that reads it.
 #[derive(Clone)]
@@ -143,7 +142,7 @@ async fn a_signal_that_panics_is_called_again_and_the_quota_is_full_until_it_ret
 async fn the_task_ends_with_the_last_handle_source_and_layer() {
     let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let start = || Adaptive::new(api()).every(Duration::from_secs(3_600)).follow(|| 0.5).start().unwrap();
-    let keep: [fn(tower_ratelimit::adaptive::AdaptivePolicy) -> Box<dyn std::any::Any>; 3] = [
+    let keep: [fn(tower_ratelimit_extra::adaptive::AdaptivePolicy) -> Box<dyn std::any::Any>; 3] = [
         |adaptive| Box::new(adaptive),
         |adaptive| Box::new(PolicySource::from(adaptive)),
         |adaptive| Box::new(RateLimitLayer::new(MemoryStore::new(), &adaptive, Constant::new("all"))),

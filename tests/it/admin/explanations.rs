@@ -17,6 +17,7 @@ use tower_ratelimit::{
     policy::Penalty,
     store::{Action, Store},
 };
+use tower_ratelimit_extra::explain::Explanation;
 
 #[tokio::test]
 async fn an_explanation_names_the_key_in_redis_and_the_identity_that_was_passed() {
@@ -34,7 +35,7 @@ async fn an_explanation_names_the_key_in_redis_and_the_identity_that_was_passed(
     ];
     for (key, name, identity) in rows {
         limiter.check(&policy, &key, 1).await.unwrap();
-        let explanation = limiter.explain(&policy, &key, 1).await.unwrap();
+        let explanation = Explanation::of(&limiter, &policy, &key, 1).await.unwrap();
         let charge = &explanation.charges()[0];
         assert_eq!((charge.stored_name(), charge.identity()), (Some(name), identity));
         assert_eq!(charge.key(), &key);
@@ -59,7 +60,7 @@ async fn an_explanation_is_read_by_people_and_by_programs() {
 
     let charges =
         [Charge::new(&new, &key, 1), Charge::new(&tokens, &key, 101), Charge::new(&exports, &key, 1)];
-    let explanation = limiter.explain_all(&charges).await.unwrap();
+    let explanation = Explanation::of_all(&limiter, &charges).await.unwrap();
     let expected = r#"policy new: 1/h, gcra, shadow, failure mode local
 key a%1B[2J%20b of "a\u{1b}[2J b"
 0 of 1 unit remain; fully replenished in 1h
@@ -112,7 +113,7 @@ async fn an_explanation_says_that_the_store_failed_and_what_decides() {
     let key = Key::new("alice");
     let policy = |mode| Policy::new("p", Quota::per_hour(5)).on_store_failure(mode);
 
-    let local = limiter.explain(&policy(FailureMode::default()), &key, 9).await.unwrap();
+    let local = Explanation::of(&limiter, &policy(FailureMode::default()), &key, 9).await.unwrap();
     assert_eq!(local.decision().failure().unwrap().kind(), ErrorKind::StoreUnreachable);
     assert_eq!(local.decision().verdict(), Verdict::Deny { retry_after: None });
     assert!(
@@ -120,7 +121,7 @@ async fn an_explanation_says_that_the_store_failed_and_what_decides() {
         "{local}"
     );
 
-    let open = limiter.explain(&policy(FailureMode::Open), &key, 9).await.unwrap();
+    let open = Explanation::of(&limiter, &policy(FailureMode::Open), &key, 9).await.unwrap();
     assert!(open.decision().is_allowed() && open.charges()[0].outcome().is_none());
     assert!(open.to_string().contains("its state is unknown"), "{open}");
     let value = serde_json::to_value(&open).unwrap();
@@ -129,7 +130,7 @@ async fn an_explanation_says_that_the_store_failed_and_what_decides() {
         (&json!("secret of the store"), &json!(null))
     );
 
-    let closed = limiter.explain(&policy(FailureMode::Closed), &key, 1).await;
+    let closed = Explanation::of(&limiter, &policy(FailureMode::Closed), &key, 1).await;
     assert_eq!(closed.unwrap_err().kind(), ErrorKind::StoreUnreachable);
 }
 
@@ -161,7 +162,7 @@ async fn an_explanation_during_an_outage_hands_nothing_back() {
     // Owed to the store.
     assert!(limiter.check(&policy, &alice, 2).await.unwrap().is_allowed());
     for _ in 0..3 {
-        let explanation = limiter.explain(&policy, &alice, 1).await.unwrap();
+        let explanation = Explanation::of(&limiter, &policy, &alice, 1).await.unwrap();
         assert!(explanation.decision().failure().is_some());
         for _ in 0..10 {
             tokio::task::yield_now().await;
@@ -178,7 +179,7 @@ async fn an_explanation_shows_a_ban_and_what_is_owed_meanwhile() {
     let request = limiter.check(&policy, &key, 1).await.unwrap();
     limiter.debit(&request, 16).await.unwrap();
     limiter.ban(&policy, &key, Duration::from_secs(90)).await.unwrap();
-    let banned = limiter.explain(&policy, &key, 1).await.unwrap();
+    let banned = Explanation::of(&limiter, &policy, &key, 1).await.unwrap();
     let expected = "\
 policy p: 10/h, gcra, debt up to 20, penalty, failure mode local
 key alice
@@ -189,7 +190,7 @@ a request of 1 unit is denied; admitted in 48m
     let value = serde_json::to_value(&banned).unwrap();
     assert_eq!((&value["charges"][0]["banned_for"], &value["charges"][0]["owed"]), (&json!(90.0), &json!(7)));
     limiter.unban(&policy, &key).await.unwrap();
-    let after = limiter.explain(&policy, &key, 1).await.unwrap().to_string();
+    let after = Explanation::of(&limiter, &policy, &key, 1).await.unwrap().to_string();
     assert!(after.contains("0 of 10 units remain, and 7 units are owed; "), "{after}");
 }
 
@@ -198,7 +199,7 @@ async fn charges_that_no_decision_can_have_are_an_error() {
     let limiter = Limiter::new(MemoryStore::new());
     let policy = Policy::new("p", Quota::per_hour(5));
     let twice = [Charge::new(&policy, &Key::new("a"), 1), Charge::new(&policy, &Key::new("a"), 1)];
-    assert_eq!(limiter.explain_all(&twice).await.unwrap_err().kind(), ErrorKind::InvalidConfig);
-    let none = limiter.explain_all(&[]).await.unwrap();
+    assert_eq!(Explanation::of_all(&limiter, &twice).await.unwrap_err().kind(), ErrorKind::InvalidConfig);
+    let none = Explanation::of_all(&limiter, &[]).await.unwrap();
     assert!(none.decision().is_allowed() && none.charges().is_empty());
 }

@@ -6,12 +6,13 @@ use support::{
     inner::{ask, get},
 };
 use tower_ratelimit::{
-    Explanation, FailureMode, Header, Key, KeyExtractor as _, ManualClock, MemoryStore, PeerIp, Policy,
-    PolicySource, Quota, RateLimitLayer, Rejection, Rule,
+    FailureMode, Header, Key, KeyExtractor as _, ManualClock, MemoryStore, PeerIp, Policy, PolicySource,
+    Quota, RateLimitLayer, Rejection, Rule,
     key::Constant,
     layer::Rules,
     policy::{Enforcement, EnforcementSwitch},
 };
+use tower_ratelimit_extra::explain::Explanation;
 
 fn policy(name: &str) -> Policy {
     Policy::new(name, Quota::per_hour(2))
@@ -51,15 +52,17 @@ async fn the_rules_that_apply_are_named_with_their_keys() {
         ("GET /health", &[]),
     ];
     for (line, expected) in rows {
-        let explanation = layer.explain(&request(line, Some("user-4"))).await.unwrap();
+        let explanation = Explanation::of_request(&layer, &request(line, Some("user-4"))).await.unwrap();
         let expected: Vec<_> =
             expected.iter().map(|(name, key)| (name.to_string(), key.to_string())).collect();
         assert_eq!(names(explanation.as_ref()), expected, "{line}");
         assert_eq!(explanation.is_some(), !expected.is_empty(), "{line}");
     }
-    let explanation = layer.explain(&request("POST /login", Some("user-4"))).await.unwrap().unwrap();
+    let explanation =
+        Explanation::of_request(&layer, &request("POST /login", Some("user-4"))).await.unwrap().unwrap();
     assert_eq!(explanation.charges()[0].cost(), 2);
-    let explanation = layer.explain(&request("GET /", Some("user-4"))).await.unwrap().unwrap();
+    let explanation =
+        Explanation::of_request(&layer, &request("GET /", Some("user-4"))).await.unwrap().unwrap();
     assert_eq!(explanation.charges()[0].identity(), Some("user-4"));
 }
 
@@ -71,7 +74,7 @@ async fn it_says_what_the_next_request_gets_and_charges_nothing() {
     let parts = || request("GET /", None);
     for status in [200, 200, 429, 429] {
         for _ in 0..3 {
-            let explanation = layer.explain(&parts()).await.unwrap().unwrap();
+            let explanation = Explanation::of_request(&layer, &parts()).await.unwrap().unwrap();
             assert_eq!(explanation.decision().is_allowed(), status == 200);
         }
         assert_eq!(ask(&layer, get()).await.status(), status);
@@ -81,7 +84,8 @@ async fn it_says_what_the_next_request_gets_and_charges_nothing() {
 #[tokio::test]
 async fn a_request_that_is_not_decided_is_explained_by_its_rejection() {
     let layer = || RateLimitLayer::new(MemoryStore::new(), policy("p"), Header::new("x-api-key"));
-    let explain = async |layer: RateLimitLayer, key| layer.explain(&request("GET /", key)).await;
+    let explain =
+        async |layer: RateLimitLayer, key| Explanation::of_request(&layer, &request("GET /", key)).await;
     let banned = layer().ban(Header::new("x-api-key").any_of(["bad"]));
     assert!(matches!(explain(banned.clone(), Some("bad")).await, Err(Rejection::Banned)));
     assert!(explain(banned, Some("good")).await.unwrap().is_some());

@@ -13,10 +13,13 @@ use support::{
 use tower_ratelimit::{
     Answer as StoreAnswer, Charge, Decision, Error, ErrorKind, FailureMode, Header, Key, KeyExtractor as _,
     Limiter, ManualClock, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, RedisStore,
-    admin::{self, Admin, Policies},
     decision::BanList,
-    policy::{Enforcement, EnforcementSwitch, LivePolicies, Penalty},
+    policy::{Enforcement, EnforcementSwitch, Penalty},
     store::{Action, Store},
+};
+use tower_ratelimit_extra::{
+    admin::{self, Admin, Policies},
+    live::LivePolicies,
 };
 
 /// A client of one server.

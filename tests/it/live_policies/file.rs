@@ -9,11 +9,10 @@ use support::{
 };
 use tokio::time::sleep;
 use tower_ratelimit::{
-    ErrorKind, FailureMode, MemoryStore, Policy, Quota, RateLimitLayer,
-    algorithm::FixedWindow,
-    key::Constant,
-    policy::{Enforcement, LivePolicies},
+    ErrorKind, FailureMode, MemoryStore, Policy, Quota, RateLimitLayer, algorithm::FixedWindow,
+    key::Constant, policy::Enforcement,
 };
+use tower_ratelimit_extra::live::LivePolicies;
 
 /// A file with these policies.
 pub(super) fn file_of(policies: &[(&str, &str)]) -> String {

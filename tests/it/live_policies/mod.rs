@@ -5,7 +5,7 @@ mod random;
 mod redis;
 mod watched;
 
-use tower_ratelimit::policy::LivePolicies;
+use tower_ratelimit_extra::live::LivePolicies;
 
 /// The policies in force, as `name quota`.
 fn quotas(live: &LivePolicies) -> Vec<String> {

@@ -8,10 +8,8 @@ use super::{
     redis::{defaults, followed as hash_followed},
 };
 use support::{Directory, RedisServer, store};
-use tower_ratelimit::{
-    Policy,
-    policy::{Enforcement, LivePolicies},
-};
+use tower_ratelimit::{Policy, policy::Enforcement};
+use tower_ratelimit_extra::live::LivePolicies;
 
 fn steps(usual: usize) -> usize {
     std::env::var("LIVE_STEPS").map_or(usual, |steps| steps.parse().unwrap())
@@ -196,7 +194,7 @@ impl Model {
 async fn a_hash_ends_at_its_last_valid_state() {
     let server = RedisServer::start();
     let store = store(&server).await;
-    let live = store.live_policies(defaults()).await.unwrap();
+    let live = LivePolicies::redis(&store, defaults()).await.unwrap();
     let live = live.poll_every(std::time::Duration::from_millis(10));
     let (mut random, mut model) =
         (fastrand::Rng::with_seed(7), Model { enforcement: "on", ..Model::default() });

@@ -12,8 +12,9 @@ use tower_ratelimit::{
     Error, ErrorKind, FailureMode, Key, Limiter, Policy, Quota, RateLimitLayer, RedisStore,
     algorithm::{Algorithm, FixedWindow, Gcra, Replenishment},
     key::Constant,
-    policy::{Enforcement, LivePolicies, Penalty},
+    policy::{Enforcement, Penalty},
 };
+use tower_ratelimit_extra::live::LivePolicies;
 
 /// So often that a test does not wait, and not so often that the server does nothing else.
 pub(super) const OFTEN: Duration = Duration::from_millis(20);
@@ -23,7 +24,7 @@ pub(super) fn defaults() -> [Policy; 2] {
 }
 
 async fn live(store: &RedisStore) -> LivePolicies {
-    store.live_policies(defaults()).await.unwrap().poll_every(OFTEN)
+    LivePolicies::redis(store, defaults()).await.unwrap().poll_every(OFTEN)
 }
 
 fn edit(server: &RedisServer, words: &[&str]) {
@@ -148,7 +149,7 @@ async fn a_quota_alone_keeps_the_algorithm_and_the_options_of_the_default() {
             Policy::new("window", Quota::per_hour(window)).algorithm(FixedWindow::aligned()).leased(5),
         ]
     };
-    let live = store(&server).await.live_policies(build(1, 1, 1)).await.unwrap().poll_every(OFTEN);
+    let live = LivePolicies::redis(&store(&server).await, build(1, 1, 1)).await.unwrap().poll_every(OFTEN);
     assert_eq!(live.current(), build(6, 7, 8));
     assert_eq!(live.current()[1].capacity(), 14);
     // The algorithm of the default cannot count it.
@@ -258,7 +259,7 @@ async fn a_json_object_changes_only_the_entries_that_it_has() {
     let own = Policy::new("own", Quota::per_hour(1)).algorithm(Doubled).content_bytes();
     let window = Policy::new("window", Quota::per_hour(9)).algorithm(FixedWindow::aligned()).leased(5);
     let defaults = [login.clone(), own.clone(), window.clone()];
-    let live = store(&server).await.live_policies(defaults.clone()).await.unwrap().poll_every(OFTEN);
+    let live = LivePolicies::redis(&store(&server).await, defaults.clone()).await.unwrap().poll_every(OFTEN);
     let hour = |limit| Quota::per_hour(limit);
     let rows: [(&str, &str, &str, Policy); 7] = [
         ("a share", "login", r#"{"enforced":0}"#, login.clone().shadow()),
@@ -464,7 +465,7 @@ async fn an_invalid_hash_changes_nothing_and_says_what_to_do() {
     assert!(error(&live).contains("the Redis hash `rl:policies` cannot be read: "), "{}", error(&live));
     assert!(error(&live).contains("holds a value of another type"), "{}", error(&live));
     // A new instance starts with the defaults.
-    let new = store.live_policies(defaults()).await.unwrap();
+    let new = LivePolicies::redis(&store, defaults()).await.unwrap();
     assert_eq!((new.current(), error(&new)), (defaults().to_vec(), error(&live)));
     edit(&server, &["DEL", "rl:policies"]);
     set(&server, "api", "9/h");
@@ -481,7 +482,7 @@ async fn defaults_with_one_name_and_reserved_names_are_errors() {
         (vec![Policy::new("@version", Quota::per_minute(5))], "the policy `@version` needs another name"),
     ];
     for (defaults, message) in rows {
-        let error = store.live_policies(defaults).await.unwrap_err();
+        let error = LivePolicies::redis(&store, defaults).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidConfig);
         assert!(error.to_string().starts_with(message), "{error}");
     }
@@ -497,7 +498,7 @@ async fn while_redis_is_down_the_policies_stay() {
     assert!(eventually(async || error(&live).contains("cannot be read")).await, "{live:?}");
     // A service that starts now has the defaults.
     let lazy = RedisStore::connect_lazy(&server.url()).unwrap();
-    let started = lazy.live_policies(defaults()).await.unwrap().poll_every(OFTEN);
+    let started = LivePolicies::redis(&lazy, defaults()).await.unwrap().poll_every(OFTEN);
     assert_eq!((started.current(), error(&started).is_empty()), (defaults().to_vec(), false));
     assert_eq!(quotas(&live), ["api 3/h", "login 5/min"]);
     server.restart();

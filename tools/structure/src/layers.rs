@@ -10,11 +10,8 @@ use crate::{
 /// From the ground up. A file may import from its own row and the rows below it (which stand above it here). The
 /// longest prefix of a file's path counts.
 const ROWS: &[&[&str]] = &[
-    &["error.rs", "fault.rs"],
-    &["util/"],
+    &["base/"],
     &["metrics/"],
-    &["quota"],
-    &["answer.rs"],
     &["algorithm/"],
     &["key/"],
     &["policy/"],
@@ -35,26 +32,19 @@ const ROWS: &[&[&str]] = &[
     &["store/redis/", "store/mod.rs"],
     &["limiter/"],
     &["response/"],
-    &["layer/"],
-    &["adaptive/"],
-    &["admin/", "keyed/"],
-    &["testing/"],
+    &["keyed/", "layer/"],
     &["lib.rs"],
 ];
 
 /// Foreign crates, and the files that may name them.
 const FOREIGN: &[(&[&str], &[&str])] = &[
     (&["redis", "bb8", "bb8_redis", "rustls"], &["store/redis/", "lib.rs"]),
-    (&["tower", "tower_layer", "tower_service"], &["adaptive/", "layer/", "keyed/"]),
-    (
-        &["http", "http_body", "http_body_util"],
-        &["adaptive/meter/", "key/", "policy/source.rs", "response/", "layer/", "admin/"],
-    ),
+    (&["tower", "tower_layer", "tower_service"], &["base/delayed.rs", "layer/", "keyed/"]),
+    (&["http", "http_body", "http_body_util"], &["key/", "policy/source.rs", "response/", "layer/"]),
     (&["metrics"], &["metrics/"]),
     (&["matchit"], &["layer/"]),
-    (&["moka"], &["policy/lookup/"]),
-    (&["axum"], &["key/", "response/", "layer/", "admin/"]),
-    (&["tonic", "tonic_types"], &["adaptive/meter/", "key/", "response/", "layer/"]),
+    (&["axum"], &["key/", "response/", "layer/"]),
+    (&["tonic", "tonic_types"], &["key/", "response/", "layer/"]),
 ];
 
 fn row(path: &str) -> Option<usize> {

@@ -1,6 +1,9 @@
-//! Checks the structure of the crate in `src/`:
+//! Checks the structure of the published crates:
 //!
-//! * no import cycle between files, neither in the other published crates,
+//! * no import cycle between files,
+//!
+//! and of the core in `src/`:
+//!
 //! * no file imports a layer above its own,
 //! * a foreign crate is named only where it belongs.
 //!
@@ -44,12 +47,13 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let mut problems = Vec::new();
-    for (_, source) in sizes::published(&root)? {
-        problems.extend(imports::graph(&Crate::read(&source)?).cycles());
-    }
+    let mut problems = graph.cycles();
     problems.extend(layers::check(&graph));
     problems.extend(layers::foreign(&source));
+    for (name, folder) in sizes::published(&root)?.into_iter().skip(1) {
+        let cycles = imports::graph(&Crate::read(&folder)?).cycles();
+        problems.extend(cycles.into_iter().map(|cycle| format!("{name}: {cycle}")));
+    }
     for problem in &problems {
         eprintln!("{problem}");
     }

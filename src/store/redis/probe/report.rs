@@ -3,7 +3,7 @@
 use std::{fmt, time::Duration};
 
 use super::server::ServerInfo;
-use crate::error::{Error, ErrorKind};
+use crate::base::{Error, ErrorKind};
 
 /// What [`RedisStore::probe`](crate::RedisStore::probe) found. Its text is for an operator.
 ///

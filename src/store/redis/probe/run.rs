@@ -14,12 +14,10 @@ use super::{
 };
 use crate::{
     algorithm::SlidingLog,
+    base::{Error, ErrorKind, Fault, Quota},
     decision::Charge,
-    error::{Error, ErrorKind},
-    fault::Fault,
     key::Key,
     policy::Policy,
-    quota::Quota,
     store::{
         Action,
         redis::{

@@ -10,7 +10,7 @@ use std::{
 
 use crate::{
     algorithm::{self, Algorithm, penalty::Strikes},
-    quota::Quota,
+    base::Quota,
 };
 
 /// The include files, in an order in which each comes after those it uses.

@@ -7,11 +7,13 @@ use std::{
 
 use crate::{
     algorithm::Algorithm,
+    base::{
+        Error,
+        sync::{read, write},
+    },
     decision::Charge,
-    error::Error,
     policy::Policy,
     store::redis::script::Script,
-    util::sync::{read, write},
 };
 
 /// The custom algorithms of a store, and one script for each set of them that is decided together. If the Lua of one

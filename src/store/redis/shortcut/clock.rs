@@ -7,7 +7,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use crate::{store::ManualClock, util::time::micros};
+use crate::{base::time::micros, store::ManualClock};
 
 /// One millisecond, which is small against the life of a lease.
 const DRIFT: u64 = 1_000;

@@ -29,6 +29,7 @@ use arc_swap::ArcSwapOption;
 
 use super::clock::Clock;
 use crate::{
+    base::{random::hasher, sync::lock, time::micros},
     decision::{Charge, Decision, DecisionSource, Outcome, Verdict},
     key::Key,
     policy::Policy,
@@ -36,7 +37,6 @@ use crate::{
         Action, ManualClock,
         redis::wire::{Job, Observer, Reply},
     },
-    util::{random::hasher, sync::lock, time::micros},
 };
 
 pub(crate) struct DenyCache {

@@ -31,12 +31,11 @@ use tokio::{
 use super::{
     clock::Clock,
     deny_cache::{DenyCache, DenyObserver},
-    lease::{Entry, Lease, ResetCount, Returned},
-    status::LeaseStatus,
+    lease::{Entry, Lease, LeaseStatus, ResetCount, Returned},
 };
 use crate::{
+    base::{Error, random::hasher, sync::lock, time::micros},
     decision::{Charge, Decision, DecisionSource, Outcome, Verdict},
-    error::Error,
     key::Key,
     policy::Policy,
     store::{
@@ -47,7 +46,6 @@ use crate::{
             wire::{Job, KeyNames, LeaseRequest, LeaseReturn, Leased, Observer, Reply},
         },
     },
-    util::{random::hasher, sync::lock, time::micros},
 };
 
 pub(crate) struct Leases {

@@ -6,9 +6,8 @@ mod clock;
 mod deny_cache;
 mod lease;
 mod leases;
-mod status;
 
-pub use self::status::LeaseStatus;
+pub use self::lease::LeaseStatus;
 pub(super) use self::{
     deny_cache::{DenyCache, DenyObserver},
     leases::{LeaseObserver, Leases},

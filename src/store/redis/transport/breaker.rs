@@ -20,12 +20,8 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::background::Exclusive;
-use crate::{
-    error::{Error, ErrorKind},
-    fault::Fault,
-    util::sync::lock,
-};
+use super::runtimes::Exclusive;
+use crate::base::{Error, ErrorKind, Fault, sync::lock};
 
 /// How many calls in a row get no answer until the breaker opens.
 const CALLS: u32 = 3;

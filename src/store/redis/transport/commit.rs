@@ -13,7 +13,7 @@ use super::{
     target::Target,
     waiting::STUCK,
 };
-use crate::{decision::Decision, error::Error, store::redis::wire::Job};
+use crate::{base::Error, decision::Decision, store::redis::wire::Job};
 
 /// Makes a decision, alone or in a batch. Call it in a runtime.
 pub(super) async fn decide<T: Target>(target: Arc<T>, job: Job) -> Result<Decision, Error> {

@@ -14,29 +14,27 @@ use std::{
     time::Duration,
 };
 
-use bb8_redis::bb8::{ManageConnection, Pool, PooledConnection};
-use redis::{Cmd, RedisError, RedisResult, ServerErrorKind, Value, aio::ConnectionLike};
+use bb8_redis::bb8::{ManageConnection, Pool, PooledConnection, RunError};
+use redis::{
+    Cmd, RedisError, RedisResult, ServerErrorKind, Value, aio::ConnectionLike, io::tcp::TcpSettings,
+};
 use tokio::{
     sync::Mutex,
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep, timeout, timeout_at},
 };
 
 use super::{
-    background::Exclusive,
-    checkout::{connection, connection_until},
     deadline::{REPLY_TIMEOUT, TICK, TimeLeft, deadline_in, or_late, run_for},
     health::Health,
-    script::{is_no_script, load_and, with_text},
+    runtimes::Exclusive,
 };
 use crate::{
-    error::Error,
-    fault::Fault,
+    base::{Error, Fault, sync::lock},
     store::redis::{
         error::{from_redis, is_broken, is_read_only, not_connected},
         script::Script,
         wire,
     },
-    util::sync::lock,
 };
 
 /// The connections of a pool.
@@ -303,4 +301,81 @@ where
             }
         });
     }
+}
+
+/// Turns off Nagle's algorithm, which redis-rs leaves on. With it, a call that is sent while another one is under way
+/// on the same connection waits until the server has acknowledged that one: up to one more round trip.
+pub(crate) fn tcp_settings() -> TcpSettings {
+    TcpSettings::default().set_nodelay(true)
+}
+
+/// A connection of `pool`. Waits without a limit; the caller sets one.
+pub(super) async fn connection<M>(pool: &Pool<M>) -> RedisResult<PooledConnection<'static, M>>
+where
+    M: ManageConnection<Error = RedisError>,
+{
+    loop {
+        match pool.get_owned().await {
+            Ok(connection) => return Ok(connection),
+            Err(RunError::User(error)) => return Err(error),
+            // The pool's own timeout, which may be shorter than the caller's.
+            Err(RunError::TimedOut) => {}
+        }
+    }
+}
+
+pub(crate) async fn connection_until<M>(
+    pool: &Pool<M>,
+    health: &Health,
+    deadline: Instant,
+) -> Result<PooledConnection<'static, M>, Error>
+where
+    M: ManageConnection<Error = RedisError>,
+{
+    match timeout_at(deadline, connection(pool)).await {
+        Ok(Ok(connection)) => {
+            health.connected();
+            Ok(connection)
+        }
+        Ok(Err(error)) => Err(not_connected(&error)),
+        Err(_) => Err(health.no_connection()),
+    }
+}
+
+/// Sends `SCRIPT LOAD` and `command` in one write.
+pub(super) async fn load_and(
+    connection: &mut impl ConnectionLike,
+    command: &Cmd,
+    script: &Script,
+) -> RedisResult<Value> {
+    let mut both = redis::pipe();
+    both.cmd("SCRIPT").arg("LOAD").arg(script.text()).ignore();
+    both.add_command(command.clone());
+    match both.query_async(connection).await {
+        Ok((reply,)) => Ok(reply),
+        // The first error of the pipeline is the cause: a script that does not compile cannot be called either.
+        Err(error) => match error.clone().into_server_errors().as_deref() {
+            Some([(_, first), ..]) => Err(first.clone().into()),
+            _ => Err(error),
+        },
+    }
+}
+
+/// Turns `command`, an `EVALSHA`, into an `EVAL`.
+pub(crate) fn with_text(command: &Cmd, script: &Script) -> Cmd {
+    let mut evaluation = redis::cmd("EVAL");
+    evaluation.arg(script.text());
+    for argument in command.args_iter().skip(2) {
+        match argument {
+            redis::Arg::Simple(bytes) => evaluation.arg(bytes),
+            // The command has no cursor, and the library may add more kinds.
+            _ => &mut evaluation,
+        };
+    }
+    evaluation
+}
+
+pub(crate) fn is_no_script(reply: &RedisResult<Value>) -> bool {
+    let no_script = redis::ErrorKind::Server(ServerErrorKind::NoScript);
+    reply.as_ref().is_err_and(|error| error.kind() == no_script)
 }

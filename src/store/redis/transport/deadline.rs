@@ -23,10 +23,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use crate::{
-    error::{Error, ErrorKind},
-    fault::Fault,
-};
+use crate::base::{Error, ErrorKind, Fault};
 
 /// How long a connection without a reply is kept out of the pool before it counts as broken.
 pub(super) const REPLY_TIMEOUT: Duration = Duration::from_secs(1);

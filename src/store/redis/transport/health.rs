@@ -14,10 +14,8 @@ use redis::RedisError;
 
 use super::deadline::timed_out;
 use crate::{
-    error::{Error, ErrorKind},
-    fault::Fault,
+    base::{Error, ErrorKind, Fault, sync::lock},
     store::redis::error::unreachable,
-    util::sync::lock,
 };
 
 /// Shared by all clones of a store.

@@ -24,8 +24,8 @@ use super::{
     waiting::expire,
 };
 use crate::{
+    base::{Error, ErrorKind},
     decision::Decision,
-    error::{Error, ErrorKind},
     store::redis::error::not_connected,
 };
 

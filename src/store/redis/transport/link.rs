@@ -1,12 +1,13 @@
-use std::{sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
-use redis::{Cmd, Value};
+use redis::{Cmd, Value, from_redis_value};
 
-use super::{
-    health::Health,
-    scan::{Found, Scan},
+use super::health::Health;
+use crate::{
+    base::{Answer, Error, ErrorKind},
+    decision::Decision,
+    store::redis::{error::from_redis, wire::Job},
 };
-use crate::{answer::Answer, decision::Decision, store::redis::wire::Job};
 
 /// A link to Redis, one server or a Cluster, with any connection manager.
 pub(crate) trait Link: Send + Sync + 'static {
@@ -27,7 +28,6 @@ pub(crate) trait Link: Send + Sync + 'static {
     fn ask(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value>;
 
     /// Runs a command that can wait, as [`ask`](Self::ask) does. Does not send it while a breaker is open that covers it.
-    #[cfg(any(feature = "adaptive", feature = "reload"))]
     fn ask_if_available(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value> {
         self.ask(command, deadline)
     }
@@ -46,4 +46,76 @@ pub(crate) trait Link: Send + Sync + 'static {
 
     /// The commands that the link sends, as in an ACL.
     fn commands(&self) -> &'static [&'static str];
+}
+
+/// About how many keys Redis reads in a step. A step blocks it for less than a millisecond.
+const STEP: usize = 1_000;
+
+/// Which keys to list.
+pub(crate) struct Scan {
+    /// As of `MATCH`.
+    pub(crate) pattern: String,
+    /// How many keys are enough.
+    pub(crate) most: usize,
+    /// About how many keys of each server to look at, whatever their names.
+    pub(crate) looks: usize,
+}
+
+/// The keys that were found.
+pub(crate) struct Found {
+    pub(crate) names: Vec<Vec<u8>>,
+    /// Whether there are no others.
+    pub(crate) is_complete: bool,
+}
+
+impl Scan {
+    /// The most steps on one server.
+    pub(super) fn steps(&self) -> usize {
+        self.looks.div_ceil(STEP).max(1)
+    }
+
+    /// The command of the step at `cursor`.
+    pub(super) fn command(&self, cursor: u64) -> Cmd {
+        let mut command = redis::cmd("SCAN");
+        command.arg(cursor).arg("MATCH").arg(&self.pattern).arg("COUNT").arg(STEP);
+        command
+    }
+
+    /// Lists the keys of one server in steps of `step`, from the step at `cursor` on, in at most `steps`.
+    pub(super) async fn finish<F: Future<Output = Result<Value, Error>>>(
+        &self,
+        mut cursor: u64,
+        steps: usize,
+        found: &mut Found,
+        mut step: impl FnMut(Cmd) -> F,
+    ) -> Result<(), Error> {
+        for _ in 0..steps {
+            let keys;
+            (cursor, keys) = page(step(self.command(cursor)).await?)?;
+            found.names.extend(keys);
+            if cursor == 0 {
+                return Ok(());
+            }
+            if found.names.len() >= self.most {
+                break;
+            }
+        }
+        found.is_complete = false;
+        Ok(())
+    }
+}
+
+impl Found {
+    pub(super) const fn new() -> Self {
+        Self { names: Vec::new(), is_complete: true }
+    }
+}
+
+/// The next cursor and the keys in a reply to `SCAN`.
+pub(super) fn page(reply: Value) -> Result<(u64, Vec<Vec<u8>>), Error> {
+    if let Value::ServerError(error) = reply {
+        return Err(from_redis(&error.into()));
+    }
+    let page: Result<(u64, Vec<Vec<u8>>), _> = from_redis_value(reply);
+    page.map_err(|_| Error::new(ErrorKind::StoreReply, "the reply to SCAN is not a cursor and keys"))
 }

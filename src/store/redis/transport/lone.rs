@@ -23,7 +23,7 @@ use tokio::{
 };
 
 use super::{lane::Lane, target::Target, waiting::STUCK};
-use crate::util::sync::lock;
+use crate::base::sync::lock;
 
 /// The lanes that callers move.
 #[derive(Default)]

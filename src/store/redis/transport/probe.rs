@@ -9,7 +9,7 @@ use super::{
     deadline::slow,
     target::Target,
 };
-use crate::error::Error;
+use crate::base::Error;
 
 /// How many PINGs in a row Redis must answer in time: enough that few probes succeed if half of the answers are late, and
 /// most if one in twenty is.

@@ -22,7 +22,11 @@ use super::{
     lone::LoneLanes,
     waiting::{Caller, RunTime, STUCK},
 };
-use crate::{decision::Decision, error::Error, store::redis::wire::Job, util::sync::lock};
+use crate::{
+    base::{Error, sync::lock},
+    decision::Decision,
+    store::redis::wire::Job,
+};
 
 /// How much longer than its decisions a batch takes if Redis is far.
 const FAR: Duration = Duration::from_micros(500);
@@ -298,7 +302,7 @@ impl Batch {
 #[cfg(test)]
 mod tests {
     use super::{super::waiting::LOST, *};
-    use crate::error::ErrorKind;
+    use crate::base::ErrorKind;
 
     /// Enters a decision that must be made within so many milliseconds.
     fn enter(queue: &Queue, millis: u64) -> Ticket {

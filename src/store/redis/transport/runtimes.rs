@@ -3,7 +3,11 @@
 
 use std::{
     convert::Infallible,
-    sync::{Arc, RwLock, Weak},
+    future::Future,
+    sync::{
+        Arc, RwLock, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use tokio::{
@@ -11,9 +15,9 @@ use tokio::{
     sync::oneshot,
 };
 
-use crate::{
-    error::{Error, ErrorKind},
-    util::sync::{read, write},
+use crate::base::{
+    Error, ErrorKind,
+    sync::{read, write},
 };
 
 /// A value for each runtime, from its first use there until the runtime ends.
@@ -97,4 +101,31 @@ pub(crate) fn current() -> Result<Handle, Error> {
             "a `RedisStore` needs a Tokio runtime: await its answers inside of one",
         )
     })
+}
+
+/// The output of `work`, which a task of this runtime does: to its end, even if the caller is dropped or is not polled
+/// again. So a connection returns to the pool soon, and only after the reply is read.
+pub(crate) async fn in_task<T>(work: impl Future<Output = T> + Send + 'static) -> Result<T, Error>
+where
+    T: Send + 'static,
+{
+    tokio::spawn(work).await.map_err(|_| {
+        Error::new(ErrorKind::StoreDisconnected, "the Tokio runtime was shut down before Redis answered")
+    })
+}
+
+/// A guard for a task that runs once at a time. It is released even if the task's runtime is shut down.
+pub(crate) struct Exclusive(Arc<AtomicBool>);
+
+impl Exclusive {
+    /// `None` if another task runs.
+    pub(crate) fn acquire(running: &Arc<AtomicBool>) -> Option<Self> {
+        (!running.swap(true, Ordering::AcqRel)).then(|| Self(running.clone()))
+    }
+}
+
+impl Drop for Exclusive {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
 }

@@ -7,18 +7,18 @@ use redis::{Cmd, RedisError, RedisResult, Value, aio::ConnectionLike};
 use tokio::{sync::Mutex, time::timeout_at};
 
 use super::{
-    background::in_task,
     breaker::Breaker,
     connections::{Call, Connections, Slot},
     deadline::{PROBE_TIMEOUT, TimeLeft, deadline_in, not_answered},
     health::Health,
+    link::{Found, Scan},
     queue::{Lanes, Queue},
-    scan::{Found, Scan},
+    runtimes::in_task,
     target::Target,
 };
 use crate::{
+    base::Error,
     decision::Decision,
-    error::Error,
     store::redis::wire::{self, Encoded, Job, Reply},
 };
 

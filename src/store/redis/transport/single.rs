@@ -6,18 +6,15 @@ use bb8_redis::bb8::{ManageConnection, Pool};
 use redis::{Cmd, RedisError, Value, aio::ConnectionLike};
 
 use super::{
-    background::in_task,
     breaker::Breaker,
     commit,
     health::Health,
-    link::Link,
-    runtimes::PerRuntime,
-    scan::{Found, Scan},
+    link::{Found, Link, Scan},
+    runtimes::{PerRuntime, in_task},
     server::Server,
 };
-#[cfg(feature = "reload")]
 use super::{probe::probe, target::Target as _};
-use crate::{answer::Answer, decision::Decision, store::redis::wire::Job};
+use crate::{base::Answer, decision::Decision, store::redis::wire::Job};
 
 /// A link to one server, with any connection manager.
 pub(crate) struct Single<M: ManageConnection> {
@@ -39,7 +36,6 @@ where
         Answer::pending(async move { self.servers.here()?.reply(command, deadline).await })
     }
 
-    #[cfg(feature = "reload")]
     fn ask_if_available(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value> {
         Answer::pending(async move {
             let server = self.servers.here()?;

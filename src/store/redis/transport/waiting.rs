@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::{sync::oneshot, time::Instant};
 
 use super::deadline::{TICK, TOLERANCE};
-use crate::{decision::Decision, error::Error};
+use crate::{base::Error, decision::Decision};
 
 /// A decision that has waited for this time waits for lanes that are stuck.
 pub(super) const STUCK: Duration = Duration::from_millis(5);

@@ -12,9 +12,8 @@ use super::{
 };
 use crate::{
     algorithm::twin::Receipt,
+    base::{Error, ErrorKind, Fault},
     decision::{Charge, Decision, Outcome, Verdict},
-    error::{Error, ErrorKind},
-    fault::Fault,
     store::{
         Action,
         redis::{codes, error},

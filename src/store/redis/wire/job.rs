@@ -143,7 +143,7 @@ impl Job {
 impl Job {
     /// A charge of `cost` units.
     pub(crate) fn for_tests(cost: u64, deadline: Duration) -> Self {
-        use crate::{key::Key, policy::Policy, quota::Quota};
+        use crate::{base::Quota, key::Key, policy::Policy};
         Self {
             action: Action::Charge,
             charges: vec![Charge::new(&Policy::new("p", Quota::per_second(5)), &Key::new("k"), cost)],

@@ -99,7 +99,7 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::quota::Quota;
+    use crate::base::Quota;
 
     fn name(names: &KeyNames, key: &str) -> String {
         let mut name = String::new();

@@ -8,10 +8,8 @@ use tokio::{
     task::JoinSet,
     time::{Instant, sleep, sleep_until},
 };
-use tower_ratelimit::{
-    Error, Key, Limiter, MemoryStore, Policy, Quota,
-    adaptive::{Adaptive, AdaptivePolicy, Aimd, Gradient, LoadMeter, Vegas},
-};
+use tower_ratelimit::{Error, Key, Limiter, MemoryStore, Policy, Quota};
+use tower_ratelimit_extra::adaptive::{Adaptive, AdaptivePolicy, Aimd, Gradient, LoadMeter, Vegas};
 
 /// In seconds.
 pub(crate) const END: f64 = 180.0;

@@ -5,11 +5,11 @@ use std::{cmp::Reverse, time::Duration};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tower_ratelimit::{
-    Decision, Error, ErrorKind, Explanation, Key, Limiter, Policy, RedisStore, Verdict,
+    Decision, Error, ErrorKind, Key, Limiter, Policy, RedisStore, Verdict,
     decision::{Ban, Outcome},
-    policy::LivePolicies,
     store::Store as _,
 };
+use tower_ratelimit_extra::{explain::Explanation, live::LivePolicies};
 
 use crate::{
     connect::connect,
@@ -31,7 +31,7 @@ pub(crate) async fn run(options: Options) -> Result<String, Failure> {
         return Ok(store.acl_rule() + "\n");
     }
     if options.live {
-        policies = store.live_policies(policies.current()).await?;
+        policies = LivePolicies::redis(&store, policies.current()).await?;
         if let Some(error) = policies.last_error() {
             return Err(error.into());
         }
@@ -234,7 +234,7 @@ impl Admin {
     }
 
     async fn explain(&self, policy: &Policy, key: &Key, cost: u64) -> Result<Explanation, Error> {
-        let explanation = self.limiter.explain(policy, key, cost).await?;
+        let explanation = Explanation::of(&self.limiter, policy, key, cost).await?;
         decided(explanation.decision().clone())?;
         Ok(explanation)
     }

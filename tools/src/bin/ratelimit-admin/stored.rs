@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use tower_ratelimit::{
-    Error, ErrorKind, Explanation, Key, Limiter, Policy, Quota, RedisStore,
+    Error, ErrorKind, Key, Limiter, Policy, Quota, RedisStore,
     algorithm::{Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
     store::Store as _,
 };
+use tower_ratelimit_extra::explain::Explanation;
 
 /// So long that what is charged under a name still counts.
 const PERIOD: Duration = Duration::from_secs(30 * 86_400);
@@ -28,7 +29,7 @@ pub(crate) async fn other_names(store: &RedisStore, policy: &Policy, key: &Key) 
         if other.summary().algorithm() == policy.summary().algorithm() {
             continue;
         }
-        let exists = match limiter.explain(&other, key, 1).await {
+        let exists = match Explanation::of(&limiter, &other, key, 1).await {
             Ok(explanation) => explanation.decision().failure().is_none() && is_charged(&explanation),
             Err(error) => error.kind() == ErrorKind::ForeignValue,
         };

@@ -8,8 +8,8 @@ use redis::{
 };
 
 use crate::{
-    error::{Error, ErrorKind},
-    store::redis::{address::connection_info, tls::TlsSettings, transport::socket::tcp_settings},
+    base::{Error, ErrorKind},
+    store::redis::{address::connection_info, tls::TlsSettings, transport::connections::tcp_settings},
 };
 
 /// A client that tries again when a slot migrates or a connection could not be used, and one that does not.

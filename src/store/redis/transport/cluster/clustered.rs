@@ -5,29 +5,26 @@ use redis::{Cmd, RedisError, Value};
 use tokio::{sync::Semaphore, task::coop::consume_budget, time::timeout_at};
 
 use super::{
-    connection::ToCluster,
     nodes::{Nodes, Pools},
+    pool::ToCluster,
     several_slots::{Slots, decide_in_several_slots},
     shard::Shard,
 };
 use crate::{
-    answer::Answer,
+    base::{Answer, Error},
     decision::Decision,
-    error::Error,
     key::Key,
     store::redis::{
         script::Script,
         transport::{
-            background::in_task,
             breaker::Breaker,
             commit,
             deadline::{deadline_in, queue_full},
             health::Health,
-            link::Link,
+            link::{Found, Link, Scan},
             probe::probe,
             queue::MAX_WAITING,
-            runtimes::PerRuntime,
-            scan::{Found, Scan},
+            runtimes::{PerRuntime, in_task},
             target::Target,
         },
         wire::{self, Job, Shards},

@@ -7,7 +7,7 @@ use tokio::time::sleep;
 
 use crate::store::redis::{
     script::Script,
-    transport::script::{is_no_script, with_text},
+    transport::connections::{is_no_script, with_text},
 };
 
 /// The pause before a retry on a migrating slot.

@@ -9,7 +9,6 @@
 
 mod clients;
 mod clustered;
-mod connection;
 mod evaluate;
 mod node;
 mod nodes;
@@ -21,6 +20,6 @@ mod silent;
 pub(crate) use self::{
     clients::{CONNECTIONS, Clients, clients, is_clustered},
     clustered::Clustered,
-    connection::ClusterManager,
     nodes::Pools,
+    pool::ClusterManager,
 };

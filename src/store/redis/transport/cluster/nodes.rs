@@ -15,21 +15,20 @@ use tokio::{
 
 use super::{
     clients::RESPONSE,
-    connection::ToCluster,
     evaluate::{evaluate, in_transaction, may_succeed_elsewhere, with_text_if_missing},
     node::{usual, was_not_sent},
-    pool::ClusterPool,
+    pool::{ClusterPool, ToCluster},
 };
 use crate::{
+    base::Error,
     decision::{Charge, Decision},
-    error::Error,
     store::redis::{
         error::{from_redis, is_broken},
         script::Script,
         transport::{
             deadline::{REPLY_TIMEOUT, deadline_in, not_answered},
             health::Health,
-            scan::{Found, Scan, page},
+            link::{Found, Scan, page},
             server::settle,
         },
         wire::{self, Encoded, Job},

@@ -8,15 +8,15 @@ use tokio::{
 };
 
 use crate::{
+    base::Error,
     decision::{Charge, Decision, Outcome},
-    error::Error,
     key::Key,
     store::{
         Action, Counts,
         redis::{
             transport::{
-                background::in_task,
                 deadline::{REPLY_TIMEOUT, deadline_in, timed_out},
+                runtimes::in_task,
             },
             wire::{Job, Reply},
         },
@@ -213,11 +213,9 @@ mod tests {
 
     use super::*;
     use crate::{
-        error::ErrorKind,
+        base::{ErrorKind, Quota, sync::lock},
         policy::Policy,
-        quota::Quota,
         store::{MemoryStore, Store},
-        util::sync::lock,
     };
 
     const DEADLINE: Duration = Duration::from_millis(50);

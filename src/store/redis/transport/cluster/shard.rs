@@ -3,11 +3,10 @@ use std::{sync::Arc, time::Duration};
 use bb8_redis::bb8::ManageConnection;
 use redis::{RedisError, RedisResult};
 
-use super::{connection::ToCluster, nodes::Nodes};
+use super::{nodes::Nodes, pool::ToCluster};
 use crate::{
+    base::{Error, ErrorKind, Fault},
     decision::Decision,
-    error::{Error, ErrorKind},
-    fault::Fault,
     store::redis::{
         transport::{
             breaker::Breaker,

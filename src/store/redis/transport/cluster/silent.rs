@@ -12,7 +12,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use crate::util::sync::lock;
+use crate::base::sync::lock;
 
 /// The addresses in each runtime, because another one may not be driven, with the time of the client's latest attempt.
 static SILENT: Mutex<BTreeMap<String, Instant>> = Mutex::new(BTreeMap::new());

@@ -1,0 +1,130 @@
+//! The task that follows the signals of a policy.
+
+use tokio::{sync::watch, time::timeout};
+use tower_ratelimit::{Error, Policy};
+
+#[cfg(feature = "redis")]
+use super::shared::Shares;
+use super::source::{Bounds, Source};
+
+pub(super) struct Follower {
+    /// The policy at its full quota.
+    pub(super) full: Policy,
+    pub(super) bounds: Bounds,
+    pub(super) sources: Vec<Box<dyn Source>>,
+    #[cfg(feature = "redis")]
+    pub(super) shared: Option<Shares>,
+    pub(super) policies: watch::Sender<Policy>,
+    pub(super) shares: watch::Sender<f64>,
+}
+
+impl Follower {
+    /// Follows the signals until no handle and no source of the policy is left.
+    pub(super) async fn run(mut self) {
+        self.join().await;
+        while timeout(self.bounds.interval, self.policies.closed()).await.is_err() {
+            let own = self.own_share();
+            let share = self.agreed(own).await;
+            self.set(share);
+        }
+        self.leave().await;
+    }
+
+    /// The smallest share of all signals.
+    fn own_share(&mut self) -> f64 {
+        let bounds = &self.bounds;
+        // Each is asked, so that each goes on.
+        self.sources.iter_mut().map(|source| source.next(bounds)).fold(1.0, f64::min)
+    }
+
+    fn set(&self, share: f64) {
+        let floor = self.bounds.floor;
+        let share = if share > floor { rounded(share).clamp(floor, 1.0) } else { floor };
+        #[cfg(feature = "metrics")]
+        {
+            let policy = self.full.name().to_owned();
+            metrics::gauge!(tower_ratelimit::metrics::ADAPTIVE_SHARE, "policy" => policy).set(share);
+        }
+        let before = self.shares.send_replace(share);
+        if share.to_bits() == before.to_bits() {
+            return;
+        }
+        match scaled(&self.full, share) {
+            Ok(policy) => {
+                log!(debug, policy = policy.name(), share, quota = %policy.quota(), "an adaptive quota changes");
+                self.policies.send_replace(policy);
+            }
+            // An algorithm of the user's that counts the full quota and not a part of it.
+            Err(_error) => {
+                log!(warn, policy = self.full.name(), share, error = %_error, "an adaptive quota stays as it is");
+            }
+        }
+    }
+
+    #[cfg(feature = "redis")]
+    async fn join(&mut self) {
+        if let Some(shared) = &mut self.shared
+            && let Some(share) = shared.join().await
+        {
+            let share = share.clamp(self.bounds.floor, 1.0);
+            self.sources.iter_mut().for_each(|source| source.adopt(share));
+            self.set(share);
+        }
+    }
+
+    #[cfg(feature = "redis")]
+    async fn agreed(&mut self, own: f64) -> f64 {
+        match &mut self.shared {
+            Some(shared) => shared.agree(own).await,
+            None => own,
+        }
+    }
+
+    #[cfg(feature = "redis")]
+    async fn leave(self) {
+        if let Some(shared) = self.shared {
+            shared.leave().await;
+        }
+    }
+
+    #[cfg(not(feature = "redis"))]
+    async fn join(&mut self) {}
+
+    #[cfg(not(feature = "redis"))]
+    async fn agreed(&mut self, own: f64) -> f64 {
+        own
+    }
+
+    #[cfg(not(feature = "redis"))]
+    async fn leave(self) {}
+}
+
+/// The policy with a share of its quota.
+pub(super) fn scaled(policy: &Policy, share: f64) -> Result<Policy, Error> {
+    policy.with_quota(policy.quota().scaled(share))
+}
+
+/// The share in steps of about 1 % of itself. All instances round alike, so they agree.
+fn rounded(share: f64) -> f64 {
+    let step = share.log2().floor().exp2() / 64.0;
+    (share / step).round() * step
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_rounded_by_less_than_one_percent() {
+        assert_eq!([rounded(1.0), rounded(0.5), rounded(0.25), rounded(0.001)][..3], [1.0, 0.5, 0.25]);
+        let mut share = 1.0;
+        let mut before = 1.0;
+        while share > 1e-6 {
+            let rounded = rounded(share);
+            assert!((rounded / share - 1.0).abs() <= 1.0 / 128.0 + 1e-9, "{share}: {rounded}");
+            assert!(rounded <= before);
+            before = rounded;
+            share *= 0.999;
+        }
+    }
+}

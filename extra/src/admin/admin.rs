@@ -1,0 +1,135 @@
+use std::{fmt, sync::Arc};
+
+use axum::{
+    Router,
+    routing::{get, post},
+};
+use tower_ratelimit::{
+    Limiter,
+    key::KeyExtractor,
+    policy::{EnforcementSwitch, Policy},
+};
+
+use super::{
+    bans::{ban, bans, unban},
+    handlers::{enforcement, explain, policies, policy, refund, reset, set_enforcement},
+    policies::Policies,
+    settings::Settings,
+};
+
+/// Makes the [router](crate::admin) for operators, with more than [`admin::router`](router) needs.
+///
+/// # Example
+///
+/// ```
+/// use axum::Router;
+/// use tower_ratelimit::{
+///     policy::EnforcementSwitch, Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer,
+/// };
+/// use tower_ratelimit_extra::admin::Admin;
+///
+/// let (limiter, switch) = (Limiter::new(MemoryStore::new()), EnforcementSwitch::default());
+/// let api = Policy::new("api", Quota::per_second(10));
+/// let layer = RateLimitLayer::new(limiter.clone(), api.clone(), PeerIp::new()).enforcement(&switch);
+///
+/// // `GET /policies/api/keys/2001:db8::1` finds the key of the client's network, `2001:db8::/64`.
+/// let admin = Admin::new(limiter, [api]).keys_of("api", PeerIp::new()).enforcement(&switch).router();
+/// # let (_, _): (RateLimitLayer, Router) = (layer, admin);
+/// ```
+#[derive(Clone)]
+#[must_use = "it does nothing until `router` is called"]
+pub struct Admin(Settings);
+
+impl Admin {
+    /// Administers the keys under `policies`, which are counted by `limiter`: a clone of the limiter of the layers, or
+    /// their store.
+    ///
+    /// # Panics
+    ///
+    /// If two policies of a fixed list have one name, or the store does not support the algorithm of one.
+    #[track_caller]
+    pub fn new(limiter: impl Into<Limiter>, policies: impl Into<Policies>) -> Self {
+        let (limiter, policies) = (limiter.into(), policies.into());
+        let fixed = policies.fixed().unwrap_or_default();
+        for (at, policy) in fixed.iter().enumerate() {
+            let name = policy.name();
+            if fixed[..at].iter().any(|other| other.name() == name) {
+                panic!("two policies to administer are named {name:?}: give each its own name");
+            }
+            if let Err(error) = limiter.accept(policy) {
+                panic!("{error}");
+            }
+        }
+        Self(Settings { limiter, policies, extractors: Vec::new(), switch: None })
+    }
+
+    /// Finds the keys of the policy `policy` as `extractor` does, the one of its rule: by an identity as a client sends it.
+    /// Defaults to the [stored form](tower_ratelimit::key#the-stored-form) of the key.
+    ///
+    /// So an operator names an address instead of its network ([`PeerIp`](tower_ratelimit::PeerIp)), and an API key of which Redis
+    /// has only a hash ([`hashed`](KeyExtractor::hashed)). A percent sign of an identity is written `%25`, as in stored
+    /// forms. A stored form with a mark, such as `%*` and a hash, is taken as it is. An identity that several keys may
+    /// belong to ([`or`](KeyExtractor::or)) is answered with 409 and their stored forms.
+    ///
+    /// # Panics
+    ///
+    /// If a fixed list has no policy of this name, or if it is called twice for one policy.
+    #[track_caller]
+    pub fn keys_of(mut self, policy: &str, extractor: impl KeyExtractor) -> Self {
+        if let Some(fixed) = self.0.policies.fixed() {
+            let names: Vec<&str> = fixed.iter().map(Policy::name).collect();
+            assert!(
+                names.contains(&policy),
+                "no policy to administer is named {policy:?}: name one of {names:?}"
+            );
+        }
+        let is_known = self.0.extractors.iter().any(|(known, _)| known == policy);
+        assert!(!is_known, "the keys of the policy {policy:?} already have an extractor: pass only one");
+        self.0.extractors.push((policy.to_owned(), Arc::new(extractor)));
+        self
+    }
+
+    /// Adds `/enforcement`, which shows and moves `switch`. Defaults to no switch.
+    ///
+    /// It moves the switch of this process. For all instances at once, write `@enforcement` into the Redis hash of
+    /// `RedisStore::live_policies`.
+    pub fn enforcement(mut self, switch: &EnforcementSwitch) -> Self {
+        self.0.switch = Some(switch.clone());
+        self
+    }
+
+    /// The router. Mount it behind your own authentication: it has none.
+    pub fn router(self) -> Router {
+        Router::new()
+            .route("/policies", get(policies))
+            .route("/policies/{policy}", get(policy))
+            .route("/policies/{policy}/keys/{key}", get(explain).delete(reset))
+            .route("/policies/{policy}/keys/{key}/refund", post(refund))
+            .route("/policies/{policy}/keys/{key}/ban", post(ban).delete(unban))
+            .route("/policies/{policy}/bans", get(bans))
+            .route("/enforcement", get(enforcement).put(set_enforcement))
+            .with_state(Arc::new(self.0))
+    }
+}
+
+/// The [router](crate::admin) for operators, over the keys under `policies` that `limiter` counts. Mount it behind your own
+/// authentication: it has none.
+///
+/// See [`Admin`] for more settings.
+///
+/// # Panics
+///
+/// Where [`Admin::new`] panics.
+#[track_caller]
+pub fn router(limiter: impl Into<Limiter>, policies: impl Into<Policies>) -> Router {
+    Admin::new(limiter, policies).router()
+}
+
+impl fmt::Debug for Admin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Admin")
+            .field("policies", &self.0.policies)
+            .field("enforcement", &self.0.switch)
+            .finish_non_exhaustive()
+    }
+}

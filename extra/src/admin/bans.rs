@@ -1,0 +1,87 @@
+//! Bans by administrators.
+
+use std::time::Duration;
+
+use axum::{
+    extract::State,
+    response::{IntoResponse as _, Response},
+};
+use http::{HeaderMap, StatusCode};
+use serde::{Deserialize, Serialize};
+use tower_ratelimit::Policy;
+
+use super::{
+    handlers::{Reply, Shared},
+    problem::Problem,
+    reply::json,
+    request::{Body, KeyName, PathOf, PolicyName, body, path},
+};
+
+pub(super) async fn bans(State(settings): Shared, name: PathOf<PolicyName>) -> Reply {
+    #[derive(Serialize)]
+    struct Bans {
+        bans: Vec<OneBan>,
+        is_complete: bool,
+    }
+    #[derive(Serialize)]
+    struct OneBan {
+        key: String,
+        identity: Option<String>,
+        key_hash: String,
+        banned_for: f64,
+    }
+    let policy = settings.policy(&path(name)?.policy)?;
+    with_penalty(&policy)?;
+    let list = settings.limiter.bans(&policy).await.map_err(|error| Problem::of_read(&error))?;
+    let bans = list.bans().iter().map(|ban| OneBan {
+        key: ban.key().as_str().to_owned(),
+        identity: ban.key().identity().map(Into::into),
+        key_hash: ban.key().digest(),
+        banned_for: ban.rest().as_secs_f64(),
+    });
+    Ok(json(&Bans { bans: bans.collect(), is_complete: list.is_complete() }))
+}
+
+pub(super) async fn ban(
+    State(settings): Shared,
+    names: PathOf<KeyName>,
+    headers: HeaderMap,
+    content: Body,
+) -> Reply {
+    #[derive(Deserialize)]
+    #[serde(rename = "a ban", deny_unknown_fields)]
+    struct Time {
+        seconds: u64,
+    }
+    const MOST: u64 = 3_650 * 86_400;
+    let (policy, key) = settings.target(&path(names)?)?;
+    let Time { seconds } = body(&headers, content, r#"{"seconds": 600}"#)?;
+    if !(1..=MOST).contains(&seconds) {
+        return Err(Problem::bad_request(format!("`seconds` must be from 1 to {MOST}")));
+    }
+    with_penalty(&policy)?;
+    settings.limiter.ban(&policy, &key, Duration::from_secs(seconds)).await?;
+    log!(info, policy = policy.name(), key_hash = %key.digest(), seconds, "an administrator banned a key");
+    Ok(done())
+}
+
+pub(super) async fn unban(State(settings): Shared, names: PathOf<KeyName>) -> Reply {
+    let (policy, key) = settings.target(&path(names)?)?;
+    with_penalty(&policy)?;
+    settings.limiter.unban(&policy, &key).await?;
+    log!(info, policy = policy.name(), key_hash = %key.digest(), "an administrator ended the ban of a key");
+    Ok(done())
+}
+
+fn done() -> Response {
+    StatusCode::NO_CONTENT.into_response()
+}
+
+fn with_penalty(policy: &Policy) -> Result<(), Problem> {
+    if policy.has_penalty() {
+        return Ok(());
+    }
+    let detail = "no key can be banned under a policy without a penalty: add `.penalty(Penalty::manual())` to it, or \
+                  `penalty = \"manual\"` in its file";
+    Err(Problem::new(StatusCode::CONFLICT, detail))
+}

@@ -1,0 +1,143 @@
+//! What the routes do.
+
+use std::sync::Arc;
+
+use axum::{
+    extract::{RawQuery, State},
+    response::{IntoResponse, Response},
+};
+use http::{HeaderMap, StatusCode};
+use serde::{Deserialize, Serialize};
+use tower_ratelimit::policy::{Enforcement, EnforcementSwitch, Policy, PolicySummary};
+
+use super::{
+    problem::{Problem, of_change},
+    reply::json,
+    request::{Body, KeyName, PathOf, PolicyName, body, cost, path},
+    settings::Settings,
+};
+use crate::explain::Explanation;
+
+pub(super) type Shared = State<Arc<Settings>>;
+pub(super) type Reply = Result<Response, Problem>;
+
+pub(super) async fn policies(State(settings): Shared) -> Response {
+    #[derive(Serialize)]
+    struct Fields {
+        policies: Vec<PolicySummary>,
+        warnings: Vec<String>,
+        error: Option<String>,
+    }
+    let policies = settings.policies.current();
+    json(&Fields {
+        policies: policies.iter().map(Policy::summary).collect(),
+        warnings: policies.iter().flat_map(Policy::warnings).collect(),
+        error: settings.policies.error().map(|error| error.to_string()),
+    })
+}
+
+pub(super) async fn policy(State(settings): Shared, name: PathOf<PolicyName>) -> Reply {
+    Ok(json(&settings.policy(&path(name)?.policy)?.summary()))
+}
+
+pub(super) async fn explain(
+    State(settings): Shared,
+    names: PathOf<KeyName>,
+    RawQuery(query): RawQuery,
+) -> Reply {
+    let (policy, key) = settings.target(&path(names)?)?;
+    let explained = Explanation::of(&settings.limiter, &policy, &key, cost(query.as_deref())?).await;
+    let explanation = explained.map_err(|error| Problem::of_read(&error))?;
+    match explanation.decision().failure() {
+        Some(failure) => Err(undecided(&policy, &failure.to_string())),
+        None => Ok(json(&explanation)),
+    }
+}
+
+pub(super) async fn reset(State(settings): Shared, names: PathOf<KeyName>) -> Reply {
+    let (policy, key) = settings.target(&path(names)?)?;
+    settings.limiter.reset(&policy, &key).await?;
+    log!(info, policy = policy.name(), key_hash = %key.digest(), "an administrator reset a key");
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+pub(super) async fn refund(
+    State(settings): Shared,
+    names: PathOf<KeyName>,
+    headers: HeaderMap,
+    content: Body,
+) -> Reply {
+    #[derive(Deserialize)]
+    #[serde(rename = "a refund", deny_unknown_fields)]
+    struct Refund {
+        units: u64,
+    }
+    #[derive(Serialize)]
+    struct Left {
+        remaining: u64,
+        capacity: u64,
+        reset_after: f64,
+    }
+    let (policy, key) = settings.target(&path(names)?)?;
+    let Refund { units } = body(&headers, content, r#"{"units": 5}"#)?;
+    if !(1..=MAX_UNITS).contains(&units) {
+        return Err(Problem::bad_request(format!("`units` must be from 1 to {MAX_UNITS}")));
+    }
+    if policy.has_permits() {
+        return Err(Problem::new(
+            StatusCode::CONFLICT,
+            "permits are not refunded, their holders release them: reset the key to release all of them",
+        ));
+    }
+    let decision = settings.limiter.refund_latest(&policy, &key, units).await?;
+    if let Some(failure) = decision.failure() {
+        return Err(undecided(&policy, &of_change(failure)));
+    }
+    log!(info, policy = policy.name(), key_hash = %key.digest(), units, "an administrator refunded a key");
+    match decision.outcomes().iter().chain(decision.shadows()).next() {
+        Some(outcome) => Ok(json(&Left {
+            remaining: outcome.remaining(),
+            capacity: outcome.capacity(),
+            reset_after: outcome.reset_after().as_secs_f64(),
+        })),
+        None => Ok(StatusCode::NO_CONTENT.into_response()),
+    }
+}
+
+/// Above every capacity.
+const MAX_UNITS: u64 = 1 << 44;
+
+#[derive(Deserialize, Serialize)]
+#[serde(rename = "the position of the switch", deny_unknown_fields)]
+pub(super) struct Position {
+    enforcement: Enforcement,
+}
+
+pub(super) async fn enforcement(State(settings): Shared) -> Reply {
+    Ok(json(&Position { enforcement: switch(&settings)?.get() }))
+}
+
+pub(super) async fn set_enforcement(State(settings): Shared, headers: HeaderMap, content: Body) -> Reply {
+    let switch = switch(&settings)?;
+    let position: Position = body(&headers, content, r#"{"enforcement": "off"}"#)?;
+    switch.set(position.enforcement);
+    log!(warn, enforcement = %position.enforcement, "an administrator moved the switch of enforcement");
+    Ok(json(&position))
+}
+
+fn switch(settings: &Settings) -> Result<&EnforcementSwitch, Problem> {
+    settings.switch.as_ref().ok_or_else(|| {
+        Problem::new(
+            StatusCode::NOT_FOUND,
+            "the service has no switch here: add one with `Admin::enforcement`",
+        )
+    })
+}
+
+/// The store has not made the decision.
+fn undecided(policy: &Policy, failure: &str) -> Problem {
+    let mode = policy.summary().on_store_failure();
+    let detail =
+        format!("the store has not answered, and the failure mode `{mode}` decides meanwhile: {failure}");
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+}

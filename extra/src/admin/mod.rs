@@ -1,0 +1,88 @@
+//! Administration over HTTP: an axum router with which operators look at limits, reset, refund and ban them.
+//!
+//! # No authentication of its own
+//!
+//! **Every client of this router can lift all limits and see the identities of others. Mount it behind your own
+//! authentication, best on a listener of its own that the internet does not reach.** `examples/admin.rs` in the repository
+//! does both: a bearer token that is compared in constant time, and a second listener on the loopback interface. Nothing
+//! of it is served unless you mount it.
+//!
+//! ```
+//! use axum::{Router, body::Body, http::Request, middleware};
+//! use tower::ServiceExt;
+//! use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota};
+//! use tower_ratelimit_extra::admin;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let authenticated = middleware::from_fn(async |request, next: middleware::Next| next.run(request).await);
+//! let limiter = Limiter::new(MemoryStore::new());
+//! let login = Policy::new("login", Quota::per_minute(5));
+//! limiter.check(&login, &Key::new("alice"), 5).await?;
+//!
+//! // `authenticated` is a middleware of yours.
+//! let admin = Router::new().nest("/limits", admin::router(limiter.clone(), [login.clone()])).layer(authenticated);
+//!
+//! let reset = Request::delete("/limits/policies/login/keys/alice").body(Body::empty())?;
+//! assert_eq!(admin.oneshot(reset).await?.status(), 204);
+//! assert!(limiter.check(&login, &Key::new("alice"), 5).await?.is_allowed());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Routes
+//!
+//! | route | what it does |
+//! |---|---|
+//! | `GET /policies` | The settings of all policies, and their [warnings](tower_ratelimit::Policy::warnings); `error` says why [live policies](tower_ratelimit::policy) stay as they are |
+//! | `GET /policies/{policy}` | The settings of one |
+//! | `GET /policies/{policy}/keys/{key}` | The state of a key, and what a request would get now, as an [`Explanation`](crate::explain::Explanation#as-json). `?cost=5` asks for a request of 5 units |
+//! | `DELETE /policies/{policy}/keys/{key}` | [Resets](tower_ratelimit::Limiter::reset) the key: the client has its whole quota again |
+//! | `POST /policies/{policy}/keys/{key}/refund` | With `{"units": 5}`, [refunds](tower_ratelimit::Limiter::refund_latest) the latest units. Answers what remains |
+//! | `POST /policies/{policy}/keys/{key}/ban` | With `{"seconds": 600}`, [bans](tower_ratelimit::Limiter::ban) the key for this time from now, under a policy with a [penalty](tower_ratelimit::Policy::penalty) |
+//! | `DELETE /policies/{policy}/keys/{key}/ban` | [Ends](tower_ratelimit::Limiter::unban) the ban of the key |
+//! | `GET /policies/{policy}/bans` | The keys that are [banned](tower_ratelimit::Limiter::bans) now, and for how many seconds more, `{"bans": [{"key": "alice", "identity": "alice", "key_hash": "2bd806c97f0e00af", "banned_for": 600.0}], "is_complete": true}`: the 10 000 longest bans. `is_complete` is false if there may be [others](tower_ratelimit::decision::BanList::is_complete). With Redis, it reads the names of all keys |
+//! | `GET /enforcement` | The position of the [switch](Admin::enforcement), `{"enforcement": "on"}` |
+//! | `PUT /enforcement` | With `{"enforcement": "off"}`, moves it, in this process |
+//!
+//! `{key}` is the [stored form](tower_ratelimit::key#the-stored-form) of the key, percent-encoded as any segment of a path: `alice`;
+//! `Jos%C3%A9%20Ortega`; `%25(acme%25%7Calice%25)` for the joined key `%(acme%|alice%)`. An identity without `%` is its own
+//! stored form. With [`Admin::keys_of`] it is the identity as the client sends it, with `%25` for a percent sign, so `%2525`
+//! in the path.
+//!
+//! # Errors
+//!
+//! Errors are `application/problem+json` (RFC 9457), with the remedy in `detail`. A method that a route does not have is
+//! answered by axum, with 405 and no body.
+//!
+//! | status | |
+//! |---|---|
+//! | 400 | The path, the query or the body is invalid: a key that is no stored form, a negative number |
+//! | 404 | There is no such policy, or no switch |
+//! | 409 | Several keys belong to the identity, a permit is to be refunded, or a key is to be banned under a policy without a penalty |
+//! | 413 | A body above axum's limit, 2 MB by default |
+//! | 415 | A body without `content-type: application/json`, which other web sites cannot send unasked |
+//! | 500 | The store does not support the algorithm of the policy |
+//! | 503 | The store did not answer. The `detail` of a change ends with `the change may have been made` if that is possible; without these words, the store was not changed |
+//!
+//! # Logs
+//!
+//! With the feature `tracing`, every change is logged, at info, or at warn if it turns enforcement off or on: the policy,
+//! the units or seconds, and `key_hash`, which is the [same hash](crate::explain::ExplainedCharge::key_hash) as in explanations. The key itself
+//! is in no log. A hash is no secret: who knows an address can find it. To log who made a change, open a span in your
+//! middleware.
+
+#[expect(clippy::module_inception, reason = "the module's main type")]
+mod admin;
+mod bans;
+mod handlers;
+mod policies;
+mod problem;
+mod reply;
+mod request;
+mod settings;
+
+pub use self::{
+    admin::{Admin, router},
+    policies::Policies,
+};

@@ -1,0 +1,203 @@
+//! The task that follows a file or a hash.
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use tokio::{runtime::Handle, task::JoinHandle, time::sleep};
+use tower_ratelimit::{Error, ErrorKind, policy::Enforcement};
+
+use super::{set::Set, update::Update};
+use crate::base::random_time;
+
+/// How long the task may outlive the last handle.
+const LINGER: Duration = Duration::from_millis(500);
+
+/// Where policies are read from.
+pub(crate) trait Origin: Send + 'static {
+    type Content: PartialEq + Send + Sync + 'static;
+
+    /// Its content now.
+    fn read(&mut self) -> impl Future<Output = Result<Self::Content, Error>> + Send;
+
+    /// Where `content` moves the switch, even if the rest of it is invalid or waits. `None` if it must be valid as a whole.
+    fn enforcement(&self, _content: &Self::Content) -> Option<Enforcement> {
+        None
+    }
+
+    /// Why `content` is not to be applied after `before`, if it must wait.
+    fn waits(&self, _before: &Self::Content, _content: &Self::Content) -> Option<Error> {
+        None
+    }
+
+    /// Reads `content`. Takes up to seconds of processor time, so it runs outside the runtime's workers.
+    fn parse(&self, content: Arc<Self::Content>) -> JoinHandle<Result<Update, Error>>;
+}
+
+/// An origin, and what was read from it.
+pub(super) struct Follower<O: Origin> {
+    origin: O,
+    /// The content that is in force.
+    accepted: Option<Arc<O::Content>>,
+    rejected: Option<Rejected<O::Content>>,
+}
+
+/// The latest content, if it could not be applied. After it, every change may be the correction.
+struct Rejected<C> {
+    content: Arc<C>,
+    /// What the content says. A valid one is applied again: a policy that was missing may no longer be in use.
+    parsed: Result<Update, Error>,
+}
+
+impl<O: Origin> Follower<O> {
+    pub(super) fn new(origin: O, accepted: Option<O::Content>) -> Self {
+        Self { origin, accepted: accepted.map(Arc::new), rejected: None }
+    }
+
+    /// Reads the origin once, and applies to `set` what is new.
+    pub(super) async fn poll(&mut self, set: &Set) {
+        match self.origin.read().await {
+            Ok(content) => self.consider(set, content).await,
+            Err(error) => set.failed(error),
+        }
+    }
+
+    async fn consider(&mut self, set: &Set, content: O::Content) {
+        let enforcement = self.origin.enforcement(&content);
+        let applied = self.apply(set, content).await;
+        // After a valid change of all, this changes nothing.
+        if let Some(enforcement) = enforcement {
+            set.switch(enforcement);
+        }
+        match applied {
+            Ok(()) => set.succeeded(),
+            Err(error) => set.failed(error),
+        }
+    }
+
+    async fn apply(&mut self, set: &Set, content: O::Content) -> Result<(), Error> {
+        if self.accepted.as_deref() == Some(&content) {
+            self.rejected = None;
+            return Ok(());
+        }
+        let known = self.rejected.take();
+        if known.is_none()
+            && let Some(error) =
+                self.accepted.as_deref().and_then(|accepted| self.origin.waits(accepted, &content))
+        {
+            return Err(error);
+        }
+        let rejected = match known {
+            Some(rejected) if *rejected.content == content => rejected,
+            _ => {
+                let content = Arc::new(content);
+                let parsed = self.origin.parse(content.clone()).await.unwrap_or_else(|_| Err(no_runtime()));
+                Rejected { content, parsed }
+            }
+        };
+        let applied = rejected.parsed.clone().and_then(|update| set.apply(update));
+        match applied {
+            Ok(()) => self.accepted = Some(rejected.content),
+            Err(_) => self.rejected = Some(rejected),
+        }
+        applied
+    }
+
+    /// Follows the origin until `set` is no longer used.
+    pub(super) async fn run(mut self, set: Arc<Set>) {
+        loop {
+            let mut left = jittered(set.interval());
+            while !left.is_zero() {
+                let pause = left.min(LINGER);
+                sleep(pause).await;
+                left -= pause;
+                if !set.is_used() {
+                    return;
+                }
+            }
+            self.poll(&set).await;
+        }
+    }
+}
+
+/// `interval`, up to a tenth shorter or longer, so that instances which start together do not read together.
+fn jittered(interval: Duration) -> Duration {
+    interval - interval / 10 + random_time(interval / 5)
+}
+
+/// The runtime that the task runs on.
+pub(super) fn runtime() -> Result<Handle, Error> {
+    Handle::try_current().map_err(|_| {
+        let message = "live policies need a Tokio runtime to follow their source: make them in an async function, or \
+                       inside `runtime.enter()`";
+        Error::new(ErrorKind::MissingSetup, message)
+    })
+}
+
+/// The error of work that ended with the runtime.
+pub(super) fn no_runtime() -> Error {
+    Error::new(ErrorKind::MissingSetup, "the Tokio runtime was shut down")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    };
+
+    use tokio::task::spawn_blocking;
+
+    use super::*;
+    use crate::base::lock;
+    use tower_ratelimit::{Quota, policy::Policy};
+
+    /// Names of policies. `!` is an error.
+    #[derive(Clone, Default)]
+    struct Names {
+        content: Arc<Mutex<&'static str>>,
+        parsed: Arc<AtomicUsize>,
+    }
+
+    impl Origin for Names {
+        type Content = &'static str;
+
+        async fn read(&mut self) -> Result<&'static str, Error> {
+            Ok(*lock(&self.content))
+        }
+
+        fn parse(&self, content: Arc<&'static str>) -> JoinHandle<Result<Update, Error>> {
+            self.parsed.fetch_add(1, Ordering::Relaxed);
+            spawn_blocking(move || update(&content))
+        }
+    }
+
+    fn update(names: &str) -> Result<Update, Error> {
+        let policies = names.split(' ').map(|name| match name {
+            "!" => Err(Error::new(ErrorKind::InvalidConfig, "wrong")),
+            name => Ok((name.to_owned(), Policy::new(name, Quota::per_second(1)))),
+        });
+        Ok(Update { policies: policies.collect::<Result<_, _>>()?, ..Update::default() })
+    }
+
+    #[tokio::test]
+    async fn an_unchanged_error_is_not_parsed_again() {
+        let names = Names::default();
+        let set = Set::new("names".to_owned(), update("a b").unwrap());
+        let in_use = set.follow("b").unwrap();
+        let mut follower = Follower::new(names.clone(), None);
+        let mut poll = async |content| {
+            *lock(&names.content) = content;
+            follower.poll(&set).await;
+            (names.parsed.load(Ordering::Relaxed), set.error().map(|error| error.to_string()))
+        };
+        let wrong = Some("wrong".to_owned());
+        assert_eq!([poll("a !").await, poll("a !").await], [(1, wrong.clone()), (1, wrong.clone())]);
+        assert_eq!(poll("! a").await, (2, wrong));
+        // Parsed once, and applied once it can be.
+        for _ in 0..2 {
+            let (parsed, error) = poll("a").await;
+            assert_eq!((parsed, error.unwrap().contains("policy `b` is missing")), (3, true));
+        }
+        drop(in_use);
+        assert_eq!([poll("a").await, poll("a").await], [(3, None), (3, None)]);
+    }
+}

@@ -1,0 +1,228 @@
+use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
+
+use tokio::sync::watch;
+use tower_ratelimit::{
+    Error,
+    policy::{EnforcementSwitch, Policy, PolicySource},
+};
+
+use super::{
+    file::PolicyFile,
+    follow::{Follower, runtime},
+    set::Set,
+};
+#[cfg(feature = "redis")]
+use super::{follow::Origin, update::Update};
+
+/// Named policies that change while the service runs, from a file or from Redis. Cloning gives another handle on them.
+///
+/// [`file`](Self::file) reads a TOML file. `RedisStore::live_policies` reads a hash in Redis, for all instances at once.
+/// For policies from elsewhere, such as a configuration service, use [`PolicySource::watched`].
+///
+/// # What happens to a change
+///
+/// * **All or nothing.** If one policy of the file or the hash is invalid, all stay as they are, and the layers go on with
+///   them. [`last_error`](Self::last_error) names the policy, the entry and what to write, and so does a warning in the log,
+///   once for each error and not for each read.
+/// * **No policy that is in use disappears.** If a policy is missing that a layer or a [`PolicySource`] uses, the change is
+///   invalid: it may be a typing error or half a file, and requests must not become unlimited. A policy that is not in use
+///   can be removed.
+/// * **The switch moves always.** The field `@enforcement` of a hash takes effect even if other fields are invalid or wait
+///   for a version. A file must be valid as a whole.
+/// * **Every change is logged**, as old and new values: at info, and at warn if the switch moves or a hash is gone.
+/// * **Counts are kept**, see [here](tower_ratelimit::policy#what-happens-to-the-counts).
+/// * A request reads each policy once. While a change of several policies is put in force, a request may meet some of them
+///   as they were.
+///
+/// The file or the hash is read until the last handle, [`PolicySource`] and layer that came from here is dropped, or the
+/// runtime is shut down.
+///
+/// # Example
+///
+/// ```
+/// use std::{fs, time::Duration};
+/// use tower_ratelimit::{key::Constant, MemoryStore, Quota, RateLimitLayer};
+/// use tower_ratelimit_extra::live::LivePolicies;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let path = std::env::temp_dir().join(format!("live-policies-{}.toml", std::process::id()));
+/// fs::write(&path, "
+///     [[policies]]
+///     name = 'login'
+///     quota = '5/min'
+/// ")?;
+/// let mut live = LivePolicies::file(&path)?.poll_every(Duration::from_millis(50));
+/// let layer = RateLimitLayer::new(MemoryStore::new(), live.get("login")?, Constant::new("all"))
+///     .enforcement(live.enforcement());
+///
+/// fs::write(&path, "
+///     [[policies]]
+///     name = 'login'
+///     quota = '10/min burst 20'
+/// ")?;
+/// live.changed().await;
+/// assert_eq!(live.current()[0].quota(), Quota::per_minute(10).burst(20));
+/// assert_eq!((live.version(), live.last_error().is_none()), (1, true));
+///
+/// let error = live.get("logn").unwrap_err().to_string();
+/// assert!(error.ends_with("has no policy `logn`: it has `login`"), "{error}");
+/// # drop(layer);
+/// # fs::remove_file(&path)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct LivePolicies {
+    set: Arc<Set>,
+    versions: watch::Receiver<u64>,
+}
+
+impl LivePolicies {
+    /// Policies from the TOML file at `path`, which is read again every 500 ms, or as [`poll_every`](Self::poll_every) says.
+    ///
+    /// The policies are tables `[[policies]]`, as in [any configuration file](tower_ratelimit::policy#policies-in-a-configuration-file).
+    /// `enforcement`, above them, sets the [switch](Self::enforcement): `"on"`, the default, `"soft"` or `"off"`.
+    ///
+    /// ```toml
+    /// enforcement = "on"
+    ///
+    /// [[policies]]
+    /// name = "login"
+    /// quota = "5/min"
+    /// on_store_failure = "closed"
+    ///
+    /// [[policies]]
+    /// name = "api"
+    /// quota = "10/s burst 20"
+    /// ```
+    ///
+    /// The content is compared, so a mounted ConfigMap of Kubernetes, a symbolic link and an editor that renames are
+    /// followed. A file that is missing for a while keeps the policies. A change is put in force when two reads 50 ms
+    /// apart agree, so a file is not read while it is written. A program that writes more slowly writes another file and
+    /// renames it. Files are read and parsed outside the runtime's worker threads, and an invalid one is parsed once. A file
+    /// system that does not answer for five seconds is an error.
+    ///
+    /// This call blocks while it reads the file.
+    ///
+    /// # Errors
+    ///
+    /// * [`InvalidConfig`](tower_ratelimit::ErrorKind::InvalidConfig): the file cannot be read, is larger than 1 MiB, or is invalid. The
+    ///   message names the line, the policy and the entry.
+    /// * [`MissingSetup`](tower_ratelimit::ErrorKind::MissingSetup): no Tokio runtime runs here.
+    pub fn file(path: impl Into<PathBuf>) -> Result<Self, Error> {
+        let runtime = runtime()?;
+        let (file, content) = PolicyFile::open(path.into())?;
+        let set = Arc::new(Set::new(file.name(), file.parse(&content)?));
+        let policies = Self::of(set.clone());
+        runtime.spawn(Follower::new(file, Some(content)).run(set));
+        Ok(policies)
+    }
+
+    /// Policies of `origin`, which is read once before this returns. Until it is read without an error, those of `first` are
+    /// in force.
+    #[cfg(feature = "redis")]
+    pub(crate) async fn following<O: Origin>(name: String, first: Update, origin: O) -> Result<Self, Error> {
+        let runtime = runtime()?;
+        let set = Arc::new(Set::new(name, first));
+        let policies = Self::of(set.clone());
+        let mut follower = Follower::new(origin, None);
+        follower.poll(&set).await;
+        runtime.spawn(follower.run(set));
+        Ok(policies)
+    }
+
+    fn of(set: Arc<Set>) -> Self {
+        Self { versions: set.versions(), set }
+    }
+
+    /// A source of the policy `name`, for a layer or a rule. It follows every change.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](tower_ratelimit::ErrorKind::InvalidConfig) if there is no such policy. The message lists those that there are.
+    pub fn get(&self, name: &str) -> Result<PolicySource, Error> {
+        self.set.follow(name).map(PolicySource::watched)
+    }
+
+    /// The policy `name` as it is now, for decisions without a layer. Ask for it each time.
+    ///
+    /// This does not make the policy one that is in use: the file or the hash may remove it, and then this fails. If it must not
+    /// disappear, keep a source of it from [`get`](Self::get) while you ask.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`get`](Self::get).
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Decision, Error, Key, Limiter};
+    /// use tower_ratelimit_extra::live::LivePolicies;
+    ///
+    /// async fn may_send(limiter: &Limiter, live: &LivePolicies, tenant: &Key) -> Result<Decision, Error> {
+    ///     limiter.check(&live.policy("mails")?, tenant, 1).await
+    /// }
+    /// ```
+    pub fn policy(&self, name: &str) -> Result<Policy, Error> {
+        self.set.policy(name)
+    }
+
+    /// The policies in force, by name.
+    #[must_use]
+    pub fn current(&self) -> Vec<Policy> {
+        self.set.policies()
+    }
+
+    /// The number of changes that were put in force since the first read. A file or a hash that is written again and says the
+    /// same is no change.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        *self.versions.borrow()
+    }
+
+    /// Why the policies stay as they are: the file or the hash is invalid or cannot be read, or the hash has changed and its
+    /// `@version` has not. `None` once that is over. The metric `ratelimit_failed_policy_sources` counts these.
+    ///
+    /// Use it in a health check or an administration page. It shows no password.
+    #[must_use]
+    pub fn last_error(&self) -> Option<Error> {
+        self.set.error()
+    }
+
+    /// Waits for a change that this handle has not waited for yet. A new handle has seen what its original has.
+    ///
+    /// It can be dropped at any time. It never completes once the runtime that made the policies is shut down.
+    pub async fn changed(&mut self) {
+        // The sender lives as long as this handle.
+        let _ = self.versions.changed().await;
+    }
+
+    /// The switch that the file or the hash moves. Give it to layers with
+    /// [`RateLimitLayer::enforcement`](tower_ratelimit::RateLimitLayer::enforcement).
+    ///
+    /// If you move it yourself, it stays so until the file or the hash says something else than before.
+    #[must_use]
+    pub fn enforcement(&self) -> &EnforcementSwitch {
+        self.set.enforcement()
+    }
+
+    /// Sets the time between two reads, for all handles. Defaults to 500 ms; at least 10 ms. Each pause is up to a tenth
+    /// shorter or longer, so that instances do not read together. Takes effect after the pause that is under way.
+    #[must_use]
+    pub fn poll_every(self, interval: Duration) -> Self {
+        self.set.set_interval(interval);
+        self
+    }
+}
+
+impl fmt::Debug for LivePolicies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LivePolicies")
+            .field("policies", &self.current())
+            .field("version", &self.version())
+            .field("enforcement", &self.enforcement().get())
+            .field("last_error", &self.last_error())
+            .finish()
+    }
+}

@@ -1,0 +1,121 @@
+//! Policies that operators change in a hash of Redis.
+
+use std::{mem, sync::Arc, time::Duration};
+
+use tokio::task::{JoinHandle, spawn_blocking};
+use tower_ratelimit::{Error, Policy, RedisStore, policy::Enforcement, store::RedisHash};
+
+use super::{
+    follow::Origin,
+    hash::{Fields, PolicyHash},
+    policies::LivePolicies,
+    update::Update,
+};
+
+impl LivePolicies {
+    /// Policies that operators change in Redis while the service runs. Every instance follows within a second.
+    ///
+    /// `defaults` are the policies of the service. Operators change them in one hash, whose key is the
+    /// [prefix](tower_ratelimit::store::RedisStoreBuilder::prefix) and `:policies`: with the default prefix, `rl:policies`.
+    ///
+    /// | field | value |
+    /// |---|---|
+    /// | the name of a default | a quota such as `10/min burst 20`, which replaces only the quota of the default |
+    /// | the name of a default | a JSON object with entries of a [configured policy](tower_ratelimit::policy#policies-in-a-configuration-file) but `name`. An entry that it leaves out stays as the default has it; `null` removes one |
+    /// | another name | such an object with at least `quota`, which adds a policy |
+    /// | `@enforcement` | `on`, `soft` or `off`, for the [switch](Self::enforcement). It takes effect whatever the other fields are, invalid ones and `@version` included |
+    /// | `@version` | any text. While it stays the same, no other change is applied, and [`last_error`](Self::last_error) reports one that waits |
+    ///
+    /// ```text
+    /// redis-cli HSET rl:policies login "10/min burst 20"
+    /// redis-cli HSET rl:policies login '{"enforced":0.1}'      # the rest as in the default
+    /// redis-cli HSET rl:policies export '{"quota":"100/day","algorithm":"fixed-window","on_store_failure":"closed"}'
+    /// redis-cli HDEL rl:policies login      # the default again
+    /// redis-cli HSET rl:policies @enforcement off
+    /// ```
+    ///
+    /// To change several policies at once, set `@version` last, or change all in one `HSET` or a transaction. An instance that
+    /// starts puts in force what it finds.
+    ///
+    /// # How instances follow
+    ///
+    /// Each instance reads the hash with `HGETALL` every 500 ms, or as [`poll_every`](Self::poll_every) says, on the
+    /// connections of this store and within its [deadline](tower_ratelimit::store::RedisStoreBuilder::deadline), at most half a second. No
+    /// request waits for it. While Redis is unavailable the policies stay as they are. The hash has no TTL, so no `volatile`
+    /// eviction policy removes it. A Redis without persistence loses it with a restart: the defaults apply again, and a
+    /// warning in the log says so.
+    ///
+    /// An invalid hash changes nothing, see [above](Self#what-happens-to-a-change). If it cannot be read when this function is called, or is
+    /// invalid, the defaults are in force, and [`last_error`](Self::last_error) says why. This takes at most a second
+    /// and a half.
+    ///
+    /// The Redis user needs `+hgetall`, which is part of [`acl_rule`](RedisStore::acl_rule), and operators need
+    /// `+hset +hdel ~rl:policies`. Who can write the hash can turn the limits off. In a Redis Cluster, the hash is on one node.
+    ///
+    /// # Errors
+    ///
+    /// * [`InvalidConfig`](tower_ratelimit::ErrorKind::InvalidConfig): two defaults have one name, or the name of one begins with `@`.
+    /// * [`MissingSetup`](tower_ratelimit::ErrorKind::MissingSetup): no Tokio runtime runs here.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// use tower_ratelimit::{PeerIp, Policy, Quota, RateLimitLayer, RedisStore};
+    /// use tower_ratelimit_extra::live::LivePolicies;
+    ///
+    /// # async fn example() -> Result<(), tower_ratelimit::Error> {
+    /// let store = RedisStore::connect("redis://127.0.0.1:6379").await?;
+    /// let login = Policy::new("login", Quota::per_minute(5));
+    /// let live = LivePolicies::redis(&store, [login]).await?;
+    ///
+    /// let layer = RateLimitLayer::new(store, live.get("login")?, PeerIp::new()).enforcement(live.enforcement());
+    /// # drop(layer);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
+    pub async fn redis(
+        store: &RedisStore,
+        defaults: impl IntoIterator<Item = Policy>,
+    ) -> Result<Self, Error> {
+        let table = store.hash("policies");
+        let hash = Arc::new(PolicyHash::new(format!("the Redis hash `{}`", table.key()), defaults)?);
+        let (name, defaults) = (hash.name().to_owned(), hash.defaults());
+        Self::following(name, defaults, PoliciesInRedis { table, hash, is_first: true }).await
+    }
+}
+
+/// How long the first read may take: a connection may have to be made.
+const FIRST_READ: Duration = Duration::from_millis(1_500);
+
+struct PoliciesInRedis {
+    table: RedisHash,
+    hash: Arc<PolicyHash>,
+    is_first: bool,
+}
+
+impl Origin for PoliciesInRedis {
+    type Content = Fields;
+
+    async fn read(&mut self) -> Result<Fields, Error> {
+        let table = self.table.clone();
+        let table = if mem::take(&mut self.is_first) { table.timeout(FIRST_READ) } else { table };
+        table.read().await.map_err(|error| {
+            let message = format!("{} cannot be read: {error}", self.hash.name());
+            Error::new(error.kind(), message).with_source(error)
+        })
+    }
+
+    fn enforcement(&self, fields: &Fields) -> Option<Enforcement> {
+        PolicyHash::enforcement(fields)
+    }
+
+    fn waits(&self, before: &Fields, fields: &Fields) -> Option<Error> {
+        self.hash.waits(before, fields)
+    }
+
+    fn parse(&self, fields: Arc<Fields>) -> JoinHandle<Result<Update, Error>> {
+        let hash = self.hash.clone();
+        spawn_blocking(move || hash.parse(&fields))
+    }
+}

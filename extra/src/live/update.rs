@@ -1,0 +1,13 @@
+use std::collections::BTreeMap;
+
+use tower_ratelimit::policy::{Enforcement, Policy};
+
+/// All that a file or a hash says, read without an error.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Update {
+    /// By name.
+    pub(super) policies: BTreeMap<String, Policy>,
+    pub(super) enforcement: Enforcement,
+    /// Whether the origin has no content, so that the policies are defaults.
+    pub(super) is_empty: bool,
+}

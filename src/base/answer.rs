@@ -1,0 +1,233 @@
+//! A result that is ready now or comes later.
+
+use std::{
+    fmt,
+    future::Future,
+    iter,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use super::error::Error;
+
+/// A future of a `Result` that may be ready already. Stores, limiters and key extractors return it.
+///
+/// A ready answer needs no allocation and no task switch.
+///
+/// # Example
+///
+/// ```
+/// use tower_ratelimit::{Answer, Error, ErrorKind};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// assert_eq!(Answer::ready(Ok(7)).await.unwrap(), 7);
+/// let late: Answer<u8> = Answer::pending(async { Err(Error::new(ErrorKind::StoreTimeout, "too late")) });
+/// assert!(late.await.is_err());
+/// # }
+/// ```
+#[must_use = "an answer does nothing until it is awaited"]
+pub struct Answer<T> {
+    state: State<T>,
+    /// Applied to a pending result. Stored here, because nearly every decision on Redis has one and a future around it
+    /// would cost more.
+    last: Option<Last<T>>,
+    /// Called with a pending result, after `last`.
+    #[cfg(feature = "metrics")]
+    observe: Option<Observe<T>>,
+}
+
+enum State<T> {
+    /// `None` after the answer was polled.
+    Ready(Option<Result<T, Error>>),
+    Pending(Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>),
+}
+
+type Last<T> = Box<dyn FnOnce(Result<T, Error>) -> Result<T, Error> + Send>;
+#[cfg(feature = "metrics")]
+type Observe<T> = fn(&Result<T, Error>);
+
+impl<T> Answer<T> {
+    /// An answer that is ready with `result`.
+    pub const fn ready(result: Result<T, Error>) -> Self {
+        Self::of(State::Ready(Some(result)))
+    }
+
+    /// An answer with the result of `future`.
+    pub fn pending(future: impl Future<Output = Result<T, Error>> + Send + 'static) -> Self {
+        Self::of(State::Pending(Box::pin(future)))
+    }
+
+    const fn of(state: State<T>) -> Self {
+        Self {
+            state,
+            last: None,
+            #[cfg(feature = "metrics")]
+            observe: None,
+        }
+    }
+
+    pub(crate) const fn is_ready(&self) -> bool {
+        matches!(self.state, State::Ready(_))
+    }
+
+    /// The result if it is ready; otherwise the answer itself.
+    pub(crate) fn now(self) -> Result<Result<T, Error>, Self> {
+        match self.state {
+            State::Ready(Some(result)) => Ok(result),
+            state => Err(Self { state, ..self }),
+        }
+    }
+
+    /// The result if it is ready.
+    pub(crate) const fn peek(&self) -> Option<&Result<T, Error>> {
+        match &self.state {
+            State::Ready(Some(result)) => Some(result),
+            _ => None,
+        }
+    }
+
+    /// Changes the value with `change`, now or when it is ready. An answer that is ready stays ready.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::Answer;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let doubled = Answer::ready(Ok(7)).map(|n| n * 2);
+    /// assert_eq!(doubled.await.unwrap(), 14);
+    /// # }
+    /// ```
+    pub fn map<U>(self, change: impl FnOnce(T) -> U + Send + 'static) -> Answer<U>
+    where
+        T: Send + 'static,
+    {
+        self.then(|result| result.map(change))
+    }
+
+    /// Changes the value with `change`, which may fail, now or when it is ready. An answer that is ready stays ready.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Answer, Error, ErrorKind};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let account: Answer<Option<&str>> = Answer::ready(Ok(None));
+    /// let known = account
+    ///     .and_then(|found| found.ok_or_else(|| Error::new(ErrorKind::UnknownIdentity, "no account has this API key")));
+    /// assert_eq!(known.await.unwrap_err().kind(), ErrorKind::UnknownIdentity);
+    /// # }
+    /// ```
+    pub fn and_then<U>(self, change: impl FnOnce(T) -> Result<U, Error> + Send + 'static) -> Answer<U>
+    where
+        T: Send + 'static,
+    {
+        self.then(|result| result.and_then(change))
+    }
+
+    /// The items of the values of `answers` in order, or the first error. `answers` after one that is ready with an error
+    /// are not started. Those after one that is pending are all started, and awaited one after the other.
+    pub(crate) fn all(mut answers: impl Iterator<Item = Self>) -> Answer<Vec<T::Item>>
+    where
+        T: IntoIterator<Item: Send> + Send + 'static,
+    {
+        let mut items = Vec::with_capacity(answers.size_hint().0);
+        while let Some(answer) = answers.next() {
+            match answer.now() {
+                Ok(Ok(value)) => items.extend(value),
+                Ok(Err(error)) => return Answer::ready(Err(error)),
+                Err(pending) => {
+                    let pending: Vec<_> = iter::once(pending).chain(answers).collect();
+                    return Answer::pending(async move {
+                        for answer in pending {
+                            items.extend(answer.await?);
+                        }
+                        Ok(items)
+                    });
+                }
+            }
+        }
+        Answer::ready(Ok(items))
+    }
+
+    /// Applies `change` to the result, now or when it is ready.
+    pub(crate) fn then<U>(
+        self,
+        change: impl FnOnce(Result<T, Error>) -> Result<U, Error> + Send + 'static,
+    ) -> Answer<U>
+    where
+        T: Send + 'static,
+    {
+        match self.now() {
+            Ok(result) => Answer::ready(change(result)),
+            Err(pending) => Answer::pending(async move { change(pending.await) }),
+        }
+    }
+
+    /// [`then`](Self::then) without a future around this one.
+    pub(crate) fn at_last(
+        self,
+        change: impl FnOnce(Result<T, Error>) -> Result<T, Error> + Send + 'static,
+    ) -> Self
+    where
+        T: Send + 'static,
+    {
+        match self {
+            Self { state: State::Ready(Some(result)), .. } => Self::ready(change(result)),
+            Self { last: None, .. } => Self { last: Some(Box::new(change)), ..self },
+            changing => changing.then(change),
+        }
+    }
+
+    /// Calls `observe` with the result, now or when it is ready. Allocates nothing. There is one call for each answer.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn inspect(mut self, observe: Observe<T>) -> Self {
+        match &self.state {
+            State::Ready(Some(result)) => observe(result),
+            _ => self.observe = Some(observe),
+        }
+        self
+    }
+}
+
+impl<T> From<Result<T, Error>> for Answer<T> {
+    fn from(result: Result<T, Error>) -> Self {
+        Self::ready(result)
+    }
+}
+
+// Only the content of the box is pinned.
+impl<T> Unpin for Answer<T> {}
+
+impl<T> Future for Answer<T> {
+    type Output = Result<T, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let result = match &mut self.state {
+            State::Ready(result) => match result.take() {
+                Some(result) => result,
+                None => panic!("Answer polled after completion"),
+            },
+            State::Pending(future) => ready!(future.as_mut().poll(cx)),
+        };
+        let result = match self.last.take() {
+            Some(change) => change(result),
+            None => result,
+        };
+        #[cfg(feature = "metrics")]
+        if let Some(observe) = self.observe {
+            observe(&result);
+        }
+        Poll::Ready(result)
+    }
+}
+
+impl<T> fmt::Debug for Answer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Answer").finish_non_exhaustive()
+    }
+}

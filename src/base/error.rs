@@ -1,0 +1,175 @@
+//! The error type of the crate.
+
+use std::{borrow::Cow, error::Error as StdError, fmt, sync::Arc};
+
+#[cfg(feature = "redis")]
+use super::fault::Fault;
+
+/// The error of this crate: an invalid setting, a request without a usable identity, or a failure of the store.
+///
+/// Match on [`kind`](Self::kind), read the message, and follow [`source`](StdError::source) to the cause. The message
+/// is lower case, says what to do if something can be done, and never shows a password or an identity.
+///
+/// # Example
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_ratelimit::{ErrorKind, Quota};
+///
+/// let error = Quota::new(0, Duration::from_secs(1)).unwrap_err();
+/// assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+/// assert_eq!(error.to_string(), "a quota's limit must be at least 1");
+/// assert!(Quota::new(1, Duration::from_secs(1)).is_ok());
+/// ```
+#[derive(Clone)]
+pub struct Error {
+    kind: ErrorKind,
+    #[cfg(feature = "redis")]
+    fault: Option<Fault>,
+    message: Cow<'static, str>,
+    source: Option<Arc<dyn StdError + Send + Sync>>,
+}
+
+/// The kind of an [`Error`], which has an example.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// A setting is invalid: a limit of zero, a name that no header can have, a malformed Redis URL.
+    InvalidConfig,
+    /// The request carries no identity, and the client should have sent one: a header is missing. Rejected with 400.
+    MissingIdentity,
+    /// The request carries an identity that cannot be used: a header is not UTF-8, or too long. Rejected with 400.
+    InvalidIdentity,
+    /// The request carries a well-formed identity that the server does not know: an API key that no account has.
+    /// Rejected with 401, with the message.
+    ///
+    /// HTTP wants a `WWW-Authenticate` header on a 401, and only you know the scheme: see
+    /// [`ResponseMapper`](crate::response::ResponseMapper#your-own-401) for how to add it.
+    UnknownIdentity,
+    /// The server lacks something that the limiter needs, such as connect info; no client can fix that. Rejected with
+    /// 500, without the message, which is for the operator and logged.
+    MissingSetup,
+    /// The server cannot identify the client at the moment: its session store is unavailable. Rejected with 500,
+    /// without the message.
+    IdentityUnavailable,
+    /// The store did not answer within the deadline. The charge may have been made.
+    StoreTimeout,
+    /// The decision could not be sent within the deadline, because too many are waiting for the store. Nothing was
+    /// charged.
+    StoreBusy,
+    /// The store has repeatedly not answered, so it is not asked until it does: a circuit breaker is open. Nothing was
+    /// charged. [`source`](StdError::source) is the failure of the last call.
+    StoreSuspended,
+    /// No connection to the store could be made. Nothing was charged.
+    StoreUnreachable,
+    /// The connection to the store broke before it answered. The charge may have been made.
+    StoreDisconnected,
+    /// The store answered with an error: out of memory, read only, no permission. Nothing was charged.
+    StoreFailed,
+    /// A key holds a value that the limiter did not write, because another program uses the same keys for example. The value
+    /// is kept, and nothing was charged. Give the store a [prefix](crate::store::RedisStoreBuilder::prefix) that no other
+    /// program uses, or remove the value with [`Limiter::reset`](crate::Limiter::reset).
+    ForeignValue,
+    /// The store answered with something that is not a decision. The charge may have been made.
+    StoreReply,
+}
+
+impl ErrorKind {
+    /// Whether the client sent a request that cannot be identified.
+    pub(crate) const fn is_clients(self) -> bool {
+        matches!(self, Self::MissingIdentity | Self::InvalidIdentity | Self::UnknownIdentity)
+    }
+
+    /// Whether the charge may have been made although the decision failed, so one more attempt may charge twice.
+    ///
+    /// True if the store was asked and its answer did not arrive or could not be read.
+    ///
+    /// ```
+    /// use tower_ratelimit::ErrorKind;
+    ///
+    /// assert!(ErrorKind::StoreTimeout.may_have_charged());
+    /// assert!(!ErrorKind::StoreUnreachable.may_have_charged());
+    /// ```
+    #[must_use]
+    pub const fn may_have_charged(self) -> bool {
+        matches!(self, Self::StoreTimeout | Self::StoreDisconnected | Self::StoreReply)
+    }
+}
+
+impl Error {
+    /// An error of kind `kind` with `message`.
+    ///
+    /// For your own extractors and stores. Write the message in lower case, without a full stop, and without the
+    /// identity.
+    pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
+        Self::of(kind, message.into())
+    }
+
+    pub(crate) const fn invalid(message: &'static str) -> Self {
+        Self::of(ErrorKind::InvalidConfig, Cow::Borrowed(message))
+    }
+
+    const fn of(kind: ErrorKind, message: Cow<'static, str>) -> Self {
+        Self {
+            kind,
+            #[cfg(feature = "redis")]
+            fault: None,
+            message,
+            source: None,
+        }
+    }
+
+    /// Sets why the store failed.
+    #[cfg(feature = "redis")]
+    pub(crate) const fn with_fault(mut self, fault: Fault) -> Self {
+        self.fault = Some(fault);
+        self
+    }
+
+    /// Why the store failed. `None` if it is not known.
+    #[cfg(feature = "redis")]
+    pub(crate) const fn fault(&self) -> Option<Fault> {
+        self.fault
+    }
+
+    /// Whether it is what a server said or what was measured, and not a guess about a server that is silent.
+    #[cfg(feature = "redis")]
+    pub(crate) const fn is_evidence(&self) -> bool {
+        self.fault.is_some()
+    }
+
+    /// Sets the cause of the error, which [`source`](StdError::source) returns.
+    #[must_use]
+    pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        self.source = Some(source.into().into());
+        self
+    }
+
+    /// The kind of failure.
+    #[must_use]
+    pub const fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Error")
+            .field("kind", &self.kind)
+            .field("message", &self.message)
+            .field("source", &self.source)
+            .finish()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.source.as_deref().map(|source| source as &(dyn StdError + 'static))
+    }
+}

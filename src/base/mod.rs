@@ -1,0 +1,30 @@
+//! What every other part uses: errors, quotas, results that may come later, time, locks.
+
+mod answer;
+mod delayed;
+mod error;
+#[cfg(feature = "redis")]
+mod fault;
+mod outage;
+mod quota;
+mod quota_text;
+pub(crate) mod random;
+pub(crate) mod sync;
+#[cfg(feature = "serde")]
+pub(crate) mod text;
+pub(crate) mod time;
+
+#[cfg(feature = "redis")]
+pub(crate) use self::fault::Fault;
+#[cfg(feature = "serde")]
+pub(crate) use self::quota_text::parse_duration;
+pub use self::{
+    answer::Answer,
+    error::{Error, ErrorKind},
+    quota::Quota,
+};
+pub(crate) use self::{
+    delayed::{DelayedService, unready},
+    outage::Outage,
+    quota_text::duration_text,
+};

@@ -1,0 +1,347 @@
+use std::{fmt, time::Duration};
+
+use super::error::Error;
+
+/// A limit in units per period, and a burst.
+///
+/// A *unit* is what a request costs: one, unless the layer has another
+/// [`cost`](crate::RateLimitLayer::cost). `Quota::per_second(10)` is ten units in
+/// every second, not one unit every ten seconds.
+///
+/// # Bursts
+///
+/// The [`burst`](Self::burst) is what an idle client can be charged at once. It defaults to the limit:
+/// `Quota::per_minute(60)` admits sixty requests in the first millisecond and one a second after
+/// that. `Quota::per_minute(60).burst(5)` has the same rate and admits five at once. Bursts are for
+/// algorithms that refill, such as [`Gcra`](crate::algorithm::Gcra). A policy with an algorithm that counts in windows
+/// cannot be built on a quota with a burst.
+///
+/// # Bounds
+///
+/// Limits and bursts are from 1 to 10^12, periods are whole microseconds from 1 millisecond to 400 days,
+/// and a burst must refill within 100 years. Values inside these bounds are counted exactly, to
+/// the microsecond. Values outside are an error when the quota is built.
+///
+/// # As text
+///
+/// A quota reads from and prints as text such as `100/min`, `5/90s` or `10/s burst 20`; see
+/// [`FromStr`](#impl-FromStr-for-Quota). With the feature `serde`, configuration files hold the same text.
+///
+/// # Example
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_ratelimit::Quota;
+///
+/// const LOGIN: Quota = Quota::per_minute(5);
+/// assert_eq!(LOGIN.limit(), 5);
+/// assert_eq!(LOGIN.period(), Duration::from_secs(60));
+/// assert_eq!(LOGIN.capacity(), 5);
+///
+/// let api = Quota::per_second(10).burst(20);
+/// assert_eq!(api.capacity(), 20);
+/// assert_eq!(api.to_string(), "10/s burst 20");
+/// assert_eq!("10/s burst 20".parse::<Quota>()?, api);
+///
+/// assert_eq!(Quota::new(100, Duration::from_secs(90))?.to_string(), "100/90s");
+/// assert!(Quota::new(100, Duration::ZERO).is_err());
+/// # Ok::<(), tower_ratelimit::Error>(())
+/// ```
+///
+/// A constant out of bounds does not compile:
+///
+/// ```compile_fail
+/// # use tower_ratelimit::Quota;
+/// const NOTHING: Quota = Quota::per_second(0);
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Quota {
+    limit: u64,
+    /// Microseconds.
+    period: u64,
+    /// 0 if none was set.
+    burst: u64,
+}
+
+const MAX_UNITS: u64 = 1_000_000_000_000;
+const MIN_PERIOD: u64 = 1_000;
+const MAX_PERIOD: u64 = 400 * 86_400 * SECOND;
+const MAX_REFILL: u128 = 36_500 * 86_400 * SECOND as u128;
+const SECOND: u64 = 1_000_000;
+
+impl Quota {
+    /// `limit` units in every second.
+    ///
+    /// # Panics
+    ///
+    /// If `limit` is 0 or above 10^12; in a `const`, that is a compile error.
+    #[must_use]
+    #[track_caller]
+    pub const fn per_second(limit: u64) -> Self {
+        Self::must(limit, SECOND)
+    }
+
+    /// `limit` units in every minute.
+    ///
+    /// # Panics
+    ///
+    /// If `limit` is 0 or above 10^12; in a `const`, that is a compile error.
+    #[must_use]
+    #[track_caller]
+    pub const fn per_minute(limit: u64) -> Self {
+        Self::must(limit, 60 * SECOND)
+    }
+
+    /// `limit` units in every hour.
+    ///
+    /// # Panics
+    ///
+    /// If `limit` is 0 or above 10^12; in a `const`, that is a compile error.
+    #[must_use]
+    #[track_caller]
+    pub const fn per_hour(limit: u64) -> Self {
+        Self::must(limit, 3_600 * SECOND)
+    }
+
+    /// `limit` units in every 24 hours.
+    ///
+    /// # Panics
+    ///
+    /// If `limit` is 0 or above 10^12; in a `const`, that is a compile error.
+    #[must_use]
+    #[track_caller]
+    pub const fn per_day(limit: u64) -> Self {
+        Self::must(limit, 86_400 * SECOND)
+    }
+
+    /// `limit` units in every `period`: the fallible constructor, for values read from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a limit of 0 or above 10^12, and for a
+    /// period below 1 millisecond, above 400 days, or not of whole microseconds.
+    pub const fn new(limit: u64, period: Duration) -> Result<Self, Error> {
+        if !period.subsec_nanos().is_multiple_of(1_000) {
+            return Err(Error::invalid("a quota's period must be of whole microseconds"));
+        }
+        let micros = period.as_micros();
+        // `Duration` holds more microseconds than `u64`; such a period is an error below as well.
+        let micros = if micros > MAX_PERIOD as u128 { u64::MAX } else { micros as u64 };
+        match Self::checked(limit, micros) {
+            Ok(quota) => Ok(quota),
+            Err(message) => Err(Error::invalid(message)),
+        }
+    }
+
+    /// The same rate, with up to `burst` units at once. Defaults to the limit.
+    ///
+    /// # Panics
+    ///
+    /// If `burst` is 0, above 10^12, or would take more than 100 years to refill; in a `const`,
+    /// that is a compile error. [`try_burst`](Self::try_burst) gives an error instead.
+    #[must_use]
+    #[track_caller]
+    pub const fn burst(self, burst: u64) -> Self {
+        match self.with_burst(burst) {
+            Ok(quota) => quota,
+            Err(message) => panic!("{}", message),
+        }
+    }
+
+    /// The fallible form of [`burst`](Self::burst), for values read from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`burst`](Self::burst) panics.
+    pub const fn try_burst(self, burst: u64) -> Result<Self, Error> {
+        match self.with_burst(burst) {
+            Ok(quota) => Ok(quota),
+            Err(message) => Err(Error::invalid(message)),
+        }
+    }
+
+    /// Units per [`period`](Self::period).
+    #[must_use]
+    pub const fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// The time in which [`limit`](Self::limit) units are allowed.
+    #[must_use]
+    pub const fn period(&self) -> Duration {
+        Duration::from_micros(self.period)
+    }
+
+    /// The most units that can be charged at once: the burst, or the limit if no burst was set.
+    #[must_use]
+    pub const fn capacity(&self) -> u64 {
+        if self.burst == 0 { self.limit } else { self.burst }
+    }
+
+    pub(crate) const fn period_micros(&self) -> u64 {
+        self.period
+    }
+
+    /// One of so many equal shares, rounded up to whole units.
+    pub(crate) const fn share_of(self, instances: u32) -> Self {
+        let instances = instances as u64;
+        let (limit, burst) = (self.limit.div_ceil(instances), self.burst.div_ceil(instances));
+        Self { limit, burst, ..self }
+    }
+
+    /// The quota with a share of its limit and its burst, from 0 to 1, and at least one unit of each.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::Quota;
+    ///
+    /// assert_eq!(Quota::per_second(100).burst(30).scaled(0.5), Quota::per_second(50).burst(15));
+    /// ```
+    #[must_use]
+    pub fn scaled(self, share: f64) -> Self {
+        // Products such as 100 x 0.07 are a little above a whole number.
+        const EXACT: f64 = 1.0 - 1e-14;
+        // The limit is rounded up and the burst down, so the burst refills no later than before.
+        let limit = ((self.limit as f64 * share * EXACT).ceil() as u64).clamp(1, self.limit);
+        let burst = match self.burst {
+            0 => 0,
+            burst => ((burst as f64 * share) as u64).clamp(1, burst),
+        };
+        Self { limit, burst, ..self }
+    }
+
+    pub(crate) const fn has_burst(&self) -> bool {
+        self.burst != 0
+    }
+
+    #[track_caller]
+    const fn must(limit: u64, period: u64) -> Self {
+        match Self::checked(limit, period) {
+            Ok(quota) => quota,
+            Err(message) => panic!("{}", message),
+        }
+    }
+
+    pub(super) const fn checked(limit: u64, period: u64) -> Result<Self, &'static str> {
+        if limit == 0 {
+            return Err("a quota's limit must be at least 1");
+        }
+        if limit > MAX_UNITS {
+            return Err("a quota's limit must be at most 10^12");
+        }
+        if period < MIN_PERIOD {
+            return Err("a quota's period must be at least 1 millisecond");
+        }
+        if period > MAX_PERIOD {
+            return Err("a quota's period must be at most 400 days");
+        }
+        Ok(Self { limit, period, burst: 0 })
+    }
+
+    pub(super) const fn with_burst(self, burst: u64) -> Result<Self, &'static str> {
+        if burst == 0 {
+            return Err("a quota's burst must be at least 1; a limit that never admits is no limit");
+        }
+        if burst > MAX_UNITS {
+            return Err("a quota's burst must be at most 10^12");
+        }
+        if burst as u128 * self.period as u128 / self.limit as u128 > MAX_REFILL {
+            return Err("a quota's burst must refill within 100 years");
+        }
+        Ok(Self { burst, ..self })
+    }
+}
+
+impl fmt::Debug for Quota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Quota({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quota_out_of_bounds_cannot_be_built() {
+        struct Row {
+            name: &'static str,
+            limit: u64,
+            period: Duration,
+            message: &'static str,
+        }
+        let second = Duration::from_secs(1);
+        let rows = [
+            Row { name: "no units", limit: 0, period: second, message: "at least 1" },
+            Row { name: "too many units", limit: MAX_UNITS + 1, period: second, message: "at most 10^12" },
+            Row { name: "no time", limit: 1, period: Duration::ZERO, message: "at least 1 millisecond" },
+            Row {
+                name: "half a millisecond",
+                limit: 1,
+                period: Duration::from_micros(500),
+                message: "at least 1 millisecond",
+            },
+            Row {
+                name: "401 days",
+                limit: 1,
+                period: Duration::from_secs(401 * 86_400),
+                message: "at most 400 days",
+            },
+            Row {
+                name: "forever",
+                limit: 1,
+                period: Duration::MAX.saturating_sub(Duration::from_nanos(999)),
+                message: "at most 400 days",
+            },
+            Row {
+                name: "a nanosecond over",
+                limit: 1,
+                period: Duration::from_nanos(1_000_000_001),
+                message: "whole microseconds",
+            },
+        ];
+        for Row { name, limit, period, message } in rows {
+            let error = Quota::new(limit, period).unwrap_err();
+            assert!(error.to_string().contains(message), "{name}: {error}");
+        }
+        assert!(Quota::new(MAX_UNITS, Duration::from_millis(1)).is_ok());
+        assert!(Quota::new(1, Duration::from_secs(400 * 86_400)).is_ok());
+    }
+
+    #[test]
+    fn a_share_of_a_quota_is_rounded_to_whole_units_and_never_invalid() {
+        let quota = Quota::per_second(100).burst(30);
+        for (share, limit, burst) in
+            [(1.0, 100, 30), (0.07, 7, 2), (0.071, 8, 2), (0.5, 50, 15), (0.001, 1, 1), (0.0, 1, 1)]
+        {
+            assert_eq!(quota.scaled(share), Quota::per_second(limit).burst(burst), "{share}");
+        }
+        assert_eq!(Quota::per_day(10).scaled(0.25), Quota::per_day(3));
+        // A burst that refills in nearly 100 years.
+        let slow = Quota::per_day(3).burst(109_000);
+        for percent in 0..=100 {
+            let scaled = slow.scaled(f64::from(percent) / 100.0);
+            let limit = Quota::per_day(scaled.limit());
+            assert_eq!(limit.try_burst(scaled.capacity()).unwrap(), scaled, "{percent}");
+        }
+        let most = Quota::per_second(MAX_UNITS).burst(MAX_UNITS);
+        assert_eq!((most.scaled(1.0), most.scaled(0.5).limit()), (most, MAX_UNITS / 2));
+    }
+
+    #[test]
+    fn a_burst_out_of_bounds_cannot_be_built() {
+        let quota = Quota::per_day(1);
+        for (burst, message) in [(0, "at least 1"), (MAX_UNITS + 1, "at most 10^12"), (36_501, "100 years")] {
+            let error = quota.try_burst(burst).unwrap_err();
+            assert!(error.to_string().contains(message), "{burst}: {error}");
+        }
+        assert_eq!(quota.try_burst(36_500).unwrap().capacity(), 36_500);
+    }
+
+    #[test]
+    #[should_panic(expected = "at least 1")]
+    fn a_limit_of_zero_panics() {
+        let _ = Quota::per_second(0);
+    }
+}

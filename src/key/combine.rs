@@ -1,0 +1,189 @@
+//! What extractors do that are made of other extractors.
+
+use std::slice;
+
+use http::request::Parts;
+
+use super::{Hashed, Key, KeyExtractor, Map, Or, extractor::impossible};
+use crate::base::{Answer, Error, ErrorKind};
+
+impl<K: KeyExtractor> KeyExtractor for Map<K> {
+    fn extract(&self, request: &Parts) -> Answer<Key> {
+        match self.extractor.extract(request).now() {
+            Ok(Ok(key)) => changed(&*self.change, key),
+            Ok(Err(error)) => Answer::ready(Err(error)),
+            Err(pending) => {
+                let change = self.change.clone();
+                Answer::pending(async move {
+                    let changed = changed(&*change, pending.await?);
+                    changed.await
+                })
+            }
+        }
+    }
+
+    fn looks_up(&self) -> bool {
+        self.looks_up || self.extractor.looks_up()
+    }
+
+    fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
+        let change = |key: Key| match changed(&*self.change, key).now() {
+            Ok(Ok(key)) => Ok(key),
+            Ok(Err(error)) => {
+                let message = format!("no request has this identity: {error}");
+                Err(Error::new(ErrorKind::InvalidIdentity, message))
+            }
+            Err(_) => Err(Error::invalid(
+                "the function of `map` returns a pending answer: call `any_of` before `map`",
+            )),
+        };
+        self.extractor.keys_of(named)?.into_iter().map(change).collect()
+    }
+}
+
+/// The key that `change` makes of the identity of `key`.
+fn changed(change: &(dyn Fn(&str) -> Answer<Key> + Send + Sync), key: Key) -> Answer<Key> {
+    let answer = match key.to_map() {
+        Some(identity) => change(&identity),
+        None => {
+            return Answer::ready(Err(Error::new(ErrorKind::InvalidIdentity, "the identity is not UTF-8")));
+        }
+    };
+    answer.then(move |changed| Ok(changed?.made_of(&key)))
+}
+
+impl<K: KeyExtractor> KeyExtractor for Hashed<K> {
+    fn extract(&self, request: &Parts) -> Answer<Key> {
+        let secret = self.secret.clone();
+        self.extractor.extract(request).then(move |key| Ok(key?.hashed(&secret)))
+    }
+
+    fn warning(&self) -> Option<String> {
+        self.extractor.warning()
+    }
+
+    fn looks_up(&self) -> bool {
+        self.extractor.looks_up()
+    }
+
+    fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
+        Ok(self.extractor.keys_of(named)?.iter().map(|key| key.hashed(&self.secret)).collect())
+    }
+}
+
+impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
+    fn extract(&self, request: &Parts) -> Answer<Key> {
+        match self.first.extract(request).now() {
+            Ok(Ok(key)) => Answer::ready(Ok(key.of_first())),
+            Ok(Err(error)) if is_missing(&error) => self.second.extract(request).then(of_second),
+            Ok(Err(error)) => Answer::ready(Err(error)),
+            Err(first) => {
+                // It is called now, because the request is not there later, and awaited only if it is needed.
+                let second = self.second.extract(request);
+                Answer::pending(async move {
+                    match first.await {
+                        Ok(key) => Ok(key.of_first()),
+                        Err(error) if is_missing(&error) => of_second(second.await),
+                        Err(error) => Err(error),
+                    }
+                })
+            }
+        }
+    }
+
+    fn warning(&self) -> Option<String> {
+        self.first.warning().or_else(|| self.second.warning())
+    }
+
+    fn looks_up(&self) -> bool {
+        self.first.looks_up() || self.second.looks_up()
+    }
+
+    fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
+        let first = self.first.keys_of(named).map(|keys| keys.into_iter().map(Key::of_first));
+        let second = self.second.keys_of(named).map(|keys| keys.into_iter().map(|key| key.of_second()));
+        // An identity that is impossible for one extractor may be the other's. Any other error must not be lost: the
+        // keys of that extractor would be missing, and a ban would not match them.
+        let is_impossible = |error: &Error| error.kind() == ErrorKind::InvalidIdentity;
+        match (first, second) {
+            (Err(error), _) if !is_impossible(&error) => Err(error),
+            (_, Err(error)) if !is_impossible(&error) => Err(error),
+            (Err(error), Err(_)) => Err(error),
+            (first, second) => Ok(first.into_iter().flatten().chain(second.into_iter().flatten()).collect()),
+        }
+    }
+}
+
+fn is_missing(error: &Error) -> bool {
+    error.kind() == ErrorKind::MissingIdentity
+}
+
+fn of_second(key: Result<Key, Error>) -> Result<Key, Error> {
+    key.map(|key| key.of_second())
+}
+
+macro_rules! tuple {
+    ($($part:ident)+) => {
+        /// All of them together: the limit is per combination, such as tenant and address.
+        impl<$($part: KeyExtractor),+> KeyExtractor for ($($part,)+) {
+            #[expect(non_snake_case, reason = "the parts are named like their types")]
+            fn extract(&self, request: &Parts) -> Answer<Key> {
+                let ($($part,)+) = self;
+                $(let $part = match $part.extract(request).now() {
+                    Ok(Err(error)) => return Answer::ready(Err(error)),
+                    part => part,
+                };)+
+                if let ($(Ok(Ok($part)),)+) = ($(&$part,)+) {
+                    return Answer::ready(Ok(Key::join([$($part),+])));
+                }
+                Answer::pending(async move {
+                    $(let $part = match $part {
+                        Ok(part) => part?,
+                        Err(part) => part.await?,
+                    };)+
+                    Ok(Key::join([$(&$part),+]))
+                })
+            }
+
+            #[expect(non_snake_case, reason = "the parts are named like their types")]
+            fn looks_up(&self) -> bool {
+                let ($($part,)+) = self;
+                false $(|| $part.looks_up())+
+            }
+
+            #[expect(non_snake_case, reason = "the parts are named like their types")]
+            fn warning(&self) -> Option<String> {
+                let ($($part,)+) = self;
+                None$(.or_else(|| $part.warning()))+
+            }
+
+            #[expect(non_snake_case, reason = "the parts are named like their types")]
+            fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
+                let ($($part,)+) = self;
+                let extractors: &[&dyn KeyExtractor] = &[$($part),+];
+                joined_keys(named, extractors)
+            }
+        }
+    };
+}
+
+tuple!(A B);
+tuple!(A B C);
+tuple!(A B C D);
+
+/// Every key that `extractors` together can return for the parts of `named`.
+fn joined_keys(named: &Key, extractors: &[&dyn KeyExtractor]) -> Result<Vec<Key>, Error> {
+    let parts = named.parts().filter(|parts| parts.len() == extractors.len());
+    let Some(parts) = parts else {
+        return Err(impossible("a tuple, or a `Key::join`, of one identity for each part"));
+    };
+    let mut combinations = vec![Vec::new()];
+    for (part, extractor) in parts.iter().zip(extractors) {
+        let keys = if part.is_final() { vec![part.clone()] } else { extractor.keys_of(part)? };
+        combinations = combinations
+            .iter()
+            .flat_map(|before| keys.iter().map(|key| [before.as_slice(), slice::from_ref(key)].concat()))
+            .collect();
+    }
+    Ok(combinations.iter().map(Key::join).collect())
+}

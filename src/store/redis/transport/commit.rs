@@ -7,7 +7,6 @@ use tokio::{task::coop::consume_budget, time::Instant};
 use super::{
     deadline::TimeLeft,
     lane::{Lane, open_another},
-    lone::LoneLane,
     probe::probe,
     queue::Ticket,
     target::Target,
@@ -27,11 +26,11 @@ pub(super) async fn decide<T: Target>(target: Arc<T>, job: Job) -> Result<Decisi
     }
     let (allowed, entered) = (job.deadline, Instant::now());
     let decision = match target.queue().enter(job, entered) {
-        Ok(ticket) if ticket.is_alone => match LoneLane::open(&target).answer(ticket.reply).await {
-            Ok(reply) => reply,
-            // The lane was dropped with its runtime: the decision may have been made.
-            Err(_) => Err(target.health().late()),
-        },
+        Ok(ticket) if ticket.is_alone => {
+            let lane = target.queue().lone.open(Lane::new(target.clone()).carry(true));
+            // An error if the lane was dropped with its runtime: the decision may have been made.
+            lane.answer(ticket.reply).await.unwrap_or_else(|_| Err(target.health().late()))
+        }
         Ok(ticket) => {
             if ticket.opens_lane {
                 tokio::spawn(Lane::new(target.clone()).carry(false));

@@ -22,7 +22,7 @@ use tokio::{
     time::sleep,
 };
 
-use super::{lane::Lane, target::Target, waiting::STUCK};
+use super::waiting::STUCK;
 use crate::base::sync::lock;
 
 /// The lanes that callers move.
@@ -53,23 +53,25 @@ struct ByCaller {
 /// The caller's side of its lane.
 pub(super) struct LoneLane(Arc<Moving>);
 
-impl LoneLane {
-    /// The lane that a decision has opened in the queue of `target`. Call it in a runtime.
-    pub(super) fn open<T: Target>(target: &Arc<T>) -> Self {
-        let lane = ByCaller { lane: Box::pin(Lane::new(target.clone()).carry(true)), caller: None };
+impl LoneLanes {
+    /// A lane that its caller moves. Call it in a runtime.
+    pub(super) fn open(self: &Arc<Self>, lane: impl Future<Output = ()> + Send + 'static) -> LoneLane {
+        let lane = ByCaller { lane: Box::pin(lane), caller: None };
         let moving = Arc::new(Moving { runtime: Handle::current(), lane: Mutex::new(Some(lane)) });
         let is_watched = {
-            let mut watched = lock(&target.queue().lone.0);
+            let mut watched = lock(&self.0);
             watched.lanes.push(moving.clone());
             mem::replace(&mut watched.is_running, true)
         };
         if !is_watched {
             // Not under the lock: a runtime that ends drops the task here.
-            moving.runtime.spawn(Watch { target: target.clone(), seen: Vec::new() }.run());
+            moving.runtime.spawn(Watch { lanes: self.clone(), seen: Vec::new() }.run());
         }
-        Self(moving)
+        LoneLane(moving)
     }
+}
 
+impl LoneLane {
     /// What the lane sends to `reply`.
     pub(super) async fn answer<T>(self, mut reply: oneshot::Receiver<T>) -> Result<T, RecvError> {
         poll_fn(|cx| {
@@ -113,13 +115,13 @@ impl Moving {
 }
 
 /// Takes over the lanes that have not ended within two looks.
-struct Watch<T: Target> {
-    target: Arc<T>,
+struct Watch {
+    lanes: Arc<LoneLanes>,
     /// At the latest look.
     seen: Vec<Arc<Moving>>,
 }
 
-impl<T: Target> Watch<T> {
+impl Watch {
     async fn run(mut self) {
         while self.look() {
             sleep(STUCK).await;
@@ -129,7 +131,7 @@ impl<T: Target> Watch<T> {
 
     /// Whether there are new lanes.
     fn look(&mut self) -> bool {
-        let mut watched = lock(&self.target.queue().lone.0);
+        let mut watched = lock(&self.lanes.0);
         watched.is_running = !watched.lanes.is_empty();
         mem::swap(&mut self.seen, &mut watched.lanes);
         watched.is_running
@@ -140,7 +142,7 @@ impl<T: Target> Watch<T> {
     }
 }
 
-impl<T: Target> Drop for Watch<T> {
+impl Drop for Watch {
     /// Tasks of a runtime that has ended are dropped, so the decisions of its lanes fail. Otherwise no lane is left.
     fn drop(&mut self) {
         self.take_over();

@@ -11,7 +11,7 @@
 use std::{
     collections::VecDeque,
     mem,
-    sync::{Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -54,7 +54,7 @@ pub(super) struct Queue {
     lanes: Lanes,
     state: Mutex<State>,
     /// Those that their callers move.
-    pub(super) lone: LoneLanes,
+    pub(super) lone: Arc<LoneLanes>,
 }
 
 #[derive(Default)]
@@ -97,7 +97,7 @@ pub(super) struct Ticket {
 
 impl Queue {
     pub(super) fn new(lanes: Lanes) -> Self {
-        Self { lanes, state: Mutex::default(), lone: LoneLanes::default() }
+        Self { lanes, state: Mutex::default(), lone: Arc::default() }
     }
 
     /// Enters a decision at the time `entered`.

@@ -8,7 +8,10 @@ mod redis;
 #[expect(clippy::module_inception, reason = "the module's main trait")]
 mod store;
 
-use self::companion::Companion;
+use self::{
+    companion::Companion,
+    store::{Spec, StateChange},
+};
 #[cfg(feature = "redis")]
 use self::companion::Counts;
 #[cfg(all(feature = "adaptive", feature = "redis"))]

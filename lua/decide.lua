@@ -58,8 +58,8 @@ while at <= last_number do
   -- Whether admit() may make them: it writes strings at once, and keeps one state for each rule.
   local is_plain = change == 0 and charges == 1 and records == width and is_shared == 0 and not some_exist
   for i = 1, is_plain and width or 0 do
-    local rule = rules[numbers[at + 2 + 5 * i]]
-    if rule.run == at or rule.algorithm.store or numbers[at + 5 + 5 * i] == DENIED then
+    local rule, holder, made = rules[numbers[at + 2 + 5 * i]], numbers[at + 4 + 5 * i], numbers[at + 5 + 5 * i]
+    if rule.run == at or rule.algorithm.store or holder > 0 or made == DENIED then
       is_plain = false
     end
     rule.run = at

@@ -1,15 +1,15 @@
 --[[
   The decision of a bucket in every case. include/bucket.lua makes the usual ones.
 ]]
--- uses: prelude muldiv drain extra
+-- uses: prelude muldiv drain text quotas leases
 -- Brings a state up to `now`. Returns the time of the level, the level, the microseconds since then, the free units,
 -- whether a denial must write this state, and the table of what else it has.
 local function open_bucket(bucket, at, level, text)
   local elapsed, drained, stale, leased, extra = 0, 0, false, 0, nil
   if text then
-    extra = read_extra(bucket, text)
-    at, level = extra.fit(at, level)
-    at, level, leased, stale = extra.end_leases(at, level)
+    extra = read_extra(text)
+    at, level = fit(bucket, extra, at, level)
+    at, level, leased, stale = end_leases(bucket, extra, at, level)
   end
   local initial = bucket.initial
   if initial and at and at <= now and leased == 0 then
@@ -42,7 +42,7 @@ local function open_bucket(bucket, at, level, text)
     end
     if level <= drained then
       if extra then
-        extra.drain_above(drained - level)
+        drain_above(extra, drained - level)
       end
       at, level, elapsed, drained = now, 0, 0, 0
     end
@@ -53,8 +53,8 @@ local function open_bucket(bucket, at, level, text)
   local free = bucket.burst - level - leased + drained
   if free < 0 then
     if free < -(bucket.debt or 0) then
-      extra = extra or read_extra(bucket)
-      level = extra.cut(level - extra.drained_in(elapsed), leased)
+      extra = extra or read_extra()
+      level = cut(bucket, extra, level - drained_in(bucket, elapsed), leased)
       at, elapsed, stale = now, 0, true
     end
     free = 0
@@ -70,7 +70,7 @@ local function decide_any_bucket(bucket, cost, at, level, text)
   if cost > free or bucket.wait > 0 and cost > 0 then
     -- The microseconds until the whole cost fits into the burst.
     if extra and extra.leases then
-      delay = extra.wait_for_room(level, elapsed, math.max(0, bucket.burst - cost))
+      delay = wait_for_room(bucket, extra, level, elapsed, math.max(0, bucket.burst - cost))
       delay = cost > free and math.max(delay, bucket.wait + 1) or math.min(delay, bucket.wait)
     elseif level + cost > bucket.burst then
       delay = math.max(0, drain_time(bucket, level + cost - bucket.burst) - elapsed)
@@ -85,7 +85,7 @@ local function decide_any_bucket(bucket, cost, at, level, text)
   end
   local reset
   if extra and extra.leases then
-    reset = extra.wait_for_room(level, elapsed, 0)
+    reset = wait_for_room(bucket, extra, level, elapsed, 0)
   else
     reset = drain_time(bucket, level) - elapsed
     if reset < 0 then
@@ -107,7 +107,7 @@ local function decide_any_bucket(bucket, cost, at, level, text)
       lifetime = lifetime + drain_time(bucket, bucket.burst)
     end
     if extra then
-      lifetime, at, text = extra.write(lifetime, at)
+      lifetime, at, text = write_extra(bucket, extra, lifetime, at)
     end
   end
   return retry, free, reset, delay, mark, lifetime, at, level, text

@@ -1,16 +1,13 @@
 --[[
   What changes a bucket besides charges: refunds and leases; see "Refunds of a bucket" and "Leases of a bucket" in lua/README.md.
 ]]
--- uses: prelude muldiv drain extra any_bucket
-
--- 2^49 microseconds, 18 years. The sum of this, a time before 2112 and the longest wait is below 2^53.
-local MAX_REFUNDED = 562949953421312
+-- uses: prelude muldiv drain text leases any_bucket
 
 -- Returns the lifetime and the state of a level that became lower.
 local function lowered(bucket, at, level, elapsed, extra)
   local reset
   if extra.leases then
-    reset = extra.wait_for_room(level, elapsed, 0)
+    reset = wait_for_room(bucket, extra, level, elapsed, 0)
   else
     reset = math.max(0, drain_time(bucket, level) - elapsed)
   end
@@ -20,7 +17,7 @@ local function lowered(bucket, at, level, elapsed, extra)
   if bucket.initial then
     reset = reset + drain_time(bucket, bucket.burst)
   end
-  local lifetime, stored, text = extra.write(reset, at)
+  local lifetime, stored, text = write_extra(bucket, extra, reset, at)
   return lifetime, stored, level, text
 end
 
@@ -30,7 +27,7 @@ local function refund(bucket, units, made, mark, at, level, text)
   end
   local elapsed, extra, _
   at, level, elapsed, _, _, extra = open_bucket(bucket, at, level, text)
-  extra = extra or read_extra(bucket)
+  extra = extra or read_extra()
   local time = drain_time(bucket, units, true)
   if made then
     -- The front and the charge's age; a stepped bucket drains in whole periods only.
@@ -66,7 +63,7 @@ local function refund(bucket, units, made, mark, at, level, text)
     extra.refunded, extra.since = 0, now
   end
   level = math.max(0, level - units)
-  if level <= extra.drained_in(elapsed) then
+  if level <= drained_in(bucket, elapsed) then
     -- The bucket is empty. A refund never goes below that, so units cannot be saved up.
     at, level, elapsed = now, 0, 0
   end
@@ -96,13 +93,13 @@ end
 local function lease(bucket, units, at, level, text)
   local elapsed, extra, _
   at, level, elapsed, _, _, extra = open_bucket(bucket, at, level, text)
-  extra = extra or read_extra(bucket)
+  extra = extra or read_extra()
   -- The units are spent later, so their spans end later than one that starts now: this mark refunds less, never more.
   local mark = now + extra.refunded
   if units == 0 then
     return 0, 0, mark
   end
-  local lasts, name = extra.add_lease(units)
+  local lasts, name = add_lease(extra, units)
   return lasts, name, mark, lowered(bucket, at, level, elapsed, extra)
 end
 

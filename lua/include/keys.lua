@@ -10,14 +10,14 @@ local values = reads_strings and call('MGET', unpack(KEYS)) or {}
 local some_exist = false
 do
   local absent, count = nil, 0
-  for k = 1, #KEYS do
+  for k = 1, reads_strings and #KEYS or 0 do
     if not values[k] then
       -- A copy has room for all of them. A table that grows takes much longer.
       absent, count = absent or { unpack(KEYS) }, count + 1
       absent[count] = KEYS[k]
     end
   end
-  if absent and reads_strings then
+  if absent then
     local key = absent[1]
     some_exist = call('EXISTS', key, unpack(absent, 2, count)) > 0
   end

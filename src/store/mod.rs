@@ -8,10 +8,6 @@ mod redis;
 #[expect(clippy::module_inception, reason = "the module's main trait")]
 mod store;
 
-use self::{
-    companion::Companion,
-    store::{Spec, StateChange},
-};
 #[cfg(feature = "redis")]
 use self::companion::Counts;
 #[cfg(all(feature = "adaptive", feature = "redis"))]
@@ -25,4 +21,8 @@ pub use self::{
     clock::ManualClock,
     memory::{MemoryStore, MemoryStoreBuilder},
     store::{Action, Store},
+};
+use self::{
+    companion::Companion,
+    store::{Spec, StateChange},
 };

@@ -29,7 +29,9 @@ const INCLUDES: &[(&str, Include)] = &[
         "bucket_in_full",
         Function(&[
             lua!("bucket_in_full/drain"),
-            lua!("bucket_in_full/extra"),
+            lua!("bucket_in_full/text"),
+            lua!("bucket_in_full/quotas"),
+            lua!("bucket_in_full/leases"),
             lua!("bucket_in_full/any_bucket"),
             lua!("bucket_in_full/changes"),
         ]),

@@ -30,5 +30,5 @@ if brief then
   return { policy = policy, decide = bucket_decide }
 end
 
-local _, refund, return_lease, lease = bucket_in_full()
-return { policy = policy, decide = bucket_decide, refund = refund, return_lease = return_lease, lease = lease }
+local decide, refund, return_lease, lease = bucket_in_full()
+return { policy = policy, decide = decide, refund = refund, return_lease = return_lease, lease = lease }

@@ -84,7 +84,7 @@ local function function_of(rule, wanted)
   end
   if not rule.algorithm.is_complete then
     rule.algorithm = make(name)
-    rule.algorithm.is_complete = true
+    rule.algorithm.is_complete, rule.decide = true, rule.algorithm.decide
   end
   return rule.algorithm[wanted] or error('RATELIMIT-ALGORITHM the algorithm ' .. name .. ' has no ' .. wanted, 0)
 end

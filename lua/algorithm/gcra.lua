@@ -8,7 +8,7 @@
   Arguments the period in microseconds and the units that drain in it, in lowest terms; the burst in units; the debt, if
             the policy has one.
 ]]
--- uses: bucket bucket_changes
+-- uses: bucket bucket_in_full
 local function policy(period, units, burst, debt)
   debt = brief ~= 'take' and debt or nil
   return { period = period, units = units, burst = burst, capacity = burst + (debt or 0), wait = 0, debt = debt }
@@ -18,5 +18,5 @@ if brief then
   return { policy = policy, decide = bucket_decide }
 end
 
-local refund, return_lease, lease = bucket_changes()
-return { policy = policy, decide = bucket_decide, refund = refund, return_lease = return_lease, lease = lease }
+local decide, refund, return_lease, lease = bucket_in_full()
+return { policy = policy, decide = decide, refund = refund, return_lease = return_lease, lease = lease }

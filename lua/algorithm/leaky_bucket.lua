@@ -9,12 +9,12 @@
   Arguments the period in microseconds and the units that drain in it, in lowest terms; the units that are admitted
             without a delay; the longest wait in microseconds; the debt, if the policy has one.
 ]]
--- uses: muldiv bucket bucket_changes
+-- uses: muldiv bucket bucket_in_full
 local function policy(period, units, burst, wait, debt)
   debt = brief ~= 'take' and debt or nil
   local bucket = { period = period, units = units, burst = burst, capacity = burst + (debt or 0), wait = wait, debt = debt }
   if wait > 0 then
-    bucket.capacity = bucket.capacity + muldiv(wait, units, period)
+    bucket.capacity, bucket.is_special = bucket.capacity + muldiv(wait, units, period), true
   end
   return bucket
 end
@@ -23,5 +23,5 @@ if brief then
   return { policy = policy, decide = bucket_decide }
 end
 
-local refund, return_lease, lease = bucket_changes()
-return { policy = policy, decide = bucket_decide, refund = refund, return_lease = return_lease, lease = lease }
+local decide, refund, return_lease, lease = bucket_in_full()
+return { policy = policy, decide = decide, refund = refund, return_lease = return_lease, lease = lease }

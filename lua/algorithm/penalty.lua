@@ -70,6 +70,10 @@ local function kept(penalty, started, denials, bans, ends)
 end
 
 local function decide(penalty, cost, started, denials, text)
+  if not started then
+    -- The usual case, without the calls.
+    return 0, penalty.after, 0, 0, 0, nil, now, 0
+  end
   local bans, ends, stale
   started, denials, bans, ends, stale = open(penalty, started, denials, text)
   local retry, remaining = 0, math.max(0, penalty.after - denials)

@@ -9,7 +9,7 @@
             period are added at its end, 0 where they are added evenly; the tokens in a new bucket; the debt, if the
             policy has one; for its debits, the bucket's size without the debt.
 ]]
--- uses: bucket bucket_changes
+-- uses: bucket bucket_in_full
 local function policy(period, units, burst, stepped, initial, debt, fill)
   debt = brief ~= 'take' and debt or nil
   return {
@@ -22,6 +22,7 @@ local function policy(period, units, burst, stepped, initial, debt, fill)
     initial = initial < burst and initial or nil,
     debt = debt,
     fill = debt and fill,
+    is_special = stepped == 1 or initial < burst or nil,
   }
 end
 
@@ -29,5 +30,5 @@ if brief then
   return { policy = policy, decide = bucket_decide }
 end
 
-local refund, return_lease, lease = bucket_changes()
-return { policy = policy, decide = bucket_decide, refund = refund, return_lease = return_lease, lease = lease }
+local decide, refund, return_lease, lease = bucket_in_full()
+return { policy = policy, decide = decide, refund = refund, return_lease = return_lease, lease = lease }

@@ -13,118 +13,43 @@
     stepped        true where units drain only at the end of each period; otherwise nil
     initial        the units that a new key admits; nil for `burst`
     fill           the burst without the room for debts; nil for `burst`
+    is_special     true if it has a `wait`, is `stepped` or has an `initial`; otherwise nil
 
   The state is the time of the level, the level, and a text of leases, refunds and units above the level, nil where there
   are none.
 ]]
--- uses: prelude muldiv drain extra
+-- uses: prelude bucket_in_full
 
--- Brings a state up to `now`. Returns the time of the level, the level, the microseconds since then, the free units,
--- whether a denial must write this state, and the table of what else it has.
-local function open_bucket(bucket, at, level, text)
-  local elapsed, drained, stale, leased, extra = 0, 0, false, 0, nil
-  if text then
-    extra = read_extra(bucket, text)
-    at, level = extra.fit(at, level)
-    at, level, leased, stale = extra.end_leases(at, level)
-  end
-  local initial = bucket.initial
-  if initial and at and at <= now and leased == 0 then
-    -- A key counts as new again after it was full for as long as an empty bucket takes to fill.
-    local all = level + (extra and extra.above or 0)
-    if now - at >= drain_time(bucket, all) + drain_time(bucket, bucket.fill or bucket.burst) then
-      at = false
-      if extra then
-        extra.above = 0
-      end
-    end
-  end
-  if not at then
-    at, level = now, 0
-    if initial then
-      level, stale = bucket.burst - initial, true
-    end
-  elseif at > now then
-    at, stale = now, true
-  else
-    -- Drain the whole periods that have passed; what is left of the time stays in `elapsed`.
-    local period, units = bucket.period, bucket.units
-    elapsed = (now - at) % period
-    level = level - (now - at - elapsed) / period * units
-    at = now - elapsed
-    if elapsed > 0 and not bucket.stepped then
-      drained = elapsed * units
-      -- Without the call of muldiv() in the usual case.
-      drained = drained < TOO_LARGE and (drained - drained % period) / period or muldiv(elapsed, units, period)
-    end
-    if level <= drained then
-      if extra then
-        extra.drain_above(drained - level)
-      end
-      at, level, elapsed, drained = now, 0, 0, 0
-    end
-  end
-  if bucket.wait > 0 then
-    drained = muldiv(elapsed + bucket.wait, bucket.units, bucket.period)
-  end
-  local free = bucket.burst - level - leased + drained
-  if free < 0 then
-    if free < -(bucket.debt or 0) then
-      extra = extra or read_extra(bucket)
-      level = extra.cut(level - extra.drained_in(elapsed), leased)
-      at, elapsed, stale = now, 0, true
-    end
-    free = 0
-  end
-  return at, level, elapsed, free, stale, extra
-end
+-- Makes any decision; created when one is needed.
+local decide_any
 
+-- The decision. It makes the usual ones itself: those that admit, at a smooth rate, without delays, where the state has no text
+-- and no product is too large.
 local function bucket_decide(bucket, cost, at, level, text)
-  local elapsed, free, stale, extra
-  at, level, elapsed, free, stale, extra = open_bucket(bucket, at, level, text)
-  local retry, delay = 0, 0
-  if cost > free or bucket.wait > 0 and cost > 0 then
-    -- The microseconds until the whole cost fits into the burst.
-    if extra and extra.leases then
-      delay = extra.wait_for_room(level, elapsed, math.max(0, bucket.burst - cost))
-      delay = cost > free and math.max(delay, bucket.wait + 1) or math.min(delay, bucket.wait)
-    elseif level + cost > bucket.burst then
-      delay = math.max(0, drain_time(bucket, level + cost - bucket.burst) - elapsed)
+  if not text and not bucket.is_special and (not at or at <= now) then
+    local period, units, elapsed, left, product, drained = bucket.period, bucket.units, 0, 0, 0, 0
+    if at then
+      -- Drain the whole periods that have passed; what is left of the time stays in `elapsed`.
+      local passed = now - at
+      elapsed = passed % period
+      product = elapsed * units
+      drained = (product - product % period) / period
+      left = level - (passed - elapsed) / period * units
+      if left <= drained then
+        left, elapsed, drained = 0, 0, 0
+      end
+    end
+    left = left + cost
+    local free, time = bucket.burst - left + drained, left * period
+    if free >= 0 and time < TOO_LARGE and product < TOO_LARGE then
+      local rest = time % units
+      local reset = (time - rest) / units + (rest > 0 and 1 or 0) - elapsed
+      if reset < 0 then
+        reset = 0
+      end
+      return 0, free, reset, 0, now + reset, cost > 0 and reset or nil, now - elapsed, left
     end
   end
-  if cost > free then
-    retry, delay = cost > bucket.capacity - (bucket.debt or 0) and NEVER or delay - bucket.wait, 0
-    stale = stale and (level > 0 or extra and extra.leases)
-  else
-    level, free = level + cost, free - cost
-    stale = cost > 0 or stale and (level > 0 or extra and extra.leases)
-  end
-  local reset
-  if extra and extra.leases then
-    reset = extra.wait_for_room(level, elapsed, 0)
-  else
-    reset = drain_time(bucket, level) - elapsed
-    if reset < 0 then
-      reset = 0
-    end
-  end
-  -- The end of the charge's span, see "Refunds of a bucket" in lua/README.md.
-  local mark = now + reset
-  if bucket.stepped or extra and extra.leases then
-    mark = at + drain_time(bucket, level, true)
-  end
-  if extra then
-    mark = mark + extra.refunded
-  end
-  local lifetime
-  if stale then
-    lifetime = reset
-    if bucket.initial then
-      lifetime = lifetime + drain_time(bucket, bucket.burst)
-    end
-    if extra then
-      lifetime, at, text = extra.write(lifetime, at)
-    end
-  end
-  return retry, free, reset, delay, mark, lifetime, at, level, text
+  decide_any = decide_any or bucket_in_full()
+  return decide_any(bucket, cost, at, level, text)
 end

@@ -1,44 +1,29 @@
 --[[
-  The call: its policies and its runs. "The call" in lua/README.md specifies KEYS and ARGV.
+  The call: its rules, its runs and its reply. lua/README.md specifies KEYS, ARGV and the reply.
 
-  A rule is a table of
+  A rule is a policy and the functions of its algorithm, a table of
 
-    name           the name of the algorithm
-    algorithm      the functions of the algorithm
     policy         the policy's numbers, as the algorithm wants them
+    algorithm      the functions of the algorithm; `decide`, `read`, two of them
 
-  A run is a table of
+  and `run`, the place of the last run that charged it, and of what decide.lua charged last under it: `cost`, `time`, `count`, `text`, `lifetime`, and what is made of these: the
+  `record`, the `value` and its `expiry`. A new table takes as long as a decision in memory, so there is one for all of this.
 
-    mode           TAKE, UP_TO, PEEK, REFUND, RENEW, LEASE, DEBIT or BAN
-    decisions      the number of decisions
-    charges        the charges of each decision: tables of `rule`, `cost`, `holder`, `made`, `mark`; `shadow`, which is
-                   true where a denial of the charge denies nothing; and `main`, of a charge against the penalty of
-                   another charge the place of that one, and `denied`, which is true where an earlier call denied that one
-    has_penalties  true if there are charges against penalties, whose denials this call counts
-    lease          the units to lease, and the name, the units and the spent units of the returned lease
-    record         the first record of the first decision, less one
-    key            the key of the first charge, less one; nil where other decisions use the keys too
-    indices        in `numbers`, less one, where the keys of all charges are; nil where no other decision uses them
+  A run is a sequence of decisions that differ in their keys. It is read where it is needed, from its place in `numbers`.
 ]]
--- uses: error
--- In place of the time of the charge.
+-- uses: prelude state error
+-- In place of the time of a charge.
 local SHADOW, PENALTY, COUNTED_LATER, DENIED = -1, -2, -3, -4
-local TAKE, UP_TO, PEEK, REFUND, RENEW, LEASE, DEBIT, BAN = 1, 2, 3, 4, 5, 6, 7, 8
 
 local numbers = { struct.unpack('<' .. string.rep('d', #ARGV[1] / 8), ARGV[1]) }
--- The place of the next number. The first number is the time; struct.unpack() added where it stopped.
-local at, last = 2, #numbers - 1
-
-local function next_number()
-  at = at + 1
-  return numbers[at - 1]
-end
+-- The place of the first run. The first number is the time. struct.unpack() added where it stopped.
+local first_run, last_number = 3, #numbers - 1
 
 local rules, reads_strings = {}, false
-for i = 1, next_number() do
-  local count = next_number()
+for i = 1, numbers[2] do
+  local count = numbers[first_run]
   local algorithm = make(ARGV[i + 1], true)
-  local made, policy = pcall(algorithm.policy, unpack(numbers, at, at + count - 1))
+  local made, policy = pcall(algorithm.policy, unpack(numbers, first_run + 1, first_run + count))
   if not made then
     -- It fails the decisions of this rule, and no others.
     local problem = text_of_error(policy)
@@ -47,52 +32,37 @@ for i = 1, next_number() do
     end
     algorithm = { decide = fail, refund = fail, renew = fail, is_complete = true }
   end
-  rules[i] = { name = ARGV[i + 1], algorithm = algorithm, policy = policy }
+  -- All fields have a place: a table that grows takes much longer.
+  rules[i] = {
+    policy = policy, algorithm = algorithm, decide = algorithm.decide, read = algorithm.read or read_state,
+    run = 0, cost = false, time = 0, count = 0, text = 0, lifetime = 0, record = 0, value = 0, expiry = 0,
+  }
   reads_strings = reads_strings or not algorithm.load
-  at = at + count
+  first_run = first_run + 1 + count
 end
 
-local runs, records, key = {}, 0, 0
-while at <= last do
-  local run = { mode = next_number(), decisions = next_number(), charges = {}, record = records, next = 1 }
-  local charges, is_shared = next_number(), next_number() == 1
-  for i = 1, charges do
-    local rule, cost, holder, made, mark = unpack(numbers, at, at + 4)
-    run.charges[i] = { rule = rules[rule], cost = cost, holder = ARGV[holder], made = made, mark = mark, shadow = made == SHADOW }
-    if made <= PENALTY then
-      run.charges[i].main, run.charges[i].denied = mark, made == DENIED
-      run.has_penalties = made ~= COUNTED_LATER
-    end
-    at = at + 5
-  end
-  if run.mode == LEASE then
-    run.lease = { wanted = next_number(), name = next_number(), units = next_number(), spent = next_number() }
-  end
-  if is_shared then
-    run.indices = at - 1
-    at = at + run.decisions * charges
-  else
-    run.key = key
-    key = key + run.decisions * charges
-  end
+-- The decisions of the current run that are made.
+local done = 0
+
+-- Returns what a run does, at its place, and the place after it: the number of the function that changes its states, 0 for
+-- none; 1 where it charges; the units that it charges at least where not all remain, -1 where it charges none then; the
+-- decisions; the charges of each, the records of each, and 1 where the indices of their keys follow.
+local function read_run(at)
+  local change, charges, least, leases, decisions, width, is_shared = unpack(numbers, at, at + 6)
+  local after = at + 7 + 5 * width + 4 * leases + decisions * width * is_shared
   -- A lease has a second record.
-  run.width = run.lease and 2 or charges
-  records = records + run.decisions * run.width
-  runs[#runs + 1] = run
+  return change, charges, least, decisions, width, width + leases, is_shared, after
 end
 
--- Returns the index of a charge's key.
-local function key_of(run, decision, charge)
-  local place = (decision - 1) * #run.charges + charge
-  return run.key and run.key + place or numbers[run.indices + place]
-end
+-- The records of the reply, and its errors: the number of a decision's first record, then the text. A copy of KEYS has room
+-- for most records.
+local reply, errors = { unpack(KEYS) }, {}
 
--- Returns a function of the rule's algorithm that few calls need.
-local function function_of(rule, wanted)
-  local name = rule.name
-  if not rule.algorithm.is_complete then
-    rule.algorithm = make(name)
-    rule.algorithm.is_complete = true
+-- Puts an error in the place of a decision with this first record.
+local function fail(record, records, text)
+  for i = record, record + records - 1 do
+    reply[i] = pack('<ddddd', 0, 0, 0, 0, 0)
   end
-  return rule.algorithm[wanted] or error('RATELIMIT-ALGORITHM the algorithm ' .. name .. ' has no ' .. wanted, 0)
+  errors[#errors + 1] = record - 1
+  errors[#errors + 1] = text
 end

@@ -1,4 +1,4 @@
-use super::store::Action;
+use super::store::{Action, Spec, StateChange};
 use crate::decision::Charge;
 
 /// A charge against the [penalty](crate::Policy::penalty) of a policy. It says whether the key is banned, and what counts
@@ -30,12 +30,10 @@ impl Companion {
     /// The companions of `charges`, in their order. A preflight has the bans of its client. Their keys have the same hash tag,
     /// so they are in the same slot of a Cluster.
     pub(crate) fn of(action: Action, charges: &[Charge]) -> Vec<Self> {
-        let cost = |charge: &Charge| match action {
-            Action::Charge | Action::ChargeUpTo | Action::Peek => {
-                (charge.cost() > 0 && !charge.is_shadow()).then_some(1)
-            }
-            Action::Ban => Some(charge.cost()),
-            Action::Debit | Action::Refund | Action::Renew => None,
+        let Spec { change, denies, .. } = action.spec();
+        let cost = |charge: &Charge| match change {
+            Some(StateChange::Ban) => Some(charge.cost()),
+            _ => (denies && charge.cost() > 0 && !charge.is_shadow()).then_some(1),
         };
         let companion = |(place, charge): (usize, &Charge)| {
             let bans = charge.policy().bans()?;

@@ -8,7 +8,6 @@ mod redis;
 #[expect(clippy::module_inception, reason = "the module's main trait")]
 mod store;
 
-use self::companion::Companion;
 #[cfg(feature = "redis")]
 use self::companion::Counts;
 #[cfg(feature = "redis")]
@@ -20,4 +19,8 @@ pub use self::{
     clock::ManualClock,
     memory::{MemoryStore, MemoryStoreBuilder},
     store::{Action, Store},
+};
+use self::{
+    companion::Companion,
+    store::{Spec, StateChange},
 };

@@ -283,9 +283,46 @@ pub enum Action {
     Ban,
 }
 
+/// What an action does. Each decision has three phases: the states are changed, the charges are planned, and they are charged.
+/// Calls of Redis have these fields as numbers, see `lua/README.md`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spec {
+    /// Changes each state before anything is planned. Then no units are.
+    pub(crate) change: Option<StateChange>,
+    /// Whether a penalty or a denial denies all charges, except those that are shadows.
+    pub(crate) denies: bool,
+    /// Whether admitted units are charged.
+    pub(crate) charges: bool,
+    /// The units that are charged at least if not all remain. `None` if none are charged then.
+    pub(crate) least: Option<u64>,
+}
+
+/// A change of a state that is not a charge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StateChange {
+    Refund = 1,
+    Renew = 2,
+    Ban = 3,
+}
+
 impl Action {
+    pub(crate) const fn spec(self) -> Spec {
+        let (change, denies, charges, least) = match self {
+            Self::Charge => (None, true, true, None),
+            // If nothing remains, one unit is planned, for its retry time.
+            Self::ChargeUpTo => (None, true, true, Some(1)),
+            Self::Debit => (None, false, true, Some(0)),
+            Self::Peek => (None, true, false, None),
+            Self::Refund => (Some(StateChange::Refund), false, false, None),
+            Self::Renew => (Some(StateChange::Renew), false, false, None),
+            Self::Ban => (Some(StateChange::Ban), false, false, None),
+        };
+        Spec { change, denies, charges, least }
+    }
+
     /// Whether an admitted decision charges units.
+    #[cfg(feature = "redis")]
     pub(crate) const fn charges_units(self) -> bool {
-        matches!(self, Self::Charge | Self::ChargeUpTo | Self::Debit)
+        self.spec().charges
     }
 }

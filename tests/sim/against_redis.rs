@@ -53,7 +53,7 @@ async fn every_command_of_the_scripts_does_what_redis_does() {
             2 => format!("SET {key} -{score} KEEPTTL"),
             3 => format!("GET {key}"),
             4 => "MGET a b c d".to_owned(),
-            5 => format!("EXISTS {key}"),
+            5 => format!("EXISTS {key} a b"),
             6 => format!("DEL {key}"),
             7 => format!("PEXPIRE {key} 3600000"),
             8 => format!("LLEN {key}"),

@@ -83,7 +83,11 @@ impl Keyspace {
                 let value = |key: &Vec<u8>| self.text(key).ok().flatten().map_or(Reply::Nil, Reply::Bulk);
                 Ok(Reply::Array(arguments.iter().map(value).collect()))
             }
-            "EXISTS" => Ok(Reply::Int(self.keys.contains_key(&key).into())),
+            "EXISTS" => {
+                let millis = self.now / 1_000;
+                self.keys.retain(|_, entry| entry.expires.is_none_or(|end| end > millis));
+                Ok(Reply::Int(arguments.iter().filter(|key| self.keys.contains_key(*key)).count() as i64))
+            }
             "DEL" => Ok(Reply::Int(self.keys.remove(&key).is_some().into())),
             "SET" => self.set(&key, &arguments[1], &arguments[2..]),
             "PEXPIRE" => {

@@ -116,7 +116,7 @@ impl<'a> Counting<'a> {
 }
 
 /// The lifetime of a state in microseconds, if that changed.
-type Changed = Result<Option<u64>, Mistake>;
+pub(super) type Changed = Result<Option<u64>, Mistake>;
 
 fn without_twin(algorithm: &dyn Algorithm) -> Error {
     let name = algorithm.name();

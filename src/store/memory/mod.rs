@@ -4,6 +4,7 @@ mod builder;
 mod clock;
 mod counting;
 mod penalties;
+mod phases;
 mod shard;
 mod store;
 

@@ -11,19 +11,20 @@ use super::{
     clock::Clock,
     counting::Counting,
     penalties::Penalties,
+    phases::{Phases, Planned},
     shard::{CachePadded, Guards, Location, Shard, shards},
 };
 use crate::{
     algorithm::{
         Receipt,
-        counter::{Admission, Gauge, Plan},
+        counter::{Admission, Gauge},
         penalty::Strikes,
     },
     base::{Answer, Error, ErrorKind, sync::lock},
     decision::{Ban, BanList, Charge, Decision, Outcome, Verdict},
     key::Key,
     policy::Policy,
-    store::{Action, Companion, ManualClock, Store},
+    store::{Action, Companion, ManualClock, StateChange, Store},
 };
 
 /// Counts in the memory of this process: for a service with one instance, for tests, and for development without Redis.
@@ -137,85 +138,41 @@ impl MemoryStore {
     }
 
     fn decide_all(&self, action: Action, charges: &[Charge]) -> Result<Decision, Error> {
-        let countings: Vec<Counting<'_>> = charges.iter().map(Counting::of).collect::<Result<_, _>>()?;
+        let spec = action.spec();
         let companions = Companion::of(action, charges);
         let all = charges.iter().chain(companions.iter().map(|companion| &companion.charge));
         let locations: Vec<Location<'_>> =
             all.map(|charge| self.location(charge.policy(), charge.key())).collect();
+        let (own, of_companions) = locations.split_at(charges.len());
+        let phases = Phases::new(spec, charges, own)?;
         let mut guards = Guards::lock(&self.shards, &locations);
-        let (locations, of_companions) = locations.split_at(charges.len());
         // Read under the locks, as in `charge_one`.
         let now = self.clock.now();
-
         let penalties = Penalties::new(&companions, of_companions, now);
-        if action == Action::Ban {
+
+        phases.change(&mut guards, now)?;
+        if spec.change == Some(StateChange::Ban) {
             penalties.ban(&mut guards);
         }
+        let plans = phases.plan(&mut guards, now)?;
         let is_banned = penalties.rests(&mut guards).iter().any(|rest| *rest > 0);
-
-        let items = || charges.iter().zip(locations).zip(&countings);
-        let undoes_or_renews = matches!(action, Action::Refund | Action::Renew);
-        for ((charge, location), counting) in items() {
-            if undoes_or_renews && charge.cost() > 0 {
-                let change = |state: &mut _| match action {
-                    Action::Refund => counting.refund(state, now),
-                    _ => counting.renew(state, now),
-                };
-                let changed = guards.shard(location).change(location, now, change);
-                changed.map_err(|mistake| counting.error(mistake))?;
-            }
-        }
-        let mut plans = Vec::with_capacity(charges.len());
-        for ((charge, location), counting) in items() {
-            let state = guards.shard(location).state(location, now);
-            let plan = |cost| counting.plan(state, now, cost).map_err(|mistake| counting.error(mistake));
-            let charges_nothing = undoes_or_renews || action == Action::Ban;
-            let mut cost = if charges_nothing { 0 } else { charge.bounded_cost() };
-            let mut planned = plan(cost)?;
-            let least = match action {
-                // If nothing remains, find out when one unit will.
-                Action::ChargeUpTo => Some(1),
-                Action::Debit => Some(0),
-                _ => None,
-            };
-            if let Some(least) = least.filter(|_| !planned.admission.is_admitted()) {
-                cost = planned.before.remaining.max(least);
-                planned = plan(cost)?;
-            }
-            plans.push((cost, planned));
-        }
-
-        let fits =
-            |(charge, (_, plan)): (&Charge, &(u64, Plan))| plan.admission.is_admitted() || charge.is_shadow();
-        let admitted = !is_banned && charges.iter().zip(&plans).all(fits);
-        let charges_units = action.charges_units();
-        for (((_, location), counting), (cost, plan)) in items().zip(&plans) {
-            // A shadow may not fit.
-            let charged = admitted && plan.admission.is_admitted();
-            if charges_units && *cost > 0 && (charged || plan.stale) {
-                let denied = if plan.admission.is_admitted() { 0 } else { *cost };
-                let change = |state: &mut _| match charged {
-                    true => counting.carry_out(state, now, *cost),
-                    false => counting.repair(state, now, denied),
-                };
-                let changed = guards.shard(location).change(location, now, change);
-                changed.map_err(|mistake| counting.error(mistake))?;
-            }
-        }
-        if charges_units {
+        let is_charged = spec.charges && !is_banned && phases.admits(&plans);
+        phases.charge(&mut guards, now, &plans, is_charged)?;
+        if spec.charges {
             // A banned request counts for nothing.
-            if !is_banned && action != Action::Debit {
-                let is_denied =
-                    |place: usize| plans.get(place).is_some_and(|(_, plan)| !plan.admission.is_admitted());
+            if !is_banned {
+                let is_denied = |place: usize| plans.get(place).is_some_and(|planned| !planned.is_admitted());
                 penalties.strike(&mut guards, is_denied);
             }
             penalties.repair(&mut guards);
         }
-        let outcomes = charges.iter().zip(&plans).map(|(charge, (cost, plan))| {
-            let charged = admitted && charges_units && plan.admission.is_admitted();
-            let gauge = if charged { plan.after } else { plan.before };
-            let outcome = outcome(charge.clone(), plan.admission, gauge, *cost);
-            if charged { outcome.with_receipt(Receipt { made: now, mark: plan.mark }) } else { outcome }
+
+        let outcomes = phases.items.iter().zip(&plans).map(|(item, planned)| {
+            let Planned { units, plan } = planned;
+            let is_charged = is_charged && planned.is_admitted();
+            let gauge = if is_charged { plan.after } else { plan.before };
+            let outcome = outcome(item.charge.clone(), plan.admission, gauge, *units);
+            if is_charged { outcome.with_receipt(Receipt { made: now, mark: plan.mark }) } else { outcome }
         });
         if companions.is_empty() {
             drop(guards);

@@ -4,7 +4,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt, iter,
+    fmt, iter, slice,
     sync::{Arc, LazyLock},
 };
 
@@ -13,26 +13,57 @@ use crate::{
     base::Quota,
 };
 
+macro_rules! lua {
+    ($path:literal) => {
+        include_str!(concat!("../../../../lua/", $path, ".lua"))
+    };
+}
+
 /// The include files, in an order in which each comes after those it uses.
-const INCLUDES: &[(&str, &str)] = &[
-    ("prelude", include_str!("../../../../lua/include/prelude.lua")),
-    ("error", include_str!("../../../../lua/include/error.lua")),
-    ("state", include_str!("../../../../lua/include/state.lua")),
-    ("muldiv", include_str!("../../../../lua/include/muldiv.lua")),
-    ("drain", include_str!("../../../../lua/include/drain.lua")),
-    ("extra", include_str!("../../../../lua/include/extra.lua")),
-    ("bucket", include_str!("../../../../lua/include/bucket.lua")),
-    ("bucket_changes", include_str!("../../../../lua/include/bucket_changes.lua")),
+const INCLUDES: &[(&str, Include)] = &[
+    ("prelude", File(lua!("include/prelude"))),
+    ("error", File(lua!("include/error"))),
+    ("state", File(lua!("include/state"))),
+    ("muldiv", File(lua!("include/muldiv"))),
+    (
+        "bucket_in_full",
+        Function(&[
+            lua!("bucket_in_full/drain"),
+            lua!("bucket_in_full/text"),
+            lua!("bucket_in_full/quotas"),
+            lua!("bucket_in_full/leases"),
+            lua!("bucket_in_full/any_bucket"),
+            lua!("bucket_in_full/changes"),
+        ]),
+    ),
+    ("bucket", File(lua!("include/bucket"))),
 ];
-const CHECKED: &str = include_str!("../../../../lua/include/checked.lua");
+const CHECKED: &str = lua!("include/checked");
 /// The driver of any call.
-const DECIDE: [&str; 3] = [
-    include_str!("../../../../lua/include/call.lua"),
-    include_str!("../../../../lua/include/keys.lua"),
-    include_str!("../../../../lua/decide.lua"),
+const DECIDE: &[(&str, Include)] = &[
+    ("call", File(lua!("include/call"))),
+    ("keys", File(lua!("include/keys"))),
+    (
+        "decide_in_full",
+        Function(&[
+            lua!("decide_in_full/states"),
+            lua!("decide_in_full/failures"),
+            lua!("decide_in_full/phases"),
+        ]),
+    ),
+    ("decide", File(lua!("decide"))),
 ];
 /// The driver of a call that is only takes.
-const TAKE: &str = include_str!("../../../../lua/take.lua");
+const TAKE: &str = lua!("take");
+
+/// A part of a script.
+enum Include {
+    File(&'static str),
+    /// The files of a folder are the body of a function of its name. So what they declare is only created where it is needed.
+    Function(&'static [&'static str]),
+}
+
+use Include::{File, Function};
 
 /// The text of a script, and the hash that EVALSHA takes.
 pub(crate) struct Script {
@@ -70,8 +101,8 @@ impl Script {
     /// The script with the algorithms of this crate and `custom`. Their order changes the hash.
     pub(crate) fn with_custom(custom: &[Arc<dyn Algorithm>]) -> Self {
         let mut text = String::new();
-        for (_, include) in INCLUDES {
-            push_code(&mut text, include);
+        for (name, include) in INCLUDES {
+            include.push(&mut text, name);
         }
         if !custom.is_empty() {
             push_code(&mut text, CHECKED);
@@ -94,8 +125,8 @@ impl Script {
             ));
         }
         text.push_str("end\n");
-        for file in DECIDE {
-            push_code(&mut text, file);
+        for (name, include) in DECIDE {
+            include.push(&mut text, name);
         }
         Self::new(text)
     }
@@ -106,11 +137,9 @@ impl Script {
         for file in [algorithm.lua(), TAKE] {
             add_used(&mut used, file);
         }
-        // The brief form of an algorithm does not use this.
-        used.remove("bucket_changes");
         let mut text = String::new();
-        for (_, include) in INCLUDES.iter().filter(|(name, _)| used.contains(*name)) {
-            push_code(&mut text, include);
+        for (name, include) in INCLUDES.iter().filter(|(name, _)| used.contains(*name)) {
+            include.push(&mut text, name);
         }
         let arguments = algorithm.arguments(&Quota::per_second(1)).map_or(0, |arguments| arguments.len());
         text.push_str(&format!("local ARGUMENTS, brief = '<{}', 'take'\n", "d".repeat(arguments)));
@@ -140,6 +169,26 @@ impl Script {
     }
 }
 
+impl Include {
+    fn files(&self) -> &[&'static str] {
+        match self {
+            File(file) => slice::from_ref(file),
+            Function(files) => files,
+        }
+    }
+
+    fn push(&self, text: &mut String, name: &str) {
+        match self {
+            File(file) => push_code(text, file),
+            Function(files) => {
+                text.push_str(&format!("local function {name}()\n"));
+                files.iter().for_each(|file| push_code(text, file));
+                text.push_str("end\n");
+            }
+        }
+    }
+}
+
 /// Whether the state of a key is a string: the file returns no functions of its own to read and write it.
 fn stores_a_string(algorithm: &dyn Algorithm) -> bool {
     !algorithm.lua().contains("store = store")
@@ -152,7 +201,7 @@ fn add_used<'a>(used: &mut BTreeSet<&'a str>, lua: &'a str) {
         if used.insert(name)
             && let Some((_, include)) = INCLUDES.iter().find(|(known, _)| *known == name)
         {
-            add_used(used, include);
+            include.files().iter().for_each(|file| add_used(used, file));
         }
     }
 }

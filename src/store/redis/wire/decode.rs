@@ -15,7 +15,7 @@ use crate::{
     base::{Error, ErrorKind, Fault},
     decision::{Charge, Decision, Outcome, Verdict},
     store::{
-        Action,
+        Action, Spec,
         redis::{codes, error},
     },
 };
@@ -181,10 +181,8 @@ impl<'a> Reader<'a> {
 fn outcome(action: Action, charge: &Charge, record: &Record) -> Option<(Outcome, u64)> {
     let [granted, remaining, reset, retry_or_mark, delay] = *record;
     let (granted, delay) = (integer(granted)?, micros(delay)?);
-    let cost = match action {
-        Action::Charge | Action::Peek | Action::ChargeUpTo | Action::Debit => charge.bounded_cost(),
-        Action::Refund | Action::Renew | Action::Ban => 0,
-    };
+    let Spec { change, least, .. } = action.spec();
+    let cost = if change.is_none() { charge.bounded_cost() } else { 0 };
     let (verdict, mark) = match granted {
         0 if retry_or_mark == NEVER => (Verdict::Deny { retry_after: None }, 0),
         0 => (Verdict::Deny { retry_after: Some(micros(retry_or_mark)?) }, 0),
@@ -192,8 +190,7 @@ fn outcome(action: Action, charge: &Charge, record: &Record) -> Option<(Outcome,
         _ => (Verdict::Delay(delay), integer(retry_or_mark)?),
     };
     let granted = granted.saturating_sub(1);
-    let may_be_less = matches!(action, Action::ChargeUpTo | Action::Debit);
-    let is_complete = granted == cost || !verdict.is_allowed() || may_be_less;
+    let is_complete = granted == cost || !verdict.is_allowed() || least.is_some();
     if granted > cost || !is_complete {
         return None;
     }

@@ -6,7 +6,7 @@ use super::job::Job;
 use crate::{
     decision::Charge,
     policy::{MAX_BAN, Policy},
-    store::{Action, Companion, Counts, redis::script::Script},
+    store::{Action, Companion, Counts, Spec, StateChange, redis::script::Script},
 };
 
 /// More than any key can be charged, and exact in Lua.
@@ -25,12 +25,12 @@ pub(crate) struct Encoded {
 impl Job {
     /// The cost of one of its own charges. A refund or a renewal may exceed the capacity, if that was lowered since.
     fn cost(&self, charge: &Charge) -> u64 {
-        match self.action {
-            Action::Refund | Action::Renew if charge.needs_permit() => charge.cost().min(MAX_PERMIT_UNITS),
-            Action::Refund | Action::Renew => charge.cost().min(MAX_REFUND),
+        match self.action.spec().change {
+            None => charge.bounded_cost(),
             // Its companion has the cost.
-            Action::Ban => 0,
-            Action::Charge | Action::ChargeUpTo | Action::Debit | Action::Peek => charge.bounded_cost(),
+            Some(StateChange::Ban) => 0,
+            Some(_) if charge.needs_permit() => charge.cost().min(MAX_PERMIT_UNITS),
+            Some(_) => charge.cost().min(MAX_REFUND),
         }
     }
 
@@ -39,20 +39,9 @@ impl Job {
         self.companions.first().map(|companion| companion.counts)
     }
 
-    /// The number of the mode in `lua/include/call.lua`.
-    const fn mode(&self) -> u64 {
-        if self.lease.is_some() {
-            return 6;
-        }
-        match self.action {
-            Action::Charge => 1,
-            Action::ChargeUpTo => 2,
-            Action::Peek => 3,
-            Action::Refund => 4,
-            Action::Renew => 5,
-            Action::Debit => 7,
-            Action::Ban => 8,
-        }
+    /// What it does: a job that leases units charges its cost too.
+    const fn spec(&self) -> Spec {
+        if self.lease.is_some() { Action::Charge.spec() } else { self.action.spec() }
     }
 
     /// Whether both jobs differ only in their keys, so that they can share a run.
@@ -63,8 +52,9 @@ impl Job {
                 && one.is_shadow() == other.is_shadow()
                 && !one.needs_permit()
         };
-        self.mode() == other.mode()
+        self.action == other.action
             && self.lease.is_none()
+            && other.lease.is_none()
             && !matches!(self.action, Action::Refund | Action::Ban)
             && self.charges.len() == other.charges.len()
             && self.counts() == other.counts()
@@ -173,6 +163,18 @@ impl Numbers {
         self.push(place as u64 + 1);
     }
 
+    /// What a job does.
+    fn push_spec(&mut self, job: &Job) {
+        let Spec { change, charges, least, .. } = job.spec();
+        self.push(change.map_or(0, |change| change as u64));
+        self.push(charges.into());
+        match least {
+            Some(least) => self.push(least),
+            None => self.0.extend((-1_f64).to_le_bytes()),
+        }
+        self.push(job.lease.is_some().into());
+    }
+
     fn extend(&mut self, numbers: &[u64]) {
         numbers.iter().for_each(|number| self.push(*number));
     }
@@ -207,7 +209,8 @@ impl Numbers {
             let Some(job) = run.first() else { continue };
             let charges = job.width();
             let is_shared = u64::from(keys.places.is_some());
-            numbers.extend(&[job.mode(), run.len() as u64, charges as u64, is_shared]);
+            numbers.push_spec(job);
+            numbers.extend(&[run.len() as u64, charges as u64, is_shared]);
             for (i, charge) in job.charges.iter().enumerate() {
                 let holder = if charge.needs_permit() {
                     texts.push(format!("{:032x}", charge.holder()));
@@ -219,9 +222,7 @@ impl Numbers {
                 numbers.extend(&[rule_of[charge_number + i] as u64, job.cost(charge), holder]);
                 match (job.action, charge.receipt()) {
                     (Action::Refund, Some(receipt)) => numbers.extend(&[receipt.made, receipt.mark]),
-                    (Action::Charge | Action::ChargeUpTo | Action::Peek, _) if charge.is_shadow() => {
-                        numbers.push_shadow();
-                    }
+                    _ if job.action.spec().denies && charge.is_shadow() => numbers.push_shadow(),
                     // An administrator's refund has no receipt.
                     _ => numbers.extend(&[0, 0]),
                 }

@@ -17,3 +17,11 @@ local function drain_time(bucket, level, is_smooth)
   local time, rest = muldiv(level, bucket.period, units)
   return rest > 0 and time + 1 or time
 end
+
+-- Returns the units that drain in `elapsed` microseconds.
+local function drained_in(bucket, elapsed)
+  if bucket.stepped then
+    return floor(elapsed / bucket.period) * bucket.units
+  end
+  return (muldiv(elapsed, bucket.units, bucket.period))
+end

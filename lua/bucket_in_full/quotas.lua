@@ -1,0 +1,44 @@
+--[[
+  One bucket under several quotas: the units above its level, and parts of units; see "Two quotas of a bucket" and "Refunds of
+  a bucket" in lua/README.md.
+]]
+-- uses: prelude muldiv text
+
+-- Returns the time and the level as a quota of this rate and capacity sees them: as many units drained in time that never
+-- passed, and units above count under a larger capacity.
+local function fit(bucket, extra, at, level)
+  local part, period = extra.part, extra.period
+  if part then
+    extra.real_from = at
+    if period ~= bucket.period or extra.units ~= bucket.units then
+      local whole, rest = muldiv(part, extra.units, period)
+      level = math.max(0, level - whole)
+      part = floor(muldiv(rest, bucket.period, period) / bucket.units)
+    end
+    at = math.max(0, at - part)
+  end
+  if level + extra.above > MOST_UNITS then
+    error(FOREIGN, 0)
+  end
+  if bucket.capacity > extra.capacity then
+    level, extra.above = level + extra.above, 0
+  end
+  extra.capacity = bucket.capacity
+  return at, level
+end
+
+-- Cuts a level at the capacity beside `leased` units, and keeps the rest above it. Returns the level.
+local function cut(bucket, extra, level, leased)
+  local all = level + extra.above
+  if all > MOST_UNITS then
+    error(FOREIGN, 0)
+  end
+  level = math.max(0, bucket.capacity - leased)
+  extra.above, extra.capacity = all - level, bucket.capacity
+  return level
+end
+
+-- Drains units that are above an empty level.
+local function drain_above(extra, units)
+  extra.above = math.max(0, extra.above - units)
+end

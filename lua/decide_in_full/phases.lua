@@ -1,0 +1,282 @@
+--[[
+  A decision of any action, in three phases: it changes the states, for a refund, a renewal or a ban; it plans each charge; and
+  it charges all of them, or reports each as it is. What an action does is in the call: `Action::spec` in src/store/store.rs.
+
+  The run of the decision is a table of
+
+    at             its place
+    change         'refund', 'renew' or 'ban'; nil where the states are not changed first
+    charges        whether what is admitted is charged
+    least          the units that are charged at least where not all remain; nil where none are then
+    lease          the units to lease, and the name, the units and the spent units of the returned lease; or nil
+    counts         whether denials are counted for penalties
+    counts_earlier whether one of them was decided by an earlier call
+
+  and of a table for each charge:
+
+    rule, holder   what is charged
+    cost           the units; those to refund or renew, or the microseconds of a ban, where the state is changed
+    made, made_mark  when the charge was made that is refunded, and its mark
+    shadow         whether its denial denies nothing
+    main           of a charge against the penalty of another charge, the place of that one; otherwise false
+    denied         whether an earlier call denied that one
+    k              the index of its key
+    units          those that are planned, and what decide() returned for them
+]]
+-- uses: prelude call states failures
+-- The functions that change a state, by their numbers.
+local CHANGES = { 'refund', 'renew', 'ban' }
+
+local run = {}
+
+-- Reads the run at this place.
+local function open_run(at)
+  local change, charges, least, decisions, width, records, is_shared, after = read_run(at)
+  run = {
+    at = at, change = CHANGES[change], charges = charges == 1, least = least >= 0 and least or nil, width = width, records = records,
+    is_take = change == 0 and charges == 1 and least < 0 and records == width,
+    indices = is_shared == 1 and after - decisions * width - 1 or nil, counts = false, counts_earlier = false,
+  }
+  for i = 1, width do
+    local rule, cost, holder, made, mark = unpack(numbers, at + 2 + 5 * i, at + 6 + 5 * i)
+    run[i] = {
+      rule = rules[rule], holder = ARGV[holder], cost = cost, made = made, made_mark = mark, shadow = made == SHADOW,
+      main = made <= PENALTY and mark, denied = made == DENIED,
+      k = 0, units = 0, retry = 0, remaining = 0, reset = 0, delay = 0, mark = 0, lifetime = 0, time = 0, count = 0, text = 0,
+    }
+    if made <= PENALTY then
+      run.counts, run.counts_earlier = run.charges and made ~= COUNTED_LATER, run.counts_earlier or made == DENIED
+    end
+  end
+  if records > width then
+    local wanted, name, units, spent = unpack(numbers, at + 7 + 5 * width, at + 10 + 5 * width)
+    run.lease = { wanted = wanted, name = name, units = units, spent = spent }
+  end
+end
+
+-- Plans `units` units of a charge. Returns whether they are admitted.
+local function plan(charge, units)
+  local rule = charge.rule
+  local time, count, text = state_of(charge.k, rule)
+  local retry, remaining, reset, delay, mark, lifetime
+  retry, remaining, reset, delay, mark, lifetime, time, count, text =
+    rule.decide(rule.policy, units, time, count, text, charge.holder)
+  charge.units, charge.retry, charge.remaining, charge.reset = units, retry, remaining, reset
+  charge.delay, charge.mark, charge.lifetime = delay, mark, lifetime
+  charge.time, charge.count, charge.text = time, count, text
+  return retry == 0
+end
+
+-- Reports a planned charge.
+local function report(record, charge, remaining, reset)
+  if charge.retry ~= 0 then
+    reply[record] = pack('<ddddd', 0, remaining, reset, charge.retry, 0)
+  else
+    reply[record] = pack('<ddddd', 1 + charge.units, remaining, reset, charge.mark, charge.delay)
+  end
+end
+
+-- Returns a function of the rule's algorithm that few calls need.
+local function function_of(rule, wanted)
+  local name = ''
+  for i = 1, #rules do
+    name = rules[i] == rule and ARGV[i + 1] or name
+  end
+  if not rule.algorithm.is_complete then
+    rule.algorithm = make(name)
+    rule.algorithm.is_complete, rule.decide = true, rule.algorithm.decide
+  end
+  return rule.algorithm[wanted] or error('RATELIMIT-ALGORITHM the algorithm ' .. name .. ' has no ' .. wanted, 0)
+end
+
+-- Refunds or renews a charge, or bans its key.
+local function change(record, charge)
+  local rule, cost, made, k = charge.rule, charge.cost, charge.made, charge.k
+  local changed = function_of(rule, run.change)
+  -- An administrator's refund names no charge.
+  if made == 0 then
+    made = nil
+  end
+  if rule.algorithm.load then
+    -- It changes the key itself, so what was decided before is written first.
+    flush(k)
+    if failures[k] then
+      error(failures[k], 0)
+    end
+    return changed(KEYS[k], rule.policy, cost, charge.holder, made)
+  end
+  local time, count, text = state_of(k, rule)
+  local lifetime
+  if run.change == 'refund' then
+    lifetime, time, count, text = changed(rule.policy, cost, made, charge.made_mark, time, count, text, charge.holder)
+  else
+    lifetime, time, count, text = changed(rule.policy, cost, time, count, text, charge.holder)
+  end
+  if lifetime then
+    set_state(record, k, rule, lifetime, time, count, text)
+  end
+end
+
+-- Counts the denials of charges with a penalty, unless one of the keys is banned.
+local function strike(record)
+  for i = 1, run.width do
+    if run[i].main and run[i].retry ~= 0 then
+      return
+    end
+  end
+  for i = 1, run.width do
+    local charge = run[i]
+    if charge.main and (charge.denied or run[charge.main].retry ~= 0) then
+      local rule = charge.rule
+      local lifetime, time, count, text = function_of(rule, 'strike')(rule.policy, state_of(charge.k, rule))
+      if lifetime then
+        set_state(record, charge.k, rule, lifetime, time, count, text)
+        -- It may be banned now.
+        plan(charge, 1)
+      end
+    end
+  end
+end
+
+-- The first phase: refunds, renews or bans.
+local function change_all(record)
+  for i = 1, run.width do
+    local charge = run[i]
+    if run.change == 'ban' and charge.main or run.change ~= 'ban' and charge.cost > 0 then
+      change(record, charge)
+    end
+  end
+end
+
+-- The second phase: plans each charge. Returns whether all are admitted.
+local function plan_all()
+  local least, admitted = run.least, true
+  for i = 1, run.width do
+    local charge = run[i]
+    local units = charge.cost
+    if run.change then
+      units = run.change == 'ban' and charge.main and 1 or 0
+    end
+    local fits = plan(charge, units)
+    if least and not fits then
+      -- All that remains, or what is charged at least, for its retry time.
+      fits = plan(charge, math.max(least, math.min(units, charge.remaining)))
+    end
+    admitted = admitted and (fits or charge.shadow)
+  end
+  return admitted
+end
+
+-- The third phase: charges all of them, or reports each as it is.
+local function charge_all(record, charged)
+  for i = 1, run.width do
+    local charge = run[i]
+    local rule, units, remaining, reset = charge.rule, charge.units, charge.remaining, charge.reset
+    local lifetime, time, count, text = charge.lifetime, charge.time, charge.count, charge.text
+    if charge.retry == 0 and units > 0 and not charged then
+      local _
+      time, count, text = state_of(charge.k, rule)
+      _, remaining, reset, _, _, lifetime, time, count, text =
+        rule.decide(rule.policy, 0, time, count, text, charge.holder)
+    end
+    if lifetime and units > 0 and run.charges then
+      set_state(record, charge.k, rule, lifetime, time, count, text)
+    end
+    report(record + i - 1, charge, remaining, reset)
+  end
+end
+
+-- Returns a lease, charges the cost, and leases units: at most a quarter of what remains, so that leases shrink to 0
+-- near the limit and other instances find units too.
+local function charge_and_lease(record)
+  local charge, asked = run[1], run.lease
+  local rule, k = charge.rule, charge.k
+  local return_lease, lease = function_of(rule, 'return_lease'), function_of(rule, 'lease')
+  local lifetime, time, count, text
+  if asked.units > 0 then
+    lifetime, time, count, text =
+      return_lease(rule.policy, asked.units, asked.spent, asked.name, state_of(k, rule))
+    if lifetime then
+      set_state(record, k, rule, lifetime, time, count, text)
+    end
+  end
+  local admitted, units, lasts, name, mark = plan(charge, charge.cost), 0, 0, 0, 0
+  local remaining, reset, _ = charge.remaining, charge.reset, nil
+  if charge.lifetime and charge.units > 0 then
+    set_state(record, k, rule, charge.lifetime, charge.time, charge.count, charge.text)
+  end
+  if admitted then
+    units = math.min(asked.wanted, floor(remaining / 4))
+    lasts, name, mark, lifetime, time, count, text = lease(rule.policy, units, state_of(k, rule))
+    if units > 0 then
+      set_state(record, k, rule, lifetime, time, count, text)
+      _, remaining, reset = rule.decide(rule.policy, 0, time, count, text)
+    end
+  end
+  report(record, charge, remaining, reset)
+  reply[record + 1] = pack('<ddddd', units, lasts, name, mark, 0)
+end
+
+-- Makes the decisions of a run that take one charge each: the most frequent ones of keys that other decisions use too.
+local function take_each(last, first, record)
+  local charge = run[1]
+  local rule, cost, holder, indices = charge.rule, charge.cost, charge.holder, run.indices
+  while done < last do
+    done = done + 1
+    local k = indices and numbers[indices + done] or first + done
+    local time, count, text = state_of(k, rule)
+    local retry, remaining, reset, delay, mark, lifetime
+    retry, remaining, reset, delay, mark, lifetime, time, count, text =
+      rule.decide(rule.policy, cost, time, count, text, holder)
+    if lifetime and cost > 0 then
+      set_state(record + done, k, rule, lifetime, time, count, text)
+    end
+    if retry ~= 0 then
+      reply[record + done] = pack('<ddddd', 0, remaining, reset, retry, 0)
+    else
+      reply[record + done] = pack('<ddddd', 1 + cost, remaining, reset, mark, delay)
+    end
+  end
+end
+
+-- Makes decisions of the run at this place, up to the `last`. `first` and `record` are the first key and the first record of the
+-- run, less one.
+local function decide(at, last, first, record)
+  if run.at ~= at then
+    open_run(at)
+  end
+  if run.is_take and run.width == 1 and not run[1].shadow then
+    return take_each(last, first, record)
+  end
+  while done < last do
+    local before, place = done * run.width, record + done * run.records + 1
+    done = done + 1
+    for i = 1, run.width do
+      run[i].k = run.indices and numbers[run.indices + before + i] or first + before + i
+    end
+    if run.lease then
+      charge_and_lease(place)
+    else
+      if run.change then
+        change_all(place)
+      end
+      local admitted = plan_all()
+      if run.counts and (not admitted or run.counts_earlier) then
+        strike(place)
+      end
+      charge_all(place, admitted and run.charges)
+    end
+  end
+end
+
+-- Writes what changed.
+local function finish()
+  for k = 1, #KEYS do
+    flush(k)
+  end
+  if next(failures) then
+    fail_unwritten()
+  end
+end
+
+return decide, finish

@@ -1,0 +1,125 @@
+use super::{
+    counting::{Changed, Counting},
+    shard::{Guards, Location},
+};
+use crate::{
+    algorithm::{counter::Plan, state::State},
+    base::Error,
+    decision::Charge,
+    store::{Spec, StateChange},
+};
+
+/// The phases of a decision over any charges, as in `lua/decide_in_full/phases.lua`.
+pub(super) struct Phases<'a> {
+    pub(super) spec: Spec,
+    pub(super) items: Vec<Item<'a>>,
+}
+
+/// A charge, and where it is counted.
+pub(super) struct Item<'a> {
+    pub(super) charge: &'a Charge,
+    counting: Counting<'a>,
+    location: &'a Location<'a>,
+}
+
+/// What a charge would do.
+pub(super) struct Planned {
+    pub(super) units: u64,
+    pub(super) plan: Plan,
+}
+
+impl<'a> Phases<'a> {
+    pub(super) fn new(
+        spec: Spec,
+        charges: &'a [Charge],
+        locations: &'a [Location<'a>],
+    ) -> Result<Self, Error> {
+        let item = |(charge, location)| Ok(Item { charge, counting: Counting::of(charge)?, location });
+        let items = charges.iter().zip(locations).map(item).collect::<Result<_, Error>>()?;
+        Ok(Self { spec, items })
+    }
+
+    /// The first phase: refunds or renews the charges. Bans change the states of penalties instead.
+    pub(super) fn change(&self, guards: &mut Guards<'_>, now: u64) -> Result<(), Error> {
+        for item in self.items.iter().filter(|item| item.charge.cost() > 0) {
+            match self.spec.change {
+                Some(StateChange::Refund) => {
+                    item.change(guards, now, |state| item.counting.refund(state, now))?
+                }
+                Some(StateChange::Renew) => {
+                    item.change(guards, now, |state| item.counting.renew(state, now))?
+                }
+                Some(StateChange::Ban) | None => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The second phase: plans each charge.
+    pub(super) fn plan(&self, guards: &mut Guards<'_>, now: u64) -> Result<Vec<Planned>, Error> {
+        let planned = |item: &Item<'_>| {
+            let units = if self.spec.change.is_some() { 0 } else { item.charge.bounded_cost() };
+            let planned = item.plan(guards, now, units)?;
+            match self.spec.least {
+                Some(least) if !planned.is_admitted() => {
+                    item.plan(guards, now, planned.plan.before.remaining.max(least))
+                }
+                _ => Ok(planned),
+            }
+        };
+        self.items.iter().map(planned).collect()
+    }
+
+    /// Whether all charges are admitted, except those that are shadows.
+    pub(super) fn admits(&self, plans: &[Planned]) -> bool {
+        let mut items = self.items.iter().zip(plans);
+        items.all(|(item, planned)| planned.is_admitted() || item.charge.is_shadow())
+    }
+
+    /// The third phase: charges what `is_charged`, and rewrites the states that are stale.
+    pub(super) fn charge(
+        &self,
+        guards: &mut Guards<'_>,
+        now: u64,
+        plans: &[Planned],
+        is_charged: bool,
+    ) -> Result<(), Error> {
+        let items =
+            self.items.iter().zip(plans).filter(|(_, planned)| self.spec.charges && planned.units > 0);
+        for (item, planned) in items {
+            // A shadow may not fit.
+            let fits = planned.is_admitted();
+            if is_charged && fits {
+                item.change(guards, now, |state| item.counting.carry_out(state, now, planned.units))?;
+            } else if planned.plan.stale {
+                let denied = if fits { 0 } else { planned.units };
+                item.change(guards, now, |state| item.counting.repair(state, now, denied))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Item<'_> {
+    fn change(
+        &self,
+        guards: &mut Guards<'_>,
+        now: u64,
+        change: impl FnOnce(&mut Option<State>) -> Changed,
+    ) -> Result<(), Error> {
+        let changed = guards.shard(self.location).change(self.location, now, change);
+        changed.map_err(|mistake| self.counting.error(mistake))
+    }
+
+    fn plan(&self, guards: &mut Guards<'_>, now: u64, units: u64) -> Result<Planned, Error> {
+        let state = guards.shard(self.location).state(self.location, now);
+        let plan = self.counting.plan(state, now, units).map_err(|mistake| self.counting.error(mistake))?;
+        Ok(Planned { units, plan })
+    }
+}
+
+impl Planned {
+    pub(super) const fn is_admitted(&self) -> bool {
+        self.plan.admission.is_admitted()
+    }
+}

@@ -74,7 +74,7 @@ impl ManageConnection for Manager {
     type Error = RedisError;
 
     async fn connect(&self) -> Result<Self::Connection, Self::Error> {
-        let mut connection = self.gate.pass(self.open()).await?;
+        let mut connection = self.gate.pass(Box::pin(self.open())).await?;
         let mut set_name = redis::cmd("CLIENT");
         set_name.arg("SETNAME").arg(&*self.name);
         let named: RedisResult<()> = answered(set_name.query_async(&mut connection)).await;

@@ -77,7 +77,8 @@ lint:
 	@.ci/timed "alerts" env GET_PROMTOOL=no .ci/test-alerts
 	@.ci/timed "rust-version" .ci/msrv
 	@.ci/timed "dependencies" .ci/deny
-	@.ci/timed "package" cargo package --allow-dirty --package tower-ratelimit --package tower-ratelimit-extra \
+	@.ci/timed "package" cargo package --allow-dirty --package tower-ratelimit
+	@.ci/timed "packages" cargo package --allow-dirty --no-verify --package tower-ratelimit --package tower-ratelimit-extra \
 		--package tower-ratelimit-retry
 
 # Runs each target for three minutes, on nightly. Findings are kept in fuzz/target.

@@ -81,7 +81,7 @@ pub(crate) fn app(limiter: impl Into<Limiter>, live: LivePolicies) -> Result<Rou
     Ok(Router::new().route("/", get(async || "hello\n")).layer(limit).route("/limits", limits))
 }
 
-/// For a health check: the policies in force, and why a change is not.
+/// For a health check: the active policies, and why a change is not.
 fn limits(live: &LivePolicies) -> (StatusCode, String) {
     let policies = live.current().into_iter().map(|policy| format!("{} {}", policy.name(), policy.quota()));
     let text = format!("version {}: {}", live.version(), policies.collect::<Vec<_>>().join(", "));

@@ -24,7 +24,7 @@
 //!
 //! # reqwest
 //!
-//! A `reqwest::Client` is a Tower service of its own requests. A request with a streaming body is sent once.
+//! A `reqwest::Client` is a Tower service of `reqwest::Request`s. A request with a streaming body is sent once.
 //!
 #![cfg_attr(not(feature = "reqwest"), doc = "```ignore")]
 #![cfg_attr(feature = "reqwest", doc = "```")]

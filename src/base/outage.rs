@@ -1,58 +1,40 @@
 //! Detects when an outage starts, so that each is logged once.
 
-use std::{
-    sync::{
-        LazyLock,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::{Duration, Instant},
-};
+use std::{sync::Mutex, time::Duration};
 
-/// An outage lasts from the first failure until there was none for some time.
-#[derive(Debug)]
+use tokio::time::Instant;
+
+use super::sync::lock;
+
+/// An outage ends after this time without a failure.
+const EXPIRY: Duration = Duration::from_secs(60);
+
+/// An outage lasts from its first failure until no call has failed for a minute.
+#[derive(Debug, Default)]
 pub(crate) struct Outage {
-    /// Time of the last failure, in milliseconds of [`uptime`]; 0 before the first one.
-    last_failure: AtomicU64,
-    /// A failure starts a new outage if the last one is older than this, in milliseconds.
-    expiry: u64,
+    last_failure: Mutex<Option<Instant>>,
 }
 
 impl Outage {
-    /// An outage that ends once there is no failure for `expiry`.
-    pub(crate) const fn until_expiry(expiry: Duration) -> Self {
-        Self { last_failure: AtomicU64::new(0), expiry: expiry.as_millis() as u64 }
-    }
-
     /// Records a failure. Returns whether it starts an outage.
     pub(crate) fn failed(&self) -> bool {
-        let now = uptime();
-        let last = self.last_failure.swap(now, Ordering::Relaxed);
-        last == 0 || now.saturating_sub(last) > self.expiry
+        let now = Instant::now();
+        let last = lock(&self.last_failure).replace(now);
+        last.is_none_or(|last| now.saturating_duration_since(last) > EXPIRY)
     }
-}
-
-/// Milliseconds since the first call of this function, at least 1.
-fn uptime() -> u64 {
-    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
-    u64::try_from(START.elapsed().as_millis()).unwrap_or(u64::MAX).max(1)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn only_the_first_failure_begins_an_outage() {
-        let outage = Outage::until_expiry(Duration::from_secs(3_600));
+    #[tokio::test(start_paused = true)]
+    async fn an_outage_lasts_until_nothing_has_failed_for_a_minute() {
+        let outage = Outage::default();
         assert_eq!([outage.failed(), outage.failed()], [true, false]);
-    }
-
-    #[test]
-    fn a_time_without_failures_ends_an_outage() {
-        let outage = Outage::until_expiry(Duration::ZERO);
-        assert!(outage.failed());
-        // An outage counts time in milliseconds.
-        std::thread::sleep(Duration::from_millis(3));
+        tokio::time::advance(EXPIRY).await;
+        assert!(!outage.failed());
+        tokio::time::advance(EXPIRY + Duration::from_millis(1)).await;
         assert!(outage.failed());
     }
 }

@@ -7,7 +7,7 @@ use crate::{base::Answer, decision::Charge, key::Key, limiter::Limiter, response
 
 impl RateLimitLayer {
     /// The charges that this layer would make for `request` now: one for each rule that applies to it, with the key as the
-    /// rule's extractor finds it. It decides and charges nothing. For operators, and for tests of a table of
+    /// rule's extractor finds it, which the policy may replace in the [`Charge`]. It decides and charges nothing. For operators, and for tests of a table of
     /// [routes](super::Rules).
     ///
     /// Empty if the layer does not limit the request: it is [off](Self::enabled), the request is [exempt](Self::exempt), or

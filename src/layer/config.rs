@@ -6,7 +6,6 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
 };
 
 use http::{Response, StatusCode, request::Parts, response};
@@ -69,9 +68,6 @@ pub(super) enum Preflight {
     Limited,
 }
 
-/// The extractors' outage ends if they do not fail for this long.
-const OUTAGE_EXPIRY: Duration = Duration::from_secs(60);
-
 impl Config {
     /// The defaults, with no rule.
     pub(super) fn new(limiter: Limiter) -> Self {
@@ -93,7 +89,7 @@ impl Config {
             setup_error_logged: Arc::default(),
             checked: Checked::default(),
             counted_twice: Arc::default(),
-            outage: Arc::new(Outage::until_expiry(OUTAGE_EXPIRY)),
+            outage: Arc::default(),
         }
     }
 

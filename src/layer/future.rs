@@ -100,7 +100,7 @@ struct Call<S, ReqBody> {
 
 /// An admitted call that waits for its delay.
 struct Delayed<S, ReqBody> {
-    turn: DelayedService<S>,
+    service: DelayedService<S>,
     request: Parts,
     body: ReqBody,
     decision: Decision,
@@ -140,9 +140,9 @@ impl<S, ReqBody> Call<S, ReqBody> {
                 // The request may be cancelled during the delay.
                 let settlement = config.settle(&mut self.request, &decision);
                 let Self { service, request, body } = self;
-                let turn = DelayedService::after(delay, unready(service));
+                let service = DelayedService::after(delay, unready(service));
                 State::Delay {
-                    delayed: Some(Box::new(Delayed { turn, request, body, decision, settlement })),
+                    delayed: Some(Box::new(Delayed { service, request, body, decision, settlement })),
                 }
             }
             Step::Reject(rejection, charged) => {
@@ -232,15 +232,15 @@ where
                 }
                 StateProj::Delay { delayed } => {
                     if let Some(waiting) = delayed
-                        && let Err(error) = ready!(waiting.turn.poll(cx))
+                        && let Err(error) = ready!(waiting.service.poll(cx))
                     {
                         if let Some(settlement) = waiting.settlement.take() {
                             settlement.failed();
                         }
                         return Poll::Ready(Err(error));
                     }
-                    let Delayed { turn, request, body, decision, settlement } = take(delayed);
-                    let call = Call { service: turn.into_service(), request, body };
+                    let Delayed { service, request, body, decision, settlement } = take(delayed);
+                    let call = Call { service: service.into_service(), request, body };
                     let next = call.serve(Some(decision), settlement, this.config, soft);
                     this.state.set(next);
                     continue;

@@ -1,5 +1,7 @@
 //! Counts decisions and failures of the store, with the feature `metrics`.
 
+#[cfg(feature = "metrics")]
+use crate::base::Error;
 use crate::{base::Answer, decision::Decision, store::Action};
 
 /// The same answer, counted when it is ready.
@@ -75,7 +77,7 @@ const fn label(source: crate::decision::DecisionSource) -> crate::metrics::Sourc
 }
 
 #[cfg(feature = "metrics")]
-fn count_failure(decided: &Result<Decision, crate::base::Error>) {
+fn count_failure(decided: &Result<Decision, Error>) {
     if let Some(error) = decided.as_ref().map_or_else(Some, Decision::failure) {
         crate::metrics::record::store_failed(error.kind());
     }

@@ -1,7 +1,7 @@
 //! Handles, kept with the recorder that they were registered with: looking one up takes longer than a decision may.
 //!
 //! A recorder may be installed after the first decision, and tests have recorders of their own. So each use compares the
-//! address of the recorder in force. It identifies the recorder as long as that exists.
+//! address of the active recorder. It identifies the recorder as long as that exists.
 
 use std::{
     cell::{Cell, RefCell},

@@ -15,7 +15,7 @@
 //! | [`ratelimit_failed_policy_sources`](FAILED_POLICY_SOURCES) | gauge | | files and hashes of live policies, of the crate `tower-ratelimit-extra`, whose latest content is not applied |
 //! | [`ratelimit_memory_keys`](MEMORY_KEYS) | gauge | | keys in all [`MemoryStore`](crate::MemoryStore)s |
 //! | [`ratelimit_instances`](INSTANCES) | gauge | | the instances that share the limits, as [last seen](crate::RedisStore::instances) |
-//! | [`ratelimit_adaptive_share`](ADAPTIVE_SHARE) | gauge | `policy` | the share of its full quota that an adaptive policy of the crate `tower-ratelimit-extra` has in force, from its floor to 1 |
+//! | [`ratelimit_adaptive_share`](ADAPTIVE_SHARE) | gauge | `policy` | the share of its full quota that an adaptive policy of the crate `tower-ratelimit-extra` applies, from its floor to 1 |
 //!
 //! * `policy` is the name of a policy. It is empty if the store failed and the failure mode admitted.
 //! * `verdict` is `admitted`, `delayed`, `denied`, `banned` for a denial of a [banned](crate::Policy::penalty) key, or `shadow_denied` for a denial of a

@@ -24,7 +24,7 @@ pub const OPEN_BREAKERS: &str = "ratelimit_open_breakers";
 pub const MEMORY_KEYS: &str = "ratelimit_memory_keys";
 /// A gauge of the instances that have announced themselves in Redis, as this process last saw.
 pub const INSTANCES: &str = "ratelimit_instances";
-/// A gauge of the share of its full quota that an adaptive policy has in force, from its floor to 1, with the label `policy`.
+/// A gauge of the share of its full quota that an adaptive policy applies, from its floor to 1, with the label `policy`.
 pub const ADAPTIVE_SHARE: &str = "ratelimit_adaptive_share";
 /// A gauge of the [switches](crate::policy::EnforcementSwitch) of this process, with the label `position`.
 pub const ENFORCEMENT_SWITCHES: &str = "ratelimit_enforcement_switches";
@@ -72,7 +72,7 @@ const ALL: [(&str, Describe, Unit, &str); 14] = [
         "Files and hashes of live policies whose latest content is not applied.",
     ),
     (INSTANCES, GAUGE, Unit::Count, "Instances that share the limits, as last seen."),
-    (ADAPTIVE_SHARE, GAUGE, Unit::Count, "The share of its full quota that an adaptive policy has in force."),
+    (ADAPTIVE_SHARE, GAUGE, Unit::Count, "The share of its full quota that an adaptive policy applies."),
 ];
 
 /// Describes all metrics to the recorder that is installed. Optional: each recorder gets the descriptions with the first

@@ -1,4 +1,4 @@
-use std::{any::type_name, fmt, sync::Arc, time::Duration};
+use std::{any::type_name, fmt, sync::Arc};
 
 use http::request::Parts;
 use tokio::sync::watch;
@@ -70,9 +70,6 @@ enum Source {
 
 /// An error at once is that the request lacks what the policy is chosen by.
 type Choose = dyn Fn(&Parts, &Key) -> Result<Answer<Option<Policy>>, Error> + Send + Sync;
-
-/// An outage of a source ends if it does not fail for this long.
-const OUTAGE_EXPIRY: Duration = Duration::from_secs(60);
 
 impl PolicySource {
     /// The policy that `choose` returns for the request and its key. [`Key::identity`] is the identity as the request has
@@ -231,7 +228,7 @@ impl PolicySource {
     #[must_use]
     pub fn or_on_error(self, other: impl Into<Self>) -> Self {
         let Source::PerRequest { choose: first, looks_up } = self.0 else { return self };
-        let (other, outage) = (other.into(), Arc::new(Outage::until_expiry(OUTAGE_EXPIRY)));
+        let (other, outage) = (other.into(), Arc::new(Outage::default()));
         Self::choosing(looks_up || other.looks_up(), move |request, key| {
             Ok(match first(request, key)?.now() {
                 Ok(Err(error)) if is_failure(&error, &outage) => return other.choose(request, key),

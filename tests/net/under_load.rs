@@ -1,5 +1,5 @@
 //! Two instances follow an operator while they decide. Nothing depends on how fast: only the order of the changes, what is
-//! in force in the end, and how many are admitted. The measured times are printed.
+//! active in the end, and how many are admitted. The measured times are printed.
 
 use std::{
     sync::{

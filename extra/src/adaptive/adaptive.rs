@@ -97,7 +97,7 @@ impl Adaptive {
     /// Follows `signal`: a closure that returns the share to admit, from 0 to 1, or one of [`Aimd`](super::Aimd),
     /// [`Gradient`](super::Gradient) and [`Vegas`](super::Vegas). See [`Signal`] for what happens to invalid values.
     ///
-    /// At least one is required. Of several, the smallest share is in force.
+    /// At least one is required. Of several, the smallest share is active.
     pub fn follow(mut self, signal: impl Into<Signal>) -> Self {
         self.signals.push(signal.into());
         self

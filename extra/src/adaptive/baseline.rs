@@ -44,7 +44,7 @@ pub(super) enum Step {
 }
 
 impl Baseline {
-    /// The step after a window in which `share` was in force, and limited the service or not.
+    /// The step after a window in which `share` was active, and limited the service or not.
     pub(super) fn step(&mut self, share: f64, window: &Window, limits: bool) -> Step {
         let Some(typical) = window.typical() else { return Step::Set(share) };
         // What clients ended does not show how quick the service is.

@@ -1,7 +1,4 @@
-use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    time::Duration,
-};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tower_ratelimit::Error;
 
@@ -23,8 +20,8 @@ pub(super) struct Followed<F> {
 }
 
 impl<F> Followed<F> {
-    pub(super) const fn new(signal: F) -> Self {
-        Self { signal, share: 1.0, silent: 0, outage: Outage::until_expiry(Duration::from_secs(60)) }
+    pub(super) fn new(signal: F) -> Self {
+        Self { signal, share: 1.0, silent: 0, outage: Outage::default() }
     }
 }
 
@@ -62,6 +59,8 @@ impl<F: FnMut() -> f64 + Send> Source for Followed<F> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const BOUNDS: Bounds = Bounds { floor: 0.1, interval: Duration::from_secs(1), most_in_flight: None };

@@ -9,14 +9,14 @@ use super::{
 
 /// How a controller reacts to what a meter measured.
 pub(super) trait Law: Send {
-    /// The next share, after a window in which `share` was in force, and probably limited the service or not. The controller
+    /// The next share, after a window in which `share` was active, and probably limited the service or not. The controller
     /// keeps it within the bounds.
     fn next(&mut self, share: f64, window: &Window, limits: bool) -> f64;
 
     /// The share is reduced for another reason.
     fn interrupt(&mut self) {}
 
-    /// Whether it measures the service with a share that it chooses, which must then be in force.
+    /// Whether it measures the service with a share that it chooses, which must then be active.
     #[cfg(feature = "redis")]
     fn needs_own_share(&self) -> bool {
         false

@@ -19,7 +19,7 @@ use super::{
 /// headroom = 1 / square root of the requests in flight              at most 1/2, so the limit probes for more
 /// ```
 ///
-/// A smaller limit is in force at once; if it is larger, the limit moves half of the way there. With a limit on the requests in
+/// A smaller limit is active immediately; if it is larger, the limit moves half of the way there. With a limit on the requests in
 /// flight that is used, the headroom is the square root of the limit. A rate changes in the same proportion.
 ///
 /// Every ten seconds, if the limit is reached and there is a queue, one window with a smaller limit empties it to measure the

@@ -9,7 +9,7 @@
 //! | Which policy? | [`Adaptive`] takes any: a rate, or [`Policy::concurrency`](tower_ratelimit::Policy::concurrency) for requests in flight |
 //! | Which signal? | a [closure](Signal); or a [`LoadMeter`] around the service, with [`Aimd`], [`Gradient`] or [`Vegas`] |
 //! | One instance or all? | each for itself; [`shared`](Adaptive::shared) over Redis, for closures and [`Aimd`] |
-//! | What is in force? | [`AdaptivePolicy::share`], [`AdaptivePolicy::policy`] |
+//! | What is active? | [`AdaptivePolicy::share`], [`AdaptivePolicy::policy`] |
 //!
 //! # Which controller
 //!

@@ -34,7 +34,7 @@ impl AdaptivePolicy {
         self.in_force.borrow().clone()
     }
 
-    /// The share of the full quota that is in force, from the floor to 1: for a dashboard or a health check. With the
+    /// The share of the full quota that is active, from the floor to 1: for a dashboard or a health check. With the
     /// feature `metrics`, it is the gauge `ratelimit_adaptive_share`.
     #[must_use]
     pub fn share(&self) -> f64 {

@@ -60,7 +60,7 @@ impl Shares {
         Self {
             table: store.hash(&format!("adaptive:{}", policy.label())),
             roll: Roll::new(own, interval),
-            outage: Outage::until_expiry(Duration::from_secs(60)),
+            outage: Outage::default(),
         }
     }
 

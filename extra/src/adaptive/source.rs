@@ -11,7 +11,7 @@ pub(crate) trait Source: Send {
     #[cfg(feature = "redis")]
     fn adopt(&mut self, share: f64);
 
-    /// Whether the share that it returns must be in force, and not the mean of several.
+    /// Whether the share that it returns must be active, and not the mean of several.
     #[cfg(feature = "redis")]
     fn needs_own_share(&self) -> bool {
         false

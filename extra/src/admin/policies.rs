@@ -83,7 +83,7 @@ impl From<Vec<Policy>> for Policies {
     }
 }
 
-/// Those in force when a request arrives.
+/// Those active when a request arrives.
 #[cfg(feature = "live")]
 #[cfg_attr(docsrs, doc(cfg(feature = "live")))]
 impl From<LivePolicies> for Policies {

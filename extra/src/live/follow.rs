@@ -35,7 +35,7 @@ pub(crate) trait Origin: Send + 'static {
 /// An origin, and what was read from it.
 pub(super) struct Follower<O: Origin> {
     origin: O,
-    /// The content that is in force.
+    /// The content that is active.
     accepted: Option<Arc<O::Content>>,
     rejected: Option<Rejected<O::Content>>,
 }

@@ -31,7 +31,7 @@ use super::{follow::Origin, update::Update};
 ///   for a version. A file must be valid as a whole.
 /// * **Every change is logged**, as old and new values: at info, and at warn if the switch moves or a hash is gone.
 /// * **Counts are kept**, see [here](tower_ratelimit::policy#what-happens-to-the-counts).
-/// * A request reads each policy once. While a change of several policies is put in force, a request may meet some of them
+/// * A request reads each policy once. While a change of several policies is applied, a request may meet some of them
 ///   as they were.
 ///
 /// The file or the hash is read until the last handle, [`PolicySource`] and layer that came from here is dropped, or the
@@ -98,7 +98,7 @@ impl LivePolicies {
     /// ```
     ///
     /// The content is compared, so a mounted ConfigMap of Kubernetes, a symbolic link and an editor that renames are
-    /// followed. A file that is missing for a while keeps the policies. A change is put in force when two reads 50 ms
+    /// followed. A file that is missing for a while keeps the policies. A change is applied when two reads 50 ms
     /// apart agree, so a file is not read while it is written. A program that writes more slowly writes another file and
     /// renames it. Files are read and parsed outside the runtime's worker threads, and an invalid one is parsed once. A file
     /// system that does not answer for five seconds is an error.
@@ -119,8 +119,8 @@ impl LivePolicies {
         Ok(policies)
     }
 
-    /// Policies of `origin`, which is read once before this returns. Until it is read without an error, those of `first` are
-    /// in force.
+    /// Policies of `origin`, which is read once before this returns. Until it is read without an error, those of `first`
+    /// apply.
     #[cfg(feature = "redis")]
     pub(crate) async fn following<O: Origin>(name: String, first: Update, origin: O) -> Result<Self, Error> {
         let runtime = runtime()?;
@@ -168,13 +168,13 @@ impl LivePolicies {
         self.set.policy(name)
     }
 
-    /// The policies in force, by name.
+    /// The active policies, by name.
     #[must_use]
     pub fn current(&self) -> Vec<Policy> {
         self.set.policies()
     }
 
-    /// The number of changes that were put in force since the first read. A file or a hash that is written again and says the
+    /// The number of changes that were applied since the first read. A file or a hash that is written again and says the
     /// same is no change.
     #[must_use]
     pub fn version(&self) -> u64 {

@@ -35,7 +35,7 @@ impl LivePolicies {
     /// ```
     ///
     /// To change several policies at once, set `@version` last, or change all in one `HSET` or a transaction. An instance that
-    /// starts puts in force what it finds.
+    /// starts applies what it finds.
     ///
     /// # How instances follow
     ///
@@ -46,7 +46,7 @@ impl LivePolicies {
     /// warning in the log says so.
     ///
     /// An invalid hash changes nothing, see [above](Self#what-happens-to-a-change). If it cannot be read when this function is called, or is
-    /// invalid, the defaults are in force, and [`last_error`](Self::last_error) says why. This takes at most a second
+    /// invalid, the defaults apply, and [`last_error`](Self::last_error) says why. This takes at most a second
     /// and a half.
     ///
     /// The Redis user needs `+hgetall`, which is part of [`acl_rule`](RedisStore::acl_rule), and operators need

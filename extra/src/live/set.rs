@@ -26,7 +26,7 @@ const REPORT_EVERY: Duration = Duration::from_secs(60);
 /// How many errors are remembered for that.
 const MOST_LOGGED: usize = 8;
 
-/// The policies in force, shared by the handles and the task that follows the origin.
+/// The active policies, shared by the handles and the task that follows the origin.
 #[derive(Debug)]
 pub(crate) struct Set {
     /// How errors and logs name the origin.
@@ -126,7 +126,7 @@ impl Set {
             || lock(&self.state).policies.values().any(is_in_use)
     }
 
-    /// Puts `update` in force, all or nothing.
+    /// Applies `update`, all or nothing.
     ///
     /// # Errors
     ///

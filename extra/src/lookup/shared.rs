@@ -22,9 +22,6 @@ use crate::base::{Outage, lock};
 /// The shortest time from a background lookup that failed to the next one of the same key.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// An outage of the lookup ends if it does not fail for this long.
-const OUTAGE_EXPIRY: Duration = Duration::from_secs(60);
-
 /// The cache rejects a longer lifetime than a thousand years.
 const MAX_LIFETIME: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
 
@@ -78,8 +75,7 @@ where
             .max_capacity(u64::try_from(settings.misses).unwrap_or(u64::MAX))
             .time_to_live(settings.ttl.min(MAX_LIFETIME))
             .build();
-        let outage = Outage::until_expiry(OUTAGE_EXPIRY);
-        Self { find, settings, values, misses, running: Mutex::default(), outage }
+        Self { find, settings, values, misses, running: Mutex::default(), outage: Outage::default() }
     }
 
     pub(super) fn get<Q>(self: &Arc<Self>, key: &Q) -> Answer<V>

@@ -431,7 +431,7 @@ fn without_a_runtime_the_error_says_where_to_make_them() {
     assert_eq!(error.kind(), ErrorKind::MissingSetup);
     assert!(error.to_string().contains("need a Tokio runtime"), "{error}");
 
-    // They stay in force after their runtime.
+    // They stay active after their runtime has ended.
     let directory = Directory::new();
     let path = directory.file("limits.toml");
     fs::write(&path, file_of(&[("api", "1/h")])).unwrap();

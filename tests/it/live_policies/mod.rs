@@ -7,12 +7,12 @@ mod watched;
 
 use tower_ratelimit_extra::live::LivePolicies;
 
-/// The policies in force, as `name quota`.
+/// The active policies, as `name quota`.
 fn quotas(live: &LivePolicies) -> Vec<String> {
     live.current().iter().map(|policy| format!("{} {}", policy.name(), policy.quota())).collect()
 }
 
-/// The text of the error in force, or nothing.
+/// The text of the current error, or nothing.
 fn error(live: &LivePolicies) -> String {
     live.last_error().map(|error| error.to_string()).unwrap_or_default()
 }

@@ -138,7 +138,7 @@ impl Model {
         }
     }
 
-    /// The policies in force, as `name quota`.
+    /// The active policies, as `name quota`.
     fn quotas(&self) -> Vec<String> {
         let mut quotas: BTreeMap<&str, String> =
             [("api", "2/h".to_owned()), ("login", "5/min".to_owned())].into();

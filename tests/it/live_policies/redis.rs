@@ -55,7 +55,7 @@ async fn operators_change_policies_and_return_to_the_defaults() {
     set(&server, "login", "6/min");
     let store = store(&server).await;
     let live = live(&store).await;
-    // The hash that is there is in force at once, and is a change of the defaults.
+    // The hash that is there is active immediately, and is a change of the defaults.
     assert_eq!((quotas(&live).join(", "), live.version()), ("api 2/h, login 6/min".into(), 1));
     let layer = RateLimitLayer::new(store, live.get("api").unwrap(), Constant::new("all"))
         .enforcement(live.enforcement());
@@ -188,7 +188,7 @@ async fn changes_wait_for_the_version_if_there_is_one() {
     // Several edits, one change.
     assert_eq!(live.version(), before + 1);
 
-    // What is not in force yet may be invalid.
+    // What is not active yet may be invalid.
     set(&server, "api", "many");
     assert_eq!(now().await, ("api 4/h, login 6/min".into(), false));
     set(&server, "@version", "3");
@@ -432,7 +432,7 @@ async fn an_invalid_hash_changes_nothing_and_says_what_to_do() {
         ),
     ];
     for (name, field, value, message) in rows {
-        // Another field is right, and not in force either.
+        // Another field is right, and not active either.
         edit(&server, &["HSET", "rl:policies", field, value, "api", "9/h"]);
         followed(&server).await;
         let error = error(&live);

@@ -2,8 +2,8 @@
 //!
 //! A decision that finds too few lanes open, see [`queue`](super::queue), starts a task for another one. So callers only
 //! wait: one that polls its decision and then keeps it holds no connection and delays no other. If there is no lane, the
-//! caller moves it, see [`lone`](super::lone). The lane owns a connection of the pool while there is work. If it is the only
-//! one, it sends the first decision at once and alone. Otherwise it sends what waits as one batch, answers it, lets the
+//! caller polls it, see [`lone`](super::lone). The lane owns a connection of the pool while there is work. If it is the only
+//! one, it sends the first decision immediately and alone. Otherwise it sends what waits as one batch, answers it, lets the
 //! callers run that it has just answered, and takes what they sent. When nothing waits any more, the lane closes, its
 //! connection returns to the pool, and the task ends. So an idle store has no lanes.
 //!

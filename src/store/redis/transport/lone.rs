@@ -1,8 +1,9 @@
-//! The lane of a lone decision. Its caller moves it: a task would cost a runtime with several threads a tenth of the time of
-//! the decision, because two more tasks to wake are so many that it wakes another thread for them.
+//! The lane of a lone decision, which its caller polls. As a task it would add two wake-ups to each decision: a worker of a
+//! multi-threaded runtime runs only three woken tasks in a row, and wakes another thread for the next one. That costs a
+//! tenth of the time of the decision.
 //!
-//! A caller that is not polled must not delay the decisions that wait meanwhile. So while there are such lanes, one task
-//! looks every 5 ms, and takes over those that were there before. A caller that has its answer leaves the lane to a task
+//! A caller that is not polled must not delay the decisions that wait for its lane. So while there are such lanes, one task
+//! looks every 5 ms, and takes over those that it has seen before. A caller that has its answer leaves the lane to a task
 //! if others wait.
 
 use std::{
@@ -25,23 +26,23 @@ use tokio::{
 use super::waiting::STUCK;
 use crate::base::sync::lock;
 
-/// The lanes that callers move.
+/// The lanes that callers poll.
 #[derive(Default)]
 pub(super) struct LoneLanes(Mutex<Watched>);
 
 #[derive(Default)]
 struct Watched {
     /// Since the last look. Some of them have ended.
-    lanes: Vec<Arc<Moving>>,
+    lanes: Vec<Arc<Lane>>,
     /// Whether there is a task that looks at them.
     is_running: bool,
 }
 
-/// A lane that is moved by a caller and then perhaps by a task.
-struct Moving {
+/// A lane that a caller polls, and then perhaps a task.
+struct Lane {
     runtime: Handle,
     /// `None` once it has ended, or a task has it.
-    lane: Mutex<Option<ByCaller>>,
+    by_caller: Mutex<Option<ByCaller>>,
 }
 
 struct ByCaller {
@@ -51,23 +52,23 @@ struct ByCaller {
 }
 
 /// The caller's side of its lane.
-pub(super) struct LoneLane(Arc<Moving>);
+pub(super) struct LoneLane(Arc<Lane>);
 
 impl LoneLanes {
-    /// A lane that its caller moves. Call it in a runtime.
+    /// A lane that its caller polls. Call it in a runtime.
     pub(super) fn open(self: &Arc<Self>, lane: impl Future<Output = ()> + Send + 'static) -> LoneLane {
-        let lane = ByCaller { lane: Box::pin(lane), caller: None };
-        let moving = Arc::new(Moving { runtime: Handle::current(), lane: Mutex::new(Some(lane)) });
+        let by_caller = ByCaller { lane: Box::pin(lane), caller: None };
+        let lane = Arc::new(Lane { runtime: Handle::current(), by_caller: Mutex::new(Some(by_caller)) });
         let is_watched = {
             let mut watched = lock(&self.0);
-            watched.lanes.push(moving.clone());
+            watched.lanes.push(lane.clone());
             mem::replace(&mut watched.is_running, true)
         };
         if !is_watched {
             // Not under the lock: a runtime that ends drops the task here.
-            moving.runtime.spawn(Watch { lanes: self.clone(), seen: Vec::new() }.run());
+            lane.runtime.spawn(Watch { lanes: self.clone(), seen: Vec::new() }.run());
         }
-        LoneLane(moving)
+        LoneLane(lane)
     }
 }
 
@@ -77,17 +78,17 @@ impl LoneLane {
         poll_fn(|cx| {
             // Its timers would be those of the other runtime.
             if Handle::try_current().is_ok_and(|runtime| runtime.id() == self.0.runtime.id()) {
-                let mut moving = lock(&self.0.lane);
-                if let Some(own) = &mut *moving {
+                let mut by_caller = lock(&self.0.by_caller);
+                if let Some(own) = &mut *by_caller {
                     if own.lane.as_mut().poll(cx).is_ready() {
-                        *moving = None;
+                        *by_caller = None;
                     } else if own.caller.as_ref().is_none_or(|caller| !caller.will_wake(cx.waker())) {
                         own.caller = Some(cx.waker().clone());
                     }
-                    // `poll` would make the lane wake the task that moves it, and the runtime another thread for that.
+                    // `poll` would make the lane wake the task that polls it, and the runtime another thread for that.
                     match reply.try_recv() {
                         Ok(answer) => return Poll::Ready(Ok(answer)),
-                        Err(TryRecvError::Empty) if moving.is_some() => return Poll::Pending,
+                        Err(TryRecvError::Empty) if by_caller.is_some() => return Poll::Pending,
                         Err(_) => {}
                     }
                 }
@@ -104,9 +105,9 @@ impl Drop for LoneLane {
     }
 }
 
-impl Moving {
+impl Lane {
     fn take_over(&self, then: impl FnOnce(Waker)) {
-        let taken = lock(&self.lane).take();
+        let taken = lock(&self.by_caller).take();
         if let Some(ByCaller { lane, caller }) = taken {
             self.runtime.spawn(lane);
             caller.map(then);
@@ -118,7 +119,7 @@ impl Moving {
 struct Watch {
     lanes: Arc<LoneLanes>,
     /// At the latest look.
-    seen: Vec<Arc<Moving>>,
+    seen: Vec<Arc<Lane>>,
 }
 
 impl Watch {

@@ -1,6 +1,6 @@
 //! Group commit: decisions wait while others are under way, and are sent as a batch.
 //!
-//! A lane carries one batch at a time. If no lane is open, a decision opens one, which sends it at once and alone. If too
+//! A lane carries one batch at a time. If no lane is open, a decision opens one, which sends it immediately and alone. If too
 //! few are open, it opens another one, which takes its decision and those of the tasks that are ready. Otherwise it waits for
 //! the first lane that has its replies, which takes all that wait by then. So a lone decision never waits. The more decisions
 //! there are, the more share a batch, and a batch costs only as much as two of its decisions.
@@ -53,7 +53,7 @@ pub(super) struct Lanes {
 pub(super) struct Queue {
     lanes: Lanes,
     state: Mutex<State>,
-    /// Those that their callers move.
+    /// Lanes polled by their callers.
     pub(super) lone: Arc<LoneLanes>,
 }
 

@@ -77,9 +77,7 @@ lint:
 	@.ci/timed "alerts" env GET_PROMTOOL=no .ci/test-alerts
 	@.ci/timed "rust-version" .ci/msrv
 	@.ci/timed "dependencies" .ci/deny
-	@.ci/timed "package" cargo package --allow-dirty --package tower-ratelimit
-	@.ci/timed "packages" cargo package --allow-dirty --no-verify --package tower-ratelimit --package tower-ratelimit-extra \
-		--package tower-ratelimit-retry
+	@.ci/timed "packages" .ci/package
 
 # Runs each target for three minutes, on nightly. Findings are kept in fuzz/target.
 fuzz:

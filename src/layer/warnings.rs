@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use super::{config::Config, rule::Rule};
 use crate::{
     decision::{Decision, Outcome, Verdict},
-    policy::Policy,
+    policy::{Policy, Traits},
 };
 
 impl Config {
@@ -101,7 +101,7 @@ impl Config {
             let binds_first = |other: &&Outcome| {
                 other.policy().name() != one.policy().name()
                     && other.key() == one.key()
-                    && other.policy().is_enforced_for_all()
+                    && !other.policy().has(Traits::ROLLOUT)
                     && one.policy().never_binds_beside(other.policy())
             };
             if let Some(other) = outcomes.iter().find(binds_first) {

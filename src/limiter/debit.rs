@@ -57,12 +57,12 @@ impl Limiter {
     ///
     /// Those of [`check`](Self::check).
     pub async fn owed(&self, policy: &Policy, key: &Key) -> Result<u64, Error> {
-        let (counted_by, debt) = policy.debits();
+        let debt = policy.debt_units();
         if debt == 0 {
             return Ok(0);
         }
         // What remains of the room for debt, also of a key that is banned.
-        let charge = Charge::new(&counted_by.without_penalty(), key, 0);
+        let charge = Charge::new(policy.debits(), key, 0);
         let room = self.decide(Action::Peek, &[charge]).await?;
         // What this process counts for a store that has just failed knows of no debt.
         let known = room.all_outcomes().first().filter(|_| room.failure().is_none());
@@ -75,7 +75,7 @@ impl Limiter {
             decision.all_outcomes().iter().enumerate().filter(|(_, one)| !one.policy().has_permits());
         let (policies, charges): (Vec<Policy>, Vec<Charge>) = debited
             .map(|(place, one)| {
-                (one.policy().clone(), Charge::new(one.policy().debits().0, one.key(), units(place)))
+                (one.policy().clone(), Charge::new(one.policy().debits(), one.key(), units(place)))
             })
             .unzip();
         if charges.is_empty() {
@@ -89,8 +89,8 @@ impl Limiter {
 fn of_policies(policies: &[Policy], debited: Decision) -> Decision {
     // While the store fails, there is no room for debt.
     let is_local = debited.failure().is_some();
-    debited.map(|outcome: Outcome| match policies.iter().find(|one| one.debits().0 == outcome.policy()) {
-        Some(policy) => outcome.of_debit(policy, if is_local { 0 } else { policy.debits().1 }),
+    debited.map(|outcome: Outcome| match policies.iter().find(|one| one.debits() == outcome.policy()) {
+        Some(policy) => outcome.of_debit(policy, if is_local { 0 } else { policy.debt_units() }),
         None => outcome,
     })
 }

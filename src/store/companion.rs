@@ -30,6 +30,9 @@ impl Companion {
     /// The companions of `charges`, in their order. A preflight has the bans of its client. Their keys have the same hash tag,
     /// so they are in the same slot of a Cluster.
     pub(crate) fn of(action: Action, charges: &[Charge]) -> Vec<Self> {
+        if charges.iter().all(Charge::is_plain) {
+            return Vec::new();
+        }
         let Spec { change, denies, .. } = action.spec();
         let cost = |charge: &Charge| match change {
             Some(StateChange::Ban) => Some(charge.cost()),
@@ -47,7 +50,6 @@ impl Companion {
                 counts: Counts::default(),
             })
         };
-        // Does not allocate if there are none.
         charges.iter().enumerate().filter_map(companion).collect()
     }
 }

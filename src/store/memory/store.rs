@@ -23,7 +23,7 @@ use crate::{
     base::{Answer, Error, ErrorKind, sync::lock},
     decision::{Ban, BanList, Charge, Decision, Outcome, Verdict},
     key::Key,
-    policy::Policy,
+    policy::{Policy, Traits},
     store::{Action, Companion, ManualClock, StateChange, Store},
 };
 
@@ -185,9 +185,9 @@ impl MemoryStore {
     }
 }
 
-/// Whether nothing but the counts of the key decides over the charge.
-fn is_plain(charge: &Charge) -> bool {
-    !charge.is_shadow() && !charge.policy().has_penalty()
+/// Whether nothing but the counts of the key decides over the charge. This process has no leases.
+fn is_counted_alone(charge: &Charge) -> bool {
+    !charge.policy().has(Traits::PENALTY) && !charge.is_shadow()
 }
 
 fn outcome(charge: Charge, admission: Admission, gauge: Gauge, cost: u64) -> Outcome {
@@ -212,7 +212,9 @@ impl MemoryStoreBuilder {
 impl Store for MemoryStore {
     fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
         Answer::ready(match charges {
-            [charge] if action == Action::Charge && is_plain(charge) => self.charge_one(charge.clone()),
+            [charge] if action == Action::Charge && is_counted_alone(charge) => {
+                self.charge_one(charge.clone())
+            }
             _ => self.decide_all(action, charges),
         })
     }
@@ -240,7 +242,7 @@ impl Store for MemoryStore {
 
     fn decide_one(&self, action: Action, charge: Charge) -> Answer<Decision> {
         Answer::ready(match action {
-            Action::Charge if is_plain(&charge) => self.charge_one(charge),
+            Action::Charge if is_counted_alone(&charge) => self.charge_one(charge),
             _ => self.decide_all(action, &[charge]),
         })
     }

@@ -5,7 +5,7 @@ use redis::Cmd;
 use super::job::Job;
 use crate::{
     decision::Charge,
-    policy::{MAX_BAN, Policy},
+    policy::{MAX_BAN, Policy, Traits},
     store::{Action, Companion, Counts, Spec, StateChange, redis::script::Script},
 };
 
@@ -92,8 +92,8 @@ fn takes_of(jobs: &[&Job]) -> Option<&'static Arc<Script>> {
         let [charge] = &*job.charges else { return None };
         let name = charge.policy().counting().name();
         let is_take = job.action == Action::Charge && job.lease.is_none();
-        // The short script knows no debt, no shadows and no penalties.
-        let is_special = charge.policy().debits().1 > 0 || charge.is_shadow() || !job.companions.is_empty();
+        // The short script knows no debt, no penalties and no shadows. Permits have none.
+        let is_special = charge.policy().has(Traits::DEBT.or(Traits::PENALTY)) || charge.is_shadow();
         if !is_take || is_special || *algorithm.get_or_insert(name) != name {
             return None;
         }

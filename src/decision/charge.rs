@@ -7,7 +7,9 @@ use std::{
 };
 
 use crate::{
-    algorithm::twin::Receipt, base::random::random, key::Key,
+    algorithm::twin::Receipt,
+    base::random::random,
+    key::Key,
     policy::{Policy, Traits},
 };
 

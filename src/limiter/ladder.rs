@@ -17,7 +17,7 @@ use tokio::{runtime::Handle, task::JoinSet, time::sleep};
 use super::permit::PermitRequest;
 use crate::{
     base::{Error, ErrorKind, sync::lock},
-    decision::{Charge, Decision, DecisionSource, LocalCharge, Outcome, Reconciliation, Verdict},
+    decision::{Charge, Charges, Decision, DecisionSource, LocalCharge, Outcome, Reconciliation, Verdict},
     key::Key,
     policy::{FailureMode, Policy},
     store::{Action, LocalCounts, MemoryStore, Owed, Owing, Store},
@@ -32,17 +32,12 @@ const AT_ONCE: usize = 128;
 /// The pause before charges are handed back that the store did not take.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// The charges of a decision, in case the store fails to make it.
-pub(super) enum Charges {
-    One(Charge),
-    Many(Vec<Charge>),
-}
-
 /// A decision's place on the ladder.
 pub(super) struct Rung {
     pub(super) ladder: Arc<LocalCounts>,
     pub(super) store: Arc<dyn Store>,
     pub(super) action: Action,
+    /// In case the store fails to make it.
     pub(super) charges: Charges,
 }
 
@@ -68,27 +63,12 @@ impl Rung {
 
     /// Whether it is a refund that is sent again once the store answers, if it was not sent.
     pub(super) fn is_repeated(&self) -> bool {
-        self.action == Action::Refund && matches!(mode(self.charges.as_slice()), FailureMode::Local { .. })
+        self.action == Action::Refund && matches!(mode(&self.charges), FailureMode::Local { .. })
     }
 
     /// The decision in place of one that the store failed to make.
     pub(super) fn decide(&self, error: Error) -> Result<Decision, Error> {
-        self.ladder.decide(self.action, self.charges.as_slice(), error)
-    }
-}
-
-impl Charges {
-    fn as_slice(&self) -> &[Charge] {
-        match self {
-            Self::One(charge) => slice::from_ref(charge),
-            Self::Many(charges) => charges,
-        }
-    }
-}
-
-impl From<Vec<Charge>> for Charges {
-    fn from(charges: Vec<Charge>) -> Self {
-        Self::Many(charges)
+        self.ladder.decide(self.action, &self.charges, error)
     }
 }
 
@@ -437,7 +417,7 @@ mod tests {
             ladder: Arc::default(),
             store: Arc::new(handed_back.clone()),
             action: Action::Charge,
-            charges: Charges::One(charge),
+            charges: charge.into(),
         };
         assert!(rung.apply(Err(Error::new(ErrorKind::StoreSuspended, "not sent"))).is_ok());
         let rows = [

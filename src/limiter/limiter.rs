@@ -1,15 +1,11 @@
 use std::{fmt, slice, sync::Arc};
 
 use super::{
-    background::Background,
-    counted::counted,
-    ladder::{Charges, Rung},
-    pending::Pending,
-    permit::PermitRequest,
+    background::Background, counted::counted, ladder::Rung, pending::Pending, permit::PermitRequest,
 };
 use crate::{
     base::{Answer, Error, ErrorKind},
-    decision::{Charge, Decision, Outcome},
+    decision::{Charge, Charges, Decision, Outcome},
     key::Key,
     policy::{Enforcement, Policy},
     store::{Action, LocalCounts, Store},
@@ -384,7 +380,7 @@ impl Limiter {
             return counted(action, self.store.decide_one(action, charge));
         }
         let answer = self.store.decide(action, slice::from_ref(&charge));
-        self.finish(answer, action, Charges::One(charge))
+        self.finish(answer, action, charge.into())
     }
 
     pub(super) fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
@@ -407,7 +403,7 @@ impl Limiter {
         if self.in_process {
             return counted(action, answer);
         }
-        self.finish(answer, action, charges.to_vec().into())
+        self.finish(answer, action, charges.into())
     }
 
     /// Applies the failure modes to an answer of the store that needs no undoing.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Policy, policy::MAX_CAPACITY};
+use super::policy::{Debt, MAX_CAPACITY, Policy};
 use crate::base::Error;
 
 impl Policy {
@@ -92,34 +92,13 @@ impl Policy {
         Ok(self)
     }
 
-    /// Its room for debts, if there is any.
-    pub(crate) fn debts(&self) -> Option<&Debt> {
-        self.0.options.debt.as_ref()
-    }
-
     /// The units of debt that it has room for.
     pub(crate) fn debt_units(&self) -> u64 {
-        self.debts().map_or(0, |debt| debt.units)
+        self.0.options.debt.as_ref().map_or(0, |debt| debt.units)
     }
 
     /// The policy that counts debits.
     pub(crate) fn debits(&self) -> &Self {
-        self.debts().map_or(self, |debt| &debt.counted_by)
-    }
-}
-
-/// The room of a policy for debts.
-#[derive(Clone)]
-pub(crate) struct Debt {
-    /// By how many units debits may exceed what remains.
-    pub(super) units: u64,
-    /// What debits are counted by: the policy with so much more room.
-    pub(super) counted_by: Policy,
-}
-
-/// What counts the debits follows from the policy.
-impl PartialEq for Debt {
-    fn eq(&self, other: &Self) -> bool {
-        self.units == other.units
+        self.0.options.debt.as_ref().map_or(self, |debt| &debt.counted_by)
     }
 }

@@ -6,6 +6,7 @@ mod changes;
 #[cfg(feature = "serde")]
 mod configuration;
 mod debt;
+mod enforced;
 mod enforcement;
 mod failure_mode;
 mod into_policy;

@@ -1,12 +1,6 @@
 use std::{fmt, hash::BuildHasher as _, sync::Arc, time::Duration};
 
-use super::{
-    FailureMode, PolicySummary,
-    debt::Debt,
-    quoted::quoted,
-    rollout::Enforced,
-    traits::Traits,
-};
+use super::{FailureMode, PolicySummary, enforced::Enforced, quoted::quoted, traits::Traits};
 #[cfg(feature = "metrics")]
 use crate::metrics::PolicyCounters;
 use crate::{
@@ -90,6 +84,22 @@ pub(super) struct Options {
     /// Whether its units are bytes of content.
     pub(super) bytes: bool,
     pub(super) enforced: Enforced,
+}
+
+/// The room of a policy for debts.
+#[derive(Clone)]
+pub(super) struct Debt {
+    /// By how many units debits may exceed what remains.
+    pub(super) units: u64,
+    /// What debits are counted by: the policy with so much more room.
+    pub(super) counted_by: Policy,
+}
+
+/// What counts the debits follows from the policy.
+impl PartialEq for Debt {
+    fn eq(&self, other: &Self) -> bool {
+        self.units == other.units
+    }
 }
 
 const MAX_NAME: usize = 64;
@@ -455,7 +465,13 @@ impl Eq for Policy {}
 
 impl Inner {
     fn compute_traits(&mut self) {
-        self.traits = Traits::of(self.counting.replenishment, &self.options);
+        self.traits = Traits::of([
+            (self.options.lease > 0, Traits::LEASE),
+            (self.counting.replenishment == Replenishment::OnRelease, Traits::PERMITS),
+            (self.options.debt.is_some(), Traits::DEBT),
+            (self.options.penalty.is_some(), Traits::PENALTY),
+            (self.options.enforced != Enforced::FOR_ALL, Traits::ROLLOUT),
+        ]);
     }
 }
 
@@ -463,7 +479,12 @@ impl Name {
     fn new(name: &str, algorithm: &dyn Algorithm) -> Self {
         // The name is encoded like a key: a brace would break the hash tag, and a colon would look like the end of a prefix.
         let label = format!("{}:{}", Key::new(name).as_str().replace(':', "%3A"), algorithm.name());
-        Self { text: name.into(), quoted: quoted(name).into(), tag: hasher().hash_one(&*label), label: label.into() }
+        Self {
+            text: name.into(),
+            quoted: quoted(name).into(),
+            tag: hasher().hash_one(&*label),
+            label: label.into(),
+        }
     }
 }
 

@@ -1,6 +1,3 @@
-use super::{policy::Options, rollout::Enforced};
-use crate::algorithm::Replenishment;
-
 /// What is special about a policy. Nearly every one is plain: it has [none](Self::NONE) of these, and its charges take the
 /// [short way](crate::decision::Charge::is_plain).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,15 +17,9 @@ impl Traits {
     pub(crate) const ROLLOUT: Self = Self(1 << 4);
     pub(crate) const ALL: Self = Self((1 << 5) - 1);
 
-    pub(super) fn of(replenishment: Replenishment, options: &Options) -> Self {
-        let traits = [
-            (options.lease > 0, Self::LEASE),
-            (replenishment == Replenishment::OnRelease, Self::PERMITS),
-            (options.debt.is_some(), Self::DEBT),
-            (options.penalty.is_some(), Self::PENALTY),
-            (options.enforced != Enforced::FOR_ALL, Self::ROLLOUT),
-        ];
-        traits.into_iter().filter(|(has, _)| *has).fold(Self::NONE, |all, (_, one)| all.or(one))
+    /// Those of `traits` that are the case.
+    pub(super) fn of(traits: impl IntoIterator<Item = (bool, Self)>) -> Self {
+        traits.into_iter().filter(|(is_so, _)| *is_so).fold(Self::NONE, |all, (_, one)| all.or(one))
     }
 
     /// Both sets.

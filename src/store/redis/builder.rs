@@ -1,10 +1,10 @@
 use std::time::Duration;
 
+#[cfg(feature = "cluster")]
+use super::job::Shards;
 #[cfg(feature = "sentinel")]
 use super::sentinel::SentinelUser;
 use super::tls::TlsSettings;
-#[cfg(feature = "cluster")]
-use super::wire::Shards;
 use crate::{base::Error, store::ManualClock};
 
 /// The settings of a [`RedisStore`](crate::RedisStore), from [`RedisStore::builder`](crate::RedisStore::builder).

@@ -14,9 +14,9 @@ use std::{
 use tokio::{runtime::Handle, time::Instant};
 
 use super::{
+    job::{Job, KeyNames},
     script::Script,
     transport::{Link, PROBE_TIMEOUT},
-    wire::{Job, KeyNames},
 };
 use crate::{
     algorithm::Concurrency,
@@ -109,11 +109,12 @@ impl Instances {
         Job {
             action,
             companions: Vec::new(),
-            charges: vec![permit],
+            charges: permit.into(),
             names: self.names.clone(),
             time: None,
             script: Script::built_in().clone(),
             deadline: self.deadline,
+            denial: None,
             lease: None,
             observer: None,
         }

@@ -21,10 +21,11 @@ use crate::{
     store::{
         Action,
         redis::{
+            job::Job,
             script::Script,
             store::RedisStore,
             transport::{PROBE_TIMEOUT, slow_text},
-            wire::{self, Encoded, Job},
+            wire::{self, Call},
         },
     },
 };
@@ -196,7 +197,7 @@ impl RedisStore {
         let charges = vec![Charge::new(policy, &key, 1)];
         let script = self.scripts.script_for(&charges)?;
         let job = Job { deadline: PROBE_TIMEOUT, ..self.job(Action::Charge, charges, script) };
-        let Some(Encoded { command, .. }) = wire::encode(&[&job]) else { return Err(wire::unexpected()) };
+        let Some(Call { command, .. }) = wire::encode(&[&job]) else { return Err(wire::unexpected()) };
         let reply = self.ask(command).await?;
         let decided = wire::decode(&reply, &[&job]).pop().unwrap_or_else(|| Err(wire::unexpected()));
         let mut redis_key = String::new();

@@ -12,7 +12,7 @@ use super::{
     target::Target,
     waiting::STUCK,
 };
-use crate::{base::Error, decision::Decision, store::redis::wire::Job};
+use crate::{base::Error, decision::Decision, store::redis::job::Job};
 
 /// Makes a decision, alone or in a batch. Call it in a runtime.
 pub(super) async fn decide<T: Target>(target: Arc<T>, job: Job) -> Result<Decision, Error> {

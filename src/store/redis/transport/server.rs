@@ -8,7 +8,7 @@ use tokio::{sync::Mutex, time::timeout_at};
 
 use super::{
     breaker::Breaker,
-    connections::{Call, Connections, Slot},
+    connections::{Connections, Slot},
     deadline::{PROBE_TIMEOUT, TimeLeft, deadline_in, not_answered},
     health::Health,
     link::{Found, Scan},
@@ -19,7 +19,10 @@ use super::{
 use crate::{
     base::Error,
     decision::Decision,
-    store::redis::wire::{self, Encoded, Job, Reply},
+    store::redis::{
+        job::{Job, Reply},
+        wire::{self, Call},
+    },
 };
 
 /// With three lanes, one batch is made, one is on its way and one is decided. Over a network of 1 ms, six lanes make 1.16
@@ -53,8 +56,10 @@ where
             let (deadline, mut slot) = (deadline_in(allowed), None);
             connections.check_out(&mut slot, deadline).await?;
             let exchange = in_task(async move {
-                let call = Call { command: &command, script: None, may_repeat: true, deadline: allowed };
-                connections.exchange(&mut slot, call).await.map_err(|failed| failed.error)
+                connections
+                    .exchange(&mut slot, &Call::of(command, allowed))
+                    .await
+                    .map_err(|failed| failed.error)
             });
             timeout_at(deadline, exchange).await.unwrap_or_else(|_| Err(not_answered()))?
         })
@@ -70,20 +75,13 @@ where
     }
 
     async fn send(&self, slot: &mut Slot<M>, jobs: &[&Job]) -> Vec<Result<Decision, Error>> {
-        let Some(first) = jobs.first() else { return Vec::new() };
-        let may_repeat = jobs.iter().all(|job| job.may_be_repeated());
-        let reply = {
-            let Some(Encoded { command, script }) = wire::encode(jobs) else { return Vec::new() };
-            let call =
-                Call { command: &command, script: Some(&script), may_repeat, deadline: first.deadline };
-            self.connections.exchange(slot, call).await
-        };
-        let failed = match reply {
+        let Some(call) = wire::encode(jobs) else { return Vec::new() };
+        let failed = match self.connections.exchange(slot, &call).await {
             Ok(reply) => return settle(jobs, wire::decode(&reply, jobs)),
             Err(failed) => failed,
         };
         let mut repeated = Vec::new();
-        if failed.was_closed && !may_repeat {
+        if failed.was_closed && !call.may_repeat {
             // Only jobs that must not be repeated fail.
             let others: Vec<&Job> = jobs.iter().copied().filter(|job| job.may_be_repeated()).collect();
             repeated = Box::pin(self.send(slot, &others)).await;
@@ -120,9 +118,8 @@ where
         }
         let (connections, mut taken) = (self.connections.clone(), slot.take());
         let exchange = in_task(async move {
-            let command = redis::cmd("PING");
-            let call = Call { command: &command, script: None, may_repeat: true, deadline: PROBE_TIMEOUT };
-            (connections.exchange(&mut taken, call).await, taken)
+            let ping = Call::of(redis::cmd("PING"), PROBE_TIMEOUT);
+            (connections.exchange(&mut taken, &ping).await, taken)
         });
         let mut time = TimeLeft::in_ticks(PROBE_TIMEOUT);
         let (reply, returned) = time.spend_on(exchange).await.ok_or_else(not_answered)??;
@@ -144,9 +141,12 @@ where
 
 /// The decisions in `replies`. Notifies the observers of `jobs`.
 pub(super) fn settle(jobs: &[&Job], replies: Vec<Result<Reply, Error>>) -> Vec<Result<Decision, Error>> {
-    let settle = |(job, reply): (&&Job, Result<Reply, Error>)| {
-        job.settled(reply.as_ref().ok());
-        reply.map(|reply| reply.decision)
+    let settle = |(job, reply): (&&Job, Result<Reply, Error>)| match reply {
+        Ok(reply) => Ok(job.settled(reply)),
+        Err(error) => {
+            job.failed();
+            Err(error)
+        }
     };
     jobs.iter().zip(replies).map(settle).collect()
 }

@@ -14,7 +14,7 @@ use super::{
     server::Server,
 };
 use super::{probe::probe, target::Target as _};
-use crate::{base::Answer, decision::Decision, store::redis::wire::Job};
+use crate::{base::Answer, decision::Decision, store::redis::job::Job};
 
 /// A link to one server, with any connection manager.
 pub(crate) struct Single<M: ManageConnection> {

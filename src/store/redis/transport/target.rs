@@ -3,7 +3,7 @@ use std::{future::Future, time::Duration};
 use redis::RedisResult;
 
 use super::{breaker::Breaker, health::Health, queue::Queue};
-use crate::{base::Error, decision::Decision, store::redis::wire::Job};
+use crate::{base::Error, decision::Decision, store::redis::job::Job};
 
 /// Where the lanes of a queue send their batches: a server, or a shard of a Cluster.
 pub(super) trait Target: Send + Sync + 'static {

@@ -6,17 +6,16 @@ use std::{slice::ChunksExact, time::Duration};
 
 use redis::Value;
 
-use super::{
-    job::{Job, LeaseRequest},
-    reply::{Leased, Reply},
-};
 use crate::{
     algorithm::twin::Receipt,
     base::{Error, ErrorKind, Fault},
     decision::{Charge, Decision, Outcome, Verdict},
     store::{
         Action, Spec,
-        redis::{codes, error},
+        redis::{
+            codes, error,
+            job::{Job, LeaseRequest, Leased, Reply},
+        },
     },
 };
 
@@ -91,7 +90,7 @@ impl<'a> Reader<'a> {
             self.skip(job.records());
             return Err(error::from_server(&text));
         }
-        let reply = match (&job.lease, &*job.charges) {
+        let reply = match (&job.lease, &job.charges[..]) {
             (None, [charge]) if job.companions.is_empty() => {
                 self.decision_of_one(job.action, charge).map(Reply::of)
             }

@@ -15,6 +15,7 @@ use crate::{
     decision::Decision,
     key::Key,
     store::redis::{
+        job::{Job, Shards},
         script::Script,
         transport::{
             breaker::Breaker,
@@ -27,7 +28,7 @@ use crate::{
             runtimes::{PerRuntime, in_task},
             target::Target,
         },
-        wire::{self, Job, Shards},
+        wire,
     },
 };
 
@@ -142,7 +143,7 @@ where
     }
 
     fn is_in_one_slot(&self, job: &Job) -> bool {
-        match &*job.charges {
+        match &job.charges[..] {
             [_] => true,
             [first, others @ ..] => others.iter().all(|other| self.share_a_slot(first.key(), other.key())),
             [] => false,

@@ -8,6 +8,7 @@ use crate::{
     base::{Error, ErrorKind, Fault},
     decision::Decision,
     store::redis::{
+        job::Job,
         transport::{
             breaker::Breaker,
             deadline::{PROBE_TIMEOUT, TimeLeft, not_answered},
@@ -15,7 +16,6 @@ use crate::{
             queue::{Lanes, Queue},
             target::Target,
         },
-        wire::Job,
     },
 };
 

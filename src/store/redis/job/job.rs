@@ -2,14 +2,17 @@ use std::{sync::Arc, time::Duration};
 
 use super::{names::KeyNames, reply::Reply};
 use crate::{
-    decision::Charge,
-    store::{Action, Companion, redis::script::Script},
+    decision::{Charge, Charges, Decision},
+    store::{
+        Action, Companion,
+        redis::{script::Script, shortcut::DenyObserver},
+    },
 };
 
 /// A decision for Redis to make.
 pub(crate) struct Job {
     pub(crate) action: Action,
-    pub(crate) charges: Vec<Charge>,
+    pub(crate) charges: Charges,
     /// The charges against the penalties of the policies.
     pub(crate) companions: Vec<Companion>,
     pub(crate) names: KeyNames,
@@ -17,43 +20,22 @@ pub(crate) struct Job {
     pub(crate) time: Option<u64>,
     pub(crate) script: Arc<Script>,
     pub(crate) deadline: Duration,
+    /// What the deny cache learns of it.
+    pub(crate) denial: Option<DenyObserver>,
     /// Units to lease and return. Only for a job with one charge.
     pub(crate) lease: Option<LeaseRequest>,
+    /// Observes a job that leases or returns units.
     pub(crate) observer: Option<Box<dyn Observer>>,
 }
 
-/// Observes a job. It is dropped with the job, which is then settled or never will be.
+/// Observes a job that leases or returns units. It is dropped with the job, which is then settled or never will be.
 pub(crate) trait Observer: Send + Sync {
-    /// Called right before the job is sent. May change `lease`.
-    fn sending(&self, lease: &mut Option<LeaseRequest>) {
-        let _ = lease;
-    }
+    /// Called right before the job is sent. May change `request`.
+    fn sending(&self, request: &mut LeaseRequest);
 
-    /// Called when Redis has replied to `job`, or when it failed as a whole and may have been carried out in part.
-    fn settled(&self, job: &Job, reply: Option<&Reply>);
-
-    /// An observer for a job that undoes a part of this one, which was charged and then denied.
-    #[cfg(feature = "cluster")]
-    fn undoing(&self) -> Option<Box<dyn Observer>> {
-        None
-    }
-}
-
-/// Notifies both observers, the first one first.
-impl<A: Observer, B: Observer> Observer for (Option<A>, Option<B>) {
-    fn sending(&self, lease: &mut Option<LeaseRequest>) {
-        self.0.iter().for_each(|first| first.sending(lease));
-        self.1.iter().for_each(|second| second.sending(lease));
-    }
-
-    fn settled(&self, job: &Job, reply: Option<&Reply>) {
-        self.0.iter().for_each(|first| first.settled(job, reply));
-        self.1.iter().for_each(|second| second.settled(job, reply));
-    }
-
-    #[cfg(feature = "cluster")]
-    fn undoing(&self) -> Option<Box<dyn Observer>> {
-        self.0.as_ref().and_then(A::undoing).or_else(|| self.1.as_ref().and_then(B::undoing))
+    /// Called when Redis has replied to the job.
+    fn settled(&self, reply: &Reply) {
+        let _ = reply;
     }
 }
 
@@ -80,12 +62,23 @@ impl Job {
         Arc::ptr_eq(&self.script, &other.script) && self.time == other.time
     }
 
-    /// A part of this job, without an observer.
+    /// A part of this job, without observers.
     #[cfg(feature = "cluster")]
     pub(crate) fn part(&self, action: Action, charges: Vec<Charge>) -> Self {
         let (names, script, companions) =
             (self.names.clone(), self.script.clone(), Companion::of(action, &charges));
-        Self { action, charges, companions, names, script, lease: None, observer: None, ..*self }
+        let charges = charges.into();
+        Self {
+            action,
+            charges,
+            companions,
+            names,
+            script,
+            denial: None,
+            lease: None,
+            observer: None,
+            ..*self
+        }
     }
 
     /// The charges, and then those against penalties, in the order of their keys and records.
@@ -94,7 +87,7 @@ impl Job {
     }
 
     /// How many there are.
-    pub(crate) const fn width(&self) -> usize {
+    pub(crate) fn width(&self) -> usize {
         self.charges.len() + self.companions.len()
     }
 
@@ -107,17 +100,28 @@ impl Job {
         key
     }
 
-    /// Notifies the observer. Call it right before the job is encoded and sent.
+    /// Notifies the observers. Call it right before the job is encoded and sent.
     pub(crate) fn sending(&mut self) {
-        if let Some(observer) = &self.observer {
-            observer.sending(&mut self.lease);
+        if let (Some(observer), Some(request)) = (&self.observer, &mut self.lease) {
+            observer.sending(request);
         }
     }
 
-    /// Notifies the observer of the reply.
-    pub(crate) fn settled(&self, reply: Option<&Reply>) {
+    /// Notifies the observers of the reply. Returns the decision.
+    pub(crate) fn settled(&self, reply: Reply) -> Decision {
         if let Some(observer) = &self.observer {
-            observer.settled(self, reply);
+            observer.settled(&reply);
+        }
+        if let Some(denial) = &self.denial {
+            denial.settled(self.action, &self.charges, Some(&reply.decision));
+        }
+        reply.decision
+    }
+
+    /// Notifies the observers that it failed as a whole and may have been carried out in part.
+    pub(crate) fn failed(&self) {
+        if let Some(denial) = &self.denial {
+            denial.settled(self.action, &self.charges, None);
         }
     }
 
@@ -146,12 +150,13 @@ impl Job {
         use crate::{base::Quota, key::Key, policy::Policy};
         Self {
             action: Action::Charge,
-            charges: vec![Charge::new(&Policy::new("p", Quota::per_second(5)), &Key::new("k"), cost)],
+            charges: Charge::new(&Policy::new("p", Quota::per_second(5)), &Key::new("k"), cost).into(),
             companions: Vec::new(),
             names: KeyNames::new("rl"),
             time: None,
             script: Script::built_in().clone(),
             deadline,
+            denial: None,
             lease: None,
             observer: None,
         }
@@ -170,7 +175,7 @@ mod tests {
     fn the_time_of_a_ban_is_no_number_of_permits() {
         let policy = Policy::concurrency("p", 2_000).penalty(Penalty::manual());
         let micros = |action, cost| {
-            let charges = vec![Charge::new(&policy, &Key::new("k"), cost)];
+            let charges = Charge::new(&policy, &Key::new("k"), cost).into();
             Job { action, charges, ..Job::for_tests(1, Duration::ZERO) }.redis_micros()
         };
         assert_eq!(micros(Action::Ban, 3_600_000_000), micros(Action::Ban, 0));

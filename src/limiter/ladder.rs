@@ -44,17 +44,12 @@ pub(super) struct Rung {
 impl Rung {
     /// The decision of the store, or the one in its place if the store failed.
     pub(super) fn apply(&self, decided: Result<Decision, Error>) -> Result<Decision, Error> {
-        match decided {
-            Ok(decision) => {
-                self.succeeded(&decision);
-                Ok(decision)
-            }
-            Err(error) => self.decide(error),
-        }
+        let decided = decided.inspect(|decision| self.succeeded(decision));
+        counted(self.action, decided.or_else(|error| self.decide(error)))
     }
 
     /// Call it when the store has decided.
-    pub(super) fn succeeded(&self, decision: &Decision) {
+    fn succeeded(&self, decision: &Decision) {
         // A lease and the deny cache answer while Redis is unavailable too.
         if decision.source() == DecisionSource::Store {
             self.ladder.hand_back(&self.store);
@@ -67,9 +62,18 @@ impl Rung {
     }
 
     /// The decision in place of one that the store failed to make.
-    pub(super) fn decide(&self, error: Error) -> Result<Decision, Error> {
+    fn decide(&self, error: Error) -> Result<Decision, Error> {
         self.ladder.decide(self.action, &self.charges, error)
     }
+}
+
+/// Counts how an action has ended, once the failure mode has decided.
+pub(super) fn counted(action: Action, decided: Result<Decision, Error>) -> Result<Decision, Error> {
+    #[cfg(feature = "metrics")]
+    crate::metrics::decisions::decided(action, &decided);
+    #[cfg(not(feature = "metrics"))]
+    let _ = action;
+    decided
 }
 
 impl fmt::Debug for Rung {

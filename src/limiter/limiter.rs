@@ -1,7 +1,10 @@
 use std::{fmt, slice, sync::Arc};
 
 use super::{
-    background::Background, counted::counted, ladder::Rung, pending::Pending, permit::PermitRequest,
+    background::Background,
+    ladder::{Rung, counted},
+    pending::Pending,
+    permit::PermitRequest,
 };
 use crate::{
     base::{Answer, Error, ErrorKind},
@@ -291,7 +294,7 @@ impl Limiter {
         }
         let answer = self.dispatch(Action::Refund, &charges);
         let pending = Pending::new(self.rung(Action::Refund, charges.into()), None, claims);
-        let answer = counted(Action::Refund, pending.finish(answer));
+        let answer = pending.finish(answer);
         let answer = match here {
             Some(here) => answer.map(move |refunded| here.updated(&refunded)),
             None => answer,
@@ -347,7 +350,8 @@ impl Limiter {
     #[cfg(feature = "metrics")]
     pub(crate) fn count_from_zero(&self, policies: impl Iterator<Item = Policy>) {
         crate::metrics::record::count_from_zero();
-        policies.for_each(|policy| super::counted::count_policy_from_zero(&policy, !self.in_process));
+        policies
+            .for_each(|policy| crate::metrics::decisions::count_policy_from_zero(&policy, !self.in_process));
     }
 
     /// [`check`](Self::check) for a layer. The store may keep the charge instead of cloning it.
@@ -369,7 +373,7 @@ impl Limiter {
             return None;
         }
         let denial = self.store.known_denial(&charges)?;
-        counted(Action::Charge, Answer::ready(Ok(denial))).now().ok()?.ok()
+        counted(Action::Charge, Ok(denial)).ok()
     }
 
     fn decide_one(&self, action: Action, charge: Charge) -> Answer<Decision> {
@@ -377,7 +381,7 @@ impl Limiter {
             return self.decide(action, &[charge]);
         }
         if self.in_process {
-            return counted(action, self.store.decide_one(action, charge));
+            return self.store.decide_one(action, charge).at_last(move |decided| counted(action, decided));
         }
         let answer = self.store.decide(action, slice::from_ref(&charge));
         self.finish(answer, action, charge.into())
@@ -397,11 +401,11 @@ impl Limiter {
             let permits = PermitRequest::of(&self.store, &charges);
             let answer = self.dispatch(action, &charges);
             let pending = Pending::new(self.rung(action, charges.into()), permits, Vec::new());
-            return counted(action, pending.finish(answer));
+            return pending.finish(answer);
         }
         let answer = self.dispatch(action, charges);
         if self.in_process {
-            return counted(action, answer);
+            return answer.at_last(move |decided| counted(action, decided));
         }
         self.finish(answer, action, charges.into())
     }
@@ -409,7 +413,7 @@ impl Limiter {
     /// Applies the failure modes to an answer of the store that needs no undoing.
     fn finish(&self, answer: Answer<Decision>, action: Action, charges: Charges) -> Answer<Decision> {
         let rung = self.rung(action, charges);
-        counted(action, answer.at_last(move |decided| rung.apply(decided)))
+        answer.at_last(move |decided| rung.apply(decided))
     }
 
     fn rung(&self, action: Action, charges: Charges) -> Rung {

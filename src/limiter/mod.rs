@@ -3,7 +3,6 @@
 mod account;
 mod background;
 mod bans;
-mod counted;
 mod debit;
 mod drain;
 mod ladder;

@@ -32,7 +32,7 @@ const ROWS: &[&[&str]] = &[
     &["store/redis/transport/"],
     &["store/redis/lease/"],
     &["store/redis/", "store/mod.rs"],
-    &["limiter/"],
+    &["limiter/", "metrics/decisions.rs"],
     &["response/"],
     &["keyed/", "layer/"],
     &["lib.rs"],

@@ -1,4 +1,5 @@
-//! A lane: a task that sends batches as long as decisions wait for it.
+//! A decision is sent immediately and alone if no other is under way; otherwise it shares a batch. Lanes send the batches: a
+//! lane is a task that does so as long as decisions wait for it.
 //!
 //! A decision that finds too few lanes open, see [`queue`](super::queue), starts a task for another one. So callers only
 //! wait: one that polls its decision and then keeps it holds no connection and delays no other. If there is no lane, the
@@ -15,37 +16,95 @@ use std::{mem, sync::Arc, time::Duration};
 
 use tokio::{
     runtime::Handle,
-    task::yield_now,
+    task::{coop::consume_budget, yield_now},
     time::{Instant, timeout},
 };
 
 use super::{
-    breaker::is_silence, connections::MAX_BACKOFF, deadline::while_ticking, queue::Batch, target::Target,
-    waiting::expire,
+    breaker::is_silence,
+    connections::MAX_BACKOFF,
+    deadline::{TimeLeft, while_ticking},
+    probe::probe,
+    queue::{Batch, Ticket},
+    target::Target,
+    waiting::{STUCK, expire},
 };
 use crate::{
     base::{Error, ErrorKind},
     decision::Decision,
-    store::redis::error::not_connected,
+    store::redis::{error::not_connected, job::Job},
 };
 
 /// How long a busy lane keeps its connection.
 const MAX_HOLD: Duration = Duration::from_millis(5);
 
+/// Makes a decision, alone or in a batch. Call it in a runtime.
+pub(super) async fn decide<T: Target>(target: Arc<T>, job: Job) -> Result<Decision, Error> {
+    if let Some(error) = target.breaker().error() {
+        probe(&target, || job.first_key());
+        let failed = Err(error);
+        target.health().record(&failed);
+        // A caller in a loop would never let another task run, not even the probe.
+        consume_budget().await;
+        return failed;
+    }
+    let (allowed, entered) = (job.deadline, Instant::now());
+    let decision = match target.queue().enter(job, entered) {
+        Ok(ticket) if ticket.is_alone => {
+            let lane = target.queue().lone.open(Lane::new(target.clone()).carry(true));
+            // An error if the lane was dropped with its runtime: the decision may have been made.
+            lane.answer(ticket.reply).await.unwrap_or_else(|_| Err(target.health().late()))
+        }
+        Ok(ticket) => {
+            if ticket.opens_lane {
+                tokio::spawn(Lane::new(target.clone()).carry(false));
+            }
+            wait(&target, ticket, allowed).await
+        }
+        Err(full) => Err(full),
+    };
+    metric!(waited(entered.elapsed()));
+    target.health().record(&decision);
+    decision
+}
+
+async fn wait<T: Target>(target: &Arc<T>, mut ticket: Ticket, allowed: Duration) -> Result<Decision, Error> {
+    let reply = if ticket.is_watched {
+        Some((&mut ticket.reply).await)
+    } else {
+        let (mut left, mut pause, mut reply) = (allowed, STUCK, None);
+        while reply.is_none() && !left.is_zero() {
+            let time = pause.min(left);
+            reply = TimeLeft::new(time).spend_on(&mut ticket.reply).await;
+            (left, pause) = (left - time, pause * 2);
+            if reply.is_none() && !left.is_zero() {
+                open_another(target);
+            }
+        }
+        reply
+    };
+    match reply {
+        Some(Ok(reply)) => reply,
+        None if target.queue().withdraw(&ticket) => Err(target.health().no_connection()),
+        // Also if the lane was dropped with its runtime: the decision may have been made.
+        _ => Err(target.health().late()),
+    }
+}
+
 /// An open lane of the queue.
-pub(super) struct Lane<T: Target> {
+struct Lane<T: Target> {
     target: Arc<T>,
     closed: bool,
 }
 
 impl<T: Target> Lane<T> {
     /// A lane that was opened in the queue of `target`.
-    pub(super) const fn new(target: Arc<T>) -> Self {
+    const fn new(target: Arc<T>) -> Self {
         Self { target, closed: false }
     }
 
     /// Sends batches as long as decisions wait, the first one `at_once` or after the tasks that are ready.
-    pub(super) async fn carry(mut self, mut at_once: bool) {
+    async fn carry(mut self, mut at_once: bool) {
         let mut batch = Batch::default();
         let mut slot = None;
         let mut held_since = Instant::now();
@@ -155,7 +214,7 @@ fn record_batch<T: Target>(target: &T, decisions: &[Result<Decision, Error>], is
 }
 
 /// Starts another lane if decisions have waited for long: the others may be stuck.
-pub(super) fn open_another<T: Target>(target: &Arc<T>) {
+fn open_another<T: Target>(target: &Arc<T>) {
     if let Ok(runtime) = Handle::try_current()
         && target.queue().open_another()
     {

@@ -7,8 +7,8 @@ use redis::{Cmd, RedisError, Value, aio::ConnectionLike};
 
 use super::{
     breaker::Breaker,
-    commit,
     health::Health,
+    lane,
     link::{Found, Link, Scan},
     runtimes::{PerRuntime, in_task},
     server::Server,
@@ -29,7 +29,7 @@ where
     M::Connection: ConnectionLike + Sync,
 {
     fn decide(self: Arc<Self>, job: Job) -> Answer<Decision> {
-        Answer::pending(async move { commit::decide(self.servers.here()?, job).await })
+        Answer::pending(async move { lane::decide(self.servers.here()?, job).await })
     }
 
     fn ask(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value> {

@@ -11,7 +11,7 @@ use crate::{
     base::{Error, ErrorKind, Fault},
     decision::{Charge, Decision, Outcome, Verdict},
     store::{
-        Action, Spec,
+        Action, Companion, Spec,
         redis::{
             codes, error,
             job::{Job, LeaseRequest, Leased, Reply},
@@ -125,21 +125,26 @@ impl<'a> Reader<'a> {
     }
 
     fn decision(&mut self, job: &Job) -> Option<Decision> {
-        // All are read, because the next job's records follow.
-        let records: Vec<Record> = job.charges.iter().filter_map(|_| self.record()).collect();
-        let penalties: Vec<Record> = job.companions.iter().filter_map(|_| self.record()).collect();
-        let fits = |(charge, record): (&Charge, &Record)| record[0] != 0.0 || charge.is_shadow();
-        let is_banned = penalties.iter().any(|record| record[0] == 0.0);
-        let is_admitted = !is_banned && job.charges.iter().zip(&records).all(fits);
-        let outcomes = job.charges.iter().zip(&records);
-        let outcomes: Option<Vec<Outcome>> =
-            outcomes.map(|(charge, record)| self.outcome(job.action, charge, record, is_admitted)).collect();
+        let (charges, penalties) = (&*job.charges, &job.companions);
+        let records = || self.records.clone().map(record);
+        let of_penalties = || penalties.iter().zip(records().skip(charges.len()));
+        let fits = |(charge, record): (&Charge, Record)| record[0] != 0.0 || charge.is_shadow();
+        let is_banned = of_penalties().any(|(_, record)| record[0] == 0.0);
+        let is_admitted = !is_banned && charges.iter().zip(records()).all(fits);
+        let outcome = |(charge, record)| self.outcome(job.action, charge, &record, is_admitted);
+        let outcomes: Option<Vec<Outcome>> = charges.iter().zip(records()).map(outcome).collect();
+        let ban = |(companion, [granted, _, _, rest, _]): (&Companion, Record)| match integer(granted) {
+            Some(0) => Some(micros(rest).map(|rest| (companion.place, rest))),
+            Some(_) => None,
+            None => Some(None),
+        };
+        let bans: Option<Vec<_>> = of_penalties().filter_map(ban).collect();
+        // Also if one of them is invalid, because the records of the next job follow.
+        self.skip(job.width());
         let mut outcomes = outcomes?;
-        for (companion, [granted, _, _, rest, _]) in job.companions.iter().zip(penalties) {
-            if integer(granted)? == 0 {
-                let outcome = outcomes.get_mut(companion.place)?;
-                *outcome = outcome.clone().banning(micros(rest)?);
-            }
+        for (place, rest) in bans? {
+            let outcome = outcomes.get_mut(place)?;
+            *outcome = outcome.clone().banning(rest);
         }
         Some(Decision::new(outcomes))
     }

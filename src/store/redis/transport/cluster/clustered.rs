@@ -19,9 +19,9 @@ use crate::{
         script::Script,
         transport::{
             breaker::Breaker,
-            commit,
             deadline::{deadline_in, queue_full},
             health::Health,
+            lane,
             link::{Found, Link, Scan},
             probe::probe,
             queue::MAX_WAITING,
@@ -194,7 +194,7 @@ where
         let here = self.runtimes.here()?;
         let shard = job.charges.first().and_then(|charge| here.shards.get(self.parts.of(charge.key())));
         match shard {
-            Some(shard) if self.is_sharded => commit::decide(shard.clone(), job).await,
+            Some(shard) if self.is_sharded => lane::decide(shard.clone(), job).await,
             Some(shard) => self.decide_directly(&here, shard, job).await,
             None => Err(wire::unexpected()),
         }

@@ -7,7 +7,7 @@ use super::{
 use crate::{
     base::Error,
     decision::{Decision, DecisionSource, Verdict},
-    policy::{FailureMode, Policy},
+    policy::{FailureMode, Policy, Traits},
     store::Action,
 };
 
@@ -23,8 +23,7 @@ pub(crate) fn decided(action: Action, decided: &Result<Decision, Error>) {
 
 /// Shows the counters that decisions of `policy` can have, at 0: a rate does not see the first value of a counter.
 pub(crate) fn count_policy_from_zero(policy: &Policy, is_in_redis: bool) {
-    let settings = policy.summary();
-    let (is_local, is_open) = match settings.on_store_failure() {
+    let (is_local, is_open) = match policy.failure_mode() {
         FailureMode::Local { .. } => (is_in_redis, false),
         FailureMode::Open => (false, is_in_redis),
         FailureMode::Closed => (false, false),
@@ -36,10 +35,10 @@ pub(crate) fn count_policy_from_zero(policy: &Policy, is_in_redis: bool) {
     ];
     let verdicts = [
         (Counted::Admitted, true),
-        (Counted::Delayed, settings.algorithm() == "leaky-bucket"),
-        (Counted::Denied, settings.enforced() > 0.0),
-        (Counted::ShadowDenied, settings.enforced() < 1.0),
-        (Counted::Banned, settings.has_penalty()),
+        (Counted::Delayed, policy.algorithm_name() == "leaky-bucket"),
+        (Counted::Denied, policy.enforced_share() > 0.0),
+        (Counted::ShadowDenied, policy.has(Traits::ROLLOUT)),
+        (Counted::Banned, policy.has_penalty()),
     ];
     for source in sources.into_iter().filter_map(|(source, is_possible)| is_possible.then_some(source)) {
         let only_denies = source == DecisionSource::DenyCache;
@@ -49,7 +48,7 @@ pub(crate) fn count_policy_from_zero(policy: &Policy, is_in_redis: bool) {
             }
         }
     }
-    if settings.lease() > 0 && is_in_redis {
+    if policy.has(Traits::LEASE) && is_in_redis {
         policy.counters().add(policy.name(), Counted::Admitted, label(DecisionSource::Lease), 0);
     }
     if is_open {

@@ -127,7 +127,7 @@ impl PolicyChanges {
             policy = policy.try_debt(units)?;
         }
         match self.enforced {
-            Some(share) => policy.try_enforced_for(share.unwrap_or(1.0)),
+            Some(share) => policy.try_rollout(share.unwrap_or(1.0)),
             None => Ok(policy),
         }
     }

@@ -156,8 +156,8 @@ impl Policy {
     ///
     /// # Panics
     ///
-    /// Where [`new`](Self::new) panics, and if `limit` is 0 or above a million.
-    /// [`try_concurrency`](Self::try_concurrency) gives an error instead.
+    /// Where [`new`](Self::new) panics, and if `limit` is 0 or above a million. [`try_new`](Self::try_new) and
+    /// [`try_algorithm`](Self::try_algorithm) give an error instead.
     ///
     /// # Example
     ///
@@ -181,19 +181,11 @@ impl Policy {
     #[must_use]
     #[track_caller]
     pub fn concurrency(name: &str, limit: u64) -> Self {
-        match Self::try_concurrency(name, limit) {
+        let quota = Quota::new(limit, LEASE);
+        match quota.and_then(|quota| Self::try_new(name, quota)?.try_algorithm(Concurrency::new())) {
             Ok(policy) => policy,
             Err(error) => panic!("{error}"),
         }
-    }
-
-    /// The fallible form of [`concurrency`](Self::concurrency), for values read from a configuration.
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`concurrency`](Self::concurrency) panics.
-    pub fn try_concurrency(name: &str, limit: u64) -> Result<Self, Error> {
-        Self::try_new(name, Quota::new(limit, LEASE)?)?.try_algorithm(Concurrency::new())
     }
 
     /// Counts by `algorithm`. Defaults to [`Gcra`].
@@ -267,17 +259,15 @@ impl Policy {
         &self.0.name.text
     }
 
-    /// All settings, to look at or to print.
+    /// All settings, to print or, with the feature `serde`, to serialize.
     ///
     /// # Example
     ///
     /// ```
     /// use tower_ratelimit::{FailureMode, Policy, Quota};
     ///
-    /// let login = Policy::new("login", Quota::per_minute(5)).on_store_failure(FailureMode::Closed).enforced_for(0.25);
-    /// let summary = login.summary();
-    /// assert_eq!((summary.algorithm(), summary.capacity()), ("gcra", 5));
-    /// assert_eq!(summary.to_string(), "5/min, gcra, enforced for 25 % of the keys, failure mode closed");
+    /// let login = Policy::new("login", Quota::per_minute(5)).on_store_failure(FailureMode::Closed).rollout(0.25);
+    /// assert_eq!(login.summary().to_string(), "5/min, gcra, enforced for 25 % of the keys, failure mode closed");
     /// ```
     #[must_use]
     pub fn summary(&self) -> PolicySummary {
@@ -285,13 +275,13 @@ impl Policy {
         PolicySummary {
             name: self.name().to_owned(),
             quota: self.0.quota,
-            algorithm: self.counting().name().to_owned(),
+            algorithm: self.algorithm_name().to_owned(),
             capacity: self.capacity(),
             debt: self.debt_units(),
             lease: options.lease,
             has_penalty: self.has_penalty(),
             content_bytes: options.bytes,
-            enforced: options.enforced.share(),
+            enforced: self.enforced_share(),
             on_store_failure: options.on_store_failure,
         }
     }
@@ -305,6 +295,12 @@ impl Policy {
     #[must_use]
     pub fn quota(&self) -> Quota {
         self.0.quota
+    }
+
+    /// The name of the algorithm, such as `gcra`.
+    #[must_use]
+    pub fn algorithm_name(&self) -> &str {
+        self.counting().name()
     }
 
     /// The most units that can be charged at once.
@@ -407,7 +403,9 @@ impl Policy {
         self.counting().counter().map_or(UNKNOWN, |counter| counter.redis_micros(self.arguments(), refund))
     }
 
-    pub(crate) fn failure_mode(&self) -> FailureMode {
+    /// What happens to a request when the store gives no decision in time.
+    #[must_use]
+    pub fn failure_mode(&self) -> FailureMode {
         self.0.options.on_store_failure
     }
 

@@ -45,27 +45,32 @@ impl Policy {
     ///
     /// # Panics
     ///
-    /// If `share` is not from 0 to 1. [`try_enforced_for`](Self::try_enforced_for) gives an error instead.
+    /// If `share` is not from 0 to 1. [`try_rollout`](Self::try_rollout) gives an error instead.
     #[must_use]
     #[track_caller]
-    pub fn enforced_for(self, share: f64) -> Self {
-        match self.try_enforced_for(share) {
+    pub fn rollout(self, share: f64) -> Self {
+        match self.try_rollout(share) {
             Ok(policy) => policy,
             Err(error) => panic!("{error}"),
         }
     }
 
-    /// The fallible form of [`enforced_for`](Self::enforced_for), for a number read from a configuration.
+    /// The fallible form of [`rollout`](Self::rollout), for a number read from a configuration.
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`enforced_for`](Self::enforced_for) panics.
-    pub fn try_enforced_for(self, share: f64) -> Result<Self, Error> {
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`rollout`](Self::rollout) panics.
+    pub fn try_rollout(self, share: f64) -> Result<Self, Error> {
         Ok(self.enforced(Enforced::for_share(share)?))
     }
 
     fn enforced(self, enforced: Enforced) -> Self {
         self.set(|options| options.enforced = enforced)
+    }
+
+    /// The share of the keys for which the policy is enforced, from 0 to 1.
+    pub(crate) fn enforced_share(&self) -> f64 {
+        self.0.options.enforced.share()
     }
 
     /// Whether the policy is enforced for `key`.

@@ -532,7 +532,7 @@ async fn a_redundant_policy_and_a_cost_that_is_never_admitted_are_logged_once() 
             0,
         ),
         // The smaller limit is enforced for a part of the keys. This one is among them.
-        ("a rollout", day(), Rule::new(second().enforced_for(0.999_999), all()), 0),
+        ("a rollout", day(), Rule::new(second().rollout(0.999_999), all()), 0),
     ];
     for (name, policy, rule, expected) in rows {
         let before = lines.with("never denies a request");

@@ -144,7 +144,7 @@ async fn a_quota_alone_keeps_the_algorithm_and_the_options_of_the_default() {
     set(&server, "window", "8/h");
     let build = |debt, own, window| {
         [
-            Policy::new("debt", Quota::per_hour(debt)).debt(3).enforced_for(0.5),
+            Policy::new("debt", Quota::per_hour(debt)).debt(3).rollout(0.5),
             Policy::new("own", Quota::per_hour(own)).algorithm(Doubled).on_store_failure(FailureMode::Open),
             Policy::new("window", Quota::per_hour(window)).algorithm(FixedWindow::aligned()).leased(5),
         ]
@@ -271,7 +271,7 @@ async fn a_json_object_changes_only_the_entries_that_it_has() {
                 .on_store_failure(FailureMode::Closed)
                 .penalty(penalty)
                 .debt(2)
-                .enforced_for(0.5),
+                .rollout(0.5),
         ),
         (
             "entries removed",

@@ -421,7 +421,7 @@ mod tests {
             ladder: Arc::default(),
             store: Arc::new(handed_back.clone()),
             action: Action::Charge,
-            charges: charge.into(),
+            charges: Charges::One(charge),
         };
         assert!(rung.apply(Err(Error::new(ErrorKind::StoreSuspended, "not sent"))).is_ok());
         let rows = [

@@ -208,7 +208,11 @@ impl Limiter {
     /// # #[cfg(feature = "axum")] example::main();
     /// ```
     pub fn charge_more(&self, decision: &Decision, units: u64) -> Answer<Decision> {
-        self.enforced(|| self.decide_more(Action::Charge, decision, &charges_of(decision, units)))
+        self.enforced(|| match &*charges_of(decision, units) {
+            // With its failure.
+            [] => Answer::ready(Ok(decision.clone())),
+            charges => self.decide(Action::Charge, charges),
+        })
     }
 
     /// Refunds up to `units` units that `decision` charged to each of its keys, as far as they still count.
@@ -293,7 +297,7 @@ impl Limiter {
             return (refunded, Answer::ready(Ok(here.clone())));
         }
         let answer = self.dispatch(Action::Refund, &charges);
-        let pending = Pending::new(self.rung(Action::Refund, charges.into()), None, claims);
+        let pending = Pending::new(self.rung(Action::Refund, Charges::Many(charges)), None, claims);
         let answer = pending.finish(answer);
         let answer = match here {
             Some(here) => answer.map(move |refunded| here.updated(&refunded)),
@@ -384,7 +388,7 @@ impl Limiter {
             return self.store.decide_one(action, charge).at_last(move |decided| counted(action, decided));
         }
         let answer = self.store.decide(action, slice::from_ref(&charge));
-        self.finish(answer, action, charge.into())
+        self.finish(answer, action, Charges::One(charge))
     }
 
     pub(super) fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
@@ -400,7 +404,7 @@ impl Limiter {
             let charges: Vec<Charge> = charges.iter().map(Charge::with_new_holder).collect();
             let permits = PermitRequest::of(&self.store, &charges);
             let answer = self.dispatch(action, &charges);
-            let pending = Pending::new(self.rung(action, charges.into()), permits, Vec::new());
+            let pending = Pending::new(self.rung(action, Charges::Many(charges)), permits, Vec::new());
             return pending.finish(answer);
         }
         let answer = self.dispatch(action, charges);
@@ -418,11 +422,6 @@ impl Limiter {
 
     fn rung(&self, action: Action, charges: Charges) -> Rung {
         Rung { ladder: self.ladder.clone(), store: self.store.clone(), action, charges }
-    }
-
-    /// [`decide`](Self::decide). Without charges, it returns `decision` with its failure.
-    fn decide_more(&self, action: Action, decision: &Decision, charges: &[Charge]) -> Answer<Decision> {
-        if charges.is_empty() { Answer::ready(Ok(decision.clone())) } else { self.decide(action, charges) }
     }
 
     fn dispatch(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {

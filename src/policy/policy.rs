@@ -87,19 +87,12 @@ pub(super) struct Options {
 }
 
 /// The room of a policy for debts.
-#[derive(Clone)]
+#[derive(Clone, PartialEq)]
 pub(super) struct Debt {
     /// By how many units debits may exceed what remains.
     pub(super) units: u64,
     /// What debits are counted by: the policy with so much more room.
     pub(super) counted_by: Policy,
-}
-
-/// What counts the debits follows from the policy.
-impl PartialEq for Debt {
-    fn eq(&self, other: &Self) -> bool {
-        self.units == other.units
-    }
 }
 
 const MAX_NAME: usize = 64;

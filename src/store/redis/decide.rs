@@ -26,7 +26,7 @@ use crate::{
 impl RedisStore {
     pub(super) fn evaluate(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
         let hot = self.leased(action, charges);
-        if let Some((decision, is_low)) = hot.and_then(|charge| self.leases.spend(charge)) {
+        if let Some((decision, is_low)) = hot.and_then(|charge| self.leases.table.spend(charge)) {
             if is_low && let (Ok(runtime), [charge]) = (Handle::try_current(), charges) {
                 self.lease_ahead(charge, &runtime);
             }
@@ -49,7 +49,7 @@ impl RedisStore {
             Ok(script) => script,
             Err(error) => return Answer::ready(Err(error)),
         };
-        let mut job = self.job(action, charges, script);
+        let mut job = self.job(action, charges.into(), script);
         let mut frees_units = false;
         if let Some((request, observer)) =
             hot.and_then(|charge| FetchObserver::new(&self.leases, charge, false))
@@ -69,8 +69,7 @@ impl RedisStore {
         (is_leased && charge.cost() > 0 && !charge.is_shadow()).then_some(charge)
     }
 
-    pub(super) fn job(&self, action: Action, charges: impl Into<Charges>, script: Arc<Script>) -> Job {
-        let charges = charges.into();
+    pub(super) fn job(&self, action: Action, charges: Charges, script: Arc<Script>) -> Job {
         Job {
             action,
             companions: Companion::of(action, &charges),
@@ -89,7 +88,7 @@ impl RedisStore {
     fn lease_ahead(&self, charge: &Charge, runtime: &Handle) {
         if let Some((request, observer)) = FetchObserver::new(&self.leases, charge, true) {
             let no_units = Charge::new(charge.policy(), charge.key(), 0);
-            let job = self.job(Action::Charge, no_units, Script::built_in().clone());
+            let job = self.job(Action::Charge, Charges::One(no_units), Script::built_in().clone());
             self.leases
                 .spawn(Job { lease: Some(request), observer: Some(Box::new(observer)), ..job }, runtime);
         }

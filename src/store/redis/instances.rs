@@ -21,7 +21,7 @@ use super::{
 use crate::{
     algorithm::Concurrency,
     base::{Quota, time::micros},
-    decision::Charge,
+    decision::{Charge, Charges},
     key::Key,
     policy::Policy,
     store::{Action, LocalCounts},
@@ -109,7 +109,7 @@ impl Instances {
         Job {
             action,
             companions: Vec::new(),
-            charges: permit.into(),
+            charges: Charges::One(permit),
             names: self.names.clone(),
             time: None,
             script: Script::built_in().clone(),

@@ -497,7 +497,7 @@ impl Store for RedisStore {
         let (deny_cache, leases) = (self.deny_cache.clone(), self.leases.clone());
         let (policy, key) = (policy.clone(), key.clone());
         let forget = move || {
-            leases.forget(&policy, &key);
+            leases.table.forget(&policy, &key);
             deny_cache.iter().for_each(|deny_cache| deny_cache.invalidate(&policy, &key));
         };
         // Also before the command, in case the caller drops the answer.

@@ -67,7 +67,7 @@ impl Job {
     pub(crate) fn part(&self, action: Action, charges: Vec<Charge>) -> Self {
         let (names, script, companions) =
             (self.names.clone(), self.script.clone(), Companion::of(action, &charges));
-        let charges = charges.into();
+        let charges = Charges::Many(charges);
         Self {
             action,
             charges,
@@ -150,7 +150,7 @@ impl Job {
         use crate::{base::Quota, key::Key, policy::Policy};
         Self {
             action: Action::Charge,
-            charges: Charge::new(&Policy::new("p", Quota::per_second(5)), &Key::new("k"), cost).into(),
+            charges: Charges::One(Charge::new(&Policy::new("p", Quota::per_second(5)), &Key::new("k"), cost)),
             companions: Vec::new(),
             names: KeyNames::new("rl"),
             time: None,
@@ -175,7 +175,7 @@ mod tests {
     fn the_time_of_a_ban_is_no_number_of_permits() {
         let policy = Policy::concurrency("p", 2_000).penalty(Penalty::manual());
         let micros = |action, cost| {
-            let charges = Charge::new(&policy, &Key::new("k"), cost).into();
+            let charges = Charges::One(Charge::new(&policy, &Key::new("k"), cost));
             Job { action, charges, ..Job::for_tests(1, Duration::ZERO) }.redis_micros()
         };
         assert_eq!(micros(Action::Ban, 3_600_000_000), micros(Action::Ban, 0));

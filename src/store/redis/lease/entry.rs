@@ -38,9 +38,10 @@ pub(super) struct Lease {
     pub(super) receipt: Receipt,
 }
 
-/// Units of a lease that are being returned, and the reset count when the lease was removed from the table.
-#[derive(Clone, Copy, Debug, Default)]
+/// Units of a lease that are being returned, and the reset count when they left the table.
 pub(super) struct Returned {
+    pub(super) policy: Policy,
+    pub(super) key: Key,
     pub(super) lease: LeaseReturn,
     pub(super) resets: ResetCount,
 }
@@ -69,9 +70,8 @@ impl Lease {
     }
 
     /// Returns the lease: all unspent units, and the number of spent ones.
-    pub(super) const fn returned(&self, resets: ResetCount) -> Returned {
-        let lease = LeaseReturn { name: self.name, units: self.left + self.spent, spent: self.spent };
-        Returned { lease, resets }
+    pub(super) const fn returned(&self) -> LeaseReturn {
+        LeaseReturn { name: self.name, units: self.left + self.spent, spent: self.spent }
     }
 }
 

@@ -5,10 +5,7 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU32, Ordering},
 };
 
-use super::{
-    send::Leases,
-    table::{Fetch, Removed},
-};
+use super::{send::Leases, table::Fetch};
 use crate::{
     decision::Charge,
     store::redis::job::{LeaseRequest, Observer, Reply},
@@ -48,7 +45,7 @@ impl FetchObserver {
 
 impl Observer for FetchObserver {
     fn sending(&self, request: &mut LeaseRequest) {
-        let count = self.leases.return_if_valid(request, &self.fetch.returned);
+        let count = self.leases.return_if_valid(request, self.fetch.returned.resets);
         self.resets.store(count, Ordering::Release);
         self.sent.store(true, Ordering::Release);
     }
@@ -68,9 +65,7 @@ impl Drop for FetchObserver {
             self.leases.complete(&self.fetch, *self.resets.get_mut(), None);
         }
         if !*self.sent.get_mut() {
-            let Fetch { policy, key, returned, .. } = &self.fetch;
-            let (policy, key) = (policy.clone(), key.clone());
-            self.leases.spawn_return(&Removed { policy, key, returned: *returned });
+            self.leases.spawn_return(&self.fetch.returned);
         }
     }
 }

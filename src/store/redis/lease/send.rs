@@ -15,12 +15,12 @@ use tokio::{
 };
 
 use super::{
-    entry::Returned,
-    table::{Fetch, LeaseTable, Removed},
+    entry::{ResetCount, Returned},
+    table::{Fetch, LeaseTable},
 };
 use crate::{
     base::{Error, sync::lock},
-    decision::{Charge, Decision, Outcome},
+    decision::{Charge, Charges, Outcome},
     key::Key,
     policy::Policy,
     store::{
@@ -36,7 +36,7 @@ use crate::{
 
 /// The leases of a store, and what sends their returns.
 pub(crate) struct Leases {
-    pub(super) table: LeaseTable,
+    pub(crate) table: LeaseTable,
     link: Arc<dyn Link>,
     names: KeyNames,
     deny_cache: Option<Arc<DenyCache>>,
@@ -73,16 +73,6 @@ impl Leases {
         }
     }
 
-    /// Spends the units of `charge` from a lease, if it has enough. Also returns whether more should be fetched.
-    pub(crate) fn spend(&self, charge: &Charge) -> Option<(Decision, bool)> {
-        self.table.spend(charge)
-    }
-
-    /// Drops the lease of a key that is being reset.
-    pub(crate) fn forget(&self, policy: &Policy, key: &Key) {
-        self.table.forget(policy, key);
-    }
-
     /// Removes the lease of a key. Returns the job that returns it to Redis.
     pub(crate) fn remove(self: &Arc<Self>, policy: &Policy, key: &Key) -> Option<Job> {
         self.return_job(&self.table.remove(policy, key)?)
@@ -92,7 +82,7 @@ impl Leases {
     pub(crate) fn remove_all(self: &Arc<Self>) -> Vec<Job> {
         let removed = self.table.remove_all();
         self.report();
-        removed.iter().filter_map(|removed| self.return_job(removed)).collect()
+        removed.iter().filter_map(|returned| self.return_job(returned)).collect()
     }
 
     /// Ends a fetch, see [`LeaseTable::complete`], and returns the lease that was replaced.
@@ -103,24 +93,24 @@ impl Leases {
         granted: Option<(Leased, &Outcome)>,
     ) {
         if let Some(returned) = self.table.complete(fetch, resets, granted) {
-            self.spawn_return(&Removed { policy: fetch.policy.clone(), key: fetch.key.clone(), returned });
+            self.spawn_return(&returned);
             self.start_sweeping();
         }
     }
 
     /// Makes `request` return nothing if the lease was removed before a reset. A job that was certainly not sent may be sent
     /// again, so this is found when it is sent. Returns the reset count.
-    pub(super) fn return_if_valid(&self, request: &mut LeaseRequest, returned: &Returned) -> u32 {
-        let count = self.table.reset_count(returned.resets.cell);
-        if returned.resets.count != count {
+    pub(super) fn return_if_valid(&self, request: &mut LeaseRequest, resets: ResetCount) -> u32 {
+        let count = self.table.reset_count(resets.cell);
+        if resets.count != count {
             request.returned = LeaseReturn::default();
         }
         count
     }
 
-    pub(super) fn spawn_return(self: &Arc<Self>, removed: &Removed) {
+    pub(super) fn spawn_return(self: &Arc<Self>, returned: &Returned) {
         // Outside a runtime it is not sent, and the end of the lease settles it.
-        if let (Some(job), Ok(runtime)) = (self.return_job(removed), Handle::try_current()) {
+        if let (Some(job), Ok(runtime)) = (self.return_job(returned), Handle::try_current()) {
             self.spawn(job, &runtime);
         }
     }
@@ -143,8 +133,7 @@ impl Leases {
         let _ = timeout(RETURN_DEADLINE, in_flight.wait_for(|calls| *calls == 0)).await;
     }
 
-    fn return_job(self: &Arc<Self>, removed: &Removed) -> Option<Job> {
-        let Removed { policy, key, returned } = removed;
+    fn return_job(self: &Arc<Self>, returned: &Returned) -> Option<Job> {
         if returned.lease.units == 0 {
             return None;
         }
@@ -152,14 +141,14 @@ impl Leases {
         Some(Job {
             action: Action::Refund,
             companions: Vec::new(),
-            charges: Charge::new(policy, key, 0).into(),
+            charges: Charges::One(Charge::new(&returned.policy, &returned.key, 0)),
             names: self.names.clone(),
             time: self.table.clock().manual_micros(),
             script: Script::built_in().clone(),
             deadline: RETURN_DEADLINE,
             denial: self.deny_cache.as_ref().map(denial),
             lease: Some(LeaseRequest { wanted: 0, returned: returned.lease }),
-            observer: Some(Box::new(ReturnObserver { leases: self.clone(), returned: *returned })),
+            observer: Some(Box::new(ReturnObserver { leases: self.clone(), resets: returned.resets })),
         })
     }
 
@@ -175,7 +164,7 @@ impl Leases {
     fn sweep(self: &Arc<Self>) -> bool {
         let unused = self.table.remove_unused();
         self.report();
-        unused.iter().for_each(|removed| self.spawn_return(removed));
+        unused.iter().for_each(|returned| self.spawn_return(returned));
         self.has_leases()
     }
 
@@ -201,12 +190,12 @@ impl Leases {
 /// Observes a job that only returns a lease.
 struct ReturnObserver {
     leases: Arc<Leases>,
-    returned: Returned,
+    resets: ResetCount,
 }
 
 impl Observer for ReturnObserver {
     fn sending(&self, request: &mut LeaseRequest) {
-        self.leases.return_if_valid(request, &self.returned);
+        self.leases.return_if_valid(request, self.resets);
     }
 }
 

@@ -3,6 +3,7 @@
 use std::{
     collections::{HashMap, hash_map},
     hash::{BuildHasher, RandomState},
+    mem,
     sync::{
         Mutex, MutexGuard,
         atomic::{AtomicU32, Ordering},
@@ -22,7 +23,7 @@ use crate::{
     },
 };
 
-pub(super) struct LeaseTable {
+pub(crate) struct LeaseTable {
     shards: Box<[Mutex<HashMap<u64, Entry>>]>,
     /// How often a key with this hash was reset. Leases that are being fetched or returned meanwhile are void.
     resets: Box<[AtomicU32]>,
@@ -32,20 +33,10 @@ pub(super) struct LeaseTable {
 
 /// A request for a lease.
 pub(super) struct Fetch {
-    pub(super) policy: Policy,
-    pub(super) key: Key,
     requested_at: u64,
     set_back: u64,
     /// How many units to lease.
     pub(super) wanted: u64,
-    /// What it returns.
-    pub(super) returned: Returned,
-}
-
-/// A lease that was removed from the table.
-pub(super) struct Removed {
-    pub(super) policy: Policy,
-    pub(super) key: Key,
     pub(super) returned: Returned,
 }
 
@@ -73,7 +64,7 @@ impl LeaseTable {
     }
 
     /// Spends the units of `charge` from a lease, if it has enough. Also returns whether more should be fetched.
-    pub(super) fn spend(&self, charge: &Charge) -> Option<(Decision, bool)> {
+    pub(crate) fn spend(&self, charge: &Charge) -> Option<(Decision, bool)> {
         let (remaining, reset, is_low, receipt) = {
             let (hash, mut shard) = self.shard(charge.policy(), charge.key());
             let entry = shard.get_mut(&hash).filter(|entry| entry.is_of(charge))?;
@@ -106,26 +97,19 @@ impl LeaseTable {
             return None;
         }
         let wanted = entry.wanted(requested_at, charge.policy().most_leased());
-        let resets = self.resets(hash);
-        let (returned, left) = match &mut entry.lease {
+        let (lease, left) = match &mut entry.lease {
             Some(lease) if ahead => {
-                let spent = LeaseReturn { name: lease.name, units: lease.spent, spent: lease.spent };
-                lease.spent = 0;
-                (Returned { lease: spent, resets }, lease.left)
+                let spent = mem::take(&mut lease.spent);
+                (LeaseReturn { name: lease.name, units: spent, spent }, lease.left)
             }
-            lease => {
-                let nothing = Returned { resets, ..Returned::default() };
-                (lease.take().map_or(nothing, |lease| lease.returned(resets)), 0)
-            }
+            lease => (lease.take().map_or_else(LeaseReturn::default, |lease| lease.returned()), 0),
         };
         let wanted = wanted.saturating_sub(left);
-        if wanted == 0 && returned.lease.units == 0 {
+        if wanted == 0 && lease.units == 0 {
             return None;
         }
         entry.fetching = true;
-        drop(shard);
-        let (policy, key) = (charge.policy().clone(), charge.key().clone());
-        Some(Fetch { policy, key, requested_at, set_back, wanted, returned })
+        Some(Fetch { requested_at, set_back, wanted, returned: self.returned(hash, entry, lease) })
     }
 
     /// Ends a fetch, and stores the units that Redis granted, unless the key was reset since the count was `resets`. Returns
@@ -136,13 +120,13 @@ impl LeaseTable {
         resets: u32,
         granted: Option<(Leased, &Outcome)>,
     ) -> Option<Returned> {
-        let (hash, mut shard) = self.shard(&fetch.policy, &fetch.key);
+        let (hash, mut shard) = self.shard(&fetch.returned.policy, &fetch.returned.key);
         // An entry is not evicted during a fetch.
         let entry = shard.get_mut(&hash)?;
         entry.fetching = false;
-        let now_resets = self.resets(hash);
         // After a reset, earlier charges no longer exist.
-        let granted = granted.filter(|(granted, _)| granted.units > 0 && resets == now_resets.count);
+        let is_valid = resets == self.resets(hash).count;
+        let granted = granted.filter(|(granted, _)| granted.units > 0 && is_valid);
         let Some((granted, outcome)) = granted else {
             entry.lease.iter_mut().for_each(Lease::do_not_refill);
             return None;
@@ -171,11 +155,12 @@ impl LeaseTable {
             receipt,
         });
         lease.refill();
-        Some(replaced.map_or_else(Returned::default, |lease| lease.returned(now_resets)))
+        let replaced = replaced.map_or_else(LeaseReturn::default, |lease| lease.returned());
+        Some(self.returned(hash, entry, replaced))
     }
 
     /// Drops the lease of a key that is being reset.
-    pub(super) fn forget(&self, policy: &Policy, key: &Key) {
+    pub(crate) fn forget(&self, policy: &Policy, key: &Key) {
         let (hash, mut shard) = self.shard(policy, key);
         self.resets[(hash as u32 % RESET_COUNTERS) as usize].fetch_add(1, Ordering::AcqRel);
         if let Some(entry) = shard.get_mut(&hash) {
@@ -184,40 +169,40 @@ impl LeaseTable {
     }
 
     /// Removes the lease of a key.
-    pub(super) fn remove(&self, policy: &Policy, key: &Key) -> Option<Removed> {
+    pub(super) fn remove(&self, policy: &Policy, key: &Key) -> Option<Returned> {
         let (hash, mut shard) = self.shard(policy, key);
         let entry = shard.get_mut(&hash)?;
-        let lease = entry.lease.take()?;
-        Some(self.removed(hash, entry, &lease))
+        let lease = entry.lease.take()?.returned();
+        Some(self.returned(hash, entry, lease))
     }
 
     /// Removes all leases.
-    pub(super) fn remove_all(&self) -> Vec<Removed> {
+    pub(super) fn remove_all(&self) -> Vec<Returned> {
         self.remove_each(|entry, _, _| entry.lease.take())
     }
 
     /// Removes the leases that are to be returned because they are hardly used or end soon.
-    pub(super) fn remove_unused(&self) -> Vec<Removed> {
+    pub(super) fn remove_unused(&self) -> Vec<Returned> {
         self.remove_each(Entry::take_unused)
     }
 
     /// Removes the leases that `take` takes. It gets the time, and how often the clock was set back.
-    fn remove_each(&self, take: impl Fn(&mut Entry, u64, u64) -> Option<Lease>) -> Vec<Removed> {
+    fn remove_each(&self, take: impl Fn(&mut Entry, u64, u64) -> Option<Lease>) -> Vec<Returned> {
         let mut removed = Vec::new();
         for shard in &self.shards {
             let mut shard = lock(shard);
             let (now, set_back) = (self.clock.micros(), self.clock.times_set_back());
             for (hash, entry) in shard.iter_mut() {
                 let lease = take(entry, now, set_back);
-                removed.extend(lease.map(|lease| self.removed(*hash, entry, &lease)));
+                removed.extend(lease.map(|lease| self.returned(*hash, entry, lease.returned())));
             }
         }
         removed
     }
 
-    fn removed(&self, hash: u64, entry: &Entry, lease: &Lease) -> Removed {
-        let returned = lease.returned(self.resets(hash));
-        Removed { policy: entry.policy.clone(), key: entry.key.clone(), returned }
+    fn returned(&self, hash: u64, entry: &Entry, lease: LeaseReturn) -> Returned {
+        let (policy, key) = (entry.policy.clone(), entry.key.clone());
+        Returned { policy, key, lease, resets: self.resets(hash) }
     }
 
     /// The numbers of keys with a lease, and of their units.
@@ -336,7 +321,7 @@ mod tests {
         assert_eq!(one.table.sizes(), (1, 3));
         assert_eq!([one.spend(2), one.spend(2), one.spend(1), one.spend(1)], [true, false, true, false]);
         let fetch = one.table.fetch(&one.charge, false).unwrap();
-        let returned = fetch.returned.lease;
+        let returned = &fetch.returned.lease;
         assert_eq!((returned.name, returned.units, returned.spent), (7, 3, 3));
         assert!(one.grant(&fetch, 8, 5).is_some());
         one.advance(998);
@@ -406,7 +391,7 @@ mod tests {
         assert_eq!((replaced.name, replaced.units, replaced.spent), (7, 8, 0));
         one.advance(250);
         let [unused] = &one.table.remove_unused()[..] else { panic!("one lease is idle") };
-        assert_eq!((unused.returned.lease.name, unused.returned.lease.units), (9, 2));
+        assert_eq!((unused.lease.name, unused.lease.units), (9, 2));
         assert_eq!(one.table.sizes(), (0, 0));
     }
 

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     algorithm::SlidingLog,
     base::{Error, ErrorKind, Fault, Quota},
-    decision::Charge,
+    decision::{Charge, Charges},
     key::Key,
     policy::Policy,
     store::{
@@ -192,7 +192,7 @@ impl RedisStore {
         static PROBES: AtomicU64 = AtomicU64::new(0);
         let unique = format!("%probe:{}:{}", std::process::id(), PROBES.fetch_add(1, Ordering::Relaxed));
         let key = Key::new(unique);
-        let charges = vec![Charge::new(policy, &key, 1)];
+        let charges = Charges::One(Charge::new(policy, &key, 1));
         let script = self.scripts.script_for(&charges)?;
         let job = Job { deadline: PROBE_TIMEOUT, ..self.job(Action::Charge, charges, script) };
         let Some(Call { command, script: Some(script), .. }) = wire::encode(&[&job]) else {

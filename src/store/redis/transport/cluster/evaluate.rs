@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::{Cmd, RedisError, RedisResult, RetryMethod, Value, aio::ConnectionLike};
 use tokio::time::sleep;
 
-use crate::store::redis::{script::Script, transport::connections::is_no_script, wire::Call};
+use crate::store::redis::{transport::connections::is_no_script, wire::Call};
 
 /// The pause before a retry on a migrating slot.
 const MIGRATION_PAUSE: Duration = Duration::from_millis(1);
@@ -29,37 +29,34 @@ pub(super) async fn with_text_if_missing(
     call: &Call,
 ) -> RedisResult<Value> {
     let reply = call.command.query_async(connection).await;
-    match &call.script {
-        Some(script) if is_no_script(&reply) => {
-            with_text(&call.command, script).query_async(connection).await
-        }
-        _ => reply,
+    match with_text(call, &reply) {
+        Some(evaluation) => evaluation.query_async(connection).await,
+        None => reply,
     }
 }
 
-/// Turns `command`, an `EVALSHA`, into an `EVAL`.
-fn with_text(command: &Cmd, script: &Script) -> Cmd {
+/// The call as an `EVAL` with its script's text, if `reply` says that the node does not have it.
+fn with_text(call: &Call, reply: &RedisResult<Value>) -> Option<Cmd> {
+    let script = call.script.as_ref().filter(|_| is_no_script(reply))?;
     let mut evaluation = redis::cmd("EVAL");
     evaluation.arg(script.text());
-    for argument in command.args_iter().skip(2) {
+    for argument in call.command.args_iter().skip(2) {
         match argument {
             redis::Arg::Simple(bytes) => evaluation.arg(bytes),
             // The command has no cursor, and the library may add more kinds.
             _ => &mut evaluation,
         };
     }
-    evaluation
+    Some(evaluation)
 }
 
 /// Runs the script in a transaction. A client that retries waits while a slot migrates and its keys are on two nodes. But
 /// it returns an aborted transaction at once.
 pub(super) async fn in_transaction(connection: &mut impl ConnectionLike, call: &Call) -> RedisResult<Value> {
     let reply = transaction(connection, call.command.clone()).await;
-    match &call.script {
-        Some(script) if is_no_script(&reply) => {
-            transaction(connection, with_text(&call.command, script)).await
-        }
-        _ => reply,
+    match with_text(call, &reply) {
+        Some(evaluation) => transaction(connection, evaluation).await,
+        None => reply,
     }
 }
 

@@ -9,7 +9,7 @@ use tokio::{
 
 use crate::{
     base::Error,
-    decision::{Charge, Decision, Outcome},
+    decision::{Charge, Charges, Decision, Outcome},
     key::Key,
     store::{
         Action, Counts,
@@ -172,7 +172,7 @@ fn count_denials(
         return None;
     }
     part.companions.iter_mut().for_each(|companion| companion.counts = Counts::Earlier);
-    part.charges.iter_mut().for_each(|charge| *charge = charge.clone().with_cost(0));
+    part.charges = Charges::Many(part.charges.iter().map(|charge| charge.clone().with_cost(0)).collect());
     part.deadline = job.deadline.max(REPLY_TIMEOUT);
     let slots = slots.clone();
     Some(tokio::spawn(async move {
@@ -312,7 +312,7 @@ mod tests {
             let patience =
                 Duration::from_millis(if random.below(10) == 0 { random.below(20) } else { 1_000 });
             let job = Job {
-                charges: charges.clone().into(),
+                charges: Charges::Many(charges.clone()),
                 action: Action::Charge,
                 ..Job::for_tests(1, DEADLINE)
             };

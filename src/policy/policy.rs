@@ -525,8 +525,39 @@ impl fmt::Debug for Policy {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::Penalty, *};
     use crate::algorithm::FixedWindow;
+
+    #[test]
+    fn a_policy_knows_what_is_special_about_it() {
+        let quota = Quota::per_second(9);
+        let plain = || Policy::new("p", quota);
+        assert_eq!(plain().0.traits, Traits::NONE);
+        let rows = [
+            (plain().leased(2), Traits::LEASE),
+            (Policy::concurrency("p", 9), Traits::PERMITS),
+            (plain().debt(2), Traits::DEBT),
+            (plain().penalty(Penalty::manual()), Traits::PENALTY),
+            (plain().shadow(), Traits::ROLLOUT),
+            (plain().rollout(0.5), Traits::ROLLOUT),
+            (plain().leased(2).debt(2), Traits::LEASE.or(Traits::DEBT)),
+        ];
+        for (policy, traits) in rows {
+            assert_eq!(policy.0.traits, traits, "{policy:?}");
+            let changed = policy.on_store_failure(FailureMode::Open).content_bytes().with_quota(quota);
+            assert_eq!(changed.unwrap().0.traits, traits);
+        }
+        let gone = [
+            plain().shadow().rollout(1.0),
+            plain().penalty(Penalty::manual()).without_penalty(),
+            plain().debt(2).debt(0),
+            plain().leased(2).debt(2).local_share(1),
+            plain().leased(2).debt(2).debits().clone(),
+        ];
+        for policy in gone {
+            assert_eq!(policy.0.traits, Traits::NONE, "{policy:?}");
+        }
+    }
 
     #[test]
     fn a_name_that_no_header_can_carry_is_an_error() {

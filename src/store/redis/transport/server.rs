@@ -1,4 +1,4 @@
-//! What lanes to one server share: the queue, the connections, and how a batch is sent.
+//! How batches and commands are sent to one server.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use super::{
     link::{Found, Scan},
     queue::{Lanes, Queue},
     runtimes::in_task,
-    target::Target,
+    target::{Sender, Target},
 };
 use crate::{
     base::Error,
@@ -29,11 +29,9 @@ use crate::{
 /// times as many decisions as three; eight make no more.
 const LANES: Lanes = Lanes { usual: 3, if_far: 6 };
 
+/// Sends to one server.
 pub(super) struct Server<M: ManageConnection> {
-    queue: Queue,
-    breaker: Breaker,
     connections: Arc<Connections<M>>,
-    health: Arc<Health>,
     /// Held during a scan: several at a time would keep decisions waiting.
     scans: Mutex<()>,
 }
@@ -43,9 +41,10 @@ where
     M: ManageConnection<Error = RedisError>,
     M::Connection: ConnectionLike + Sync,
 {
-    pub(super) fn new(pool: Pool<M>, health: Arc<Health>, breaker: Breaker) -> Self {
+    pub(super) fn target(pool: Pool<M>, health: Arc<Health>, breaker: Breaker) -> Target<Self> {
         let connections = Arc::new(Connections::new(pool, health.clone()));
-        Self { queue: Queue::new(LANES), breaker, connections, health, scans: Mutex::default() }
+        let sender = Self { connections, scans: Mutex::default() };
+        Target { queue: Queue::new(LANES), breaker, health, sender }
     }
 
     /// The reply to a command.
@@ -93,24 +92,12 @@ where
     }
 }
 
-impl<M> Target for Server<M>
+impl<M> Sender for Server<M>
 where
     M: ManageConnection<Error = RedisError>,
     M::Connection: ConnectionLike + Sync,
 {
     type Connection = PooledConnection<'static, M>;
-
-    fn queue(&self) -> &Queue {
-        &self.queue
-    }
-
-    fn health(&self) -> &Health {
-        &self.health
-    }
-
-    fn breaker(&self) -> &Breaker {
-        &self.breaker
-    }
 
     async fn ping(&self, slot: &mut Slot<M>, _: &str) -> Result<Duration, Error> {
         if slot.is_none() {

@@ -47,7 +47,7 @@ pub(crate) struct Clustered<M: ManageConnection> {
 struct Runtime<M: ManageConnection> {
     nodes: Arc<Nodes<M>>,
     /// What stands for each part of the slots: the shard, or only the breaker of its slots.
-    shards: Vec<Arc<Shard<M>>>,
+    shards: Vec<Arc<Target<Shard<M>>>>,
     /// Limits the decisions in flight.
     in_flight: Semaphore,
 }
@@ -128,7 +128,8 @@ where
         let shared = health.clone();
         let runtime = move |pools| {
             let nodes = Arc::new(Nodes::new(pools, shared.clone()));
-            let shard = |breaker: &Breaker| Arc::new(Shard::new(nodes.clone(), breaker.in_another_runtime()));
+            let shard =
+                |breaker: &Breaker| Arc::new(Shard::target(nodes.clone(), breaker.in_another_runtime()));
             let shards = breakers.iter().map(shard).collect();
             Runtime { nodes, shards, in_flight: Semaphore::new(MAX_WAITING) }
         };
@@ -154,10 +155,10 @@ where
     async fn decide_directly(
         &self,
         here: &Runtime<M>,
-        shard: &Arc<Shard<M>>,
+        shard: &Arc<Target<Shard<M>>>,
         mut job: Job,
     ) -> Result<Decision, Error> {
-        if let Some(error) = shard.breaker().error() {
+        if let Some(error) = shard.breaker.error() {
             probe(shard, || job.first_key());
             let failed = Err(error);
             self.health.record(&failed);
@@ -172,7 +173,7 @@ where
         });
         let decision = timeout_at(deadline, sent).await.unwrap_or_else(|_| Ok(Err(self.health.late())));
         let decision = decision.and_then(|decision| decision);
-        shard.breaker().record(&decision);
+        shard.breaker.record(&decision);
         self.health.record(&decision);
         decision
     }

@@ -411,11 +411,10 @@ impl Policy {
         let algorithm = self.counting();
         let in_rust = algorithm.counter().is_some() || algorithm.twin().is_some();
         let algorithm = if in_rust { algorithm.clone() } else { Arc::new(Gcra::new()) };
-        let Ok(arguments) = algorithm.arguments(&quota) else { return self.clone() };
         let mut share = self.clone();
+        let Ok(counting) = Counting::new(algorithm, &quota) else { return share };
         let inner = Arc::make_mut(&mut share.0);
-        inner.quota = quota;
-        inner.counting = Counting::unchecked(algorithm, arguments, &quota);
+        (inner.quota, inner.counting) = (quota, counting);
         (inner.options.debt, inner.options.lease) = (None, 0);
         inner.compute_traits();
         share
@@ -481,17 +480,12 @@ impl Name {
 
 impl Counting {
     fn new(algorithm: Arc<dyn Algorithm>, quota: &Quota) -> Result<Self, Error> {
-        let arguments = algorithm.arguments(quota)?;
-        let counting = Self::unchecked(algorithm, arguments, quota);
-        if !(1..=MAX_CAPACITY).contains(&counting.capacity) {
+        let arguments = algorithm.arguments(quota)?.into();
+        let (capacity, replenishment) = (algorithm.capacity(quota), algorithm.replenishment());
+        if !(1..=MAX_CAPACITY).contains(&capacity) {
             return Err(Error::invalid("an algorithm's capacity must be from 1 to 2^44"));
         }
-        Ok(counting)
-    }
-
-    fn unchecked(algorithm: Arc<dyn Algorithm>, arguments: Vec<u64>, quota: &Quota) -> Self {
-        let (capacity, replenishment) = (algorithm.capacity(quota), algorithm.replenishment());
-        Self { algorithm, arguments: arguments.into(), capacity, replenishment }
+        Ok(Self { algorithm, arguments, capacity, replenishment })
     }
 }
 

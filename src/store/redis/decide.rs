@@ -10,7 +10,7 @@ use tokio::{
 use super::{
     instances::Instances,
     job::Job,
-    lease::FetchObserver,
+    lease,
     script::Script,
     shortcut::DenyObserver,
     store::RedisStore,
@@ -50,14 +50,8 @@ impl RedisStore {
             Err(error) => return Answer::ready(Err(error)),
         };
         let mut job = self.job(action, charges.into(), script);
-        let mut frees_units = false;
-        if let Some((request, observer)) =
-            hot.and_then(|charge| FetchObserver::new(&self.leases, charge, false))
-        {
-            frees_units = observer.frees_units();
-            job.lease = Some(request);
-            job.observer = Some(Box::new(observer));
-        }
+        job.lease = hot.and_then(|charge| lease::fetch(&self.leases, charge, false));
+        let frees_units = job.lease.as_ref().is_some_and(|lease| lease.returned.frees_units());
         job.denial = stamp.map(|(cache, stamp)| DenyObserver::new(cache, stamp, action, frees_units));
         if action == Action::Refund { self.refund(job) } else { self.link.clone().decide(job) }
     }
@@ -80,17 +74,15 @@ impl RedisStore {
             deadline: self.deadline,
             denial: None,
             lease: None,
-            observer: None,
         }
     }
 
     /// Leases more units before the lease is used up.
     fn lease_ahead(&self, charge: &Charge, runtime: &Handle) {
-        if let Some((request, observer)) = FetchObserver::new(&self.leases, charge, true) {
+        if let Some(lease) = lease::fetch(&self.leases, charge, true) {
             let no_units = Charge::new(charge.policy(), charge.key(), 0);
             let job = self.job(Action::Charge, Charges::One(no_units), Script::built_in().clone());
-            self.leases
-                .spawn(Job { lease: Some(request), observer: Some(Box::new(observer)), ..job }, runtime);
+            self.leases.spawn(Job { lease: Some(lease), ..job }, runtime);
         }
     }
 

@@ -116,7 +116,6 @@ impl Instances {
             deadline: self.deadline,
             denial: None,
             lease: None,
-            observer: None,
         }
     }
 }

@@ -23,27 +23,25 @@ pub(crate) struct Job {
     /// What the deny cache learns of it.
     pub(crate) denial: Option<DenyObserver>,
     /// Units to lease and return. Only for a job with one charge.
-    pub(crate) lease: Option<LeaseRequest>,
-    /// Observes a job that leases or returns units.
-    pub(crate) observer: Option<Box<dyn Observer>>,
+    pub(crate) lease: Option<Box<LeaseRequest>>,
+}
+
+/// Units to lease, and units of an older lease to return.
+pub(crate) struct LeaseRequest {
+    pub(crate) wanted: u64,
+    pub(crate) returned: LeaseReturn,
+    pub(crate) observer: Box<dyn Observer>,
 }
 
 /// Observes a job that leases or returns units. It is dropped with the job, which is then settled or never will be.
 pub(crate) trait Observer: Send + Sync {
-    /// Called right before the job is sent. May change `request`.
-    fn sending(&self, request: &mut LeaseRequest);
+    /// Called right before the job is sent. May change what is `returned`.
+    fn sending(&mut self, returned: &mut LeaseReturn);
 
     /// Called when Redis has replied to the job.
     fn settled(&self, reply: &Reply) {
         let _ = reply;
     }
-}
-
-/// Units to lease, and units of an older lease to return.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct LeaseRequest {
-    pub(crate) wanted: u64,
-    pub(crate) returned: LeaseReturn,
 }
 
 /// Units of a lease that are returned.
@@ -54,6 +52,13 @@ pub(crate) struct LeaseReturn {
     /// All units that leave the lease, including the spent ones.
     pub(crate) units: u64,
     pub(crate) spent: u64,
+}
+
+impl LeaseReturn {
+    /// Whether units are freed that other requests can be charged.
+    pub(crate) const fn frees_units(self) -> bool {
+        self.units > self.spent
+    }
 }
 
 impl Job {
@@ -68,17 +73,7 @@ impl Job {
         let (names, script, companions) =
             (self.names.clone(), self.script.clone(), Companion::of(action, &charges));
         let charges = Charges::Many(charges);
-        Self {
-            action,
-            charges,
-            companions,
-            names,
-            script,
-            denial: None,
-            lease: None,
-            observer: None,
-            ..*self
-        }
+        Self { action, charges, companions, names, script, denial: None, lease: None, ..*self }
     }
 
     /// The charges, and then those against penalties, in the order of their keys and records.
@@ -100,17 +95,17 @@ impl Job {
         key
     }
 
-    /// Notifies the observers. Call it right before the job is encoded and sent.
+    /// Notifies the observer of its lease. Call it right before the job is encoded and sent.
     pub(crate) fn sending(&mut self) {
-        if let (Some(observer), Some(request)) = (&self.observer, &mut self.lease) {
-            observer.sending(request);
+        if let Some(LeaseRequest { returned, observer, .. }) = self.lease.as_deref_mut() {
+            observer.sending(returned);
         }
     }
 
     /// Notifies the observers of the reply. Returns the decision.
     pub(crate) fn settled(&self, reply: Reply) -> Decision {
-        if let Some(observer) = &self.observer {
-            observer.settled(&reply);
+        if let Some(lease) = &self.lease {
+            lease.observer.settled(&reply);
         }
         if let Some(denial) = &self.denial {
             denial.settled(self.action, &self.charges, Some(&reply.decision));
@@ -158,7 +153,6 @@ impl Job {
             deadline,
             denial: None,
             lease: None,
-            observer: None,
         }
     }
 }

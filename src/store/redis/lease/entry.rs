@@ -74,10 +74,3 @@ impl Lease {
         LeaseReturn { name: self.name, units: self.left + self.spent, spent: self.spent }
     }
 }
-
-impl Returned {
-    /// Whether units are freed that other requests can be charged.
-    pub(super) const fn frees_units(&self) -> bool {
-        self.lease.units > self.lease.spent
-    }
-}

@@ -17,4 +17,4 @@ mod send;
 mod table;
 
 pub use self::send::LeaseStatus;
-pub(super) use self::{observe::FetchObserver, send::Leases};
+pub(super) use self::{observe::fetch, send::Leases};

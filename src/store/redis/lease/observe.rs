@@ -2,69 +2,55 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, AtomicU32, Ordering},
+    atomic::{AtomicBool, Ordering},
 };
 
 use super::{send::Leases, table::Fetch};
 use crate::{
     decision::Charge,
-    store::redis::job::{LeaseRequest, Observer, Reply},
+    store::redis::job::{LeaseRequest, LeaseReturn, Observer, Reply},
 };
 
 /// Stores the units that a job leases.
-pub(crate) struct FetchObserver {
+struct FetchObserver {
     leases: Arc<Leases>,
     fetch: Fetch,
-    sent: AtomicBool,
-    completed: AtomicBool,
+    is_sent: bool,
+    is_completed: AtomicBool,
     /// The reset count when the request was sent.
-    resets: AtomicU32,
+    resets: u32,
 }
 
-impl FetchObserver {
-    /// Fetches a lease with a job for `charge`; `ahead` is whether enough units are left for now. `None` if there is nothing
-    /// to fetch.
-    pub(crate) fn new(leases: &Arc<Leases>, charge: &Charge, ahead: bool) -> Option<(LeaseRequest, Self)> {
-        let fetch = leases.table.fetch(charge, ahead)?;
-        let request = LeaseRequest { wanted: fetch.wanted, returned: fetch.returned.lease };
-        let observer = Self {
-            leases: leases.clone(),
-            resets: AtomicU32::new(fetch.returned.resets.count),
-            fetch,
-            sent: AtomicBool::new(false),
-            completed: AtomicBool::new(false),
-        };
-        Some((request, observer))
-    }
-
-    /// Whether units are freed that other requests can be charged.
-    pub(crate) const fn frees_units(&self) -> bool {
-        self.fetch.returned.frees_units()
-    }
+/// Fetches a lease with a job for `charge`; `ahead` is whether enough units are left for now. `None` if there is nothing to
+/// fetch.
+pub(crate) fn fetch(leases: &Arc<Leases>, charge: &Charge, ahead: bool) -> Option<Box<LeaseRequest>> {
+    let fetch = leases.table.fetch(charge, ahead)?;
+    let (wanted, returned, resets) = (fetch.wanted, fetch.returned.lease, fetch.returned.resets.count);
+    let (leases, is_completed) = (leases.clone(), AtomicBool::new(false));
+    let observer = Box::new(FetchObserver { leases, fetch, is_sent: false, is_completed, resets });
+    Some(Box::new(LeaseRequest { wanted, returned, observer }))
 }
 
 impl Observer for FetchObserver {
-    fn sending(&self, request: &mut LeaseRequest) {
-        let count = self.leases.return_if_valid(request, self.fetch.returned.resets);
-        self.resets.store(count, Ordering::Release);
-        self.sent.store(true, Ordering::Release);
+    fn sending(&mut self, returned: &mut LeaseReturn) {
+        self.resets = self.leases.return_if_valid(returned, self.fetch.returned.resets);
+        self.is_sent = true;
     }
 
     fn settled(&self, reply: &Reply) {
         if let (Some(leased), [outcome]) = (reply.leased, reply.decision.outcomes()) {
-            self.completed.store(true, Ordering::Release);
-            let resets = self.resets.load(Ordering::Acquire);
-            self.leases.complete(&self.fetch, resets, Some((leased, outcome)));
+            self.is_completed.store(true, Ordering::Release);
+            self.leases.complete(&self.fetch, self.resets, Some((leased, outcome)));
         }
     }
 }
 
 impl Drop for FetchObserver {
     fn drop(&mut self) {
-        if !*self.completed.get_mut() {
-            self.leases.complete(&self.fetch, *self.resets.get_mut(), None);
+        if !*self.is_completed.get_mut() {
+            self.leases.complete(&self.fetch, self.resets, None);
         }
-        if !*self.sent.get_mut() {
+        if !self.is_sent {
             self.leases.spawn_return(&self.fetch.returned);
         }
     }

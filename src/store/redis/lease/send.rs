@@ -98,12 +98,12 @@ impl Leases {
         }
     }
 
-    /// Makes `request` return nothing if the lease was removed before a reset. A job that was certainly not sent may be sent
+    /// Makes a job return nothing if the lease was removed before a reset. A job that was certainly not sent may be sent
     /// again, so this is found when it is sent. Returns the reset count.
-    pub(super) fn return_if_valid(&self, request: &mut LeaseRequest, resets: ResetCount) -> u32 {
+    pub(super) fn return_if_valid(&self, returned: &mut LeaseReturn, resets: ResetCount) -> u32 {
         let count = self.table.reset_count(resets.cell);
         if resets.count != count {
-            request.returned = LeaseReturn::default();
+            *returned = LeaseReturn::default();
         }
         count
     }
@@ -137,7 +137,9 @@ impl Leases {
         if returned.lease.units == 0 {
             return None;
         }
-        let denial = |cache| DenyObserver::new(cache, cache.stamp(), Action::Refund, returned.frees_units());
+        let (frees_units, resets) = (returned.lease.frees_units(), returned.resets);
+        let denial = |cache| DenyObserver::new(cache, cache.stamp(), Action::Refund, frees_units);
+        let observer = Box::new(ReturnObserver { leases: self.clone(), resets });
         Some(Job {
             action: Action::Refund,
             companions: Vec::new(),
@@ -147,8 +149,7 @@ impl Leases {
             script: Script::built_in().clone(),
             deadline: RETURN_DEADLINE,
             denial: self.deny_cache.as_ref().map(denial),
-            lease: Some(LeaseRequest { wanted: 0, returned: returned.lease }),
-            observer: Some(Box::new(ReturnObserver { leases: self.clone(), resets: returned.resets })),
+            lease: Some(Box::new(LeaseRequest { wanted: 0, returned: returned.lease, observer })),
         })
     }
 
@@ -194,8 +195,8 @@ struct ReturnObserver {
 }
 
 impl Observer for ReturnObserver {
-    fn sending(&self, request: &mut LeaseRequest) {
-        self.leases.return_if_valid(request, self.resets);
+    fn sending(&mut self, returned: &mut LeaseReturn) {
+        self.leases.return_if_valid(returned, self.resets);
     }
 }
 

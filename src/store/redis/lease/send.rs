@@ -209,7 +209,7 @@ async fn sweep(mut sweeper: Sweeper) {
             continue;
         }
         lock(&leases.sweeping).remove(&sweeper.1);
-        // A lease that was stored meanwhile saw this task running, and started no other.
+        // A lease that was stored since saw this task running, and started no other.
         if !leases.has_leases() || !lock(&leases.sweeping).insert(sweeper.1) {
             sweeper.0 = Weak::new();
             return;

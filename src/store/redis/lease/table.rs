@@ -25,7 +25,7 @@ use crate::{
 
 pub(crate) struct LeaseTable {
     shards: Box<[Mutex<HashMap<u64, Entry>>]>,
-    /// How often a key with this hash was reset. Leases that are being fetched or returned meanwhile are void.
+    /// How often a key with this hash was reset. Leases that are being fetched or returned then are void.
     resets: Box<[AtomicU32]>,
     hasher: RandomState,
     clock: Clock,
@@ -131,7 +131,7 @@ impl LeaseTable {
             entry.lease.iter_mut().for_each(Lease::do_not_refill);
             return None;
         };
-        // This clock may be slower than that of Redis by 0.1 %, and the lease still ends in time.
+        // This clock may be slower than the clock of Redis by 0.1 %, and the lease still ends in time.
         let lifetime = granted.lifetime.min(MAX_LEASE_TIME);
         let ends_at = fetch.requested_at.saturating_add(lifetime - lifetime.div_ceil(1_000));
         let (same, replaced) = match entry.lease.take() {

@@ -24,7 +24,7 @@ use crate::{
     decision::{Ban, BanList, Charge, Decision, Outcome, Verdict},
     key::Key,
     policy::{Policy, Traits},
-    store::{Action, Companion, ManualClock, StateChange, Store},
+    store::{Action, ManualClock, PenaltyCharge, StateChange, Store},
 };
 
 /// Counts in the memory of this process: for a service with one instance, for tests, and for development without Redis.
@@ -139,16 +139,16 @@ impl MemoryStore {
 
     fn decide_all(&self, action: Action, charges: &[Charge]) -> Result<Decision, Error> {
         let spec = action.spec();
-        let companions = Companion::of(action, charges);
-        let all = charges.iter().chain(companions.iter().map(|companion| &companion.charge));
+        let penalty_charges = PenaltyCharge::of(action, charges);
+        let all = charges.iter().chain(penalty_charges.iter().map(|penalty| &penalty.charge));
         let locations: Vec<Location<'_>> =
             all.map(|charge| self.location(charge.policy(), charge.key())).collect();
-        let (own, of_companions) = locations.split_at(charges.len());
+        let (own, of_penalties) = locations.split_at(charges.len());
         let phases = Phases::new(spec, charges, own)?;
         let mut guards = Guards::lock(&self.shards, &locations);
         // Read under the locks, as in `charge_one`.
         let now = self.clock.now();
-        let penalties = Penalties::new(&companions, of_companions, now);
+        let penalties = Penalties::new(&penalty_charges, of_penalties, now);
 
         phases.change(&mut guards, now)?;
         if spec.change == Some(StateChange::Ban) {
@@ -174,7 +174,7 @@ impl MemoryStore {
             let outcome = outcome(item.charge.clone(), plan.admission, gauge, *units);
             if is_charged { outcome.with_receipt(Receipt { made: now, mark: plan.mark }) } else { outcome }
         });
-        if companions.is_empty() {
+        if penalty_charges.is_empty() {
             drop(guards);
             return Ok(Decision::new(outcomes));
         }

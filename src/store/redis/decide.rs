@@ -20,7 +20,7 @@ use crate::{
     base::Answer,
     decision::{Charge, Charges, Decision},
     policy::Traits,
-    store::{Action, Companion, ManualClock},
+    store::{Action, ManualClock, PenaltyCharge},
 };
 
 impl RedisStore {
@@ -66,7 +66,7 @@ impl RedisStore {
     pub(super) fn job(&self, action: Action, charges: Charges, script: Arc<Script>) -> Job {
         Job {
             action,
-            companions: Companion::of(action, &charges),
+            penalties: PenaltyCharge::of(action, &charges),
             charges,
             names: self.names.clone(),
             time: self.clock.as_ref().map(ManualClock::micros),

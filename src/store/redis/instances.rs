@@ -108,7 +108,7 @@ impl Instances {
     fn job(&self, action: Action, permit: Charge) -> Job {
         Job {
             action,
-            companions: Vec::new(),
+            penalties: Vec::new(),
             charges: Charges::One(permit),
             names: self.names.clone(),
             time: None,

@@ -4,7 +4,7 @@ use super::{names::KeyNames, reply::Reply};
 use crate::{
     decision::{Charge, Charges, Decision},
     store::{
-        Action, Companion,
+        Action, PenaltyCharge,
         redis::{script::Script, shortcut::DenyObserver},
     },
 };
@@ -14,7 +14,7 @@ pub(crate) struct Job {
     pub(crate) action: Action,
     pub(crate) charges: Charges,
     /// The charges against the penalties of the policies.
-    pub(crate) companions: Vec<Companion>,
+    pub(crate) penalties: Vec<PenaltyCharge>,
     pub(crate) names: KeyNames,
     /// The time of a manual clock, in microseconds; `None` for the server's clock.
     pub(crate) time: Option<u64>,
@@ -70,20 +70,20 @@ impl Job {
     /// A part of this job, without observers.
     #[cfg(feature = "cluster")]
     pub(crate) fn part(&self, action: Action, charges: Vec<Charge>) -> Self {
-        let (names, script, companions) =
-            (self.names.clone(), self.script.clone(), Companion::of(action, &charges));
+        let (names, script, penalties) =
+            (self.names.clone(), self.script.clone(), PenaltyCharge::of(action, &charges));
         let charges = Charges::Many(charges);
-        Self { action, charges, companions, names, script, denial: None, lease: None, ..*self }
+        Self { action, charges, penalties, names, script, denial: None, lease: None, ..*self }
     }
 
     /// The charges, and then those against penalties, in the order of their keys and records.
     pub(crate) fn all_charges(&self) -> impl Iterator<Item = &Charge> {
-        self.charges.iter().chain(self.companions.iter().map(|companion| &companion.charge))
+        self.charges.iter().chain(self.penalties.iter().map(|penalty| &penalty.charge))
     }
 
     /// How many there are.
     pub(crate) fn width(&self) -> usize {
-        self.charges.len() + self.companions.len()
+        self.charges.len() + self.penalties.len()
     }
 
     /// The Redis key of the first charge.
@@ -146,7 +146,7 @@ impl Job {
         Self {
             action: Action::Charge,
             charges: Charges::One(Charge::new(&Policy::new("p", Quota::per_second(5)), &Key::new("k"), cost)),
-            companions: Vec::new(),
+            penalties: Vec::new(),
             names: KeyNames::new("rl"),
             time: None,
             script: Script::built_in().clone(),

@@ -142,7 +142,7 @@ impl Leases {
         let observer = Box::new(ReturnObserver { leases: self.clone(), resets });
         Some(Job {
             action: Action::Refund,
-            companions: Vec::new(),
+            penalties: Vec::new(),
             charges: Charges::One(Charge::new(&returned.policy, &returned.key, 0)),
             names: self.names.clone(),
             time: self.table.clock().manual_micros(),

@@ -11,7 +11,7 @@ use crate::{
     base::{Error, ErrorKind, Fault},
     decision::{Charge, Decision, Outcome, Verdict},
     store::{
-        Action, Companion, Spec,
+        Action, PenaltyCharge, Spec,
         redis::{
             codes, error,
             job::{Job, LeaseRequest, Leased, Reply},
@@ -91,7 +91,7 @@ impl<'a> Reader<'a> {
             return Err(error::from_server(&text));
         }
         let reply = match (&job.lease, &job.charges[..]) {
-            (None, [charge]) if job.companions.is_empty() => {
+            (None, [charge]) if job.penalties.is_empty() => {
                 self.decision_of_one(job.action, charge).map(Reply::of)
             }
             (Some(lease), [charge]) => self.leased(charge, lease),
@@ -125,7 +125,7 @@ impl<'a> Reader<'a> {
     }
 
     fn decision(&mut self, job: &Job) -> Option<Decision> {
-        let (charges, penalties) = (&*job.charges, &job.companions);
+        let (charges, penalties) = (&*job.charges, &job.penalties);
         let records = || self.records.clone().map(record);
         let of_penalties = || penalties.iter().zip(records().skip(charges.len()));
         let fits = |(charge, record): (&Charge, Record)| record[0] != 0.0 || charge.is_shadow();
@@ -133,8 +133,8 @@ impl<'a> Reader<'a> {
         let is_admitted = !is_banned && charges.iter().zip(records()).all(fits);
         let outcome = |(charge, record)| self.outcome(job.action, charge, &record, is_admitted);
         let outcomes: Option<Vec<Outcome>> = charges.iter().zip(records()).map(outcome).collect();
-        let ban = |(companion, [granted, _, _, rest, _]): (&Companion, Record)| match integer(granted) {
-            Some(0) => Some(micros(rest).map(|rest| (companion.place, rest))),
+        let ban = |(penalty, [granted, _, _, rest, _]): (&PenaltyCharge, Record)| match integer(granted) {
+            Some(0) => Some(micros(rest).map(|rest| (penalty.place, rest))),
             Some(_) => None,
             None => Some(None),
         };

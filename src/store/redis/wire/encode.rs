@@ -6,7 +6,7 @@ use crate::{
     decision::Charge,
     policy::{MAX_BAN, Policy, Traits},
     store::{
-        Action, Companion, Counts, Spec, StateChange,
+        Action, Counts, PenaltyCharge, Spec, StateChange,
         redis::{job::Job, script::Script},
     },
 };
@@ -41,16 +41,16 @@ impl Job {
     fn cost(&self, charge: &Charge) -> u64 {
         match self.action.spec().change {
             None => charge.bounded_cost(),
-            // Its companion has the cost.
+            // The charge against its penalty has the cost.
             Some(StateChange::Ban) => 0,
             Some(_) if charge.needs_permit() => charge.cost().min(MAX_PERMIT_UNITS),
             Some(_) => charge.cost().min(MAX_REFUND),
         }
     }
 
-    /// Which denials its companions count, if it has any.
+    /// Which denials its charges against penalties count, if it has any.
     fn counts(&self) -> Option<Counts> {
-        self.companions.first().map(|companion| companion.counts)
+        self.penalties.first().map(|penalty| penalty.counts)
     }
 
     /// What it does: a job that leases units charges its cost too.
@@ -243,7 +243,7 @@ impl Numbers {
                 }
             }
             let own = job.charges.len();
-            for (i, Companion { place, charge, counts }) in job.companions.iter().enumerate() {
+            for (i, PenaltyCharge { place, charge, counts }) in job.penalties.iter().enumerate() {
                 numbers.extend(&[rule_of[charge_number + own + i] as u64, charge.cost().min(MAX_BAN), 0]);
                 numbers.push_penalty(*place, *counts);
             }

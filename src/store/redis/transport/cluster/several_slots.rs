@@ -65,7 +65,7 @@ async fn slot_by_slot(slots: &Arc<impl Slots>, job: Job, deadline: Instant) -> R
         let may_be_banned =
             by_slot[place + 1..].iter().flatten().any(|&later| job.charges[later].policy().has_penalty());
         if may_be_banned {
-            part.companions.iter_mut().for_each(|companion| companion.counts = Counts::Later);
+            part.penalties.iter_mut().for_each(|penalty| penalty.counts = Counts::Later);
         }
         match slots.decide_in_slot(part).await {
             Ok(decision) => {
@@ -168,10 +168,10 @@ fn count_denials(
     let positions: Vec<usize> = positions.iter().copied().filter(is_denied).collect();
     let mut part =
         job.part(Action::Charge, positions.iter().map(|&position| job.charges[position].clone()).collect());
-    if part.companions.is_empty() {
+    if part.penalties.is_empty() {
         return None;
     }
-    part.companions.iter_mut().for_each(|companion| companion.counts = Counts::Earlier);
+    part.penalties.iter_mut().for_each(|penalty| penalty.counts = Counts::Earlier);
     part.charges = Charges::Many(part.charges.iter().map(|charge| charge.clone().with_cost(0)).collect());
     part.deadline = job.deadline.max(REPLY_TIMEOUT);
     let slots = slots.clone();

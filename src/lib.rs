@@ -124,6 +124,9 @@ pub mod policy;
 pub mod response;
 pub mod store;
 
+/// The head of a request, which extractors, cost functions and mappers see.
+pub use http::request::Parts;
+
 /// The connection pool of [`RedisStore`], re-exported so your own pool has the same version.
 #[cfg(feature = "redis")]
 pub use bb8_redis;

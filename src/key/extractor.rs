@@ -199,7 +199,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
     }
 
     /// Matches the requests of `identities`, to [exempt](crate::RateLimitLayer::exempt) or to
-    /// [ban](crate::RateLimitLayer::ban) them.
+    /// [block](crate::RateLimitLayer::block) them.
     ///
     /// Name an identity as the client sends it. It is found whatever its key is:
     ///
@@ -271,7 +271,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// * If it calls another extractor and returns its keys: call `keys_of` of that extractor.
     ///
     /// Defaults to an error, so `any_of` fails when the service starts. A default that returned `named` would match
-    /// nothing where `extract` changes identities, and that would silently lift a ban.
+    /// nothing where `extract` changes identities, and that would silently disable a blocklist.
     ///
     /// # Errors
     ///

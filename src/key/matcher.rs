@@ -5,7 +5,7 @@ use crate::{
     key::{AnyOf, KeyExtractor},
 };
 
-/// Decides which requests a layer [exempts](crate::RateLimitLayer::exempt) or [bans](crate::RateLimitLayer::ban), and
+/// Decides which requests a layer [exempts](crate::RateLimitLayer::exempt) or [blocks](crate::RateLimitLayer::block), and
 /// which a rule [skips](crate::Rule::skip).
 ///
 /// Closures over the head of the request implement this trait, and so do the results of
@@ -24,8 +24,8 @@ pub trait RequestMatcher: Send + Sync + 'static {
     /// # Errors
     ///
     /// * [`MissingIdentity`](ErrorKind::MissingIdentity): the request has nothing to match. It is neither exempt nor
-    ///   banned.
-    /// * Any other kind: the matcher cannot decide. The request is not exempt. A ban rejects it: with 400 if the
+    ///   blocked.
+    /// * Any other kind: the matcher cannot decide. The request is not exempt. A blocklist rejects it: with 400 if the
     ///   kind is [`InvalidIdentity`](ErrorKind::InvalidIdentity), with 401 if it is
     ///   [`UnknownIdentity`](ErrorKind::UnknownIdentity), else with 500.
     fn matches(&self, request: &Parts) -> Answer<bool>;

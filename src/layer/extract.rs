@@ -55,7 +55,7 @@ impl<S: Sync> FromRequestParts<S> for Limiter {
     }
 }
 
-/// The units that a layer has [reserved](crate::RateLimitLayer::reserve) for this request. If the layer did not charge it,
+/// The units that a layer has [reserved](crate::layer::Settlement::reserve) for this request. If the layer did not charge it,
 /// a reservation that covers nothing and settles to nothing.
 impl<S: Sync> FromRequestParts<S> for Reservation {
     type Rejection = Rejection;
@@ -65,7 +65,7 @@ impl<S: Sync> FromRequestParts<S> for Reservation {
             no_layer(
                 request,
                 "the handler extracts a `Reservation`, and the request has none: name its policy in \
-                 `RateLimitLayer::reserve`",
+                 `Settlement::reserve`",
             )
         })
     }

@@ -16,7 +16,7 @@ mod wait;
 pub use self::{
     body::RejectionBody,
     grpc::{GrpcCode, GrpcStatus},
-    headers::Headers,
+    headers::{Dialect, Headers},
     mapper::ResponseMapper,
     problem::ProblemDetails,
     rejection::Rejection,

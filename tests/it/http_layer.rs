@@ -28,6 +28,7 @@ use tower_ratelimit::{
     decision::Outcome,
     key::Constant,
     layer::{RateLimit, ResponseBody, ResponseFuture},
+    policy::Enforcement,
     store::{Action, Store},
 };
 
@@ -185,7 +186,11 @@ async fn the_limiter_of_a_request_is_that_of_its_decision() {
     let undecided = Policy::new("inner", Quota::per_hour(9));
     let inner_layers = [
         ("exempt", layer(&inside, "inner").exempt(|_: &http::request::Parts| true)),
-        ("soft", RateLimitLayer::new(inside.clone(), undecided, Header::new("x-api-key")).soft()),
+        (
+            "report only",
+            RateLimitLayer::new(inside.clone(), undecided, Header::new("x-api-key"))
+                .enforcement(Enforcement::ReportOnly),
+        ),
     ];
     let outer = Policy::new("outer", Quota::per_hour(9));
     for (left, (name, inner)) in [6, 3].into_iter().zip(inner_layers) {

@@ -22,6 +22,7 @@ use tower_ratelimit::{
         AnyOf, Bearer, Constant, Cookie, ForwardingHeader, FromExtension, FromExtractor, Hashed, Map,
         MatchedRoute, Or, RequestMatcher, RequestMethod, RequestPath, Within,
     },
+    layer::Preflight,
 };
 
 fn limit(name: &str, limit: u64, key: impl KeyExtractor) -> RateLimitLayer {
@@ -419,7 +420,7 @@ fn a_short_secret_panics_when_the_extractor_is_built() {
 fn a_secret_is_not_shown_by_debug() {
     let secret = "0123456789abcdef";
     let key = Header::new("x-api-key").hashed(secret);
-    let fields = Headers::ietf().partition_key(secret);
+    let fields = Headers::default().partition_key(secret);
     let layer = limit("p", 1, key.clone()).headers(fields.clone());
     let shown = format!("{key:?} {fields:?} {layer:?}");
     // Neither as text nor as numbers.
@@ -432,8 +433,8 @@ async fn identities_can_be_exempt_or_banned_and_a_ban_comes_first() {
     let layer = limit("p", 1, Constant::new("all"))
         .exempt(api_key().any_of(["partner", "both"]))
         .exempt(FromExtractor::with_state(vec![("t1", "admin")], |User(name)| name).any_of(["admin"]))
-        .ban(api_key().any_of(["mallory", "both"]))
-        .ban(|parts: &Parts| parts.uri.path() == "/admin");
+        .block(api_key().any_of(["mallory", "both"]))
+        .block(|parts: &Parts| parts.uri.path() == "/admin");
     let with = |name: &str, value: &str| Request::get("/").header(name, value).body(String::new()).unwrap();
     assert_eq!(ask(&layer, with("x-api-key", "anyone")).await.status(), 200);
     assert_eq!(ask(&layer, with("x-api-key", "anyone")).await.status(), 429);
@@ -468,7 +469,7 @@ async fn any_number_of_identities_in_any_order_can_be_exempt() {
 async fn a_ban_may_depend_on_an_async_extractor() {
     let user = || FromExtractor::with_state(vec![("t1", "mallory"), ("t2", "bob")], |User(name)| name);
     let layer = limit("p", 9, Constant::new("all"))
-        .ban(user().any_of(["mallory"]))
+        .block(user().any_of(["mallory"]))
         .exempt(|parts: &Parts| parts.uri.path() == "/health");
     let with = |path: &str, token: &str| {
         Request::get(path).header("authorization", token).body(String::new()).unwrap()
@@ -493,10 +494,10 @@ async fn a_ban_applies_to_preflights_too_even_if_it_is_async() {
     };
     for (named, status) in [("mallory", 429), ("another", 200)] {
         let layers = [
-            limit("p", 9, Constant::new("all")).ban(at_once.any_of([named])),
-            limit("p", 9, Constant::new("all")).ban(later.any_of([named])),
-            limit("p", 1, Constant::new("all")).exempt_preflight().ban(at_once.any_of([named])),
-            limit("p", 1, Constant::new("all")).exempt_preflight().ban(later.any_of([named])),
+            limit("p", 9, Constant::new("all")).block(at_once.any_of([named])),
+            limit("p", 9, Constant::new("all")).block(later.any_of([named])),
+            limit("p", 1, Constant::new("all")).preflight(Preflight::Exempt).block(at_once.any_of([named])),
+            limit("p", 1, Constant::new("all")).preflight(Preflight::Exempt).block(later.any_of([named])),
         ];
         for layer in layers {
             for _ in 0..3 {
@@ -610,13 +611,14 @@ async fn each_extractor_matcher_and_cost_function_runs_once_per_request() {
     for late in 0..32 {
         let is_late = |of: usize| late >> of & 1 == 1;
         let cost = counts[4].clone();
-        let layer = limit("a", 9, key(2, is_late(2)))
-            .cost(move |_| {
-                cost.fetch_add(1, Ordering::Relaxed);
-                1
-            })
-            .and(Rule::new(Policy::new("b", Quota::per_hour(9)), key(3, is_late(3))))
-            .ban(key(0, is_late(0)).any_of(["nobody"]))
+        let policy = |name: &str| Policy::new(name, Quota::per_hour(9));
+        let first = Rule::new(policy("a"), key(2, is_late(2))).cost(move |_| {
+            cost.fetch_add(1, Ordering::Relaxed);
+            1
+        });
+        let layer = RateLimitLayer::with_rules(MemoryStore::with_clock(ManualClock::new()), first)
+            .and(Rule::new(policy("b"), key(3, is_late(3))))
+            .block(key(0, is_late(0)).any_of(["nobody"]))
             .exempt(key(1, is_late(1)).any_of(["nobody"]));
         let response = ask(&layer, Request::get("/").body(String::new()).unwrap()).await;
         assert_eq!(response.headers()["ratelimit"], r#""a";r=8;t=3200, "b";r=8;t=3200"#);
@@ -736,7 +738,7 @@ async fn a_handlers_charge_on_another_key_leaves_the_clients_own_item() {
                 limiter.check(&policy(), &Key::new("another-client"), others).await?.into_result()?;
             Ok::<_, Rejection>((charged, "done"))
         };
-        for headers in [Headers::ietf(), Headers::ietf().tightest_only()] {
+        for headers in [Headers::default(), Headers::default().tightest_only()] {
             let layer = limit("p", 9, Constant::new("all")).headers(headers);
             let app = Router::new().route("/", get(handler)).layer(layer);
             let response = app.oneshot(Request::get("/").body(Body::empty()).unwrap()).await.unwrap();

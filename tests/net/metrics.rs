@@ -196,7 +196,7 @@ async fn failures_of_the_store_and_rejections_are_counted_by_their_cause() {
     for (later, kind, mode) in rows {
         let policy = Policy::new("api", Quota::per_hour(9)).on_store_failure(mode);
         let layer = RateLimitLayer::new(Broken { later, kind }, policy, Header::new("x-user"))
-            .ban(|parts: &Parts| parts.uri.path() == "/banned");
+            .block(|parts: &Parts| parts.uri.path() == "/banned");
         let service = layer
             .layer(service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(String::new())) }));
         for path in ["/", "/banned"] {
@@ -342,10 +342,11 @@ async fn the_switches_and_the_errors_of_live_policies_are_gauges() {
     // Other tests may have switches, which are on.
     let switches = || {
         let switches = counted(&handle, ENFORCEMENT_SWITCHES);
-        ["soft", "off"].map(|position| switches.get(&format!("position={position}")).copied().unwrap_or(0.0))
+        ["report-only", "off"]
+            .map(|position| switches.get(&format!("position={position}")).copied().unwrap_or(0.0))
     };
     let failed = || samples(&parse(&handle.render()), FAILED_POLICY_SOURCES).get("").copied();
-    let switch = EnforcementSwitch::new(Enforcement::Soft);
+    let switch = EnforcementSwitch::new(Enforcement::ReportOnly);
     assert_eq!(switches(), [1.0, 0.0]);
     switch.set(Enforcement::Off);
     switch.clone().set(Enforcement::Off);

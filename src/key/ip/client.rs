@@ -65,7 +65,7 @@ use crate::{
 ///   call [`without_warning`](Self::without_warning) to turn it off.
 /// * The request is not [exempt](crate::RateLimitLayer::exempt), even if the proxy's address is: otherwise a client
 ///   that makes the header invalid would be exempt. To exempt health checks of the proxy, match their path.
-/// * A [ban](crate::RateLimitLayer::ban) of the proxy's address rejects the request with 400.
+/// * A [blocklist](crate::RateLimitLayer::block) with the proxy's address rejects the request with 400.
 ///
 /// # Errors
 ///

@@ -2,7 +2,7 @@ use super::networks::Networks;
 
 /// Matches the requests whose address is in one of several networks. Returned by
 /// [`PeerIp::within`](crate::PeerIp::within) and [`ClientIp::within`](crate::ClientIp::within), for
-/// [`RateLimitLayer::exempt`](crate::RateLimitLayer::exempt) and [`RateLimitLayer::ban`](crate::RateLimitLayer::ban).
+/// [`RateLimitLayer::exempt`](crate::RateLimitLayer::exempt) and [`RateLimitLayer::block`](crate::RateLimitLayer::block).
 ///
 /// The whole address counts, not its IPv6 network.
 ///

@@ -85,7 +85,7 @@ impl<R: 'static> KeyedRateLimitLayer<R> {
     pub fn and(self, rule: KeyedRule<R>) -> Self {
         let config = &self.config;
         let accept = |policy| config.limiter.accept_beside(policy, config.known_policies());
-        if let Some(Err(error)) = rule.known_policy().map(accept) {
+        if let Some(Err(error)) = rule.known.as_ref().map(accept) {
             panic!("{error}");
         }
         self.with(|config| config.rules.push(rule))

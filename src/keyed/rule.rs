@@ -36,20 +36,17 @@ use crate::{
 /// ```
 #[must_use = "a rule does nothing until it is added to a layer"]
 pub struct KeyedRule<R> {
-    policy: Source<R>,
+    /// The policy, if it is not chosen per request.
+    pub(super) known: Option<Policy>,
+    choose: Arc<dyn Fn(&R, &Key) -> Answer<Option<Policy>> + Send + Sync>,
     key: Arc<dyn Fn(&R) -> Answer<Key> + Send + Sync>,
     cost: Option<Arc<dyn Fn(&R) -> u64 + Send + Sync>>,
-}
-
-enum Source<R> {
-    Constant(Policy),
-    PerRequest(Arc<dyn Fn(&R, &Key) -> Answer<Option<Policy>> + Send + Sync>),
 }
 
 impl<R: 'static> KeyedRule<R> {
     /// Limits each key that `key` returns for a request to `policy`, at a cost of one unit per request.
     pub fn new<K: IntoKey>(policy: Policy, key: impl Fn(&R) -> K + Send + Sync + 'static) -> Self {
-        Self::of(Source::Constant(policy), key)
+        Self { known: Some(policy.clone()), ..Self::per_request(move |_, _| policy.clone(), key) }
     }
 
     /// Limits each key that `key` returns to the policy that `choose` returns for the request and its key, now or later: a
@@ -83,12 +80,12 @@ impl<R: 'static> KeyedRule<R> {
         choose: impl Fn(&R, &Key) -> P + Send + Sync + 'static,
         key: impl Fn(&R) -> K + Send + Sync + 'static,
     ) -> Self {
-        let choose = move |request: &R, key: &Key| choose(request, key).into_policy();
-        Self::of(Source::PerRequest(Arc::new(choose)), key)
-    }
-
-    fn of<K: IntoKey>(policy: Source<R>, key: impl Fn(&R) -> K + Send + Sync + 'static) -> Self {
-        Self { policy, key: Arc::new(move |request: &R| key(request).into_key()), cost: None }
+        Self {
+            known: None,
+            choose: Arc::new(move |request, key| choose(request, key).into_policy()),
+            key: Arc::new(move |request| key(request).into_key()),
+            cost: None,
+        }
     }
 
     /// Sets the cost of a request in units. Defaults to 1. A cost of 0 is always admitted and charges nothing. A cost
@@ -100,23 +97,11 @@ impl<R: 'static> KeyedRule<R> {
 }
 
 impl<R> KeyedRule<R> {
-    /// The policy, if it is not chosen per request.
-    pub(super) const fn known_policy(&self) -> Option<&Policy> {
-        match &self.policy {
-            Source::Constant(policy) => Some(policy),
-            Source::PerRequest(_) => None,
-        }
-    }
-
     /// The charge for `request`, whose key is `key`. `None` if the rule has no policy for it.
     fn charge(&self, key: Key, request: &R) -> Answer<Option<Charge>> {
         let cost = self.cost.as_ref().map_or(1, |cost| cost(request));
-        match &self.policy {
-            Source::Constant(policy) => Answer::ready(Ok(Some(Charge::of(policy.clone(), key, cost)))),
-            Source::PerRequest(choose) => {
-                choose(request, &key).map(move |policy| policy.map(|policy| Charge::of(policy, key, cost)))
-            }
-        }
+        let policy = (self.choose)(request, &key);
+        policy.map(move |policy| policy.map(|policy| Charge::of(policy, key, cost)))
     }
 }
 
@@ -124,17 +109,14 @@ impl<R> KeyedRule<R> {
 
 impl<R> Clone for KeyedRule<R> {
     fn clone(&self) -> Self {
-        let policy = match &self.policy {
-            Source::Constant(policy) => Source::Constant(policy.clone()),
-            Source::PerRequest(choose) => Source::PerRequest(choose.clone()),
-        };
-        Self { policy, key: self.key.clone(), cost: self.cost.clone() }
+        let Self { known, choose, key, cost } = self;
+        Self { known: known.clone(), choose: choose.clone(), key: key.clone(), cost: cost.clone() }
     }
 }
 
 impl<R> fmt::Debug for KeyedRule<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KeyedRule").field("policy", &self.known_policy()).finish_non_exhaustive()
+        f.debug_struct("KeyedRule").field("policy", &self.known).finish_non_exhaustive()
     }
 }
 
@@ -199,7 +181,7 @@ impl<R> Config<R> {
 
     /// The policies that are not chosen per request.
     pub(super) fn known_policies(&self) -> impl Iterator<Item = &Policy> {
-        self.rules.iter().filter_map(KeyedRule::known_policy)
+        self.rules.iter().filter_map(|rule| rule.known.as_ref())
     }
 }
 

@@ -95,7 +95,7 @@ impl<'a> DecisionEvent<'a> {
     }
 
     /// A request that is rejected, or would be if the layer did not only report.
-    pub(super) fn rejected(rejection: &'a Rejection, request: &'a Parts, is_rejected: bool) -> Self {
+    pub(super) fn rejected(rejection: &'a Rejection, request: Option<&'a Parts>, is_rejected: bool) -> Self {
         let (kind, decision, error) = match rejection {
             Rejection::Denied(decision) if decision.is_banned() => {
                 (DecisionKind::Banned, Some(decision), None)
@@ -105,7 +105,7 @@ impl<'a> DecisionEvent<'a> {
             Rejection::Unidentified(error) => (DecisionKind::Unidentified, None, Some(error)),
             Rejection::Unavailable(error) => (DecisionKind::Unavailable, None, Some(error)),
         };
-        Self { kind, is_rejected, decision, error, request: Some(request) }
+        Self { kind, is_rejected, decision, error, request }
     }
 
     /// The same, of a request that `decision` charged.
@@ -114,13 +114,8 @@ impl<'a> DecisionEvent<'a> {
     }
 
     /// A request that the service has rejected.
-    pub(super) const fn rejected_by_service(rejection: &'a Rejection) -> Self {
-        let (decision, error) = match rejection {
-            Rejection::Denied(decision) => (Some(decision), None),
-            Rejection::Unidentified(error) | Rejection::Unavailable(error) => (None, Some(error)),
-            Rejection::Blocked => (None, None),
-        };
-        Self { kind: DecisionKind::RejectedByService, is_rejected: true, decision, error, request: None }
+    pub(super) fn rejected_by_service(rejection: &'a Rejection) -> Self {
+        Self { kind: DecisionKind::RejectedByService, ..Self::rejected(rejection, None, true) }
     }
 
     /// What was decided.

@@ -1,6 +1,6 @@
 //! What a layer does with a request before it looks for keys: whether it limits the request at all.
 
-use std::{iter, sync::Arc};
+use std::ops::ControlFlow;
 
 use http::{
     Method,
@@ -10,7 +10,7 @@ use http::{
 
 use crate::{
     base::{Answer, Error, ErrorKind},
-    key::RequestMatcher,
+    key::Matcher,
     policy::{Enforcement, EnforcementSwitch},
     response::Rejection,
 };
@@ -20,8 +20,8 @@ use crate::{
 pub(super) struct Gate {
     pub(super) enforcement: EnforcementSwitch,
     pub(super) preflight: Preflight,
-    pub(super) exempt: Vec<Arc<dyn RequestMatcher>>,
-    pub(super) blocked: Vec<Arc<dyn RequestMatcher>>,
+    pub(super) exempt: Vec<Matcher>,
+    pub(super) blocked: Vec<Matcher>,
 }
 
 /// How a layer limits CORS preflights: see [`RateLimitLayer::preflight`](crate::RateLimitLayer::preflight).
@@ -58,54 +58,15 @@ impl Gate {
 
     /// The rejection if the request is blocked, or a blocklist could not be checked.
     pub(super) fn blocked(&self, request: &Parts) -> Answer<Option<Rejection>> {
-        let mut check = BlockCheck::default();
-        let mut answers = self.blocked.iter().map(|blocked| blocked.matches(request));
-        while let Some(answer) = answers.next() {
-            match answer.now() {
-                Ok(result) => {
-                    if let Some(rejection) = check.record(result) {
-                        return Answer::ready(Ok(Some(rejection)));
-                    }
-                }
-                Err(pending) => {
-                    let pending: Vec<_> = iter::once(pending).chain(answers).collect();
-                    return Answer::pending(async move {
-                        for answer in pending {
-                            if let Some(rejection) = check.record(answer.await) {
-                                return Ok(Some(rejection));
-                            }
-                        }
-                        Ok(check.undecided())
-                    });
-                }
-            }
-        }
-        Answer::ready(Ok(check.undecided()))
-    }
-}
-
-/// The first blocklist that could not be checked, if any. Such a request is rejected, or a client could evade the list by
-/// sending its header twice.
-#[derive(Default)]
-struct BlockCheck(Option<Error>);
-
-impl BlockCheck {
-    /// Records the answer of one blocklist. Returns the rejection if the request is blocked.
-    fn record(&mut self, result: Result<bool, Error>) -> Option<Rejection> {
-        match result {
-            Ok(true) => return Some(Rejection::Blocked),
-            Ok(false) => {}
-            Err(error) if error.kind() == ErrorKind::MissingIdentity => {}
-            Err(error) => {
-                self.0.get_or_insert(error);
-            }
-        }
-        None
-    }
-
-    /// The rejection if no blocklist matched and one could not be checked.
-    fn undecided(self) -> Option<Rejection> {
-        self.0.map(Rejection::Unidentified)
+        let answers = self.blocked.iter().map(|blocked| blocked(request));
+        let finish = |undecided: Option<Error>| Ok(undecided.map(Rejection::Unidentified));
+        Answer::try_fold(answers, None, finish, |undecided, result| match result {
+            Ok(true) => ControlFlow::Break(Ok(Some(Rejection::Blocked))),
+            Ok(false) => ControlFlow::Continue(undecided),
+            Err(error) if error.kind() == ErrorKind::MissingIdentity => ControlFlow::Continue(undecided),
+            // Rejected unless another list matches, or a client could evade this one by sending its header twice.
+            Err(error) => ControlFlow::Continue(undecided.or(Some(error))),
+        })
     }
 }
 
@@ -117,24 +78,15 @@ fn is_preflight(request: &Parts) -> bool {
 }
 
 /// Whether one of `matchers` matches the request. A matcher that fails does not.
-pub(super) fn matches_any(matchers: &[Arc<dyn RequestMatcher>], request: &Parts) -> Answer<bool> {
-    let mut answers = matchers.iter().map(|matcher| matcher.matches(request));
-    while let Some(answer) = answers.next() {
-        match answer.now() {
-            Ok(Ok(true)) => return Answer::ready(Ok(true)),
-            Ok(_) => {}
-            Err(pending) => {
-                let pending: Vec<_> = iter::once(pending).chain(answers).collect();
-                return Answer::pending(async move {
-                    for answer in pending {
-                        if answer.await.unwrap_or(false) {
-                            return Ok(true);
-                        }
-                    }
-                    Ok(false)
-                });
-            }
-        }
-    }
-    Answer::ready(Ok(false))
+pub(super) fn matches_any(matchers: &[Matcher], request: &Parts) -> Answer<bool> {
+    let answers = matchers.iter().map(|matcher| matcher(request));
+    Answer::try_fold(
+        answers,
+        (),
+        |()| Ok(false),
+        |(), result| match result {
+            Ok(true) => ControlFlow::Break(Ok(true)),
+            _ => ControlFlow::Continue(()),
+        },
+    )
 }

@@ -1,5 +1,6 @@
 use std::{sync::Arc, time::Duration};
 
+use http::request::Parts;
 use tower_layer::Layer;
 
 use super::{
@@ -7,8 +8,8 @@ use super::{
     settlement::Settlement,
 };
 use crate::{
-    base::Error,
-    key::{KeyExtractor, RequestMatcher},
+    base::{Answer, Error},
+    key::{KeyExtractor, matcher},
     limiter::Limiter,
     policy::{EnforcementSwitch, PolicySource},
     response::{HeaderWriter, Headers, ResponseMapper},
@@ -214,8 +215,11 @@ impl RateLimitLayer {
         }
     }
 
-    /// Exempts the requests that `exempt` matches, besides those of earlier calls. `exempt` is a closure over the
-    /// request's head, or an extractor's keys or networks. Defaults to none.
+    /// Exempts the requests that `exempt` matches, in addition to those of earlier calls. Defaults to none.
+    ///
+    /// `exempt` is a closure over the head of the request, which returns a `bool`, or an [`Answer`] that is known later. Extractors
+    /// make one of some of their identities or addresses: [`KeyExtractor::any_of`], [`PeerIp::within`](crate::PeerIp::within),
+    /// [`ClientIp::within`](crate::ClientIp::within).
     ///
     /// An exempt request is not counted and carries no [`Decision`](crate::Decision), so its handler extracts an
     /// `Option<Decision>`. A request is not exempt if `exempt` fails because the identity is missing or unusable.
@@ -223,13 +227,12 @@ impl RateLimitLayer {
     /// # Example
     ///
     /// ```
-    /// use http::request::Parts;
     /// use tower_ratelimit::{Header, KeyExtractor, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer};
     ///
     /// # fn main() -> Result<(), tower_ratelimit::Error> {
     /// let policy = Policy::new("per-ip", Quota::per_second(10));
     /// let layer = RateLimitLayer::new(MemoryStore::new(), policy, PeerIp::new())
-    ///     .exempt(|parts: &Parts| parts.uri.path() == "/health")
+    ///     .exempt(|parts| parts.uri.path() == "/health")
     ///     .exempt(PeerIp::new().within(["192.0.2.0/24", "2001:db8::/32"])?)
     ///     .exempt(Header::new("x-api-key").any_of(["partner-1", "partner-2"]))
     ///     .block(PeerIp::new().within(["203.0.113.66"])?);
@@ -237,11 +240,11 @@ impl RateLimitLayer {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn exempt(self, exempt: impl RequestMatcher) -> Self {
-        self.with(|config| config.gate.exempt.push(Arc::new(exempt)))
+    pub fn exempt<M: Into<Answer<bool>>>(self, exempt: impl Fn(&Parts) -> M + Send + Sync + 'static) -> Self {
+        self.with(|config| config.gate.exempt.push(matcher(exempt)))
     }
 
-    /// Rejects the requests that `blocked` matches, besides those of earlier calls: with 429, the problem type
+    /// Rejects the requests that `blocked` matches, as [`exempt`](Self::exempt) does, in addition to those of earlier calls: with 429, the problem type
     /// `abnormal-usage-detected`, and no `Retry-After`. Exempt requests and CORS preflights are blocked too. The store
     /// is not used. Defaults to none.
     ///
@@ -253,8 +256,8 @@ impl RateLimitLayer {
     ///
     /// To ban clients for a time after too many denials, or while the service runs, see
     /// [`Policy::penalty`](crate::Policy::penalty).
-    pub fn block(self, blocked: impl RequestMatcher) -> Self {
-        self.with(|config| config.gate.blocked.push(Arc::new(blocked)))
+    pub fn block<M: Into<Answer<bool>>>(self, blocked: impl Fn(&Parts) -> M + Send + Sync + 'static) -> Self {
+        self.with(|config| config.gate.blocked.push(matcher(blocked)))
     }
 
     /// Sets whether the limits are enforced: an [`Enforcement`](crate::policy::Enforcement), or a switch that changes it while
@@ -358,7 +361,7 @@ impl RateLimitLayer {
     /// let log = seen.clone();
     /// let policy = Policy::new("api", Quota::per_hour(1));
     /// let layer = RateLimitLayer::new(MemoryStore::new(), policy, Constant::new("all"))
-    ///     .exempt(|parts: &http::request::Parts| parts.uri.path() == "/health")
+    ///     .exempt(|parts| parts.uri.path() == "/health")
     ///     .on_decision(move |event| {
     ///         log.lock().unwrap().push((event.policy().map(String::from), event.kind().as_str()));
     ///     });

@@ -8,7 +8,7 @@ use super::gate::matches_any;
 use crate::{
     base::Answer,
     decision::Charge,
-    key::{Key, KeyExtractor, RequestMatcher, preflight_key},
+    key::{Key, KeyExtractor, Matcher, matcher, preflight_key},
     policy::PolicySource,
 };
 
@@ -51,7 +51,7 @@ pub struct Rule {
     pub(super) key: Arc<dyn KeyExtractor>,
     pub(super) policy: PolicySource,
     pub(super) cost: Option<Arc<dyn Fn(&Parts) -> u64 + Send + Sync>>,
-    pub(super) skipped: Vec<Arc<dyn RequestMatcher>>,
+    pub(super) skipped: Vec<Matcher>,
     pub(super) counts: Option<CountIf>,
 }
 
@@ -75,14 +75,14 @@ impl Rule {
     /// Skips the requests that `skipped` matches, besides those of earlier calls: this rule does not limit them, and their
     /// key is not looked for. Other rules of the layer do as before. Defaults to none.
     ///
-    /// `skipped` is a closure over the request's head, or an extractor's keys or networks, as for
+    /// `skipped` is a closure over the request's head, or made by an extractor, as for
     /// [`exempt`](crate::RateLimitLayer::exempt). A request is not skipped if `skipped` fails because the identity is missing
     /// or unusable. A request that all rules skip reaches the service as an exempt one does.
     ///
     /// # Example
     ///
     /// ```
-    /// use http::{Request, Response, request::Parts};
+    /// use http::{Request, Response};
     /// use tower::{Layer, ServiceExt};
     /// use tower_ratelimit::{key::Constant, MemoryStore, Policy, Quota, RateLimitLayer, Rule};
     ///
@@ -91,7 +91,7 @@ impl Rule {
     /// // Two requests an hour, only one of which may be something else than a download.
     /// let all = Policy::new("all", Quota::per_hour(2));
     /// let dynamic = Rule::new(Policy::new("dynamic", Quota::per_hour(1)), Constant::new("all"))
-    ///     .skip(|parts: &Parts| parts.uri.path().starts_with("/downloads/"));
+    ///     .skip(|parts| parts.uri.path().starts_with("/downloads/"));
     /// let layer = RateLimitLayer::new(MemoryStore::new(), all, Constant::new("all")).and(dynamic);
     /// let service = layer.layer(tower::service_fn(|_: Request<String>| async {
     ///     Ok::<_, std::convert::Infallible>(Response::new(String::new()))
@@ -104,8 +104,11 @@ impl Rule {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn skip(mut self, skipped: impl RequestMatcher) -> Self {
-        self.skipped.push(Arc::new(skipped));
+    pub fn skip<M: Into<Answer<bool>>>(
+        mut self,
+        skipped: impl Fn(&Parts) -> M + Send + Sync + 'static,
+    ) -> Self {
+        self.skipped.push(matcher(skipped));
         self
     }
 

@@ -177,7 +177,7 @@ impl Config {
 
     /// Rejects the request, unless the layer only reports.
     fn reject_unless(&self, report_only: bool, rejection: Rejection, request: &Parts) -> Step {
-        self.report(&DecisionEvent::rejected(&rejection, request, !report_only));
+        self.report(&DecisionEvent::rejected(&rejection, Some(request), !report_only));
         self.log(&rejection, report_only);
         if report_only {
             return Step::Serve(rejection.into_decision());
@@ -194,7 +194,7 @@ impl Config {
         report_only: bool,
     ) -> Step {
         let rejection = Rejection::Unidentified(error);
-        self.report(&DecisionEvent::rejected(&rejection, request, !report_only).with(&decision));
+        self.report(&DecisionEvent::rejected(&rejection, Some(request), !report_only).with(&decision));
         self.log(&rejection, report_only);
         if report_only {
             return Step::Serve(Some(decision));

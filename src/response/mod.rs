@@ -17,7 +17,7 @@ pub use self::{
     body::RejectionBody,
     grpc::{GrpcCode, GrpcStatus},
     headers::{Dialect, Headers},
-    mapper::ResponseMapper,
+    mapper::{ResponseMapper, from_fn},
     problem::ProblemDetails,
     rejection::Rejection,
 };

@@ -171,12 +171,12 @@ async fn a_mapper_that_returns_the_rejection_is_not_answered_by_an_outer_layer()
 
 #[tokio::test]
 async fn an_exempt_and_a_reported_request_are_answered_in_the_format_of_the_layer() {
-    let exempt = layer("api").exempt(|_: &Parts| true).response(ours);
+    let exempt = layer("api").exempt(|_| true).response(ours);
     let rows = [
         ("exempt", exempt, r#""exports";r=0;t=3600"#),
         (
             "exempt and report only",
-            layer("api").enforcement(Enforcement::ReportOnly).exempt(|_: &Parts| true).response(ours),
+            layer("api").enforcement(Enforcement::ReportOnly).exempt(|_| true).response(ours),
             r#""exports";r=0;t=3600"#,
         ),
         (
@@ -322,8 +322,8 @@ async fn settings_apply_to_every_sibling_and_its_own_settings_win() {
         .response(ours)
         .grpc_response(GrpcStatus::default().code(|_| Some(GrpcCode::Aborted)))
         .headers(Headers::new(Dialect::LegacyDelta))
-        .exempt(|parts: &Parts| parts.uri.path() == "/health")
-        .block(|parts: &Parts| parts.headers.contains_key("x-blocked"));
+        .exempt(|parts| parts.uri.path() == "/health")
+        .block(|parts| parts.headers.contains_key("x-blocked"));
     let one =
         |name: &str| limits.sibling(Rule::new(Policy::new(name, Quota::per_hour(1)), Constant::new("all")));
     let health = get(async || "up");

@@ -3,7 +3,7 @@
 use std::{convert::Infallible, fs, path::Path};
 
 use axum::{Router, body::Body, routing::post};
-use http::{Request, Response, StatusCode, request::Parts};
+use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use support::Down;
 use tower::{Layer as _, ServiceExt as _, service_fn};
@@ -40,7 +40,7 @@ fn rows() -> Vec<Row> {
     let plain = |layer| layer;
     let report_only = |layer: RateLimitLayer| layer.enforcement(Enforcement::ReportOnly);
     let off = |layer: RateLimitLayer| layer.enforcement(EnforcementSwitch::new(Enforcement::Off));
-    let exempt = |layer: RateLimitLayer| layer.exempt(|_: &Parts| true);
+    let exempt = |layer: RateLimitLayer| layer.exempt(|_| true);
     let penalty = Penalty::after(1, std::time::Duration::from_secs(60));
     let failing = |mode| tokens().on_store_failure(mode);
     vec![
@@ -52,7 +52,7 @@ fn rows() -> Vec<Row> {
         row("`Off`", tokens(), off),
         row("exempt", tokens(), exempt),
         row("exempt, and `ReportOnly`", tokens(), |layer| {
-            layer.exempt(|_: &Parts| true).enforcement(Enforcement::ReportOnly)
+            layer.exempt(|_| true).enforcement(Enforcement::ReportOnly)
         }),
         row("without a policy, from its source", Policy::new("none", Quota::per_day(1)), plain),
         outage(row("the store fails, `Open`", failing(FailureMode::Open), plain)),
@@ -183,7 +183,7 @@ async fn the_extensions_have_all_that_a_handler_may_ask_for() {
 #[tokio::test]
 async fn a_layer_that_does_not_charge_leaves_what_an_outer_layer_has_reserved() {
     for (name, build) in [
-        ("exempt", (|layer| layer.exempt(|_: &Parts| true)) as fn(RateLimitLayer) -> RateLimitLayer),
+        ("exempt", (|layer| layer.exempt(|_| true)) as fn(RateLimitLayer) -> RateLimitLayer),
         ("off", |layer| layer.enforcement(Enforcement::Off)),
         ("over the limit", |layer| layer.enforcement(Enforcement::ReportOnly)),
     ] {

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use http::{Request, Response, request::Parts};
+use http::{Request, Response};
 use support::{RedisServer, settings};
 use tower::{Layer as _, Service, ServiceExt as _, service_fn};
 use tower_ratelimit::{
@@ -50,7 +50,7 @@ async fn an_event_has_the_hash_of_the_key_that_explanations_have() {
     let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::new()));
     let policy = Policy::new("api", Quota::per_hour(1));
     let layer = RateLimitLayer::new(limiter.clone(), policy.clone(), Header::new("x-user").hashed(SECRET))
-        .exempt(|parts: &Parts| parts.uri.path() == "/health")
+        .exempt(|parts| parts.uri.path() == "/health")
         .on_decision({
             let hashes = hashes.clone();
             move |event: &DecisionEvent<'_>| hashes.lock().unwrap().push((event.kind(), event.key_hash()))
@@ -117,8 +117,8 @@ fn policy(limit: u64) -> Policy {
 
 fn layer(store: impl Into<Limiter>, policy: Policy) -> RateLimitLayer {
     RateLimitLayer::new(store, policy, Header::new("x-user"))
-        .block(|parts: &Parts| parts.uri.path() == "/blocked")
-        .exempt(|parts: &Parts| parts.uri.path() == "/exempt")
+        .block(|parts| parts.uri.path() == "/blocked")
+        .exempt(|parts| parts.uri.path() == "/exempt")
 }
 
 fn memory() -> MemoryStore {

@@ -777,7 +777,7 @@ async fn a_layer_that_only_reports_admits_and_marks_in_extension_and_header() {
     // A missing identity is not rejected, but a blocklist is enforced.
     let strict = RateLimitLayer::new(limiter, wide, Header::new("x-api-key"))
         .enforcement(Enforcement::ReportOnly)
-        .block(|_: &Parts| true);
+        .block(|_| true);
     assert_eq!(ask(&strict, get()).await.status(), 429);
 }
 

@@ -58,7 +58,7 @@ mod shop {
             .route("/login", post(async || "welcome").layer(login))
             .route("/reports", get(async || "report").layer(plan))
             .route("/import", post(import))
-            .layer(per_ip.exempt(|parts: &Parts| parts.uri.path() == "/health"))
+            .layer(per_ip.exempt(|parts| parts.uri.path() == "/health"))
             .route("/health", get(async || "ok"))
             .with_state(shop)
     }

@@ -196,7 +196,7 @@ async fn a_rejection_is_a_status_in_headers_that_end_the_stream() {
 async fn each_rejection_has_its_code() {
     let spent = "over the rate limit; try again in 3600 seconds";
     let no_peer = |_: &Parts| Err::<Key, _>(Error::new(ErrorKind::MissingSetup, "no peer"));
-    let blocked = layer(Quota::per_hour(9), Constant::new("all")).block(|_: &Parts| true);
+    let blocked = layer(Quota::per_hour(9), Constant::new("all")).block(|_| true);
     let table = [
         ("limited", one(), 2, Code::ResourceExhausted, spent),
         ("store down", closed(), 1, Code::Unavailable, "the rate limit is temporarily unavailable"),
@@ -243,7 +243,7 @@ async fn an_adjusted_status_keeps_its_details() {
     assert_eq!(details.quota_failure().unwrap().violations[0].description, "over 1/h");
     assert_eq!(pb::Status::decode(denied.details()).unwrap().code, Code::Unavailable as i32);
     // If the closure sets no code, the default stays.
-    let banned = denial(one().block(|_: &Parts| true).grpc_response(status), 1).await;
+    let banned = denial(one().block(|_| true).grpc_response(status), 1).await;
     assert_eq!((banned.code(), banned.message()), (Code::PermissionDenied, "ours: the client is banned"));
 }
 
@@ -396,7 +396,7 @@ async fn a_tonic_handler_finds_all_it_may_ask_for_even_if_its_call_is_not_charge
     let rows = [
         ("charged", one()),
         ("off", one().enforcement(Enforcement::Off)),
-        ("exempt", one().exempt(|_: &Parts| true)),
+        ("exempt", one().exempt(|_| true)),
         ("over the limit, report only", too_dear().enforcement(Enforcement::ReportOnly)),
         ("open", RateLimitLayer::new(Down, open, Constant::new("all"))),
     ];

@@ -7,7 +7,7 @@ mod example;
 use std::{collections::BTreeMap, convert::Infallible, io, net::SocketAddr, time::Duration};
 
 use axum::{body::Body, extract::ConnectInfo};
-use http::{Request, Response, request::Parts};
+use http::{Request, Response};
 use http_body_util::BodyExt as _;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use prometheus_parse::{Scrape, Value};
@@ -196,7 +196,7 @@ async fn failures_of_the_store_and_rejections_are_counted_by_their_cause() {
     for (later, kind, mode) in rows {
         let policy = Policy::new("api", Quota::per_hour(9)).on_store_failure(mode);
         let layer = RateLimitLayer::new(Broken { later, kind }, policy, Header::new("x-user"))
-            .block(|parts: &Parts| parts.uri.path() == "/banned");
+            .block(|parts| parts.uri.path() == "/banned");
         let service = layer
             .layer(service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(String::new())) }));
         for path in ["/", "/banned"] {

@@ -18,7 +18,7 @@ use crate::{
 /// |---|---|
 /// | denied | 8, `RESOURCE_EXHAUSTED` |
 /// | banned by a policy, for a time | 8, `RESOURCE_EXHAUSTED` |
-/// | banned by the layer | 7, `PERMISSION_DENIED` |
+/// | blocked by the layer | 7, `PERMISSION_DENIED` |
 /// | store unavailable, policy closed | 14, `UNAVAILABLE` |
 /// | no identity, the client's fault | 3, `INVALID_ARGUMENT` |
 /// | unknown identity | 16, `UNAUTHENTICATED` |

@@ -38,10 +38,10 @@ async fn the_rules_that_apply_are_named_with_their_keys() {
     });
     let rules = Rules::new()
         .route("POST /login", rule("login").cost(|_| 2))
-        .route("/skipped", rule("skipped").skip(|_: &Parts| true))
+        .route("/skipped", rule("skipped").skip(|_| true))
         .otherwise(Rule::new(free, Header::new("x-api-key").hashed("0123456789abcdef")));
-    let layer = RateLimitLayer::with_rules(MemoryStore::new(), rules)
-        .exempt(|parts: &Parts| parts.uri.path() == "/health");
+    let layer =
+        RateLimitLayer::with_rules(MemoryStore::new(), rules).exempt(|parts| parts.uri.path() == "/health");
     let hashed = "%*a6949588618bfddffa881161bfd2fd6d";
     let rows: [(&str, &[(&str, &str)]); 6] = [
         ("POST /login", &[("login", "user-4")]),

@@ -79,7 +79,7 @@ async fn on_decision_reports_a_ban_with_its_decision() {
         let rest = event.decision().and_then(Decision::banned_for);
         log.lock().unwrap().push((event.kind(), event.policy().map(str::to_owned), rest));
     });
-    let layer = layer.block(|parts: &http::request::Parts| parts.headers.contains_key("x-bad"));
+    let layer = layer.block(|parts| parts.headers.contains_key("x-bad"));
     for _ in 0..3 {
         ask_layer(&layer, get()).await;
     }

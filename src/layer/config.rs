@@ -34,7 +34,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// Those of [`Table::new`].
+    /// See [`Table::new`].
     pub(super) fn new(limiter: Limiter, rules: Rules) -> Result<Self, Error> {
         Ok(Self {
             rules: Table::new(rules, &limiter)?,
@@ -51,7 +51,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// Those of [`Table::new`].
+    /// See [`Table::new`].
     pub(super) fn with_rules(&self, rules: Rules) -> Result<Self, Error> {
         Ok(Self {
             rules: Table::new(rules, &self.limiter)?,

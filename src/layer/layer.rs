@@ -217,9 +217,9 @@ impl RateLimitLayer {
 
     /// Exempts the requests that `exempt` matches, in addition to those of earlier calls. Defaults to none.
     ///
-    /// `exempt` is a closure over the head of the request, which returns a `bool`, or an [`Answer`] that is known later. Extractors
-    /// make one of some of their identities or addresses: [`KeyExtractor::any_of`], [`PeerIp::within`](crate::PeerIp::within),
-    /// [`ClientIp::within`](crate::ClientIp::within).
+    /// `exempt` is a closure over the head of the request, which returns a `bool`, or an [`Answer`] that is known later.
+    /// Extractors make one that matches some identities or addresses: [`KeyExtractor::any_of`],
+    /// [`PeerIp::within`](crate::PeerIp::within), [`ClientIp::within`](crate::ClientIp::within).
     ///
     /// An exempt request is not counted and carries no [`Decision`](crate::Decision), so its handler extracts an
     /// `Option<Decision>`. A request is not exempt if `exempt` fails because the identity is missing or unusable.
@@ -244,9 +244,9 @@ impl RateLimitLayer {
         self.with(|config| config.gate.exempt.push(matcher(exempt)))
     }
 
-    /// Rejects the requests that `blocked` matches, as [`exempt`](Self::exempt) does, in addition to those of earlier calls: with 429, the problem type
-    /// `abnormal-usage-detected`, and no `Retry-After`. Exempt requests and CORS preflights are blocked too. The store
-    /// is not used. Defaults to none.
+    /// Rejects the requests that `blocked` matches, in addition to those of earlier calls: with 429, the problem type
+    /// `abnormal-usage-detected`, and no `Retry-After`. `blocked` is what [`exempt`](Self::exempt) takes. Exempt requests
+    /// and CORS preflights are blocked too. The store is not used. Defaults to none.
     ///
     /// A request for which `blocked` fails is also rejected, even if it is exempt or the layer
     /// [only reports](crate::policy::Enforcement::ReportOnly). Otherwise a client could evade the blocklist with a header that
@@ -310,7 +310,7 @@ impl RateLimitLayer {
         self.with(|config| config.settlement = settlement)
     }
 
-    /// Sets the headers of responses. Defaults to those of [`Dialect::Ietf`](crate::response::Dialect::Ietf).
+    /// Sets the headers of responses. Defaults to [`Dialect::Ietf`](crate::response::Dialect::Ietf).
     pub fn headers(self, headers: Headers) -> Self {
         self.with(|config| config.responder.headers = HeaderWriter::new(headers))
     }

@@ -156,8 +156,8 @@ impl Settlement {
     /// body if they are more, even if it is cancelled or panics before the response, or the response has no body. The
     /// body is charged in parts of 256 KiB and at its end: what remains, and the policy's [debt](crate::Policy::debt) beyond
     /// that. So one large response is sent as a whole, and the client's next request is denied until its bytes are
-    /// replenished. The bytes are those of the service's body, before an outer layer compresses it. If the client leaves,
-    /// those that were sent until then are charged.
+    /// replenished. The service's body counts, before an outer layer compresses it. If the client leaves,
+    /// the bytes that were sent until then are charged.
     ///
     /// # Example
     ///

@@ -17,8 +17,8 @@ use super::{body::RejectionBody, rejection::Rejection};
 ///
 /// # Closures and functions
 ///
-/// A closure must write the types of its arguments, or be passed to [`from_fn`]. A function that returns `impl IntoResponse` must not capture the
-/// lifetimes of its arguments: with `+ use<>` in edition 2024.
+/// A closure must write the types of its arguments, or be passed to [`from_fn`]. A function that returns
+/// `impl IntoResponse` must not capture the lifetimes of its arguments: with `+ use<>` in edition 2024.
 ///
 /// ```
 /// # #[cfg(feature = "axum")]

@@ -78,7 +78,7 @@ const SAME_NAMES: &str = "these dialects use the same header names: choose one o
 const SHORTEST_SECRET: usize = 16;
 
 impl Headers {
-    /// The headers of `dialect` on every response. The default is that of [`Dialect::Ietf`].
+    /// The headers of `dialect` on every response. The default is [`Dialect::Ietf`].
     #[must_use]
     pub fn new(dialect: Dialect) -> Self {
         let mut headers = Self::off();

@@ -13,13 +13,12 @@ use tower_service::Service;
 use super::{
     body::ResponseBody,
     config::Config,
-    identify::{Gathered, Identity},
     settle::{Refund, Settling, Unsettled},
-    step::Step,
+    step::{Step, Waiting},
 };
 use crate::{
-    base::{Answer, DelayedService, Error, unready},
-    decision::{Charge, Decision, Permit},
+    base::{DelayedService, unready},
+    decision::{Decision, Permit},
     policy::Enforcement,
     response::{Kept, RejectionBody, Returned},
 };
@@ -46,21 +45,9 @@ pin_project! {
     // Rare states are boxed, because the future is moved more than once.
     #[project = StateProj]
     enum State<S, ReqBody, F, R> {
-        // Waiting for the client's identity. The service is ready and not called yet.
-        Identify {
-            identity: Answer<Identity>,
-            call: Option<Box<Call<S, ReqBody>>>,
-        },
-        // Waiting for the policies. The service is ready and not called yet.
-        Charge {
-            charges: Answer<Gathered<Charge>>,
-            call: Option<Box<Call<S, ReqBody>>>,
-        },
-        // Waiting for the store. The service is ready and not called yet.
-        Decide {
-            decision: Answer<Decision>,
-            // Why a rule cannot identify the client, if the others have charged the request.
-            unidentified: Option<Box<Error>>,
+        // Waiting to be admitted or rejected. The service is ready and not called yet.
+        Wait {
+            waiting: Waiting,
             call: Option<Box<Call<S, ReqBody>>>,
         },
         // Admitted and charged; waiting for the delay. The service is not ready.
@@ -132,10 +119,7 @@ impl<S, ReqBody> Call<S, ReqBody> {
                 let future = self.call();
                 State::Respond { future, decision: None, permit: None, kept: None, unsettled: None }
             }
-            Step::Charge(charges) => State::Charge { charges, call: Some(Box::new(self)) },
-            Step::Decide(decision, unidentified) => {
-                State::Decide { decision, unidentified, call: Some(Box::new(self)) }
-            }
+            Step::Wait(waiting) => State::Wait { waiting, call: Some(Box::new(self)) },
             Step::Delay(delay, decision) => {
                 // The request may be cancelled during the delay.
                 let unsettled = config.settle(&mut self.request, &decision);
@@ -188,15 +172,8 @@ where
         let (request, body) = request.into_parts();
         let enforcement = config.gate.enforcement.get();
         let report_only = enforcement == Enforcement::ReportOnly;
-        let state = match config.identify(&request, enforcement, true).now() {
-            Ok(identity) => {
-                let step = config.identified(identity, &request, report_only);
-                Call { service, request, body }.enter(step, &config, report_only)
-            }
-            Err(identity) => {
-                State::Identify { identity, call: Some(Box::new(Call { service, request, body })) }
-            }
-        };
+        let step = config.admit(&request, enforcement, report_only);
+        let state = Call { service, request, body }.enter(step, &config, report_only);
         Self { state, config, report_only }
     }
 }
@@ -211,24 +188,13 @@ where
         let mut this = self.project();
         let report_only = *this.report_only;
         loop {
-            let (call, step) = match this.state.as_mut().project() {
-                StateProj::Identify { identity, call } => {
-                    let identity = ready!(Pin::new(identity).poll(cx));
-                    let call = take(call);
-                    let step = this.config.identified(identity, &call.request, report_only);
-                    (call, step)
-                }
-                StateProj::Charge { charges, call } => {
-                    let charges = ready!(Pin::new(charges).poll(cx));
-                    let call = take(call);
-                    let step = this.config.charged(charges, &call.request, report_only);
-                    (call, step)
-                }
-                StateProj::Decide { decision, unidentified, call } => {
-                    let decided = ready!(Pin::new(decision).poll(cx));
-                    let call = take(call);
-                    let step = this.config.decided(decided, unidentified.take(), &call.request, report_only);
-                    (call, step)
+            let next = match this.state.as_mut().project() {
+                StateProj::Wait { waiting, call } => {
+                    let step = match call {
+                        Some(call) => ready!(waiting.poll(cx, this.config, &call.request, report_only)),
+                        None => unreachable!("{MOVED}"),
+                    };
+                    take(call).enter(step, this.config, report_only)
                 }
                 StateProj::Delay { delayed } => {
                     if let Some(waiting) = delayed
@@ -241,9 +207,7 @@ where
                     }
                     let Delayed { service, request, body, decision, unsettled } = take(delayed);
                     let call = Call { service: service.into_service(), request, body };
-                    let next = call.serve(Some(decision), unsettled, this.config, report_only);
-                    this.state.set(next);
-                    continue;
+                    call.serve(Some(decision), unsettled, this.config, report_only)
                 }
                 StateProj::Respond { future, decision, permit, kept, unsettled } => {
                     let polled = Unsettled::watch(unsettled, || future.poll(cx));
@@ -278,21 +242,21 @@ where
                     // Moved to the body: the extensions may be dropped before it ends.
                     let handler_permit = response.extensions_mut().get_mut().and_then(Decision::take_permit);
                     let permits = [permit.take(), handler_permit];
-                    if let Some(unsettled) = unsettled.take() {
-                        let (response, refund, settling) = unsettled.responded(response);
-                        let decision = decision.take();
-                        let responded = Responded { response, decision, permits, settling };
-                        let Some(refund) = refund else {
-                            return Poll::Ready(Ok(responded.finish(this.config, report_only)));
-                        };
-                        this.state.set(State::Refund { refund, responded: Some(Box::new(responded)) });
-                        continue;
-                    }
-                    // Not through `Responded`, because moving a response takes time.
-                    if let Some(decision) = decision.take() {
-                        this.config.decorate(&mut response, decision, report_only);
-                    }
-                    return Poll::Ready(Ok(response.map(|body| ResponseBody::service(body, permits, None))));
+                    let Some(unsettled) = unsettled.take() else {
+                        // Not through `Responded`, because moving a response takes time.
+                        if let Some(decision) = decision.take() {
+                            this.config.decorate(&mut response, decision, report_only);
+                        }
+                        return Poll::Ready(Ok(
+                            response.map(|body| ResponseBody::service(body, permits, None))
+                        ));
+                    };
+                    let (response, refund, settling) = unsettled.responded(response);
+                    let responded = Responded { response, decision: decision.take(), permits, settling };
+                    let Some(refund) = refund else {
+                        return Poll::Ready(Ok(responded.finish(this.config, report_only)));
+                    };
+                    State::Refund { refund, responded: Some(Box::new(responded)) }
                 }
                 StateProj::Refund { refund, responded } => {
                     let refunded = ready!(refund.poll(cx));
@@ -307,7 +271,6 @@ where
                     None => panic!("ResponseFuture polled after completion"),
                 },
             };
-            let next = call.enter(step, this.config, report_only);
             this.state.set(next);
         }
     }
@@ -328,9 +291,11 @@ impl<B> Responded<Response<B>> {
 fn take<T>(value: &mut Option<Box<T>>) -> T {
     match value.take() {
         Some(value) => *value,
-        None => unreachable!("a state is replaced as soon as its value is moved out"),
+        None => unreachable!("{MOVED}"),
     }
 }
+
+const MOVED: &str = "a state is replaced as soon as its value is moved out";
 
 impl<S, ReqBody> fmt::Debug for ResponseFuture<S, ReqBody>
 where

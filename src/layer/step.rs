@@ -1,6 +1,11 @@
 //! What to do with a request, once its client is identified and once the store has decided.
 
-use std::time::Duration;
+use std::{
+    future::Future as _,
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
 
 use http::request::Parts;
 
@@ -14,16 +19,47 @@ use crate::{
     base::{Answer, Error},
     decision::{Charge, Decision, Verdict},
     key::Key,
+    policy::Enforcement,
     response::Rejection,
 };
 
+/// What a request waits for before the layer admits or rejects it.
+pub(super) enum Waiting {
+    Identity(Answer<Identity>),
+    /// The policies.
+    Charges(Answer<Gathered<Charge>>),
+    /// The store. With an error, the request is rejected even if the store admits it: another rule cannot identify the
+    /// client.
+    Decision(Answer<Decision>, Option<Box<Error>>),
+}
+
+impl Waiting {
+    /// The next step for the request, once that is known.
+    pub(super) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        config: &Config,
+        request: &Parts,
+        report_only: bool,
+    ) -> Poll<Step> {
+        Poll::Ready(match self {
+            Self::Identity(identity) => {
+                config.identified(ready!(Pin::new(identity).poll(cx)), request, report_only)
+            }
+            Self::Charges(charges) => {
+                config.charged(ready!(Pin::new(charges).poll(cx)), request, report_only)
+            }
+            Self::Decision(decision, unidentified) => {
+                let decided = ready!(Pin::new(decision).poll(cx));
+                config.decided(decided, unidentified.take(), request, report_only)
+            }
+        })
+    }
+}
+
 /// What to do next with a request.
 pub(super) enum Step {
-    /// Wait for the policies.
-    Charge(Answer<Gathered<Charge>>),
-    /// Wait for the store. With an error, the request is rejected even if the store admits it: another rule cannot identify
-    /// the client.
-    Decide(Answer<Decision>, Option<Box<Error>>),
+    Wait(Waiting),
     /// Wait for the delay, then serve the request.
     Delay(Duration, Decision),
     /// Call the service. There is no decision if the request is exempt, if no rule limits it, or if the layer only
@@ -36,13 +72,16 @@ pub(super) enum Step {
 }
 
 impl Config {
-    /// The step for a request whose client is identified. `report_only` is whether it is admitted in any case.
-    pub(super) fn identified(
-        &self,
-        identity: Result<Identity, Error>,
-        request: &Parts,
-        report_only: bool,
-    ) -> Step {
+    /// The first step for a request. `report_only` is whether it is admitted in any case.
+    pub(super) fn admit(&self, request: &Parts, enforcement: Enforcement, report_only: bool) -> Step {
+        match self.identify(request, enforcement, true).now() {
+            Ok(identity) => self.identified(identity, request, report_only),
+            Err(identity) => Step::Wait(Waiting::Identity(identity)),
+        }
+    }
+
+    /// The step for a request whose client is identified.
+    fn identified(&self, identity: Result<Identity, Error>, request: &Parts, report_only: bool) -> Step {
         match identity {
             Ok(Identity::Known(key)) => match self.rules.as_slice() {
                 [rule, ..] => self.charge_one(rule, key, request, report_only),
@@ -83,9 +122,9 @@ impl Config {
             }
             Ok(Ok(None)) => self.exempt(request),
             Ok(Err(error)) => self.reject_unless(report_only, Rejection::Unidentified(error), request),
-            Err(pending) => Step::Charge(
+            Err(pending) => Step::Wait(Waiting::Charges(
                 pending.map(|charge| Gathered { values: charge.into_iter().collect(), unidentified: None }),
-            ),
+            )),
         }
     }
 
@@ -103,18 +142,15 @@ impl Config {
             }
             Err(pending) => match self.limiter.known_denial(pending.known().cloned()) {
                 Some(denial) => self.reject_unless(report_only, Rejection::Denied(denial), request),
-                None => Step::Charge(pending.finish().map(|charges| charges.or(unidentified))),
+                None => {
+                    Step::Wait(Waiting::Charges(pending.finish().map(|charges| charges.or(unidentified))))
+                }
             },
         }
     }
 
     /// The step for a request whose policies are known.
-    pub(super) fn charged(
-        &self,
-        charges: Result<Gathered<Charge>, Error>,
-        request: &Parts,
-        report_only: bool,
-    ) -> Step {
+    fn charged(&self, charges: Result<Gathered<Charge>, Error>, request: &Parts, report_only: bool) -> Step {
         match charges {
             Ok(Gathered { values, unidentified: None }) if values.is_empty() => self.exempt(request),
             Ok(Gathered { values, unidentified: Some(error) }) if values.is_empty() => {
@@ -138,7 +174,7 @@ impl Config {
         match decision.now() {
             // A store in memory has decided, so the service is called without waiting.
             Ok(decided) => self.decided(decided, unidentified, request, report_only),
-            Err(decision) => Step::Decide(decision, unidentified),
+            Err(decision) => Step::Wait(Waiting::Decision(decision, unidentified)),
         }
     }
 
@@ -149,7 +185,7 @@ impl Config {
     }
 
     /// The step for a request that the store has decided. With an error, another rule cannot identify the client.
-    pub(super) fn decided(
+    fn decided(
         &self,
         decided: Result<Decision, Error>,
         unidentified: Option<Box<Error>>,

@@ -99,6 +99,8 @@ impl FromStr for Enforcement {
 #[derive(Clone)]
 pub struct EnforcementSwitch(Arc<Position>);
 
+// Aligned as the settings of a layer are, because every request reads it.
+#[repr(align(128))]
 struct Position {
     position: AtomicU8,
     /// Whether the metrics count the switch: not if it is the fixed enforcement of one layer.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use support::{RedisServer, eventually, listen_with, settings};
+use support::{Directory, RedisServer, eventually, listen_with, settings};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpListener,
@@ -205,7 +205,8 @@ async fn a_percent_encoded_password_is_accepted() {
 
 #[tokio::test]
 async fn a_unix_socket_takes_its_user_and_database_from_the_query() {
-    let path = std::env::temp_dir().join(format!("tower-ratelimit-{}.sock", std::process::id()));
+    let directory = Directory::new();
+    let path = directory.file("redis.sock");
     let server = RedisServer::with(&["--unixsocket", path.to_str().unwrap()]);
     let () = server.command(&["ACL", "SETUSER", "limiter", "on", ">p@ss#1", "~*", "+@all"]);
     let url =

@@ -15,7 +15,7 @@ use proptest::{
     test_runner::{Config, TestRunner},
 };
 use support::{
-    RedisServer,
+    RedisServer, closes_received,
     fake_server::{integers, scripted},
     settings, store,
 };
@@ -655,8 +655,7 @@ async fn a_closed_idle_connection_fails_no_check_that_shares_a_batch_with_a_refu
         assert_eq!(running.join_all().await.into_iter().sum::<i32>(), 0);
         let killed: usize = server.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
         assert!(killed > 0, "{killed}");
-        // Until the client receives the close.
-        sleep(Duration::from_millis(50)).await;
+        closes_received(&server).await;
     }
 }
 

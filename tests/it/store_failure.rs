@@ -12,7 +12,7 @@ use std::{
 use futures_util::FutureExt as _;
 use http::Response;
 use support::{
-    Down, PATIENT, RedisServer, eventually, http as client,
+    Down, PATIENT, RedisServer, closes_received, eventually, http as client,
     inner::{ask, get},
     settings, store,
 };
@@ -244,11 +244,11 @@ async fn connections_that_were_closed_while_they_were_idle_fail_no_decision() {
     let limiter = Limiter::new(store(&server).await);
     let policy = closed(1_000_000);
     for _ in 0..5 {
-        assert_eq!(load(&limiter, &policy, 64, 5).await.failed, 0);
+        let counts = load(&limiter, &policy, 64, 5).await;
+        assert_eq!(counts.failed, 0, "{counts:?}");
         let killed: usize = server.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
         assert!(killed > 0, "{killed}");
-        // Until the client receives the close.
-        sleep(Duration::from_millis(50)).await;
+        closes_received(&server).await;
     }
     let left = limiter.peek(&policy, &Key::new("alice"), 0).await.unwrap().outcomes()[0].remaining();
     assert_eq!(left, 1_000_000 - 5 * 64 * 5);
@@ -263,8 +263,7 @@ fn checks_of_idle_connections_continue_after_their_runtime_ends() {
     let kill = |which: &[&str]| {
         assert_eq!(runtime.block_on(load(&limiter, &policy, 64, 5)).failed, 0);
         let () = redis::cmd("CLIENT").arg("KILL").arg(which).query(&mut server.connection()).unwrap();
-        // Until the client receives the close.
-        std::thread::sleep(Duration::from_millis(50));
+        runtime.block_on(closes_received(&server));
     };
     kill(&["TYPE", "normal", "SKIPME", "yes"]);
     let short = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -10,6 +10,7 @@ mod each_store;
 mod grpc;
 mod grpc_programs;
 mod http2;
+mod kept_futures;
 mod keys;
 mod metrics;
 mod outages;

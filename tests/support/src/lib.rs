@@ -67,6 +67,19 @@ pub async fn eventually(holds: impl AsyncFnMut() -> bool) -> bool {
     within(Duration::from_secs(10), holds).await
 }
 
+/// Waits until the store of this runtime has received the close of each connection that `server` has closed.
+///
+/// A connection has a task, which ends then. The others are the task of the pool and the one that ends with the runtime.
+pub async fn closes_received(server: &RedisServer) {
+    let others = 2;
+    let has_received = async || {
+        let clients: String = server.command(&["CLIENT", "LIST", "TYPE", "normal"]);
+        let connections = clients.lines().count() - 1;
+        tokio::runtime::Handle::current().metrics().num_alive_tasks() <= connections + others
+    };
+    assert!(eventually(has_received).await, "a connection that the server has closed is still open");
+}
+
 /// Makes `subscriber` the one of this thread.
 ///
 /// As long as a process has only one subscriber, the first thread that reaches a line decides for all threads whether it

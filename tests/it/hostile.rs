@@ -99,7 +99,7 @@ async fn no_part_of_a_password_that_should_have_been_encoded_is_shown() {
             format!("valkey://:{password}@127.0.0.1:1"),
         ] {
             let mut errors = Vec::new();
-            match RedisStore::connect_lazy(&url) {
+            match RedisStore::builder().connect_lazy(&url) {
                 Ok(store) => {
                     errors.extend(Limiter::new(store).check(&closed("p", 1), &Key::new("a"), 1).await.err())
                 }

@@ -26,7 +26,7 @@ fn user(server: &RedisServer, name: &str, rule: &str) -> String {
 #[tokio::test]
 async fn a_usual_server_has_no_problem_and_keeps_no_key() {
     let server = RedisServer::start();
-    let report = RedisStore::connect_lazy(&server.url()).unwrap().probe().await.unwrap();
+    let report = RedisStore::builder().connect_lazy(&server.url()).unwrap().probe().await.unwrap();
     assert!(report.can_decide() && report.problems().is_empty(), "{report}");
     let info: String = server.command(&["INFO", "server"]);
     assert!(info.contains(&format!("_version:{}\r\n", report.version().unwrap())), "{report}");
@@ -39,7 +39,7 @@ async fn a_usual_server_has_no_problem_and_keeps_no_key() {
 #[tokio::test]
 async fn what_prevents_decisions_is_an_error_of_connect_with_its_remedy() {
     let server = RedisServer::start();
-    let rule = RedisStore::connect_lazy(&server.url()).unwrap().acl_rule();
+    let rule = RedisStore::builder().connect_lazy(&server.url()).unwrap().acl_rule();
     let elsewhere = user(&server, "elsewhere", &rule.replace("~rl:*", "~other:*"));
     let no_scripts = user(&server, "no-scripts", &rule.replace("+evalsha ", ""));
     let no_commands = user(&server, "no-commands", &rule.replace(" +set ", " "));
@@ -56,7 +56,7 @@ async fn what_prevents_decisions_is_an_error_of_connect_with_its_remedy() {
         ("no scripts", no_scripts, ProblemKind::Decision, "ACL SETUSER <user> ~rl:* -@all +evalsha"),
         ("no command", no_commands, ProblemKind::Decision, "ACL SETUSER <user> ~rl:* -@all +evalsha"),
         ("a replica", replica.url(), ProblemKind::Decision, "leads to the primary"),
-        ("a cluster node", node.url(), ProblemKind::WrongTopology, "RedisStore::connect_cluster"),
+        ("a cluster node", node.url(), ProblemKind::WrongTopology, "Servers::cluster"),
     ];
     for (name, url, kind, remedy) in rows {
         let report = settings().connect_lazy(&url).unwrap().probe().await.unwrap();
@@ -75,7 +75,7 @@ async fn other_problems_are_in_the_report_and_the_store_connects() {
     let evicting = RedisServer::with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
     let full = RedisServer::with(&["--maxmemory", "1", "--maxmemory-policy", "noeviction"]);
     let narrow = RedisServer::start();
-    let rule = RedisStore::connect_lazy(&narrow.url()).unwrap().acl_rule();
+    let rule = RedisStore::builder().connect_lazy(&narrow.url()).unwrap().acl_rule();
     let narrow_url = user(&narrow, "narrow", &rule.replace(" +zadd", ""));
     let old = fake_server::scripted(|_| "$0\r\n\r\n".into()).await;
     let rows = [
@@ -98,7 +98,7 @@ async fn other_problems_are_in_the_report_and_the_store_connects() {
 #[tokio::test]
 async fn the_acl_rule_is_enough_for_a_probe_and_info_for_the_eviction_policy() {
     let server = RedisServer::start();
-    let rule = RedisStore::connect_lazy(&server.url()).unwrap().acl_rule();
+    let rule = RedisStore::builder().connect_lazy(&server.url()).unwrap().acl_rule();
     for (name, more, policy) in [("rule", "", None), ("more", " +info", Some("noeviction"))] {
         let url = user(&server, name, &format!("{rule}{more}"));
         let report = settings().connect(&url).await.unwrap().probe().await.unwrap();
@@ -117,7 +117,7 @@ async fn the_acl_rule_is_enough_for_another_database_and_the_error_without_it_na
     };
     let rule = |number| {
         let url = in_database(&server.url(), number);
-        RedisStore::connect_lazy(&url).unwrap().acl_rule()
+        RedisStore::builder().connect_lazy(&url).unwrap().acl_rule()
     };
     assert!(!rule(0).contains("select"), "{}", rule(0));
     let enough = in_database(&user(&server, "enough", &rule(1)), 1);
@@ -162,7 +162,7 @@ async fn a_round_trip_that_takes_longer_than_the_deadline_is_a_problem_that_name
 #[tokio::test]
 async fn a_server_that_never_answered_is_not_called_busy() {
     let silent = fake_server::start(|_| String::new()).await;
-    let error = RedisStore::connect_lazy(&silent).unwrap().probe().await.unwrap_err().to_string();
+    let error = RedisStore::builder().connect_lazy(&silent).unwrap().probe().await.unwrap_err().to_string();
     assert!(error.contains("whether the server expects TLS"), "{error}");
     assert!(!error.contains("busy") && !error.contains("500ms"), "{error}");
 }

@@ -412,7 +412,7 @@ fn without_a_runtime_each_method_returns_an_error() {
         let error = method.now_or_never().unwrap_or_else(|| panic!("{name} waits"));
         assert_eq!(error, Some(ErrorKind::MissingSetup), "{name}");
     }
-    let lazily = RedisStore::connect_lazy(&server.url()).unwrap();
+    let lazily = RedisStore::builder().connect_lazy(&server.url()).unwrap();
     let decided = runtime.block_on(Limiter::new(lazily).check(&policy, &key, 1));
     assert!(decided.unwrap().is_allowed(), "a store may be made outside a runtime");
     let connected = RedisStore::connect(&server.url()).now_or_never();

@@ -5,7 +5,7 @@ use tower_ratelimit::{
     ErrorKind, Key, Limiter, Policy, Quota, RedisStore,
     algorithm::{FixedWindow, SlidingLog},
     policy::Penalty,
-    store::StoredKeys,
+    store::{Servers, StoredKeys},
 };
 
 fn policies() -> [Policy; 3] {
@@ -45,8 +45,8 @@ async fn every_key_under_a_policy_is_found_and_no_other() {
     let settings = || settings().prefix("k*[e]y^s");
     let stores = [
         ("one server", settings().connect(&server.url()).await.unwrap()),
-        ("a cluster", settings().connect_cluster(cluster.urls()).await.unwrap()),
-        ("no shards", settings().cluster_shards(0).connect_cluster(cluster.urls()).await.unwrap()),
+        ("a cluster", settings().connect(Servers::cluster(cluster.urls())).await.unwrap()),
+        ("no shards", settings().cluster_shards(0).connect(Servers::cluster(cluster.urls())).await.unwrap()),
     ];
     let other = support::settings().prefix("kxey^s").connect(&server.url()).await.unwrap();
     charge_all(&other).await;

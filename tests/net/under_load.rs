@@ -15,6 +15,7 @@ use tower_ratelimit::{
     FailureMode, Key, Limiter, ManualClock, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore,
     algorithm::{Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
     key::Constant,
+    store::Servers,
 };
 use tower_ratelimit_extra::live::LivePolicies;
 
@@ -131,7 +132,7 @@ async fn two_instances_follow_an_operator_under_load_and_lose_no_counts() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_instances_follow_an_operator_under_load_in_a_cluster() {
     let (cluster, prefix) = (RedisCluster::shared(), "live-load");
-    let store = async || settings().prefix(prefix).connect_cluster(cluster.urls()).await.unwrap();
+    let store = async || settings().prefix(prefix).connect(Servers::cluster(cluster.urls())).await.unwrap();
     let (key, stores) = (format!("{prefix}:policies"), [store().await, store().await]);
     let owner = &cluster.nodes[cluster.first_owner(cluster.slot(&key))];
     counts_stay_within_the_old_and_the_new_limit("cluster", owner, &key, stores, policy()).await;

@@ -25,6 +25,7 @@ mod probe;
 mod script;
 #[cfg(feature = "sentinel")]
 mod sentinel;
+mod servers;
 mod shortcut;
 mod store;
 mod tls;
@@ -36,6 +37,7 @@ pub use self::{
     hash::RedisHash,
     keys::StoredKeys,
     probe::{ProbeReport, Problem, ProblemKind},
+    servers::Servers,
     shortcut::LeaseStatus,
     store::RedisStore,
 };

@@ -13,7 +13,7 @@ use crate::base::{Error, ErrorKind};
 /// use tower_ratelimit::{RedisStore, store::ProblemKind};
 ///
 /// # async fn example() -> Result<(), tower_ratelimit::Error> {
-/// let store = RedisStore::connect_lazy("redis://127.0.0.1:6379")?;
+/// let store = RedisStore::builder().connect_lazy("redis://127.0.0.1:6379")?;
 /// let report = store.probe().await?;
 /// println!("{report}");
 /// assert!(report.problems().iter().all(|problem| problem.kind() != ProblemKind::Eviction));

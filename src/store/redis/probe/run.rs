@@ -33,8 +33,7 @@ impl RedisStore {
     /// Checks whether the server can make the decisions of this store: its version and kind, its eviction policy, the round
     /// trip, and the Redis user's permissions. Makes decisions on unused keys with the store's prefix and removes the keys.
     ///
-    /// [`connect`](Self::connect), `connect_cluster` and `connect_sentinel` call it. They fail if decisions cannot be made,
-    /// and log the other problems at warn. Call it yourself after `connect_lazy`, or in a health check of a deployment. Each
+    /// [`connect`](Self::connect) calls it. It fails if decisions cannot be made, and logs the other problems at warn. Call it yourself after `connect_lazy`, or in a health check of a deployment. Each
     /// command takes at most a second and a half.
     ///
     /// The Redis user needs `+info` for the eviction policy, which is not part of [`acl_rule`](Self::acl_rule). In a Redis
@@ -53,7 +52,7 @@ impl RedisStore {
     ///
     /// # async fn example() -> Result<(), tower_ratelimit::Error> {
     /// // Starts without Redis, and says what is wrong once Redis is there.
-    /// let store = RedisStore::connect_lazy("redis://127.0.0.1:6379")?;
+    /// let store = RedisStore::builder().connect_lazy("redis://127.0.0.1:6379")?;
     /// match store.probe().await {
     ///     Ok(report) if report.problems().is_empty() => {}
     ///     Ok(report) => eprintln!("{report}"),
@@ -244,11 +243,11 @@ fn is_answer(error: &Error) -> bool {
 fn wrong_topology(server: &ServerInfo) -> Option<Problem> {
     let text = match server.mode.as_deref() {
         Some("cluster") => {
-            "the server is one node of a Redis Cluster: connect to the nodes with RedisStore::connect_cluster and the \
+            "the server is one node of a Redis Cluster: connect to the nodes with Servers::cluster and the \
              feature `cluster`"
         }
         Some("sentinel") => {
-            "the server is a sentinel, which has no data: connect with RedisStore::connect_sentinel and the feature \
+            "the server is a sentinel, which has no data: connect with Servers::sentinel and the feature \
              `sentinel`"
         }
         _ => return None,

@@ -180,8 +180,7 @@ impl Config {
 
     /// Logs once that two layers charge a request under one policy: `outer` is the decision of the outer one.
     fn warn_of_twice(&self, outer: &Decision, decision: &Decision) {
-        let charged = outer.is_allowed() && decision.is_allowed();
-        if !charged || self.counted_twice.load(Ordering::Relaxed) {
+        if outer.is_denied() || decision.is_denied() || self.counted_twice.load(Ordering::Relaxed) {
             return;
         }
         let is_same = |one: &&Outcome| {

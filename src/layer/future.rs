@@ -241,7 +241,7 @@ where
                     }
                     let Delayed { service, request, body, decision, settlement } = take(delayed);
                     let call = Call { service: service.into_service(), request, body };
-                    let next = call.serve(Some(decision), settlement, this.config, soft);
+                    let next = call.serve(Some(decision.after_delay()), settlement, this.config, soft);
                     this.state.set(next);
                     continue;
                 }

@@ -67,7 +67,7 @@ impl Settlements {
         decision: &Decision,
         extensions: &mut Extensions,
     ) -> Option<Box<Settlement>> {
-        if !decision.is_allowed() {
+        if decision.is_denied() {
             self.cover_nothing(limiter, extensions);
             return None;
         }

@@ -269,7 +269,7 @@ impl Limiter {
         let (mut charges, mut here) = (Vec::with_capacity(claims.capacity()), Vec::new());
         for (place, outcome) in decision.all_outcomes().iter().enumerate() {
             // A denial charges nothing. In a Cluster, what it charged in some slots is refunded before it is returned.
-            let units = if decision.is_allowed() { units(place) } else { 0 };
+            let units = if decision.is_denied() { 0 } else { units(place) };
             let claim = outcome.claim_refund(units);
             if let Some(local) = outcome.local() {
                 refunded.push(claim.units());

@@ -12,6 +12,7 @@ mod limiter;
 mod pending;
 mod permit;
 mod reservation;
+mod wait;
 
-pub(crate) use self::background::Work;
+pub(crate) use self::{background::Work, wait::WaitState};
 pub use self::{limiter::Limiter, reservation::Reservation};

@@ -58,7 +58,7 @@ impl Pending {
         let error = match decided.inspect(|decision| self.rung.succeeded(decision)) {
             Ok(mut decision) => {
                 // A denial gets no permit.
-                if let Some(permits) = permits.filter(|_| decision.is_allowed()) {
+                if let Some(permits) = permits.filter(|_| !decision.is_denied()) {
                     let permit = permits.grant(&decision);
                     decision.attach_permit(permit);
                 }

@@ -165,7 +165,7 @@ async fn a_banned_request_charges_no_policy_and_counts_for_nothing() {
         limiter.check(&partner, &alice, 2).await.unwrap();
         let both = [charge(&login, &alice), charge(&partner, &alice)];
         let decision = limiter.check_all(&both).await.unwrap();
-        assert!(decision.is_banned() && !decision.outcomes()[1].is_allowed(), "{name}");
+        assert!(decision.is_banned() && decision.outcomes()[1].is_denied(), "{name}");
         assert!(!limiter.peek(&partner, &alice, 1).await.unwrap().is_banned(), "{name}");
         assert!(ask(&limiter, &partner, &alice).await.is_banned(), "{name}");
     }
@@ -181,7 +181,7 @@ async fn all_policies_that_deny_count_the_denial() {
             limiter.check_all(&charges).await.unwrap();
         }
         let banned = limiter.check_all(&charges).await.unwrap();
-        let seen: Vec<_> = banned.outcomes().iter().map(|one| (one.is_allowed(), one.is_banned())).collect();
+        let seen: Vec<_> = banned.outcomes().iter().map(|one| (!one.is_denied(), one.is_banned())).collect();
         assert_eq!(seen, [(false, true), (true, false), (false, false)], "{name}");
         // "b" admits, so it counted nothing, and was charged once.
         assert_eq!(limiter.peek(&policies[1], &alice, 1).await.unwrap().remaining(), Some(8), "{name}");
@@ -259,7 +259,7 @@ async fn every_store_counts_the_denials_of_random_requests_alike() {
 /// By outcome: the policy, whether it admits, whether it bans, and what remains.
 fn said(decision: &Decision) -> Vec<(&str, bool, bool, u64)> {
     let outcomes = decision.outcomes().iter().chain(decision.shadows());
-    outcomes.map(|one| (one.policy().name(), one.is_allowed(), one.is_banned(), one.remaining())).collect()
+    outcomes.map(|one| (one.policy().name(), !one.is_denied(), one.is_banned(), one.remaining())).collect()
 }
 
 #[tokio::test]

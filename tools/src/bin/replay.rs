@@ -326,7 +326,7 @@ fn verdict(request: &Request, decision: &Decision) -> Value {
         "t": request.t,
         "key": request.key,
         "op": request.op.name(),
-        "allowed": decision.is_allowed(),
+        "allowed": !decision.is_denied(),
         "granted": outcome.map(|outcome| outcome.granted()),
         "limit": outcome.map(|outcome| outcome.capacity()),
         "remaining": outcome.map(|outcome| outcome.remaining()),
@@ -370,7 +370,7 @@ impl Summary {
         if !matches!(request.op, Op::Take | Op::TakeUpTo) {
             return;
         }
-        let denied = u64::from(!decision.is_allowed());
+        let denied = u64::from(decision.is_denied());
         self.requests += 1;
         self.denied += denied;
         *self.denied_of.entry(request.key.clone()).or_default() += denied;

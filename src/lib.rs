@@ -135,7 +135,7 @@ pub use self::{
     decision::{Charge, Decision, Verdict},
     key::{ClientIp, Header, Key, KeyExtractor, PeerIp, TrustedProxies},
     layer::{RateLimitLayer, Rule},
-    limiter::{Limiter, Reservation},
+    limiter::{Limiter, Operator, Reservation},
     policy::{FailureMode, Policy, PolicySource},
     response::{Headers, Rejection},
     store::{ManualClock, MemoryStore},

@@ -151,11 +151,11 @@ async fn carry_out(
             prop_assert_eq!(room(&after), room(&before) - granted, "{} {}", policy.name(), units);
         }
         Step::Refund { policy, key: at, units } => {
-            limiter.refund_latest(&policies[policy], &key(at), units).await.unwrap();
+            limiter.operator().refund_latest(&policies[policy], &key(at), units).await.unwrap();
         }
         Step::Reset { policy, key: at } => {
             let (policy, key) = (&policies[policy], key(at));
-            limiter.reset(policy, &key).await.unwrap();
+            limiter.operator().reset(policy, &key).await.unwrap();
             let explained = Explanation::of(limiter, policy, &key, 1).await.unwrap();
             let [charge] = explained.charges() else { panic!("{explained:?}") };
             let outcome = charge.outcome().unwrap();

@@ -52,7 +52,7 @@ async fn the_example_is_decided_together_with_a_built_in_algorithm() {
         clock.advance(Duration::from_secs(3_600));
         assert_eq!(limiter.check(&reports(), &key, 4).await.unwrap().remaining(), Some(1));
         assert_eq!(limiter.refund(&charged, 1).await.unwrap().remaining(), Some(1));
-        assert_eq!(limiter.refund_latest(&reports(), &key, 9).await.unwrap().remaining(), Some(5));
+        assert_eq!(limiter.operator().refund_latest(&reports(), &key, 9).await.unwrap().remaining(), Some(5));
     }
 }
 
@@ -197,12 +197,12 @@ async fn a_refund_may_keep_the_ttl_of_a_key_that_exists_only() {
     let server = RedisServer::start();
     let limiter = Limiter::new(store(&server).await);
     let keeps = policy("mine", with_refund("refund = function() return KEEP_TTL, now, 1 end"));
-    let error = limiter.refund_latest(&keeps, &Key::new("alice"), 1).await.unwrap_err();
+    let error = limiter.operator().refund_latest(&keeps, &Key::new("alice"), 1).await.unwrap_err();
     assert!(error.to_string().contains("KEEP_TTL for a key that does not exist"), "{error}");
     // A key of another type is neither read nor overwritten.
     let key = "rl:p:mine:{bob}";
     let _: i64 = server.command(&["RPUSH", key, "1"]);
-    limiter.refund_latest(&keeps, &Key::new("bob"), 1).await.unwrap_err();
+    limiter.operator().refund_latest(&keeps, &Key::new("bob"), 1).await.unwrap_err();
     let keys: Vec<String> = server.command(&["KEYS", "*"]);
     assert_eq!(keys, [key]);
     let kind: String = server.command(&["TYPE", key]);

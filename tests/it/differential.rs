@@ -447,7 +447,7 @@ impl Contest {
                     self.charged.retain(|charged| charged.key != key || !is_of(charged));
                 }
                 for (_, limiter) in &self.stores {
-                    limiter.reset(&self.policies[policy], &Key::new(KEYS[key])).await.unwrap();
+                    limiter.operator().reset(&self.policies[policy], &Key::new(KEYS[key])).await.unwrap();
                 }
             }
             Step::Ban { policy: i, key, time } => {
@@ -457,8 +457,8 @@ impl Contest {
                 let (policy, key) = (&self.policies[i], Key::new(KEYS[key]));
                 for (_, limiter) in &self.stores {
                     match time {
-                        0 => limiter.unban(policy, &key).await.unwrap(),
-                        _ => limiter.ban(policy, &key, Duration::from_micros(time)).await.unwrap(),
+                        0 => limiter.operator().unban(policy, &key).await.unwrap(),
+                        _ => limiter.operator().ban(policy, &key, Duration::from_micros(time)).await.unwrap(),
                     }
                 }
             }
@@ -527,7 +527,7 @@ impl Contest {
                 Ask::Peek => limiter.peek_all(&charges).await,
                 Ask::TakeUpTo => limiter.check_up_to(policy, key, cost).await,
                 Ask::Debit => limiter.debit(&admitted(&charges), cost).await,
-                Ask::Refund => limiter.refund_latest(policy, key, cost).await,
+                Ask::Refund => limiter.operator().refund_latest(policy, key, cost).await,
                 Ask::RefundOf => unreachable!("handled by its own step"),
             };
             let decision = decision.unwrap();
@@ -623,7 +623,7 @@ impl Contest {
                     Ask::Peek => limiter.peek_all(charges),
                     Ask::TakeUpTo => limiter.check_up_to(policy, key, cost),
                     Ask::Debit => limiter.debit(&admitted(charges), cost),
-                    Ask::Refund => limiter.refund_latest(policy, key, cost),
+                    Ask::Refund => limiter.operator().refund_latest(policy, key, cost),
                     Ask::RefundOf => unreachable!("not in a batch"),
                 }
             };
@@ -974,7 +974,7 @@ async fn a_call_may_create_a_key_and_refund_a_charge_from_before_its_reset() {
         );
         let key = Key::new(algorithm);
         let before = limiter.check(&policy, &key, 2).await.unwrap();
-        limiter.reset(&policy, &key).await.unwrap();
+        limiter.operator().reset(&policy, &key).await.unwrap();
         let decisions = [limiter.check(&policy, &key, 3), limiter.refund(&before, 1)];
         for decision in in_one_call(&limiter, &policy, decisions).await {
             assert!(decision.failure().is_none(), "{algorithm}: {decision:?}");

@@ -142,7 +142,7 @@ async fn a_refund_after_a_reset_returns_nothing_of_a_charge_that_has_drained() {
         limiter.refund(&first, 10).await.unwrap();
         let second = limiter.check(&policy, &key, 5).await.unwrap();
         clock.advance(hour);
-        limiter.reset(&policy, &key).await.unwrap();
+        limiter.operator().reset(&policy, &key).await.unwrap();
         assert!(!limiter.check(&policy, &key, 10).await.unwrap().is_denied(), "{name}");
         assert_eq!(limiter.refund(&second, 5).await.unwrap().remaining(), Some(0), "{name}");
     }

@@ -127,7 +127,7 @@ async fn every_key_has_a_ttl_as_long_as_its_state_matters() {
             for step in ["charge", "denial", "refund"] {
                 match step {
                     "denial" => drop(limiter.check(&policy, &key, policy.capacity()).await.unwrap()),
-                    "refund" => drop(limiter.refund_latest(&policy, &key, 1).await.unwrap()),
+                    "refund" => drop(limiter.operator().refund_latest(&policy, &key, 1).await.unwrap()),
                     _ => {}
                 }
                 let mut keys: Vec<String> = server.command(&["KEYS", "*"]);
@@ -170,7 +170,7 @@ async fn the_ttl_of_a_bucket_covers_later_refunds_and_a_start_that_is_not_full()
         let key = Key::new("alice");
         assert!(!limiter.check(&policy, &key, cost).await.unwrap().is_denied(), "{name}");
         if refund > 0 {
-            limiter.refund_latest(&policy, &key, refund).await.unwrap();
+            limiter.operator().refund_latest(&policy, &key, refund).await.unwrap();
         }
         if again > 0 {
             assert!(!limiter.check(&policy, &key, again).await.unwrap().is_denied(), "{name}");
@@ -358,10 +358,10 @@ async fn the_printed_acl_rule_is_sufficient_and_each_of_its_commands_is_needed()
             if name == "concurrency" {
                 released(&limiter, &policy).await?;
             } else {
-                limiter.refund_latest(&policy, &key, 1).await?;
-                limiter.refund_latest(&policy, &key, 3).await?;
+                limiter.operator().refund_latest(&policy, &key, 1).await?;
+                limiter.operator().refund_latest(&policy, &key, 3).await?;
             }
-            limiter.reset(&policy, &key).await?;
+            limiter.operator().reset(&policy, &key).await?;
         }
         let live = LivePolicies::redis(&store, []).await?;
         if let Some(error) = live.last_error() {

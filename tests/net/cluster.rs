@@ -404,7 +404,7 @@ async fn two_identities_in_two_slots_are_decided_all_or_nothing() {
     assert_eq!(left().await, (3, 0));
     // Refund both.
     for charge in &both {
-        limiter.refund_latest(charge.policy(), charge.key(), 2).await.unwrap();
+        limiter.operator().refund_latest(charge.policy(), charge.key(), 2).await.unwrap();
     }
     assert_eq!(left().await, (5, 2));
 }
@@ -427,7 +427,7 @@ async fn a_denial_by_the_second_identity_is_remembered_too() {
     // One call a second, if the machine is that slow.
     assert!(cluster.nodes[1].script_calls() < before + 10);
     // A reset takes effect at once.
-    limiter.reset(&by_user, &user).await.unwrap();
+    limiter.operator().reset(&by_user, &user).await.unwrap();
     assert!(limiter.check_all(&both).await.unwrap().is_allowed());
 }
 
@@ -735,7 +735,7 @@ async fn a_custom_pool_can_hold_cluster_connections() {
         let (limiter, policy, key) = (limiter.clone(), policy.clone(), key_of(cluster, node));
         loads.spawn(async move {
             let counts = load(std::slice::from_ref(&limiter), &policy, &key, 20, &stopped()).await;
-            limiter.reset(&policy, &key).await.unwrap();
+            limiter.operator().reset(&policy, &key).await.unwrap();
             assert!(limiter.check(&policy, &key, 50).await.unwrap().is_allowed());
             counts
         });
@@ -786,9 +786,11 @@ async fn a_refund_is_not_sent_twice_when_its_connection_breaks() {
     assert!(limiter.check(&policy, &key, 50).await.unwrap().is_allowed());
     for refunds in 1..=5 {
         cut.store(true, Ordering::Relaxed);
-        let error = limiter.refund_latest(&policy, &key, 1).await.unwrap_err();
+        let error = limiter.operator().refund_latest(&policy, &key, 1).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::StoreDisconnected, "{error}");
-        assert!(within(RECOVERY, async || limiter.refund_latest(&policy, &key, 0).await.is_ok()).await);
+        assert!(
+            within(RECOVERY, async || limiter.operator().refund_latest(&policy, &key, 0).await.is_ok()).await
+        );
         assert_eq!(limiter.peek(&policy, &key, 1).await.unwrap().remaining(), Some(50 + refunds));
     }
 }
@@ -892,9 +894,9 @@ async fn every_operation_works_under_the_acl_rule() {
     for key in &keys {
         assert!(limiter.check(&policy, key, 1).await.unwrap().is_allowed());
         assert!(!limiter.check(&policy, key, 1).await.unwrap().is_allowed());
-        limiter.refund_latest(&policy, key, 1).await.unwrap();
+        limiter.operator().refund_latest(&policy, key, 1).await.unwrap();
         assert!(limiter.check(&policy, key, 1).await.unwrap().is_allowed());
-        limiter.reset(&policy, key).await.unwrap();
+        limiter.operator().reset(&policy, key).await.unwrap();
         assert!(limiter.check(&policy, key, 1).await.unwrap().is_allowed());
     }
     // The rule covers loading the script too.

@@ -96,7 +96,7 @@ async fn a_user_without_a_permission_gets_an_error_that_names_it() {
     assert_eq!(error.kind(), ErrorKind::StoreFailed);
     assert_eq!(error.to_string(), "keys cannot be listed: run ACL SETUSER <user> +scan");
     let banning = Policy::new("banning", Quota::per_hour(1)).penalty(Penalty::manual());
-    let error_of_bans = Limiter::new(store.clone()).bans(&banning).await.unwrap_err();
+    let error_of_bans = Limiter::new(store.clone()).operator().bans(&banning).await.unwrap_err();
     assert_eq!(error_of_bans.to_string(), error.to_string());
     let () = server.command(&["ACL", "SETUSER", "limiter", "+scan"]);
     assert!(store.stored_keys(&policies(), 1_000).await.unwrap().is_complete());

@@ -85,5 +85,5 @@ async fn bans_are_listed_behind_a_sentinel() {
     let limiter = Limiter::new(settings().connect(Servers::sentinel(group.urls(), PRIMARY)).await.unwrap());
     let policy = day("p", 1).penalty(three());
     provoke(&limiter, &policy, &Key::new("alice")).await;
-    assert_eq!(texts(&limiter.bans(&policy).await.unwrap()), ["alice"]);
+    assert_eq!(texts(&limiter.operator().bans(&policy).await.unwrap()), ["alice"]);
 }

@@ -225,6 +225,6 @@ async fn a_lowered_bucket_does_not_wait_for_units_beyond_it_and_a_raised_one_cou
         // All of it drains, and the key with it.
         clock.advance(minutes(60));
         assert_eq!(take(&large, 0).await.remaining(), Some(8));
-        limiter.reset(&large, &key).await.unwrap();
+        limiter.operator().reset(&large, &key).await.unwrap();
     }
 }

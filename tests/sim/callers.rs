@@ -180,9 +180,9 @@ pub(super) async fn set_ban(
     let policy = shared.ledger.rules[account.0].policy(asked.by.is_changed);
     let key = Key::new(account.1.to_string());
     let answer = if time.is_zero() {
-        instance.limiter.unban(policy, &key).await
+        instance.limiter.operator().unban(policy, &key).await
     } else {
-        instance.limiter.ban(policy, &key, time).await
+        instance.limiter.operator().ban(policy, &key, time).await
     };
     if shared.instances.is_running(instance) {
         shared.ledger.set_ban(&asked, time, &answer);

@@ -102,7 +102,7 @@ impl RedisStoreBuilder {
     /// Until its wait is over, an exhausted key is denied from memory, with the same verdict and the rest of the wait.
     /// The cache holds denials of requests of one unit, for up to 4096 keys, at about 270 bytes each.
     ///
-    /// A [reset](crate::Limiter::reset), a [refund](crate::Limiter::refund_latest), returned
+    /// A [reset](crate::Operator::reset), a [refund](crate::Operator::refund_latest), returned
     /// [leased](crate::Policy::leased) units and a higher limit under the same name can end a denial early. They take
     /// effect at once if they happen through this store or its clones, and within this time if they happen on another
     /// instance. If several policies count a request, the reported values of those that admitted it may also be this

@@ -47,7 +47,7 @@ use crate::{
 /// again is longer by as much.
 ///
 /// If a key holds a value of another program, decisions on it fail with
-/// [`ForeignValue`](ErrorKind::ForeignValue), and the value is kept. Only a [reset](crate::Limiter::reset) removes it.
+/// [`ForeignValue`](ErrorKind::ForeignValue), and the value is kept. Only a [reset](crate::Operator::reset) removes it.
 ///
 /// # Eviction
 ///
@@ -246,7 +246,7 @@ impl RedisStore {
     /// The least permissions that a Redis user needs for this store, as arguments of `ACL SETUSER`: keys under the
     /// [prefix](RedisStoreBuilder::prefix), and the commands of the store and the built-in algorithms, with `+select` if
     /// the URL has a database other than 0. Your own algorithm may need more,
-    /// [`Limiter::bans`](crate::Limiter::bans) needs `+scan`, and [`probe`](Self::probe) needs `+info` to see the eviction
+    /// [`Operator::bans`](crate::Operator::bans) needs `+scan`, and [`probe`](Self::probe) needs `+info` to see the eviction
     /// policy.
     ///
     /// For Redis 7 and later. For Redis 6, replace `+script|load` by `+script`.

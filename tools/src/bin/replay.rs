@@ -205,9 +205,9 @@ async fn replay(options: Options) -> Result<(), Box<dyn Error>> {
             Op::Take => limiter.check(&policy, &key, request.cost),
             Op::Peek => limiter.peek(&policy, &key, request.cost),
             Op::TakeUpTo => limiter.check_up_to(&policy, &key, request.cost),
-            Op::Refund => limiter.refund_latest(&policy, &key, request.cost),
+            Op::Refund => limiter.operator().refund_latest(&policy, &key, request.cost),
             Op::Reset => {
-                limiter.reset(&policy, &key).await?;
+                limiter.operator().reset(&policy, &key).await?;
                 limiter.peek(&policy, &key, 0)
             }
             Op::SetQuota => {
@@ -241,7 +241,7 @@ async fn replay(options: Options) -> Result<(), Box<dyn Error>> {
     progress.finish_and_clear();
     if options.store != "memory" {
         for key in summary.denied_of.keys() {
-            limiter.reset(&policy, &Key::new(key)).await?;
+            limiter.operator().reset(&policy, &Key::new(key)).await?;
         }
     }
     eprint!("{}", summary.report(&policy));

@@ -2,9 +2,8 @@
 
 use super::limiter::Limiter;
 use crate::{
-    base::{Answer, Error},
+    base::Answer,
     decision::{Charge, Decision, Outcome},
-    key::Key,
     policy::Policy,
     store::Action,
 };

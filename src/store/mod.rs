@@ -12,7 +12,7 @@ mod store;
 use self::companion::Counts;
 #[cfg(feature = "redis")]
 pub use self::redis::{
-    LeaseStatus, ProbeReport, Problem, ProblemKind, RedisHash, RedisStore, RedisStoreBuilder, Servers,
+    FindingKind, LeaseStatus, ProbeFinding, ProbeReport, RedisHash, RedisStore, RedisStoreBuilder, Servers,
     StoredKeys,
 };
 pub(crate) use self::store::{LocalCounts, Owed, Owing};

@@ -72,7 +72,7 @@ const METHODS: &[(&str, fn(Subject) -> Kept)] = &[
     ("explain", |on| kept(async move { Explanation::of(&on.limiter, &on.policy, &key(), 1).await })),
     ("drain", |on| kept(async move { on.limiter.drain(DEADLINE).await })),
     ("probe", |on| kept(async move { on.store.probe().await })),
-    ("try_out", |on| kept(async move { on.store.try_out(&on.policy).await })),
+    ("probe_policy", |on| kept(async move { on.store.probe_policy(&on.policy).await })),
     ("stored_keys", |on| kept(async move { on.store.stored_keys(&[on.policy], 1_000).await })),
     ("return_leases", |on| kept(async move { on.store.return_leases().await })),
 ];

@@ -405,7 +405,7 @@ fn without_a_runtime_each_method_returns_an_error() {
         ("explain", outside!(|on| Explanation::of(&on.0, &on.2, &Key::new("a"), 1))),
         ("drain", outside!(|on| on.0.drain(PATIENT))),
         ("probe", outside!(|on| on.1.probe())),
-        ("try_out", outside!(|on| on.1.try_out(&on.2))),
+        ("probe_policy", outside!(|on| on.1.probe_policy(&on.2))),
         ("stored_keys", outside!(|on| on.1.stored_keys(std::slice::from_ref(&on.2), 10))),
         ("return_leases", outside!(|on| on.1.return_leases())),
     ];

@@ -299,14 +299,14 @@ async fn in_real_time<T>(connecting: impl Future<Output = Result<T, Error>>) -> 
 }
 
 impl RedisStore {
-    /// The store, if its server can make decisions. Logs the other problems.
+    /// The store, if its server can make decisions. Logs the other findings.
     async fn checked(self) -> Result<Self, Error> {
         let report = self.probe().await?;
-        for problem in report.problems() {
-            if problem.prevents_decisions() {
-                return Err(problem.to_error());
+        for finding in report.findings() {
+            if finding.prevents_decisions() {
+                return Err(finding.to_error());
             }
-            log!(warn, "{problem}");
+            log!(warn, "{finding}");
         }
         if report.eviction_policy().is_none() {
             log!(

@@ -36,7 +36,7 @@ pub use self::{
     builder::RedisStoreBuilder,
     hash::RedisHash,
     keys::StoredKeys,
-    probe::{ProbeReport, Problem, ProblemKind},
+    probe::{FindingKind, ProbeFinding, ProbeReport},
     servers::Servers,
     shortcut::LeaseStatus,
     store::RedisStore,

@@ -173,7 +173,7 @@ impl RedisStore {
     /// # Errors
     ///
     /// [`StoreFailed`](ErrorKind::StoreFailed) with the error of the Lua file, and every error of a decision.
-    pub async fn try_out(&self, policy: &Policy) -> Result<(), Error> {
+    pub async fn probe_policy(&self, policy: &Policy) -> Result<(), Error> {
         static TRIES: AtomicU64 = AtomicU64::new(0);
         let unique = format!("%try-out:{}:{}", std::process::id(), TRIES.fetch_add(1, Ordering::Relaxed));
         let key = Key::new(unique);

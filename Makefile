@@ -1,6 +1,6 @@
 # `make test` installs Redis if necessary and runs the fast tests. A change must also pass `make lint` and `make test-all`.
 
-.PHONY: test test-all test-alerts test-faults test-long test-oldest test-servers test-simulation fuzz lint bench bench-instructions bench-peers
+.PHONY: test test-all test-alerts test-faults test-long test-oldest test-servers test-simulation fuzz lint bench bench-instructions bench-peers request-path
 SHELL := bash
 
 # The crate, its docs, and what needs no more than one Redis server.
@@ -108,3 +108,10 @@ bench-instructions:
 	@.ci/get-redis
 	@cargo build --quiet --release -p instructions
 	@cargo run --quiet --release -p instructions -- $(if $(filter yes,$(RECORD)),--record) $(CONTENDERS)
+
+# Prints the files of src that take part in one request on Redis: those that execute more instructions in a run of more
+# requests. Needs valgrind; half a minute.
+request-path:
+	@.ci/get-redis
+	@cargo build --quiet -p instructions
+	@cargo run --quiet -p instructions -- --path

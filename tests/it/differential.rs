@@ -1077,3 +1077,70 @@ async fn a_call_with_many_policies_decides_each_charge_under_its_own() {
         .collect();
     assert_eq!(remaining, (1..=20).chain(13..=20).collect::<Vec<_>>());
 }
+
+/// A batch writes a state once for all keys that end in it. Here keys end in the same state after different costs and
+/// refunds, and in different ones after the same cost.
+#[tokio::test]
+async fn keys_of_a_batch_keep_their_own_states() {
+    let server = RedisServer::start();
+    let quota = Quota::per_minute(60);
+    let policies = [
+        Policy::new("gcra", quota),
+        Policy::new("meter", quota).algorithm(LeakyBucket::meter()),
+        Policy::new("tokens", quota).algorithm(TokenBucket::new()),
+        Policy::new("queue", quota).algorithm(LeakyBucket::queue(Duration::from_secs(60))),
+        Policy::new("window", quota).algorithm(FixedWindow::anchored()),
+        Policy::new("sliding", quota).algorithm(SlidingWindow::new()),
+        Policy::new("log", quota).algorithm(SlidingLog::new()),
+    ];
+    // Two policies are decided by another driver than one.
+    let sets = policies.iter().map(|policy| vec![policy]).chain(policies.iter().map(|policy| {
+        let mut both = vec![policy];
+        both.push(&policies[usize::from(policy.name() == "gcra")]);
+        both
+    }));
+    for (set, policies) in sets.enumerate() {
+        let clock = ManualClock::new();
+        let redis =
+            settings().prefix(format!("set-{set}")).manual_clock(clock.clone()).deny_cache(Duration::ZERO);
+        let stores = [
+            Limiter::new(redis.connect(&server.url()).await.unwrap()),
+            Limiter::new(MemoryStore::with_clock(clock.clone())),
+        ];
+        let charges = |key: u64, cost: u64| -> Vec<Charge> {
+            policies.iter().map(|policy| Charge::new(policy, &Key::new(key.to_string()), cost)).collect()
+        };
+        let mut seen = [Vec::new(), Vec::new()];
+        for (limiter, seen) in stores.iter().zip(&mut seen) {
+            let mut charged = Vec::new();
+            // Of neighbors, the first two differ only by a refund, the next ones by the cost, the last ones by the state.
+            let costs = [(2, 5), (2, 5), (1, 6), (3, 6)];
+            for key in 0..48 {
+                let before = limiter.check_all(&charges(key, costs[key as usize % 4].0)).await.unwrap();
+                if key % 4 == 0 {
+                    // Not the latest charge, so the state tells what was refunded.
+                    limiter.check_all(&charges(key, 1)).await.unwrap();
+                    limiter.refund(&before, 1).await.unwrap();
+                }
+                charged.push(before);
+            }
+            let batch =
+                join_all((0..48).map(|key| limiter.check_all(&charges(key, costs[key as usize % 4].1))));
+            charged.extend(batch.await.into_iter().map(Result::unwrap));
+            for (i, decision) in charged.iter().enumerate() {
+                let refunded = limiter.refund(decision, 1 + i as u64 % 3).await.unwrap();
+                let said = |decision: &Decision| -> Vec<(Verdict, u64, Duration)> {
+                    let outcomes = decision.outcomes().iter();
+                    outcomes
+                        .map(|outcome| (outcome.verdict(), outcome.remaining(), outcome.reset_after()))
+                        .collect()
+                };
+                seen.push((i, said(decision), said(&refunded)));
+            }
+        }
+        let [redis, memory] = seen;
+        for (redis, memory) in redis.into_iter().zip(memory) {
+            assert_eq!(redis, memory, "{policies:?}");
+        }
+    }
+}

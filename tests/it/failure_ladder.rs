@@ -285,6 +285,22 @@ async fn what_could_not_be_sent_when_it_was_handed_back_is_handed_back_later() {
 }
 
 #[tokio::test]
+async fn units_that_were_replenished_during_an_outage_are_not_handed_back() {
+    let store = Unsteady::default();
+    let limiter = Limiter::new(store.clone());
+    let policy = Policy::new("api", Quota::per_second(100));
+    store.fail(ErrorKind::StoreSuspended);
+    assert_eq!(admitted(&limiter, &policy, &Key::new("alice"), 100).await, 100);
+    // Half of the units are replenished in this time, and more of them on a slow machine.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    store.fail(None);
+    limiter.check(&policy, &Key::new("alice"), 1).await.unwrap();
+    limiter.drain(Duration::from_secs(10)).await.unwrap();
+    let handed_back = store.handed_back.load(Relaxed);
+    assert!(handed_back <= 50, "{handed_back} of at most 50 units");
+}
+
+#[tokio::test]
 async fn what_the_store_certainly_did_not_charge_is_handed_back() {
     let rows = [
         (ErrorKind::StoreSuspended, 3),

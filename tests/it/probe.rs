@@ -1,13 +1,16 @@
 //! What a probe finds, and which problems prevent a connection.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use support::{
     RedisServer, fake_server, settings,
     slow::{far, jitter},
 };
 use tower_ratelimit::{
-    ErrorKind, RedisStore,
+    Error, ErrorKind, RedisStore,
     store::{FindingKind, ProbeReport},
 };
 
@@ -93,6 +96,18 @@ async fn other_problems_are_in_the_report_and_the_store_connects() {
     // Its replies are not decisions.
     let error = settings().connect(&old).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::StoreReply, "{error}");
+}
+
+#[tokio::test]
+async fn a_script_that_is_lost_after_it_was_loaded_is_loaded_again() {
+    let lost = AtomicBool::new(false);
+    let url = fake_server::scripted(move |_| {
+        if lost.swap(true, Ordering::Relaxed) { "$0\r\n\r\n" } else { "-NOSCRIPT No matching script\r\n" }
+            .into()
+    });
+    // The second reply is not a decision.
+    let probed = RedisStore::builder().connect_lazy(&url.await).unwrap().probe().await;
+    assert_eq!(probed.as_ref().err().map(Error::kind), Some(ErrorKind::StoreReply), "{probed:?}");
 }
 
 #[tokio::test]

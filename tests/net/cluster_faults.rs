@@ -213,10 +213,10 @@ async fn several_policies_of_one_identity_are_decided_all_or_nothing_while_its_s
             admitted += more;
             failed.extend(late);
         }
-        let mut charged = Vec::new();
-        for policy in &policies {
-            charged.push(1_000_000 - limiter.peek(policy, &key, 1).await.unwrap().remaining().unwrap());
-        }
+        // In one step: a decision whose reply was late may be made only now.
+        let peeked = limiter.peek_all(&charges).await.unwrap();
+        let charged: Vec<u64> =
+            peeked.outcomes().iter().map(|outcome| 1_000_000 - outcome.remaining()).collect();
         let slowest = failed.iter().max().copied().unwrap_or_default();
         eprintln!("{name}: {admitted} admitted, {} failed in {slowest:?}, {charged:?} charged", failed.len());
         assert!(charged.iter().all(|&each| each == charged[0]), "{name}: {charged:?}");

@@ -4,6 +4,7 @@
 //! make bench-instructions                       # every contender
 //! make bench-instructions CONTENDERS="one two"  # these two
 //! make bench-instructions RECORD=yes            # writes the figures to figures.toml as well
+//! make request-path                             # prints the files of `src` that one request executes, unoptimized
 //! ```
 //!
 //! It fails if a figure is more than 2 % above the recorded one in `figures.toml`. A budget that is not met yet is not a
@@ -37,6 +38,7 @@ mod callgrind;
 mod figures;
 mod guarded;
 mod measure;
+mod path;
 mod recorded;
 mod redis_server;
 mod versions;
@@ -56,7 +58,8 @@ fn main() -> Result<ExitCode, Failure> {
     let record = match options[..] {
         [] => false,
         ["--record"] => true,
-        _ => return Err("usage: instructions [--record] [CONTENDER ..]".into()),
+        ["--path"] => return show_path(),
+        _ => return Err("usage: instructions [--record | --path] [CONTENDER ..]".into()),
     };
     if let Some(unknown) = contenders.iter().find(|contender| !CONTENDERS.contains(contender)) {
         return Err(
@@ -100,6 +103,16 @@ fn report(contenders: &[&str], record: bool) -> Result<ExitCode, Failure> {
         );
         return Ok(ExitCode::FAILURE);
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints the files that take part in one request.
+fn show_path() -> Result<ExitCode, Failure> {
+    let files = path::files()?;
+    for (file, instructions) in &files {
+        println!("{instructions:>8} {file}");
+    }
+    println!("{} files of src take part in one request on Redis", files.len());
     Ok(ExitCode::SUCCESS)
 }
 

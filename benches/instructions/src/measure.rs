@@ -68,7 +68,7 @@ fn redis(contender: &str) -> Result<PerDecision, Failure> {
 }
 
 /// The counted program, which `cargo build` puts beside this one.
-fn work(contender: &str, in_flight: u32, decisions: u32) -> Result<Vec<String>, Failure> {
+pub(crate) fn work(contender: &str, in_flight: u32, decisions: u32) -> Result<Vec<String>, Failure> {
     let program = env::current_exe()?.with_file_name("workload");
     if !program.exists() {
         return Err(format!("there is no {}: use `make bench-instructions`", program.display()).into());

@@ -209,10 +209,7 @@ async fn one_list_is_made_at_a_time_for_a_store() {
     log.reverse();
     let scans = log.iter().map(|(_, _, _, words, ..)| words).filter(|words| words[0] == "SCAN");
     let cursors: Vec<&str> = scans.map(|words| &*words[1]).collect();
-    // Nothing is written, so each list reads the same steps. Those of several at a time would alternate.
-    let steps = cursors.len() / 8;
-    assert!(steps > 3, "{cursors:?}");
-    for list in cursors.chunks(steps) {
-        assert_eq!(list, &cursors[..steps]);
-    }
+    // Those of several lists at a time would alternate. Their number differs while the server's table of keys grows.
+    let lists: Vec<_> = cursors.split(|cursor| *cursor == "0").skip(1).collect();
+    assert!(lists.len() == 8 && lists.iter().all(|list| list.len() >= 3), "{cursors:?}");
 }

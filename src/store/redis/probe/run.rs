@@ -137,9 +137,7 @@ impl RedisStore {
     /// Loads the scripts, and makes a decision with each kind of state.
     async fn failed_decisions(&self) -> Result<Vec<ProbeFinding>, Error> {
         for script in Script::all_built_in() {
-            let mut load = redis::cmd("SCRIPT");
-            load.arg("LOAD").arg(script.text());
-            if let Err(error) = self.ask(load).await {
+            if let Err(error) = self.load(script).await {
                 return Ok(vec![self.failed("the scripts cannot be loaded", error)?]);
             }
         }
@@ -196,8 +194,17 @@ impl RedisStore {
         let charges = vec![Charge::new(policy, &key, 1)];
         let script = self.scripts.script_for(&charges)?;
         let job = Job { deadline: PROBE_TIMEOUT, ..self.job(Action::Charge, charges, script) };
-        let Some(Encoded { command, .. }) = wire::encode(&[&job]) else { return Err(wire::unexpected()) };
-        let reply = self.ask(command).await?;
+        let Some(Encoded { command, script }) = wire::encode(&[&job]) else { return Err(wire::unexpected()) };
+        let mut loads = 1..TRIES;
+        let reply = loop {
+            match self.ask(command.clone()).await {
+                // Scripts were flushed, or this node of a Redis Cluster was not reached when they were loaded.
+                Err(error) if error.fault() == Some(Fault::NoScript) && loads.next().is_some() => {
+                    self.load(&script).await?;
+                }
+                reply => break reply?,
+            }
+        };
         let decided = wire::decode(&reply, &[&job]).pop().unwrap_or_else(|| Err(wire::unexpected()));
         let mut redis_key = String::new();
         self.names.write(&mut redis_key, policy, &key);
@@ -206,6 +213,12 @@ impl RedisStore {
         let deleted = self.ask(delete).await;
         decided?;
         deleted.map(|_| ())
+    }
+
+    async fn load(&self, script: &Script) -> Result<Value, Error> {
+        let mut load = redis::cmd("SCRIPT");
+        load.arg("LOAD").arg(script.text());
+        self.ask(load).await
     }
 
     /// The reply, or `None` if the server does not allow or know the command, or if a node of a Redis Cluster is down.

@@ -235,16 +235,8 @@ where
                 }
             }
         }
+        // Another client may flush scripts all the time.
         let mut reply = command.query_async(connection).await;
-        if is_no_script(&reply) {
-            // Another client flushes scripts all the time. EVAL sends the text along, but the user may lack its
-            // permission.
-            let evaluated = with_text(command, script).query_async(connection).await;
-            let forbidden = redis::ErrorKind::Server(ServerErrorKind::NoPerm);
-            if !evaluated.as_ref().is_err_and(|error: &RedisError| error.kind() == forbidden) {
-                return evaluated;
-            }
-        }
         for _ in 0..MAX_LOADS {
             if !is_no_script(&reply) {
                 break;
@@ -359,20 +351,6 @@ pub(super) async fn load_and(
             _ => Err(error),
         },
     }
-}
-
-/// Turns `command`, an `EVALSHA`, into an `EVAL`.
-pub(crate) fn with_text(command: &Cmd, script: &Script) -> Cmd {
-    let mut evaluation = redis::cmd("EVAL");
-    evaluation.arg(script.text());
-    for argument in command.args_iter().skip(2) {
-        match argument {
-            redis::Arg::Simple(bytes) => evaluation.arg(bytes),
-            // The command has no cursor, and the library may add more kinds.
-            _ => &mut evaluation,
-        };
-    }
-    evaluation
 }
 
 pub(crate) fn is_no_script(reply: &RedisResult<Value>) -> bool {

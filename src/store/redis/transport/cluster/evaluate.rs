@@ -5,10 +5,7 @@ use std::time::Duration;
 use redis::{Cmd, RedisError, RedisResult, RetryMethod, Value, aio::ConnectionLike};
 use tokio::time::sleep;
 
-use crate::store::redis::{
-    script::Script,
-    transport::connections::{is_no_script, with_text},
-};
+use crate::store::redis::{script::Script, transport::connections::is_no_script};
 
 /// The pause before a retry on a migrating slot.
 const MIGRATION_PAUSE: Duration = Duration::from_millis(1);
@@ -38,6 +35,20 @@ pub(super) async fn with_text_if_missing(
 ) -> RedisResult<Value> {
     let reply = command.query_async(connection).await;
     if is_no_script(&reply) { with_text(command, script).query_async(connection).await } else { reply }
+}
+
+/// Turns `command`, an `EVALSHA`, into an `EVAL`.
+fn with_text(command: &Cmd, script: &Script) -> Cmd {
+    let mut evaluation = redis::cmd("EVAL");
+    evaluation.arg(script.text());
+    for argument in command.args_iter().skip(2) {
+        match argument {
+            redis::Arg::Simple(bytes) => evaluation.arg(bytes),
+            // The command has no cursor, and the library may add more kinds.
+            _ => &mut evaluation,
+        };
+    }
+    evaluation
 }
 
 /// Runs the script in a transaction. A client that retries waits while a slot migrates and its keys are on two nodes. But

@@ -49,9 +49,12 @@ impl RedisStoreBuilder {
     /// invalid.
     pub async fn connect(self, servers: impl Into<Servers>) -> Result<RedisStore, Error> {
         match self.target(servers.into())? {
-            Target::Server(manager, address) => in_real_time(self.connect_to(*manager, &address)).await,
+            Target::Server(manager, address) => {
+                // Too large for the stack of a caller that connects to many.
+                in_real_time(Box::pin(self.connect_to(*manager, &address))).await
+            }
             #[cfg(feature = "cluster")]
-            Target::Cluster(clients) => in_real_time(self.connect_to_cluster(*clients)).await,
+            Target::Cluster(clients) => in_real_time(Box::pin(self.connect_to_cluster(*clients))).await,
         }
     }
 

@@ -32,7 +32,7 @@ use crate::{
 /// # In a handler
 ///
 /// The limiter of a request follows the [`Enforcement`] that its layer had when the request arrived. Under
-/// [`Soft`](Enforcement::Soft) its checks, peeks and debits count and admit: the outcomes of [`Decision::outcomes`] tell
+/// [`ReportOnly`](Enforcement::ReportOnly) its checks, peeks and debits count and admit: the outcomes of [`Decision::outcomes`] tell
 /// which policies denied. Under [`Off`](Enforcement::Off) they admit without a count, and ask no store.
 ///
 /// # Example
@@ -91,7 +91,7 @@ impl Limiter {
     pub(super) fn enforced(&self, decide: impl FnOnce() -> Answer<Decision>) -> Answer<Decision> {
         match self.enforcement {
             Enforcement::On => decide(),
-            Enforcement::Soft => decide().then(|decided| match decided {
+            Enforcement::ReportOnly => decide().then(|decided| match decided {
                 Ok(decision) => Ok(decision.admitted()),
                 // A mistake in the call.
                 Err(error) if error.kind() == ErrorKind::InvalidConfig => Err(error),

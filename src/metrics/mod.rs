@@ -22,10 +22,10 @@
 //!   [shadow policy](crate::Policy::shadow).
 //! * `source` is a [`DecisionSource`](crate::decision::DecisionSource): `store`, `deny_cache`, `lease`, `local` or
 //!   `failure_mode`.
-//! * `reason` is `denied`, `banned`, `unidentified`, `unavailable` or `rejected_by_service`.
+//! * `reason` is `denied`, `banned`, `blocked`, `unidentified`, `unavailable` or `rejected_by_service`.
 //! * `kind` is an [`ErrorKind`](crate::ErrorKind): `timeout`, `busy`, `unreachable`, `disconnected`, `failed`, `reply`,
 //!   `suspended` or `other`.
-//! * `position` is `on`, `soft` or `off`.
+//! * `position` is `on`, `report-only` or `off`.
 //!
 //! No label has an identity, and none grows with the number of clients. If your program makes policies per request, give
 //! them few names.

@@ -349,10 +349,10 @@ impl<'de> Deserialize<'de> for FailureMode {
     }
 }
 
-/// From `"on"`, `"soft"` or `"off"`.
+/// From `"on"`, `"report-only"` or `"off"`.
 impl<'de> Deserialize<'de> for Enforcement {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        text::deserialize(deserializer, "\"on\", \"soft\" or \"off\"")
+        text::deserialize(deserializer, "\"on\", \"report-only\" or \"off\"")
     }
 }
 

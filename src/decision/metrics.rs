@@ -68,7 +68,7 @@ fn count(decision: &Decision) {
             Verdict::Deny { .. } if outcome.is_banned() => Counted::Banned,
             Verdict::Deny { .. } => Counted::Denied,
             // Another policy denied, so this one was not charged.
-            _ if !decision.is_allowed() => continue,
+            _ if decision.is_denied() => continue,
             Verdict::Delay(_) => Counted::Delayed,
             Verdict::Allow => Counted::Admitted,
         };

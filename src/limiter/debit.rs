@@ -2,9 +2,8 @@
 
 use super::limiter::Limiter;
 use crate::{
-    base::{Answer, Error},
+    base::Answer,
     decision::{Charge, Decision, Outcome},
-    key::Key,
     policy::Policy,
     store::Action,
 };
@@ -48,25 +47,6 @@ impl Limiter {
     /// ```
     pub fn debit(&self, decision: &Decision, units: u64) -> Answer<Decision> {
         self.enforced(|| self.debit_each(decision, |_| units))
-    }
-
-    /// The units of [debt](Policy::debt) that `key` has not paid off under `policy`. Charges nothing. 0 while the store fails and
-    /// this process counts.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`check`](Self::check).
-    pub async fn owed(&self, policy: &Policy, key: &Key) -> Result<u64, Error> {
-        let debt = policy.debt_units();
-        if debt == 0 {
-            return Ok(0);
-        }
-        // What remains of the room for debt, also of a key that is banned.
-        let charge = Charge::new(policy.debits(), key, 0);
-        let room = self.decide(Action::Peek, &[charge]).await?;
-        // What this process counts for a store that has just failed knows of no debt.
-        let known = room.all_outcomes().first().filter(|_| room.failure().is_none());
-        Ok(known.map_or(0, |room| debt.saturating_sub(room.remaining())))
     }
 
     /// Debits so many units to each outcome, by its place.

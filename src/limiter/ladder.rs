@@ -141,7 +141,7 @@ impl LocalCounts {
         let Ok(Ok(local)) = counts.decide(action, &shares).now() else {
             return Decision::failed_open(error);
         };
-        let charged = local.is_allowed() && action != Action::Peek;
+        let charged = !local.is_denied() && action != Action::Peek;
         let is_owed = !error.kind().may_have_charged();
         let outcomes = charges.iter().zip(local.all_outcomes()).map(|(charge, share)| {
             let (remaining, reset_after) = (share.remaining(), share.reset_after());

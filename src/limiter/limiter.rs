@@ -56,7 +56,7 @@ use crate::{
 /// assert!(limiter.peek(&mails, &tenant, 40).await?.is_allowed());
 /// assert_eq!(limiter.peek(&mails, &tenant, 0).await?.outcomes()[0].remaining(), 40);
 ///
-/// limiter.reset(&mails, &tenant).await?;
+/// limiter.operator().reset(&mails, &tenant).await?;
 /// assert!(limiter.check(&mails, &tenant, 100).await?.is_allowed());
 /// # Ok(())
 /// # }
@@ -148,18 +148,6 @@ impl Limiter {
         self.enforced(|| self.decide_one(Action::ChargeUpTo, Charge::new(policy, key, cost)))
     }
 
-    /// Refunds the latest `units` units that `key` was charged under `policy`, for any requests. For administrators.
-    ///
-    /// It refunds no more than was charged and still counts. To undo one decision, use [`refund`](Self::refund): this
-    /// method can refund units that other requests were charged. A permit of a
-    /// [`Concurrency`](crate::algorithm::Concurrency) policy is not refunded; drop its decision instead.
-    ///
-    /// The decision shows what remains after the refund. If the refund failed and the policy is
-    /// [`Open`](crate::FailureMode::Open), [`Decision::failure`] has the cause. Errors are those of [`check`](Self::check).
-    pub fn refund_latest(&self, policy: &Policy, key: &Key, units: u64) -> Answer<Decision> {
-        self.decide_one(Action::Refund, Charge::new(policy, key, units))
-    }
-
     /// Charges `units` more units to every key of `decision`, under the same policies, all or nothing. For a handler
     /// that learns the cost from the request or from its own response.
     ///
@@ -229,7 +217,7 @@ impl Limiter {
     ///
     /// A refund that fails is not repeated, because it may have been carried out. If it was certainly not sent and the
     /// policy is [`Local`](crate::FailureMode::Local), it is sent once the store answers. A refund does not detect a
-    /// [`reset`](Self::reset), a changed quota of a bucket, or a clock that stepped back. After one of these it can
+    /// [`reset`](super::Operator::reset), a changed quota of a bucket, or a clock that stepped back. After one of these it can
     /// return units of later charges.
     ///
     /// # Example
@@ -272,7 +260,7 @@ impl Limiter {
         let (mut charges, mut here) = (Vec::with_capacity(claims.capacity()), Vec::new());
         for (place, outcome) in decision.all_outcomes().iter().enumerate() {
             // A denial charges nothing. In a Cluster, what it charged in some slots is refunded before it is returned.
-            let units = if decision.is_allowed() { units(place) } else { 0 };
+            let units = if decision.is_denied() { 0 } else { units(place) };
             let claim = outcome.claim_refund(units);
             if let Some(local) = outcome.local() {
                 refunded.push(claim.units());
@@ -304,25 +292,6 @@ impl Limiter {
             None => answer,
         };
         (refunded, answer)
-    }
-
-    /// Removes everything that `key` was charged under `policy`. A ban stays: see [`unban`](Self::unban). Permits of requests
-    /// that still run are in use again with their next renewal.
-    ///
-    /// # Errors
-    ///
-    /// The failure of the store. The policy's [`FailureMode`](crate::FailureMode) does not apply.
-    pub async fn reset(&self, policy: &Policy, key: &Key) -> Result<(), Error> {
-        self.store.reset(policy, key).await?;
-        self.ladder.forget(policy, key);
-        Ok(())
-    }
-
-    /// The name under which the store keeps the count of `key` under `policy`: the key in Redis. `None` for a store that has
-    /// no such names.
-    #[must_use]
-    pub fn stored_name(&self, policy: &Policy, key: &Key) -> Option<String> {
-        self.store.stored_name(policy, key)
     }
 
     /// Checks whether the store supports the algorithm of `policy`. A layer does so when it is built.
@@ -380,7 +349,7 @@ impl Limiter {
         counted(Action::Charge, Ok(denial)).ok()
     }
 
-    fn decide_one(&self, action: Action, charge: Charge) -> Answer<Decision> {
+    pub(super) fn decide_one(&self, action: Action, charge: Charge) -> Answer<Decision> {
         if charge.needs_permit() {
             return self.decide(action, &[charge]);
         }

@@ -57,7 +57,7 @@ impl Pending {
         match &mut decided {
             Ok(decision) => {
                 // A denial gets no permit.
-                if let Some(permits) = permits.filter(|_| decision.is_allowed()) {
+                if let Some(permits) = permits.filter(|_| !decision.is_denied()) {
                     let permit = permits.grant(decision);
                     decision.attach_permit(permit);
                 }

@@ -33,10 +33,10 @@ impl Policy {
     /// under a policy that refunds most of its requests: it makes more calls than without leases. A [refund of a decision](crate::Limiter::refund)
     /// that was admitted from a lease counts from when the lease began, so it may return fewer units. Redis does not know
     /// how many of another instance's leased units are spent. An
-    /// [administrator's refund](crate::Limiter::refund_latest) returns none of them to a bucket, and counts all of them as
+    /// [administrator's refund](crate::Operator::refund_latest) returns none of them to a bucket, and counts all of them as
     /// spent in a window. Do not refund more units than were charged that way: a window may then admit that many more.
     ///
-    /// A [reset](crate::Limiter::reset) drops this instance's leases. Other instances can still spend theirs, and units that
+    /// A [reset](crate::Operator::reset) drops this instance's leases. Other instances can still spend theirs, and units that
     /// they return unspent free as many units of later charges.
     /// If the clock of Redis is changed, units on lease at that moment may count in the window before or after.
     ///

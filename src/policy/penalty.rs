@@ -49,7 +49,7 @@ impl Penalty {
         Self { after: if denials == 0 { u64::MAX } else { denials }, within, first: None, longest: None }
     }
 
-    /// Bans no key automatically: only administrators do, with [`Limiter::ban`](crate::Limiter::ban).
+    /// Bans no key automatically: only administrators do, with [`Operator::ban`](crate::Operator::ban).
     pub const fn manual() -> Self {
         Self { after: 0, within: Duration::ZERO, first: None, longest: None }
     }
@@ -74,7 +74,7 @@ impl Penalty {
         if self.after == 0 {
             if self.first.or(self.longest).is_some() {
                 return Err(Error::invalid(
-                    "a manual penalty has no times: leave out `ban` and `up_to`, and pass the time to `Limiter::ban`",
+                    "a manual penalty has no times: leave out `ban` and `up_to`, and pass the time to `Operator::ban`",
                 ));
             }
             return Ok(Strikes { after: 0, within: 0, first: 0, longest: 0, remembered: 0 });
@@ -128,8 +128,8 @@ impl Policy {
     /// * **What counts**: each request that this policy denies while no key of the request is banned. A banned request, a
     ///   peek, and a debit do not count. In a Redis Cluster, policies whose identities are in different slots are decided
     ///   slot by slot, and only those of the first slot that denies count the denial, also if a key in a later one is banned.
-    /// * **Bans by hand**: [`Limiter::ban`](crate::Limiter::ban), [`unban`](crate::Limiter::unban) and
-    ///   [`bans`](crate::Limiter::bans). [`Limiter::reset`](crate::Limiter::reset) does not end a ban.
+    /// * **Bans by hand**: [`Operator::ban`](crate::Operator::ban), [`unban`](crate::Operator::unban) and
+    ///   [`bans`](crate::Operator::bans). [`Operator::reset`](crate::Operator::reset) does not end a ban.
     /// * **Shadows**: a [shadow](Self::shadow) policy neither counts denials nor bans, for all keys or for its share of
     ///   them. A key that is banned under it by hand is listed, and banned once the policy is enforced.
     /// * **Deny cache**: a [`RedisStore`](crate::RedisStore) answers requests of a banned key in process for up to its
@@ -139,7 +139,7 @@ impl Policy {
     /// * **Failure of the store**: under [`FailureMode::Local`](crate::FailureMode::Local), denials are counted and keys are
     ///   banned in this process, by the same numbers. The bans in the store are not known meanwhile. Those of this process
     ///   do not apply while the store answers; in a later outage they apply again, until their time is over or
-    ///   [`unban`](crate::Limiter::unban) ends them.
+    ///   [`unban`](crate::Operator::unban) ends them.
     /// * **Full Redis**: a denial needs a write to be counted. If Redis is out of memory, cannot save, or has too few
     ///   replicas, a denial is still a denial, but it does not count and bans no key.
     /// * **Lost keys**: a ban is a key in Redis. An eviction, or a failover to a replica that has not got it, ends it.
@@ -179,7 +179,7 @@ impl Policy {
     /// let banned = limiter.check(&login, &mallory, 1).await?;
     /// assert_eq!(banned.banned_for(), Some(59 * minute));
     ///
-    /// limiter.unban(&login, &mallory).await?;
+    /// limiter.operator().unban(&login, &mallory).await?;
     /// assert!(limiter.check(&login, &mallory, 1).await?.is_allowed());
     /// # Ok(())
     /// # }
@@ -241,7 +241,7 @@ mod tests {
             (Penalty::after(1, short).ban(long), "1 ms to 3650 days"),
             (Penalty::after(1, short).up_to(long), "1 ms to 3650 days"),
             (Penalty::after(1, short).up_to(Duration::from_secs(59)), "raise `up_to`"),
-            (Penalty::manual().ban(short), "pass the time to `Limiter::ban`"),
+            (Penalty::manual().ban(short), "pass the time to `Operator::ban`"),
         ];
         for (penalty, expected) in rows {
             let error = penalty.strikes().unwrap_err().to_string();

@@ -332,7 +332,7 @@ impl Policy {
         &self.0.counters
     }
 
-    /// `name:algorithm`, the policy's part of the [name](crate::Limiter::stored_name) under which a store keeps a count. The
+    /// `name:algorithm`, the policy's part of the [name](crate::Operator::stored_name) under which a store keeps a count. The
     /// name of the policy is encoded as an identity is.
     #[must_use]
     pub fn label(&self) -> &str {

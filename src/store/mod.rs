@@ -12,7 +12,8 @@ mod store;
 use self::penalty_charge::Counts;
 #[cfg(feature = "redis")]
 pub use self::redis::{
-    LeaseStatus, ProbeReport, Problem, ProblemKind, RedisHash, RedisStore, RedisStoreBuilder, StoredKeys,
+    FindingKind, LeaseStatus, ProbeFinding, ProbeReport, RedisHash, RedisStore, RedisStoreBuilder, Servers,
+    StoredKeys,
 };
 pub(crate) use self::store::{LocalCounts, Owed, Owing};
 pub use self::{

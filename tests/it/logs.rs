@@ -619,7 +619,7 @@ async fn the_cause_of_an_outage_becomes_what_the_server_says() {
         "EVALSHA" => (*answer.lock().unwrap()).into(),
         _ => "+PONG\r\n".into(),
     });
-    let limiter = Limiter::new(RedisStore::connect_lazy(&url.await).unwrap());
+    let limiter = Limiter::new(RedisStore::builder().connect_lazy(&url.await).unwrap());
     let (lines, _guard) = listen();
     let fails = async |cause: &str| {
         let check = async || {

@@ -60,7 +60,7 @@ async fn clients_see_nothing_of_a_shadow_and_on_decision_does() {
             .and(Rule::new(day("hidden", 1).shadow(), Constant::new("all")))
             .on_decision(move |event| {
                 let shadows = event.decision().unwrap().shadows();
-                let denied = shadows.iter().filter(|shadow| !shadow.is_allowed());
+                let denied = shadows.iter().filter(|shadow| shadow.is_denied());
                 seen.lock().unwrap().extend(denied.map(|shadow| shadow.policy().name().to_owned()));
             });
         for expected in [StatusCode::OK, status] {

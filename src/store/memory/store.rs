@@ -131,7 +131,7 @@ impl MemoryStore {
         drop(shard);
         let charged = charged.map_err(|mistake| counting.error(mistake))?;
         let mut outcome = outcome(charge, charged.admission, charged.gauge, cost);
-        if outcome.is_allowed() {
+        if !outcome.is_denied() {
             outcome = outcome.with_receipt(Receipt { made: now, mark: charged.mark });
         }
         Ok(Decision::of_one_enforced(outcome))
@@ -224,13 +224,13 @@ impl Store for MemoryStore {
     }
 
     fn known_denial(&self, charges: &[Charge]) -> Option<Decision> {
-        let is_denial = |decision: &Decision| !decision.is_allowed();
+        let is_denial = |decision: &Decision| decision.is_denied();
         let peeked = self.decide_all(Action::Peek, charges).ok().filter(is_denial)?;
         if peeked.is_banned() || !charges.iter().any(|charge| charge.policy().counts_denials()) {
             return Some(peeked);
         }
         let decided = self.decide_all(Action::Charge, charges).ok()?;
-        if decided.is_allowed() {
+        if !decided.is_denied() {
             // A unit was replenished since. The caller charges it together with others.
             let granted = |outcome: &Outcome| outcome.refund(outcome.granted());
             let undone: Vec<Charge> = decided.all_outcomes().iter().filter_map(granted).collect();

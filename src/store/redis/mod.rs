@@ -28,6 +28,7 @@ mod probe;
 mod script;
 #[cfg(feature = "sentinel")]
 mod sentinel;
+mod servers;
 mod shortcut;
 mod store;
 mod tls;
@@ -39,6 +40,7 @@ pub use self::{
     hash::RedisHash,
     keys::StoredKeys,
     lease::LeaseStatus,
-    probe::{ProbeReport, Problem, ProblemKind},
+    probe::{FindingKind, ProbeFinding, ProbeReport},
+    servers::Servers,
     store::RedisStore,
 };

@@ -114,7 +114,7 @@ impl DenyCache {
 
     /// Stores a decision if it is a denial that lasts.
     pub(crate) fn insert(&self, decision: &Decision, stamp: Stamp) {
-        if decision.is_allowed() {
+        if !decision.is_denied() {
             return;
         }
         let mut lifetime = self.max_age;
@@ -136,7 +136,7 @@ impl DenyCache {
                 // A permit may be released at any moment.
                 return;
             }
-            if outcome.is_allowed() {
+            if !outcome.is_denied() {
                 continue;
             }
             match outcome.retry_after() {

@@ -91,7 +91,7 @@ struct ScriptLoads {
 }
 
 /// How often a script is loaded again if it is lost right after loading.
-const MAX_LOADS: usize = 5;
+const MAX_LOADS: usize = 20;
 /// How many dead connections a batch tries.
 const MAX_DEAD: usize = 64;
 /// The pause between attempts to replace a connection: first this one, then up to the longer one.

@@ -158,14 +158,14 @@ impl<'a> Reader<'a> {
         is_admitted: bool,
     ) -> Option<Outcome> {
         let (outcome, mark) = outcome(action, charge, record)?;
-        let is_charged = is_admitted && outcome.is_allowed() && action.charges_units();
+        let is_charged = is_admitted && !outcome.is_denied() && action.charges_units();
         Some(if is_charged { outcome.with_receipt(Receipt { made: self.time, mark }) } else { outcome })
     }
 
     fn leased(&mut self, charge: &Charge, lease: &LeaseRequest) -> Option<Reply> {
         let (decision, leased) = (self.record()?, self.record()?);
         let (outcome, _) = outcome(Action::Charge, charge, &decision)?;
-        if !outcome.is_allowed() {
+        if outcome.is_denied() {
             return Some(Reply { decision: Decision::of_one(outcome), leased: Some(Leased::default()) });
         }
         let [units, lifetime, name, mark, _] = leased;
@@ -194,7 +194,7 @@ fn outcome(action: Action, charge: &Charge, record: &Record) -> Option<(Outcome,
         _ => (Verdict::Delay(delay), integer(retry_or_mark)?),
     };
     let granted = granted.saturating_sub(1);
-    let is_complete = granted == cost || !verdict.is_allowed() || least.is_some();
+    let is_complete = granted == cost || verdict.is_denied() || least.is_some();
     if granted > cost || !is_complete {
         return None;
     }

@@ -76,7 +76,7 @@ async fn slot_by_slot(slots: &Arc<impl Slots>, job: Job, deadline: Instant) -> R
                     uncounted.push(positions.clone());
                     continue;
                 }
-                if decision.is_allowed() {
+                if !decision.is_denied() {
                     charged.push(positions.clone());
                     continue;
                 }
@@ -164,7 +164,7 @@ fn count_denials(
     outcomes: &[Option<Outcome>],
 ) -> Option<JoinHandle<Vec<(usize, Duration)>>> {
     let is_denied =
-        |position: &usize| outcomes[*position].as_ref().is_some_and(|outcome| !outcome.is_allowed());
+        |position: &usize| outcomes[*position].as_ref().is_some_and(|outcome| outcome.is_denied());
     let positions: Vec<usize> = positions.iter().copied().filter(is_denied).collect();
     let mut part =
         job.part(Action::Charge, positions.iter().map(|&position| job.charges[position].clone()).collect());
@@ -283,7 +283,7 @@ mod tests {
         let started = Instant::now();
         let decided = timeout(patience, decide_in_several_slots(slots, job)).await.ok()?;
         assert!(started.elapsed() <= DEADLINE + Duration::from_millis(1), "{:?}", started.elapsed());
-        Some(decided.map(|decision| decision.is_allowed()))
+        Some(decided.map(|decision| !decision.is_denied()))
     }
 
     async fn schedule(seed: u64) {

@@ -77,7 +77,7 @@ impl Notices {
 
     /// Logs once that two layers charge a request under one policy: `outer` is the decision of the outer one.
     pub(super) fn charged_twice(&self, outer: &Decision, decision: &Decision) {
-        let charged = outer.is_allowed() && decision.is_allowed();
+        let charged = !outer.is_denied() && !decision.is_denied();
         if !charged || self.charged_twice.load(Ordering::Relaxed) {
             return;
         }

@@ -162,6 +162,19 @@ impl fmt::Debug for Error {
     }
 }
 
+/// A value that a program has in its source.
+///
+/// # Panics
+///
+/// With the error if it is invalid.
+#[track_caller]
+pub(crate) fn valid<T>(value: Result<T, Error>) -> T {
+    match value {
+        Ok(value) => value,
+        Err(error) => panic!("{error}"),
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)

@@ -25,6 +25,7 @@ pub use self::{
 };
 pub(crate) use self::{
     delayed::{DelayedService, unready},
+    error::valid,
     outage::Outage,
     quota_text::duration_text,
 };

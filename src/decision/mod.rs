@@ -6,6 +6,8 @@ mod charges;
 #[expect(clippy::module_inception, reason = "the module's main type")]
 mod decision;
 mod local;
+#[cfg(feature = "metrics")]
+pub(crate) mod metrics;
 mod outcome;
 mod permit;
 mod source;

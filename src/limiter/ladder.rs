@@ -70,7 +70,7 @@ impl Rung {
 /// Counts how an action has ended, once the failure mode has decided.
 pub(super) fn counted(action: Action, decided: Result<Decision, Error>) -> Result<Decision, Error> {
     #[cfg(feature = "metrics")]
-    crate::metrics::decisions::decided(action, &decided);
+    crate::decision::metrics::decided(matches!(action, Action::Charge | Action::ChargeUpTo), &decided);
     #[cfg(not(feature = "metrics"))]
     let _ = action;
     decided

@@ -324,7 +324,7 @@ impl Limiter {
     pub(crate) fn count_from_zero(&self, policies: impl Iterator<Item = Policy>) {
         crate::metrics::record::count_from_zero();
         policies
-            .for_each(|policy| crate::metrics::decisions::count_policy_from_zero(&policy, !self.in_process));
+            .for_each(|policy| crate::decision::metrics::count_policy_from_zero(&policy, !self.in_process));
     }
 
     /// [`check`](Self::check) for a layer. The store may keep the charge instead of cloning it.

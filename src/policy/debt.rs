@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::policy::{Debt, MAX_CAPACITY, Policy};
-use crate::base::Error;
+use crate::base::{Error, valid};
 
 impl Policy {
     /// Lets a [debit](crate::Limiter::debit) charge up to `units` more than remain. Requests are then denied until the
@@ -47,10 +47,7 @@ impl Policy {
     #[must_use]
     #[track_caller]
     pub fn debt(self, units: u64) -> Self {
-        match self.try_debt(units) {
-            Ok(policy) => policy,
-            Err(error) => panic!("{error}"),
-        }
+        valid(self.try_debt(units))
     }
 
     /// The fallible form of [`debt`](Self::debt), for a number read from a configuration.

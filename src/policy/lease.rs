@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::Policy;
-use crate::base::Error;
+use crate::base::{Error, valid};
 
 const MAX_LEASED: u64 = 1_000_000_000_000;
 
@@ -65,10 +65,7 @@ impl Policy {
     #[must_use]
     #[track_caller]
     pub fn leased(self, most: u64) -> Self {
-        match self.try_leased(most) {
-            Ok(policy) => policy,
-            Err(error) => panic!("{error}"),
-        }
+        valid(self.try_leased(most))
     }
 
     /// The fallible form of [`leased`](Self::leased), for a number read from a configuration.

@@ -3,7 +3,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use super::{Policy, traits::Traits};
 use crate::{
     algorithm::penalty::Strikes,
-    base::{Error, Quota, duration_text, time::micros},
+    base::{Error, Quota, duration_text, time::micros, valid},
 };
 
 /// When a [`Policy`](crate::Policy::penalty) bans a key, and for how long.
@@ -187,10 +187,7 @@ impl Policy {
     #[must_use]
     #[track_caller]
     pub fn penalty(self, penalty: Penalty) -> Self {
-        match self.try_penalty(penalty) {
-            Ok(policy) => policy,
-            Err(error) => panic!("{error}"),
-        }
+        valid(self.try_penalty(penalty))
     }
 
     /// The fallible form of [`penalty`](Self::penalty), for numbers read from a configuration.

@@ -5,7 +5,7 @@ use super::{FailureMode, PolicySummary, enforced::Enforced, quoted::quoted, trai
 use crate::metrics::PolicyCounters;
 use crate::{
     algorithm::{self, Algorithm, Concurrency, Gcra, Replenishment},
-    base::{Error, Quota, random::hasher},
+    base::{Error, Quota, random::hasher, valid},
     key::Key,
 };
 
@@ -111,10 +111,7 @@ impl Policy {
     #[must_use]
     #[track_caller]
     pub fn new(name: &str, quota: Quota) -> Self {
-        match Self::try_new(name, quota) {
-            Ok(policy) => policy,
-            Err(error) => panic!("{error}"),
-        }
+        valid(Self::try_new(name, quota))
     }
 
     /// The fallible form of [`new`](Self::new), for a name read from a configuration.
@@ -175,10 +172,7 @@ impl Policy {
     #[track_caller]
     pub fn concurrency(name: &str, limit: u64) -> Self {
         let quota = Quota::new(limit, LEASE);
-        match quota.and_then(|quota| Self::try_new(name, quota)?.try_algorithm(Concurrency::new())) {
-            Ok(policy) => policy,
-            Err(error) => panic!("{error}"),
-        }
+        valid(quota.and_then(|quota| Self::try_new(name, quota)?.try_algorithm(Concurrency::new())))
     }
 
     /// Counts by `algorithm`. Defaults to [`Gcra`].
@@ -191,10 +185,7 @@ impl Policy {
     #[must_use]
     #[track_caller]
     pub fn algorithm(self, algorithm: impl Algorithm) -> Self {
-        match self.try_algorithm(algorithm) {
-            Ok(policy) => policy,
-            Err(error) => panic!("{error}"),
-        }
+        valid(self.try_algorithm(algorithm))
     }
 
     /// The fallible form of [`algorithm`](Self::algorithm), for a quota read from a configuration.

@@ -1,7 +1,10 @@
 //! Policies that are enforced for some keys, or for none.
 
 use super::{Policy, enforced::Enforced, traits::Traits};
-use crate::{base::Error, key::Key};
+use crate::{
+    base::{Error, valid},
+    key::Key,
+};
 
 impl Policy {
     /// Makes this a shadow policy: it decides, is counted and reported, and denies nothing. Use it to see what a new limit
@@ -49,10 +52,7 @@ impl Policy {
     #[must_use]
     #[track_caller]
     pub fn rollout(self, share: f64) -> Self {
-        match self.try_rollout(share) {
-            Ok(policy) => policy,
-            Err(error) => panic!("{error}"),
-        }
+        valid(self.try_rollout(share))
     }
 
     /// The fallible form of [`rollout`](Self::rollout), for a number read from a configuration.

@@ -57,7 +57,7 @@ async fn one_switch_is_for_all_layers_that_share_it() {
     let layers = [
         first.sibling(Rule::new(Policy::new("other", Quota::per_hour(1)), Constant::new("b"))),
         first,
-        RateLimitLayer::new(MemoryStore::new(), once(), Constant::new("c")).enforcement(&switch.clone()),
+        RateLimitLayer::new(MemoryStore::new(), once(), Constant::new("c")).enforcement(switch.clone()),
     ];
     let statuses = async || {
         let mut statuses = Vec::new();

@@ -24,6 +24,8 @@ use crate::{
 };
 
 impl RedisStore {
+    /// A [plain](Charge::is_plain) charge takes the short way: the deny cache, a job of this charge, and the short script. Only
+    /// the others look up a lease, or bring charges against penalties.
     pub(super) fn evaluate(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
         let hot = self.leased(action, charges);
         if let Some((decision, is_low)) = hot.and_then(|charge| self.leases.table.spend(charge)) {

@@ -32,7 +32,7 @@ const ROWS: &[&[&str]] = &[
     &["store/redis/transport/"],
     &["store/redis/lease/"],
     &["store/redis/", "store/mod.rs"],
-    &["limiter/", "metrics/decisions.rs"],
+    &["limiter/"],
     &["response/"],
     &["keyed/", "layer/"],
     &["lib.rs"],

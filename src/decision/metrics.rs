@@ -1,22 +1,18 @@
 //! Counts decisions, and failures of the store to make them.
 
-use super::{
-    policy::{PolicyCounters, Source, Verdict as Counted},
-    record,
-};
+use super::{Decision, DecisionSource, Verdict};
 use crate::{
     base::Error,
-    decision::{Decision, DecisionSource, Verdict},
+    metrics::{PolicyCounters, Source, Verdict as Counted, record},
     policy::{FailureMode, Policy, Traits},
-    store::Action,
 };
 
 /// An action has ended. Only charges count as decisions.
-pub(crate) fn decided(action: Action, decided: &Result<Decision, Error>) {
+pub(crate) fn decided(is_charge: bool, decided: &Result<Decision, Error>) {
     if let Some(error) = decided.as_ref().map_or_else(Some, Decision::failure) {
         record::store_failed(error.kind());
     }
-    if let (Action::Charge | Action::ChargeUpTo, Ok(decision)) = (action, decided) {
+    if let (true, Ok(decision)) = (is_charge, decided) {
         count(decision);
     }
 }

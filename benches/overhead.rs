@@ -60,7 +60,7 @@ fn overhead(criterion: &mut Criterion) {
         bencher.iter_custom(|requests| runtime.block_on(many(&mut service, requests)));
     });
     group.bench_function("allowed", |bencher| {
-        let mut service = allow(Headers::ietf()).layer(service_fn(hello));
+        let mut service = allow(Headers::default()).layer(service_fn(hello));
         bencher.iter_custom(|requests| runtime.block_on(many(&mut service, requests)));
     });
     group.bench_function("allowed, by address", |bencher| {

@@ -17,7 +17,7 @@ use tower_ratelimit::{
         Algorithm, Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket,
     },
     key::Constant,
-    response::{GrpcStatus, ProblemDetails, ResponseMapper},
+    response::{Dialect, GrpcStatus, ProblemDetails, ResponseMapper},
 };
 
 /// A request behind one proxy, with an API key.
@@ -129,9 +129,9 @@ fn answer(criterion: &mut Criterion, group: &str, layer: &RateLimitLayer, name: 
 fn headers(criterion: &mut Criterion) {
     let rows = [
         ("none", Headers::off()),
-        ("ietf", Headers::ietf()),
-        ("ietf and legacy, delta", Headers::ietf().and_legacy_delta()),
-        ("ietf and legacy, epoch", Headers::ietf().and_legacy_epoch()),
+        ("ietf", Headers::default()),
+        ("ietf and legacy, delta", Headers::default().and(Dialect::LegacyDelta)),
+        ("ietf and legacy, epoch", Headers::default().and(Dialect::LegacyEpoch)),
     ];
     for (name, headers) in rows {
         let policy = Policy::new("p", quota(PLENTY));

@@ -37,7 +37,7 @@ use tower_ratelimit::{Headers, Limiter, MemoryStore, PeerIp, Policy, Quota, Rate
 
 pub(crate) fn app(limiter: impl Into<Limiter>) -> Router {
     let policy = Policy::new("per-ip", Quota::per_minute(1));
-    let headers = Headers::ietf();
+    let headers = Headers::default();
     let limit = RateLimitLayer::new(limiter, policy, PeerIp::new()).headers(headers.clone());
     let cors = CorsLayer::new()
         .allow_origin(Any)

@@ -1,4 +1,4 @@
-//! Custom rejections: by a closure, by a type, and a soft limit under which the handler returns less.
+//! Custom rejections: by a closure, by a type, and a layer that only reports, under which the handler returns less.
 //!
 //! Run with
 //!
@@ -57,6 +57,7 @@ use serde_json::json;
 use tokio::net::TcpListener;
 use tower_ratelimit::{
     Decision, Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rejection,
+    policy::Enforcement,
     response::{ProblemDetails, RejectionBody, ResponseMapper},
 };
 
@@ -77,7 +78,7 @@ impl ResponseMapper for Page {
     }
 }
 
-/// The limit is soft: a client over the limit gets fewer results instead of a rejection.
+/// The layer only reports: a client over the limit gets fewer results instead of a rejection.
 async fn search(decision: Decision) -> &'static str {
     if decision.is_allowed() { "ten results\n" } else { "one result, from the cache\n" }
 }
@@ -94,7 +95,7 @@ pub(crate) fn app(limiter: impl Into<Limiter>) -> Router {
     Router::new()
         .route("/json", get(async || "hello\n").layer(limit("json").response(json)))
         .route("/page", get(async || "hello\n").layer(limit("page").response(Page)))
-        .route("/search", get(search).layer(limit("search").soft()))
+        .route("/search", get(search).layer(limit("search").enforcement(Enforcement::ReportOnly)))
 }
 
 #[tokio::main]

@@ -61,11 +61,12 @@ use axum::{
     response::{IntoResponse as _, Response},
     routing::post,
 };
-use http::{StatusCode, response::Parts};
+use http::StatusCode;
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tower_ratelimit::{
-    Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rule, key::FromExtension, policy::Penalty,
+    Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rule, key::FromExtension, layer::Settlement,
+    policy::Penalty,
 };
 
 /// What a client sends to log in.
@@ -116,7 +117,7 @@ pub(crate) fn app(limiter: impl Into<Limiter>) -> Router {
     let user = Policy::new("user", Quota::per_minute(2));
     let layer = RateLimitLayer::new(limiter, address, PeerIp::new())
         .and(Rule::new(user, FromExtension::new(|login: &Login| login.user.clone())))
-        .count_if(|response: &Parts| response.status == StatusCode::UNAUTHORIZED);
+        .settle(Settlement::new().count_if(|response| response.status == StatusCode::UNAUTHORIZED));
     Router::new().route("/login", post(log_in).layer(layer).layer(middleware::from_fn(read_login)))
 }
 

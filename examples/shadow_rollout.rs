@@ -86,7 +86,7 @@ impl Denials {
 }
 
 fn new_limit(share: f64) -> Result<Policy, tower_ratelimit::Error> {
-    Policy::new("new", Quota::per_hour(2)).try_enforced_for(share)
+    Policy::new("new", Quota::per_hour(2)).try_rollout(share)
 }
 
 async fn set_share(

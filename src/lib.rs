@@ -37,7 +37,7 @@
 //!
 //! | question | built in | your own | module |
 //! |---|---|---|---|
-//! | Which client? [`KeyExtractor`] | [`PeerIp`], [`ClientIp`], [`Header`], [`Cookie`](key::Cookie), [`FromExtractor`](key::FromExtractor) and more; [`or`](KeyExtractor::or), tuples | a closure over the request's head | [`key`] |
+//! | Which client? [`KeyExtractor`] | [`PeerIp`], [`ClientIp`], [`Header`], [`Cookie`](key::Cookie), [`FromExtractor`](key::FromExtractor) and more; [`or`](KeyExtractor::or), tuples | [a closure](key::from_fn) over the request's head | [`key`] |
 //! | Which limit? [`PolicySource`] | one [`Policy`] for all requests, one that changes while the service runs, or one chosen per request; tables of [routes](layer::Rules) | a closure over the request's head and its key, which may look the policy up | [`policy`], [`layer`] |
 //! | How are units counted? [`Algorithm`](algorithm::Algorithm) | [`Gcra`](algorithm::Gcra), [`FixedWindow`](algorithm::FixedWindow), [`SlidingLog`](algorithm::SlidingLog) and more | a Lua file, and a twin in Rust for [`MemoryStore`] | [`algorithm`], with a guide to choosing one |
 //! | Where are the counts? [`Store`](store::Store) | [`RedisStore`], [`MemoryStore`] | the trait | [`store`] |
@@ -134,7 +134,7 @@ pub use self::store::RedisStore;
 pub use self::{
     base::{Answer, Error, ErrorKind, Quota},
     decision::{Charge, Decision, Verdict},
-    key::{ClientIp, Header, Key, KeyExtractor, PeerIp, TrustedProxies},
+    key::{ClientIp, Header, Key, KeyExtractor, Parts, PeerIp, TrustedProxies},
     layer::{RateLimitLayer, Rule},
     limiter::{Limiter, Operator, Reservation},
     policy::{FailureMode, Policy, PolicySource},

@@ -4,6 +4,7 @@ use std::{
     fmt,
     future::Future,
     iter,
+    ops::ControlFlow,
     pin::Pin,
     task::{Context, Poll, ready},
 };
@@ -32,9 +33,6 @@ pub struct Answer<T> {
     /// Applied to a pending result. Stored here, because nearly every decision on Redis has one and a future around it
     /// would cost more.
     last: Option<Last<T>>,
-    /// Called with a pending result, after `last`.
-    #[cfg(feature = "metrics")]
-    observe: Option<Observe<T>>,
 }
 
 enum State<T> {
@@ -44,8 +42,6 @@ enum State<T> {
 }
 
 type Last<T> = Box<dyn FnOnce(Result<T, Error>) -> Result<T, Error> + Send>;
-#[cfg(feature = "metrics")]
-type Observe<T> = fn(&Result<T, Error>);
 
 impl<T> Answer<T> {
     /// An answer that is ready with `result`.
@@ -59,12 +55,7 @@ impl<T> Answer<T> {
     }
 
     const fn of(state: State<T>) -> Self {
-        Self {
-            state,
-            last: None,
-            #[cfg(feature = "metrics")]
-            observe: None,
-        }
+        Self { state, last: None }
     }
 
     pub(crate) const fn is_ready(&self) -> bool {
@@ -129,29 +120,55 @@ impl<T> Answer<T> {
         self.then(|result| result.and_then(change))
     }
 
-    /// The items of the values of `answers` in order, or the first error. `answers` after one that is ready with an error
-    /// are not started. Those after one that is pending are all started, and awaited one after the other.
-    pub(crate) fn all(mut answers: impl Iterator<Item = Self>) -> Answer<Vec<T::Item>>
+    /// The items of the values of `answers` in order, or the first error: see [`try_fold`](Self::try_fold).
+    pub(crate) fn all(answers: impl Iterator<Item = Self>) -> Answer<Vec<T::Item>>
     where
         T: IntoIterator<Item: Send> + Send + 'static,
     {
-        let mut items = Vec::with_capacity(answers.size_hint().0);
+        let items = Vec::with_capacity(answers.size_hint().0);
+        Self::try_fold(answers, items, Ok, |mut items, result| match result {
+            Ok(value) => {
+                items.extend(value);
+                ControlFlow::Continue(items)
+            }
+            Err(error) => ControlFlow::Break(Err(error)),
+        })
+    }
+
+    /// Folds the results of `answers` in order, until `add` breaks off. `answers` after one that is ready and breaks off are
+    /// not started. Those after one that is pending are all started, and awaited one after the other.
+    pub(crate) fn try_fold<S: Send + 'static, U: Send + 'static>(
+        mut answers: impl Iterator<Item = Self>,
+        mut state: S,
+        finish: impl FnOnce(S) -> Result<U, Error> + Send + 'static,
+        add: impl Fn(S, Result<T, Error>) -> ControlFlow<Result<U, Error>, S> + Send + 'static,
+    ) -> Answer<U>
+    where
+        T: Send + 'static,
+    {
         while let Some(answer) = answers.next() {
-            match answer.now() {
-                Ok(Ok(value)) => items.extend(value),
-                Ok(Err(error)) => return Answer::ready(Err(error)),
+            let added = match answer.now() {
+                Ok(result) => add(state, result),
                 Err(pending) => {
                     let pending: Vec<_> = iter::once(pending).chain(answers).collect();
                     return Answer::pending(async move {
                         for answer in pending {
-                            items.extend(answer.await?);
+                            let result = answer.await;
+                            state = match add(state, result) {
+                                ControlFlow::Continue(state) => state,
+                                ControlFlow::Break(result) => return result,
+                            };
                         }
-                        Ok(items)
+                        finish(state)
                     });
                 }
-            }
+            };
+            state = match added {
+                ControlFlow::Continue(state) => state,
+                ControlFlow::Break(result) => return Answer::ready(result),
+            };
         }
-        Answer::ready(Ok(items))
+        Answer::ready(finish(state))
     }
 
     /// Applies `change` to the result, now or when it is ready.
@@ -182,21 +199,18 @@ impl<T> Answer<T> {
             changing => changing.then(change),
         }
     }
-
-    /// Calls `observe` with the result, now or when it is ready. Allocates nothing. There is one call for each answer.
-    #[cfg(feature = "metrics")]
-    pub(crate) fn inspect(mut self, observe: Observe<T>) -> Self {
-        match &self.state {
-            State::Ready(Some(result)) => observe(result),
-            _ => self.observe = Some(observe),
-        }
-        self
-    }
 }
 
 impl<T> From<Result<T, Error>> for Answer<T> {
     fn from(result: Result<T, Error>) -> Self {
         Self::ready(result)
+    }
+}
+
+/// For closures that match requests.
+impl From<bool> for Answer<bool> {
+    fn from(value: bool) -> Self {
+        Self::ready(Ok(value))
     }
 }
 
@@ -214,15 +228,10 @@ impl<T> Future for Answer<T> {
             },
             State::Pending(future) => ready!(future.as_mut().poll(cx)),
         };
-        let result = match self.last.take() {
+        Poll::Ready(match self.last.take() {
             Some(change) => change(result),
             None => result,
-        };
-        #[cfg(feature = "metrics")]
-        if let Some(observe) = self.observe {
-            observe(&result);
-        }
-        Poll::Ready(result)
+        })
     }
 }
 

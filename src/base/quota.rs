@@ -5,7 +5,7 @@ use super::error::Error;
 /// A limit in units per period, and a burst.
 ///
 /// A *unit* is what a request costs: one, unless the layer has another
-/// [`cost`](crate::RateLimitLayer::cost). `Quota::per_second(10)` is ten units in
+/// [`cost`](crate::Rule::cost). `Quota::per_second(10)` is ten units in
 /// every second, not one unit every ten seconds.
 ///
 /// # Bursts

@@ -71,20 +71,3 @@ pub struct Hashed<K> {
     pub(super) extractor: K,
     pub(super) secret: Secret,
 }
-
-/// Matches the requests of named identities. Returned by [`KeyExtractor::any_of`](crate::KeyExtractor::any_of).
-#[derive(Clone, Debug)]
-#[must_use = "a matcher does nothing until a layer exempts or bans what it matches"]
-pub struct AnyOf<K> {
-    pub(super) extractor: K,
-    /// Sorted.
-    pub(super) keys: Arc<[Key]>,
-}
-
-impl<K> AnyOf<K> {
-    pub(super) fn new(extractor: K, mut keys: Vec<Key>) -> Self {
-        keys.sort_unstable();
-        keys.dedup();
-        Self { extractor, keys: keys.into() }
-    }
-}

@@ -103,7 +103,7 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
         let first = self.first.keys_of(named).map(|keys| keys.into_iter().map(Key::of_first));
         let second = self.second.keys_of(named).map(|keys| keys.into_iter().map(|key| key.of_second()));
         // An identity that is impossible for one extractor may be the other's. Any other error must not be lost: the
-        // keys of that extractor would be missing, and a ban would not match them.
+        // keys of that extractor would be missing, and a blocklist would not match them.
         let is_impossible = |error: &Error| error.kind() == ErrorKind::InvalidIdentity;
         match (first, second) {
             (Err(error), _) if !is_impossible(&error) => Err(error),

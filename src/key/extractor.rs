@@ -2,7 +2,7 @@ use std::{any::type_name, sync::Arc};
 
 use http::request::Parts;
 
-use super::{AnyOf, Hashed, IntoKey, Key, Map, Or, Secret};
+use super::{Hashed, IntoKey, Key, Map, Or, Secret, matcher::not_determined};
 use crate::base::{Answer, Error, ErrorKind};
 
 /// Finds the [`Key`] of a request, which identifies who is limited.
@@ -36,7 +36,8 @@ use crate::base::{Answer, Error, ErrorKind};
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not find the key of a request",
-    note = "closures must write their argument's type: `|parts: &http::request::Parts| ...`",
+    note = "closures must write their argument's type, `|parts: &tower_ratelimit::Parts| ...`, or be passed to \
+            `tower_ratelimit::key::from_fn`",
     note = "and return a value that implements `IntoKey`: a `Key`, a `String`, a number, a tuple of these, or an \
             `Option`, a `Result<_, tower_ratelimit::Error>` or an `Answer` of one; not text borrowed from the request"
 )]
@@ -199,7 +200,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
     }
 
     /// Matches the requests of `identities`, to [exempt](crate::RateLimitLayer::exempt) or to
-    /// [ban](crate::RateLimitLayer::ban) them.
+    /// [block](crate::RateLimitLayer::block) them.
     ///
     /// Name an identity as the client sends it. It is found whatever its key is:
     ///
@@ -220,7 +221,10 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// a space at its end; or if the extractor is of a type that does not implement [`keys_of`](Self::keys_of).
     /// [`try_any_of`](Self::try_any_of) returns an error instead.
     #[track_caller]
-    fn any_of<T: Into<Key>>(self, identities: impl IntoIterator<Item = T>) -> AnyOf<Self>
+    fn any_of<T: Into<Key>>(
+        self,
+        identities: impl IntoIterator<Item = T>,
+    ) -> impl Fn(&Parts) -> Answer<bool> + Send + Sync + 'static
     where
         Self: Sized,
     {
@@ -243,10 +247,13 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// use tower_ratelimit::{KeyExtractor, PeerIp};
     ///
     /// assert!(PeerIp::new().try_any_of(["192.0.2.1", "2001:db8::1"]).is_ok());
-    /// let error = PeerIp::new().try_any_of(["192.0.2.0/24"]).unwrap_err();
+    /// let error = PeerIp::new().try_any_of(["192.0.2.0/24"]).map(drop).unwrap_err();
     /// assert!(error.to_string().starts_with("identity 1: \"192.0.2.0/24\" is not an IP address"), "{error}");
     /// ```
-    fn try_any_of<T: Into<Key>>(self, identities: impl IntoIterator<Item = T>) -> Result<AnyOf<Self>, Error>
+    fn try_any_of<T: Into<Key>>(
+        self,
+        identities: impl IntoIterator<Item = T>,
+    ) -> Result<impl Fn(&Parts) -> Answer<bool> + Send + Sync + 'static, Error>
     where
         Self: Sized,
     {
@@ -258,7 +265,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
             })?;
             keys.extend(found.into_iter().map(Key::stored));
         }
-        Ok(AnyOf::new(self, keys))
+        Ok(any_of(self, keys))
     }
 
     /// The keys that [`extract`](Self::extract) returns for requests with the identity `named`, for
@@ -272,7 +279,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// * If it calls another extractor and returns its keys: call `keys_of` of that extractor.
     ///
     /// Defaults to an error, so `any_of` fails when the service starts. A default that returned `named` would match
-    /// nothing where `extract` changes identities, and that would silently lift a ban.
+    /// nothing where `extract` changes identities, and that would silently disable a blocklist.
     ///
     /// # Errors
     ///
@@ -288,6 +295,31 @@ pub trait KeyExtractor: Send + Sync + 'static {
             ),
         ))
     }
+}
+
+/// The closure `extract` as a [`KeyExtractor`]. Here its argument needs no type.
+///
+/// # Example
+///
+/// ```
+/// use http::Request;
+/// use tower_ratelimit::{Key, KeyExtractor, key::from_fn};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let tenant = from_fn(|parts| parts.uri.path().split('/').nth(1).map(String::from));
+/// let (parts, ()) = Request::get("/acme/orders").body(())?.into_parts();
+/// assert_eq!(tenant.extract(&parts).await?, Key::new("acme"));
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "an extractor does nothing until a layer or a rule uses it"]
+pub const fn from_fn<F, T>(extract: F) -> F
+where
+    F: Fn(&Parts) -> T + Send + Sync + 'static,
+    T: IntoKey,
+{
+    extract
 }
 
 /// A closure's identities are the keys that it returns.
@@ -334,6 +366,26 @@ macro_rules! pointer {
 // Not for every pointer to an extractor, which could be a closure too.
 pointer!(Arc);
 pointer!(Box);
+
+/// Matches the requests with one of `keys`.
+fn any_of<K: KeyExtractor>(
+    extractor: K,
+    mut keys: Vec<Key>,
+) -> impl Fn(&Parts) -> Answer<bool> + Send + Sync + 'static {
+    keys.sort_unstable();
+    keys.dedup();
+    let keys: Arc<[Key]> = keys.into();
+    move |request| {
+        let keys = keys.clone();
+        extractor.extract(request).then(move |key| {
+            let key = key?;
+            match keys.binary_search(&key) {
+                Ok(_) if key.is_assumed() => Err(not_determined()),
+                found => Ok(found.is_ok()),
+            }
+        })
+    }
+}
 
 /// The key of the identity `named`, if a request can have it.
 pub(super) fn only(

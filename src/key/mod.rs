@@ -8,7 +8,7 @@
 //! | value in the request's extensions | [`FromExtension`] |
 //! | what an axum extractor returns | [`FromExtractor`] |
 //! | one key for all requests | [`Constant`] |
-//! | anything else in the head of a request | a closure, see [`KeyExtractor`] |
+//! | anything else in the head of a request | a closure, see [`from_fn`] |
 //! | several together | a tuple of extractors |
 //! | the first that is there | [`KeyExtractor::or`] |
 //!
@@ -79,16 +79,24 @@ mod secret;
 mod stored;
 mod text;
 
+/// The head of a request, which extractors, cost functions and mappers see.
+pub use http::request::Parts;
+
 #[cfg(feature = "axum")]
 pub use self::request::{FromExtractor, MatchedRoute};
 pub use self::{
-    adapter::{AnyOf, Hashed, Map, Or},
+    adapter::{Hashed, Map, Or},
     constant::Constant,
-    extractor::KeyExtractor,
+    extractor::{KeyExtractor, from_fn},
     into_key::IntoKey,
-    ip::{ClientIp, ForwardingHeader, PeerIp, TrustedProxies, Within},
+    ip::{ClientIp, ForwardingHeader, PeerIp, TrustedProxies},
     key::Key,
-    matcher::RequestMatcher,
     request::{Bearer, Cookie, FromExtension, GrpcMethod, GrpcService, Header, RequestMethod, RequestPath},
 };
-pub(crate) use self::{ip::preflight_key, keys::Keys, secret::Secret, text::decode as percent_decode};
+pub(crate) use self::{
+    ip::preflight_key,
+    keys::Keys,
+    matcher::{Matcher, matcher},
+    secret::Secret,
+    text::decode as percent_decode,
+};

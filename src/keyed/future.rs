@@ -45,6 +45,11 @@ pin_project! {
             keys: Answer<Keys>,
             call: Option<(S, R)>,
         },
+        // Waiting for the policies. The service is ready and not called yet.
+        Charge {
+            charges: Answer<Vec<Charge>>,
+            call: Option<(S, R)>,
+        },
         // Waiting for the store, for the first time or after a wait. The service is ready if `waited` is `None`.
         Decide {
             decision: Answer<Decision>,
@@ -81,7 +86,7 @@ where
         let keys = config.identify(&request);
         let call = (service, request);
         let state = match keys.now() {
-            Ok(Ok(keys)) => State::decide(&config, keys, call),
+            Ok(Ok(keys)) => State::charge(&config, keys, call),
             // `poll` returns the error.
             Ok(Err(error)) => State::Identify { keys: Answer::ready(Err(error)), call: Some(call) },
             Err(keys) => State::Identify { keys, call: Some(call) },
@@ -91,8 +96,15 @@ where
 }
 
 impl<S: Service<R>, R> State<S, R, S::Future> {
-    fn decide(config: &Config<R>, keys: Keys, call: (S, R)) -> Self {
-        let charges = config.charges(keys, &call.1);
+    fn charge(config: &Config<R>, keys: Keys, call: (S, R)) -> Self {
+        match config.charges(keys, &call.1).now() {
+            Ok(Ok(charges)) => Self::decide(config, charges, call),
+            Ok(Err(error)) => Self::Charge { charges: Answer::ready(Err(error)), call: Some(call) },
+            Err(charges) => Self::Charge { charges, call: Some(call) },
+        }
+    }
+
+    fn decide(config: &Config<R>, charges: Vec<Charge>, call: (S, R)) -> Self {
         let decision = config.limiter.check_charges(&charges);
         Self::Decide { decision, charges, waited: None, call: Some(call) }
     }
@@ -119,7 +131,11 @@ where
             let next = match this.state.as_mut().project() {
                 StateProj::Identify { keys, call } => {
                     let keys: Result<Keys, Error> = ready!(Pin::new(keys).poll(cx));
-                    State::decide(this.config, keys.map_err(Rejection::Unidentified)?, take(call))
+                    State::charge(this.config, keys.map_err(Rejection::Unidentified)?, take(call))
+                }
+                StateProj::Charge { charges, call } => {
+                    let charges = ready!(Pin::new(charges).poll(cx));
+                    State::decide(this.config, charges.map_err(Rejection::Unidentified)?, take(call))
                 }
                 StateProj::Decide { decision, charges, waited, call } => {
                     let decision = ready!(Pin::new(decision).poll(cx)).map_err(Rejection::Unavailable)?;

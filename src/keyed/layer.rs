@@ -61,8 +61,19 @@ impl<R: 'static> KeyedRateLimitLayer<R> {
         policy: Policy,
         key: impl Fn(&R) -> K + Send + Sync + 'static,
     ) -> Self {
+        Self::with_rule(store, KeyedRule::new(policy, key))
+    }
+
+    /// Limits requests by `rule`, such as one with a [cost](KeyedRule::cost), with the counts in `store`. [`and`](Self::and)
+    /// adds more.
+    ///
+    /// # Panics
+    ///
+    /// If the store does not support the policy's algorithm.
+    #[track_caller]
+    pub fn with_rule(store: impl Into<Limiter>, rule: KeyedRule<R>) -> Self {
         let config = Config { limiter: store.into(), rules: Vec::new(), patience: Duration::ZERO };
-        Self { config: Arc::new(config) }.and(KeyedRule::new(policy, key))
+        Self { config: Arc::new(config) }.and(rule)
     }
 
     /// Adds a rule. All rules are decided in one atomic step: if one policy denies a request, none is charged.
@@ -73,26 +84,15 @@ impl<R: 'static> KeyedRateLimitLayer<R> {
     #[track_caller]
     pub fn and(self, rule: KeyedRule<R>) -> Self {
         let config = &self.config;
-        let others = config.rules.iter().map(|other| &other.policy);
-        if let Err(error) = config.limiter.accept_beside(&rule.policy, others) {
+        let accept = |policy| config.limiter.accept_beside(policy, config.known_policies());
+        if let Some(Err(error)) = rule.known.as_ref().map(accept) {
             panic!("{error}");
         }
         self.with(|config| config.rules.push(rule))
     }
 
-    /// Sets the cost of a request in units, under the policy given to [`new`](Self::new). Defaults to 1. A cost of 0 is
-    /// always admitted and charges nothing. A cost above the policy's capacity is always denied. For other rules, see
-    /// [`KeyedRule::cost`].
-    pub fn cost(self, cost: impl Fn(&R) -> u64 + Send + Sync + 'static) -> Self {
-        self.with(|config| {
-            if let Some(first) = config.rules.first_mut() {
-                first.cost = Some(Arc::new(cost));
-            }
-        })
-    }
-
     /// Lets a denied request wait and try again, for up to `patience` in all. A request that cannot be admitted by then
-    /// is rejected at once. Defaults to zero: every denied request is rejected at once.
+    /// is rejected immediately. Defaults to zero: every denied request is rejected immediately.
     ///
     /// The time of a permit's release is not known in advance. Under a [`Concurrency`](crate::algorithm::Concurrency)
     /// policy the layer therefore tries again after 10 ms, then after ever longer waits of at most 250 ms, until the
@@ -116,7 +116,7 @@ impl<S, R> Layer<S> for KeyedRateLimitLayer<R> {
 
     fn layer(&self, inner: S) -> Self::Service {
         #[cfg(feature = "metrics")]
-        self.config.limiter.count_from_zero(self.config.rules.iter().map(|rule| rule.policy.clone()));
+        self.config.limiter.count_from_zero(self.config.known_policies().cloned());
         KeyedRateLimit::new(inner, self.config.clone())
     }
 }

@@ -10,12 +10,12 @@ impl RateLimitLayer {
     /// rule's extractor finds it, which the policy may replace in the [`Charge`]. It decides and charges nothing. For operators, and for tests of a table of
     /// [routes](super::Rules).
     ///
-    /// Empty if the layer does not limit the request: it is [off](Self::enabled), the request is [exempt](Self::exempt), or
+    /// Empty if the layer does not limit the request: it is [off](Self::enforcement), the request is [exempt](Self::exempt), or
     /// no rule has a policy for it.
     ///
     /// # Errors
     ///
-    /// The rejection of a request whose client is [banned](Self::ban) or cannot be identified.
+    /// The rejection of a request whose client is [blocked](Self::block) or cannot be identified.
     ///
     /// # Example
     ///
@@ -41,12 +41,14 @@ impl RateLimitLayer {
     /// ```
     pub async fn charges(&self, request: &Parts) -> Result<Vec<(Charge, Key)>, Rejection> {
         let config = &self.config;
-        let identity =
-            config.identify(request, config.enforcement(), false).await.map_err(Rejection::Unidentified)?;
+        let identity = config
+            .identify(request, config.gate.enforcement.get(), false)
+            .await
+            .map_err(Rejection::Unidentified)?;
         let found: Vec<(&Rule, Key)> = match identity {
             Identity::Ignored | Identity::Exempt => return Ok(Vec::new()),
             Identity::Rejected(rejection) => return Err(*rejection),
-            Identity::Known(key) => config.rules.iter().zip([key]).collect(),
+            Identity::Known(key) => config.rules.as_slice().iter().zip([key]).collect(),
             Identity::Partly(_, error) => return Err(Rejection::Unidentified(*error)),
             Identity::Denied(decision) => return Err(Rejection::Denied(*decision)),
             Identity::Applicable(keys) => {

@@ -20,7 +20,7 @@ pub struct DecisionEvent<'a> {
     request: Option<&'a Parts>,
 }
 
-/// The kind of a [`DecisionEvent`], the same in [soft](crate::RateLimitLayer::soft) mode.
+/// The kind of a [`DecisionEvent`], the same while the layer [only reports](crate::policy::Enforcement::ReportOnly).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DecisionKind {
@@ -31,9 +31,10 @@ pub enum DecisionKind {
     Delayed,
     /// A policy denies the request.
     Denied,
-    /// The layer [bans](crate::RateLimitLayer::ban) the request, or a policy [bans](crate::Policy::penalty) the key. A ban by a
-    /// policy has a [decision](DecisionEvent::decision).
+    /// A policy denies the request because it [bans](crate::Policy::penalty) the key.
     Banned,
+    /// The layer [blocks](crate::RateLimitLayer::block) the request.
+    Blocked,
     /// The layer [exempts](crate::RateLimitLayer::exempt) the request, or no rule limits it.
     Exempt,
     /// The client could not be identified: see [`Rejection::Unidentified`].
@@ -55,6 +56,7 @@ impl DecisionKind {
             Self::Delayed => "delayed",
             Self::Denied => "denied",
             Self::Banned => "banned",
+            Self::Blocked => "blocked",
             Self::Exempt => "exempt",
             Self::Unidentified => "unidentified",
             Self::Unavailable => "unavailable",
@@ -92,18 +94,18 @@ impl<'a> DecisionEvent<'a> {
         Self { kind: DecisionKind::Exempt, is_rejected: false, decision: None, error: None, request }
     }
 
-    /// A request that is rejected, or would be if the layer were not soft.
-    pub(super) fn rejected(rejection: &'a Rejection, request: &'a Parts, is_rejected: bool) -> Self {
+    /// A request that is rejected, or would be if the layer did not only report.
+    pub(super) fn rejected(rejection: &'a Rejection, request: Option<&'a Parts>, is_rejected: bool) -> Self {
         let (kind, decision, error) = match rejection {
             Rejection::Denied(decision) if decision.is_banned() => {
                 (DecisionKind::Banned, Some(decision), None)
             }
             Rejection::Denied(decision) => (DecisionKind::Denied, Some(decision), None),
-            Rejection::Banned => (DecisionKind::Banned, None, None),
+            Rejection::Blocked => (DecisionKind::Blocked, None, None),
             Rejection::Unidentified(error) => (DecisionKind::Unidentified, None, Some(error)),
             Rejection::Unavailable(error) => (DecisionKind::Unavailable, None, Some(error)),
         };
-        Self { kind, is_rejected, decision, error, request: Some(request) }
+        Self { kind, is_rejected, decision, error, request }
     }
 
     /// The same, of a request that `decision` charged.
@@ -112,13 +114,8 @@ impl<'a> DecisionEvent<'a> {
     }
 
     /// A request that the service has rejected.
-    pub(super) const fn rejected_by_service(rejection: &'a Rejection) -> Self {
-        let (decision, error) = match rejection {
-            Rejection::Denied(decision) => (Some(decision), None),
-            Rejection::Unidentified(error) | Rejection::Unavailable(error) => (None, Some(error)),
-            Rejection::Banned => (None, None),
-        };
-        Self { kind: DecisionKind::RejectedByService, is_rejected: true, decision, error, request: None }
+    pub(super) fn rejected_by_service(rejection: &'a Rejection) -> Self {
+        Self { kind: DecisionKind::RejectedByService, ..Self::rejected(rejection, None, true) }
     }
 
     /// What was decided.
@@ -127,14 +124,14 @@ impl<'a> DecisionEvent<'a> {
         self.kind
     }
 
-    /// Whether the client gets a rejection. `false` for a request that is denied while the layer is
-    /// [soft](crate::RateLimitLayer::soft).
+    /// Whether the client gets a rejection. `false` for a request that is denied while the layer
+    /// [only reports](crate::policy::Enforcement::ReportOnly).
     #[must_use]
     pub const fn is_rejected(&self) -> bool {
         self.is_rejected
     }
 
-    /// The decision of the policies: `None` if there was none, because the request is banned by the layer, exempt, unidentified
+    /// The decision of the policies: `None` if there was none, because the request is blocked, exempt, unidentified
     /// under all rules, or the store is unavailable. Of a [rejection by the service](DecisionKind::RejectedByService), its decision.
     #[must_use]
     pub const fn decision(&self) -> Option<&'a Decision> {

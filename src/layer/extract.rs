@@ -21,13 +21,11 @@ impl<S: Sync> FromRequestParts<S> for Decision {
     type Rejection = Rejection;
 
     async fn from_request_parts(request: &mut Parts, _: &S) -> Result<Self, Rejection> {
-        request.extensions.get::<Self>().cloned().ok_or_else(|| {
-            no_layer(
-                request,
-                "the handler extracts a `Decision`, and no `RateLimitLayer` is in front of it: add one, or extract an \
-                 `Option<Decision>`",
-            )
-        })
+        extension(
+            request,
+            "the handler extracts a `Decision`, and no `RateLimitLayer` is in front of it: add one, or extract an \
+             `Option<Decision>`",
+        )
     }
 }
 
@@ -46,38 +44,39 @@ impl<S: Sync> FromRequestParts<S> for Limiter {
     type Rejection = Rejection;
 
     async fn from_request_parts(request: &mut Parts, _: &S) -> Result<Self, Rejection> {
-        request.extensions.get::<Self>().cloned().ok_or_else(|| {
-            no_layer(
-                request,
-                "the handler extracts a `Limiter`, and no `RateLimitLayer` is in front of it: add one",
-            )
-        })
+        extension(
+            request,
+            "the handler extracts a `Limiter`, and no `RateLimitLayer` is in front of it: add one",
+        )
     }
 }
 
-/// The units that a layer has [reserved](crate::RateLimitLayer::reserve) for this request. If the layer did not charge it,
+/// The units that a layer has [reserved](crate::layer::Settlement::reserve) for this request. If the layer did not charge it,
 /// a reservation that covers nothing and settles to nothing.
 impl<S: Sync> FromRequestParts<S> for Reservation {
     type Rejection = Rejection;
 
     async fn from_request_parts(request: &mut Parts, _: &S) -> Result<Self, Rejection> {
-        request.extensions.get::<Self>().cloned().ok_or_else(|| {
-            no_layer(
-                request,
-                "the handler extracts a `Reservation`, and the request has none: name its policy in \
-                 `RateLimitLayer::reserve`",
-            )
-        })
+        extension(
+            request,
+            "the handler extracts a `Reservation`, and the request has none: name its policy in `Settlement::reserve`",
+        )
     }
 }
 
-fn no_layer(request: &Parts, message: &'static str) -> Rejection {
+/// What a layer has inserted into the request's extensions. `message` says why it may be missing.
+fn extension<T: Clone + Send + Sync + 'static>(
+    request: &Parts,
+    message: &'static str,
+) -> Result<T, Rejection> {
     static LOGGED: AtomicBool = AtomicBool::new(false);
-    // A layer in front logs it.
-    if request.extensions.get::<Limiter>().is_none() && !LOGGED.swap(true, Ordering::Relaxed) {
-        log!(error, error = message, "invalid set-up of the rate limit; requests are rejected with 500");
-    }
-    Rejection::Unidentified(Error::new(ErrorKind::MissingSetup, message))
+    request.extensions.get().cloned().ok_or_else(|| {
+        // A layer in front logs it.
+        if request.extensions.get::<Limiter>().is_none() && !LOGGED.swap(true, Ordering::Relaxed) {
+            log!(error, error = message, "invalid set-up of the rate limit; requests are rejected with 500");
+        }
+        Rejection::Unidentified(Error::new(ErrorKind::MissingSetup, message))
+    })
 }
 
 /// The response of [`Rejection::into_http`], which the layer in front of the handler replaces by that of its own mapper.

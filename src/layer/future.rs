@@ -13,13 +13,12 @@ use tower_service::Service;
 use super::{
     body::ResponseBody,
     config::Config,
-    identify::{Gathered, Identity},
-    settle::{Refund, Settlement, Settling},
-    step::Step,
+    settle::{Refund, Settling, Unsettled},
+    step::{Step, Waiting},
 };
 use crate::{
-    base::{Answer, DelayedService, Error, unready},
-    decision::{Charge, Decision, Permit},
+    base::{DelayedService, unready},
+    decision::{Decision, Permit},
     policy::Enforcement,
     response::{Kept, RejectionBody, Returned},
 };
@@ -37,8 +36,8 @@ pin_project! {
         #[pin]
         state: State<S, ReqBody, S::Future, S::Response>,
         config: Arc<Config>,
-        // Whether the request is admitted in any case. A switch may change it for later requests.
-        soft: bool,
+        // Whether the request is admitted in any case. A switch may change this for later requests.
+        report_only: bool,
     }
 }
 
@@ -46,21 +45,9 @@ pin_project! {
     // Rare states are boxed, because the future is moved more than once.
     #[project = StateProj]
     enum State<S, ReqBody, F, R> {
-        // Waiting for the client's identity. The service is ready and not called yet.
-        Identify {
-            identity: Answer<Identity>,
-            call: Option<Box<Call<S, ReqBody>>>,
-        },
-        // Waiting for the policies. The service is ready and not called yet.
-        Charge {
-            charges: Answer<Gathered<Charge>>,
-            call: Option<Box<Call<S, ReqBody>>>,
-        },
-        // Waiting for the store. The service is ready and not called yet.
-        Decide {
-            decision: Answer<Decision>,
-            // Why a rule cannot identify the client, if the others have charged the request.
-            unidentified: Option<Box<Error>>,
+        // Waiting to be admitted or rejected. The service is ready and not called yet.
+        Wait {
+            waiting: Waiting,
             call: Option<Box<Call<S, ReqBody>>>,
         },
         // Admitted and charged; waiting for the delay. The service is not ready.
@@ -77,7 +64,7 @@ pin_project! {
             // What a mapper reads of the request if the service rejects it.
             kept: Option<Kept>,
             // `None` if the charge stays whatever happens.
-            settlement: Option<Box<Settlement>>,
+            unsettled: Option<Box<Unsettled>>,
         },
         // Waiting for the refund of a response that does not count.
         Refund {
@@ -104,7 +91,7 @@ struct Delayed<S, ReqBody> {
     request: Parts,
     body: ReqBody,
     decision: Decision,
-    settlement: Option<Box<Settlement>>,
+    unsettled: Option<Box<Unsettled>>,
 }
 
 /// A response of the service.
@@ -117,37 +104,34 @@ struct Responded<R> {
 
 impl<S, ReqBody> Call<S, ReqBody> {
     /// Takes `step`.
-    fn enter<F, R>(mut self, step: Step, config: &Config, soft: bool) -> State<S, ReqBody, F, R>
+    fn enter<F, R>(mut self, step: Step, config: &Config, report_only: bool) -> State<S, ReqBody, F, R>
     where
         S: Service<Request<ReqBody>, Future = F, Response = R> + Clone,
     {
         match step {
             Step::Serve(decision) => {
-                let settlement =
+                let unsettled =
                     decision.as_ref().and_then(|decision| config.settle(&mut self.request, decision));
-                self.serve(decision, settlement, config, soft)
+                self.serve(decision, unsettled, config, report_only)
             }
             Step::Bypass => {
                 config.annotate_ignored(&mut self.request);
                 let future = self.call();
-                State::Respond { future, decision: None, permit: None, kept: None, settlement: None }
+                State::Respond { future, decision: None, permit: None, kept: None, unsettled: None }
             }
-            Step::Charge(charges) => State::Charge { charges, call: Some(Box::new(self)) },
-            Step::Decide(decision, unidentified) => {
-                State::Decide { decision, unidentified, call: Some(Box::new(self)) }
-            }
+            Step::Wait(waiting) => State::Wait { waiting, call: Some(Box::new(self)) },
             Step::Delay(delay, decision) => {
                 // The request may be cancelled during the delay.
-                let settlement = config.settle(&mut self.request, &decision);
+                let unsettled = config.settle(&mut self.request, &decision);
                 let Self { service, request, body } = self;
                 let service = DelayedService::after(delay, unready(service));
                 State::Delay {
-                    delayed: Some(Box::new(Delayed { service, request, body, decision, settlement })),
+                    delayed: Some(Box::new(Delayed { service, request, body, decision, unsettled })),
                 }
             }
-            Step::Reject(rejection, charged) => {
-                State::Reject { response: Some(config.response(&rejection, charged, &self.request)) }
-            }
+            Step::Reject(rejection, charged) => State::Reject {
+                response: Some(config.responder.response(&rejection, charged, &self.request)),
+            },
         }
     }
 
@@ -157,18 +141,18 @@ impl<S, ReqBody> Call<S, ReqBody> {
     fn serve<F, R>(
         mut self,
         mut decision: Option<Decision>,
-        settlement: Option<Box<Settlement>>,
+        unsettled: Option<Box<Unsettled>>,
         config: &Config,
-        soft: bool,
+        report_only: bool,
     ) -> State<S, ReqBody, F, R>
     where
         S: Service<Request<ReqBody>, Future = F, Response = R>,
     {
         // The extensions get no permit, because they may outlive the response.
         let permit = decision.as_mut().and_then(Decision::take_permit);
-        let kept = Some(config.keep(&self.request));
-        config.annotate(&mut self.request, decision.as_ref(), soft);
-        State::Respond { future: self.call(), decision, permit, kept, settlement }
+        let kept = Some(config.responder.keep(&self.request));
+        config.annotate(&mut self.request, decision.as_ref(), report_only);
+        State::Respond { future: self.call(), decision, permit, kept, unsettled }
     }
 
     fn call(self) -> S::Future
@@ -186,18 +170,11 @@ where
 {
     pub(super) fn new(service: S, request: Request<ReqBody>, config: Arc<Config>) -> Self {
         let (request, body) = request.into_parts();
-        let enforcement = config.enforcement();
-        let soft = enforcement == Enforcement::Soft;
-        let state = match config.identify(&request, enforcement, true).now() {
-            Ok(identity) => {
-                let step = config.identified(identity, &request, soft);
-                Call { service, request, body }.enter(step, &config, soft)
-            }
-            Err(identity) => {
-                State::Identify { identity, call: Some(Box::new(Call { service, request, body })) }
-            }
-        };
-        Self { state, config, soft }
+        let enforcement = config.gate.enforcement.get();
+        let report_only = enforcement == Enforcement::ReportOnly;
+        let step = config.admit(&request, enforcement, report_only);
+        let state = Call { service, request, body }.enter(step, &config, report_only);
+        Self { state, config, report_only }
     }
 }
 
@@ -209,85 +186,77 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let soft = *this.soft;
+        let report_only = *this.report_only;
         loop {
-            let (call, step) = match this.state.as_mut().project() {
-                StateProj::Identify { identity, call } => {
-                    let identity = ready!(Pin::new(identity).poll(cx));
-                    let call = take(call);
-                    let step = this.config.identified(identity, &call.request, soft);
-                    (call, step)
-                }
-                StateProj::Charge { charges, call } => {
-                    let charges = ready!(Pin::new(charges).poll(cx));
-                    let call = take(call);
-                    let step = this.config.charged(charges, &call.request, soft);
-                    (call, step)
-                }
-                StateProj::Decide { decision, unidentified, call } => {
-                    let decided = ready!(Pin::new(decision).poll(cx));
-                    let call = take(call);
-                    let step = this.config.decided(decided, unidentified.take(), &call.request, soft);
-                    (call, step)
+            let next = match this.state.as_mut().project() {
+                StateProj::Wait { waiting, call } => {
+                    let step = match call {
+                        Some(call) => ready!(waiting.poll(cx, this.config, &call.request, report_only)),
+                        None => unreachable!("{MOVED}"),
+                    };
+                    take(call).enter(step, this.config, report_only)
                 }
                 StateProj::Delay { delayed } => {
                     if let Some(waiting) = delayed
                         && let Err(error) = ready!(waiting.service.poll(cx))
                     {
-                        if let Some(settlement) = waiting.settlement.take() {
-                            settlement.failed();
+                        if let Some(unsettled) = waiting.unsettled.take() {
+                            unsettled.failed();
                         }
                         return Poll::Ready(Err(error));
                     }
-                    let Delayed { service, request, body, decision, settlement } = take(delayed);
+                    let Delayed { service, request, body, decision, unsettled } = take(delayed);
                     let call = Call { service: service.into_service(), request, body };
-                    let next = call.serve(Some(decision.after_delay()), settlement, this.config, soft);
-                    this.state.set(next);
-                    continue;
+                    call.serve(Some(decision.after_delay()), unsettled, this.config, report_only)
                 }
-                StateProj::Respond { future, decision, permit, kept, settlement } => {
-                    let polled = Settlement::watch(settlement, || future.poll(cx));
+                StateProj::Respond { future, decision, permit, kept, unsettled } => {
+                    let polled = Unsettled::watch(unsettled, || future.poll(cx));
                     let mut response = match ready!(polled) {
                         Ok(response) => response,
                         Err(error) => {
-                            if let Some(settlement) = settlement.take() {
-                                settlement.failed();
+                            if let Some(unsettled) = unsettled.take() {
+                                unsettled.failed();
                             }
                             return Poll::Ready(Err(error));
                         }
                     };
-                    // A layer that is disabled leaves it to the one around it.
+                    // A layer that is off leaves it to the one around it.
                     if let Some(kept) = kept.take()
                         && let Some(rejection) = Returned::take(&mut response)
                     {
                         *permit = None;
                         // It counts.
-                        if let Some(settlement) = settlement.take() {
-                            settlement.keep();
+                        if let Some(unsettled) = unsettled.take() {
+                            unsettled.keep();
                         }
                         let returned = response.into_parts().0;
-                        let response =
-                            this.config.answer_returned(rejection, kept, returned, decision.take(), soft);
+                        let response = this.config.answer_returned(
+                            rejection,
+                            kept,
+                            returned,
+                            decision.take(),
+                            report_only,
+                        );
                         return Poll::Ready(Ok(response.map(ResponseBody::rejection)));
                     }
                     // Moved to the body: the extensions may be dropped before it ends.
                     let handler_permit = response.extensions_mut().get_mut().and_then(Decision::take_permit);
                     let permits = [permit.take(), handler_permit];
-                    if let Some(settlement) = settlement.take() {
-                        let (response, refund, settling) = settlement.responded(response);
-                        let decision = decision.take();
-                        let responded = Responded { response, decision, permits, settling };
-                        let Some(refund) = refund else {
-                            return Poll::Ready(Ok(responded.finish(this.config, soft)));
-                        };
-                        this.state.set(State::Refund { refund, responded: Some(Box::new(responded)) });
-                        continue;
-                    }
-                    // Not through `Responded`, because moving a response takes time.
-                    if let Some(decision) = decision.take() {
-                        this.config.decorate(&mut response, decision, soft);
-                    }
-                    return Poll::Ready(Ok(response.map(|body| ResponseBody::service(body, permits, None))));
+                    let Some(unsettled) = unsettled.take() else {
+                        // Not through `Responded`, because moving a response takes time.
+                        if let Some(decision) = decision.take() {
+                            this.config.decorate(&mut response, decision, report_only);
+                        }
+                        return Poll::Ready(Ok(
+                            response.map(|body| ResponseBody::service(body, permits, None))
+                        ));
+                    };
+                    let (response, refund, settling) = unsettled.responded(response);
+                    let responded = Responded { response, decision: decision.take(), permits, settling };
+                    let Some(refund) = refund else {
+                        return Poll::Ready(Ok(responded.finish(this.config, report_only)));
+                    };
+                    State::Refund { refund, responded: Some(Box::new(responded)) }
                 }
                 StateProj::Refund { refund, responded } => {
                     let refunded = ready!(refund.poll(cx));
@@ -295,14 +264,13 @@ where
                     if let (Some(decision), Some(refunded)) = (&mut responded.decision, refunded) {
                         *decision = decision.updated(&refunded);
                     }
-                    return Poll::Ready(Ok(responded.finish(this.config, soft)));
+                    return Poll::Ready(Ok(responded.finish(this.config, report_only)));
                 }
                 StateProj::Reject { response } => match response.take() {
                     Some(response) => return Poll::Ready(Ok(response.map(ResponseBody::rejection))),
                     None => panic!("ResponseFuture polled after completion"),
                 },
             };
-            let next = call.enter(step, this.config, soft);
             this.state.set(next);
         }
     }
@@ -310,10 +278,10 @@ where
 
 impl<B> Responded<Response<B>> {
     /// The response with its headers.
-    fn finish(self, config: &Config, soft: bool) -> Response<ResponseBody<B>> {
+    fn finish(self, config: &Config, report_only: bool) -> Response<ResponseBody<B>> {
         let Self { mut response, decision, permits, settling } = self;
         if let Some(decision) = decision {
-            config.decorate(&mut response, decision, soft);
+            config.decorate(&mut response, decision, report_only);
         }
         response.map(|body| ResponseBody::service(body, permits, settling))
     }
@@ -323,9 +291,11 @@ impl<B> Responded<Response<B>> {
 fn take<T>(value: &mut Option<Box<T>>) -> T {
     match value.take() {
         Some(value) => *value,
-        None => unreachable!("a state is replaced as soon as its value is moved out"),
+        None => unreachable!("{MOVED}"),
     }
 }
+
+const MOVED: &str = "a state is replaced as soon as its value is moved out";
 
 impl<S, ReqBody> fmt::Debug for ResponseFuture<S, ReqBody>
 where

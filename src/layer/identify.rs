@@ -1,4 +1,4 @@
-//! Identifies the client of a request: bans, exemptions and keys.
+//! Identifies the client of a request: blocklists, exemptions and keys.
 
 use std::{
     future::{Future as _, poll_fn},
@@ -7,18 +7,14 @@ use std::{
     task::Poll,
 };
 
-use http::{
-    Method,
-    header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN},
-    request::Parts,
-};
+use http::request::Parts;
 
 use super::{
-    config::{Config, Preflight},
-    rule::matches_any,
+    config::Config,
+    gate::{Preflight, matches_any},
 };
 use crate::{
-    base::{Answer, Error, ErrorKind},
+    base::{Answer, Error},
     decision::{Charge, Decision},
     key::Key,
     policy::Enforcement,
@@ -27,11 +23,11 @@ use crate::{
 
 /// The result of identifying the client.
 pub(super) enum Identity {
-    /// The layer is disabled.
+    /// The layer is off.
     Ignored,
     /// The request is exempt.
     Exempt,
-    /// The request is banned, or a ban could not be checked. Rejected in soft mode too.
+    /// The request is blocked, or a blocklist could not be checked. Rejected while the layer only reports, too.
     // Boxed because it is rare, and every request moves this type.
     Rejected(Box<Rejection>),
     /// The key under the only rule.
@@ -46,7 +42,7 @@ pub(super) enum Identity {
 
 impl Config {
     /// Identifies the client of `request`. Matchers and extractors run in order, and only as far as needed. If one is
-    /// pending, those after it run at once, while the request can be read, and are awaited in order.
+    /// pending, those after it start too, while the request can be read, and are awaited in order.
     ///
     /// `may_deny` is whether a denial that the store knows makes it unnecessary to await pending keys.
     pub(super) fn identify(
@@ -58,30 +54,31 @@ impl Config {
         if enforcement == Enforcement::Off {
             return Answer::ready(Ok(Identity::Ignored));
         }
-        let preflight = self.preflight != Preflight::Limited && is_preflight(request);
-        let exempt_preflight = preflight && self.preflight == Preflight::Exempt;
-        if self.banned.is_empty() && self.exempt.is_empty() && !exempt_preflight {
+        let gate = &self.gate;
+        let preflight = gate.is_preflight(request);
+        let exempt_preflight = preflight && gate.preflight == Preflight::Exempt;
+        if gate.blocked.is_empty() && gate.exempt.is_empty() && !exempt_preflight {
             // The common case.
             return self.keys(request, preflight, may_deny);
         }
-        let banned = match self.banned(request).now() {
+        let blocked = match gate.blocked(request).now() {
             Ok(Ok(Some(rejection))) => return Answer::ready(Ok(Identity::Rejected(rejection.into()))),
             Ok(Ok(None)) => Answer::ready(Ok(None)),
             Ok(Err(error)) => return Answer::ready(Err(error)),
             Err(pending) => pending,
         };
         let exempt =
-            if exempt_preflight { Answer::ready(Ok(true)) } else { matches_any(&self.exempt, request) };
+            if exempt_preflight { Answer::ready(Ok(true)) } else { matches_any(&gate.exempt, request) };
         match exempt.now() {
-            Ok(Ok(true)) => banned.then(|banned| {
-                Ok(banned?.map_or(Identity::Exempt, |rejection| Identity::Rejected(rejection.into())))
+            Ok(Ok(true)) => blocked.then(|blocked| {
+                Ok(blocked?.map_or(Identity::Exempt, |rejection| Identity::Rejected(rejection.into())))
             }),
-            Ok(_) if banned.is_ready() => self.keys(request, preflight, may_deny),
+            Ok(_) if blocked.is_ready() => self.keys(request, preflight, may_deny),
             exempt => {
                 let exempt = exempt.map_or_else(|pending| pending, Answer::ready);
                 let keys = self.keys(request, preflight, false);
                 Answer::pending(async move {
-                    if let Some(rejection) = banned.await? {
+                    if let Some(rejection) = blocked.await? {
                         return Ok(Identity::Rejected(rejection.into()));
                     }
                     if exempt.await? {
@@ -93,36 +90,10 @@ impl Config {
         }
     }
 
-    /// The rejection if the request is banned or a ban could not be checked.
-    fn banned(&self, request: &Parts) -> Answer<Option<Rejection>> {
-        let mut bans = BanCheck::default();
-        let mut answers = self.banned.iter().map(|banned| banned.matches(request));
-        while let Some(answer) = answers.next() {
-            match answer.now() {
-                Ok(result) => {
-                    if let Some(rejection) = bans.record(result) {
-                        return Answer::ready(Ok(Some(rejection)));
-                    }
-                }
-                Err(pending) => {
-                    let pending: Vec<_> = iter::once(pending).chain(answers).collect();
-                    return Answer::pending(async move {
-                        for answer in pending {
-                            if let Some(rejection) = bans.record(answer.await) {
-                                return Ok(Some(rejection));
-                            }
-                        }
-                        Ok(bans.undecided())
-                    });
-                }
-            }
-        }
-        Answer::ready(Ok(bans.undecided()))
-    }
-
     /// The keys of the request under the rules that apply to it.
     fn keys(&self, request: &Parts, preflight: bool, may_deny: bool) -> Answer<Identity> {
-        match (&self.routes, &*self.rules) {
+        let rules = &self.rules;
+        match (rules.routes(), rules.as_slice()) {
             (None, [rule]) if rule.skipped.is_empty() => {
                 // The common case.
                 rule.key(request, preflight).then(|key| Ok(Identity::Known(key?)))
@@ -178,38 +149,6 @@ impl Identity {
             Some(error) => Ok(Self::Partly(keys.values, error)),
         }
     }
-}
-
-/// The first ban that could not be checked, if any. Such a request is rejected, or a client could evade the ban by
-/// sending its header twice.
-#[derive(Default)]
-struct BanCheck(Option<Error>);
-
-impl BanCheck {
-    /// Records the answer of one ban. Returns the rejection if the request is banned.
-    fn record(&mut self, result: Result<bool, Error>) -> Option<Rejection> {
-        match result {
-            Ok(true) => return Some(Rejection::Banned),
-            Ok(false) => {}
-            Err(error) if error.kind() == ErrorKind::MissingIdentity => {}
-            Err(error) => {
-                self.0.get_or_insert(error);
-            }
-        }
-        None
-    }
-
-    /// The rejection if no ban matched and one could not be checked.
-    fn undecided(self) -> Option<Rejection> {
-        self.0.map(Rejection::Unidentified)
-    }
-}
-
-/// Whether the request is a CORS preflight: a browser asks whether it may send another request.
-fn is_preflight(request: &Parts) -> bool {
-    request.method == Method::OPTIONS
-        && request.headers.contains_key(ORIGIN)
-        && request.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
 }
 
 /// The values of the rules that have one.

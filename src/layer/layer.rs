@@ -1,18 +1,15 @@
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use http::{request::Parts, response};
+use http::request::Parts;
 use tower_layer::Layer;
 
 use super::{
-    config::{Config, Preflight},
-    event::DecisionEvent,
-    rule::Rule,
-    rules::Rules,
-    service::RateLimit,
-    settle::Reserved,
+    config::Config, event::DecisionEvent, gate::Preflight, rule::Rule, rules::Rules, service::RateLimit,
+    settlement::Settlement,
 };
 use crate::{
-    key::{KeyExtractor, RequestMatcher},
+    base::{Answer, Error},
+    key::{KeyExtractor, matcher},
     limiter::Limiter,
     policy::{EnforcementSwitch, PolicySource},
     response::{HeaderWriter, Headers, ResponseMapper},
@@ -27,7 +24,7 @@ use crate::{
 ///
 /// # What happens to a request
 ///
-/// 1. A request that is [banned](Self::ban), or might be, is rejected. A request that is [exempt](Self::exempt) goes
+/// 1. A request that is [blocked](Self::block), or might be, is rejected. A request that is [exempt](Self::exempt) goes
 ///    straight to the service.
 /// 2. Each rule determines the request's key, policy and cost. If a key is missing, the request is rejected with 400,
 ///    with 401 if the identity is unknown, or with 500 if the server is not set up for it. If no rule limits the request, it
@@ -44,7 +41,7 @@ use crate::{
 /// fault (400 or 401), the request is charged under the rules that can. If one of these denies it, the answer is 429. So a
 /// limit on addresses, in the same layer as a limit on API keys, limits guesses of API keys:
 ///
-/// * The response carries the headers of what was charged. [`count_if`](Self::count_if) does not see it.
+/// * The response carries the headers of what was charged. [`count_if`](Settlement::count_if) does not see it.
 /// * If the process knows that a rule denies the request, it is denied before any key or policy is looked up: from a
 ///   `MemoryStore`, or from the deny cache of a `RedisStore`. No request to Redis is made to find out. Before keys are
 ///   looked up, this holds for rules without a [cost function](Rule::cost).
@@ -63,21 +60,21 @@ use crate::{
 /// A browser sends a preflight (`OPTIONS` with `Origin` and `Access-Control-Request-Method`) on its own, and a client
 /// can send any number of them. An outer CORS layer answers preflights, so they do not reach this layer. Those that do
 /// are limited by the same policies, each with a separate budget of the same size. They charge nothing to the client's
-/// quota, and their responses show the separate budget. They can be exempt or banned like other requests. A
+/// quota, and their responses show the separate budget. They can be exempt or blocked like other requests. A
 /// [ban by a policy](crate::Policy::penalty) holds for the preflights of its key, and their denials count for it.
 ///
 /// A preflight carries no credentials. If a rule's key is missing for that reason
 /// ([`MissingIdentity`](crate::ErrorKind::MissingIdentity)), the rule counts the preflight by the address of the peer,
 /// as [`PeerIp`](crate::PeerIp) does. If the server does not know the address, all such preflights share one budget.
 /// Behind a proxy all clients share one budget: put the layer inside a CORS layer there. See also
-/// [`exempt_preflight`](Self::exempt_preflight) and [`limit_preflight`](Self::limit_preflight).
+/// [`preflight`](Self::preflight).
 ///
 /// # Example
 ///
 /// A layer with two policies that are decided in one step, on any Tower service:
 ///
 /// ```
-/// use http::{Request, Response, request::Parts};
+/// use http::{Request, Response};
 /// use tower::{Layer, ServiceExt};
 /// use tower_ratelimit::{algorithm::FixedWindow, Header, MemoryStore, Policy, Quota, RateLimitLayer, Rule};
 ///
@@ -88,7 +85,7 @@ use crate::{
 ///                 Policy::new("daily", Quota::per_day(3)).algorithm(FixedWindow::anchored()),
 ///                 Header::new("x-api-key"),
 ///             )
-///             .cost(|parts: &Parts| if parts.method == http::Method::POST { 2 } else { 1 }),
+///             .cost(|parts| if parts.method == http::Method::POST { 2 } else { 1 }),
 ///         )
 /// }
 ///
@@ -126,22 +123,78 @@ impl RateLimitLayer {
         Self::with_rules(store, Rule::new(policy, key))
     }
 
-    /// Limits requests by a table of routes and their rules, or by one [`Rule`], with the counts in `store`.
+    /// Limits requests by one [`Rule`], such as one with a [cost](Rule::cost), or by a table of routes and their rules, with
+    /// the counts in `store`.
     ///
-    /// See [`Rules`] for an example.
+    /// See [`Rules`] for an example of a table.
     ///
     /// # Panics
     ///
     /// If the table has no rule; if two policies that one request falls under have the same name, or policies of one
-    /// name differ; or if the store does not support a policy's algorithm.
+    /// name differ; if two rules choose the policies of one request and one of them has a [`Rule::count_if`]; or if the store
+    /// does not support a policy's algorithm.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rule};
+    ///
+    /// let uploads = Rule::new(Policy::new("uploads", Quota::per_hour(10)), PeerIp::new())
+    ///     .cost(|parts| if parts.uri.path() == "/upload" { 1 } else { 0 });
+    /// let layer = RateLimitLayer::with_rules(MemoryStore::new(), uploads);
+    /// # drop(layer);
+    /// ```
     #[track_caller]
     pub fn with_rules(store: impl Into<Limiter>, rules: impl Into<Rules>) -> Self {
-        Self::of(&Config::new(store.into()), rules)
+        Self::of(Config::new(store.into(), rules.into()))
+    }
+
+    /// A layer with other rules and the settings of this one: its store, enforcement, exemptions, blocklists, responses, headers
+    /// and decision function. The [settlement](Self::settle) is not copied, because it names policies.
+    ///
+    /// # Panics
+    ///
+    /// Where [`with_rules`](Self::with_rules) panics.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # #[cfg(feature = "axum")]
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use axum::{Json, Router, body::Body, routing::get};
+    /// use http::{Request, request::Parts};
+    /// use tower::ServiceExt;
+    /// use tower_ratelimit::{key::Constant, MemoryStore, Policy, Quota, RateLimitLayer, Rejection, Rule};
+    ///
+    /// let rule = |name: &str, quota| Rule::new(Policy::new(name, quota), Constant::new("all"));
+    /// let search = RateLimitLayer::with_rules(MemoryStore::new(), rule("search", Quota::per_hour(1)))
+    ///     .response(|rejection: &Rejection, _: &Parts| Json(rejection.to_string()));
+    /// let export = search.sibling(rule("export", Quota::per_day(1)));
+    /// let app = Router::new()
+    ///     .route("/search", get(async || "found").layer(search))
+    ///     .route("/export", get(async || "exported").layer(export));
+    ///
+    /// for path in ["/search", "/export"] {
+    ///     let request = || Request::get(path).body(Body::empty());
+    ///     assert_eq!(app.clone().oneshot(request()?).await?.status(), 200);
+    ///     let rejection = app.clone().oneshot(request()?).await?;
+    ///     assert_eq!(rejection.status(), 429);
+    ///     assert_eq!(rejection.headers()["content-type"], "application/json");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "axum"))]
+    /// # fn main() {}
+    /// ```
+    #[track_caller]
+    pub fn sibling(&self, rules: impl Into<Rules>) -> Self {
+        Self::of(self.config.with_rules(rules.into()))
     }
 
     #[track_caller]
-    pub(super) fn of(settings: &Config, rules: impl Into<Rules>) -> Self {
-        match settings.with_rules(rules.into()) {
+    fn of(config: Result<Config, Error>) -> Self {
+        match config {
             Ok(config) => Self { config: Arc::new(config) },
             Err(error) => panic!("{error}"),
         }
@@ -156,32 +209,17 @@ impl RateLimitLayer {
     /// support the policy's algorithm.
     #[track_caller]
     pub fn and(self, rule: Rule) -> Self {
-        let config = &self.config;
-        let others: Vec<_> = config.rules.iter().filter_map(|rule| rule.policy.known()).collect();
-        let accept = |policy| config.limiter.accept_beside(&policy, others.iter());
-        if let Some(Err(error)) = rule.policy.known().map(accept) {
-            panic!("{error}");
+        match self.config.rules.and(rule, &self.config.limiter) {
+            Ok(rules) => self.with(|config| config.rules = rules),
+            Err(error) => panic!("{error}"),
         }
-        self.with(|config| {
-            config.rules.push(rule);
-            let number = config.rules.len() - 1;
-            config.routes = config.routes.take().map(|routes| Arc::new(routes.with_every(number)));
-        })
     }
 
-    /// Sets the cost of a request in units, under the policy given to [`new`](Self::new), or under the first rule given to
-    /// [`with_rules`](Self::with_rules). Defaults to 1. A cost of 0 is always admitted and charges nothing. A cost above the
-    /// policy's capacity is always denied. For other rules, see [`Rule::cost`].
-    pub fn cost(self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
-        self.with(|config| {
-            if let Some(first) = config.rules.first_mut() {
-                first.cost = Some(Arc::new(cost));
-            }
-        })
-    }
-
-    /// Exempts the requests that `exempt` matches, besides those of earlier calls. `exempt` is a closure over the
-    /// request's head, or an extractor's keys or networks. Defaults to none.
+    /// Exempts the requests that `exempt` matches, in addition to those of earlier calls. Defaults to none.
+    ///
+    /// `exempt` is a closure over the head of the request, which returns a `bool`, or an [`Answer`] that is known later.
+    /// Extractors make one that matches some identities or addresses: [`KeyExtractor::any_of`],
+    /// [`PeerIp::within`](crate::PeerIp::within), [`ClientIp::within`](crate::ClientIp::within).
     ///
     /// An exempt request is not counted and carries no [`Decision`](crate::Decision), so its handler extracts an
     /// `Option<Decision>`. A request is not exempt if `exempt` fails because the identity is missing or unusable.
@@ -189,287 +227,122 @@ impl RateLimitLayer {
     /// # Example
     ///
     /// ```
-    /// use http::request::Parts;
     /// use tower_ratelimit::{Header, KeyExtractor, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer};
     ///
     /// # fn main() -> Result<(), tower_ratelimit::Error> {
     /// let policy = Policy::new("per-ip", Quota::per_second(10));
     /// let layer = RateLimitLayer::new(MemoryStore::new(), policy, PeerIp::new())
-    ///     .exempt(|parts: &Parts| parts.uri.path() == "/health")
+    ///     .exempt(|parts| parts.uri.path() == "/health")
     ///     .exempt(PeerIp::new().within(["192.0.2.0/24", "2001:db8::/32"])?)
     ///     .exempt(Header::new("x-api-key").any_of(["partner-1", "partner-2"]))
-    ///     .ban(PeerIp::new().within(["203.0.113.66"])?);
+    ///     .block(PeerIp::new().within(["203.0.113.66"])?);
     /// # drop(layer);
     /// # Ok(())
     /// # }
     /// ```
-    pub fn exempt(self, exempt: impl RequestMatcher) -> Self {
-        self.with(|config| config.exempt.push(Arc::new(exempt)))
+    pub fn exempt<M: Into<Answer<bool>>>(self, exempt: impl Fn(&Parts) -> M + Send + Sync + 'static) -> Self {
+        self.with(|config| config.gate.exempt.push(matcher(exempt)))
     }
 
-    /// Rejects the requests that `banned` matches, besides those of earlier calls: with 429, the problem type
-    /// `abnormal-usage-detected`, and no `Retry-After`. Exempt requests and CORS preflights are banned too. The store
-    /// is not used. Defaults to none.
+    /// Rejects the requests that `blocked` matches, in addition to those of earlier calls: with 429, the problem type
+    /// `abnormal-usage-detected`, and no `Retry-After`. `blocked` is what [`exempt`](Self::exempt) takes. Exempt requests
+    /// and CORS preflights are blocked too. The store is not used. Defaults to none.
     ///
-    /// A request for which `banned` fails is also rejected, even if it is exempt or the layer is [soft](Self::soft).
-    /// Otherwise a client could evade the ban with a header that is duplicated, empty or unreadable. The status is 400
-    /// for [`InvalidIdentity`](crate::ErrorKind::InvalidIdentity), 401 for
+    /// A request for which `blocked` fails is also rejected, even if it is exempt or the layer
+    /// [only reports](crate::policy::Enforcement::ReportOnly). Otherwise a client could evade the blocklist with a header that
+    /// is duplicated, empty or unreadable. The status is 400 for [`InvalidIdentity`](crate::ErrorKind::InvalidIdentity), 401 for
     /// [`UnknownIdentity`](crate::ErrorKind::UnknownIdentity), and 500 for every other error. A request that
-    /// *lacks* the identity ([`MissingIdentity`](crate::ErrorKind::MissingIdentity)) is not banned.
+    /// *lacks* the identity ([`MissingIdentity`](crate::ErrorKind::MissingIdentity)) is not blocked.
     ///
     /// To ban clients for a time after too many denials, or while the service runs, see
     /// [`Policy::penalty`](crate::Policy::penalty).
-    pub fn ban(self, banned: impl RequestMatcher) -> Self {
-        self.with(|config| config.banned.push(Arc::new(banned)))
+    pub fn block<M: Into<Answer<bool>>>(self, blocked: impl Fn(&Parts) -> M + Send + Sync + 'static) -> Self {
+        self.with(|config| config.gate.blocked.push(matcher(blocked)))
     }
 
-    /// Admits every request except those that are [banned](Self::ban) or might be, and marks those over the limit.
-    /// Defaults to rejecting them.
+    /// Sets whether the limits are enforced: an [`Enforcement`](crate::policy::Enforcement), or a switch that changes it while
+    /// the service runs. Pass one switch, as `&switch`, to all layers that you want to change together. Defaults to
+    /// [`On`](crate::policy::Enforcement::On).
     ///
-    /// A marked request carries a denial as the [`Decision`](crate::Decision) in its extensions. The header
-    /// `X-RateLimit-Exceeded`, on the request and on the response, lists the policies that denied. Nothing is charged
-    /// for it.
-    ///
-    /// Use it to try out a limit, or to serve reduced responses over the limit. Requests without an identity, and
-    /// requests that the store could not decide, are admitted unmarked. To make one of several policies soft, give it
-    /// its own layer.
-    pub fn soft(self) -> Self {
-        self.with(|config| config.soft = true)
-    }
-
-    /// Exempts CORS preflights: they reach the service uncounted. Defaults to
-    /// [a separate budget](Self#cors-preflights).
-    ///
-    /// Every client can then send any number of preflights, and each calls the service. Use it only if the service
-    /// answers preflights at no cost.
-    pub fn exempt_preflight(self) -> Self {
-        self.with(|config| config.preflight = Preflight::Exempt)
-    }
-
-    /// Counts CORS preflights like any other request, against the client's quota. A preflight that lacks the identity
-    /// is rejected with 400. Defaults to [a separate budget](Self#cors-preflights).
-    pub fn limit_preflight(self) -> Self {
-        self.with(|config| config.preflight = Preflight::Limited)
-    }
-
-    /// Turns the layer on or off. Defaults to `true`. With `false`, every request reaches the service uncounted, banned
-    /// ones too.
-    ///
-    /// Use it for a switch in the configuration. `tower::util::option_layer` does not work here: it needs the same
-    /// response type with and without the layer, and this layer wraps the body.
+    /// `tower::util::option_layer` cannot turn the layer off: it needs the same response type with and without the layer, and
+    /// this layer wraps the body.
     ///
     /// # Example
     ///
     /// ```
     /// use http::{Request, Response};
     /// use tower::{Layer, ServiceExt};
-    /// use tower_ratelimit::{key::Constant, MemoryStore, Policy, Quota, RateLimitLayer};
-    ///
-    /// fn limit(enabled: bool) -> RateLimitLayer {
-    ///     let policy = Policy::new("all", Quota::per_hour(1));
-    ///     RateLimitLayer::new(MemoryStore::new(), policy, Constant::new("all")).enabled(enabled)
-    /// }
+    /// use tower_ratelimit::{key::Constant, policy::Enforcement, MemoryStore, Policy, Quota, RateLimitLayer};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// for (enabled, second) in [(true, 429), (false, 200)] {
-    ///     let service = limit(enabled).layer(tower::service_fn(|_: Request<String>| async {
+    /// for (enforcement, second) in
+    ///     [(Enforcement::On, 429), (Enforcement::ReportOnly, 200), (Enforcement::Off, 200)]
+    /// {
+    ///     let policy = Policy::new("all", Quota::per_hour(1));
+    ///     let layer = RateLimitLayer::new(MemoryStore::new(), policy, Constant::new("all")).enforcement(enforcement);
+    ///     let service = layer.layer(tower::service_fn(|_: Request<String>| async {
     ///         Ok::<_, std::convert::Infallible>(Response::new(String::new()))
     ///     }));
     ///     assert_eq!(service.clone().oneshot(Request::new(String::new())).await?.status(), 200);
-    ///     assert_eq!(service.clone().oneshot(Request::new(String::new())).await?.status(), second);
+    ///     let response = service.oneshot(Request::new(String::new())).await?;
+    ///     assert_eq!(response.status(), second);
+    ///     let is_marked = response.headers().contains_key("x-ratelimit-exceeded");
+    ///     assert_eq!(is_marked, enforcement == Enforcement::ReportOnly);
     /// }
     /// # Ok(())
     /// # }
     /// ```
-    pub fn enabled(self, enabled: bool) -> Self {
-        self.with(|config| config.enabled = enabled)
+    pub fn enforcement(self, enforcement: impl Into<EnforcementSwitch>) -> Self {
+        self.with(|config| config.gate.enforcement = enforcement.into())
     }
 
-    /// Follows `switch`, which can turn enforcement off and on while the service runs. Give the same switch to all layers
-    /// that you want to turn off together. Defaults to no switch.
-    ///
-    /// | switch | the layer |
-    /// |---|---|
-    /// | [`On`](crate::policy::Enforcement::On) | as it is built |
-    /// | [`Soft`](crate::policy::Enforcement::Soft) | as if it were [soft](Self::soft) |
-    /// | [`Off`](crate::policy::Enforcement::Off) | as if it were not [enabled](Self::enabled) |
-    ///
-    /// The switch never enforces more than the layer is built to: a soft layer stays soft. See
-    /// [`EnforcementSwitch`] for an example.
-    pub fn enforcement(self, switch: &EnforcementSwitch) -> Self {
-        self.with(|config| config.switch = Some(switch.clone()))
+    /// Sets how CORS preflights are limited. Defaults to [a separate budget](Self#cors-preflights).
+    pub fn preflight(self, preflight: Preflight) -> Self {
+        self.with(|config| config.gate.preflight = preflight)
     }
 
-    /// Counts only requests whose response `counts`, and refunds the others. Defaults to counting every request.
+    /// Sets what happens to the charge of a request once its response is known: refunded unless the response counts, or settled
+    /// at the actual cost. Defaults to keeping it. A second call replaces the first.
     ///
-    /// The request is charged first, so that many at once stay within the limit. If its response does not count, the
-    /// charge is refunded before the response is sent, under all policies of the layer. So is that of a request whose
-    /// service fails with an error. Units that the handler charged itself are not refunded.
-    ///
-    /// `counts` sees the status and the headers. A gRPC error without a message has its status in the header
-    /// `grpc-status`. It does not see rejections by this layer, which keep [what they charge](Self#guesses-are-charged). One
-    /// that the handler returns counts.
-    ///
-    /// # Example
-    ///
-    /// Only failed logins count:
-    ///
-    /// ```
-    /// use http::{Request, Response, StatusCode, response::Parts};
-    /// use tower::{Layer, ServiceExt};
-    /// use tower_ratelimit::{key::Constant, MemoryStore, Policy, Quota, RateLimitLayer};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let failures = Policy::new("failed-logins", Quota::per_hour(2));
-    /// let layer = RateLimitLayer::new(MemoryStore::new(), failures, Constant::new("all"))
-    ///     .count_if(|response: &Parts| response.status == StatusCode::UNAUTHORIZED);
-    /// let login = layer.layer(tower::service_fn(|password: Request<String>| async move {
-    ///     let status = if password.body() == "secret" { 200 } else { 401 };
-    ///     Ok::<_, std::convert::Infallible>(Response::builder().status(status).body(String::new()).unwrap())
-    /// }));
-    /// for (password, status) in
-    ///     [("secret", 200), ("guess", 401), ("secret", 200), ("guess", 401), ("secret", 429), ("guess", 429)]
-    /// {
-    ///     assert_eq!(login.clone().oneshot(Request::new(password.into())).await?.status(), status);
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn count_if(self, counts: impl Fn(&response::Parts) -> bool + Send + Sync + 'static) -> Self {
-        self.with(|config| config.settlements.counts = Some(Arc::new(counts)))
+    /// See [`Settlement`] for examples.
+    pub fn settle(self, settlement: Settlement) -> Self {
+        self.with(|config| config.settlement = settlement)
     }
 
-    /// Refunds requests that are cancelled before the service responds: the client closed its connection, or an outer
-    /// layer's timeout is over. Defaults to charging them. A request whose handler panics stays charged.
-    ///
-    /// A client can then start any amount of work without a charge, by cancelling it. Use it only if the service stops
-    /// its work too. The refund covers what the request was charged at first under all policies of the layer, even
-    /// [reserved](Self::reserve) ones of which units were recorded.
-    pub fn refund_cancelled(self) -> Self {
-        self.with(|config| config.settlements.refunds_cancelled = true)
-    }
-
-    /// Reserves the cost of each request under `policy`: its handler finds a [`Reservation`](crate::Reservation) in the
-    /// request's extensions and [settles](crate::Reservation::settle) the actual cost, or
-    /// [records](crate::Reservation::record) what it has used so far. If the response's body ends or is dropped before
-    /// anything is settled, the request is charged what was recorded; if nothing was, the estimate stays charged.
-    ///
-    /// The estimate is the [cost](Rule::cost) of the rule. Other policies of the layer are not touched. With several
-    /// calls, one reservation covers all the policies that are named. A request that the layer does not charge has a
-    /// reservation that covers nothing: an exempt one, with the layer off, or over a [soft](Self::soft) limit.
-    ///
-    /// # Example
-    ///
-    /// ```
-    /// # #[cfg(feature = "axum")] mod example {
-    /// use axum::{Router, body::Body, routing::post};
-    /// use http::Request;
-    /// use tower::ServiceExt;
-    /// use tower_ratelimit::{key::Constant, MemoryStore, Policy, Quota, RateLimitLayer, Reservation, Rule};
-    ///
-    /// async fn complete(reservation: Reservation, prompt: String) -> Result<String, tower_ratelimit::Rejection> {
-    ///     let answer = prompt.to_uppercase();
-    ///     reservation.settle(answer.len() as u64).await?;
-    ///     Ok(answer)
-    /// }
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # pub async fn main() {
-    /// let tokens = Rule::new(Policy::new("tokens", Quota::per_hour(1_000)), Constant::new("all")).cost(|_| 400);
-    /// let requests = Policy::new("requests", Quota::per_hour(10));
-    /// let layer = RateLimitLayer::new(MemoryStore::new(), requests, Constant::new("all")).and(tokens).reserve("tokens");
-    /// let app = Router::new().route("/", post(complete)).layer(layer);
-    /// for remaining in [r#""tokens";r=600"#, r#""tokens";r=595"#] {
-    ///     let response = app.clone().oneshot(Request::post("/").body(Body::from("hello")).unwrap()).await.unwrap();
-    ///     // The headers show the estimate.
-    ///     let header = response.headers()["ratelimit"].to_str().unwrap();
-    ///     assert!(header.contains(remaining), "{header}");
-    /// }
-    /// # }
-    /// # }
-    /// # #[cfg(feature = "axum")] example::main();
-    /// ```
-    pub fn reserve(self, policy: &str) -> Self {
-        self.reserving(policy, false, false)
-    }
-
-    /// [`reserve`](Self::reserve), and refunds the estimate if nothing was settled or recorded when the response's body
-    /// ends, even if the client has closed its connection or the handler has panicked.
-    pub fn reserve_or_refund(self, policy: &str) -> Self {
-        self.reserving(policy, true, false)
-    }
-
-    /// Charges the bytes of each response's body under `policy`, as they are sent.
-    ///
-    /// A request is admitted if its [cost](Rule::cost), by default one unit, remains. It pays its cost, or the bytes of the
-    /// body if they are more, even if it is cancelled or panics before the response, or the response has no body. The
-    /// body is charged in parts of 256 KiB and at its end: what remains, and the policy's [debt](crate::Policy::debt) beyond
-    /// that. So one large response is sent as a whole, and the client's next request is denied until its bytes are
-    /// replenished. The bytes are those of the service's body, before an outer layer compresses it. If the client leaves,
-    /// those that were sent until then are charged.
-    ///
-    /// # Example
-    ///
-    /// ```
-    /// use http::{Request, Response};
-    /// use http_body_util::{BodyExt, Full};
-    /// use tower::{Layer, ServiceExt};
-    /// use tower_ratelimit::{key::Constant, MemoryStore, Policy, Quota, RateLimitLayer};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let bytes = Policy::new("bytes", Quota::per_minute(100_000)).debt(1_000_000);
-    /// let layer = RateLimitLayer::new(MemoryStore::new(), bytes, Constant::new("all")).charge_response_bytes("bytes");
-    /// let download = layer.layer(tower::service_fn(|_: Request<()>| async {
-    ///     Ok::<_, std::convert::Infallible>(Response::new(Full::<bytes::Bytes>::from(vec![0; 301_000])))
-    /// }));
-    ///
-    /// let response = download.clone().oneshot(Request::new(())).await?;
-    /// assert_eq!(response.into_body().collect().await.unwrap().to_bytes().len(), 301_000);
-    /// // 201 000 bytes of debt take two minutes.
-    /// let denied = download.oneshot(Request::new(())).await?;
-    /// assert_eq!((denied.status().as_u16(), &denied.headers()["retry-after"]), (429, &"121".parse()?));
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn charge_response_bytes(self, policy: &str) -> Self {
-        self.reserving(policy, false, true)
-    }
-
-    fn reserving(self, policy: &str, or_refund: bool, by_bytes: bool) -> Self {
-        let reserved = Reserved { policy: policy.to_owned(), or_refund, by_bytes };
-        self.with(|config| config.settlements.reserved.push(reserved))
-    }
-
-    /// Sets the headers of responses. Defaults to [`Headers::ietf`].
+    /// Sets the headers of responses. Defaults to [`Dialect::Ietf`](crate::response::Dialect::Ietf).
     pub fn headers(self, headers: Headers) -> Self {
-        self.with(|config| config.headers = HeaderWriter::new(headers))
+        self.with(|config| config.responder.headers = HeaderWriter::new(headers))
+    }
+
+    /// Adds a random time of up to `up_to` to the wait of each denial, so that clients denied together do not retry
+    /// together. `Retry-After`, the problem's text and gRPC's RetryInfo state the same wait. Defaults to no jitter.
+    pub fn retry_after_jitter(self, up_to: Duration) -> Self {
+        self.with(|config| config.responder.jitter = up_to)
     }
 
     /// Sets the response to rejected requests. Defaults to [`ProblemDetails`](crate::response::ProblemDetails).
     ///
     /// `mapper` is a type, a function, or a closure `|rejection: &Rejection, request: &Parts| -> http::Response<_>`. It
-    /// also answers a [`Rejection`](crate::Rejection) that a handler returns. To set it for several layers at once, see
-    /// [`RateLimits`](super::RateLimits).
+    /// also answers a [`Rejection`](crate::Rejection) that a handler returns. To set it for several layers, see
+    /// [`sibling`](Self::sibling).
     pub fn response(self, mapper: impl ResponseMapper) -> Self {
-        self.with(|config| config.mapper = Arc::new(mapper))
+        self.with(|config| config.responder.mapper = Arc::new(mapper))
     }
 
     /// Sets the response to rejected gRPC calls. Defaults to [`GrpcStatus`](crate::response::GrpcStatus). The mapper of
     /// [`response`](Self::response) is not used for these, because gRPC clients need a gRPC status.
     pub fn grpc_response(self, mapper: impl ResponseMapper) -> Self {
-        self.with(|config| config.grpc = Arc::new(mapper))
+        self.with(|config| config.responder.grpc = Arc::new(mapper))
     }
 
-    /// Calls `function` with the result of every request: admitted, delayed, denied, banned, exempt, unidentified, or
+    /// Calls `function` with the result of every request: admitted, delayed, denied, banned, blocked, exempt, unidentified, or
     /// undecidable because the store is unavailable. Defaults to no function. A second call replaces the function.
     ///
     /// The function is called once for each request, when the layer has decided and before the service is called; and
     /// once more if the service then returns a [`Rejection`](crate::Rejection) of its own that the layer answers, with the
     /// kind [`RejectedByService`](super::DecisionKind::RejectedByService). It is not called while the layer is
-    /// [disabled](Self::enabled), nor for a request that is dropped before the decision.
+    /// [off](Self::enforcement), nor for a request that is dropped before the decision.
     ///
     /// Requests wait for the function, so do not block in it. If it panics, the request panics.
     ///
@@ -480,7 +353,7 @@ impl RateLimitLayer {
     ///
     /// use http::{Request, Response};
     /// use tower::{Layer, ServiceExt};
-    /// use tower_ratelimit::{key::Constant, layer::DecisionEvent, MemoryStore, Policy, Quota, RateLimitLayer};
+    /// use tower_ratelimit::{key::Constant, MemoryStore, Policy, Quota, RateLimitLayer};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -488,8 +361,8 @@ impl RateLimitLayer {
     /// let log = seen.clone();
     /// let policy = Policy::new("api", Quota::per_hour(1));
     /// let layer = RateLimitLayer::new(MemoryStore::new(), policy, Constant::new("all"))
-    ///     .exempt(|parts: &http::request::Parts| parts.uri.path() == "/health")
-    ///     .on_decision(move |event: &DecisionEvent<'_>| {
+    ///     .exempt(|parts| parts.uri.path() == "/health")
+    ///     .on_decision(move |event| {
     ///         log.lock().unwrap().push((event.policy().map(String::from), event.kind().as_str()));
     ///     });
     /// let service = layer.layer(tower::service_fn(|_: Request<String>| async {

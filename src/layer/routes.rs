@@ -81,13 +81,6 @@ impl Routes {
         patterns(scopes).next().is_some()
     }
 
-    /// The table with one more rule, `number`, for all requests.
-    pub(super) fn with_every(&self, number: usize) -> Self {
-        let mut scopes = self.scopes.clone();
-        scopes.push((Scope::Every, number));
-        Self::new(scopes)
-    }
-
     /// Whether each request of the rule `number` falls under a rule for which `limits` holds.
     pub(super) fn are_limited(&self, number: usize, limits: impl Fn(usize) -> bool) -> bool {
         let limiting = || self.scopes.iter().filter(|(_, number)| limits(*number));

@@ -1,19 +1,21 @@
 //! How a request becomes a charge: key, policy and cost.
 
-use std::{fmt, iter, sync::Arc};
+use std::{fmt, sync::Arc};
 
-use http::request::Parts;
+use http::{request::Parts, response};
 
+use super::gate::matches_any;
 use crate::{
     base::Answer,
     decision::Charge,
-    key::{Key, KeyExtractor, RequestMatcher, preflight_key},
+    key::{Key, KeyExtractor, Matcher, matcher, preflight_key},
     policy::PolicySource,
 };
 
 /// A rule turns a request into a charge: a policy, the key that it limits, and the cost of the request.
 ///
-/// A layer starts with the rule of [`RateLimitLayer::new`](crate::RateLimitLayer::new). Add more with
+/// [`RateLimitLayer::new`](crate::RateLimitLayer::new) makes a layer of one rule, and
+/// [`RateLimitLayer::with_rules`](crate::RateLimitLayer::with_rules) one of a rule with a cost, or of a table. Add more with
 /// [`and`](crate::RateLimitLayer::and). All rules are decided in one atomic step.
 ///
 /// # Example
@@ -49,13 +51,18 @@ pub struct Rule {
     pub(super) key: Arc<dyn KeyExtractor>,
     pub(super) policy: PolicySource,
     pub(super) cost: Option<Arc<dyn Fn(&Parts) -> u64 + Send + Sync>>,
-    pub(super) skipped: Vec<Arc<dyn RequestMatcher>>,
+    pub(super) skipped: Vec<Matcher>,
+    pub(super) counts: Option<CountIf>,
 }
+
+/// Whether a request with this response counts.
+pub(super) type CountIf = Arc<dyn Fn(&response::Parts) -> bool + Send + Sync>;
 
 impl Rule {
     /// Limits each `key` to `policy`, at a cost of one unit per request.
     pub fn new(policy: impl Into<PolicySource>, key: impl KeyExtractor) -> Self {
-        Self { key: Arc::new(key), policy: policy.into(), cost: None, skipped: Vec::new() }
+        let (cost, skipped, counts) = (None, Vec::new(), None);
+        Self { key: Arc::new(key), policy: policy.into(), cost, skipped, counts }
     }
 
     /// Sets the cost of a request in units. Defaults to 1. A cost of 0 is always admitted and charges nothing. A cost
@@ -68,14 +75,14 @@ impl Rule {
     /// Skips the requests that `skipped` matches, besides those of earlier calls: this rule does not limit them, and their
     /// key is not looked for. Other rules of the layer do as before. Defaults to none.
     ///
-    /// `skipped` is a closure over the request's head, or an extractor's keys or networks, as for
+    /// `skipped` is a closure over the request's head, or made by an extractor, as for
     /// [`exempt`](crate::RateLimitLayer::exempt). A request is not skipped if `skipped` fails because the identity is missing
     /// or unusable. A request that all rules skip reaches the service as an exempt one does.
     ///
     /// # Example
     ///
     /// ```
-    /// use http::{Request, Response, request::Parts};
+    /// use http::{Request, Response};
     /// use tower::{Layer, ServiceExt};
     /// use tower_ratelimit::{key::Constant, MemoryStore, Policy, Quota, RateLimitLayer, Rule};
     ///
@@ -84,7 +91,7 @@ impl Rule {
     /// // Two requests an hour, only one of which may be something else than a download.
     /// let all = Policy::new("all", Quota::per_hour(2));
     /// let dynamic = Rule::new(Policy::new("dynamic", Quota::per_hour(1)), Constant::new("all"))
-    ///     .skip(|parts: &Parts| parts.uri.path().starts_with("/downloads/"));
+    ///     .skip(|parts| parts.uri.path().starts_with("/downloads/"));
     /// let layer = RateLimitLayer::new(MemoryStore::new(), all, Constant::new("all")).and(dynamic);
     /// let service = layer.layer(tower::service_fn(|_: Request<String>| async {
     ///     Ok::<_, std::convert::Infallible>(Response::new(String::new()))
@@ -97,8 +104,47 @@ impl Rule {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn skip(mut self, skipped: impl RequestMatcher) -> Self {
-        self.skipped.push(Arc::new(skipped));
+    pub fn skip<M: Into<Answer<bool>>>(
+        mut self,
+        skipped: impl Fn(&Parts) -> M + Send + Sync + 'static,
+    ) -> Self {
+        self.skipped.push(matcher(skipped));
+        self
+    }
+
+    /// Counts only requests whose response `counts`, and refunds the others what this rule charged them. Defaults to counting
+    /// every request. To do so under all policies of a layer, see [`Settlement::count_if`](super::Settlement::count_if), which
+    /// has the details.
+    ///
+    /// # Example
+    ///
+    /// Failed logins as a line of a table:
+    ///
+    /// ```
+    /// use http::{Request, Response, StatusCode};
+    /// use tower::{Layer, ServiceExt};
+    /// use tower_ratelimit::{key::Constant, layer::Rules, MemoryStore, Policy, Quota, RateLimitLayer, Rule};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let failed = Rule::new(Policy::new("failed-logins", Quota::per_hour(1)), Constant::new("all"))
+    ///     .count_if(|response| response.status == StatusCode::UNAUTHORIZED);
+    /// let all = Rule::new(Policy::new("all", Quota::per_hour(4)), Constant::new("all"));
+    /// let rules = Rules::new().route("POST /login", failed).every(all);
+    /// let service = RateLimitLayer::with_rules(MemoryStore::new(), rules);
+    /// let login = service.layer(tower::service_fn(|password: Request<String>| async move {
+    ///     let status = if password.body() == "secret" { 200 } else { 401 };
+    ///     Ok::<_, std::convert::Infallible>(Response::builder().status(status).body(String::new()).unwrap())
+    /// }));
+    /// for (password, status) in [("secret", 200), ("guess", 401), ("secret", 429)] {
+    ///     let request = Request::post("/login").body(password.into())?;
+    ///     assert_eq!(login.clone().oneshot(request).await?.status(), status);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn count_if(mut self, counts: impl Fn(&response::Parts) -> bool + Send + Sync + 'static) -> Self {
+        self.counts = Some(Arc::new(counts));
         self
     }
 
@@ -109,13 +155,10 @@ impl Rule {
 
     /// Whether `other` is a clone of this rule.
     pub(super) fn is(&self, other: &Self) -> bool {
-        let cost = match (&self.cost, &other.cost) {
-            (Some(own), Some(cost)) => Arc::ptr_eq(own, cost),
-            (own, cost) => own.is_none() && cost.is_none(),
-        };
         // The policy belongs to the key: both are set once.
         Arc::ptr_eq(&self.key, &other.key)
-            && cost
+            && is_same(&self.cost, &other.cost)
+            && is_same(&self.counts, &other.counts)
             && self.skipped.len() == other.skipped.len()
             && self.skipped.iter().zip(&other.skipped).all(|(own, skipped)| Arc::ptr_eq(own, skipped))
     }
@@ -154,27 +197,11 @@ impl Rule {
     }
 }
 
-/// Whether one of `matchers` matches the request. A matcher that fails does not.
-pub(super) fn matches_any(matchers: &[Arc<dyn RequestMatcher>], request: &Parts) -> Answer<bool> {
-    let mut answers = matchers.iter().map(|matcher| matcher.matches(request));
-    while let Some(answer) = answers.next() {
-        match answer.now() {
-            Ok(Ok(true)) => return Answer::ready(Ok(true)),
-            Ok(_) => {}
-            Err(pending) => {
-                let pending: Vec<_> = iter::once(pending).chain(answers).collect();
-                return Answer::pending(async move {
-                    for answer in pending {
-                        if answer.await.unwrap_or(false) {
-                            return Ok(true);
-                        }
-                    }
-                    Ok(false)
-                });
-            }
-        }
+fn is_same<T: ?Sized>(one: &Option<Arc<T>>, other: &Option<Arc<T>>) -> bool {
+    match (one, other) {
+        (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+        (one, other) => one.is_none() && other.is_none(),
     }
-    Answer::ready(Ok(false))
 }
 
 impl fmt::Debug for Rule {

@@ -253,20 +253,23 @@ impl Rules {
         })
     }
 
-    /// The rules, and which of them apply. `None` if all always do.
-    pub(super) fn into_parts(self) -> (Vec<Rule>, Option<Routes>) {
+    pub(super) fn as_slice(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    /// Which rules apply to a request. `None` if all always do.
+    pub(super) fn routes(&self) -> Option<Routes> {
         // A rule that was added several times is charged once, also to a path with several readings.
         let first = |at| self.rules.iter().position(|rule| rule.is(&self.rules[at])).unwrap_or(at);
-        let numbers: Vec<_> = (0..self.rules.len()).map(first).collect();
-        let scopes: Vec<_> = self.scopes.into_iter().zip(numbers).collect();
-        let routes = Routes::is_needed(&scopes).then(|| Routes::new(scopes));
-        (self.rules, routes)
+        let scopes: Vec<_> = self.scopes.iter().cloned().zip((0..self.rules.len()).map(first)).collect();
+        Routes::is_needed(&scopes).then(|| Routes::new(scopes))
     }
 
     /// # Errors
     ///
     /// Clients or stores could not tell two policies apart: those of one request have the same name, or those of one name
-    /// differ. Policies that are chosen per request are not compared.
+    /// differ. Policies that are chosen per request are not compared. Or two rules choose policies for one request, and it
+    /// would not be known which of them a rule with [`Rule::count_if`] chose.
     pub(super) fn check(&self) -> Result<(), Error> {
         let invalid = |message: String| Err(Error::new(ErrorKind::InvalidConfig, message));
         if self.rules.is_empty() {
@@ -292,6 +295,19 @@ impl Rules {
                         "the table has two policies named {name:?} that differ: give each its own name"
                     ));
                 }
+            }
+        }
+        let choosing =
+            || self.rules.iter().zip(&self.scopes).filter(|(rule, _)| rule.policy.known().is_none());
+        for (at, (rule, scope)) in choosing().enumerate() {
+            let is_beside = |(other, its_scope): (&Rule, &Scope)| {
+                (rule.counts.is_some() || other.counts.is_some()) && !rule.is(other) && meet(scope, its_scope)
+            };
+            if choosing().take(at).any(is_beside) {
+                return invalid(
+                    "two rules choose the policies of one request, and one of them has `count_if`: give it its own layer"
+                        .into(),
+                );
             }
         }
         Ok(())

@@ -1,39 +1,29 @@
 //! What happens to a request's charge once its response is known.
 
 use std::{
-    fmt,
     future::Future,
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll, ready},
 };
 
+use http::{Response, response::Parts};
+
+use super::rule::CountIf;
 use crate::{
     base::Answer,
     decision::Decision,
     limiter::{Limiter, Reservation, Work},
 };
-use http::{Extensions, Response, response::Parts};
 
-/// When a layer refunds requests, and which policies it reserves units of.
-#[derive(Clone, Default)]
-pub(super) struct Settlements {
-    pub(super) counts: Option<Arc<dyn Fn(&Parts) -> bool + Send + Sync>>,
-    pub(super) refunds_cancelled: bool,
-    pub(super) reserved: Vec<Reserved>,
+/// Which responses count, under some policies.
+pub(super) struct Counted {
+    pub(super) counts: CountIf,
+    /// The names of the policies. `None`: all.
+    pub(super) policies: Option<Vec<String>>,
 }
 
-/// A policy whose charge is settled later.
-#[derive(Clone)]
-pub(super) struct Reserved {
-    pub(super) policy: String,
-    pub(super) or_refund: bool,
-    /// Whether the bytes of the response's body settle it.
-    pub(super) by_bytes: bool,
-}
-
-/// What is settled of an admitted request.
-pub(super) struct Settlement {
+/// What is not settled yet of an admitted request.
+pub(super) struct Unsettled {
     refundable: Option<Refundable>,
     settling: Option<Box<Settling>>,
 }
@@ -42,82 +32,34 @@ pub(super) struct Settlement {
 struct Refundable {
     limiter: Limiter,
     decision: Decision,
-    counts: Option<Arc<dyn Fn(&Parts) -> bool + Send + Sync>>,
+    counted: Vec<Counted>,
     /// Whether to refund the charge if this is dropped.
     refunds: bool,
     /// Whether the service runs. If it panics, this stays so.
     is_running: bool,
 }
 
-impl Settlements {
-    /// Whether charges stay whatever happens.
-    pub(super) fn is_none(&self) -> bool {
-        !self.may_refund() && self.reserved.is_empty()
-    }
-
-    fn may_refund(&self) -> bool {
-        self.counts.is_some() || self.refunds_cancelled
-    }
-
-    /// The settlement of a request. Inserts the reservation into its extensions. `None` if the request is denied, which a
-    /// soft layer admits.
-    pub(super) fn start(
-        &self,
+impl Unsettled {
+    pub(super) fn new(
         limiter: &Limiter,
         decision: &Decision,
-        extensions: &mut Extensions,
-    ) -> Option<Box<Settlement>> {
-        if decision.is_denied() {
-            self.cover_nothing(limiter, extensions);
-            return None;
-        }
-        let [reservation, of_bytes] = self.reserve(limiter, decision);
-        match &reservation {
-            Some(reservation) => drop(extensions.insert(reservation.clone())),
-            None => self.cover_nothing(limiter, extensions),
-        }
-        let meter = of_bytes.map(|reservation| Box::new(Meter::new(reservation)));
-        let is_reserved = reservation.is_some() || meter.is_some();
-        let settling = is_reserved.then(|| Box::new(Settling { reservation, meter }));
-        let refundable = self.may_refund().then(|| Refundable {
+        counted: Vec<Counted>,
+        refunds: bool,
+        settling: Option<Box<Settling>>,
+    ) -> Box<Self> {
+        let refundable = (refunds || !counted.is_empty()).then(|| Refundable {
             limiter: limiter.clone(),
             decision: decision.clone(),
-            counts: self.counts.clone(),
-            refunds: self.refunds_cancelled,
+            counted,
+            refunds,
             is_running: false,
         });
-        Some(Box::new(Settlement { refundable, settling }))
+        Box::new(Self { refundable, settling })
     }
 
-    /// Inserts a reservation that covers nothing, for a handler that takes one, unless an outer layer has reserved units.
-    pub(super) fn cover_nothing(&self, limiter: &Limiter, extensions: &mut Extensions) {
-        let is_taken = self.reserved.iter().any(|reserved| !reserved.by_bytes);
-        if is_taken && extensions.get::<Reservation>().is_none() {
-            extensions.insert(Reservation::new(limiter, &Decision::not_limited()));
-        }
-    }
-
-    /// The reservations: for the request's extensions, and for the bytes of its response.
-    fn reserve(&self, limiter: &Limiter, decision: &Decision) -> [Option<Reservation>; 2] {
-        let reserve = |by_bytes: bool| {
-            let reserved = || self.reserved.iter().filter(move |reserved| reserved.by_bytes == by_bytes);
-            let is_reserved = |name: &str| reserved().any(|reserved| reserved.policy == name);
-            let decision = decision.of_policies(is_reserved).filter(Decision::is_allowed)?;
-            let reservation = Reservation::new(limiter, &decision);
-            Some(if reserved().any(|reserved| reserved.or_refund) {
-                reservation.or_refund()
-            } else {
-                reservation
-            })
-        };
-        [reserve(false), reserve(true)]
-    }
-}
-
-impl Settlement {
     /// Polls the service, and notes whether it panics.
-    pub(super) fn watch<T>(settlement: &mut Option<Box<Self>>, poll: impl FnOnce() -> T) -> T {
-        let mut refundable = settlement.as_deref_mut().and_then(|settlement| settlement.refundable.as_mut());
+    pub(super) fn watch<T>(unsettled: &mut Option<Box<Self>>, poll: impl FnOnce() -> T) -> T {
+        let mut refundable = unsettled.as_deref_mut().and_then(|unsettled| unsettled.refundable.as_mut());
         if let Some(refundable) = &mut refundable {
             refundable.is_running = true;
         }
@@ -150,11 +92,15 @@ impl Settlement {
         }
     }
 
-    /// The service failed without a response.
+    /// The service failed without a response. The charge is refunded as of a cancelled request, or where a response must
+    /// show that it counts.
     pub(super) fn failed(mut self) {
-        if let Some(refundable) = &mut self.refundable {
-            // It is refunded as a cancelled one is, or if a response must show that it counts.
-            refundable.refunds |= refundable.counts.is_some();
+        if let Some(refundable) = &mut self.refundable
+            && !refundable.refunds
+            && let Some(uncounted) = refundable.uncounted(|_| false)
+        {
+            refundable.decision = uncounted;
+            refundable.refunds = true;
         }
     }
 }
@@ -162,11 +108,19 @@ impl Settlement {
 impl Refundable {
     fn responded(mut self, response: &Parts) -> Option<Refund> {
         self.refunds = false;
-        let counts = self.counts.as_ref().is_none_or(|counts| counts(response));
-        (!counts).then(|| {
-            let work = self.limiter.begin_work();
-            Refund(Some((work, self.limiter.refund(&self.decision, u64::MAX))))
-        })
+        let uncounted = self.uncounted(|counts| counts(response))?;
+        let work = self.limiter.begin_work();
+        Some(Refund(Some((work, self.limiter.refund(&uncounted, u64::MAX)))))
+    }
+
+    /// The decision of the policies under which the request does not count.
+    fn uncounted(&self, counts: impl Fn(&CountIf) -> bool) -> Option<Decision> {
+        let uncounted: Vec<_> = self.counted.iter().filter(|one| !counts(&one.counts)).collect();
+        if uncounted.iter().any(|one| one.policies.is_none()) {
+            return Some(self.decision.clone());
+        }
+        let names = uncounted.iter().filter_map(|one| one.policies.as_ref()).flatten();
+        self.decision.of_policies(|name| names.clone().any(|uncounted| uncounted == name))
     }
 }
 
@@ -211,6 +165,12 @@ pub(super) struct Settling {
 }
 
 impl Settling {
+    /// The reservations of the handler and of the response's bytes, if there is one.
+    pub(super) fn new(reservation: Option<Reservation>, of_bytes: Option<Reservation>) -> Option<Box<Self>> {
+        let meter = of_bytes.map(|reservation| Box::new(Meter { reservation, bytes: 0, charged: 0 }));
+        (reservation.is_some() || meter.is_some()).then(|| Box::new(Self { reservation, meter }))
+    }
+
     /// The body has sent so many bytes.
     pub(super) fn add(&mut self, bytes: usize) {
         if let Some(meter) = &mut self.meter {
@@ -227,14 +187,10 @@ struct Meter {
     charged: u64,
 }
 
-/// The bytes of a stream that are charged at once.
+/// The bytes of a stream that are charged in one step.
 const PART: u64 = 256 * 1024;
 
 impl Meter {
-    const fn new(reservation: Reservation) -> Self {
-        Self { reservation, bytes: 0, charged: 0 }
-    }
-
     fn add(&mut self, bytes: usize) {
         self.bytes = self.bytes.saturating_add(bytes as u64);
         if self.bytes - self.charged >= PART {
@@ -249,11 +205,5 @@ impl Drop for Meter {
     /// more.
     fn drop(&mut self) {
         drop(self.reservation.extend_to(self.bytes));
-    }
-}
-
-impl fmt::Debug for Settlement {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Settlement").finish_non_exhaustive()
     }
 }

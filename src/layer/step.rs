@@ -1,6 +1,11 @@
 //! What to do with a request, once its client is identified and once the store has decided.
 
-use std::time::Duration;
+use std::{
+    future::Future as _,
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
 
 use http::request::Parts;
 
@@ -14,20 +19,51 @@ use crate::{
     base::{Answer, Error},
     decision::{Charge, Decision, Verdict},
     key::Key,
+    policy::Enforcement,
     response::Rejection,
 };
 
+/// What a request waits for before the layer admits or rejects it.
+pub(super) enum Waiting {
+    Identity(Answer<Identity>),
+    /// The policies.
+    Charges(Answer<Gathered<Charge>>),
+    /// The store. With an error, the request is rejected even if the store admits it: another rule cannot identify the
+    /// client.
+    Decision(Answer<Decision>, Option<Box<Error>>),
+}
+
+impl Waiting {
+    /// The next step for the request, once that is known.
+    pub(super) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        config: &Config,
+        request: &Parts,
+        report_only: bool,
+    ) -> Poll<Step> {
+        Poll::Ready(match self {
+            Self::Identity(identity) => {
+                config.identified(ready!(Pin::new(identity).poll(cx)), request, report_only)
+            }
+            Self::Charges(charges) => {
+                config.charged(ready!(Pin::new(charges).poll(cx)), request, report_only)
+            }
+            Self::Decision(decision, unidentified) => {
+                let decided = ready!(Pin::new(decision).poll(cx));
+                config.decided(decided, unidentified.take(), request, report_only)
+            }
+        })
+    }
+}
+
 /// What to do next with a request.
 pub(super) enum Step {
-    /// Wait for the policies.
-    Charge(Answer<Gathered<Charge>>),
-    /// Wait for the store. With an error, the request is rejected even if the store admits it: another rule cannot identify
-    /// the client.
-    Decide(Answer<Decision>, Option<Box<Error>>),
+    Wait(Waiting),
     /// Wait for the delay, then serve the request.
     Delay(Duration, Decision),
-    /// Call the service. There is no decision if the request is exempt, if no rule limits it, or if a soft limit could
-    /// not be decided.
+    /// Call the service. There is no decision if the request is exempt, if no rule limits it, or if the layer only
+    /// reports and the store could not decide.
     Serve(Option<Decision>),
     /// Call the service as if there were no layer.
     Bypass,
@@ -36,47 +72,59 @@ pub(super) enum Step {
 }
 
 impl Config {
-    /// The step for a request whose client is identified. `soft` is whether it is admitted in any case.
-    pub(super) fn identified(&self, identity: Result<Identity, Error>, request: &Parts, soft: bool) -> Step {
+    /// The first step for a request. `report_only` is whether it is admitted in any case.
+    pub(super) fn admit(&self, request: &Parts, enforcement: Enforcement, report_only: bool) -> Step {
+        match self.identify(request, enforcement, true).now() {
+            Ok(identity) => self.identified(identity, request, report_only),
+            Err(identity) => Step::Wait(Waiting::Identity(identity)),
+        }
+    }
+
+    /// The step for a request whose client is identified.
+    fn identified(&self, identity: Result<Identity, Error>, request: &Parts, report_only: bool) -> Step {
         match identity {
-            Ok(Identity::Known(key)) => match &*self.rules {
-                [rule, ..] => self.charge_one(rule, key, request, soft),
+            Ok(Identity::Known(key)) => match self.rules.as_slice() {
+                [rule, ..] => self.charge_one(rule, key, request, report_only),
                 [] => self.exempt(request),
             },
             Ok(Identity::Applicable(keys)) => {
                 let is_one = keys.len() == 1;
                 let mut keys = keys.into_iter().filter_map(|(at, key)| Some((self.rules.get(at)?, key)));
                 match if is_one { keys.next() } else { None } {
-                    Some((rule, key)) => self.charge_one(rule, key, request, soft),
-                    None => self.charge_all(keys, None, request, soft),
+                    Some((rule, key)) => self.charge_one(rule, key, request, report_only),
+                    None => self.charge_all(keys, None, request, report_only),
                 }
             }
             Ok(Identity::Partly(keys, error)) => {
                 let keys = keys.into_iter().filter_map(|(at, key)| Some((self.rules.get(at)?, key)));
-                self.charge_all(keys, Some(error), request, soft)
+                self.charge_all(keys, Some(error), request, report_only)
             }
-            Ok(Identity::Denied(decision)) => self.reject_unless(soft, Rejection::Denied(*decision), request),
+            Ok(Identity::Denied(decision)) => {
+                self.reject_unless(report_only, Rejection::Denied(*decision), request)
+            }
             Ok(Identity::Ignored) => Step::Bypass,
             Ok(Identity::Exempt) => self.exempt(request),
             Ok(Identity::Rejected(rejection)) => self.reject_unless(false, *rejection, request),
-            Err(error) => self.reject_unless(soft, Rejection::Unidentified(error), request),
+            Err(error) => self.reject_unless(report_only, Rejection::Unidentified(error), request),
         }
     }
 
     /// Charges `key`, which belongs to `request`, under `rule`.
-    fn charge_one(&self, rule: &Rule, key: Key, request: &Parts, soft: bool) -> Step {
+    fn charge_one(&self, rule: &Rule, key: Key, request: &Parts, report_only: bool) -> Step {
         if let Some(policy) = rule.policy.constant() {
             // The common case.
             let charge = Charge::of(policy.clone(), key, rule.cost_of(request));
-            return self.deciding(self.limiter.check_charge(charge), None, request, soft);
+            return self.deciding(self.limiter.check_charge(charge), None, request, report_only);
         }
         match rule.charge(key, request).now() {
-            Ok(Ok(Some(charge))) => self.deciding(self.limiter.check_charge(charge), None, request, soft),
+            Ok(Ok(Some(charge))) => {
+                self.deciding(self.limiter.check_charge(charge), None, request, report_only)
+            }
             Ok(Ok(None)) => self.exempt(request),
-            Ok(Err(error)) => self.reject_unless(soft, Rejection::Unidentified(error), request),
-            Err(pending) => Step::Charge(
+            Ok(Err(error)) => self.reject_unless(report_only, Rejection::Unidentified(error), request),
+            Err(pending) => Step::Wait(Waiting::Charges(
                 pending.map(|charge| Gathered { values: charge.into_iter().collect(), unidentified: None }),
-            ),
+            )),
         }
     }
 
@@ -86,34 +134,33 @@ impl Config {
         keys: impl Iterator<Item = (&'a Rule, Key)>,
         unidentified: Option<Box<Error>>,
         request: &Parts,
-        soft: bool,
+        report_only: bool,
     ) -> Step {
         match gather(keys.map(|(rule, key)| rule.charge(key, request))) {
-            Ok(charges) => self.charged(charges.map(|charges| charges.or(unidentified)), request, soft),
+            Ok(charges) => {
+                self.charged(charges.map(|charges| charges.or(unidentified)), request, report_only)
+            }
             Err(pending) => match self.limiter.known_denial(pending.known().cloned()) {
-                Some(denial) => self.reject_unless(soft, Rejection::Denied(denial), request),
-                None => Step::Charge(pending.finish().map(|charges| charges.or(unidentified))),
+                Some(denial) => self.reject_unless(report_only, Rejection::Denied(denial), request),
+                None => {
+                    Step::Wait(Waiting::Charges(pending.finish().map(|charges| charges.or(unidentified))))
+                }
             },
         }
     }
 
     /// The step for a request whose policies are known.
-    pub(super) fn charged(
-        &self,
-        charges: Result<Gathered<Charge>, Error>,
-        request: &Parts,
-        soft: bool,
-    ) -> Step {
+    fn charged(&self, charges: Result<Gathered<Charge>, Error>, request: &Parts, report_only: bool) -> Step {
         match charges {
             Ok(Gathered { values, unidentified: None }) if values.is_empty() => self.exempt(request),
             Ok(Gathered { values, unidentified: Some(error) }) if values.is_empty() => {
-                self.reject_unless(soft, Rejection::Unidentified(*error), request)
+                self.reject_unless(report_only, Rejection::Unidentified(*error), request)
             }
             Ok(Gathered { values, unidentified }) => {
-                self.deciding(self.limiter.check_charges(&values), unidentified, request, soft)
+                self.deciding(self.limiter.check_charges(&values), unidentified, request, report_only)
             }
             // As for an error of a key extractor, whatever its kind.
-            Err(error) => self.reject_unless(soft, Rejection::Unidentified(error), request),
+            Err(error) => self.reject_unless(report_only, Rejection::Unidentified(error), request),
         }
     }
 
@@ -122,12 +169,12 @@ impl Config {
         decision: Answer<Decision>,
         unidentified: Option<Box<Error>>,
         request: &Parts,
-        soft: bool,
+        report_only: bool,
     ) -> Step {
         match decision.now() {
             // A store in memory has decided, so the service is called without waiting.
-            Ok(decided) => self.decided(decided, unidentified, request, soft),
-            Err(decision) => Step::Decide(decision, unidentified),
+            Ok(decided) => self.decided(decided, unidentified, request, report_only),
+            Err(decision) => Step::Wait(Waiting::Decision(decision, unidentified)),
         }
     }
 
@@ -138,19 +185,19 @@ impl Config {
     }
 
     /// The step for a request that the store has decided. With an error, another rule cannot identify the client.
-    pub(super) fn decided(
+    fn decided(
         &self,
         decided: Result<Decision, Error>,
         unidentified: Option<Box<Error>>,
         request: &Parts,
-        soft: bool,
+        report_only: bool,
     ) -> Step {
         match decided {
             Ok(decision) => match decision.verdict() {
-                Verdict::Deny { .. } => self.reject_unless(soft, Rejection::Denied(decision), request),
+                Verdict::Deny { .. } => self.reject_unless(report_only, Rejection::Denied(decision), request),
                 admitted => {
                     if let Some(error) = unidentified {
-                        return self.charged_without_identity(*error, decision, request, soft);
+                        return self.charged_without_identity(*error, decision, request, report_only);
                     }
                     self.report(&DecisionEvent::admitted(&decision, request));
                     match admitted {
@@ -160,32 +207,32 @@ impl Config {
                 }
             },
             // Whatever its kind: clients must not see the text of a store.
-            Err(error) => self.reject_unless(soft, Rejection::Unavailable(error), request),
+            Err(error) => self.reject_unless(report_only, Rejection::Unavailable(error), request),
         }
     }
 
-    /// Rejects the request, except in soft mode.
-    fn reject_unless(&self, soft: bool, rejection: Rejection, request: &Parts) -> Step {
-        self.report(&DecisionEvent::rejected(&rejection, request, !soft));
-        self.log(&rejection, soft);
-        if soft {
+    /// Rejects the request, unless the layer only reports.
+    fn reject_unless(&self, report_only: bool, rejection: Rejection, request: &Parts) -> Step {
+        self.report(&DecisionEvent::rejected(&rejection, Some(request), !report_only));
+        self.log(&rejection, report_only);
+        if report_only {
             return Step::Serve(rejection.into_decision());
         }
-        Step::Reject(self.jitter(rejection), None)
+        Step::Reject(self.responder.jitter(rejection), None)
     }
 
-    /// Rejects a request that is charged, and whose client another rule cannot identify. In soft mode, admits it.
+    /// Rejects a request that is charged, and whose client another rule cannot identify. Admits it if the layer only reports.
     fn charged_without_identity(
         &self,
         error: Error,
         mut decision: Decision,
         request: &Parts,
-        soft: bool,
+        report_only: bool,
     ) -> Step {
         let rejection = Rejection::Unidentified(error);
-        self.report(&DecisionEvent::rejected(&rejection, request, !soft).with(&decision));
-        self.log(&rejection, soft);
-        if soft {
+        self.report(&DecisionEvent::rejected(&rejection, Some(request), !report_only).with(&decision));
+        self.log(&rejection, report_only);
+        if report_only {
             return Step::Serve(Some(decision));
         }
         // The response's extensions get no permit.

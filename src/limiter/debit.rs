@@ -55,7 +55,7 @@ impl Limiter {
             decision.all_outcomes().iter().enumerate().filter(|(_, one)| !one.policy().has_permits());
         let (policies, charges): (Vec<Policy>, Vec<Charge>) = debited
             .map(|(place, one)| {
-                (one.policy().clone(), Charge::new(one.policy().debits().0, one.key(), units(place)))
+                (one.policy().clone(), Charge::new(one.policy().debits(), one.key(), units(place)))
             })
             .unzip();
         if charges.is_empty() {
@@ -69,8 +69,8 @@ impl Limiter {
 fn of_policies(policies: &[Policy], debited: Decision) -> Decision {
     // While the store fails, there is no room for debt.
     let is_local = debited.failure().is_some();
-    debited.map(|outcome: Outcome| match policies.iter().find(|one| one.debits().0 == outcome.policy()) {
-        Some(policy) => outcome.of_debit(policy, if is_local { 0 } else { policy.debits().1 }),
+    debited.map(|outcome: Outcome| match policies.iter().find(|one| one.debits() == outcome.policy()) {
+        Some(policy) => outcome.of_debit(policy, if is_local { 0 } else { policy.debt_units() }),
         None => outcome,
     })
 }

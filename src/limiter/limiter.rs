@@ -2,14 +2,13 @@ use std::{fmt, slice, sync::Arc};
 
 use super::{
     background::Background,
-    counted::counted,
-    ladder::{Charges, Rung},
+    ladder::{Rung, counted},
     pending::Pending,
     permit::PermitRequest,
 };
 use crate::{
     base::{Answer, Error, ErrorKind},
-    decision::{Charge, Decision, Outcome},
+    decision::{Charge, Charges, Decision, Outcome},
     key::Key,
     policy::{Enforcement, Policy},
     store::{Action, LocalCounts, Store},
@@ -33,7 +32,7 @@ use crate::{
 /// # In a handler
 ///
 /// The limiter of a request follows the [`Enforcement`] that its layer had when the request arrived. Under
-/// [`Soft`](Enforcement::Soft) its checks, peeks and debits count and admit: the outcomes of [`Decision::outcomes`] tell
+/// [`ReportOnly`](Enforcement::ReportOnly) its checks, peeks and debits count and admit: the outcomes of [`Decision::outcomes`] tell
 /// which policies denied. Under [`Off`](Enforcement::Off) they admit without a count, and ask no store.
 ///
 /// # Example
@@ -92,7 +91,7 @@ impl Limiter {
     pub(super) fn enforced(&self, decide: impl FnOnce() -> Answer<Decision>) -> Answer<Decision> {
         match self.enforcement {
             Enforcement::On => decide(),
-            Enforcement::Soft => decide().then(|decided| match decided {
+            Enforcement::ReportOnly => decide().then(|decided| match decided {
                 Ok(decision) => Ok(decision.admitted()),
                 // A mistake in the call.
                 Err(error) if error.kind() == ErrorKind::InvalidConfig => Err(error),
@@ -197,7 +196,11 @@ impl Limiter {
     /// # #[cfg(feature = "axum")] example::main();
     /// ```
     pub fn charge_more(&self, decision: &Decision, units: u64) -> Answer<Decision> {
-        self.enforced(|| self.decide_more(Action::Charge, decision, &charges_of(decision, units)))
+        self.enforced(|| match &*charges_of(decision, units) {
+            // With its failure.
+            [] => Answer::ready(Ok(decision.clone())),
+            charges => self.decide(Action::Charge, charges),
+        })
     }
 
     /// Refunds up to `units` units that `decision` charged to each of its keys, as far as they still count.
@@ -282,8 +285,8 @@ impl Limiter {
             return (refunded, Answer::ready(Ok(here.clone())));
         }
         let answer = self.dispatch(Action::Refund, &charges);
-        let pending = Pending::new(self.rung(Action::Refund, charges.into()), None, claims);
-        let answer = counted(Action::Refund, pending.finish(answer));
+        let pending = Pending::new(self.rung(Action::Refund, Charges::Many(charges)), None, claims);
+        let answer = pending.finish(answer);
         let answer = match here {
             Some(here) => answer.map(move |refunded| here.updated(&refunded)),
             None => answer,
@@ -320,7 +323,8 @@ impl Limiter {
     #[cfg(feature = "metrics")]
     pub(crate) fn count_from_zero(&self, policies: impl Iterator<Item = Policy>) {
         crate::metrics::record::count_from_zero();
-        policies.for_each(|policy| super::counted::count_policy_from_zero(&policy, !self.in_process));
+        policies
+            .for_each(|policy| crate::metrics::decisions::count_policy_from_zero(&policy, !self.in_process));
     }
 
     /// [`check`](Self::check) for a layer. The store may keep the charge instead of cloning it.
@@ -342,7 +346,7 @@ impl Limiter {
             return None;
         }
         let denial = self.store.known_denial(&charges)?;
-        counted(Action::Charge, Answer::ready(Ok(denial))).now().ok()?.ok()
+        counted(Action::Charge, Ok(denial)).ok()
     }
 
     pub(super) fn decide_one(&self, action: Action, charge: Charge) -> Answer<Decision> {
@@ -350,7 +354,7 @@ impl Limiter {
             return self.decide(action, &[charge]);
         }
         if self.in_process {
-            return counted(action, self.store.decide_one(action, charge));
+            return self.store.decide_one(action, charge).at_last(move |decided| counted(action, decided));
         }
         let answer = self.store.decide(action, slice::from_ref(&charge));
         self.finish(answer, action, Charges::One(charge))
@@ -369,29 +373,24 @@ impl Limiter {
             let charges: Vec<Charge> = charges.iter().map(Charge::with_new_holder).collect();
             let permits = PermitRequest::of(&self.store, &charges);
             let answer = self.dispatch(action, &charges);
-            let pending = Pending::new(self.rung(action, charges.into()), permits, Vec::new());
-            return counted(action, pending.finish(answer));
+            let pending = Pending::new(self.rung(action, Charges::Many(charges)), permits, Vec::new());
+            return pending.finish(answer);
         }
         let answer = self.dispatch(action, charges);
         if self.in_process {
-            return counted(action, answer);
+            return answer.at_last(move |decided| counted(action, decided));
         }
-        self.finish(answer, action, charges.to_vec().into())
+        self.finish(answer, action, charges.into())
     }
 
     /// Applies the failure modes to an answer of the store that needs no undoing.
     fn finish(&self, answer: Answer<Decision>, action: Action, charges: Charges) -> Answer<Decision> {
         let rung = self.rung(action, charges);
-        counted(action, answer.at_last(move |decided| rung.apply(decided)))
+        answer.at_last(move |decided| rung.apply(decided))
     }
 
     fn rung(&self, action: Action, charges: Charges) -> Rung {
         Rung { ladder: self.ladder.clone(), store: self.store.clone(), action, charges }
-    }
-
-    /// [`decide`](Self::decide). Without charges, it returns `decision` with its failure.
-    fn decide_more(&self, action: Action, decision: &Decision, charges: &[Charge]) -> Answer<Decision> {
-        if charges.is_empty() { Answer::ready(Ok(decision.clone())) } else { self.decide(action, charges) }
     }
 
     fn dispatch(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {

@@ -2,7 +2,6 @@
 
 mod account;
 mod background;
-mod counted;
 mod debit;
 mod drain;
 mod ladder;

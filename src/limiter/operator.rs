@@ -77,12 +77,12 @@ impl Operator {
     ///
     /// Those of [`Limiter::check`].
     pub async fn owed(&self, policy: &Policy, key: &Key) -> Result<u64, Error> {
-        let (counted_by, debt) = policy.debits();
+        let debt = policy.debt_units();
         if debt == 0 {
             return Ok(0);
         }
         // What remains of the room for debt, also of a key that is banned.
-        let charge = Charge::new(&counted_by.without_penalty(), key, 0);
+        let charge = Charge::new(policy.debits(), key, 0);
         let room = self.0.decide(Action::Peek, &[charge]).await?;
         // What this process counts for a store that has just failed knows of no debt.
         let known = room.all_outcomes().first().filter(|_| room.failure().is_none());

@@ -22,10 +22,10 @@
 //!   [shadow policy](crate::Policy::shadow).
 //! * `source` is a [`DecisionSource`](crate::decision::DecisionSource): `store`, `deny_cache`, `lease`, `local` or
 //!   `failure_mode`.
-//! * `reason` is `denied`, `banned`, `unidentified`, `unavailable` or `rejected_by_service`.
+//! * `reason` is `denied`, `banned`, `blocked`, `unidentified`, `unavailable` or `rejected_by_service`.
 //! * `kind` is an [`ErrorKind`](crate::ErrorKind): `timeout`, `busy`, `unreachable`, `disconnected`, `failed`, `reply`,
 //!   `suspended` or `other`.
-//! * `position` is `on`, `soft` or `off`.
+//! * `position` is `on`, `report-only` or `off`.
 //!
 //! No label has an identity, and none grows with the number of clients. If your program makes policies per request, give
 //! them few names.
@@ -61,6 +61,7 @@
 //! assert_eq!(metrics::DECISIONS_TOTAL, "ratelimit_decisions_total");
 //! ```
 
+pub(crate) mod decisions;
 mod handle;
 mod names;
 mod policy;
@@ -71,4 +72,4 @@ pub use self::names::{
     ENFORCEMENT_SWITCHES, FAILED_POLICY_SOURCES, INSTANCES, LEASED_KEYS, LEASED_UNITS, LENGTH_BUCKETS,
     MEMORY_KEYS, OPEN_BREAKERS, QUEUE_LENGTH, REJECTIONS_TOTAL, STORE_ERRORS_TOTAL, describe,
 };
-pub(crate) use self::policy::{PolicyCounters, Source, Verdict};
+pub(crate) use self::policy::PolicyCounters;

@@ -35,10 +35,11 @@ struct Handles {
     errors: [Local<Counter>; KINDS.len()],
 }
 
-const REASONS: [&str; 5] = ["denied", "banned", "unidentified", "unavailable", "rejected_by_service"];
+const REASONS: [&str; 6] =
+    ["denied", "banned", "blocked", "unidentified", "unavailable", "rejected_by_service"];
 const KINDS: [&str; 8] =
     ["timeout", "busy", "unreachable", "disconnected", "failed", "reply", "suspended", "other"];
-const POSITIONS: [&str; 3] = ["on", "soft", "off"];
+const POSITIONS: [&str; 3] = ["on", "report-only", "off"];
 
 thread_local! {
     static HANDLES: Handles = const {

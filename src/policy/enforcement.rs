@@ -9,20 +9,27 @@ use std::{
 
 use crate::base::{Error, ErrorKind};
 
-/// Whether layers enforce their limits.
+/// Whether a layer enforces its limits: see [`RateLimitLayer::enforcement`](crate::RateLimitLayer::enforcement).
 ///
-/// Reads from and prints as `on`, `soft` or `off`, with the feature `serde` in configuration files too. See
-/// [`EnforcementSwitch`] for an example.
+/// Reads from and prints as `on`, `report-only` or `off`, with the feature `serde` in configuration files too. See
+/// [`EnforcementSwitch`] for a position that changes while the service runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Enforcement {
-    /// As each layer is built. The default.
+    /// Requests over the limit are rejected. The default.
     #[default]
     On,
-    /// Every layer admits all requests and marks those over the limit, as a [soft](crate::RateLimitLayer::soft) layer does.
-    /// So does what a handler asks of the [`Limiter`](crate::Limiter) of its request.
-    Soft,
-    /// Requests reach the service uncounted, as through a layer that is not [enabled](crate::RateLimitLayer::enabled). The
-    /// limiter of a request admits and charges nothing.
+    /// Every request is admitted, except those that are [blocked](crate::RateLimitLayer::block) or might be, and those over
+    /// the limit are marked.
+    ///
+    /// A marked request carries a denial as the [`Decision`](crate::Decision) in its extensions. The header
+    /// `X-RateLimit-Exceeded`, on the request and on the response, lists the policies that denied. Nothing is charged for it.
+    /// Checks, peeks and debits of a handler with the [`Limiter`](crate::Limiter) of its request admit too.
+    ///
+    /// Use it to try out a limit, or to serve reduced responses over the limit. Requests without an identity, and requests
+    /// that the store could not decide, are admitted unmarked. To report on one of several policies only, use
+    /// [`Policy::shadow`](crate::Policy::shadow), or give it its own layer.
+    ReportOnly,
+    /// Every request reaches the service uncounted, blocked ones too. The limiter of a request admits and charges nothing.
     Off,
 }
 
@@ -30,13 +37,13 @@ impl fmt::Display for Enforcement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::On => "on",
-            Self::Soft => "soft",
+            Self::ReportOnly => "report-only",
             Self::Off => "off",
         })
     }
 }
 
-/// Reads `on`, `soft` or `off`, in any case.
+/// Reads `on`, `report-only` or `off`, in any case.
 ///
 /// # Errors
 ///
@@ -47,10 +54,10 @@ impl FromStr for Enforcement {
     fn from_str(text: &str) -> Result<Self, Error> {
         match &*text.trim().to_ascii_lowercase() {
             "on" => Ok(Self::On),
-            "soft" => Ok(Self::Soft),
+            "report-only" => Ok(Self::ReportOnly),
             "off" => Ok(Self::Off),
             _ => {
-                let message = format!("invalid enforcement `{text}`: write `on`, `soft` or `off`");
+                let message = format!("invalid enforcement `{text}`: write `on`, `report-only` or `off`");
                 Err(Error::new(ErrorKind::InvalidConfig, message))
             }
         }
@@ -59,8 +66,8 @@ impl FromStr for Enforcement {
 
 /// Turns enforcement off and on while the service runs, for all layers that share the switch.
 ///
-/// Give it to layers with [`RateLimitLayer::enforcement`](crate::RateLimitLayer::enforcement). Clones are handles on one
-/// switch. A layer reads it once for each request, so a request that has begun is treated as before.
+/// Pass it to layers with [`RateLimitLayer::enforcement`](crate::RateLimitLayer::enforcement). Clones are handles on one
+/// switch. A layer reads it once for each request, so a move does not affect requests that have begun.
 ///
 /// # Example
 ///
@@ -89,22 +96,30 @@ impl FromStr for Enforcement {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct EnforcementSwitch(Arc<Position>);
 
-/// The position of a switch, counted by the metrics.
-struct Position(AtomicU8);
+// Aligned as the settings of a layer are, because every request reads it.
+#[repr(align(128))]
+struct Position {
+    position: AtomicU8,
+    /// Whether the metrics count the switch: not if it is the fixed enforcement of one layer.
+    is_counted: bool,
+}
 
-impl Default for Position {
-    fn default() -> Self {
-        metric!(switch_moved(None, Some(ON)));
-        Self(AtomicU8::new(ON))
+impl Position {
+    fn moved(&self, from: Option<u8>, to: Option<u8>) {
+        if self.is_counted {
+            metric!(switch_moved(from, to));
+        }
+        let _ = (from, to);
     }
 }
 
 impl Drop for Position {
     fn drop(&mut self) {
-        metric!(switch_moved(Some(*self.0.get_mut()), None));
+        let position = *self.position.get_mut();
+        self.moved(Some(position), None);
     }
 }
 
@@ -112,16 +127,20 @@ impl EnforcementSwitch {
     /// A switch in this position. The default one is [on](Enforcement::On).
     #[must_use]
     pub fn new(enforcement: Enforcement) -> Self {
-        let switch = Self::default();
-        switch.set(enforcement);
-        switch
+        Self::of(enforcement, true)
+    }
+
+    fn of(enforcement: Enforcement, is_counted: bool) -> Self {
+        let position = Position { position: AtomicU8::new(enforcement as u8), is_counted };
+        position.moved(None, Some(enforcement as u8));
+        Self(Arc::new(position))
     }
 
     /// The position.
     #[must_use]
     pub fn get(&self) -> Enforcement {
-        match self.0.0.load(Ordering::Relaxed) {
-            SOFT => Enforcement::Soft,
+        match self.0.position.load(Ordering::Relaxed) {
+            REPORT_ONLY => Enforcement::ReportOnly,
             OFF => Enforcement::Off,
             _ => Enforcement::On,
         }
@@ -129,13 +148,8 @@ impl EnforcementSwitch {
 
     /// Moves the switch, for all layers that share it. Requests that arrive from now on follow it.
     pub fn set(&self, enforcement: Enforcement) {
-        let position = match enforcement {
-            Enforcement::On => ON,
-            Enforcement::Soft => SOFT,
-            Enforcement::Off => OFF,
-        };
-        let _before = self.0.0.swap(position, Ordering::Relaxed);
-        metric!(switch_moved(Some(_before), Some(position)));
+        let before = self.0.position.swap(enforcement as u8, Ordering::Relaxed);
+        self.0.moved(Some(before), Some(enforcement as u8));
     }
 
     /// Whether there is another handle on the switch, such as that of a layer.
@@ -145,9 +159,28 @@ impl EnforcementSwitch {
     }
 }
 
-const ON: u8 = 0;
-const SOFT: u8 = 1;
-const OFF: u8 = 2;
+const REPORT_ONLY: u8 = Enforcement::ReportOnly as u8;
+const OFF: u8 = Enforcement::Off as u8;
+
+impl Default for EnforcementSwitch {
+    fn default() -> Self {
+        Self::new(Enforcement::On)
+    }
+}
+
+/// The fixed enforcement of a layer. The metrics do not count this switch.
+impl From<Enforcement> for EnforcementSwitch {
+    fn from(enforcement: Enforcement) -> Self {
+        Self::of(enforcement, false)
+    }
+}
+
+/// Another handle on the switch.
+impl From<&Self> for EnforcementSwitch {
+    fn from(switch: &Self) -> Self {
+        switch.clone()
+    }
+}
 
 impl fmt::Debug for EnforcementSwitch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,6 +1,6 @@
 use std::{fmt, sync::Arc, time::Duration};
 
-use super::Policy;
+use super::{Policy, traits::Traits};
 use crate::{
     algorithm::penalty::Strikes,
     base::{Error, Quota, duration_text, time::micros},
@@ -200,14 +200,14 @@ impl Policy {
     /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`penalty`](Self::penalty) panics.
     pub fn try_penalty(mut self, penalty: Penalty) -> Result<Self, Error> {
         let bans = Self::try_new(self.name(), Quota::per_second(1))?.try_algorithm(penalty.strikes()?)?;
-        Arc::make_mut(&mut self.0).penalty = Some(bans);
-        self.check_lease()
+        Arc::make_mut(&mut self.0).options.penalty = Some(bans);
+        self.checked()
     }
 
     /// Whether the policy has a [penalty](Self::penalty), so that keys can be banned under it.
     #[must_use]
     pub fn has_penalty(&self) -> bool {
-        self.0.penalty.is_some()
+        self.has(Traits::PENALTY)
     }
 
     /// Whether each denial must reach the store, because the penalty counts it.
@@ -218,16 +218,13 @@ impl Policy {
 
     /// The policy that counts denials and bans.
     pub(crate) fn bans(&self) -> Option<&Self> {
-        self.0.penalty.as_ref()
+        self.0.options.penalty.as_ref()
     }
 
     /// The policy without its penalty.
     pub(crate) fn without_penalty(&self) -> Self {
-        let mut policy = self.clone();
-        if policy.has_penalty() {
-            Arc::make_mut(&mut policy.0).penalty = None;
-        }
-        policy
+        let policy = self.clone();
+        if policy.has_penalty() { policy.set(|options| options.penalty = None) } else { policy }
     }
 }
 

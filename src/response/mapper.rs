@@ -17,15 +17,14 @@ use super::{body::RejectionBody, rejection::Rejection};
 ///
 /// # Closures and functions
 ///
-/// A closure must write the types of its arguments. A function that returns `impl IntoResponse` must not capture the
-/// lifetimes of its arguments: with `+ use<>` in edition 2024.
+/// A closure must write the types of its arguments, or be passed to [`from_fn`]. A function that returns
+/// `impl IntoResponse` must not capture the lifetimes of its arguments: with `+ use<>` in edition 2024.
 ///
 /// ```
 /// # #[cfg(feature = "axum")]
 /// # fn main() {
 /// use axum::{Json, response::IntoResponse};
-/// use http::request::Parts;
-/// use tower_ratelimit::{key::Constant, MemoryStore, Policy, Quota, RateLimitLayer, Rejection};
+/// use tower_ratelimit::{key::Constant, response, MemoryStore, Parts, Policy, Quota, RateLimitLayer, Rejection};
 ///
 /// fn slow_down(rejection: &Rejection, _: &Parts) -> impl IntoResponse + use<> {
 ///     Json(rejection.retry_after_seconds())
@@ -34,7 +33,7 @@ use super::{body::RejectionBody, rejection::Rejection};
 /// let policy = Policy::new("api", Quota::per_hour(1));
 /// let layer = RateLimitLayer::new(MemoryStore::new(), policy, Constant::new("all"));
 /// let layer = layer.response(slow_down);
-/// let layer = layer.response(|rejection: &Rejection, _: &Parts| rejection.to_string());
+/// let layer = layer.response(response::from_fn(|rejection, _| rejection.to_string()));
 /// # drop(layer);
 /// # }
 /// # #[cfg(not(feature = "axum"))]
@@ -98,7 +97,8 @@ use super::{body::RejectionBody, rejection::Rejection};
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot make the response to a rejected request",
-    note = "a closure must write the types of its arguments: `|rejection: &Rejection, request: &http::request::Parts| ...`",
+    note = "a closure must write the types of its arguments, `|rejection: &Rejection, request: &Parts| ...`, or be passed to \
+            `tower_ratelimit::response::from_fn`",
     note = "and return an `http::Response` with a body of bytes or, with the feature `axum`, anything that is `IntoResponse`",
     note = "a function that returns `impl IntoResponse` must add `+ use<>`"
 )]
@@ -116,6 +116,15 @@ pub trait ResponseMapper: Send + Sync + 'static {
     fn reads_request(&self) -> bool {
         true
     }
+}
+
+/// The closure `map` as a [`ResponseMapper`]. Here its arguments need no types.
+#[must_use = "a mapper does nothing until a layer has it"]
+pub const fn from_fn<F, R>(map: F) -> F
+where
+    F: Fn(&Rejection, &Parts) -> R + Send + Sync + 'static,
+{
+    map
 }
 
 #[cfg(not(feature = "axum"))]

@@ -16,8 +16,8 @@ mod wait;
 pub use self::{
     body::RejectionBody,
     grpc::{GrpcCode, GrpcStatus},
-    headers::Headers,
-    mapper::ResponseMapper,
+    headers::{Dialect, Headers},
+    mapper::{ResponseMapper, from_fn},
     problem::ProblemDetails,
     rejection::Rejection,
 };

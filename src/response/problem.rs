@@ -4,7 +4,7 @@ use http::{HeaderValue, Response, StatusCode, header::CONTENT_TYPE, request::Par
 use http_body_util::Full;
 
 use super::{body::RejectionBody, mapper::ResponseMapper, rejection::Rejection};
-use crate::{base::ErrorKind, policy::push_quoted};
+use crate::{base::ErrorKind, decision::Decision, policy::push_quoted};
 
 /// The default [`ResponseMapper`]: `application/problem+json` (RFC 9457), with the problem types of
 /// draft-ietf-httpapi-ratelimit-headers.
@@ -12,13 +12,13 @@ use crate::{base::ErrorKind, policy::push_quoted};
 /// | rejection | status | `type` |
 /// |---|---|---|
 /// | denied | 429 | `https://iana.org/assignments/http-problem-types#quota-exceeded` |
-/// | banned | 429 | `https://iana.org/assignments/http-problem-types#abnormal-usage-detected` |
+/// | banned or blocked | 429 | `https://iana.org/assignments/http-problem-types#abnormal-usage-detected` |
 /// | store unavailable, policy closed | 503 | `https://iana.org/assignments/http-problem-types#temporary-reduced-capacity` |
 /// | no identity, the client's fault | 400 | `about:blank` |
 /// | unknown identity | 401 | `about:blank` |
 /// | no identity, the server's fault | 500 | `about:blank` |
 ///
-/// A denial is `banned` if a policy [bans](crate::Policy::penalty) the key. It lists the policies that denied in
+/// A client is banned if a policy [bans](crate::Policy::penalty) its key. A denial lists the policies that denied in
 /// `violated-policies`. Keys, addresses and the errors of the store are in no
 /// response.
 ///
@@ -69,11 +69,11 @@ macro_rules! members {
 
 fn members(rejection: &Rejection, status: StatusCode, is_banned: bool) -> Cow<'static, str> {
     match (rejection, status) {
-        (Rejection::Denied(_) | Rejection::Banned, _) if is_banned => {
-            members!("abnormal-usage-detected", "not satisfied due to detection of abnormal request pattern")
-        }
-        (Rejection::Denied(_), _) => {
+        (Rejection::Denied(_), _) if !is_banned => {
             members!("quota-exceeded", "cannot be satisfied as assigned quota has been exceeded")
+        }
+        (Rejection::Denied(_) | Rejection::Blocked, _) => {
+            members!("abnormal-usage-detected", "not satisfied due to detection of abnormal request pattern")
         }
         (_, StatusCode::SERVICE_UNAVAILABLE) => members!(
             "temporary-reduced-capacity",
@@ -88,7 +88,7 @@ fn members(rejection: &Rejection, status: StatusCode, is_banned: bool) -> Cow<'s
 }
 
 fn json(rejection: &Rejection, status: StatusCode) -> String {
-    let is_banned = rejection.is_banned();
+    let is_banned = rejection.decision().is_some_and(Decision::is_banned);
     // Longer than most.
     let mut json = String::with_capacity(384);
     json.push_str(&members(rejection, status, is_banned));
@@ -121,7 +121,7 @@ fn push_detail(json: &mut String, rejection: &Rejection, is_banned: bool) {
             }
             None => "The cost of the request exceeds the quota; waiting does not help.".into(),
         },
-        Rejection::Banned => "The client is banned; waiting does not help.".into(),
+        Rejection::Blocked => "The client is banned; waiting does not help.".into(),
         Rejection::Unidentified(error) => match error.kind() {
             // The texts of these kinds are for the client.
             kind if kind.is_clients() => error.to_string().into(),

@@ -28,24 +28,24 @@ use crate::{
 pub enum Rejection {
     /// A policy denied it: because of its quota, or because it [bans](crate::Policy::penalty) the key.
     Denied(Decision),
-    /// The client could not be identified, to charge it or to decide a ban: the client's fault for
+    /// The client could not be identified, to charge it or to check a blocklist: the client's fault for
     /// [`MissingIdentity`](ErrorKind::MissingIdentity), [`InvalidIdentity`](ErrorKind::InvalidIdentity) and
     /// [`UnknownIdentity`](ErrorKind::UnknownIdentity), the server's for every other kind. Also if a
     /// [`PolicySource`](crate::PolicySource) failed.
     Unidentified(Error),
-    /// The layer [bans](crate::RateLimitLayer::ban) the request.
-    Banned,
+    /// The layer [blocks](crate::RateLimitLayer::block) the request.
+    Blocked,
     /// The store gave no decision, and the policy is [`Closed`](crate::FailureMode::Closed).
     Unavailable(Error),
 }
 
 impl Rejection {
-    /// The status of the default response: 429 for a denial and a ban, 400, 401 or 500 without an identity, and 503 if the store
+    /// The status of the default response: 429 for a denial and a blocked request, 400, 401 or 500 without an identity, and 503 if the store
     /// is unavailable.
     #[must_use]
     pub fn status(&self) -> http::StatusCode {
         match self {
-            Self::Denied(_) | Self::Banned => http::StatusCode::TOO_MANY_REQUESTS,
+            Self::Denied(_) | Self::Blocked => http::StatusCode::TOO_MANY_REQUESTS,
             Self::Unidentified(error) => match error.kind() {
                 ErrorKind::MissingIdentity | ErrorKind::InvalidIdentity => http::StatusCode::BAD_REQUEST,
                 ErrorKind::UnknownIdentity => http::StatusCode::UNAUTHORIZED,
@@ -55,16 +55,6 @@ impl Rejection {
                 http::StatusCode::INTERNAL_SERVER_ERROR
             }
             Self::Unavailable(_) => http::StatusCode::SERVICE_UNAVAILABLE,
-        }
-    }
-
-    /// Whether the layer [bans](crate::RateLimitLayer::ban) the request, or a policy [bans](crate::Policy::penalty) the key.
-    #[must_use]
-    pub fn is_banned(&self) -> bool {
-        match self {
-            Self::Banned => true,
-            Self::Denied(decision) => decision.is_banned(),
-            _ => false,
         }
     }
 
@@ -160,7 +150,7 @@ impl fmt::Display for Rejection {
                 }
                 None => f.write_str("the cost of the request exceeds the quota; waiting does not help"),
             },
-            Self::Banned => f.write_str("the client is banned"),
+            Self::Blocked => f.write_str("the client is banned"),
             Self::Unidentified(error) | Self::Unavailable(error) => match (self, error.kind()) {
                 (Self::Unidentified(_), kind) if kind.is_clients() => error.fmt(f),
                 (Self::Unidentified(_), ErrorKind::MissingSetup) | (_, ErrorKind::InvalidConfig) => {
@@ -177,7 +167,7 @@ impl StdError for Rejection {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
             Self::Unidentified(error) | Self::Unavailable(error) => Some(error),
-            Self::Denied(_) | Self::Banned => None,
+            Self::Denied(_) | Self::Blocked => None,
         }
     }
 }

@@ -1,15 +1,15 @@
 //! Where the counts are kept: [`MemoryStore`] in one process, `RedisStore` for all instances.
 
 mod clock;
-mod companion;
 mod memory;
+mod penalty_charge;
 #[cfg(feature = "redis")]
 mod redis;
 #[expect(clippy::module_inception, reason = "the module's main trait")]
 mod store;
 
 #[cfg(feature = "redis")]
-use self::companion::Counts;
+use self::penalty_charge::Counts;
 #[cfg(feature = "redis")]
 pub use self::redis::{
     FindingKind, LeaseStatus, ProbeFinding, ProbeReport, RedisHash, RedisStore, RedisStoreBuilder, Servers,
@@ -22,6 +22,6 @@ pub use self::{
     store::{Action, Store},
 };
 use self::{
-    companion::Companion,
+    penalty_charge::PenaltyCharge,
     store::{Spec, StateChange},
 };

@@ -33,7 +33,7 @@ fn policies() -> Vec<Policy> {
         policy("cells").algorithm(SlidingWindow::new().segments(5)).debt(3),
         policy("log").algorithm(SlidingLog::new()),
         policy("shadow").shadow(),
-        policy("half").enforced_for(0.5),
+        policy("half").rollout(0.5),
         policy("bans").penalty(Penalty::after(3, PERIOD / 2).ban(PERIOD)),
         policy("debt-and-bans").debt(5).penalty(Penalty::after(2, PERIOD)),
     ]

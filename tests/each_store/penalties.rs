@@ -318,7 +318,7 @@ async fn an_administrator_bans_and_unbans() {
 async fn a_key_that_is_banned_under_a_shadow_is_listed_and_banned_when_the_policy_is_enforced() {
     for (name, limiter) in stores("penalty-of-shadow").await {
         let (policy, bob) = (day("p", 1).penalty(Penalty::manual()), Key::new("bob"));
-        let (shadow, half) = (policy.clone().shadow(), policy.clone().enforced_for(0.5));
+        let (shadow, half) = (policy.clone().shadow(), policy.clone().rollout(0.5));
         limiter.operator().ban(&shadow, &bob, HOUR).await.unwrap();
         assert!(ask(&limiter, &shadow, &bob).await.is_allowed(), "{name}");
         for policy in [&shadow, &half, &policy] {

@@ -1110,23 +1110,28 @@ async fn keys_of_a_batch_keep_their_own_states() {
         let charges = |key: u64, cost: u64| -> Vec<Charge> {
             policies.iter().map(|policy| Charge::new(policy, &Key::new(key.to_string()), cost)).collect()
         };
-        let mut seen = [Vec::new(), Vec::new()];
+        let (start, mut seen) = (clock.now(), [Vec::new(), Vec::new()]);
         for (limiter, seen) in stores.iter().zip(&mut seen) {
+            clock.set(start);
             let mut charged = Vec::new();
-            // Of neighbors, the first two differ only by a refund, the next ones by the cost, the last ones by the state.
-            let costs = [(2, 5), (2, 5), (1, 6), (3, 6)];
-            for key in 0..48 {
-                let before = limiter.check_all(&charges(key, costs[key as usize % 4].0)).await.unwrap();
-                if key % 4 == 0 {
-                    // Not the latest charge, so the state tells what was refunded.
-                    limiter.check_all(&charges(key, 1)).await.unwrap();
-                    limiter.refund(&before, 1).await.unwrap();
+            // Of neighbors, the first two were charged the same at other times, the next two differ by the cost, and the
+            // last ones by the state.
+            let costs = [[1, 2, 5], [2, 1, 5], [1, 1, 6], [3, 3, 6]];
+            let cost = |key: u64, step: usize| costs[key as usize % costs.len()][step];
+            for step in 0..2 {
+                for key in 0..48 {
+                    charged.push(limiter.check_all(&charges(key, cost(key, step))).await.unwrap());
                 }
-                charged.push(before);
+                clock.advance(Duration::from_secs(10));
             }
-            let batch =
-                join_all((0..48).map(|key| limiter.check_all(&charges(key, costs[key as usize % 4].1))));
+            let batch = join_all((0..48).map(|key| limiter.check_all(&charges(key, cost(key, 2)))));
             charged.extend(batch.await.into_iter().map(Result::unwrap));
+            for key in (0..6).flat_map(|_| 0..48) {
+                if key == 0 {
+                    clock.advance(Duration::from_secs(9));
+                }
+                charged.push(limiter.peek_all(&charges(key, 1)).await.unwrap());
+            }
             for (i, decision) in charged.iter().enumerate() {
                 let refunded = limiter.refund(decision, 1 + i as u64 % 3).await.unwrap();
                 let said = |decision: &Decision| -> Vec<(Verdict, u64, Duration)> {

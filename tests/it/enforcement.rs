@@ -10,13 +10,12 @@ use support::{
 };
 use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_ratelimit::{
-    ErrorKind, MemoryStore, Policy, Quota, RateLimitLayer,
+    ErrorKind, MemoryStore, Policy, Quota, RateLimitLayer, Rule,
     key::Constant,
-    layer::RateLimits,
     policy::{Enforcement, EnforcementSwitch},
 };
 
-const ALL: [Enforcement; 3] = [Enforcement::On, Enforcement::Soft, Enforcement::Off];
+const ALL: [Enforcement; 3] = [Enforcement::On, Enforcement::ReportOnly, Enforcement::Off];
 
 fn once() -> Policy {
     Policy::new("once", Quota::per_hour(1))
@@ -29,40 +28,35 @@ async fn outcome(layer: &RateLimitLayer) -> (u16, bool) {
 }
 
 #[tokio::test]
-async fn the_switch_never_enforces_more_than_the_layer_is_built_to() {
-    let denied = (429, false);
-    let marked = (200, true);
-    let ignored = (200, false);
-    let rows: [(&str, fn(RateLimitLayer) -> RateLimitLayer, [(u16, bool); 3]); 3] = [
-        ("as built", |layer| layer, [denied, marked, ignored]),
-        ("soft", RateLimitLayer::soft, [marked, marked, ignored]),
-        ("disabled", |layer| layer.enabled(false), [ignored; 3]),
-    ];
-    for (name, build, expected) in rows {
-        let switch = EnforcementSwitch::default();
-        let new = || RateLimitLayer::new(MemoryStore::new(), once(), Constant::new("all"));
-        let layer = build(new()).enforcement(&switch);
-        ask(&layer, get()).await;
-        for (enforcement, expected) in ALL.into_iter().zip(expected) {
-            switch.set(enforcement);
-            assert_eq!(outcome(&layer).await, expected, "{name}, {enforcement}");
+async fn a_fixed_enforcement_and_the_position_of_a_switch_mean_the_same() {
+    let [denied, marked, ignored] = [(429, false), (200, true), (200, false)];
+    let new = || RateLimitLayer::new(MemoryStore::new(), once(), Constant::new("all"));
+    let switch = EnforcementSwitch::default();
+    let switched = new().enforcement(&switch);
+    ask(&switched, get()).await;
+    for (enforcement, expected) in ALL.into_iter().zip([denied, marked, ignored]) {
+        switch.set(enforcement);
+        assert_eq!(outcome(&switched).await, expected, "{enforcement}, by a switch");
+        for (name, fixed) in [
+            ("fixed", new().enforcement(enforcement)),
+            ("the last one wins", new().enforcement(&switch).enforcement(enforcement)),
+            ("a switch by value", new().enforcement(EnforcementSwitch::new(enforcement))),
+        ] {
+            ask(&fixed, get()).await;
+            assert_eq!(outcome(&fixed).await, expected, "{enforcement}, {name}");
         }
-        switch.set(Enforcement::On);
-        assert_eq!(outcome(&layer).await, expected[0], "{name}, on again");
-        // Without a switch it is as built.
-        let layer = build(new());
-        ask(&layer, get()).await;
-        assert_eq!(outcome(&layer).await, expected[0], "{name}, no switch");
     }
+    switch.set(Enforcement::On);
+    assert_eq!(outcome(&switched).await, denied, "on again");
 }
 
 #[tokio::test]
 async fn one_switch_is_for_all_layers_that_share_it() {
     let switch = EnforcementSwitch::new(Enforcement::Off);
-    let limits = RateLimits::new(MemoryStore::new()).enforcement(&switch);
+    let first = RateLimitLayer::new(MemoryStore::new(), once(), Constant::new("a")).enforcement(&switch);
     let layers = [
-        limits.layer(once(), Constant::new("a")),
-        limits.layer(Policy::new("other", Quota::per_hour(1)), Constant::new("b")),
+        first.sibling(Rule::new(Policy::new("other", Quota::per_hour(1)), Constant::new("b"))),
+        first,
         RateLimitLayer::new(MemoryStore::new(), once(), Constant::new("c")).enforcement(&switch.clone()),
     ];
     let statuses = async || {
@@ -80,10 +74,10 @@ async fn one_switch_is_for_all_layers_that_share_it() {
 }
 
 #[tokio::test]
-async fn banned_requests_are_rejected_unless_the_switch_is_off() {
+async fn blocked_requests_are_rejected_unless_the_switch_is_off() {
     let switch = EnforcementSwitch::default();
     let layer = RateLimitLayer::new(MemoryStore::new(), once(), Constant::new("all"))
-        .ban(|_: &http::request::Parts| true)
+        .block(|_| true)
         .enforcement(&switch);
     for (enforcement, status) in ALL.into_iter().zip([429, 429, 200]) {
         switch.set(enforcement);
@@ -95,8 +89,8 @@ async fn banned_requests_are_rejected_unless_the_switch_is_off() {
 async fn a_request_that_has_begun_is_treated_as_before() {
     for (before, after, expected) in [
         (Enforcement::On, Enforcement::Off, (429, false)),
-        (Enforcement::On, Enforcement::Soft, (429, false)),
-        (Enforcement::Soft, Enforcement::On, (200, true)),
+        (Enforcement::On, Enforcement::ReportOnly, (429, false)),
+        (Enforcement::ReportOnly, Enforcement::On, (200, true)),
     ] {
         let switch = EnforcementSwitch::new(before);
         // Its decisions are not ready at once.
@@ -125,7 +119,7 @@ fn an_enforcement_reads_its_own_text_and_names_an_unknown_one() {
     }
     let error = "false".parse::<Enforcement>().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
-    assert_eq!(error.to_string(), "invalid enforcement `false`: write `on`, `soft` or `off`");
+    assert_eq!(error.to_string(), "invalid enforcement `false`: write `on`, `report-only` or `off`");
     let error = serde_json::from_value::<Enforcement>(json!(true)).unwrap_err().to_string();
-    assert!(error.contains("expected \"on\", \"soft\" or \"off\""), "{error}");
+    assert!(error.contains("expected \"on\", \"report-only\" or \"off\""), "{error}");
 }

@@ -17,10 +17,10 @@ use tower::ServiceExt as _;
 use tower_http::compression::CompressionLayer;
 use tower_ratelimit::{
     Charge, Decision, Error, ErrorKind, Headers, Key, Limiter, ManualClock, MemoryStore, Policy,
-    PolicySource, Quota, RateLimitLayer, Rejection,
+    PolicySource, Quota, RateLimitLayer, Rejection, Rule,
     key::Constant,
-    layer::RateLimits,
-    response::{GrpcCode, GrpcStatus, ProblemDetails, RejectionBody, ResponseMapper},
+    policy::Enforcement,
+    response::{Dialect, GrpcCode, GrpcStatus, ProblemDetails, RejectionBody, ResponseMapper},
 };
 
 fn layer(name: &str) -> RateLimitLayer {
@@ -160,7 +160,9 @@ async fn only_the_innermost_layer_answers() {
 
 #[tokio::test]
 async fn a_mapper_that_returns_the_rejection_is_not_answered_by_an_outer_layer() {
-    let inner = layer("inner").cost(|_| 101).response(|rejection: &Rejection, _: &Parts| rejection.clone());
+    let policy = Policy::new("inner", Quota::per_minute(100));
+    let inner = layer("inner").sibling(Rule::new(policy, Constant::new("all")).cost(|_| 101));
+    let inner = inner.response(|rejection: &Rejection, _: &Parts| rejection.clone());
     let app = Router::new().route("/export", get(export)).layer(inner).layer(layer("outer").response(ours));
     let rejection = ask(&app, request("GET")).await;
     assert_eq!(rejection.status(), 429);
@@ -168,16 +170,20 @@ async fn a_mapper_that_returns_the_rejection_is_not_answered_by_an_outer_layer()
 }
 
 #[tokio::test]
-async fn an_exempt_and_a_soft_request_are_answered_in_the_format_of_the_layer() {
-    let exempt = layer("api").exempt(|_: &Parts| true).response(ours);
+async fn an_exempt_and_a_reported_request_are_answered_in_the_format_of_the_layer() {
+    let exempt = layer("api").exempt(|_| true).response(ours);
     let rows = [
         ("exempt", exempt, r#""exports";r=0;t=3600"#),
         (
-            "exempt and soft",
-            layer("api").soft().exempt(|_: &Parts| true).response(ours),
+            "exempt and report only",
+            layer("api").enforcement(Enforcement::ReportOnly).exempt(|_| true).response(ours),
             r#""exports";r=0;t=3600"#,
         ),
-        ("soft", layer("api").soft().response(ours), r#""api";r=98, "exports";r=0;t=3600"#),
+        (
+            "report only",
+            layer("api").enforcement(Enforcement::ReportOnly).response(ours),
+            r#""api";r=98, "exports";r=0;t=3600"#,
+        ),
     ];
     for (name, layer, limits) in rows {
         let app = Router::new().route("/export", get(export_by(MemoryStore::new()))).layer(layer);
@@ -262,8 +268,8 @@ async fn a_grpc_call_is_answered_by_the_grpc_mapper() {
 
 #[tokio::test]
 async fn the_jitter_of_the_layer_is_in_a_handlers_rejection() {
-    let headers = Headers::ietf().jitter(Duration::from_secs(1_000_000));
-    let app = Router::new().route("/export", get(export)).layer(layer("api").headers(headers));
+    let jittered = layer("api").retry_after_jitter(Duration::from_secs(1_000_000));
+    let app = Router::new().route("/export", get(export)).layer(jittered);
     ask(&app, request("GET")).await;
     let rejection = ask(&app, request("GET")).await;
     let wait: u64 = values(&rejection, "retry-after")[0].parse().unwrap();
@@ -310,14 +316,16 @@ async fn a_mapper_that_does_not_read_the_request_gets_no_copy_of_it() {
 }
 
 #[tokio::test]
-async fn common_settings_apply_to_every_layer_and_a_layers_own_settings_win() {
-    let limits = RateLimits::new(MemoryStore::with_clock(ManualClock::new()))
+async fn settings_apply_to_every_sibling_and_its_own_settings_win() {
+    let store = MemoryStore::with_clock(ManualClock::new());
+    let limits = RateLimitLayer::new(store, Policy::new("first", Quota::per_hour(1)), Constant::new("all"))
         .response(ours)
         .grpc_response(GrpcStatus::default().code(|_| Some(GrpcCode::Aborted)))
-        .headers(Headers::legacy_delta())
-        .exempt(|parts: &Parts| parts.uri.path() == "/health")
-        .ban(|parts: &Parts| parts.headers.contains_key("x-banned"));
-    let one = |name: &str| limits.layer(Policy::new(name, Quota::per_hour(1)), Constant::new("all"));
+        .headers(Headers::new(Dialect::LegacyDelta))
+        .exempt(|parts| parts.uri.path() == "/health")
+        .block(|parts| parts.headers.contains_key("x-blocked"));
+    let one =
+        |name: &str| limits.sibling(Rule::new(Policy::new(name, Quota::per_hour(1)), Constant::new("all")));
     let health = get(async || "up");
     let app = |layer| {
         Router::new()
@@ -337,9 +345,9 @@ async fn common_settings_apply_to_every_layer_and_a_layers_own_settings_win() {
     assert_eq!(values(&ask(&common, call).await, "grpc-status"), ["10"]);
     let health = || Request::get("/health").body(Body::empty()).unwrap();
     assert_eq!(ask(&common, health()).await.status(), 200);
-    let mut banned = health();
-    banned.headers_mut().insert("x-banned", "1".parse().unwrap());
-    assert_eq!(ask(&common, banned).await.status(), 429);
+    let mut blocked = health();
+    blocked.headers_mut().insert("x-blocked", "1".parse().unwrap());
+    assert_eq!(ask(&common, blocked).await.status(), 429);
 
     let own = app(one("own").response(|_: &Rejection, _: &Parts| "own").headers(Headers::off()));
     // The layers share a store, and each policy has its own counts.
@@ -350,12 +358,8 @@ async fn common_settings_apply_to_every_layer_and_a_layers_own_settings_win() {
     let limiter = limits.limiter();
     let charge = Charge::new(&Policy::new("own", Quota::per_hour(1)), &Key::new("all"), 1);
     assert!(!limiter.peek_all(&[charge]).await.unwrap().is_allowed());
-    assert_eq!(
-        ask(&app(limits.clone().enabled(false).layer(exports(), Constant::new("b"))), request("GET"))
-            .await
-            .status(),
-        200
-    );
+    let off = limits.clone().enforcement(Enforcement::Off).sibling(Rule::new(exports(), Constant::new("b")));
+    assert_eq!(ask(&app(off), request("GET")).await.status(), 200);
 }
 
 #[derive(Clone)]
@@ -389,7 +393,7 @@ async fn a_policy_from_the_extensions_is_used_and_a_missing_one_is_an_error_of_t
 
     // With several rules, a missing policy does not deny requests under the others.
     let several = RateLimitLayer::new(MemoryStore::new(), exports(), Constant::new("all"))
-        .and(tower_ratelimit::Rule::new(plans(), Constant::new("all")));
+        .and(Rule::new(plans(), Constant::new("all")));
     let several = Router::new().route("/export", get(async || "")).layer(several);
     assert_eq!(ask(&several, with(None)).await.status(), 500);
     assert_eq!(ask(&several, with(Some("gold"))).await.status(), 200);
@@ -399,7 +403,9 @@ async fn a_policy_from_the_extensions_is_used_and_a_missing_one_is_an_error_of_t
 #[tokio::test]
 async fn a_disabled_layer_changes_no_response() {
     let export = get(export_by(MemoryStore::new()));
-    let app = Router::new().route("/export", export).layer(layer("api").enabled(false).response(ours));
+    let app = Router::new()
+        .route("/export", export)
+        .layer(layer("api").enforcement(Enforcement::Off).response(ours));
     assert_eq!(ask(&app, request("GET")).await.status(), 200);
     let rejection = ask(&app, request("GET")).await;
     assert_eq!(rejection.status(), 429);
@@ -410,8 +416,8 @@ async fn a_disabled_layer_changes_no_response() {
 
 #[tokio::test]
 async fn a_disabled_layer_leaves_a_rejection_to_the_layer_around_it() {
-    let disabled = layer("inner").enabled(false);
-    let outer = layer("outer").response(ours).headers(Headers::legacy_delta());
+    let disabled = layer("inner").enforcement(Enforcement::Off);
+    let outer = layer("outer").response(ours).headers(Headers::new(Dialect::LegacyDelta));
     let app = Router::new().route("/export", get(export)).layer(disabled).layer(outer);
     assert_eq!(ask(&app, request("GET")).await.status(), 200);
     let rejected = ask(&app, request("GET")).await;

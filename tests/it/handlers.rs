@@ -3,14 +3,15 @@
 use std::{convert::Infallible, fs, path::Path};
 
 use axum::{Router, body::Body, routing::post};
-use http::{Request, Response, StatusCode, request::Parts};
+use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use support::Down;
 use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_ratelimit::{
     Charge, Decision, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer,
-    Rejection, Reservation,
+    Rejection, Reservation, Rule,
     key::Constant,
+    layer::Settlement,
     policy::{Enforcement, EnforcementSwitch, Penalty, PolicySource},
 };
 use tower_ratelimit_extra::explain::Explanation;
@@ -37,21 +38,22 @@ fn rows() -> Vec<Row> {
     let over = |row| Row { charged: LIMIT, ..row };
     let outage = |row| Row { is_down: true, ..row };
     let plain = |layer| layer;
-    let soft = |layer: RateLimitLayer| layer.enforcement(&EnforcementSwitch::new(Enforcement::Soft));
-    let off = |layer: RateLimitLayer| layer.enforcement(&EnforcementSwitch::new(Enforcement::Off));
-    let exempt = |layer: RateLimitLayer| layer.exempt(|_: &Parts| true);
+    let report_only = |layer: RateLimitLayer| layer.enforcement(Enforcement::ReportOnly);
+    let off = |layer: RateLimitLayer| layer.enforcement(EnforcementSwitch::new(Enforcement::Off));
+    let exempt = |layer: RateLimitLayer| layer.exempt(|_| true);
     let penalty = Penalty::after(1, std::time::Duration::from_secs(60));
     let failing = |mode| tokens().on_store_failure(mode);
     vec![
         row("charged", tokens(), plain),
-        row("`Soft`, within the limit", tokens(), soft),
-        over(row("`Soft`, over the limit", tokens(), soft)),
-        over(row("`Soft`, banned by a penalty", tokens().penalty(penalty), soft)),
-        outage(row("`Soft`, the store fails, `Closed`", failing(FailureMode::Closed), soft)),
+        row("`ReportOnly`, within the limit", tokens(), report_only),
+        over(row("`ReportOnly`, over the limit", tokens(), report_only)),
+        over(row("`ReportOnly`, banned by a penalty", tokens().penalty(penalty), report_only)),
+        outage(row("`ReportOnly`, the store fails, `Closed`", failing(FailureMode::Closed), report_only)),
         row("`Off`", tokens(), off),
-        row("not `enabled`", tokens(), |layer| layer.enabled(false)),
         row("exempt", tokens(), exempt),
-        row("exempt, and `Soft`", tokens(), |layer| layer.exempt(|_: &Parts| true).soft()),
+        row("exempt, and `ReportOnly`", tokens(), |layer| {
+            layer.exempt(|_| true).enforcement(Enforcement::ReportOnly)
+        }),
         row("without a policy, from its source", Policy::new("none", Quota::per_day(1)), plain),
         outage(row("the store fails, `Open`", failing(FailureMode::Open), plain)),
         outage(row("the store fails, `Local`", failing(FailureMode::default()), plain)),
@@ -68,8 +70,9 @@ impl Row {
     fn layer(&self, limiter: &Limiter) -> RateLimitLayer {
         let policy = Some(self.policy.clone()).filter(|policy| policy.name() == "tokens");
         let source = PolicySource::per_request(move |_, _| policy.clone());
-        let layer = RateLimitLayer::new(limiter.clone(), source, Constant::new("all"));
-        (self.build)(layer.cost(|_| ESTIMATE).reserve("tokens"))
+        let rule = Rule::new(source, Constant::new("all")).cost(|_| ESTIMATE);
+        let layer = RateLimitLayer::with_rules(limiter.clone(), rule);
+        (self.build)(layer.settle(Settlement::new().reserve("tokens")))
     }
 
     /// What the handler answers to `body`, and how many units the request is charged then.
@@ -180,14 +183,16 @@ async fn the_extensions_have_all_that_a_handler_may_ask_for() {
 #[tokio::test]
 async fn a_layer_that_does_not_charge_leaves_what_an_outer_layer_has_reserved() {
     for (name, build) in [
-        ("exempt", (|layer| layer.exempt(|_: &Parts| true)) as fn(RateLimitLayer) -> RateLimitLayer),
-        ("disabled", |layer| layer.enabled(false)),
-        ("over the limit", RateLimitLayer::soft),
+        ("exempt", (|layer| layer.exempt(|_| true)) as fn(RateLimitLayer) -> RateLimitLayer),
+        ("off", |layer| layer.enforcement(Enforcement::Off)),
+        ("over the limit", |layer| layer.enforcement(Enforcement::ReportOnly)),
     ] {
         let outer = Limiter::new(MemoryStore::new());
-        let free = RateLimitLayer::new(outer.clone(), tokens(), Constant::new("all")).cost(|_| ESTIMATE);
+        let free = Rule::new(tokens(), Constant::new("all")).cost(|_| ESTIMATE);
+        let free = RateLimitLayer::with_rules(outer.clone(), free);
         let other = Policy::new("paid", Quota::per_day(1));
-        let paid = RateLimitLayer::new(MemoryStore::new(), other, Constant::new("all")).cost(|_| 2);
+        let paid = Rule::new(other, Constant::new("all")).cost(|_| 2);
+        let paid = RateLimitLayer::with_rules(MemoryStore::new(), paid);
         let app = Router::new()
             .route(
                 "/",
@@ -195,8 +200,8 @@ async fn a_layer_that_does_not_charge_leaves_what_an_outer_layer_has_reserved() 
                     drop(reservation.settle(30).await.unwrap());
                 }),
             )
-            .layer(build(paid.reserve("paid")))
-            .layer(free.reserve("tokens"));
+            .layer(build(paid.settle(Settlement::new().reserve("paid"))))
+            .layer(free.settle(Settlement::new().reserve("tokens")));
         app.oneshot(Request::post("/").body(Body::empty()).unwrap()).await.unwrap();
         let left = outer.peek(&tokens(), &Key::new("all"), 0).await.unwrap().remaining();
         assert_eq!(left, Some(LIMIT - 30), "{name}");
@@ -214,7 +219,7 @@ async fn a_handler_without_a_reserving_layer_is_answered_with_500() {
 }
 
 #[tokio::test]
-async fn under_soft_a_handler_is_admitted_by_a_store_that_fails_and_told_of_its_own_mistakes() {
+async fn under_report_only_a_handler_is_admitted_by_a_store_that_fails_and_told_of_its_own_mistakes() {
     async fn ask(limiter: Limiter) -> Result<String, Rejection> {
         let closed = Policy::new("closed", Quota::per_day(1)).on_store_failure(FailureMode::Closed);
         let (key, charge) = (Key::new("all"), |cost| Charge::new(&closed, &Key::new("all"), cost));
@@ -226,7 +231,8 @@ async fn under_soft_a_handler_is_admitted_by_a_store_that_fails_and_told_of_its_
         assert!(Explanation::of(&limiter, &closed, &key, 1).await.is_err());
         Ok(String::new())
     }
-    let layer = RateLimitLayer::new(Down, tokens(), Constant::new("all")).soft();
+    let layer =
+        RateLimitLayer::new(Down, tokens(), Constant::new("all")).enforcement(Enforcement::ReportOnly);
     let app = Router::new().route("/", post(ask)).layer(layer);
     let response = app.oneshot(Request::post("/").body(Body::empty()).unwrap()).await.unwrap();
     assert_eq!(response.status(), StatusCode::OK);

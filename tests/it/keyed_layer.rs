@@ -71,14 +71,16 @@ async fn a_request_without_a_key_is_rejected_and_never_reaches_the_service() {
 async fn several_policies_are_charged_together_at_their_costs_or_not_at_all() {
     let limiter = Limiter::new(MemoryStore::new());
     let wide = Policy::new("wide", Quota::per_hour(100));
-    let layer = KeyedRateLimitLayer::new(limiter.clone(), policy(5), |_: &&'static str| "all")
-        .cost(|text| text.len() as u64)
-        .and(KeyedRule::new(wide.clone(), |_: &&'static str| {
+    let rule = KeyedRule::new(policy(5), |_: &&'static str| "all").cost(|text| text.len() as u64);
+    let layer = KeyedRateLimitLayer::with_rule(limiter.clone(), rule).and(KeyedRule::new(
+        wide.clone(),
+        |_: &&'static str| {
             Answer::pending(async {
                 yield_now().await;
                 Ok(Key::new("later"))
             })
-        }));
+        },
+    ));
     let service = layer.layer(service_fn(length));
     assert_eq!(service.clone().oneshot("abc").await.unwrap(), 3);
     assert!(service.oneshot("abc").await.is_err());
@@ -241,9 +243,8 @@ async fn a_waiting_caller_is_admitted_soon_after_a_permit_is_released() {
 #[tokio::test(start_paused = true)]
 async fn the_wait_for_a_permit_is_bounded_and_impossible_costs_do_not_wait() {
     let slots = Policy::concurrency("slots", 2);
-    let layer = KeyedRateLimitLayer::new(MemoryStore::new(), slots, |_: &&'static str| "all")
-        .cost(|text| text.len() as u64)
-        .wait(Duration::from_secs(1));
+    let rule = KeyedRule::new(slots, |_: &&'static str| "all").cost(|text| text.len() as u64);
+    let layer = KeyedRateLimitLayer::with_rule(MemoryStore::new(), rule).wait(Duration::from_secs(1));
     let service = layer.layer(service_fn(length));
     let stuck = layer
         .layer(service_fn(async |_: &'static str| std::future::pending::<Result<usize, Infallible>>().await));
@@ -379,6 +380,50 @@ async fn the_service_that_was_ready_is_called_and_only_for_what_is_admitted() {
         admitted += usize::from(service.ready().await.unwrap().call(request).await.is_ok());
     }
     assert_eq!((admitted, calls.load(Ordering::Relaxed)), (3, 3));
+}
+
+#[tokio::test]
+async fn a_policy_may_be_chosen_per_request_now_or_later_or_not_at_all() {
+    type Choose = fn(&&'static str, &Key) -> Answer<Option<Policy>>;
+    fn tier(text: &&'static str, key: &Key) -> Result<Option<Policy>, Error> {
+        assert_eq!(key, &Key::new("all"));
+        match *text {
+            "unlimited" => Ok(None),
+            "unknown" => Err(Error::new(ErrorKind::UnknownIdentity, "no account")),
+            "paid" => Ok(Some(Policy::new("paid", Quota::per_hour(2)))),
+            _ => Ok(Some(policy(1))),
+        }
+    }
+    let rows: [(&str, Choose); 2] = [
+        ("now", |text, key| tier(text, key).into()),
+        ("later", |text, key| {
+            let chosen = tier(text, key);
+            Answer::pending(async move {
+                yield_now().await;
+                chosen
+            })
+        }),
+    ];
+    for (name, choose) in rows {
+        let limiter = Limiter::new(MemoryStore::new());
+        let all = Policy::new("every", Quota::per_hour(100));
+        let layer =
+            KeyedRateLimitLayer::with_rule(limiter.clone(), KeyedRule::per_request(choose, |_| "all"))
+                .and(KeyedRule::new(all.clone(), |_| "all"));
+        let service = layer.layer(service_fn(length));
+        let mut admitted = Vec::new();
+        for text in ["paid", "free", "paid", "paid", "free", "unlimited", "unlimited"] {
+            admitted.push(service.clone().oneshot(text).await.is_ok());
+        }
+        assert_eq!(admitted, [true, true, true, false, false, true, true], "{name}");
+        let error = service.oneshot("unknown").await.unwrap_err();
+        assert_eq!(rejection(&error).status(), 401, "{name}");
+        let left = limiter.peek(&all, &Key::new("all"), 0).await.unwrap().remaining();
+        assert_eq!(left, Some(95), "{name}");
+        // A layer whose only rule leaves a request out admits it.
+        let only = KeyedRateLimitLayer::with_rule(limiter, KeyedRule::per_request(choose, |_| "all"));
+        assert!(only.layer(service_fn(length)).oneshot("unlimited").await.is_ok(), "{name}");
+    }
 }
 
 #[test]

@@ -295,16 +295,16 @@ async fn two_layers_with_one_policy_are_one_warning_that_names_it() {
 }
 
 #[tokio::test]
-async fn what_a_soft_limit_would_deny_is_logged_as_such() {
+async fn what_a_layer_that_only_reports_would_deny_is_logged_as_such() {
     let (lines, _guard) = listen();
     let layer =
         RateLimitLayer::new(MemoryStore::new(), Policy::new("api", Quota::per_day(1)), Constant::new("all"));
-    let soft = layer.clone().soft();
+    let reporting = layer.clone().enforcement(Enforcement::ReportOnly);
     for _ in 0..3 {
-        ask(&soft, get()).await;
+        ask(&reporting, get()).await;
     }
     ask(&layer, get()).await;
-    assert_eq!((lines.with("soft=true"), lines.with("soft=false")), (2, 1), "{}", lines.text());
+    assert_eq!((lines.with("report_only=true"), lines.with("report_only=false")), (2, 1), "{}", lines.text());
 }
 
 #[tokio::test]
@@ -430,12 +430,14 @@ async fn two_layers_of_which_one_charges_nothing_are_no_warning() {
     let (lines, _guard) = listen();
     let store = MemoryStore::new();
     let policy = || Policy::new("api", Quota::per_day(1));
-    let soft = RateLimitLayer::new(store.clone(), policy(), Constant::new("all")).soft();
-    let free = RateLimitLayer::new(store, policy(), Constant::new("all")).cost(|_: &http::request::Parts| 0);
+    let reporting =
+        RateLimitLayer::new(store, policy(), Constant::new("all")).enforcement(Enforcement::ReportOnly);
+    let free =
+        reporting.sibling(Rule::new(policy(), Constant::new("all")).cost(|_| 0)).enforcement(Enforcement::On);
     let service = tower::service_fn(async |_: http::Request<String>| {
         Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))
     });
-    let service = soft.layer(free.layer(service));
+    let service = reporting.layer(free.layer(service));
     for _ in 0..3 {
         service.clone().oneshot(get()).await.unwrap();
     }
@@ -532,7 +534,7 @@ async fn a_redundant_policy_and_a_cost_that_is_never_admitted_are_logged_once() 
             0,
         ),
         // The smaller limit is enforced for a part of the keys. This one is among them.
-        ("a rollout", day(), Rule::new(second().enforced_for(0.999_999), all()), 0),
+        ("a rollout", day(), Rule::new(second().rollout(0.999_999), all()), 0),
     ];
     for (name, policy, rule, expected) in rows {
         let before = lines.with("never denies a request");
@@ -545,10 +547,10 @@ async fn a_redundant_policy_and_a_cost_that_is_never_admitted_are_logged_once() 
     // The share of one instance is 5, and the policy admits 20.
     let local =
         Policy::new("local", Quota::per_second(20)).on_store_failure(FailureMode::Local { instances: 4 });
-    let layer = RateLimitLayer::new(Down, local, all()).cost(|_| 6);
+    let layer = RateLimitLayer::with_rules(Down, Rule::new(local, all()).cost(|_| 6));
     assert_eq!(ask(&layer, get()).await.status(), 429);
     assert_eq!(lines.with("ever admits at once"), 0, "{}", lines.text());
-    let layer = RateLimitLayer::new(MemoryStore::new(), second(), all()).cost(|_| 11);
+    let layer = RateLimitLayer::with_rules(MemoryStore::new(), Rule::new(second(), all()).cost(|_| 11));
     for _ in 0..3 {
         assert_eq!(ask(&layer, get()).await.status(), 429);
     }

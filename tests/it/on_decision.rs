@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use http::{Request, Response, request::Parts};
+use http::{Request, Response};
 use support::{RedisServer, settings};
 use tower::{Layer as _, Service, ServiceExt as _, service_fn};
 use tower_ratelimit::{
@@ -14,7 +14,8 @@ use tower_ratelimit::{
     ManualClock, MemoryStore, Policy, Quota, RateLimitLayer, Rejection,
     algorithm::LeakyBucket,
     decision::DecisionSource,
-    layer::{DecisionEvent, DecisionKind, RateLimits, ResponseBody},
+    layer::{DecisionEvent, DecisionKind, ResponseBody},
+    policy::Enforcement,
     response::RejectionBody,
     store::{Action, Store},
 };
@@ -49,7 +50,7 @@ async fn an_event_has_the_hash_of_the_key_that_explanations_have() {
     let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::new()));
     let policy = Policy::new("api", Quota::per_hour(1));
     let layer = RateLimitLayer::new(limiter.clone(), policy.clone(), Header::new("x-user").hashed(SECRET))
-        .exempt(|parts: &Parts| parts.uri.path() == "/health")
+        .exempt(|parts| parts.uri.path() == "/health")
         .on_decision({
             let hashes = hashes.clone();
             move |event: &DecisionEvent<'_>| hashes.lock().unwrap().push((event.kind(), event.key_hash()))
@@ -116,8 +117,8 @@ fn policy(limit: u64) -> Policy {
 
 fn layer(store: impl Into<Limiter>, policy: Policy) -> RateLimitLayer {
     RateLimitLayer::new(store, policy, Header::new("x-user"))
-        .ban(|parts: &Parts| parts.uri.path() == "/banned")
-        .exempt(|parts: &Parts| parts.uri.path() == "/exempt")
+        .block(|parts| parts.uri.path() == "/blocked")
+        .exempt(|parts| parts.uri.path() == "/exempt")
 }
 
 fn memory() -> MemoryStore {
@@ -149,7 +150,7 @@ async fn each_kind_of_result_is_seen_once_per_request() {
     let rows = [
         ("admitted", "/", Some("alice"), 200, decided(DecisionKind::Admitted, false)),
         ("denied", "/", Some("alice"), 429, decided(DecisionKind::Denied, true)),
-        ("banned", "/banned", Some("bob"), 429, at("/banned", undecided(DecisionKind::Banned, true))),
+        ("blocked", "/blocked", Some("bob"), 429, at("/blocked", undecided(DecisionKind::Blocked, true))),
         ("exempt", "/exempt", None, 200, at("/exempt", undecided(DecisionKind::Exempt, false))),
         ("unidentified", "/", None, 400, missing),
     ];
@@ -197,26 +198,30 @@ async fn a_store_that_fails_is_seen_as_what_the_failure_mode_makes_of_it() {
 }
 
 #[tokio::test]
-async fn soft_mode_changes_only_whether_the_client_is_rejected() {
+async fn report_only_changes_only_whether_the_client_is_rejected() {
     let events = Events::default();
-    let soft = layer(memory(), policy(1)).soft().on_decision(events.function()).layer(service_fn(answer));
-    for status in [send(&soft, "/", Some("alice")).await, send(&soft, "/", Some("alice")).await] {
+    let reporting = layer(memory(), policy(1))
+        .enforcement(Enforcement::ReportOnly)
+        .on_decision(events.function())
+        .layer(service_fn(answer));
+    for status in [send(&reporting, "/", Some("alice")).await, send(&reporting, "/", Some("alice")).await] {
         assert_eq!(status, 200);
     }
-    assert_eq!(send(&soft, "/", None).await, 200);
-    assert_eq!(send(&soft, "/banned", None).await, 429);
+    assert_eq!(send(&reporting, "/", None).await, 200);
+    assert_eq!(send(&reporting, "/blocked", None).await, 429);
     let missing = Some(ErrorKind::MissingIdentity);
-    let banned = Seen { path: Some("/banned".into()), ..undecided(DecisionKind::Banned, true) };
+    let blocked = Seen { path: Some("/blocked".into()), ..undecided(DecisionKind::Blocked, true) };
     let expected = [
         decided(DecisionKind::Admitted, false),
         decided(DecisionKind::Denied, false),
         Seen { error: missing, ..undecided(DecisionKind::Unidentified, false) },
-        banned,
+        blocked,
     ];
     assert_eq!(events.take(), expected);
 
     let closed = layer(Broken { later: true }, policy(1).on_store_failure(FailureMode::Closed));
-    let closed = closed.soft().on_decision(events.function()).layer(service_fn(answer));
+    let closed =
+        closed.enforcement(Enforcement::ReportOnly).on_decision(events.function()).layer(service_fn(answer));
     assert_eq!(send(&closed, "/", Some("alice")).await, 200);
     let failed = Some(ErrorKind::StoreTimeout);
     assert_eq!(events.take(), [Seen { error: failed, ..undecided(DecisionKind::Unavailable, false) }]);
@@ -239,7 +244,7 @@ async fn a_rejection_that_the_service_returns_is_seen_once_after_the_admission()
     };
     let limits = |name: &str, events: &Events| {
         let policy = Policy::new(name, Quota::per_hour(9));
-        RateLimits::new(memory()).on_decision(events.function()).layer(policy, Header::new("x-user"))
+        RateLimitLayer::new(memory(), policy, Header::new("x-user")).on_decision(events.function())
     };
     let service = limits("outer", &outer).layer(limits("api", &inner).layer(service_fn(export)));
 
@@ -255,10 +260,13 @@ async fn a_rejection_that_the_service_returns_is_seen_once_after_the_admission()
 }
 
 #[tokio::test]
-async fn a_disabled_layer_decides_nothing_and_a_second_function_replaces_the_first() {
+async fn a_layer_that_is_off_decides_nothing_and_a_second_function_replaces_the_first() {
     let (first, second) = (Events::default(), Events::default());
     let layer = layer(memory(), policy(9)).on_decision(first.function()).on_decision(second.function());
-    assert_eq!(send(&layer.clone().enabled(false).layer(service_fn(answer)), "/", None).await, 200);
+    assert_eq!(
+        send(&layer.clone().enforcement(Enforcement::Off).layer(service_fn(answer)), "/", None).await,
+        200
+    );
     assert_eq!(second.take(), []);
     assert_eq!(send(&layer.layer(service_fn(answer)), "/", Some("alice")).await, 200);
     assert_eq!(second.take(), [decided(DecisionKind::Admitted, false)]);

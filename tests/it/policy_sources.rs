@@ -20,7 +20,7 @@ use tower_ratelimit::{
     PolicySource, Quota, RateLimitLayer, Rejection, Rule,
     key::Constant,
     layer::{DecisionEvent, DecisionKind},
-    policy::IntoPolicy,
+    policy::{Enforcement, IntoPolicy},
     response::{ProblemDetails, ResponseMapper as _},
 };
 
@@ -241,8 +241,8 @@ async fn an_unknown_identity_is_401_and_unauthenticated_over_grpc() {
         );
         assert_eq!(response.headers()["grpc-message"], "no account has this API key", "{name}");
 
-        let soft = layer.soft();
-        assert_eq!(ask(&soft, get()).await.status(), 200, "{name} in soft mode");
+        let reporting = layer.enforcement(Enforcement::ReportOnly);
+        assert_eq!(ask(&reporting, get()).await.status(), 200, "{name}, report only");
     }
 }
 
@@ -274,8 +274,12 @@ async fn a_ban_or_exemption_of_an_unknown_identity_is_not_decided() {
     let who = || |_: &Parts| Err::<Key, _>(unknown());
     let all = layer(MemoryStore::new(), policy("api", 9).into());
     let rows = [
-        ("ban", all.clone().ban(who().any_of(["a"])), 401),
-        ("ban of a soft layer", all.clone().ban(who().any_of(["a"])).soft(), 401),
+        ("blocklist", all.clone().block(who().any_of(["a"])), 401),
+        (
+            "blocklist of a layer that only reports",
+            all.clone().block(who().any_of(["a"])).enforcement(Enforcement::ReportOnly),
+            401,
+        ),
         ("exemption", all.clone().exempt(who().any_of(["a"])), 200),
     ];
     for (name, layer, status) in rows {
@@ -293,8 +297,8 @@ async fn sources_run_while_the_request_is_there_and_the_cost_is_that_of_the_requ
         later(Ok(policy(if tier == "paid" && tenant == "acme" { "paid" } else { "free" }, 10)))
     });
     let limiter = Limiter::new(MemoryStore::new());
-    let layer = RateLimitLayer::new(limiter.clone(), tiers, tenant)
-        .cost(|parts: &Parts| if parts.method == "POST" { 4 } else { 1 });
+    let rule = Rule::new(tiers, tenant).cost(|parts| if parts.method == "POST" { 4 } else { 1 });
+    let layer = RateLimitLayer::with_rules(limiter.clone(), rule);
     let request = |tier: &str| Request::post("/acme/x").header("x-tier", tier).body(String::new()).unwrap();
     for (tier, left) in [("paid", 6), ("free", 6), ("paid", 2)] {
         assert_eq!(outcome(&layer, request(tier)).await.1, [tier]);
@@ -385,7 +389,7 @@ async fn a_rule_skips_what_it_is_told_to_and_needs_no_key_for_it() {
 
 #[tokio::test]
 async fn a_request_that_all_rules_skip_is_served_without_a_decision() {
-    let skipped = |name| Rule::new(policy(name, 1), Constant::new("all")).skip(|_: &Parts| true);
+    let skipped = |name| Rule::new(policy(name, 1), Constant::new("all")).skip(|_| true);
     let layer = layer(MemoryStore::new(), source(|| None::<Policy>)).and(skipped("a")).and(skipped("b"));
     for _ in 0..3 {
         assert_eq!(outcome(&layer, get()).await, (200, vec![], DecisionKind::Exempt));

@@ -8,6 +8,7 @@ use tower_ratelimit::{
     Answer, Decision, Header, Key, KeyExtractor, Limiter, MemoryStore, PeerIp, Policy, PolicySource, Quota,
     RateLimitLayer, Rule,
     key::{Constant, FromExtension, RequestMethod},
+    layer::Preflight,
     policy::Penalty,
 };
 
@@ -105,8 +106,8 @@ async fn a_preflight_with_an_identity_that_cannot_be_used_is_rejected() {
 #[tokio::test]
 async fn costs_chosen_policies_exemptions_and_permits_apply_to_preflights_too() {
     let tiers = PolicySource::per_request(|_: &Parts, _: &Key| Policy::new("chosen", Quota::per_hour(4)));
-    let layer = RateLimitLayer::new(MemoryStore::new(), tiers, Header::new("x-api-key"))
-        .cost(|_: &Parts| 2)
+    let tiers = Rule::new(tiers, Header::new("x-api-key")).cost(|_| 2);
+    let layer = RateLimitLayer::with_rules(MemoryStore::new(), tiers)
         .and(Rule::new(Policy::concurrency("in-flight", 1), Constant::new("all")))
         .exempt(PeerIp::new().within(["203.0.113.8"]).unwrap());
     let requests = [A, A, A, B, B, B, B].map(|peer| preflight(peer, &[]));
@@ -115,18 +116,18 @@ async fn costs_chosen_policies_exemptions_and_permits_apply_to_preflights_too() 
 
 #[tokio::test]
 async fn preflights_can_be_exempt_or_count_like_other_requests() {
-    let exempt = layer(1, PeerIp::new()).exempt_preflight();
+    let exempt = layer(1, PeerIp::new()).preflight(Preflight::Exempt);
     let requests = (0..4).map(|_| preflight(A, &[]));
     assert_eq!(statuses(&exempt, requests).await, [200; 4]);
 
-    let limited = layer(2, PeerIp::new()).limit_preflight();
+    let limited = layer(2, PeerIp::new()).preflight(Preflight::Limited);
     let requests = [preflight(A, &[]), from(A, Method::GET, &[]), preflight(A, &[])];
     assert_eq!(statuses(&limited, requests).await, [200, 200, 429]);
-    let limited = layer(2, Header::new("x-api-key")).limit_preflight();
+    let limited = layer(2, Header::new("x-api-key")).preflight(Preflight::Limited);
     assert_eq!(statuses(&limited, [preflight(A, &[])]).await, [400]);
 
     // The last setter wins.
-    let limited = layer(1, PeerIp::new()).exempt_preflight().limit_preflight();
+    let limited = layer(1, PeerIp::new()).preflight(Preflight::Exempt).preflight(Preflight::Limited);
     assert_eq!(statuses(&limited, [preflight(A, &[]), from(A, Method::GET, &[])]).await, [200, 429]);
 }
 

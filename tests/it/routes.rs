@@ -10,15 +10,14 @@ use axum::{
     body::Body,
     routing::{any, get, post},
 };
-use http::{Method, Request, Response, request::Parts};
+use http::{Method, Request, Response};
 use http_body_util::BodyExt as _;
 use support::{RedisServer, inner::ask, store};
 use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_http::normalize_path::NormalizePathLayer;
 use tower_ratelimit::{
     Decision, ErrorKind, Header, Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, Rule,
-    key::Constant,
-    layer::{RateLimits, Rules},
+    key::Constant, layer::Rules,
 };
 
 fn policy(name: &'static str, limit: u64) -> Policy {
@@ -119,7 +118,7 @@ async fn the_most_specific_route_of_the_method_applies_with_all_its_rules() {
 async fn tables_without_routes_or_without_a_rule_for_the_request() {
     let one = |name| Rules::from(rule(name));
     type Row = (&'static str, RateLimitLayer, &'static str, &'static str);
-    let common = RateLimits::new(MemoryStore::new());
+    let common = table(one("b"));
     let rows: [Row; 8] = [
         ("one rule", table(one("a")), "/", "a"),
         ("one rule, directly", RateLimitLayer::with_rules(MemoryStore::new(), rule("a")), "/", "a"),
@@ -128,7 +127,7 @@ async fn tables_without_routes_or_without_a_rule_for_the_request() {
         ("a rule for it", table(Rules::new().route("/a", rule("a"))), "/a", "a"),
         ("and one more", table(Rules::new().route("/a", rule("a"))).and(rule("b")), "/", "b"),
         ("and one more on the route", table(Rules::new().route("/a", rule("a"))).and(rule("b")), "/a", "a b"),
-        ("common settings", common.with_rules(Rules::new().route("/a", rule("a"))), "/a", "a"),
+        ("a sibling", common.sibling(Rules::new().route("/a", rule("a"))), "/a", "a"),
     ];
     for (name, layer, path, expected) in rows {
         assert_eq!(names(&layer, "GET", path).await, expected, "{name}");
@@ -362,7 +361,7 @@ async fn only_the_keys_of_rules_that_apply_are_needed_and_rules_can_skip() {
     let by_key = || Rule::new(policy("by-key", 9), Header::new("x-api-key"));
     let layer = table(
         Rules::new()
-            .route("/api/{*rest}", by_key().skip(|parts: &Parts| parts.uri.path() == "/api/status"))
+            .route("/api/{*rest}", by_key().skip(|parts| parts.uri.path() == "/api/status"))
             .route("/open", rule("open")),
     );
     for (path, status) in [("/api/x", 400), ("/api/status", 200), ("/open", 200), ("/elsewhere", 200)] {

@@ -16,7 +16,7 @@ use std::{
 use axum::{Router, routing};
 use bytes::Bytes;
 use futures_util::FutureExt;
-use http::{Request, Response, StatusCode, response::Parts};
+use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use support::{PATIENT, RedisServer, eventually, http::serve, store};
 use tokio::{
@@ -26,10 +26,11 @@ use tokio::{
 };
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Answer, Charge, Decision, Key, Limiter, ManualClock, MemoryStore, Policy, Quota, RateLimitLayer,
-    Reservation, Rule,
+    Answer, Charge, Decision, Key, Limiter, ManualClock, MemoryStore, Policy, PolicySource, Quota,
+    RateLimitLayer, Reservation, Rule,
     algorithm::{FixedWindow, LeakyBucket},
     key::Constant,
+    layer::{Rules, Settlement},
     store::{Action, Store},
 };
 
@@ -66,7 +67,7 @@ async fn only_responses_that_count_are_charged() {
     for (name, limiter) in limiters(&server).await {
         let policy = day("failures", 2);
         let service = layer(&limiter, &policy)
-            .count_if(|response: &Parts| response.status == StatusCode::UNAUTHORIZED)
+            .settle(Settlement::new().count_if(|response| response.status == StatusCode::UNAUTHORIZED))
             .layer(service_fn(echo));
         let mut remaining = Vec::new();
         for (asked, expected) in
@@ -83,6 +84,82 @@ async fn only_responses_that_count_are_charged() {
     }
 }
 
+/// A table in which each rule has its own, and policies that are chosen per request.
+#[tokio::test]
+async fn a_rule_counts_only_the_responses_that_count_for_it() {
+    let server = RedisServer::start();
+    for (name, limiter) in limiters(&server).await {
+        let [all, failed, created, shared] = ["all", "failed", "created", "shared"].map(|name| day(name, 9));
+        let rule = |policy: &Policy| Rule::new(policy.clone(), Constant::new("all"));
+        let chosen = created.clone();
+        let chosen = PolicySource::per_request(move |_, _| chosen.clone());
+        let rules = Rules::new()
+            .every(rule(&all))
+            .route("/a", rule(&failed).count_if(|response| response.status == StatusCode::UNAUTHORIZED))
+            .route("/a", Rule::new(chosen, Constant::new("all")).count_if(|response| response.status == 201))
+            // The same policy on two routes, counted in two ways.
+            .route("/b", rule(&shared).count_if(|_| false))
+            .route("/c", rule(&shared));
+        let layer = RateLimitLayer::with_rules(limiter.clone(), rules);
+        let service = layer.layer(service_fn(echo));
+        for (path, status, expected) in [
+            ("/a", "200", [8, 9, 9, 9]),
+            ("/a", "401", [7, 8, 9, 9]),
+            ("/a", "201", [6, 8, 8, 9]),
+            ("/b", "200", [5, 8, 8, 9]),
+            ("/c", "200", [4, 8, 8, 8]),
+            ("/", "401", [3, 8, 8, 8]),
+        ] {
+            let request = Request::post(path).body(status.to_owned()).unwrap();
+            service.clone().oneshot(request).await.unwrap();
+            let mut remaining = Vec::new();
+            for policy in [&all, &failed, &created, &shared] {
+                remaining.push(left(&limiter, policy).await);
+            }
+            assert_eq!(remaining, expected, "{name}: {path} {status}");
+        }
+        // Without a response, only what needs one is refunded.
+        let fails = service_fn(|_: Request<String>| async { Err::<Response<String>, _>("failed") });
+        layer.layer(fails).oneshot(Request::post("/a").body(String::new()).unwrap()).await.unwrap_err();
+        becomes(&limiter, &all, 2, name).await;
+        becomes(&limiter, &failed, 8, name).await;
+        becomes(&limiter, &created, 8, name).await;
+        // What the layer refunds, it refunds under all policies.
+        let layer = layer.settle(Settlement::new().count_if(|response| response.status != 404));
+        let request = Request::post("/c").body("404".to_owned()).unwrap();
+        layer.layer(service_fn(echo)).oneshot(request).await.unwrap();
+        assert_eq!((left(&limiter, &all).await, left(&limiter, &shared).await), (2, 8), "{name}");
+    }
+}
+
+#[test]
+fn two_rules_that_choose_the_policies_of_one_request_cannot_count_differently() {
+    let chosen = || {
+        let source = PolicySource::per_request(|_, _| None::<Policy>);
+        Rule::new(source, Constant::new("all"))
+    };
+    let some = || chosen().count_if(|_| true);
+    let (one, both) = (some(), some());
+    let rows = [
+        ("neither counts", Rules::new().every(chosen()).every(chosen()), true),
+        ("one counts", Rules::new().every(chosen()).route("/a", some()), false),
+        ("the other one counts", Rules::new().every(some()).route("/a", chosen()), false),
+        ("never for one request", Rules::new().route("/a", some()).route("/b", chosen()), true),
+        ("one rule, twice", Rules::new().route("/a", one.clone()).route("/{b}", one), true),
+        (
+            "beside a known policy",
+            Rules::new().every(both).every(Rule::new(day("d", 1), Constant::new("all"))),
+            true,
+        ),
+    ];
+    for (name, rules, is_valid) in rows {
+        let made = std::panic::catch_unwind(AssertUnwindSafe(|| {
+            let _ = RateLimitLayer::with_rules(MemoryStore::new(), rules);
+        }));
+        assert_eq!(made.is_ok(), is_valid, "{name}");
+    }
+}
+
 #[tokio::test]
 async fn a_request_whose_service_fails_does_not_count() {
     let server = RedisServer::start();
@@ -92,7 +169,7 @@ async fn a_request_whose_service_fails_does_not_count() {
         let service = layer(&limiter, &policy).layer(fails);
         service.oneshot(Request::new(String::new())).await.unwrap_err();
         assert_eq!(left(&limiter, &policy).await, 1, "{name}: without `count_if` it counts");
-        let service = layer(&limiter, &policy).count_if(|_: &Parts| true).layer(fails);
+        let service = layer(&limiter, &policy).settle(Settlement::new().count_if(|_| true)).layer(fails);
         service.oneshot(Request::new(String::new())).await.unwrap_err();
         becomes(&limiter, &policy, 1, name).await;
     }
@@ -105,7 +182,7 @@ async fn a_cancelled_request_is_refunded_under_refund_cancelled_only() {
         for refunds in [false, true] {
             let policy = day(&format!("cancelled-{refunds}"), 5);
             let built = layer(&limiter, &policy);
-            let built = if refunds { built.refund_cancelled() } else { built };
+            let built = if refunds { built.settle(Settlement::new().refund_cancelled()) } else { built };
             let mut hangs = built
                 .layer(service_fn(|_: Request<String>| pending::<Result<Response<String>, Infallible>>()));
             let request = hangs.ready().await.unwrap().call(Request::new(String::new()));
@@ -115,8 +192,11 @@ async fn a_cancelled_request_is_refunded_under_refund_cancelled_only() {
             request.await.unwrap_err();
             becomes(&limiter, &policy, if refunds { 5 } else { 4 }, name).await;
             // A request that is answered is charged.
-            let service =
-                if refunds { layer(&limiter, &policy).refund_cancelled() } else { layer(&limiter, &policy) };
+            let service = if refunds {
+                layer(&limiter, &policy).settle(Settlement::new().refund_cancelled())
+            } else {
+                layer(&limiter, &policy)
+            };
             let before = left(&limiter, &policy).await;
             service.layer(service_fn(echo)).oneshot(Request::new("200".into())).await.unwrap();
             // A refund in the background would be sent before the second look.
@@ -135,7 +215,8 @@ async fn a_request_that_is_cancelled_during_its_delay_is_refunded() {
         let key = Key::new("all");
         assert!(!limiter.check(&policy, &key, 1).await.unwrap().is_denied());
         let before = left(&limiter, &policy).await;
-        let mut service = layer(&limiter, &policy).refund_cancelled().layer(service_fn(echo));
+        let mut service =
+            layer(&limiter, &policy).settle(Settlement::new().refund_cancelled()).layer(service_fn(echo));
         let waits = tokio::spawn(service.ready().await.unwrap().call(Request::new("200".into())));
         becomes(&limiter, &policy, before - 1, name).await;
         waits.abort();
@@ -170,7 +251,9 @@ async fn a_request_whose_service_fails_after_the_delay_does_not_count() {
         Policy::new("queued", Quota::per_second(100)).algorithm(LeakyBucket::queue(Duration::from_secs(1)));
     limiter.check(&policy, &Key::new("all"), 1).await.unwrap();
     let before = left(&limiter, &policy).await;
-    let service = layer(&limiter, &policy).count_if(|_: &Parts| true).layer(FailsLater(Arc::default()));
+    let service = layer(&limiter, &policy)
+        .settle(Settlement::new().count_if(|_| true))
+        .layer(FailsLater(Arc::default()));
     let failed = service.oneshot(Request::new(String::new())).await;
     assert_eq!(failed.unwrap_err(), "failed");
     becomes(&limiter, &policy, before, "memory").await;
@@ -204,7 +287,8 @@ async fn the_refund_of_a_response_is_made_although_the_client_leaves() {
     let refunds = Arc::new(Notify::new());
     let limiter = Limiter::new(SlowRefunds { store: MemoryStore::new(), refunds: refunds.clone() });
     let policy = day("failures", 5);
-    let mut service = layer(&limiter, &policy).count_if(|_: &Parts| false).layer(service_fn(echo));
+    let mut service =
+        layer(&limiter, &policy).settle(Settlement::new().count_if(|_| false)).layer(service_fn(echo));
     let mut response = Box::pin(service.ready().await.unwrap().call(Request::new("200".into())));
     assert!(response.as_mut().now_or_never().is_none(), "the refund is under way");
     assert_eq!(left(&limiter, &policy).await, 4);
@@ -219,8 +303,7 @@ async fn a_rejection_that_the_handler_returns_counts() {
     for (name, limiter) in limiters(&server).await {
         let policy = day("rejected", 5);
         let service = layer(&limiter, &policy)
-            .count_if(|response: &Parts| response.status.is_success())
-            .refund_cancelled()
+            .settle(Settlement::new().count_if(|response| response.status.is_success()).refund_cancelled())
             .layer(service_fn(|_: Request<String>| async {
                 let exports = Limiter::new(MemoryStore::new());
                 let denied = exports.check(&day("exports", 1), &Key::new("all"), 2).await.unwrap();
@@ -270,9 +353,9 @@ async fn a_handler_settles_what_the_layer_has_reserved() {
                 let rule = Rule::new(tokens.clone(), Constant::new("all")).cost(|_| 50);
                 let built = layer(&limiter, &requests).and(rule);
                 let built = if or_refund {
-                    built.reserve_or_refund(tokens.name())
+                    built.settle(Settlement::new().reserve_or_refund(tokens.name()))
                 } else {
-                    built.reserve(tokens.name())
+                    built.settle(Settlement::new().reserve(tokens.name()))
                 };
                 let response =
                     built.layer(service_fn(reserve)).oneshot(Request::new(body.into())).await.unwrap();
@@ -298,7 +381,7 @@ async fn the_bytes_of_a_body_are_charged_as_they_are_sent() {
     let server = RedisServer::start();
     for (name, limiter) in limiters(&server).await {
         let policy = day("bytes", 1_000_000).debt(500_000);
-        let built = layer(&limiter, &policy).charge_response_bytes("bytes");
+        let built = layer(&limiter, &policy).settle(Settlement::new().response_bytes("bytes"));
         let service = |parts| {
             let service = service_fn(move |_: Request<()>| async move {
                 Ok::<_, Infallible>(Response::new(download(parts)))
@@ -342,11 +425,12 @@ async fn a_permit_is_held_as_always_beside_a_reservation() {
     let policy = day("bytes", 1_000_000);
     let limiter = Limiter::new(MemoryStore::new());
     let permits = Policy::concurrency("permits", 1);
-    let built = layer(&limiter, &policy)
-        .and(Rule::new(permits.clone(), Constant::new("all")))
-        .charge_response_bytes("bytes")
-        .count_if(|response: &Parts| response.status.is_success())
-        .refund_cancelled();
+    let built = layer(&limiter, &policy).and(Rule::new(permits.clone(), Constant::new("all"))).settle(
+        Settlement::new()
+            .response_bytes("bytes")
+            .count_if(|response| response.status.is_success())
+            .refund_cancelled(),
+    );
     let service = built.layer(service_fn(|_: Request<()>| async {
         Ok::<_, Infallible>(Response::new(Full::<Bytes>::from(vec![0; 10])))
     }));
@@ -428,7 +512,9 @@ async fn a_request_whose_bytes_are_charged_pays_its_cost_or_its_bytes_whichever_
         for (request, expected) in rows {
             let policy = day(&request.replace(['/', ' '], "-"), 1_000_000);
             let rule = Rule::new(policy.clone(), Constant::new("all")).cost(|_| 1_000);
-            let built = layer(&limiter, &day("requests", 100)).and(rule).charge_response_bytes(policy.name());
+            let built = layer(&limiter, &day("requests", 100))
+                .and(rule)
+                .settle(Settlement::new().response_bytes(policy.name()));
             let slow = Arc::default();
             end(serve(endings(built, &slow)).await, request, &slow).await;
             limiter.drain(PATIENT).await.unwrap();
@@ -447,7 +533,7 @@ async fn refund_cancelled_refunds_no_request_whose_handler_panics() {
         for (request, expected) in [("GET /slow", 0), ("GET /panic", 1), ("GET /small", 1)] {
             let policy = day(&request.replace(['/', ' '], "-"), 100);
             let slow = Arc::default();
-            let app = endings(layer(&limiter, &policy).refund_cancelled(), &slow);
+            let app = endings(layer(&limiter, &policy).settle(Settlement::new().refund_cancelled()), &slow);
             end(serve(app).await, request, &slow).await;
             limiter.drain(PATIENT).await.unwrap();
             charged.push((name, request, 100 - left(&limiter, &policy).await, expected));
@@ -457,7 +543,7 @@ async fn refund_cancelled_refunds_no_request_whose_handler_panics() {
         let panics = service_fn(async |_: Request<()>| -> Result<Response<String>, Infallible> {
             panic!("a handler that panics")
         });
-        let service = layer(&limiter, &policy).refund_cancelled().layer(panics);
+        let service = layer(&limiter, &policy).settle(Settlement::new().refund_cancelled()).layer(panics);
         let request = tokio::spawn(AssertUnwindSafe(service.oneshot(Request::new(()))).catch_unwind());
         assert!(request.await.unwrap().is_err());
         limiter.drain(PATIENT).await.unwrap();
@@ -488,8 +574,8 @@ async fn a_client_that_leaves_a_stream_is_charged_what_it_was_sent() {
             let rule = Rule::new(tokens.clone(), Constant::new("all")).cost(|_| 100);
             let built = layer(&limiter, &day("requests", 100)).and(rule);
             let built = match or_refund {
-                true => built.reserve_or_refund(tokens.name()),
-                false => built.reserve(tokens.name()),
+                true => built.settle(Settlement::new().reserve_or_refund(tokens.name())),
+                false => built.settle(Settlement::new().reserve(tokens.name())),
             };
             let words = Arc::new(Semaphore::new(3));
             let handler = {

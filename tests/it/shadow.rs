@@ -19,8 +19,8 @@ async fn a_share_of_the_keys_is_denied_the_same_ones_on_every_instance() {
     let keys: Vec<Key> = (0..300).map(|i| Key::new(format!("user-{i}"))).collect();
     let mut before: Vec<usize> = Vec::new();
     for share in [0.0, 0.3, 0.7, 1.0] {
-        let policy = day(&format!("at-{share}"), 1).enforced_for(share);
-        let renamed = day("same", 1).enforced_for(share);
+        let policy = day(&format!("at-{share}"), 1).rollout(share);
+        let renamed = day("same", 1).rollout(share);
         let mut denied: Vec<Vec<usize>> = Vec::new();
         for limiter in [Limiter::new(store(&server).await), Limiter::new(store(&server).await)] {
             let mut own = Vec::new();

@@ -15,13 +15,18 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tower_ratelimit::{
     Answer, Charge, Decision, Error, ErrorKind, FailureMode, Header, Headers, Key, Limiter, ManualClock,
     MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rejection, Rule, Verdict, algorithm::FixedWindow,
-    decision::Outcome, key::Constant,
+    decision::Outcome, key::Constant, layer::Preflight, policy::Enforcement, response::Dialect,
 };
 
 const HOSTILE: &str = r#"a "quoted" \ {name}, ;q=1"#;
 
 fn layer(policy: Policy) -> RateLimitLayer {
     RateLimitLayer::new(MemoryStore::with_clock(ManualClock::new()), policy, Constant::new("all"))
+}
+
+/// A rule with a fixed cost.
+fn costing(policy: Policy, cost: u64) -> Rule {
+    Rule::new(policy, Constant::new("all")).cost(move |_| cost)
 }
 
 /// The items of a list header as (string, parameters). Asserts that the header is in canonical form.
@@ -86,7 +91,7 @@ fn a_policy_name_that_no_header_can_carry_is_an_error_and_others_are_escaped() {
 async fn the_policy_header_stays_the_same_and_in_order() {
     let both = layer(Policy::new("wide", Quota::per_day(100)))
         .and(Rule::new(Policy::new("narrow", Quota::per_minute(2)), Constant::new("all")));
-    let tightest = both.clone().headers(Headers::ietf().tightest_only());
+    let tightest = both.clone().headers(Headers::default().tightest_only());
     for _ in 0..4 {
         let all = ask(&both, get()).await;
         assert_eq!(all.headers()["ratelimit-policy"], r#""wide";q=100;w=86400, "narrow";q=2;w=60"#);
@@ -116,7 +121,7 @@ fn the_remaining_units_never_promise_more_than_the_policy() {
         let store = MemoryStore::with_clock(clock.clone());
         for (cost, pause) in steps {
             clock.advance(Duration::from_micros(pause * millis / 1_000));
-            let layer = RateLimitLayer::new(store.clone(), policy.clone(), Constant::new("all")).cost(move |_| cost);
+            let layer = RateLimitLayer::with_rules(store.clone(), costing(policy.clone(), cost));
             let response = runtime.block_on(ask(&layer, get()));
             let stated = items(response.headers(), "ratelimit-policy");
             // A window below a second is not stated.
@@ -164,7 +169,7 @@ async fn no_t_exceeds_a_retry_after_that_was_set_before() {
         let response = ask_for(&layer(daily()), get(), denied(wait)).await;
         assert_eq!(response.headers()["retry-after"], wait, "{name}");
         assert_eq!(response.headers()["ratelimit"], list, "{name}");
-        let older = layer(daily()).headers(Headers::ietf_draft_07());
+        let older = layer(daily()).headers(Headers::new(Dialect::IetfDraft07));
         let response = ask_for(&older, get(), denied(wait)).await;
         assert_eq!(response.headers()["ratelimit"], dictionary, "{name}");
     }
@@ -196,7 +201,8 @@ async fn headers_of_an_inner_service_are_appended_to_and_never_replaced() {
             .body(String::new())
             .unwrap()
     };
-    let layer = layer(Policy::new("outer", Quota::per_minute(5))).headers(Headers::ietf().and_legacy_delta());
+    let layer = layer(Policy::new("outer", Quota::per_minute(5)))
+        .headers(Headers::default().and(Dialect::LegacyDelta));
     let response = ask_for(&layer, get(), inner).await;
     let values =
         |name| response.headers().get_all(name).iter().map(|v| v.to_str().unwrap()).collect::<Vec<_>>();
@@ -234,7 +240,7 @@ async fn a_partition_key_is_a_keyed_hash_and_off_by_default() {
     let of = async |secret: &str, key: &str| {
         let store = MemoryStore::with_clock(ManualClock::new());
         let layer = RateLimitLayer::new(store, Policy::new("p", Quota::per_hour(4)), Constant::new(key))
-            .headers(Headers::ietf().partition_key(secret));
+            .headers(Headers::default().partition_key(secret));
         let response = ask(&layer, get()).await;
         assert!(!response.headers()["ratelimit-policy"].to_str().unwrap().contains("pk"));
         let text = response.headers()["ratelimit"].to_str().unwrap().to_owned();
@@ -260,7 +266,7 @@ async fn a_partition_key_is_the_first_96_bits_and_on_every_item() {
     let pk = "pk=:ppSViGGL/d/6iBFh:";
     let layer = layer(Policy::new("narrow", Quota::per_hour(1)))
         .and(Rule::new(Policy::new("wide", Quota::per_day(9)), Constant::new("user-4")))
-        .headers(Headers::ietf().partition_key("0123456789abcdef"));
+        .headers(Headers::default().partition_key("0123456789abcdef"));
     for status in [200, 429] {
         let response = ask(&layer, get()).await;
         assert_eq!(response.status(), status);
@@ -273,7 +279,7 @@ async fn a_partition_key_is_the_first_96_bits_and_on_every_item() {
 #[test]
 #[should_panic(expected = "at least 16 bytes")]
 fn a_partition_key_with_a_short_secret_panics() {
-    let _ = Headers::ietf().partition_key("15 bytes of it!");
+    let _ = Headers::default().partition_key("15 bytes of it!");
 }
 
 #[tokio::test]
@@ -284,7 +290,7 @@ async fn the_headers_of_older_drafts_describe_the_policy_that_binds() {
             .and(Rule::new(Policy::new("same number", Quota::per_hour(100)), Constant::new("all")))
             .headers(headers)
     };
-    let seventh = both(Headers::ietf_draft_07());
+    let seventh = both(Headers::new(Dialect::IetfDraft07));
     let response = ask(&seventh, get()).await;
     assert_eq!(response.headers()["ratelimit"], "limit=2, remaining=1, reset=30");
     assert_eq!(response.headers()["ratelimit-policy"], "100;w=86400, 2;w=60");
@@ -296,14 +302,14 @@ async fn the_headers_of_older_drafts_describe_the_policy_that_binds() {
     assert_eq!(denied.headers()["ratelimit"], "limit=2, remaining=0, reset=30");
     assert_eq!(denied.headers()["retry-after"], "30");
 
-    let response = ask(&both(Headers::ietf_draft_06()), get()).await;
+    let response = ask(&both(Headers::new(Dialect::IetfDraft06)), get()).await;
     for (name, value) in [("limit", "2"), ("remaining", "1"), ("reset", "30")] {
         assert_eq!(response.headers()[format!("ratelimit-{name}")], value);
     }
     assert_eq!(response.headers()["ratelimit-policy"], "100;w=86400, 2;w=60");
     assert!(!response.headers().contains_key("ratelimit"));
     // The headers of an inner service are not changed.
-    for headers in [Headers::ietf_draft_06(), Headers::ietf_draft_07()] {
+    for headers in [Headers::new(Dialect::IetfDraft06), Headers::new(Dialect::IetfDraft07)] {
         let inner = || {
             let names = ["ratelimit", "ratelimit-limit"];
             names
@@ -347,21 +353,24 @@ async fn the_headers_of_older_drafts_agree_with_each_other_and_with_retry_after(
         ("nothing left", Quota::per_minute(2), 2, "limit=2, remaining=0, reset=30", "2;w=60"),
     ];
     for (name, quota, cost, numbers, policy) in rows {
-        for headers in [Headers::ietf_draft_06(), Headers::ietf_draft_07()] {
-            let layer = layer(Policy::new("p", quota)).headers(headers.clone()).cost(move |_| cost);
+        for headers in [Headers::new(Dialect::IetfDraft06), Headers::new(Dialect::IetfDraft07)] {
+            let rule = costing(Policy::new("p", quota), cost);
+            let layer = RateLimitLayer::with_rules(MemoryStore::with_clock(ManualClock::new()), rule)
+                .headers(headers.clone());
             let response = ask(&layer, get()).await;
             assert_eq!(three(response.headers()), numbers, "{name}, {headers:?}");
             assert_eq!(response.headers()["ratelimit-policy"], policy, "{name}, {headers:?}");
         }
     }
-    for headers in [Headers::ietf_draft_06(), Headers::ietf_draft_07()] {
-        let hourly = layer(Policy::new("p", Quota::per_hour(5))).headers(headers.clone());
+    for headers in [Headers::new(Dialect::IetfDraft06), Headers::new(Dialect::IetfDraft07)] {
+        let policy = Policy::new("p", Quota::per_hour(5));
+        let hourly = layer(policy.clone()).headers(headers.clone());
         assert_eq!(ask(&hourly, get()).await.status(), 200);
         // Denied with units left: there is no window, so reset is the time until full replenishment.
-        let denied = ask(&hourly.clone().cost(|_| 5), get()).await;
+        let denied = ask(&hourly.sibling(costing(policy.clone(), 5)), get()).await;
         assert_eq!(three(denied.headers()), "limit=5, remaining=4, reset=720");
         assert_eq!(denied.headers()["retry-after"], "720");
-        ask(&hourly.clone().cost(|_| 4), get()).await;
+        ask(&hourly.sibling(costing(policy, 4)), get()).await;
         let denied = ask(&hourly, get()).await;
         assert_eq!(three(denied.headers()), "limit=5, remaining=0, reset=720");
         assert_eq!(denied.headers()["retry-after"], "720");
@@ -383,7 +392,9 @@ async fn the_headers_of_older_drafts_agree_with_each_other_and_with_retry_after(
 async fn a_legacy_reset_is_an_epoch_or_a_delta_and_never_both() {
     let seconds_since_epoch = || std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
     let used = async |headers| {
-        let layer = layer(Policy::new("p", Quota::per_hour(4))).headers(headers).cost(|_| 3);
+        let rule = costing(Policy::new("p", Quota::per_hour(4)), 3);
+        let layer =
+            RateLimitLayer::with_rules(MemoryStore::with_clock(ManualClock::new()), rule).headers(headers);
         let before = seconds_since_epoch();
         let response = ask(&layer, get()).await;
         let field = |name: &str| response.headers()[name].to_str().unwrap().parse::<u64>().unwrap();
@@ -394,12 +405,20 @@ async fn a_legacy_reset_is_an_epoch_or_a_delta_and_never_both() {
         (before, field("x-ratelimit-reset"), seconds_since_epoch())
     };
     // All four units are replenished after three quarters of an hour.
-    let (_, delta, _) = used(Headers::legacy_delta()).await;
+    let (_, delta, _) = used(Headers::new(Dialect::LegacyDelta)).await;
     assert_eq!(delta, 2_700);
-    let (before, epoch, after) = used(Headers::legacy_epoch()).await;
+    let (before, epoch, after) = used(Headers::new(Dialect::LegacyEpoch)).await;
     assert!((before + 2_700..=after + 2_701).contains(&epoch), "{epoch}");
-    let (_, last, _) = used(Headers::legacy_delta().and_legacy_epoch()).await;
-    assert!(last > 1_000_000_000);
+}
+
+#[test]
+fn two_dialects_with_the_same_header_names_are_a_mistake() {
+    for (one, other) in
+        [(Dialect::LegacyDelta, Dialect::LegacyEpoch), (Dialect::IetfDraft07, Dialect::IetfDraft06)]
+    {
+        let both = std::panic::catch_unwind(|| Headers::new(one).and(other)).unwrap_err();
+        assert!(both.downcast_ref::<String>().unwrap().contains("the same header names"));
+    }
 }
 
 #[tokio::test]
@@ -407,9 +426,9 @@ async fn headers_can_be_kept_off_redirects_and_off_successes() {
     let policy = || Policy::new("p", Quota::per_hour(2));
     let moved = || Response::builder().status(302).body(String::new()).unwrap();
     let rows = [
-        ("everywhere", Headers::ietf(), [true, true, true]),
-        ("not on redirects", Headers::ietf().not_on_redirects(), [true, false, true]),
-        ("denials only", Headers::ietf().on_rejections_only(), [false, false, true]),
+        ("everywhere", Headers::default(), [true, true, true]),
+        ("not on redirects", Headers::default().not_on_redirects(), [true, false, true]),
+        ("denials only", Headers::default().on_rejections_only(), [false, false, true]),
         ("off", Headers::off(), [false, false, false]),
     ];
     for (name, headers, expected) in rows {
@@ -439,7 +458,8 @@ async fn a_response_with_no_room_for_more_headers_is_sent_without_ours() {
         }
         response
     };
-    let layer = layer(Policy::new("p", Quota::per_hour(2))).headers(Headers::ietf().and_legacy_delta());
+    let layer =
+        layer(Policy::new("p", Quota::per_hour(2))).headers(Headers::default().and(Dialect::LegacyDelta));
     let response = ask_for(&layer, get(), full).await;
     assert_eq!(response.status(), 200);
     assert!(response.headers().contains_key("x-1") && !response.headers().contains_key("ratelimit"));
@@ -503,8 +523,7 @@ async fn retry_after_is_rounded_up_and_a_retry_then_is_admitted() {
 
 #[tokio::test]
 async fn jitter_is_upwards_only_and_the_same_in_every_header() {
-    let layer = layer(Policy::new("p", Quota::per_minute(1)))
-        .headers(Headers::ietf().jitter(Duration::from_secs(40)));
+    let layer = layer(Policy::new("p", Quota::per_minute(1))).retry_after_jitter(Duration::from_secs(40));
     ask(&layer, get()).await;
     let mut waits = std::collections::BTreeSet::new();
     for _ in 0..100 {
@@ -522,19 +541,19 @@ async fn jitter_is_upwards_only_and_the_same_in_every_header() {
 
 #[tokio::test]
 async fn jitter_of_any_length_is_bounded_and_names_no_wait_where_none_helps() {
-    let forever = || Headers::ietf().jitter(Duration::MAX);
-    let limited = layer(Policy::new("p", Quota::per_minute(1))).headers(forever());
+    let policy = Policy::new("p", Quota::per_minute(1));
+    let limited = layer(policy.clone()).retry_after_jitter(Duration::MAX);
     ask(&limited, get()).await;
     let store = Says(|charge: &Charge| {
         Outcome::new(charge, Verdict::Deny { retry_after: Some(Duration::MAX) }, 0, Duration::MAX)
     });
     let longest = RateLimitLayer::new(store, Policy::new("p", Quota::per_day(1)), Constant::new("all"));
-    for layer in [limited.clone(), longest.headers(forever())] {
+    for layer in [limited.clone(), longest.retry_after_jitter(Duration::MAX)] {
         let denied = ask(&layer, get()).await;
         let wait: u64 = denied.headers()["retry-after"].to_str().unwrap().parse().unwrap();
         assert!((60..=2_147_483_647).contains(&wait), "{wait}");
     }
-    let too_much = ask(&limited.cost(|_| 2), get()).await;
+    let too_much = ask(&limited.sibling(costing(policy, 2)), get()).await;
     assert_eq!(too_much.status(), 429);
     assert!(!too_much.headers().contains_key("retry-after"));
 }
@@ -552,7 +571,8 @@ async fn retry_after_is_bounded() {
 
 #[tokio::test]
 async fn a_cost_above_the_capacity_has_no_retry_after_and_another_detail() {
-    let layer = layer(Policy::new("p", Quota::per_hour(5))).cost(|_| 6);
+    let rule = costing(Policy::new("p", Quota::per_hour(5)), 6);
+    let layer = RateLimitLayer::with_rules(MemoryStore::with_clock(ManualClock::new()), rule);
     let denied = ask(&layer, get()).await;
     assert_eq!(denied.status(), 429);
     assert!(!denied.headers().contains_key("retry-after"));
@@ -651,8 +671,8 @@ async fn a_cors_preflight_has_a_separate_quota_by_default() {
     assert_eq!(ask(&layer, preflight()).await.status(), 200);
     assert_eq!(ask(&layer, preflight()).await.status(), 429);
     assert_eq!(ask(&layer, options()).await.status(), 429);
-    assert_eq!(ask(&layer.clone().exempt_preflight(), preflight()).await.status(), 200);
-    assert_eq!(ask(&layer.limit_preflight(), preflight()).await.status(), 429);
+    assert_eq!(ask(&layer.clone().preflight(Preflight::Exempt), preflight()).await.status(), 200);
+    assert_eq!(ask(&layer.preflight(Preflight::Limited), preflight()).await.status(), 429);
 }
 
 #[tokio::test]
@@ -728,12 +748,12 @@ async fn a_mapper_that_sets_no_status_does_not_answer_with_a_success() {
 }
 
 #[tokio::test]
-async fn soft_mode_admits_and_marks_in_extension_and_header() {
+async fn a_layer_that_only_reports_admits_and_marks_in_extension_and_header() {
     let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::new()));
     let narrow = Policy::new("narrow", Quota::per_hour(1));
     let layer = RateLimitLayer::new(limiter.clone(), narrow, Constant::new("all"))
         .and(Rule::new(Policy::new("wide", Quota::per_hour(9)), Constant::new("all")))
-        .soft();
+        .enforcement(Enforcement::ReportOnly);
     let seen = async |request: Request<String>| {
         let inner = tower::service_fn(|request: Request<String>| async move {
             let denied =
@@ -754,17 +774,19 @@ async fn soft_mode_admits_and_marks_in_extension_and_header() {
     assert_eq!(seen(get()).await, (mark.clone(), format!("true {mark:?}")));
     let wide = Policy::new("wide", Quota::per_hour(9));
     assert_eq!(limiter.peek(&wide, &Key::new("all"), 0).await.unwrap().remaining(), Some(8));
-    // A missing identity is not rejected, but a ban is enforced.
-    let strict = RateLimitLayer::new(limiter, wide, Header::new("x-api-key")).soft().ban(|_: &Parts| true);
+    // A missing identity is not rejected, but a blocklist is enforced.
+    let strict = RateLimitLayer::new(limiter, wide, Header::new("x-api-key"))
+        .enforcement(Enforcement::ReportOnly)
+        .block(|_| true);
     assert_eq!(ask(&strict, get()).await.status(), 429);
 }
 
 #[tokio::test]
-async fn the_mark_of_a_soft_limit_lists_all_policies_that_denied_as_strings() {
+async fn the_mark_of_a_layer_that_only_reports_lists_all_policies_that_denied_as_strings() {
     let layer = layer(Policy::new(HOSTILE, Quota::per_hour(1)))
         .and(Rule::new(Policy::new("wide", Quota::per_hour(9)), Constant::new("all")))
         .and(Rule::new(Policy::new("narrow", Quota::per_day(1)), Constant::new("all")))
-        .soft();
+        .enforcement(Enforcement::ReportOnly);
     ask(&layer, get()).await;
     let marked = ask(&layer, get()).await;
     let names = items(marked.headers(), "x-ratelimit-exceeded");
@@ -772,7 +794,7 @@ async fn the_mark_of_a_soft_limit_lists_all_policies_that_denied_as_strings() {
 }
 
 #[tokio::test]
-async fn a_soft_limit_admits_undecided_requests_without_a_mark() {
+async fn a_layer_that_only_reports_admits_undecided_requests_without_a_mark() {
     let policy = || Policy::new("p", Quota::per_hour(1)).on_store_failure(FailureMode::Closed);
     let memory = MemoryStore::new;
     let later = |_: &Parts| {
@@ -792,7 +814,8 @@ async fn a_soft_limit_admits_undecided_requests_without_a_mark() {
             let marked = request.headers().contains_key("x-ratelimit-exceeded");
             Ok::<_, std::convert::Infallible>(Response::new(format!("{decided} {marked}")))
         };
-        let service = tower::Layer::layer(&layer.soft(), tower::service_fn(seen));
+        let service =
+            tower::Layer::layer(&layer.enforcement(Enforcement::ReportOnly), tower::service_fn(seen));
         let forged = Request::get("/").header("x-ratelimit-exceeded", "\"p\"").body(String::new()).unwrap();
         let Ok(response) = tower::ServiceExt::oneshot(service, forged).await;
         assert_eq!(response.status(), 200, "{name}");
@@ -802,10 +825,11 @@ async fn a_soft_limit_admits_undecided_requests_without_a_mark() {
 }
 
 #[tokio::test]
-async fn two_soft_limits_keep_each_others_mark() {
-    let soft = |name, limit| layer(Policy::new(name, Quota::per_hour(limit))).soft();
+async fn two_layers_that_only_report_keep_each_others_mark() {
+    let reporting =
+        |name, limit| layer(Policy::new(name, Quota::per_hour(limit))).enforcement(Enforcement::ReportOnly);
     for (outer, inner) in [(1, 9), (9, 1), (1, 1)] {
-        let (outer_layer, inner_layer) = (soft("outer", outer), soft("inner", inner));
+        let (outer_layer, inner_layer) = (reporting("outer", outer), reporting("inner", inner));
         let both = async || {
             let service = tower::service_fn(|request: Request<String>| async move {
                 let field = request.headers().get("x-ratelimit-exceeded").cloned();
@@ -826,22 +850,33 @@ async fn two_soft_limits_keep_each_others_mark() {
 }
 
 #[tokio::test]
-async fn a_request_keeps_the_marks_of_all_soft_limits_that_it_passed() {
+async fn a_request_keeps_the_marks_of_all_layers_that_it_passed() {
     let limits = |name, limit| layer(Policy::new(name, Quota::per_hour(limit)));
     let undecided = Policy::new("middle", Quota::per_hour(1)).on_store_failure(FailureMode::Open);
-    // With a limit between them that is not soft, and one that cannot decide.
+    // With a layer between them that enforces, and one that cannot decide.
     let rows = [
-        ("soft", limits("middle", 9).soft(), r#"Some("\"outer\", \"inner\"")"#),
-        ("soft and over", limits("middle", 1).soft(), r#"Some("\"outer\", \"middle\", \"inner\"")"#),
-        ("not soft", limits("middle", 9), r#"Some("\"outer\", \"inner\"")"#),
+        (
+            "report only",
+            limits("middle", 9).enforcement(Enforcement::ReportOnly),
+            r#"Some("\"outer\", \"inner\"")"#,
+        ),
+        (
+            "report only and over",
+            limits("middle", 1).enforcement(Enforcement::ReportOnly),
+            r#"Some("\"outer\", \"middle\", \"inner\"")"#,
+        ),
+        ("enforced", limits("middle", 9), r#"Some("\"outer\", \"inner\"")"#),
         (
             "undecided",
-            RateLimitLayer::new(Down, undecided, Constant::new("all")).soft(),
+            RateLimitLayer::new(Down, undecided, Constant::new("all")).enforcement(Enforcement::ReportOnly),
             r#"Some("\"outer\", \"inner\"")"#,
         ),
     ];
     for (name, middle, expected) in rows {
-        let (outer, inner) = (limits("outer", 1).soft(), limits("inner", 1).soft());
+        let (outer, inner) = (
+            limits("outer", 1).enforcement(Enforcement::ReportOnly),
+            limits("inner", 1).enforcement(Enforcement::ReportOnly),
+        );
         let service = tower::ServiceBuilder::new().layer(outer).layer(middle).layer(inner).service_fn(
             |request: Request<String>| async move {
                 let field =
@@ -860,7 +895,7 @@ async fn a_request_keeps_the_marks_of_all_soft_limits_that_it_passed() {
 }
 
 #[tokio::test]
-async fn a_limit_that_is_not_soft_leaves_the_mark_of_a_gateway_alone() {
+async fn a_layer_that_enforces_leaves_the_mark_of_a_gateway_alone() {
     let layer = layer(Policy::new("p", Quota::per_hour(2)));
     let service = tower::Layer::layer(
         &layer,
@@ -883,7 +918,11 @@ async fn a_limit_without_headers_does_not_suppress_those_of_an_outer_limit() {
     let rows = [
         ("on", api(3), vec![r#""api";r=2;t=2400"#]),
         ("off", api(3).headers(Headers::off()), vec![r#""api";r=4;t=2880"#]),
-        ("denials only", api(3).headers(Headers::ietf().on_rejections_only()), vec![r#""api";r=4;t=2880"#]),
+        (
+            "denials only",
+            api(3).headers(Headers::default().on_rejections_only()),
+            vec![r#""api";r=4;t=2880"#],
+        ),
         (
             "another name, off",
             layer(Policy::new("b", Quota::per_hour(3))).headers(Headers::off()),
@@ -905,10 +944,11 @@ async fn a_limit_without_headers_does_not_suppress_those_of_an_outer_limit() {
 async fn the_t_of_a_fixed_window_is_its_rest_or_as_long_as_the_units_take_at_the_rate_of_the_quota() {
     let clock = ManualClock::new();
     let policy = Policy::new("p", Quota::per_hour(10)).algorithm(FixedWindow::anchored());
-    let layer = RateLimitLayer::new(MemoryStore::with_clock(clock.clone()), policy, Constant::new("all"));
+    let layer =
+        RateLimitLayer::new(MemoryStore::with_clock(clock.clone()), policy.clone(), Constant::new("all"));
     for (cost, seconds, expected) in [(7, 0, "r=3;t=3600"), (1, 600, "r=2;t=3000"), (1, 2_940, "r=1;t=360")] {
         clock.advance(Duration::from_secs(seconds));
-        let response = ask(&layer.clone().cost(move |_| cost), get()).await;
+        let response = ask(&layer.sibling(costing(policy.clone(), cost)), get()).await;
         assert_eq!(response.headers()["ratelimit"], format!(r#""p";{expected}"#), "{seconds}");
     }
 }

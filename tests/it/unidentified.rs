@@ -9,15 +9,15 @@ use std::{
     time::Duration,
 };
 
-use http::{Request, request::Parts, response};
+use http::{Request, request::Parts};
 use support::{RedisServer, inner::ask, store};
 use tower_ratelimit::{
     Answer, Decision, Error, ErrorKind, FailureMode, Header, Key, KeyExtractor as _, Limiter, ManualClock,
     MemoryStore, PeerIp, Policy, PolicySource, Quota, RateLimitLayer, Rule,
     algorithm::{Concurrency, FixedWindow},
     key::FromExtension,
-    layer::{DecisionEvent, DecisionKind, Rules},
-    policy::Penalty,
+    layer::{DecisionEvent, DecisionKind, Rules, Settlement},
+    policy::{Enforcement, Penalty},
 };
 use tower_ratelimit_extra::lookup::Lookup;
 
@@ -139,7 +139,8 @@ async fn every_fault_of_a_client_is_charged_and_answered_with_the_headers_of_its
             } else {
                 Rules::from(rule.clone()).every(per_ip())
             };
-            let layer = RateLimitLayer::with_rules(store, rules).count_if(|_: &response::Parts| false);
+            let layer =
+                RateLimitLayer::with_rules(store, rules).settle(Settlement::new().count_if(|_| false));
             for used in 1..=LIMIT {
                 let response = ask(&layer, request(key)).await;
                 assert_eq!(response.status(), status, "{name}");
@@ -182,12 +183,12 @@ async fn a_failure_of_the_server_charges_nothing_and_stays_500() {
 }
 
 #[tokio::test]
-async fn a_soft_layer_admits_it_and_shows_the_decision() {
+async fn a_layer_that_only_reports_admits_it_and_shows_the_decision() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let log = seen.clone();
     let layer = RateLimitLayer::with_rules(MemoryStore::new(), per_ip())
         .and(Rule::new(day("api", 9), Header::new("x-api-key")))
-        .soft()
+        .enforcement(Enforcement::ReportOnly)
         .on_decision(move |event: &DecisionEvent<'_>| {
             let policy = event.policy().map(String::from);
             log.lock().unwrap().push((event.kind(), event.is_rejected(), policy));

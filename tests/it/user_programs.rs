@@ -15,10 +15,10 @@ use serde_json::{Value, json};
 use tower::ServiceExt as _;
 use tower_ratelimit::{
     FailureMode, Header, Key, KeyExtractor as _, Limiter, ManualClock, MemoryStore, PeerIp, Policy,
-    PolicySource, Quota, Rejection,
+    PolicySource, Quota, RateLimitLayer, Rejection, Rule,
     algorithm::SlidingLog,
     key::{GrpcMethod, GrpcService},
-    layer::RateLimits,
+    policy::Enforcement,
 };
 
 /// An axum service with a limit for each address, a strict one for logins, plans by API key, one error format for
@@ -31,32 +31,34 @@ mod shop {
     #[derive(Clone)]
     pub(super) struct Shop {
         /// From the configuration.
-        pub(super) limits_enabled: bool,
+        pub(super) enforcement: Enforcement,
         pub(super) plans: Arc<HashMap<String, Policy>>,
         pub(super) imports: Policy,
     }
 
     pub(super) fn app(shop: Shop, limiter: impl Into<Limiter>) -> Router {
-        let limits = RateLimits::new(limiter).enabled(shop.limits_enabled).response(error_format);
-        let per_ip = limits.layer(Policy::new("per-ip", Quota::per_minute(60).burst(5)), PeerIp::new());
+        let per_ip = Policy::new("per-ip", Quota::per_minute(60).burst(5));
+        let per_ip = RateLimitLayer::new(limiter, per_ip, PeerIp::new())
+            .enforcement(shop.enforcement)
+            .response(error_format);
         // At most two logins a minute. Logins are rejected while the store is unavailable.
         let login = Policy::new("login", Quota::per_minute(2))
             .algorithm(SlidingLog::new())
             .on_store_failure(FailureMode::Closed);
-        let login = limits.layer(login, PeerIp::new());
+        let login = per_ip.sibling(Rule::new(login, PeerIp::new()));
 
         let (plans, free) = (shop.plans.clone(), Policy::new("free", Quota::per_hour(1)));
         let plan = PolicySource::per_request(move |_: &Parts, key: &Key| {
             key.identity().and_then(|api_key| plans.get(&*api_key)).unwrap_or(&free).clone()
         });
-        let plan = limits.layer(plan, Header::new("x-api-key"));
+        let plan = per_ip.sibling(Rule::new(plan, Header::new("x-api-key")));
 
         Router::new()
             .route("/", get(async || "home"))
             .route("/login", post(async || "welcome").layer(login))
             .route("/reports", get(async || "report").layer(plan))
             .route("/import", post(import))
-            .layer(per_ip.exempt(|parts: &Parts| parts.uri.path() == "/health"))
+            .layer(per_ip.exempt(|parts| parts.uri.path() == "/health"))
             .route("/health", get(async || "ok"))
             .with_state(shop)
     }
@@ -78,11 +80,11 @@ mod shop {
     }
 }
 
-fn shop(limits_enabled: bool) -> (Router, ManualClock) {
+fn shop(enforcement: Enforcement) -> (Router, ManualClock) {
     let clock = ManualClock::new();
     let plans = [("key-of-acme".to_owned(), Policy::new("paid", Quota::per_hour(2)))];
     let imports = Policy::new("imports", Quota::per_day(3));
-    let shop = shop::Shop { limits_enabled, plans: std::sync::Arc::new(plans.into()), imports };
+    let shop = shop::Shop { enforcement, plans: std::sync::Arc::new(plans.into()), imports };
     (shop::app(shop, MemoryStore::with_clock(clock.clone())), clock)
 }
 
@@ -105,7 +107,7 @@ const BOB: [u8; 4] = [203, 0, 113, 8];
 
 #[tokio::test]
 async fn each_address_has_its_own_limit_and_health_has_none() {
-    let (app, clock) = shop(true);
+    let (app, clock) = shop(Enforcement::On);
     for _ in 0..5 {
         assert_eq!(ask(&app, ALICE, Request::get("/"), "").await.status(), 200);
     }
@@ -124,7 +126,7 @@ async fn each_address_has_its_own_limit_and_health_has_none() {
 
 #[tokio::test]
 async fn no_minute_admits_more_logins_than_the_limit() {
-    let (app, clock) = shop(true);
+    let (app, clock) = shop(Enforcement::On);
     let login = async || ask(&app, ALICE, Request::post("/login"), "").await;
     assert_eq!(login().await.status(), 200);
     clock.advance(Duration::from_secs(50));
@@ -140,7 +142,7 @@ async fn no_minute_admits_more_logins_than_the_limit() {
 
 #[tokio::test]
 async fn a_plan_is_chosen_by_the_api_key() {
-    let (app, _) = shop(true);
+    let (app, _) = shop(Enforcement::On);
     let report = async |key: &str| {
         ask(&app, ALICE, Request::get("/reports").header("x-api-key", key), "").await.status()
     };
@@ -151,7 +153,7 @@ async fn a_plan_is_chosen_by_the_api_key() {
 
 #[tokio::test]
 async fn layers_and_handlers_answer_in_one_format() {
-    let (app, _) = shop(true);
+    let (app, _) = shop(Enforcement::On);
     // Denied by the layer, by the handler, and without an identity.
     ask(&app, BOB, Request::post("/login"), "").await;
     ask(&app, BOB, Request::post("/login"), "").await;
@@ -178,7 +180,7 @@ async fn layers_and_handlers_answer_in_one_format() {
 
 #[tokio::test]
 async fn the_switch_turns_every_limit_off() {
-    let (app, _) = shop(false);
+    let (app, _) = shop(Enforcement::Off);
     for _ in 0..20 {
         assert_eq!(ask(&app, ALICE, Request::get("/"), "").await.status(), 200);
         assert_eq!(ask(&app, ALICE, Request::post("/login"), "").await.status(), 200);
@@ -190,8 +192,8 @@ async fn the_switch_turns_every_limit_off() {
 #[tokio::test]
 async fn health_checks_over_grpc_are_not_limited() {
     let health = GrpcService::new().any_of(["grpc.health.v1.Health"]);
-    let limits = RateLimits::new(MemoryStore::new());
-    let layer = limits.layer(Policy::new("calls", Quota::per_day(1)), GrpcMethod::new()).exempt(health);
+    let policy = Policy::new("calls", Quota::per_day(1));
+    let layer = RateLimitLayer::new(MemoryStore::new(), policy, GrpcMethod::new()).exempt(health);
     let call = async |path: &str| {
         let service = tower::service_fn(async |_: Request<String>| {
             Ok::<_, std::convert::Infallible>(Response::new(String::new()))

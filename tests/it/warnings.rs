@@ -7,7 +7,7 @@ use tower_ratelimit::{
     KeyExtractor, MemoryStore, PeerIp, Policy, PolicySource, Quota, RateLimitLayer, Rule,
     algorithm::{FixedWindow, LeakyBucket, SlidingLog, TokenBucket},
     key::{Constant, MatchedRoute, RequestPath},
-    layer::Rules,
+    layer::{Rules, Settlement},
 };
 
 #[test]
@@ -67,9 +67,12 @@ fn a_layer_warns_of_paths_as_keys_and_of_reservations_that_cannot_be_meant() {
         // The closure may make a few keys of all paths.
         (layer(Box::new(RequestPath::new().map(|path: &str| path.len().min(1).to_string()))), None),
         (all().and(Rule::new(Policy::new("other", Quota::per_minute(5)), RequestPath::new())), Some(path)),
-        (all().reserve("api"), None),
-        (all().reserve("apis"), Some(r#""apis", which it does not have: name one of ["api"]"#)),
-        (all().charge_response_bytes("api"), Some("add Policy::content_bytes")),
+        (all().settle(Settlement::new().reserve("api")), None),
+        (
+            all().settle(Settlement::new().reserve("apis")),
+            Some(r#""apis", which it does not have: name one of ["api"]"#),
+        ),
+        (all().settle(Settlement::new().response_bytes("api")), Some("add Policy::content_bytes")),
     ];
     for (at, (layer, expected)) in rows.into_iter().enumerate() {
         let warnings = layer.warnings();
@@ -79,11 +82,12 @@ fn a_layer_warns_of_paths_as_keys_and_of_reservations_that_cannot_be_meant() {
         }
     }
     let bytes = RateLimitLayer::new(MemoryStore::new(), policy().content_bytes(), Constant::new("all"));
-    assert!(bytes.charge_response_bytes("api").warnings().is_empty());
+    assert!(bytes.settle(Settlement::new().response_bytes("api")).warnings().is_empty());
     // Which policies there are is not known.
     let source =
         PolicySource::per_request(|_: &Parts, _: &tower_ratelimit::Key| Policy::new("x", Quota::per_day(1)));
-    let chosen = RateLimitLayer::new(MemoryStore::new(), source, Constant::new("all")).reserve("apis");
+    let chosen = RateLimitLayer::new(MemoryStore::new(), source, Constant::new("all"))
+        .settle(Settlement::new().reserve("apis"));
     assert!(chosen.warnings().is_empty());
 }
 

@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 use tokio_stream::{StreamExt as _, wrappers::ReceiverStream};
 use tonic::{Code, transport::Channel};
 use tower::{ServiceBuilder, ServiceExt as _, service_fn};
-use tower_ratelimit::{MemoryStore, PeerIp, Policy, Quota, RateLimitLayer};
+use tower_ratelimit::{MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rule};
 use tower_ratelimit_retry::{BufferedRetryLayer, RetryPolicy};
 
 use crate::grpc::{
@@ -152,11 +152,11 @@ async fn a_body_announces_the_size_that_it_did_without_the_layer() {
 async fn limited(quota: Quota) -> (Channel, Arc<AtomicU32>) {
     let calls = Arc::new(AtomicU32::new(0));
     let count = calls.clone();
-    let limit = RateLimitLayer::new(MemoryStore::new(), Policy::new("calls", quota.burst(1)), PeerIp::new());
-    let server = serve(limit.cost(move |_| {
+    let rule = Rule::new(Policy::new("calls", quota.burst(1)), PeerIp::new()).cost(move |_| {
         count.fetch_add(1, Ordering::Relaxed);
         1
-    }));
+    });
+    let server = serve(RateLimitLayer::with_rules(MemoryStore::new(), rule));
     let channel = Channel::from_shared(format!("http://{}", server.await)).unwrap();
     (channel.connect().await.unwrap(), calls)
 }

@@ -42,10 +42,12 @@ use tonic_types::{StatusExt as _, pb};
 use tonic_web::{GrpcWebClientLayer, GrpcWebLayer};
 use tower::{Layer, ServiceBuilder, ServiceExt as _};
 use tower_ratelimit::{
-    Charge, Decision, Error, ErrorKind, FailureMode, Header, Headers, Key, KeyExtractor as _, Limiter,
-    ManualClock, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rejection, Reservation, Rule, Verdict,
+    Charge, Decision, Error, ErrorKind, FailureMode, Header, Key, KeyExtractor as _, Limiter, ManualClock,
+    MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rejection, Reservation, Rule, Verdict,
     decision::Outcome,
     key::{Constant, GrpcMethod, GrpcService},
+    layer::Settlement,
+    policy::Enforcement,
     response::{GrpcCode, GrpcStatus},
 };
 use tower_ratelimit_extra::adaptive::LoadMeter;
@@ -106,6 +108,11 @@ fn layer(quota: Quota, key: impl tower_ratelimit::KeyExtractor) -> RateLimitLaye
 
 fn one() -> RateLimitLayer {
     layer(Quota::per_hour(1), Constant::new("all"))
+}
+
+/// [`one`] with calls that cost more than it ever admits.
+fn too_dear() -> RateLimitLayer {
+    one().sibling(Rule::new(Policy::new("calls", Quota::per_hour(1)), Constant::new("all")).cost(|_| 2))
 }
 
 async fn listen() -> (TcpListenerStream, SocketAddr) {
@@ -189,7 +196,7 @@ async fn a_rejection_is_a_status_in_headers_that_end_the_stream() {
 async fn each_rejection_has_its_code() {
     let spent = "over the rate limit; try again in 3600 seconds";
     let no_peer = |_: &Parts| Err::<Key, _>(Error::new(ErrorKind::MissingSetup, "no peer"));
-    let banned = layer(Quota::per_hour(9), Constant::new("all")).ban(|_: &Parts| true);
+    let blocked = layer(Quota::per_hour(9), Constant::new("all")).block(|_| true);
     let table = [
         ("limited", one(), 2, Code::ResourceExhausted, spent),
         ("store down", closed(), 1, Code::Unavailable, "the rate limit is temporarily unavailable"),
@@ -207,7 +214,7 @@ async fn each_rejection_has_its_code() {
             Code::Internal,
             "the rate limit is misconfigured",
         ),
-        ("ban", banned, 1, Code::PermissionDenied, "the client is banned"),
+        ("blocked", blocked, 1, Code::PermissionDenied, "the client is banned"),
     ];
     for (name, layer, calls, code, message) in table {
         let status = denial(layer.clone(), calls).await;
@@ -236,7 +243,7 @@ async fn an_adjusted_status_keeps_its_details() {
     assert_eq!(details.quota_failure().unwrap().violations[0].description, "over 1/h");
     assert_eq!(pb::Status::decode(denied.details()).unwrap().code, Code::Unavailable as i32);
     // If the closure sets no code, the default stays.
-    let banned = denial(one().ban(|_: &Parts| true).grpc_response(status), 1).await;
+    let banned = denial(one().block(|_| true).grpc_response(status), 1).await;
     assert_eq!((banned.code(), banned.message()), (Code::PermissionDenied, "ours: the client is banned"));
 }
 
@@ -388,13 +395,13 @@ async fn a_tonic_handler_finds_all_it_may_ask_for_even_if_its_call_is_not_charge
     let open = Policy::new("calls", Quota::per_hour(1)).on_store_failure(FailureMode::Open);
     let rows = [
         ("charged", one()),
-        ("off", one().enabled(false)),
-        ("exempt", one().exempt(|_: &Parts| true)),
-        ("over a soft limit", one().cost(|_| 2).soft()),
+        ("off", one().enforcement(Enforcement::Off)),
+        ("exempt", one().exempt(|_| true)),
+        ("over the limit, report only", too_dear().enforcement(Enforcement::ReportOnly)),
         ("open", RateLimitLayer::new(Down, open, Constant::new("all"))),
     ];
     for (name, layer) in rows {
-        let mut client = client(serve(layer.reserve("calls")).await).await;
+        let mut client = client(serve(layer.settle(Settlement::new().reserve("calls"))).await).await;
         let asked = HelloRequest { name: "what is in the extensions?".into(), count: 0 };
         let reply = client.say_hello(asked).await.unwrap().into_inner();
         assert_eq!(reply.message, "(true, true, true)", "{name}");
@@ -465,7 +472,7 @@ async fn the_details_name_the_wait_and_each_policy_that_denied() {
 async fn the_retry_info_is_above_zero_or_absent() {
     let soon = denial(denying(Duration::ZERO), 1).await.get_error_details();
     assert!(soon.retry_info().unwrap().retry_delay.unwrap() > Duration::ZERO);
-    let never = denial(one().cost(|_| 2), 1).await;
+    let never = denial(too_dear(), 1).await;
     assert_eq!(never.code(), Code::ResourceExhausted);
     assert!(never.get_error_details().retry_info().is_none());
     assert_eq!(never.get_error_details().quota_failure().unwrap().violations.len(), 1);
@@ -474,7 +481,7 @@ async fn the_retry_info_is_above_zero_or_absent() {
 #[tokio::test]
 async fn jitter_is_the_same_in_everything_that_names_the_wait() {
     let layer = denying(Duration::from_secs(10))
-        .headers(Headers::ietf().jitter(Duration::from_secs(1_000)))
+        .retry_after_jitter(Duration::from_secs(1_000))
         .grpc_response(GrpcStatus::default().retry_pushback());
     let mut longest = Duration::ZERO;
     for _ in 0..9 {
@@ -501,7 +508,7 @@ async fn pushback_is_a_decimal_i32_if_asked_for() {
             denying(Duration::from_secs(86_400 * 365)).grpc_response(push.clone()),
             Some("2147483647"),
         ),
-        ("cannot help", one().cost(|_| 2).grpc_response(push.clone()), Some("-1")),
+        ("cannot help", too_dear().grpc_response(push.clone()), Some("-1")),
         ("not limited", closed().grpc_response(push), None),
     ];
     for (name, layer, expected) in table {
@@ -535,8 +542,8 @@ async fn the_header_block_of_a_rejection_stays_below_8_kib() {
 
 #[tokio::test]
 async fn the_header_block_of_an_admitted_call_stays_below_8_kib() {
-    // A soft layer names the policies that would deny as well.
-    for (layer, calls) in [(many(), 1), (many().soft(), 2)] {
+    // A layer that only reports names the policies that would deny as well.
+    for (layer, calls) in [(many(), 1), (many().enforcement(Enforcement::ReportOnly), 2)] {
         let response = raw(serve(layer).await, calls).await;
         assert!(size(response.headers()) < 8 * 1_024, "{}", size(response.headers()));
         assert!(!response.headers().contains_key("grpc-status"));
@@ -568,7 +575,7 @@ async fn the_headers_of_the_service_are_kept_however_large_they_are() {
 #[tokio::test]
 async fn the_layer_adds_no_error_type() {
     let key = |_: &Parts| Err::<Key, _>(Error::new(ErrorKind::StoreReply, "any"));
-    for layer in [one().cost(|_| 2), closed(), layer(Quota::per_hour(1), key), many()] {
+    for layer in [too_dear(), closed(), layer(Quota::per_hour(1), key), many()] {
         let service = tower::service_fn(|_| async { Ok::<_, Infallible>(Response::new(String::new())) });
         // It compiles because the only error type is that of the service.
         let Ok(response) = layer.layer(service).oneshot(wire_call(HELLO, "application/grpc")).await;

@@ -20,7 +20,6 @@ use tower_ratelimit::{
     Policy, Quota, RateLimitLayer, Rejection, Rule, TrustedProxies, Verdict,
     algorithm::FixedWindow,
     key::{Constant, GrpcMethod, GrpcService},
-    layer::RateLimits,
     policy::Penalty,
 };
 
@@ -75,9 +74,9 @@ mod greetings {
 
 #[tokio::test]
 async fn a_grpc_service_has_limits_per_method_and_handlers_with_custom_statuses() {
-    let limits = RateLimits::new(MemoryStore::with_clock(ManualClock::new()));
-    let per_method = limits
-        .layer(Policy::new("calls", Quota::per_hour(3)), (PeerIp::new(), GrpcMethod::new()))
+    let calls = Policy::new("calls", Quota::per_hour(3));
+    let store = MemoryStore::with_clock(ManualClock::new());
+    let per_method = RateLimitLayer::new(store, calls, (PeerIp::new(), GrpcMethod::new()))
         .exempt(GrpcService::new().any_of(["grpc.health.v1.Health"]));
     let letters = Policy::new("letters", Quota::per_day(5));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

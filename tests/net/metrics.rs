@@ -7,7 +7,7 @@ mod example;
 use std::{collections::BTreeMap, convert::Infallible, io, net::SocketAddr, time::Duration};
 
 use axum::{body::Body, extract::ConnectInfo};
-use http::{Request, Response, request::Parts};
+use http::{Request, Response};
 use http_body_util::BodyExt as _;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use prometheus_parse::{Scrape, Value};
@@ -148,7 +148,7 @@ async fn denials_of_a_banned_key_have_a_verdict_of_their_own() {
         layer.layer(service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(String::new())) }));
     let request = Request::get("/").header("x-user", "alice").body(()).unwrap();
     service.oneshot(request).await.unwrap();
-    assert_eq!(counted(&handle, REJECTIONS_TOTAL), map([("reason=banned", 1.0)]));
+    assert_eq!(counted(&handle, REJECTIONS_TOTAL), map([("reason=blocked", 1.0)]));
 }
 
 #[tokio::test]
@@ -196,17 +196,17 @@ async fn failures_of_the_store_and_rejections_are_counted_by_their_cause() {
     for (later, kind, mode) in rows {
         let policy = Policy::new("api", Quota::per_hour(9)).on_store_failure(mode);
         let layer = RateLimitLayer::new(Broken { later, kind }, policy, Header::new("x-user"))
-            .ban(|parts: &Parts| parts.uri.path() == "/banned");
+            .block(|parts| parts.uri.path() == "/blocked");
         let service = layer
             .layer(service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(String::new())) }));
-        for path in ["/", "/banned"] {
+        for path in ["/", "/blocked"] {
             let request = Request::get(path).header("x-user", "alice").body(()).unwrap();
             service.clone().oneshot(request).await.unwrap();
         }
     }
     let errors = map([("kind=timeout", 2.0), ("kind=unreachable", 1.0)]);
     assert_eq!(counted(&handle, STORE_ERRORS_TOTAL), errors);
-    let rejections = map([("reason=banned", 3.0), ("reason=unavailable", 1.0)]);
+    let rejections = map([("reason=blocked", 3.0), ("reason=unavailable", 1.0)]);
     assert_eq!(counted(&handle, REJECTIONS_TOTAL), rejections);
     let decisions = map([("policy=,source=failure_mode,verdict=admitted", 2.0)]);
     assert_eq!(counted(&handle, DECISIONS_TOTAL), decisions);
@@ -342,10 +342,11 @@ async fn the_switches_and_the_errors_of_live_policies_are_gauges() {
     // Other tests may have switches, which are on.
     let switches = || {
         let switches = counted(&handle, ENFORCEMENT_SWITCHES);
-        ["soft", "off"].map(|position| switches.get(&format!("position={position}")).copied().unwrap_or(0.0))
+        ["report-only", "off"]
+            .map(|position| switches.get(&format!("position={position}")).copied().unwrap_or(0.0))
     };
     let failed = || samples(&parse(&handle.render()), FAILED_POLICY_SOURCES).get("").copied();
-    let switch = EnforcementSwitch::new(Enforcement::Soft);
+    let switch = EnforcementSwitch::new(Enforcement::ReportOnly);
     assert_eq!(switches(), [1.0, 0.0]);
     switch.set(Enforcement::Off);
     switch.clone().set(Enforcement::Off);

@@ -11,6 +11,7 @@ use tower_ratelimit::{
     Decision, ErrorKind, FailureMode, Key, Limiter, Policy, Quota, RateLimitLayer, Reservation,
     algorithm::{FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
     key::Constant,
+    layer::Settlement,
 };
 
 const LIMIT: u64 = 30;
@@ -193,9 +194,9 @@ async fn requests_that_do_not_count_are_not_charged_for_an_outage() {
     let server = RedisServer::start();
     let limiters = limiters(&server, 2).await;
     let logins = Policy::new("logins", Quota::per_hour(10)).algorithm(SlidingLog::new());
-    let layer = RateLimitLayer::new(limiters[0].clone(), logins.clone(), Constant::new("alice"))
-        .count_if(|response| response.status == StatusCode::UNAUTHORIZED)
-        .refund_cancelled();
+    let layer = RateLimitLayer::new(limiters[0].clone(), logins.clone(), Constant::new("alice")).settle(
+        Settlement::new().count_if(|response| response.status == StatusCode::UNAUTHORIZED).refund_cancelled(),
+    );
     let login = layer.layer(service_fn(async |request: Request<String>| match request.body().as_str() {
         "hangs" => pending().await,
         status => Ok::<_, Infallible>(Response::builder().status(status).body(String::new()).unwrap()),

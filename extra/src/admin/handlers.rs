@@ -136,7 +136,7 @@ fn switch(settings: &Settings) -> Result<&EnforcementSwitch, Problem> {
 
 /// The store has not made the decision.
 fn undecided(policy: &Policy, failure: &str) -> Problem {
-    let mode = policy.summary().on_store_failure();
+    let mode = policy.failure_mode();
     let detail =
         format!("the store has not answered, and the failure mode `{mode}` decides meanwhile: {failure}");
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)

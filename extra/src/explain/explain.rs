@@ -63,13 +63,13 @@ impl Explanation {
     /// What `layer` would decide about `request` now, and why: the rules that apply to it, their keys, and the state of
     /// each. It charges nothing.
     ///
-    /// `None` if the layer does not limit the request: it is [off](RateLimitLayer::enabled), the request is
-    /// [exempt](RateLimitLayer::exempt), or no rule has a policy for it. A [soft](RateLimitLayer::soft) layer admits what is
-    /// denied here.
+    /// `None` if the layer does not limit the request: it is [off](RateLimitLayer::enforcement), the request is
+    /// [exempt](RateLimitLayer::exempt), or no rule has a policy for it. A layer that
+    /// [only reports](tower_ratelimit::policy::Enforcement::ReportOnly) admits what is denied here.
     ///
     /// # Errors
     ///
-    /// The rejection of a request whose client is [banned](RateLimitLayer::ban) or cannot be identified, or that the store
+    /// The rejection of a request whose client is [blocked](RateLimitLayer::block) or cannot be identified, or that the store
     /// cannot decide.
     ///
     /// # Example
@@ -108,7 +108,7 @@ impl Explanation {
 /// Explains charges, each with its identity if that is known.
 async fn explain(limiter: &Limiter, asked: Vec<(Charge, Option<String>)>) -> Result<Explanation, Error> {
     let charges: Vec<Charge> = asked.iter().map(|(charge, _)| charge.clone()).collect();
-    // An operator sees the truth, even in a handler of a soft layer.
+    // An operator sees the truth, even in a handler of a layer that only reports.
     let decision = limiter.under(Enforcement::On).peek_all(&charges).await?;
     let mut explained = Vec::with_capacity(asked.len());
     for (charge, identity) in asked {

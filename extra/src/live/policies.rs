@@ -82,7 +82,7 @@ impl LivePolicies {
     /// Policies from the TOML file at `path`, which is read again every 500 ms, or as [`poll_every`](Self::poll_every) says.
     ///
     /// The policies are tables `[[policies]]`, as in [any configuration file](tower_ratelimit::policy#policies-in-a-configuration-file).
-    /// `enforcement`, above them, sets the [switch](Self::enforcement): `"on"`, the default, `"soft"` or `"off"`.
+    /// `enforcement`, above them, sets the [switch](Self::enforcement): `"on"`, the default, `"report-only"` or `"off"`.
     ///
     /// ```toml
     /// enforcement = "on"

@@ -3,7 +3,7 @@ use std::{fmt, net::IpAddr};
 use http::request::Parts;
 
 use super::{
-    ForwardingHeader, TrustedProxies, Within,
+    ForwardingHeader, TrustedProxies,
     connection::{Peer, unknown_peer},
     forwarding_header::Client,
     networks::Networks,
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     base::{Answer, Error, ErrorKind},
-    key::{Key, KeyExtractor, RequestMatcher, matcher::not_determined},
+    key::{Key, KeyExtractor, matcher::not_determined},
 };
 
 /// The address of the client behind proxies or load balancers.
@@ -65,7 +65,7 @@ use crate::{
 ///   call [`without_warning`](Self::without_warning) to turn it off.
 /// * The request is not [exempt](crate::RateLimitLayer::exempt), even if the proxy's address is: otherwise a client
 ///   that makes the header invalid would be exempt. To exempt health checks of the proxy, match their path.
-/// * A [ban](crate::RateLimitLayer::ban) of the proxy's address rejects the request with 400.
+/// * A [blocklist](crate::RateLimitLayer::block) with the proxy's address rejects the request with 400.
 ///
 /// # Errors
 ///
@@ -207,14 +207,35 @@ impl ClientIp {
     }
 
     /// Matches the requests whose client is in one of `networks`, such as `10.0.0.0/8`. An address without a prefix
-    /// length is the network of that address. See [`Within`] for an example.
+    /// length is the network of that address. For [`RateLimitLayer::exempt`](crate::RateLimitLayer::exempt) and
+    /// [`RateLimitLayer::block`](crate::RateLimitLayer::block); see [`PeerIp::within`](crate::PeerIp::within) for an example.
+    ///
+    /// The whole address counts, not its IPv6 network.
+    ///
+    /// | if the address is not known | exempt | blocked |
+    /// |---|---|---|
+    /// | the server does not know its peers: [`MissingSetup`](ErrorKind::MissingSetup) | no | rejected, 500 |
+    /// | a header of a single address is sent twice: [`InvalidIdentity`](ErrorKind::InvalidIdentity) | no | rejected, 400 |
+    /// | the client [cannot be determined](Self#requests-without-a-usable-header), and the proxy's address is in the networks | no | rejected, 400 |
+    /// | the same, and the proxy's address is not in the networks | no | no |
     ///
     /// # Errors
     ///
     /// [`InvalidConfig`](ErrorKind::InvalidConfig): one of `networks` is neither a network nor an address. The message
     /// names it.
-    pub fn within(self, networks: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Within<Self>, Error> {
-        Ok(Within { addresses: self, networks: Networks::parse(networks)? })
+    pub fn within(
+        self,
+        networks: impl IntoIterator<Item = impl AsRef<str>>,
+    ) -> Result<impl Fn(&Parts) -> Answer<bool> + Send + Sync + 'static, Error> {
+        let networks = Networks::parse(networks)?;
+        let is_inside = move |request: &Parts| {
+            let client = self.locate(request)?;
+            match networks.contain(client.address) {
+                true if !client.determined => Err(not_determined()),
+                inside => Ok(inside),
+            }
+        };
+        Ok(move |request: &Parts| is_inside(request).into())
     }
 
     fn locate(&self, request: &Parts) -> Result<Client, Error> {
@@ -297,16 +318,5 @@ impl KeyExtractor for ClientIp {
 
     fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
         self.prefix.keys_of(named)
-    }
-}
-
-impl RequestMatcher for Within<ClientIp> {
-    fn matches(&self, request: &Parts) -> Answer<bool> {
-        let matches =
-            self.addresses.locate(request).and_then(|client| match self.networks.contain(client.address) {
-                true if !client.determined => Err(not_determined()),
-                inside => Ok(inside),
-            });
-        matches.into()
     }
 }

@@ -9,10 +9,8 @@ mod peer;
 mod prefix;
 mod proxies;
 mod warning;
-mod within;
 
 pub(crate) use self::peer::preflight_key;
 pub use self::{
     client::ClientIp, forwarding_header::ForwardingHeader, peer::PeerIp, proxies::TrustedProxies,
-    within::Within,
 };

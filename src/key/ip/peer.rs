@@ -3,7 +3,6 @@ use std::{fmt, net::IpAddr};
 use http::{HeaderName, header::FORWARDED, request::Parts};
 
 use super::{
-    Within,
     connection::{Peer, unknown_peer},
     networks::Networks,
     prefix::Prefix,
@@ -11,7 +10,7 @@ use super::{
 };
 use crate::{
     base::{Answer, Error, ErrorKind},
-    key::{Key, KeyExtractor, RequestMatcher},
+    key::{Key, KeyExtractor},
 };
 
 /// The address of the peer, which is the other end of the connection.
@@ -182,14 +181,47 @@ impl PeerIp {
     }
 
     /// Matches the requests whose peer is in one of `networks`, such as `10.0.0.0/8`. An address without a prefix length
-    /// is the network of that address. See [`Within`] for an example.
+    /// is the network of that address. For [`RateLimitLayer::exempt`](crate::RateLimitLayer::exempt) and
+    /// [`RateLimitLayer::block`](crate::RateLimitLayer::block).
+    ///
+    /// The whole address counts, not its IPv6 network. If the server does not know its peers, a request is not exempt, and a
+    /// blocklist rejects it with 500.
     ///
     /// # Errors
     ///
     /// [`InvalidConfig`](ErrorKind::InvalidConfig): one of `networks` is neither a network nor an address. The message
     /// names it.
-    pub fn within(self, networks: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Within<Self>, Error> {
-        Ok(Within { addresses: self, networks: Networks::parse(networks)? })
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use std::net::SocketAddr;
+    /// use http::Request;
+    /// use tower_ratelimit::PeerIp;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let from = |peer: &str| {
+    ///     let peer: SocketAddr = peer.parse().unwrap();
+    ///     Request::get("/").extension(peer).body(()).unwrap().into_parts().0
+    /// };
+    /// let is_ours = PeerIp::new().within(["10.0.0.0/8", "2001:db8::1"])?;
+    /// assert!(is_ours(&from("10.1.2.3:80")).await?);
+    /// assert!(is_ours(&from("[2001:db8::1]:80")).await?);
+    /// assert!(!is_ours(&from("[2001:db8::2]:80")).await?);
+    ///
+    /// let error = PeerIp::new().within(["10.0.0.0/33"]).map(drop).unwrap_err();
+    /// assert_eq!(error.to_string(), "\"10.0.0.0/33\" is neither a network, such as 10.0.0.0/8, nor an address");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn within(
+        self,
+        networks: impl IntoIterator<Item = impl AsRef<str>>,
+    ) -> Result<impl Fn(&Parts) -> Answer<bool> + Send + Sync + 'static, Error> {
+        let networks = Networks::parse(networks)?;
+        let is_inside = move |request: &Parts| Ok(networks.contain(self.address(request)?));
+        Ok(move |request: &Parts| Answer::ready(is_inside(request)))
     }
 
     fn warn_of_proxy(&self, request: &Parts) {
@@ -238,12 +270,6 @@ impl KeyExtractor for PeerIp {
 
     fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
         self.prefix.keys_of(named)
-    }
-}
-
-impl RequestMatcher for Within<PeerIp> {
-    fn matches(&self, request: &Parts) -> Answer<bool> {
-        Answer::ready(self.addresses.address(request).map(|address| self.networks.contain(address)))
     }
 }
 

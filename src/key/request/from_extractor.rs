@@ -22,9 +22,9 @@ use crate::{
 ///   continues with the next extractor.
 /// * Any other status: [`IdentityUnavailable`](ErrorKind::IdentityUnavailable), answered with 500.
 ///
-/// A request with a missing identity is not [banned](crate::RateLimitLayer::ban). If an axum extractor rejects a
-/// malformed header, a banned client can evade the ban by sending one. Use [`Header`](crate::Header),
-/// [`Bearer`](crate::key::Bearer) or [`Cookie`](crate::key::Cookie) for bans: they distinguish a missing header from an
+/// A request with a missing identity is not [blocked](crate::RateLimitLayer::block). If an axum extractor rejects a
+/// malformed header, a blocked client can evade the blocklist by sending one. Use [`Header`](crate::Header),
+/// [`Bearer`](crate::key::Bearer) or [`Cookie`](crate::key::Cookie) for blocklists: they distinguish a missing header from an
 /// invalid one.
 ///
 /// # Example

@@ -18,7 +18,7 @@ use crate::{
 /// |---|---|
 /// | denied | 8, `RESOURCE_EXHAUSTED` |
 /// | banned by a policy, for a time | 8, `RESOURCE_EXHAUSTED` |
-/// | banned by the layer | 7, `PERMISSION_DENIED` |
+/// | blocked by the layer | 7, `PERMISSION_DENIED` |
 /// | store unavailable, policy closed | 14, `UNAVAILABLE` |
 /// | no identity, the client's fault | 3, `INVALID_ARGUMENT` |
 /// | unknown identity | 16, `UNAUTHENTICATED` |
@@ -105,7 +105,7 @@ impl GrpcStatus {
     ///         _ => None,
     ///     })
     ///     .message(|rejection| match rejection {
-    ///         Rejection::Banned => Some("contact support@example.org".to_owned()),
+    ///         Rejection::Blocked => Some("contact support@example.org".to_owned()),
     ///         _ => None,
     ///     });
     ///
@@ -114,7 +114,7 @@ impl GrpcStatus {
     /// let response = status.response(&missing, &call);
     /// assert_eq!(response.headers()["grpc-status"], "16");
     /// assert_eq!(response.headers()["grpc-message"], "no api key");
-    /// let response = status.response(&Rejection::Banned, &call);
+    /// let response = status.response(&Rejection::Blocked, &call);
     /// assert_eq!(response.headers()["grpc-status"], "7");
     /// assert_eq!(response.headers()["grpc-message"], "contact support@example.org");
     /// # Ok::<(), http::Error>(())
@@ -147,7 +147,7 @@ impl GrpcStatus {
 fn default_code(rejection: &Rejection) -> GrpcCode {
     match rejection {
         Rejection::Denied(_) => GrpcCode::ResourceExhausted,
-        Rejection::Banned => GrpcCode::PermissionDenied,
+        Rejection::Blocked => GrpcCode::PermissionDenied,
         Rejection::Unavailable(error) if error.kind() != ErrorKind::InvalidConfig => GrpcCode::Unavailable,
         Rejection::Unidentified(error)
             if matches!(error.kind(), ErrorKind::MissingIdentity | ErrorKind::InvalidIdentity) =>

@@ -1,4 +1,4 @@
-//! `X-RateLimit-Exceeded`: the mark of a soft limit.
+//! `X-RateLimit-Exceeded`: the mark of a layer that only reports.
 
 use http::{HeaderMap, request::Parts};
 
@@ -8,11 +8,11 @@ use super::{
 };
 use crate::decision::Decision;
 
-/// In a request's extensions: the policies of the soft limits that denied it, as the header lists them.
+/// In a request's extensions: the policies that denied it, of layers that only report, as the header lists them.
 #[derive(Clone)]
 struct Exceeded(String);
 
-/// Marks a request that `decision`, or a soft limit further out, denied. A mark that the client sent is removed.
+/// Marks a request that `decision` denied, or a layer further out that only reports. A mark that the client sent is removed.
 pub(crate) fn mark_request(request: &mut Parts, decision: Option<&Decision>) {
     let ours = decision.map(exceeded).unwrap_or_default();
     let marks = match request.extensions.remove::<Exceeded>() {

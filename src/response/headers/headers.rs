@@ -1,7 +1,8 @@
-use std::{str::FromStr, time::Duration};
+use std::str::FromStr;
 
+use super::dialect::Dialect;
 use crate::{
-    base::{Error, ErrorKind, random::random_time},
+    base::{Error, ErrorKind},
     key::Secret,
 };
 
@@ -9,14 +10,7 @@ use crate::{
 ///
 /// `Retry-After` is on every denial that waiting helps against, whatever these settings are.
 ///
-/// | dialect | on the wire | spoken by |
-/// |---|---|---|
-/// | [`ietf`](Self::ietf) (default) | `RateLimit-Policy: "burst";q=100;w=60` and `RateLimit: "burst";r=50;t=30` | draft-ietf-httpapi-ratelimit-headers 08 to 11 |
-/// | [`ietf_draft_07`](Self::ietf_draft_07) | `RateLimit: limit=100, remaining=50, reset=30` and `RateLimit-Policy: 100;w=60` | draft 07, clients of express-rate-limit's `draft-7` |
-/// | [`ietf_draft_06`](Self::ietf_draft_06) | `RateLimit-Limit`, `-Remaining`, `-Reset`, and `RateLimit-Policy: 100;w=60` | drafts 04 to 06, clients of `draft-6` |
-/// | [`legacy_epoch`](Self::legacy_epoch) | `X-RateLimit-Limit`, `-Remaining`, `-Used`, and `-Reset` in seconds since 1970 | GitHub and most public APIs |
-/// | [`legacy_delta`](Self::legacy_delta) | the same, with `-Reset` in seconds from now | Envoy, Reddit |
-/// | [`off`](Self::off) | nothing | |
+/// See [`Dialect`] for what is on the wire.
 ///
 /// # Meaning of the IETF headers
 ///
@@ -41,7 +35,7 @@ use crate::{
 /// ```
 /// use http::{Request, Response};
 /// use tower::{Layer, ServiceExt};
-/// use tower_ratelimit::{key::Constant, Headers, MemoryStore, Policy, Quota, RateLimitLayer};
+/// use tower_ratelimit::{key::Constant, response::Dialect, Headers, MemoryStore, Policy, Quota, RateLimitLayer};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -50,7 +44,7 @@ use crate::{
 ///     Policy::new("api", Quota::per_minute(2)),
 ///     Constant::new("all"),
 /// )
-/// .headers(Headers::ietf().and_legacy_delta());
+/// .headers(Headers::new(Dialect::Ietf).and(Dialect::LegacyDelta));
 /// let service = layer.layer(tower::service_fn(|_: Request<String>| async {
 ///     Ok::<_, std::convert::Infallible>(Response::new(String::new()))
 /// }));
@@ -70,91 +64,72 @@ use crate::{
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Headers {
-    pub(super) ietf: Ietf,
-    pub(super) legacy: Option<LegacyReset>,
+    pub(super) ietf: Option<Dialect>,
+    pub(super) legacy: Option<Dialect>,
     pub(super) successes: bool,
     pub(super) redirects: bool,
     pub(super) tightest_only: bool,
-    pub(super) jitter: Duration,
     pub(super) partition_key: Option<Secret>,
 }
 
-/// A form of the IETF headers. The drafts share names, so a response has one form.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ietf {
-    Off,
-    Draft06,
-    Draft07,
-    List,
-}
-
-/// The origin of `X-RateLimit-Reset`. A client cannot tell the two apart, so a response has one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LegacyReset {
-    Epoch,
-    Delta,
-}
+const SAME_NAMES: &str = "these dialects use the same header names: choose one of them";
 
 /// An address has 32 bits: with a shorter secret, a client could find the secret by trial.
 const SHORTEST_SECRET: usize = 16;
 
 impl Headers {
-    /// The IETF list headers `RateLimit-Policy` and `RateLimit`. The default.
+    /// The headers of `dialect` on every response. The default is [`Dialect::Ietf`].
     #[must_use]
-    pub fn ietf() -> Self {
-        Self { ietf: Ietf::List, ..Self::off() }
+    pub fn new(dialect: Dialect) -> Self {
+        let mut headers = Self::off();
+        *headers.place_of(dialect) = Some(dialect);
+        headers
     }
 
-    /// The headers of draft 07: one dictionary for the policy that binds.
+    /// Adds the headers of `dialect`.
+    ///
+    /// # Panics
+    ///
+    /// If there is a dialect whose headers have the same names: a response has one form of the IETF headers, and one of the
+    /// `X-RateLimit-*` headers.
     #[must_use]
-    pub fn ietf_draft_07() -> Self {
-        Self { ietf: Ietf::Draft07, ..Self::off() }
-    }
-
-    /// The headers of drafts 04 to 06, for the policy that binds.
-    #[must_use]
-    pub fn ietf_draft_06() -> Self {
-        Self { ietf: Ietf::Draft06, ..Self::off() }
-    }
-
-    /// The `X-RateLimit-*` headers, with a reset in seconds since 1970 UTC.
-    #[must_use]
-    pub fn legacy_epoch() -> Self {
-        Self::off().and_legacy_epoch()
-    }
-
-    /// The `X-RateLimit-*` headers, with a reset in seconds from now.
-    #[must_use]
-    pub fn legacy_delta() -> Self {
-        Self::off().and_legacy_delta()
+    #[track_caller]
+    pub fn and(self, dialect: Dialect) -> Self {
+        match self.try_and(dialect) {
+            Some(headers) => headers,
+            None => panic!("{SAME_NAMES}"),
+        }
     }
 
     /// No headers but `Retry-After`.
     #[must_use]
-    pub fn off() -> Self {
+    pub const fn off() -> Self {
         Self {
-            ietf: Ietf::Off,
+            ietf: None,
             legacy: None,
             successes: true,
             redirects: true,
             tightest_only: false,
-            jitter: Duration::ZERO,
             partition_key: None,
         }
     }
 
-    /// Adds the headers of [`legacy_epoch`](Self::legacy_epoch).
-    #[must_use]
-    pub fn and_legacy_epoch(mut self) -> Self {
-        self.legacy = Some(LegacyReset::Epoch);
-        self
+    fn try_and(mut self, dialect: Dialect) -> Option<Self> {
+        let place = self.place_of(dialect);
+        if place.is_some() {
+            return None;
+        }
+        *place = Some(dialect);
+        Some(self)
     }
 
-    /// Adds the headers of [`legacy_delta`](Self::legacy_delta).
-    #[must_use]
-    pub fn and_legacy_delta(mut self) -> Self {
-        self.legacy = Some(LegacyReset::Delta);
-        self
+    /// The drafts share names, and a client cannot tell the two forms of `X-RateLimit-Reset` apart, so a response has one of
+    /// each.
+    const fn place_of(&mut self, dialect: Dialect) -> &mut Option<Dialect> {
+        match dialect {
+            Dialect::Ietf | Dialect::IetfDraft07 | Dialect::IetfDraft06 => &mut self.ietf,
+            Dialect::LegacyEpoch | Dialect::LegacyDelta => &mut self.legacy,
+        }
     }
 
     /// Sends the headers on denials only. Defaults to every response.
@@ -177,16 +152,6 @@ impl Headers {
     #[must_use]
     pub fn tightest_only(mut self) -> Self {
         self.tightest_only = true;
-        self
-    }
-}
-
-impl Headers {
-    /// Adds a random time of up to `up_to` to the wait of each denial, so that clients denied together do not retry
-    /// together. `Retry-After`, the problem's text and gRPC's RetryInfo name the same wait. Defaults to no jitter.
-    #[must_use]
-    pub fn jitter(mut self, up_to: Duration) -> Self {
-        self.jitter = up_to;
         self
     }
 
@@ -221,16 +186,11 @@ impl Headers {
         self.partition_key = Some(Secret::new(secret));
         Ok(self)
     }
-
-    /// A random time of up to the jitter.
-    pub(crate) fn random_wait(&self) -> Duration {
-        if self.jitter.is_zero() { Duration::ZERO } else { random_time(self.jitter) }
-    }
 }
 
 impl Default for Headers {
     fn default() -> Self {
-        Self::ietf()
+        Self::new(Dialect::Ietf)
     }
 }
 
@@ -243,9 +203,10 @@ impl Default for Headers {
 /// # Example
 ///
 /// ```
-/// use tower_ratelimit::Headers;
+/// use tower_ratelimit::{Headers, response::Dialect};
 ///
-/// assert_eq!("ietf+legacy-delta".parse::<Headers>()?, Headers::ietf().and_legacy_delta());
+/// let both = Headers::new(Dialect::Ietf).and(Dialect::LegacyDelta);
+/// assert_eq!("ietf+legacy-delta".parse::<Headers>()?, both);
 /// assert!("ietf+ietf-draft-07".parse::<Headers>().is_err());
 /// # Ok::<(), tower_ratelimit::Error>(())
 /// ```
@@ -261,12 +222,12 @@ impl FromStr for Headers {
         }
         let mut headers = Self::off();
         for dialect in text.split('+').map(str::trim) {
-            let (ietf, legacy) = match dialect {
-                "ietf" => (Some(Ietf::List), None),
-                "ietf-draft-07" => (Some(Ietf::Draft07), None),
-                "ietf-draft-06" => (Some(Ietf::Draft06), None),
-                "legacy-epoch" => (None, Some(LegacyReset::Epoch)),
-                "legacy-delta" => (None, Some(LegacyReset::Delta)),
+            let dialect = match dialect {
+                "ietf" => Dialect::Ietf,
+                "ietf-draft-07" => Dialect::IetfDraft07,
+                "ietf-draft-06" => Dialect::IetfDraft06,
+                "legacy-epoch" => Dialect::LegacyEpoch,
+                "legacy-delta" => Dialect::LegacyDelta,
                 _ => {
                     return Err(invalid(
                         "write `ietf`, `ietf-draft-07`, `ietf-draft-06`, `legacy-epoch`, `legacy-delta` or `off`, \
@@ -274,11 +235,7 @@ impl FromStr for Headers {
                     ));
                 }
             };
-            if ietf.is_some() && headers.ietf != Ietf::Off || legacy.is_some() && headers.legacy.is_some() {
-                return Err(invalid("these dialects use the same header names: choose one of them"));
-            }
-            headers.ietf = ietf.unwrap_or(headers.ietf);
-            headers.legacy = legacy.or(headers.legacy);
+            headers = headers.try_and(dialect).ok_or_else(|| invalid(SAME_NAMES))?;
         }
         Ok(headers)
     }

@@ -1,6 +1,7 @@
 //! Decisions as response headers: the settings, the names, and one file per dialect.
 
 mod block;
+mod dialect;
 mod exceeded;
 #[expect(clippy::module_inception, reason = "the module's main type")]
 mod headers;
@@ -11,7 +12,7 @@ mod one_policy;
 mod window;
 mod write;
 
-pub use self::headers::Headers;
+pub use self::{dialect::Dialect, headers::Headers};
 pub(crate) use self::{exceeded::mark_request, write::HeaderWriter};
 pub(super) use self::{
     insert::{insert, insert_new},

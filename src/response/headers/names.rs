@@ -2,7 +2,7 @@
 
 use http::{HeaderName, header::RETRY_AFTER};
 
-use super::headers::{Headers, Ietf};
+use super::{dialect::Dialect, headers::Headers};
 
 pub(super) const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 pub(super) const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -13,7 +13,7 @@ pub(super) const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limi
 pub(super) const X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 pub(super) const X_USED: HeaderName = HeaderName::from_static("x-ratelimit-used");
 pub(super) const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
-/// Lists the policies of soft limits that denied the request.
+/// Lists the policies that denied the request, of layers that only report.
 pub(super) const X_EXCEEDED: HeaderName = HeaderName::from_static("x-ratelimit-exceeded");
 
 /// The headers that grow with the number of policies.
@@ -26,18 +26,19 @@ pub(super) const LEGACY: [HeaderName; 4] = [X_LIMIT, X_REMAINING, X_USED, X_RESE
 impl Headers {
     /// The names of the headers that responses carry with these settings, `Retry-After` among them.
     ///
-    /// Browsers hide all of them from scripts of other origins, except those that the CORS layer exposes. A
-    /// [soft](crate::RateLimitLayer::soft) layer adds `x-ratelimit-exceeded`.
+    /// Browsers hide all of them from scripts of other origins, except those that the CORS layer exposes. A layer
+    /// that [only reports](crate::policy::Enforcement::ReportOnly) adds `x-ratelimit-exceeded`.
     ///
     /// # Example
     ///
     /// ```
     /// use tower_http::cors::{Any, CorsLayer};
-    /// use tower_ratelimit::Headers;
+    /// use tower_ratelimit::{Headers, response::Dialect};
     ///
-    /// let names = Headers::ietf().names();
+    /// let names = Headers::new(Dialect::Ietf).names();
     /// assert_eq!(names, ["ratelimit", "ratelimit-policy", "retry-after"]);
-    /// assert!(Headers::legacy_delta().names().iter().any(|name| name == "x-ratelimit-remaining"));
+    /// let legacy = Headers::new(Dialect::LegacyDelta).names();
+    /// assert!(legacy.iter().any(|name| name == "x-ratelimit-remaining"));
     /// // The outer layer of the two.
     /// let cors = CorsLayer::new().allow_origin(Any).expose_headers(names);
     /// # drop(cors);
@@ -46,12 +47,12 @@ impl Headers {
     pub fn names(&self) -> Vec<HeaderName> {
         let mut names = Vec::new();
         match self.ietf {
-            Ietf::Off => {}
-            Ietf::List | Ietf::Draft07 => names.extend([RATELIMIT, RATELIMIT_POLICY]),
-            Ietf::Draft06 => {
+            Some(Dialect::IetfDraft06) => {
                 names.extend(DRAFT_06);
                 names.push(RATELIMIT_POLICY);
             }
+            Some(_) => names.extend([RATELIMIT, RATELIMIT_POLICY]),
+            None => {}
         }
         if self.legacy.is_some() {
             names.extend(LEGACY);

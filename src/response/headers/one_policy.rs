@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::HeaderMap;
 
 use super::{
-    headers::LegacyReset,
+    dialect::Dialect,
     ietf_list::window,
     insert::{append, insert, list, value},
     names::{DRAFT_06, LEGACY, RATELIMIT, RATELIMIT_POLICY},
@@ -34,15 +34,14 @@ pub(super) fn draft_06(headers: &mut HeaderMap, outcomes: &[Outcome], numbers: [
 }
 
 /// `X-RateLimit-Limit`, `-Remaining`, `-Used` and `-Reset`, unless an inner service has sent any.
-pub(super) fn legacy(headers: &mut HeaderMap, outcome: &Outcome, reset: LegacyReset) {
+pub(super) fn legacy(headers: &mut HeaderMap, outcome: &Outcome, dialect: Dialect) {
     if LEGACY.iter().any(|name| headers.contains_key(name)) {
         return;
     }
-    let reset = match reset {
-        LegacyReset::Delta => seconds_up(outcome.reset_after()),
-        LegacyReset::Epoch => {
-            seconds_up(Duration::from_micros(wall_micros()).saturating_add(outcome.reset_after()))
-        }
+    let reset = if dialect == Dialect::LegacyEpoch {
+        seconds_up(Duration::from_micros(wall_micros()).saturating_add(outcome.reset_after()))
+    } else {
+        seconds_up(outcome.reset_after())
     };
     let (capacity, remaining) = (outcome.capacity(), outcome.remaining());
     let numbers = [capacity, remaining, capacity.saturating_sub(remaining), reset];

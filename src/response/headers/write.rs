@@ -6,8 +6,9 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode, header::RETRY_AFTER};
 
 use super::{
     block::{Lists, bound_rejection},
+    dialect::Dialect,
     exceeded::mark_response,
-    headers::{Headers, Ietf},
+    headers::Headers,
     ietf_list::{has_dictionary, limit_item, policy_item},
     insert::{append, insert_new, list, number, value},
     names::{RATELIMIT, RATELIMIT_POLICY},
@@ -37,14 +38,14 @@ impl HeaderWriter {
         &self.headers
     }
 
-    /// Adds the headers of `decision` to the response of the service, and in soft mode the mark of a denial.
-    pub(crate) fn decorate<B>(&self, response: &mut Response<B>, mut decision: Decision, soft: bool) {
+    /// Adds the headers of `decision` to the response of the service, and if `marks` the mark of a denial.
+    pub(crate) fn decorate<B>(&self, response: &mut Response<B>, mut decision: Decision, marks: bool) {
         let status = response.status();
         let inner = response.extensions_mut().remove::<Decision>();
         let headers = response.headers_mut();
         let own = Lists::of_call(headers);
         let latest = latest_t(headers);
-        if soft {
+        if marks {
             mark_response(headers, &decision);
         }
         let before = inner.as_ref().is_some_and(|inner| inner.report() == Report::Done);
@@ -109,9 +110,9 @@ impl HeaderWriter {
         let outcomes = decision.outcomes();
         let mut reported = false;
         match settings.ietf {
-            Ietf::Off => {}
-            Ietf::List if has_dictionary(headers) => {}
-            Ietf::List => {
+            None => {}
+            Some(Dialect::Ietf) if has_dictionary(headers) => {}
+            Some(Dialect::Ietf) => {
                 let all = || outcomes.iter().filter(|outcome| news(outcome));
                 let policies = || value(list(all().map(|outcome| policy_item(outcome.policy()))));
                 let policies =
@@ -125,11 +126,11 @@ impl HeaderWriter {
                 };
                 append(headers, RATELIMIT, value(limits));
             }
-            Ietf::Draft07 => draft_07(headers, outcomes, numbers(binding, denied, latest)),
-            Ietf::Draft06 => draft_06(headers, outcomes, numbers(binding, denied, latest)),
+            Some(Dialect::IetfDraft07) => draft_07(headers, outcomes, numbers(binding, denied, latest)),
+            Some(_) => draft_06(headers, outcomes, numbers(binding, denied, latest)),
         }
-        if let Some(reset) = settings.legacy {
-            legacy(headers, binding, reset);
+        if let Some(dialect) = settings.legacy {
+            legacy(headers, binding, dialect);
         }
         reported
     }

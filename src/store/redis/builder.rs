@@ -1,8 +1,8 @@
 use std::time::Duration;
 
-use super::tls::TlsSettings;
 #[cfg(feature = "cluster")]
-use super::wire::Shards;
+use super::job::Shards;
+use super::tls::TlsSettings;
 use crate::{base::Error, store::ManualClock};
 
 /// The settings of a [`RedisStore`](crate::RedisStore), from [`RedisStore::builder`](crate::RedisStore::builder).

@@ -15,20 +15,21 @@ use super::{
     builder::RedisStoreBuilder,
     error,
     instances::Instances,
+    job::KeyNames,
+    lease::Leases,
     manager::{Manager, Source},
     opener::Opener,
     script::Scripts,
     servers::{Servers, Topology},
-    shortcut::{DenyCache, Leases},
+    shortcut::DenyCache,
     store::RedisStore,
     transport::{ConnectErrors, Health, Link, PROBE_TIMEOUT, Single, current, tcp_settings},
-    wire::KeyNames,
 };
 #[cfg(feature = "cluster")]
 use super::{
+    job::Shards,
     script::Script,
     transport::cluster::{self, ClusterManager, Clustered},
-    wire::Shards,
 };
 use crate::{base::Error, store::LocalCounts};
 

@@ -8,26 +8,22 @@ use std::{
     time::Duration,
 };
 
-use tokio::{
-    runtime::Handle,
-    time::{Instant, timeout_at},
-};
-
 use super::{
     builder::RedisStoreBuilder,
     instances::Instances,
+    job::KeyNames,
+    lease::{LeaseStatus, Leases},
     script::{Script, Scripts},
     servers::Servers,
-    shortcut::{DenyCache, DenyObserver, LeaseObserver, LeaseStatus, Leases},
-    transport::{Link, current, deadline_in, timed_out},
-    wire::{Job, KeyNames, Observer},
+    shortcut::DenyCache,
+    transport::{Link, current},
 };
 use crate::{
     base::{Answer, Error, ErrorKind},
     decision::{BanList, Charge, Decision},
     key::Key,
     policy::Policy,
-    store::{Action, Companion, LocalCounts, ManualClock, Store},
+    store::{Action, LocalCounts, ManualClock, Store},
 };
 
 /// Counts in a 64-bit Redis 6.2 or later, or in Valkey, shared by all instances of a service. Cloning gives another
@@ -279,99 +275,6 @@ impl RedisStore {
         }
         rule
     }
-
-    /// Decides from a lease or the deny cache if possible; otherwise asks Redis.
-    fn evaluate(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
-        let hot = match (action, charges) {
-            (Action::Charge, [charge]) if charge.policy().most_leased() > 0 && charge.cost() > 0 => {
-                Some(charge).filter(|charge| !charge.is_shadow())
-            }
-            _ => None,
-        };
-        if let Some((decision, low)) = hot.and_then(|charge| self.leases.spend(charge)) {
-            if low && let (Ok(runtime), [charge]) = (Handle::try_current(), charges) {
-                self.lease_ahead(charge, &runtime);
-            }
-            return Answer::ready(Ok(decision));
-        }
-        let stamp = match (action, &self.deny_cache) {
-            (Action::Charge, Some(deny_cache)) => match deny_cache.lookup(charges) {
-                Ok(decision) => return Answer::ready(Ok(decision)),
-                Err(stamp) => Some((deny_cache, stamp)),
-            },
-            (Action::Refund | Action::ChargeUpTo | Action::Debit | Action::Ban, Some(deny_cache)) => {
-                Some((deny_cache, deny_cache.stamp()))
-            }
-            _ => None,
-        };
-        if action.charges_units() {
-            self.instances.iter().for_each(Instances::announce_if_due);
-        }
-        let script = match self.scripts.script_for(charges) {
-            Ok(script) => script,
-            Err(error) => return Answer::ready(Err(error)),
-        };
-        let (lease, lease_observer) = hot.and_then(|charge| self.leases.fetch(charge, false)).unzip();
-        let frees_units = lease_observer.as_ref().is_some_and(LeaseObserver::frees_units);
-        let denial_observer =
-            stamp.map(|(cache, stamp)| DenyObserver::new(cache, stamp, action, frees_units));
-        let observer: Option<Box<dyn Observer>> = match (lease_observer, denial_observer) {
-            (None, None) => None,
-            (None, Some(denial_observer)) => Some(Box::new(denial_observer)),
-            both => Some(Box::new(both)),
-        };
-        let job = Job { lease, observer, ..self.job(action, charges.to_vec(), script) };
-        if action == Action::Refund { self.refund(job) } else { self.link.clone().decide(job) }
-    }
-
-    pub(super) fn job(&self, action: Action, charges: Vec<Charge>, script: Arc<Script>) -> Job {
-        Job {
-            action,
-            companions: Companion::of(action, &charges),
-            charges,
-            names: self.names.clone(),
-            time: self.clock.as_ref().map(ManualClock::micros),
-            script,
-            deadline: self.deadline,
-            lease: None,
-            observer: None,
-        }
-    }
-
-    /// Leases more units before the lease is used up.
-    fn lease_ahead(&self, charge: &Charge, runtime: &Handle) {
-        if let Some((lease, observer)) = self.leases.fetch(charge, true) {
-            let no_units = Charge::new(charge.policy(), charge.key(), 0);
-            let job = self.job(Action::Charge, vec![no_units], Script::built_in().clone());
-            self.leases.spawn(Job { lease: Some(lease), observer: Some(Box::new(observer)), ..job }, runtime);
-        }
-    }
-
-    /// Refunds. Redis can refund units that were spent from a lease only once it knows of them, so the lease is
-    /// returned first.
-    fn refund(&self, job: Job) -> Answer<Decision> {
-        let (link, leases) = (self.link.clone(), self.leases.clone());
-        if job.charges.iter().all(|charge| charge.policy().most_leased() == 0) {
-            return link.decide(job);
-        }
-        Answer::pending(async move {
-            let runtime = current()?;
-            let (allowed, deadline) = (job.deadline, deadline_in(job.deadline));
-            for charge in &job.charges {
-                if let Some(first) = leases.remove(charge.policy(), charge.key()) {
-                    // Spawned, so it goes on if the refund is dropped or times out. If it fails, the units return when
-                    // the lease ends.
-                    let sent = leases.spawn(first, &runtime);
-                    if timeout_at(deadline, sent).await.is_err() {
-                        return Err(timed_out(allowed));
-                    }
-                }
-            }
-            // The refund gets the rest of the deadline.
-            let deadline = deadline.saturating_duration_since(Instant::now());
-            link.decide(Job { deadline: deadline.max(Duration::from_millis(1)), ..job }).await
-        })
-    }
 }
 
 impl Store for RedisStore {
@@ -392,7 +295,7 @@ impl Store for RedisStore {
         let (deny_cache, leases) = (self.deny_cache.clone(), self.leases.clone());
         let (policy, key) = (policy.clone(), key.clone());
         let forget = move || {
-            leases.forget(&policy, &key);
+            leases.table.forget(&policy, &key);
             deny_cache.iter().for_each(|deny_cache| deny_cache.invalidate(&policy, &key));
         };
         // Also before the command, in case the caller drops the answer.

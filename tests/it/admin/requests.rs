@@ -38,10 +38,10 @@ async fn the_rules_that_apply_are_named_with_their_keys() {
     });
     let rules = Rules::new()
         .route("POST /login", rule("login").cost(|_| 2))
-        .route("/skipped", rule("skipped").skip(|_: &Parts| true))
+        .route("/skipped", rule("skipped").skip(|_| true))
         .otherwise(Rule::new(free, Header::new("x-api-key").hashed("0123456789abcdef")));
-    let layer = RateLimitLayer::with_rules(MemoryStore::new(), rules)
-        .exempt(|parts: &Parts| parts.uri.path() == "/health");
+    let layer =
+        RateLimitLayer::with_rules(MemoryStore::new(), rules).exempt(|parts| parts.uri.path() == "/health");
     let hashed = "%*a6949588618bfddffa881161bfd2fd6d";
     let rows: [(&str, &[(&str, &str)]); 6] = [
         ("POST /login", &[("login", "user-4")]),
@@ -86,8 +86,8 @@ async fn a_request_that_is_not_decided_is_explained_by_its_rejection() {
     let layer = || RateLimitLayer::new(MemoryStore::new(), policy("p"), Header::new("x-api-key"));
     let explain =
         async |layer: RateLimitLayer, key| Explanation::of_request(&layer, &request("GET /", key)).await;
-    let banned = layer().ban(Header::new("x-api-key").any_of(["bad"]));
-    assert!(matches!(explain(banned.clone(), Some("bad")).await, Err(Rejection::Banned)));
+    let banned = layer().block(Header::new("x-api-key").any_of(["bad"]));
+    assert!(matches!(explain(banned.clone(), Some("bad")).await, Err(Rejection::Blocked)));
     assert!(explain(banned, Some("good")).await.unwrap().is_some());
     assert_eq!(explain(layer(), None).await.unwrap_err().status(), 400);
     let no_peer = RateLimitLayer::new(MemoryStore::new(), policy("p"), PeerIp::new());
@@ -96,9 +96,9 @@ async fn a_request_that_is_not_decided_is_explained_by_its_rejection() {
     let closed = RateLimitLayer::new(Down, closed, Header::new("x-api-key"));
     assert_eq!(explain(closed, Some("k")).await.unwrap_err().status(), 503);
 
-    assert!(explain(layer().enabled(false), None).await.unwrap().is_none());
+    assert!(explain(layer().enforcement(Enforcement::Off), None).await.unwrap().is_none());
     let switch = EnforcementSwitch::new(Enforcement::Off);
     assert!(explain(layer().enforcement(&switch), Some("k")).await.unwrap().is_none());
-    switch.set(Enforcement::Soft);
+    switch.set(Enforcement::ReportOnly);
     assert!(explain(layer().enforcement(&switch), Some("k")).await.unwrap().is_some());
 }

@@ -125,7 +125,7 @@ async fn every_route_does_what_it_says_on_either_store() {
 
         assert_eq!(operator.get("/enforcement").await, json!({"enforcement": "on"}), "{name}");
         for (text, position) in
-            [("off", Enforcement::Off), ("soft", Enforcement::Soft), ("on", Enforcement::On)]
+            [("off", Enforcement::Off), ("report-only", Enforcement::ReportOnly), ("on", Enforcement::On)]
         {
             let body = format!(r#"{{"enforcement": "{text}"}}"#);
             let (status, _, answer) = operator.ask(Method::PUT, "/enforcement", Some(&body)).await;
@@ -312,7 +312,7 @@ async fn every_mistake_is_answered_with_the_remedy() {
     let operator =
         Operator::of(Admin::new(limiter, login()).enforcement(&EnforcementSwitch::default()).router()).await;
     let wrong = Some(r#"{"enforcement": "maybe"}"#);
-    operator.problem(Method::PUT, "/enforcement", wrong, 400, "write `on`, `soft` or `off`").await;
+    operator.problem(Method::PUT, "/enforcement", wrong, 400, "write `on`, `report-only` or `off`").await;
 }
 
 #[tokio::test]

@@ -53,7 +53,7 @@ async fn a_changed_file_changes_the_limit_of_a_running_layer_and_keeps_the_count
     assert_eq!(status().await, 429);
     assert_eq!((live.version(), error(&live)), (2, String::new()));
 
-    replace(&path, &format!("enforcement = \"soft\"\n{}", file_of(&[("api", "1/h")])));
+    replace(&path, &format!("enforcement = \"report-only\"\n{}", file_of(&[("api", "1/h")])));
     followed().await;
     assert_eq!(ask(&layer, get()).await.headers()["x-ratelimit-exceeded"], "\"api\"");
     replace(&path, &format!("enforcement = \"off\"\n{}", file_of(&[("api", "1/h")])));
@@ -147,7 +147,7 @@ async fn an_invalid_file_changes_nothing_and_says_what_to_do() {
         (
             "a switch of another type",
             format!("enforcement = false\n{good}"),
-            "expected \"on\", \"soft\" or \"off\"",
+            "expected \"on\", \"report-only\" or \"off\"",
         ),
         (
             "no array",
@@ -382,9 +382,9 @@ async fn a_switch_that_the_service_moves_stays_until_the_file_says_something_els
     replace(&path, &file_of(&[("api", "2/h")]));
     followed().await;
     assert_eq!((live.enforcement().get(), live.version()), (Enforcement::Off, 1));
-    replace(&path, &format!("enforcement = \"soft\"\n{}", file_of(&[("api", "2/h")])));
+    replace(&path, &format!("enforcement = \"report-only\"\n{}", file_of(&[("api", "2/h")])));
     followed().await;
-    assert_eq!(live.enforcement().get(), Enforcement::Soft);
+    assert_eq!(live.enforcement().get(), Enforcement::ReportOnly);
 }
 
 #[tokio::test(start_paused = true)]

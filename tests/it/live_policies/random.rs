@@ -35,7 +35,8 @@ fn random_file(random: &mut fastrand::Rng) -> Vec<u8> {
     if random.u8(..8) == 0 {
         policies.remove(random.usize(..policies.len()));
     }
-    let setting = ["", "", "enforcement = \"soft\"\n", "enforcement = \"off\"\n", "enforcement = \"no\"\n"];
+    let setting =
+        ["", "", "enforcement = \"report-only\"\n", "enforcement = \"off\"\n", "enforcement = \"no\"\n"];
     let mut file = format!("{}{}", pick(random, &setting), file_of(&policies)).into_bytes();
     match random.u8(..6) {
         0 => file.truncate(random.usize(..=file.len())),
@@ -102,7 +103,7 @@ impl Model {
     fn is_valid(&self) -> bool {
         self.hash.iter().all(|(field, value)| match *field {
             "@version" => true,
-            "@enforcement" => ["on", "soft", "off"].contains(value),
+            "@enforcement" => ["on", "report-only", "off"].contains(value),
             "api" | "login" => Self::VALID.contains(value),
             _ => *value == Self::VALID[2],
         })
@@ -115,7 +116,7 @@ impl Model {
         }
         // Whatever else the hash says.
         let switch = self.hash.get("@enforcement").copied().unwrap_or("on");
-        if ["on", "soft", "off"].contains(&switch) {
+        if ["on", "report-only", "off"].contains(&switch) {
             self.enforcement = switch;
         }
         let policies = |fields: &BTreeMap<&'static str, &'static str>| {
@@ -179,7 +180,7 @@ impl Model {
                 let field = pick(random, &["api", "login", "export", "@version", "@enforcement"]);
                 let value = match field {
                     "@version" => pick(random, &["1", "2", "3"]),
-                    "@enforcement" => pick(random, &["on", "soft", "off", "no"]),
+                    "@enforcement" => pick(random, &["on", "report-only", "off", "no"]),
                     _ if other < 10 => pick(random, &Self::INVALID),
                     _ => pick(random, &Self::VALID),
                 };

@@ -144,7 +144,7 @@ async fn a_quota_alone_keeps_the_algorithm_and_the_options_of_the_default() {
     set(&server, "window", "8/h");
     let build = |debt, own, window| {
         [
-            Policy::new("debt", Quota::per_hour(debt)).debt(3).enforced_for(0.5),
+            Policy::new("debt", Quota::per_hour(debt)).debt(3).rollout(0.5),
             Policy::new("own", Quota::per_hour(own)).algorithm(Doubled).on_store_failure(FailureMode::Open),
             Policy::new("window", Quota::per_hour(window)).algorithm(FixedWindow::aligned()).leased(5),
         ]
@@ -223,10 +223,10 @@ async fn the_switch_moves_whatever_the_version_and_the_other_fields_say() {
     assert_eq!(now().await, (Enforcement::On, in_force(), String::new()));
 
     // Beside a change that waits for its version, which is reported.
-    edit(&server, &["HSET", "rl:policies", "@enforcement", "soft", "api", "4/h"]);
+    edit(&server, &["HSET", "rl:policies", "@enforcement", "report-only", "api", "4/h"]);
     let waits = "the Redis hash `rl:policies` has changed, but its field `@version` has not: set `@version` to another text \
                  to apply the change, or remove it";
-    assert_eq!(now().await, (Enforcement::Soft, in_force(), waits.to_owned()));
+    assert_eq!(now().await, (Enforcement::ReportOnly, in_force(), waits.to_owned()));
     // And beside an error.
     edit(&server, &["HSET", "rl:policies", "@enforcement", "off", "@version", "2", "login", "many"]);
     let (enforcement, policies, problem) = now().await;
@@ -271,7 +271,7 @@ async fn a_json_object_changes_only_the_entries_that_it_has() {
                 .on_store_failure(FailureMode::Closed)
                 .penalty(penalty)
                 .debt(2)
-                .enforced_for(0.5),
+                .rollout(0.5),
         ),
         (
             "entries removed",
@@ -428,7 +428,7 @@ async fn an_invalid_hash_changes_nothing_and_says_what_to_do() {
             "a wrong switch",
             "@enforcement",
             "false",
-            "field `@enforcement`: invalid enforcement `false`: write `on`, `soft` or `off`",
+            "field `@enforcement`: invalid enforcement `false`: write `on`, `report-only` or `off`",
         ),
     ];
     for (name, field, value, message) in rows {

@@ -15,16 +15,17 @@ use super::{
 use crate::{
     algorithm::SlidingLog,
     base::{Error, ErrorKind, Fault, Quota},
-    decision::Charge,
+    decision::{Charge, Charges},
     key::Key,
     policy::Policy,
     store::{
         Action,
         redis::{
+            job::Job,
             script::Script,
             store::RedisStore,
             transport::{PROBE_TIMEOUT, slow_text},
-            wire::{self, Encoded, Job},
+            wire::{self, Call},
         },
     },
 };
@@ -191,10 +192,12 @@ impl RedisStore {
         static PROBES: AtomicU64 = AtomicU64::new(0);
         let unique = format!("%probe:{}:{}", std::process::id(), PROBES.fetch_add(1, Ordering::Relaxed));
         let key = Key::new(unique);
-        let charges = vec![Charge::new(policy, &key, 1)];
+        let charges = Charges::One(Charge::new(policy, &key, 1));
         let script = self.scripts.script_for(&charges)?;
         let job = Job { deadline: PROBE_TIMEOUT, ..self.job(Action::Charge, charges, script) };
-        let Some(Encoded { command, script }) = wire::encode(&[&job]) else { return Err(wire::unexpected()) };
+        let Some(Call { command, script: Some(script), .. }) = wire::encode(&[&job]) else {
+            return Err(wire::unexpected());
+        };
         let mut loads = 1..TRIES;
         let reply = loop {
             match self.ask(command.clone()).await {

@@ -86,7 +86,7 @@ impl Admin {
 
     async fn refund(&self, policy: &str, key: &str, units: u64) -> Result<String, Failure> {
         let (policy, key) = self.target(policy, key)?;
-        if policy.summary().algorithm() == "concurrency" {
+        if policy.algorithm_name() == "concurrency" {
             return Err(Failure::Usage(
                 "permits are not refunded, their holders release them: `reset` releases all of them"
                     .to_owned(),

@@ -1,0 +1,168 @@
+//! What a layer logs of the requests that it rejects, and once of mistakes in its settings that requests show.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use http::StatusCode;
+
+use super::rule::Rule;
+use crate::{
+    base::{ErrorKind, Outage},
+    decision::{Decision, Outcome, Verdict},
+    policy::Traits,
+    response::Rejection,
+};
+
+/// What was logged, or looked for, each once.
+#[derive(Default)]
+pub(super) struct Notices {
+    settings: AtomicBool,
+    setup_error: AtomicBool,
+    redundant_policy: AtomicBool,
+    cost: AtomicBool,
+    charged_twice: AtomicBool,
+    /// The outage of the extractors, if there is one.
+    outage: Outage,
+}
+
+/// Whether this is the first call for `flag`.
+fn is_first(flag: &AtomicBool) -> bool {
+    // Nearly always this is one load.
+    !flag.load(Ordering::Relaxed) && !flag.swap(true, Ordering::Relaxed)
+}
+
+impl Notices {
+    /// Whether the settings were not looked at yet.
+    pub(super) fn settings(&self) -> bool {
+        is_first(&self.settings)
+    }
+
+    /// Logs a rejection. If `report_only`, the request was admitted.
+    pub(super) fn rejected(&self, rules: &[Rule], rejection: &Rejection, report_only: bool) {
+        match rejection {
+            Rejection::Unidentified(error) | Rejection::Unavailable(error)
+                if matches!(error.kind(), ErrorKind::MissingSetup | ErrorKind::InvalidConfig) =>
+            {
+                // Logged once, because every request meets the same error.
+                if is_first(&self.setup_error) {
+                    log!(error, error = %error, "invalid set-up of the rate limit; requests are rejected with 500");
+                }
+                let _ = error;
+            }
+            Rejection::Unidentified(error) if rejection.status() == StatusCode::INTERNAL_SERVER_ERROR => {
+                if self.outage.failed() {
+                    log!(warn, error = %error, "outage of client identification; requests are rejected with 500");
+                } else {
+                    log!(debug, error = %error, "the client cannot be identified");
+                }
+                let _ = error;
+            }
+            _ => {
+                if let Some(decision) = rejection.decision() {
+                    self.cost(rules, decision);
+                }
+                // Called only if the line is logged.
+                let binding = || rejection.decision().and_then(Decision::binding);
+                log!(
+                    debug,
+                    status = rejection.status().as_u16(),
+                    policy = binding().map(|outcome| outcome.policy().name()),
+                    key_hash = binding().map(|outcome| outcome.key().digest()),
+                    report_only,
+                    "denied"
+                );
+                let _ = (&binding, report_only);
+            }
+        }
+    }
+
+    /// Logs once that two layers charge a request under one policy: `outer` is the decision of the outer one.
+    pub(super) fn charged_twice(&self, outer: &Decision, decision: &Decision) {
+        let charged = !outer.is_denied() && !decision.is_denied();
+        if !charged || self.charged_twice.load(Ordering::Relaxed) {
+            return;
+        }
+        let is_same = |one: &&Outcome| {
+            let same = |other: &Outcome| {
+                let both = one.granted() > 0 && other.granted() > 0;
+                both && one.policy().name() == other.policy().name() && one.key() == other.key()
+            };
+            outer.outcomes().iter().any(same)
+        };
+        let twice = decision.outcomes().iter().find(is_same);
+        if let Some(outcome) = twice
+            && is_first(&self.charged_twice)
+        {
+            log!(
+                warn,
+                policy = outcome.policy().name(),
+                "two rate limit layers count a request under the policy {:?}, so it is charged twice; remove one of the \
+                 layers, or give each policy its own name",
+                outcome.policy().name()
+            );
+            let _ = outcome;
+        }
+    }
+
+    /// Logs that a policy is redundant, because another one of the same key denies all that it would. Looks at the first
+    /// decision of several policies.
+    pub(super) fn redundant_policy(&self, rules: &[Rule], decision: &Decision) {
+        let outcomes = decision.outcomes();
+        if outcomes.len() < 2 || !is_first(&self.redundant_policy) {
+            return;
+        }
+        // A policy that changes, or that is another one for another request, may bind then.
+        let varies = |rule: &Rule| rule.cost.is_some() || rule.policy.constant().is_none();
+        if rules.iter().any(varies) {
+            return;
+        }
+        for one in outcomes {
+            let binds_first = |other: &&Outcome| {
+                other.policy().name() != one.policy().name()
+                    && other.key() == one.key()
+                    && !other.policy().has(Traits::ROLLOUT)
+                    && one.policy().never_binds_beside(other.policy())
+            };
+            if let Some(other) = outcomes.iter().find(binds_first) {
+                log!(
+                    warn,
+                    policy = one.policy().name(),
+                    "the policy {:?} ({}) never denies a request, because {:?} ({}) limits the same keys to less: remove it, \
+                     or lower its limit or its burst",
+                    one.policy().name(),
+                    one.policy().quota(),
+                    other.policy().name(),
+                    other.policy().quota()
+                );
+                let _ = other;
+                // Of two equal policies, one is to be removed.
+                return;
+            }
+        }
+    }
+
+    /// Logs once that a request costs more than a policy ever admits.
+    fn cost(&self, rules: &[Rule], decision: &Decision) {
+        if !matches!(decision.verdict(), Verdict::Deny { retry_after: None, .. }) {
+            return;
+        }
+        let is_too_much = |outcome: &&Outcome| {
+            // Without the store, and where the quota changes, another capacity may have denied it.
+            let constant = rules.iter().filter_map(|rule| rule.policy.constant());
+            let mut same = constant.filter(|policy| policy.is(outcome.policy()));
+            decision.failure().is_none() && same.any(|policy| outcome.charge().cost() > policy.capacity())
+        };
+        if let Some(outcome) = decision.binding().filter(is_too_much)
+            && is_first(&self.cost)
+        {
+            log!(
+                warn,
+                policy = outcome.policy().name(),
+                "a request costs more than the policy {:?} ever admits at once, which is {}, so it is always denied: lower \
+                 its cost, or raise the burst",
+                outcome.policy().name(),
+                outcome.policy().capacity()
+            );
+            let _ = outcome;
+        }
+    }
+}

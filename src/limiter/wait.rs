@@ -50,7 +50,8 @@ impl Limiter {
     ///     // The second and the third wait for 10 ms.
     ///     assert!(limiter.wait(&calls, &partner, 1, Duration::from_secs(5)).await?.is_allowed());
     /// }
-    /// assert!(limiter.wait(&calls, &partner, 1, Duration::ZERO).await?.is_denied());
+    /// // More than the burst is denied immediately.
+    /// assert!(limiter.wait(&calls, &partner, 2, Duration::from_secs(5)).await?.is_denied());
     /// # Ok(())
     /// # }
     /// ```

@@ -18,7 +18,7 @@ use std::{
 
 use support::{RedisServer, redis_cluster::RedisCluster};
 use tokio::task::JoinSet;
-use tower_ratelimit::{Key, Limiter, Policy, Quota, RedisStore};
+use tower_ratelimit::{Key, Limiter, Policy, Quota, RedisStore, store::Servers};
 
 const KEYS: u64 = 10_000;
 const ROUND: Duration = Duration::from_secs(1);
@@ -105,9 +105,13 @@ async fn main() -> Result<(), tower_ratelimit::Error> {
     let numbers: Vec<u16> = std::env::args().filter_map(|argument| argument.parse().ok()).collect();
     for cluster in [&one, &three] {
         let name = format!("a Cluster of {}", cluster.nodes.len());
-        setups.push((name.clone(), &cluster.nodes, settings().connect_cluster(cluster.urls()).await?));
+        setups.push((
+            name.clone(),
+            &cluster.nodes,
+            settings().connect(Servers::cluster(cluster.urls())).await?,
+        ));
         for &shards in [0].iter().chain(&numbers) {
-            let store = settings().cluster_shards(shards).connect_cluster(cluster.urls()).await?;
+            let store = settings().cluster_shards(shards).connect(Servers::cluster(cluster.urls())).await?;
             setups.push((format!("{name}, {shards} shards"), &cluster.nodes, store));
         }
     }

@@ -101,7 +101,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         Ok(url) => {
             let store = RedisStore::connect(&url).await?;
             // Finds a mistake in the Lua file now instead of at the first request.
-            store.try_out(&reports).await?;
+            store.probe_policy(&reports).await?;
             Limiter::new(store)
         }
         Err(_) => Limiter::new(MemoryStore::new()),

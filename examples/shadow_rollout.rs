@@ -74,7 +74,7 @@ impl Denials {
     fn count(&self, event: &DecisionEvent<'_>) {
         let Some(decision) = event.decision() else { return };
         self.would_have
-            .fetch_add(decision.shadows().iter().filter(|shadow| !shadow.is_allowed()).count(), Relaxed);
+            .fetch_add(decision.shadows().iter().filter(|shadow| shadow.is_denied()).count(), Relaxed);
         if event.kind() == DecisionKind::Denied && event.policy() == Some("new") {
             self.denied.fetch_add(1, Relaxed);
         }
@@ -86,7 +86,7 @@ impl Denials {
 }
 
 fn new_limit(share: f64) -> Result<Policy, tower_ratelimit::Error> {
-    Policy::new("new", Quota::per_hour(2)).try_enforced_for(share)
+    Policy::new("new", Quota::per_hour(2)).try_rollout(share)
 }
 
 async fn set_share(

@@ -124,7 +124,8 @@ pub mod policy;
 pub mod response;
 pub mod store;
 
-/// The connection pool of [`RedisStore`], re-exported so your own pool has the same version.
+/// The connection pool of [`RedisStore`], for [`build`](store::RedisStoreBuilder::build): re-exported so your own pool has the same
+/// version. No other part of the API has types of `bb8` or `redis`.
 #[cfg(feature = "redis")]
 pub use bb8_redis;
 
@@ -135,7 +136,7 @@ pub use self::{
     decision::{Charge, Decision, Verdict},
     key::{ClientIp, Header, Key, KeyExtractor, Parts, PeerIp, TrustedProxies},
     layer::{RateLimitLayer, Rule},
-    limiter::{Limiter, Reservation},
+    limiter::{Limiter, Operator, Reservation},
     policy::{FailureMode, Policy, PolicySource},
     response::{Headers, Rejection},
     store::{ManualClock, MemoryStore},

@@ -131,7 +131,7 @@ pub(crate) fn app(limiter: impl Into<Limiter>) -> Router {
     // The API keys of an account share its limit.
     let by_account = Header::new(API_KEY).map({
         let accounts = accounts.clone();
-        move |api_key| accounts.get(api_key).map(|account| Key::from(account.id))
+        move |api_key| accounts.get(api_key).map(|account| Key::new(account.id))
     });
 
     let free = Policy::new("free", Quota::per_minute(2));

@@ -17,13 +17,13 @@ use crate::base::{Error, Quota};
 ///   request that waits in the [queue](super::LeakyBucket::queue) of the same layer holds them while it waits.
 /// * With the [`Limiter`](crate::Limiter), a request holds its permits as long as the [`Decision`](crate::Decision) or
 ///   a clone of it lives. A decision that is dropped at once holds nothing.
-///   [`Limiter::refund_latest`](crate::Limiter::refund_latest) has no effect.
+///   [`Operator::refund_latest`](crate::Operator::refund_latest) has no effect.
 ///
 /// A release that comes after the expiry does not release the permits of another request.
 ///
 /// A renewal adds permits again that the store has lost, even above the limit: their request still runs. The store can lose
 /// them when it restarts without its data, fails over, or its clock steps forward, when an operator
-/// [resets](crate::Limiter::reset) the key, or when a renewal comes after the expiry. From a third of the period after the
+/// [resets](crate::Operator::reset) the key, or when a renewal comes after the expiry. From a third of the period after the
 /// store answers again, it has the permits of all requests that run, and grants none while they are at or above the limit.
 /// So a reset frees for good only the permits of requests that no longer run.
 ///

@@ -84,7 +84,7 @@ use crate::base::{Error, Quota};
 /// # Errors
 ///
 /// A mistake in the file is a [`StoreFailed`](crate::ErrorKind::StoreFailed) error of the decision, which then changes
-/// nothing. [`RedisStore::try_out`](crate::RedisStore::try_out) finds most of them when the service starts:
+/// nothing. [`RedisStore::probe_policy`](crate::RedisStore::probe_policy) finds most of them when the service starts:
 ///
 /// * The file does not compile, raises an error, uses a global variable or calls Redis.
 /// * It does not return a table with the function `decide`, or lacks `renew` where it is called.

@@ -77,8 +77,8 @@ impl LeakyBucket {
     /// `max_wait`, which is at most 400 days and in whole microseconds.
     ///
     /// A delayed request gets the verdict [`Delay`](crate::Verdict::Delay). The layer waits and then calls the
-    /// service. With a [`Limiter`](crate::Limiter) your code must wait. A request of several units leaves when the
-    /// last of them may leave.
+    /// service, and [`Limiter::wait`](crate::Limiter::wait) waits too. After a [`check`](crate::Limiter::check), your code
+    /// must wait for the [delay](crate::Decision::delay). A request of several units leaves when the last of them may leave.
     #[must_use]
     pub const fn queue(max_wait: Duration) -> Self {
         Self { queue: Some(Queue { max_wait, delay_after: 1 }) }

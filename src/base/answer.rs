@@ -33,9 +33,6 @@ pub struct Answer<T> {
     /// Applied to a pending result. Stored here, because nearly every decision on Redis has one and a future around it
     /// would cost more.
     last: Option<Last<T>>,
-    /// Called with a pending result, after `last`.
-    #[cfg(feature = "metrics")]
-    observe: Option<Observe<T>>,
 }
 
 enum State<T> {
@@ -45,8 +42,6 @@ enum State<T> {
 }
 
 type Last<T> = Box<dyn FnOnce(Result<T, Error>) -> Result<T, Error> + Send>;
-#[cfg(feature = "metrics")]
-type Observe<T> = fn(&Result<T, Error>);
 
 impl<T> Answer<T> {
     /// An answer that is ready with `result`.
@@ -60,12 +55,7 @@ impl<T> Answer<T> {
     }
 
     const fn of(state: State<T>) -> Self {
-        Self {
-            state,
-            last: None,
-            #[cfg(feature = "metrics")]
-            observe: None,
-        }
+        Self { state, last: None }
     }
 
     pub(crate) const fn is_ready(&self) -> bool {
@@ -209,16 +199,6 @@ impl<T> Answer<T> {
             changing => changing.then(change),
         }
     }
-
-    /// Calls `observe` with the result, now or when it is ready. Allocates nothing. There is one call for each answer.
-    #[cfg(feature = "metrics")]
-    pub(crate) fn inspect(mut self, observe: Observe<T>) -> Self {
-        match &self.state {
-            State::Ready(Some(result)) => observe(result),
-            _ => self.observe = Some(observe),
-        }
-        self
-    }
 }
 
 impl<T> From<Result<T, Error>> for Answer<T> {
@@ -248,15 +228,10 @@ impl<T> Future for Answer<T> {
             },
             State::Pending(future) => ready!(future.as_mut().poll(cx)),
         };
-        let result = match self.last.take() {
+        Poll::Ready(match self.last.take() {
             Some(change) => change(result),
             None => result,
-        };
-        #[cfg(feature = "metrics")]
-        if let Some(observe) = self.observe {
-            observe(&result);
-        }
-        Poll::Ready(result)
+        })
     }
 }
 

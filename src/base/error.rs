@@ -68,7 +68,7 @@ pub enum ErrorKind {
     StoreFailed,
     /// A key holds a value that the limiter did not write, because another program uses the same keys for example. The value
     /// is kept, and nothing was charged. Give the store a [prefix](crate::store::RedisStoreBuilder::prefix) that no other
-    /// program uses, or remove the value with [`Limiter::reset`](crate::Limiter::reset).
+    /// program uses, or remove the value with [`Operator::reset`](crate::Operator::reset).
     ForeignValue,
     /// The store answered with something that is not a decision. The charge may have been made.
     StoreReply,

@@ -2,7 +2,7 @@ use std::{slice, time::Duration, vec};
 
 use crate::key::Key;
 
-/// The keys that a policy bans, the longest ban first. From [`Limiter::bans`](crate::Limiter::bans).
+/// The keys that a policy bans, the longest ban first. From [`Operator::bans`](crate::Operator::bans).
 ///
 /// # Example
 ///
@@ -71,7 +71,7 @@ impl<'a> IntoIterator for &'a BanList {
     }
 }
 
-/// A key that a policy bans, from [`Limiter::bans`](crate::Limiter::bans).
+/// A key that a policy bans, from [`Operator::bans`](crate::Operator::bans).
 ///
 /// # Example
 ///

@@ -6,7 +6,12 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use crate::{algorithm::twin::Receipt, base::random::random, key::Key, policy::Policy};
+use crate::{
+    algorithm::twin::Receipt,
+    base::random::random,
+    key::Key,
+    policy::{Policy, Traits},
+};
 
 /// A request to charge `key` with `cost` units under `policy`.
 ///
@@ -94,6 +99,13 @@ impl Charge {
     pub const fn with_cost(mut self, cost: u64) -> Self {
         self.cost = cost;
         self
+    }
+
+    /// Whether nothing but the quota decides over it. The common case, so it takes the short way through a limiter, a store
+    /// and a call of Redis: there is nothing to ask of a lease, a ban, a shadow or a permit.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        !self.policy.has(Traits::ALL)
     }
 
     /// The same charge under `policy`, which counts the same units.

@@ -142,7 +142,12 @@ impl Decision {
 
     /// This decision, which admits whatever its outcomes are.
     pub(crate) fn admitted(self) -> Self {
-        if self.is_allowed() { self } else { Self { verdict: Verdict::Allow, ..self } }
+        if self.is_denied() { Self { verdict: Verdict::Allow, ..self } } else { self }
+    }
+
+    /// This decision when its delay is over.
+    pub(crate) fn after_delay(self) -> Self {
+        if self.delay().is_some() { Self { verdict: Verdict::Allow, ..self } } else { self }
     }
 
     /// Sets what made the decision, if it is not the store.
@@ -223,17 +228,55 @@ impl Decision {
         self.verdict
     }
 
-    /// Whether the request is admitted, now or after a delay.
+    /// Whether the request is admitted and may go on now.
+    ///
+    /// A request that is admitted after a [`delay`](Self::delay), by a
+    /// [queue](crate::algorithm::LeakyBucket::queue), may not: wait for the delay first, or use
+    /// [`Limiter::wait`](crate::Limiter::wait). A layer waits itself, so the decision of a handler has no delay.
     #[must_use]
     pub const fn is_allowed(&self) -> bool {
-        self.verdict.is_allowed()
+        matches!(self.verdict, Verdict::Allow)
+    }
+
+    /// The delay after which an admitted request may go on. It is charged already. `None` if it may go on now, and if it is
+    /// denied.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_ratelimit::{Key, Limiter, ManualClock, MemoryStore, Policy, Quota, algorithm::LeakyBucket};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_ratelimit::Error> {
+    /// let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::new()));
+    /// let queue = LeakyBucket::queue(Duration::from_secs(1));
+    /// let policy = Policy::new("calls", Quota::per_second(10)).algorithm(queue);
+    /// let partner = Key::new("partner");
+    ///
+    /// assert!(limiter.check(&policy, &partner, 1).await?.is_allowed());
+    /// let delayed = limiter.check(&policy, &partner, 1).await?;
+    /// assert!(!delayed.is_allowed() && !delayed.is_denied());
+    /// assert_eq!(delayed.delay(), Some(Duration::from_millis(100)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub const fn delay(&self) -> Option<Duration> {
+        self.verdict.delay()
+    }
+
+    /// Whether the request is denied. Nothing was charged then.
+    #[must_use]
+    pub const fn is_denied(&self) -> bool {
+        self.verdict.is_denied()
     }
 
     /// Whether a policy denies the request because it [bans](crate::Policy::penalty) the key. Also if it is this denial
     /// that bans it.
     #[must_use]
     pub fn is_banned(&self) -> bool {
-        !self.is_allowed() && self.outcomes().iter().any(Outcome::is_banned)
+        self.is_denied() && self.outcomes().iter().any(Outcome::is_banned)
     }
 
     /// The time until the latest [ban](crate::Policy::penalty) ends because of which the request is denied. `None` if no key
@@ -262,7 +305,7 @@ impl Decision {
     /// ```
     #[must_use]
     pub fn banned_for(&self) -> Option<Duration> {
-        if self.is_allowed() {
+        if !self.is_denied() {
             return None;
         }
         self.outcomes().iter().filter_map(Outcome::banned_for).max()

@@ -2,6 +2,7 @@
 
 mod ban;
 mod charge;
+mod charges;
 #[expect(clippy::module_inception, reason = "the module's main type")]
 mod decision;
 mod local;
@@ -19,6 +20,7 @@ pub use self::{
     verdict::Verdict,
 };
 pub(crate) use self::{
+    charges::Charges,
     decision::Report,
     local::{LocalCharge, Reconciliation},
     outcome::Claim,

@@ -24,12 +24,12 @@ use crate::{algorithm::twin::Receipt, base::time::micros, key::Key, policy::Poli
 ///
 /// let decision = limiter.check(&policy, &Key::new("alice"), 2).await?;
 /// let admitted = &decision.outcomes()[0];
-/// assert!(admitted.is_allowed());
+/// assert!(!admitted.is_denied());
 /// assert_eq!((admitted.capacity(), admitted.remaining()), (2, 0));
 ///
 /// let decision = limiter.check(&policy, &Key::new("alice"), 1).await?;
 /// let denied = &decision.outcomes()[0];
-/// assert!(!denied.is_allowed());
+/// assert!(denied.is_denied());
 /// assert!(denied.retry_after() <= Some(denied.reset_after()));
 /// # Ok(())
 /// # }
@@ -201,6 +201,12 @@ impl Outcome {
         self
     }
 
+    /// This outcome of a refund as a denial with this wait.
+    pub(crate) const fn denying(mut self, retry_after: Duration) -> Self {
+        (self.verdict, self.granted) = (Verdict::Deny { retry_after: Some(retry_after) }, 0);
+        self
+    }
+
     /// Whether the policy denied because it [bans](Policy::penalty) the key. Also if it is this denial that bans it.
     #[must_use]
     pub const fn is_banned(&self) -> bool {
@@ -243,10 +249,10 @@ impl Outcome {
         self.verdict
     }
 
-    /// Whether this policy admitted the request.
+    /// Whether this policy denied the request.
     #[must_use]
-    pub const fn is_allowed(&self) -> bool {
-        self.verdict.is_allowed()
+    pub const fn is_denied(&self) -> bool {
+        self.verdict.is_denied()
     }
 
     /// The units that this policy granted: the cost, or for [`check_up_to`](crate::Limiter::check_up_to) at most the

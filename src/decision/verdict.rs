@@ -8,16 +8,17 @@ use std::time::Duration;
 /// use std::time::Duration;
 /// use tower_ratelimit::Verdict;
 ///
-/// assert!(Verdict::Allow.is_allowed());
-/// assert!(Verdict::Delay(Duration::from_millis(20)).is_allowed());
-/// assert!(!Verdict::Deny { retry_after: Some(Duration::from_secs(1)) }.is_allowed());
+/// let wait = Duration::from_secs(1);
+/// assert_eq!(Verdict::Delay(wait).delay(), Some(wait));
+/// assert!(!Verdict::Delay(wait).is_denied());
+/// assert_eq!(Verdict::Deny { retry_after: Some(wait) }.retry_after(), Some(wait));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Verdict {
     /// Admitted now, and charged.
     Allow,
-    /// Admitted and charged. The service is called after this delay.
+    /// Admitted and charged. The request may go on after this delay; a layer waits for it.
     Delay(Duration),
     /// Denied, and nothing was charged.
     Deny {
@@ -28,10 +29,19 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Whether the request is admitted, now or after a delay.
+    /// Whether the request is denied.
     #[must_use]
-    pub const fn is_allowed(&self) -> bool {
-        !matches!(self, Self::Deny { .. })
+    pub const fn is_denied(&self) -> bool {
+        matches!(self, Self::Deny { .. })
+    }
+
+    /// The delay after which an admitted request may go on. `None` if it may go on now, and if it is denied.
+    #[must_use]
+    pub const fn delay(&self) -> Option<Duration> {
+        match self {
+            Self::Delay(delay) => Some(*delay),
+            _ => None,
+        }
     }
 
     /// The wait of a denial. `None` if the request is admitted, and if waiting cannot help.

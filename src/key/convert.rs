@@ -13,7 +13,7 @@ macro_rules! from_text {
     ($($text:ty),+) => { $(
         impl From<$text> for Key {
             fn from(identity: $text) -> Self {
-                Self::new(&*identity)
+                Self::of_bytes((*identity).as_ref())
             }
         }
     )+ };
@@ -41,11 +41,18 @@ macro_rules! from_tuple {
     };
 }
 
-from_text!(&str, &String, String, Box<str>, Arc<str>, Cow<'_, str>, &[u8], Vec<u8>);
+from_text!(String, Box<str>, Arc<str>, Cow<'_, str>, Vec<u8>);
 from_number!(i8, i16, i32, i64, i128, isize, u8, u16, u32, u64, u128, usize);
 from_tuple!(A B);
 from_tuple!(A B C);
 from_tuple!(A B C D);
+
+/// The key of text or bytes.
+impl<T: AsRef<[u8]> + ?Sized> From<&T> for Key {
+    fn from(identity: &T) -> Self {
+        Self::of_bytes(identity.as_ref())
+    }
+}
 
 /// The key of the UUID with these bytes. It is that of the UUID's text, `67e55044-10b1-426f-9247-bb680e5fe0c8`.
 impl From<[u8; 16]> for Key {

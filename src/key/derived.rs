@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn no_identity_passes_for_a_hash_a_join_or_an_alternative() {
         let joined = Key::join([&Key::new("a"), &Key::new("b")]);
-        let hashed = Key::new([b'a'; 97]);
+        let hashed = Key::new(&[b'a'; 97]);
         for made in [&joined, &hashed, &Key::new("b").of_second(), &Key::new("")] {
             assert_ne!(made, &Key::new(made.as_str()));
         }

@@ -271,7 +271,8 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// The keys that [`extract`](Self::extract) returns for requests with the identity `named`, for
     /// [`any_of`](Self::any_of).
     ///
-    /// Implement it for an extractor of your own that is used with `any_of`:
+    /// It is part of this trait because a blocklist compares keys in their stored form, which only the extractor can make of
+    /// an identity. Implement it for a custom extractor that is used with `any_of`:
     ///
     /// * If `extract` returns identities as the client sends them: `Ok(vec![named.clone()])`.
     /// * If it changes them: the changed one. `Key::identity` gives the text of `named`.
@@ -393,7 +394,7 @@ pub(super) fn only(
     expected: &'static str,
 ) -> Result<Vec<Key>, Error> {
     match named.raw() {
-        Some(identity) if is_possible(&identity) => Ok(vec![Key::new(identity)]),
+        Some(identity) if is_possible(&identity) => Ok(vec![Key::new(&identity)]),
         _ => Err(impossible(expected)),
     }
 }

@@ -30,6 +30,7 @@ use super::text::{
 /// use tower_ratelimit::Key;
 ///
 /// assert_eq!(Key::new("alice"), Key::new(b"alice"));
+/// assert_eq!(Key::new(("acme", 7)), Key::join([&Key::new("acme"), &Key::new(7)]));
 /// assert_ne!(Key::new("a{b}"), Key::new("ab"));
 /// // Joined parts stay apart.
 /// let joined = Key::join([&Key::new("ab"), &Key::new("c")]);
@@ -84,10 +85,14 @@ impl Origin {
 }
 
 impl Key {
-    /// The key of `identity`: text or any other bytes.
+    /// The key of `identity`: text or other bytes, a number, an address, a UUID's 16 bytes, or a tuple of these, which are
+    /// [joined](Self::join). It takes what `Key::from` takes.
     #[must_use]
-    pub fn new(identity: impl AsRef<[u8]>) -> Self {
-        let identity = identity.as_ref();
+    pub fn new(identity: impl Into<Self>) -> Self {
+        identity.into()
+    }
+
+    pub(super) fn of_bytes(identity: &[u8]) -> Self {
         if identity.is_empty() {
             return Self::of_text(EMPTY);
         }
@@ -355,6 +360,6 @@ mod tests {
         assert_eq!(key.as_str().len(), 34);
         assert_eq!(key, Key::new(&long));
         assert_ne!(key, Key::new(&other));
-        assert_eq!(Key::new([b'a'; 96]).as_str().len(), 96);
+        assert_eq!(Key::new(&[b'a'; 96]).as_str().len(), 96);
     }
 }

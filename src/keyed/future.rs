@@ -13,11 +13,12 @@ use pin_project_lite::pin_project;
 use tokio::time::{Sleep, sleep};
 use tower_service::Service;
 
-use super::rule::{Config, WaitState};
+use super::rule::Config;
 use crate::{
     base::{Answer, DelayedService, Error, unready},
     decision::{Charge, Decision, Verdict},
     key::Keys,
+    limiter::WaitState,
     response::Rejection,
 };
 

@@ -207,7 +207,7 @@ where
                     }
                     let Delayed { service, request, body, decision, unsettled } = take(delayed);
                     let call = Call { service: service.into_service(), request, body };
-                    call.serve(Some(decision), unsettled, this.config, report_only)
+                    call.serve(Some(decision.after_delay()), unsettled, this.config, report_only)
                 }
                 StateProj::Respond { future, decision, permit, kept, unsettled } => {
                     let polled = Unsettled::watch(unsettled, || future.poll(cx));

@@ -8,6 +8,7 @@ use super::rule::Rule;
 use crate::{
     base::{ErrorKind, Outage},
     decision::{Decision, Outcome, Verdict},
+    policy::Traits,
     response::Rejection,
 };
 
@@ -76,7 +77,7 @@ impl Notices {
 
     /// Logs once that two layers charge a request under one policy: `outer` is the decision of the outer one.
     pub(super) fn charged_twice(&self, outer: &Decision, decision: &Decision) {
-        let charged = outer.is_allowed() && decision.is_allowed();
+        let charged = !outer.is_denied() && !decision.is_denied();
         if !charged || self.charged_twice.load(Ordering::Relaxed) {
             return;
         }
@@ -118,7 +119,7 @@ impl Notices {
             let binds_first = |other: &&Outcome| {
                 other.policy().name() != one.policy().name()
                     && other.key() == one.key()
-                    && other.policy().is_enforced_for_all()
+                    && !other.policy().has(Traits::ROLLOUT)
                     && one.policy().never_binds_beside(other.policy())
             };
             if let Some(other) = outcomes.iter().find(binds_first) {

@@ -207,7 +207,7 @@ impl Settlement {
         mut counted: Vec<Counted>,
         extensions: &mut Extensions,
     ) -> Option<Box<Unsettled>> {
-        if !decision.is_allowed() {
+        if decision.is_denied() {
             self.cover_nothing(limiter, extensions);
             return None;
         }

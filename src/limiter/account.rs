@@ -68,9 +68,9 @@ impl Account {
             let charged = outcome.granted();
             Total { wanted: charged, charged, unsure: 0 }
         };
-        let totals = match decision.is_allowed() {
-            true => decision.all_outcomes().iter().map(total).collect(),
-            false => Vec::new(),
+        let totals = match decision.is_denied() {
+            true => Vec::new(),
+            false => decision.all_outcomes().iter().map(total).collect(),
         };
         let state = State { totals, debits: VecDeque::new(), is_running: false, waiting: Vec::new() };
         Arc::new(Self {

@@ -2,9 +2,8 @@
 
 use super::limiter::Limiter;
 use crate::{
-    base::{Answer, Error},
+    base::Answer,
     decision::{Charge, Decision, Outcome},
-    key::Key,
     policy::Policy,
     store::Action,
 };
@@ -50,32 +49,13 @@ impl Limiter {
         self.enforced(|| self.debit_each(decision, |_| units))
     }
 
-    /// The units of [debt](Policy::debt) that `key` has not paid off under `policy`. Charges nothing. 0 while the store fails and
-    /// this process counts.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`check`](Self::check).
-    pub async fn owed(&self, policy: &Policy, key: &Key) -> Result<u64, Error> {
-        let (counted_by, debt) = policy.debits();
-        if debt == 0 {
-            return Ok(0);
-        }
-        // What remains of the room for debt, also of a key that is banned.
-        let charge = Charge::new(&counted_by.without_penalty(), key, 0);
-        let room = self.decide(Action::Peek, &[charge]).await?;
-        // What this process counts for a store that has just failed knows of no debt.
-        let known = room.all_outcomes().first().filter(|_| room.failure().is_none());
-        Ok(known.map_or(0, |room| debt.saturating_sub(room.remaining())))
-    }
-
     /// Debits so many units to each outcome, by its place.
     pub(super) fn debit_each(&self, decision: &Decision, units: impl Fn(usize) -> u64) -> Answer<Decision> {
         let debited =
             decision.all_outcomes().iter().enumerate().filter(|(_, one)| !one.policy().has_permits());
         let (policies, charges): (Vec<Policy>, Vec<Charge>) = debited
             .map(|(place, one)| {
-                (one.policy().clone(), Charge::new(one.policy().debits().0, one.key(), units(place)))
+                (one.policy().clone(), Charge::new(one.policy().debits(), one.key(), units(place)))
             })
             .unzip();
         if charges.is_empty() {
@@ -89,8 +69,8 @@ impl Limiter {
 fn of_policies(policies: &[Policy], debited: Decision) -> Decision {
     // While the store fails, there is no room for debt.
     let is_local = debited.failure().is_some();
-    debited.map(|outcome: Outcome| match policies.iter().find(|one| one.debits().0 == outcome.policy()) {
-        Some(policy) => outcome.of_debit(policy, if is_local { 0 } else { policy.debits().1 }),
+    debited.map(|outcome: Outcome| match policies.iter().find(|one| one.debits() == outcome.policy()) {
+        Some(policy) => outcome.of_debit(policy, if is_local { 0 } else { policy.debt_units() }),
         None => outcome,
     })
 }

@@ -17,7 +17,7 @@ use tokio::{runtime::Handle, task::JoinSet, time::sleep};
 use super::permit::PermitRequest;
 use crate::{
     base::{Error, ErrorKind, sync::lock},
-    decision::{Charge, Decision, DecisionSource, LocalCharge, Outcome, Reconciliation, Verdict},
+    decision::{Charge, Charges, Decision, DecisionSource, LocalCharge, Outcome, Reconciliation, Verdict},
     key::Key,
     policy::{FailureMode, Policy},
     store::{Action, LocalCounts, MemoryStore, Owed, Owing, Store},
@@ -32,34 +32,24 @@ const AT_ONCE: usize = 128;
 /// The pause before charges are handed back that the store did not take.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// The charges of a decision, in case the store fails to make it.
-pub(super) enum Charges {
-    One(Charge),
-    Many(Vec<Charge>),
-}
-
 /// A decision's place on the ladder.
 pub(super) struct Rung {
     pub(super) ladder: Arc<LocalCounts>,
     pub(super) store: Arc<dyn Store>,
     pub(super) action: Action,
+    /// In case the store fails to make it.
     pub(super) charges: Charges,
 }
 
 impl Rung {
     /// The decision of the store, or the one in its place if the store failed.
     pub(super) fn apply(&self, decided: Result<Decision, Error>) -> Result<Decision, Error> {
-        match decided {
-            Ok(decision) => {
-                self.succeeded(&decision);
-                Ok(decision)
-            }
-            Err(error) => self.decide(error),
-        }
+        let decided = decided.inspect(|decision| self.succeeded(decision));
+        counted(self.action, decided.or_else(|error| self.decide(error)))
     }
 
     /// Call it when the store has decided.
-    pub(super) fn succeeded(&self, decision: &Decision) {
+    fn succeeded(&self, decision: &Decision) {
         // A lease and the deny cache answer while Redis is unavailable too.
         if decision.source() == DecisionSource::Store {
             self.ladder.hand_back(&self.store);
@@ -68,28 +58,22 @@ impl Rung {
 
     /// Whether it is a refund that is sent again once the store answers, if it was not sent.
     pub(super) fn is_repeated(&self) -> bool {
-        self.action == Action::Refund && matches!(mode(self.charges.as_slice()), FailureMode::Local { .. })
+        self.action == Action::Refund && matches!(mode(&self.charges), FailureMode::Local { .. })
     }
 
     /// The decision in place of one that the store failed to make.
-    pub(super) fn decide(&self, error: Error) -> Result<Decision, Error> {
-        self.ladder.decide(self.action, self.charges.as_slice(), error)
+    fn decide(&self, error: Error) -> Result<Decision, Error> {
+        self.ladder.decide(self.action, &self.charges, error)
     }
 }
 
-impl Charges {
-    fn as_slice(&self) -> &[Charge] {
-        match self {
-            Self::One(charge) => slice::from_ref(charge),
-            Self::Many(charges) => charges,
-        }
-    }
-}
-
-impl From<Vec<Charge>> for Charges {
-    fn from(charges: Vec<Charge>) -> Self {
-        Self::Many(charges)
-    }
+/// Counts how an action has ended, once the failure mode has decided.
+pub(super) fn counted(action: Action, decided: Result<Decision, Error>) -> Result<Decision, Error> {
+    #[cfg(feature = "metrics")]
+    crate::metrics::decisions::decided(action, &decided);
+    #[cfg(not(feature = "metrics"))]
+    let _ = action;
+    decided
 }
 
 impl fmt::Debug for Rung {
@@ -157,7 +141,7 @@ impl LocalCounts {
         let Ok(Ok(local)) = counts.decide(action, &shares).now() else {
             return Decision::failed_open(error);
         };
-        let charged = local.is_allowed() && action != Action::Peek;
+        let charged = !local.is_denied() && action != Action::Peek;
         let is_owed = !error.kind().may_have_charged();
         let outcomes = charges.iter().zip(local.all_outcomes()).map(|(charge, share)| {
             let (remaining, reset_after) = (share.remaining(), share.reset_after());

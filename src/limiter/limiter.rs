@@ -2,14 +2,13 @@ use std::{fmt, slice, sync::Arc};
 
 use super::{
     background::Background,
-    counted::counted,
-    ladder::{Charges, Rung},
+    ladder::{Rung, counted},
     pending::Pending,
     permit::PermitRequest,
 };
 use crate::{
     base::{Answer, Error, ErrorKind},
-    decision::{Charge, Decision, Outcome},
+    decision::{Charge, Charges, Decision, Outcome},
     key::Key,
     policy::{Enforcement, Policy},
     store::{Action, LocalCounts, Store},
@@ -57,7 +56,7 @@ use crate::{
 /// assert!(limiter.peek(&mails, &tenant, 40).await?.is_allowed());
 /// assert_eq!(limiter.peek(&mails, &tenant, 0).await?.outcomes()[0].remaining(), 40);
 ///
-/// limiter.reset(&mails, &tenant).await?;
+/// limiter.operator().reset(&mails, &tenant).await?;
 /// assert!(limiter.check(&mails, &tenant, 100).await?.is_allowed());
 /// # Ok(())
 /// # }
@@ -149,18 +148,6 @@ impl Limiter {
         self.enforced(|| self.decide_one(Action::ChargeUpTo, Charge::new(policy, key, cost)))
     }
 
-    /// Refunds the latest `units` units that `key` was charged under `policy`, for any requests. For administrators.
-    ///
-    /// It refunds no more than was charged and still counts. To undo one decision, use [`refund`](Self::refund): this
-    /// method can refund units that other requests were charged. A permit of a
-    /// [`Concurrency`](crate::algorithm::Concurrency) policy is not refunded; drop its decision instead.
-    ///
-    /// The decision shows what remains after the refund. If the refund failed and the policy is
-    /// [`Open`](crate::FailureMode::Open), [`Decision::failure`] has the cause. Errors are those of [`check`](Self::check).
-    pub fn refund_latest(&self, policy: &Policy, key: &Key, units: u64) -> Answer<Decision> {
-        self.decide_one(Action::Refund, Charge::new(policy, key, units))
-    }
-
     /// Charges `units` more units to every key of `decision`, under the same policies, all or nothing. For a handler
     /// that learns the cost from the request or from its own response.
     ///
@@ -209,7 +196,11 @@ impl Limiter {
     /// # #[cfg(feature = "axum")] example::main();
     /// ```
     pub fn charge_more(&self, decision: &Decision, units: u64) -> Answer<Decision> {
-        self.enforced(|| self.decide_more(Action::Charge, decision, &charges_of(decision, units)))
+        self.enforced(|| match &*charges_of(decision, units) {
+            // With its failure.
+            [] => Answer::ready(Ok(decision.clone())),
+            charges => self.decide(Action::Charge, charges),
+        })
     }
 
     /// Refunds up to `units` units that `decision` charged to each of its keys, as far as they still count.
@@ -226,7 +217,7 @@ impl Limiter {
     ///
     /// A refund that fails is not repeated, because it may have been carried out. If it was certainly not sent and the
     /// policy is [`Local`](crate::FailureMode::Local), it is sent once the store answers. A refund does not detect a
-    /// [`reset`](Self::reset), a changed quota of a bucket, or a clock that stepped back. After one of these it can
+    /// [`reset`](super::Operator::reset), a changed quota of a bucket, or a clock that stepped back. After one of these it can
     /// return units of later charges.
     ///
     /// # Example
@@ -269,7 +260,7 @@ impl Limiter {
         let (mut charges, mut here) = (Vec::with_capacity(claims.capacity()), Vec::new());
         for (place, outcome) in decision.all_outcomes().iter().enumerate() {
             // A denial charges nothing. In a Cluster, what it charged in some slots is refunded before it is returned.
-            let units = if decision.is_allowed() { units(place) } else { 0 };
+            let units = if decision.is_denied() { 0 } else { units(place) };
             let claim = outcome.claim_refund(units);
             if let Some(local) = outcome.local() {
                 refunded.push(claim.units());
@@ -294,32 +285,13 @@ impl Limiter {
             return (refunded, Answer::ready(Ok(here.clone())));
         }
         let answer = self.dispatch(Action::Refund, &charges);
-        let pending = Pending::new(self.rung(Action::Refund, charges.into()), None, claims);
-        let answer = counted(Action::Refund, pending.finish(answer));
+        let pending = Pending::new(self.rung(Action::Refund, Charges::Many(charges)), None, claims);
+        let answer = pending.finish(answer);
         let answer = match here {
             Some(here) => answer.map(move |refunded| here.updated(&refunded)),
             None => answer,
         };
         (refunded, answer)
-    }
-
-    /// Removes everything that `key` was charged under `policy`. A ban stays: see [`unban`](Self::unban). Permits of requests
-    /// that still run are in use again with their next renewal.
-    ///
-    /// # Errors
-    ///
-    /// The failure of the store. The policy's [`FailureMode`](crate::FailureMode) does not apply.
-    pub async fn reset(&self, policy: &Policy, key: &Key) -> Result<(), Error> {
-        self.store.reset(policy, key).await?;
-        self.ladder.forget(policy, key);
-        Ok(())
-    }
-
-    /// The name under which the store keeps the count of `key` under `policy`: the key in Redis. `None` for a store that has
-    /// no such names.
-    #[must_use]
-    pub fn stored_name(&self, policy: &Policy, key: &Key) -> Option<String> {
-        self.store.stored_name(policy, key)
     }
 
     /// Checks whether the store supports the algorithm of `policy`. A layer does so when it is built.
@@ -351,7 +323,8 @@ impl Limiter {
     #[cfg(feature = "metrics")]
     pub(crate) fn count_from_zero(&self, policies: impl Iterator<Item = Policy>) {
         crate::metrics::record::count_from_zero();
-        policies.for_each(|policy| super::counted::count_policy_from_zero(&policy, !self.in_process));
+        policies
+            .for_each(|policy| crate::metrics::decisions::count_policy_from_zero(&policy, !self.in_process));
     }
 
     /// [`check`](Self::check) for a layer. The store may keep the charge instead of cloning it.
@@ -373,15 +346,15 @@ impl Limiter {
             return None;
         }
         let denial = self.store.known_denial(&charges)?;
-        counted(Action::Charge, Answer::ready(Ok(denial))).now().ok()?.ok()
+        counted(Action::Charge, Ok(denial)).ok()
     }
 
-    fn decide_one(&self, action: Action, charge: Charge) -> Answer<Decision> {
+    pub(super) fn decide_one(&self, action: Action, charge: Charge) -> Answer<Decision> {
         if charge.needs_permit() {
             return self.decide(action, &[charge]);
         }
         if self.in_process {
-            return counted(action, self.store.decide_one(action, charge));
+            return self.store.decide_one(action, charge).at_last(move |decided| counted(action, decided));
         }
         let answer = self.store.decide(action, slice::from_ref(&charge));
         self.finish(answer, action, Charges::One(charge))
@@ -400,29 +373,24 @@ impl Limiter {
             let charges: Vec<Charge> = charges.iter().map(Charge::with_new_holder).collect();
             let permits = PermitRequest::of(&self.store, &charges);
             let answer = self.dispatch(action, &charges);
-            let pending = Pending::new(self.rung(action, charges.into()), permits, Vec::new());
-            return counted(action, pending.finish(answer));
+            let pending = Pending::new(self.rung(action, Charges::Many(charges)), permits, Vec::new());
+            return pending.finish(answer);
         }
         let answer = self.dispatch(action, charges);
         if self.in_process {
-            return counted(action, answer);
+            return answer.at_last(move |decided| counted(action, decided));
         }
-        self.finish(answer, action, charges.to_vec().into())
+        self.finish(answer, action, charges.into())
     }
 
     /// Applies the failure modes to an answer of the store that needs no undoing.
     fn finish(&self, answer: Answer<Decision>, action: Action, charges: Charges) -> Answer<Decision> {
         let rung = self.rung(action, charges);
-        counted(action, answer.at_last(move |decided| rung.apply(decided)))
+        answer.at_last(move |decided| rung.apply(decided))
     }
 
     fn rung(&self, action: Action, charges: Charges) -> Rung {
         Rung { ladder: self.ladder.clone(), store: self.store.clone(), action, charges }
-    }
-
-    /// [`decide`](Self::decide). Without charges, it returns `decision` with its failure.
-    fn decide_more(&self, action: Action, decision: &Decision, charges: &[Charge]) -> Answer<Decision> {
-        if charges.is_empty() { Answer::ready(Ok(decision.clone())) } else { self.decide(action, charges) }
     }
 
     fn dispatch(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {

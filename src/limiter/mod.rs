@@ -2,16 +2,16 @@
 
 mod account;
 mod background;
-mod bans;
-mod counted;
 mod debit;
 mod drain;
 mod ladder;
 #[expect(clippy::module_inception, reason = "the module's main type")]
 mod limiter;
+mod operator;
 mod pending;
 mod permit;
 mod reservation;
+mod wait;
 
-pub(crate) use self::background::Work;
-pub use self::{limiter::Limiter, reservation::Reservation};
+pub(crate) use self::{background::Work, wait::WaitState};
+pub use self::{limiter::Limiter, operator::Operator, reservation::Reservation};

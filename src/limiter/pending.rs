@@ -52,26 +52,25 @@ impl Pending {
         self.settle(decided)
     }
 
-    fn settle(&mut self, decided: Result<Decision, Error>) -> Result<Decision, Error> {
-        let permits = self.permits.take();
-        let claims = mem::take(&mut self.claims);
-        let error = match decided.inspect(|decision| self.rung.succeeded(decision)) {
-            Ok(mut decision) => {
+    fn settle(&mut self, mut decided: Result<Decision, Error>) -> Result<Decision, Error> {
+        let (permits, claims) = (self.permits.take(), mem::take(&mut self.claims));
+        match &mut decided {
+            Ok(decision) => {
                 // A denial gets no permit.
-                if let Some(permits) = permits.filter(|_| decision.is_allowed()) {
-                    let permit = permits.grant(&decision);
+                if let Some(permits) = permits.filter(|_| !decision.is_denied()) {
+                    let permit = permits.grant(decision);
                     decision.attach_permit(permit);
                 }
-                return Ok(decision);
             }
-            Err(error) => error,
-        };
-        if !error.kind().may_have_charged() && !self.rung.is_repeated() {
-            claims.into_iter().for_each(Claim::release);
-        } else if let Some(permits) = permits.filter(|_| error.kind().may_have_charged()) {
-            permits.release_later(None);
+            Err(error) if error.kind().may_have_charged() => {
+                if let Some(permits) = permits {
+                    permits.release_later(None);
+                }
+            }
+            Err(_) if !self.rung.is_repeated() => claims.into_iter().for_each(Claim::release),
+            Err(_) => {}
         }
-        self.rung.decide(error)
+        self.rung.apply(decided)
     }
 }
 

@@ -76,7 +76,7 @@ impl PermitRequest {
         runtime.spawn(async move {
             match answer {
                 Some(answer) => match answer.await {
-                    Ok(decision) if !decision.is_allowed() => return,
+                    Ok(decision) if decision.is_denied() => return,
                     Ok(_) => {}
                     Err(error) if !error.kind().may_have_charged() => return,
                     Err(_) => sleep(MAX_REPLY_TIME).await,

@@ -61,6 +61,7 @@
 //! assert_eq!(metrics::DECISIONS_TOTAL, "ratelimit_decisions_total");
 //! ```
 
+pub(crate) mod decisions;
 mod handle;
 mod names;
 mod policy;
@@ -71,4 +72,4 @@ pub use self::names::{
     ENFORCEMENT_SWITCHES, FAILED_POLICY_SOURCES, INSTANCES, LEASED_KEYS, LEASED_UNITS, LENGTH_BUCKETS,
     MEMORY_KEYS, OPEN_BREAKERS, QUEUE_LENGTH, REJECTIONS_TOTAL, STORE_ERRORS_TOTAL, describe,
 };
-pub(crate) use self::policy::{PolicyCounters, Source, Verdict};
+pub(crate) use self::policy::PolicyCounters;

@@ -19,22 +19,19 @@ impl Policy {
     pub fn changes_to(&self, new: &Self) -> String {
         let (before, after) = (self.summary(), new.summary());
         let algorithms = [self, new].map(|policy| format!("{:?}", policy.counting()));
-        let is_renamed = before.algorithm() != after.algorithm();
+        let is_renamed = before.algorithm != after.algorithm;
         // The options are in the text for debugging only.
-        let [old_algorithm, new_algorithm] = if is_renamed {
-            [before.algorithm(), after.algorithm()].map(ToOwned::to_owned)
-        } else {
-            algorithms
-        };
+        let [old_algorithm, new_algorithm] =
+            if is_renamed { [before.algorithm, after.algorithm] } else { algorithms };
         let rows = [
-            ("quota", before.quota().to_string(), after.quota().to_string()),
+            ("quota", before.quota.to_string(), after.quota.to_string()),
             ("algorithm", old_algorithm, new_algorithm),
-            ("lease", before.lease().to_string(), after.lease().to_string()),
-            ("debt", before.debt().to_string(), after.debt().to_string()),
+            ("lease", before.lease.to_string(), after.lease.to_string()),
+            ("debt", before.debt.to_string(), after.debt.to_string()),
             ("penalty", self.penalty_text(), new.penalty_text()),
-            ("content_bytes", before.content_bytes().to_string(), after.content_bytes().to_string()),
-            ("enforced", before.enforced().to_string(), after.enforced().to_string()),
-            ("failure mode", before.on_store_failure().to_string(), after.on_store_failure().to_string()),
+            ("content_bytes", before.content_bytes.to_string(), after.content_bytes.to_string()),
+            ("enforced", before.enforced.to_string(), after.enforced.to_string()),
+            ("failure mode", before.on_store_failure.to_string(), after.on_store_failure.to_string()),
         ];
         let changed = rows.into_iter().filter(|(_, old, new)| old != new);
         changed.map(|(name, old, new)| format!("{name} {old} -> {new}")).collect::<Vec<_>>().join(", ")

@@ -96,20 +96,20 @@ impl PolicyChanges {
         let inner = Arc::make_mut(&mut policy.0);
         // What is replaced need not fit what comes.
         if self.lease.is_some() {
-            inner.most_leased = 0;
+            inner.options.lease = 0;
         }
         if self.debt.is_some() {
-            inner.debt = 0;
+            inner.options.debt = None;
         }
         if self.penalty.is_some() {
-            inner.penalty = None;
+            inner.options.penalty = None;
         }
         if let Some(bytes) = self.content_bytes {
-            inner.bytes = bytes.unwrap_or(false);
+            inner.options.bytes = bytes.unwrap_or(false);
         }
         let quota = self.quota.unwrap_or(inner.quota);
         let algorithm = match self.algorithm {
-            None => inner.algorithm.clone(),
+            None => inner.counting.algorithm.clone(),
             Some(None) => Arc::new(Gcra::new()),
             Some(Some(entry)) => entry.0.algorithm()?,
         };
@@ -127,7 +127,7 @@ impl PolicyChanges {
             policy = policy.try_debt(units)?;
         }
         match self.enforced {
-            Some(share) => policy.try_enforced_for(share.unwrap_or(1.0)),
+            Some(share) => policy.try_rollout(share.unwrap_or(1.0)),
             None => Ok(policy),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Policy, policy::MAX_CAPACITY};
+use super::policy::{Debt, MAX_CAPACITY, Policy};
 use crate::base::Error;
 
 impl Policy {
@@ -58,44 +58,47 @@ impl Policy {
     /// # Errors
     ///
     /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`debt`](Self::debt) panics.
-    pub fn try_debt(mut self, units: u64) -> Result<Self, Error> {
-        Arc::make_mut(&mut self.0).debt = units;
-        self.apply_debt()
+    pub fn try_debt(self, units: u64) -> Result<Self, Error> {
+        self.with_debt(units)?.checked()
     }
 
-    /// Computes what follows from the debt, the quota and the algorithm.
-    pub(super) fn apply_debt(mut self) -> Result<Self, Error> {
+    /// This policy with room for `units` of debt.
+    pub(super) fn with_debt(mut self, units: u64) -> Result<Self, Error> {
         let inner = Arc::make_mut(&mut self.0);
-        inner.debits = None;
-        let (quota, debt) = (inner.quota, inner.debt);
-        let arguments = inner.algorithm.arguments(&quota)?;
-        if debt == 0 {
-            inner.arguments = arguments.into();
+        let (quota, counting) = (inner.quota, &mut inner.counting);
+        inner.options.debt = None;
+        let arguments = counting.algorithm.arguments(&quota)?;
+        if units == 0 {
+            counting.arguments = arguments.into();
             return Ok(self);
         }
-        let capacity = inner.capacity.saturating_add(debt);
-        if capacity > MAX_CAPACITY || quota.try_burst(quota.capacity().saturating_add(debt)).is_err() {
+        let capacity = counting.capacity.saturating_add(units);
+        if capacity > MAX_CAPACITY || quota.try_burst(quota.capacity().saturating_add(units)).is_err() {
             return Err(Error::invalid(
                 "the debt is too large: quota and debt together must be within the bounds of a burst",
             ));
         }
-        let counter = inner.algorithm.counter();
-        let Some([own, debits]) = counter.and_then(|counter| counter.with_debt(&arguments, debt)) else {
+        let counter = counting.algorithm.counter();
+        let Some([own, debits]) = counter.and_then(|counter| counter.with_debt(&arguments, units)) else {
             return Err(Error::invalid(
                 "this algorithm allows no debt: leave out `debt`, or use another built-in algorithm than `Concurrency`",
             ));
         };
-        inner.arguments = own.into();
-        let mut room = self.clone();
-        let inner = Arc::make_mut(&mut room.0);
-        (inner.arguments, inner.capacity) = (debits.into(), capacity);
-        (inner.debt, inner.most_leased, inner.penalty) = (0, 0, None);
-        Arc::make_mut(&mut self.0).debits = Some(room);
+        counting.arguments = own.into();
+        let mut counted_by = self.clone().set(|options| (options.lease, options.penalty) = (0, None));
+        let counting = &mut Arc::make_mut(&mut counted_by.0).counting;
+        (counting.arguments, counting.capacity) = (debits.into(), capacity);
+        Arc::make_mut(&mut self.0).options.debt = Some(Debt { units, counted_by });
         Ok(self)
     }
 
-    /// The policy that counts debits, and the units of debt that it has room for.
-    pub(crate) fn debits(&self) -> (&Self, u64) {
-        (self.0.debits.as_ref().unwrap_or(self), self.0.debt)
+    /// The units of debt that it has room for.
+    pub(crate) fn debt_units(&self) -> u64 {
+        self.0.options.debt.as_ref().map_or(0, |debt| debt.units)
+    }
+
+    /// The policy that counts debits.
+    pub(crate) fn debits(&self) -> &Self {
+        self.0.options.debt.as_ref().map_or(self, |debt| &debt.counted_by)
     }
 }

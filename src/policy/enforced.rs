@@ -32,14 +32,15 @@ impl Enforced {
 
     /// Whether the policy `name` is enforced for `key`. Every instance finds the same, and a larger share has all keys of
     /// a smaller one.
-    #[inline]
-    pub(super) fn is_for(self, name: &str, key: &Key) -> bool {
-        self.0 == ALL || self.has(name, key)
-    }
-
     #[cold]
-    fn has(self, name: &str, key: &Key) -> bool {
+    pub(super) fn has(self, name: &str, key: &Key) -> bool {
         self.0 > 0 && place(name, key) < self.0
+    }
+}
+
+impl Default for Enforced {
+    fn default() -> Self {
+        Self::FOR_ALL
     }
 }
 
@@ -62,13 +63,10 @@ mod tests {
         for percent in [0, 1, 25, 50, 99, 100] {
             let smaller = Enforced::for_share(f64::from(before) / 100.0).unwrap();
             let share = Enforced::for_share(f64::from(percent) / 100.0).unwrap();
-            let count = keys.iter().filter(|key| share.is_for("api", key)).count();
+            let count = keys.iter().filter(|key| share.has("api", key)).count();
             let expected = 200 * percent as usize;
             assert!(count.abs_diff(expected) <= 300, "{percent} %: {count}");
-            assert!(
-                keys.iter().all(|key| !smaller.is_for("api", key) || share.is_for("api", key)),
-                "{percent} %"
-            );
+            assert!(keys.iter().all(|key| !smaller.has("api", key) || share.has("api", key)), "{percent} %");
             before = percent;
         }
         // Every version finds the same keys. Computed with another implementation of SHA-256.

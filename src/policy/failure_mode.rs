@@ -15,7 +15,7 @@ use crate::base::{Error, ErrorKind};
 /// use tower_ratelimit::{FailureMode, Key, Limiter, Policy, Quota, RedisStore};
 ///
 /// // No Redis listens on this port.
-/// let limiter = Limiter::new(RedisStore::connect_lazy("redis://127.0.0.1:1")?);
+/// let limiter = Limiter::new(RedisStore::builder().connect_lazy("redis://127.0.0.1:1")?);
 /// let api = Policy::new("api", Quota::per_minute(1));
 /// let assets = Policy::new("assets", Quota::per_second(10)).on_store_failure(FailureMode::Open);
 /// let login = Policy::new("login", Quota::per_minute(5)).on_store_failure("closed".parse()?);

@@ -33,10 +33,10 @@ impl Policy {
     /// under a policy that refunds most of its requests: it makes more calls than without leases. A [refund of a decision](crate::Limiter::refund)
     /// that was admitted from a lease counts from when the lease began, so it may return fewer units. Redis does not know
     /// how many of another instance's leased units are spent. An
-    /// [administrator's refund](crate::Limiter::refund_latest) returns none of them to a bucket, and counts all of them as
+    /// [administrator's refund](crate::Operator::refund_latest) returns none of them to a bucket, and counts all of them as
     /// spent in a window. Do not refund more units than were charged that way: a window may then admit that many more.
     ///
-    /// A [reset](crate::Limiter::reset) drops this instance's leases. Other instances can still spend theirs, and units that
+    /// A [reset](crate::Operator::reset) drops this instance's leases. Other instances can still spend theirs, and units that
     /// they return unspent free as many units of later charges.
     /// If the clock of Redis is changed, units on lease at that moment may count in the window before or after.
     ///
@@ -82,33 +82,34 @@ impl Policy {
                 "a lease must be of 1 to 10^12 units: leave out `leased` for no lease",
             ));
         }
-        Arc::make_mut(&mut self.0).most_leased = most;
-        self.check_lease()
+        Arc::make_mut(&mut self.0).options.lease = most;
+        self.checked()
     }
 
-    pub(super) fn check_lease(self) -> Result<Self, Error> {
-        if self.0.most_leased > 0 && self.0.penalty.is_some() {
+    pub(super) fn check_lease(&self) -> Result<(), Error> {
+        let options = &self.0.options;
+        if options.lease > 0 && options.penalty.is_some() {
             return Err(Error::invalid(
                 "a policy with a penalty cannot be leased, because an instance would spend leased units of a banned key: \
                  leave out `leased` or `penalty`",
             ));
         }
-        if self.0.most_leased > 0 && self.missed().is_none() {
+        if options.lease > 0 && self.missed().is_none() {
             return Err(Error::invalid(
                 "the units of this algorithm cannot be leased exactly: leave out `leased`, \
                  or use `Gcra`, `TokenBucket`, `LeakyBucket::meter`, `FixedWindow` or `SlidingWindow`",
             ));
         }
-        Ok(self)
+        Ok(())
     }
 
-    pub(super) fn missed(&self) -> Option<u64> {
-        self.0.algorithm.counter()?.lease_recovery(&self.0.arguments, self.most_held())
+    fn missed(&self) -> Option<u64> {
+        self.counting().counter()?.lease_recovery(self.arguments(), self.most_held())
     }
 
     /// The most units of a key that can be on lease here.
-    pub(super) fn most_held(&self) -> u64 {
-        self.0.most_leased.min(self.0.capacity)
+    fn most_held(&self) -> u64 {
+        self.0.options.lease.min(self.capacity())
     }
 
     /// The most that [leases](Self::leased) can withhold. `None` if nothing is leased.
@@ -122,7 +123,7 @@ impl Policy {
     /// 0 if nothing is leased.
     #[cfg(feature = "redis")]
     pub(crate) fn most_leased(&self) -> u64 {
-        self.0.most_leased
+        self.0.options.lease
     }
 }
 

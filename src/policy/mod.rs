@@ -15,9 +15,10 @@ mod penalty;
 #[expect(clippy::module_inception, reason = "the module's main type")]
 mod policy;
 mod quoted;
-mod shadow;
+mod rollout;
 mod source;
 mod summary;
+mod traits;
 mod warnings;
 
 #[cfg(feature = "serde")]
@@ -33,4 +34,4 @@ pub use self::{
     source::PolicySource,
     summary::PolicySummary,
 };
-pub(crate) use self::{penalty::MAX_BAN, quoted::push_quoted};
+pub(crate) use self::{penalty::MAX_BAN, quoted::push_quoted, traits::Traits};

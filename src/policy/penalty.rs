@@ -1,6 +1,6 @@
 use std::{fmt, sync::Arc, time::Duration};
 
-use super::Policy;
+use super::{Policy, traits::Traits};
 use crate::{
     algorithm::penalty::Strikes,
     base::{Error, Quota, duration_text, time::micros},
@@ -49,7 +49,7 @@ impl Penalty {
         Self { after: if denials == 0 { u64::MAX } else { denials }, within, first: None, longest: None }
     }
 
-    /// Bans no key automatically: only administrators do, with [`Limiter::ban`](crate::Limiter::ban).
+    /// Bans no key automatically: only administrators do, with [`Operator::ban`](crate::Operator::ban).
     pub const fn manual() -> Self {
         Self { after: 0, within: Duration::ZERO, first: None, longest: None }
     }
@@ -74,7 +74,7 @@ impl Penalty {
         if self.after == 0 {
             if self.first.or(self.longest).is_some() {
                 return Err(Error::invalid(
-                    "a manual penalty has no times: leave out `ban` and `up_to`, and pass the time to `Limiter::ban`",
+                    "a manual penalty has no times: leave out `ban` and `up_to`, and pass the time to `Operator::ban`",
                 ));
             }
             return Ok(Strikes { after: 0, within: 0, first: 0, longest: 0, remembered: 0 });
@@ -128,8 +128,8 @@ impl Policy {
     /// * **What counts**: each request that this policy denies while no key of the request is banned. A banned request, a
     ///   peek, and a debit do not count. In a Redis Cluster, policies whose identities are in different slots are decided
     ///   slot by slot, and only those of the first slot that denies count the denial, also if a key in a later one is banned.
-    /// * **Bans by hand**: [`Limiter::ban`](crate::Limiter::ban), [`unban`](crate::Limiter::unban) and
-    ///   [`bans`](crate::Limiter::bans). [`Limiter::reset`](crate::Limiter::reset) does not end a ban.
+    /// * **Bans by hand**: [`Operator::ban`](crate::Operator::ban), [`unban`](crate::Operator::unban) and
+    ///   [`bans`](crate::Operator::bans). [`Operator::reset`](crate::Operator::reset) does not end a ban.
     /// * **Shadows**: a [shadow](Self::shadow) policy neither counts denials nor bans, for all keys or for its share of
     ///   them. A key that is banned under it by hand is listed, and banned once the policy is enforced.
     /// * **Deny cache**: a [`RedisStore`](crate::RedisStore) answers requests of a banned key in process for up to its
@@ -139,7 +139,7 @@ impl Policy {
     /// * **Failure of the store**: under [`FailureMode::Local`](crate::FailureMode::Local), denials are counted and keys are
     ///   banned in this process, by the same numbers. The bans in the store are not known meanwhile. Those of this process
     ///   do not apply while the store answers; in a later outage they apply again, until their time is over or
-    ///   [`unban`](crate::Limiter::unban) ends them.
+    ///   [`unban`](crate::Operator::unban) ends them.
     /// * **Full Redis**: a denial needs a write to be counted. If Redis is out of memory, cannot save, or has too few
     ///   replicas, a denial is still a denial, but it does not count and bans no key.
     /// * **Lost keys**: a ban is a key in Redis. An eviction, or a failover to a replica that has not got it, ends it.
@@ -179,7 +179,7 @@ impl Policy {
     /// let banned = limiter.check(&login, &mallory, 1).await?;
     /// assert_eq!(banned.banned_for(), Some(59 * minute));
     ///
-    /// limiter.unban(&login, &mallory).await?;
+    /// limiter.operator().unban(&login, &mallory).await?;
     /// assert!(limiter.check(&login, &mallory, 1).await?.is_allowed());
     /// # Ok(())
     /// # }
@@ -200,14 +200,14 @@ impl Policy {
     /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`penalty`](Self::penalty) panics.
     pub fn try_penalty(mut self, penalty: Penalty) -> Result<Self, Error> {
         let bans = Self::try_new(self.name(), Quota::per_second(1))?.try_algorithm(penalty.strikes()?)?;
-        Arc::make_mut(&mut self.0).penalty = Some(bans);
-        self.check_lease()
+        Arc::make_mut(&mut self.0).options.penalty = Some(bans);
+        self.checked()
     }
 
     /// Whether the policy has a [penalty](Self::penalty), so that keys can be banned under it.
     #[must_use]
     pub fn has_penalty(&self) -> bool {
-        self.0.penalty.is_some()
+        self.has(Traits::PENALTY)
     }
 
     /// Whether each denial must reach the store, because the penalty counts it.
@@ -218,16 +218,13 @@ impl Policy {
 
     /// The policy that counts denials and bans.
     pub(crate) fn bans(&self) -> Option<&Self> {
-        self.0.penalty.as_ref()
+        self.0.options.penalty.as_ref()
     }
 
     /// The policy without its penalty.
     pub(crate) fn without_penalty(&self) -> Self {
-        let mut policy = self.clone();
-        if policy.has_penalty() {
-            Arc::make_mut(&mut policy.0).penalty = None;
-        }
-        policy
+        let policy = self.clone();
+        if policy.has_penalty() { policy.set(|options| options.penalty = None) } else { policy }
     }
 }
 
@@ -247,7 +244,7 @@ mod tests {
             (Penalty::after(1, short).ban(long), "1 ms to 3650 days"),
             (Penalty::after(1, short).up_to(long), "1 ms to 3650 days"),
             (Penalty::after(1, short).up_to(Duration::from_secs(59)), "raise `up_to`"),
-            (Penalty::manual().ban(short), "pass the time to `Limiter::ban`"),
+            (Penalty::manual().ban(short), "pass the time to `Operator::ban`"),
         ];
         for (penalty, expected) in rows {
             let error = penalty.strikes().unwrap_err().to_string();

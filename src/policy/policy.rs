@@ -1,6 +1,6 @@
 use std::{fmt, hash::BuildHasher as _, sync::Arc, time::Duration};
 
-use super::{FailureMode, PolicySummary, enforced::Enforced, quoted::quoted};
+use super::{FailureMode, PolicySummary, enforced::Enforced, quoted::quoted, traits::Traits};
 #[cfg(feature = "metrics")]
 use crate::metrics::PolicyCounters;
 use crate::{
@@ -40,34 +40,59 @@ pub struct Policy(pub(super) Arc<Inner>);
 #[derive(Clone)]
 #[repr(align(128))]
 pub(super) struct Inner {
-    pub(super) name: Arc<str>,
-    /// See [`Policy::quoted_name`].
-    pub(super) quoted: Arc<str>,
+    pub(super) name: Name,
     pub(super) quota: Quota,
+    pub(super) counting: Counting,
+    pub(super) options: Options,
+    /// Follows from the other fields.
+    pub(super) traits: Traits,
+    #[cfg(feature = "metrics")]
+    counters: PolicyCounters,
+}
+
+/// The name of a policy, and what it is called elsewhere.
+#[derive(Clone)]
+pub(super) struct Name {
+    text: Arc<str>,
+    /// See [`Policy::quoted_name`].
+    quoted: Arc<str>,
+    /// See [`Policy::label`].
+    label: Box<str>,
+    /// See [`Policy::tag`].
+    tag: u64,
+}
+
+/// How a policy counts.
+#[derive(Clone)]
+pub(super) struct Counting {
     pub(super) algorithm: Arc<dyn Algorithm>,
     /// The quota and the algorithm's options, as the Lua file and its Rust twin take them.
     pub(super) arguments: Arc<[u64]>,
     pub(super) capacity: u64,
-    /// See [`Policy::label`].
-    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only Redis keys contain it"))]
-    pub(super) label: Box<str>,
-    /// See [`Policy::tag`].
-    pub(super) tag: u64,
     pub(super) replenishment: Replenishment,
+}
+
+/// The optional settings of a policy.
+#[derive(Clone, Default, PartialEq)]
+pub(super) struct Options {
     pub(super) on_store_failure: FailureMode,
-    /// 0 if nothing is leased.
-    pub(super) most_leased: u64,
-    /// The units by which debits may exceed what remains.
-    pub(super) debt: u64,
-    /// What debits are counted by: this policy with so much more room. `None` without a debt.
-    pub(super) debits: Option<Policy>,
-    /// What counts the denials of a key and bans it: a policy of the same name. `None` without a penalty.
+    /// The most units that are leased; 0 for no lease.
+    pub(super) lease: u64,
+    pub(super) debt: Option<Debt>,
+    /// What counts the denials of a key and bans it: a policy of the same name.
     pub(super) penalty: Option<Policy>,
     /// Whether its units are bytes of content.
     pub(super) bytes: bool,
     pub(super) enforced: Enforced,
-    #[cfg(feature = "metrics")]
-    pub(super) counters: PolicyCounters,
+}
+
+/// The room of a policy for debts.
+#[derive(Clone, PartialEq)]
+pub(super) struct Debt {
+    /// By how many units debits may exceed what remains.
+    pub(super) units: u64,
+    /// What debits are counted by: the policy with so much more room.
+    pub(super) counted_by: Policy,
 }
 
 const MAX_NAME: usize = 64;
@@ -106,24 +131,13 @@ impl Policy {
                 "a policy's name must be printable ASCII, because response headers carry it",
             ));
         }
-        let label = label(name, &Gcra::new());
+        let algorithm: Arc<dyn Algorithm> = Arc::new(Gcra::new());
         Ok(Self(Arc::new(Inner {
-            name: name.into(),
-            quoted: quoted(name).into(),
+            name: Name::new(name, &*algorithm),
             quota,
-            arguments: Gcra::new().arguments(&quota)?.into(),
-            capacity: quota.capacity(),
-            tag: tag(&label),
-            label,
-            replenishment: Gcra::new().replenishment(),
-            algorithm: Arc::new(Gcra::new()),
-            on_store_failure: FailureMode::default(),
-            most_leased: 0,
-            debt: 0,
-            debits: None,
-            penalty: None,
-            bytes: false,
-            enforced: Enforced::FOR_ALL,
+            counting: Counting::new(algorithm, &quota)?,
+            options: Options::default(),
+            traits: Traits::NONE,
             #[cfg(feature = "metrics")]
             counters: PolicyCounters::new(),
         })))
@@ -135,8 +149,8 @@ impl Policy {
     ///
     /// # Panics
     ///
-    /// Where [`new`](Self::new) panics, and if `limit` is 0 or above a million.
-    /// [`try_concurrency`](Self::try_concurrency) gives an error instead.
+    /// Where [`new`](Self::new) panics, and if `limit` is 0 or above a million. [`try_new`](Self::try_new) and
+    /// [`try_algorithm`](Self::try_algorithm) give an error instead.
     ///
     /// # Example
     ///
@@ -160,19 +174,11 @@ impl Policy {
     #[must_use]
     #[track_caller]
     pub fn concurrency(name: &str, limit: u64) -> Self {
-        match Self::try_concurrency(name, limit) {
+        let quota = Quota::new(limit, LEASE);
+        match quota.and_then(|quota| Self::try_new(name, quota)?.try_algorithm(Concurrency::new())) {
             Ok(policy) => policy,
             Err(error) => panic!("{error}"),
         }
-    }
-
-    /// The fallible form of [`concurrency`](Self::concurrency), for values read from a configuration.
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`concurrency`](Self::concurrency) panics.
-    pub fn try_concurrency(name: &str, limit: u64) -> Result<Self, Error> {
-        Self::try_new(name, Quota::new(limit, LEASE)?)?.try_algorithm(Concurrency::new())
     }
 
     /// Counts by `algorithm`. Defaults to [`Gcra`].
@@ -206,13 +212,29 @@ impl Policy {
     pub(super) fn counted(mut self, quota: Quota, algorithm: Arc<dyn Algorithm>) -> Result<Self, Error> {
         let inner = Arc::make_mut(&mut self.0);
         inner.quota = quota;
-        inner.arguments = algorithm.arguments(&quota)?.into();
-        inner.capacity = checked_capacity(&*algorithm, &quota)?;
-        inner.label = label(&inner.name, &*algorithm);
-        inner.tag = tag(&inner.label);
-        inner.replenishment = algorithm.replenishment();
-        inner.algorithm = algorithm;
-        self.apply_debt()?.check_lease()
+        inner.name = Name::new(&inner.name.text, &*algorithm);
+        inner.counting = Counting::new(algorithm, &quota)?;
+        self.checked()
+    }
+
+    /// Checks the settings against each other, and computes what follows from them.
+    pub(super) fn checked(mut self) -> Result<Self, Error> {
+        let debt = self.0.options.debt.as_ref().map_or(0, |debt| debt.units);
+        self = self.with_debt(debt)?;
+        self.check_lease()?;
+        Arc::make_mut(&mut self.0).compute_traits();
+        Ok(self)
+    }
+
+    /// Changes an option that no other setting depends on, also of what counts debits.
+    pub(super) fn set(mut self, change: impl Fn(&mut Options) + Copy) -> Self {
+        let inner = Arc::make_mut(&mut self.0);
+        change(&mut inner.options);
+        if let Some(debt) = inner.options.debt.take() {
+            inner.options.debt = Some(Debt { counted_by: debt.counted_by.set(change), ..debt });
+        }
+        inner.compute_traits();
+        self
     }
 
     /// What happens to a request when the store gives no decision in time. Defaults to [`FailureMode::Local`].
@@ -220,50 +242,46 @@ impl Policy {
     /// If several policies are decided together and one is [`Closed`](FailureMode::Closed), the request is rejected.
     /// Otherwise those that are [`Local`](FailureMode::Local) decide.
     #[must_use]
-    pub fn on_store_failure(mut self, mode: FailureMode) -> Self {
-        let inner = Arc::make_mut(&mut self.0);
-        inner.on_store_failure = mode;
-        inner.debits = inner.debits.take().map(|debits| debits.on_store_failure(mode));
-        self
+    pub fn on_store_failure(self, mode: FailureMode) -> Self {
+        self.set(|options| options.on_store_failure = mode)
     }
 
     /// The name: printable ASCII, 1 to 64 characters.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.0.name
+        &self.0.name.text
     }
 
-    /// All settings, to look at or to print.
+    /// All settings, to print or, with the feature `serde`, to serialize.
     ///
     /// # Example
     ///
     /// ```
     /// use tower_ratelimit::{FailureMode, Policy, Quota};
     ///
-    /// let login = Policy::new("login", Quota::per_minute(5)).on_store_failure(FailureMode::Closed).enforced_for(0.25);
-    /// let summary = login.summary();
-    /// assert_eq!((summary.algorithm(), summary.capacity()), ("gcra", 5));
-    /// assert_eq!(summary.to_string(), "5/min, gcra, enforced for 25 % of the keys, failure mode closed");
+    /// let login = Policy::new("login", Quota::per_minute(5)).on_store_failure(FailureMode::Closed).rollout(0.25);
+    /// assert_eq!(login.summary().to_string(), "5/min, gcra, enforced for 25 % of the keys, failure mode closed");
     /// ```
     #[must_use]
     pub fn summary(&self) -> PolicySummary {
+        let options = &self.0.options;
         PolicySummary {
-            name: self.0.name.to_string(),
+            name: self.name().to_owned(),
             quota: self.0.quota,
-            algorithm: self.0.algorithm.name().to_owned(),
-            capacity: self.0.capacity,
-            debt: self.0.debt,
-            lease: self.0.most_leased,
+            algorithm: self.algorithm_name().to_owned(),
+            capacity: self.capacity(),
+            debt: self.debt_units(),
+            lease: options.lease,
             has_penalty: self.has_penalty(),
-            content_bytes: self.0.bytes,
-            enforced: self.0.enforced.share(),
-            on_store_failure: self.0.on_store_failure,
+            content_bytes: options.bytes,
+            enforced: self.enforced_share(),
+            on_store_failure: options.on_store_failure,
         }
     }
 
     /// The name in quotes, as headers and problems carry it.
     pub(crate) fn quoted_name(&self) -> &str {
-        &self.0.quoted
+        &self.0.name.quoted
     }
 
     /// The limit per period, and the burst.
@@ -272,10 +290,16 @@ impl Policy {
         self.0.quota
     }
 
+    /// The name of the algorithm, such as `gcra`.
+    #[must_use]
+    pub fn algorithm_name(&self) -> &str {
+        self.counting().name()
+    }
+
     /// The most units that can be charged at once.
     #[must_use]
     pub fn capacity(&self) -> u64 {
-        self.0.capacity
+        self.0.counting.capacity
     }
 
     /// Says that its units are bytes of content: `RateLimit-Policy` then has the quota unit `content-bytes`. Without it,
@@ -302,14 +326,13 @@ impl Policy {
     /// # }
     /// ```
     #[must_use]
-    pub fn content_bytes(mut self) -> Self {
-        Arc::make_mut(&mut self.0).bytes = true;
-        self
+    pub fn content_bytes(self) -> Self {
+        self.set(|options| options.bytes = true)
     }
 
     /// Whether its units are bytes of content.
     pub(crate) fn counts_bytes(&self) -> bool {
-        self.0.bytes
+        self.0.options.bytes
     }
 
     /// The counters of its decisions.
@@ -318,27 +341,33 @@ impl Policy {
         &self.0.counters
     }
 
-    /// `name:algorithm`, the policy's part of the [name](crate::Limiter::stored_name) under which a store keeps a count. The
+    /// `name:algorithm`, the policy's part of the [name](crate::Operator::stored_name) under which a store keeps a count. The
     /// name of the policy is encoded as an identity is.
     #[must_use]
     pub fn label(&self) -> &str {
-        &self.0.label
+        &self.0.name.label
     }
 
     /// A hash of the label, the same for the lifetime of the process.
     pub(crate) fn tag(&self) -> u64 {
-        self.0.tag
+        self.0.name.tag
     }
 
     /// Whether its units are permits, in use until they are released, as those of [`concurrency`](Self::concurrency) are.
     #[must_use]
     pub fn has_permits(&self) -> bool {
-        self.0.replenishment == Replenishment::OnRelease
+        self.has(Traits::PERMITS)
+    }
+
+    /// Whether it has one of these `traits`.
+    #[inline]
+    pub(crate) fn has(&self, traits: Traits) -> bool {
+        self.0.traits.has(traits)
     }
 
     /// How its units come back.
     pub(crate) fn replenishment(&self) -> Replenishment {
-        self.0.replenishment
+        self.0.counting.replenishment
     }
 
     /// Whether both are clones of one.
@@ -357,7 +386,7 @@ impl Policy {
         self.is(other)
             || self.shares_counts_with(other)
                 && self.arguments() == other.arguments()
-                && self.0.penalty == other.0.penalty
+                && self.bans() == other.bans()
     }
 
     /// About how many microseconds of Redis one decision takes at worst.
@@ -368,8 +397,10 @@ impl Policy {
         self.counting().counter().map_or(UNKNOWN, |counter| counter.redis_micros(self.arguments(), refund))
     }
 
-    pub(crate) fn failure_mode(&self) -> FailureMode {
-        self.0.on_store_failure
+    /// What happens to a request when the store gives no decision in time.
+    #[must_use]
+    pub fn failure_mode(&self) -> FailureMode {
+        self.0.options.on_store_failure
     }
 
     /// The policy that counts in this process while the store fails: of this instance's share of the quota, and of GCRA
@@ -381,14 +412,12 @@ impl Policy {
         let algorithm = self.counting();
         let in_rust = algorithm.counter().is_some() || algorithm.twin().is_some();
         let algorithm = if in_rust { algorithm.clone() } else { Arc::new(Gcra::new()) };
-        let Ok(arguments) = algorithm.arguments(&quota) else { return self.clone() };
         let mut share = self.clone();
+        let Ok(counting) = Counting::new(algorithm, &quota) else { return share };
         let inner = Arc::make_mut(&mut share.0);
-        inner.arguments = arguments.into();
-        inner.capacity = algorithm.capacity(&quota);
-        inner.replenishment = algorithm.replenishment();
-        (inner.quota, inner.algorithm) = (quota, algorithm);
-        (inner.debt, inner.debits) = (0, None);
+        (inner.quota, inner.counting) = (quota, counting);
+        (inner.options.debt, inner.options.lease) = (None, 0);
+        inner.compute_traits();
         share
     }
 
@@ -398,15 +427,15 @@ impl Policy {
     ///
     /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if the algorithm or another setting does not support the quota.
     pub fn with_quota(&self, quota: Quota) -> Result<Self, Error> {
-        self.clone().counted(quota, self.0.algorithm.clone())
+        self.clone().counted(quota, self.counting().clone())
     }
 
     pub(crate) fn counting(&self) -> &Arc<dyn Algorithm> {
-        &self.0.algorithm
+        &self.0.counting.algorithm
     }
 
     pub(crate) fn arguments(&self) -> &[u64] {
-        &self.0.arguments
+        &self.0.counting.arguments
     }
 }
 
@@ -416,36 +445,49 @@ impl PartialEq for Policy {
     fn eq(&self, other: &Self) -> bool {
         let (one, other) = (&*self.0, &*other.0);
         std::ptr::eq(one, other)
-            || one.label == other.label
+            || one.name.label == other.name.label
                 && one.quota == other.quota
-                && one.arguments == other.arguments
-                && one.on_store_failure == other.on_store_failure
-                && one.most_leased == other.most_leased
-                && one.debt == other.debt
-                && one.penalty == other.penalty
-                && one.bytes == other.bytes
-                && one.enforced == other.enforced
+                && one.counting.arguments == other.counting.arguments
+                && one.options == other.options
     }
 }
 
 impl Eq for Policy {}
 
-/// `name:algorithm`. The name is encoded like a key: a brace would break the hash tag, and a colon would look like the
-/// end of a prefix.
-fn label(name: &str, algorithm: &dyn Algorithm) -> Box<str> {
-    format!("{}:{}", Key::new(name).as_str().replace(':', "%3A"), algorithm.name()).into()
-}
-
-fn checked_capacity(algorithm: &dyn Algorithm, quota: &Quota) -> Result<u64, Error> {
-    let capacity = algorithm.capacity(quota);
-    if capacity == 0 || capacity > MAX_CAPACITY {
-        return Err(Error::invalid("an algorithm's capacity must be from 1 to 2^44"));
+impl Inner {
+    fn compute_traits(&mut self) {
+        self.traits = Traits::of([
+            (self.options.lease > 0, Traits::LEASE),
+            (self.counting.replenishment == Replenishment::OnRelease, Traits::PERMITS),
+            (self.options.debt.is_some(), Traits::DEBT),
+            (self.options.penalty.is_some(), Traits::PENALTY),
+            (self.options.enforced != Enforced::FOR_ALL, Traits::ROLLOUT),
+        ]);
     }
-    Ok(capacity)
 }
 
-fn tag(label: &str) -> u64 {
-    hasher().hash_one(label)
+impl Name {
+    fn new(name: &str, algorithm: &dyn Algorithm) -> Self {
+        // The name is encoded like a key: a brace would break the hash tag, and a colon would look like the end of a prefix.
+        let label = format!("{}:{}", Key::new(name).as_str().replace(':', "%3A"), algorithm.name());
+        Self {
+            text: name.into(),
+            quoted: quoted(name).into(),
+            tag: hasher().hash_one(&*label),
+            label: label.into(),
+        }
+    }
+}
+
+impl Counting {
+    fn new(algorithm: Arc<dyn Algorithm>, quota: &Quota) -> Result<Self, Error> {
+        let arguments = algorithm.arguments(quota)?.into();
+        let (capacity, replenishment) = (algorithm.capacity(quota), algorithm.replenishment());
+        if !(1..=MAX_CAPACITY).contains(&capacity) {
+            return Err(Error::invalid("an algorithm's capacity must be from 1 to 2^44"));
+        }
+        Ok(Self { algorithm, arguments, capacity, replenishment })
+    }
 }
 
 /// State is stored under the algorithm's name, so a user's algorithm must not have the name of a built-in one.
@@ -464,22 +506,53 @@ fn check(algorithm: &dyn Algorithm) -> Result<(), Error> {
 impl fmt::Debug for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Policy")
-            .field("name", &self.0.name)
+            .field("name", &self.name())
             .field("quota", &self.0.quota)
-            .field("algorithm", &self.0.algorithm)
-            .field("on_store_failure", &self.0.on_store_failure)
-            .field("most_leased", &self.0.most_leased)
-            .field("debt", &self.0.debt)
-            .field("penalty", &self.0.penalty.as_ref().map(|bans| &bans.0.algorithm))
-            .field("enforced", &self.0.enforced)
+            .field("algorithm", self.counting())
+            .field("on_store_failure", &self.0.options.on_store_failure)
+            .field("lease", &self.0.options.lease)
+            .field("debt", &self.debt_units())
+            .field("penalty", &self.bans().map(Self::counting))
+            .field("enforced", &self.0.options.enforced)
             .finish()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::Penalty, *};
     use crate::algorithm::FixedWindow;
+
+    #[test]
+    fn a_policy_knows_what_is_special_about_it() {
+        let quota = Quota::per_second(9);
+        let plain = || Policy::new("p", quota);
+        assert_eq!(plain().0.traits, Traits::NONE);
+        let rows = [
+            (plain().leased(2), Traits::LEASE),
+            (Policy::concurrency("p", 9), Traits::PERMITS),
+            (plain().debt(2), Traits::DEBT),
+            (plain().penalty(Penalty::manual()), Traits::PENALTY),
+            (plain().shadow(), Traits::ROLLOUT),
+            (plain().rollout(0.5), Traits::ROLLOUT),
+            (plain().leased(2).debt(2), Traits::LEASE.or(Traits::DEBT)),
+        ];
+        for (policy, traits) in rows {
+            assert_eq!(policy.0.traits, traits, "{policy:?}");
+            let changed = policy.on_store_failure(FailureMode::Open).content_bytes().with_quota(quota);
+            assert_eq!(changed.unwrap().0.traits, traits);
+        }
+        let gone = [
+            plain().shadow().rollout(1.0),
+            plain().penalty(Penalty::manual()).without_penalty(),
+            plain().debt(2).debt(0),
+            plain().leased(2).debt(2).local_share(1),
+            plain().leased(2).debt(2).debits().clone(),
+        ];
+        for policy in gone {
+            assert_eq!(policy.0.traits, Traits::NONE, "{policy:?}");
+        }
+    }
 
     #[test]
     fn a_name_that_no_header_can_carry_is_an_error() {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Policy;
+use super::{Policy, traits::Traits};
 use crate::{algorithm::Replenishment, base::Quota};
 
 /// Words of names of policies that protect a secret, where twice the limit is twice the guesses.
@@ -91,7 +91,7 @@ impl Policy {
     pub(crate) fn never_binds_beside(&self, other: &Self) -> bool {
         let (Some(shape), Some(Shape::Bucket)) = (Shape::of(self), Shape::of(other)) else { return false };
         // Debits, and bans, deny what the quota would admit.
-        if self.debits().1 > 0 || self.has_penalty() {
+        if self.has(Traits::DEBT.or(Traits::PENALTY)) {
             return false;
         }
         let (mine, theirs) = (self.quota(), other.quota());

@@ -97,7 +97,7 @@ fn json(rejection: &Rejection, status: StatusCode) -> String {
     push_detail(&mut json, rejection, is_banned);
     if let Some(decision) = rejection.decision() {
         json.push_str(",\"violated-policies\":[");
-        let denied = decision.outcomes().iter().filter(|outcome| !outcome.is_allowed());
+        let denied = decision.outcomes().iter().filter(|outcome| outcome.is_denied());
         for (i, outcome) in denied.enumerate() {
             json.push_str(if i == 0 { "" } else { "," });
             json.push_str(outcome.policy().quoted_name());

@@ -3,7 +3,7 @@ use std::{error::Error as StdError, fmt};
 use super::wait::retry_after;
 use crate::{
     base::{Error, ErrorKind},
-    decision::Decision,
+    decision::{Decision, Verdict},
 };
 
 /// Why a request is rejected.
@@ -83,12 +83,13 @@ impl Rejection {
 }
 
 impl Decision {
-    /// The decision if the request is admitted, a [`Rejection`] if it is denied: for handlers that use a
+    /// The decision if the request may go on now, a [`Rejection`] if it is denied: for handlers that use a
     /// [`Limiter`](crate::Limiter).
     ///
     /// # Errors
     ///
-    /// [`Rejection::Denied`] with the decision.
+    /// [`Rejection::Denied`] with the decision. [`Rejection::Unavailable`] if a queue delays the request, because the handler
+    /// would not wait: use [`Limiter::wait`](crate::Limiter::wait), or wait for [`Decision::delay`].
     ///
     /// # Example
     ///
@@ -110,7 +111,13 @@ impl Decision {
     /// # }
     /// ```
     pub fn into_result(self) -> Result<Self, Rejection> {
-        if self.is_allowed() { Ok(self) } else { Err(Rejection::Denied(self)) }
+        match self.verdict() {
+            Verdict::Allow => Ok(self),
+            Verdict::Delay(_) => Err(Rejection::Unavailable(Error::invalid(
+                "a queue delays the request, which the handler must wait for: use `Limiter::wait`",
+            ))),
+            Verdict::Deny { .. } => Err(Rejection::Denied(self)),
+        }
     }
 }
 

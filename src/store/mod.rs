@@ -1,18 +1,19 @@
 //! Where the counts are kept: [`MemoryStore`] in one process, `RedisStore` for all instances.
 
 mod clock;
-mod companion;
 mod memory;
+mod penalty_charge;
 #[cfg(feature = "redis")]
 mod redis;
 #[expect(clippy::module_inception, reason = "the module's main trait")]
 mod store;
 
 #[cfg(feature = "redis")]
-use self::companion::Counts;
+use self::penalty_charge::Counts;
 #[cfg(feature = "redis")]
 pub use self::redis::{
-    LeaseStatus, ProbeReport, Problem, ProblemKind, RedisHash, RedisStore, RedisStoreBuilder, StoredKeys,
+    FindingKind, LeaseStatus, ProbeFinding, ProbeReport, RedisHash, RedisStore, RedisStoreBuilder, Servers,
+    StoredKeys,
 };
 pub(crate) use self::store::{LocalCounts, Owed, Owing};
 pub use self::{
@@ -21,6 +22,6 @@ pub use self::{
     store::{Action, Store},
 };
 use self::{
-    companion::Companion,
+    penalty_charge::PenaltyCharge,
     store::{Spec, StateChange},
 };

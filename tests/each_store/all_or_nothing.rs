@@ -58,7 +58,7 @@ fn policies(random: &mut fastrand::Rng) -> Vec<Policy> {
         |policy| policy.algorithm(FixedWindow::anchored()).shadow(),
         |policy| policy.algorithm(FixedWindow::anchored()),
         |policy| policy.algorithm(SlidingLog::new()).debt(3),
-        |policy| policy.algorithm(SlidingWindow::new().segments(4)).enforced_for(0.5),
+        |policy| policy.algorithm(SlidingWindow::new().segments(4)).rollout(0.5),
         |policy| policy.algorithm(SlidingLog::new()),
     ];
     let policy = |(number, build): (usize, &fn(Policy) -> Policy)| {

@@ -57,20 +57,22 @@ const METHODS: &[(&str, fn(Subject) -> Kept)] = &[
     ("check_up_to", |on| kept(on.limiter.check_up_to(&on.policy, &key(), 5))),
     ("peek", |on| kept(on.limiter.peek(&on.policy, &key(), 1))),
     ("refund", |on| kept(on.limiter.refund(&on.charged, 1))),
-    ("refund_latest", |on| kept(on.limiter.refund_latest(&on.policy, &key(), 1))),
-    ("refund of a lease", |on| kept(on.limiter.refund_latest(&on.leased, &key(), 1))),
+    ("refund_latest", |on| kept(on.limiter.operator().refund_latest(&on.policy, &key(), 1))),
+    ("refund of a lease", |on| kept(on.limiter.operator().refund_latest(&on.leased, &key(), 1))),
     ("charge_more", |on| kept(on.limiter.charge_more(&on.charged, 1))),
     ("debit", |on| kept(on.limiter.debit(&on.charged, 1))),
     ("settle", |on| kept(Reservation::new(&on.limiter, &on.charged).settle(2))),
     ("extend_to", |on| kept(Reservation::new(&on.limiter, &on.charged).extend_to(2))),
-    ("reset", |on| kept(async move { on.limiter.reset(&on.policy, &key()).await })),
-    ("ban", |on| kept(async move { on.limiter.ban(&on.banning, &key(), Duration::from_secs(1)).await })),
-    ("unban", |on| kept(async move { on.limiter.unban(&on.banning, &key()).await })),
-    ("bans", |on| kept(async move { on.limiter.bans(&on.banning).await })),
+    ("reset", |on| kept(async move { on.limiter.operator().reset(&on.policy, &key()).await })),
+    ("ban", |on| {
+        kept(async move { on.limiter.operator().ban(&on.banning, &key(), Duration::from_secs(1)).await })
+    }),
+    ("unban", |on| kept(async move { on.limiter.operator().unban(&on.banning, &key()).await })),
+    ("bans", |on| kept(async move { on.limiter.operator().bans(&on.banning).await })),
     ("explain", |on| kept(async move { Explanation::of(&on.limiter, &on.policy, &key(), 1).await })),
     ("drain", |on| kept(async move { on.limiter.drain(DEADLINE).await })),
     ("probe", |on| kept(async move { on.store.probe().await })),
-    ("try_out", |on| kept(async move { on.store.try_out(&on.policy).await })),
+    ("probe_policy", |on| kept(async move { on.store.probe_policy(&on.policy).await })),
     ("stored_keys", |on| kept(async move { on.store.stored_keys(&[on.policy], 1_000).await })),
     ("return_leases", |on| kept(async move { on.store.return_leases().await })),
 ];
@@ -119,9 +121,9 @@ async fn others(on: &Subject) -> Vec<String> {
         }
     }
     let (limiter, policy) = (on.limiter.clone(), closed("reset"));
-    others.spawn(async move { limiter.reset(&policy, &Key::new("other")).await.err() });
+    others.spawn(async move { limiter.operator().reset(&policy, &Key::new("other")).await.err() });
     let (limiter, policy) = (on.limiter.clone(), on.banning.clone());
-    others.spawn(async move { limiter.bans(&policy).await.err() });
+    others.spawn(async move { limiter.operator().bans(&policy).await.err() });
     // A list that waits for another one has no deadline.
     let others = timeout(PATIENT, others.join_all());
     match others.await {

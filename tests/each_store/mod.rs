@@ -7,3 +7,4 @@ mod explanations;
 pub(crate) mod kept_futures;
 pub(crate) mod penalties;
 mod shadow;
+mod waits;

@@ -165,7 +165,7 @@ async fn a_banned_request_charges_no_policy_and_counts_for_nothing() {
         limiter.check(&partner, &alice, 2).await.unwrap();
         let both = [charge(&login, &alice), charge(&partner, &alice)];
         let decision = limiter.check_all(&both).await.unwrap();
-        assert!(decision.is_banned() && !decision.outcomes()[1].is_allowed(), "{name}");
+        assert!(decision.is_banned() && decision.outcomes()[1].is_denied(), "{name}");
         assert!(!limiter.peek(&partner, &alice, 1).await.unwrap().is_banned(), "{name}");
         assert!(ask(&limiter, &partner, &alice).await.is_banned(), "{name}");
     }
@@ -181,7 +181,7 @@ async fn all_policies_that_deny_count_the_denial() {
             limiter.check_all(&charges).await.unwrap();
         }
         let banned = limiter.check_all(&charges).await.unwrap();
-        let seen: Vec<_> = banned.outcomes().iter().map(|one| (one.is_allowed(), one.is_banned())).collect();
+        let seen: Vec<_> = banned.outcomes().iter().map(|one| (!one.is_denied(), one.is_banned())).collect();
         assert_eq!(seen, [(false, true), (true, false), (false, false)], "{name}");
         // "b" admits, so it counted nothing, and was charged once.
         assert_eq!(limiter.peek(&policies[1], &alice, 1).await.unwrap().remaining(), Some(8), "{name}");
@@ -223,12 +223,12 @@ async fn every_store_counts_the_denials_of_random_requests_alike() {
             let what = format!("seed {seed}, {name}, step {step}");
             match random.u8(..20) {
                 0 if policy.has_penalty() => {
-                    limiter.unban(policy, key).await.unwrap();
-                    memory.unban(policy, key).await.unwrap();
+                    limiter.operator().unban(policy, key).await.unwrap();
+                    memory.operator().unban(policy, key).await.unwrap();
                 }
                 1 => {
-                    limiter.reset(policy, key).await.unwrap();
-                    memory.reset(policy, key).await.unwrap();
+                    limiter.operator().reset(policy, key).await.unwrap();
+                    memory.operator().reset(policy, key).await.unwrap();
                 }
                 _ => {
                     let mut charges = Vec::new();
@@ -259,7 +259,7 @@ async fn every_store_counts_the_denials_of_random_requests_alike() {
 /// By outcome: the policy, whether it admits, whether it bans, and what remains.
 fn said(decision: &Decision) -> Vec<(&str, bool, bool, u64)> {
     let outcomes = decision.outcomes().iter().chain(decision.shadows());
-    outcomes.map(|one| (one.policy().name(), one.is_allowed(), one.is_banned(), one.remaining())).collect()
+    outcomes.map(|one| (one.policy().name(), !one.is_denied(), one.is_banned(), one.remaining())).collect()
 }
 
 #[tokio::test]
@@ -289,19 +289,19 @@ async fn an_administrator_bans_and_unbans() {
     let alice = Key::new("alice");
     for (name, limiter) in stores("penalty-by-hand").await {
         let policy = day("p", 9).penalty(Penalty::manual());
-        limiter.ban(&policy, &alice, HOUR).await.unwrap();
+        limiter.operator().ban(&policy, &alice, HOUR).await.unwrap();
         let banned = ask(&limiter, &policy, &alice).await;
         assert!(banned.banned_for() > Some(HOUR - MINUTE) && banned.banned_for() <= Some(HOUR), "{name}");
         // In place of the ban that it has, longer or shorter.
         for time in [2 * HOUR, MINUTE] {
-            limiter.ban(&policy, &alice, time).await.unwrap();
+            limiter.operator().ban(&policy, &alice, time).await.unwrap();
             let rest = limiter.peek(&policy, &alice, 1).await.unwrap().banned_for().unwrap();
             assert!(rest <= time && rest > time - MINUTE / 2, "{name}: {rest:?}");
         }
         // A reset removes what was charged, and no ban.
-        limiter.reset(&policy, &alice).await.unwrap();
+        limiter.operator().reset(&policy, &alice).await.unwrap();
         assert!(ask(&limiter, &policy, &alice).await.is_banned(), "{name}");
-        limiter.unban(&policy, &alice).await.unwrap();
+        limiter.operator().unban(&policy, &alice).await.unwrap();
         assert!(ask(&limiter, &policy, &alice).await.is_allowed(), "{name}");
         // No number of denials bans.
         for _ in 0..30 {
@@ -309,7 +309,7 @@ async fn an_administrator_bans_and_unbans() {
         }
         // A key without a ban, and one that does not exist.
         for key in [&alice, &Key::new("bob")] {
-            limiter.unban(&policy, key).await.unwrap();
+            limiter.operator().unban(&policy, key).await.unwrap();
         }
     }
 }
@@ -318,15 +318,15 @@ async fn an_administrator_bans_and_unbans() {
 async fn a_key_that_is_banned_under_a_shadow_is_listed_and_banned_when_the_policy_is_enforced() {
     for (name, limiter) in stores("penalty-of-shadow").await {
         let (policy, bob) = (day("p", 1).penalty(Penalty::manual()), Key::new("bob"));
-        let (shadow, half) = (policy.clone().shadow(), policy.clone().enforced_for(0.5));
-        limiter.ban(&shadow, &bob, HOUR).await.unwrap();
+        let (shadow, half) = (policy.clone().shadow(), policy.clone().rollout(0.5));
+        limiter.operator().ban(&shadow, &bob, HOUR).await.unwrap();
         assert!(ask(&limiter, &shadow, &bob).await.is_allowed(), "{name}");
         for policy in [&shadow, &half, &policy] {
-            assert_eq!(texts(&limiter.bans(policy).await.unwrap()), ["bob"], "{name}");
+            assert_eq!(texts(&limiter.operator().bans(policy).await.unwrap()), ["bob"], "{name}");
         }
         assert!(ask(&limiter, &policy, &bob).await.is_banned(), "{name}");
-        limiter.unban(&shadow, &bob).await.unwrap();
-        assert_eq!(texts(&limiter.bans(&policy).await.unwrap()), [""; 0], "{name}");
+        limiter.operator().unban(&shadow, &bob).await.unwrap();
+        assert_eq!(texts(&limiter.operator().bans(&policy).await.unwrap()), [""; 0], "{name}");
     }
 }
 
@@ -338,15 +338,15 @@ async fn bans_are_listed_the_longest_first() {
         let other = day("p*[a]b", 1).penalty(three());
         let identities = ["alice", "b{o}b", "2001:db8::1", "*", &"long".repeat(99)];
         for (hours, identity) in (1..).zip(identities) {
-            limiter.ban(&policy, &Key::new(identity), hours * HOUR).await.unwrap();
+            limiter.operator().ban(&policy, &Key::new(identity), hours * HOUR).await.unwrap();
         }
-        limiter.ban(&other, &Key::new("mallory"), HOUR).await.unwrap();
+        limiter.operator().ban(&other, &Key::new("mallory"), HOUR).await.unwrap();
         provoke(&limiter, &policy, &Key::new("automatic")).await;
         // Denied, and not banned.
         for _ in 0..3 {
             ask(&limiter, &policy, &Key::new("denied")).await;
         }
-        let list = limiter.bans(&policy).await.unwrap();
+        let list = limiter.operator().bans(&policy).await.unwrap();
         let (bans, shown) = (list.bans(), texts(&list));
         let mut expected: Vec<Key> = identities.iter().rev().map(Key::new).collect();
         expected.push(Key::new("automatic"));
@@ -358,12 +358,12 @@ async fn bans_are_listed_the_longest_first() {
             "{name}: {shown:?}"
         );
         assert!(bans[0].rest() > 5 * HOUR - MINUTE && bans[0].rest() <= 5 * HOUR, "{name}");
-        assert_eq!(texts(&limiter.bans(&other).await.unwrap()), ["mallory"], "{name}");
+        assert_eq!(texts(&limiter.operator().bans(&other).await.unwrap()), ["mallory"], "{name}");
         // The listed keys can be unbanned, hashes too.
         for ban in bans {
-            limiter.unban(&policy, ban.key()).await.unwrap();
+            limiter.operator().unban(&policy, ban.key()).await.unwrap();
         }
-        assert_eq!(texts(&limiter.bans(&policy).await.unwrap()), [""; 0], "{name}");
+        assert_eq!(texts(&limiter.operator().bans(&policy).await.unwrap()), [""; 0], "{name}");
     }
 }
 
@@ -372,14 +372,21 @@ async fn more_bans_are_listed_than_redis_reads_in_a_step() {
     for (name, limiter) in stores("penalty-many").await {
         let policy = day("p", 1).penalty(Penalty::manual());
         let keys: Vec<Key> = (0..3_000).map(|number| Key::new(format!("user-{number:04}"))).collect();
+        let operator = limiter.operator();
         for keys in keys.chunks(100) {
-            let bans = keys.iter().map(|key| limiter.ban(&policy, key, HOUR));
+            let bans = keys.iter().map(|key| operator.ban(&policy, key, HOUR));
             for banned in futures_util::future::join_all(bans).await {
                 banned.unwrap();
             }
         }
-        let mut listed: Vec<Key> =
-            limiter.bans(&policy).await.unwrap().into_iter().map(|ban| ban.key().clone()).collect();
+        let mut listed: Vec<Key> = limiter
+            .operator()
+            .bans(&policy)
+            .await
+            .unwrap()
+            .into_iter()
+            .map(|ban| ban.key().clone())
+            .collect();
         listed.sort();
         assert_eq!(listed.len(), keys.len(), "{name}");
         assert_eq!(listed, keys, "{name}");
@@ -394,25 +401,25 @@ async fn a_ban_holds_for_preflights_and_their_denials_count_for_it() {
             let (client, preflight) =
                 (Key::from_stored(identity).unwrap(), Key::from_stored(&format!("%^{identity}")).unwrap());
             let policy = day("api", 3).penalty(three());
-            limiter.ban(&policy, &client, HOUR).await.unwrap();
+            limiter.operator().ban(&policy, &client, HOUR).await.unwrap();
             for _ in 0..2 {
                 let decision = ask(&limiter, &policy, &preflight).await;
                 assert!(decision.is_banned() && !decision.is_allowed(), "{name}, {identity}");
             }
-            let bans = limiter.bans(&policy).await;
+            let bans = limiter.operator().bans(&policy).await;
             assert!(bans.is_err() || texts(&bans.unwrap()).contains(&client.as_str()), "{name}, {identity}");
-            limiter.unban(&policy, &client).await.unwrap();
+            limiter.operator().unban(&policy, &client).await.unwrap();
             // A banned request was charged nothing. The budget is that of preflights alone.
             assert_eq!(provoke(&limiter, &policy, &preflight).await, (3, 2), "{name}, {identity}");
             assert!(ask(&limiter, &policy, &client).await.is_banned(), "{name}, {identity}");
-            limiter.unban(&policy, &client).await.unwrap();
+            limiter.operator().unban(&policy, &client).await.unwrap();
             assert!(ask(&limiter, &policy, &client).await.is_allowed(), "{name}, {identity}");
             assert!(!ask(&limiter, &policy, &preflight).await.is_banned(), "{name}, {identity}");
             // Both in one decision.
             let charges = [Charge::new(&policy, &client, 1), Charge::new(&policy, &preflight, 1)];
             assert!(!limiter.check_all(&charges).await.unwrap().is_allowed(), "{name}, {identity}");
-            limiter.reset(&policy, &preflight).await.unwrap();
-            limiter.unban(&policy, &client).await.unwrap();
+            limiter.operator().reset(&policy, &preflight).await.unwrap();
+            limiter.operator().unban(&policy, &client).await.unwrap();
             assert!(limiter.check_all(&charges).await.unwrap().is_allowed(), "{name}, {identity}");
         }
     }

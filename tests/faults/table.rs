@@ -7,7 +7,7 @@ use std::{
 };
 
 use tokio::{task::block_in_place, time::sleep};
-use tower_ratelimit::{Limiter, Policy, Quota, RedisStore};
+use tower_ratelimit::{Limiter, Policy, Quota, RedisStore, store::Servers};
 
 use crate::{
     DEADLINE, RATE,
@@ -188,7 +188,7 @@ async fn row(number: usize) -> Row {
         10 => through_proxy("the network needs 5 ms longer, in each direction", Network::SlowBy5).await,
         11 => {
             let group = block_in_place(SentinelGroup::start);
-            let store = RedisStore::connect_sentinel(group.urls(), PRIMARY).await.unwrap();
+            let store = RedisStore::connect(Servers::sentinel(group.urls(), PRIMARY)).await.unwrap();
             let name = "the primary is killed, and sentinels promote its replica";
             Row { name, store, fault: Box::new(Promotion(group)), promise: SECOND }
         }
@@ -257,7 +257,7 @@ async fn through_proxy(name: &'static str, during: Network) -> Row {
 
 async fn of_cluster(name: &'static str, fault: NodeFault) -> Row {
     let cluster = block_in_place(|| RedisCluster::start(3));
-    let store = RedisStore::connect_cluster(cluster.urls()).await.unwrap();
+    let store = RedisStore::connect(Servers::cluster(cluster.urls())).await.unwrap();
     let keys = Arc::new(Mutex::new(HashSet::new()));
     let promise = match fault {
         NodeFault::SlotsMove => Promise::NoFailure,

@@ -235,7 +235,7 @@ async fn an_unreachable_server_is_not_reported_as_busy() {
     for (url, message) in
         [("redis://127.0.0.1:1".to_owned(), "refused"), (locked.url().replace("//", "//:wrong@"), "assword")]
     {
-        let limiter = Limiter::new(RedisStore::connect_lazy(&url).unwrap());
+        let limiter = Limiter::new(RedisStore::builder().connect_lazy(&url).unwrap());
         let decision = limiter.check(&policy, &Key::new("alice"), 1).await.unwrap();
         let failure = decision.failure().unwrap();
         assert_eq!(failure.kind(), ErrorKind::StoreUnreachable, "{failure}");

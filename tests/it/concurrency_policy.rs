@@ -494,7 +494,7 @@ async fn contest(clock: &ManualClock, stores: [(&str, &dyn Store); 2], steps: Ve
             let outcome = &decision.outcomes()[0];
             let micros = |duration: Duration| u64::try_from(duration.as_micros()).unwrap();
             let said = (
-                outcome.is_allowed(),
+                !outcome.is_denied(),
                 outcome.remaining(),
                 micros(outcome.reset_after()),
                 outcome.retry_after().map(micros),

@@ -22,7 +22,7 @@ async fn the_example_is_decided_together_with_a_built_in_algorithm() {
     let server = RedisServer::start();
     let clock = ManualClock::new(); // midnight
     let redis = settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap();
-    redis.try_out(&reports()).await.unwrap();
+    redis.probe_policy(&reports()).await.unwrap();
     let keys: Vec<String> = server.command(&["KEYS", "*"]);
     assert!(keys.is_empty(), "{keys:?}");
 
@@ -52,7 +52,7 @@ async fn the_example_is_decided_together_with_a_built_in_algorithm() {
         clock.advance(Duration::from_secs(3_600));
         assert_eq!(limiter.check(&reports(), &key, 4).await.unwrap().remaining(), Some(1));
         assert_eq!(limiter.refund(&charged, 1).await.unwrap().remaining(), Some(1));
-        assert_eq!(limiter.refund_latest(&reports(), &key, 9).await.unwrap().remaining(), Some(5));
+        assert_eq!(limiter.operator().refund_latest(&reports(), &key, 9).await.unwrap().remaining(), Some(5));
     }
 }
 
@@ -138,7 +138,7 @@ async fn an_invalid_lua_file_is_an_error_that_names_the_problem() {
         // Each row has its own store, because a store keeps the Lua source of each name.
         let store = store(&server).await;
         let policy = policy("mine", lua);
-        let error = store.try_out(&policy).await.expect_err(name);
+        let error = store.probe_policy(&policy).await.expect_err(name);
         assert_eq!(error.kind(), ErrorKind::StoreFailed, "{name}: {error}");
         assert!(error.to_string().contains(message), "{name}: {error}");
         assert!(Limiter::new(store).check(&policy, &Key::new("alice"), 1).await.is_err(), "{name}");
@@ -197,12 +197,12 @@ async fn a_refund_may_keep_the_ttl_of_a_key_that_exists_only() {
     let server = RedisServer::start();
     let limiter = Limiter::new(store(&server).await);
     let keeps = policy("mine", with_refund("refund = function() return KEEP_TTL, now, 1 end"));
-    let error = limiter.refund_latest(&keeps, &Key::new("alice"), 1).await.unwrap_err();
+    let error = limiter.operator().refund_latest(&keeps, &Key::new("alice"), 1).await.unwrap_err();
     assert!(error.to_string().contains("KEEP_TTL for a key that does not exist"), "{error}");
     // A key of another type is neither read nor overwritten.
     let key = "rl:p:mine:{bob}";
     let _: i64 = server.command(&["RPUSH", key, "1"]);
-    limiter.refund_latest(&keeps, &Key::new("bob"), 1).await.unwrap_err();
+    limiter.operator().refund_latest(&keeps, &Key::new("bob"), 1).await.unwrap_err();
     let keys: Vec<String> = server.command(&["KEYS", "*"]);
     assert_eq!(keys, [key]);
     let kind: String = server.command(&["TYPE", key]);
@@ -240,9 +240,9 @@ async fn a_name_belongs_to_one_source_and_not_to_a_built_in_algorithm() {
     let server = RedisServer::start();
     let store = store(&server).await;
     let valid = "return { decide = function(_, cost) return cost, 0, 9 end }";
-    store.try_out(&policy("mine", valid)).await.unwrap();
-    store.try_out(&policy("another", valid)).await.unwrap();
-    let error = store.try_out(&policy("mine", "return { decide = type }")).await.unwrap_err();
+    store.probe_policy(&policy("mine", valid)).await.unwrap();
+    store.probe_policy(&policy("another", valid)).await.unwrap();
+    let error = store.probe_policy(&policy("mine", "return { decide = type }")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
     assert!(error.to_string().contains("rename one of them"), "{error}");
     for name in ["gcra", "Mine", "", "a b", "x'y"] {

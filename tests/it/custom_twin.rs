@@ -179,7 +179,7 @@ async fn a_mistaken_refund_of_a_twin_is_an_error_and_leaves_the_state() {
         if exists {
             limiter.check(&policy, &key, 1).await.unwrap();
         }
-        let error = limiter.refund_latest(&policy, &key, 1).await.expect_err(name);
+        let error = limiter.operator().refund_latest(&policy, &key, 1).await.expect_err(name);
         assert!(error.to_string().contains(message), "{name}: {error}");
         assert_eq!(store.len(), usize::from(exists), "{name}");
     }

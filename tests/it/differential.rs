@@ -447,7 +447,7 @@ impl Contest {
                     self.charged.retain(|charged| charged.key != key || !is_of(charged));
                 }
                 for (_, limiter) in &self.stores {
-                    limiter.reset(&self.policies[policy], &Key::new(KEYS[key])).await.unwrap();
+                    limiter.operator().reset(&self.policies[policy], &Key::new(KEYS[key])).await.unwrap();
                 }
             }
             Step::Ban { policy: i, key, time } => {
@@ -457,8 +457,8 @@ impl Contest {
                 let (policy, key) = (&self.policies[i], Key::new(KEYS[key]));
                 for (_, limiter) in &self.stores {
                     match time {
-                        0 => limiter.unban(policy, &key).await.unwrap(),
-                        _ => limiter.ban(policy, &key, Duration::from_micros(time)).await.unwrap(),
+                        0 => limiter.operator().unban(policy, &key).await.unwrap(),
+                        _ => limiter.operator().ban(policy, &key, Duration::from_micros(time)).await.unwrap(),
                     }
                 }
             }
@@ -527,13 +527,13 @@ impl Contest {
                 Ask::Peek => limiter.peek_all(&charges).await,
                 Ask::TakeUpTo => limiter.check_up_to(policy, key, cost).await,
                 Ask::Debit => limiter.debit(&admitted(&charges), cost).await,
-                Ask::Refund => limiter.refund_latest(policy, key, cost).await,
+                Ask::Refund => limiter.operator().refund_latest(policy, key, cost).await,
                 Ask::RefundOf => unreachable!("handled by its own step"),
             };
             let decision = decision.unwrap();
             assert!(decision.failure().is_none(), "{name}: {decision:?}");
             decisions.push(decision.clone());
-            if *name == REMEMBERING && !decision.is_allowed() {
+            if *name == REMEMBERING && decision.is_denied() {
                 assert!(expected.iter().any(|said| !said.admitted), "{name}, {asked:?}, {ask:?} at {now}");
                 continue;
             }
@@ -623,7 +623,7 @@ impl Contest {
                     Ask::Peek => limiter.peek_all(charges),
                     Ask::TakeUpTo => limiter.check_up_to(policy, key, cost),
                     Ask::Debit => limiter.debit(&admitted(charges), cost),
-                    Ask::Refund => limiter.refund_latest(policy, key, cost),
+                    Ask::Refund => limiter.operator().refund_latest(policy, key, cost),
                     Ask::RefundOf => unreachable!("not in a batch"),
                 }
             };
@@ -652,7 +652,7 @@ impl Contest {
                     }
                     (Some(_), Err(error)) => panic!("{error}: {}", context()),
                     (Some(expected), Ok(decision)) => {
-                        if *name == REMEMBERING && !decision.is_allowed() {
+                        if *name == REMEMBERING && decision.is_denied() {
                             assert!(expected.iter().any(|said| !said.admitted), "{}", context());
                             continue;
                         }
@@ -698,7 +698,7 @@ impl Contest {
                 self.clock.advance(pause);
                 let peeked = limiter.peek_all(charges).await.unwrap();
                 assert!(peeked.failure().is_none(), "{name}: {peeked:?}");
-                verdicts.push(peeked.is_allowed());
+                verdicts.push(!peeked.is_denied());
             }
             assert_eq!(verdicts, [false, true], "{name}, {charges:?}, {wait:?}");
             self.clock.step_back(wait);
@@ -717,7 +717,7 @@ fn starts_below_its_burst(rule: &Rule) -> bool {
 
 fn said(decision: &Decision) -> Vec<Said> {
     let said = |outcome: &Outcome| Said {
-        admitted: outcome.is_allowed(),
+        admitted: !outcome.is_denied(),
         granted: outcome.granted(),
         remaining: outcome.remaining(),
         reset: outcome.reset_after(),
@@ -858,8 +858,8 @@ async fn a_changed_quota_counts_what_was_charged_before() {
                 )
             };
             let take = async |limit, cost| limiter.check(&limited_to(limit), &key, cost).await.unwrap();
-            assert!(take(10, 10).await.is_allowed(), "{algorithm}");
-            assert!(!take(10, 1).await.is_allowed(), "{algorithm}");
+            assert!(!take(10, 10).await.is_denied(), "{algorithm}");
+            assert!(take(10, 1).await.is_denied(), "{algorithm}");
             // Raised: ten of twenty are used.
             assert_eq!(take(20, 9).await.remaining(), Some(1), "{algorithm}");
             // Lowered: all units are used, and one is available again within the time in which the quota refills.
@@ -868,7 +868,7 @@ async fn a_changed_quota_counts_what_was_charged_before() {
             let wait = denied.retry_after().unwrap();
             assert!(wait <= Duration::from_secs(86_400 + 3_600), "{algorithm}: {wait:?}");
             clock.advance(wait);
-            assert!(take(4, 1).await.is_allowed(), "{algorithm}");
+            assert!(!take(4, 1).await.is_denied(), "{algorithm}");
         }
     }
 }
@@ -929,11 +929,11 @@ async fn one_call_may_decide_under_two_quotas_of_a_policy() {
         };
         let (hour, day, key) = (per(1), per(24), Key::new(algorithm));
         for limiter in [&memory, &redis] {
-            assert!(limiter.check(&day, &key, 3).await.unwrap().is_allowed(), "{algorithm}");
+            assert!(!limiter.check(&day, &key, 3).await.unwrap().is_denied(), "{algorithm}");
         }
         clock.advance(Duration::from_secs(2 * 3_600));
         for limiter in [&memory, &redis] {
-            assert!(limiter.check(&day, &key, 2).await.unwrap().is_allowed(), "{algorithm}");
+            assert!(!limiter.check(&day, &key, 2).await.unwrap().is_denied(), "{algorithm}");
         }
         let decisions = |limiter: &Limiter| {
             [
@@ -974,7 +974,7 @@ async fn a_call_may_create_a_key_and_refund_a_charge_from_before_its_reset() {
         );
         let key = Key::new(algorithm);
         let before = limiter.check(&policy, &key, 2).await.unwrap();
-        limiter.reset(&policy, &key).await.unwrap();
+        limiter.operator().reset(&policy, &key).await.unwrap();
         let decisions = [limiter.check(&policy, &key, 3), limiter.refund(&before, 1)];
         for decision in in_one_call(&limiter, &policy, decisions).await {
             assert!(decision.failure().is_none(), "{algorithm}: {decision:?}");
@@ -1007,12 +1007,12 @@ async fn a_merged_cell_holds_the_most_units_that_fit() {
     let (narrow, wide, key) = (cells(2, 2_000), cells(1, 10_000), Key::new("alice"));
     let stores = both(&server, &clock).await;
     for (name, limiter) in &stores {
-        assert!(limiter.check(&narrow, &key, limit).await.unwrap().is_allowed(), "{name}");
+        assert!(!limiter.check(&narrow, &key, limit).await.unwrap().is_denied(), "{name}");
     }
     // A tenth of the first cell still counts.
     clock.advance(Duration::from_secs(2_300));
     for (name, limiter) in &stores {
-        assert!(limiter.check(&narrow, &key, limit / 10 * 9).await.unwrap().is_allowed(), "{name}");
+        assert!(!limiter.check(&narrow, &key, limit / 10 * 9).await.unwrap().is_denied(), "{name}");
         assert_eq!(limiter.peek(&wide, &key, 0).await.unwrap().remaining(), Some(0), "{name}");
     }
     // Half of the merged cell still counts, rounded up.
@@ -1110,23 +1110,28 @@ async fn keys_of_a_batch_keep_their_own_states() {
         let charges = |key: u64, cost: u64| -> Vec<Charge> {
             policies.iter().map(|policy| Charge::new(policy, &Key::new(key.to_string()), cost)).collect()
         };
-        let mut seen = [Vec::new(), Vec::new()];
+        let (start, mut seen) = (clock.now(), [Vec::new(), Vec::new()]);
         for (limiter, seen) in stores.iter().zip(&mut seen) {
+            clock.set(start);
             let mut charged = Vec::new();
-            // Of neighbors, the first two differ only by a refund, the next ones by the cost, the last ones by the state.
-            let costs = [(2, 5), (2, 5), (1, 6), (3, 6)];
-            for key in 0..48 {
-                let before = limiter.check_all(&charges(key, costs[key as usize % 4].0)).await.unwrap();
-                if key % 4 == 0 {
-                    // Not the latest charge, so the state tells what was refunded.
-                    limiter.check_all(&charges(key, 1)).await.unwrap();
-                    limiter.refund(&before, 1).await.unwrap();
+            // Of neighbors, the first two were charged the same at other times, the next two differ by the cost, and the
+            // last ones by the state.
+            let costs = [[1, 2, 5], [2, 1, 5], [1, 1, 6], [3, 3, 6]];
+            let cost = |key: u64, step: usize| costs[key as usize % costs.len()][step];
+            for step in 0..2 {
+                for key in 0..48 {
+                    charged.push(limiter.check_all(&charges(key, cost(key, step))).await.unwrap());
                 }
-                charged.push(before);
+                clock.advance(Duration::from_secs(10));
             }
-            let batch =
-                join_all((0..48).map(|key| limiter.check_all(&charges(key, costs[key as usize % 4].1))));
+            let batch = join_all((0..48).map(|key| limiter.check_all(&charges(key, cost(key, 2)))));
             charged.extend(batch.await.into_iter().map(Result::unwrap));
+            for key in (0..6).flat_map(|_| 0..48) {
+                if key == 0 {
+                    clock.advance(Duration::from_secs(9));
+                }
+                charged.push(limiter.peek_all(&charges(key, 1)).await.unwrap());
+            }
             for (i, decision) in charged.iter().enumerate() {
                 let refunded = limiter.refund(decision, 1 + i as u64 % 3).await.unwrap();
                 let said = |decision: &Decision| -> Vec<(Verdict, u64, Duration)> {

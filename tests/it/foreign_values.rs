@@ -274,7 +274,7 @@ fn any_value_under_a_key_is_decided_or_is_the_error_of_a_foreign_value() {
                     3 => limiter.check_up_to(&policy, &key, 1_000_000_000_000).await,
                     4 => limiter.check_all(&[of_other.clone(), charge.clone()]).await,
                     5 => limiter.debit(&made, 2).await,
-                    6 => limiter.refund_latest(&policy, &key, 1).await,
+                    6 => limiter.operator().refund_latest(&policy, &key, 1).await,
                     _ => limiter.refund(&made.clone(), 1).await,
                 }
             })
@@ -486,13 +486,13 @@ async fn no_value_under_a_key_takes_redis_longer_than_a_bounded_number_of_plain_
                 for _ in 0..ROUNDS {
                     match words {
                         Some(words) => client.store(&name, words),
-                        None => limiter.reset(&policy, &key).await.unwrap(),
+                        None => limiter.operator().reset(&policy, &key).await.unwrap(),
                     }
                     let before = client.processor_time();
                     let asked = [
                         limiter.check(&policy, &key, 1).await,
                         limiter.peek(&policy, &key, 5).await,
-                        limiter.refund_latest(&policy, &key, 1).await,
+                        limiter.operator().refund_latest(&policy, &key, 1).await,
                         limiter.refund(&made.clone(), 1).await,
                     ];
                     total += client.processor_time() - before;
@@ -540,7 +540,7 @@ async fn a_value_of_twice_the_length_costs_redis_at_most_2_2_times_the_instructi
             let before = server.instructions();
             let _ = limiter.check(&policy, &key, 1).await;
             let _ = limiter.peek(&policy, &key, 5).await;
-            let _ = limiter.refund_latest(&policy, &key, 1).await;
+            let _ = limiter.operator().refund_latest(&policy, &key, 1).await;
             let _ = limiter.refund(&made.clone(), 1).await;
             server.instructions() - before
         };

@@ -74,7 +74,7 @@ async fn no_password_or_identity_is_shown_when_a_server_repeats_its_arguments() 
             errors.extend(limiter.check(&closed("p", 5), &identity, 1).await.err());
             let open = limiter.check(&Policy::new("open", Quota::per_day(1)), &identity, 1).await.unwrap();
             errors.extend(open.failure().cloned());
-            errors.extend(limiter.reset(&closed("p", 5), &identity).await.err());
+            errors.extend(limiter.operator().reset(&closed("p", 5), &identity).await.err());
             for error in errors {
                 let text = everything(&error);
                 assert!(!text.contains(secret), "{name}: {text}");
@@ -99,7 +99,7 @@ async fn no_part_of_a_password_that_should_have_been_encoded_is_shown() {
             format!("valkey://:{password}@127.0.0.1:1"),
         ] {
             let mut errors = Vec::new();
-            match RedisStore::connect_lazy(&url) {
+            match RedisStore::builder().connect_lazy(&url) {
                 Ok(store) => {
                     errors.extend(Limiter::new(store).check(&closed("p", 1), &Key::new("a"), 1).await.err())
                 }
@@ -347,7 +347,7 @@ async fn a_value_of_another_program_under_a_key_is_an_error_and_is_not_changed()
                     0 => limiter.check(&policy, &key, 1).await,
                     1 => limiter.check(&policy, &key, 5).await,
                     2 => limiter.peek(&policy, &key, 1).await,
-                    _ => limiter.refund_latest(&policy, &key, 1).await,
+                    _ => limiter.operator().refund_latest(&policy, &key, 1).await,
                 };
                 // A refund under a concurrency limit names a holder, and there is none here.
                 let Err(error) = said else { panic!("{algorithm}, {value:?}, {asked}: {said:?}") };

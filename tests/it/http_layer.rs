@@ -49,7 +49,7 @@ struct Middleware {
 
 #[tokio::test]
 async fn a_layer_can_be_returned_and_stored() {
-    let store = RedisStore::connect_lazy("redis://127.0.0.1:1").unwrap();
+    let store = RedisStore::builder().connect_lazy("redis://127.0.0.1:1").unwrap();
     let middleware = Middleware { limit: limiter(store) };
     let _: Router = Router::new().route("/", get(async || "")).layer(middleware.limit);
 }

@@ -114,7 +114,7 @@ async fn an_unavailable_store_rejects_requests_only_under_a_closed_policy() {
 }
 
 /// A store that answers decision number n, from 0 on, with `says(n)`, and the number of decisions.
-fn store_that(says: fn(usize) -> Verdict) -> (impl Store, Arc<AtomicUsize>) {
+pub(crate) fn store_that(says: fn(usize) -> Verdict) -> (impl Store, Arc<AtomicUsize>) {
     let asked = Arc::new(AtomicUsize::new(0));
     let count = asked.clone();
     let store = Says(move |charge: &Charge| {
@@ -125,7 +125,7 @@ fn store_that(says: fn(usize) -> Verdict) -> (impl Store, Arc<AtomicUsize>) {
     (store, asked)
 }
 
-const fn deny(seconds: u64) -> Verdict {
+pub(crate) const fn deny(seconds: u64) -> Verdict {
     Verdict::Deny { retry_after: Some(Duration::from_secs(seconds)) }
 }
 

@@ -51,7 +51,15 @@ impl Instance {
 
     /// Returns the leases of the key, and refunds nothing else.
     async fn return_leases(&self, policy: &Policy) {
-        assert!(self.limiter.refund_latest(policy, &Key::new("alice"), 0).await.unwrap().failure().is_none());
+        assert!(
+            self.limiter
+                .operator()
+                .refund_latest(policy, &Key::new("alice"), 0)
+                .await
+                .unwrap()
+                .failure()
+                .is_none()
+        );
     }
 
     fn has_leases(&self) -> bool {
@@ -587,11 +595,11 @@ async fn reset_and_refund_account_for_leased_units() {
         }
         assert!(busy.has_leases(), "{name}");
         // A refund returns the lease too, and no more than the units spent from it.
-        let refunded = busy.limiter.refund_latest(&policy, &key, 3).await.unwrap();
+        let refunded = busy.limiter.operator().refund_latest(&policy, &key, 3).await.unwrap();
         assert_eq!(refunded.remaining(), Some(1_000 - admitted + 3), "{name}");
         assert!(!busy.has_leases(), "{name}");
         warm_up(&busy, &policy).await;
-        busy.limiter.reset(&policy, &key).await.unwrap();
+        busy.limiter.operator().reset(&policy, &key).await.unwrap();
         assert!(!busy.has_leases(), "{name}");
         assert_eq!(other.remaining(&policy).await, 1_000, "{name}");
         // The whole limit is available, and no more.
@@ -619,7 +627,7 @@ async fn a_lease_that_is_returned_during_a_reset_refunds_nothing_after_it() {
             warm_up(&busy, &policy).await;
             // More units than the rest of the lease, so sending it returns the lease.
             let late = busy.limiter.check(&policy, &key, 100);
-            busy.limiter.reset(&policy, &key).await.unwrap();
+            busy.limiter.operator().reset(&policy, &key).await.unwrap();
             assert!(busy.take(&policy, 1_000).await.is_allowed());
             if dropped {
                 drop(late);
@@ -628,7 +636,7 @@ async fn a_lease_that_is_returned_during_a_reset_refunds_nothing_after_it() {
                 assert!(!late.await.unwrap().is_allowed());
             }
             assert_eq!(busy.remaining(&policy).await, 0, "{}, {dropped}", policy.name());
-            busy.limiter.reset(&policy, &key).await.unwrap();
+            busy.limiter.operator().reset(&policy, &key).await.unwrap();
         }
     }
 }
@@ -643,7 +651,7 @@ async fn a_refund_that_is_dropped_while_it_waits_loses_no_lease() {
     // A call is pending, so the next operation waits.
     let mut other = busy.limiter.check(&policy, &Key::new("bob"), 1);
     assert!((&mut other).now_or_never().is_none());
-    let mut refund = busy.limiter.refund_latest(&policy, &Key::new("alice"), 0);
+    let mut refund = busy.limiter.operator().refund_latest(&policy, &Key::new("alice"), 0);
     assert!((&mut refund).now_or_never().is_none());
     drop(refund);
     assert!(other.await.unwrap().is_allowed());
@@ -798,7 +806,7 @@ async fn a_lease_that_arrives_during_a_reset_is_not_spent_after_it() {
     // Sent before the reset, and received after it.
     let mut taking = instance.limiter.check(&policy, &key, 1);
     assert!(poll_fn(|cx| Poll::Ready(Pin::new(&mut taking).poll(cx).is_pending())).await);
-    instance.limiter.reset(&policy, &key).await.unwrap();
+    instance.limiter.operator().reset(&policy, &key).await.unwrap();
     assert!(taking.await.unwrap().is_allowed());
     assert!(!instance.has_leases());
 }

@@ -534,7 +534,7 @@ async fn a_redundant_policy_and_a_cost_that_is_never_admitted_are_logged_once() 
             0,
         ),
         // The smaller limit is enforced for a part of the keys. This one is among them.
-        ("a rollout", day(), Rule::new(second().enforced_for(0.999_999), all()), 0),
+        ("a rollout", day(), Rule::new(second().rollout(0.999_999), all()), 0),
     ];
     for (name, policy, rule, expected) in rows {
         let before = lines.with("never denies a request");
@@ -619,7 +619,7 @@ async fn the_cause_of_an_outage_becomes_what_the_server_says() {
         "EVALSHA" => (*answer.lock().unwrap()).into(),
         _ => "+PONG\r\n".into(),
     });
-    let limiter = Limiter::new(RedisStore::connect_lazy(&url.await).unwrap());
+    let limiter = Limiter::new(RedisStore::builder().connect_lazy(&url.await).unwrap());
     let (lines, _guard) = listen();
     let fails = async |cause: &str| {
         let check = async || {

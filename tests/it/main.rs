@@ -60,4 +60,5 @@ mod twin_test;
 mod unidentified;
 mod user_programs;
 mod values;
+mod waits;
 mod warnings;

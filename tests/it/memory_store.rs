@@ -114,7 +114,7 @@ async fn clones_share_their_counts_and_a_reset_forgets_one_key_of_one_policy() {
         assert!(one.check(policy, key, 1).await.unwrap().is_allowed());
         assert!(!other.check(policy, key, 1).await.unwrap().is_allowed());
     }
-    other.reset(&a, &alice).await.unwrap();
+    other.operator().reset(&a, &alice).await.unwrap();
     let left = async |policy, key| one.peek(policy, key, 0).await.unwrap().outcomes()[0].remaining();
     assert_eq!((left(&a, &alice).await, left(&a, &bob).await, left(&b, &alice).await), (1, 0, 0));
 }

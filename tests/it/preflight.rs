@@ -161,9 +161,9 @@ async fn a_banned_client_is_not_served_through_preflights() {
         assert_eq!(statuses(&layer, [preflight(B, &[])]).await, [200], "{name}");
         // A ban by hand, and its end.
         let key = Key::new("203.0.113.8");
-        limiter.ban(&policy, &key, Duration::from_secs(60)).await.unwrap();
+        limiter.operator().ban(&policy, &key, Duration::from_secs(60)).await.unwrap();
         assert_eq!(statuses(&layer, [preflight(B, &[]), preflight(B, &[])]).await, [429; 2], "{name}");
-        limiter.unban(&policy, &key).await.unwrap();
+        limiter.operator().unban(&policy, &key).await.unwrap();
         assert_eq!(statuses(&layer, [preflight(B, &[])]).await, [200], "{name}");
     }
 }

@@ -11,11 +11,11 @@ use support::{
 };
 use tower_ratelimit::{
     Error, ErrorKind, RedisStore,
-    store::{ProbeReport, ProblemKind},
+    store::{FindingKind, ProbeReport},
 };
 
-fn kinds(report: &ProbeReport) -> Vec<ProblemKind> {
-    report.problems().iter().map(|problem| problem.kind()).collect()
+fn kinds(report: &ProbeReport) -> Vec<FindingKind> {
+    report.findings().iter().map(|finding| finding.kind()).collect()
 }
 
 /// The URL of a user with the permissions of `rule`.
@@ -29,8 +29,8 @@ fn user(server: &RedisServer, name: &str, rule: &str) -> String {
 #[tokio::test]
 async fn a_usual_server_has_no_problem_and_keeps_no_key() {
     let server = RedisServer::start();
-    let report = RedisStore::connect_lazy(&server.url()).unwrap().probe().await.unwrap();
-    assert!(report.can_decide() && report.problems().is_empty(), "{report}");
+    let report = RedisStore::builder().connect_lazy(&server.url()).unwrap().probe().await.unwrap();
+    assert!(report.can_decide() && report.findings().is_empty(), "{report}");
     let info: String = server.command(&["INFO", "server"]);
     assert!(info.contains(&format!("_version:{}\r\n", report.version().unwrap())), "{report}");
     assert_eq!(report.eviction_policy(), Some("noeviction"));
@@ -42,7 +42,7 @@ async fn a_usual_server_has_no_problem_and_keeps_no_key() {
 #[tokio::test]
 async fn what_prevents_decisions_is_an_error_of_connect_with_its_remedy() {
     let server = RedisServer::start();
-    let rule = RedisStore::connect_lazy(&server.url()).unwrap().acl_rule();
+    let rule = RedisStore::builder().connect_lazy(&server.url()).unwrap().acl_rule();
     let elsewhere = user(&server, "elsewhere", &rule.replace("~rl:*", "~other:*"));
     let no_scripts = user(&server, "no-scripts", &rule.replace("+evalsha ", ""));
     let no_commands = user(&server, "no-commands", &rule.replace(" +set ", " "));
@@ -53,13 +53,13 @@ async fn what_prevents_decisions_is_an_error_of_connect_with_its_remedy() {
         (
             "keys of another prefix",
             elsewhere,
-            ProblemKind::Decision,
+            FindingKind::Decision,
             "ACL SETUSER <user> ~rl:* -@all +evalsha",
         ),
-        ("no scripts", no_scripts, ProblemKind::Decision, "ACL SETUSER <user> ~rl:* -@all +evalsha"),
-        ("no command", no_commands, ProblemKind::Decision, "ACL SETUSER <user> ~rl:* -@all +evalsha"),
-        ("a replica", replica.url(), ProblemKind::Decision, "leads to the primary"),
-        ("a cluster node", node.url(), ProblemKind::WrongTopology, "RedisStore::connect_cluster"),
+        ("no scripts", no_scripts, FindingKind::Decision, "ACL SETUSER <user> ~rl:* -@all +evalsha"),
+        ("no command", no_commands, FindingKind::Decision, "ACL SETUSER <user> ~rl:* -@all +evalsha"),
+        ("a replica", replica.url(), FindingKind::Decision, "leads to the primary"),
+        ("a cluster node", node.url(), FindingKind::WrongTopology, "Servers::cluster"),
     ];
     for (name, url, kind, remedy) in rows {
         let report = settings().connect_lazy(&url).unwrap().probe().await.unwrap();
@@ -78,13 +78,13 @@ async fn other_problems_are_in_the_report_and_the_store_connects() {
     let evicting = RedisServer::with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
     let full = RedisServer::with(&["--maxmemory", "1", "--maxmemory-policy", "noeviction"]);
     let narrow = RedisServer::start();
-    let rule = RedisStore::connect_lazy(&narrow.url()).unwrap().acl_rule();
+    let rule = RedisStore::builder().connect_lazy(&narrow.url()).unwrap().acl_rule();
     let narrow_url = user(&narrow, "narrow", &rule.replace(" +zadd", ""));
     let old = fake_server::scripted(|_| "$0\r\n\r\n".into()).await;
     let rows = [
-        ("eviction", evicting.url(), ProblemKind::Eviction, "set maxmemory-policy to volatile-ttl"),
-        ("full", full.url(), ProblemKind::Unavailable, "raise maxmemory"),
-        ("one algorithm", narrow_url, ProblemKind::Algorithm, "Concurrency"),
+        ("eviction", evicting.url(), FindingKind::Eviction, "set maxmemory-policy to volatile-ttl"),
+        ("full", full.url(), FindingKind::Unavailable, "raise maxmemory"),
+        ("one algorithm", narrow_url, FindingKind::Algorithm, "Concurrency"),
     ];
     for (name, url, kind, remedy) in rows {
         let report = settings().connect(&url).await.unwrap().probe().await.unwrap();
@@ -106,18 +106,18 @@ async fn a_script_that_is_lost_after_it_was_loaded_is_loaded_again() {
             .into()
     });
     // The second reply is not a decision.
-    let probed = RedisStore::connect_lazy(&url.await).unwrap().probe().await;
+    let probed = RedisStore::builder().connect_lazy(&url.await).unwrap().probe().await;
     assert_eq!(probed.as_ref().err().map(Error::kind), Some(ErrorKind::StoreReply), "{probed:?}");
 }
 
 #[tokio::test]
 async fn the_acl_rule_is_enough_for_a_probe_and_info_for_the_eviction_policy() {
     let server = RedisServer::start();
-    let rule = RedisStore::connect_lazy(&server.url()).unwrap().acl_rule();
+    let rule = RedisStore::builder().connect_lazy(&server.url()).unwrap().acl_rule();
     for (name, more, policy) in [("rule", "", None), ("more", " +info", Some("noeviction"))] {
         let url = user(&server, name, &format!("{rule}{more}"));
         let report = settings().connect(&url).await.unwrap().probe().await.unwrap();
-        assert!(report.problems().is_empty(), "{name}: {report}");
+        assert!(report.findings().is_empty(), "{name}: {report}");
         assert_eq!(report.eviction_policy(), policy, "{name}");
         assert!(report.version().is_some(), "{name}: {report}");
     }
@@ -132,12 +132,12 @@ async fn the_acl_rule_is_enough_for_another_database_and_the_error_without_it_na
     };
     let rule = |number| {
         let url = in_database(&server.url(), number);
-        RedisStore::connect_lazy(&url).unwrap().acl_rule()
+        RedisStore::builder().connect_lazy(&url).unwrap().acl_rule()
     };
     assert!(!rule(0).contains("select"), "{}", rule(0));
     let enough = in_database(&user(&server, "enough", &rule(1)), 1);
     let report = settings().connect(&enough).await.unwrap().probe().await.unwrap();
-    assert!(report.problems().is_empty(), "{report}");
+    assert!(report.findings().is_empty(), "{report}");
     let less = in_database(&user(&server, "less", &rule(0)), 1);
     let error = settings().connect(&less).await.unwrap_err().to_string();
     assert!(
@@ -177,7 +177,7 @@ async fn a_round_trip_that_takes_longer_than_the_deadline_is_a_problem_that_name
 #[tokio::test]
 async fn a_server_that_never_answered_is_not_called_busy() {
     let silent = fake_server::start(|_| String::new()).await;
-    let error = RedisStore::connect_lazy(&silent).unwrap().probe().await.unwrap_err().to_string();
+    let error = RedisStore::builder().connect_lazy(&silent).unwrap().probe().await.unwrap_err().to_string();
     assert!(error.contains("whether the server expects TLS"), "{error}");
     assert!(!error.contains("busy") && !error.contains("500ms"), "{error}");
 }

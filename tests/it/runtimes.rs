@@ -104,7 +104,8 @@ fn commands_of_a_runtime_that_is_not_driven_keep_no_connection_from_another() {
         let (idle, driven) = (current_thread(), current_thread());
         let limiter = limiter(&server, &driven);
         let (policy, key) = (closed("p"), Key::new("stuck"));
-        let resets = (0..16).map(|_| Box::pin(limiter.reset(&policy, &key)));
+        let operator = limiter.operator();
+        let resets = (0..16).map(|_| Box::pin(operator.reset(&policy, &key)));
         let stuck = leave(&idle, resets, turns);
         assert!(!stuck.is_empty());
         assert_eq!(driven.block_on(decide(&limiter, 50)), NONE, "{turns} turns");
@@ -397,14 +398,14 @@ fn without_a_runtime_each_method_returns_an_error() {
         ),
         ("peek", outside(limiter.peek(&policy, &key, 1))),
         ("refund", outside(limiter.refund(&charged, 1))),
-        ("refund of a lease", outside(limiter.refund_latest(&leased, &key, 1))),
+        ("refund of a lease", outside(limiter.operator().refund_latest(&leased, &key, 1))),
         ("settle", outside(Reservation::new(&limiter, &charged).settle(2))),
-        ("reset", outside!(|on| on.0.reset(&on.2, &Key::new("a")))),
-        ("bans", outside!(|on| on.0.bans(&on.3))),
+        ("reset", outside!(|on| on.0.operator().reset(&on.2, &Key::new("a")))),
+        ("bans", outside!(|on| on.0.operator().bans(&on.3))),
         ("explain", outside!(|on| Explanation::of(&on.0, &on.2, &Key::new("a"), 1))),
         ("drain", outside!(|on| on.0.drain(PATIENT))),
         ("probe", outside!(|on| on.1.probe())),
-        ("try_out", outside!(|on| on.1.try_out(&on.2))),
+        ("probe_policy", outside!(|on| on.1.probe_policy(&on.2))),
         ("stored_keys", outside!(|on| on.1.stored_keys(std::slice::from_ref(&on.2), 10))),
         ("return_leases", outside!(|on| on.1.return_leases())),
     ];
@@ -412,7 +413,7 @@ fn without_a_runtime_each_method_returns_an_error() {
         let error = method.now_or_never().unwrap_or_else(|| panic!("{name} waits"));
         assert_eq!(error, Some(ErrorKind::MissingSetup), "{name}");
     }
-    let lazily = RedisStore::connect_lazy(&server.url()).unwrap();
+    let lazily = RedisStore::builder().connect_lazy(&server.url()).unwrap();
     let decided = runtime.block_on(Limiter::new(lazily).check(&policy, &key, 1));
     assert!(decided.unwrap().is_allowed(), "a store may be made outside a runtime");
     let connected = RedisStore::connect(&server.url()).now_or_never();

@@ -19,8 +19,8 @@ async fn a_share_of_the_keys_is_denied_the_same_ones_on_every_instance() {
     let keys: Vec<Key> = (0..300).map(|i| Key::new(format!("user-{i}"))).collect();
     let mut before: Vec<usize> = Vec::new();
     for share in [0.0, 0.3, 0.7, 1.0] {
-        let policy = day(&format!("at-{share}"), 1).enforced_for(share);
-        let renamed = day("same", 1).enforced_for(share);
+        let policy = day(&format!("at-{share}"), 1).rollout(share);
+        let renamed = day("same", 1).rollout(share);
         let mut denied: Vec<Vec<usize>> = Vec::new();
         for limiter in [Limiter::new(store(&server).await), Limiter::new(store(&server).await)] {
             let mut own = Vec::new();
@@ -60,7 +60,7 @@ async fn clients_see_nothing_of_a_shadow_and_on_decision_does() {
             .and(Rule::new(day("hidden", 1).shadow(), Constant::new("all")))
             .on_decision(move |event| {
                 let shadows = event.decision().unwrap().shadows();
-                let denied = shadows.iter().filter(|shadow| !shadow.is_allowed());
+                let denied = shadows.iter().filter(|shadow| shadow.is_denied());
                 seen.lock().unwrap().extend(denied.map(|shadow| shadow.policy().name().to_owned()));
             });
         for expected in [StatusCode::OK, status] {

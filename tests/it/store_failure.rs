@@ -295,7 +295,7 @@ async fn lanes_share_a_pool_of_one_connection_with_other_commands_and_return_it(
     let under_load = load(&limiter, &policy, 64, 100);
     let resets = async {
         for _ in 0..20 {
-            limiter.reset(&policy, &Key::new("bob")).await.unwrap();
+            limiter.operator().reset(&policy, &Key::new("bob")).await.unwrap();
         }
     };
     let (counts, ()) = tokio::join!(under_load, resets);

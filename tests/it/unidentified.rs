@@ -94,7 +94,7 @@ async fn guesses_of_api_keys_are_limited_by_address_and_cause_no_lookups_beyond_
     ];
     for (name, limiter, most_queries) in limiters {
         for order in ["address first", "address last"] {
-            limiter.reset(&day("per-ip", LIMIT), &Key::new("203.0.113.7")).await.unwrap();
+            limiter.operator().reset(&day("per-ip", LIMIT), &Key::new("203.0.113.7")).await.unwrap();
             let (lookup, queries) = accounts();
             let rules = match order {
                 "address first" => Rules::new().every(per_ip()).route("/api", per_account(&lookup)),

@@ -24,11 +24,12 @@ use tower_ratelimit::{
     Charge, ErrorKind, FailureMode, Key, Limiter, Policy, Quota, RedisStore, Verdict,
     algorithm::{FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
     bb8_redis::bb8::Pool,
+    store::Servers,
 };
 use tower_ratelimit_extra::live::LivePolicies;
 
 async fn store(cluster: &RedisCluster) -> RedisStore {
-    settings().connect_cluster(cluster.urls()).await.unwrap()
+    settings().connect(Servers::cluster(cluster.urls())).await.unwrap()
 }
 
 pub(crate) fn closed(name: &str, limit: u64) -> Policy {
@@ -138,8 +139,12 @@ async fn moved_and_ask_redirects_are_followed_while_slots_move() {
     let mut cluster = RedisCluster::start(3);
     // Without the deny cache, so that denials reach Redis too.
     let limiters = [
-        Limiter::new(settings().deny_cache(Duration::ZERO).connect_cluster(cluster.urls()).await.unwrap()),
-        Limiter::new(settings().deny_cache(Duration::ZERO).connect_cluster(cluster.urls()).await.unwrap()),
+        Limiter::new(
+            settings().deny_cache(Duration::ZERO).connect(Servers::cluster(cluster.urls())).await.unwrap(),
+        ),
+        Limiter::new(
+            settings().deny_cache(Duration::ZERO).connect(Servers::cluster(cluster.urls())).await.unwrap(),
+        ),
     ];
     let new = cluster.add_node();
     let key = key_of(&cluster, 0);
@@ -183,8 +188,8 @@ fn errors(node: &RedisServer, kind: &str) -> u64 {
 async fn every_algorithm_admits_exactly_the_limit_over_all_nodes_and_instances() {
     let cluster = RedisCluster::shared();
     let stores = [
-        settings().prefix("every-algorithm").connect_cluster(cluster.urls()).await.unwrap(),
-        settings().prefix("every-algorithm").connect_cluster(cluster.urls()).await.unwrap(),
+        settings().prefix("every-algorithm").connect(Servers::cluster(cluster.urls())).await.unwrap(),
+        settings().prefix("every-algorithm").connect(Servers::cluster(cluster.urls())).await.unwrap(),
     ];
     let limiters = stores.clone().map(Limiter::new);
     let policies = [
@@ -244,9 +249,13 @@ async fn decisions_of_one_shard_share_calls() {
     let pool = Pool::builder().test_on_check_out(false);
     let pool = pool.build(ClusterClientBuilder::new(cluster.urls()).build().unwrap()).await.unwrap();
     let stores = [
-        ("our pool", settings().connect_cluster(cluster.urls()).await.unwrap(), true),
+        ("our pool", settings().connect(Servers::cluster(cluster.urls())).await.unwrap(), true),
         ("a pool of the user", settings().build_cluster(pool).unwrap(), true),
-        ("no shards", settings().cluster_shards(0).connect_cluster(cluster.urls()).await.unwrap(), false),
+        (
+            "no shards",
+            settings().cluster_shards(0).connect(Servers::cluster(cluster.urls())).await.unwrap(),
+            false,
+        ),
     ];
     let calls = || cluster.nodes.iter().map(RedisServer::script_calls).sum::<u64>();
     for (name, store, has_batches) in stores {
@@ -282,8 +291,8 @@ async fn batches_of_two_instances_admit_exactly_the_limit_of_each_key() {
     let cluster = RedisCluster::shared();
     let settings = || settings().prefix("batches").deny_cache(Duration::ZERO);
     let limiters = [
-        Limiter::new(settings().connect_cluster(cluster.urls()).await.unwrap()),
-        Limiter::new(settings().connect_cluster(cluster.urls()).await.unwrap()),
+        Limiter::new(settings().connect(Servers::cluster(cluster.urls())).await.unwrap()),
+        Limiter::new(settings().connect(Servers::cluster(cluster.urls())).await.unwrap()),
     ];
     let policy = closed("exact", 50).algorithm(FixedWindow::anchored());
     let keys: Vec<Key> = (0..60).map(|number| Key::new(format!("user-{number}"))).collect();
@@ -297,7 +306,12 @@ async fn batches_of_two_instances_admit_exactly_the_limit_of_each_key() {
 async fn a_migrating_slot_fails_no_decision_of_a_batch() {
     let cluster = RedisCluster::start(2);
     let store = async || {
-        settings().deadline(IN_TIME).deny_cache(Duration::ZERO).connect_cluster(cluster.urls()).await.unwrap()
+        settings()
+            .deadline(IN_TIME)
+            .deny_cache(Duration::ZERO)
+            .connect(Servers::cluster(cluster.urls()))
+            .await
+            .unwrap()
     };
     let limiters = [Limiter::new(store().await), Limiter::new(store().await)];
     migrate_under_load(cluster, limiters).await;
@@ -353,7 +367,7 @@ async fn migrate_under_load(mut cluster: RedisCluster, limiters: [Limiter; 2]) {
 #[tokio::test]
 async fn two_identities_in_two_slots_are_decided_all_or_nothing() {
     let cluster = RedisCluster::shared();
-    let store = settings().prefix("two-identities").connect_cluster(cluster.urls()).await.unwrap();
+    let store = settings().prefix("two-identities").connect(Servers::cluster(cluster.urls())).await.unwrap();
     let limiter = Limiter::new(store.clone());
     let (address, user) = (key_of(cluster, 0), key_of(cluster, 2));
     let (by_address, by_user) = (closed("address", 5), closed("user", 2));
@@ -390,7 +404,7 @@ async fn two_identities_in_two_slots_are_decided_all_or_nothing() {
     assert_eq!(left().await, (3, 0));
     // Refund both.
     for charge in &both {
-        limiter.refund_latest(charge.policy(), charge.key(), 2).await.unwrap();
+        limiter.operator().refund_latest(charge.policy(), charge.key(), 2).await.unwrap();
     }
     assert_eq!(left().await, (5, 2));
 }
@@ -413,7 +427,7 @@ async fn a_denial_by_the_second_identity_is_remembered_too() {
     // One call a second, if the machine is that slow.
     assert!(cluster.nodes[1].script_calls() < before + 10);
     // A reset takes effect at once.
-    limiter.reset(&by_user, &user).await.unwrap();
+    limiter.operator().reset(&by_user, &user).await.unwrap();
     assert!(limiter.check_all(&both).await.unwrap().is_allowed());
 }
 
@@ -452,7 +466,7 @@ async fn charges_of_a_late_decision_are_refunded_at_its_deadline() {
     let store = settings()
         .deny_cache(Duration::ZERO)
         .deadline(Duration::from_millis(100))
-        .connect_cluster(cluster.urls())
+        .connect(Servers::cluster(cluster.urls()))
         .await
         .unwrap();
     let limiter = Limiter::new(store);
@@ -489,7 +503,11 @@ async fn charges_of_a_late_decision_are_refunded_at_its_deadline() {
 async fn a_denial_is_not_remembered_when_only_some_of_a_refund_fails() {
     let mut cluster = RedisCluster::start(3);
     let limiter = Limiter::new(
-        settings().deny_cache(Duration::from_secs(60)).connect_cluster(cluster.urls()).await.unwrap(),
+        settings()
+            .deny_cache(Duration::from_secs(60))
+            .connect(Servers::cluster(cluster.urls()))
+            .await
+            .unwrap(),
     );
     let (address, user) = (key_of(&cluster, 0), key_of(&cluster, 1));
     let (by_address, by_user) = (closed("address", 1), closed("user", 1));
@@ -507,8 +525,9 @@ async fn a_denial_is_not_remembered_when_only_some_of_a_refund_fails() {
 #[tokio::test(flavor = "multi_thread")]
 async fn decisions_over_two_slots_at_once_never_admit_more_than_either_limit() {
     let cluster = RedisCluster::shared();
-    let limiter =
-        Limiter::new(settings().prefix("two-at-once").connect_cluster(cluster.urls()).await.unwrap());
+    let limiter = Limiter::new(
+        settings().prefix("two-at-once").connect(Servers::cluster(cluster.urls())).await.unwrap(),
+    );
     let (address, user) = (key_of(cluster, 0), key_of(cluster, 1));
     let (by_address, by_user) = (closed("address", 1_000), closed("user", 60));
     let mut running = JoinSet::new();
@@ -531,7 +550,8 @@ async fn decisions_over_two_slots_at_once_never_admit_more_than_either_limit() {
 #[tokio::test]
 async fn permits_of_two_identities_are_released_when_one_denies() {
     let cluster = RedisCluster::shared();
-    let limiter = Limiter::new(settings().prefix("in-use").connect_cluster(cluster.urls()).await.unwrap());
+    let limiter =
+        Limiter::new(settings().prefix("in-use").connect(Servers::cluster(cluster.urls())).await.unwrap());
     let running = Policy::concurrency("running", 3).on_store_failure(FailureMode::Closed);
     let rate = closed("rate", 1);
     let (alice, all) = (key_of(cluster, 0), key_of(cluster, 1));
@@ -549,7 +569,7 @@ async fn a_lost_node_fails_only_its_own_keys_until_it_is_back() {
     let mut cluster = RedisCluster::start(3);
     let limiter = Limiter::new(
         // The decisions of the other nodes have this long on a busy machine, and those of the lost node wait for it.
-        settings().deadline(Duration::from_secs(1)).connect_cluster(cluster.urls()).await.unwrap(),
+        settings().deadline(Duration::from_secs(1)).connect(Servers::cluster(cluster.urls())).await.unwrap(),
     );
     let policy = closed("lost", 1_000_000);
     let keys: Vec<Key> = (0..3).map(|node| key_of(&cluster, node)).collect();
@@ -578,7 +598,7 @@ async fn a_lost_node_fails_only_its_own_keys_until_it_is_back() {
 async fn a_node_that_hangs_under_load_fails_only_its_own_keys() {
     let cluster = RedisCluster::start(3);
     let settings = settings().deadline(Duration::from_millis(50)).deny_cache(Duration::ZERO);
-    let limiter = Limiter::new(settings.connect_cluster(cluster.urls()).await.unwrap());
+    let limiter = Limiter::new(settings.connect(Servers::cluster(cluster.urls())).await.unwrap());
     let policy = closed("hung", 1_000_000);
     let keys: Vec<Key> = (0..3).map(|node| key_of(&cluster, node)).collect();
     for key in &keys {
@@ -633,7 +653,11 @@ async fn a_failover_is_followed_and_keeps_replicated_charges() {
     for signal in ["KILL", "STOP"] {
         let cluster = RedisCluster::with_replicas(3, 1);
         let limiter = Limiter::new(
-            settings().deadline(Duration::from_millis(50)).connect_cluster(cluster.urls()).await.unwrap(),
+            settings()
+                .deadline(Duration::from_millis(50))
+                .connect(Servers::cluster(cluster.urls()))
+                .await
+                .unwrap(),
         );
         let (policy, key, other) = (closed("promoted", 10), key_of(&cluster, 0), key_of(&cluster, 1));
         for _ in 0..4 {
@@ -672,8 +696,9 @@ async fn a_failover_is_followed_and_keeps_replicated_charges() {
 async fn scripts_that_a_node_lost_are_loaded_again_without_failures() {
     let cluster = RedisCluster::start(3);
     // Without the deny cache, so that every decision needs the script.
-    let limiters =
-        [Limiter::new(settings().deny_cache(Duration::ZERO).connect_cluster(cluster.urls()).await.unwrap())];
+    let limiters = [Limiter::new(
+        settings().deny_cache(Duration::ZERO).connect(Servers::cluster(cluster.urls())).await.unwrap(),
+    )];
     let (policy, key) = (closed("flushed", 500), key_of(&cluster, 1));
     let stop = Arc::new(AtomicBool::new(false));
     let flushing = {
@@ -710,7 +735,7 @@ async fn a_custom_pool_can_hold_cluster_connections() {
         let (limiter, policy, key) = (limiter.clone(), policy.clone(), key_of(cluster, node));
         loads.spawn(async move {
             let counts = load(std::slice::from_ref(&limiter), &policy, &key, 20, &stopped()).await;
-            limiter.reset(&policy, &key).await.unwrap();
+            limiter.operator().reset(&policy, &key).await.unwrap();
             assert!(limiter.check(&policy, &key, 50).await.unwrap().is_allowed());
             counts
         });
@@ -749,7 +774,7 @@ pub(crate) async fn store_that_is_cut() -> (RedisCluster, RedisStore, Arc<Atomic
         }
     });
     let settings = settings().deny_cache(Duration::ZERO);
-    let store = settings.connect_cluster([format!("redis://127.0.0.1:{port}")]).await.unwrap();
+    let store = settings.connect(Servers::cluster([format!("redis://127.0.0.1:{port}")])).await.unwrap();
     (cluster, store, cut)
 }
 
@@ -761,9 +786,11 @@ async fn a_refund_is_not_sent_twice_when_its_connection_breaks() {
     assert!(limiter.check(&policy, &key, 50).await.unwrap().is_allowed());
     for refunds in 1..=5 {
         cut.store(true, Ordering::Relaxed);
-        let error = limiter.refund_latest(&policy, &key, 1).await.unwrap_err();
+        let error = limiter.operator().refund_latest(&policy, &key, 1).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::StoreDisconnected, "{error}");
-        assert!(within(RECOVERY, async || limiter.refund_latest(&policy, &key, 0).await.is_ok()).await);
+        assert!(
+            within(RECOVERY, async || limiter.operator().refund_latest(&policy, &key, 0).await.is_ok()).await
+        );
         assert_eq!(limiter.peek(&policy, &key, 1).await.unwrap().remaining(), Some(50 + refunds));
     }
 }
@@ -788,8 +815,9 @@ async fn a_permit_is_released_when_its_connection_breaks() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_rollback_refunds_nothing_in_the_next_window() {
     let cluster = RedisCluster::start(1);
-    let limiter =
-        Limiter::new(settings().deny_cache(Duration::ZERO).connect_cluster(cluster.urls()).await.unwrap());
+    let limiter = Limiter::new(
+        settings().deny_cache(Duration::ZERO).connect(Servers::cluster(cluster.urls())).await.unwrap(),
+    );
     let period = Duration::from_secs(2);
     let window = Policy::new("window", Quota::new(3_000, period).unwrap())
         .algorithm(FixedWindow::aligned())
@@ -836,7 +864,7 @@ async fn a_late_rollback_refunds_nothing_in_the_next_window() {
 async fn connecting_lazily_works_with_a_cluster_that_starts_later() {
     let mut cluster = RedisCluster::start(1);
     cluster.nodes[0].kill();
-    let store = settings().connect_cluster_lazy(cluster.urls()).unwrap();
+    let store = settings().connect_lazy(Servers::cluster(cluster.urls())).unwrap();
     let (limiter, policy, key) = (Limiter::new(store), closed("lazy", 1_000), Key::new("a"));
     let error = limiter.check(&policy, &key, 1).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::StoreUnreachable, "{error}");
@@ -861,18 +889,18 @@ async fn every_operation_works_under_the_acl_rule() {
     }
     let urls = cluster.urls().into_iter().map(|url| url.replace("redis://", "redis://limiter:secret@"));
     let urls: Vec<_> = urls.collect();
-    let limiter = Limiter::new(settings().connect_cluster_lazy(&urls).unwrap());
+    let limiter = Limiter::new(settings().connect_lazy(Servers::cluster(&urls)).unwrap());
     let policy = closed("acl", 1);
     for key in &keys {
         assert!(limiter.check(&policy, key, 1).await.unwrap().is_allowed());
         assert!(!limiter.check(&policy, key, 1).await.unwrap().is_allowed());
-        limiter.refund_latest(&policy, key, 1).await.unwrap();
+        limiter.operator().refund_latest(&policy, key, 1).await.unwrap();
         assert!(limiter.check(&policy, key, 1).await.unwrap().is_allowed());
-        limiter.reset(&policy, key).await.unwrap();
+        limiter.operator().reset(&policy, key).await.unwrap();
         assert!(limiter.check(&policy, key, 1).await.unwrap().is_allowed());
     }
     // The rule covers loading the script too.
-    let store = RedisStore::connect_cluster(&urls).await.unwrap();
+    let store = RedisStore::connect(Servers::cluster(&urls)).await.unwrap();
     let live = LivePolicies::redis(&store, [policy]).await.unwrap();
     assert!(live.last_error().is_none(), "{live:?}");
 }
@@ -882,35 +910,35 @@ async fn errors_about_urls_say_what_to_do() {
     let no_cluster = RedisServer::start();
     let cluster = RedisCluster::shared();
 
-    let error = RedisStore::connect_cluster([no_cluster.url()]).await.unwrap_err();
+    let error = RedisStore::connect(Servers::cluster([no_cluster.url()])).await.unwrap_err();
     assert!(error.to_string().contains("not a node of a Redis Cluster: use RedisStore::connect"), "{error}");
 
     let none: [&str; 0] = [];
-    let error = RedisStore::connect_cluster(none).await.unwrap_err();
+    let error = RedisStore::connect(Servers::cluster(none)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
 
-    let error = RedisStore::connect_cluster(["redis://:secret@host:port"]).await.unwrap_err();
+    let error = RedisStore::connect(Servers::cluster(["redis://:secret@host:port"])).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
     assert!(!format!("{error} {error:?}").contains("secret"), "{error:?}");
 
     for other in ["redis://:secret@b:1", "redis://user:secret@b:1", "redis://b:1/1"] {
         for urls in [["redis://a:1", other], [other, "redis://a:1"]] {
-            let error = RedisStore::connect_cluster_lazy(urls).unwrap_err();
+            let error = RedisStore::builder().connect_lazy(Servers::cluster(urls)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{urls:?}");
             assert!(!format!("{error} {error:?}").contains("secret"), "{error:?}");
         }
     }
 
-    let error = RedisStore::connect_cluster(["redis://127.0.0.1:1"]).await.unwrap_err();
+    let error = RedisStore::connect(Servers::cluster(["redis://127.0.0.1:1"])).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::StoreUnreachable);
     assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
 
     // A cluster node used as a single server does not have all keys.
     let error = settings().connect(&cluster.nodes[0].url()).await.unwrap_err();
-    assert!(error.to_string().contains("connect_cluster"), "{error}");
+    assert!(error.to_string().contains("Servers::cluster"), "{error}");
     let limiter = Limiter::new(settings().connect_lazy(&cluster.nodes[0].url()).unwrap());
     let error = limiter.check(&closed("p", 1), &key_of(cluster, 1), 1).await.unwrap_err();
-    assert!(error.to_string().contains("connect_cluster"), "{error}");
+    assert!(error.to_string().contains("Servers::cluster"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -14,7 +14,7 @@ use tokio::{
     task::{JoinHandle, spawn_blocking},
     time::sleep,
 };
-use tower_ratelimit::{Charge, ErrorKind, Key, Limiter, Policy, algorithm::FixedWindow};
+use tower_ratelimit::{Charge, ErrorKind, Key, Limiter, Policy, algorithm::FixedWindow, store::Servers};
 
 /// How decisions of one key went.
 #[derive(Debug, Default)]
@@ -70,7 +70,7 @@ async fn a_node_that_hangs_stalls_no_other_node_while_slots_move() {
         let cluster = RedisCluster::start(3);
         // Shorter than redis-rs waits for one reply.
         let settings = settings().deadline(Duration::from_millis(400)).deny_cache(Duration::ZERO);
-        let store = settings.cluster_shards(shards).connect_cluster(cluster.urls()).await.unwrap();
+        let store = settings.cluster_shards(shards).connect(Servers::cluster(cluster.urls())).await.unwrap();
         let limiter = Limiter::new(store);
         let policy = closed("p", 1_000_000).algorithm(FixedWindow::anchored());
         let keys = [0, 1, 2].map(|node| key_on(&cluster, shards, node));
@@ -133,7 +133,8 @@ async fn a_decision_is_not_charged_twice_when_its_connection_breaks() {
 async fn connections_that_were_closed_while_idle_fail_no_decision_and_charge_once() {
     let cluster = RedisCluster::start(3);
     for (name, shards) in [("shards", 8), ("no-shards", 0)] {
-        let store = settings().cluster_shards(shards).connect_cluster(cluster.urls()).await.unwrap();
+        let store =
+            settings().cluster_shards(shards).connect(Servers::cluster(cluster.urls())).await.unwrap();
         let limiter = Limiter::new(store);
         let policy = closed(name, 100).algorithm(FixedWindow::anchored());
         let keys = [0, 1, 2].map(|node| key_on(&cluster, shards, node));
@@ -181,7 +182,7 @@ async fn several_policies_of_one_identity_are_decided_all_or_nothing_while_its_s
     for (name, shards) in [("shards", 8), ("no shards", 0)] {
         let cluster = RedisCluster::start(3);
         let settings = settings().deadline(deadline).deny_cache(Duration::ZERO).cluster_shards(shards);
-        let limiter = Limiter::new(settings.connect_cluster(cluster.urls()).await.unwrap());
+        let limiter = Limiter::new(settings.connect(Servers::cluster(cluster.urls())).await.unwrap());
         let key = key_on(&cluster, shards, 0);
         let policies =
             ["one", "two", "three"].map(|name| closed(name, 1_000_000).algorithm(FixedWindow::anchored()));

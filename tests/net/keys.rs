@@ -5,7 +5,7 @@ use tower_ratelimit::{
     ErrorKind, Key, Limiter, Policy, Quota, RedisStore,
     algorithm::{FixedWindow, SlidingLog},
     policy::Penalty,
-    store::StoredKeys,
+    store::{Servers, StoredKeys},
 };
 
 fn policies() -> [Policy; 3] {
@@ -45,8 +45,8 @@ async fn every_key_under_a_policy_is_found_and_no_other() {
     let settings = || settings().prefix("k*[e]y^s");
     let stores = [
         ("one server", settings().connect(&server.url()).await.unwrap()),
-        ("a cluster", settings().connect_cluster(cluster.urls()).await.unwrap()),
-        ("no shards", settings().cluster_shards(0).connect_cluster(cluster.urls()).await.unwrap()),
+        ("a cluster", settings().connect(Servers::cluster(cluster.urls())).await.unwrap()),
+        ("no shards", settings().cluster_shards(0).connect(Servers::cluster(cluster.urls())).await.unwrap()),
     ];
     let other = support::settings().prefix("kxey^s").connect(&server.url()).await.unwrap();
     charge_all(&other).await;
@@ -96,7 +96,7 @@ async fn a_user_without_a_permission_gets_an_error_that_names_it() {
     assert_eq!(error.kind(), ErrorKind::StoreFailed);
     assert_eq!(error.to_string(), "keys cannot be listed: run ACL SETUSER <user> +scan");
     let banning = Policy::new("banning", Quota::per_hour(1)).penalty(Penalty::manual());
-    let error_of_bans = Limiter::new(store.clone()).bans(&banning).await.unwrap_err();
+    let error_of_bans = Limiter::new(store.clone()).operator().bans(&banning).await.unwrap_err();
     assert_eq!(error_of_bans.to_string(), error.to_string());
     let () = server.command(&["ACL", "SETUSER", "limiter", "+scan"]);
     assert!(store.stored_keys(&policies(), 1_000).await.unwrap().is_complete());

@@ -240,7 +240,7 @@ async fn a_reset_forgets_what_the_store_had_no_room_for() {
         server.signal("CONT");
         back(&limiters, policy).await;
         assert_eq!(admitted, expected);
-        limiters[0].reset(policy, &alice).await.unwrap();
+        limiters[0].operator().reset(policy, &alice).await.unwrap();
         // Without a reset of what this process counts, it would deny in the next outage.
         server.signal("STOP");
         suspended(&limiters, policy).await;

@@ -7,7 +7,7 @@ use support::{
     redis_server::protocol,
     settings,
 };
-use tower_ratelimit::{Key, Limiter, Policy, Quota, RedisStore};
+use tower_ratelimit::{Key, Limiter, Policy, Quota, RedisStore, store::Servers};
 
 /// The protocols of the connections to `server`, without the one that asks.
 fn spoken(server: &RedisServer) -> Vec<u8> {
@@ -52,10 +52,10 @@ async fn the_tests_speak_the_protocol_of_their_environment() {
     let on_pool = settings().build(pool(&with_pool).await).unwrap();
     decides(&on_pool).await;
     let cluster = RedisCluster::start(1);
-    let on_cluster = settings().connect_cluster_lazy(cluster.urls()).unwrap();
+    let on_cluster = settings().connect_lazy(Servers::cluster(cluster.urls())).unwrap();
     decides(&on_cluster).await;
     let group = SentinelGroup::start();
-    let behind_sentinels = settings().connect_sentinel_lazy(group.urls(), PRIMARY).unwrap();
+    let behind_sentinels = settings().connect_lazy(Servers::sentinel(group.urls(), PRIMARY)).unwrap();
     decides(&behind_sentinels).await;
     let rows = [("a server", &server), ("a pool of the user", &with_pool), ("a cluster", &cluster.nodes[0])];
     for (name, server) in rows {

@@ -17,7 +17,7 @@ use support::{
 use tower_ratelimit::{
     ErrorKind, FailureMode, Key, Limiter, Policy, Quota, RedisStore,
     algorithm::FixedWindow,
-    store::{ProblemKind, RedisStoreBuilder},
+    store::{FindingKind, RedisStoreBuilder, Servers},
 };
 
 /// A promotion needs some seconds on an idle machine.
@@ -42,7 +42,7 @@ fn has_role(server: &RedisServer, role: &str) -> bool {
 #[tokio::test]
 async fn decisions_work_again_after_a_primary_is_killed_and_its_replica_promoted() {
     let mut group = SentinelGroup::start();
-    let limiter = Limiter::new(settings().connect_sentinel(group.urls(), PRIMARY).await.unwrap());
+    let limiter = Limiter::new(settings().connect(Servers::sentinel(group.urls(), PRIMARY)).await.unwrap());
     limiter.check(&policy(), &Key::new("alice"), 1).await.unwrap();
     // One sentinel is lost together with the primary, as if they were on one host. It hangs, and answers nothing.
     group.sentinels[0].signal("STOP");
@@ -61,7 +61,7 @@ async fn decisions_work_again_after_a_primary_is_killed_and_its_replica_promoted
 #[tokio::test]
 async fn connections_to_a_demoted_primary_are_replaced() {
     let group = SentinelGroup::start();
-    let limiter = Limiter::new(settings().connect_sentinel_lazy(group.urls(), PRIMARY).unwrap());
+    let limiter = Limiter::new(settings().connect_lazy(Servers::sentinel(group.urls(), PRIMARY)).unwrap());
     limiter.check(&policy(), &Key::new("alice"), 1).await.unwrap();
     // The old primary goes on as a replica, which answers READONLY.
     let () = group.sentinels[0].command(&["SENTINEL", "FAILOVER", PRIMARY]);
@@ -105,7 +105,8 @@ async fn is_followed_before_the_old_primary_is_demoted(
         .on_store_failure(FailureMode::Closed);
     let (mut limiters, stop) = (Vec::new(), Arc::new(AtomicBool::new(false)));
     for _ in 0..2 {
-        limiters.push(Limiter::new(settings().connect_sentinel(group.urls(), PRIMARY).await.unwrap()));
+        limiters
+            .push(Limiter::new(settings().connect(Servers::sentinel(group.urls(), PRIMARY)).await.unwrap()));
     }
     let loads: Vec<_> = limiters.iter().map(|limiter| load(limiter, &policy, &stop)).collect();
     let charged = async || limiters[0].peek(&policy, &Key::new("alice"), 0).await.unwrap().remaining();
@@ -192,7 +193,7 @@ async fn a_stale_sentinel_is_outvoted() {
     let port = stale.port();
     let outdated = RedisServer::sentinel(&format!("sentinel monitor {PRIMARY} 127.0.0.1 {port} 1\n"));
     let urls = [outdated.url()].into_iter().chain(group.urls().into_iter().take(2));
-    let limiter = Limiter::new(settings().connect_sentinel(urls, PRIMARY).await.unwrap());
+    let limiter = Limiter::new(settings().connect(Servers::sentinel(urls, PRIMARY)).await.unwrap());
     let checks = (0..200).map(|_| limiter.check(&policy(), &Key::new("alice"), 1));
     assert!(futures_util::future::join_all(checks).await.into_iter().all(|decided| decided.is_ok()));
     assert_eq!(stale.script_calls(), 0);
@@ -202,27 +203,29 @@ async fn a_stale_sentinel_is_outvoted() {
 async fn servers_and_sentinels_have_passwords_of_their_own() {
     let group = SentinelGroup::with_passwords(Some("data"), Some("guard"));
     let urls = || group.urls().into_iter().map(|url| url.replace("//", "//:data@"));
-    let sentinel = |password: &str| settings().sentinel_credentials("default", password);
-    let store = sentinel("guard").connect_sentinel(urls(), PRIMARY).await.unwrap();
+    let without = Servers::sentinel(urls(), PRIMARY);
+    let with = |password: &str| without.clone().sentinel_credentials("default", password);
+    let store = settings().connect(with("guard")).await.unwrap();
     Limiter::new(store).check(&policy(), &Key::new("alice"), 1).await.unwrap();
     let rows = [
-        ("no password of the sentinels", settings(), "set RedisStoreBuilder::sentinel_credentials"),
-        ("a wrong one", sentinel("hunter2"), "does not accept this user and password"),
+        ("no password of the sentinels", without.clone(), "set Servers::sentinel_credentials"),
+        ("a wrong one", with("hunter2"), "does not accept this user and password"),
     ];
-    for (name, settings, remedy) in rows {
-        assert!(!format!("{settings:?}").contains("hunter2"));
-        let error = settings.connect_sentinel(urls(), PRIMARY).await.unwrap_err();
+    for (name, servers, remedy) in rows {
+        assert!(!format!("{servers:?}").contains("hunter2"));
+        let error = settings().connect(servers).await.unwrap_err();
         assert!(error.to_string().contains(remedy), "{name}: {error}");
         assert!(!format!("{error:?}").contains("hunter2"), "{name}: {error:?}");
     }
     let wrong = group.urls().into_iter().map(|url| url.replace("//", "//:hunter2@"));
-    let error = sentinel("guard").connect_sentinel(wrong, PRIMARY).await.unwrap_err();
+    let wrong = Servers::sentinel(wrong, PRIMARY).sentinel_credentials("default", "guard");
+    let error = settings().connect(wrong).await.unwrap_err();
     assert!(error.to_string().contains("does not accept this user and password"), "{error}");
     assert!(!format!("{error:?}").contains("hunter2"), "{error:?}");
     // The rule of a store on Sentinel is enough.
     // Without a user, the user is `default`.
-    settings().sentinel_credentials("", "guard").connect_sentinel(urls(), PRIMARY).await.unwrap();
-    let rule = sentinel("guard").connect_sentinel_lazy(urls(), PRIMARY).unwrap().acl_rule();
+    settings().connect(without.clone().sentinel_credentials("", "guard")).await.unwrap();
+    let rule = settings().connect_lazy(with("guard")).unwrap().acl_rule();
     for server in &group.servers {
         let mut connection = server.connection();
         let () = redis::cmd("AUTH").arg("data").query(&mut connection).unwrap();
@@ -231,7 +234,8 @@ async fn servers_and_sentinels_have_passwords_of_their_own() {
         let () = grant.query(&mut connection).unwrap();
     }
     let limited = group.urls().into_iter().map(|url| url.replace("//", "//limiter:secret@"));
-    sentinel("guard").connect_sentinel(limited, PRIMARY).await.unwrap();
+    let limited = Servers::sentinel(limited, PRIMARY).sentinel_credentials("default", "guard");
+    settings().connect(limited).await.unwrap();
 }
 
 #[tokio::test]
@@ -252,14 +256,14 @@ async fn errors_about_sentinels_say_what_to_do() {
         ("a server", vec![&not_a_sentinel], PRIMARY, ErrorKind::StoreUnreachable, "not a sentinel"),
     ];
     for (name, urls, primary, kind, remedy) in rows {
-        let error = RedisStore::connect_sentinel(urls, primary).await.unwrap_err();
+        let error = RedisStore::connect(Servers::sentinel(urls, primary)).await.unwrap_err();
         assert_eq!(error.kind(), kind, "{name}: {error}");
         assert!(error.to_string().contains(remedy), "{name}: {error}");
         assert!(!format!("{error:?}").contains("hunter2"), "{name}: {error:?}");
     }
     // A sentinel instead of a server.
     let report = settings().connect_lazy(&at).unwrap().probe().await.unwrap();
-    assert_eq!(report.problems()[0].kind(), ProblemKind::WrongTopology, "{report}");
+    assert_eq!(report.findings()[0].kind(), FindingKind::WrongTopology, "{report}");
     let error = RedisStore::connect(&at).await.unwrap_err();
-    assert!(error.to_string().contains("RedisStore::connect_sentinel"), "{error}");
+    assert!(error.to_string().contains("Servers::sentinel"), "{error}");
 }

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use support::{redis_cluster::RedisCluster, settings};
-use tower_ratelimit::{Limiter, ManualClock};
+use tower_ratelimit::{Limiter, ManualClock, store::Servers};
 
 pub(crate) async fn stores(prefix: &str) -> Vec<(&'static str, Limiter)> {
     let settings = settings().prefix(format!("{prefix}-slots")).cluster_shards(0);
-    let slots = settings.connect_cluster(RedisCluster::shared().urls()).await.unwrap();
+    let slots = settings.connect(Servers::cluster(RedisCluster::shared().urls())).await.unwrap();
     let [(name, [cluster, _])] = pairs(prefix).await;
     vec![(name, cluster), ("cluster without shards", Limiter::new(slots))]
 }
@@ -15,8 +15,9 @@ pub(crate) async fn stores(prefix: &str) -> Vec<(&'static str, Limiter)> {
 /// Two instances on each store.
 pub(crate) async fn pairs(prefix: &str) -> [(&'static str, [Limiter; 2]); 1] {
     let urls = RedisCluster::shared().urls();
-    let cluster =
-        async || Limiter::new(settings().prefix(prefix).connect_cluster(urls.clone()).await.unwrap());
+    let cluster = async || {
+        Limiter::new(settings().prefix(prefix).connect(Servers::cluster(urls.clone())).await.unwrap())
+    };
     [("cluster", [cluster().await, cluster().await])]
 }
 
@@ -25,7 +26,7 @@ pub(crate) fn on_a_clock(prefix: &str) -> [(&'static str, u32, Box<dyn Fn(Manual
     let cluster = move |clock| {
         // The deny cache repeats a denial, with what remained then.
         let store = settings().prefix(prefix).manual_clock(clock).deny_cache(Duration::ZERO);
-        Limiter::new(store.connect_cluster_lazy(RedisCluster::shared().urls()).unwrap())
+        Limiter::new(store.connect_lazy(Servers::cluster(RedisCluster::shared().urls())).unwrap())
     };
     [("cluster", 30, Box::new(cluster))]
 }

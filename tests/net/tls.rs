@@ -20,7 +20,10 @@ use tokio::{
     task::JoinSet,
     time::{sleep, timeout},
 };
-use tower_ratelimit::{ErrorKind, Key, Limiter, Policy, Quota, RedisStore, store::RedisStoreBuilder};
+use tower_ratelimit::{
+    ErrorKind, Key, Limiter, Policy, Quota, RedisStore,
+    store::{RedisStoreBuilder, Servers},
+};
 
 const OPTIONAL: &[&str] = &["--tls-auth-clients", "no"];
 
@@ -165,7 +168,7 @@ async fn a_cluster_is_reached_over_tls() {
     let settings = settings()
         .tls_ca_certificate(authority.ca.clone())
         .tls_client_certificate(authority.certificate.clone(), authority.key.clone());
-    decides(settings.connect_cluster([&url]).await.unwrap()).await;
+    decides(settings.connect(Servers::cluster([&url])).await.unwrap()).await;
 }
 
 #[tokio::test]
@@ -175,7 +178,7 @@ async fn the_primary_of_sentinels_is_reached_over_tls() {
     let settings = settings()
         .tls_ca_certificate(authority.ca.clone())
         .tls_client_certificate(authority.certificate.clone(), authority.key.clone());
-    let store = settings.clone().connect_sentinel(group.urls(), PRIMARY).await.unwrap();
+    let store = settings.clone().connect(Servers::sentinel(group.urls(), PRIMARY)).await.unwrap();
     decides(store.clone()).await;
     // All its connections are on the port with TLS.
     let clients: String = group.servers[0].command(&["CLIENT", "LIST", "TYPE", "normal"]);
@@ -183,7 +186,7 @@ async fn the_primary_of_sentinels_is_reached_over_tls() {
     let ours: Vec<_> = clients.lines().filter(|line| line.contains("name=tower-ratelimit")).collect();
     assert!(!ours.is_empty() && ours.iter().all(|line| !line.contains(&plain_port)), "{clients}");
     // The authority is missing.
-    let error = self::settings().connect_sentinel(group.urls(), PRIMARY).await.unwrap_err();
+    let error = self::settings().connect(Servers::sentinel(group.urls(), PRIMARY)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::StoreUnreachable, "{error}");
     assert!(error.to_string().contains("tls_ca_certificate"), "{error}");
 }
@@ -220,7 +223,7 @@ async fn a_ca_certificate_is_enough_on_a_system_without_any() {
         drop::<RedisServer>(server);
         let group = SentinelGroup::over_tls(&authority);
         let settings = settings.tls_client_certificate(authority.certificate.clone(), authority.key.clone());
-        decides(settings.connect_sentinel(group.urls(), PRIMARY).await.unwrap()).await;
+        decides(settings.connect(Servers::sentinel(group.urls(), PRIMARY)).await.unwrap()).await;
         // Without one, the error names the setting.
         let (_server, url) = authority.serve(OPTIONAL);
         let error = self::settings().connect(&url).await.unwrap_err();

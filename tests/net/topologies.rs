@@ -8,7 +8,7 @@ use support::{
     redis_sentinel::{PRIMARY, SentinelGroup},
     settings,
 };
-use tower_ratelimit::{Key, Limiter, Policy, Quota, RedisStore};
+use tower_ratelimit::{Key, Limiter, Policy, Quota, RedisStore, store::Servers};
 use tower_ratelimit_extra::{
     adaptive::{Adaptive, AdaptivePolicy},
     live::LivePolicies,
@@ -43,7 +43,7 @@ fn edit(server: &RedisServer, words: &[&str]) {
 async fn every_node_of_a_cluster_may_have_the_hash() {
     let cluster = RedisCluster::shared();
     for prefix in ["live-a", "live-b", "live-c", "live-d"] {
-        let store = settings().prefix(prefix).connect_cluster(cluster.urls()).await.unwrap();
+        let store = settings().prefix(prefix).connect(Servers::cluster(cluster.urls())).await.unwrap();
         let live = live(&store).await;
         assert_eq!((live.current(), error(&live)), (defaults().to_vec(), String::new()));
         let key = format!("{prefix}:policies");
@@ -60,7 +60,7 @@ async fn every_node_of_a_cluster_may_have_the_hash() {
 #[tokio::test]
 async fn a_store_that_follows_sentinels_reads_the_hash_of_the_primary() {
     let group = SentinelGroup::start();
-    let store = settings().connect_sentinel(group.urls(), PRIMARY).await.unwrap();
+    let store = settings().connect(Servers::sentinel(group.urls(), PRIMARY)).await.unwrap();
     let live = live(&store).await;
     edit(&group.servers[0], &["HSET", "rl:policies", "api", "9/h"]);
     assert!(eventually(async || quotas(&live) == ["api 9/h", "login 5/min"]).await, "{}", error(&live));
@@ -69,7 +69,7 @@ async fn a_store_that_follows_sentinels_reads_the_hash_of_the_primary() {
 #[tokio::test]
 async fn in_a_cluster_the_hash_is_on_one_node() {
     let cluster = RedisCluster::shared();
-    let store = settings().prefix("adaptive").connect_cluster(cluster.urls()).await.unwrap();
+    let store = settings().prefix("adaptive").connect(Servers::cluster(cluster.urls())).await.unwrap();
     let api = Policy::new("api", Quota::per_second(1_000).burst(200));
     let instance = |share: f64| -> AdaptivePolicy {
         Adaptive::new(api.clone()).every(OFTEN).follow(move || share).shared(&store).start().unwrap()
@@ -82,8 +82,8 @@ async fn in_a_cluster_the_hash_is_on_one_node() {
 #[tokio::test]
 async fn bans_are_listed_behind_a_sentinel() {
     let group = SentinelGroup::start();
-    let limiter = Limiter::new(settings().connect_sentinel(group.urls(), PRIMARY).await.unwrap());
+    let limiter = Limiter::new(settings().connect(Servers::sentinel(group.urls(), PRIMARY)).await.unwrap());
     let policy = day("p", 1).penalty(three());
     provoke(&limiter, &policy, &Key::new("alice")).await;
-    assert_eq!(texts(&limiter.bans(&policy).await.unwrap()), ["alice"]);
+    assert_eq!(texts(&limiter.operator().bans(&policy).await.unwrap()), ["alice"]);
 }

@@ -15,6 +15,7 @@ use tower_ratelimit::{
     FailureMode, Key, Limiter, ManualClock, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore,
     algorithm::{Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
     key::Constant,
+    store::Servers,
 };
 use tower_ratelimit_extra::live::LivePolicies;
 
@@ -131,7 +132,7 @@ async fn two_instances_follow_an_operator_under_load_and_lose_no_counts() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_instances_follow_an_operator_under_load_in_a_cluster() {
     let (cluster, prefix) = (RedisCluster::shared(), "live-load");
-    let store = async || settings().prefix(prefix).connect_cluster(cluster.urls()).await.unwrap();
+    let store = async || settings().prefix(prefix).connect(Servers::cluster(cluster.urls())).await.unwrap();
     let (key, stores) = (format!("{prefix}:policies"), [store().await, store().await]);
     let owner = &cluster.nodes[cluster.first_owner(cluster.slot(&key))];
     counts_stay_within_the_old_and_the_new_limit("cluster", owner, &key, stores, policy()).await;
@@ -224,6 +225,6 @@ async fn a_lowered_bucket_does_not_wait_for_units_beyond_it_and_a_raised_one_cou
         // All of it drains, and the key with it.
         clock.advance(minutes(60));
         assert_eq!(take(&large, 0).await.remaining(), Some(8));
-        limiter.reset(&large, &key).await.unwrap();
+        limiter.operator().reset(&large, &key).await.unwrap();
     }
 }

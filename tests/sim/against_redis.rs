@@ -102,13 +102,13 @@ impl Side {
             7 if one.name() != other.name() => {
                 self.limiter.check_all(&[Charge::new(one, &key, cost), Charge::new(other, &key, 1)]).await
             }
-            8 => self.limiter.refund_latest(one, &key, cost).await,
+            8 => self.limiter.operator().refund_latest(one, &key, cost).await,
             9 => match self.latest.take() {
                 Some(latest) => self.limiter.refund(&latest, cost).await,
                 None => return None,
             },
             10 => {
-                self.limiter.reset(one, &key).await.unwrap();
+                self.limiter.operator().reset(one, &key).await.unwrap();
                 return None;
             }
             _ => {

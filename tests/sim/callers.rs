@@ -135,7 +135,7 @@ pub(super) async fn call(shared: Arc<Shared>, mut random: Random) {
                 sleep(Duration::from_millis(random.below(200))).await;
             }
             let is_plain = held.is_empty() && !charges.iter().any(|(rule, ..)| *rule >= hot - 1);
-            if is_plain && decision.is_allowed() && !decision.outcomes().is_empty() && ask == Ask::Charge {
+            if is_plain && !decision.is_denied() && !decision.outcomes().is_empty() && ask == Ask::Charge {
                 let by = instance.owner.name.clone();
                 let charges = shared.ledger.charged(&decision, charges);
                 latest = Some((Made { decision, charges, by, at }, is_changed));
@@ -180,9 +180,9 @@ pub(super) async fn set_ban(
     let policy = shared.ledger.rules[account.0].policy(asked.by.is_changed);
     let key = Key::new(account.1.to_string());
     let answer = if time.is_zero() {
-        instance.limiter.unban(policy, &key).await
+        instance.limiter.operator().unban(policy, &key).await
     } else {
-        instance.limiter.ban(policy, &key, time).await
+        instance.limiter.operator().ban(policy, &key, time).await
     };
     if shared.instances.is_running(instance) {
         shared.ledger.set_ban(&asked, time, &answer);

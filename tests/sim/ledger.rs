@@ -128,7 +128,7 @@ impl Ledger {
             Ok(decision) => {
                 let remaining: Vec<u64> = decision.outcomes().iter().map(Outcome::remaining).collect();
                 let failure = decision.failure().map(Error::kind);
-                format!("{:?} {} {remaining:?} {failure:?}", decision.source(), decision.is_allowed())
+                format!("{:?} {} {remaining:?} {failure:?}", decision.source(), !decision.is_denied())
             }
             Err(error) => format!("{:?}", error.kind()),
         };
@@ -171,7 +171,7 @@ impl Ledger {
         let inner = &mut *self.inner.lock().unwrap();
         let elapsed = self.started.elapsed() + inner.forward;
         let is_certain = asked.losses == inner.losses;
-        let allowed = decision.is_allowed();
+        let allowed = !decision.is_denied();
         let by_store = decision.source() == DecisionSource::Store;
         for (place, (&(rule_number, identity, cost), outcome)) in
             asked.charges.iter().zip(decision.outcomes()).enumerate()
@@ -195,7 +195,7 @@ impl Ledger {
             if granted > cost || allowed && asked.ask == Ask::Charge && granted != cost {
                 self.violated(asked, format_args!("{key}: {granted} units granted"));
             }
-            if !outcome.is_allowed() && !outcome.is_banned() && is_exact {
+            if outcome.is_denied() && !outcome.is_banned() && is_exact {
                 let wanted = if asked.ask == Ask::UpTo { 1 } else { cost };
                 let possible = account.possible - if charges { cost } else { 0 };
                 if possible + wanted <= limit {
@@ -218,7 +218,7 @@ impl Ledger {
             }
             let ended = Ended {
                 by_store,
-                denied: !outcome.is_allowed(),
+                denied: outcome.is_denied(),
                 others_banned: decision.is_banned(),
                 banned_for: outcome.banned_for(),
                 obeys: cost > 0 && asked.ask != Ask::Debit,
@@ -281,7 +281,7 @@ impl Ledger {
             self.violated(asked, format_args!("has {} outcomes", decision.outcomes().len()));
             return held;
         }
-        let allowed = decision.is_allowed();
+        let allowed = !decision.is_denied();
         if decision.outcomes().is_empty() && !allowed {
             self.violated(asked, format_args!("denied without a count"));
         }

@@ -16,8 +16,10 @@ use support::{
     settings,
 };
 use tower_ratelimit::{
-    Key, Limiter, Policy, Quota, RedisStore, algorithm::FixedWindow, policy::Penalty,
-    store::RedisStoreBuilder,
+    Key, Limiter, Policy, Quota, RedisStore,
+    algorithm::FixedWindow,
+    policy::Penalty,
+    store::{RedisStoreBuilder, Servers},
 };
 use tower_ratelimit_extra::explain::Explanation;
 
@@ -430,7 +432,8 @@ async fn a_change_that_is_made_succeeds_also_if_its_state_is_unknown() {
 #[tokio::test]
 async fn it_finds_the_keys_of_a_cluster_and_of_another_prefix() {
     let cluster = RedisCluster::shared();
-    let connect = async |settings: RedisStoreBuilder| settings.connect_cluster(cluster.urls()).await.unwrap();
+    let connect =
+        async |settings: RedisStoreBuilder| settings.connect(Servers::cluster(cluster.urls())).await.unwrap();
     let limiter = Limiter::new(connect(settings().prefix("command")).await);
     let other = Limiter::new(connect(settings().prefix("command24").cluster_shards(24)).await);
     for user in 0..20 {
@@ -452,8 +455,8 @@ async fn it_finds_the_keys_of_a_cluster_and_of_another_prefix() {
 async fn it_works_on_the_primary_that_sentinels_name() {
     let group = SentinelGroup::with_passwords(Some("right-horse"), Some("hunter2"));
     let urls: Vec<String> = group.urls().iter().map(|url| url.replace("//", "//:right-horse@")).collect();
-    let settings = settings().sentinel_credentials("default", "hunter2");
-    let limiter = Limiter::new(settings.connect_sentinel(&urls, PRIMARY).await.unwrap());
+    let servers = Servers::sentinel(&urls, PRIMARY).sentinel_credentials("default", "hunter2");
+    let limiter = Limiter::new(settings().connect(servers).await.unwrap());
     limiter.check(&login(), &Key::new("alice"), 2).await.unwrap();
     let urls = urls.join(",");
     let operator = Operator::new(&["--redis", &urls, "--sentinel", PRIMARY, "--sentinel-user", "default"]);

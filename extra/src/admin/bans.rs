@@ -32,7 +32,7 @@ pub(super) async fn bans(State(settings): Shared, name: PathOf<PolicyName>) -> R
     }
     let policy = settings.policy(&path(name)?.policy)?;
     with_penalty(&policy)?;
-    let list = settings.limiter.bans(&policy).await.map_err(|error| Problem::of_read(&error))?;
+    let list = settings.limiter.operator().bans(&policy).await.map_err(|error| Problem::of_read(&error))?;
     let bans = list.bans().iter().map(|ban| OneBan {
         key: ban.key().as_str().to_owned(),
         identity: ban.key().identity().map(Into::into),
@@ -60,7 +60,7 @@ pub(super) async fn ban(
         return Err(Problem::bad_request(format!("`seconds` must be from 1 to {MOST}")));
     }
     with_penalty(&policy)?;
-    settings.limiter.ban(&policy, &key, Duration::from_secs(seconds)).await?;
+    settings.limiter.operator().ban(&policy, &key, Duration::from_secs(seconds)).await?;
     log!(info, policy = policy.name(), key_hash = %key.digest(), seconds, "an administrator banned a key");
     Ok(done())
 }
@@ -68,7 +68,7 @@ pub(super) async fn ban(
 pub(super) async fn unban(State(settings): Shared, names: PathOf<KeyName>) -> Reply {
     let (policy, key) = settings.target(&path(names)?)?;
     with_penalty(&policy)?;
-    settings.limiter.unban(&policy, &key).await?;
+    settings.limiter.operator().unban(&policy, &key).await?;
     log!(info, policy = policy.name(), key_hash = %key.digest(), "an administrator ended the ban of a key");
     Ok(done())
 }

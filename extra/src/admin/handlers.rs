@@ -56,7 +56,7 @@ pub(super) async fn explain(
 
 pub(super) async fn reset(State(settings): Shared, names: PathOf<KeyName>) -> Reply {
     let (policy, key) = settings.target(&path(names)?)?;
-    settings.limiter.reset(&policy, &key).await?;
+    settings.limiter.operator().reset(&policy, &key).await?;
     log!(info, policy = policy.name(), key_hash = %key.digest(), "an administrator reset a key");
     Ok(StatusCode::NO_CONTENT.into_response())
 }
@@ -89,7 +89,7 @@ pub(super) async fn refund(
             "permits are not refunded, their holders release them: reset the key to release all of them",
         ));
     }
-    let decision = settings.limiter.refund_latest(&policy, &key, units).await?;
+    let decision = settings.limiter.operator().refund_latest(&policy, &key, units).await?;
     if let Some(failure) = decision.failure() {
         return Err(undecided(&policy, &of_change(failure)));
     }
@@ -136,7 +136,7 @@ fn switch(settings: &Settings) -> Result<&EnforcementSwitch, Problem> {
 
 /// The store has not made the decision.
 fn undecided(policy: &Policy, failure: &str) -> Problem {
-    let mode = policy.summary().on_store_failure();
+    let mode = policy.failure_mode();
     let detail =
         format!("the store has not answered, and the failure mode `{mode}` decides meanwhile: {failure}");
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)

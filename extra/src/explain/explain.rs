@@ -117,8 +117,8 @@ async fn explain(limiter: &Limiter, asked: Vec<(Charge, Option<String>)>) -> Res
         let outcome = outcomes.find(|one| one.key() == key && one.policy().name() == policy.name()).cloned();
         let may_owe =
             decision.failure().is_none() && outcome.as_ref().is_some_and(|one| one.remaining() == 0);
-        let owed = if may_owe { limiter.owed(policy, key).await? } else { 0 };
-        let stored_name = limiter.stored_name(policy, key);
+        let owed = if may_owe { limiter.operator().owed(policy, key).await? } else { 0 };
+        let stored_name = limiter.operator().stored_name(policy, key);
         explained.push(ExplainedCharge { charge, identity, stored_name, outcome, owed });
     }
     Ok(Explanation { charges: explained, decision })

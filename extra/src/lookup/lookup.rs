@@ -63,7 +63,7 @@ use super::{settings::Settings, shared::Shared};
 /// // The client is the account, whichever of its API keys it sends.
 /// let client = Header::new("x-api-key").map({
 ///     let accounts = accounts.clone();
-///     move |api_key| accounts.get(api_key).map(|account| Key::from(account.id))
+///     move |api_key| accounts.get(api_key).map(|account| Key::new(account.id))
 /// });
 /// let tier = PolicySource::per_request(move |request: &Parts, _: &Key| {
 ///     let api_key = request.headers["x-api-key"].to_str().unwrap_or_default();

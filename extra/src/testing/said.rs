@@ -25,7 +25,7 @@ impl Said {
     }
 
     pub(super) const fn is_admitted(&self) -> bool {
-        self.verdict.is_allowed()
+        !self.verdict.is_denied()
     }
 
     /// The order in which equal requests were decided.

@@ -111,7 +111,7 @@ impl TwinTest {
                 Ok(said) if said.is_empty() => before.push_back(format!("{step}: {taken}")),
                 Ok(said) => before.push_back(format!("{step}: {taken}: {said}")),
                 Err(finding) => {
-                    let algorithm = self.policy.summary().algorithm().to_owned();
+                    let algorithm = self.policy.algorithm_name().to_owned();
                     return Err(TwinTestError::found(Report {
                         algorithm,
                         seed,

@@ -17,7 +17,7 @@ pub(super) fn details(decision: &Decision, name_identities: bool) -> ErrorDetail
     if let Some(wait) = decision.advised_wait() {
         details.set_retry_info(Some(wait.max(Duration::from_millis(1))));
     }
-    let denied = decision.outcomes().iter().filter(|outcome| !outcome.is_allowed());
+    let denied = decision.outcomes().iter().filter(|outcome| outcome.is_denied());
     let violations = denied.take(MAX_VIOLATIONS).map(|outcome| {
         let subject = if name_identities { outcome.key().as_str() } else { "" };
         let policy = outcome.policy();

@@ -34,6 +34,6 @@ pub(super) fn mark_response(headers: &mut HeaderMap, decision: &Decision) {
 
 /// The policies that denied.
 fn exceeded(decision: &Decision) -> String {
-    let denied = decision.outcomes().iter().filter(|outcome| !outcome.is_allowed());
+    let denied = decision.outcomes().iter().filter(|outcome| outcome.is_denied());
     list(denied.map(|outcome| outcome.policy().quoted_name().to_owned()))
 }

@@ -102,7 +102,7 @@ impl HeaderWriter {
         news: impl Fn(&Outcome) -> bool,
     ) -> bool {
         let settings = &self.headers;
-        let denied = !decision.is_allowed();
+        let denied = decision.is_denied();
         let wanted = (denied || settings.successes) && (settings.redirects || !status.is_redirection());
         let Some(binding) = decision.binding().filter(|_| wanted) else {
             return false;

@@ -23,8 +23,8 @@ use crate::{
     base::{Answer, Error, ErrorKind, sync::lock},
     decision::{Ban, BanList, Charge, Decision, Outcome, Verdict},
     key::Key,
-    policy::Policy,
-    store::{Action, Companion, ManualClock, StateChange, Store},
+    policy::{Policy, Traits},
+    store::{Action, ManualClock, PenaltyCharge, StateChange, Store},
 };
 
 /// Counts in the memory of this process: for a service with one instance, for tests, and for development without Redis.
@@ -131,7 +131,7 @@ impl MemoryStore {
         drop(shard);
         let charged = charged.map_err(|mistake| counting.error(mistake))?;
         let mut outcome = outcome(charge, charged.admission, charged.gauge, cost);
-        if outcome.is_allowed() {
+        if !outcome.is_denied() {
             outcome = outcome.with_receipt(Receipt { made: now, mark: charged.mark });
         }
         Ok(Decision::of_one_enforced(outcome))
@@ -139,16 +139,16 @@ impl MemoryStore {
 
     fn decide_all(&self, action: Action, charges: &[Charge]) -> Result<Decision, Error> {
         let spec = action.spec();
-        let companions = Companion::of(action, charges);
-        let all = charges.iter().chain(companions.iter().map(|companion| &companion.charge));
+        let penalty_charges = PenaltyCharge::of(action, charges);
+        let all = charges.iter().chain(penalty_charges.iter().map(|penalty| &penalty.charge));
         let locations: Vec<Location<'_>> =
             all.map(|charge| self.location(charge.policy(), charge.key())).collect();
-        let (own, of_companions) = locations.split_at(charges.len());
+        let (own, of_penalties) = locations.split_at(charges.len());
         let phases = Phases::new(spec, charges, own)?;
         let mut guards = Guards::lock(&self.shards, &locations);
         // Read under the locks, as in `charge_one`.
         let now = self.clock.now();
-        let penalties = Penalties::new(&companions, of_companions, now);
+        let penalties = Penalties::new(&penalty_charges, of_penalties, now);
 
         phases.change(&mut guards, now)?;
         if spec.change == Some(StateChange::Ban) {
@@ -174,7 +174,7 @@ impl MemoryStore {
             let outcome = outcome(item.charge.clone(), plan.admission, gauge, *units);
             if is_charged { outcome.with_receipt(Receipt { made: now, mark: plan.mark }) } else { outcome }
         });
-        if companions.is_empty() {
+        if penalty_charges.is_empty() {
             drop(guards);
             return Ok(Decision::new(outcomes));
         }
@@ -185,9 +185,9 @@ impl MemoryStore {
     }
 }
 
-/// Whether nothing but the counts of the key decides over the charge.
-fn is_plain(charge: &Charge) -> bool {
-    !charge.is_shadow() && !charge.policy().has_penalty()
+/// Whether nothing but the counts of the key decides over the charge. This process has no leases.
+fn is_counted_alone(charge: &Charge) -> bool {
+    !charge.policy().has(Traits::PENALTY) && !charge.is_shadow()
 }
 
 fn outcome(charge: Charge, admission: Admission, gauge: Gauge, cost: u64) -> Outcome {
@@ -212,7 +212,9 @@ impl MemoryStoreBuilder {
 impl Store for MemoryStore {
     fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
         Answer::ready(match charges {
-            [charge] if action == Action::Charge && is_plain(charge) => self.charge_one(charge.clone()),
+            [charge] if action == Action::Charge && is_counted_alone(charge) => {
+                self.charge_one(charge.clone())
+            }
             _ => self.decide_all(action, charges),
         })
     }
@@ -222,13 +224,13 @@ impl Store for MemoryStore {
     }
 
     fn known_denial(&self, charges: &[Charge]) -> Option<Decision> {
-        let is_denial = |decision: &Decision| !decision.is_allowed();
+        let is_denial = |decision: &Decision| decision.is_denied();
         let peeked = self.decide_all(Action::Peek, charges).ok().filter(is_denial)?;
         if peeked.is_banned() || !charges.iter().any(|charge| charge.policy().counts_denials()) {
             return Some(peeked);
         }
         let decided = self.decide_all(Action::Charge, charges).ok()?;
-        if decided.is_allowed() {
+        if !decided.is_denied() {
             // A unit was replenished since. The caller charges it together with others.
             let granted = |outcome: &Outcome| outcome.refund(outcome.granted());
             let undone: Vec<Charge> = decided.all_outcomes().iter().filter_map(granted).collect();
@@ -240,7 +242,7 @@ impl Store for MemoryStore {
 
     fn decide_one(&self, action: Action, charge: Charge) -> Answer<Decision> {
         Answer::ready(match action {
-            Action::Charge if is_plain(&charge) => self.charge_one(charge),
+            Action::Charge if is_counted_alone(&charge) => self.charge_one(charge),
             _ => self.decide_all(action, &[charge]),
         })
     }

@@ -1,16 +1,14 @@
 use std::time::Duration;
 
-#[cfg(feature = "sentinel")]
-use super::sentinel::SentinelUser;
-use super::tls::TlsSettings;
 #[cfg(feature = "cluster")]
-use super::wire::Shards;
+use super::job::Shards;
+use super::tls::TlsSettings;
 use crate::{base::Error, store::ManualClock};
 
 /// The settings of a [`RedisStore`](crate::RedisStore), from [`RedisStore::builder`](crate::RedisStore::builder).
 ///
-/// Finish with a method that names the server or the pool. It checks all settings, so each may come from a
-/// configuration.
+/// Finish with [`connect`](Self::connect), [`connect_lazy`](Self::connect_lazy) or [`build`](Self::build). They check all
+/// settings, so each may come from a configuration.
 ///
 /// # Example
 ///
@@ -44,8 +42,6 @@ pub struct RedisStoreBuilder {
     pub(super) clock: Option<ManualClock>,
     pub(super) connection_name: String,
     pub(super) tls: TlsSettings,
-    #[cfg(feature = "sentinel")]
-    pub(super) sentinel_user: Option<SentinelUser>,
 }
 
 const DEFAULT_PREFIX: &str = "rl";
@@ -69,8 +65,6 @@ impl RedisStoreBuilder {
             clock: None,
             connection_name: DEFAULT_CONNECTION_NAME.to_owned(),
             tls: TlsSettings::default(),
-            #[cfg(feature = "sentinel")]
-            sentinel_user: None,
         }
     }
 
@@ -108,7 +102,7 @@ impl RedisStoreBuilder {
     /// Until its wait is over, an exhausted key is denied from memory, with the same verdict and the rest of the wait.
     /// The cache holds denials of requests of one unit, for up to 4096 keys, at about 270 bytes each.
     ///
-    /// A [reset](crate::Limiter::reset), a [refund](crate::Limiter::refund_latest), returned
+    /// A [reset](crate::Operator::reset), a [refund](crate::Operator::refund_latest), returned
     /// [leased](crate::Policy::leased) units and a higher limit under the same name can end a denial early. They take
     /// effect at once if they happen through this store or its clones, and within this time if they happen on another
     /// instance. If several policies count a request, the reported values of those that admitted it may also be this
@@ -135,13 +129,14 @@ impl RedisStoreBuilder {
     /// single server. A call costs the servers two to three times as much as a decision in a batch.
     ///
     /// ```
-    /// use tower_ratelimit::RedisStore;
+    /// use tower_ratelimit::{RedisStore, store::Servers};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), tower_ratelimit::Error> {
-    /// let store = RedisStore::builder().cluster_shards(24).connect_cluster_lazy(["redis://10.0.0.1:6379"])?;
+    /// let nodes = Servers::cluster(["redis://10.0.0.1:6379"]);
+    /// let store = RedisStore::builder().cluster_shards(24).connect_lazy(nodes.clone())?;
     ///
-    /// let store = RedisStore::builder().cluster_shards(2_000).connect_cluster_lazy(["redis://10.0.0.1:6379"]);
+    /// let store = RedisStore::builder().cluster_shards(2_000).connect_lazy(nodes);
     /// assert!(store.unwrap_err().to_string().starts_with("a Redis Cluster can have at most 1024 shards"));
     /// # Ok(())
     /// # }
@@ -161,16 +156,6 @@ impl RedisStoreBuilder {
     /// name them.
     pub fn connection_name(mut self, name: impl Into<String>) -> Self {
         self.connection_name = name.into();
-        self
-    }
-
-    /// The user and the password that the sentinels require, for [`connect_sentinel`](Self::connect_sentinel). Defaults to
-    /// none. If the sentinels have a password and no users, the user is `default`, which an empty `user` means too.
-    #[cfg(feature = "sentinel")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "sentinel")))]
-    pub fn sentinel_credentials(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
-        let name = Some(user.into()).filter(|name| !name.is_empty()).unwrap_or_else(|| "default".to_owned());
-        self.sentinel_user = Some(SentinelUser { name, password: password.into() });
         self
     }
 

@@ -15,122 +15,90 @@ use super::{
     builder::RedisStoreBuilder,
     error,
     instances::Instances,
+    job::KeyNames,
+    lease::Leases,
     manager::{Manager, Source},
     opener::Opener,
     script::Scripts,
-    shortcut::{DenyCache, Leases},
+    servers::{Servers, Topology},
+    shortcut::DenyCache,
     store::RedisStore,
     transport::{ConnectErrors, Health, Link, PROBE_TIMEOUT, Single, current, tcp_settings},
-    wire::KeyNames,
 };
 #[cfg(feature = "cluster")]
 use super::{
+    job::Shards,
     script::Script,
     transport::cluster::{self, ClusterManager, Clustered},
-    wire::Shards,
 };
 use crate::{base::Error, store::LocalCounts};
 
+/// What to connect to, and the server's address without the password.
+enum Target {
+    Server(Box<Manager>, String),
+    #[cfg(feature = "cluster")]
+    Cluster(Box<cluster::Clients>),
+}
+
 impl RedisStoreBuilder {
-    /// Connects to the server at `url`, such as `redis://user:password@127.0.0.1:6379/0`. See [`RedisStore::connect`].
+    /// Connects to `servers`. See [`RedisStore::connect`].
     ///
     /// # Errors
     ///
     /// Those of [`RedisStore::connect`], and [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if a setting is
     /// invalid.
-    pub async fn connect(self, url: &str) -> Result<RedisStore, Error> {
-        self.check()?;
-        let (manager, address) = self.manager(url)?;
-        in_real_time(self.connect_to(manager, &address)).await
+    pub async fn connect(self, servers: impl Into<Servers>) -> Result<RedisStore, Error> {
+        match self.target(servers.into())? {
+            Target::Server(manager, address) => in_real_time(self.connect_to(*manager, &address)).await,
+            #[cfg(feature = "cluster")]
+            Target::Cluster(clients) => in_real_time(self.connect_to_cluster(*clients)).await,
+        }
     }
 
-    /// A store for the server at `url`, which connects on first use. See [`RedisStore::connect_lazy`].
+    /// A store for `servers`, which connects on first use. The servers may be absent.
+    ///
+    /// A wrong password, a missing permission or a missing certificate shows only in the log and in each decision's
+    /// [failure](crate::Decision::failure). Call [`probe`](RedisStore::probe) to find it when the service starts.
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if a setting is invalid or `url` is malformed.
-    pub fn connect_lazy(self, url: &str) -> Result<RedisStore, Error> {
-        self.check()?;
-        let (manager, address) = self.manager(url)?;
-        Ok(self.connect_to_lazily(manager, address))
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if a setting is invalid, a URL is malformed, there is none, or
+    /// the URLs of a Redis Cluster or of sentinels differ in more than the address. No message shows a password.
+    pub fn connect_lazy(self, servers: impl Into<Servers>) -> Result<RedisStore, Error> {
+        match self.target(servers.into())? {
+            Target::Server(manager, address) => Ok(self.connect_to_lazily(*manager, address)),
+            #[cfg(feature = "cluster")]
+            Target::Cluster(clients) => Ok(self.connect_to_cluster_lazily(*clients)),
+        }
     }
 
-    /// Connects to the primary that the sentinels at `urls` name. See [`RedisStore::connect_sentinel`].
+    /// A store on your own pool of connections to one server, with the pool's own size: the pool of bb8-redis, or any bb8
+    /// pool of redis-rs connections.
     ///
-    /// # Errors
+    /// Turn off bb8's `test_on_check_out`, or every checkout costs a PING. Turn on `nodelay`, which redis-rs leaves off:
+    /// if your connections share a socket, or other code uses them too, a call waits for one more round trip without
+    /// it. The store uses up to four connections at once, and others while broken ones are replaced. A smaller pool
+    /// works too.
     ///
-    /// Those of [`RedisStore::connect_sentinel`], and [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if a setting is
-    /// invalid.
-    #[cfg(feature = "sentinel")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "sentinel")))]
-    pub async fn connect_sentinel<U: AsRef<str>>(
-        self,
-        urls: impl IntoIterator<Item = U>,
-        primary: &str,
-    ) -> Result<RedisStore, Error> {
-        self.check()?;
-        let (manager, description) = self.sentinel_manager(urls, primary)?;
-        in_real_time(self.connect_to(manager, &description)).await
-    }
-
-    /// A store for the primary that the sentinels at `urls` name, which connects on first use. See
-    /// [`RedisStore::connect_sentinel_lazy`].
+    /// Make the pool in the runtime that uses the store, and use it in no other: all [runtimes](RedisStore#runtimes) of
+    /// the store share it, and its connections work only while the runtimes that opened them are driven.
     ///
-    /// # Errors
+    /// ```no_run
+    /// use tower_ratelimit::{RedisStore, bb8_redis::{RedisConnectionManager, bb8::Pool}};
+    /// use tower_ratelimit::bb8_redis::redis::{IntoConnectionInfo, io::tcp::TcpSettings};
     ///
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if a setting is invalid, a URL is malformed, there are no
-    /// URLs, or they differ in more than the address.
-    #[cfg(feature = "sentinel")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "sentinel")))]
-    pub fn connect_sentinel_lazy<U: AsRef<str>>(
-        self,
-        urls: impl IntoIterator<Item = U>,
-        primary: &str,
-    ) -> Result<RedisStore, Error> {
-        self.check()?;
-        let (manager, description) = self.sentinel_manager(urls, primary)?;
-        Ok(self.connect_to_lazily(manager, description))
-    }
-
-    /// Connects to the Redis Cluster that the servers at `urls` belong to. See [`RedisStore::connect_cluster`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`RedisStore::connect_cluster`], and [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if a setting is
-    /// invalid.
-    #[cfg(feature = "cluster")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
-    pub async fn connect_cluster<U: AsRef<str>>(
-        self,
-        urls: impl IntoIterator<Item = U>,
-    ) -> Result<RedisStore, Error> {
-        self.check()?;
-        let clients = cluster::clients(urls, &self.tls, self.deadline)?;
-        in_real_time(self.connect_to_cluster(clients)).await
-    }
-
-    /// A store for the Redis Cluster that the servers at `urls` belong to, which connects on first use. See
-    /// [`RedisStore::connect_cluster_lazy`].
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if a setting is invalid, a URL is malformed, there are no
-    /// URLs, or they differ in more than the address.
-    #[cfg(feature = "cluster")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
-    pub fn connect_cluster_lazy<U: AsRef<str>>(
-        self,
-        urls: impl IntoIterator<Item = U>,
-    ) -> Result<RedisStore, Error> {
-        self.check()?;
-        let clients = cluster::clients(urls, &self.tls, self.deadline)?;
-        let health = Arc::new(Health::new(Some(clients.addresses.clone()), self.deadline));
-        let shards = self.shards();
-        let link = cluster_link(clients, None, health, shards.clone());
-        Ok(self.with_cluster(Arc::new(link), shards))
-    }
-
-    /// A store on your own pool of connections to one server, with the pool's own size. See [`RedisStore::new`].
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let server = "redis://127.0.0.1:6379".into_connection_info()?;
+    /// let server = server.set_tcp_settings(TcpSettings::default().set_nodelay(true));
+    /// let pool = Pool::builder()
+    ///     .max_size(8)
+    ///     .test_on_check_out(false)
+    ///     .build(RedisConnectionManager::new(server)?)
+    ///     .await?;
+    /// let store = RedisStore::builder().build(pool)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -146,14 +114,20 @@ impl RedisStoreBuilder {
         if cluster::is_clustered(&pool) {
             return Err(Error::invalid(
                 "the pool has connections to a Redis Cluster, where keys in different slots cannot share a batch: use \
-                 `build_cluster` or `RedisStore::new_cluster`",
+                 `build_cluster`",
             ));
         }
         let link = Single::new(move || pool.clone(), None, Arc::new(Health::new(None, self.deadline)));
         Ok(self.with_link(Arc::new(link)))
     }
 
-    /// A store on your own pool of Redis Cluster connections. See [`RedisStore::new_cluster`].
+    /// A store on your own pool of `ClusterConnection`s, such as a pool of redis-rs's `ClusterClient`. Set a response
+    /// timeout on the client.
+    ///
+    /// Prefer [`Servers::cluster`]. redis-rs repeats every command whose connection broke, so a charge or a refund may be
+    /// made twice. Whenever a slot has moved, a node that hangs stalls the others for up to the response timeout and the
+    /// time to connect, and several times. A batch of several decisions is sent in a transaction (`MULTI`, `EXEC`), because
+    /// redis-rs fails it immediately while its slot migrates and waits otherwise.
     ///
     /// # Errors
     ///
@@ -169,6 +143,31 @@ impl RedisStoreBuilder {
         let health = Arc::new(Health::new(None, self.deadline));
         let link = Clustered::new(move || (pool.clone(), None), None, true, health, shards.clone());
         Ok(self.with_cluster(Arc::new(link), shards))
+    }
+
+    /// Checks all settings, and makes the client for `servers`.
+    fn target(&self, servers: Servers) -> Result<Target, Error> {
+        self.check()?;
+        let opener = || Arc::new(Opener::new(&self.tls));
+        let (source, opener, address) = match servers.0 {
+            Topology::One(url) => {
+                let info = connection_info(&url, &self.tls)?.set_tcp_settings(tcp_settings());
+                let address = info.addr().to_string();
+                (Source::Url(info.into()), opener(), address)
+            }
+            #[cfg(feature = "cluster")]
+            Topology::Cluster(urls) => {
+                let clients = cluster::clients(&urls, &self.tls, self.deadline)?;
+                return Ok(Target::Cluster(clients.into()));
+            }
+            #[cfg(feature = "sentinel")]
+            Topology::Sentinel(sentinels) => {
+                let opener = opener();
+                let (primary, description) = sentinel::primary(&sentinels, &self.tls, opener.clone())?;
+                (Source::Primary(primary.into()), opener, description)
+            }
+        };
+        Ok(Target::Server(Manager::new(source, &self.connection_name, opener).into(), address))
     }
 
     async fn connect_to(self, manager: Manager, address: &str) -> Result<RedisStore, Error> {
@@ -207,24 +206,12 @@ impl RedisStoreBuilder {
         self.with_cluster(link, shards).checked().await
     }
 
-    #[cfg(feature = "sentinel")]
-    fn sentinel_manager<U: AsRef<str>>(
-        &self,
-        urls: impl IntoIterator<Item = U>,
-        primary: &str,
-    ) -> Result<(Manager, String), Error> {
-        let opener = Arc::new(Opener::new(&self.tls));
-        let user = self.sentinel_user.as_ref();
-        let (primary, description) = sentinel::primary(urls, primary, user, &self.tls, opener.clone())?;
-        Ok((Manager::new(Source::Primary(primary.into()), &self.connection_name, opener), description))
-    }
-
-    /// The connection manager for `url`, and the server's address without the password.
-    fn manager(&self, url: &str) -> Result<(Manager, String), Error> {
-        let info = connection_info(url, &self.tls)?.set_tcp_settings(tcp_settings());
-        let address = info.addr().to_string();
-        let opener = Arc::new(Opener::new(&self.tls));
-        Ok((Manager::new(Source::Url(info.into()), &self.connection_name, opener), address))
+    #[cfg(feature = "cluster")]
+    fn connect_to_cluster_lazily(self, clients: cluster::Clients) -> RedisStore {
+        let health = Arc::new(Health::new(Some(clients.addresses.clone()), self.deadline));
+        let shards = self.shards();
+        let link = cluster_link(clients, None, health, shards.clone());
+        self.with_cluster(Arc::new(link), shards)
     }
 
     #[cfg(feature = "cluster")]
@@ -313,14 +300,14 @@ async fn in_real_time<T>(connecting: impl Future<Output = Result<T, Error>>) -> 
 }
 
 impl RedisStore {
-    /// The store, if its server can make decisions. Logs the other problems.
+    /// The store, if its server can make decisions. Logs the other findings.
     async fn checked(self) -> Result<Self, Error> {
         let report = self.probe().await?;
-        for problem in report.problems() {
-            if problem.prevents_decisions() {
-                return Err(problem.to_error());
+        for finding in report.findings() {
+            if finding.prevents_decisions() {
+                return Err(finding.to_error());
             }
-            log!(warn, "{problem}");
+            log!(warn, "{finding}");
         }
         if report.eviction_policy().is_none() {
             log!(
@@ -352,25 +339,22 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
-    #[cfg(feature = "cluster")]
-    use crate::store::redis::tls::TlsSettings;
 
     /// The clients keep their settings private, but print them.
     #[test]
     fn no_connection_delays_small_writes() {
-        let mut clients =
-            vec![format!("{:?}", RedisStoreBuilder::new().manager("redis://127.0.0.1:6379").unwrap().0)];
+        let target = |servers| RedisStoreBuilder::new().target(servers).unwrap();
+        let clients = |servers: Servers| match target(servers) {
+            Target::Server(manager, _) => vec![format!("{manager:?}")],
+            #[cfg(feature = "cluster")]
+            Target::Cluster(cluster) => {
+                [cluster.retrying, cluster.single_attempt].map(|client| format!("{client:?}")).to_vec()
+            }
+        };
+        let mut all = clients("redis://127.0.0.1:6379".into());
         #[cfg(feature = "cluster")]
-        {
-            let cluster = cluster::clients(
-                ["redis://127.0.0.1:6379"],
-                &TlsSettings::default(),
-                Duration::from_millis(50),
-            )
-            .unwrap();
-            clients.extend([cluster.retrying, cluster.single_attempt].map(|client| format!("{client:?}")));
-        }
-        for client in clients {
+        all.extend(clients(Servers::cluster(["redis://127.0.0.1:6379"])));
+        for client in all {
             assert!(client.contains("nodelay: true"), "{client}");
         }
     }

@@ -22,7 +22,7 @@ pub(super) fn text_of(fault: Fault, shown: &str) -> String {
         Fault::MasterDown => "the server is a replica without a primary",
         Fault::Misconf => "the server is read only because it cannot save to disk; check its log",
         Fault::Moved => {
-            "the server is one node of a Redis Cluster; connect to all nodes with RedisStore::connect_cluster and the \
+            "the server is one node of a Redis Cluster; connect to all nodes with Servers::cluster and the \
              feature `cluster`"
         }
         Fault::NoAuth => "the server requires a password: add it to the URL, redis://:password@host",
@@ -115,7 +115,7 @@ pub(super) fn describe(error: &RedisError) -> String {
             "the server is not a sentinel: use RedisStore::connect".into()
         }
         redis::ErrorKind::InvalidClientConfig if error.to_string().contains("the sentinel requires a password") => {
-            "the sentinel requires a password: set RedisStoreBuilder::sentinel_credentials".into()
+            "the sentinel requires a password: set Servers::sentinel_credentials".into()
         }
         redis::ErrorKind::InvalidClientConfig => "the client is not configured for this".into(),
         _ => error.category().to_owned(),

@@ -14,14 +14,14 @@ use std::{
 use tokio::{runtime::Handle, time::Instant};
 
 use super::{
+    job::{Job, KeyNames},
     script::Script,
     transport::{Link, PROBE_TIMEOUT},
-    wire::{Job, KeyNames},
 };
 use crate::{
     algorithm::Concurrency,
     base::{Quota, time::micros},
-    decision::Charge,
+    decision::{Charge, Charges},
     key::Key,
     policy::Policy,
     store::{Action, LocalCounts},
@@ -108,14 +108,14 @@ impl Instances {
     fn job(&self, action: Action, permit: Charge) -> Job {
         Job {
             action,
-            companions: Vec::new(),
-            charges: vec![permit],
+            penalties: Vec::new(),
+            charges: Charges::One(permit),
             names: self.names.clone(),
             time: None,
             script: Script::built_in().clone(),
             deadline: self.deadline,
+            denial: None,
             lease: None,
-            observer: None,
         }
     }
 }

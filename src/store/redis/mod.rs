@@ -1,14 +1,15 @@
 //! Counts in Redis, shared by all instances.
 //!
-//! [`RedisStore`] first tries to decide without Redis (`shortcut`). For all other decisions it makes a job, which
-//! `wire` encodes and `transport` sends. `wire` depends on neither `shortcut` nor `transport`; `shortcut` observes jobs
-//! through a trait of `wire`.
+//! [`RedisStore`] first tries to decide without Redis: from a `lease`, or by the deny cache (`shortcut`). For all other
+//! decisions it makes a job, which `wire` encodes and `transport` sends. Both observe the jobs, and depend on no connection;
+//! `lease` does so through a trait of `job`, because it sends jobs too.
 
 mod address;
 mod bans;
 mod builder;
 mod codes;
 mod connect;
+mod decide;
 #[cfg(feature = "tls-rustls-no-provider")]
 mod encrypted;
 mod error;
@@ -16,7 +17,9 @@ mod explain;
 mod gate;
 mod hash;
 mod instances;
+mod job;
 mod keys;
+mod lease;
 mod manager;
 mod opener;
 #[cfg(feature = "sentinel")]
@@ -25,6 +28,7 @@ mod probe;
 mod script;
 #[cfg(feature = "sentinel")]
 mod sentinel;
+mod servers;
 mod shortcut;
 mod store;
 mod tls;
@@ -35,7 +39,8 @@ pub use self::{
     builder::RedisStoreBuilder,
     hash::RedisHash,
     keys::StoredKeys,
-    probe::{ProbeReport, Problem, ProblemKind},
-    shortcut::LeaseStatus,
+    lease::LeaseStatus,
+    probe::{FindingKind, ProbeFinding, ProbeReport},
+    servers::Servers,
     store::RedisStore,
 };

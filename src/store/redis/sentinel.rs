@@ -1,32 +1,25 @@
 //! The settings of Redis Sentinel.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use redis::{ConnectionAddr, ConnectionInfo, RedisConnectionInfo};
 
 use super::{
-    address::connection_info, opener::Opener, primary::Primary, tls::TlsSettings, transport::tcp_settings,
+    address::connection_info, opener::Opener, primary::Primary, servers::Sentinels, tls::TlsSettings,
+    transport::tcp_settings,
 };
 use crate::base::Error;
 
-/// The user and the password that the sentinels require.
-#[derive(Clone)]
-pub(super) struct SentinelUser {
-    pub(super) name: String,
-    pub(super) password: String,
-}
-
-/// The primary `name` of the sentinels at `urls`, and a description without passwords. The URLs have the addresses of the
-/// sentinels, and the user, the password and the database of the primary.
-pub(super) fn primary<U: AsRef<str>>(
-    urls: impl IntoIterator<Item = U>,
-    name: &str,
-    user: Option<&SentinelUser>,
+/// The primary of `sentinels`, and a description without passwords. The URLs have the addresses of the sentinels, and the
+/// user, the password and the database of the primary.
+pub(super) fn primary(
+    sentinels: &Sentinels,
     tls: &TlsSettings,
     opener: Arc<Opener>,
 ) -> Result<(Primary, String), Error> {
+    let name = sentinels.primary.as_str();
     let infos: Result<Vec<ConnectionInfo>, _> =
-        urls.into_iter().map(|url| connection_info(url.as_ref(), tls)).collect();
+        sentinels.urls.iter().map(|url| connection_info(url, tls)).collect();
     let infos = infos?;
     if infos.is_empty() {
         return Err(Error::invalid("there must be the URL of at least one sentinel"));
@@ -60,17 +53,12 @@ pub(super) fn primary<U: AsRef<str>>(
     let (settings, is_tls) = infos.first().map_or_else(Default::default, |info| {
         (info.redis_settings().clone(), matches!(info.addr(), ConnectionAddr::TcpTls { .. }))
     });
-    let credentials = user.map_or_else(RedisConnectionInfo::default, |user| {
-        RedisConnectionInfo::default().set_username(&user.name).set_password(&user.password)
-    });
+    let credentials = match &sentinels.credentials {
+        Some((user, password)) => RedisConnectionInfo::default().set_username(user).set_password(password),
+        None => RedisConnectionInfo::default(),
+    };
     let sentinel =
         |info: ConnectionInfo| info.set_redis_settings(credentials.clone()).set_tcp_settings(tcp_settings());
     let sentinels = infos.into_iter().map(sentinel).collect();
     Ok((Primary::new(name, settings, is_tls, sentinels, opener), description))
-}
-
-impl fmt::Debug for SentinelUser {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SentinelUser").field("name", &self.name).finish_non_exhaustive()
-    }
 }

@@ -8,34 +8,29 @@ use std::{
     time::Duration,
 };
 
-use bb8_redis::bb8::{ManageConnection, Pool};
-use redis::{RedisError, aio::ConnectionLike};
-use tokio::{
-    runtime::Handle,
-    time::{Instant, timeout_at},
-};
-
 use super::{
     builder::RedisStoreBuilder,
     instances::Instances,
+    job::KeyNames,
+    lease::{LeaseStatus, Leases},
     script::{Script, Scripts},
-    shortcut::{DenyCache, DenyObserver, LeaseObserver, LeaseStatus, Leases},
-    transport::{Link, current, deadline_in, timed_out},
-    wire::{Job, KeyNames, Observer},
+    servers::Servers,
+    shortcut::DenyCache,
+    transport::{Link, current},
 };
 use crate::{
     base::{Answer, Error, ErrorKind},
     decision::{BanList, Charge, Decision},
     key::Key,
     policy::Policy,
-    store::{Action, Companion, LocalCounts, ManualClock, Store},
+    store::{Action, LocalCounts, ManualClock, Store},
 };
 
 /// Counts in a 64-bit Redis 6.2 or later, or in Valkey, shared by all instances of a service. Cloning gives another
 /// handle on the same connections.
 ///
-/// This page is about one server. For a Redis Cluster, use the feature `cluster` and `connect_cluster`; for Redis Sentinel,
-/// the feature `sentinel` and `connect_sentinel`. For TLS, use the feature `tls-rustls` and a `rediss://` URL.
+/// This page is about one server. For a Redis Cluster, use the feature `cluster` and `Servers::cluster`; for Redis Sentinel,
+/// the feature `sentinel` and `Servers::sentinel`. For TLS, use the feature `tls-rustls` and a `rediss://` URL.
 ///
 /// Every decision is one `EVALSHA`, alone or with others, so it is atomic. It uses the server's clock, so the clocks of
 /// instances may differ. No other command is sent, neither before nor after. If the server lost its scripts, by a
@@ -44,11 +39,11 @@ use crate::{
 /// # Keys
 ///
 /// Keys have the form `prefix:policy:algorithm:{identity}`, and a TTL. The braces are the Redis Cluster hash tag. A
-/// Cluster has other keys, see `connect_cluster`. If the clock of the server is set back, the TTL of keys that are not used
+/// Cluster has other keys, see `Servers::cluster`. If the clock of the server is set back, the TTL of keys that are not used
 /// again is longer by as much.
 ///
 /// If a key holds a value of another program, decisions on it fail with
-/// [`ForeignValue`](ErrorKind::ForeignValue), and the value is kept. Only a [reset](crate::Limiter::reset) removes it.
+/// [`ForeignValue`](ErrorKind::ForeignValue), and the value is kept. Only a [reset](crate::Operator::reset) removes it.
 ///
 /// # Eviction
 ///
@@ -96,8 +91,8 @@ use crate::{
 /// * Each runtime has its own connections, up to [`pool_size`](RedisStoreBuilder::pool_size), lanes, probes and timers. The
 ///   first decision in a runtime opens its first connection. They are dropped when the runtime ends. Whether Redis is
 ///   available, leases, the deny cache and the units that are owed after an outage are shared. So a runtime that is blocked,
-///   not driven or shut down delays no decision of another, except with [your own pool](Self::new): its connections and its
-///   attempts to connect belong to the runtimes that made them.
+///   not driven or shut down delays no decision of another, except with [your own pool](RedisStoreBuilder::build): its
+///   connections and its attempts to connect belong to the runtimes that made them.
 /// * What other callers wait for is done by tasks of a runtime, or taken over by one within 10 ms. So a decision that is
 ///   polled and then kept, as by `buffer_unordered` or `select!`, delays no other.
 /// * An answer belongs to the runtime in which it is first polled. Time in which that runtime is blocked does not count
@@ -145,228 +140,27 @@ impl RedisStore {
         RedisStoreBuilder::new()
     }
 
-    /// Connects to the server at `url`, such as `redis://user:password@127.0.0.1:6379/0`, with the default settings.
+    /// Connects to the server at a URL, such as `redis://user:password@127.0.0.1:6379/0`, or to other
+    /// [servers](Servers), with the default settings.
     ///
-    /// Fails if the server cannot be reached or cannot make decisions, so a configuration error shows when the service
-    /// starts: it runs a [probe](Self::probe), and logs its other findings at warn, such as an
-    /// [eviction policy](Self#eviction) that loses exhausted limits. Each step takes at most a second and a half.
+    /// Fails if no server can be reached or make decisions, so a configuration error shows when the service starts: it
+    /// runs a [probe](Self::probe), and logs its other findings at warn, such as an [eviction policy](Self#eviction) that
+    /// loses exhausted limits. Each step takes at most a second and a half.
     ///
     /// A Redis that is absent when the service starts is therefore an error, and most services should exit with it. To
-    /// start without Redis, use [`connect_lazy`](Self::connect_lazy): until it is there, each policy's
+    /// start without Redis, use [`connect_lazy`](RedisStoreBuilder::connect_lazy): until Redis answers, each policy's
     /// [`FailureMode`](crate::FailureMode) applies.
     ///
-    /// | URL | |
-    /// |---|---|
-    /// | `redis://user:password@host:6379/0` | the user, the password, the port and the database can be left out |
-    /// | `rediss://host:6379` | with TLS, for which the feature `tls-rustls` is needed |
-    /// | `redis+unix:///run/redis.sock?user=u&pass=p&db=0` | a Unix socket |
-    ///
-    /// Special characters in the user and the password must be percent-encoded.
-    ///
     /// # Errors
     ///
-    /// * [`InvalidConfig`](ErrorKind::InvalidConfig): `url` is malformed.
-    /// * [`StoreUnreachable`](ErrorKind::StoreUnreachable): no server answers at `url`, or it does not accept the
-    ///   password.
+    /// * [`InvalidConfig`](ErrorKind::InvalidConfig): a URL is malformed, there is none, or the URLs of a Redis Cluster or
+    ///   of sentinels differ in more than the address.
+    /// * [`StoreUnreachable`](ErrorKind::StoreUnreachable): no server answers, or it does not accept the password.
     /// * [`StoreFailed`](ErrorKind::StoreFailed): the probe found that decisions fail. The message says what to change.
     ///
-    /// No message shows the password.
-    pub async fn connect(url: &str) -> Result<Self, Error> {
-        Self::builder().connect(url).await
-    }
-
-    /// A store for the server at `url`, which connects on first use, with the default settings. The server may be absent.
-    ///
-    /// A wrong password, a missing permission or a missing certificate shows only in the log and in each decision's
-    /// [failure](crate::Decision::failure). Call [`probe`](Self::probe) to find it when the service starts.
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidConfig`](ErrorKind::InvalidConfig) if `url` is malformed. The message does not show its password.
-    pub fn connect_lazy(url: &str) -> Result<Self, Error> {
-        Self::builder().connect_lazy(url)
-    }
-
-    /// Connects to the Redis or Valkey Cluster that the servers at `urls` belong to, with the default settings. One
-    /// server that answers is enough: it names the others.
-    ///
-    /// ```no_run
-    /// use tower_ratelimit::RedisStore;
-    ///
-    /// # async fn example() -> Result<(), tower_ratelimit::Error> {
-    /// let store = RedisStore::connect_cluster(["redis://10.0.0.1:6379", "redis://10.0.0.2:6379"]).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Differences from one server
-    ///
-    /// * Identities are grouped into [shards](RedisStoreBuilder::cluster_shards), and all keys of a shard are in one hash
-    ///   slot: `prefix:policy:algorithm:{shard}:identity`. Each shard has lanes and batches of its own, so decisions of
-    ///   one shard share calls.
-    /// * All policies of one identity are decided in one atomic step. A decision over identities of several shards, such
-    ///   as an address and an API key, is made one shard after the other, in the order of the rules. If one denies, the
-    ///   charges before it are refunded. So the limits are never exceeded, but other requests may be denied until the
-    ///   refund. Put the rule first that denies most often. A denial that a [penalty](crate::Policy::penalty) counts may
-    ///   take one round trip more.
-    /// * All shards share the connection to a node. If it breaks, the decisions under way on it fail, because they may
-    ///   have been charged. The store has two connections to each node: one for the first attempt, and one that follows
-    ///   slots.
-    /// * Slot migrations and failovers are followed. While a slot migrates, the decisions of its batches are sent one by
-    ///   one, and a decision over several keys fails until all of them are on one node, including keys that were never
-    ///   charged: Redis answers so for several keys. While a node is down, decisions on its keys fail, and the policy's
-    ///   [`FailureMode`](crate::FailureMode) applies; other nodes' keys are decided as usual. If a node hangs, they wait for up to
-    ///   20 ms and some round trips whenever a slot has moved. If its host is lost, they wait once for up to a quarter of
-    ///   a second. When a replica takes over, charges that were not replicated are lost, and that much can be admitted
-    ///   again.
-    /// * Each node uses its own clock. If a slot migrates to a node whose clock is ahead, its keys replenish earlier by
-    ///   that difference.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`connect`](Self::connect). Connecting succeeds even if some nodes are down.
-    #[cfg(feature = "cluster")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
-    pub async fn connect_cluster<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Result<Self, Error> {
-        Self::builder().connect_cluster(urls).await
-    }
-
-    /// A store for the Redis Cluster that the servers at `urls` belong to, which connects on first use, with the
-    /// default settings. See [`connect_cluster`](Self::connect_cluster).
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidConfig`](ErrorKind::InvalidConfig) if a URL is malformed, there are no URLs, or they differ in more
-    /// than the address.
-    #[cfg(feature = "cluster")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
-    pub fn connect_cluster_lazy<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Result<Self, Error> {
-        Self::builder().connect_cluster_lazy(urls)
-    }
-
-    /// Connects to the primary that the Redis or Valkey sentinels at `urls` name `primary`, with the default settings. One
-    /// sentinel that answers is enough; name all of them.
-    ///
-    /// `primary` is the first argument of `sentinel monitor` in sentinel.conf. The user, the password and the database of
-    /// the URLs are those of the primary and its replicas; for those of the sentinels, see
-    /// [`sentinel_credentials`](RedisStoreBuilder::sentinel_credentials). With `rediss://`, both are reached with TLS. The
-    /// certificates must then name what the sentinels announce: addresses, or hosts with `sentinel announce-hostnames`.
-    ///
-    /// ```no_run
-    /// use tower_ratelimit::RedisStore;
-    ///
-    /// # async fn example() -> Result<(), tower_ratelimit::Error> {
-    /// let sentinels = ["redis://10.0.0.1:26379", "redis://10.0.0.2:26379", "redis://10.0.0.3:26379"];
-    /// let store = RedisStore::connect_sentinel(sentinels, "mymaster").await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Failover
-    ///
-    /// All sentinels are asked for the primary whenever a connection is made, and once a second while there is traffic. The
-    /// store follows the majority of those that answer, if at least two agree; a connection is made even if only one
-    /// answers. A server that they name must confirm with `ROLE` that it is a primary, so [`acl_rule`](Self::acl_rule)
-    /// includes `+role`. A user of the sentinels needs `+sentinel|get-master-addr-by-name` and `+sentinel|masters`.
-    ///
-    /// When another primary is named, connections to the old one are replaced, even if the old one still accepts writes, as
-    /// it does for seconds after `SENTINEL FAILOVER`. The same happens if the primary breaks its connections, hangs for a
-    /// second or answers `READONLY`. Until then, decisions that fail take the policy's
-    /// [`FailureMode`](crate::FailureMode). Charges that were not replicated to the new primary are lost, and that much can
-    /// be admitted again. This includes what the old primary admits until the store follows, and while it is cut off from
-    /// its replicas and the sentinels, but not from the store; `min-replicas-to-write` bounds the latter.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`connect`](Self::connect), and [`InvalidConfig`](ErrorKind::InvalidConfig) if the URLs differ in more
-    /// than the address.
-    #[cfg(feature = "sentinel")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "sentinel")))]
-    pub async fn connect_sentinel<U: AsRef<str>>(
-        urls: impl IntoIterator<Item = U>,
-        primary: &str,
-    ) -> Result<Self, Error> {
-        Self::builder().connect_sentinel(urls, primary).await
-    }
-
-    /// A store for the primary that the sentinels at `urls` name `primary`, which connects on first use, with the default
-    /// settings. See [`connect_sentinel`](Self::connect_sentinel).
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidConfig`](ErrorKind::InvalidConfig) if a URL is malformed, there are no URLs, or they differ in more than
-    /// the address.
-    #[cfg(feature = "sentinel")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "sentinel")))]
-    pub fn connect_sentinel_lazy<U: AsRef<str>>(
-        urls: impl IntoIterator<Item = U>,
-        primary: &str,
-    ) -> Result<Self, Error> {
-        Self::builder().connect_sentinel_lazy(urls, primary)
-    }
-
-    /// A store on your own pool of connections to one server, with the default settings: the pool of bb8-redis, or any
-    /// bb8 pool of redis-rs connections.
-    ///
-    /// Turn off bb8's `test_on_check_out`, or every checkout costs a PING. Turn on `nodelay`, which redis-rs leaves off:
-    /// if your connections share a socket, or other code uses them too, a call waits for one more round trip without
-    /// it. The store uses up to four connections at once, and others while broken ones are replaced. A smaller pool
-    /// works too.
-    ///
-    /// Make the pool in the runtime that uses the store, and use it in no other: all [runtimes](Self#runtimes) of the store
-    /// share it, and its connections work only while the runtimes that opened them are driven.
-    ///
-    /// ```no_run
-    /// use tower_ratelimit::{RedisStore, bb8_redis::{RedisConnectionManager, bb8::Pool}};
-    /// use tower_ratelimit::bb8_redis::redis::{IntoConnectionInfo, io::tcp::TcpSettings};
-    ///
-    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// let server = "redis://127.0.0.1:6379".into_connection_info()?;
-    /// let server = server.set_tcp_settings(TcpSettings::default().set_nodelay(true));
-    /// let pool = Pool::builder()
-    ///     .max_size(8)
-    ///     .test_on_check_out(false)
-    ///     .build(RedisConnectionManager::new(server)?)
-    ///     .await?;
-    /// let store = RedisStore::new(pool);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Panics
-    ///
-    /// If the connections are to a Redis Cluster: use `new_cluster`.
-    #[must_use]
-    #[track_caller]
-    pub fn new<M>(pool: Pool<M>) -> Self
-    where
-        M: ManageConnection<Error = RedisError>,
-        M::Connection: ConnectionLike + Sync,
-    {
-        match Self::builder().build(pool) {
-            Ok(store) => store,
-            Err(error) => panic!("{error}"),
-        }
-    }
-
-    /// A store on your own pool of `ClusterConnection`s, with the default settings, such as a pool of redis-rs'
-    /// `ClusterClient`. Set a response timeout on the client.
-    ///
-    /// Prefer [`connect_cluster`](Self::connect_cluster). redis-rs repeats every command whose connection broke, so a charge
-    /// or a refund may be made twice. Whenever a slot has moved, a node that hangs stalls the others for up to the
-    /// response timeout and the time to connect, and several times. A batch of several decisions is sent in a transaction
-    /// (`MULTI`, `EXEC`), because redis-rs fails it at once while its slot migrates and waits otherwise.
-    #[cfg(feature = "cluster")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
-    #[must_use]
-    pub fn new_cluster<M>(pool: Pool<M>) -> Self
-    where
-        M: ManageConnection<Connection = redis::cluster_async::ClusterConnection, Error = RedisError>,
-    {
-        match Self::builder().build_cluster(pool) {
-            Ok(store) => store,
-            Err(error) => unreachable!("the default settings are valid: {error}"),
-        }
+    /// No message shows a password.
+    pub async fn connect(servers: impl Into<Servers>) -> Result<Self, Error> {
+        Self::builder().connect(servers).await
     }
 
     /// Makes one decision under `policy` on an unused key, including the charge, and removes the key. Use it at
@@ -375,7 +169,7 @@ impl RedisStore {
     /// # Errors
     ///
     /// [`StoreFailed`](ErrorKind::StoreFailed) with the error of the Lua file, and every error of a decision.
-    pub async fn try_out(&self, policy: &Policy) -> Result<(), Error> {
+    pub async fn probe_policy(&self, policy: &Policy) -> Result<(), Error> {
         static TRIES: AtomicU64 = AtomicU64::new(0);
         let unique = format!("%try-out:{}:{}", std::process::id(), TRIES.fetch_add(1, Ordering::Relaxed));
         let key = Key::new(unique);
@@ -448,7 +242,7 @@ impl RedisStore {
     /// The least permissions that a Redis user needs for this store, as arguments of `ACL SETUSER`: keys under the
     /// [prefix](RedisStoreBuilder::prefix), and the commands of the store and the built-in algorithms, with `+select` if
     /// the URL has a database other than 0. Your own algorithm may need more,
-    /// [`Limiter::bans`](crate::Limiter::bans) needs `+scan`, and [`probe`](Self::probe) needs `+info` to see the eviction
+    /// [`Operator::bans`](crate::Operator::bans) needs `+scan`, and [`probe`](Self::probe) needs `+info` to see the eviction
     /// policy.
     ///
     /// For Redis 7 and later. For Redis 6, replace `+script|load` by `+script`.
@@ -481,99 +275,6 @@ impl RedisStore {
         }
         rule
     }
-
-    /// Decides from a lease or the deny cache if possible; otherwise asks Redis.
-    fn evaluate(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
-        let hot = match (action, charges) {
-            (Action::Charge, [charge]) if charge.policy().most_leased() > 0 && charge.cost() > 0 => {
-                Some(charge).filter(|charge| !charge.is_shadow())
-            }
-            _ => None,
-        };
-        if let Some((decision, low)) = hot.and_then(|charge| self.leases.spend(charge)) {
-            if low && let (Ok(runtime), [charge]) = (Handle::try_current(), charges) {
-                self.lease_ahead(charge, &runtime);
-            }
-            return Answer::ready(Ok(decision));
-        }
-        let stamp = match (action, &self.deny_cache) {
-            (Action::Charge, Some(deny_cache)) => match deny_cache.lookup(charges) {
-                Ok(decision) => return Answer::ready(Ok(decision)),
-                Err(stamp) => Some((deny_cache, stamp)),
-            },
-            (Action::Refund | Action::ChargeUpTo | Action::Debit | Action::Ban, Some(deny_cache)) => {
-                Some((deny_cache, deny_cache.stamp()))
-            }
-            _ => None,
-        };
-        if action.charges_units() {
-            self.instances.iter().for_each(Instances::announce_if_due);
-        }
-        let script = match self.scripts.script_for(charges) {
-            Ok(script) => script,
-            Err(error) => return Answer::ready(Err(error)),
-        };
-        let (lease, lease_observer) = hot.and_then(|charge| self.leases.fetch(charge, false)).unzip();
-        let frees_units = lease_observer.as_ref().is_some_and(LeaseObserver::frees_units);
-        let denial_observer =
-            stamp.map(|(cache, stamp)| DenyObserver::new(cache, stamp, action, frees_units));
-        let observer: Option<Box<dyn Observer>> = match (lease_observer, denial_observer) {
-            (None, None) => None,
-            (None, Some(denial_observer)) => Some(Box::new(denial_observer)),
-            both => Some(Box::new(both)),
-        };
-        let job = Job { lease, observer, ..self.job(action, charges.to_vec(), script) };
-        if action == Action::Refund { self.refund(job) } else { self.link.clone().decide(job) }
-    }
-
-    pub(super) fn job(&self, action: Action, charges: Vec<Charge>, script: Arc<Script>) -> Job {
-        Job {
-            action,
-            companions: Companion::of(action, &charges),
-            charges,
-            names: self.names.clone(),
-            time: self.clock.as_ref().map(ManualClock::micros),
-            script,
-            deadline: self.deadline,
-            lease: None,
-            observer: None,
-        }
-    }
-
-    /// Leases more units before the lease is used up.
-    fn lease_ahead(&self, charge: &Charge, runtime: &Handle) {
-        if let Some((lease, observer)) = self.leases.fetch(charge, true) {
-            let no_units = Charge::new(charge.policy(), charge.key(), 0);
-            let job = self.job(Action::Charge, vec![no_units], Script::built_in().clone());
-            self.leases.spawn(Job { lease: Some(lease), observer: Some(Box::new(observer)), ..job }, runtime);
-        }
-    }
-
-    /// Refunds. Redis can refund units that were spent from a lease only once it knows of them, so the lease is
-    /// returned first.
-    fn refund(&self, job: Job) -> Answer<Decision> {
-        let (link, leases) = (self.link.clone(), self.leases.clone());
-        if job.charges.iter().all(|charge| charge.policy().most_leased() == 0) {
-            return link.decide(job);
-        }
-        Answer::pending(async move {
-            let runtime = current()?;
-            let (allowed, deadline) = (job.deadline, deadline_in(job.deadline));
-            for charge in &job.charges {
-                if let Some(first) = leases.remove(charge.policy(), charge.key()) {
-                    // Spawned, so it goes on if the refund is dropped or times out. If it fails, the units return when
-                    // the lease ends.
-                    let sent = leases.spawn(first, &runtime);
-                    if timeout_at(deadline, sent).await.is_err() {
-                        return Err(timed_out(allowed));
-                    }
-                }
-            }
-            // The refund gets the rest of the deadline.
-            let deadline = deadline.saturating_duration_since(Instant::now());
-            link.decide(Job { deadline: deadline.max(Duration::from_millis(1)), ..job }).await
-        })
-    }
 }
 
 impl Store for RedisStore {
@@ -594,7 +295,7 @@ impl Store for RedisStore {
         let (deny_cache, leases) = (self.deny_cache.clone(), self.leases.clone());
         let (policy, key) = (policy.clone(), key.clone());
         let forget = move || {
-            leases.forget(&policy, &key);
+            leases.table.forget(&policy, &key);
             deny_cache.iter().for_each(|deny_cache| deny_cache.invalidate(&policy, &key));
         };
         // Also before the command, in case the caller drops the answer.

@@ -178,7 +178,7 @@ async fn an_explanation_shows_a_ban_and_what_is_owed_meanwhile() {
     let key = Key::new("alice");
     let request = limiter.check(&policy, &key, 1).await.unwrap();
     limiter.debit(&request, 16).await.unwrap();
-    limiter.ban(&policy, &key, Duration::from_secs(90)).await.unwrap();
+    limiter.operator().ban(&policy, &key, Duration::from_secs(90)).await.unwrap();
     let banned = Explanation::of(&limiter, &policy, &key, 1).await.unwrap();
     let expected = "\
 policy p: 10/h, gcra, debt up to 20, penalty, failure mode local
@@ -189,7 +189,7 @@ a request of 1 unit is denied; admitted in 48m
     assert_eq!(banned.to_string(), expected);
     let value = serde_json::to_value(&banned).unwrap();
     assert_eq!((&value["charges"][0]["banned_for"], &value["charges"][0]["owed"]), (&json!(90.0), &json!(7)));
-    limiter.unban(&policy, &key).await.unwrap();
+    limiter.operator().unban(&policy, &key).await.unwrap();
     let after = Explanation::of(&limiter, &policy, &key, 1).await.unwrap().to_string();
     assert!(after.contains("0 of 10 units remain, and 7 units are owed; "), "{after}");
 }

@@ -144,7 +144,7 @@ async fn a_quota_alone_keeps_the_algorithm_and_the_options_of_the_default() {
     set(&server, "window", "8/h");
     let build = |debt, own, window| {
         [
-            Policy::new("debt", Quota::per_hour(debt)).debt(3).enforced_for(0.5),
+            Policy::new("debt", Quota::per_hour(debt)).debt(3).rollout(0.5),
             Policy::new("own", Quota::per_hour(own)).algorithm(Doubled).on_store_failure(FailureMode::Open),
             Policy::new("window", Quota::per_hour(window)).algorithm(FixedWindow::aligned()).leased(5),
         ]
@@ -271,7 +271,7 @@ async fn a_json_object_changes_only_the_entries_that_it_has() {
                 .on_store_failure(FailureMode::Closed)
                 .penalty(penalty)
                 .debt(2)
-                .enforced_for(0.5),
+                .rollout(0.5),
         ),
         (
             "entries removed",
@@ -475,7 +475,7 @@ async fn an_invalid_hash_changes_nothing_and_says_what_to_do() {
 
 #[tokio::test]
 async fn defaults_with_one_name_and_reserved_names_are_errors() {
-    let store = RedisStore::connect_lazy("redis://127.0.0.1:1").unwrap();
+    let store = RedisStore::builder().connect_lazy("redis://127.0.0.1:1").unwrap();
     let login = || Policy::new("login", Quota::per_minute(5));
     let rows = [
         (vec![login(), login()], "there are two policies `login`: give each its own name"),
@@ -497,7 +497,7 @@ async fn while_redis_is_down_the_policies_stay() {
     server.kill();
     assert!(eventually(async || error(&live).contains("cannot be read")).await, "{live:?}");
     // A service that starts now has the defaults.
-    let lazy = RedisStore::connect_lazy(&server.url()).unwrap();
+    let lazy = RedisStore::builder().connect_lazy(&server.url()).unwrap();
     let started = LivePolicies::redis(&lazy, defaults()).await.unwrap().poll_every(OFTEN);
     assert_eq!((started.current(), error(&started).is_empty()), (defaults().to_vec(), false));
     assert_eq!(quotas(&live), ["api 3/h", "login 5/min"]);

@@ -49,7 +49,7 @@ async fn counts_are_kept_unless_the_name_or_the_algorithm_changes() {
         ("another period", Policy::new("p", quota), 5),
         (
             "a debt, a mode and a share",
-            old.clone().debt(9).on_store_failure(FailureMode::Closed).enforced_for(0.5),
+            old.clone().debt(9).on_store_failure(FailureMode::Closed).rollout(0.5),
             2,
         ),
         ("another algorithm", policy("p", 5).algorithm(SlidingLog::new()), 5),

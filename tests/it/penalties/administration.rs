@@ -23,7 +23,7 @@ async fn a_ban_by_hand_starts_the_penalty_anew_and_unban_forgets_all() {
     ask(&limiter, &policy, &alice).await;
     ask(&limiter, &policy, &alice).await;
     ask(&limiter, &policy, &alice).await;
-    limiter.ban(&policy, &alice, MINUTE).await.unwrap();
+    limiter.operator().ban(&policy, &alice, MINUTE).await.unwrap();
     clock.advance(MINUTE);
     // The two denials from before do not count, and the ban by hand makes none longer.
     assert_eq!(provoke(&limiter, &policy, &alice).await, (0, 2));
@@ -31,7 +31,7 @@ async fn a_ban_by_hand_starts_the_penalty_anew_and_unban_forgets_all() {
     clock.advance(HOUR);
     provoke(&limiter, &policy, &alice).await;
     assert_eq!(ask(&limiter, &policy, &alice).await.banned_for(), Some(2 * HOUR));
-    limiter.unban(&policy, &alice).await.unwrap();
+    limiter.operator().unban(&policy, &alice).await.unwrap();
     assert_eq!(provoke(&limiter, &policy, &alice).await, (0, 2));
     assert_eq!(ask(&limiter, &policy, &alice).await.banned_for(), Some(HOUR));
 }
@@ -44,12 +44,12 @@ async fn another_instance_follows_within_the_time_of_its_deny_cache() {
     let here = Limiter::new(settings().deny_cache(millis(200)).connect(&server.url()).await.unwrap());
     let there = Limiter::new(settings().connect(&server.url()).await.unwrap());
     let (policy, alice) = (day("p", 9).penalty(Penalty::manual()), Key::new("alice"));
-    there.ban(&policy, &alice, HOUR).await.unwrap();
+    there.operator().ban(&policy, &alice, HOUR).await.unwrap();
     for source in [DecisionSource::Store, DecisionSource::DenyCache] {
         let banned = ask(&here, &policy, &alice).await;
         assert!(banned.is_banned() && banned.source() == source, "{banned:?}");
     }
-    there.unban(&policy, &alice).await.unwrap();
+    there.operator().unban(&policy, &alice).await.unwrap();
     assert!(ask(&there, &policy, &alice).await.is_allowed());
     clock.advance(millis(199));
     let cached = ask(&here, &policy, &alice).await;
@@ -63,24 +63,27 @@ async fn what_cannot_be_banned_is_an_error_that_says_what_to_write() {
     let (limiter, alice) = (Limiter::new(MemoryStore::new()), Key::new("alice"));
     let (plain, policy) = (day("plain", 1), day("p", 1).penalty(Penalty::manual()));
     let add = "the policy `plain` has no penalty, so no key can be banned under it: add `.penalty(Penalty::manual())`";
-    is_invalid(limiter.ban(&plain, &alice, HOUR).await, add);
-    is_invalid(limiter.unban(&plain, &alice).await, add);
-    is_invalid(limiter.bans(&plain).await, add);
+    is_invalid(limiter.operator().ban(&plain, &alice, HOUR).await, add);
+    is_invalid(limiter.operator().unban(&plain, &alice).await, add);
+    is_invalid(limiter.operator().bans(&plain).await, add);
     for time in [Duration::ZERO, Duration::from_micros(999), 3_651 * DAY] {
-        is_invalid(limiter.ban(&policy, &alice, time).await, "1 ms to 3650 days: use `unban`");
+        is_invalid(limiter.operator().ban(&policy, &alice, time).await, "1 ms to 3650 days: use `unban`");
     }
-    assert!(limiter.ban(&policy, &alice, 3_650 * DAY).await.is_ok());
+    assert!(limiter.operator().ban(&policy, &alice, 3_650 * DAY).await.is_ok());
     // A store of a user that knows no bans.
     let says = support::Says(|charge: &Charge| {
         tower_ratelimit::decision::Outcome::new(charge, tower_ratelimit::Verdict::Allow, 9, Duration::ZERO)
     });
-    is_invalid(Limiter::new(says.clone()).ban(&policy, &alice, HOUR).await, "this store has no bans");
-    is_invalid(Limiter::new(says).bans(&policy).await, "implement `Store::bans`");
+    is_invalid(
+        Limiter::new(says.clone()).operator().ban(&policy, &alice, HOUR).await,
+        "this store has no bans",
+    );
+    is_invalid(Limiter::new(says).operator().bans(&policy).await, "implement `Store::bans`");
 
     // The failure mode does not apply.
     for mode in [FailureMode::Local { instances: 1 }, FailureMode::Open, FailureMode::Closed] {
         let policy = policy.clone().on_store_failure(mode);
-        assert!(Limiter::new(Down).ban(&policy, &alice, HOUR).await.is_err(), "{mode:?}");
+        assert!(Limiter::new(Down).operator().ban(&policy, &alice, HOUR).await.is_err(), "{mode:?}");
     }
 }
 
@@ -105,7 +108,7 @@ async fn a_list_with_room_for_fewer_bans_has_the_longest_and_says_so() {
     // The longest ban comes last in the order of the keys.
     let time = |number: u64| Duration::from_secs(3_600 + number);
     for number in 0..BANS {
-        Limiter::new(memory.clone()).ban(&policy, &key(number), time(number)).await.unwrap();
+        Limiter::new(memory.clone()).operator().ban(&policy, &key(number), time(number)).await.unwrap();
     }
     let script = "for i = 0, ARGV[2] - 1 do
         local ends = ARGV[1] + (3600 + i) * 1000000
@@ -113,13 +116,13 @@ async fn a_list_with_room_for_fewer_bans_has_the_longest_and_says_so() {
     end";
     let () = server.command(&["EVAL", script, "0", &clock.now().as_micros().to_string(), &BANS.to_string()]);
     for (name, limiter) in [("memory", Limiter::new(memory)), ("redis", Limiter::new(redis))] {
-        let list = limiter.bans(&policy).await.unwrap();
+        let list = limiter.operator().bans(&policy).await.unwrap();
         assert!(!list.is_complete(), "{name}");
         let expected = (1..BANS).rev().map(|number| (key(number), time(number)));
         let actual = list.into_iter().map(|ban| (ban.key().clone(), ban.rest()));
         assert!(actual.eq(expected), "{name}");
-        limiter.unban(&policy, &key(BANS / 2)).await.unwrap();
-        let all = limiter.bans(&policy).await.unwrap();
+        limiter.operator().unban(&policy, &key(BANS / 2)).await.unwrap();
+        let all = limiter.operator().bans(&policy).await.unwrap();
         assert_eq!((all.bans().len() as u64, all.is_complete()), (BANS - 1, true), "{name}");
     }
 }
@@ -134,7 +137,7 @@ async fn a_redis_with_more_denied_keys_than_are_looked_at_says_so() {
         redis.call('SET', string.format('rl:p:penalty:{%06d}', i), string.format('-%016d1', ARGV[1]))
     end";
     let () = server.command(&["EVAL", script, "0", &time.as_micros().to_string()]);
-    let list = limiter.bans(&policy).await.unwrap();
+    let list = limiter.operator().bans(&policy).await.unwrap();
     assert_eq!((list.bans().len(), list.is_complete()), (0, false));
 }
 
@@ -143,20 +146,20 @@ async fn values_of_other_programs_hide_no_ban_and_a_failure_is_no_empty_list() {
     let server = RedisServer::start();
     let limiter = Limiter::new(store(&server).await);
     let policy = day("p", 1).penalty(Penalty::manual());
-    limiter.ban(&policy, &Key::new("alice"), HOUR).await.unwrap();
+    limiter.operator().ban(&policy, &Key::new("alice"), HOUR).await.unwrap();
     let () = server.command(&["SET", "rl:p:fixed-window:{alice}", "a count of another program"]);
     let () = server.command(&["SET", "rl:p:penalty:{bob}", "a text"]);
     let () = server.command(&["HSET", "rl:p:penalty:{carol}", "a", "hash"]);
-    assert_eq!(texts(&limiter.bans(&policy).await.unwrap()), ["alice"]);
+    assert_eq!(texts(&limiter.operator().bans(&policy).await.unwrap()), ["alice"]);
     let () = server.command(&["ACL", "SETUSER", "default", "-evalsha"]);
-    let error = limiter.bans(&policy).await.unwrap_err();
+    let error = limiter.operator().bans(&policy).await.unwrap_err();
     assert!(error.to_string().contains("acl_rule"), "{error}");
 }
 
 #[tokio::test]
 async fn a_redis_user_who_may_not_scan_cannot_list_and_all_else_works() {
     let server = RedisServer::start();
-    let rule = RedisStore::connect_lazy(&server.url()).unwrap().acl_rule();
+    let rule = RedisStore::builder().connect_lazy(&server.url()).unwrap().acl_rule();
     let set_user = |rule: &str| {
         let mut words = vec!["ACL", "SETUSER", "limiter", "on", ">secret"];
         words.extend(rule.split(' '));
@@ -167,12 +170,12 @@ async fn a_redis_user_who_may_not_scan_cannot_list_and_all_else_works() {
     let limiter = Limiter::new(settings().connect(&url).await.unwrap());
     let (policy, alice) = (day("p", 1).penalty(three()), Key::new("alice"));
     provoke(&limiter, &policy, &alice).await;
-    limiter.ban(&policy, &alice, HOUR).await.unwrap();
-    assert_eq!(limiter.bans(&policy).await.unwrap_err().kind(), ErrorKind::StoreFailed);
+    limiter.operator().ban(&policy, &alice, HOUR).await.unwrap();
+    assert_eq!(limiter.operator().bans(&policy).await.unwrap_err().kind(), ErrorKind::StoreFailed);
     set_user("+scan");
-    assert_eq!(texts(&limiter.bans(&policy).await.unwrap()), ["alice"]);
-    limiter.unban(&policy, &alice).await.unwrap();
-    assert!(eventually(async || limiter.bans(&policy).await.unwrap().bans().is_empty()).await);
+    assert_eq!(texts(&limiter.operator().bans(&policy).await.unwrap()), ["alice"]);
+    limiter.operator().unban(&policy, &alice).await.unwrap();
+    assert!(eventually(async || limiter.operator().bans(&policy).await.unwrap().bans().is_empty()).await);
 }
 
 #[tokio::test]
@@ -193,7 +196,7 @@ async fn one_list_is_made_at_a_time_for_a_store() {
         let (limiter, store, policy) = (limiter.clone(), store.clone(), policy.clone());
         tokio::spawn(async move {
             match number % 2 {
-                0 => drop(limiter.bans(&policy).await.unwrap()),
+                0 => drop(limiter.operator().bans(&policy).await.unwrap()),
                 _ => drop(store.stored_keys(&[policy], 100_000).await.unwrap()),
             }
         })

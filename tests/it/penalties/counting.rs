@@ -170,7 +170,7 @@ async fn a_ban_of_an_outage_applies_in_the_next_one_unless_an_administrator_ends
     let fail = |is_down| store.is_down.store(is_down, Ordering::Relaxed);
     let is_banned = async |key| limiter.peek(&policy, key, 1).await.unwrap().is_banned();
     // Nothing is counted in this process yet, so this is a ban in the store only.
-    limiter.ban(&policy, &bob, HOUR).await.unwrap();
+    limiter.operator().ban(&policy, &bob, HOUR).await.unwrap();
     fail(true);
     assert!(!is_banned(&bob).await);
     assert_eq!(provoke(&limiter, &policy, &alice).await, (2, 0));
@@ -180,9 +180,9 @@ async fn a_ban_of_an_outage_applies_in_the_next_one_unless_an_administrator_ends
     assert!(is_banned(&alice).await && !is_banned(&bob).await);
 
     // The store fails, so the ban ends only here.
-    assert!(limiter.unban(&policy, &alice).await.is_err());
+    assert!(limiter.operator().unban(&policy, &alice).await.is_err());
     assert!(!is_banned(&alice).await);
-    assert!(limiter.ban(&policy, &alice, HOUR).await.is_err());
+    assert!(limiter.operator().ban(&policy, &alice, HOUR).await.is_err());
     assert!(is_banned(&alice).await);
 
     // Both in the store and here.
@@ -190,8 +190,8 @@ async fn a_ban_of_an_outage_applies_in_the_next_one_unless_an_administrator_ends
     assert!(!is_banned(&alice).await);
     for (key, time) in [(&alice, Duration::ZERO), (&bob, HOUR)] {
         match time {
-            Duration::ZERO => limiter.unban(&policy, key).await.unwrap(),
-            time => limiter.ban(&policy, key, time).await.unwrap(),
+            Duration::ZERO => limiter.operator().unban(&policy, key).await.unwrap(),
+            time => limiter.operator().ban(&policy, key, time).await.unwrap(),
         }
         let expected = !time.is_zero();
         for is_down in [false, true] {
@@ -202,7 +202,7 @@ async fn a_ban_of_an_outage_applies_in_the_next_one_unless_an_administrator_ends
     }
     // A policy that is not counted here is not banned here.
     let closed = policy.clone().on_store_failure(FailureMode::Closed);
-    limiter.unban(&closed, &bob).await.unwrap();
+    limiter.operator().unban(&closed, &bob).await.unwrap();
     fail(true);
     assert!(is_banned(&bob).await);
 }

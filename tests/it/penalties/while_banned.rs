@@ -97,20 +97,20 @@ async fn under_a_manual_penalty_ordinary_denials_are_cached() {
     assert!(!cached.is_allowed() && !cached.is_banned());
     assert_eq!(cached.source(), DecisionSource::DenyCache);
     // A ban by another instance is known when the denial is no longer cached, and one by this instance at once.
-    there.ban(&policy, &alice, HOUR).await.unwrap();
+    there.operator().ban(&policy, &alice, HOUR).await.unwrap();
     clock.advance(Duration::from_millis(999));
     assert!(!ask(&here, &policy, &alice).await.is_banned());
     clock.advance(Duration::from_millis(1));
     assert!(ask(&here, &policy, &alice).await.is_banned());
-    here.unban(&policy, &alice).await.unwrap();
+    here.operator().unban(&policy, &alice).await.unwrap();
     for is_banned in [false, true] {
         let denied = ask(&here, &policy, &alice).await;
         assert_eq!((denied.is_banned(), denied.is_allowed()), (is_banned, false));
-        here.ban(&policy, &alice, HOUR).await.unwrap();
+        here.operator().ban(&policy, &alice, HOUR).await.unwrap();
     }
     // Another policy of the decision may count.
     let both = [Charge::new(&policy, &alice, 1), Charge::new(&day("q", 9).penalty(three()), &alice, 1)];
-    here.unban(&policy, &alice).await.unwrap();
+    here.operator().unban(&policy, &alice).await.unwrap();
     for _ in 0..3 {
         assert_eq!(here.check_all(&both).await.unwrap().source(), DecisionSource::Store);
     }
@@ -148,7 +148,7 @@ async fn a_full_redis_denies_and_does_not_count_the_denial() {
         for policy in [policy(1), policy(3)] {
             let name = policy.name();
             assert!(ask(&limiter, &policy, &alice).await.is_allowed(), "{name}");
-            limiter.ban(&policy, &bob, HOUR).await.unwrap();
+            limiter.operator().ban(&policy, &bob, HOUR).await.unwrap();
             memory("1");
             // Alone, in one batch, and beside a policy that admits.
             let beside = [
@@ -168,7 +168,7 @@ async fn a_full_redis_denies_and_does_not_count_the_denial() {
             }
             // What is written already holds, and what cannot be written fails.
             assert!(ask(&limiter, &policy, &bob).await.is_banned(), "{name}");
-            let error = limiter.ban(&policy, &alice, HOUR).await.unwrap_err();
+            let error = limiter.operator().ban(&policy, &alice, HOUR).await.unwrap_err();
             assert!(
                 error.kind() == ErrorKind::StoreFailed && error.to_string().ends_with("(OOM)"),
                 "{error}"

@@ -205,9 +205,9 @@ async fn replay(options: Options) -> Result<(), Box<dyn Error>> {
             Op::Take => limiter.check(&policy, &key, request.cost),
             Op::Peek => limiter.peek(&policy, &key, request.cost),
             Op::TakeUpTo => limiter.check_up_to(&policy, &key, request.cost),
-            Op::Refund => limiter.refund_latest(&policy, &key, request.cost),
+            Op::Refund => limiter.operator().refund_latest(&policy, &key, request.cost),
             Op::Reset => {
-                limiter.reset(&policy, &key).await?;
+                limiter.operator().reset(&policy, &key).await?;
                 limiter.peek(&policy, &key, 0)
             }
             Op::SetQuota => {
@@ -241,7 +241,7 @@ async fn replay(options: Options) -> Result<(), Box<dyn Error>> {
     progress.finish_and_clear();
     if options.store != "memory" {
         for key in summary.denied_of.keys() {
-            limiter.reset(&policy, &Key::new(key)).await?;
+            limiter.operator().reset(&policy, &Key::new(key)).await?;
         }
     }
     eprint!("{}", summary.report(&policy));
@@ -326,7 +326,7 @@ fn verdict(request: &Request, decision: &Decision) -> Value {
         "t": request.t,
         "key": request.key,
         "op": request.op.name(),
-        "allowed": decision.is_allowed(),
+        "allowed": !decision.is_denied(),
         "granted": outcome.map(|outcome| outcome.granted()),
         "limit": outcome.map(|outcome| outcome.capacity()),
         "remaining": outcome.map(|outcome| outcome.remaining()),
@@ -370,7 +370,7 @@ impl Summary {
         if !matches!(request.op, Op::Take | Op::TakeUpTo) {
             return;
         }
-        let denied = u64::from(!decision.is_allowed());
+        let denied = u64::from(decision.is_denied());
         self.requests += 1;
         self.denied += denied;
         *self.denied_of.entry(request.key.clone()).or_default() += denied;

@@ -4,4 +4,4 @@ mod report;
 mod run;
 mod server;
 
-pub use self::report::{ProbeReport, Problem, ProblemKind};
+pub use self::report::{FindingKind, ProbeFinding, ProbeReport};

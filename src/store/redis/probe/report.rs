@@ -10,13 +10,13 @@ use crate::base::{Error, ErrorKind};
 /// # Example
 ///
 /// ```no_run
-/// use tower_ratelimit::{RedisStore, store::ProblemKind};
+/// use tower_ratelimit::{RedisStore, store::FindingKind};
 ///
 /// # async fn example() -> Result<(), tower_ratelimit::Error> {
-/// let store = RedisStore::connect_lazy("redis://127.0.0.1:6379")?;
+/// let store = RedisStore::builder().connect_lazy("redis://127.0.0.1:6379")?;
 /// let report = store.probe().await?;
 /// println!("{report}");
-/// assert!(report.problems().iter().all(|problem| problem.kind() != ProblemKind::Eviction));
+/// assert!(report.findings().iter().all(|finding| finding.kind() != FindingKind::Eviction));
 /// // The default deadline is 50 ms.
 /// assert!(report.round_trip().is_some_and(|round_trip| round_trip.as_millis() < 50));
 /// # Ok(())
@@ -25,20 +25,20 @@ use crate::base::{Error, ErrorKind};
 #[derive(Clone, Debug)]
 pub struct ProbeReport {
     pub(super) server: ServerInfo,
-    pub(super) problems: Vec<Problem>,
+    pub(super) findings: Vec<ProbeFinding>,
 }
 
-/// A problem in a [`ProbeReport`], which has an example. Its text says what to change.
+/// A problem that a probe found, from [`ProbeReport::findings`]. Its text says what to change.
 #[derive(Clone, Debug)]
-pub struct Problem {
-    kind: ProblemKind,
+pub struct ProbeFinding {
+    kind: FindingKind,
     text: String,
 }
 
-/// The kind of a [`Problem`].
+/// The kind of a [`ProbeFinding`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum ProblemKind {
+pub enum FindingKind {
     /// The server is a node of a Redis Cluster or a sentinel, and the store is for one server. No decision can be relied
     /// on.
     WrongTopology,
@@ -79,34 +79,34 @@ impl ProbeReport {
         self.server.round_trip
     }
 
-    /// The problems, the most severe first.
+    /// The findings, the most severe first.
     #[must_use]
-    pub fn problems(&self) -> &[Problem] {
-        &self.problems
+    pub fn findings(&self) -> &[ProbeFinding] {
+        &self.findings
     }
 
     /// Whether decisions can be made. If not, [`connect`](crate::RedisStore::connect) fails.
     #[must_use]
     pub fn can_decide(&self) -> bool {
-        !self.problems.iter().any(Problem::prevents_decisions)
+        !self.findings.iter().any(ProbeFinding::prevents_decisions)
     }
 }
 
-impl Problem {
-    pub(super) fn new(kind: ProblemKind, text: impl Into<String>) -> Self {
+impl ProbeFinding {
+    pub(super) fn new(kind: FindingKind, text: impl Into<String>) -> Self {
         Self { kind, text: text.into() }
     }
 
     /// The kind of problem.
     #[must_use]
-    pub const fn kind(&self) -> ProblemKind {
+    pub const fn kind(&self) -> FindingKind {
         self.kind
     }
 
     /// Whether no decision can be made until it is solved. Otherwise it is a warning.
     #[must_use]
     pub const fn prevents_decisions(&self) -> bool {
-        matches!(self.kind, ProblemKind::WrongTopology | ProblemKind::Decision)
+        matches!(self.kind, FindingKind::WrongTopology | FindingKind::Decision)
     }
 
     pub(in crate::store::redis) fn to_error(&self) -> Error {
@@ -114,7 +114,7 @@ impl Problem {
     }
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for ProbeFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
@@ -124,11 +124,11 @@ impl fmt::Display for Problem {
 impl fmt::Display for ProbeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.server)?;
-        match self.problems.len() {
+        match self.findings.len() {
             0 => write!(f, ": no problem found"),
-            _ => self.problems.iter().try_for_each(|problem| {
-                let severity = if problem.prevents_decisions() { "error" } else { "warning" };
-                write!(f, "\n{severity}: {problem}")
+            _ => self.findings.iter().try_for_each(|finding| {
+                let severity = if finding.prevents_decisions() { "error" } else { "warning" };
+                write!(f, "\n{severity}: {finding}")
             }),
         }
     }

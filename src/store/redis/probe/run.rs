@@ -9,22 +9,23 @@ use redis::{Cmd, Value};
 use tokio::time::Instant;
 
 use super::{
-    report::{ProbeReport, Problem, ProblemKind},
+    report::{FindingKind, ProbeFinding, ProbeReport},
     server::ServerInfo,
 };
 use crate::{
     algorithm::SlidingLog,
     base::{Error, ErrorKind, Fault, Quota},
-    decision::Charge,
+    decision::{Charge, Charges},
     key::Key,
     policy::Policy,
     store::{
         Action,
         redis::{
+            job::Job,
             script::Script,
             store::RedisStore,
             transport::{PROBE_TIMEOUT, slow_text},
-            wire::{self, Encoded, Job},
+            wire::{self, Call},
         },
     },
 };
@@ -33,9 +34,9 @@ impl RedisStore {
     /// Checks whether the server can make the decisions of this store: its version and kind, its eviction policy, the round
     /// trip, and the Redis user's permissions. Makes decisions on unused keys with the store's prefix and removes the keys.
     ///
-    /// [`connect`](Self::connect), `connect_cluster` and `connect_sentinel` call it. They fail if decisions cannot be made,
-    /// and log the other problems at warn. Call it yourself after `connect_lazy`, or in a health check of a deployment. Each
-    /// command takes at most a second and a half.
+    /// [`connect`](Self::connect) calls it. It fails if decisions cannot be made, and logs the other findings at warn. Call
+    /// it yourself after `connect_lazy`, or in a health check of a deployment. Each command takes at most a second and a
+    /// half.
     ///
     /// The Redis user needs `+info` for the eviction policy, which is not part of [`acl_rule`](Self::acl_rule). In a Redis
     /// Cluster, the decisions are made on one node.
@@ -53,9 +54,9 @@ impl RedisStore {
     ///
     /// # async fn example() -> Result<(), tower_ratelimit::Error> {
     /// // Starts without Redis, and says what is wrong once Redis is there.
-    /// let store = RedisStore::connect_lazy("redis://127.0.0.1:6379")?;
+    /// let store = RedisStore::builder().connect_lazy("redis://127.0.0.1:6379")?;
     /// match store.probe().await {
-    ///     Ok(report) if report.problems().is_empty() => {}
+    ///     Ok(report) if report.findings().is_empty() => {}
     ///     Ok(report) => eprintln!("{report}"),
     ///     Err(error) => eprintln!("starting without Redis: {error}"),
     /// }
@@ -72,10 +73,10 @@ impl RedisStore {
                 server.read_hello(&hello);
             }
             if let Some(problem) = wrong_topology(&server) {
-                return Ok(ProbeReport { server, problems: vec![problem] });
+                return Ok(ProbeReport { server, findings: vec![problem] });
             }
         }
-        let mut problems = self.failed_decisions().await?;
+        let mut findings = self.failed_decisions().await?;
         let mut info = redis::cmd("INFO");
         if !self.link.is_cluster() {
             info.arg("memory");
@@ -85,18 +86,18 @@ impl RedisStore {
         }
         if let Some(version) = server.outdated_version() {
             let text = format!("Redis {version} is not supported: upgrade the server to 6.2 or later");
-            problems.push(Problem::new(ProblemKind::Version, text));
+            findings.push(ProbeFinding::new(FindingKind::Version, text));
         }
         if let Some(policy) = server.harmful_eviction() {
             let text = format!(
                 "Redis evicts exhausted limits when its memory is full (maxmemory-policy {policy}), and then admits their \
                  clients again; set maxmemory-policy to volatile-ttl, and use a separate Redis for the limits"
             );
-            problems.push(Problem::new(ProblemKind::Eviction, text));
+            findings.push(ProbeFinding::new(FindingKind::Eviction, text));
         }
         server.round_trip = self.round_trip().await;
         if let Some(round_trip) = server.round_trip.filter(|round_trip| *round_trip > self.deadline) {
-            problems.push(Problem::new(ProblemKind::Slow, slow_text(round_trip, self.deadline)));
+            findings.push(ProbeFinding::new(FindingKind::Slow, slow_text(round_trip, self.deadline)));
         }
         let health = self.link.health();
         if health.introduce() {
@@ -112,7 +113,7 @@ impl RedisStore {
             // Unused without the feature `tracing`.
             let _ = (health.server(), server.round_trip_text(), server.eviction_text());
         }
-        Ok(ProbeReport { server, problems })
+        Ok(ProbeReport { server, findings })
     }
 
     /// The least round trip of three commands. The first may have to wait for a connection, and the process for a thread.
@@ -135,7 +136,7 @@ impl RedisStore {
     }
 
     /// Loads the scripts, and makes a decision with each kind of state.
-    async fn failed_decisions(&self) -> Result<Vec<Problem>, Error> {
+    async fn failed_decisions(&self) -> Result<Vec<ProbeFinding>, Error> {
         for script in Script::all_built_in() {
             if let Err(error) = self.load(script).await {
                 return Ok(vec![self.failed("the scripts cannot be loaded", error)?]);
@@ -149,14 +150,14 @@ impl RedisStore {
             ("SlidingLog", Policy::new("%probe", quota).algorithm(SlidingLog::new())),
             ("Concurrency", Policy::concurrency("%probe", 10)),
         ];
-        let mut problems = Vec::new();
+        let mut findings = Vec::new();
         for (algorithm, policy) in others {
             if let Err(error) = self.decide_once(&policy).await {
                 let text = self.with_rule(&format!("decisions of the algorithm {algorithm} fail"), &error);
-                problems.push(Problem::new(ProblemKind::Algorithm, text));
+                findings.push(ProbeFinding::new(FindingKind::Algorithm, text));
             }
         }
-        Ok(problems)
+        Ok(findings)
     }
 
     /// The problem that `error` shows.
@@ -164,17 +165,17 @@ impl RedisStore {
     /// # Errors
     ///
     /// `error` if the server did not answer.
-    fn failed(&self, what: &str, error: Error) -> Result<Problem, Error> {
+    fn failed(&self, what: &str, error: Error) -> Result<ProbeFinding, Error> {
         let answered = is_answer(&error);
         // The other nodes of a Redis Cluster may be available.
         if error.fault().is_some_and(Fault::is_temporary) || !answered && self.link.is_cluster() {
             let text = format!("no decision can be made at the moment: {error}");
-            return Ok(Problem::new(ProblemKind::Unavailable, text));
+            return Ok(ProbeFinding::new(FindingKind::Unavailable, text));
         }
         if !answered {
             return Err(error);
         }
-        Ok(Problem::new(ProblemKind::Decision, self.with_rule(what, &error)))
+        Ok(ProbeFinding::new(FindingKind::Decision, self.with_rule(what, &error)))
     }
 
     /// Describes `error`, with the permissions that the Redis user needs if it lacks one.
@@ -191,10 +192,12 @@ impl RedisStore {
         static PROBES: AtomicU64 = AtomicU64::new(0);
         let unique = format!("%probe:{}:{}", std::process::id(), PROBES.fetch_add(1, Ordering::Relaxed));
         let key = Key::new(unique);
-        let charges = vec![Charge::new(policy, &key, 1)];
+        let charges = Charges::One(Charge::new(policy, &key, 1));
         let script = self.scripts.script_for(&charges)?;
         let job = Job { deadline: PROBE_TIMEOUT, ..self.job(Action::Charge, charges, script) };
-        let Some(Encoded { command, script }) = wire::encode(&[&job]) else { return Err(wire::unexpected()) };
+        let Some(Call { command, script: Some(script), .. }) = wire::encode(&[&job]) else {
+            return Err(wire::unexpected());
+        };
         let mut loads = 1..TRIES;
         let reply = loop {
             match self.ask(command.clone()).await {
@@ -254,17 +257,17 @@ fn is_answer(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::StoreFailed | ErrorKind::ForeignValue)
 }
 
-fn wrong_topology(server: &ServerInfo) -> Option<Problem> {
+fn wrong_topology(server: &ServerInfo) -> Option<ProbeFinding> {
     let text = match server.mode.as_deref() {
         Some("cluster") => {
-            "the server is one node of a Redis Cluster: connect to the nodes with RedisStore::connect_cluster and the \
+            "the server is one node of a Redis Cluster: connect to the nodes with Servers::cluster and the \
              feature `cluster`"
         }
         Some("sentinel") => {
-            "the server is a sentinel, which has no data: connect with RedisStore::connect_sentinel and the feature \
+            "the server is a sentinel, which has no data: connect with Servers::sentinel and the feature \
              `sentinel`"
         }
         _ => return None,
     };
-    Some(Problem::new(ProblemKind::WrongTopology, text))
+    Some(ProbeFinding::new(FindingKind::WrongTopology, text))
 }

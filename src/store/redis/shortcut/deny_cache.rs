@@ -33,10 +33,7 @@ use crate::{
     decision::{Charge, Decision, DecisionSource, Outcome, Verdict},
     key::Key,
     policy::Policy,
-    store::{
-        Action, ManualClock,
-        redis::wire::{Job, Observer, Reply},
-    },
+    store::{Action, ManualClock},
 };
 
 pub(crate) struct DenyCache {
@@ -117,7 +114,7 @@ impl DenyCache {
 
     /// Stores a decision if it is a denial that lasts.
     pub(crate) fn insert(&self, decision: &Decision, stamp: Stamp) {
-        if decision.is_allowed() {
+        if !decision.is_denied() {
             return;
         }
         let mut lifetime = self.max_age;
@@ -139,7 +136,7 @@ impl DenyCache {
                 // A permit may be released at any moment.
                 return;
             }
-            if outcome.is_allowed() {
+            if !outcome.is_denied() {
                 continue;
             }
             match outcome.retry_after() {
@@ -199,41 +196,36 @@ impl DenyObserver {
         let frees_units = frees_units || action != Action::Charge;
         Self { cache: cache.clone(), stamp, frees_units, undo_invalidations: OnceLock::new() }
     }
-}
 
-impl Observer for DenyObserver {
-    fn settled(&self, job: &Job, reply: Option<&Reply>) {
+    /// Call it when Redis has made a decision over `charges`, or when it failed as a whole and may have been carried out in
+    /// part.
+    pub(crate) fn settled(&self, action: Action, charges: &[Charge], decision: Option<&Decision>) {
         if self.frees_units {
-            for charge in &job.charges {
+            for charge in charges {
                 self.cache.invalidate(charge.policy(), charge.key());
-                if job.action == Action::Ban {
+                if action == Action::Ban {
                     // The bans of a client hold for its preflights.
                     self.cache.invalidate(charge.policy(), &charge.key().of_preflight());
                 }
             }
             if let Some(undo_invalidations) = self.undo_invalidations.get() {
-                undo_invalidations.fetch_add(job.charges.len() as u64, Ordering::AcqRel);
+                undo_invalidations.fetch_add(charges.len() as u64, Ordering::AcqRel);
             }
-        } else if let Some(reply) = reply {
+        } else if let Some(decision) = decision {
             let undo_invalidations = self
                 .undo_invalidations
                 .get()
                 .map_or(0, |undo_invalidations| undo_invalidations.load(Ordering::Acquire));
             let stamp = Stamp { invalidations: self.stamp.invalidations + undo_invalidations, ..self.stamp };
-            self.cache.insert(&reply.decision, stamp);
+            self.cache.insert(decision, stamp);
         }
     }
 
+    /// An observer for a job that undoes a part of this one, which was charged and then denied.
     #[cfg(feature = "cluster")]
-    fn undoing(&self) -> Option<Box<dyn Observer>> {
-        let undo_invalidations = self.undo_invalidations.get_or_init(Arc::default).clone();
-        let cache = self.cache.clone();
-        Some(Box::new(Self {
-            cache,
-            stamp: self.stamp,
-            frees_units: true,
-            undo_invalidations: undo_invalidations.into(),
-        }))
+    pub(crate) fn undoing(&self) -> Self {
+        let undo_invalidations = self.undo_invalidations.get_or_init(Arc::default).clone().into();
+        Self { cache: self.cache.clone(), stamp: self.stamp, frees_units: true, undo_invalidations }
     }
 }
 

@@ -1,14 +1,9 @@
-//! Decisions without Redis: from the deny cache, and from leases.
-//!
-//! Both observe the jobs that are sent and their replies.
+//! Denials without Redis: the deny cache, and the clock that it has in common with the [leases](super::lease).
 
 mod clock;
 mod deny_cache;
-mod lease;
-mod leases;
 
-pub use self::lease::LeaseStatus;
 pub(super) use self::{
+    clock::Clock,
     deny_cache::{DenyCache, DenyObserver},
-    leases::{LeaseObserver, Leases},
 };

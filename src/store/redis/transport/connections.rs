@@ -33,7 +33,7 @@ use crate::{
     store::redis::{
         error::{from_redis, is_broken, is_read_only, not_connected},
         script::Script,
-        wire,
+        wire::{self, Call},
     },
 };
 
@@ -74,17 +74,6 @@ impl Demotions {
 /// A place for a connection that one lane or one command uses.
 pub(super) type Slot<M> = Option<PooledConnection<'static, M>>;
 
-/// A command and how to send it.
-pub(super) struct Call<'a> {
-    pub(super) command: &'a Cmd,
-    /// The script that the command calls, loaded if the server does not have it.
-    pub(super) script: Option<&'a Script>,
-    /// Whether it may be sent again if it is almost certain that it was not sent.
-    pub(super) may_repeat: bool,
-    /// The connection is broken if the reply takes longer than this and [`REPLY_TIMEOUT`].
-    pub(super) deadline: Duration,
-}
-
 /// The error of an exchange without a reply.
 pub(super) struct ExchangeError {
     pub(super) error: Error,
@@ -102,7 +91,7 @@ struct ScriptLoads {
 }
 
 /// How often a script is loaded again if it is lost right after loading.
-const MAX_LOADS: usize = 5;
+const MAX_LOADS: usize = 20;
 /// How many dead connections a batch tries.
 const MAX_DEAD: usize = 64;
 /// The pause between attempts to replace a connection: first this one, then up to the longer one.
@@ -142,8 +131,9 @@ where
     pub(super) async fn exchange(
         self: &Arc<Self>,
         slot: &mut Slot<M>,
-        call: Call<'_>,
+        call: &Call,
     ) -> Result<Value, ExchangeError> {
+        // The connection is broken if the reply takes longer.
         let timeout_after = call.deadline.max(REPLY_TIMEOUT);
         // No caller waits for what is sent later.
         let send_until = deadline_in(call.deadline);
@@ -171,10 +161,10 @@ where
             // charge. In rare cases the thread was paused between the two, redis-rs sent the command and the socket
             // broke. So a command that must not be repeated is not.
             let was_closed = immediate && reply.as_ref().is_err_and(is_broken);
-            if let Some(script) = call.script
+            if let Some(script) = &call.script
                 && is_no_script(&reply)
             {
-                let loading = self.load(&mut *connection, call.command, script, loads_before);
+                let loading = self.load(&mut *connection, &call.command, script, loads_before);
                 reply = or_late(TimeLeft::new(timeout_after).spend_on(loading).await);
             }
             let is_demoted = match &reply {

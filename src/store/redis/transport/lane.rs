@@ -1,4 +1,5 @@
-//! A lane: a task that sends batches as long as decisions wait for it.
+//! A decision is sent immediately and alone if no other is under way; otherwise it shares a batch. Lanes send the batches: a
+//! lane is a task that does so as long as decisions wait for it.
 //!
 //! A decision that finds too few lanes open, see [`queue`](super::queue), starts a task for another one. So callers only
 //! wait: one that polls its decision and then keeps it holds no connection and delays no other. If there is no lane, the
@@ -15,37 +16,99 @@ use std::{mem, sync::Arc, time::Duration};
 
 use tokio::{
     runtime::Handle,
-    task::yield_now,
+    task::{coop::consume_budget, yield_now},
     time::{Instant, timeout},
 };
 
 use super::{
-    breaker::is_silence, connections::MAX_BACKOFF, deadline::while_ticking, queue::Batch, target::Target,
-    waiting::expire,
+    breaker::is_silence,
+    connections::MAX_BACKOFF,
+    deadline::{TimeLeft, while_ticking},
+    probe::probe,
+    queue::{Batch, Ticket},
+    target::{Sender, Target},
+    waiting::{STUCK, expire},
 };
 use crate::{
     base::{Error, ErrorKind},
     decision::Decision,
-    store::redis::error::not_connected,
+    store::redis::{error::not_connected, job::Job},
 };
 
 /// How long a busy lane keeps its connection.
 const MAX_HOLD: Duration = Duration::from_millis(5);
 
+/// Makes a decision, alone or in a batch. Call it in a runtime.
+pub(super) async fn decide<S: Sender>(target: Arc<Target<S>>, job: Job) -> Result<Decision, Error> {
+    if let Some(error) = target.breaker.error() {
+        probe(&target, || job.first_key());
+        let failed = Err(error);
+        target.health.record(&failed);
+        // A caller in a loop would never let another task run, not even the probe.
+        consume_budget().await;
+        return failed;
+    }
+    let (allowed, entered) = (job.deadline, Instant::now());
+    let decision = match target.queue.enter(job, entered) {
+        Ok(ticket) if ticket.is_alone => {
+            let lane = target.queue.lone.open(Lane::new(target.clone()).carry(true));
+            // An error if the lane was dropped with its runtime: the decision may have been made.
+            lane.answer(ticket.reply).await.unwrap_or_else(|_| Err(target.health.late()))
+        }
+        Ok(ticket) => {
+            if ticket.opens_lane {
+                tokio::spawn(Lane::new(target.clone()).carry(false));
+            }
+            wait(&target, ticket, allowed).await
+        }
+        Err(full) => Err(full),
+    };
+    metric!(waited(entered.elapsed()));
+    target.health.record(&decision);
+    decision
+}
+
+async fn wait<S: Sender>(
+    target: &Arc<Target<S>>,
+    mut ticket: Ticket,
+    allowed: Duration,
+) -> Result<Decision, Error> {
+    let reply = if ticket.is_watched {
+        Some((&mut ticket.reply).await)
+    } else {
+        let (mut left, mut pause, mut reply) = (allowed, STUCK, None);
+        while reply.is_none() && !left.is_zero() {
+            let time = pause.min(left);
+            reply = TimeLeft::new(time).spend_on(&mut ticket.reply).await;
+            (left, pause) = (left - time, pause * 2);
+            if reply.is_none() && !left.is_zero() {
+                open_another(target);
+            }
+        }
+        reply
+    };
+    match reply {
+        Some(Ok(reply)) => reply,
+        None if target.queue.withdraw(&ticket) => Err(target.health.no_connection()),
+        // Also if the lane was dropped with its runtime: the decision may have been made.
+        _ => Err(target.health.late()),
+    }
+}
+
 /// An open lane of the queue.
-pub(super) struct Lane<T: Target> {
-    target: Arc<T>,
+struct Lane<S: Sender> {
+    target: Arc<Target<S>>,
     closed: bool,
 }
 
-impl<T: Target> Lane<T> {
+impl<S: Sender> Lane<S> {
     /// A lane that was opened in the queue of `target`.
-    pub(super) const fn new(target: Arc<T>) -> Self {
+    const fn new(target: Arc<Target<S>>) -> Self {
         Self { target, closed: false }
     }
 
     /// Sends batches as long as decisions wait, the first one `at_once` or after the tasks that are ready.
-    pub(super) async fn carry(mut self, mut at_once: bool) {
+    async fn carry(mut self, mut at_once: bool) {
         let mut batch = Batch::default();
         let mut slot = None;
         let mut held_since = Instant::now();
@@ -54,7 +117,7 @@ impl<T: Target> Lane<T> {
             if !mem::take(&mut at_once) {
                 yield_now().await;
             }
-            if self.target.queue().close_lane() {
+            if self.target.queue.close_lane() {
                 self.closed = true;
                 return;
             }
@@ -67,18 +130,18 @@ impl<T: Target> Lane<T> {
             }
             // If this task had to wait long for a thread.
             self.expire_waiting();
-            let late = || self.target.health().no_connection();
-            self.target.queue().fill(&mut batch, late);
+            let late = || self.target.health.no_connection();
+            self.target.queue.fill(&mut batch, late);
             metric!(batch_sent(batch.jobs.len()));
             let sent_at = Instant::now();
-            let sent = self.target.send_batch(&mut slot, &mut batch.jobs);
+            let sent = self.target.sender.send_batch(&mut slot, &mut batch.jobs);
             let mut is_late = false;
             let decisions = while_ticking(sent, || {
                 if let Some(late) =
-                    expire(&mut batch.callers, self.target.queue().tick(), || self.target.health().late())
+                    expire(&mut batch.callers, self.target.queue.tick(), || self.target.health.late())
                     && !mem::replace(&mut is_late, true)
                 {
-                    let _ = record::<T, ()>(&self.target, Err(late));
+                    let _ = record::<S, ()>(&self.target, Err(late));
                 }
                 self.expire_waiting();
                 open_another(&self.target);
@@ -86,9 +149,9 @@ impl<T: Target> Lane<T> {
             let decisions = decisions.await;
             let now = Instant::now();
             // A call that was late is recorded already. Its reply does not show that Redis answers in time.
-            let is_recorded = is_late && now - sent_at > self.target.breaker().deadline();
+            let is_recorded = is_late && now - sent_at > self.target.breaker.deadline();
             let is_answered = record_batch(&*self.target, &decisions, is_recorded);
-            at_once = self.target.queue().record(&batch, is_answered.then(|| now - sent_at));
+            at_once = self.target.queue.record(&batch, is_answered.then(|| now - sent_at));
             batch.answer(decisions);
             if now - held_since > MAX_HOLD {
                 slot = None;
@@ -97,29 +160,29 @@ impl<T: Target> Lane<T> {
     }
 
     /// A connection, unless the decisions that wait for it failed meanwhile.
-    async fn check_out(&self) -> Option<T::Connection> {
-        let connection = timeout(MAX_BACKOFF, self.target.connection());
-        let (mut is_late, mut attempts) = (false, self.target.health().attempts());
+    async fn check_out(&self) -> Option<S::Connection> {
+        let connection = timeout(MAX_BACKOFF, self.target.sender.connection());
+        let (mut is_late, mut attempts) = (false, self.target.health.attempts());
         let connection = while_ticking(connection, || {
             // No call was sent, but none would be answered. If a connection is in use, its replies say otherwise. Each
             // attempt counts once, however many lanes wait for it.
-            let no_connection = || self.target.health().no_connection();
-            if attempts.count_failed() && self.target.breaker().record::<()>(&Err(no_connection())) {
+            let no_connection = || self.target.health.no_connection();
+            if attempts.count_failed() && self.target.breaker.record::<()>(&Err(no_connection())) {
                 // They fail for the cause, and not because of the breaker.
-                self.target.queue().fail(no_connection);
+                self.target.queue.fail(no_connection);
             }
             if let Some(late) = self.expire_waiting()
                 && !mem::replace(&mut is_late, true)
             {
-                let _ = record::<T, ()>(&self.target, Err(late));
+                let _ = record::<S, ()>(&self.target, Err(late));
             }
         });
         match connection.await {
             Ok(Ok(connection)) => Some(connection),
             Ok(Err(error)) => {
                 let error = not_connected(&error);
-                self.target.queue().fail(|| error.clone());
-                let _ = record::<T, ()>(&self.target, Err(error));
+                self.target.queue.fail(|| error.clone());
+                let _ = record::<S, ()>(&self.target, Err(error));
                 None
             }
             Err(_) => None,
@@ -128,26 +191,30 @@ impl<T: Target> Lane<T> {
 
     /// Fails the decisions that wait and are late. Returns the last one's error.
     fn expire_waiting(&self) -> Option<Error> {
-        self.target.queue().expire(|| self.target.health().no_connection())
+        self.target.queue.expire(|| self.target.health.no_connection())
     }
 }
 
 /// Records how a call ended. If this opens the breaker, the decisions that wait fail too.
-fn record<T: Target, D>(target: &T, ended: Result<D, Error>) -> Result<D, Error> {
-    if target.breaker().record(&ended)
-        && let Some(error) = target.breaker().error()
+fn record<S: Sender, D>(target: &Target<S>, ended: Result<D, Error>) -> Result<D, Error> {
+    if target.breaker.record(&ended)
+        && let Some(error) = target.breaker.error()
     {
-        target.queue().fail(|| error.clone());
+        target.queue.fail(|| error.clone());
     }
     ended
 }
 
 /// Records how the call of a batch ended, unless that is done. Returns whether Redis has answered it: if it has answered one
 /// decision, it has answered the call.
-fn record_batch<T: Target>(target: &T, decisions: &[Result<Decision, Error>], is_recorded: bool) -> bool {
+fn record_batch<S: Sender>(
+    target: &Target<S>,
+    decisions: &[Result<Decision, Error>],
+    is_recorded: bool,
+) -> bool {
     let answered = decisions.iter().find(|decision| !decision.as_ref().is_err_and(is_silence));
     match answered.or_else(|| decisions.first()).filter(|_| !is_recorded) {
-        Some(Err(error)) => drop(record::<T, ()>(target, Err(error.clone()))),
+        Some(Err(error)) => drop(record::<S, ()>(target, Err(error.clone()))),
         Some(Ok(_)) => drop(record(target, Ok(()))),
         None => {}
     }
@@ -155,18 +222,18 @@ fn record_batch<T: Target>(target: &T, decisions: &[Result<Decision, Error>], is
 }
 
 /// Starts another lane if decisions have waited for long: the others may be stuck.
-pub(super) fn open_another<T: Target>(target: &Arc<T>) {
+fn open_another<S: Sender>(target: &Arc<Target<S>>) {
     if let Ok(runtime) = Handle::try_current()
-        && target.queue().open_another()
+        && target.queue.open_another()
     {
         runtime.spawn(Lane::new(target.clone()).carry(false));
     }
 }
 
-impl<T: Target> Drop for Lane<T> {
+impl<S: Sender> Drop for Lane<S> {
     fn drop(&mut self) {
         if !self.closed {
-            self.target.queue().abandon(|| {
+            self.target.queue.abandon(|| {
                 let message = "the Tokio runtime that sends to Redis was shut down";
                 Error::new(ErrorKind::StoreUnreachable, message)
             });

@@ -6,7 +6,7 @@ use super::health::Health;
 use crate::{
     base::{Answer, Error, ErrorKind},
     decision::Decision,
-    store::redis::{error::from_redis, wire::Job},
+    store::redis::{error::from_redis, job::Job},
 };
 
 /// A link to Redis, one server or a Cluster, with any connection manager.

@@ -3,7 +3,6 @@
 mod breaker;
 #[cfg(feature = "cluster")]
 pub(super) mod cluster;
-mod commit;
 mod connections;
 mod deadline;
 mod health;

@@ -25,7 +25,7 @@ use super::{
 use crate::{
     base::{Error, sync::lock},
     decision::Decision,
-    store::redis::wire::Job,
+    store::redis::job::Job,
 };
 
 /// How much longer than its decisions a batch takes if Redis is far.

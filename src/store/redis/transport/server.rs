@@ -1,4 +1,4 @@
-//! What lanes to one server share: the queue, the connections, and how a batch is sent.
+//! How batches and commands are sent to one server.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,29 +8,30 @@ use tokio::{sync::Mutex, time::timeout_at};
 
 use super::{
     breaker::Breaker,
-    connections::{Call, Connections, Slot},
+    connections::{Connections, Slot},
     deadline::{PROBE_TIMEOUT, TimeLeft, deadline_in, not_answered},
     health::Health,
     link::{Found, Scan},
     queue::{Lanes, Queue},
     runtimes::in_task,
-    target::Target,
+    target::{Sender, Target},
 };
 use crate::{
     base::Error,
     decision::Decision,
-    store::redis::wire::{self, Encoded, Job, Reply},
+    store::redis::{
+        job::{Job, Reply},
+        wire::{self, Call},
+    },
 };
 
 /// With three lanes, one batch is made, one is on its way and one is decided. Over a network of 1 ms, six lanes make 1.16
 /// times as many decisions as three; eight make no more.
 const LANES: Lanes = Lanes { usual: 3, if_far: 6 };
 
+/// Sends to one server.
 pub(super) struct Server<M: ManageConnection> {
-    queue: Queue,
-    breaker: Breaker,
     connections: Arc<Connections<M>>,
-    health: Arc<Health>,
     /// Held during a scan: several at a time would keep decisions waiting.
     scans: Mutex<()>,
 }
@@ -40,9 +41,10 @@ where
     M: ManageConnection<Error = RedisError>,
     M::Connection: ConnectionLike + Sync,
 {
-    pub(super) fn new(pool: Pool<M>, health: Arc<Health>, breaker: Breaker) -> Self {
+    pub(super) fn target(pool: Pool<M>, health: Arc<Health>, breaker: Breaker) -> Target<Self> {
         let connections = Arc::new(Connections::new(pool, health.clone()));
-        Self { queue: Queue::new(LANES), breaker, connections, health, scans: Mutex::default() }
+        let sender = Self { connections, scans: Mutex::default() };
+        Target { queue: Queue::new(LANES), breaker, health, sender }
     }
 
     /// The reply to a command.
@@ -53,8 +55,10 @@ where
             let (deadline, mut slot) = (deadline_in(allowed), None);
             connections.check_out(&mut slot, deadline).await?;
             let exchange = in_task(async move {
-                let call = Call { command: &command, script: None, may_repeat: true, deadline: allowed };
-                connections.exchange(&mut slot, call).await.map_err(|failed| failed.error)
+                connections
+                    .exchange(&mut slot, &Call::of(command, allowed))
+                    .await
+                    .map_err(|failed| failed.error)
             });
             timeout_at(deadline, exchange).await.unwrap_or_else(|_| Err(not_answered()))?
         })
@@ -70,20 +74,13 @@ where
     }
 
     async fn send(&self, slot: &mut Slot<M>, jobs: &[&Job]) -> Vec<Result<Decision, Error>> {
-        let Some(first) = jobs.first() else { return Vec::new() };
-        let may_repeat = jobs.iter().all(|job| job.may_be_repeated());
-        let reply = {
-            let Some(Encoded { command, script }) = wire::encode(jobs) else { return Vec::new() };
-            let call =
-                Call { command: &command, script: Some(&script), may_repeat, deadline: first.deadline };
-            self.connections.exchange(slot, call).await
-        };
-        let failed = match reply {
+        let Some(call) = wire::encode(jobs) else { return Vec::new() };
+        let failed = match self.connections.exchange(slot, &call).await {
             Ok(reply) => return settle(jobs, wire::decode(&reply, jobs)),
             Err(failed) => failed,
         };
         let mut repeated = Vec::new();
-        if failed.was_closed && !may_repeat {
+        if failed.was_closed && !call.may_repeat {
             // Only jobs that must not be repeated fail.
             let others: Vec<&Job> = jobs.iter().copied().filter(|job| job.may_be_repeated()).collect();
             repeated = Box::pin(self.send(slot, &others)).await;
@@ -95,24 +92,12 @@ where
     }
 }
 
-impl<M> Target for Server<M>
+impl<M> Sender for Server<M>
 where
     M: ManageConnection<Error = RedisError>,
     M::Connection: ConnectionLike + Sync,
 {
     type Connection = PooledConnection<'static, M>;
-
-    fn queue(&self) -> &Queue {
-        &self.queue
-    }
-
-    fn health(&self) -> &Health {
-        &self.health
-    }
-
-    fn breaker(&self) -> &Breaker {
-        &self.breaker
-    }
 
     async fn ping(&self, slot: &mut Slot<M>, _: &str) -> Result<Duration, Error> {
         if slot.is_none() {
@@ -120,9 +105,8 @@ where
         }
         let (connections, mut taken) = (self.connections.clone(), slot.take());
         let exchange = in_task(async move {
-            let command = redis::cmd("PING");
-            let call = Call { command: &command, script: None, may_repeat: true, deadline: PROBE_TIMEOUT };
-            (connections.exchange(&mut taken, call).await, taken)
+            let ping = Call::of(redis::cmd("PING"), PROBE_TIMEOUT);
+            (connections.exchange(&mut taken, &ping).await, taken)
         });
         let mut time = TimeLeft::in_ticks(PROBE_TIMEOUT);
         let (reply, returned) = time.spend_on(exchange).await.ok_or_else(not_answered)??;
@@ -144,9 +128,12 @@ where
 
 /// The decisions in `replies`. Notifies the observers of `jobs`.
 pub(super) fn settle(jobs: &[&Job], replies: Vec<Result<Reply, Error>>) -> Vec<Result<Decision, Error>> {
-    let settle = |(job, reply): (&&Job, Result<Reply, Error>)| {
-        job.settled(reply.as_ref().ok());
-        reply.map(|reply| reply.decision)
+    let settle = |(job, reply): (&&Job, Result<Reply, Error>)| match reply {
+        Ok(reply) => Ok(job.settled(reply)),
+        Err(error) => {
+            job.failed();
+            Err(error)
+        }
     };
     jobs.iter().zip(replies).map(settle).collect()
 }

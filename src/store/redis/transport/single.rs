@@ -7,18 +7,19 @@ use redis::{Cmd, RedisError, Value, aio::ConnectionLike};
 
 use super::{
     breaker::Breaker,
-    commit,
     health::Health,
+    lane,
     link::{Found, Link, Scan},
+    probe::probe,
     runtimes::{PerRuntime, in_task},
     server::Server,
+    target::Target,
 };
-use super::{probe::probe, target::Target as _};
-use crate::{base::Answer, decision::Decision, store::redis::wire::Job};
+use crate::{base::Answer, decision::Decision, store::redis::job::Job};
 
 /// A link to one server, with any connection manager.
 pub(crate) struct Single<M: ManageConnection> {
-    servers: PerRuntime<Server<M>>,
+    servers: PerRuntime<Target<Server<M>>>,
     health: Arc<Health>,
     commands: &'static [&'static str],
 }
@@ -29,24 +30,24 @@ where
     M::Connection: ConnectionLike + Sync,
 {
     fn decide(self: Arc<Self>, job: Job) -> Answer<Decision> {
-        Answer::pending(async move { commit::decide(self.servers.here()?, job).await })
+        Answer::pending(async move { lane::decide(self.servers.here()?, job).await })
     }
 
     fn ask(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value> {
-        Answer::pending(async move { self.servers.here()?.reply(command, deadline).await })
+        Answer::pending(async move { self.servers.here()?.sender.reply(command, deadline).await })
     }
 
     fn ask_if_available(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value> {
         Answer::pending(async move {
             let server = self.servers.here()?;
-            if let Some(error) = server.breaker().error() {
+            if let Some(error) = server.breaker.error() {
                 // There may be no decisions that would.
                 probe(&server, String::new);
                 return Err(error);
             }
             // Calls without an answer keep their connections for a while, so these must open the breaker too.
-            let reply = server.reply(command, deadline).await;
-            server.breaker().record(&reply);
+            let reply = server.sender.reply(command, deadline).await;
+            server.breaker.record(&reply);
             reply
         })
     }
@@ -54,7 +55,7 @@ where
     fn scan(self: Arc<Self>, scan: Scan, deadline: Duration) -> Answer<Found> {
         Answer::pending(async move {
             let server = self.servers.here()?;
-            in_task(async move { server.scan(&scan, deadline).await }).await?
+            in_task(async move { server.sender.scan(&scan, deadline).await }).await?
         })
     }
 
@@ -79,7 +80,7 @@ where
         health: Arc<Health>,
     ) -> Self {
         let (breaker, shared) = (Breaker::new(health.deadline()), health.clone());
-        let server = move |pool| Server::new(pool, shared.clone(), breaker.in_another_runtime());
+        let server = move |pool| Server::target(pool, shared.clone(), breaker.in_another_runtime());
         let first = first.map(&server);
         let servers = PerRuntime::new(move || server(pools()), first);
         Self { servers, health, commands: &["evalsha", "script|load", "ping"] }

@@ -1,23 +1,25 @@
-use std::{future::Future, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use redis::RedisResult;
 
 use super::{breaker::Breaker, health::Health, queue::Queue};
-use crate::{base::Error, decision::Decision, store::redis::wire::Job};
+use crate::{base::Error, decision::Decision, store::redis::job::Job};
 
 /// Where the lanes of a queue send their batches: a server, or a shard of a Cluster.
-pub(super) trait Target: Send + Sync + 'static {
+pub(super) struct Target<S> {
+    pub(super) queue: Queue,
+    pub(super) breaker: Breaker,
+    pub(super) health: Arc<Health>,
+    pub(super) sender: S,
+}
+
+/// Sends the batches of a target.
+pub(super) trait Sender: Send + Sync + 'static {
     /// What a lane keeps while it has work.
     type Connection: Send + 'static;
 
-    fn queue(&self) -> &Queue;
-
-    fn health(&self) -> &Health;
-
-    fn breaker(&self) -> &Breaker;
-
-    /// Asks whether it answers, on the connection in `slot` or on another one, which it leaves there. `key` is one of its
-    /// keys. Returns the round trip, in time in which the runtime ran.
+    /// Asks whether the target answers, on the connection in `slot` or on another one, which it leaves there. `key` is one of
+    /// its keys. Returns the round trip, in time in which the runtime ran.
     fn ping(
         &self,
         slot: &mut Option<Self::Connection>,

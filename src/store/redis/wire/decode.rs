@@ -6,17 +6,16 @@ use std::{slice::ChunksExact, time::Duration};
 
 use redis::Value;
 
-use super::{
-    job::{Job, LeaseRequest},
-    reply::{Leased, Reply},
-};
 use crate::{
     algorithm::twin::Receipt,
     base::{Error, ErrorKind, Fault},
     decision::{Charge, Decision, Outcome, Verdict},
     store::{
-        Action, Spec,
-        redis::{codes, error},
+        Action, PenaltyCharge, Spec,
+        redis::{
+            codes, error,
+            job::{Job, LeaseRequest, Leased, Reply},
+        },
     },
 };
 
@@ -91,8 +90,8 @@ impl<'a> Reader<'a> {
             self.skip(job.records());
             return Err(error::from_server(&text));
         }
-        let reply = match (&job.lease, &*job.charges) {
-            (None, [charge]) if job.companions.is_empty() => {
+        let reply = match (&job.lease, &job.charges[..]) {
+            (None, [charge]) if job.penalties.is_empty() => {
                 self.decision_of_one(job.action, charge).map(Reply::of)
             }
             (Some(lease), [charge]) => self.leased(charge, lease),
@@ -126,21 +125,26 @@ impl<'a> Reader<'a> {
     }
 
     fn decision(&mut self, job: &Job) -> Option<Decision> {
-        // All are read, because the next job's records follow.
-        let records: Vec<Record> = job.charges.iter().filter_map(|_| self.record()).collect();
-        let penalties: Vec<Record> = job.companions.iter().filter_map(|_| self.record()).collect();
-        let fits = |(charge, record): (&Charge, &Record)| record[0] != 0.0 || charge.is_shadow();
-        let is_banned = penalties.iter().any(|record| record[0] == 0.0);
-        let is_admitted = !is_banned && job.charges.iter().zip(&records).all(fits);
-        let outcomes = job.charges.iter().zip(&records);
-        let outcomes: Option<Vec<Outcome>> =
-            outcomes.map(|(charge, record)| self.outcome(job.action, charge, record, is_admitted)).collect();
+        let (charges, penalties) = (&*job.charges, &job.penalties);
+        let records = || self.records.clone().map(record);
+        let of_penalties = || penalties.iter().zip(records().skip(charges.len()));
+        let fits = |(charge, record): (&Charge, Record)| record[0] != 0.0 || charge.is_shadow();
+        let is_banned = of_penalties().any(|(_, record)| record[0] == 0.0);
+        let is_admitted = !is_banned && charges.iter().zip(records()).all(fits);
+        let outcome = |(charge, record)| self.outcome(job.action, charge, &record, is_admitted);
+        let outcomes: Option<Vec<Outcome>> = charges.iter().zip(records()).map(outcome).collect();
+        let ban = |(penalty, [granted, _, _, rest, _]): (&PenaltyCharge, Record)| match integer(granted) {
+            Some(0) => Some(micros(rest).map(|rest| (penalty.place, rest))),
+            Some(_) => None,
+            None => Some(None),
+        };
+        let bans: Option<Vec<_>> = of_penalties().filter_map(ban).collect();
+        // Also if one of them is invalid, because the records of the next job follow.
+        self.skip(job.width());
         let mut outcomes = outcomes?;
-        for (companion, [granted, _, _, rest, _]) in job.companions.iter().zip(penalties) {
-            if integer(granted)? == 0 {
-                let outcome = outcomes.get_mut(companion.place)?;
-                *outcome = outcome.clone().banning(micros(rest)?);
-            }
+        for (place, rest) in bans? {
+            let outcome = outcomes.get_mut(place)?;
+            *outcome = outcome.clone().banning(rest);
         }
         Some(Decision::new(outcomes))
     }
@@ -154,14 +158,14 @@ impl<'a> Reader<'a> {
         is_admitted: bool,
     ) -> Option<Outcome> {
         let (outcome, mark) = outcome(action, charge, record)?;
-        let is_charged = is_admitted && outcome.is_allowed() && action.charges_units();
+        let is_charged = is_admitted && !outcome.is_denied() && action.charges_units();
         Some(if is_charged { outcome.with_receipt(Receipt { made: self.time, mark }) } else { outcome })
     }
 
     fn leased(&mut self, charge: &Charge, lease: &LeaseRequest) -> Option<Reply> {
         let (decision, leased) = (self.record()?, self.record()?);
         let (outcome, _) = outcome(Action::Charge, charge, &decision)?;
-        if !outcome.is_allowed() {
+        if outcome.is_denied() {
             return Some(Reply { decision: Decision::of_one(outcome), leased: Some(Leased::default()) });
         }
         let [units, lifetime, name, mark, _] = leased;
@@ -190,7 +194,7 @@ fn outcome(action: Action, charge: &Charge, record: &Record) -> Option<(Outcome,
         _ => (Verdict::Delay(delay), integer(retry_or_mark)?),
     };
     let granted = granted.saturating_sub(1);
-    let is_complete = granted == cost || !verdict.is_allowed() || least.is_some();
+    let is_complete = granted == cost || verdict.is_denied() || least.is_some();
     if granted > cost || !is_complete {
         return None;
     }

@@ -1,12 +1,14 @@
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use redis::Cmd;
 
-use super::job::Job;
 use crate::{
     decision::Charge,
-    policy::{MAX_BAN, Policy},
-    store::{Action, Companion, Counts, Spec, StateChange, redis::script::Script},
+    policy::{MAX_BAN, Policy, Traits},
+    store::{
+        Action, Counts, PenaltyCharge, Spec, StateChange,
+        redis::{job::Job, script::Script},
+    },
 };
 
 /// More than any key can be charged, and exact in Lua.
@@ -16,10 +18,22 @@ const MAX_PERMIT_UNITS: u64 = 1_000_000;
 /// How many of the last rules are searched for that of the next charge.
 const RULE_LOOKBACK: usize = 8;
 
-/// A script call, ready to send.
-pub(crate) struct Encoded {
+/// A command, ready to send.
+pub(crate) struct Call {
     pub(crate) command: Cmd,
-    pub(crate) script: Arc<Script>,
+    /// The script that the command calls, loaded if the server does not have it.
+    pub(crate) script: Option<Arc<Script>>,
+    /// Whether it may be sent again if it is almost certain that it was not sent.
+    pub(crate) may_repeat: bool,
+    /// How long the callers wait.
+    pub(crate) deadline: Duration,
+}
+
+impl Call {
+    /// A command without a script.
+    pub(crate) const fn of(command: Cmd, deadline: Duration) -> Self {
+        Self { command, script: None, may_repeat: true, deadline }
+    }
 }
 
 impl Job {
@@ -27,16 +41,16 @@ impl Job {
     fn cost(&self, charge: &Charge) -> u64 {
         match self.action.spec().change {
             None => charge.bounded_cost(),
-            // Its companion has the cost.
+            // The charge against its penalty has the cost.
             Some(StateChange::Ban) => 0,
             Some(_) if charge.needs_permit() => charge.cost().min(MAX_PERMIT_UNITS),
             Some(_) => charge.cost().min(MAX_REFUND),
         }
     }
 
-    /// Which denials its companions count, if it has any.
+    /// Which denials its charges against penalties count, if it has any.
     fn counts(&self) -> Option<Counts> {
-        self.companions.first().map(|companion| companion.counts)
+        self.penalties.first().map(|penalty| penalty.counts)
     }
 
     /// What it does: a job that leases units charges its cost too.
@@ -58,12 +72,12 @@ impl Job {
             && !matches!(self.action, Action::Refund | Action::Ban)
             && self.charges.len() == other.charges.len()
             && self.counts() == other.counts()
-            && self.charges.iter().zip(&other.charges).all(is_alike)
+            && self.charges.iter().zip(&*other.charges).all(is_alike)
     }
 }
 
 /// Encodes the script call for `jobs`, which must be able to share a batch. `None` if there are none.
-pub(crate) fn encode(jobs: &[&Job]) -> Option<Encoded> {
+pub(crate) fn encode(jobs: &[&Job]) -> Option<Call> {
     let first = jobs.first()?;
     let keys = Keys::of(jobs);
     let takes = takes_of(jobs).filter(|_| keys.places.is_none());
@@ -82,18 +96,19 @@ pub(crate) fn encode(jobs: &[&Job]) -> Option<Encoded> {
         command.arg(&key);
     }
     command.arg(numbers.0).arg(texts);
-    Some(Encoded { command, script })
+    let may_repeat = jobs.iter().all(|job| job.may_be_repeated());
+    Some(Call { command, script: Some(script), may_repeat, deadline: first.deadline })
 }
 
 /// The short script, if the jobs are only takes of one charge under one algorithm.
 fn takes_of(jobs: &[&Job]) -> Option<&'static Arc<Script>> {
     let mut algorithm = None;
     for job in jobs {
-        let [charge] = &*job.charges else { return None };
+        let [charge] = &job.charges[..] else { return None };
         let name = charge.policy().counting().name();
         let is_take = job.action == Action::Charge && job.lease.is_none();
-        // The short script knows no debt, no shadows and no penalties.
-        let is_special = charge.policy().debits().1 > 0 || charge.is_shadow() || !job.companions.is_empty();
+        // The short script knows no debt, no penalties and no shadows. Permits have none.
+        let is_special = charge.policy().has(Traits::DEBT.or(Traits::PENALTY)) || charge.is_shadow();
         if !is_take || is_special || *algorithm.get_or_insert(name) != name {
             return None;
         }
@@ -184,7 +199,7 @@ impl Numbers {
         let mut numbers = Self::new(jobs);
         for run in jobs.chunk_by(|one, next| one.differs_only_in_keys(next)) {
             if let [job, ..] = run
-                && let [charge, ..] = &*job.charges
+                && let [charge, ..] = &job.charges[..]
             {
                 numbers.extend(&[run.len() as u64, job.cost(charge)]);
                 numbers.extend(charge.policy().arguments());
@@ -228,7 +243,7 @@ impl Numbers {
                 }
             }
             let own = job.charges.len();
-            for (i, Companion { place, charge, counts }) in job.companions.iter().enumerate() {
+            for (i, PenaltyCharge { place, charge, counts }) in job.penalties.iter().enumerate() {
                 numbers.extend(&[rule_of[charge_number + own + i] as u64, charge.cost().min(MAX_BAN), 0]);
                 numbers.push_penalty(*place, *counts);
             }

@@ -75,7 +75,7 @@ impl Admin {
         let (policy, key) = self.target(policy, key)?;
         // A value that cannot be read is reset too.
         let before = self.explain(policy, &key, 1).await;
-        self.limiter.reset(policy, &key).await.map_err(Failure::of_change)?;
+        self.limiter.operator().reset(policy, &key).await.map_err(Failure::of_change)?;
         let state = self.state_after_change(policy, &key).await;
         Ok(if before.is_ok_and(|before| !is_charged(&before)) {
             self.with_note(state, policy, &key).await
@@ -86,26 +86,26 @@ impl Admin {
 
     async fn refund(&self, policy: &str, key: &str, units: u64) -> Result<String, Failure> {
         let (policy, key) = self.target(policy, key)?;
-        if policy.summary().algorithm() == "concurrency" {
+        if policy.algorithm_name() == "concurrency" {
             return Err(Failure::Usage(
                 "permits are not refunded, their holders release them: `reset` releases all of them"
                     .to_owned(),
             ));
         }
-        let refunded = self.limiter.refund_latest(policy, &key, units).await;
+        let refunded = self.limiter.operator().refund_latest(policy, &key, units).await;
         refunded.and_then(decided).map_err(Failure::of_change)?;
         Ok(self.state_after_change(policy, &key).await)
     }
 
     async fn ban(&self, policy: &str, key: &str, time: Duration) -> Result<String, Failure> {
         let (policy, key) = self.target(policy, key)?;
-        self.limiter.ban(policy, &key, time).await.map_err(Failure::of_change)?;
+        self.limiter.operator().ban(policy, &key, time).await.map_err(Failure::of_change)?;
         Ok(self.state_after_change(policy, &key).await)
     }
 
     async fn unban(&self, policy: &str, key: &str) -> Result<String, Failure> {
         let (policy, key) = self.target(policy, key)?;
-        self.limiter.unban(policy, &key).await.map_err(Failure::of_change)?;
+        self.limiter.operator().unban(policy, &key).await.map_err(Failure::of_change)?;
         Ok(self.state_after_change(policy, &key).await)
     }
 
@@ -116,7 +116,7 @@ impl Admin {
         };
         let (mut bans, mut is_complete) = (Vec::new(), true);
         for policy in policies {
-            let banned = self.limiter.bans(policy).await?;
+            let banned = self.limiter.operator().bans(policy).await?;
             is_complete &= banned.is_complete();
             bans.extend(banned.into_iter().map(|ban| (policy.name(), ban)));
         }

@@ -2,7 +2,7 @@
 
 use std::{env, fs, path::Path};
 
-use tower_ratelimit::RedisStore;
+use tower_ratelimit::{RedisStore, store::Servers};
 
 use crate::{failure::Failure, options::Options};
 
@@ -21,41 +21,34 @@ pub(crate) async fn connect(options: &Options, lazily: bool) -> Result<RedisStor
     if let (Some(certificate), Some(key)) = (&options.client_certificate, &options.client_key) {
         settings = settings.tls_client_certificate(read(certificate)?, read(key)?);
     }
-    if options.cluster {
-        let settings = settings.cluster_shards(options.cluster_shards);
-        let store =
-            if lazily { settings.connect_cluster_lazy(urls) } else { settings.connect_cluster(urls).await };
-        return Ok(store?);
-    }
-    if let Some(primary) = &options.sentinel {
+    let servers = if options.cluster {
+        settings = settings.cluster_shards(options.cluster_shards);
+        Servers::cluster(urls)
+    } else if let Some(primary) = &options.sentinel {
+        let servers = Servers::sentinel(urls, primary);
         let password = env::var("SENTINEL_PASSWORD").ok().filter(|password| !password.is_empty());
         match (&options.sentinel_user, password) {
             (user, Some(password)) => {
-                settings = settings.sentinel_credentials(user.as_deref().unwrap_or_default(), password);
+                servers.sentinel_credentials(user.as_deref().unwrap_or_default(), password)
             }
             (Some(_), None) => {
                 return Err(Failure::Usage(
                     "--sentinel-user needs its password in the variable SENTINEL_PASSWORD".to_owned(),
                 ));
             }
-            (None, None) => {}
+            (None, None) => servers,
         }
-        let store = if lazily {
-            settings.connect_sentinel_lazy(urls, primary)
-        } else {
-            settings.connect_sentinel(urls, primary).await
-        };
-        return Ok(store?);
-    }
-    match urls[..] {
-        [url] if lazily => Ok(settings.connect_lazy(url)?),
-        [url] => Ok(settings.connect(url).await?),
-        _ => Err(Failure::Usage(
+    } else if let [url] = urls[..] {
+        Servers::one(url)
+    } else {
+        return Err(Failure::Usage(
             "several URLs are of nodes of a Redis Cluster or of sentinels: add --cluster or --sentinel <PRIMARY>, or \
              write a comma in a password as %2C"
                 .to_owned(),
-        )),
-    }
+        ));
+    };
+    let store = if lazily { settings.connect_lazy(servers) } else { settings.connect(servers).await };
+    Ok(store?)
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, Failure> {

@@ -26,7 +26,7 @@ pub(crate) fn is_charged(explanation: &Explanation) -> bool {
 pub(crate) async fn other_names(store: &RedisStore, policy: &Policy, key: &Key) -> Vec<String> {
     let (limiter, mut names) = (Limiter::new(store.clone()), Vec::new());
     for other in by_each_algorithm(policy).into_iter().flatten() {
-        if other.summary().algorithm() == policy.summary().algorithm() {
+        if other.algorithm_name() == policy.algorithm_name() {
             continue;
         }
         let exists = match Explanation::of(&limiter, &other, key, 1).await {

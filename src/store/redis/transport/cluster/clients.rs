@@ -31,13 +31,8 @@ const CONNECT_TLS: Duration = Duration::from_secs(1);
 pub(super) const RESPONSE: Duration = Duration::from_millis(500);
 
 /// Makes the clients for `urls`, for decisions with this `deadline`.
-pub(crate) fn clients<U: AsRef<str>>(
-    urls: impl IntoIterator<Item = U>,
-    tls: &TlsSettings,
-    deadline: Duration,
-) -> Result<Clients, Error> {
-    let infos: Result<Vec<ConnectionInfo>, _> =
-        urls.into_iter().map(|url| connection_info(url.as_ref(), tls)).collect();
+pub(crate) fn clients(urls: &[String], tls: &TlsSettings, deadline: Duration) -> Result<Clients, Error> {
+    let infos: Result<Vec<ConnectionInfo>, _> = urls.iter().map(|url| connection_info(url, tls)).collect();
     let infos = infos?;
     let addresses: Vec<_> = infos.iter().map(|info| info.addr().to_string()).collect();
     #[cfg(feature = "tls-rustls-no-provider")]

@@ -15,19 +15,20 @@ use crate::{
     decision::Decision,
     key::Key,
     store::redis::{
+        job::{Job, Shards},
         script::Script,
         transport::{
             breaker::Breaker,
-            commit,
             deadline::{deadline_in, queue_full},
             health::Health,
+            lane,
             link::{Found, Link, Scan},
             probe::probe,
             queue::MAX_WAITING,
             runtimes::{PerRuntime, in_task},
             target::Target,
         },
-        wire::{self, Job, Shards},
+        wire,
     },
 };
 
@@ -46,7 +47,7 @@ pub(crate) struct Clustered<M: ManageConnection> {
 struct Runtime<M: ManageConnection> {
     nodes: Arc<Nodes<M>>,
     /// What stands for each part of the slots: the shard, or only the breaker of its slots.
-    shards: Vec<Arc<Shard<M>>>,
+    shards: Vec<Arc<Target<Shard<M>>>>,
     /// Limits the decisions in flight.
     in_flight: Semaphore,
 }
@@ -127,7 +128,8 @@ where
         let shared = health.clone();
         let runtime = move |pools| {
             let nodes = Arc::new(Nodes::new(pools, shared.clone()));
-            let shard = |breaker: &Breaker| Arc::new(Shard::new(nodes.clone(), breaker.in_another_runtime()));
+            let shard =
+                |breaker: &Breaker| Arc::new(Shard::target(nodes.clone(), breaker.in_another_runtime()));
             let shards = breakers.iter().map(shard).collect();
             Runtime { nodes, shards, in_flight: Semaphore::new(MAX_WAITING) }
         };
@@ -142,7 +144,7 @@ where
     }
 
     fn is_in_one_slot(&self, job: &Job) -> bool {
-        match &*job.charges {
+        match &job.charges[..] {
             [_] => true,
             [first, others @ ..] => others.iter().all(|other| self.share_a_slot(first.key(), other.key())),
             [] => false,
@@ -153,10 +155,10 @@ where
     async fn decide_directly(
         &self,
         here: &Runtime<M>,
-        shard: &Arc<Shard<M>>,
+        shard: &Arc<Target<Shard<M>>>,
         mut job: Job,
     ) -> Result<Decision, Error> {
-        if let Some(error) = shard.breaker().error() {
+        if let Some(error) = shard.breaker.error() {
             probe(shard, || job.first_key());
             let failed = Err(error);
             self.health.record(&failed);
@@ -171,7 +173,7 @@ where
         });
         let decision = timeout_at(deadline, sent).await.unwrap_or_else(|_| Ok(Err(self.health.late())));
         let decision = decision.and_then(|decision| decision);
-        shard.breaker().record(&decision);
+        shard.breaker.record(&decision);
         self.health.record(&decision);
         decision
     }
@@ -193,7 +195,7 @@ where
         let here = self.runtimes.here()?;
         let shard = job.charges.first().and_then(|charge| here.shards.get(self.parts.of(charge.key())));
         match shard {
-            Some(shard) if self.is_sharded => commit::decide(shard.clone(), job).await,
+            Some(shard) if self.is_sharded => lane::decide(shard.clone(), job).await,
             Some(shard) => self.decide_directly(&here, shard, job).await,
             None => Err(wire::unexpected()),
         }

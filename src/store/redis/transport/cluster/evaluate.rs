@@ -5,19 +5,15 @@ use std::time::Duration;
 use redis::{Cmd, RedisError, RedisResult, RetryMethod, Value, aio::ConnectionLike};
 use tokio::time::sleep;
 
-use crate::store::redis::{script::Script, transport::connections::is_no_script};
+use crate::store::redis::{transport::connections::is_no_script, wire::Call};
 
 /// The pause before a retry on a migrating slot.
 const MIGRATION_PAUSE: Duration = Duration::from_millis(1);
 
 /// Runs the script, and retries until the reply is not a redirect.
-pub(super) async fn evaluate(
-    connection: &mut impl ConnectionLike,
-    command: &Cmd,
-    script: &Script,
-) -> RedisResult<Value> {
+pub(super) async fn evaluate(connection: &mut impl ConnectionLike, call: &Call) -> RedisResult<Value> {
     loop {
-        let reply = with_text_if_missing(connection, command, script).await;
+        let reply = with_text_if_missing(connection, call).await;
         // redis-rs follows redirects only a few times. It sends `ASKING` apart from the command, so another command may
         // come between, and the node redirects again. Nothing was carried out.
         let redirect = reply.as_ref().err().map(RedisError::retry_method);
@@ -30,36 +26,38 @@ pub(super) async fn evaluate(
 
 pub(super) async fn with_text_if_missing(
     connection: &mut impl ConnectionLike,
-    command: &Cmd,
-    script: &Script,
+    call: &Call,
 ) -> RedisResult<Value> {
-    let reply = command.query_async(connection).await;
-    if is_no_script(&reply) { with_text(command, script).query_async(connection).await } else { reply }
+    let reply = call.command.query_async(connection).await;
+    match with_text(call, &reply) {
+        Some(evaluation) => evaluation.query_async(connection).await,
+        None => reply,
+    }
 }
 
-/// Turns `command`, an `EVALSHA`, into an `EVAL`.
-fn with_text(command: &Cmd, script: &Script) -> Cmd {
+/// The call as an `EVAL` with its script's text, if `reply` says that the node does not have it.
+fn with_text(call: &Call, reply: &RedisResult<Value>) -> Option<Cmd> {
+    let script = call.script.as_ref().filter(|_| is_no_script(reply))?;
     let mut evaluation = redis::cmd("EVAL");
     evaluation.arg(script.text());
-    for argument in command.args_iter().skip(2) {
+    for argument in call.command.args_iter().skip(2) {
         match argument {
             redis::Arg::Simple(bytes) => evaluation.arg(bytes),
             // The command has no cursor, and the library may add more kinds.
             _ => &mut evaluation,
         };
     }
-    evaluation
+    Some(evaluation)
 }
 
 /// Runs the script in a transaction. A client that retries waits while a slot migrates and its keys are on two nodes. But
 /// it returns an aborted transaction at once.
-pub(super) async fn in_transaction(
-    connection: &mut impl ConnectionLike,
-    command: &Cmd,
-    script: &Script,
-) -> RedisResult<Value> {
-    let reply = transaction(connection, command.clone()).await;
-    if is_no_script(&reply) { transaction(connection, with_text(command, script)).await } else { reply }
+pub(super) async fn in_transaction(connection: &mut impl ConnectionLike, call: &Call) -> RedisResult<Value> {
+    let reply = transaction(connection, call.command.clone()).await;
+    match with_text(call, &reply) {
+        Some(evaluation) => transaction(connection, evaluation).await,
+        None => reply,
+    }
 }
 
 async fn transaction(connection: &mut impl ConnectionLike, command: Cmd) -> RedisResult<Value> {

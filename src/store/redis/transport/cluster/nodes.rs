@@ -24,6 +24,7 @@ use crate::{
     decision::{Charge, Decision},
     store::redis::{
         error::{from_redis, is_broken},
+        job::Job,
         script::Script,
         transport::{
             deadline::{REPLY_TIMEOUT, deadline_in, not_answered},
@@ -31,7 +32,7 @@ use crate::{
             link::{Found, Scan, page},
             server::settle,
         },
-        wire::{self, Encoded, Job},
+        wire::{self, Call},
     },
 };
 
@@ -76,8 +77,8 @@ where
         jobs.iter_mut().for_each(Job::sending);
         let jobs: Vec<&Job> = jobs.iter().collect();
         let until = deadline_in(jobs.iter().map(|job| time_for(job)).max().unwrap_or_default());
-        let Some(encoded) = wire::encode(&jobs) else { return Vec::new() };
-        let error = match timeout_at(until, self.attempt(slot, &encoded, jobs.len())).await {
+        let Some(call) = wire::encode(&jobs) else { return Vec::new() };
+        let error = match timeout_at(until, self.attempt(slot, &call, jobs.len())).await {
             Ok(Ok(reply)) => return settle(&jobs, wire::decode(&reply, &jobs)),
             Ok(Err(error)) => Some(error),
             Err(_) => None,
@@ -108,26 +109,25 @@ where
     async fn attempt(
         &self,
         slot: &mut Option<M::Connection>,
-        encoded: &Encoded,
+        call: &Call,
         decisions: usize,
     ) -> RedisResult<Value> {
-        let Encoded { command, script } = encoded;
         let connection = match slot {
             Some(connection) => connection,
             None => slot.insert(self.connection().await?),
         };
         if self.single_attempt.is_none() && decisions > 1 {
-            in_transaction(connection, command, script).await
+            in_transaction(connection, call).await
         } else {
-            with_text_if_missing(connection, command, script).await
+            with_text_if_missing(connection, call).await
         }
     }
 
     /// Sends one decision, which redis-rs sends again if its slot migrates.
     async fn send_alone(&self, job: &Job, until: Instant) -> Result<Decision, Error> {
-        let Some(Encoded { command, script }) = wire::encode(&[job]) else { return Err(wire::unexpected()) };
+        let Some(call) = wire::encode(&[job]) else { return Err(wire::unexpected()) };
         let mut connection = self.retrying.connection_until(&self.health, until).await?;
-        let evaluation = evaluate(&mut connection, &command, &script);
+        let evaluation = evaluate(&mut connection, &call);
         let reply = self.retrying.reply(until, || first_key(&[job]), evaluation).await?;
         settle(&[job], wire::decode(&reply, &[job])).pop().unwrap_or_else(|| Err(wire::unexpected()))
     }

@@ -9,16 +9,17 @@ use tokio::{
 
 use crate::{
     base::Error,
-    decision::{Charge, Decision, Outcome},
+    decision::{Charge, Charges, Decision, Outcome},
     key::Key,
     store::{
         Action, Counts,
         redis::{
+            job::{Job, Reply},
+            shortcut::DenyObserver,
             transport::{
                 deadline::{REPLY_TIMEOUT, deadline_in, timed_out},
                 runtimes::in_task,
             },
-            wire::{Job, Reply},
         },
     },
 };
@@ -64,7 +65,7 @@ async fn slot_by_slot(slots: &Arc<impl Slots>, job: Job, deadline: Instant) -> R
         let may_be_banned =
             by_slot[place + 1..].iter().flatten().any(|&later| job.charges[later].policy().has_penalty());
         if may_be_banned {
-            part.companions.iter_mut().for_each(|companion| companion.counts = Counts::Later);
+            part.penalties.iter_mut().for_each(|penalty| penalty.counts = Counts::Later);
         }
         match slots.decide_in_slot(part).await {
             Ok(decision) => {
@@ -75,7 +76,7 @@ async fn slot_by_slot(slots: &Arc<impl Slots>, job: Job, deadline: Instant) -> R
                     uncounted.push(positions.clone());
                     continue;
                 }
-                if decision.is_allowed() {
+                if !decision.is_denied() {
                     charged.push(positions.clone());
                     continue;
                 }
@@ -102,7 +103,7 @@ async fn slot_by_slot(slots: &Arc<impl Slots>, job: Job, deadline: Instant) -> R
     }
     if let Some(first_error) = first_error {
         // Some units may have been refunded.
-        job.settled(None);
+        job.failed();
         return Err(first_error);
     }
     let is_banned = outcomes.iter().flatten().any(Outcome::is_banned);
@@ -121,8 +122,7 @@ async fn slot_by_slot(slots: &Arc<impl Slots>, job: Job, deadline: Instant) -> R
         }
     }
     let reply = Reply { decision: Decision::new(outcomes.into_iter().flatten()), leased: None };
-    job.settled(Some(&reply));
-    Ok(reply.decision)
+    Ok(job.settled(reply))
 }
 
 /// Refunds the charges of a decision that is not admitted, even if the caller is dropped. Returns the new outcomes
@@ -139,7 +139,7 @@ fn refund_charged(
         let charges = charged.iter().map(|(_, outcome)| outcome.undo());
         let mut part = job.part(Action::Refund, charges.collect());
         part.deadline = job.deadline.max(REPLY_TIMEOUT);
-        part.observer = job.observer.as_ref().and_then(|observer| observer.undoing());
+        part.denial = job.denial.as_ref().map(DenyObserver::undoing);
         (part, charged)
     });
     let (charged, slots): (Vec<_>, _) = (charged.collect(), slots.clone());
@@ -164,15 +164,15 @@ fn count_denials(
     outcomes: &[Option<Outcome>],
 ) -> Option<JoinHandle<Vec<(usize, Duration)>>> {
     let is_denied =
-        |position: &usize| outcomes[*position].as_ref().is_some_and(|outcome| !outcome.is_allowed());
+        |position: &usize| outcomes[*position].as_ref().is_some_and(|outcome| outcome.is_denied());
     let positions: Vec<usize> = positions.iter().copied().filter(is_denied).collect();
     let mut part =
         job.part(Action::Charge, positions.iter().map(|&position| job.charges[position].clone()).collect());
-    if part.companions.is_empty() {
+    if part.penalties.is_empty() {
         return None;
     }
-    part.companions.iter_mut().for_each(|companion| companion.counts = Counts::Earlier);
-    part.charges.iter_mut().for_each(|charge| *charge = charge.clone().with_cost(0));
+    part.penalties.iter_mut().for_each(|penalty| penalty.counts = Counts::Earlier);
+    part.charges = Charges::Many(part.charges.iter().map(|charge| charge.clone().with_cost(0)).collect());
     part.deadline = job.deadline.max(REPLY_TIMEOUT);
     let slots = slots.clone();
     Some(tokio::spawn(async move {
@@ -283,7 +283,7 @@ mod tests {
         let started = Instant::now();
         let decided = timeout(patience, decide_in_several_slots(slots, job)).await.ok()?;
         assert!(started.elapsed() <= DEADLINE + Duration::from_millis(1), "{:?}", started.elapsed());
-        Some(decided.map(|decision| decision.is_allowed()))
+        Some(decided.map(|decision| !decision.is_denied()))
     }
 
     async fn schedule(seed: u64) {
@@ -311,7 +311,11 @@ mod tests {
             }
             let patience =
                 Duration::from_millis(if random.below(10) == 0 { random.below(20) } else { 1_000 });
-            let job = Job { charges: charges.clone(), action: Action::Charge, ..Job::for_tests(1, DEADLINE) };
+            let job = Job {
+                charges: Charges::Many(charges.clone()),
+                action: Action::Charge,
+                ..Job::for_tests(1, DEADLINE)
+            };
             callers.push((charges, tokio::spawn(decide(slots.clone(), job, patience))));
             sleep(Duration::from_millis(random.below(10))).await;
         }

@@ -8,58 +8,41 @@ use crate::{
     base::{Error, ErrorKind, Fault},
     decision::Decision,
     store::redis::{
+        job::Job,
         transport::{
             breaker::Breaker,
             deadline::{PROBE_TIMEOUT, TimeLeft, not_answered},
-            health::Health,
             queue::{Lanes, Queue},
-            target::Target,
+            target::{Sender, Target},
         },
-        wire::Job,
     },
 };
 
 /// A node has several shards, so it is busy while a lane waits.
 const LANES: Lanes = Lanes { usual: 1, if_far: 2 };
 
-/// Identities whose keys are in one slot, so that their decisions can share batches. If each identity has a slot of its
-/// own, a part of the slots, which has a breaker and no batches.
-pub(super) struct Shard<M: ManageConnection> {
-    queue: Queue,
-    breaker: Breaker,
-    nodes: Arc<Nodes<M>>,
-}
+/// Sends to identities whose keys are in one slot, so that their decisions can share batches. If each identity has a slot of
+/// its own, to a part of the slots, which has a breaker and no batches.
+pub(super) struct Shard<M: ManageConnection>(Arc<Nodes<M>>);
 
 impl<M: ManageConnection> Shard<M> {
-    pub(super) fn new(nodes: Arc<Nodes<M>>, breaker: Breaker) -> Self {
-        Self { queue: Queue::new(LANES), breaker, nodes }
+    pub(super) fn target(nodes: Arc<Nodes<M>>, breaker: Breaker) -> Target<Self> {
+        Target { queue: Queue::new(LANES), breaker, health: nodes.health.clone(), sender: Self(nodes) }
     }
 }
 
-impl<M> Target for Shard<M>
+impl<M> Sender for Shard<M>
 where
     M: ManageConnection<Connection: ToCluster, Error = RedisError>,
 {
     type Connection = M::Connection;
-
-    fn queue(&self) -> &Queue {
-        &self.queue
-    }
-
-    fn health(&self) -> &Health {
-        &self.nodes.health
-    }
-
-    fn breaker(&self) -> &Breaker {
-        &self.breaker
-    }
 
     async fn ping(&self, _: &mut Option<M::Connection>, key: &str) -> Result<Duration, Error> {
         // A command with a key goes to the node of the shard.
         let mut exists = redis::cmd("EXISTS");
         exists.arg(key);
         let mut time = TimeLeft::in_ticks(PROBE_TIMEOUT);
-        let reply = time.spend_on(self.nodes.run(exists, PROBE_TIMEOUT)).await;
+        let reply = time.spend_on(self.0.run(exists, PROBE_TIMEOUT)).await;
         match reply.unwrap_or_else(|| Err(not_answered())) {
             Ok(_) => Ok(PROBE_TIMEOUT - time.left()),
             // Another node has answered.
@@ -71,7 +54,7 @@ where
     }
 
     async fn connection(&self) -> RedisResult<M::Connection> {
-        self.nodes.connection().await
+        self.0.connection().await
     }
 
     async fn send_batch(
@@ -79,6 +62,6 @@ where
         slot: &mut Option<M::Connection>,
         jobs: &mut [Job],
     ) -> Vec<Result<Decision, Error>> {
-        self.nodes.send_batch(slot, jobs).await
+        self.0.send_batch(slot, jobs).await
     }
 }

@@ -1,5 +1,5 @@
 use crate::{
-    algorithm::twin::Receipt, decision::Charge, key::Key, policy::Policy, store::redis::wire::LeaseReturn,
+    algorithm::twin::Receipt, decision::Charge, key::Key, policy::Policy, store::redis::job::LeaseReturn,
 };
 
 /// A key that was charged lately.
@@ -38,9 +38,10 @@ pub(super) struct Lease {
     pub(super) receipt: Receipt,
 }
 
-/// Units of a lease that are being returned, and the reset count when the lease was removed from the table.
-#[derive(Clone, Copy, Debug, Default)]
+/// Units of a lease that are being returned, and the reset count when they left the table.
 pub(super) struct Returned {
+    pub(super) policy: Policy,
+    pub(super) key: Key,
     pub(super) lease: LeaseReturn,
     pub(super) resets: ResetCount,
 }
@@ -69,36 +70,7 @@ impl Lease {
     }
 
     /// Returns the lease: all unspent units, and the number of spent ones.
-    pub(super) const fn returned(&self, resets: ResetCount) -> Returned {
-        let lease = LeaseReturn { name: self.name, units: self.left + self.spent, spent: self.spent };
-        Returned { lease, resets }
-    }
-}
-
-/// The units on lease in an instance, from [`RedisStore::lease_status`](crate::RedisStore::lease_status).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LeaseStatus {
-    pub(super) keys: usize,
-    pub(super) units: u64,
-    pub(super) calls: usize,
-}
-
-impl LeaseStatus {
-    /// The number of keys with units on lease here, under all policies.
-    #[must_use]
-    pub const fn keys(&self) -> usize {
-        self.keys
-    }
-
-    /// The number of units on lease that are not spent yet.
-    #[must_use]
-    pub const fn units(&self) -> u64 {
-        self.units
-    }
-
-    /// The number of script calls under way that lease units ahead of requests or return them.
-    #[must_use]
-    pub const fn calls(&self) -> usize {
-        self.calls
+    pub(super) const fn returned(&self) -> LeaseReturn {
+        LeaseReturn { name: self.name, units: self.left + self.spent, spent: self.spent }
     }
 }

@@ -1,8 +1,6 @@
 //! Policies that are enforced for some keys, or for none.
 
-use std::sync::Arc;
-
-use super::{Policy, enforced::Enforced};
+use super::{Policy, enforced::Enforced, traits::Traits};
 use crate::{base::Error, key::Key};
 
 impl Policy {
@@ -30,7 +28,7 @@ impl Policy {
     /// assert!(limiter.check(&strict, &alice, 1).await?.is_allowed());
     /// let decision = limiter.check(&strict, &alice, 1).await?;
     /// assert!(decision.is_allowed());
-    /// assert!(!decision.shadows()[0].is_allowed());
+    /// assert!(decision.shadows()[0].is_denied());
     /// # Ok(())
     /// # }
     /// ```
@@ -47,39 +45,37 @@ impl Policy {
     ///
     /// # Panics
     ///
-    /// If `share` is not from 0 to 1. [`try_enforced_for`](Self::try_enforced_for) gives an error instead.
+    /// If `share` is not from 0 to 1. [`try_rollout`](Self::try_rollout) gives an error instead.
     #[must_use]
     #[track_caller]
-    pub fn enforced_for(self, share: f64) -> Self {
-        match self.try_enforced_for(share) {
+    pub fn rollout(self, share: f64) -> Self {
+        match self.try_rollout(share) {
             Ok(policy) => policy,
             Err(error) => panic!("{error}"),
         }
     }
 
-    /// The fallible form of [`enforced_for`](Self::enforced_for), for a number read from a configuration.
+    /// The fallible form of [`rollout`](Self::rollout), for a number read from a configuration.
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`enforced_for`](Self::enforced_for) panics.
-    pub fn try_enforced_for(self, share: f64) -> Result<Self, Error> {
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`rollout`](Self::rollout) panics.
+    pub fn try_rollout(self, share: f64) -> Result<Self, Error> {
         Ok(self.enforced(Enforced::for_share(share)?))
     }
 
-    pub(super) fn enforced(mut self, enforced: Enforced) -> Self {
-        let inner = Arc::make_mut(&mut self.0);
-        inner.enforced = enforced;
-        inner.debits = inner.debits.take().map(|debits| debits.enforced(enforced));
-        self
+    fn enforced(self, enforced: Enforced) -> Self {
+        self.set(|options| options.enforced = enforced)
+    }
+
+    /// The share of the keys for which the policy is enforced, from 0 to 1.
+    pub(crate) fn enforced_share(&self) -> f64 {
+        self.0.options.enforced.share()
     }
 
     /// Whether the policy is enforced for `key`.
     #[inline]
-    pub(crate) fn is_enforced_for_all(&self) -> bool {
-        self.0.enforced == Enforced::FOR_ALL
-    }
-
     pub(crate) fn is_enforced_for(&self, key: &Key) -> bool {
-        self.0.enforced.is_for(&self.0.name, key)
+        !self.has(Traits::ROLLOUT) || self.0.options.enforced.has(self.name(), key)
     }
 }

@@ -4,7 +4,7 @@ use crate::decision::Charge;
 /// A charge against the [penalty](crate::Policy::penalty) of a policy. It says whether the key is banned, and what counts
 /// its denials.
 #[derive(Clone, Debug)]
-pub(crate) struct Companion {
+pub(crate) struct PenaltyCharge {
     /// The place of the charge that it belongs to.
     pub(crate) place: usize,
     pub(crate) charge: Charge,
@@ -26,16 +26,19 @@ pub(crate) enum Counts {
     Earlier,
 }
 
-impl Companion {
-    /// The companions of `charges`, in their order. A preflight has the bans of its client. Their keys have the same hash tag,
+impl PenaltyCharge {
+    /// Those of `charges`, in their order. A preflight has the bans of its client. Their keys have the same hash tag,
     /// so they are in the same slot of a Cluster.
     pub(crate) fn of(action: Action, charges: &[Charge]) -> Vec<Self> {
+        if charges.iter().all(Charge::is_plain) {
+            return Vec::new();
+        }
         let Spec { change, denies, .. } = action.spec();
         let cost = |charge: &Charge| match change {
             Some(StateChange::Ban) => Some(charge.cost()),
             _ => (denies && charge.cost() > 0 && !charge.is_shadow()).then_some(1),
         };
-        let companion = |(place, charge): (usize, &Charge)| {
+        let penalty = |(place, charge): (usize, &Charge)| {
             let bans = charge.policy().bans()?;
             let client = charge.key().client();
             let key = client.as_ref().unwrap_or_else(|| charge.key());
@@ -47,7 +50,6 @@ impl Companion {
                 counts: Counts::default(),
             })
         };
-        // Does not allocate if there are none.
-        charges.iter().enumerate().filter_map(companion).collect()
+        charges.iter().enumerate().filter_map(penalty).collect()
     }
 }

@@ -2,66 +2,46 @@ use std::{sync::Arc, time::Duration};
 
 use super::{names::KeyNames, reply::Reply};
 use crate::{
-    decision::Charge,
-    store::{Action, Companion, redis::script::Script},
+    decision::{Charge, Charges, Decision},
+    store::{
+        Action, PenaltyCharge,
+        redis::{script::Script, shortcut::DenyObserver},
+    },
 };
 
 /// A decision for Redis to make.
 pub(crate) struct Job {
     pub(crate) action: Action,
-    pub(crate) charges: Vec<Charge>,
+    pub(crate) charges: Charges,
     /// The charges against the penalties of the policies.
-    pub(crate) companions: Vec<Companion>,
+    pub(crate) penalties: Vec<PenaltyCharge>,
     pub(crate) names: KeyNames,
     /// The time of a manual clock, in microseconds; `None` for the server's clock.
     pub(crate) time: Option<u64>,
     pub(crate) script: Arc<Script>,
     pub(crate) deadline: Duration,
+    /// What the deny cache learns of it.
+    pub(crate) denial: Option<DenyObserver>,
     /// Units to lease and return. Only for a job with one charge.
-    pub(crate) lease: Option<LeaseRequest>,
-    pub(crate) observer: Option<Box<dyn Observer>>,
-}
-
-/// Observes a job. It is dropped with the job, which is then settled or never will be.
-pub(crate) trait Observer: Send + Sync {
-    /// Called right before the job is sent. May change `lease`.
-    fn sending(&self, lease: &mut Option<LeaseRequest>) {
-        let _ = lease;
-    }
-
-    /// Called when Redis has replied to `job`, or when it failed as a whole and may have been carried out in part.
-    fn settled(&self, job: &Job, reply: Option<&Reply>);
-
-    /// An observer for a job that undoes a part of this one, which was charged and then denied.
-    #[cfg(feature = "cluster")]
-    fn undoing(&self) -> Option<Box<dyn Observer>> {
-        None
-    }
-}
-
-/// Notifies both observers, the first one first.
-impl<A: Observer, B: Observer> Observer for (Option<A>, Option<B>) {
-    fn sending(&self, lease: &mut Option<LeaseRequest>) {
-        self.0.iter().for_each(|first| first.sending(lease));
-        self.1.iter().for_each(|second| second.sending(lease));
-    }
-
-    fn settled(&self, job: &Job, reply: Option<&Reply>) {
-        self.0.iter().for_each(|first| first.settled(job, reply));
-        self.1.iter().for_each(|second| second.settled(job, reply));
-    }
-
-    #[cfg(feature = "cluster")]
-    fn undoing(&self) -> Option<Box<dyn Observer>> {
-        self.0.as_ref().and_then(A::undoing).or_else(|| self.1.as_ref().and_then(B::undoing))
-    }
+    pub(crate) lease: Option<Box<LeaseRequest>>,
 }
 
 /// Units to lease, and units of an older lease to return.
-#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LeaseRequest {
     pub(crate) wanted: u64,
     pub(crate) returned: LeaseReturn,
+    pub(crate) observer: Box<dyn Observer>,
+}
+
+/// Observes a job that leases or returns units. It is dropped with the job, which is then settled or never will be.
+pub(crate) trait Observer: Send + Sync {
+    /// Called right before the job is sent. May change what is `returned`.
+    fn sending(&mut self, returned: &mut LeaseReturn);
+
+    /// Called when Redis has replied to the job.
+    fn settled(&self, reply: &Reply) {
+        let _ = reply;
+    }
 }
 
 /// Units of a lease that are returned.
@@ -74,28 +54,36 @@ pub(crate) struct LeaseReturn {
     pub(crate) spent: u64,
 }
 
+impl LeaseReturn {
+    /// Whether units are freed that other requests can be charged.
+    pub(crate) const fn frees_units(self) -> bool {
+        self.units > self.spent
+    }
+}
+
 impl Job {
     /// Whether both jobs can be in one batch.
     pub(crate) fn can_share_batch(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.script, &other.script) && self.time == other.time
     }
 
-    /// A part of this job, without an observer.
+    /// A part of this job, without observers.
     #[cfg(feature = "cluster")]
     pub(crate) fn part(&self, action: Action, charges: Vec<Charge>) -> Self {
-        let (names, script, companions) =
-            (self.names.clone(), self.script.clone(), Companion::of(action, &charges));
-        Self { action, charges, companions, names, script, lease: None, observer: None, ..*self }
+        let (names, script, penalties) =
+            (self.names.clone(), self.script.clone(), PenaltyCharge::of(action, &charges));
+        let charges = Charges::Many(charges);
+        Self { action, charges, penalties, names, script, denial: None, lease: None, ..*self }
     }
 
     /// The charges, and then those against penalties, in the order of their keys and records.
     pub(crate) fn all_charges(&self) -> impl Iterator<Item = &Charge> {
-        self.charges.iter().chain(self.companions.iter().map(|companion| &companion.charge))
+        self.charges.iter().chain(self.penalties.iter().map(|penalty| &penalty.charge))
     }
 
     /// How many there are.
-    pub(crate) const fn width(&self) -> usize {
-        self.charges.len() + self.companions.len()
+    pub(crate) fn width(&self) -> usize {
+        self.charges.len() + self.penalties.len()
     }
 
     /// The Redis key of the first charge.
@@ -107,17 +95,28 @@ impl Job {
         key
     }
 
-    /// Notifies the observer. Call it right before the job is encoded and sent.
+    /// Notifies the observer of its lease. Call it right before the job is encoded and sent.
     pub(crate) fn sending(&mut self) {
-        if let Some(observer) = &self.observer {
-            observer.sending(&mut self.lease);
+        if let Some(LeaseRequest { returned, observer, .. }) = self.lease.as_deref_mut() {
+            observer.sending(returned);
         }
     }
 
-    /// Notifies the observer of the reply.
-    pub(crate) fn settled(&self, reply: Option<&Reply>) {
-        if let Some(observer) = &self.observer {
-            observer.settled(self, reply);
+    /// Notifies the observers of the reply. Returns the decision.
+    pub(crate) fn settled(&self, reply: Reply) -> Decision {
+        if let Some(lease) = &self.lease {
+            lease.observer.settled(&reply);
+        }
+        if let Some(denial) = &self.denial {
+            denial.settled(self.action, &self.charges, Some(&reply.decision));
+        }
+        reply.decision
+    }
+
+    /// Notifies the observers that it failed as a whole and may have been carried out in part.
+    pub(crate) fn failed(&self) {
+        if let Some(denial) = &self.denial {
+            denial.settled(self.action, &self.charges, None);
         }
     }
 
@@ -146,14 +145,14 @@ impl Job {
         use crate::{base::Quota, key::Key, policy::Policy};
         Self {
             action: Action::Charge,
-            charges: vec![Charge::new(&Policy::new("p", Quota::per_second(5)), &Key::new("k"), cost)],
-            companions: Vec::new(),
+            charges: Charges::One(Charge::new(&Policy::new("p", Quota::per_second(5)), &Key::new("k"), cost)),
+            penalties: Vec::new(),
             names: KeyNames::new("rl"),
             time: None,
             script: Script::built_in().clone(),
             deadline,
+            denial: None,
             lease: None,
-            observer: None,
         }
     }
 }
@@ -170,7 +169,7 @@ mod tests {
     fn the_time_of_a_ban_is_no_number_of_permits() {
         let policy = Policy::concurrency("p", 2_000).penalty(Penalty::manual());
         let micros = |action, cost| {
-            let charges = vec![Charge::new(&policy, &Key::new("k"), cost)];
+            let charges = Charges::One(Charge::new(&policy, &Key::new("k"), cost));
             Job { action, charges, ..Job::for_tests(1, Duration::ZERO) }.redis_micros()
         };
         assert_eq!(micros(Action::Ban, 3_600_000_000), micros(Action::Ban, 0));

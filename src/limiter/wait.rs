@@ -1,0 +1,130 @@
+//! Waits until a request is admitted.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::limiter::Limiter;
+use crate::{
+    base::Error,
+    decision::{Decision, Verdict},
+    key::Key,
+    policy::Policy,
+};
+
+impl Limiter {
+    /// Charges `key` with `cost` units under `policy` as soon as they remain, and waits for that for at most `patience`. For
+    /// jobs and outgoing calls.
+    ///
+    /// Await it in a Tokio runtime. The decision [`is_allowed`](Decision::is_allowed) if the caller may go on now. If it is
+    /// denied, nothing was charged: the units do not remain within the patience, so this returns without waiting for them,
+    /// with the wait that is left. A cost above the capacity is denied immediately.
+    ///
+    /// * After a denial, it waits for its [`retry_after`](Decision::retry_after) and asks again. Callers are not queued: others
+    ///   may charge the units first. Only [`LeakyBucket::queue`](crate::algorithm::LeakyBucket::queue) admits in order.
+    /// * It waits for the [delay](Decision::delay) of such a queue. If the delay is longer than the patience that is left, the
+    ///   units are refunded, and the decision is a denial.
+    /// * The time of a permit's release is not known in advance. Under a [`Concurrency`](crate::algorithm::Concurrency) policy
+    ///   it asks again after 10 ms, then after ever longer waits of at most 250 ms.
+    ///
+    /// If it is dropped while it waits after a denial, nothing is charged. If it is dropped during a delay, the units stay
+    /// charged, because others are queued behind them.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`check`](Self::check). It does not wait for a store that failed.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_ratelimit::Error> {
+    /// let limiter = Limiter::new(MemoryStore::new());
+    /// let calls = Policy::new("partner-api", Quota::per_second(100).burst(1));
+    /// let partner = Key::new("partner");
+    ///
+    /// for _ in 0..3 {
+    ///     // The second and the third wait for 10 ms.
+    ///     assert!(limiter.wait(&calls, &partner, 1, Duration::from_secs(5)).await?.is_allowed());
+    /// }
+    /// assert!(limiter.wait(&calls, &partner, 1, Duration::ZERO).await?.is_denied());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn wait(
+        &self,
+        policy: &Policy,
+        key: &Key,
+        cost: u64,
+        patience: Duration,
+    ) -> Result<Decision, Error> {
+        let mut waited = WaitState::new();
+        loop {
+            let decision = self.check(policy, key, cost).await?;
+            match decision.verdict() {
+                Verdict::Allow => return Ok(decision),
+                Verdict::Delay(delay) => {
+                    let late = delay.saturating_sub(waited.left(patience));
+                    if late.is_zero() {
+                        sleep(delay).await;
+                        return Ok(decision.after_delay());
+                    }
+                    let refunded = self.refund(&decision, cost).await?;
+                    return Ok(refunded.map(|outcome| outcome.denying(late)));
+                }
+                Verdict::Deny { .. } => match waited.next(&decision, patience) {
+                    Some(wait) => sleep(wait).await,
+                    None => return Ok(decision),
+                },
+            }
+        }
+    }
+}
+
+/// How long a denied request has waited, and how long it waits next.
+#[derive(Clone, Copy)]
+pub(crate) struct WaitState {
+    since: Instant,
+    /// The next wait for a permit.
+    permit_wait: Duration,
+}
+
+const FIRST_PERMIT_WAIT: Duration = Duration::from_millis(10);
+const MAX_PERMIT_WAIT: Duration = Duration::from_millis(250);
+
+impl WaitState {
+    pub(crate) fn new() -> Self {
+        Self { since: Instant::now(), permit_wait: FIRST_PERMIT_WAIT }
+    }
+
+    fn left(&self, patience: Duration) -> Duration {
+        patience.saturating_sub(self.since.elapsed())
+    }
+
+    /// The next wait after `decision` denied the request; `None` if the request cannot be admitted in time.
+    pub(crate) fn next(&mut self, decision: &Decision, patience: Duration) -> Option<Duration> {
+        let left = self.left(patience);
+        let mut wait = Duration::ZERO;
+        let mut needs_permit = false;
+        for outcome in decision.outcomes().iter().filter(|outcome| outcome.is_denied()) {
+            let retry_after = outcome.retry_after()?;
+            if outcome.policy().has_permits() {
+                // The denial names when a permit expires if its holder is gone. It may be released earlier.
+                needs_permit = true;
+            } else {
+                wait = wait.max(retry_after);
+            }
+        }
+        if left.is_zero() || wait > left {
+            return None;
+        }
+        if needs_permit {
+            wait = wait.max(self.permit_wait).min(left);
+            self.permit_wait = (self.permit_wait * 2).min(MAX_PERMIT_WAIT);
+        }
+        Some(wait)
+    }
+}

@@ -1,0 +1,84 @@
+//! Counts decisions, and failures of the store to make them.
+
+use super::{
+    policy::{PolicyCounters, Source, Verdict as Counted},
+    record,
+};
+use crate::{
+    base::Error,
+    decision::{Decision, DecisionSource, Verdict},
+    policy::{FailureMode, Policy, Traits},
+    store::Action,
+};
+
+/// An action has ended. Only charges count as decisions.
+pub(crate) fn decided(action: Action, decided: &Result<Decision, Error>) {
+    if let Some(error) = decided.as_ref().map_or_else(Some, Decision::failure) {
+        record::store_failed(error.kind());
+    }
+    if let (Action::Charge | Action::ChargeUpTo, Ok(decision)) = (action, decided) {
+        count(decision);
+    }
+}
+
+/// Shows the counters that decisions of `policy` can have, at 0: a rate does not see the first value of a counter.
+pub(crate) fn count_policy_from_zero(policy: &Policy, is_in_redis: bool) {
+    let (is_local, is_open) = match policy.failure_mode() {
+        FailureMode::Local { .. } => (is_in_redis, false),
+        FailureMode::Open => (false, is_in_redis),
+        FailureMode::Closed => (false, false),
+    };
+    let sources = [
+        (DecisionSource::Store, true),
+        (DecisionSource::DenyCache, is_in_redis),
+        (DecisionSource::Local, is_local),
+    ];
+    let verdicts = [
+        (Counted::Admitted, true),
+        (Counted::Delayed, policy.algorithm_name() == "leaky-bucket"),
+        (Counted::Denied, policy.enforced_share() > 0.0),
+        (Counted::ShadowDenied, policy.has(Traits::ROLLOUT)),
+        (Counted::Banned, policy.has_penalty()),
+    ];
+    for source in sources.into_iter().filter_map(|(source, is_possible)| is_possible.then_some(source)) {
+        let only_denies = source == DecisionSource::DenyCache;
+        for (verdict, is_possible) in verdicts {
+            if is_possible && !(only_denies && matches!(verdict, Counted::Admitted | Counted::Delayed)) {
+                policy.counters().add(policy.name(), verdict, label(source), 0);
+            }
+        }
+    }
+    if policy.has(Traits::LEASE) && is_in_redis {
+        policy.counters().add(policy.name(), Counted::Admitted, label(DecisionSource::Lease), 0);
+    }
+    if is_open {
+        WITHOUT_POLICY.add("", Counted::Admitted, label(DecisionSource::FailureMode), 0);
+    }
+}
+
+/// Of decisions that the failure mode makes.
+static WITHOUT_POLICY: PolicyCounters = PolicyCounters::new();
+
+const fn label(source: DecisionSource) -> Source {
+    Source { name: source.as_str(), number: source as usize }
+}
+
+/// Counts `decision` for each policy that was charged or that denied.
+fn count(decision: &Decision) {
+    let source = label(decision.source());
+    for outcome in decision.all_outcomes() {
+        let verdict = match outcome.verdict() {
+            Verdict::Deny { .. } if outcome.is_shadow() => Counted::ShadowDenied,
+            Verdict::Deny { .. } if outcome.is_banned() => Counted::Banned,
+            Verdict::Deny { .. } => Counted::Denied,
+            // Another policy denied, so this one was not charged.
+            _ if decision.is_denied() => continue,
+            Verdict::Delay(_) => Counted::Delayed,
+            Verdict::Allow => Counted::Admitted,
+        };
+        outcome.policy().counters().count(outcome.policy().name(), verdict, source);
+    }
+    if decision.outcomes().is_empty() && decision.failure().is_some() {
+        WITHOUT_POLICY.count("", Counted::Admitted, source);
+    }
+}

@@ -1,0 +1,409 @@
+//! The leases of this instance, by key.
+
+use std::{
+    collections::{HashMap, hash_map},
+    hash::{BuildHasher, RandomState},
+    mem,
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use super::entry::{Entry, Lease, ResetCount, Returned};
+use crate::{
+    base::{random::hasher, sync::lock, time::micros},
+    decision::{Charge, Decision, DecisionSource, Outcome, Verdict},
+    key::Key,
+    policy::Policy,
+    store::redis::{
+        job::{LeaseReturn, Leased},
+        shortcut::Clock,
+    },
+};
+
+pub(crate) struct LeaseTable {
+    shards: Box<[Mutex<HashMap<u64, Entry>>]>,
+    /// How often a key with this hash was reset. Leases that are being fetched or returned then are void.
+    resets: Box<[AtomicU32]>,
+    hasher: RandomState,
+    clock: Clock,
+}
+
+/// A request for a lease.
+pub(super) struct Fetch {
+    requested_at: u64,
+    set_back: u64,
+    /// How many units to lease.
+    pub(super) wanted: u64,
+    pub(super) returned: Returned,
+}
+
+const SHARDS: usize = 64;
+/// If keys share a counter, a reset of one voids at most one lease of another, and only one that is being fetched or
+/// returned.
+const RESET_COUNTERS: u32 = 1024;
+/// The most keys in a shard. Other keys are decided by Redis, as if they were not leased.
+const MAX_KEYS_PER_SHARD: usize = 64;
+/// The longest life of a lease in microseconds. It is short, so differences in clock speed do not matter.
+const MAX_LEASE_TIME: u64 = 2_000_000;
+
+impl LeaseTable {
+    pub(super) fn new(clock: Clock) -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            resets: (0..RESET_COUNTERS).map(|_| AtomicU32::default()).collect(),
+            hasher: hasher(),
+            clock,
+        }
+    }
+
+    pub(super) const fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// Spends the units of `charge` from a lease, if it has enough. Also returns whether more should be fetched.
+    pub(crate) fn spend(&self, charge: &Charge) -> Option<(Decision, bool)> {
+        let (remaining, reset, is_low, receipt) = {
+            let (hash, mut shard) = self.shard(charge.policy(), charge.key());
+            let entry = shard.get_mut(&hash).filter(|entry| entry.is_of(charge))?;
+            let lease = entry.lease.as_mut()?;
+            // Read under the lock, so it is not before the start of the lease.
+            let now = self.clock.micros();
+            if !lease.is_active(now, self.clock.times_set_back()) {
+                return None;
+            }
+            lease.left = lease.left.checked_sub(charge.cost())?;
+            lease.spent += charge.cost();
+            lease.last_spent = now;
+            let is_low = lease.is_low() && !entry.fetching;
+            // More if Redis lost its data since the units were leased.
+            let remaining = lease.remaining.saturating_add(lease.left).min(charge.policy().capacity());
+            (remaining, lease.reset.saturating_sub(now - lease.requested_at), is_low, lease.receipt)
+        };
+        let outcome = Outcome::new(charge, Verdict::Allow, remaining, Duration::from_micros(reset));
+        let outcome = outcome.granting(charge.cost()).with_lease_receipt(receipt);
+        Some((Decision::of_one(outcome).made_by(DecisionSource::Lease), is_low))
+    }
+
+    /// What to lease in addition to the cost of `charge`: `None` for a key that is not hot, or whose lease is being
+    /// fetched. `ahead` is whether enough units are left for now.
+    pub(super) fn fetch(&self, charge: &Charge, ahead: bool) -> Option<Fetch> {
+        let (set_back, requested_at) = (self.clock.times_set_back(), self.clock.micros());
+        let (hash, mut shard) = self.shard(charge.policy(), charge.key());
+        let entry = entry(&mut shard, hash, charge)?;
+        if entry.fetching {
+            return None;
+        }
+        let wanted = entry.wanted(requested_at, charge.policy().most_leased());
+        let (lease, left) = match &mut entry.lease {
+            Some(lease) if ahead => {
+                let spent = mem::take(&mut lease.spent);
+                (LeaseReturn { name: lease.name, units: spent, spent }, lease.left)
+            }
+            lease => (lease.take().map_or_else(LeaseReturn::default, |lease| lease.returned()), 0),
+        };
+        let wanted = wanted.saturating_sub(left);
+        if wanted == 0 && lease.units == 0 {
+            return None;
+        }
+        entry.fetching = true;
+        Some(Fetch { requested_at, set_back, wanted, returned: self.returned(hash, entry, lease) })
+    }
+
+    /// Ends a fetch, and stores the units that Redis granted, unless the key was reset since the count was `resets`. Returns
+    /// the lease that they replace, which may have no units. `None` if nothing is stored.
+    pub(super) fn complete(
+        &self,
+        fetch: &Fetch,
+        resets: u32,
+        granted: Option<(Leased, &Outcome)>,
+    ) -> Option<Returned> {
+        let (hash, mut shard) = self.shard(&fetch.returned.policy, &fetch.returned.key);
+        // An entry is not evicted during a fetch.
+        let entry = shard.get_mut(&hash)?;
+        entry.fetching = false;
+        // After a reset, earlier charges no longer exist.
+        let is_valid = resets == self.resets(hash).count;
+        let granted = granted.filter(|(granted, _)| granted.units > 0 && is_valid);
+        let Some((granted, outcome)) = granted else {
+            entry.lease.iter_mut().for_each(Lease::do_not_refill);
+            return None;
+        };
+        // This clock may be slower than the clock of Redis by 0.1 %, and the lease still ends in time.
+        let lifetime = granted.lifetime.min(MAX_LEASE_TIME);
+        let ends_at = fetch.requested_at.saturating_add(lifetime - lifetime.div_ceil(1_000));
+        let (same, replaced) = match entry.lease.take() {
+            Some(previous) if previous.name == granted.name => (Some(previous), None),
+            previous => (None, previous),
+        };
+        // It is unknown which of the units are spent, so the earliest receipt counts.
+        let receipt = same.as_ref().map_or(granted.receipt, |lease| lease.receipt);
+        let (left, spent) = same.map_or((0, 0), |lease| (lease.left, lease.spent));
+        let lease = entry.lease.insert(Lease {
+            name: granted.name,
+            left: left.saturating_add(granted.units),
+            spent,
+            refill_below: 0,
+            requested_at: fetch.requested_at,
+            set_back: fetch.set_back,
+            ends_at,
+            last_spent: self.clock.micros(),
+            remaining: outcome.remaining().saturating_sub(granted.units),
+            reset: micros(outcome.reset_after()),
+            receipt,
+        });
+        lease.refill();
+        let replaced = replaced.map_or_else(LeaseReturn::default, |lease| lease.returned());
+        Some(self.returned(hash, entry, replaced))
+    }
+
+    /// Drops the lease of a key that is being reset.
+    pub(crate) fn forget(&self, policy: &Policy, key: &Key) {
+        let (hash, mut shard) = self.shard(policy, key);
+        self.resets[(hash as u32 % RESET_COUNTERS) as usize].fetch_add(1, Ordering::AcqRel);
+        if let Some(entry) = shard.get_mut(&hash) {
+            entry.lease = None;
+        }
+    }
+
+    /// Removes the lease of a key.
+    pub(super) fn remove(&self, policy: &Policy, key: &Key) -> Option<Returned> {
+        let (hash, mut shard) = self.shard(policy, key);
+        let entry = shard.get_mut(&hash)?;
+        let lease = entry.lease.take()?.returned();
+        Some(self.returned(hash, entry, lease))
+    }
+
+    /// Removes all leases.
+    pub(super) fn remove_all(&self) -> Vec<Returned> {
+        self.remove_each(|entry, _, _| entry.lease.take())
+    }
+
+    /// Removes the leases that are to be returned because they are hardly used or end soon.
+    pub(super) fn remove_unused(&self) -> Vec<Returned> {
+        self.remove_each(Entry::take_unused)
+    }
+
+    /// Removes the leases that `take` takes. It gets the time, and how often the clock was set back.
+    fn remove_each(&self, take: impl Fn(&mut Entry, u64, u64) -> Option<Lease>) -> Vec<Returned> {
+        let mut removed = Vec::new();
+        for shard in &self.shards {
+            let mut shard = lock(shard);
+            let (now, set_back) = (self.clock.micros(), self.clock.times_set_back());
+            for (hash, entry) in shard.iter_mut() {
+                let lease = take(entry, now, set_back);
+                removed.extend(lease.map(|lease| self.returned(*hash, entry, lease.returned())));
+            }
+        }
+        removed
+    }
+
+    fn returned(&self, hash: u64, entry: &Entry, lease: LeaseReturn) -> Returned {
+        let (policy, key) = (entry.policy.clone(), entry.key.clone());
+        Returned { policy, key, lease, resets: self.resets(hash) }
+    }
+
+    /// The numbers of keys with a lease, and of their units.
+    pub(super) fn sizes(&self) -> (usize, u64) {
+        let (mut keys, mut units) = (0, 0);
+        for shard in &self.shards {
+            for lease in lock(shard).values().filter_map(|entry| entry.lease.as_ref()) {
+                keys += 1;
+                units += lease.left;
+            }
+        }
+        (keys, units)
+    }
+
+    /// How often the keys of this cell were reset.
+    pub(super) fn reset_count(&self, cell: u32) -> u32 {
+        self.resets[cell as usize].load(Ordering::Acquire)
+    }
+
+    fn resets(&self, hash: u64) -> ResetCount {
+        let cell = hash as u32 % RESET_COUNTERS;
+        ResetCount { cell, count: self.reset_count(cell) }
+    }
+
+    fn shard(&self, policy: &Policy, key: &Key) -> (u64, MutexGuard<'_, HashMap<u64, Entry>>) {
+        let hash = self.hasher.hash_one((policy.tag(), key));
+        (hash, lock(&self.shards[hash as usize % SHARDS]))
+    }
+}
+
+/// The entry of `charge`. Creates it if there is room.
+fn entry<'a>(shard: &'a mut HashMap<u64, Entry>, hash: u64, charge: &Charge) -> Option<&'a mut Entry> {
+    if shard.len() >= MAX_KEYS_PER_SHARD && !shard.contains_key(&hash) {
+        // The coldest of a few. Checking all would cost cold keys more than leases save for hot keys.
+        let idle = shard.iter().filter(|(_, entry)| entry.is_idle()).take(4);
+        let idle = *idle.min_by_key(|(_, entry)| entry.last_request)?.0;
+        shard.remove(&idle);
+    }
+    let new = || Entry {
+        policy: charge.policy().clone(),
+        key: charge.key().clone(),
+        lease: None,
+        target: 0,
+        last_request: None,
+        fetching: false,
+    };
+    match shard.entry(hash) {
+        hash_map::Entry::Vacant(place) => Some(place.insert(new())),
+        hash_map::Entry::Occupied(place) => {
+            let entry = place.into_mut();
+            if !entry.is_of(charge) {
+                // The entry is of another quota, or of a key with the same hash.
+                if !entry.is_idle() {
+                    return None;
+                }
+                *entry = new();
+            }
+            Some(entry)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{algorithm::twin::Receipt, base::Quota, store::ManualClock};
+
+    const LIMIT: u64 = 1_000;
+    const LEASED: u64 = 100;
+
+    struct Fixture {
+        table: LeaseTable,
+        clock: ManualClock,
+        charge: Charge,
+    }
+
+    impl Fixture {
+        fn new() -> Self {
+            let clock = ManualClock::new();
+            let policy = Policy::new("api", Quota::per_second(LIMIT)).leased(LEASED);
+            let charge = Charge::new(&policy, &Key::new("alice"), 1);
+            Self { table: LeaseTable::new(Clock::including_suspension(Some(clock.clone()))), clock, charge }
+        }
+
+        fn advance(&self, millis: u64) {
+            self.clock.advance(Duration::from_millis(millis));
+        }
+
+        /// The request for a lease of a key that is hot.
+        fn hot(&self) -> Fetch {
+            assert!(self.table.fetch(&self.charge, false).is_none(), "one request is not hot");
+            self.advance(1);
+            self.table.fetch(&self.charge, false).unwrap()
+        }
+
+        /// Redis grants `units` under `name` for a second.
+        fn grant(&self, fetch: &Fetch, name: u64, units: u64) -> Option<Returned> {
+            let receipt = Receipt { made: 0, mark: 0 };
+            let leased = Leased { units, lifetime: 1_000_000, name, receipt };
+            let outcome = Outcome::new(&self.charge, Verdict::Allow, LIMIT, Duration::from_secs(1));
+            self.table.complete(fetch, fetch.returned.resets.count, Some((leased, &outcome)))
+        }
+
+        fn spend(&self, units: u64) -> bool {
+            self.table.spend(&self.charge.clone().with_cost(units)).is_some()
+        }
+    }
+
+    #[test]
+    fn each_unit_is_spent_once_and_before_the_end() {
+        let one = Fixture::new();
+        let fetch = one.hot();
+        assert_eq!(fetch.wanted, 8);
+        assert!(!one.spend(1), "nothing is granted yet");
+        assert!(one.grant(&fetch, 7, 3).is_some());
+        assert_eq!(one.table.sizes(), (1, 3));
+        assert_eq!([one.spend(2), one.spend(2), one.spend(1), one.spend(1)], [true, false, true, false]);
+        let fetch = one.table.fetch(&one.charge, false).unwrap();
+        let returned = &fetch.returned.lease;
+        assert_eq!((returned.name, returned.units, returned.spent), (7, 3, 3));
+        assert!(one.grant(&fetch, 8, 5).is_some());
+        one.advance(998);
+        assert!(one.spend(1));
+        // A clock that is slower by 0.1 % is in time.
+        one.advance(1);
+        assert!(!one.spend(1));
+    }
+
+    #[test]
+    fn a_key_has_one_fetch_at_a_time() {
+        let one = Fixture::new();
+        let fetch = one.hot();
+        assert!(one.table.fetch(&one.charge, false).is_none());
+        assert!(one.table.complete(&fetch, fetch.returned.resets.count, None).is_none(), "it failed");
+        assert!(one.table.fetch(&one.charge, false).is_some());
+    }
+
+    #[test]
+    fn a_hot_key_leases_more_and_a_cold_one_less() {
+        let one = Fixture::new();
+        let mut wanted = vec![one.hot().wanted];
+        let mut fetch = |millis| {
+            let (_, mut shard) = one.table.shard(one.charge.policy(), one.charge.key());
+            shard.values_mut().for_each(|entry| entry.fetching = false);
+            drop(shard);
+            one.advance(millis);
+            wanted.push(one.table.fetch(&one.charge, false).map_or(0, |fetch| fetch.wanted));
+        };
+        for millis in [1, 1, 1, 1, 30, 60, 60] {
+            fetch(millis);
+        }
+        assert_eq!(wanted, [8, 16, 32, 64, 100, 100, 50, 25]);
+    }
+
+    #[test]
+    fn a_lease_that_was_fetched_during_a_reset_is_void() {
+        let one = Fixture::new();
+        let fetch = one.hot();
+        one.table.forget(one.charge.policy(), one.charge.key());
+        assert!(one.grant(&fetch, 7, 8).is_none());
+        assert!(!one.spend(1));
+        let fetch = one.table.fetch(&one.charge, false).unwrap();
+        assert!(one.grant(&fetch, 8, 8).is_some());
+        assert!(one.spend(1));
+        one.table.forget(one.charge.policy(), one.charge.key());
+        assert!(!one.spend(1));
+        assert!(one.table.remove_all().is_empty(), "units before a reset are not returned");
+    }
+
+    #[test]
+    fn a_lease_is_returned_once_it_is_idle_or_replaced() {
+        let one = Fixture::new();
+        let fetch = one.hot();
+        assert!(one.grant(&fetch, 7, 8).is_some_and(|replaced| replaced.lease.units == 0));
+        assert!(one.spend(3));
+        one.advance(249);
+        assert!(one.table.remove_unused().is_empty());
+        let ahead = one.table.fetch(&one.charge, true).unwrap();
+        assert_eq!((ahead.returned.lease.units, ahead.returned.lease.spent), (3, 3), "a report");
+        // The lease of that name goes on, and another one replaces it.
+        assert!(one.grant(&ahead, 7, 4).is_some_and(|replaced| replaced.lease.units == 0));
+        assert_eq!(one.table.sizes(), (1, 9));
+        assert!(one.spend(1));
+        let ahead = one.table.fetch(&one.charge, true).unwrap();
+        let replaced = one.grant(&ahead, 9, 2).unwrap().lease;
+        assert_eq!((replaced.name, replaced.units, replaced.spent), (7, 8, 0));
+        one.advance(250);
+        let [unused] = &one.table.remove_unused()[..] else { panic!("one lease is idle") };
+        assert_eq!((unused.lease.name, unused.lease.units), (9, 2));
+        assert_eq!(one.table.sizes(), (0, 0));
+    }
+
+    #[test]
+    fn nothing_is_spent_after_the_clock_was_set_back() {
+        let one = Fixture::new();
+        one.advance(10_000);
+        let fetch = one.hot();
+        assert!(one.grant(&fetch, 7, 8).is_some() && one.spend(1));
+        one.clock.step_back(Duration::from_secs(1));
+        assert!(!one.spend(1));
+        one.advance(1_000);
+        assert!(!one.spend(1), "what Redis charged then is unknown");
+    }
+}

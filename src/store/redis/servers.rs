@@ -1,0 +1,185 @@
+use std::fmt;
+
+/// Which servers a [`RedisStore`](crate::RedisStore) connects to: [one](Self::one), a Redis Cluster (`cluster`), or the
+/// primary of Redis Sentinel (`sentinel`). A URL is one server.
+///
+/// | URL | |
+/// |---|---|
+/// | `redis://user:password@host:6379/0` | the user, the password, the port and the database can be left out |
+/// | `rediss://host:6379` | with TLS, which requires the feature `tls-rustls` |
+/// | `redis+unix:///run/redis.sock?user=u&pass=p&db=0` | a Unix socket |
+///
+/// Special characters in the user and the password must be percent-encoded. URLs are checked when the store is made.
+///
+/// # Example
+///
+/// ```
+/// use tower_ratelimit::{RedisStore, store::Servers};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tower_ratelimit::Error> {
+/// let store = RedisStore::builder().connect_lazy("redis://127.0.0.1:6379")?;
+/// let same = RedisStore::builder().connect_lazy(Servers::one("redis://127.0.0.1:6379"))?;
+/// assert_eq!(store.acl_rule(), same.acl_rule());
+///
+/// let error = RedisStore::builder().connect_lazy("redis://127.0.0.1:port").unwrap_err();
+/// assert!(error.to_string().starts_with("the Redis URL is invalid"));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Servers(pub(super) Topology);
+
+#[derive(Clone)]
+pub(super) enum Topology {
+    One(String),
+    #[cfg(feature = "cluster")]
+    Cluster(Vec<String>),
+    #[cfg(feature = "sentinel")]
+    Sentinel(Sentinels),
+}
+
+#[cfg(feature = "sentinel")]
+#[derive(Clone)]
+pub(super) struct Sentinels {
+    pub(super) urls: Vec<String>,
+    pub(super) primary: String,
+    /// The user and the password that the sentinels require.
+    pub(super) credentials: Option<(String, String)>,
+}
+
+impl Servers {
+    /// The server at `url`, such as `redis://user:password@127.0.0.1:6379/0`.
+    #[must_use]
+    pub fn one(url: impl Into<String>) -> Self {
+        Self(Topology::One(url.into()))
+    }
+
+    /// The Redis or Valkey Cluster that the servers at `urls` belong to. One server that answers is enough: it lists the
+    /// others.
+    ///
+    /// ```no_run
+    /// use tower_ratelimit::{RedisStore, store::Servers};
+    ///
+    /// # async fn example() -> Result<(), tower_ratelimit::Error> {
+    /// let nodes = Servers::cluster(["redis://10.0.0.1:6379", "redis://10.0.0.2:6379"]);
+    /// let store = RedisStore::connect(nodes).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// The URLs must have the same user, password and database. Connecting succeeds even if some nodes are down.
+    ///
+    /// # Differences from one server
+    ///
+    /// * Identities are grouped into [shards](crate::store::RedisStoreBuilder::cluster_shards), and all keys of a shard are in one hash
+    ///   slot: `prefix:policy:algorithm:{shard}:identity`. Each shard has lanes and batches of its own, so decisions of
+    ///   one shard share calls.
+    /// * All policies of one identity are decided in one atomic step. A decision over identities of several shards, such
+    ///   as an address and an API key, is made one shard after the other, in the order of the rules. If one denies, the
+    ///   charges before it are refunded. So the limits are never exceeded, but other requests may be denied until the
+    ///   refund. Put the rule first that denies most often. A denial that a [penalty](crate::Policy::penalty) counts may
+    ///   take one round trip more.
+    /// * All shards share the connection to a node. If it breaks, the decisions under way on it fail, because they may
+    ///   have been charged. The store has two connections to each node: one for the first attempt, and one that follows
+    ///   slots.
+    /// * Slot migrations and failovers are followed. While a slot migrates, the decisions of its batches are sent one by
+    ///   one, and a decision over several keys fails until all of them are on one node, including keys that were never
+    ///   charged: Redis answers so for several keys. While a node is down, decisions on its keys fail, and the policy's
+    ///   [`FailureMode`](crate::FailureMode) applies; other nodes' keys are decided as usual. If a node hangs, they wait for up to
+    ///   20 ms and some round trips whenever a slot has moved. If its host is lost, they wait once for up to a quarter of
+    ///   a second. When a replica takes over, charges that were not replicated are lost, and that much can be admitted
+    ///   again.
+    /// * Each node uses its own clock. If a slot migrates to a node whose clock is ahead, its keys replenish earlier by
+    ///   that difference.
+    #[cfg(feature = "cluster")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
+    #[must_use]
+    pub fn cluster(urls: impl IntoIterator<Item: AsRef<str>>) -> Self {
+        Self(Topology::Cluster(urls.into_iter().map(|url| url.as_ref().to_owned()).collect()))
+    }
+
+    /// The primary that the Redis or Valkey sentinels at `urls` name `primary`. One sentinel that answers is enough; list
+    /// all of them.
+    ///
+    /// `primary` is the first argument of `sentinel monitor` in sentinel.conf. The user, the password and the database of
+    /// the URLs are for the primary and its replicas, and the same in all URLs; the sentinels have
+    /// [`sentinel_credentials`](Self::sentinel_credentials). With `rediss://`, both are reached with TLS. The certificates
+    /// must then name what the sentinels announce: addresses, or hosts with `sentinel announce-hostnames`.
+    ///
+    /// ```no_run
+    /// use tower_ratelimit::{RedisStore, store::Servers};
+    ///
+    /// # async fn example() -> Result<(), tower_ratelimit::Error> {
+    /// let sentinels = ["redis://10.0.0.1:26379", "redis://10.0.0.2:26379", "redis://10.0.0.3:26379"];
+    /// let store = RedisStore::connect(Servers::sentinel(sentinels, "mymaster")).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Failover
+    ///
+    /// All sentinels are asked for the primary whenever a connection is made, and once a second while there is traffic. The
+    /// store follows the majority of those that answer, if at least two agree; a connection is made even if only one
+    /// answers. A server that they name must confirm with `ROLE` that it is a primary, so [`acl_rule`](crate::RedisStore::acl_rule)
+    /// includes `+role`. A user of the sentinels needs `+sentinel|get-master-addr-by-name` and `+sentinel|masters`.
+    ///
+    /// When another primary is named, connections to the old one are replaced, even if the old one still accepts writes, as
+    /// it does for seconds after `SENTINEL FAILOVER`. The same happens if the primary breaks its connections, hangs for a
+    /// second or answers `READONLY`. Until then, decisions that fail take the policy's
+    /// [`FailureMode`](crate::FailureMode). Charges that were not replicated to the new primary are lost, and that much can
+    /// be admitted again. This includes what the old primary admits until the store follows, and while it is cut off from
+    /// its replicas and the sentinels, but not from the store; `min-replicas-to-write` bounds the latter.
+    #[cfg(feature = "sentinel")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "sentinel")))]
+    #[must_use]
+    pub fn sentinel(urls: impl IntoIterator<Item: AsRef<str>>, primary: impl Into<String>) -> Self {
+        let urls = urls.into_iter().map(|url| url.as_ref().to_owned()).collect();
+        Self(Topology::Sentinel(Sentinels { urls, primary: primary.into(), credentials: None }))
+    }
+
+    /// The user and the password that the sentinels require. Defaults to none. If the sentinels have a password and no
+    /// users, the user is `default`, which an empty `user` means too. Has no effect on servers other than
+    /// [`sentinel`](Self::sentinel).
+    #[cfg(feature = "sentinel")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "sentinel")))]
+    #[must_use]
+    pub fn sentinel_credentials(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
+        if let Topology::Sentinel(sentinels) = &mut self.0 {
+            let user = Some(user.into()).filter(|user| !user.is_empty());
+            sentinels.credentials = Some((user.unwrap_or_else(|| "default".to_owned()), password.into()));
+        }
+        self
+    }
+}
+
+impl From<&str> for Servers {
+    fn from(url: &str) -> Self {
+        Self::one(url)
+    }
+}
+
+impl From<&String> for Servers {
+    fn from(url: &String) -> Self {
+        Self::one(url)
+    }
+}
+
+impl From<String> for Servers {
+    fn from(url: String) -> Self {
+        Self::one(url)
+    }
+}
+
+/// Shows no URL, because a URL may have a password.
+impl fmt::Debug for Servers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match &self.0 {
+            Topology::One(_) => "Servers::one(..)",
+            #[cfg(feature = "cluster")]
+            Topology::Cluster(_) => "Servers::cluster(..)",
+            #[cfg(feature = "sentinel")]
+            Topology::Sentinel(_) => "Servers::sentinel(..)",
+        })
+    }
+}

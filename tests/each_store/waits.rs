@@ -1,0 +1,81 @@
+//! Waiting until a request is admitted, on each store.
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+use tower_ratelimit::{Key, ManualClock, Policy, Quota, algorithm::LeakyBucket};
+
+use crate::stores::{on_a_clock, stores};
+
+const LONG: Duration = Duration::from_secs(30);
+
+#[tokio::test]
+async fn each_wait_ends_with_an_admission_on_each_store() {
+    // A unit every 5 ms.
+    let policies = [
+        Policy::new("bucket", Quota::per_second(200).burst(1)),
+        Policy::new("queue", Quota::per_second(200)).algorithm(LeakyBucket::queue(LONG)),
+    ];
+    for (name, limiter) in stores("waits").await {
+        for policy in &policies {
+            let waits = (0..5).map(|_| async {
+                let decision = limiter.wait(policy, &Key::new("all"), 1, LONG).await.unwrap();
+                assert!(decision.is_allowed() && decision.delay().is_none(), "{name}: {decision:?}");
+            });
+            futures_util::future::join_all(waits).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_permit_that_is_released_ends_a_wait_on_each_store() {
+    let policy = Policy::concurrency("in-use", 1);
+    for (name, limiter) in stores("wait-for-permits").await {
+        let key = Key::new("all");
+        let held = limiter.check(&policy, &key, 1).await.unwrap();
+        let denied = limiter.wait(&policy, &key, 1, Duration::ZERO).await.unwrap();
+        assert!(denied.is_denied(), "{name}");
+        let (waited, ()) = tokio::join!(limiter.wait(&policy, &key, 1, LONG), async {
+            tokio::task::yield_now().await;
+            drop(held);
+        });
+        assert!(waited.unwrap().is_allowed(), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_wait_that_ends_without_an_admission_charges_nothing_on_each_store() {
+    let quota = Quota::per_second(10);
+    let bucket = Policy::new("bucket", quota);
+    let queue = Policy::new("queue", quota).algorithm(LeakyBucket::queue(Duration::from_secs(1)));
+    for (name, _, limiter) in on_a_clock("waits-in-vain") {
+        let clock = ManualClock::new();
+        let (limiter, key) = (limiter(clock.clone()), Key::new("alice"));
+        let left = async |policy| limiter.peek(policy, &key, 0).await.unwrap().remaining();
+        assert!(limiter.wait(&bucket, &key, 10, Duration::ZERO).await.unwrap().is_allowed(), "{name}");
+
+        // Longer than the patience, and impossible.
+        let unit = Duration::from_millis(100);
+        let denied = limiter.wait(&bucket, &key, 2, unit).await.unwrap();
+        assert_eq!((denied.is_denied(), denied.retry_after()), (true, Some(unit * 2)), "{name}");
+        let never = limiter.wait(&bucket, &key, 11, LONG).await.unwrap();
+        assert_eq!((never.is_denied(), never.retry_after()), (true, None), "{name}");
+
+        // Dropped.
+        let dropped = timeout(Duration::from_millis(20), limiter.wait(&bucket, &key, 10, LONG)).await;
+        assert!(dropped.is_err(), "{name}");
+        assert_eq!(left(&bucket).await, Some(0), "{name}");
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(left(&bucket).await, Some(10), "{name}");
+
+        // A delay that is too long is refunded.
+        assert!(limiter.wait(&queue, &key, 1, Duration::ZERO).await.unwrap().is_allowed(), "{name}");
+        let before = left(&queue).await;
+        for _ in 0..3 {
+            let denied = limiter.wait(&queue, &key, 1, Duration::ZERO).await.unwrap();
+            assert_eq!((denied.is_denied(), denied.retry_after()), (true, Some(unit)), "{name}: {denied:?}");
+            assert_eq!((denied.outcomes()[0].granted(), denied.remaining()), (0, before), "{name}");
+        }
+        assert_eq!(left(&queue).await, before, "{name}");
+    }
+}

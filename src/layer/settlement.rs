@@ -234,7 +234,7 @@ impl Settlement {
         let reserve = |by_bytes: bool| {
             let reserved = || self.reserved.iter().filter(move |reserved| reserved.by_bytes == by_bytes);
             let is_reserved = |name: &str| reserved().any(|reserved| reserved.policy == name);
-            let decision = decision.of_policies(is_reserved).filter(Decision::is_allowed)?;
+            let decision = decision.of_policies(is_reserved).filter(|decision| !decision.is_denied())?;
             let reservation = Reservation::new(limiter, &decision);
             Some(if reserved().any(|reserved| reserved.or_refund) {
                 reservation.or_refund()

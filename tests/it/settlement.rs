@@ -225,6 +225,22 @@ async fn a_request_that_is_cancelled_during_its_delay_is_refunded() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_units_of_a_delayed_request_are_reserved() {
+    let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::new()));
+    let policy =
+        Policy::new("queued", Quota::per_second(100)).algorithm(LeakyBucket::queue(Duration::from_secs(1)));
+    assert!(limiter.check(&policy, &Key::new("all"), 1).await.unwrap().is_allowed());
+    let before = left(&limiter, &policy).await;
+    let service = layer(&limiter, &policy)
+        .settle(Settlement::new().reserve_or_refund("queued"))
+        .layer(service_fn(echo));
+    let response = service.oneshot(Request::new("200".into())).await.unwrap();
+    assert_eq!(left(&limiter, &policy).await, before - 1);
+    drop(response);
+    assert_eq!(left(&limiter, &policy).await, before);
+}
+
 /// A service that is ready once, and then fails.
 #[derive(Clone)]
 struct FailsLater(Arc<AtomicBool>);

@@ -148,7 +148,7 @@ async fn denials_of_a_banned_key_have_a_verdict_of_their_own() {
         layer.layer(service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(String::new())) }));
     let request = Request::get("/").header("x-user", "alice").body(()).unwrap();
     service.oneshot(request).await.unwrap();
-    assert_eq!(counted(&handle, REJECTIONS_TOTAL), map([("reason=blocked", 1.0)]));
+    assert_eq!(counted(&handle, REJECTIONS_TOTAL), map([("reason=banned", 1.0)]));
 }
 
 #[tokio::test]

@@ -12,6 +12,8 @@ use super::{
     report::{FindingKind, ProbeFinding, ProbeReport},
     server::ServerInfo,
 };
+#[cfg(feature = "cluster")]
+use crate::store::redis::transport::cluster::evaluation;
 use crate::{
     algorithm::SlidingLog,
     base::{Error, ErrorKind, Fault, Quota},
@@ -25,7 +27,7 @@ use crate::{
             script::Script,
             store::RedisStore,
             transport::{PROBE_TIMEOUT, slow_text},
-            wire::{self, Call},
+            wire,
         },
     },
 };
@@ -195,18 +197,25 @@ impl RedisStore {
         let charges = Charges::One(Charge::new(policy, &key, 1));
         let script = self.scripts.script_for(&charges)?;
         let job = Job { deadline: PROBE_TIMEOUT, ..self.job(Action::Charge, charges, script) };
-        let Some(Call { command, script: Some(script), .. }) = wire::encode(&[&job]) else {
-            return Err(wire::unexpected());
-        };
+        let Some(call) = wire::encode(&[&job]) else { return Err(wire::unexpected()) };
         let mut loads = 1..TRIES;
         let reply = loop {
-            match self.ask(command.clone()).await {
-                // Scripts were flushed, or this node of a Redis Cluster was not reached when they were loaded.
-                Err(error) if error.fault() == Some(Fault::NoScript) && loads.next().is_some() => {
-                    self.load(&script).await?;
-                }
-                reply => break reply?,
+            let reply = self.ask(call.command.clone()).await;
+            if !reply.as_ref().is_err_and(|error| error.fault() == Some(Fault::NoScript)) {
+                break reply?;
             }
+            // This node was not reached when the scripts were loaded.
+            #[cfg(feature = "cluster")]
+            if self.link.is_cluster()
+                && let Some(evaluation) = evaluation(&call)
+            {
+                break self.ask(evaluation).await?;
+            }
+            // Scripts were flushed.
+            match (&call.script, loads.next()) {
+                (Some(script), Some(_)) => self.load(script).await?,
+                _ => break reply?,
+            };
         };
         let decided = wire::decode(&reply, &[&job]).pop().unwrap_or_else(|| Err(wire::unexpected()));
         let mut redis_key = String::new();

@@ -35,9 +35,14 @@ pub(super) async fn with_text_if_missing(
     }
 }
 
-/// The call as an `EVAL` with its script's text, if `reply` says that the node does not have it.
+/// The call with its script's text, if `reply` says that the node does not have the script.
 fn with_text(call: &Call, reply: &RedisResult<Value>) -> Option<Cmd> {
-    let script = call.script.as_ref().filter(|_| is_no_script(reply))?;
+    if is_no_script(reply) { evaluation(call) } else { None }
+}
+
+/// The call as an `EVAL` with its script's text.
+pub(crate) fn evaluation(call: &Call) -> Option<Cmd> {
+    let script = call.script.as_ref()?;
     let mut evaluation = redis::cmd("EVAL");
     evaluation.arg(script.text());
     for argument in call.command.args_iter().skip(2) {

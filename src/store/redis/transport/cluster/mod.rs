@@ -20,6 +20,7 @@ mod silent;
 pub(crate) use self::{
     clients::{CONNECTIONS, Clients, clients, is_clustered},
     clustered::Clustered,
+    evaluate::evaluation,
     nodes::Pools,
     pool::ClusterManager,
 };

@@ -224,7 +224,7 @@ async fn a_unix_socket_takes_its_user_and_database_from_the_query() {
 #[tokio::test]
 async fn connections_have_the_name_of_the_builder_where_the_user_may_set_one() {
     let server = RedisServer::start();
-    let rule = RedisStore::builder().connect_lazy(&server.url()).unwrap().acl_rule();
+    let rule = RedisStore::builder().connect_lazy(server.url()).unwrap().acl_rule();
     for (name, more) in [("unnamed", ""), ("named", " +client|setname")] {
         let mut words = vec!["ACL", "SETUSER", name, "on", ">secret"];
         let rule = format!("{rule}{more}");

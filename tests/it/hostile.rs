@@ -118,11 +118,11 @@ async fn no_part_of_a_password_that_should_have_been_encoded_is_shown() {
 #[tokio::test]
 async fn a_missing_password_is_reported() {
     let server = RedisServer::start();
-    let limiter = Limiter::new(settings().connect_lazy(&server.url()).unwrap());
+    let limiter = Limiter::new(settings().connect_lazy(server.url()).unwrap());
     let policy = closed("p", 100);
     assert!(limiter.check(&policy, &Key::new("alice"), 1).await.is_ok());
     let locked = RedisServer::with(&["--requirepass", "right"]);
-    let lazy = Limiter::new(settings().connect_lazy(&locked.url()).unwrap());
+    let lazy = Limiter::new(settings().connect_lazy(locked.url()).unwrap());
     // A decision has more arguments than a client without a password may send: the server replies with an error and
     // closes the connection. Sometimes the client sees the close first.
     let mut said = String::new();

@@ -29,7 +29,7 @@ fn user(server: &RedisServer, name: &str, rule: &str) -> String {
 #[tokio::test]
 async fn a_usual_server_has_no_problem_and_keeps_no_key() {
     let server = RedisServer::start();
-    let report = RedisStore::builder().connect_lazy(&server.url()).unwrap().probe().await.unwrap();
+    let report = RedisStore::builder().connect_lazy(server.url()).unwrap().probe().await.unwrap();
     assert!(report.can_decide() && report.findings().is_empty(), "{report}");
     let info: String = server.command(&["INFO", "server"]);
     assert!(info.contains(&format!("_version:{}\r\n", report.version().unwrap())), "{report}");
@@ -42,7 +42,7 @@ async fn a_usual_server_has_no_problem_and_keeps_no_key() {
 #[tokio::test]
 async fn what_prevents_decisions_is_an_error_of_connect_with_its_remedy() {
     let server = RedisServer::start();
-    let rule = RedisStore::builder().connect_lazy(&server.url()).unwrap().acl_rule();
+    let rule = RedisStore::builder().connect_lazy(server.url()).unwrap().acl_rule();
     let elsewhere = user(&server, "elsewhere", &rule.replace("~rl:*", "~other:*"));
     let no_scripts = user(&server, "no-scripts", &rule.replace("+evalsha ", ""));
     let no_commands = user(&server, "no-commands", &rule.replace(" +set ", " "));
@@ -78,7 +78,7 @@ async fn other_problems_are_in_the_report_and_the_store_connects() {
     let evicting = RedisServer::with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
     let full = RedisServer::with(&["--maxmemory", "1", "--maxmemory-policy", "noeviction"]);
     let narrow = RedisServer::start();
-    let rule = RedisStore::builder().connect_lazy(&narrow.url()).unwrap().acl_rule();
+    let rule = RedisStore::builder().connect_lazy(narrow.url()).unwrap().acl_rule();
     let narrow_url = user(&narrow, "narrow", &rule.replace(" +zadd", ""));
     let old = fake_server::scripted(|_| "$0\r\n\r\n".into()).await;
     let rows = [
@@ -113,7 +113,7 @@ async fn a_script_that_is_lost_after_it_was_loaded_is_loaded_again() {
 #[tokio::test]
 async fn the_acl_rule_is_enough_for_a_probe_and_info_for_the_eviction_policy() {
     let server = RedisServer::start();
-    let rule = RedisStore::builder().connect_lazy(&server.url()).unwrap().acl_rule();
+    let rule = RedisStore::builder().connect_lazy(server.url()).unwrap().acl_rule();
     for (name, more, policy) in [("rule", "", None), ("more", " +info", Some("noeviction"))] {
         let url = user(&server, name, &format!("{rule}{more}"));
         let report = settings().connect(&url).await.unwrap().probe().await.unwrap();
@@ -152,7 +152,7 @@ async fn the_acl_rule_is_enough_for_another_database_and_the_error_without_it_na
 async fn an_absent_server_is_an_error_of_a_probe_and_not_of_a_lazy_store() {
     let mut server = RedisServer::start();
     server.kill();
-    let store = settings().connect_lazy(&server.url()).unwrap();
+    let store = settings().connect_lazy(server.url()).unwrap();
     assert_eq!(store.probe().await.unwrap_err().kind(), ErrorKind::StoreUnreachable);
     assert_eq!(settings().connect(&server.url()).await.unwrap_err().kind(), ErrorKind::StoreUnreachable);
     server.restart();

@@ -285,7 +285,7 @@ fn runtimes_of_all_kinds_decide_at_the_same_time_and_exactly() {
 fn a_store_in_a_static_decides_in_one_runtime_after_the_other_and_keeps_nothing_of_those_that_ended() {
     static SERVER: LazyLock<RedisServer> = LazyLock::new(RedisServer::start);
     static LIMITER: LazyLock<Limiter> =
-        LazyLock::new(|| Limiter::new(settings().connect_lazy(&SERVER.url()).unwrap()));
+        LazyLock::new(|| Limiter::new(settings().connect_lazy(SERVER.url()).unwrap()));
     for round in 0..20 {
         let runtime = if round % 2 == 0 { current_thread() } else { multi_thread() };
         let check = || LIMITER.check(&closed("p"), &Key::new("a"), 1);
@@ -413,7 +413,7 @@ fn without_a_runtime_each_method_returns_an_error() {
         let error = method.now_or_never().unwrap_or_else(|| panic!("{name} waits"));
         assert_eq!(error, Some(ErrorKind::MissingSetup), "{name}");
     }
-    let lazily = RedisStore::builder().connect_lazy(&server.url()).unwrap();
+    let lazily = RedisStore::builder().connect_lazy(server.url()).unwrap();
     let decided = runtime.block_on(Limiter::new(lazily).check(&policy, &key, 1));
     assert!(decided.unwrap().is_allowed(), "a store may be made outside a runtime");
     let connected = RedisStore::connect(&server.url()).now_or_never();

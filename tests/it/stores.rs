@@ -24,7 +24,7 @@ pub(crate) fn on_a_clock(prefix: &str) -> Vec<(&'static str, u32, Box<dyn Fn(Man
     let redis = move |clock| {
         // The deny cache repeats a denial, with what remained then.
         let store = settings().prefix(prefix).manual_clock(clock).deny_cache(Duration::ZERO);
-        Limiter::new(store.connect_lazy(&SERVER.url()).unwrap())
+        Limiter::new(store.connect_lazy(SERVER.url()).unwrap())
     };
     vec![
         ("memory", 200, Box::new(|clock| Limiter::new(MemoryStore::with_clock(clock)))),

@@ -936,7 +936,7 @@ async fn errors_about_urls_say_what_to_do() {
     // A cluster node used as a single server does not have all keys.
     let error = settings().connect(&cluster.nodes[0].url()).await.unwrap_err();
     assert!(error.to_string().contains("Servers::cluster"), "{error}");
-    let limiter = Limiter::new(settings().connect_lazy(&cluster.nodes[0].url()).unwrap());
+    let limiter = Limiter::new(settings().connect_lazy(cluster.nodes[0].url()).unwrap());
     let error = limiter.check(&closed("p", 1), &key_of(cluster, 1), 1).await.unwrap_err();
     assert!(error.to_string().contains("Servers::cluster"), "{error}");
 }

@@ -35,7 +35,7 @@ async fn decides(store: &RedisStore) {
 async fn a_store_speaks_the_protocol_of_its_url() {
     for protocol in [2, 3] {
         let server = RedisServer::start();
-        let store = settings().connect_lazy(&server.url_with(protocol)).unwrap();
+        let store = settings().connect_lazy(server.url_with(protocol)).unwrap();
         decides(&store).await;
         let spoken = spoken(&server);
         assert!(!spoken.is_empty() && spoken.iter().all(|&each| each == protocol), "{protocol}: {spoken:?}");
@@ -46,7 +46,7 @@ async fn a_store_speaks_the_protocol_of_its_url() {
 #[tokio::test]
 async fn the_tests_speak_the_protocol_of_their_environment() {
     let server = RedisServer::start();
-    let store = settings().connect_lazy(&server.url()).unwrap();
+    let store = settings().connect_lazy(server.url()).unwrap();
     decides(&store).await;
     let with_pool = RedisServer::start();
     let on_pool = settings().build(pool(&with_pool).await).unwrap();

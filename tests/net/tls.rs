@@ -261,7 +261,7 @@ async fn attempts_to_connect_are_few_while_they_fail() {
         let settings = settings().deadline(Duration::from_millis(50));
         let settings =
             if scheme == "redis" { settings } else { settings.tls_ca_certificate(authority.ca.clone()) };
-        let limiter = Limiter::new(settings.connect_lazy(&format!("{scheme}://{address}")).unwrap());
+        let limiter = Limiter::new(settings.connect_lazy(format!("{scheme}://{address}")).unwrap());
         let mut traffic = JoinSet::new();
         for task in 0..64 {
             let limiter = limiter.clone();

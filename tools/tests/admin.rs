@@ -202,7 +202,7 @@ async fn texts_name_the_options_of_the_command() {
     let plain = Operator::new(&["--redis", &server.url(), "--prefix", "shop"]);
     let rule = plain.text(&["acl"]);
     assert!(rule.starts_with("~shop:* -@all +evalsha "), "{rule}");
-    assert_eq!(rule, settings().prefix("shop").connect_lazy(&server.url()).unwrap().acl_rule() + "\n");
+    assert_eq!(rule, settings().prefix("shop").connect_lazy(server.url()).unwrap().acl_rule() + "\n");
     let mut words = vec!["ACL", "SETUSER", "limiter", "on", ">secret"];
     words.extend(rule.trim().split(' '));
     let () = server.command(&words);

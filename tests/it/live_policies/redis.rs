@@ -497,7 +497,7 @@ async fn while_redis_is_down_the_policies_stay() {
     server.kill();
     assert!(eventually(async || error(&live).contains("cannot be read")).await, "{live:?}");
     // A service that starts now has the defaults.
-    let lazy = RedisStore::builder().connect_lazy(&server.url()).unwrap();
+    let lazy = RedisStore::builder().connect_lazy(server.url()).unwrap();
     let started = LivePolicies::redis(&lazy, defaults()).await.unwrap().poll_every(OFTEN);
     assert_eq!((started.current(), error(&started).is_empty()), (defaults().to_vec(), false));
     assert_eq!(quotas(&live), ["api 3/h", "login 5/min"]);

@@ -159,7 +159,7 @@ async fn values_of_other_programs_hide_no_ban_and_a_failure_is_no_empty_list() {
 #[tokio::test]
 async fn a_redis_user_who_may_not_scan_cannot_list_and_all_else_works() {
     let server = RedisServer::start();
-    let rule = RedisStore::builder().connect_lazy(&server.url()).unwrap().acl_rule();
+    let rule = RedisStore::builder().connect_lazy(server.url()).unwrap().acl_rule();
     let set_user = |rule: &str| {
         let mut words = vec!["ACL", "SETUSER", "limiter", "on", ">secret"];
         words.extend(rule.split(' '));

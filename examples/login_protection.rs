@@ -45,7 +45,7 @@
 //! ```
 //!
 //! A limit per user name stops guesses from many addresses, and lets anyone lock a user out for half a minute: keep its
-//! waits short, and give it no penalty. Behind a proxy, use `ClientIp` instead of `PeerIp`, or one client gets all banned.
+//! waits short, and give it no penalty. Behind a proxy, use `ClientIp` instead of `PeerIp`, or one client gets everyone banned.
 //!
 //! `PORT` (3000) is the port, 0 for any free one.
 

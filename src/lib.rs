@@ -56,8 +56,7 @@
 //!
 //! * Exactly the limit is admitted, no matter how many requests arrive at once on how many instances.
 //! * A denied request is charged nothing. Several policies are charged together or not at all.
-//! * The wait in a denial is the shortest that helps: after it the same request is admitted, if the key is not charged
-//!   in between.
+//! * `Retry-After` is exact: the same request is admitted after it, unless the quota was used in the meantime.
 //!
 //! Always:
 //!

@@ -4,7 +4,7 @@
 //!
 //! | algorithm | promises | at a window's edge | use it for |
 //! |---|---|---|---|
-//! | [`Gcra`] (default) | the quota's rate, and a burst | no edge: units become available evenly | APIs, logins, nearly everything |
+//! | [`Gcra`] (default) | the quota's rate, and a burst | no edge: units become available evenly | APIs, nearly everything |
 //! | [`TokenBucket`] | the same; refills evenly or in steps, starts full or not | no edge, or a step | budgets that are topped up; clients that must earn their burst |
 //! | [`LeakyBucket::meter`] | the same, as a level that drains | no edge | if you prefer the leaky bucket model |
 //! | [`LeakyBucket::queue`] | requests leave evenly spaced at the quota's rate | no edge | smoothing the load on a slow service by delaying requests |

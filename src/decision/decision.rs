@@ -64,8 +64,8 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// A decision over `outcomes`, for your own stores, in the order of their charges. It admits if every outcome does that
-    /// is not of a [shadow](crate::Policy::shadow).
+    /// A decision over `outcomes`, for your own stores, in the order of their charges. It admits if every outcome admits
+    /// whose policy is not a [shadow](crate::Policy::shadow).
     #[must_use]
     pub fn new(outcomes: impl IntoIterator<Item = Outcome>) -> Self {
         let mut outcomes: Arc<[Outcome]> = outcomes.into_iter().collect();

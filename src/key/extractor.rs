@@ -11,8 +11,8 @@ use crate::base::{Answer, Error, ErrorKind};
 /// the others of the module [`key`](crate::key); tuples of 2 to 4 extractors, whose keys are joined; and closures
 /// over the head of the request that return something which can be made [into a key](IntoKey).
 ///
-/// An extractor sees the head of the request and never its body. So the trait is object safe: a
-/// `Box<dyn KeyExtractor>` that is chosen at run time is an extractor too. An extractor that waits for something, such
+/// An extractor sees the head of the request and never its body. So the trait is dyn-compatible: a
+/// `Box<dyn KeyExtractor>` chosen at run time is an extractor too. An extractor that waits for something, such
 /// as a session store, returns an [`Answer`] that is pending. `Lookup` of the crate `tower-ratelimit-extra`
 /// caches what it looks up.
 ///
@@ -202,7 +202,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// Matches the requests of `identities`, to [exempt](crate::RateLimitLayer::exempt) or to
     /// [block](crate::RateLimitLayer::block) them.
     ///
-    /// Name an identity as the client sends it. It is found whatever its key is:
+    /// Pass an identity as the client sends it, not as it is stored:
     ///
     /// | extractor | what to name | what matches |
     /// |---|---|---|
@@ -322,7 +322,7 @@ where
     extract
 }
 
-/// A closure's identities are the keys that it returns.
+/// For a closure, identity and key are the same.
 impl<F, T> KeyExtractor for F
 where
     F: Fn(&Parts) -> T + Send + Sync + 'static,

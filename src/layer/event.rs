@@ -138,7 +138,7 @@ impl<'a> DecisionEvent<'a> {
         self.decision
     }
 
-    /// The name of the policy that [binds](Decision::binding): the one that denies, or else has the smallest share left.
+    /// The name of the policy that [binds](Decision::binding): the denying policy, or otherwise the one with the smallest share remaining.
     /// `None` without a [decision](Self::decision), and if the store [failed](Decision::failure).
     #[must_use]
     pub fn policy(&self) -> Option<&'a str> {

@@ -381,7 +381,7 @@ impl RateLimitLayer {
         self.with(|config| config.on_decision = Some(Arc::new(function)))
     }
 
-    /// What is valid in this layer and probably not meant, each with what to write instead. The first
+    /// Likely misconfigurations of this layer, each with a suggested fix. The first
     /// [`layer`](Layer::layer) call logs them; a test can assert that there are none.
     ///
     /// * The [warnings](crate::Policy::warnings) of its policies, as far as they are not chosen per request.
@@ -392,7 +392,7 @@ impl RateLimitLayer {
     /// * A request that waits in a [queue](crate::algorithm::LeakyBucket::queue) holds permits of a
     ///   [`Concurrency`](crate::algorithm::Concurrency) policy.
     ///
-    /// Two more are only known with the first requests, and logged once: a policy that never denies what another one of the
+    /// Two more can only be detected at run time, and are logged once: a policy that never denies what another one of the
     /// same key admits, and a cost above the capacity.
     ///
     /// # Example

@@ -72,8 +72,8 @@ impl Rule {
         self
     }
 
-    /// Skips the requests that `skipped` matches, besides those of earlier calls: this rule does not limit them, and their
-    /// key is not looked for. Other rules of the layer do as before. Defaults to none.
+    /// Skips the requests that `skipped` matches: this rule does not limit them, and their key is not extracted. Other rules
+    /// of the layer still apply. Can be called several times. Defaults to none.
     ///
     /// `skipped` is a closure over the request's head, or made by an extractor, as for
     /// [`exempt`](crate::RateLimitLayer::exempt). A request is not skipped if `skipped` fails because the identity is missing

@@ -35,7 +35,7 @@ use crate::base::{Error, ErrorKind};
 /// | `/{{id}}` | braces |
 ///
 /// The syntax is that of axum 0.8, whose router is used. As there, the most specific route wins: `/orders/new` does not
-/// match `/orders/{id}` if both are in the table. A route whose method does not match is left out of that, so with
+/// match `/orders/{id}` if both are in the table. Routes with another method are ignored, so with
 /// `POST /orders/new` in the table, a GET of it matches `/orders/{id}`.
 ///
 /// A text can name the registered methods, those of WebDAV included, and `PURGE` and `QUERY`. Another one is an error,
@@ -50,15 +50,15 @@ use crate::base::{Error, ErrorKind};
 /// several ways has the rules of all: as it is written, and with each combination of percent-encoded characters decoded
 /// (except slashes), `.` and `..` resolved, several slashes in a row merged, and slashes at the start and the end trimmed.
 /// So `/login/`, `//login` and `/%6Cogin` have the rules of `/login`, and those of the route that they match as they are
-/// written, or of [`otherwise`](Self::otherwise). Routes that differ only in that are one route.
+/// written, or of [`otherwise`](Self::otherwise). Routes with the same normalized form are one route.
 ///
 /// What a route does not do:
 ///
 /// * **Case** counts, as in axum: `/Login` is not `/login`. If your router ignores case, use [`every`](Self::every), or a
 ///   layer inside of it.
 /// * **Prefixes.** In nested routers of axum, write the full path, as the client sends it.
-/// * **Rewritten paths.** If a middleware around axum's outermost router rewrites the path, write what it writes. If one
-///   inside of that rewrites it, write what the client sends. A slash that a middleware appends is not known: with
+/// * **Rewritten paths.** If a middleware around axum's outermost router rewrites the path, write the rewritten path. If one
+///   inside of that router does, write the path that the client sends. A slash that a middleware appends is not known: with
 ///   `/files/{*rest}` and `/files/public`, write `/files/public/` too if the router sees that.
 /// * **Nested services that resolve `..` themselves**, such as a proxy behind `nest_service("/svc", ..)`: they may read
 ///   `/svc/../login` as their `/login`. Put a layer around the nested service, or reject such paths in front of it.

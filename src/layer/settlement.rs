@@ -103,7 +103,7 @@ impl Settlement {
     /// [records](crate::Reservation::record) what it has used so far. If the response's body ends or is dropped before
     /// anything is settled, the request is charged what was recorded; if nothing was, the estimate stays charged.
     ///
-    /// The estimate is the [cost](crate::Rule::cost) of the rule. Other policies of the layer are not touched. With several
+    /// The estimate is the [cost](crate::Rule::cost) of the rule. Other policies are charged as usual. With several
     /// calls, one reservation covers all the policies that are named. A request that the layer does not charge has a
     /// reservation that covers nothing: an exempt one, one over the limit that is only reported, or any while the layer is off.
     ///
@@ -154,8 +154,8 @@ impl Settlement {
     ///
     /// A request is admitted if its [cost](crate::Rule::cost), by default one unit, remains. It pays its cost, or the bytes of the
     /// body if they are more, even if it is cancelled or panics before the response, or the response has no body. The
-    /// body is charged in parts of 256 KiB and at its end: what remains, and the policy's [debt](crate::Policy::debt) beyond
-    /// that. So one large response is sent as a whole, and the client's next request is denied until its bytes are
+    /// body is charged every 256 KiB and at its end. When the quota is used up, the rest becomes the policy's
+    /// [debt](crate::Policy::debt). So one large response is sent as a whole, and the client's next request is denied until its bytes are
     /// replenished. The service's body counts, before an outer layer compresses it. If the client leaves,
     /// the bytes that were sent until then are charged.
     ///

@@ -293,8 +293,8 @@ impl Policy {
         self.0.counting.capacity
     }
 
-    /// Says that its units are bytes of content: `RateLimit-Policy` then has the quota unit `content-bytes`. Without it,
-    /// clients take them for requests. What is charged does not depend on it.
+    /// Declares the units as bytes of content: `RateLimit-Policy` then has the quota unit `content-bytes`. Without it,
+    /// clients take them for requests. It does not change what is charged.
     ///
     /// # Example
     ///

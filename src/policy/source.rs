@@ -192,8 +192,8 @@ impl PolicySource {
     /// [extension](Self::from_extension) is missing. An error stays an error. See
     /// [`from_extension`](Self::from_extension) for an example.
     ///
-    /// With `or`, `None` no longer means that the rule does not limit the request. If your closure says both, return the
-    /// other policy from it.
+    /// With `or`, `None` no longer means that the rule does not limit the request. If you need both meanings, return
+    /// the other policy from the closure.
     #[must_use]
     pub fn or(self, other: impl Into<Self>) -> Self {
         let Source::PerRequest { choose: first, looks_up } = self.0 else { return self };

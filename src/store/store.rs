@@ -265,7 +265,7 @@ pub enum Action {
     Charge,
     /// Charge as many units as remain, up to the cost. For one charge at a time.
     ChargeUpTo,
-    /// Charge of each as many units as remain, up to its cost. Always admitted, also if nothing remains.
+    /// Charge each as many units as remain, up to its cost. Always admitted, even if nothing remains.
     Debit,
     /// Decide as [`Charge`](Self::Charge) would now, and change nothing.
     Peek,

@@ -125,8 +125,8 @@ impl Adaptive {
     ///
     /// * All instances decide by the same quota, within an interval of a change. Otherwise each decides by its own, on the
     ///   [same counts](tower_ratelimit::policy#what-happens-to-the-counts).
-    /// * The mean, because requests are spread over the instances: one of ten that is overloaded lowers the quota by a tenth
-    ///   of what it would alone. A smallest share would let one sick instance throttle all.
+    /// * The mean, because requests are spread over the instances: one overloaded instance in ten
+    ///   has a tenth of the effect. With the smallest share, one sick instance would throttle all.
     /// * An instance that starts begins with the mean of the others. One that stops without notice counts for four more of its
     ///   [intervals](Self::every), two seconds at least.
     /// * While Redis is unavailable, each instance uses its own share.

@@ -26,7 +26,7 @@ use super::{
 /// | 3 to 6 units | stays |
 /// | more | falls by a unit, and by half of what is above 6 |
 ///
-/// The limit changes by the same part as these are of `n`, and rises by half of itself at most. So does a rate. Every ten
+/// The limit changes by the same fraction, and rises by at most half of itself. A rate changes in the same way. Every ten
 /// seconds, if the limit is reached and there is a queue, one window with a smaller limit empties it to measure the baseline
 /// again. A rate counts as reached below the full quota.
 ///

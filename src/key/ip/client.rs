@@ -56,8 +56,8 @@ use crate::{
 /// # Requests without a usable header
 ///
 /// If a request from a trusted proxy does not contain the client's address, the client *cannot be determined*. This
-/// happens if the header is missing, if the list is shorter than declared, or if an address in it that decides is
-/// invalid or beyond the part that is read. Then:
+/// happens if the header is missing, if the list is shorter than declared, or if the deciding address is
+/// invalid or past the part that is read. Then:
 ///
 /// * The key is the address of a proxy: the last valid one on the way to the client, or the peer. All such requests
 ///   share one limit.

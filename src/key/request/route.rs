@@ -9,7 +9,8 @@ use crate::{
 /// The route that axum's router matched, such as `/users/{id}`. All users of that route share one key.
 ///
 /// Add the layer to the router, with `Router::layer` or `Router::route_layer`. Requests that match no route share one
-/// key that no route has. So do all requests if the layer is around the router, because no route is known there.
+/// key that no route has. If the layer wraps the whole router, all
+/// requests share that key, because no route is known there.
 ///
 /// # Example
 ///

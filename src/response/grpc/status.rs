@@ -125,7 +125,7 @@ impl GrpcStatus {
         self
     }
 
-    /// The message of the rejections for which `message` gives one. Defaults to one that names the wait.
+    /// Sets the message of the rejections for which `message` returns one. Defaults to a message with the wait.
     #[must_use]
     pub fn message(mut self, message: impl Fn(&Rejection) -> Option<String> + Send + Sync + 'static) -> Self {
         self.message = Some(Arc::new(message));

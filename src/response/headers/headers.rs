@@ -8,7 +8,7 @@ use crate::{
 
 /// The rate limit headers of responses: which dialect, and on which responses.
 ///
-/// `Retry-After` is on every denial that waiting helps against, whatever these settings are.
+/// Every denial that waiting can resolve carries `Retry-After`, regardless of these settings.
 ///
 /// See [`Dialect`] for what is on the wire.
 ///

@@ -115,8 +115,8 @@ impl RedisStoreBuilder {
     /// The number of shards into which the identities of a Redis Cluster are grouped, at most 1024. Defaults to 8. Has
     /// no effect on a single server.
     ///
-    /// All keys of a shard are in one hash slot, so that its decisions can share calls. The slots of the shards are even
-    /// over all slots. A decision costs the servers less with fewer shards, because batches are larger; with more, more
+    /// All keys of a shard are in one hash slot, so that its decisions can share calls. The slots of the shards are evenly
+    /// spaced. A decision costs the servers less with fewer shards, because batches are larger; with more, more
     /// primaries can share the load. Two to four for each primary are best, in a multiple of the number of primaries.
     ///
     /// **All instances need the same number.** The shard is part of the key, so a new number starts every limit anew, once.

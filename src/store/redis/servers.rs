@@ -85,7 +85,7 @@ impl Servers {
     ///   slots.
     /// * Slot migrations and failovers are followed. While a slot migrates, the decisions of its batches are sent one by
     ///   one, and a decision over several keys fails until all of them are on one node, including keys that were never
-    ///   charged: Redis answers so for several keys. While a node is down, decisions on its keys fail, and the policy's
+    ///   charged: this is how Redis treats several keys. While a node is down, decisions on its keys fail, and the policy's
     ///   [`FailureMode`](crate::FailureMode) applies; other nodes' keys are decided as usual. If a node hangs, they wait for up to
     ///   20 ms and some round trips whenever a slot has moved. If its host is lost, they wait once for up to a quarter of
     ///   a second. When a replica takes over, charges that were not replicated are lost, and that much can be admitted

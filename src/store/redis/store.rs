@@ -42,8 +42,8 @@ use crate::{
 /// Cluster has other keys, see `Servers::cluster`. If the clock of the server is set back, the TTL of keys that are not used
 /// again is longer by as much.
 ///
-/// If a key holds a value of another program, decisions on it fail with
-/// [`ForeignValue`](ErrorKind::ForeignValue), and the value is kept. Only a [reset](crate::Operator::reset) removes it.
+/// If a key holds another program's value, decisions on it fail with
+/// [`ForeignValue`](ErrorKind::ForeignValue), and the value is never overwritten. Only a [reset](crate::Operator::reset) removes it.
 ///
 /// # Eviction
 ///
@@ -213,7 +213,7 @@ impl RedisStore {
         result
     }
 
-    /// The units on [lease](Policy::leased) in this store now. Under traffic the value is out of date at once.
+    /// The units on [lease](Policy::leased) in this store now. Under traffic, the value may be stale immediately.
     #[must_use]
     pub fn lease_status(&self) -> LeaseStatus {
         self.leases.status()

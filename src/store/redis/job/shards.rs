@@ -127,7 +127,7 @@ mod tests {
         }
     }
 
-    /// If this fails, an update of the crate would start every limit anew.
+    /// If this fails, an update of the crate would reset every limit.
     #[test]
     fn tags_and_the_shards_of_identities_never_change() {
         let shards = Shards::new(16);

@@ -34,7 +34,7 @@ pub(crate) struct NodeConnection {
     patience: Duration,
 }
 
-/// The time for an answer to the search, beside some round trips.
+/// How long a node may take to answer the search, in addition to some round trips.
 const PATIENCE: Duration = Duration::from_millis(20);
 const ROUND_TRIPS: u32 = 4;
 

@@ -34,7 +34,7 @@ use axum::{Router, extract::Path, routing::get};
 use tokio::net::TcpListener;
 use tower_ratelimit::{Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, layer::Settlement};
 
-/// A file of so many bytes, up to 10 MB.
+/// A file of this many bytes, up to 10 MB.
 async fn file(Path(size): Path<usize>) -> Vec<u8> {
     vec![b'x'; size.min(10_000_000)]
 }

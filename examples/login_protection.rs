@@ -80,7 +80,7 @@ impl Login {
     fn parse(body: &[u8]) -> Option<Self> {
         let body: Value = serde_json::from_slice(body).ok()?;
         let text = |name: &str| body.get(name).and_then(Value::as_str);
-        // In one form, or each spelling of a name could be guessed anew.
+        // In one form, or each spelling of a name could be guessed again.
         Some(Self { user: text("user")?.trim().to_lowercase(), password: text("password")?.to_owned() })
     }
 }

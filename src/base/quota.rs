@@ -182,7 +182,7 @@ impl Quota {
         self.period
     }
 
-    /// One of so many equal shares, rounded up to whole units.
+    /// One of the given number of equal shares, rounded up to whole units.
     pub(crate) const fn share_of(self, instances: u32) -> Self {
         let instances = instances as u64;
         let (limit, burst) = (self.limit.div_ceil(instances), self.burst.div_ceil(instances));

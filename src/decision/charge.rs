@@ -59,7 +59,7 @@ pub(super) enum Tie {
     Holder([u64; 2]),
     /// The charge was made: its receipt, for a refund.
     Receipt(Receipt),
-    /// The charge was denied because its key is banned, for so many more microseconds.
+    /// The charge was denied because its key is banned, for this many more microseconds.
     Banned(u64),
 }
 

@@ -326,7 +326,7 @@ impl Decision {
     }
 
     /// The outcome of each policy, in the order of the charges. If the store [failed](Self::failure), only those of
-    /// the policies that are counted in this process meanwhile: **empty** if there are none.
+    /// the policies that are counted in this process during the outage: **empty** if there are none.
     #[must_use]
     pub fn outcomes(&self) -> &[Outcome] {
         self.outcomes.get(..self.enforced()).unwrap_or_default()

@@ -41,7 +41,7 @@ pub(super) enum Identity {
 }
 
 impl Config {
-    /// Identifies the client of `request`. Matchers and extractors run in order, and only as far as needed. If one is
+    /// Identifies the client of `request`. Matchers and extractors run in order, and only if they are needed. If one is
     /// pending, those after it start too, while the request can be read, and are awaited in order.
     ///
     /// `may_deny` is whether a denial that the store knows makes it unnecessary to await pending keys.

@@ -384,7 +384,7 @@ impl RateLimitLayer {
     /// Likely misconfigurations of this layer, each with a suggested fix. The first
     /// [`layer`](Layer::layer) call logs them; a test can assert that there are none.
     ///
-    /// * The [warnings](crate::Policy::warnings) of its policies, as far as they are not chosen per request.
+    /// * The [warnings](crate::Policy::warnings) of its policies that are not chosen per request.
     /// * A key that clients can vary without end, such as [`RequestPath`](crate::key::RequestPath).
     /// * A rule looks up clients, and no other rule limits requests of unknown clients: [guesses](Self#guesses-are-charged) are
     ///   free.

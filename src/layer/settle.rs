@@ -171,7 +171,7 @@ impl Settling {
         (reservation.is_some() || meter.is_some()).then(|| Box::new(Self { reservation, meter }))
     }
 
-    /// The body has sent so many bytes.
+    /// The body has sent this many bytes.
     pub(super) fn add(&mut self, bytes: usize) {
         if let Some(meter) = &mut self.meter {
             meter.add(bytes);

@@ -4,7 +4,7 @@ use super::{config::Config, rule::Rule};
 use crate::policy::Policy;
 
 impl Config {
-    /// What to warn of, as far as it is known before the first request.
+    /// What to warn of before the first request.
     pub(super) fn warnings(&self) -> Vec<String> {
         let rules = self.rules.as_slice();
         let policies: Vec<Policy> = self.rules.known_policies().collect();

@@ -49,7 +49,7 @@ impl Limiter {
         self.enforced(|| self.debit_each(decision, |_| units))
     }
 
-    /// Debits so many units to each outcome, by its place.
+    /// Debits `units(place)` to the outcome at each place.
     pub(super) fn debit_each(&self, decision: &Decision, units: impl Fn(usize) -> u64) -> Answer<Decision> {
         let debited =
             decision.all_outcomes().iter().enumerate().filter(|(_, one)| !one.policy().has_permits());

@@ -1,7 +1,7 @@
 //! The failure ladder: what decides while the store fails.
 //!
 //! The [`FailureMode`]s of the policies say it. Policies that are [`Local`](FailureMode::Local) are counted in a store in
-//! this process, at this instance's share. When the store answers again, what was admitted meanwhile and still counts is
+//! this process, at this instance's share. When the store answers again, what was admitted during the outage and still counts is
 //! charged to it, and counts here only if the store had no room for it. So neither one outage nor several are a
 //! second quota. Units that are refunded are not charged, or refunded to the store.
 
@@ -317,7 +317,7 @@ impl LocalCounts {
     /// Charges to `store` what it is owed by `key`. Remembers it again if it was not sent.
     async fn hand_back_one(&self, store: &Arc<dyn Store>, key: Key, owed: Owed) {
         let Some(counts) = self.counts.get() else { return };
-        // What has been replenished meanwhile no longer counts.
+        // Units that have been replenished no longer count.
         let units = {
             let _owing = lock(&self.owing);
             let peek = Charge::new(&owed.share, &key, 0);

@@ -203,7 +203,7 @@ impl Limiter {
         })
     }
 
-    /// Refunds up to `units` units that `decision` charged to each of its keys, as far as they still count.
+    /// Refunds up to `units` units that `decision` charged to each of its keys, if they still count.
     ///
     /// A refund never returns units that another request was charged. Units stop counting when the charge's window
     /// ends, when its bucket has drained past the charge, or when its entry leaves the log. All refunds of a decision

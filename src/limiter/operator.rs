@@ -154,7 +154,7 @@ impl Operator {
     /// [deny caches](crate::store::RedisStoreBuilder::deny_cache) hold a denial, a second by default. What the key was
     /// charged stays: see [`reset`](Self::reset).
     ///
-    /// A ban that this process has imposed while the store failed ends too, also if the store still fails. Such bans of other
+    /// A ban that this process has imposed while the store failed ends too, even if the store still fails. Such bans of other
     /// instances do not end.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ use crate::{
 /// Units that a request has reserved, to be settled once its cost is known.
 ///
 /// The request is charged an estimate. [`settle`](Self::settle) then refunds what it did not need, or debits what it
-/// needed beyond that. Use it where the cost is known late and a charge at the end would admit too much meanwhile: the
+/// needed beyond that. Use it where the cost is known late and a charge at the end would admit too much until then: the
 /// tokens of a language model, the rows of a query.
 ///
 /// [`record`](Self::record) notes what was used so far, for a handler that may be cancelled at any moment: a client that

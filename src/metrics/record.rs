@@ -69,12 +69,12 @@ pub(crate) fn waited(time: Duration) {
     with(|handles| handles.duration.with(DECISION_DURATION_SECONDS, Vec::new, |it| it.record(time)));
 }
 
-/// A batch of so many decisions is sent.
+/// A batch of this many decisions is sent.
 pub(crate) fn batch_sent(decisions: usize) {
     with(|handles| handles.batch.with(BATCH_DECISIONS, Vec::new, |it| it.record(decisions as f64)));
 }
 
-/// A decision waits with so many, itself included.
+/// This many decisions wait, the new one included.
 pub(crate) fn enqueued(length: usize) {
     with(|handles| handles.queue.with(QUEUE_LENGTH, Vec::new, |it| it.record(length as f64)));
 }

@@ -57,7 +57,7 @@ pub enum FailureMode {
     /// * **Memory**: at most 100 000 keys; further ones evict those nearest to their reset.
     ///
     /// An algorithm of your own without a [twin](crate::algorithm::Algorithm::twin) is counted by
-    /// [`Gcra`](crate::algorithm::Gcra) meanwhile. Permits of a [`Concurrency`](crate::algorithm::Concurrency) policy
+    /// [`Gcra`](crate::algorithm::Gcra) during the outage. Permits of a [`Concurrency`](crate::algorithm::Concurrency) policy
     /// that are held when the store fails do not count.
     Local {
         /// The instances that share the limit. 0, the default, stands for those that have announced themselves in Redis,

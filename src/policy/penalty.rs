@@ -127,7 +127,7 @@ impl Policy {
     ///
     /// * **What counts**: each request that this policy denies while no key of the request is banned. A banned request, a
     ///   peek, and a debit do not count. In a Redis Cluster, policies whose identities are in different slots are decided
-    ///   slot by slot, and only those of the first slot that denies count the denial, also if a key in a later one is banned.
+    ///   slot by slot, and only those of the first slot that denies count the denial, even if a key in a later one is banned.
     /// * **Bans by hand**: [`Operator::ban`](crate::Operator::ban), [`unban`](crate::Operator::unban) and
     ///   [`bans`](crate::Operator::bans). [`Operator::reset`](crate::Operator::reset) does not end a ban.
     /// * **Shadows**: a [shadow](Self::shadow) policy neither counts denials nor bans, for all keys or for its share of
@@ -137,7 +137,7 @@ impl Policy {
     ///   through another instance lasts that much longer here. Other denials are cached only under
     ///   [`Penalty::manual`], because any other penalty must count each of them.
     /// * **Failure of the store**: under [`FailureMode::Local`](crate::FailureMode::Local), denials are counted and keys are
-    ///   banned in this process, by the same numbers. The bans in the store are not known meanwhile. Those of this process
+    ///   banned in this process, by the same numbers. The bans in the store are then unknown. Those of this process
     ///   do not apply while the store answers; in a later outage they apply again, until their time is over or
     ///   [`unban`](crate::Operator::unban) ends them.
     /// * **Full Redis**: a denial needs a write to be counted. If Redis is out of memory, cannot save, or has too few

@@ -95,7 +95,7 @@ pub trait Store: Send + Sync + 'static {
         None
     }
 
-    /// The keys that `policy` [bans](crate::Policy::penalty) now, also if the policy is a shadow: all of them, or the `most`
+    /// The keys that `policy` [bans](crate::Policy::penalty) now, even if the policy is a shadow: all of them, or the `most`
     /// longest bans if there are more. Defaults to an error.
     ///
     /// # Errors
@@ -269,7 +269,7 @@ pub enum Action {
     Debit,
     /// Decide as [`Charge`](Self::Charge) would now, and change nothing.
     Peek,
-    /// Refund the costs, as far as they were charged and still count. For a policy with permits, release the permit of
+    /// Refund the units that were charged and still count, up to the costs. For a policy with permits, release the permit of
     /// the same charge.
     Refund,
     /// Renew the permits of the same charges, so they do not expire. Permits that the store has lost are in use again, even

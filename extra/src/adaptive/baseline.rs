@@ -27,7 +27,7 @@ struct Drain {
 }
 
 const RENEWED_EVERY: Duration = Duration::from_secs(10);
-/// A latency up to so many times the baseline is as good as that of an empty queue.
+/// A latency up to this multiple of the baseline is as good as that of an empty queue.
 const EMPTY: f64 = 1.2;
 /// The share for an empty queue leaves a part of the capacity unused.
 const DRAIN: f64 = 0.8;
@@ -37,7 +37,7 @@ const LARGEST_DRAIN: f64 = 0.25;
 /// What to do after a window.
 #[derive(Debug, PartialEq)]
 pub(super) enum Step {
-    /// React to a latency that is so many times the baseline.
+    /// React to a latency that is this multiple of the baseline.
     React(f64),
     /// Set this share.
     Set(f64),
@@ -100,12 +100,12 @@ mod tests {
     use super::*;
     use crate::adaptive::meter::{InFlight, LoadMeter};
 
-    /// A window of this length in which requests took so many milliseconds.
+    /// A window of this length in which requests took this many milliseconds.
     async fn window(length: Duration, millis: u64) -> Window {
         window_after(length, millis, 0).await
     }
 
-    /// The same, with so many more requests that began before it.
+    /// The same, with this many more requests that began before it.
     async fn window_after(length: Duration, millis: u64, waiting: usize) -> Window {
         let meter = LoadMeter::new();
         let before: Vec<_> = (0..waiting).map(|_| meter.begin()).collect();

@@ -7,7 +7,7 @@ use crate::base::Outage;
 
 /// A share never rises by more than this part of the full quota in one step.
 const LARGEST_RISE: f64 = 0.1;
-/// After so many intervals without a value, the quota rises to its full value.
+/// After this many intervals without a value, the quota rises to its full value.
 const PATIENCE: u32 = 10;
 
 /// Follows a closure, in steps.

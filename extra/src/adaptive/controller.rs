@@ -51,15 +51,15 @@ pub(super) struct Controller<L> {
 
 /// The share of the requests that decides: with the median, so that a few clients do not.
 pub(super) const HALF: f64 = 0.5;
-/// A window ends with so many requests at the latest tick,
+/// A window ends with this many requests at the latest tick,
 const ENOUGH: u64 = 50;
-/// or with so many if it is [`LONG`],
+/// or with this many if it is [`LONG`],
 const FEW: u64 = 10;
 /// or with any after this time.
 const LONGEST: Duration = Duration::from_secs(60);
 /// In intervals.
 const LONG: u32 = 10;
-/// A limit is used if it is at most so many times the peak of the requests in flight.
+/// A limit is used if it is at most this multiple of the peak of the requests in flight.
 const USED: f64 = 2.0;
 /// The peak of a limit that denied requests is at least this part of it. Both are rounded.
 const REACHED: f64 = 0.9;

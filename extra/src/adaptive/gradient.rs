@@ -68,7 +68,7 @@ const SMOOTHING: f64 = 0.5;
 const SMALLEST_GRADIENT: f64 = 0.5;
 /// In parts of the limit, for services with few requests in flight.
 const LARGEST_HEADROOM: f64 = 0.5;
-/// Requests without an answer are late after so many times the baseline.
+/// Requests without an answer are late after this multiple of the baseline.
 const PATIENCE: f64 = 4.0;
 
 impl Gradient {

@@ -68,7 +68,7 @@ const SHORT: f64 = 3.0;
 const LONG: f64 = 6.0;
 /// In parts of the limit, for services with few requests in flight.
 const LARGEST_RISE: f64 = 0.5;
-/// Requests without an answer are late after so many times the baseline.
+/// Requests without an answer are late after this multiple of the baseline.
 const PATIENCE: u32 = 6;
 
 impl Vegas {

@@ -46,7 +46,7 @@ use tower_ratelimit::{
 /// `verdict` is `admitted`, `delayed` or `denied`. `banned_for` is the rest of a [ban](Policy::penalty), during which
 /// `remaining` is 0. `retry_after` is null for an admission, and if waiting cannot help;
 /// `identity` and `stored_as` are null if they are not known. `verdict` and the values after it in `charges` are null if
-/// the store [failed](Self::decision) and nothing counts the policy meanwhile.
+/// the store [failed](Self::decision) and nothing else counts the policy.
 #[derive(Clone)]
 pub struct Explanation {
     pub(super) decision: Decision,
@@ -124,8 +124,8 @@ impl ExplainedCharge {
         self.charge.is_shadow()
     }
 
-    /// The verdict of this policy alone, what remains, and the reset. `None` if the store failed and nothing counts the
-    /// policy meanwhile.
+    /// The verdict of this policy alone, what remains, and the reset. `None` if the store failed and nothing else
+    /// counts the policy.
     #[must_use]
     pub const fn outcome(&self) -> Option<&Outcome> {
         self.outcome.as_ref()

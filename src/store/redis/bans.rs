@@ -29,7 +29,7 @@ impl RedisStore {
         let scan = Scan { pattern: self.names.pattern(counted_by), most: MOST_KEYS, looks: usize::MAX };
         let found = self.link.clone().scan(scan, self.deadline.max(PROBE_TIMEOUT)).await;
         let found = found.map_err(without_permission)?;
-        // A key is listed again if the table of Redis grows meanwhile.
+        // A key is listed again if the table of Redis grows during the scan.
         let keys: BTreeSet<Key> =
             found.names.iter().filter_map(|name| self.names.key(name, counted_by)).collect();
         let (mut keys, mut bans) = (keys.into_iter(), Vec::new());

@@ -119,7 +119,7 @@ impl RedisStoreBuilder {
     /// spaced. A decision costs the servers less with fewer shards, because batches are larger; with more, more
     /// primaries can share the load. Two to four for each primary are best, in a multiple of the number of primaries.
     ///
-    /// **All instances need the same number.** The shard is part of the key, so a new number starts every limit anew, once.
+    /// **All instances need the same number.** The shard is part of the key, so changing it resets every limit once.
     /// The old keys expire by themselves. Until all instances have the new number, each number has limits of its own.
     ///
     /// Redis moves slots between nodes and cannot split them, so one primary decides for a whole shard. If a shard is

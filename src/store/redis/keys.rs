@@ -58,7 +58,7 @@ impl RedisStore {
     /// The keys that are charged, denied or banned under `policies` now. For administrators.
     ///
     /// It looks at about `at_most` keys of each server, those of other programs included. A thousand of them take up to a
-    /// millisecond of Redis, and other commands run between two thousands. A key that is charged or expires meanwhile may be
+    /// millisecond of Redis, and other commands run between two thousands. A key that is charged or expires in between may be
     /// among them or not. A store makes one list at a time in each runtime: others wait. The Redis user needs `+scan`, which is not part of [`acl_rule`](Self::acl_rule).
     ///
     /// # Errors

@@ -42,7 +42,7 @@ pub(crate) struct DenyCache {
     clock: Clock,
     /// The longest time for which a denial is stored, in microseconds.
     max_age: u64,
-    /// How often entries were invalidated. A reply that was under way meanwhile is not stored.
+    /// How often entries were invalidated. A reply that was under way then is not stored.
     invalidations: AtomicU64,
 }
 

@@ -187,7 +187,7 @@ where
         }
     }
 
-    /// A connection in the place of one that was closed. If an attempt to connect fails meanwhile, the server has
+    /// A connection in the place of one that was closed. If an attempt to connect fails in the meantime, the server has
     /// probably stopped, so the callers do not wait any longer.
     async fn replacement(&self, deadline: Instant) -> Result<PooledConnection<'static, M>, Error> {
         let mut attempts = self.health.attempts();

@@ -1,7 +1,7 @@
 //! Deadlines, and the errors of missed ones.
 //!
 //! The deadline of a decision counts the time in which its runtime runs. A process that gets no CPU for 100 ms, or that
-//! polls a thousand other tasks first, has not waited for Redis for 100 ms: the reply may have arrived meanwhile and not
+//! polls a thousand other tasks first, has not waited for Redis for 100 ms: the reply may have arrived in that time and not
 //! be read yet. So time is counted in steps, each with a timer of its own, and a timer that fires late does not count as
 //! more than its step. Otherwise a service that starts under load would fail decisions that Redis answers in time.
 //!

@@ -159,7 +159,7 @@ impl<S: Sender> Lane<S> {
         }
     }
 
-    /// A connection, unless the decisions that wait for it failed meanwhile.
+    /// A connection, unless the decisions that wait for it have failed.
     async fn check_out(&self) -> Option<S::Connection> {
         let connection = timeout(MAX_BACKOFF, self.target.sender.connection());
         let (mut is_late, mut attempts) = (false, self.target.health.attempts());

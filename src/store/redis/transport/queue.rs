@@ -304,7 +304,7 @@ mod tests {
     use super::{super::waiting::LOST, *};
     use crate::base::ErrorKind;
 
-    /// Enters a decision that must be made within so many milliseconds.
+    /// Enters a decision that must be made within this many milliseconds.
     fn enter(queue: &Queue, millis: u64) -> Ticket {
         let allowed = Duration::from_millis(millis);
         queue.enter(Job::for_tests(1, allowed), Instant::now()).unwrap()

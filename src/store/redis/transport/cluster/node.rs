@@ -1,6 +1,6 @@
 //! A connection to one node, below redis-rs' cluster client.
 //!
-//! Whenever a slot has moved, the client looks the nodes up again and makes no other call meanwhile. It asks one node
+//! Whenever a slot has moved, the client looks the nodes up again and makes no other call in that time. It asks one node
 //! after the other for the slots, then pings all of them, and waits for each as long as for any reply. So a node that
 //! hangs would stall the decisions of all others. Here these two commands wait only a little, and a node that is late
 //! with its pong keeps its connection: only a broken one is replaced.

@@ -88,7 +88,7 @@ where
 }
 
 /// Replaces the connections of `pool` if a new one finds the node that serves `key`. Until then the old ones are
-/// better: redis-rs searches for a missing node before every call that needs it, and makes no other call meanwhile.
+/// better: redis-rs searches for a missing node before every call that needs it, and makes no other call during the search.
 async fn replace<M>(pool: Pool<M>, key: Vec<u8>) -> RedisResult<()>
 where
     M: ManageConnection<Connection: ToCluster, Error = RedisError>,

@@ -237,7 +237,7 @@ mod tests {
     struct Faulty {
         store: MemoryStore,
         random: Mutex<Random>,
-        /// Of a hundred calls, so many have a fault.
+        /// How many of a hundred calls have a fault.
         faults: u64,
         /// By identity: the most units that stay charged because a call failed.
         lost: Mutex<BTreeMap<String, u64>>,
@@ -294,7 +294,7 @@ mod tests {
             random: Mutex::new(Random(random.below(u64::MAX))),
             lost: Mutex::default(),
         });
-        // Nothing is replenished meanwhile.
+        // Nothing is replenished during the test.
         let policies = ["a", "b"].map(|name| Policy::new(name, Quota::per_day(LIMIT)));
         let identities = ["0", "1", "2", "3"];
         let mut callers = Vec::new();

@@ -1,6 +1,6 @@
 //! Addresses of nodes that do not answer when a connection is opened.
 //!
-//! redis-rs opens missing connections while it looks the nodes up, and makes no other call meanwhile. So a host that is
+//! redis-rs opens missing connections while it looks the nodes up, and makes no other call during that time. So a host that is
 //! lost would stall the decisions of all other nodes again and again. It stalls them once: from then on its address is
 //! tried in the background, and attempts of the client fail at once until it answers.
 

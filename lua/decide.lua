@@ -55,7 +55,7 @@ local decide, finish
 local at, k, record = first_run, 0, 0
 while at <= last_number do
   local change, charges, _, decisions, width, records, is_shared, after = read_run(at)
-  -- Whether admit() may make them: it writes strings at once, and keeps one state for each rule.
+  -- Whether admit() may make them: it writes strings immediately, and keeps one state for each rule.
   local is_plain = change == 0 and charges == 1 and records == width and is_shared == 0 and not some_exist
   for i = 1, is_plain and width or 0 do
     local rule, holder, made = rules[numbers[at + 2 + 5 * i]], numbers[at + 4 + 5 * i], numbers[at + 5 + 5 * i]

@@ -54,7 +54,7 @@
 //!
 //! As long as the store answers in time:
 //!
-//! * Exactly the limit is admitted, no matter how many requests arrive at once on how many instances.
+//! * Exactly the limit is admitted, regardless of how many requests arrive concurrently on how many instances.
 //! * A denied request is charged nothing. Several policies are charged together or not at all.
 //! * `Retry-After` is exact: the same request is admitted after it, unless the quota was used in the meantime.
 //!
@@ -66,7 +66,7 @@
 //!
 //! # Limitations
 //!
-//! * If more decisions are requested at once than Redis can make within the deadline, the rest count as a failure of
+//! * If more decisions are requested concurrently than Redis can make within the deadline, the rest count as a failure of
 //!   the store.
 //! * If Redis fails over to a replica, charges that were not replicated are lost.
 //! * While the store is unavailable, each instance counts for itself, see [`FailureMode::Local`]; [`FailureMode::Open`]

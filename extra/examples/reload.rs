@@ -1,5 +1,5 @@
-//! Limits in a file that is edited while the service runs. With Redis, `RedisStore::live_policies` does the same for all
-//! instances at once.
+//! Limits in a file that is edited while the service runs. With Redis, `LivePolicies::redis` does the same for all
+//! instances.
 //!
 //! Run with
 //!

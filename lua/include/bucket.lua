@@ -6,7 +6,7 @@
   A bucket is a table of
 
     period, units  the rate: `units` drain per `period` microseconds; in lowest terms unless `stepped`
-    burst          the units that an idle key admits at once
+    burst          the units that an idle key admits in one burst
     wait           the longest delay of an admitted request in microseconds; 0 for no delays
     debt           the units by which debits may exceed the burst; nil for none
     capacity       the burst, the units that drain during `wait`, and the debt

@@ -16,7 +16,7 @@ use crate::base::{Error, Quota};
 ///   body ends, fails or is dropped. After an upgrade, for example to a websocket, the connection holds no permits. A
 ///   request that waits in the [queue](super::LeakyBucket::queue) of the same layer holds them while it waits.
 /// * With the [`Limiter`](crate::Limiter), a request holds its permits as long as the [`Decision`](crate::Decision) or
-///   a clone of it lives. A decision that is dropped at once holds nothing.
+///   a clone of it lives. A decision that is dropped immediately holds nothing.
 ///   [`Operator::refund_latest`](crate::Operator::refund_latest) has no effect.
 ///
 /// A release that comes after the expiry does not release the permits of another request.
@@ -34,7 +34,7 @@ use crate::base::{Error, Quota};
 /// * **Cost in Redis**: one sorted set per key, with a member of 50 to 140 bytes per request that holds permits,
 ///   whatever its cost.
 /// * **Weakness**: the permits of a killed instance are unavailable until they expire. The retry time is when permits
-///   expire; others may be released much sooner. If more than 1000 requests' permits expire at once, each decision
+///   expire; others may be released much sooner. If more than 1000 requests' permits expire together, each decision
 ///   frees those of 1000.
 ///
 /// # Errors

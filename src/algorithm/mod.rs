@@ -10,7 +10,7 @@
 //! | [`LeakyBucket::queue`] | requests leave evenly spaced at the quota's rate | no edge | smoothing the load on a slow service by delaying requests |
 //! | [`FixedWindow`] | at most the limit in each window | up to twice the limit within a moment | quotas per calendar day, or per hour of a plan |
 //! | [`SlidingWindow`] | at most the limit in a window that slides over cells, with an error of one cell | smoothed | large limits for which a window's edge matters |
-//! | [`Concurrency`] | at most the limit **at once** | no edge | exports, uploads, jobs, connections |
+//! | [`Concurrency`] | at most the limit **concurrently** | no edge | exports, uploads, jobs, connections |
 //! | [`SlidingLog`] | at most the limit in **any** span of the period, exactly | no edge | small limits that must be exact |
 //!
 //! | algorithm | Redis memory per key, with a key of 20 bytes | Redis commands of a denial; of a charge |
@@ -34,7 +34,7 @@
 //!   key is idle until then.
 //! * A clock that steps back neither refills a quota nor blocks a client: the state counts as if it were of the new
 //!   time.
-//! * A changed quota keeps the state. A raised limit admits more at once; a lowered one applies at once. No request
+//! * A changed quota keeps the state. A raised limit admits more immediately; a lowered one applies immediately. No request
 //!   waits longer than the new quota takes to refill.
 //!
 //! # Implementation

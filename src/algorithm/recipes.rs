@@ -68,7 +68,7 @@
 //!
 //! * The instance reads the level with `HMGET`, computes the new one, and writes it with `HMSET`. Two instances can
 //!   read the same level. Here it is one step.
-//! * The capacity is in the hash, so a changed limit applies only after the key expires. Here it applies at once.
+//! * The capacity is in the hash, so a changed limit applies only after the key expires. Here it applies immediately.
 //!
 //! # The redis-cell module, `CL.THROTTLE key 15 30 60 1`
 //!

@@ -60,7 +60,7 @@ impl TokenBucket {
         Self { step: None, initial: None }
     }
 
-    /// Adds the tokens of each `interval` all at once at its end. The quota must allow a whole number of tokens per
+    /// Adds the tokens of each `interval` together at its end. The quota must allow a whole number of tokens per
     /// interval. The first interval starts with the first charge of a full bucket. Defaults to a continuous refill.
     #[must_use]
     pub const fn refill_every(mut self, interval: Duration) -> Self {

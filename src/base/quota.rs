@@ -10,9 +10,9 @@ use super::error::Error;
 ///
 /// # Bursts
 ///
-/// The [`burst`](Self::burst) is what an idle client can be charged at once. It defaults to the limit:
+/// The [`burst`](Self::burst) is what an idle client can be charged in one step. It defaults to the limit:
 /// `Quota::per_minute(60)` admits sixty requests in the first millisecond and one a second after
-/// that. `Quota::per_minute(60).burst(5)` has the same rate and admits five at once. Bursts are for
+/// that. `Quota::per_minute(60).burst(5)` has the same rate and admits five in one burst. Bursts are for
 /// algorithms that refill, such as [`Gcra`](crate::algorithm::Gcra). A policy with an algorithm that counts in windows
 /// cannot be built on a quota with a burst.
 ///
@@ -133,7 +133,7 @@ impl Quota {
         }
     }
 
-    /// The same rate, with up to `burst` units at once. Defaults to the limit.
+    /// The same rate, with up to `burst` units in one step. Defaults to the limit.
     ///
     /// # Panics
     ///
@@ -172,7 +172,7 @@ impl Quota {
         Duration::from_micros(self.period)
     }
 
-    /// The most units that can be charged at once: the burst, or the limit if no burst was set.
+    /// The most units that can be charged in one step: the burst, or the limit if no burst was set.
     #[must_use]
     pub const fn capacity(&self) -> u64 {
         if self.burst == 0 { self.limit } else { self.burst }

@@ -11,7 +11,7 @@ pub(crate) enum Keys {
 
 impl Keys {
     /// The keys of `answers`. The extractors after one that fails are not run. Those after one that is pending
-    /// are run at once, because the request is not there later, and awaited one after the other.
+    /// are run immediately, because the request is not there later, and awaited one after the other.
     pub(crate) fn of(mut answers: impl ExactSizeIterator<Item = Answer<Key>>) -> Answer<Self> {
         if answers.len() == 1
             && let Some(answer) = answers.next()

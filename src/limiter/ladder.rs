@@ -27,7 +27,7 @@ use crate::{
 const MAX_KEYS: usize = 100_000;
 /// The most shares that are kept. Further ones are computed for each decision.
 const MAX_SHARES: usize = 64;
-/// How many charges are handed back at once: about as many as fit into a call.
+/// How many charges are reconciled concurrently: about as many as fit into a call.
 const AT_ONCE: usize = 128;
 /// The pause before charges are handed back that the store did not take.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -171,7 +171,7 @@ impl LocalCounts {
     pub(super) fn set_ban(&self, policy: &Policy, key: &Key, time: u64) {
         let is_local = matches!(policy.failure_mode(), FailureMode::Local { .. });
         if let Some(counts) = self.counts.get().filter(|_| is_local) {
-            // Done at once. Only the user's twin of an algorithm may fail, and it does not affect the ban.
+            // Done immediately. Only the user's twin of an algorithm may fail, and it does not affect the ban.
             drop(counts.decide_one(Action::Ban, Charge::new(&self.share(policy), key, time)));
         }
     }

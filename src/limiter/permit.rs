@@ -69,7 +69,7 @@ impl PermitRequest {
     /// answer is ready or can no longer come: an earlier release could reach the store before the charge.
     pub(super) fn release_later(self, answer: Option<Answer<Decision>>) {
         let Ok(runtime) = Handle::try_current() else {
-            // A store in memory releases at once. In Redis, the permit expires after its period.
+            // A store in memory releases immediately. In Redis, the permit expires after its period.
             drop(self.release());
             return;
         };

@@ -287,7 +287,7 @@ impl Policy {
         self.counting().name()
     }
 
-    /// The most units that can be charged at once.
+    /// The most units that can be charged in one burst.
     #[must_use]
     pub fn capacity(&self) -> u64 {
         self.0.counting.capacity

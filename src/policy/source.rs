@@ -68,7 +68,7 @@ enum Source {
     },
 }
 
-/// An error at once is that the request lacks what the policy is chosen by.
+/// An immediate error: the request lacks what the policy is chosen by.
 type Choose = dyn Fn(&Parts, &Key) -> Result<Answer<Option<Policy>>, Error> + Send + Sync;
 
 impl PolicySource {

@@ -63,7 +63,7 @@ fn limits() -> RateLimitLayer {
 async fn serve() -> Result<SocketAddr, Box<dyn Error>> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
-    // For all services at once: `Server::builder().layer(limits())`.
+    // For all services: `Server::builder().layer(limits())`.
     let server = Server::builder().add_service(limits().layer(GreeterServer::new(Hello)));
     tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
     Ok(address)

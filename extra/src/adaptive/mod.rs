@@ -19,7 +19,7 @@
 //! | [`Vegas`] | nothing | requests in flight, if all requests take about the same time |
 //! | [`Gradient`] | nothing | requests in flight, with more room for requests that differ |
 //!
-//! To protect a service, limit the **requests in flight** of each instance, as in the example: it reacts at once, because
+//! To protect a service, limit the **requests in flight** of each instance, as in the example: it reacts immediately, because
 //! requests that take longer also stay in flight longer. A rate that follows the latency is slower. It is for a limit over all
 //! instances, and for quotas that fall for every client while the service is busy. A quota per client does not limit the sum
 //! of many clients.

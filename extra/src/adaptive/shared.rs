@@ -214,7 +214,7 @@ mod tests {
         // It could not be removed.
         assert_eq!(roll.read(&later, now + SECOND * 4), [b"c"]);
         assert!((roll.mean(Some(0.4)).unwrap() - 0.3).abs() < 1e-9);
-        // `a` leaves, so it stops counting at once.
+        // `a` leaves, so it stops counting immediately.
         assert!(roll.read(&entries(&[("b", "0.4 2 500")]), now + SECOND * 3).is_empty());
         assert_eq!(roll.mean(Some(0.4)), Some(0.4));
     }

@@ -30,7 +30,7 @@ use super::{
 /// seconds, if the limit is reached and there is a queue, one window with a smaller limit empties it to measure the baseline
 /// again. A rate counts as reached below the full quota.
 ///
-/// It admits fewer requests at once than [`Gradient`](super::Gradient), so the latency is lower. Prefer it for a service whose
+/// It admits fewer concurrent requests than [`Gradient`](super::Gradient), so the latency is lower. Prefer it for a service whose
 /// requests take about the same time.
 ///
 /// * **Source**: TCP Vegas (Brakmo and Peterson, 1995), and the limit of that name in Netflix' concurrency-limits.

@@ -91,7 +91,7 @@ impl Admin {
 
     /// Adds `/enforcement`, which shows and moves `switch`. Defaults to no switch.
     ///
-    /// It moves the switch of this process. For all instances at once, write `@enforcement` into the Redis hash of
+    /// It moves the switch of this process. For all instances, write `@enforcement` into the Redis hash of
     /// `RedisStore::live_policies`.
     pub fn enforcement(mut self, switch: &EnforcementSwitch) -> Self {
         self.0.switch = Some(switch.clone());

@@ -16,7 +16,7 @@ use super::{follow::Origin, update::Update};
 
 /// Named policies that change while the service runs, from a file or from Redis. Cloning gives another handle on them.
 ///
-/// [`file`](Self::file) reads a TOML file. `RedisStore::live_policies` reads a hash in Redis, for all instances at once.
+/// [`file`](Self::file) reads a TOML file. `LivePolicies::redis` reads a hash in Redis, shared by all instances.
 /// For policies from elsewhere, such as a configuration service, use [`PolicySource::watched`].
 ///
 /// # What happens to a change

@@ -34,7 +34,7 @@ impl LivePolicies {
     /// redis-cli HSET rl:policies @enforcement off
     /// ```
     ///
-    /// To change several policies at once, set `@version` last, or change all in one `HSET` or a transaction. An instance that
+    /// To change several policies in one step, set `@version` last, or change all in one `HSET` or a transaction. An instance that
     /// starts applies what it finds.
     ///
     /// # How instances follow

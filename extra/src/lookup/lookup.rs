@@ -15,7 +15,7 @@ use super::{settings::Settings, shared::Shared};
 /// * Requests for the same key share one lookup. It runs in a task of its own, so a request that is dropped does not
 ///   disturb the others. Within [`timeout`](Self::timeout) the lookup has a value or an error.
 /// * At most [`capacity`](Self::capacity) values are kept. The least used ones are dropped first, so a flood of unknown
-///   keys does not displace the values of busy clients. At most as many lookups run at once; further ones are an
+///   keys does not displace the values of busy clients. At most as many lookups run concurrently; further ones are an
 ///   error. Limit the length of the keys if clients can choose it.
 /// * A key that has no value is an error of the kind [`UnknownIdentity`](ErrorKind::UnknownIdentity). Such misses are
 ///   cached for the [`ttl`](Self::ttl), at most [`misses`](Self::misses) of them, apart from the values. Other errors are not
@@ -125,9 +125,9 @@ where
         self.with(|settings| settings.timeout = timeout)
     }
 
-    /// Sets how many values are kept, and how many lookups run at once. Defaults to 10 000.
+    /// Sets how many values are kept, and how many lookups run concurrently. Defaults to 10,000.
     ///
-    /// With 0 no value is kept, and one lookup runs at once.
+    /// With 0 no value is kept, and one lookup runs at a time.
     pub fn capacity(self, capacity: usize) -> Self {
         self.with(|settings| settings.capacity = capacity)
     }

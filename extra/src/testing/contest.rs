@@ -207,7 +207,7 @@ impl Contest {
         let Some(place) = self.place(which) else { return Ok(String::new()) };
         let charged = &mut self.charged[place];
         let permits = charged.redis.policy().has_permits();
-        // Permits are released at once, and all refunds together never exceed the charge.
+        // Permits are released immediately, and all refunds together never exceed the charge.
         let units = match permits {
             true => charged.left,
             false => (charged.redis.granted() * percent).div_ceil(100).min(charged.left),

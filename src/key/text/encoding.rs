@@ -6,7 +6,7 @@ use super::ascii::MAX;
 
 /// Whether `identity` is its own text: it is short enough, and nothing in it is encoded.
 pub(in crate::key) fn is_plain(identity: &[u8]) -> bool {
-    // A fold does not stop early, so the compiler checks many bytes at once.
+    // A fold does not stop early, so the compiler checks many bytes in one step.
     (1..=MAX).contains(&identity.len())
         && identity.iter().fold(true, |plain, byte| plain & stands_for_itself(*byte))
 }

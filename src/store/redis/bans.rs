@@ -19,7 +19,7 @@ use crate::{
 
 /// About how many keys with denials or bans are looked at, at most.
 const MOST_KEYS: usize = 100_000;
-/// How many keys are looked at at once.
+/// How many keys are looked at concurrently.
 const AT_ONCE: usize = 128;
 
 impl RedisStore {

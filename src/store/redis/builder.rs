@@ -89,7 +89,7 @@ impl RedisStoreBuilder {
     }
 
     /// The most connections to one server, in the pool that the store makes for each [runtime](crate::RedisStore#runtimes):
-    /// at least 1. Defaults to 8. The store uses four at once; the others serve while broken connections are replaced. With
+    /// at least 1. Defaults to 8. The store sends decisions on three at a time, six over a slow network; the others serve while broken connections are replaced. With
     /// a Redis Cluster, each runtime always has two connections to each node.
     pub const fn pool_size(mut self, connections: u32) -> Self {
         self.pool_size = connections;
@@ -104,7 +104,7 @@ impl RedisStoreBuilder {
     ///
     /// A [reset](crate::Operator::reset), a [refund](crate::Operator::refund_latest), returned
     /// [leased](crate::Policy::leased) units and a higher limit under the same name can end a denial early. They take
-    /// effect at once if they happen through this store or its clones, and within this time if they happen on another
+    /// effect immediately if they happen through this store or its clones, and within this time if they happen on another
     /// instance. If several policies count a request, the reported values of those that admitted it may also be this
     /// old.
     pub const fn deny_cache(mut self, longest: Duration) -> Self {

@@ -62,7 +62,7 @@ use crate::{
 ///
 /// # Connections
 ///
-/// A decision is sent at once if a lane is free; a lane carries one batch at a time, on a connection that it keeps while
+/// A decision is sent immediately if a lane is free; a lane carries one batch at a time, on a connection that it keeps while
 /// decisions wait for it, for at most 5 ms. There are three lanes, and six over a slow network. While all lanes are in
 /// use, decisions wait and share the next batch. In a batch, each decision is still all or nothing, has its own error
 /// and deadline, and can be dropped. A batch has up to 128 decisions and blocks Redis for at most about 2 ms, even with
@@ -201,7 +201,7 @@ impl RedisStore {
         let runtime = current()?;
         // A lease that is under way would be missed.
         self.leases.wait_until_idle().await;
-        // All at once, so they share batches.
+        // Concurrently, so they share batches.
         let jobs = self.leases.remove_all();
         let calls: Vec<_> = jobs.into_iter().map(|job| self.leases.spawn(job, &runtime)).collect();
         let mut result = Ok(());

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
     use crate::adaptive::LoadMeter;
 
-    /// Fails at once.
+    /// Fails immediately.
     struct Cut;
 
     impl Body for Cut {

@@ -3,7 +3,7 @@
 //! It stores denials of one unit by a policy that had none left. Until the wait of such a denial is over, no instance
 //! can charge that key a unit, so the same request gets the same denial, with the rest of the wait. Four events end a
 //! denial early: a reset, a refund, returned leased units, and a policy of the same name with another quota. Events in
-//! the same store take effect at once, those of other instances when the denial has been stored for
+//! the same store take effect immediately, those of other instances when the denial has been stored for
 //! [`DenyCache::max_age`].
 //!
 //! Denials by a policy whose penalty counts them are not stored, because Redis must count them. But those of a banned key

@@ -1,6 +1,6 @@
 //! The circuit breaker of a server or a shard.
 //!
-//! If several calls in a row get no answer, the breaker opens: decisions fail at once instead of at their deadlines.
+//! If several calls in a row get no answer, the breaker opens: decisions fail immediately instead of at their deadlines.
 //! While it is open, a decision that fails starts a probe from time to time, in the background. If all PINGs of the probe
 //! are answered within the deadline of a decision, the breaker closes. If the first call after that gets no answer, or
 //! one of the first eight is late, it opens again, and each time it does, it waits twice as long for its next probe.
@@ -30,7 +30,7 @@ const CALLS: u32 = 3;
 const TRIAL: u32 = 8;
 /// The pause between two probes.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The first pause, if connections were closed. Often another one can be opened at once, and an attempt keeps no caller
+/// The first pause, if connections were closed. Often another one can be opened immediately, and an attempt keeps no caller
 /// waiting. Each further pause is twice as long, up to the longer one.
 const SHORT_PAUSE: Duration = Duration::from_millis(10);
 /// The longest pause of a breaker that opens again and again.

@@ -48,7 +48,7 @@ pub(super) struct Connections<M: ManageConnection> {
 }
 
 /// Connections to a server that was demoted are replaced, so that they find the new primary. Each one only once in
-/// [`MAX_BACKOFF`]: until there is a new primary, decisions fail at once on the connections that there are.
+/// [`MAX_BACKOFF`]: until there is a new primary, decisions fail immediately on the connections that there are.
 #[derive(Default)]
 struct Demotions(std::sync::Mutex<Round>);
 

@@ -38,10 +38,10 @@ const MAX_BATCH_DECISIONS: usize = 128;
 const MAX_BATCH_CHARGES: usize = 256;
 /// The most microseconds for which a batch blocks Redis. A single decision may take longer.
 const MAX_BATCH_MICROS: u64 = 2_000;
-/// The most decisions that wait. Further ones fail at once.
+/// The most decisions that wait. Further ones fail immediately.
 pub(crate) const MAX_WAITING: usize = 16_384;
 
-/// Batches under way at once.
+/// Batches under way concurrently.
 #[derive(Clone, Copy)]
 pub(super) struct Lanes {
     /// With more lanes, each batch is smaller and each decision costs Redis more.

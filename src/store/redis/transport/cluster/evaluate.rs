@@ -56,7 +56,7 @@ pub(crate) fn evaluation(call: &Call) -> Option<Cmd> {
 }
 
 /// Runs the script in a transaction. A client that retries waits while a slot migrates and its keys are on two nodes. But
-/// it returns an aborted transaction at once.
+/// it returns an aborted transaction immediately.
 pub(super) async fn in_transaction(connection: &mut impl ConnectionLike, call: &Call) -> RedisResult<Value> {
     let reply = transaction(connection, call.command.clone()).await;
     match with_text(call, &reply) {

@@ -96,7 +96,7 @@ where
         let error = from_redis(&error);
         let mut decisions = Vec::with_capacity(jobs.len());
         for job in jobs {
-            // One after the other: redis-rs sends `ASKING` apart from its command, so many at once disturb each other.
+            // One after the other: redis-rs sends `ASKING` apart from its command, so concurrent ones disturb each other.
             decisions.push(if nothing_done || was_not_sent && may_be_sent_twice(job) {
                 self.send_alone(job, until).await
             } else {

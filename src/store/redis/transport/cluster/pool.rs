@@ -48,7 +48,7 @@ where
 
     /// A connection. Waits without a limit; the caller sets one.
     pub(super) async fn connection(&self) -> RedisResult<M::Connection> {
-        // A clone is used, and the pooled connection is free for others at once.
+        // A clone is used, and the pooled connection is free for others immediately.
         connection(&self.pool).await.map(|connection| connection.clone())
     }
 

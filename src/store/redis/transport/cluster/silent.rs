@@ -2,7 +2,7 @@
 //!
 //! redis-rs opens missing connections while it looks the nodes up, and makes no other call during that time. So a host that is
 //! lost would stall the decisions of all other nodes again and again. It stalls them once: from then on its address is
-//! tried in the background, and attempts of the client fail at once until it answers.
+//! tried in the background, and attempts of the client fail immediately until it answers.
 
 use std::{collections::BTreeMap, future::Future, sync::Mutex, time::Duration};
 

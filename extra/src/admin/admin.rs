@@ -92,7 +92,7 @@ impl Admin {
     /// Adds `/enforcement`, which shows and moves `switch`. Defaults to no switch.
     ///
     /// It moves the switch of this process. For all instances, write `@enforcement` into the Redis hash of
-    /// `RedisStore::live_policies`.
+    /// `LivePolicies::redis`.
     pub fn enforcement(mut self, switch: &EnforcementSwitch) -> Self {
         self.0.switch = Some(switch.clone());
         self

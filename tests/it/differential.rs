@@ -1090,7 +1090,7 @@ async fn keys_of_a_batch_keep_their_own_states() {
         Policy::new("tokens", quota).algorithm(TokenBucket::new()),
         Policy::new("queue", quota).algorithm(LeakyBucket::queue(Duration::from_secs(60))),
         Policy::new("window", quota).algorithm(FixedWindow::anchored()),
-        Policy::new("sliding", quota).algorithm(SlidingWindow::new()),
+        Policy::new("sliding", quota).algorithm(SlidingWindow::new().segments(10)),
         Policy::new("log", quota).algorithm(SlidingLog::new()),
     ];
     // Two policies are decided by another driver than one.

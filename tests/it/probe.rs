@@ -1,16 +1,13 @@
 //! What a probe finds, and which problems prevent a connection.
 
-use std::{
-    sync::atomic::{AtomicBool, Ordering},
-    time::Duration,
-};
+use std::time::Duration;
 
 use support::{
     RedisServer, fake_server, settings,
     slow::{far, jitter},
 };
 use tower_ratelimit::{
-    Error, ErrorKind, RedisStore,
+    ErrorKind, RedisStore,
     store::{FindingKind, ProbeReport},
 };
 
@@ -45,6 +42,7 @@ async fn what_prevents_decisions_is_an_error_of_connect_with_its_remedy() {
     let rule = RedisStore::builder().connect_lazy(server.url()).unwrap().acl_rule();
     let elsewhere = user(&server, "elsewhere", &rule.replace("~rl:*", "~other:*"));
     let no_scripts = user(&server, "no-scripts", &rule.replace("+evalsha ", ""));
+    let no_texts = user(&server, "no-texts", &rule.replace("+eval ", ""));
     let no_commands = user(&server, "no-commands", &rule.replace(" +set ", " "));
     let primary = RedisServer::start();
     let replica = RedisServer::with(&["--replicaof", "127.0.0.1", &primary.port().to_string()]);
@@ -57,6 +55,13 @@ async fn what_prevents_decisions_is_an_error_of_connect_with_its_remedy() {
             "ACL SETUSER <user> ~rl:* -@all +evalsha",
         ),
         ("no scripts", no_scripts, FindingKind::Decision, "ACL SETUSER <user> ~rl:* -@all +evalsha"),
+        // The server has the scripts already.
+        (
+            "no texts of scripts",
+            no_texts,
+            FindingKind::Decision,
+            "ACL SETUSER <user> ~rl:* -@all +evalsha +eval",
+        ),
         ("no command", no_commands, FindingKind::Decision, "ACL SETUSER <user> ~rl:* -@all +evalsha"),
         ("a replica", replica.url(), FindingKind::Decision, "leads to the primary"),
         ("a cluster node", node.url(), FindingKind::WrongTopology, "Servers::cluster"),
@@ -96,18 +101,6 @@ async fn other_problems_are_in_the_report_and_the_store_connects() {
     // Its replies are not decisions.
     let error = settings().connect(&old).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::StoreReply, "{error}");
-}
-
-#[tokio::test]
-async fn a_script_that_is_lost_after_it_was_loaded_is_loaded_again() {
-    let lost = AtomicBool::new(false);
-    let url = fake_server::scripted(move |_| {
-        if lost.swap(true, Ordering::Relaxed) { "$0\r\n\r\n" } else { "-NOSCRIPT No matching script\r\n" }
-            .into()
-    });
-    // The second reply is not a decision.
-    let probed = RedisStore::builder().connect_lazy(&url.await).unwrap().probe().await;
-    assert_eq!(probed.as_ref().err().map(Error::kind), Some(ErrorKind::StoreReply), "{probed:?}");
 }
 
 #[tokio::test]

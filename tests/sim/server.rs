@@ -81,11 +81,6 @@ impl Server {
                 self.scripts.insert(hash, command[1].clone());
                 reply
             }
-            b"SCRIPT" => {
-                let hash = hash(&command[2]);
-                self.scripts.insert(hash.clone(), command[2].clone());
-                Reply::Bulk(hash)
-            }
             _ => self.data.run(command),
         }
     }

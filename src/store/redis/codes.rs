@@ -53,7 +53,7 @@ const PARTS: &[(&str, Fault)] = &[
 
 /// The commands that a message may name: those that the store sends and the built-in algorithms call.
 const COMMANDS: &str = "AUTH CLIENT CLUSTER DEL EVAL EVALSHA EXISTS GET HELLO HGETALL INFO LINDEX LLEN LSET LTRIM \
-                        PEXPIRE PING ROLE RPUSH SCRIPT SCRIPT|LOAD SELECT SENTINEL SET TIME ZADD ZRANGEBYSCORE ZREM \
+                        PEXPIRE PING ROLE RPUSH SELECT SENTINEL SET TIME ZADD ZRANGEBYSCORE ZREM \
                         ZREMRANGEBYRANK ZREVRANGE ZSCORE";
 
 /// Why the server answered with the error `text`, and what of it can be shown, because none of it can be a secret: its

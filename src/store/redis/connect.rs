@@ -28,7 +28,6 @@ use super::{
 #[cfg(feature = "cluster")]
 use super::{
     job::Shards,
-    script::Script,
     transport::cluster::{self, ClusterManager, Clustered},
 };
 use crate::{base::Error, store::LocalCounts};
@@ -203,9 +202,6 @@ impl RedisStoreBuilder {
         let single_attempt = cluster_pool().build_unchecked(ClusterManager(clients.single_attempt.clone()));
         let (first, shards) = ((retrying, Some(single_attempt)), self.shards());
         let link = Arc::new(cluster_link(clients, Some(first), health, shards.clone()));
-        for script in Script::all_built_in() {
-            link.load(script).await?;
-        }
         self.with_cluster(link, shards).checked().await
     }
 

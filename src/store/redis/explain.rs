@@ -29,7 +29,7 @@ pub(super) fn text_of(fault: Fault, shown: &str) -> String {
         Fault::NoPermission => "the Redis user lacks a permission: grant what RedisStore::acl_rule returns",
         Fault::NoProto => "the server does not support this version of the protocol",
         Fault::NoReplicas => "the server is read only because too few replicas are connected",
-        Fault::NoScript => "the server lost the script each time it was loaded",
+        Fault::NoScript => "the server does not have the script",
         Fault::OutOfMemory => "the server's memory is full: raise maxmemory, or create fewer keys",
         Fault::ReadOnly => {
             "the server is a read-only replica; connect to an address that leads to the primary"

@@ -34,7 +34,7 @@ use crate::{
 ///
 /// Every decision is one `EVALSHA`, alone or with others, so it is atomic. It uses the server's clock, so the clocks of
 /// instances may differ. No other command is sent, neither before nor after. If the server lost its scripts, by a
-/// restart or `SCRIPT FLUSH`, the first decision loads them again, and no decision fails.
+/// restart or `SCRIPT FLUSH`, the first call is repeated with the text as `EVAL`, and no decision fails.
 ///
 /// # Keys
 ///
@@ -245,8 +245,6 @@ impl RedisStore {
     /// [`Operator::bans`](crate::Operator::bans) needs `+scan`, and [`probe`](Self::probe) needs `+info` to see the eviction
     /// policy.
     ///
-    /// For Redis 7 and later. For Redis 6, replace `+script|load` by `+script`.
-    ///
     /// # Example
     ///
     /// ```
@@ -256,7 +254,7 @@ impl RedisStore {
     /// # async fn main() -> Result<(), tower_ratelimit::Error> {
     /// let store = RedisStore::builder().prefix("shop").connect_lazy("redis://127.0.0.1:6379")?;
     /// // ACL SETUSER limiter on >password ~shop:* -@all ...
-    /// assert!(store.acl_rule().starts_with("~shop:* -@all +evalsha +script|load +ping "));
+    /// assert!(store.acl_rule().starts_with("~shop:* -@all +evalsha +eval +ping "));
     /// # Ok(())
     /// # }
     /// ```

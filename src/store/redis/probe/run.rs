@@ -12,8 +12,6 @@ use super::{
     report::{FindingKind, ProbeFinding, ProbeReport},
     server::ServerInfo,
 };
-#[cfg(feature = "cluster")]
-use crate::store::redis::transport::cluster::evaluation;
 use crate::{
     algorithm::SlidingLog,
     base::{Error, ErrorKind, Fault, Quota},
@@ -24,7 +22,6 @@ use crate::{
         Action,
         redis::{
             job::Job,
-            script::Script,
             store::RedisStore,
             transport::{PROBE_TIMEOUT, slow_text},
             wire,
@@ -137,13 +134,8 @@ impl RedisStore {
         least
     }
 
-    /// Loads the scripts, and makes a decision with each kind of state.
+    /// Makes a decision with each kind of state.
     async fn failed_decisions(&self) -> Result<Vec<ProbeFinding>, Error> {
-        for script in Script::all_built_in() {
-            if let Err(error) = self.load(script).await {
-                return Ok(vec![self.failed("the scripts cannot be loaded", error)?]);
-            }
-        }
         let quota = Quota::per_minute(10);
         if let Err(error) = self.decide_once(&Policy::new("%probe", quota)).await {
             return Ok(vec![self.failed("decisions fail", error)?]);
@@ -197,26 +189,15 @@ impl RedisStore {
         let charges = Charges::One(Charge::new(policy, &key, 1));
         let script = self.scripts.script_for(&charges)?;
         let job = Job { deadline: PROBE_TIMEOUT, ..self.job(Action::Charge, charges, script) };
-        let Some(call) = wire::encode(&[&job]) else { return Err(wire::unexpected()) };
-        let mut loads = 1..TRIES;
-        let reply = loop {
-            let reply = self.ask(call.command.clone()).await;
-            if !reply.as_ref().is_err_and(|error| error.fault() == Some(Fault::NoScript)) {
-                break reply?;
-            }
-            // This node was not reached when the scripts were loaded.
-            #[cfg(feature = "cluster")]
-            if self.link.is_cluster()
-                && let Some(evaluation) = evaluation(&call)
-            {
-                break self.ask(evaluation).await?;
-            }
-            // Scripts were flushed.
-            match (&call.script, loads.next()) {
-                (Some(script), Some(_)) => self.load(script).await?,
-                _ => break reply?,
-            };
-        };
+        let call = wire::encode(&[&job]).ok_or_else(wire::unexpected)?;
+        let evaluation = call.evaluation().ok_or_else(wire::unexpected)?;
+        // A server that has the script would not show that the user must not send it.
+        let reply = self.ask(evaluation).await?;
+        match self.ask(call.command).await {
+            Err(error) if error.fault() != Some(Fault::NoScript) => return Err(error),
+            // Its keys may be on another node by now, or scripts were flushed.
+            _ => {}
+        }
         let decided = wire::decode(&reply, &[&job]).pop().unwrap_or_else(|| Err(wire::unexpected()));
         let mut redis_key = String::new();
         self.names.write(&mut redis_key, policy, &key);
@@ -225,12 +206,6 @@ impl RedisStore {
         let deleted = self.ask(delete).await;
         decided?;
         deleted.map(|_| ())
-    }
-
-    async fn load(&self, script: &Script) -> Result<Value, Error> {
-        let mut load = redis::cmd("SCRIPT");
-        load.arg("LOAD").arg(script.text());
-        self.ask(load).await
     }
 
     /// The reply, or `None` if the server does not allow or know the command, or if a node of a Redis Cluster is down.

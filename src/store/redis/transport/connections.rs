@@ -2,26 +2,17 @@
 //! their reply is read.
 
 use std::{
-    collections::HashMap,
     future::{Future, poll_fn},
     io,
     pin::pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::{Arc, atomic::AtomicBool},
     task::Poll,
     time::Duration,
 };
 
 use bb8_redis::bb8::{ManageConnection, Pool, PooledConnection, RunError};
-use redis::{
-    Cmd, RedisError, RedisResult, ServerErrorKind, Value, aio::ConnectionLike, io::tcp::TcpSettings,
-};
-use tokio::{
-    sync::Mutex,
-    time::{Instant, sleep, timeout, timeout_at},
-};
+use redis::{RedisError, RedisResult, Value, aio::ConnectionLike, io::tcp::TcpSettings};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::{
     deadline::{REPLY_TIMEOUT, TICK, TimeLeft, deadline_in, or_late, run_for},
@@ -32,7 +23,6 @@ use crate::{
     base::{Error, Fault, sync::lock},
     store::redis::{
         error::{from_redis, is_broken, is_read_only, not_connected},
-        script::Script,
         wire::{self, Call},
     },
 };
@@ -41,7 +31,6 @@ use crate::{
 pub(super) struct Connections<M: ManageConnection> {
     pool: Pool<M>,
     health: Arc<Health>,
-    loads: ScriptLoads,
     /// Whether the idle connections are being checked.
     checking: Arc<AtomicBool>,
     demotions: Demotions,
@@ -81,17 +70,6 @@ pub(super) struct ExchangeError {
     pub(super) was_closed: bool,
 }
 
-/// Makes callers that miss the same script load it only once.
-#[derive(Default)]
-struct ScriptLoads {
-    /// The number of loads of all scripts.
-    count: AtomicU64,
-    /// By the hash of a script, the count after its latest load. Locked while a script is loaded.
-    latest: Mutex<HashMap<String, u64>>,
-}
-
-/// How often a script is loaded again if it is lost right after loading.
-const MAX_LOADS: usize = 20;
 /// How many dead connections a batch tries.
 const MAX_DEAD: usize = 64;
 /// The pause between attempts to replace a connection: first this one, then up to the longer one.
@@ -104,13 +82,7 @@ where
     M::Connection: ConnectionLike + Sync,
 {
     pub(super) fn new(pool: Pool<M>, health: Arc<Health>) -> Self {
-        Self {
-            pool,
-            health,
-            loads: ScriptLoads::default(),
-            checking: Arc::default(),
-            demotions: Demotions::default(),
-        }
+        Self { pool, health, checking: Arc::default(), demotions: Demotions::default() }
     }
 
     /// Fills an empty `slot` by `deadline`.
@@ -146,11 +118,10 @@ where
                     connection.map_err(|error| ExchangeError { error, was_closed: false })?
                 }
             };
-            let loads_before = self.loads.count.load(Ordering::Acquire);
-            let (mut reply, immediate) = {
+            let (reply, immediate) = {
                 // Only time in which the runtime runs counts.
                 let mut time = TimeLeft::new(timeout_after);
-                let mut query = pin!(time.spend_on(call.command.query_async(&mut *connection)));
+                let mut query = pin!(time.spend_on(reply_to(&mut *connection, call)));
                 match poll_fn(|cx| Poll::Ready(query.as_mut().poll(cx))).await {
                     Poll::Ready(reply) => (or_late(reply), true),
                     Poll::Pending => (or_late(query.await), false),
@@ -161,12 +132,6 @@ where
             // charge. In rare cases the thread was paused between the two, redis-rs sent the command and the socket
             // broke. So a command that must not be repeated is not.
             let was_closed = immediate && reply.as_ref().is_err_and(is_broken);
-            if let Some(script) = &call.script
-                && is_no_script(&reply)
-            {
-                let loading = self.load(&mut *connection, &call.command, script, loads_before);
-                reply = or_late(TimeLeft::new(timeout_after).spend_on(loading).await);
-            }
             let is_demoted = match &reply {
                 Ok(reply) => wire::has_fault(reply, Fault::ReadOnly),
                 Err(error) => is_read_only(error),
@@ -203,37 +168,6 @@ where
                 return Err(self.health.no_connection());
             }
         }
-    }
-
-    /// Loads a script that the server does not have. The first caller loads it, the others try again. `loads_before` is
-    /// the number of all loads when the call was sent.
-    async fn load(
-        &self,
-        connection: &mut M::Connection,
-        command: &Cmd,
-        script: &Script,
-        loads_before: u64,
-    ) -> RedisResult<Value> {
-        {
-            let mut latest = self.loads.latest.lock().await;
-            if latest.get(script.hash()).is_none_or(|&latest| latest <= loads_before) {
-                let reply = load_and(connection, command, script).await;
-                let count = self.loads.count.fetch_add(1, Ordering::Release) + 1;
-                latest.insert(script.hash().to_owned(), count);
-                if !is_no_script(&reply) {
-                    return reply;
-                }
-            }
-        }
-        // Another client may flush scripts all the time.
-        let mut reply = command.query_async(connection).await;
-        for _ in 0..MAX_LOADS {
-            if !is_no_script(&reply) {
-                break;
-            }
-            reply = load_and(connection, command, script).await;
-        }
-        reply
     }
 
     /// Replaces a broken connection before the pool can use it again. Connection managers need not detect broken ones;
@@ -324,26 +258,11 @@ where
     }
 }
 
-/// Sends `SCRIPT LOAD` and `command` in one write.
-pub(super) async fn load_and(
-    connection: &mut impl ConnectionLike,
-    command: &Cmd,
-    script: &Script,
-) -> RedisResult<Value> {
-    let mut both = redis::pipe();
-    both.cmd("SCRIPT").arg("LOAD").arg(script.text()).ignore();
-    both.add_command(command.clone());
-    match both.query_async(connection).await {
-        Ok((reply,)) => Ok(reply),
-        // The first error of the pipeline is the cause: a script that does not compile cannot be called either.
-        Err(error) => match error.clone().into_server_errors().as_deref() {
-            Some([(_, first), ..]) => Err(first.clone().into()),
-            _ => Err(error),
-        },
+/// The reply to `call`. A script that the server does not have is sent with the call, so no `SCRIPT FLUSH` comes between.
+pub(super) async fn reply_to(connection: &mut impl ConnectionLike, call: &Call) -> RedisResult<Value> {
+    let reply = call.command.query_async(connection).await;
+    match call.evaluation_after(&reply) {
+        Some(evaluation) => evaluation.query_async(connection).await,
+        None => reply,
     }
-}
-
-pub(crate) fn is_no_script(reply: &RedisResult<Value>) -> bool {
-    let no_script = redis::ErrorKind::Server(ServerErrorKind::NoScript);
-    reply.as_ref().is_err_and(|error| error.kind() == no_script)
 }

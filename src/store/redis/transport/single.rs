@@ -83,12 +83,12 @@ where
         let server = move |pool| Server::target(pool, shared.clone(), breaker.in_another_runtime());
         let first = first.map(&server);
         let servers = PerRuntime::new(move || server(pools()), first);
-        Self { servers, health, commands: &["evalsha", "script|load", "ping"] }
+        Self { servers, health, commands: &["evalsha", "eval", "ping"] }
     }
 
     /// A link to the primary that sentinels name. Their client asks each primary for its role.
     #[cfg(feature = "sentinel")]
     pub(crate) fn asking_for_role(self) -> Self {
-        Self { commands: &["evalsha", "script|load", "ping", "role"], ..self }
+        Self { commands: &["evalsha", "eval", "ping", "role"], ..self }
     }
 }

@@ -1,6 +1,6 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use redis::Cmd;
+use redis::{Cmd, ErrorKind, RedisResult, ServerErrorKind, Value};
 
 use crate::{
     decision::Charge,
@@ -21,7 +21,7 @@ const RULE_LOOKBACK: usize = 8;
 /// A command, ready to send.
 pub(crate) struct Call {
     pub(crate) command: Cmd,
-    /// The script that the command calls, loaded if the server does not have it.
+    /// The script that the command calls, whose text is sent if the server does not have it.
     pub(crate) script: Option<Arc<Script>>,
     /// Whether it may be sent again if it is almost certain that it was not sent.
     pub(crate) may_repeat: bool,
@@ -33,6 +33,26 @@ impl Call {
     /// A command without a script.
     pub(crate) const fn of(command: Cmd, deadline: Duration) -> Self {
         Self { command, script: None, may_repeat: true, deadline }
+    }
+
+    /// The call with the text of its script, if `reply` says that the server does not have it. The server has it afterwards.
+    pub(crate) fn evaluation_after(&self, reply: &RedisResult<Value>) -> Option<Cmd> {
+        let no_script = ErrorKind::Server(ServerErrorKind::NoScript);
+        if reply.as_ref().is_err_and(|error| error.kind() == no_script) { self.evaluation() } else { None }
+    }
+
+    /// The call with the text of its script.
+    pub(crate) fn evaluation(&self) -> Option<Cmd> {
+        let mut evaluation = redis::cmd("EVAL");
+        evaluation.arg(self.script.as_ref()?.text());
+        for argument in self.command.args_iter().skip(2) {
+            match argument {
+                redis::Arg::Simple(bytes) => evaluation.arg(bytes),
+                // The command has no cursor, and the library may add more kinds.
+                _ => &mut evaluation,
+            };
+        }
+        Some(evaluation)
     }
 }
 

@@ -16,7 +16,6 @@ use crate::{
     key::Key,
     store::redis::{
         job::{Job, Shards},
-        script::Script,
         transport::{
             breaker::Breaker,
             deadline::{deadline_in, queue_full},
@@ -100,11 +99,10 @@ where
     }
 
     fn commands(&self) -> &'static [&'static str] {
-        // A node without the script gets its text: during a migration it is unknown which node needs it loaded.
         if self.has_transactions {
-            &["evalsha", "eval", "multi", "exec", "script|load", "ping", "asking", "cluster|slots"]
+            &["evalsha", "eval", "multi", "exec", "ping", "asking", "cluster|slots"]
         } else {
-            &["evalsha", "eval", "script|load", "ping", "asking", "cluster|slots"]
+            &["evalsha", "eval", "ping", "asking", "cluster|slots"]
         }
     }
 }
@@ -136,11 +134,6 @@ where
         let first = first.map(&runtime);
         let runtimes = PerRuntime::new(move || runtime(pools()), first);
         Self { runtimes, health, parts, is_sharded, has_transactions }
-    }
-
-    /// Loads `script` on all nodes. Succeeds if at least one loads it.
-    pub(crate) async fn load(&self, script: &Script) -> Result<(), Error> {
-        self.runtimes.here()?.nodes.load(script).await
     }
 
     fn is_in_one_slot(&self, job: &Job) -> bool {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::{Cmd, RedisError, RedisResult, RetryMethod, Value, aio::ConnectionLike};
 use tokio::time::sleep;
 
-use crate::store::redis::{transport::connections::is_no_script, wire::Call};
+use crate::store::redis::{transport::connections::reply_to, wire::Call};
 
 /// The pause before a retry on a migrating slot.
 const MIGRATION_PAUSE: Duration = Duration::from_millis(1);
@@ -13,7 +13,7 @@ const MIGRATION_PAUSE: Duration = Duration::from_millis(1);
 /// Runs the script, and retries until the reply is not a redirect.
 pub(super) async fn evaluate(connection: &mut impl ConnectionLike, call: &Call) -> RedisResult<Value> {
     loop {
-        let reply = with_text_if_missing(connection, call).await;
+        let reply = reply_to(connection, call).await;
         // redis-rs follows redirects only a few times. It sends `ASKING` apart from the command, so another command may
         // come between, and the node redirects again. Nothing was carried out.
         let redirect = reply.as_ref().err().map(RedisError::retry_method);
@@ -24,42 +24,11 @@ pub(super) async fn evaluate(connection: &mut impl ConnectionLike, call: &Call) 
     }
 }
 
-pub(super) async fn with_text_if_missing(
-    connection: &mut impl ConnectionLike,
-    call: &Call,
-) -> RedisResult<Value> {
-    let reply = call.command.query_async(connection).await;
-    match with_text(call, &reply) {
-        Some(evaluation) => evaluation.query_async(connection).await,
-        None => reply,
-    }
-}
-
-/// The call with its script's text, if `reply` says that the node does not have the script.
-fn with_text(call: &Call, reply: &RedisResult<Value>) -> Option<Cmd> {
-    if is_no_script(reply) { evaluation(call) } else { None }
-}
-
-/// The call as an `EVAL` with its script's text.
-pub(crate) fn evaluation(call: &Call) -> Option<Cmd> {
-    let script = call.script.as_ref()?;
-    let mut evaluation = redis::cmd("EVAL");
-    evaluation.arg(script.text());
-    for argument in call.command.args_iter().skip(2) {
-        match argument {
-            redis::Arg::Simple(bytes) => evaluation.arg(bytes),
-            // The command has no cursor, and the library may add more kinds.
-            _ => &mut evaluation,
-        };
-    }
-    Some(evaluation)
-}
-
 /// Runs the script in a transaction. A client that retries waits while a slot migrates and its keys are on two nodes. But
 /// it returns an aborted transaction immediately.
 pub(super) async fn in_transaction(connection: &mut impl ConnectionLike, call: &Call) -> RedisResult<Value> {
     let reply = transaction(connection, call.command.clone()).await;
-    match with_text(call, &reply) {
+    match call.evaluation_after(&reply) {
         Some(evaluation) => transaction(connection, evaluation).await,
         None => reply,
     }

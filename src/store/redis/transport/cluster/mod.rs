@@ -20,7 +20,6 @@ mod silent;
 pub(crate) use self::{
     clients::{CONNECTIONS, Clients, clients, is_clustered},
     clustered::Clustered,
-    evaluate::evaluation,
     nodes::Pools,
     pool::ClusterManager,
 };

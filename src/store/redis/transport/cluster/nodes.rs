@@ -14,8 +14,7 @@ use tokio::{
 };
 
 use super::{
-    clients::RESPONSE,
-    evaluate::{evaluate, in_transaction, may_succeed_elsewhere, with_text_if_missing},
+    evaluate::{evaluate, in_transaction, may_succeed_elsewhere},
     node::{usual, was_not_sent},
     pool::{ClusterPool, ToCluster},
 };
@@ -25,8 +24,8 @@ use crate::{
     store::redis::{
         error::{from_redis, is_broken},
         job::Job,
-        script::Script,
         transport::{
+            connections::reply_to,
             deadline::{REPLY_TIMEOUT, deadline_in, not_answered},
             health::Health,
             link::{Found, Scan, page},
@@ -119,7 +118,7 @@ where
         if self.single_attempt.is_none() && decisions > 1 {
             in_transaction(connection, call).await
         } else {
-            with_text_if_missing(connection, call).await
+            reply_to(connection, call).await
         }
     }
 
@@ -169,16 +168,6 @@ where
             scan.finish(cursor, scan.steps() - 1, &mut found, step).await?;
         }
         Ok(found)
-    }
-
-    /// Loads `script` on all nodes. Succeeds if at least one loads it.
-    pub(super) async fn load(&self, script: &Script) -> Result<(), Error> {
-        let until = deadline_in(RESPONSE);
-        let mut connection = self.retrying.connection_until(&self.health, until).await?;
-        let mut load = redis::cmd("SCRIPT");
-        load.arg("LOAD").arg(script.text());
-        let reply = timeout_at(until, connection.on_any_primary(load)).await;
-        reply.map_err(|_| not_answered())?.map(|_| ()).map_err(|error| from_redis(&error))
     }
 
     /// Replaces the connections of the first attempt.

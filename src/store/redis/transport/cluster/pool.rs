@@ -11,7 +11,7 @@ use redis::{
     aio::ConnectionLike,
     cluster::ClusterClient,
     cluster_async::{ClusterConnection, Connect},
-    cluster_routing::{MultipleNodeRoutingInfo, ResponsePolicy, RoutingInfo, SingleNodeRoutingInfo},
+    cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo, SingleNodeRoutingInfo},
 };
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
@@ -117,9 +117,6 @@ where
 
 /// A connection to all nodes of a Cluster. Its clones share it.
 pub(crate) trait ToCluster: ConnectionLike + Clone + Send + Sync + 'static {
-    /// Runs `command` on all primaries. Succeeds if it succeeds on one.
-    fn on_any_primary(&mut self, command: Cmd) -> impl Future<Output = RedisResult<Value>> + Send;
-
     /// Runs `command` on all primaries. The reply is a map from their addresses to their replies.
     fn on_all_primaries(&mut self, command: Cmd) -> impl Future<Output = RedisResult<Value>> + Send;
 
@@ -136,11 +133,6 @@ impl<C> ToCluster for ClusterConnection<C>
 where
     C: ConnectionLike + Connect + Clone + Send + Sync + Unpin + 'static,
 {
-    fn on_any_primary(&mut self, command: Cmd) -> impl Future<Output = RedisResult<Value>> + Send {
-        let primaries = MultipleNodeRoutingInfo::AllMasters;
-        self.route_command(command, RoutingInfo::MultiNode((primaries, Some(ResponsePolicy::OneSucceeded))))
-    }
-
     fn on_all_primaries(&mut self, command: Cmd) -> impl Future<Output = RedisResult<Value>> + Send {
         self.route_command(command, RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None)))
     }

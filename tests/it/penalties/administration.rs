@@ -204,11 +204,12 @@ async fn one_list_is_made_at_a_time_for_a_store() {
     for list in lists.collect::<Vec<_>>() {
         list.await.unwrap();
     }
-    type Entry = (u64, u64, u64, Vec<String>, redis::Value, redis::Value);
+    // The arguments of a script are not UTF-8.
+    type Entry = (u64, u64, u64, Vec<Vec<u8>>, redis::Value, redis::Value);
     let mut log: Vec<Entry> = server.command(&["SLOWLOG", "GET", "-1"]);
     log.reverse();
-    let scans = log.iter().map(|(_, _, _, words, ..)| words).filter(|words| words[0] == "SCAN");
-    let cursors: Vec<&str> = scans.map(|words| &*words[1]).collect();
+    let scans = log.iter().map(|(_, _, _, words, ..)| words).filter(|words| words[0] == b"SCAN");
+    let cursors: Vec<&str> = scans.map(|words| str::from_utf8(&words[1]).unwrap()).collect();
     // Those of several lists at a time would alternate. Their number differs while the server's table of keys grows.
     let lists: Vec<_> = cursors.split(|cursor| *cursor == "0").skip(1).collect();
     assert!(lists.len() == 8 && lists.iter().all(|list| list.len() >= 3), "{cursors:?}");

@@ -9,7 +9,7 @@ use tokio::{
 
 use super::{
     instances::Instances,
-    job::Job,
+    job::{Job, Slot},
     lease,
     script::Script,
     shortcut::DenyObserver,
@@ -53,9 +53,9 @@ impl RedisStore {
         };
         let mut job = self.job(action, charges.into(), script);
         job.lease = hot.and_then(|charge| lease::fetch(&self.leases, charge, false));
-        let frees_units = job.lease.as_ref().is_some_and(|lease| lease.returned.frees_units());
+        let frees_units = job.lease.as_ref().is_some_and(|lease| lease.returned().frees_units());
         job.denial = stamp.map(|(cache, stamp)| DenyObserver::new(cache, stamp, action, frees_units));
-        if action == Action::Refund { self.refund(job) } else { self.link.clone().decide(job) }
+        if action == Action::Refund { self.refund(job) } else { self.link.clone().decide(job.into()) }
     }
 
     /// The charge of a decision that may be made from a lease.
@@ -76,6 +76,7 @@ impl RedisStore {
             deadline: self.deadline,
             denial: None,
             lease: None,
+            slot: Slot::default(),
         }
     }
 
@@ -93,7 +94,7 @@ impl RedisStore {
     fn refund(&self, job: Job) -> Answer<Decision> {
         let (link, leases) = (self.link.clone(), self.leases.clone());
         if !job.charges.iter().any(|charge| charge.policy().has(Traits::LEASE)) {
-            return link.decide(job);
+            return link.decide(job.into());
         }
         Answer::pending(async move {
             let runtime = current()?;
@@ -110,7 +111,7 @@ impl RedisStore {
             }
             // The refund gets the rest of the deadline.
             let deadline = deadline.saturating_duration_since(Instant::now());
-            link.decide(Job { deadline: deadline.max(Duration::from_millis(1)), ..job }).await
+            link.decide(Job { deadline: deadline.max(Duration::from_millis(1)), ..job }.into()).await
         })
     }
 }

@@ -14,7 +14,7 @@ use std::{
 use tokio::{runtime::Handle, time::Instant};
 
 use super::{
-    job::{Job, KeyNames},
+    job::{Job, KeyNames, Slot},
     script::Script,
     transport::{Link, PROBE_TIMEOUT},
 };
@@ -97,7 +97,7 @@ impl Instances {
     }
 
     async fn count(&self, action: Action, permit: Charge) -> Option<u32> {
-        let decision = self.link.clone().decide(self.job(action, permit)).await.ok()?;
+        let decision = self.link.clone().decide(self.job(action, permit).into()).await.ok()?;
         let instances = MOST.saturating_sub(decision.remaining()?).max(1);
         let instances = u32::try_from(instances).unwrap_or(u32::MAX);
         self.local.reported(instances);
@@ -116,6 +116,7 @@ impl Instances {
             deadline: self.deadline,
             denial: None,
             lease: None,
+            slot: Slot::default(),
         }
     }
 }

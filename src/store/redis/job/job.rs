@@ -1,7 +1,11 @@
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
 
-use super::{names::KeyNames, reply::Reply};
+use super::{names::KeyNames, reply::Reply, slot::Slot};
 use crate::{
+    base::{Error, sync::lock},
     decision::{Charge, Charges, Decision},
     store::{
         Action, PenaltyCharge,
@@ -9,7 +13,7 @@ use crate::{
     },
 };
 
-/// A decision for Redis to make.
+/// A decision for Redis to make. Its caller, and the queue or the lane that it is in, share it.
 pub(crate) struct Job {
     pub(crate) action: Action,
     pub(crate) charges: Charges,
@@ -24,22 +28,44 @@ pub(crate) struct Job {
     pub(crate) denial: Option<DenyObserver>,
     /// Units to lease and return. Only for a job with one charge.
     pub(crate) lease: Option<Box<LeaseRequest>>,
+    /// For its decision.
+    pub(crate) slot: Slot,
 }
 
 /// Units to lease, and units of an older lease to return.
 pub(crate) struct LeaseRequest {
     pub(crate) wanted: u64,
-    pub(crate) returned: LeaseReturn,
-    pub(crate) observer: Box<dyn Observer>,
+    state: Mutex<LeaseState>,
 }
 
-/// Observes a job that leases or returns units. It is dropped with the job, which is then settled or never will be.
-pub(crate) trait Observer: Send + Sync {
+struct LeaseState {
+    returned: LeaseReturn,
+    /// `None` once the job has ended.
+    observer: Option<Box<dyn Observer>>,
+}
+
+impl LeaseRequest {
+    pub(crate) fn new(wanted: u64, returned: LeaseReturn, observer: impl Observer + 'static) -> Box<Self> {
+        let state = Mutex::new(LeaseState { returned, observer: Some(Box::new(observer)) });
+        Box::new(Self { wanted, state })
+    }
+
+    pub(crate) fn returned(&self) -> LeaseReturn {
+        self.state().returned
+    }
+
+    fn state(&self) -> MutexGuard<'_, LeaseState> {
+        lock(&self.state)
+    }
+}
+
+/// Observes a job that leases or returns units. It is dropped when the job has ended: it is settled or never will be.
+pub(crate) trait Observer: Send {
     /// Called right before the job is sent. May change what is `returned`.
     fn sending(&mut self, returned: &mut LeaseReturn);
 
     /// Called when Redis has replied to the job.
-    fn settled(&self, reply: &Reply) {
+    fn settled(&mut self, reply: &Reply) {
         let _ = reply;
     }
 }
@@ -73,7 +99,19 @@ impl Job {
         let (names, script, penalties) =
             (self.names.clone(), self.script.clone(), PenaltyCharge::of(action, &charges));
         let charges = Charges::Many(charges);
-        Self { action, charges, penalties, names, script, denial: None, lease: None, ..*self }
+        let (denial, lease, slot) = (None, None, Slot::default());
+        Self {
+            action,
+            charges,
+            penalties,
+            names,
+            time: self.time,
+            script,
+            deadline: self.deadline,
+            denial,
+            lease,
+            slot,
+        }
     }
 
     /// The charges, and then those against penalties, in the order of their keys and records.
@@ -96,16 +134,39 @@ impl Job {
     }
 
     /// Notifies the observer of its lease. Call it right before the job is encoded and sent.
-    pub(crate) fn sending(&mut self) {
-        if let Some(LeaseRequest { returned, observer, .. }) = self.lease.as_deref_mut() {
+    pub(crate) fn sending(&self) {
+        if let Some(lease) = &self.lease
+            && let LeaseState { returned, observer: Some(observer) } = &mut *lease.state()
+        {
             observer.sending(returned);
         }
     }
 
+    /// Sets its decision for the caller, and notifies the observers of the reply.
+    pub(crate) fn answer(&self, reply: Result<Reply, Error>) {
+        self.slot.set(match reply {
+            Ok(reply) => Ok(self.settled(reply)),
+            Err(error) => {
+                self.failed();
+                Err(error)
+            }
+        });
+    }
+
+    /// Wakes the caller for its decision, or because it will get none. Call it when nothing will send the job any more.
+    pub(crate) fn end(&self) {
+        let observer = self.lease.as_ref().and_then(|lease| lease.state().observer.take());
+        // Not under the lock: it may send a job.
+        drop(observer);
+        self.slot.close();
+    }
+
     /// Notifies the observers of the reply. Returns the decision.
     pub(crate) fn settled(&self, reply: Reply) -> Decision {
-        if let Some(lease) = &self.lease {
-            lease.observer.settled(&reply);
+        if let Some(lease) = &self.lease
+            && let Some(observer) = &mut lease.state().observer
+        {
+            observer.settled(&reply);
         }
         if let Some(denial) = &self.denial {
             denial.settled(self.action, &self.charges, Some(&reply.decision));
@@ -153,6 +214,7 @@ impl Job {
             deadline,
             denial: None,
             lease: None,
+            slot: Slot::default(),
         }
     }
 }

@@ -6,6 +6,7 @@ mod names;
 mod reply;
 #[cfg(feature = "cluster")]
 mod shards;
+mod slot;
 
 #[cfg(feature = "cluster")]
 pub(super) use self::shards::Shards;
@@ -13,4 +14,5 @@ pub(super) use self::{
     job::{Job, LeaseRequest, LeaseReturn, Observer},
     names::KeyNames,
     reply::{Leased, Reply},
+    slot::Slot,
 };

@@ -1,9 +1,6 @@
 //! What becomes of a job that leases units.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
-};
+use std::sync::Arc;
 
 use super::{send::Leases, table::Fetch};
 use crate::{
@@ -16,7 +13,7 @@ struct FetchObserver {
     leases: Arc<Leases>,
     fetch: Fetch,
     is_sent: bool,
-    is_completed: AtomicBool,
+    is_completed: bool,
     /// The reset count when the request was sent.
     resets: u32,
 }
@@ -26,9 +23,9 @@ struct FetchObserver {
 pub(crate) fn fetch(leases: &Arc<Leases>, charge: &Charge, ahead: bool) -> Option<Box<LeaseRequest>> {
     let fetch = leases.table.fetch(charge, ahead)?;
     let (wanted, returned, resets) = (fetch.wanted, fetch.returned.lease, fetch.returned.resets.count);
-    let (leases, is_completed) = (leases.clone(), AtomicBool::new(false));
-    let observer = Box::new(FetchObserver { leases, fetch, is_sent: false, is_completed, resets });
-    Some(Box::new(LeaseRequest { wanted, returned, observer }))
+    let observer =
+        FetchObserver { leases: leases.clone(), fetch, is_sent: false, is_completed: false, resets };
+    Some(LeaseRequest::new(wanted, returned, observer))
 }
 
 impl Observer for FetchObserver {
@@ -37,9 +34,9 @@ impl Observer for FetchObserver {
         self.is_sent = true;
     }
 
-    fn settled(&self, reply: &Reply) {
+    fn settled(&mut self, reply: &Reply) {
         if let (Some(leased), [outcome]) = (reply.leased, reply.decision.outcomes()) {
-            self.is_completed.store(true, Ordering::Release);
+            self.is_completed = true;
             self.leases.complete(&self.fetch, self.resets, Some((leased, outcome)));
         }
     }
@@ -47,7 +44,7 @@ impl Observer for FetchObserver {
 
 impl Drop for FetchObserver {
     fn drop(&mut self) {
-        if !*self.is_completed.get_mut() {
+        if !self.is_completed {
             self.leases.complete(&self.fetch, self.resets, None);
         }
         if !self.is_sent {

@@ -26,7 +26,7 @@ use crate::{
     store::{
         Action, ManualClock,
         redis::{
-            job::{Job, KeyNames, LeaseRequest, LeaseReturn, Leased, Observer},
+            job::{Job, KeyNames, LeaseRequest, LeaseReturn, Leased, Observer, Slot},
             script::Script,
             shortcut::{Clock, DenyCache, DenyObserver},
             transport::Link,
@@ -118,7 +118,7 @@ impl Leases {
     /// Sends a job in the background.
     pub(crate) fn spawn(&self, job: Job, runtime: &Handle) -> JoinHandle<Result<(), Error>> {
         let guard = InFlight::new(&self.in_flight);
-        let decide = self.link.clone().decide(job);
+        let decide = self.link.clone().decide(job.into());
         runtime.spawn(async move {
             let _guard = guard;
             decide.await.map(|_| ())
@@ -139,7 +139,7 @@ impl Leases {
         }
         let (frees_units, resets) = (returned.lease.frees_units(), returned.resets);
         let denial = |cache| DenyObserver::new(cache, cache.stamp(), Action::Refund, frees_units);
-        let observer = Box::new(ReturnObserver { leases: self.clone(), resets });
+        let observer = ReturnObserver { leases: self.clone(), resets };
         Some(Job {
             action: Action::Refund,
             penalties: Vec::new(),
@@ -149,7 +149,8 @@ impl Leases {
             script: Script::built_in().clone(),
             deadline: RETURN_DEADLINE,
             denial: self.deny_cache.as_ref().map(denial),
-            lease: Some(Box::new(LeaseRequest { wanted: 0, returned: returned.lease, observer })),
+            lease: Some(LeaseRequest::new(0, returned.lease, observer)),
+            slot: Slot::default(),
         })
     }
 

@@ -198,7 +198,8 @@ impl RedisStore {
             // Its keys may be on another node by now, or scripts were flushed.
             _ => {}
         }
-        let decided = wire::decode(&reply, &[&job]).pop().unwrap_or_else(|| Err(wire::unexpected()));
+        let mut decided = Err(wire::unexpected());
+        wire::decode(&reply, &[&job], |_, reply| decided = reply);
         let mut redis_key = String::new();
         self.names.write(&mut redis_key, policy, &key);
         let mut delete = redis::cmd("DEL");

@@ -12,7 +12,7 @@
 //!
 //! A lane that is dropped was shut down with its runtime. If it was the last one, the waiting decisions fail.
 
-use std::{mem, sync::Arc, time::Duration};
+use std::{future::poll_fn, mem, sync::Arc, time::Duration};
 
 use tokio::{
     runtime::Handle,
@@ -39,7 +39,7 @@ use crate::{
 const MAX_HOLD: Duration = Duration::from_millis(5);
 
 /// Makes a decision, alone or in a batch. Call it in a runtime.
-pub(super) async fn decide<S: Sender>(target: Arc<Target<S>>, job: Job) -> Result<Decision, Error> {
+pub(super) async fn decide<S: Sender>(target: Arc<Target<S>>, job: Arc<Job>) -> Result<Decision, Error> {
     if let Some(error) = target.breaker.error() {
         probe(&target, || job.first_key());
         let failed = Err(error);
@@ -48,18 +48,18 @@ pub(super) async fn decide<S: Sender>(target: Arc<Target<S>>, job: Job) -> Resul
         consume_budget().await;
         return failed;
     }
-    let (allowed, entered) = (job.deadline, Instant::now());
-    let decision = match target.queue.enter(job, entered) {
+    let entered = Instant::now();
+    let decision = match target.queue.enter(job.clone(), entered) {
         Ok(ticket) if ticket.is_alone => {
             let lane = target.queue.lone.open(Lane::new(target.clone()).carry(true));
-            // An error if the lane was dropped with its runtime: the decision may have been made.
-            lane.answer(ticket.reply).await.unwrap_or_else(|_| Err(target.health.late()))
+            // If the lane was dropped with its runtime, the decision may have been made.
+            lane.decision(&job.slot).await.unwrap_or_else(|| Err(target.health.late()))
         }
         Ok(ticket) => {
             if ticket.opens_lane {
                 tokio::spawn(Lane::new(target.clone()).carry(false));
             }
-            wait(&target, ticket, allowed).await
+            wait(&target, &job, &ticket).await
         }
         Err(full) => Err(full),
     };
@@ -68,28 +68,25 @@ pub(super) async fn decide<S: Sender>(target: Arc<Target<S>>, job: Job) -> Resul
     decision
 }
 
-async fn wait<S: Sender>(
-    target: &Arc<Target<S>>,
-    mut ticket: Ticket,
-    allowed: Duration,
-) -> Result<Decision, Error> {
-    let reply = if ticket.is_watched {
-        Some((&mut ticket.reply).await)
+async fn wait<S: Sender>(target: &Arc<Target<S>>, job: &Job, ticket: &Ticket) -> Result<Decision, Error> {
+    let decided = || poll_fn(|cx| job.slot.poll(Some(cx.waker())));
+    let decision = if ticket.is_watched {
+        Some(decided().await)
     } else {
-        let (mut left, mut pause, mut reply) = (allowed, STUCK, None);
-        while reply.is_none() && !left.is_zero() {
+        let (mut left, mut pause, mut decision) = (job.deadline, STUCK, None);
+        while decision.is_none() && !left.is_zero() {
             let time = pause.min(left);
-            reply = TimeLeft::new(time).spend_on(&mut ticket.reply).await;
+            decision = TimeLeft::new(time).spend_on(decided()).await;
             (left, pause) = (left - time, pause * 2);
-            if reply.is_none() && !left.is_zero() {
+            if decision.is_none() && !left.is_zero() {
                 open_another(target);
             }
         }
-        reply
+        decision
     };
-    match reply {
-        Some(Ok(reply)) => reply,
-        None if target.queue.withdraw(&ticket) => Err(target.health.no_connection()),
+    match decision {
+        Some(Some(decision)) => decision,
+        None if target.queue.withdraw(ticket) => Err(target.health.no_connection()),
         // Also if the lane was dropped with its runtime: the decision may have been made.
         _ => Err(target.health.late()),
     }
@@ -132,27 +129,31 @@ impl<S: Sender> Lane<S> {
             self.expire_waiting();
             let late = || self.target.health.no_connection();
             self.target.queue.fill(&mut batch, late);
-            metric!(batch_sent(batch.jobs.len()));
+            metric!(batch_sent(batch.decisions.len()));
             let sent_at = Instant::now();
-            let sent = self.target.sender.send_batch(&mut slot, &mut batch.jobs);
+            let jobs: Vec<&Job> = batch.decisions.iter().map(|waiting| &*waiting.job).collect();
+            let sent = self.target.sender.send_batch(&mut slot, &jobs);
             let mut is_late = false;
-            let decisions = while_ticking(sent, || {
+            let ended = while_ticking(sent, || {
                 if let Some(late) =
-                    expire(&mut batch.callers, self.target.queue.tick(), || self.target.health.late())
+                    expire(&batch.decisions, self.target.queue.tick(), || self.target.health.late())
                     && !mem::replace(&mut is_late, true)
                 {
-                    let _ = record::<S, ()>(&self.target, Err(late));
+                    record(&self.target, &Err(late));
                 }
                 self.expire_waiting();
                 open_another(&self.target);
             });
-            let decisions = decisions.await;
+            let ended = ended.await;
             let now = Instant::now();
             // A call that was late is recorded already. Its reply does not show that Redis answers in time.
-            let is_recorded = is_late && now - sent_at > self.target.breaker.deadline();
-            let is_answered = record_batch(&*self.target, &decisions, is_recorded);
+            if !is_late || now - sent_at <= self.target.breaker.deadline() {
+                record(&self.target, &ended);
+            }
+            let is_answered = !ended.is_err_and(|error| is_silence(&error));
             at_once = self.target.queue.record(&batch, is_answered.then(|| now - sent_at));
-            batch.answer(decisions);
+            // Wakes the callers.
+            batch.decisions.clear();
             if now - held_since > MAX_HOLD {
                 slot = None;
             }
@@ -174,7 +175,7 @@ impl<S: Sender> Lane<S> {
             if let Some(late) = self.expire_waiting()
                 && !mem::replace(&mut is_late, true)
             {
-                let _ = record::<S, ()>(&self.target, Err(late));
+                record(&self.target, &Err(late));
             }
         });
         match connection.await {
@@ -182,7 +183,7 @@ impl<S: Sender> Lane<S> {
             Ok(Err(error)) => {
                 let error = not_connected(&error);
                 self.target.queue.fail(|| error.clone());
-                let _ = record::<S, ()>(&self.target, Err(error));
+                record(&self.target, &Err(error));
                 None
             }
             Err(_) => None,
@@ -196,29 +197,12 @@ impl<S: Sender> Lane<S> {
 }
 
 /// Records how a call ended. If this opens the breaker, the decisions that wait fail too.
-fn record<S: Sender, D>(target: &Target<S>, ended: Result<D, Error>) -> Result<D, Error> {
-    if target.breaker.record(&ended)
+fn record<S: Sender>(target: &Target<S>, ended: &Result<(), Error>) {
+    if target.breaker.record(ended)
         && let Some(error) = target.breaker.error()
     {
         target.queue.fail(|| error.clone());
     }
-    ended
-}
-
-/// Records how the call of a batch ended, unless that is done. Returns whether Redis has answered it: if it has answered one
-/// decision, it has answered the call.
-fn record_batch<S: Sender>(
-    target: &Target<S>,
-    decisions: &[Result<Decision, Error>],
-    is_recorded: bool,
-) -> bool {
-    let answered = decisions.iter().find(|decision| !decision.as_ref().is_err_and(is_silence));
-    match answered.or_else(|| decisions.first()).filter(|_| !is_recorded) {
-        Some(Err(error)) => drop(record::<S, ()>(target, Err(error.clone()))),
-        Some(Ok(_)) => drop(record(target, Ok(()))),
-        None => {}
-    }
-    answered.is_some()
 }
 
 /// Starts another lane if decisions have waited for long: the others may be stuck.

@@ -12,7 +12,7 @@ use crate::{
 /// A link to Redis, one server or a Cluster, with any connection manager.
 pub(crate) trait Link: Send + Sync + 'static {
     /// Makes a decision, alone or in a batch.
-    fn decide(self: Arc<Self>, job: Job) -> Answer<Decision>;
+    fn decide(self: Arc<Self>, job: Arc<Job>) -> Answer<Decision>;
 
     /// Runs a command without a script.
     fn run(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value> {

@@ -11,20 +11,17 @@ use std::{
     mem,
     pin::Pin,
     sync::{Arc, Mutex},
-    task::{Poll, Waker},
+    task::Waker,
 };
 
-use tokio::{
-    runtime::Handle,
-    sync::oneshot::{
-        self,
-        error::{RecvError, TryRecvError},
-    },
-    time::sleep,
-};
+use tokio::{runtime::Handle, time::sleep};
 
 use super::waiting::STUCK;
-use crate::base::sync::lock;
+use crate::{
+    base::{Error, sync::lock},
+    decision::Decision,
+    store::redis::job::Slot,
+};
 
 /// The lanes that callers poll.
 #[derive(Default)]
@@ -73,8 +70,8 @@ impl LoneLanes {
 }
 
 impl LoneLane {
-    /// What the lane sends to `reply`.
-    pub(super) async fn answer<T>(self, mut reply: oneshot::Receiver<T>) -> Result<T, RecvError> {
+    /// The decision that the lane sets in `slot`. `None` if it was dropped with its runtime.
+    pub(super) async fn decision(self, slot: &Slot) -> Option<Result<Decision, Error>> {
         poll_fn(|cx| {
             // Its timers would be those of the other runtime.
             if Handle::try_current().is_ok_and(|runtime| runtime.id() == self.0.runtime.id()) {
@@ -85,15 +82,14 @@ impl LoneLane {
                     } else if own.caller.as_ref().is_none_or(|caller| !caller.will_wake(cx.waker())) {
                         own.caller = Some(cx.waker().clone());
                     }
-                    // `poll` would make the lane wake the task that polls it, and the runtime another thread for that.
-                    match reply.try_recv() {
-                        Ok(answer) => return Poll::Ready(Ok(answer)),
-                        Err(TryRecvError::Empty) if by_caller.is_some() => return Poll::Pending,
-                        Err(_) => {}
+                    // With its waker, the lane would wake the task that polls it, and the runtime another thread for that.
+                    let polled = slot.poll(None);
+                    if polled.is_ready() || by_caller.is_some() {
+                        return polled;
                     }
                 }
             }
-            Pin::new(&mut reply).poll(cx)
+            slot.poll(Some(cx.waker()))
         })
         .await
     }

@@ -15,16 +15,15 @@ use std::{
     time::Duration,
 };
 
-use tokio::{sync::oneshot, time::Instant};
+use tokio::time::Instant;
 
 use super::{
     deadline::{TICK, queue_full},
     lone::LoneLanes,
-    waiting::{Caller, RunTime, STUCK},
+    waiting::{RunTime, STUCK, Waiting},
 };
 use crate::{
     base::{Error, sync::lock},
-    decision::Decision,
     store::redis::job::Job,
 };
 
@@ -76,16 +75,8 @@ struct State {
 #[derive(Default)]
 struct Distance(Duration);
 
-/// A decision that waits for a lane.
-struct Waiting {
-    job: Job,
-    number: u64,
-    caller: Caller,
-}
-
-/// The caller's side of a waiting decision.
+/// What the caller of a decision must do.
 pub(super) struct Ticket {
-    pub(super) reply: oneshot::Receiver<Result<Decision, Error>>,
     /// Whether lanes answer it at its deadline. Otherwise its caller needs a timer.
     pub(super) is_watched: bool,
     /// Whether a lane was opened, which the caller must start.
@@ -101,7 +92,7 @@ impl Queue {
     }
 
     /// Enters a decision at the time `entered`.
-    pub(super) fn enter(&self, job: Job, entered: Instant) -> Result<Ticket, Error> {
+    pub(super) fn enter(&self, job: Arc<Job>, entered: Instant) -> Result<Ticket, Error> {
         let mut state = self.lock();
         state.drop_abandoned();
         if state.waiting.len() >= MAX_WAITING {
@@ -121,15 +112,13 @@ impl Queue {
         let may_be_stuck = is_first && state.ready_lanes >= state.open_lanes;
         let is_watched = is_latest && !may_be_stuck && state.time.is_kept(entered);
         state.latest_deadline = state.latest_deadline.max(Some(deadline));
-        let (reply, receiver) = oneshot::channel();
         let number = state.next;
         state.next += 1;
-        let caller = Caller { entered, deadline, reply: Some(reply) };
-        state.waiting.push_back(Waiting { job, number, caller });
+        state.waiting.push_back(Waiting { job, number, entered, deadline });
         if !is_alone {
             metric!(enqueued(state.waiting.len()));
         }
-        Ok(Ticket { reply: receiver, is_watched, opens_lane, is_alone, number })
+        Ok(Ticket { is_watched, opens_lane, is_alone, number })
     }
 
     /// Withdraws a waiting decision. Returns whether it was not sent and never will be.
@@ -176,27 +165,24 @@ impl Queue {
         let mut state = self.lock();
         let now = state.time.tick();
         while let Some(next) = state.waiting.front() {
-            if next.caller.is_gone() || next.caller.deadline <= now {
-                if let Some(mut waiting) = state.waiting.pop_front() {
-                    waiting.caller.answer(Err(late()));
+            if next.is_gone() || next.deadline <= now {
+                if let Some(waiting) = state.waiting.pop_front() {
+                    waiting.fail(late());
                 }
                 continue;
             }
             charges += next.job.charges.len();
             micros += next.job.redis_micros();
-            let is_full = batch.jobs.len() >= MAX_BATCH_DECISIONS
+            let is_full = batch.decisions.len() >= MAX_BATCH_DECISIONS
                 || charges > MAX_BATCH_CHARGES
                 || micros > MAX_BATCH_MICROS;
-            if let Some(first) = batch.jobs.first()
-                && (is_full || !next.job.can_share_batch(first))
+            if let Some(first) = batch.decisions.first()
+                && (is_full || !next.job.can_share_batch(&first.job))
             {
                 break;
             }
-            if let Some(next) = state.waiting.pop_front() {
-                batch.redis_micros = micros;
-                batch.jobs.push(next.job);
-                batch.callers.push(next.caller);
-            }
+            batch.redis_micros = micros;
+            batch.decisions.extend(state.waiting.pop_front());
         }
     }
 
@@ -211,7 +197,7 @@ impl Queue {
         let late: VecDeque<Waiting> = {
             let mut state = self.lock();
             let now = state.time.tick();
-            let count = state.waiting.iter().take_while(|waiting| waiting.caller.deadline <= now).count();
+            let count = state.waiting.iter().take_while(|waiting| waiting.deadline <= now).count();
             state.waiting.drain(..count).collect()
         };
         let last = (!late.is_empty()).then(&error);
@@ -233,7 +219,7 @@ impl Queue {
             let decisions = Duration::from_micros(batch.redis_micros);
             state.distance.record(time.saturating_sub(decisions));
         }
-        batch.callers.len() == 1 && state.waiting.is_empty()
+        batch.decisions.len() == 1 && state.waiting.is_empty()
     }
 
     /// How many lanes should be open while decisions wait.
@@ -249,7 +235,7 @@ impl Queue {
 impl State {
     /// Whether the oldest decision has waited for longer than `time`.
     fn has_waited(&self, time: Duration) -> bool {
-        self.waiting.front().is_some_and(|oldest| oldest.caller.entered.elapsed() > time)
+        self.waiting.front().is_some_and(|oldest| oldest.entered.elapsed() > time)
     }
 
     const fn close_lane(&mut self) {
@@ -262,7 +248,7 @@ impl State {
 
     /// Drops abandoned decisions at the front. They are about the oldest, because all wait equally long.
     fn drop_abandoned(&mut self) {
-        while self.waiting.front().is_some_and(|oldest| oldest.caller.is_gone()) {
+        while self.waiting.front().is_some_and(Waiting::is_gone) {
             self.waiting.pop_front();
         }
     }
@@ -279,35 +265,36 @@ impl Distance {
 }
 
 fn fail_all(waiting: VecDeque<Waiting>, error: impl Fn() -> Error) {
-    waiting.into_iter().for_each(|mut waiting| waiting.caller.answer(Err(error())));
+    waiting.into_iter().for_each(|waiting| waiting.fail(error()));
 }
 
 /// The decisions that a lane sends together. Used again for the lane's next batch.
 #[derive(Default)]
 pub(super) struct Batch {
-    pub(super) jobs: Vec<Job>,
-    pub(super) callers: Vec<Caller>,
+    pub(super) decisions: Vec<Waiting>,
     /// About how long Redis takes to decide them.
     redis_micros: u64,
 }
 
-impl Batch {
-    /// Sends each decision its answer.
-    pub(super) fn answer(&mut self, answers: impl IntoIterator<Item = Result<Decision, Error>>) {
-        self.callers.drain(..).zip(answers).for_each(|(mut caller, answer)| caller.answer(answer));
-        self.jobs.clear();
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::task::Poll;
+
     use super::{super::waiting::LOST, *};
     use crate::base::ErrorKind;
 
     /// Enters a decision that must be made within this many milliseconds.
-    fn enter(queue: &Queue, millis: u64) -> Ticket {
-        let allowed = Duration::from_millis(millis);
-        queue.enter(Job::for_tests(1, allowed), Instant::now()).unwrap()
+    fn enter(queue: &Queue, millis: u64) -> (Ticket, Arc<Job>) {
+        let job = Arc::new(Job::for_tests(1, Duration::from_millis(millis)));
+        (queue.enter(job.clone(), Instant::now()).unwrap(), job)
+    }
+
+    /// The error that the caller of `job` has, if it has one.
+    fn error_of(job: &Job) -> Option<ErrorKind> {
+        match job.slot.poll(None) {
+            Poll::Ready(decided) => Some(decided.unwrap().unwrap_err().kind()),
+            Poll::Pending => None,
+        }
     }
 
     const TWO: Lanes = Lanes { usual: 2, if_far: 4 };
@@ -319,23 +306,21 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_decision_that_waits_behind_a_longer_deadline_keeps_its_own() {
         let queue = Queue::new(TWO);
-        let first = enter(&queue, 500);
+        let (first, _job) = enter(&queue, 500);
         assert!(first.opens_lane && first.is_alone && !first.is_watched);
         queue.tick();
         let tickets = [20, 20, 499].map(|millis| enter(&queue, millis));
-        assert_eq!(tickets.each_ref().map(|ticket| ticket.opens_lane), [true, false, false]);
+        assert_eq!(tickets.each_ref().map(|(ticket, _)| ticket.opens_lane), [true, false, false]);
         // The lanes only look at the oldest decision.
-        assert_eq!(tickets.each_ref().map(|ticket| ticket.is_watched), [false, false, true]);
+        assert_eq!(tickets.each_ref().map(|(ticket, _)| ticket.is_watched), [false, false, true]);
         for _ in 0..10 {
             queue.tick();
             tokio::time::advance(Duration::from_millis(3)).await;
         }
         let mut batch = Batch::default();
         queue.fill(&mut batch, late);
-        assert_eq!(batch.jobs.len(), 2, "late decisions are not sent");
-        let [mut second, ..] = tickets;
-        let answer = second.reply.try_recv().unwrap();
-        assert_eq!(answer.unwrap_err().kind(), ErrorKind::StoreBusy);
+        assert_eq!(batch.decisions.len(), 2, "late decisions are not sent");
+        assert_eq!(error_of(&tickets[0].1), Some(ErrorKind::StoreBusy));
     }
 
     #[tokio::test(start_paused = true)]
@@ -347,7 +332,7 @@ mod tests {
         assert!(queue.expire(late).is_none());
         let mut batch = Batch::default();
         queue.fill(&mut batch, late);
-        assert_eq!(batch.jobs.len(), 1);
+        assert_eq!(batch.decisions.len(), 1);
     }
 
     #[tokio::test(start_paused = true)]
@@ -355,18 +340,19 @@ mod tests {
         let queue = Queue::new(Lanes { usual: 1, if_far: 2 });
         let _first = enter(&queue, 50);
         queue.tick();
-        assert!(enter(&queue, 50).is_watched);
+        let waits = enter(&queue, 50);
+        assert!(waits.0.is_watched);
         assert!(!queue.open_another(), "nothing has waited for long");
         tokio::time::advance(Duration::from_millis(1)).await;
         assert!(queue.open_another());
         assert!(!queue.open_another(), "not more");
         tokio::time::advance(LOST).await;
         let second = enter(&queue, 50);
-        assert!(!second.is_watched, "no lane has looked at the deadlines");
+        assert!(!second.0.is_watched, "no lane has looked at the deadlines");
         assert!(!queue.close_lane(), "one is stuck");
         queue.fill(&mut Batch::default(), late);
         let third = enter(&queue, 50);
-        assert!(third.is_watched);
+        assert!(third.0.is_watched);
         assert!(queue.close_lane(), "the other one takes what waits");
     }
 
@@ -378,36 +364,32 @@ mod tests {
         let mut batch = Batch::default();
         queue.fill(&mut batch, late);
         queue.record(&batch, None);
-        batch.answer([Err(late())]);
-        drop(first);
+        drop((batch, first));
         let second = enter(&queue, 50);
-        assert!(!second.opens_lane && !second.is_watched, "its thread may be blocked");
+        assert!(!second.0.opens_lane && !second.0.is_watched, "its thread may be blocked");
         assert!(!queue.close_lane(), "it takes the second one");
-        assert!(enter(&queue, 50).opens_lane);
+        assert!(enter(&queue, 50).0.opens_lane);
     }
 
     #[tokio::test(start_paused = true)]
     async fn decisions_fail_once_the_last_lane_is_lost() {
         let queue = Queue::new(TWO);
-        let mut tickets = [enter(&queue, 50), enter(&queue, 50), enter(&queue, 50)];
+        let tickets = [enter(&queue, 50), enter(&queue, 50), enter(&queue, 50)];
         queue.abandon(late);
-        tickets
-            .iter_mut()
-            .for_each(|ticket| assert!(ticket.reply.try_recv().is_err(), "the other one takes it"));
+        tickets.iter().for_each(|(_, job)| assert!(job.slot.is_open(), "the other lane takes it"));
         queue.abandon(late);
-        tickets.iter_mut().for_each(|ticket| assert!(ticket.reply.try_recv().unwrap().is_err()));
-        assert!(enter(&queue, 50).is_alone);
+        tickets.iter().for_each(|(_, job)| assert_eq!(error_of(job), Some(ErrorKind::StoreBusy)));
+        assert!(enter(&queue, 50).0.is_alone);
     }
 
     #[tokio::test(start_paused = true)]
     async fn more_lanes_are_open_where_redis_is_far_and_close_where_it_is_near() {
         let queue = Queue::new(TWO);
         let opens = || {
-            let ticket = enter(&queue, 500);
-            let opens = ticket.opens_lane;
+            let (ticket, job) = enter(&queue, 500);
             // Kept, or it would not count.
-            mem::forget(ticket);
-            opens
+            mem::forget(job);
+            ticket.opens_lane
         };
         assert_eq!([opens(), opens(), opens()], [true, true, false], "nothing is known yet");
         let batch = Batch { redis_micros: 100, ..Batch::default() };

@@ -18,9 +18,8 @@ use super::{
 };
 use crate::{
     base::Error,
-    decision::Decision,
     store::redis::{
-        job::{Job, Reply},
+        job::Job,
         wire::{self, Call},
     },
 };
@@ -73,22 +72,20 @@ where
         Ok(found)
     }
 
-    async fn send(&self, slot: &mut Slot<M>, jobs: &[&Job]) -> Vec<Result<Decision, Error>> {
-        let Some(call) = wire::encode(jobs) else { return Vec::new() };
+    async fn send(&self, slot: &mut Slot<M>, jobs: &[&Job]) -> Result<(), Error> {
+        let Some(call) = wire::encode(jobs) else { return Ok(()) };
         let failed = match self.connections.exchange(slot, &call).await {
-            Ok(reply) => return settle(jobs, wire::decode(&reply, jobs)),
+            Ok(reply) => {
+                wire::decode(&reply, jobs, Job::answer);
+                return Ok(());
+            }
             Err(failed) => failed,
         };
-        let mut repeated = Vec::new();
-        if failed.was_closed && !call.may_repeat {
-            // Only jobs that must not be repeated fail.
-            let others: Vec<&Job> = jobs.iter().copied().filter(|job| job.may_be_repeated()).collect();
-            repeated = Box::pin(self.send(slot, &others)).await;
-        }
-        let mut repeated = repeated.into_iter();
-        let next = |job: &&Job| job.may_be_repeated().then(|| repeated.next()).flatten();
-        let failed = || Err(failed.error.clone());
-        jobs.iter().map(next).map(|decided| decided.unwrap_or_else(failed)).collect()
+        // Only jobs that must not be repeated fail.
+        let repeats = |job: &&&Job| failed.was_closed && !call.may_repeat && job.may_be_repeated();
+        let others: Vec<&Job> = jobs.iter().filter(repeats).copied().collect();
+        jobs.iter().filter(|job| !repeats(job)).for_each(|job| job.slot.set(Err(failed.error.clone())));
+        if others.is_empty() { Err(failed.error) } else { Box::pin(self.send(slot, &others)).await }
     }
 }
 
@@ -119,21 +116,8 @@ where
         self.connections.connection().await
     }
 
-    async fn send_batch(&self, slot: &mut Slot<M>, jobs: &mut [Job]) -> Vec<Result<Decision, Error>> {
-        jobs.iter_mut().for_each(Job::sending);
-        let jobs: Vec<&Job> = jobs.iter().collect();
-        self.send(slot, &jobs).await
+    async fn send_batch(&self, slot: &mut Slot<M>, jobs: &[&Job]) -> Result<(), Error> {
+        jobs.iter().for_each(|job| job.sending());
+        self.send(slot, jobs).await
     }
-}
-
-/// The decisions in `replies`. Notifies the observers of `jobs`.
-pub(super) fn settle(jobs: &[&Job], replies: Vec<Result<Reply, Error>>) -> Vec<Result<Decision, Error>> {
-    let settle = |(job, reply): (&&Job, Result<Reply, Error>)| match reply {
-        Ok(reply) => Ok(job.settled(reply)),
-        Err(error) => {
-            job.failed();
-            Err(error)
-        }
-    };
-    jobs.iter().zip(replies).map(settle).collect()
 }

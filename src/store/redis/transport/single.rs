@@ -29,7 +29,7 @@ where
     M: ManageConnection<Error = RedisError>,
     M::Connection: ConnectionLike + Sync,
 {
-    fn decide(self: Arc<Self>, job: Job) -> Answer<Decision> {
+    fn decide(self: Arc<Self>, job: Arc<Job>) -> Answer<Decision> {
         Answer::pending(async move { lane::decide(self.servers.here()?, job).await })
     }
 

@@ -3,7 +3,7 @@ use std::{future::Future, sync::Arc, time::Duration};
 use redis::RedisResult;
 
 use super::{breaker::Breaker, health::Health, queue::Queue};
-use crate::{base::Error, decision::Decision, store::redis::job::Job};
+use crate::{base::Error, store::redis::job::Job};
 
 /// Where the lanes of a queue send their batches: a server, or a shard of a Cluster.
 pub(super) struct Target<S> {
@@ -30,10 +30,11 @@ pub(super) trait Sender: Send + Sync + 'static {
     fn connection(&self) -> impl Future<Output = RedisResult<Self::Connection>> + Send;
 
     /// Sends `jobs` as one batch, on the connection in `slot` or on another one. Leaves a connection in `slot` if it can
-    /// be used again.
+    /// be used again. Sets the decision of each job, and returns how the call ended: if Redis has answered one decision, it
+    /// has answered the call.
     fn send_batch(
         &self,
         slot: &mut Option<Self::Connection>,
-        jobs: &mut [Job],
-    ) -> impl Future<Output = Vec<Result<Decision, Error>>> + Send;
+        jobs: &[&Job],
+    ) -> impl Future<Output = Result<(), Error>> + Send;
 }

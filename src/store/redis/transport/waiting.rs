@@ -1,4 +1,4 @@
-//! Callers that wait for their decisions, and their deadlines.
+//! Decisions that wait, and their deadlines.
 //!
 //! A timer for each decision would cost 660 of its instructions, and a lock that all threads share. So lanes keep the
 //! deadlines: each lane has one timer, and answers late decisions whenever it waits. If no lane has done so lately, because
@@ -7,12 +7,12 @@
 //! A lane looks at the deadlines every [`TICK`]. What a tick takes longer than that does not count, see
 //! [`deadline`](super::deadline).
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use tokio::{sync::oneshot, time::Instant};
+use tokio::time::Instant;
 
 use super::deadline::{TICK, TOLERANCE};
-use crate::{base::Error, decision::Decision};
+use crate::{base::Error, store::redis::job::Job};
 
 /// A decision that has waited for this time waits for lanes that are stuck.
 pub(super) const STUCK: Duration = Duration::from_millis(5);
@@ -53,36 +53,42 @@ impl RunTime {
     }
 }
 
-/// A caller that waits for its decision.
-pub(super) struct Caller {
+/// A decision that waits for a lane, or is in its batch. If it is dropped, its caller is woken.
+pub(super) struct Waiting {
+    pub(super) job: Arc<Job>,
+    /// Of its queue.
+    pub(super) number: u64,
     pub(super) entered: Instant,
     /// A point in the [`RunTime`].
     pub(super) deadline: Duration,
-    /// `None` once it is answered.
-    pub(super) reply: Option<oneshot::Sender<Result<Decision, Error>>>,
 }
 
-impl Caller {
+impl Waiting {
+    /// Whether nothing waits for the decision any more.
     pub(super) fn is_gone(&self) -> bool {
-        self.reply.as_ref().is_none_or(oneshot::Sender::is_closed)
+        Arc::strong_count(&self.job) == 1
     }
 
-    /// Sends the first answer; later ones are ignored.
-    pub(super) fn answer(&mut self, answer: Result<Decision, Error>) {
-        if let Some(reply) = self.reply.take() {
-            // The error means that the caller was dropped.
-            let _ = reply.send(answer);
-        }
+    /// Ends it with an error, unless it is decided.
+    pub(super) fn fail(&self, error: Error) {
+        self.job.slot.set(Err(error));
+        self.job.slot.close();
     }
 }
 
-/// Answers the `callers` whose deadlines have passed at the time `now`. Returns the last one's error.
-pub(super) fn expire(callers: &mut [Caller], now: Duration, error: impl Fn() -> Error) -> Option<Error> {
-    let late = callers.iter_mut().filter(|caller| caller.deadline <= now && caller.reply.is_some());
-    let answer = |caller: &mut Caller| {
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.job.end();
+    }
+}
+
+/// Fails those of a batch that are not decided and whose deadlines have passed at the time `now`. Returns the last one's error.
+pub(super) fn expire(batch: &[Waiting], now: Duration, error: impl Fn() -> Error) -> Option<Error> {
+    let late = batch.iter().filter(|waiting| waiting.deadline <= now && waiting.job.slot.is_open());
+    let fail = |waiting: &Waiting| {
         let late = error();
-        caller.answer(Err(late.clone()));
+        waiting.fail(late.clone());
         late
     };
-    late.map(answer).last()
+    late.map(fail).last()
 }

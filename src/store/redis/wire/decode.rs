@@ -29,12 +29,12 @@ const NEVER: f64 = -1.0;
 const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
 
 /// Decodes the replies to `jobs`, in their order.
-pub(crate) fn decode(reply: &Value, jobs: &[&Job]) -> Vec<Result<Reply, Error>> {
+pub(crate) fn decode(reply: &Value, jobs: &[&Job], mut each: impl FnMut(&Job, Result<Reply, Error>)) {
     let expected = jobs.iter().map(|job| job.records()).sum::<usize>();
-    let Some(mut reader) = Reader::new(reply, expected) else {
-        return jobs.iter().map(|_| Err(unexpected())).collect();
-    };
-    jobs.iter().map(|job| reader.next(job)).collect()
+    let mut reader = Reader::new(reply, expected);
+    for job in jobs {
+        each(job, reader.as_mut().map_or_else(|| Err(unexpected()), |reader| reader.next(job)));
+    }
 }
 
 /// Whether a decision failed with this fault of the server.
@@ -211,8 +211,9 @@ fn record(bytes: &[u8]) -> Record {
 
 /// `None` if the number is negative, too large or not whole.
 fn integer(number: f64) -> Option<u64> {
-    // Exact, because it is checked to be a whole number in the range.
-    ((0.0..=MAX_EXACT).contains(&number) && number.fract() == 0.0).then_some(number as u64)
+    // Exact in this range. `fract` would be a call of the C library.
+    let integer = number as u64;
+    ((0.0..=MAX_EXACT).contains(&number) && integer as f64 == number).then_some(integer)
 }
 
 fn micros(number: f64) -> Option<Duration> {
@@ -243,6 +244,12 @@ mod tests {
     fn numbers(numbers: &[f64]) -> Value {
         let all = [1_790_000_000_000_000.0].iter().chain(numbers);
         Value::BulkString(all.flat_map(|number| number.to_le_bytes()).collect())
+    }
+
+    fn decode(reply: &Value, jobs: &[&Job]) -> Vec<Result<Reply, Error>> {
+        let mut replies = Vec::new();
+        super::decode(reply, jobs, |_, reply| replies.push(reply));
+        replies
     }
 
     fn job(cost: u64) -> Job {

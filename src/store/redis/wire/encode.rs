@@ -268,7 +268,7 @@ impl Numbers {
                 numbers.push_penalty(*place, *counts);
             }
             if let Some(lease) = &job.lease {
-                let returned = lease.returned;
+                let returned = lease.returned();
                 numbers.extend(&[lease.wanted, returned.name, returned.units, returned.spent]);
             }
             let end = charge_number + run.len() * charges;

@@ -1,4 +1,4 @@
-use std::{slice, sync::Arc, time::Duration};
+use std::{sync::Arc, task::Poll, time::Duration};
 
 use bb8_redis::bb8::ManageConnection;
 use redis::{Cmd, RedisError, Value};
@@ -59,7 +59,7 @@ impl<M> Link for Clustered<M>
 where
     M: ManageConnection<Connection: ToCluster, Error = RedisError>,
 {
-    fn decide(self: Arc<Self>, job: Job) -> Answer<Decision> {
+    fn decide(self: Arc<Self>, job: Arc<Job>) -> Answer<Decision> {
         Answer::pending(async move {
             let here = self.runtimes.here()?;
             let Ok(_guard) = here.in_flight.try_acquire() else {
@@ -149,7 +149,7 @@ where
         &self,
         here: &Runtime<M>,
         shard: &Arc<Target<Shard<M>>>,
-        mut job: Job,
+        job: Arc<Job>,
     ) -> Result<Decision, Error> {
         if let Some(error) = shard.breaker.error() {
             probe(shard, || job.first_key());
@@ -161,8 +161,12 @@ where
         }
         let (deadline, nodes) = (deadline_in(job.deadline), here.nodes.clone());
         let sent = in_task(async move {
-            let mut decisions = nodes.send_batch(&mut None, slice::from_mut(&mut job)).await;
-            decisions.pop().unwrap_or_else(|| Err(wire::unexpected()))
+            let _ = nodes.send_batch(&mut None, &[&*job]).await;
+            job.end();
+            match job.slot.poll(None) {
+                Poll::Ready(Some(decision)) => decision,
+                _ => Err(wire::unexpected()),
+            }
         });
         let decision = timeout_at(deadline, sent).await.unwrap_or_else(|_| Ok(Err(self.health.late())));
         let decision = decision.and_then(|decision| decision);
@@ -184,7 +188,7 @@ where
         }
     }
 
-    async fn decide_in_slot(&self, job: Job) -> Result<Decision, Error> {
+    async fn decide_in_slot(&self, job: Arc<Job>) -> Result<Decision, Error> {
         let here = self.runtimes.here()?;
         let shard = job.charges.first().and_then(|charge| here.shards.get(self.parts.of(charge.key())));
         match shard {

@@ -20,16 +20,16 @@ use super::{
 };
 use crate::{
     base::Error,
-    decision::{Charge, Decision},
+    decision::Charge,
     store::redis::{
         error::{from_redis, is_broken},
         job::Job,
         transport::{
+            breaker::is_silence,
             connections::reply_to,
             deadline::{REPLY_TIMEOUT, deadline_in, not_answered},
             health::Health,
             link::{Found, Scan, page},
-            server::settle,
         },
         wire::{self, Call},
     },
@@ -67,18 +67,21 @@ where
         connection.inspect(|_| self.health.connected())
     }
 
-    /// Sends `jobs`, whose keys are in one slot, as one batch on the connection in `slot`.
+    /// Sends `jobs`, whose keys are in one slot, as one batch on the connection in `slot`. Sets their decisions, and returns
+    /// how the call ended.
     pub(super) async fn send_batch(
         &self,
         slot: &mut Option<M::Connection>,
-        jobs: &mut [Job],
-    ) -> Vec<Result<Decision, Error>> {
-        jobs.iter_mut().for_each(Job::sending);
-        let jobs: Vec<&Job> = jobs.iter().collect();
+        jobs: &[&Job],
+    ) -> Result<(), Error> {
+        jobs.iter().for_each(|job| job.sending());
         let until = deadline_in(jobs.iter().map(|job| time_for(job)).max().unwrap_or_default());
-        let Some(call) = wire::encode(&jobs) else { return Vec::new() };
+        let Some(call) = wire::encode(jobs) else { return Ok(()) };
         let error = match timeout_at(until, self.attempt(slot, &call, jobs.len())).await {
-            Ok(Ok(reply)) => return settle(&jobs, wire::decode(&reply, &jobs)),
+            Ok(Ok(reply)) => {
+                wire::decode(&reply, jobs, Job::answer);
+                return Ok(());
+            }
             Ok(Err(error)) => Some(error),
             Err(_) => None,
         };
@@ -86,23 +89,26 @@ where
         let was_not_sent = error.as_ref().is_some_and(was_not_sent);
         let error = error.map(usual);
         if error.as_ref().is_none_or(is_broken) {
-            self.start_replacing(&jobs);
+            self.start_replacing(jobs);
         }
-        let Some(error) = error else {
-            return jobs.iter().map(|_| Err(self.health.late())).collect();
-        };
-        let nothing_done = may_succeed_elsewhere(&error);
-        let error = from_redis(&error);
-        let mut decisions = Vec::with_capacity(jobs.len());
+        let nothing_done = error.as_ref().is_some_and(may_succeed_elsewhere);
+        let error = error.map_or_else(|| self.health.late(), |error| from_redis(&error));
+        let mut ended = Err(error.clone());
         for job in jobs {
-            // One after the other: redis-rs sends `ASKING` apart from its command, so concurrent ones disturb each other.
-            decisions.push(if nothing_done || was_not_sent && may_be_sent_twice(job) {
-                self.send_alone(job, until).await
+            if nothing_done || was_not_sent && may_be_sent_twice(job) {
+                // One after the other: redis-rs sends `ASKING` apart from its command, so concurrent ones disturb each other.
+                let sent = self.send_alone(job, until).await;
+                if let Err(error) = &sent {
+                    job.slot.set(Err(error.clone()));
+                }
+                if !sent.as_ref().is_err_and(is_silence) {
+                    ended = sent;
+                }
             } else {
-                Err(error.clone())
-            });
+                job.slot.set(Err(error.clone()));
+            }
         }
-        decisions
+        ended
     }
 
     async fn attempt(
@@ -122,13 +128,14 @@ where
         }
     }
 
-    /// Sends one decision, which redis-rs sends again if its slot migrates.
-    async fn send_alone(&self, job: &Job, until: Instant) -> Result<Decision, Error> {
-        let Some(call) = wire::encode(&[job]) else { return Err(wire::unexpected()) };
+    /// Sends one decision, which redis-rs sends again if its slot migrates, and sets it.
+    async fn send_alone(&self, job: &Job, until: Instant) -> Result<(), Error> {
+        let call = wire::encode(&[job]).ok_or_else(wire::unexpected)?;
         let mut connection = self.retrying.connection_until(&self.health, until).await?;
         let evaluation = evaluate(&mut connection, &call);
         let reply = self.retrying.reply(until, || first_key(&[job]), evaluation).await?;
-        settle(&[job], wire::decode(&reply, &[job])).pop().unwrap_or_else(|| Err(wire::unexpected()))
+        wire::decode(&reply, &[job], Job::answer);
+        Ok(())
     }
 
     /// Runs a command whose first argument is its key.

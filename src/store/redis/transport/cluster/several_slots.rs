@@ -30,10 +30,13 @@ pub(super) trait Slots: Send + Sync + 'static {
     fn share_a_slot(&self, one: &Key, other: &Key) -> bool;
 
     /// Makes a decision whose keys are in one slot.
-    fn decide_in_slot(&self, job: Job) -> impl Future<Output = Result<Decision, Error>> + Send;
+    fn decide_in_slot(&self, job: Arc<Job>) -> impl Future<Output = Result<Decision, Error>> + Send;
 }
 
-pub(super) async fn decide_in_several_slots(slots: Arc<impl Slots>, job: Job) -> Result<Decision, Error> {
+pub(super) async fn decide_in_several_slots(
+    slots: Arc<impl Slots>,
+    job: Arc<Job>,
+) -> Result<Decision, Error> {
     let (allowed, deadline) = (job.deadline, deadline_in(job.deadline));
     // In a task, because units to refund must not be lost if the caller drops it.
     let finish = async move { slot_by_slot(&slots, job, deadline).await };
@@ -41,7 +44,7 @@ pub(super) async fn decide_in_several_slots(slots: Arc<impl Slots>, job: Job) ->
 }
 
 /// The caller waits until `deadline`.
-async fn slot_by_slot(slots: &Arc<impl Slots>, job: Job, deadline: Instant) -> Result<Decision, Error> {
+async fn slot_by_slot(slots: &Arc<impl Slots>, job: Arc<Job>, deadline: Instant) -> Result<Decision, Error> {
     let latest = deadline.max(deadline_in(REPLY_TIMEOUT));
     let is_charge = matches!(job.action, Action::Charge | Action::ChargeUpTo);
     let mut outcomes: Vec<Option<Outcome>> = vec![None; job.charges.len()];
@@ -67,7 +70,7 @@ async fn slot_by_slot(slots: &Arc<impl Slots>, job: Job, deadline: Instant) -> R
         if may_be_banned {
             part.penalties.iter_mut().for_each(|penalty| penalty.counts = Counts::Later);
         }
-        match slots.decide_in_slot(part).await {
+        match slots.decide_in_slot(part.into()).await {
             Ok(decision) => {
                 for (&position, outcome) in positions.iter().zip(decision.all_outcomes()) {
                     outcomes[position] = Some(outcome.clone());
@@ -147,7 +150,7 @@ fn refund_charged(
         let mut all = Vec::new();
         for (part, charged) in charged {
             // If a refund fails, that much less is admitted until the quota is replenished.
-            let Ok(decision) = slots.decide_in_slot(part).await else { continue };
+            let Ok(decision) = slots.decide_in_slot(part.into()).await else { continue };
             let refunded = charged.into_iter().zip(decision.all_outcomes());
             all.extend(refunded.map(|((position, outcome), now)| (position, with_values_of(&outcome, now))));
         }
@@ -176,7 +179,7 @@ fn count_denials(
     part.deadline = job.deadline.max(REPLY_TIMEOUT);
     let slots = slots.clone();
     Some(tokio::spawn(async move {
-        let Ok(decision) = slots.decide_in_slot(part).await else { return Vec::new() };
+        let Ok(decision) = slots.decide_in_slot(part.into()).await else { return Vec::new() };
         let bans = positions.into_iter().zip(decision.all_outcomes());
         bans.filter_map(|(position, outcome)| Some((position, outcome.banned_for()?))).collect()
     }))
@@ -248,7 +251,7 @@ mod tests {
             one == other
         }
 
-        async fn decide_in_slot(&self, job: Job) -> Result<Decision, Error> {
+        async fn decide_in_slot(&self, job: Arc<Job>) -> Result<Decision, Error> {
             let (fault, time) = {
                 let random = &mut *lock(&self.random);
                 let fault = if random.below(100) < self.faults { random.below(4) } else { 4 };
@@ -279,7 +282,7 @@ mod tests {
     }
 
     /// What a caller saw of its decision.
-    async fn decide(slots: Arc<Faulty>, job: Job, patience: Duration) -> Option<Result<bool, Error>> {
+    async fn decide(slots: Arc<Faulty>, job: Arc<Job>, patience: Duration) -> Option<Result<bool, Error>> {
         let started = Instant::now();
         let decided = timeout(patience, decide_in_several_slots(slots, job)).await.ok()?;
         assert!(started.elapsed() <= DEADLINE + Duration::from_millis(1), "{:?}", started.elapsed());
@@ -316,7 +319,7 @@ mod tests {
                 action: Action::Charge,
                 ..Job::for_tests(1, DEADLINE)
             };
-            callers.push((charges, tokio::spawn(decide(slots.clone(), job, patience))));
+            callers.push((charges, tokio::spawn(decide(slots.clone(), job.into(), patience))));
             sleep(Duration::from_millis(random.below(10))).await;
         }
         // By policy and identity: the units that are certainly charged, and that can be.

@@ -6,7 +6,6 @@ use redis::{RedisError, RedisResult};
 use super::{nodes::Nodes, pool::ToCluster};
 use crate::{
     base::{Error, ErrorKind, Fault},
-    decision::Decision,
     store::redis::{
         job::Job,
         transport::{
@@ -57,11 +56,7 @@ where
         self.0.connection().await
     }
 
-    async fn send_batch(
-        &self,
-        slot: &mut Option<M::Connection>,
-        jobs: &mut [Job],
-    ) -> Vec<Result<Decision, Error>> {
+    async fn send_batch(&self, slot: &mut Option<M::Connection>, jobs: &[&Job]) -> Result<(), Error> {
         self.0.send_batch(slot, jobs).await
     }
 }

@@ -93,22 +93,22 @@ where
         }
         let nothing_done = error.as_ref().is_some_and(may_succeed_elsewhere);
         let error = error.map_or_else(|| self.health.late(), |error| from_redis(&error));
-        let mut ended = Err(error.clone());
+        let mut ended = None;
         for job in jobs {
-            if nothing_done || was_not_sent && may_be_sent_twice(job) {
-                // One after the other: redis-rs sends `ASKING` apart from its command, so concurrent ones disturb each other.
-                let sent = self.send_alone(job, until).await;
-                if let Err(error) = &sent {
-                    job.slot.set(Err(error.clone()));
-                }
-                if !sent.as_ref().is_err_and(is_silence) {
-                    ended = sent;
-                }
+            // One after the other: redis-rs sends `ASKING` apart from its command, so concurrent ones disturb each other.
+            let sent = if nothing_done || was_not_sent && may_be_sent_twice(job) {
+                self.send_alone(job, until).await
             } else {
+                Err(error.clone())
+            };
+            if let Err(error) = &sent {
                 job.slot.set(Err(error.clone()));
             }
+            if ended.as_ref().is_none_or(|ended: &Result<_, _>| ended.as_ref().is_err_and(is_silence)) {
+                ended = Some(sent);
+            }
         }
-        ended
+        ended.unwrap_or(Ok(()))
     }
 
     async fn attempt(

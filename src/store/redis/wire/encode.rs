@@ -1,4 +1,9 @@
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    hash::{BuildHasherDefault, Hasher},
+    sync::Arc,
+    time::Duration,
+};
 
 use redis::{Cmd, ErrorKind, RedisResult, ServerErrorKind, Value};
 
@@ -150,7 +155,8 @@ impl<'a> Keys<'a> {
         if all.len() == 1 {
             return Self { distinct: all, places: None };
         }
-        let mut known = HashMap::with_capacity(all.len());
+        let mut known: HashMap<_, _, BuildHasherDefault<Fnv>> =
+            HashMap::with_capacity_and_hasher(all.len(), BuildHasherDefault::default());
         let mut distinct = Vec::with_capacity(all.len());
         let mut places = Vec::with_capacity(all.len());
         for (job, charge) in all {
@@ -162,6 +168,34 @@ impl<'a> Keys<'a> {
         }
         let is_repeated = distinct.len() < places.len();
         Self { distinct, places: is_repeated.then_some(places) }
+    }
+}
+
+/// FNV-1a. Clients can make keys collide, but a call has at most 256 charges, so comparing them costs little.
+struct Fnv(u64);
+
+impl Default for Fnv {
+    fn default() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Hasher for Fnv {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64((*byte).into()));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = (self.0 ^ number).wrapping_mul(0x0100_0000_01b3);
+    }
+
+    fn write_usize(&mut self, number: usize) {
+        self.write_u64(number as u64);
+    }
+
+    fn finish(&self) -> u64 {
+        // The table takes the lowest and the highest bits.
+        self.0 ^ (self.0 >> 32)
     }
 }
 

@@ -10,8 +10,8 @@ use support::{
 };
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Answer, Charge, Decision, Error, ErrorKind, FailureMode, Key, Limiter, MemoryStore, PeerIp, Policy,
-    Quota, RateLimitLayer, Reservation,
+    Answer, Charge, Decision, Error, ErrorKind, FailureMode, Key, Limiter, ManualClock, MemoryStore, PeerIp,
+    Policy, Quota, RateLimitLayer, Reservation,
     algorithm::{Concurrency, FixedWindow, LeakyBucket},
     key::Constant,
     keyed::KeyedRateLimitLayer,
@@ -20,7 +20,7 @@ use tower_ratelimit::{
     store::{Action, Store},
 };
 
-use crate::stores::stores;
+use crate::stores::{on_a_clock, stores};
 
 const LONG: Duration = Duration::from_secs(30);
 
@@ -246,6 +246,31 @@ async fn a_penalty_does_not_count_the_tries_of_a_request_that_waits() {
         for banned in [false, false, true] {
             let denied = limiter.wait(&day, &key, 1, LONG).await.unwrap();
             assert_eq!((denied.is_denied(), denied.is_banned()), (true, banned), "{name}");
+        }
+    }
+}
+
+/// A rolling deploy that changes the period.
+#[tokio::test]
+async fn an_aligned_window_binds_while_instances_disagree_about_its_period() {
+    for (name, _, limiter) in on_a_clock("aligned-periods") {
+        let clock = ManualClock::new();
+        clock.advance(Duration::from_secs(90));
+        let limiter = limiter(clock.clone());
+        let aligned = |quota| Policy::new("api", quota).algorithm(FixedWindow::aligned());
+        let (minute, hour) = (aligned(Quota::per_minute(10)), aligned(Quota::per_hour(8)));
+        for order in [[&hour, &minute], [&minute, &hour]] {
+            let mut admitted = 0;
+            for policy in order.into_iter().cycle().take(60) {
+                admitted += u32::from(limiter.check(policy, &all(), 1).await.unwrap().is_allowed());
+            }
+            assert_eq!(admitted, 10, "{name}");
+            // Each window ends by its own period.
+            for (policy, ends) in [(&minute, 120), (&hour, 3_600)] {
+                let wait = limiter.check(policy, &all(), 1).await.unwrap().retry_after().unwrap();
+                assert_eq!(wait, Duration::from_secs(ends - 90), "{name}");
+            }
+            limiter.operator().reset(&hour, &all()).await.unwrap();
         }
     }
 }

@@ -35,9 +35,9 @@ impl Config {
     /// # Errors
     ///
     /// See [`Table::new`].
-    pub(super) fn new(limiter: Limiter, rules: Rules) -> Result<Self, Error> {
+    pub(super) fn new(limiter: &Limiter, rules: Rules) -> Result<Self, Error> {
         Ok(Self {
-            rules: Table::new(rules, &limiter)?,
+            rules: Table::new(rules, limiter)?,
             gate: Gate::under(limiter.enforcement()),
             limiter: limiter.under(Enforcement::On),
             responder: Responder::default(),

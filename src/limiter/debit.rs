@@ -52,7 +52,7 @@ impl Limiter {
 
     /// Debits `units(place)` to the outcome at each place.
     pub(super) fn debit_each(&self, decision: &Decision, units: impl Fn(usize) -> u64) -> Answer<Decision> {
-        let is_debited = |one: &Outcome| !one.policy().has_permits() && !(one.is_shadow() && one.is_denied());
+        let is_debited = |one: &Outcome| !(one.policy().has_permits() || one.is_shadow() && one.is_denied());
         let debited = decision.all_outcomes().iter().enumerate().filter(|(_, one)| is_debited(one));
         let (policies, charges): (Vec<Policy>, Vec<Charge>) = debited
             .map(|(place, one)| {

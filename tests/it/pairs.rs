@@ -274,3 +274,18 @@ async fn an_aligned_window_binds_while_instances_disagree_about_its_period() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_reset_of_one_of_two_policies_that_deny_leaves_the_wait_of_the_other() {
+    let (minute, day) = (Policy::new("minute", Quota::per_minute(1)), day("day", 1));
+    let charges = [Charge::new(&minute, &all(), 1), Charge::new(&day, &all(), 1)];
+    for (name, limiter) in stores("reset-of-one").await {
+        for _ in 0..3 {
+            limiter.check_all(&charges).await.unwrap();
+        }
+        limiter.operator().reset(&day, &all()).await.unwrap();
+        let denied = limiter.check_all(&charges).await.unwrap();
+        assert_eq!(denied.binding().unwrap().policy().name(), "minute", "{name}");
+        assert!(denied.retry_after() <= Some(Duration::from_secs(60)), "{name}: {denied:?}");
+    }
+}

@@ -4,35 +4,40 @@
   An anchored window starts with a key's first charge; the next one starts with the first charge after it ended. Aligned
   windows start at `offset` plus each multiple of `period`.
 
-  State     when the window started; the units charged in it.
+  State     when the first of its units was charged, by which a window of another period knows whether they are its own; the
+            units charged in it.
   Arguments the limit; the period; 1 for aligned and 0 for anchored; the offset in microseconds, below the period.
-  Mark      when the charge's window started. In any other window the charge no longer counts.
+  Mark      when the first unit of the charge's window was charged. In any other window the charge no longer counts.
 
-  A window that starts in the future means that the clock stepped back, or that aligned windows became longer. Its units
-  count in the current window. A denial writes this down, so that the retry time it names stays true.
+  A time in the future means that the clock stepped back. The units count in the current window. A denial writes this down, so
+  that the retry time it names stays true.
 ]]
 -- uses: prelude
 local function policy(limit, period, aligned, offset)
   return { limit = limit, period = period, offset = aligned == 1 and offset or nil }
 end
 
--- Returns the current window: when it started, its used units, the microseconds left, and whether a denial must write
--- this state.
+-- Returns the current window: when its first unit was charged, its used units, the microseconds left, and whether a denial
+-- must write this state.
 local function open(window, started, used, text)
   if text then
     error(FOREIGN, 0)
   end
-  local starts, stale = now, false
+  local stale = false
+  if not started then
+    started, used = now, 0
+  elseif started > now then
+    started, stale = now, used > 0
+  end
+  local starts = started
   if window.offset then
     -- The first window of 1970 may start before 0.
     starts = math.max(0, now - (now - window.offset) % window.period)
   end
-  if not started or started + window.period <= now then
-    started, used = starts, 0
-  elseif started > starts then
-    started, stale = starts, used > 0
+  if started < starts or starts + window.period <= now then
+    started, starts, used = now, window.offset and starts or now, 0
   end
-  return started, used, started + window.period - now, stale
+  return started, used, starts + window.period - now, stale
 end
 
 local function decide(window, cost, started, used, text)

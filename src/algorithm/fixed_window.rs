@@ -15,8 +15,8 @@ use crate::base::{Error, Quota};
 /// client: calendar minutes, hours or days.
 ///
 /// * **Promise**: at most the limit in each window.
-/// * **Source**: the classic counter with an expiry. Here the state has the window's start, so a lost TTL or a clock
-///   that steps back cannot block a client.
+/// * **Source**: the classic counter with an expiry. Here the state has the time of the window's first charge, so a lost TTL or
+///   a clock that steps back cannot block a client.
 /// * **Cost in Redis**: one string per key. GET; SET if units are charged.
 /// * **Weakness**: a client can use the limit at the end of one window and again at the start of the next: twice the
 ///   limit within a moment. Aligned windows also make all clients retry in the same second. If that is a problem, use
@@ -122,6 +122,7 @@ impl Algorithm for FixedWindow {
 /// The window as of now.
 struct Open {
     limit: u64,
+    /// When the first of its units was charged.
     started: u64,
     used: u64,
     /// Microseconds until the window ends.
@@ -134,18 +135,15 @@ fn open(arguments: &[u64], state: Option<&State>, now: u64) -> Open {
     let &[limit, period, aligned, offset] = arguments else {
         unreachable!("`arguments` above makes four");
     };
-    let starts = if aligned == 1 {
-        // The first window of 1970 may start before 0.
-        now.saturating_sub((now + period - offset) % period)
-    } else {
-        now
-    };
+    // The first window of 1970 may start before 0.
+    let aligned = (aligned == 1).then(|| now.saturating_sub((now + period - offset) % period));
+    let is_over = |at: u64| aligned.map_or(at + period <= now, |starts| at < starts);
     let (started, used, stale) = match state {
-        Some(State::Count(state)) if state.at > starts => (starts, state.count, true),
-        Some(State::Count(state)) if state.at + period > now => (state.at, state.count, false),
-        _ => (starts, 0, false),
+        Some(State::Count(state)) if state.at > now => (now, state.count, true),
+        Some(State::Count(state)) if !is_over(state.at) => (state.at, state.count, false),
+        _ => (now, 0, false),
     };
-    Open { limit, started, used, left: started + period - now, stale }
+    Open { limit, started, used, left: aligned.unwrap_or(started) + period - now, stale }
 }
 
 impl Counter for FixedWindow {

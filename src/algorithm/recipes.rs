@@ -6,7 +6,7 @@
 //!
 //! * `INCR` and `EXPIRE` are two commands. A client that crashes between them leaves a key without a TTL, and so does
 //!   a refund that brings the counter back to 1. That key is denied for ever. Here one script writes both, and the
-//!   state has the window's start, so even a lost TTL changes nothing.
+//!   state has the time of its first charge, so even a lost TTL changes nothing.
 //! * Denied requests are counted too, so the counter does not show what was admitted. Here a denied request is not
 //!   counted.
 //! * A client can use the limit twice within a moment, before and after a window's edge. That is the nature of

@@ -127,6 +127,12 @@ impl Outcome {
         }
     }
 
+    /// This outcome as one of `policy`, which counts the same units.
+    pub(crate) fn under(mut self, policy: &Policy) -> Self {
+        self.charge = self.charge.under(policy);
+        self
+    }
+
     /// This outcome of a debit, as one of `policy`: without its room for `debt`.
     pub(crate) fn of_debit(mut self, policy: &Policy, debt: u64) -> Self {
         self.charge = self.charge.under(policy);

@@ -105,7 +105,7 @@ impl<S: Service<R>, R> State<S, R, S::Future> {
     }
 
     fn decide(config: &Config<R>, charges: Vec<Charge>, call: (S, R)) -> Self {
-        let decision = config.limiter.check_charges(&charges);
+        let decision = config.limiter.check_waiting(&charges, None, config.patience);
         Self::Decide { decision, charges, waited: None, call: Some(call) }
     }
 
@@ -158,7 +158,11 @@ where
                 StateProj::Wait { sleep, charges, waited, call } => {
                     ready!(sleep.poll(cx));
                     State::Decide {
-                        decision: this.config.limiter.check_charges(charges),
+                        decision: this.config.limiter.check_waiting(
+                            charges,
+                            Some(*waited),
+                            this.config.patience,
+                        ),
                         charges: mem::take(charges),
                         waited: Some(*waited),
                         call: call.take(),

@@ -98,6 +98,8 @@ impl<R: 'static> KeyedRateLimitLayer<R> {
     /// policy the layer therefore tries again after 10 ms, then after ever longer waits of at most 250 ms, until the
     /// patience is over.
     ///
+    /// A [penalty](Policy::penalty) counts a request that is rejected, and not its tries before.
+    ///
     /// A waiting request does not keep the inner service ready, so it holds no permit of an inner concurrency limit.
     /// Once admitted, it waits for the service to be ready again. That wait does not count as patience, and an error of
     /// the service's `poll_ready` fails the request.

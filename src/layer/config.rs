@@ -35,11 +35,11 @@ impl Config {
     /// # Errors
     ///
     /// See [`Table::new`].
-    pub(super) fn new(limiter: Limiter, rules: Rules) -> Result<Self, Error> {
+    pub(super) fn new(limiter: &Limiter, rules: Rules) -> Result<Self, Error> {
         Ok(Self {
-            rules: Table::new(rules, &limiter)?,
-            limiter,
-            gate: Gate::default(),
+            rules: Table::new(rules, limiter)?,
+            gate: Gate::under(limiter.enforcement()),
+            limiter: limiter.under(Enforcement::On),
             responder: Responder::default(),
             settlement: Settlement::default(),
             on_decision: None,
@@ -64,12 +64,10 @@ impl Config {
     /// Inserts the decision and the limiter into the request's extensions. If the layer only reports, also marks a request
     /// over the limit with a header.
     pub(super) fn annotate(&self, request: &mut Parts, decision: Option<&Decision>, report_only: bool) {
-        let limiter = if report_only {
+        if report_only {
             mark_request(request, decision);
-            self.limiter.under(Enforcement::ReportOnly)
-        } else {
-            self.limiter.clone()
-        };
+        }
+        let limiter = self.limiter(report_only);
         let Some(decision) = decision else {
             return self.annotate_uncharged(request, limiter);
         };
@@ -98,12 +96,22 @@ impl Config {
 
     /// What becomes of a charge once the response is known. `None` if it stays whatever happens.
     #[inline]
-    pub(super) fn settle(&self, request: &mut Parts, decision: &Decision) -> Option<Box<Unsettled>> {
+    pub(super) fn settle(
+        &self,
+        request: &mut Parts,
+        decision: &Decision,
+        report_only: bool,
+    ) -> Option<Box<Unsettled>> {
         if self.settlement.is_none() && !self.rules.counts_some() {
             return None;
         }
         let counted = self.rules.counted(request, decision);
-        self.settlement.start(&self.limiter, decision, counted, &mut request.extensions)
+        self.settlement.start(&self.limiter(report_only), decision, counted, &mut request.extensions)
+    }
+
+    /// The limiter of a request.
+    fn limiter(&self, report_only: bool) -> Limiter {
+        if report_only { self.limiter.under(Enforcement::ReportOnly) } else { self.limiter.clone() }
     }
 
     /// The response to a request that the service has rejected with the response `returned`.

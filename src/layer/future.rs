@@ -110,8 +110,9 @@ impl<S, ReqBody> Call<S, ReqBody> {
     {
         match step {
             Step::Serve(decision) => {
-                let unsettled =
-                    decision.as_ref().and_then(|decision| config.settle(&mut self.request, decision));
+                let unsettled = decision
+                    .as_ref()
+                    .and_then(|decision| config.settle(&mut self.request, decision, report_only));
                 self.serve(decision, unsettled, config, report_only)
             }
             Step::Bypass => {
@@ -122,7 +123,7 @@ impl<S, ReqBody> Call<S, ReqBody> {
             Step::Wait(waiting) => State::Wait { waiting, call: Some(Box::new(self)) },
             Step::Delay(delay, decision) => {
                 // The request may be cancelled during the delay.
-                let unsettled = config.settle(&mut self.request, &decision);
+                let unsettled = config.settle(&mut self.request, &decision, report_only);
                 let Self { service, request, body } = self;
                 let service = DelayedService::after(delay, unready(service));
                 State::Delay {

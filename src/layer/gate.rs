@@ -39,18 +39,17 @@ pub enum Preflight {
     Limited,
 }
 
-impl Default for Gate {
-    fn default() -> Self {
+impl Gate {
+    /// The defaults, under this enforcement.
+    pub(super) fn under(enforcement: Enforcement) -> Self {
         Self {
-            enforcement: Enforcement::On.into(),
+            enforcement: enforcement.into(),
             preflight: Preflight::Separate,
             exempt: Vec::new(),
             blocked: Vec::new(),
         }
     }
-}
 
-impl Gate {
     /// Whether `request` is a CORS preflight that is not limited like any other request.
     pub(super) fn is_preflight(&self, request: &Parts) -> bool {
         self.preflight != Preflight::Limited && is_preflight(request)

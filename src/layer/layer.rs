@@ -146,7 +146,7 @@ impl RateLimitLayer {
     /// ```
     #[track_caller]
     pub fn with_rules(store: impl Into<Limiter>, rules: impl Into<Rules>) -> Self {
-        Self::of(Config::new(store.into(), rules.into()))
+        Self::of(Config::new(&store.into(), rules.into()))
     }
 
     /// A layer with other rules and the settings of this one: its store, enforcement, exemptions, blocklists, responses, headers

@@ -78,7 +78,7 @@ impl Unsettled {
         match self.refundable {
             Some(refundable) => {
                 let (parts, body) = response.into_parts();
-                let refund = refundable.responded(&parts);
+                let refund = refundable.responded(&parts, self.settling.as_deref());
                 (Response::from_parts(parts, body), refund, self.settling)
             }
             None => (response, None, self.settling),
@@ -99,6 +99,7 @@ impl Unsettled {
             && !refundable.refunds
             && let Some(uncounted) = refundable.uncounted(|_| false)
         {
+            self.settling.iter().for_each(|settling| settling.fix(&uncounted));
             refundable.decision = uncounted;
             refundable.refunds = true;
         }
@@ -106,9 +107,10 @@ impl Unsettled {
 }
 
 impl Refundable {
-    fn responded(mut self, response: &Parts) -> Option<Refund> {
+    fn responded(mut self, response: &Parts, settling: Option<&Settling>) -> Option<Refund> {
         self.refunds = false;
         let uncounted = self.uncounted(|counts| counts(response))?;
+        settling.iter().for_each(|settling| settling.fix(&uncounted));
         let work = self.limiter.begin_work();
         Some(Refund(Some((work, self.limiter.refund(&uncounted, u64::MAX)))))
     }
@@ -159,7 +161,6 @@ impl Drop for Refund {
 /// The reservations of a request until its response's body ends.
 pub(super) struct Settling {
     /// The handler's reservation. It ends with its last handle, which this is.
-    #[expect(dead_code, reason = "only dropped")]
     reservation: Option<Reservation>,
     meter: Option<Box<Meter>>,
 }
@@ -169,6 +170,12 @@ impl Settling {
     pub(super) fn new(reservation: Option<Reservation>, of_bytes: Option<Reservation>) -> Option<Box<Self>> {
         let meter = of_bytes.map(|reservation| Box::new(Meter { reservation, bytes: 0, charged: 0 }));
         (reservation.is_some() || meter.is_some()).then(|| Box::new(Self { reservation, meter }))
+    }
+
+    /// Charges no more under the policies of `refunded`.
+    fn fix(&self, refunded: &Decision) {
+        let of_bytes = self.meter.iter().map(|meter| &meter.reservation);
+        self.reservation.iter().chain(of_bytes).for_each(|reservation| reservation.fix(refunded));
     }
 
     /// The body has sent this many bytes.

@@ -49,7 +49,8 @@ impl Settlement {
     ///
     /// The request is charged first, so concurrent ones stay within the limit. If its response does not count, the charge is
     /// refunded before the response is sent, under all policies of the layer. So is a request whose service fails with an
-    /// error. Units that the handler charged itself are not refunded. For one of several policies, see
+    /// error. Units that the handler charged itself are not refunded. What is [reserved](Self::reserve) is not charged after
+    /// that, nor are [bytes](Self::response_bytes). For one of several policies, see
     /// [`Rule::count_if`](crate::Rule::count_if).
     ///
     /// `counts` sees the status and the headers. A gRPC error without a message has its status in the header `grpc-status`.

@@ -50,6 +50,9 @@ struct Total {
     charged: u64,
     /// Those of calls without an answer. They are neither debited again nor refunded.
     unsure: u64,
+    /// Whether `wanted` stays: a permit is held and not charged, what a shadow denies is not charged, and a charge that is
+    /// refunded because of the response stays so.
+    is_fixed: bool,
 }
 
 impl Total {
@@ -66,9 +69,11 @@ impl Account {
     pub(super) fn new(limiter: &Limiter, decision: Decision) -> Arc<Self> {
         let total = |outcome: &Outcome| {
             let charged = outcome.granted();
-            Total { wanted: charged, charged, unsure: 0 }
+            let is_fixed = outcome.policy().has_permits() || outcome.is_denied();
+            Total { wanted: charged, charged, unsure: 0, is_fixed }
         };
-        let totals = match decision.is_denied() {
+        // A denial that is only reported has charged nothing either.
+        let totals = match decision.outcomes().iter().any(Outcome::is_denied) {
             true => Vec::new(),
             false => decision.all_outcomes().iter().map(total).collect(),
         };
@@ -81,6 +86,10 @@ impl Account {
         })
     }
 
+    pub(super) const fn limiter(&self) -> &Limiter {
+        &self.limiter
+    }
+
     pub(super) const fn decision(&self) -> &Decision {
         &self.decision
     }
@@ -91,17 +100,25 @@ impl Account {
         work.finish(self.limiter.refund(&self.decision, u64::MAX), self.runtime.as_ref());
     }
 
+    /// Leaves the totals of the outcomes of `refunded`, which is refunded, as they are.
+    pub(super) fn fix(&self, refunded: &Decision) {
+        let state = &mut *lock(&self.state);
+        for outcome in refunded.all_outcomes() {
+            let total = place(&self.decision, outcome).and_then(|place| state.totals.get_mut(place));
+            if let Some(total) = total {
+                total.is_fixed = true;
+            }
+        }
+    }
+
     /// Sets the total of each outcome to `units` of its total, and makes the calls for it, even if the answer is
     /// dropped.
     pub(super) fn charge(self: &Arc<Self>, units: impl Fn(u64) -> u64) -> Answer<Decision> {
         let (sender, receiver) = oneshot::channel();
         let starts = {
             let state = &mut *lock(&self.state);
-            for (total, outcome) in state.totals.iter_mut().zip(self.decision.all_outcomes()) {
-                // A permit is held and not charged.
-                if !outcome.policy().has_permits() {
-                    total.wanted = units(total.wanted);
-                }
+            for total in state.totals.iter_mut().filter(|total| !total.is_fixed) {
+                total.wanted = units(total.wanted);
             }
             let is_even = |total: &Total| total.missing() == 0 && total.surplus() == 0;
             if !state.is_running && state.totals.iter().all(is_even) {

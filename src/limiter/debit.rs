@@ -15,7 +15,8 @@ impl Limiter {
     /// It charges what remains, and beyond that as much as the policy allows as [debt](Policy::debt). So it is always
     /// admitted; [`Outcome::granted`] is the number of units charged, and later requests are denied until the units are
     /// replenished. [`charge_more`](Self::charge_more) instead denies, and charges nothing, if the units do not remain.
-    /// Permits of a [`Concurrency`](crate::algorithm::Concurrency) policy are not debited.
+    /// Permits of a [`Concurrency`](crate::algorithm::Concurrency) policy are not debited, nor is a
+    /// [shadow](Policy::shadow) that denied the request.
     ///
     /// Of a decision over several policies, [`Decision::for_policy`] selects the one to debit. To reserve an estimate
     /// first, see [`Reservation`](crate::Reservation).
@@ -51,8 +52,8 @@ impl Limiter {
 
     /// Debits `units(place)` to the outcome at each place.
     pub(super) fn debit_each(&self, decision: &Decision, units: impl Fn(usize) -> u64) -> Answer<Decision> {
-        let debited =
-            decision.all_outcomes().iter().enumerate().filter(|(_, one)| !one.policy().has_permits());
+        let is_debited = |one: &Outcome| !(one.policy().has_permits() || one.is_shadow() && one.is_denied());
+        let debited = decision.all_outcomes().iter().enumerate().filter(|(_, one)| is_debited(one));
         let (policies, charges): (Vec<Policy>, Vec<Charge>) = debited
             .map(|(place, one)| {
                 (one.policy().clone(), Charge::new(one.policy().debits(), one.key(), units(place)))

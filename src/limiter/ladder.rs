@@ -160,8 +160,11 @@ impl LocalCounts {
         });
         let mut decision = Decision::failed_local(outcomes, error);
         let counts: Arc<dyn Store> = counts.clone();
-        if charged && let Some(permits) = PermitRequest::of(&counts, &shares) {
-            decision.attach_permit(permits.grant(&local));
+        if charged
+            && let Some(permits) = PermitRequest::of(&counts, &shares)
+            && let Some(permit) = permits.grant(&local)
+        {
+            decision.attach_permit(permit);
         }
         decision
     }

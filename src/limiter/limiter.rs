@@ -81,10 +81,16 @@ impl Limiter {
         Self { in_process, store: Arc::new(store), enforcement: Enforcement::On, ladder, background }
     }
 
-    /// This limiter under another enforcement. A new one enforces; a handler gets that of its layer.
+    /// This limiter under another enforcement. A new one enforces; a handler gets that of its layer. A layer that is built with
+    /// it has its enforcement, unless it [sets another one](crate::RateLimitLayer::enforcement).
     #[must_use]
     pub fn under(&self, enforcement: Enforcement) -> Self {
         Self { enforcement, ..self.clone() }
+    }
+
+    /// Its [enforcement](Self::under).
+    pub(crate) const fn enforcement(&self) -> Enforcement {
+        self.enforcement
     }
 
     /// The decision of `decide`, which admits unless this limiter enforces it.

@@ -64,8 +64,8 @@ impl Operator {
     /// method can refund units that other requests were charged. A permit of a
     /// [`Concurrency`](crate::algorithm::Concurrency) policy is not refunded; drop its decision instead.
     ///
-    /// The decision shows what remains after the refund. If the refund failed and the policy is
-    /// [`Open`](crate::FailureMode::Open), [`Decision::failure`] has the cause. Errors are those of [`Limiter::check`].
+    /// The decision shows what remains after the refund. If the refund failed and the policy is not
+    /// [`Closed`](crate::FailureMode::Closed), [`Decision::failure`] has the cause. Errors are those of [`Limiter::check`].
     pub fn refund_latest(&self, policy: &Policy, key: &Key, units: u64) -> Answer<Decision> {
         self.0.decide_one(Action::Refund, Charge::new(policy, key, units))
     }

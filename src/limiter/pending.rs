@@ -57,8 +57,9 @@ impl Pending {
         match &mut decided {
             Ok(decision) => {
                 // A denial gets no permit.
-                if let Some(permits) = permits.filter(|_| !decision.is_denied()) {
-                    let permit = permits.grant(decision);
+                if let Some(permits) = permits.filter(|_| !decision.is_denied())
+                    && let Some(permit) = permits.grant(decision)
+                {
                     decision.attach_permit(permit);
                 }
             }

@@ -12,7 +12,7 @@ use tokio::{
 
 use crate::{
     base::{Answer, Error, ErrorKind},
-    decision::{Charge, Decision, Permit, WeakPermit},
+    decision::{Charge, Decision, Outcome, Permit, WeakPermit},
     store::{Action, Store},
 };
 
@@ -35,11 +35,18 @@ impl PermitRequest {
         (!charges.is_empty()).then(|| Self { store: store.clone(), charges })
     }
 
-    /// The permit for these charges, which `decision` admitted. A task renews it until it is released.
-    pub(super) fn grant(mut self, decision: &Decision) -> Permit {
-        // `check_up_to` may have charged fewer units than the cost.
-        if let ([charge], [outcome]) = (&*self.charges, decision.outcomes()) {
-            self.charges = [charge.clone().with_cost(outcome.granted())].into();
+    /// The permit for those of these charges that `decision` made. A task renews it until it is released. `None` if it made
+    /// none.
+    pub(super) fn grant(mut self, decision: &Decision) -> Option<Permit> {
+        // A shadow that denies is not charged, and `check_up_to` may have charged fewer units than the cost.
+        let made = |charge: &Charge| {
+            let is_of = |outcome: &&Outcome| outcome.charge().holder() == charge.holder();
+            let outcome = decision.all_outcomes().iter().find(is_of)?;
+            (outcome.granted() > 0).then(|| charge.clone().with_cost(outcome.granted()))
+        };
+        self.charges = self.charges.iter().filter_map(made).collect();
+        if self.charges.is_empty() {
+            return None;
         }
         // Without a runtime the permit is not renewed, and expires after its period.
         let runtime = Handle::try_current().ok();
@@ -62,7 +69,7 @@ impl PermitRequest {
             let task = runtime.spawn(renew(permit.downgrade(), renewed, period / 3));
             renewal.get_or_init(|| task.abort_handle());
         }
-        permit
+        Some(permit)
     }
 
     /// Releases the permits of a decision that was dropped or that failed with `answer` pending. It waits until the

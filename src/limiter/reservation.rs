@@ -163,7 +163,7 @@ impl Reservation {
             end.is_settled = true;
             end.open.take()
         };
-        let answer = self.0.account.charge(|_| units);
+        let answer = self.charge(|_| units);
         // Not before: its calls count as work from now on.
         drop(open);
         answer
@@ -179,7 +179,17 @@ impl Reservation {
     ///
     /// Those of [`settle`](Self::settle).
     pub fn extend_to(&self, units: u64) -> Answer<Decision> {
-        self.0.account.charge(|wanted| wanted.max(units))
+        self.charge(|wanted| wanted.max(units))
+    }
+
+    fn charge(&self, units: impl Fn(u64) -> u64) -> Answer<Decision> {
+        let account = &self.0.account;
+        account.limiter().enforced(|| account.charge(units))
+    }
+
+    /// Charges no more under the policies of `refunded`, which is refunded because of the response.
+    pub(crate) fn fix(&self, refunded: &Decision) {
+        self.0.account.fix(refunded);
     }
 }
 

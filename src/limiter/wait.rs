@@ -6,10 +6,10 @@ use tokio::time::{Instant, sleep};
 
 use super::limiter::Limiter;
 use crate::{
-    base::Error,
-    decision::{Decision, Verdict},
+    base::{Answer, Error},
+    decision::{Charge, Decision, Verdict},
     key::Key,
-    policy::Policy,
+    policy::{Enforcement, Policy},
 };
 
 impl Limiter {
@@ -26,6 +26,7 @@ impl Limiter {
     ///   units are refunded, and the decision is a denial.
     /// * The time of a permit's release is not known in advance. Under a [`Concurrency`](crate::algorithm::Concurrency) policy
     ///   it asks again after 10 ms, then after ever longer waits of at most 250 ms.
+    /// * A [penalty](Policy::penalty) counts the denial that this returns, and not those that it waits out.
     ///
     /// If it is dropped while it waits after a denial, nothing is charged. If it is dropped during a delay, the units stay
     /// charged, because others are queued behind them.
@@ -63,8 +64,9 @@ impl Limiter {
         patience: Duration,
     ) -> Result<Decision, Error> {
         let mut waited = WaitState::new();
+        let charge = [Charge::new(policy, key, cost)];
         loop {
-            let decision = self.check(policy, key, cost).await?;
+            let decision = self.check_waiting(&charge, Some(waited), patience).await?;
             match decision.verdict() {
                 Verdict::Allow => return Ok(decision),
                 Verdict::Delay(delay) => {
@@ -73,8 +75,11 @@ impl Limiter {
                         sleep(delay).await;
                         return Ok(decision.after_delay());
                     }
-                    let refunded = self.refund(&decision, cost).await?;
-                    return Ok(refunded.map(|outcome| outcome.denying(late)));
+                    let denied = || {
+                        self.refund(&decision, cost)
+                            .map(move |refunded| refunded.map(|one| one.denying(late)))
+                    };
+                    return self.enforced(denied).await;
                 }
                 Verdict::Deny { .. } => match waited.next(&decision, patience) {
                     Some(wait) => sleep(wait).await,
@@ -82,6 +87,42 @@ impl Limiter {
                 },
             }
         }
+    }
+}
+
+impl Limiter {
+    /// [`check_all`](Self::check_all) for a request that has `waited`, and waits for up to `patience` in all. A penalty counts
+    /// each request that is denied, so it does not count the denials that this one waits out.
+    pub(crate) fn check_waiting(
+        &self,
+        charges: &[Charge],
+        waited: Option<WaitState>,
+        patience: Duration,
+    ) -> Answer<Decision> {
+        let is_counted = |charge: &Charge| charge.policy().counts_denials();
+        let may_wait = !patience.is_zero() && self.enforcement() == Enforcement::On;
+        if !may_wait || !charges.iter().any(is_counted) {
+            return self.check_all(charges);
+        }
+        let (limiter, charges) = (self.clone(), charges.to_vec());
+        Answer::pending(async move {
+            let uncounted = |charge: &Charge| charge.clone().under(&charge.policy().with_manual_bans());
+            let tries: Vec<Charge> = charges.iter().map(uncounted).collect();
+            let tried = limiter.check_charges(&tries).await?;
+            let mut waited = waited.unwrap_or_else(WaitState::new);
+            if tried.is_denied() && waited.next(&tried, patience).is_none() {
+                return limiter.check_charges(&charges).await;
+            }
+            Ok(tried.map(|outcome| {
+                let is_same = |charge: &&Charge| {
+                    charge.key() == outcome.key() && charge.policy().label() == outcome.policy().label()
+                };
+                match charges.iter().find(is_same) {
+                    Some(charge) => outcome.under(charge.policy()),
+                    None => outcome,
+                }
+            }))
+        })
     }
 }
 

@@ -218,6 +218,13 @@ impl Policy {
         self.0.options.penalty.as_ref()
     }
 
+    /// The policy with the same bans, which counts no denials.
+    pub(crate) fn with_manual_bans(&self) -> Self {
+        let manual =
+            if self.counts_denials() { self.clone().try_penalty(Penalty::manual()).ok() } else { None };
+        manual.unwrap_or_else(|| self.clone())
+    }
+
     /// The policy without its penalty.
     pub(crate) fn without_penalty(&self) -> Self {
         let policy = self.clone();

@@ -10,7 +10,7 @@ impl Policy {
     /// Makes this a shadow policy: it decides, is counted and reported, and denies nothing. Use it to see what a new limit
     /// would do before it does.
     ///
-    /// A request that it would deny is not charged under it. Other policies of the same request are enforced as always.
+    /// A request that it would deny is not charged under it, nor is what that request settles. Other policies of the same request are enforced as always.
     /// Clients see nothing of a shadow policy. [`Decision::shadows`](crate::Decision::shadows) has its outcome, for
     /// [`on_decision`](crate::RateLimitLayer::on_decision), and the metric `ratelimit_decisions_total` counts it with the
     /// verdict `shadow_denied`. It has no leases, and its [failure mode](Self::on_store_failure) is not applied.

@@ -810,3 +810,28 @@ async fn a_lease_that_arrives_during_a_reset_is_not_spent_after_it() {
     assert!(taking.await.unwrap().is_allowed());
     assert!(!instance.has_leases());
 }
+
+#[tokio::test]
+async fn the_units_of_a_crashed_instance_begin_to_drain_exactly_when_its_lease_ends() {
+    let server = RedisServer::start();
+    let (pool, clock) = (pool(&server).await, ManualClock::new());
+    // A thousand a second, so the bucket is empty long before the lease ends.
+    let policy = Policy::new("fast", Quota::new(100, Duration::from_millis(100)).unwrap()).leased(50);
+    let [crashed, other] = [(); 2].map(|()| Instance::new(&pool, &clock));
+    warm_up(&crashed, &policy).await;
+    let leased = u32::try_from(crashed.store.lease_status().units()).unwrap();
+    drop(crashed);
+    let peek = async |cost| other.limiter.peek(&policy, &Key::new("alice"), cost).await.unwrap();
+    let unit = Duration::from_millis(1);
+    let wait = peek(100).await.retry_after().unwrap();
+    assert!(wait > 400 * unit, "{wait:?}");
+    clock.advance(wait - leased * unit);
+    let ended = peek(0).await;
+    let expected = (Some(100 - u64::from(leased)), leased * unit);
+    assert_eq!((ended.remaining(), ended.outcomes()[0].reset_after()), expected);
+    assert_eq!(peek(100).await.retry_after(), Some(leased * unit));
+    clock.advance(leased * unit - Duration::from_micros(1));
+    assert!(peek(100).await.is_denied());
+    clock.advance(Duration::from_micros(1));
+    assert!(peek(100).await.is_allowed());
+}

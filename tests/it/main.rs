@@ -39,6 +39,7 @@ mod lua_rules;
 mod memory_store;
 mod model;
 mod on_decision;
+mod pairs;
 mod penalties;
 mod policy_sources;
 mod preflight;

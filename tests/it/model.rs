@@ -301,21 +301,15 @@ impl Model {
                 entries.retain(|(at, _)| at + width * i128::from(cells) >= began);
             }
             Counting::Anchored | Counting::Aligned(_) => {
-                let opens = match rule.counting {
-                    Counting::Aligned(offset) => {
-                        now - (now - i128::from(offset)).rem_euclid(i128::from(rule.period))
-                    }
-                    _ => now,
-                };
                 if let Some((at, _)) = entries.first_mut()
-                    && *at > opens
+                    && *at > now
                 {
-                    *at = opens;
+                    *at = now;
                     moved = true;
                 }
-                entries.retain(|(at, _)| at + i128::from(rule.period) > now);
+                entries.retain(|(at, _)| is_in_window(rule, *at, now));
                 if entries.is_empty() {
-                    entries.push((opens, 0));
+                    entries.push((now, 0));
                 }
             }
             _ => {
@@ -470,6 +464,15 @@ pub(crate) fn capacity(rule: Rule) -> u64 {
     }
 }
 
+/// Whether a window whose first unit was charged `at` is the one of `now`.
+fn is_in_window(rule: Rule, at: i128, now: i128) -> bool {
+    let period = i128::from(rule.period);
+    match rule.counting {
+        Counting::Aligned(offset) => at >= now - (now - i128::from(offset)).rem_euclid(period),
+        _ => at + period > now,
+    }
+}
+
 impl View {
     fn admits(&self, rule: Rule, cost: u64, now: i128) -> bool {
         if cost == 0 {
@@ -496,7 +499,7 @@ impl View {
     /// The used units of a window.
     fn used(&self, rule: Rule, now: i128) -> Fraction {
         let period = i128::from(rule.period);
-        let alive = |at: i128| at + period > now;
+        let alive = |at: i128| is_in_window(rule, at, now);
         match rule.counting {
             Counting::Aligned(_) | Counting::Anchored | Counting::Log => Fraction {
                 numerator: self

@@ -4,7 +4,8 @@
 //! can charge that key a unit, so the same request gets the same denial, with the rest of the wait. Four events end a
 //! denial early: a reset, a refund, returned leased units, and a policy of the same name with another quota. Events in
 //! the same store take effect immediately, those of other instances when the denial has been stored for
-//! [`DenyCache::max_age`].
+//! [`DenyCache::max_age`]. A denial by several policies ends with each such event in the same store: the wait may be another
+//! policy's than that of its cell.
 //!
 //! Denials by a policy whose penalty counts them are not stored, because Redis must count them. But those of a banned key
 //! are, until the ban ends: a ban is ended early by the same events.
@@ -66,6 +67,8 @@ struct CachedDenial {
     received_at: u64,
     /// When the denial may no longer hold. Counted from before the request was sent, so never too late.
     expires_at: u64,
+    /// How often entries were invalidated, if several policies deny. The next invalidation ends the denial.
+    invalidations: Option<u64>,
 }
 
 const CELLS: usize = 4096;
@@ -89,9 +92,11 @@ impl DenyCache {
             let cell = self.cell(charge.policy(), charge.key());
             let loaded = cell.denial.load();
             let Some(cached) = &*loaded else { continue };
-            if !(cached.received_at..cached.expires_at).contains(&now) || cached.conflicts_with(charge) {
-                // The denial has expired, the clock stepped back, or the key is charged under another quota, and this
-                // request may change its counts. A newer denial stays.
+            let is_over = !(cached.received_at..cached.expires_at).contains(&now)
+                || cached.invalidations.is_some_and(|count| count != stamp.invalidations);
+            if is_over || cached.conflicts_with(charge) {
+                // The denial has expired, the clock stepped back, another denial of the request may have ended, or the key is
+                // charged under another quota, and this request may change its counts. A newer denial stays.
                 cell.denial.compare_and_swap(&loaded, None);
             } else if covers(&cached.decision, charges) {
                 let elapsed = Duration::from_micros(now - cached.received_at);
@@ -119,12 +124,13 @@ impl DenyCache {
         }
         let mut lifetime = self.max_age;
         let is_banned = decision.is_banned();
-        let mut first = None;
+        let (mut first, mut denying) = (None, 0);
         for outcome in decision.outcomes() {
             if is_banned {
                 // Whatever the policies that do not ban say, the request is denied until the ban ends.
                 if let Some(rest) = outcome.banned_for() {
                     lifetime = lifetime.min(micros(rest));
+                    denying += 1;
                     first.get_or_insert(outcome);
                 }
                 continue;
@@ -145,11 +151,13 @@ impl DenyCache {
                 }
                 _ => return,
             }
+            denying += 1;
             first.get_or_insert(outcome);
         }
         if let Some(first) = first {
             let (received_at, expires_at) = (self.now(), stamp.sent_at.saturating_add(lifetime));
-            let cached = CachedDenial { decision: decision.clone(), received_at, expires_at };
+            let invalidations = (denying > 1).then_some(stamp.invalidations);
+            let cached = CachedDenial { decision: decision.clone(), received_at, expires_at, invalidations };
             let cell = self.cell(first.policy(), first.key());
             let _change = lock(&cell.change);
             // Checked under the lock, so a later invalidation also removes this entry.

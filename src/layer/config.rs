@@ -116,20 +116,25 @@ impl Config {
         report_only: bool,
         is_read: bool,
     ) -> Response<RejectionBody> {
-        self.report(&DecisionEvent::rejected_by_service(&rejection));
+        self.report_rejection(&DecisionEvent::rejected_by_service(&rejection));
         self.log(&rejection, report_only);
         self.responder.replaced(rejection, kept, returned, decision, report_only, is_read)
     }
 
-    /// Calls the function of `on_decision`, and counts a rejection.
-    pub(super) fn report(&self, event: &DecisionEvent<'_>) {
+    /// Calls the function of `on_decision`.
+    pub(super) fn report<'a>(&self, event: impl FnOnce() -> DecisionEvent<'a>) {
+        if let Some(on_decision) = &self.on_decision {
+            on_decision(&event());
+        }
+    }
+
+    /// [`report`](Self::report) for a rejection, which is also counted.
+    pub(super) fn report_rejection(&self, event: &DecisionEvent<'_>) {
         #[cfg(feature = "metrics")]
         if event.is_rejected() {
             metric!(rejected(event.kind().as_str()));
         }
-        if let Some(on_decision) = &self.on_decision {
-            on_decision(event);
-        }
+        self.report(|| *event);
     }
 
     pub(super) fn log(&self, rejection: &Rejection, report_only: bool) {

@@ -172,11 +172,12 @@ where
 {
     pub(super) fn new(service: S, request: Request<ReqBody>, config: Arc<Config>) -> Self {
         let (request, body) = request.into_parts();
+        let call = Call { service, request, body };
         let enforcement = config.gate.enforcement.get();
         let report_only = enforcement == Enforcement::ReportOnly;
-        let is_read = is_read(&request);
-        let step = config.admit(&request, enforcement, report_only);
-        let state = Call { service, request, body }.enter(step, &config, report_only);
+        let is_read = is_read(&call.request);
+        let step = config.admit(&call.request, enforcement, report_only);
+        let state = call.enter(step, &config, report_only);
         Self { state, config, report_only, is_read }
     }
 }

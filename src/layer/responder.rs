@@ -80,6 +80,7 @@ impl Responder {
     }
 
     /// What must be kept of a request that is with the service, in case the service rejects it.
+    #[inline]
     pub(super) fn keep(&self, request: &Parts) -> Kept {
         let is_call = is_grpc(request);
         Kept::of(request, is_call, self.mapper(is_call))

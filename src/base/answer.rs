@@ -63,6 +63,7 @@ impl<T> Answer<T> {
     }
 
     /// The result if it is ready; otherwise the answer itself.
+    #[inline]
     pub(crate) fn now(self) -> Result<Result<T, Error>, Self> {
         match self.state {
             State::Ready(Some(result)) => Ok(result),
@@ -172,6 +173,7 @@ impl<T> Answer<T> {
     }
 
     /// Applies `change` to the result, now or when it is ready.
+    #[inline]
     pub(crate) fn then<U>(
         self,
         change: impl FnOnce(Result<T, Error>) -> Result<U, Error> + Send + 'static,
@@ -186,6 +188,7 @@ impl<T> Answer<T> {
     }
 
     /// [`then`](Self::then) without a future around this one.
+    #[inline]
     pub(crate) fn at_last(
         self,
         change: impl FnOnce(Result<T, Error>) -> Result<T, Error> + Send + 'static,

@@ -71,6 +71,7 @@ impl Charge {
         Self::of(policy.clone(), key.clone(), cost)
     }
 
+    #[inline]
     pub(crate) fn of(policy: Policy, key: Key, cost: u64) -> Self {
         let tie = if policy.has_permits() { Tie::Holder(next_holder()) } else { Tie::None };
         Self { policy, key: key.stored(), cost, tie }

@@ -1,4 +1,4 @@
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, ops::Deref, sync::Arc, time::Duration};
 
 use super::{DecisionSource, Outcome, Permit, Verdict};
 use crate::base::Error;
@@ -16,9 +16,10 @@ pub(crate) enum Report {
 
 /// The verdict of all policies of a request: admitted only if every policy admits.
 ///
-/// A layer inserts the decision into the extensions of the request, for the handler, and of the response, for outer
-/// layers. The handler of a request that no layer charges gets one that admits and has no [outcomes](Self::outcomes).
-/// Cloning is cheap.
+/// A layer inserts the decision into the extensions of the request, for the handler. The handler of a request that no layer
+/// charges gets one that admits and has no [outcomes](Self::outcomes). The extensions of the response get the decision
+/// only if those of the request have one when the layer is called, as behind another layer. A middleware of your own
+/// that reads it there inserts `Decision::new([])` into the request. Cloning is cheap.
 ///
 /// If a [`Concurrency`](crate::algorithm::Concurrency) policy took part, the decision of a [`Limiter`](crate::Limiter)
 /// and its clones hold the permit. The decisions that a layer inserts into extensions hold none. If a handler inserts
@@ -49,18 +50,42 @@ pub(crate) enum Report {
 /// ```
 #[derive(Clone)]
 pub struct Decision {
+    // A pointer, because each request moves and clones its decision often.
+    decided: Arc<Decided>,
+    report: Report,
+    /// The permit for units in use, if a policy needs one.
+    permit: Option<Permit>,
+}
+
+#[derive(Clone)]
+struct Decided {
     verdict: Verdict,
     /// Those of shadow policies last.
-    outcomes: Arc<[Outcome]>,
+    outcomes: Outcomes,
     /// How many are of shadow policies. A decision has at most 256.
     shadows: u16,
     failure: Option<Arc<Error>>,
     /// The random wait that is added to the shortest one, in what the client sees.
     jitter: Duration,
-    report: Report,
     source: DecisionSource,
-    /// The permit for units in use, if a policy needs one.
-    permit: Option<Permit>,
+}
+
+/// A single outcome, which most decisions have, needs no allocation besides the decision's.
+#[derive(Clone)]
+enum Outcomes {
+    One([Outcome; 1]),
+    Several(Arc<[Outcome]>),
+}
+
+impl Deref for Outcomes {
+    type Target = [Outcome];
+
+    fn deref(&self) -> &[Outcome] {
+        match self {
+            Self::One(outcome) => outcome,
+            Self::Several(outcomes) => outcomes,
+        }
+    }
 }
 
 impl Decision {
@@ -87,7 +112,8 @@ impl Decision {
                     (delay @ Verdict::Delay(_), _) | (_, delay) => delay,
                 }
             });
-        Self { shadows: u16::try_from(shadows).unwrap_or(u16::MAX), ..Self::from_parts(verdict, outcomes) }
+        let shadows = u16::try_from(shadows).unwrap_or(u16::MAX);
+        Self::from_parts(verdict, Outcomes::Several(outcomes), shadows)
     }
 
     /// A decision over one outcome: [`new`](Self::new) in a single allocation.
@@ -99,20 +125,31 @@ impl Decision {
     /// [`of_one`](Self::of_one), of a policy that is enforced.
     #[inline]
     pub(crate) fn of_one_enforced(outcome: Outcome) -> Self {
-        Self::from_parts(outcome.verdict(), Arc::new([outcome]))
+        Self::from_parts(outcome.verdict(), Outcomes::One([outcome]), 0)
     }
 
-    const fn from_parts(verdict: Verdict, outcomes: Arc<[Outcome]>) -> Self {
-        Self {
+    #[inline]
+    fn from_parts(verdict: Verdict, outcomes: Outcomes, shadows: u16) -> Self {
+        let decided = Arc::new(Decided {
             verdict,
             outcomes,
-            shadows: 0,
+            shadows,
             failure: None,
             jitter: Duration::ZERO,
-            report: Report::Pending,
             source: DecisionSource::Store,
-            permit: None,
-        }
+        });
+        Self { decided, report: Report::Pending, permit: None }
+    }
+
+    /// Changes this decision, and no clone of it.
+    fn with(mut self, change: impl FnOnce(&mut Decided)) -> Self {
+        change(Arc::make_mut(&mut self.decided));
+        self
+    }
+
+    /// Sets the failure of the store, and what made the decision instead.
+    fn failed(self, failure: Option<Arc<Error>>, source: DecisionSource) -> Self {
+        self.with(|decided| (decided.failure, decided.source) = (failure, source))
     }
 
     pub(crate) fn attach_permit(&mut self, permit: Permit) {
@@ -126,8 +163,7 @@ impl Decision {
 
     /// An admission without any count, because the store failed and the failure modes admit.
     pub(crate) fn failed_open(failure: Error) -> Self {
-        let source = DecisionSource::FailureMode;
-        Self { failure: Some(Arc::new(failure)), source, ..Self::new([]) }
+        Self::new([]).failed(Some(Arc::new(failure)), DecisionSource::FailureMode)
     }
 
     /// The admission of a request that no policy limits.
@@ -137,51 +173,48 @@ impl Decision {
 
     /// Whether a policy limits the request, or would if the store had not failed.
     pub(crate) fn is_limited(&self) -> bool {
-        !self.outcomes.is_empty() || self.failure.is_some()
+        !self.decided.outcomes.is_empty() || self.decided.failure.is_some()
     }
 
     /// This decision, which admits whatever its outcomes are.
     pub(crate) fn admitted(self) -> Self {
-        if self.is_denied() { Self { verdict: Verdict::Allow, ..self } } else { self }
+        if self.is_denied() { self.with(|decided| decided.verdict = Verdict::Allow) } else { self }
     }
 
     /// This decision when its delay is over.
     pub(crate) fn after_delay(self) -> Self {
-        if self.delay().is_some() { Self { verdict: Verdict::Allow, ..self } } else { self }
+        if self.delay().is_some() { self.with(|decided| decided.verdict = Verdict::Allow) } else { self }
     }
 
     /// Sets what made the decision, if it is not the store.
     #[cfg(feature = "redis")]
-    pub(crate) fn made_by(mut self, source: DecisionSource) -> Self {
-        self.source = source;
-        self
+    pub(crate) fn made_by(self, source: DecisionSource) -> Self {
+        self.with(|decided| decided.source = source)
     }
 
     /// A decision that this process made because the store failed.
     pub(crate) fn failed_local(outcomes: impl IntoIterator<Item = Outcome>, failure: Error) -> Self {
-        Self { failure: Some(Arc::new(failure)), source: DecisionSource::Local, ..Self::new(outcomes) }
+        Self::new(outcomes).failed(Some(Arc::new(failure)), DecisionSource::Local)
     }
 
     /// The decision of a refund in this process, of units that it admitted because of the failure of `failed`.
     pub(crate) fn refunded_locally(outcomes: impl IntoIterator<Item = Outcome>, failed: &Self) -> Self {
-        Self { failure: failed.failure.clone(), source: DecisionSource::Local, ..Self::new(outcomes) }
+        Self::new(outcomes).failed(failed.decided.failure.clone(), DecisionSource::Local)
     }
 
     /// Sets the random wait that is added to the shortest one, in what the client sees.
-    pub(crate) fn with_jitter(mut self, jitter: Duration) -> Self {
-        self.jitter = jitter;
-        self
+    pub(crate) fn with_jitter(self, jitter: Duration) -> Self {
+        self.with(|decided| decided.jitter = jitter)
     }
 
     /// The wait that the client sees.
     pub(crate) fn advised_wait(&self) -> Option<Duration> {
-        self.retry_after().map(|wait| wait.saturating_add(self.jitter))
+        self.retry_after().map(|wait| wait.saturating_add(self.decided.jitter))
     }
 
     /// Sets whether the headers report this decision.
-    pub(crate) fn reported(mut self, report: Report) -> Self {
-        self.report = report;
-        self
+    pub(crate) fn reported(self, report: Report) -> Self {
+        Self { report, ..self }
     }
 
     pub(crate) const fn report(&self) -> Report {
@@ -190,8 +223,8 @@ impl Decision {
 
     /// This decision with the outcomes of `newer`, which replace those of the same policy and key.
     pub(crate) fn updated(&self, newer: &Self) -> Self {
-        let mut outcomes = self.outcomes.to_vec();
-        for outcome in &*newer.outcomes {
+        let mut outcomes = self.all_outcomes().to_vec();
+        for outcome in newer.all_outcomes() {
             let same = |old: &&mut Outcome| {
                 old.policy().name() == outcome.policy().name() && old.key() == outcome.key()
             };
@@ -200,32 +233,35 @@ impl Decision {
                 None => outcomes.push(outcome.clone()),
             }
         }
-        let failure = newer.failure.clone().or_else(|| self.failure.clone());
-        Self { failure, jitter: newer.jitter, source: newer.source, ..Self::new(outcomes) }
+        let failure = newer.decided.failure.clone().or_else(|| self.decided.failure.clone());
+        let updated = Self::new(outcomes).failed(failure, newer.source());
+        updated.with_jitter(newer.decided.jitter)
     }
 
     /// This decision with `change` applied to each outcome.
     pub(crate) fn map(self, change: impl FnMut(Outcome) -> Outcome) -> Self {
-        let Self { verdict: _, shadows: _, outcomes, failure, jitter, report, source, permit } = self;
+        let Decided { outcomes, failure, jitter, source, .. } = &*self.decided;
         let changed = Self::new(outcomes.iter().cloned().map(change));
-        Self { failure, jitter, report, source, permit, ..changed }
+        let Self { decided, .. } = changed.failed(failure.clone(), *source).with_jitter(*jitter);
+        Self { decided, ..self }
     }
 
     /// Keeps only the first outcome of each policy name, which is all that tells the items of a header apart.
     pub(crate) fn by_name(&self) -> Self {
-        let mut outcomes: Vec<Outcome> = Vec::with_capacity(self.outcomes.len());
+        let mut outcomes: Vec<Outcome> = Vec::with_capacity(self.outcomes().len());
         for outcome in self.outcomes() {
             if !outcomes.iter().any(|first| first.policy().name() == outcome.policy().name()) {
                 outcomes.push(outcome.clone());
             }
         }
-        Self { outcomes: outcomes.into(), shadows: 0, ..self.clone() }
+        self.clone()
+            .with(|decided| (decided.outcomes, decided.shadows) = (Outcomes::Several(outcomes.into()), 0))
     }
 
     /// Admitted now, admitted after a delay, or denied.
     #[must_use]
-    pub const fn verdict(&self) -> Verdict {
-        self.verdict
+    pub fn verdict(&self) -> Verdict {
+        self.decided.verdict
     }
 
     /// Whether the request is admitted and may go on now.
@@ -234,8 +270,8 @@ impl Decision {
     /// [queue](crate::algorithm::LeakyBucket::queue), may not: wait for the delay first, or use
     /// [`Limiter::wait`](crate::Limiter::wait). A layer waits itself, so the decision of a handler has no delay.
     #[must_use]
-    pub const fn is_allowed(&self) -> bool {
-        matches!(self.verdict, Verdict::Allow)
+    pub fn is_allowed(&self) -> bool {
+        matches!(self.verdict(), Verdict::Allow)
     }
 
     /// The delay after which an admitted request may go on. It is charged already. `None` if it may go on now, and if it is
@@ -262,14 +298,14 @@ impl Decision {
     /// # }
     /// ```
     #[must_use]
-    pub const fn delay(&self) -> Option<Duration> {
-        self.verdict.delay()
+    pub fn delay(&self) -> Option<Duration> {
+        self.verdict().delay()
     }
 
     /// Whether the request is denied. Nothing was charged then.
     #[must_use]
-    pub const fn is_denied(&self) -> bool {
-        self.verdict.is_denied()
+    pub fn is_denied(&self) -> bool {
+        self.verdict().is_denied()
     }
 
     /// Whether a policy denies the request because it [bans](crate::Policy::penalty) the key. Also if it is this denial
@@ -314,8 +350,8 @@ impl Decision {
     /// The shortest wait after which every policy that denied admits. `None` if the request is admitted, and if waiting
     /// cannot help.
     #[must_use]
-    pub const fn retry_after(&self) -> Option<Duration> {
-        self.verdict.retry_after()
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.verdict().retry_after()
     }
 
     /// The units that can still be charged under the policy that [binds](Self::binding). `None` if there are no
@@ -329,22 +365,22 @@ impl Decision {
     /// the policies that are counted in this process during the outage: **empty** if there are none.
     #[must_use]
     pub fn outcomes(&self) -> &[Outcome] {
-        self.outcomes.get(..self.enforced()).unwrap_or_default()
+        self.decided.outcomes.get(..self.enforced()).unwrap_or_default()
     }
 
     /// The outcomes of [shadow](crate::Policy::shadow) policies, in the order of the charges.
     #[must_use]
     pub fn shadows(&self) -> &[Outcome] {
-        self.outcomes.get(self.enforced()..).unwrap_or_default()
+        self.decided.outcomes.get(self.enforced()..).unwrap_or_default()
     }
 
     /// The outcomes of all policies, in the order in which a limiter passes their charges to a store.
     pub(crate) fn all_outcomes(&self) -> &[Outcome] {
-        &self.outcomes
+        &self.decided.outcomes
     }
 
     fn enforced(&self) -> usize {
-        self.outcomes.len() - usize::from(self.shadows)
+        self.decided.outcomes.len() - usize::from(self.decided.shadows)
     }
 
     /// The decision of the policy `name` alone, to [debit](crate::Limiter::debit), [refund](crate::Limiter::refund) or
@@ -380,9 +416,8 @@ impl Decision {
     pub(crate) fn of_policies(&self, is_meant: impl Fn(&str) -> bool) -> Option<Self> {
         let outcomes =
             self.all_outcomes().iter().filter(|outcome| is_meant(outcome.policy().name())).cloned();
-        let alone = Self::new(outcomes);
-        let alone = Self { failure: self.failure.clone(), source: self.source, ..alone };
-        (!alone.outcomes.is_empty()).then_some(alone)
+        let alone = Self::new(outcomes).failed(self.decided.failure.clone(), self.source());
+        (!alone.all_outcomes().is_empty()).then_some(alone)
     }
 
     /// The outcome that matters most to the client: of denials the one with the longest wait, of admissions the one
@@ -399,15 +434,15 @@ impl Decision {
 
     /// What made the decision: the store, or a shortcut that needs no store.
     #[must_use]
-    pub const fn source(&self) -> DecisionSource {
-        self.source
+    pub fn source(&self) -> DecisionSource {
+        self.decided.source
     }
 
     /// Why the store made no decision. This one was then made without it, by the [failure
     /// mode](crate::FailureMode) of the policies.
     #[must_use]
     pub fn failure(&self) -> Option<&Error> {
-        self.failure.as_deref()
+        self.decided.failure.as_deref()
     }
 }
 
@@ -416,7 +451,9 @@ impl Decision {
 impl PartialEq for Decision {
     fn eq(&self, other: &Self) -> bool {
         let failure = |decision: &Self| decision.failure().map(Error::kind);
-        self.verdict == other.verdict && self.outcomes == other.outcomes && failure(self) == failure(other)
+        self.verdict() == other.verdict()
+            && self.all_outcomes() == other.all_outcomes()
+            && failure(self) == failure(other)
     }
 }
 
@@ -425,11 +462,11 @@ impl Eq for Decision {}
 impl fmt::Debug for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Decision")
-            .field("verdict", &self.verdict)
+            .field("verdict", &self.verdict())
             .field("outcomes", &self.outcomes())
             .field("shadows", &self.shadows())
-            .field("source", &self.source)
-            .field("failure", &self.failure)
+            .field("source", &self.source())
+            .field("failure", &self.failure())
             .finish()
     }
 }

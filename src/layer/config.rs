@@ -122,31 +122,44 @@ impl Config {
         returned: response::Parts,
         decision: Option<Decision>,
         report_only: bool,
+        is_read: bool,
     ) -> Response<RejectionBody> {
-        self.report(&DecisionEvent::rejected_by_service(&rejection));
+        self.report_rejection(&DecisionEvent::rejected_by_service(&rejection));
         self.log(&rejection, report_only);
-        self.responder.replaced(rejection, kept, returned, decision, report_only)
+        self.responder.replaced(rejection, kept, returned, decision, report_only, is_read)
     }
 
-    /// Calls the function of `on_decision`, and counts a rejection.
-    pub(super) fn report(&self, event: &DecisionEvent<'_>) {
+    /// Calls the function of `on_decision`.
+    pub(super) fn report<'a>(&self, event: impl FnOnce() -> DecisionEvent<'a>) {
+        if let Some(on_decision) = &self.on_decision {
+            on_decision(&event());
+        }
+    }
+
+    /// [`report`](Self::report) for a rejection, which is also counted.
+    pub(super) fn report_rejection(&self, event: &DecisionEvent<'_>) {
         #[cfg(feature = "metrics")]
         if event.is_rejected() {
             metric!(rejected(event.kind().as_str()));
         }
-        if let Some(on_decision) = &self.on_decision {
-            on_decision(event);
-        }
+        self.report(|| *event);
     }
 
     pub(super) fn log(&self, rejection: &Rejection, report_only: bool) {
         self.notices.rejected(self.rules.as_slice(), rejection, report_only);
     }
 
-    /// Adds the headers to the inner service's response.
-    pub(super) fn decorate<B>(&self, response: &mut Response<B>, decision: Decision, report_only: bool) {
+    /// Adds the headers to the inner service's response. `is_read` is whether an outer layer reads the decision in its
+    /// extensions.
+    pub(super) fn decorate<B>(
+        &self,
+        response: &mut Response<B>,
+        decision: Decision,
+        report_only: bool,
+        is_read: bool,
+    ) {
         log!(trace, policy = decision.binding().map(|outcome| outcome.policy().name()), "admitted");
-        self.responder.headers.decorate(response, decision, report_only);
+        self.responder.headers.decorate(response, decision, report_only, is_read);
     }
 }
 

@@ -20,7 +20,7 @@ use crate::{
     base::{DelayedService, unready},
     decision::{Decision, Permit},
     policy::Enforcement,
-    response::{Kept, RejectionBody, Returned},
+    response::{Kept, RejectionBody, Returned, is_read},
 };
 
 pin_project! {
@@ -38,6 +38,8 @@ pin_project! {
         config: Arc<Config>,
         // Whether the request is admitted in any case. A switch may change this for later requests.
         report_only: bool,
+        // Whether an outer layer reads the decision in the extensions of the response.
+        is_read: bool,
     }
 }
 
@@ -171,11 +173,13 @@ where
 {
     pub(super) fn new(service: S, request: Request<ReqBody>, config: Arc<Config>) -> Self {
         let (request, body) = request.into_parts();
+        let call = Call { service, request, body };
         let enforcement = config.gate.enforcement.get();
         let report_only = enforcement == Enforcement::ReportOnly;
-        let step = config.admit(&request, enforcement, report_only);
-        let state = Call { service, request, body }.enter(step, &config, report_only);
-        Self { state, config, report_only }
+        let is_read = is_read(&call.request);
+        let step = config.admit(&call.request, enforcement, report_only);
+        let state = call.enter(step, &config, report_only);
+        Self { state, config, report_only, is_read }
     }
 }
 
@@ -187,7 +191,7 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let report_only = *this.report_only;
+        let (report_only, is_read) = (*this.report_only, *this.is_read);
         loop {
             let next = match this.state.as_mut().project() {
                 StateProj::Wait { waiting, call } => {
@@ -237,6 +241,7 @@ where
                             returned,
                             decision.take(),
                             report_only,
+                            is_read,
                         );
                         return Poll::Ready(Ok(response.map(ResponseBody::rejection)));
                     }
@@ -246,7 +251,7 @@ where
                     let Some(unsettled) = unsettled.take() else {
                         // Not through `Responded`, because moving a response takes time.
                         if let Some(decision) = decision.take() {
-                            this.config.decorate(&mut response, decision, report_only);
+                            this.config.decorate(&mut response, decision, report_only, is_read);
                         }
                         return Poll::Ready(Ok(
                             response.map(|body| ResponseBody::service(body, permits, None))
@@ -255,7 +260,7 @@ where
                     let (response, refund, settling) = unsettled.responded(response);
                     let responded = Responded { response, decision: decision.take(), permits, settling };
                     let Some(refund) = refund else {
-                        return Poll::Ready(Ok(responded.finish(this.config, report_only)));
+                        return Poll::Ready(Ok(responded.finish(this.config, report_only, is_read)));
                     };
                     State::Refund { refund, responded: Some(Box::new(responded)) }
                 }
@@ -265,7 +270,7 @@ where
                     if let (Some(decision), Some(refunded)) = (&mut responded.decision, refunded) {
                         *decision = decision.updated(&refunded);
                     }
-                    return Poll::Ready(Ok(responded.finish(this.config, report_only)));
+                    return Poll::Ready(Ok(responded.finish(this.config, report_only, is_read)));
                 }
                 StateProj::Reject { response } => match response.take() {
                     Some(response) => return Poll::Ready(Ok(response.map(ResponseBody::rejection))),
@@ -279,10 +284,10 @@ where
 
 impl<B> Responded<Response<B>> {
     /// The response with its headers.
-    fn finish(self, config: &Config, report_only: bool) -> Response<ResponseBody<B>> {
+    fn finish(self, config: &Config, report_only: bool, is_read: bool) -> Response<ResponseBody<B>> {
         let Self { mut response, decision, permits, settling } = self;
         if let Some(decision) = decision {
-            config.decorate(&mut response, decision, report_only);
+            config.decorate(&mut response, decision, report_only, is_read);
         }
         response.map(|body| ResponseBody::service(body, permits, settling))
     }

@@ -45,6 +45,7 @@ impl Config {
     /// pending, those after it start too, while the request can be read, and are awaited in order.
     ///
     /// `may_deny` is whether a denial that the store knows makes it unnecessary to await pending keys.
+    #[inline]
     pub(super) fn identify(
         &self,
         request: &Parts,
@@ -91,6 +92,7 @@ impl Config {
     }
 
     /// The keys of the request under the rules that apply to it.
+    #[inline]
     fn keys(&self, request: &Parts, preflight: bool, may_deny: bool) -> Answer<Identity> {
         let rules = &self.rules;
         match (rules.routes(), rules.as_slice()) {

@@ -9,7 +9,7 @@ use crate::{
     decision::Decision,
     response::{
         GrpcStatus, HeaderWriter, Headers, Kept, ProblemDetails, Rejection, RejectionBody, ResponseMapper,
-        is_grpc, reject, replace,
+        is_grpc, is_read, reject, replace,
     },
 };
 
@@ -53,13 +53,13 @@ impl Responder {
     ) -> Response<RejectionBody> {
         let mut response = reject(self.mapper(is_grpc(request)), rejection, request, &self.headers);
         if let Some(decision) = charged {
-            self.headers.decorate(&mut response, *decision, false);
+            self.headers.decorate(&mut response, *decision, false, is_read(request));
         }
         response
     }
 
     /// The response to a request that the service has rejected with the response `returned`. `marks` is whether it carries
-    /// the mark of a denial by `decision`.
+    /// the mark of a denial by `decision`, `is_read` whether an outer layer reads the decision in its extensions.
     pub(super) fn replaced(
         &self,
         rejection: Rejection,
@@ -67,18 +67,20 @@ impl Responder {
         returned: response::Parts,
         decision: Option<Decision>,
         marks: bool,
+        is_read: bool,
     ) -> Response<RejectionBody> {
         let (rejection, request) = (self.jitter(rejection), kept.into_parts());
         let mut response = replace(self.mapper(is_grpc(&request)), &rejection, &request, returned);
         // An exempt request has no decision but the service's.
         let marks = marks && decision.is_some();
         if let Some(decision) = decision.or_else(|| rejection.into_decision()) {
-            self.headers.decorate(&mut response, decision, marks);
+            self.headers.decorate(&mut response, decision, marks, is_read);
         }
         response
     }
 
     /// What must be kept of a request that is with the service, in case the service rejects it.
+    #[inline]
     pub(super) fn keep(&self, request: &Parts) -> Kept {
         let is_call = is_grpc(request);
         Kept::of(request, is_call, self.mapper(is_call))

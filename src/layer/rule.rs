@@ -164,6 +164,7 @@ impl Rule {
     }
 
     /// The key of `request`, in the separate budget of preflights if `preflight`.
+    #[inline]
     pub(super) fn key(&self, request: &Parts, preflight: bool) -> Answer<Key> {
         let key = self.key.extract(request);
         if preflight { preflight_key(key, request) } else { key }

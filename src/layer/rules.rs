@@ -69,9 +69,8 @@ use crate::base::{Error, ErrorKind};
 /// # Example
 ///
 /// ```
-/// use http::{Request, Response, request::Parts};
-/// use tower::{Layer, ServiceExt};
-/// use tower_ratelimit::{layer::Rules, Decision, Header, MemoryStore, Policy, Quota, RateLimitLayer, Rule};
+/// use http::Request;
+/// use tower_ratelimit::{layer::Rules, Header, MemoryStore, Policy, Quota, RateLimitLayer, Rule};
 ///
 /// fn per_client(name: &'static str, quota: Quota) -> Rule {
 ///     Rule::new(Policy::new(name, quota), Header::new("x-api-key"))
@@ -85,9 +84,6 @@ use crate::base::{Error, ErrorKind};
 ///     .every(per_client("all", Quota::per_hour(100)))
 ///     .otherwise(per_client("rest", Quota::per_hour(3)));
 /// let layer = RateLimitLayer::with_rules(MemoryStore::new(), rules);
-/// let service = layer.layer(tower::service_fn(|_: Request<String>| async {
-///     Ok::<_, std::convert::Infallible>(Response::new(String::new()))
-/// }));
 ///
 /// for (method, path, expected) in [
 ///     ("GET", "/login", ["login", "all"]),
@@ -95,9 +91,8 @@ use crate::base::{Error, ErrorKind};
 ///     ("GET", "/orders/7", ["all", "rest"]),
 /// ] {
 ///     let request = Request::builder().method(method).uri(path).header("x-api-key", "k1");
-///     let response = service.clone().oneshot(request.body(String::new())?).await?;
-///     let decision: &Decision = response.extensions().get().unwrap();
-///     let charged: Vec<_> = decision.outcomes().iter().map(|outcome| outcome.policy().name()).collect();
+///     let charges = layer.charges(&request.body(())?.into_parts().0).await?;
+///     let charged: Vec<_> = charges.iter().map(|(charge, _)| charge.policy().name()).collect();
 ///     assert_eq!(charged, expected);
 /// }
 /// # Ok(())

@@ -73,6 +73,7 @@ pub(super) enum Step {
 
 impl Config {
     /// The first step for a request. `report_only` is whether it is admitted in any case.
+    #[inline]
     pub(super) fn admit(&self, request: &Parts, enforcement: Enforcement, report_only: bool) -> Step {
         match self.identify(request, enforcement, true).now() {
             Ok(identity) => self.identified(identity, request, report_only),
@@ -81,6 +82,7 @@ impl Config {
     }
 
     /// The step for a request whose client is identified.
+    #[inline]
     fn identified(&self, identity: Result<Identity, Error>, request: &Parts, report_only: bool) -> Step {
         match identity {
             Ok(Identity::Known(key)) => match self.rules.as_slice() {
@@ -110,6 +112,7 @@ impl Config {
     }
 
     /// Charges `key`, which belongs to `request`, under `rule`.
+    #[inline]
     fn charge_one(&self, rule: &Rule, key: Key, request: &Parts, report_only: bool) -> Step {
         if let Some(policy) = rule.policy.constant() {
             // The common case.
@@ -164,6 +167,7 @@ impl Config {
         }
     }
 
+    #[inline]
     fn deciding(
         &self,
         decision: Answer<Decision>,
@@ -180,11 +184,12 @@ impl Config {
 
     /// The step for a request that is exempt or that no rule limits.
     fn exempt(&self, request: &Parts) -> Step {
-        self.report(&DecisionEvent::exempt(request));
+        self.report(|| DecisionEvent::exempt(request));
         Step::Serve(None)
     }
 
     /// The step for a request that the store has decided. With an error, another rule cannot identify the client.
+    #[inline]
     fn decided(
         &self,
         decided: Result<Decision, Error>,
@@ -199,7 +204,7 @@ impl Config {
                     if let Some(error) = unidentified {
                         return self.charged_without_identity(*error, decision, request, report_only);
                     }
-                    self.report(&DecisionEvent::admitted(&decision, request));
+                    self.report(|| DecisionEvent::admitted(&decision, request));
                     match admitted {
                         Verdict::Delay(delay) => Step::Delay(delay, decision),
                         _ => Step::Serve(Some(decision)),
@@ -213,7 +218,7 @@ impl Config {
 
     /// Rejects the request, unless the layer only reports.
     fn reject_unless(&self, report_only: bool, rejection: Rejection, request: &Parts) -> Step {
-        self.report(&DecisionEvent::rejected(&rejection, Some(request), !report_only));
+        self.report_rejection(&DecisionEvent::rejected(&rejection, Some(request), !report_only));
         self.log(&rejection, report_only);
         if report_only {
             return Step::Serve(rejection.into_decision());
@@ -230,7 +235,9 @@ impl Config {
         report_only: bool,
     ) -> Step {
         let rejection = Rejection::Unidentified(error);
-        self.report(&DecisionEvent::rejected(&rejection, Some(request), !report_only).with(&decision));
+        self.report_rejection(
+            &DecisionEvent::rejected(&rejection, Some(request), !report_only).with(&decision),
+        );
         self.log(&rejection, report_only);
         if report_only {
             return Step::Serve(Some(decision));

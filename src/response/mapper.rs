@@ -9,8 +9,8 @@ use super::{body::RejectionBody, rejection::Rejection};
 /// `http::Response` with any body of bytes or, with the feature `axum`, anything that is `IntoResponse`.
 ///
 /// The mapper decides status, body and content type. The layer adds what the mapper did not set: the rejection's status
-/// in place of 200, `Retry-After` and the [`Headers`](crate::Headers) of a denial, `Cache-Control: no-store`,
-/// no content for HEAD, and the [`Decision`](crate::Decision) in the response's extensions.
+/// in place of 200, `Retry-After` and the [`Headers`](crate::Headers) of a denial, `Cache-Control: no-store`, and
+/// no content for HEAD.
 ///
 /// Rejections that the service itself returns are answered by the mapper too, see
 /// [`Rejection::into_http`](crate::Rejection::into_http).

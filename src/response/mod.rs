@@ -23,7 +23,7 @@ pub use self::{
 };
 pub(crate) use self::{
     grpc::is_grpc,
-    headers::{HeaderWriter, mark_request},
+    headers::{HeaderWriter, is_read, mark_request},
     reject::{reject, replace},
     returned::{Kept, Returned},
 };

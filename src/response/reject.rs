@@ -50,7 +50,7 @@ pub(crate) fn reject(
 ) -> Response<RejectionBody> {
     let mut response = mapped(mapper, rejection, request);
     if let Some(decision) = rejection.decision() {
-        headers.decorate_rejection(&mut response, decision, is_grpc(request));
+        headers.decorate_rejection(&mut response, decision, request);
     }
     finish(&mut response, request);
     response

@@ -98,6 +98,7 @@ pub(crate) enum Kept {
 
 impl Kept {
     /// What `mapper` reads of `request`, which is a gRPC call or not.
+    #[inline]
     pub(crate) fn of(request: &Parts, is_call: bool, mapper: &dyn ResponseMapper) -> Self {
         if mapper.reads_request() {
             Self::Whole(Box::new(request.clone()))

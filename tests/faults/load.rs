@@ -57,8 +57,12 @@ impl Load {
                 let (service, samples) = (service.clone(), samples.clone());
                 tokio::spawn(async move {
                     let (key, asked) = (request % keys, Instant::now());
-                    let request =
-                        Request::builder().header(KEY, key.to_string()).body(String::new()).unwrap();
+                    let request = Request::builder()
+                        .header(KEY, key.to_string())
+                        // Every layer inserts its decision into the extensions of the response.
+                        .extension(Decision::new([]))
+                        .body(String::new())
+                        .unwrap();
                     let Ok(response) = service.oneshot(request).await;
                     let failed = response.extensions().get::<Failed>().is_some();
                     let sample = Sample { key, at: asked - started, took: asked.elapsed(), failed };

@@ -166,15 +166,24 @@ async fn no_store_is_called_when_nothing_is_charged() {
 }
 
 #[tokio::test]
-async fn the_decision_is_in_the_extensions_of_request_and_response() {
+async fn the_decision_is_in_the_extensions_of_the_request_and_of_a_response_whose_request_had_one() {
     let handler =
         async |Extension(decision): Extension<Decision>| decision.outcomes()[0].remaining().to_string();
-    let app = Router::new().route("/", get(handler)).layer(layer(5));
-    let request = Request::get("/").body(axum::body::Body::empty()).unwrap();
-    let response = app.oneshot(request).await.unwrap();
-    let decision = response.extensions().get::<Decision>().unwrap();
-    assert_eq!(decision.outcomes()[0].remaining(), 4);
-    assert_eq!(axum::body::to_bytes(response.into_body(), 10).await.unwrap(), "4");
+    let app = Router::new().route("/", get(handler)).layer(layer(2));
+    for (is_read, status, remaining) in [(false, 200, 1), (true, 200, 0), (false, 429, 0), (true, 429, 0)] {
+        let mut request = Request::get("/").body(axum::body::Body::empty()).unwrap();
+        if is_read {
+            request.extensions_mut().insert(Decision::new([]));
+        }
+        let response = app.clone().oneshot(request).await.unwrap();
+        assert_eq!(response.status(), status);
+        let decision = response.extensions().get::<Decision>();
+        assert_eq!(decision.map(|decision| decision.outcomes()[0].remaining()), is_read.then_some(remaining));
+        if status == 200 {
+            let seen = axum::body::to_bytes(response.into_body(), 10).await.unwrap();
+            assert_eq!(seen, remaining.to_string());
+        }
+    }
 }
 
 #[tokio::test]

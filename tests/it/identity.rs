@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use http::{Method, Request, request::Parts};
 use proptest::prelude::*;
-use support::inner::ask;
+use support::inner::ask_and_read;
 use tower_ratelimit::{
     Answer, ClientIp, Decision, ErrorKind, Header, Key, KeyExtractor, MemoryStore, PeerIp, Policy,
     PolicySource, Quota, RateLimitLayer, TrustedProxies,
@@ -234,7 +234,7 @@ async fn a_key_from_an_extractor_or_a_decision_can_be_named_in_its_final_form() 
             RateLimitLayer::new(MemoryStore::new(), Policy::new("p", Quota::per_hour(1)), extractor());
         let peer: SocketAddr = "203.0.113.7:1".parse().unwrap();
         let request = Request::get("/").extension(peer).body(String::new()).unwrap();
-        let response = ask(&layer, request).await;
+        let response = ask_and_read(&layer, request).await;
         let stored = response.extensions().get::<Decision>().unwrap().outcomes()[0].key().clone();
         let given = key(&extractor(), &from("203.0.113.7:1")).await.unwrap();
         assert_eq!(stored, given, "{name}");
@@ -270,7 +270,7 @@ async fn a_policy_is_found_by_the_identity() {
     for layer in layers {
         for (name, policy) in names.map(|name| (name, "found")).into_iter().chain([("none", "other")]) {
             let request = Request::get("/").header("x-tenant", name).body(String::new()).unwrap();
-            let response = ask(&layer, request).await;
+            let response = ask_and_read(&layer, request).await;
             let decision = response.extensions().get::<Decision>().unwrap();
             let outcome = &decision.outcomes()[0];
             assert_eq!(outcome.policy().name(), policy, "{name}");

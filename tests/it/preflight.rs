@@ -3,7 +3,11 @@
 use std::{net::SocketAddr, time::Duration};
 
 use http::{Method, Request, request::Parts};
-use support::{RedisServer, inner::ask, store};
+use support::{
+    RedisServer,
+    inner::{ask, ask_and_read},
+    store,
+};
 use tower_ratelimit::{
     Answer, Decision, Header, Key, KeyExtractor, Limiter, MemoryStore, PeerIp, Policy, PolicySource, Quota,
     RateLimitLayer, Rule,
@@ -87,7 +91,7 @@ async fn a_preflight_without_the_credentials_of_the_key_counts_by_its_peer() {
 #[tokio::test]
 async fn the_stored_key_of_a_preflight_has_a_mark() {
     for (lines, stored) in [(vec![("x-api-key", "k1")], "%^k1"), (vec![], "%^%^203.0.113.7")] {
-        let response = ask(&layer(9, Header::new("x-api-key")), preflight(A, &lines)).await;
+        let response = ask_and_read(&layer(9, Header::new("x-api-key")), preflight(A, &lines)).await;
         let decision = response.extensions().get::<Decision>().unwrap();
         assert_eq!(decision.outcomes()[0].key().as_str(), stored);
     }
@@ -136,7 +140,7 @@ async fn a_handler_that_charges_more_for_a_preflight_charges_the_quota_of_prefli
     let limiter = Limiter::new(MemoryStore::new());
     let policy = Policy::new("p", Quota::per_hour(5));
     let layer = RateLimitLayer::new(limiter.clone(), policy.clone(), PeerIp::new());
-    let response = ask(&layer, preflight(A, &[])).await;
+    let response = ask_and_read(&layer, preflight(A, &[])).await;
     let decision = response.extensions().get::<Decision>().unwrap();
     assert!(limiter.charge_more(decision, 4).await.unwrap().is_allowed());
     let own = limiter.peek(&policy, &Key::new("203.0.113.7"), 0).await.unwrap();

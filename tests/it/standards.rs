@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use sfv::{BareItem, FieldType as _, List, ListEntry, Parser};
 use support::{
     Down, Says,
-    inner::{ask, ask_for, get, text},
+    inner::{ask, ask_and_read, ask_for, get, text},
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tower_ratelimit::{
@@ -716,7 +716,7 @@ async fn a_mapper_decides_the_body_and_the_layer_adds_what_must_hold() {
     };
     let layer = layer(Policy::new("p", Quota::per_minute(1))).response(json);
     ask(&layer, get()).await;
-    let denied = ask(&layer, get()).await;
+    let denied = ask_and_read(&layer, get()).await;
     assert_eq!(denied.status(), 429);
     assert_eq!(denied.headers()["content-type"], "application/json");
     assert_eq!(denied.headers()["retry-after"], "60");

@@ -10,7 +10,11 @@ use std::{
 };
 
 use http::{Request, request::Parts};
-use support::{RedisServer, inner::ask, store};
+use support::{
+    RedisServer,
+    inner::{ask, ask_and_read},
+    store,
+};
 use tower_ratelimit::{
     Answer, Decision, Error, ErrorKind, FailureMode, Header, Key, KeyExtractor as _, Limiter, ManualClock,
     MemoryStore, PeerIp, Policy, PolicySource, Quota, RateLimitLayer, Rule,
@@ -194,7 +198,7 @@ async fn a_layer_that_only_reports_admits_it_and_shows_the_decision() {
             log.lock().unwrap().push((event.kind(), event.is_rejected(), policy));
         });
     for _ in 0..LIMIT {
-        let response = ask(&layer, request(None)).await;
+        let response = ask_and_read(&layer, request(None)).await;
         assert_eq!(response.status(), 200);
         assert!(response.extensions().get::<Decision>().unwrap().is_allowed());
     }
@@ -219,7 +223,7 @@ async fn denials_without_a_lookup_count_for_a_ban() {
         let layer = layer.and(per_account(&lookup));
         let mut seen = Vec::new();
         for guess in 0..8 {
-            let response = ask(&layer, request(Some(&format!("{name}-{guess}")))).await;
+            let response = ask_and_read(&layer, request(Some(&format!("{name}-{guess}")))).await;
             let decision = response.extensions().get::<Decision>();
             seen.push((response.status().as_u16(), decision.is_some_and(Decision::is_banned)));
         }

@@ -4,7 +4,7 @@ use std::{pin::Pin, time::Duration};
 
 use futures_util::FutureExt as _;
 use http::{Request, StatusCode, request::Parts};
-use support::inner::ask as ask_layer;
+use support::inner::{ask as ask_layer, ask_and_read};
 use tokio_stream::Stream;
 use tonic::{
     Code, Status,
@@ -117,7 +117,7 @@ async fn a_banned_call_of_grpc_learns_when_the_ban_ends() {
     for _ in 0..2 {
         ask_layer(&layer, call()).await;
     }
-    let banned = ask_layer(&layer, call()).await;
+    let banned = ask_and_read(&layer, call()).await;
     assert_eq!(banned.status(), StatusCode::OK);
     assert_eq!(banned.headers()["grpc-status"], "8");
     assert_eq!(banned.headers()["grpc-message"], "the client is banned; try again in 3600 seconds");

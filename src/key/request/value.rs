@@ -11,6 +11,7 @@ use crate::{
 pub(super) const MAX_VALUE: usize = 8 * 1024;
 
 /// The value of the header `name` without the white space around it. An error if the header is sent more than once.
+#[inline]
 pub(super) fn single<'a>(request: &'a Parts, name: &HeaderName) -> Result<Option<&'a [u8]>, Error> {
     let mut values = request.headers.get_all(name).iter();
     let Some(value) = values.next() else { return Ok(None) };
@@ -22,6 +23,7 @@ pub(super) fn single<'a>(request: &'a Parts, name: &HeaderName) -> Result<Option
 }
 
 /// The key of the identity `value`, or what is wrong with it.
+#[inline]
 pub(super) fn key(value: &[u8]) -> Result<Key, &'static str> {
     if value.is_empty() {
         return Err("is empty");

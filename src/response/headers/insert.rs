@@ -4,6 +4,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, header::Entry};
 
 /// Whether there was a value and it was added.
+#[inline]
 pub(super) fn append(headers: &mut HeaderMap, name: HeaderName, value: Option<HeaderValue>) -> bool {
     value.is_some_and(|value| headers.try_append(name, value).is_ok())
 }
@@ -27,11 +28,13 @@ pub(super) fn number(number: u64) -> HeaderValue {
 }
 
 /// `None` for an empty text, and for one that no header can carry.
+#[inline]
 pub(super) fn value(text: String) -> Option<HeaderValue> {
     if text.is_empty() { None } else { HeaderValue::from_maybe_shared(Bytes::from(text)).ok() }
 }
 
 /// The items of a list header.
+#[inline]
 pub(super) fn list(mut items: impl Iterator<Item = String>) -> String {
     // A single item, the usual case, is not copied.
     let mut list = items.next().unwrap_or_default();

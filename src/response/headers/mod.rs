@@ -13,7 +13,10 @@ mod window;
 mod write;
 
 pub use self::{dialect::Dialect, headers::Headers};
-pub(crate) use self::{exceeded::mark_request, write::HeaderWriter};
+pub(crate) use self::{
+    exceeded::mark_request,
+    write::{HeaderWriter, is_read},
+};
 pub(super) use self::{
     insert::{insert, insert_new},
     write::{add_retry_after, add_retry_after_of_store},

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use http::{HeaderMap, HeaderValue, Response, StatusCode, header::RETRY_AFTER};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header::RETRY_AFTER, request::Parts};
 
 use super::{
     block::{Lists, bound_rejection},
@@ -18,8 +18,16 @@ use super::{
 use crate::{
     decision::{Decision, Outcome, Report},
     policy::Policy,
-    response::wait::{retry_after, retry_after_of_store},
+    response::{
+        grpc::is_grpc,
+        wait::{retry_after, retry_after_of_store},
+    },
 };
+
+/// Whether the decision is read in the extensions of the response to `request`, because an outer layer has decided too.
+pub(crate) fn is_read(request: &Parts) -> bool {
+    request.extensions.get::<Decision>().is_some()
+}
 
 /// Adds the headers that its [`Headers`] ask for.
 #[derive(Clone, Debug)]
@@ -38,10 +46,18 @@ impl HeaderWriter {
         &self.headers
     }
 
-    /// Adds the headers of `decision` to the response of the service, and if `marks` the mark of a denial.
-    pub(crate) fn decorate<B>(&self, response: &mut Response<B>, mut decision: Decision, marks: bool) {
+    /// Adds the headers of `decision` to the response of the service, and if `marks` the mark of a denial. Inserts the
+    /// decision into the extensions of the response if it `is_read` there, or if a decision is there already.
+    pub(crate) fn decorate<B>(
+        &self,
+        response: &mut Response<B>,
+        mut decision: Decision,
+        marks: bool,
+        is_read: bool,
+    ) {
         let status = response.status();
         let inner = response.extensions_mut().remove::<Decision>();
+        let is_read = is_read || inner.is_some();
         let headers = response.headers_mut();
         let own = Lists::of_call(headers);
         let latest = latest_t(headers);
@@ -70,7 +86,9 @@ impl HeaderWriter {
         };
         let left_out = own.is_some_and(|own| own.restore_if_too_large(headers));
         let report = if before || (reported && !left_out) { Report::Done } else { Report::Omitted };
-        response.extensions_mut().insert(decision.reported(report));
+        if is_read {
+            response.extensions_mut().insert(decision.reported(report));
+        }
     }
 
     /// Adds the headers of a denial to a rejection.
@@ -78,17 +96,19 @@ impl HeaderWriter {
         &self,
         response: &mut Response<B>,
         decision: &Decision,
-        grpc: bool,
+        request: &Parts,
     ) {
         let status = response.status();
         let headers = response.headers_mut();
         let latest = add_retry_after(headers, decision).unwrap_or_else(|| latest_t(headers));
         let reported = self.write(headers, status, decision, latest, |_| true);
-        if grpc {
+        if is_grpc(request) {
             bound_rejection(headers);
         }
-        let report = if reported { Report::Done } else { Report::Omitted };
-        response.extensions_mut().insert(decision.clone().reported(report));
+        if is_read(request) {
+            let report = if reported { Report::Done } else { Report::Omitted };
+            response.extensions_mut().insert(decision.clone().reported(report));
+        }
     }
 
     /// Whether the lists name the decision's policies now. A value that no header can carry is left out. No `t` is larger

@@ -12,7 +12,7 @@ use tower_ratelimit::{
 };
 
 use super::*;
-use support::inner::{ask as ask_layer, get, text};
+use support::inner::{ask as ask_layer, ask_and_read, get, text};
 
 fn layer() -> RateLimitLayer {
     let store = MemoryStore::with_clock(tower_ratelimit::ManualClock::new());
@@ -31,7 +31,7 @@ async fn a_banned_client_gets_the_problem_of_abnormal_usage_and_the_rest_of_the_
     assert_eq!(denied.headers()["retry-after"], "60");
     assert!(text(denied).await.contains("#quota-exceeded"));
     for _ in 0..2 {
-        let banned = ask_layer(&layer, get()).await;
+        let banned = ask_and_read(&layer, get()).await;
         assert_eq!(banned.status(), StatusCode::TOO_MANY_REQUESTS);
         assert_eq!(banned.headers()["content-type"], "application/problem+json");
         assert_eq!(banned.headers()["retry-after"], "3600");
@@ -134,7 +134,8 @@ async fn only_failed_logins_count_and_then_ban() {
     let layer = RateLimitLayer::new(limiter.clone(), policy, Header::new("x-user"))
         .settle(Settlement::new().count_if(|response| response.status == StatusCode::UNAUTHORIZED));
     let login = async |fails: bool| {
-        let request = Request::get("/").header("x-user", "ann").body(String::new()).unwrap();
+        let request = Request::get("/").header("x-user", "ann").extension(Decision::new([]));
+        let request = request.body(String::new()).unwrap();
         let status = if fails { 401 } else { 200 };
         let response = move || http::Response::builder().status(status).body(String::new()).unwrap();
         support::inner::ask_for(&layer, request, response).await

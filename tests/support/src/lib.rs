@@ -99,7 +99,7 @@ pub mod inner {
     use ::http::{Request, Response};
     use http_body_util::BodyExt as _;
     use tower::{Layer, ServiceExt, service_fn};
-    use tower_ratelimit::{RateLimitLayer, layer::ResponseBody};
+    use tower_ratelimit::{Decision, RateLimitLayer, layer::ResponseBody};
 
     /// Answers `request` with `response` if `layer` admits it.
     pub async fn ask_for(
@@ -117,6 +117,15 @@ pub mod inner {
 
     pub async fn ask(layer: &RateLimitLayer, request: Request<String>) -> Response<ResponseBody<String>> {
         ask_for(layer, request, || Response::new("hello".into())).await
+    }
+
+    /// [`ask`] behind a middleware that reads the decision in the extensions of the response.
+    pub async fn ask_and_read(
+        layer: &RateLimitLayer,
+        mut request: Request<String>,
+    ) -> Response<ResponseBody<String>> {
+        request.extensions_mut().insert(Decision::new([]));
+        ask(layer, request).await
     }
 
     pub fn get() -> Request<String> {

@@ -61,8 +61,8 @@ async fn service(contender: &str) -> Result<Contender, Failure> {
     let key = || Header::new("x-key");
     let also = |name| Rule::new(policy(name), key());
     let layer = match contender {
-        "none" => return Ok(BoxCloneSyncService::new(service_fn(handler))),
-        "memory" => RateLimitLayer::new(MemoryStore::new(), policy("bench"), key()),
+        "none" => return Ok(mapped(service_fn(handler))),
+        "memory" => RateLimitLayer::new(MemoryStore::new(), lasting_policy("bench"), key()),
         "memory-denied" => {
             RateLimitLayer::new(MemoryStore::new(), Policy::new("bench", Quota::per_hour(1)), key())
         }
@@ -78,16 +78,31 @@ async fn service(contender: &str) -> Result<Contender, Failure> {
         "leased" => RateLimitLayer::new(redis().await?, policy("bench").leased(1_000), key()),
         other => return Err(format!("there is no contender {other}").into()),
     };
-    let limited = layer.layer(service_fn(handler)).map_response(|response: Response<_>| {
+    Ok(mapped(layer.layer(service_fn(handler))))
+}
+
+/// `service` with one type for all contenders. Without a limit, too, so the difference is only the limit.
+fn mapped<S, B>(service: S) -> Contender
+where
+    S: Service<Request<Body>, Response = Response<B>, Error = Infallible> + Clone + Send + Sync + 'static,
+    S::Future: Send,
+    B: 'static,
+{
+    BoxCloneSyncService::new(service.map_response(|response: Response<B>| {
         let (parts, _) = response.into_parts();
         Response::from_parts(parts, Body::empty())
-    });
-    Ok(BoxCloneSyncService::new(limited))
+    }))
 }
 
 /// A quota that denies nothing.
 fn policy(name: &str) -> Policy {
     Policy::new(name, Quota::per_second(1_000_000).burst(1_000_000))
+}
+
+/// A quota that denies none of the few requests of a key. As in a service under load, keys last: with a quota that is
+/// full again at the next request, each request would make its key anew.
+fn lasting_policy(name: &str) -> Policy {
+    Policy::new(name, Quota::per_hour(1_000))
 }
 
 async fn redis() -> Result<RedisStore, Failure> {

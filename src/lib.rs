@@ -112,6 +112,8 @@ macro_rules! metric {
 pub mod algorithm;
 mod base;
 pub mod decision;
+#[cfg(all(doc, not(doctest)))]
+pub mod guide;
 pub mod key;
 pub mod keyed;
 pub mod layer;

@@ -1,4 +1,4 @@
-//! The names. `docs/metrics.md` lists their labels and suggests alerts.
+//! The names. The guide `metrics_and_alerts` lists their labels and suggests alerts.
 
 use ::metrics::{Recorder, Unit, with_recorder};
 

@@ -153,10 +153,10 @@ async fn a_handler_gets_what_the_docs_say_whether_it_is_charged_or_not() {
         assert!([0, ESTIMATE, ESTIMATE + 5].contains(&more) && [0, 30].contains(&settled), "{}", row.name);
         table.push_str(&format!("| {} |\n", cells.join(" | ")));
     }
-    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operations.md");
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../src/guide/operations.md");
     assert!(
         fs::read_to_string(docs).unwrap().contains(&table),
-        "docs/operations.md must have this table:\n{table}"
+        "src/guide/operations.md must have this table:\n{table}"
     );
 }
 

@@ -216,7 +216,7 @@ async fn the_switch_moves_whatever_the_version_and_the_other_fields_say() {
         (live.enforcement().get(), quotas(&live).join(", "), error(&live))
     };
     let in_force = || "api 3/h, login 5/min".to_owned();
-    // The emergency command of docs/operations.md.
+    // The emergency command of the guide `operations`.
     set(&server, "@enforcement", "off");
     assert_eq!(now().await, (Enforcement::Off, in_force(), String::new()));
     edit(&server, &["HDEL", "rl:policies", "@enforcement"]);

@@ -56,8 +56,8 @@ local function search(key, low, high, holds)
 end
 
 -- The state while decisions are made: the stored list, as a table of `key`, `length`, `base`, the total before its
--- first entry, `total`, the total of its last entry, and `last`, the time of that; false where there is no list. Then
--- the units that were charged since it was read, and the period under which they were.
+-- first entry, `total`, the total of its last entry, and `last`, the time of that entry; false without a list. Then the
+-- units that were charged since it was read, and the period under which they were.
 local function load(key)
   local length = call('LLEN', key)
   if length == 0 then

@@ -211,7 +211,7 @@ local function remove_units(body, index, cells, units)
   return sub(body, 1, first * CELL) .. string.rep(EMPTY, index - first) .. cell .. sub(body, (index + 1) * CELL + 1)
 end
 
--- Raises an error where the stored sum is not that of the cells.
+-- Raises an error if the stored sum is not the sum of the cells.
 local function check_sum(body, sum)
   if sum_of(body, 0, #body / CELL - 1) ~= sum then
     error(FOREIGN, 0)

@@ -119,8 +119,8 @@ impl LivePolicies {
         Ok(policies)
     }
 
-    /// Policies of `origin`, which is read once before this returns. Until it is read without an error, those of `first`
-    /// apply.
+    /// Policies of `origin`, which is read once before this returns. Until it is read without an error, the policies of
+    /// `first` apply.
     #[cfg(feature = "redis")]
     pub(crate) async fn following<O: Origin>(name: String, first: Update, origin: O) -> Result<Self, Error> {
         let runtime = runtime()?;
@@ -152,7 +152,7 @@ impl LivePolicies {
     ///
     /// # Errors
     ///
-    /// Those of [`get`](Self::get).
+    /// The same as [`get`](Self::get).
     ///
     /// # Example
     ///
@@ -174,8 +174,8 @@ impl LivePolicies {
         self.set.policies()
     }
 
-    /// The number of changes that were applied since the first read. A file or a hash that is written again and says the
-    /// same is no change.
+    /// The number of changes that were applied since the first read. Writing a file or a hash again with the same
+    /// content is not a change.
     #[must_use]
     pub fn version(&self) -> u64 {
         *self.versions.borrow()

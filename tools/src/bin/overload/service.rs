@@ -20,7 +20,7 @@ const WORKERS: usize = 10;
 const WORK: f64 = 0.05;
 /// More clients than usual, in seconds since the start.
 pub(crate) const RUSH: std::ops::Range<f64> = 20.0..70.0;
-/// The database is slow: all work takes so many times longer.
+/// The database is slow: all work takes this many times longer.
 pub(crate) const SLOW: std::ops::Range<f64> = 110.0..150.0;
 const SLOWER: f64 = 2.5;
 
@@ -66,7 +66,7 @@ pub(crate) struct Request {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Fate {
     Denied,
-    /// Answered after so many seconds.
+    /// Answered after this many seconds.
     Answered(f64),
 }
 

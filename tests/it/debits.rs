@@ -370,7 +370,7 @@ async fn a_settlement_that_was_not_sent_can_be_made_again() {
 }
 
 #[tokio::test]
-async fn a_debit_while_the_store_fails_is_charged_in_process_and_handed_back() {
+async fn a_debit_while_the_store_fails_is_charged_in_process_and_reconciled() {
     let store = Unsteady::default();
     let limiter = Limiter::new(store.clone());
     let policy = Policy::new("tokens", Quota::per_day(100)).algorithm(FixedWindow::anchored()).debt(20);

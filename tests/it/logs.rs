@@ -364,7 +364,7 @@ async fn the_peer_address_as_a_key_behind_a_proxy_is_one_warning_that_says_what_
 }
 
 #[tokio::test]
-async fn a_header_that_first_appears_after_a_thousand_requests_is_no_warning() {
+async fn a_header_that_first_appears_after_a_thousand_requests_causes_no_warning() {
     let (lines, _guard) = listen();
     let key = PeerIp::new();
     for _ in 0..1_000 {
@@ -426,7 +426,7 @@ async fn a_proxy_that_stops_sending_its_header_is_one_warning_at_any_time() {
 }
 
 #[tokio::test]
-async fn two_layers_of_which_one_charges_nothing_are_no_warning() {
+async fn two_layers_of_which_one_charges_nothing_cause_no_warning() {
     let (lines, _guard) = listen();
     let store = MemoryStore::new();
     let policy = || Policy::new("api", Quota::per_day(1));
@@ -465,7 +465,7 @@ async fn an_outage_of_a_lookup_and_of_its_policy_source_is_one_line_each_without
 }
 
 #[tokio::test]
-async fn changes_by_an_administrator_are_one_line_each_without_the_key() {
+async fn changes_by_an_operator_are_one_line_each_without_the_key() {
     let (lines, _guard) = listen();
     let policy = Policy::new("login", Quota::per_minute(5));
     let admin = Admin::new(MemoryStore::new(), policy).enforcement(&EnforcementSwitch::default()).router();

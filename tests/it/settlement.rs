@@ -386,7 +386,7 @@ async fn a_handler_settles_what_the_layer_has_reserved() {
 type Download =
     StreamBody<futures_util::stream::BoxStream<'static, Result<http_body::Frame<Bytes>, Infallible>>>;
 
-/// A body of so many parts of 100 000 bytes.
+/// A body of this many parts of 100,000 bytes.
 fn download(parts: usize) -> Download {
     let part = || Ok(http_body::Frame::data(Bytes::from(vec![0; 100_000])));
     StreamBody::new(Box::pin(futures_util::stream::iter((0..parts).map(move |_| part()))))

@@ -599,7 +599,7 @@ async fn no_rejection_is_stored_by_caches_whatever_its_status() {
     let call = || Request::post("/").header("content-type", "application/grpc").body(String::new()).unwrap();
     let rows = [
         ("no identity", &no_header, get(), 400),
-        ("no set-up", &no_peer, get(), 500),
+        ("no setup", &no_peer, get(), 500),
         ("moved", &no_header.clone().response(moved), get(), 301),
         ("gRPC", &no_header, call(), 200),
     ];
@@ -913,7 +913,7 @@ async fn a_layer_that_enforces_leaves_the_mark_of_a_gateway_alone() {
 }
 
 #[tokio::test]
-async fn a_limit_without_headers_does_not_suppress_those_of_an_outer_limit() {
+async fn a_limit_without_headers_does_not_suppress_the_headers_of_an_outer_limit() {
     let api = |limit| layer(Policy::new("api", Quota::per_hour(limit)));
     let rows = [
         ("on", api(3), vec![r#""api";r=2;t=2400"#]),

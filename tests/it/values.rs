@@ -264,7 +264,7 @@ fn an_invalid_configuration_file_is_an_error_that_says_what_to_do() {
 #[test]
 fn an_invalid_constant_panics_at_its_call_site() {
     let place = |build: fn()| {
-        // Each thread has its own, because other tests may panic meanwhile.
+        // Each thread has its own, because other tests may panic in the meantime.
         thread_local!(static PLACE: std::cell::RefCell<String> = const { std::cell::RefCell::new(String::new()) });
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(|panic| {
@@ -300,7 +300,7 @@ fn a_concurrency_policy_counts_permits_and_names_invalid_limits() {
         *panic.downcast::<String>().unwrap()
     };
     assert_eq!(panics(0), "a quota's limit must be at least 1");
-    assert_eq!(panics(1_000_001), "a limit on concurrency must be at most 1 000 000");
+    assert_eq!(panics(1_000_001), "a limit on concurrency must be at most 1,000,000");
 }
 
 #[tokio::test]

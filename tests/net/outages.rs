@@ -130,7 +130,7 @@ async fn repeated_crashes_with_persistence_admit_the_share_of_each_instance_once
     assert_bounded(&policies, &admitted, 2 * LIMIT);
 }
 
-/// Waits until so many units remain in the store.
+/// Waits until this many units remain in the store.
 async fn remains(limiter: &Limiter, policy: &Policy, key: &Key, expected: u64) {
     let mut left = None;
     let does = async || {

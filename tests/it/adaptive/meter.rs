@@ -26,7 +26,7 @@ use tower_ratelimit_extra::adaptive::{Adaptive, AdaptivePolicy, Aimd, Gradient, 
 const MILLI: Duration = Duration::from_millis(1);
 const TARGET: Duration = Duration::from_millis(200);
 
-/// A service that takes so many milliseconds, and answers with a status.
+/// A service that takes this many milliseconds, and answers with a status.
 #[derive(Clone, Default)]
 struct Behaviour {
     millis: Arc<AtomicU64>,
@@ -238,7 +238,7 @@ fn in_flight(most: u64, signal: impl Into<Signal>) -> (AdaptivePolicy, RateLimit
     (policy, limit)
 }
 
-/// Sends so many requests at once. Returns how many were denied.
+/// Sends this many requests concurrently. Returns how many were denied.
 async fn burst<S, B>(service: &S, size: usize) -> usize
 where
     S: Service<Request<String>, Response = Response<B>, Error = Infallible, Future: Send>
@@ -263,7 +263,7 @@ async fn bursts_with_a_few_late_requests_do_not_lower_a_limit_for_good() {
         let (policy, limit) = in_flight(500, signal);
         let service = limit.layer(meter.layer(behaviour.service()));
         let mut denied = 0;
-        // 40 requests at once that take 20 ms, every second: 0.8 are in flight on average.
+        // 40 concurrent requests of 20 ms, every second: 0.8 are in flight on average.
         for second in 0..120 {
             behaviour.set(20, 200);
             denied += burst(&service, 40).await;

@@ -31,7 +31,7 @@ use crate::{
 ///    goes straight to the service. A CORS preflight has [its own budget](Self#cors-preflights).
 /// 3. All charges are decided together, all or nothing, before the service is called.
 /// 4. If the request is admitted, the service is called with the [`Decision`](crate::Decision) in the request's
-///    extensions. The response gets the [`Headers`], and the decision in its extensions.
+///    extensions. The response gets the [`Headers`].
 /// 5. If the request is denied, the client gets the [`response`](Self::response): 429, or `RESOURCE_EXHAUSTED` over
 ///    gRPC. The service is not called, the body is not read, and nothing is charged.
 ///

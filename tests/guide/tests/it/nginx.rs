@@ -26,7 +26,9 @@ impl Nginx {
         let block = guide.split("```nginx\n").nth(1).unwrap().split("```").next().unwrap();
         let listen = TcpListener::bind("127.0.0.9:0").await.unwrap().local_addr().unwrap();
         assert!(block.contains("127.0.0.9:8080") && block.contains("127.0.0.1:3000"));
-        let block = block.replace("127.0.0.9:8080", &listen.to_string()).replace("127.0.0.1:3000", &service.to_string());
+        let block = block
+            .replace("127.0.0.9:8080", &listen.to_string())
+            .replace("127.0.0.1:3000", &service.to_string());
 
         let directory = Directory::new();
         let path = |name: &str| directory.file(name).to_str().unwrap().to_owned();
@@ -88,7 +90,8 @@ const SPOOFED: [(&str, &str); 9] = [
 
 #[tokio::test]
 async fn behind_nginx_a_client_is_counted_by_its_own_address_whatever_it_sends() {
-    let limit = RateLimitLayer::new(MemoryStore::new(), Policy::new("per-client", Quota::per_day(20)), client());
+    let limit =
+        RateLimitLayer::new(MemoryStore::new(), Policy::new("per-client", Quota::per_day(20)), client());
     let address = get(async |request: Parts| client().address(&request).unwrap().to_string());
     let service = serve(Router::new().route("/", address.layer(limit))).await;
     let nginx = Nginx::start(service, |block| block).await;
@@ -102,7 +105,9 @@ async fn behind_nginx_a_client_is_counted_by_its_own_address_whatever_it_sends()
         assert_eq!((status, &*address), (200, "127.0.0.77"), "{name}, past nginx");
     }
     // 18 of 20.
-    for (headers, status) in [(SPOOFED[1].1, 200), (SPOOFED[2].1, 200), (SPOOFED[3].1, 429), (SPOOFED[4].1, 429)] {
+    for (headers, status) in
+        [(SPOOFED[1].1, 200), (SPOOFED[2].1, 200), (SPOOFED[3].1, 429), (SPOOFED[4].1, 429)]
+    {
         assert_eq!(get_from(CLIENT, nginx.address, headers).await.0, status);
     }
     assert_eq!(get_from([127, 0, 0, 78], nginx.address, "").await, (200, "127.0.0.78".into()));

@@ -13,7 +13,9 @@ fn guides() -> Vec<(String, String)> {
     let files = fs::read_dir(root().join("src/guide")).unwrap().map(|entry| entry.unwrap().path());
     let pages = files.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
     pages
-        .map(|path| (path.file_stem().unwrap().to_str().unwrap().to_owned(), fs::read_to_string(&path).unwrap()))
+        .map(|path| {
+            (path.file_stem().unwrap().to_str().unwrap().to_owned(), fs::read_to_string(&path).unwrap())
+        })
         .collect()
 }
 
@@ -35,7 +37,10 @@ fn each_guide_is_published_and_its_programs_run() {
     let published = fs::read_to_string(root().join("src/guide/mod.rs")).unwrap();
     for (name, _) in guides() {
         assert!(published.contains(&format!("pub mod {name} {{}}")), "{name} is not in src/guide/mod.rs");
-        assert!(published.contains(&format!("//! | [`{name}`] |")), "{name} is not in the table of src/guide/mod.rs");
+        assert!(
+            published.contains(&format!("//! | [`{name}`] |")),
+            "{name} is not in the table of src/guide/mod.rs"
+        );
         assert!(tests_guide::NAMES.contains(&&*name), "{name} is not in tests/guide/src/lib.rs");
     }
 }
@@ -88,9 +93,12 @@ fn log_lines_are_quoted_as_the_code_has_them() {
     code.push_str(&sources(&root().join("extra/src")));
     // A string that goes on in the next line.
     let code: String = code.split("\\\n").map(|line| line.trim_start()).collect();
-    let table = page.split("# By log line").nth(1).unwrap().split("\n# ").next().unwrap();
+    let table = page.split("## By log line").nth(1).unwrap().split("\n## ").next().unwrap();
     let mut rows = 0;
-    for row in table.lines().filter(|row| row.starts_with("| info") || row.starts_with("| warn") || row.starts_with("| error")) {
+    for row in table
+        .lines()
+        .filter(|row| row.starts_with("| info") || row.starts_with("| warn") || row.starts_with("| error"))
+    {
         let line = row.split('`').nth(1).unwrap();
         assert!(code.contains(line), "no code logs {line:?}");
         rows += 1;

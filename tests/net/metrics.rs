@@ -380,6 +380,7 @@ async fn the_switches_and_the_errors_of_live_policies_are_gauges() {
 
 #[test]
 fn the_docs_quote_the_file_of_alerts() {
-    let (docs, alerts) = (include_str!("../../src/guide/metrics_and_alerts.md"), include_str!("../../docs/alerts.yml"));
+    let (docs, alerts) =
+        (include_str!("../../src/guide/metrics_and_alerts.md"), include_str!("../../docs/alerts.yml"));
     assert!(docs.contains(&format!("```yaml\n{alerts}```\n")));
 }

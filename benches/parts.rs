@@ -16,7 +16,6 @@ use tower_ratelimit::{
     algorithm::{
         Algorithm, Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket,
     },
-    key::Constant,
     response::{Dialect, GrpcStatus, ProblemDetails, ResponseMapper},
 };
 
@@ -135,7 +134,7 @@ fn headers(criterion: &mut Criterion) {
     ];
     for (name, headers) in rows {
         let policy = Policy::new("p", quota(PLENTY));
-        let layer = RateLimitLayer::new(MemoryStore::new(), policy, Constant::new("all")).headers(headers);
+        let layer = RateLimitLayer::new(MemoryStore::new(), policy, Key::new("all")).headers(headers);
         answer(criterion, "headers", &layer, name, "text/plain");
     }
 }

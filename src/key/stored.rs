@@ -112,7 +112,7 @@ mod tests {
         let singles = keys.clone();
         for key in &singles {
             keys.extend([
-                key.hashed(&secret),
+                key.with_hash(&secret),
                 key.of_second(),
                 key.of_second().of_first(),
                 key.of_preflight(),

@@ -165,9 +165,7 @@ impl Limiter {
     /// use axum::{Router, body::Body, response::IntoResponse, routing::post};
     /// use http::Request;
     /// use tower::ServiceExt;
-    /// use tower_ratelimit::{
-    ///     key::Constant, Decision, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, Rejection,
-    /// };
+    /// use tower_ratelimit::{Decision, Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, Rejection};
     ///
     /// // One unit for the request, and one more for each line of its body.
     /// async fn import(decision: Decision, limiter: Limiter, body: String) -> Result<impl IntoResponse, Rejection> {
@@ -179,7 +177,7 @@ impl Limiter {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # pub async fn main() {
     /// let policy = Policy::new("lines", Quota::per_hour(5));
-    /// let layer = RateLimitLayer::new(MemoryStore::new(), policy, Constant::new("all"));
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), policy, Key::new("all"));
     /// let app = Router::new().route("/", post(import)).layer(layer);
     ///
     /// let send = async |body: &'static str| {

@@ -301,12 +301,12 @@ impl Policy {
     /// ```
     /// use http::{Request, Response};
     /// use tower::{Layer, ServiceExt};
-    /// use tower_ratelimit::{key::Constant, layer::Settlement, MemoryStore, Policy, Quota, RateLimitLayer};
+    /// use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitLayer, layer::Settlement};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let bytes = Policy::new("bytes", Quota::per_minute(100_000)).content_bytes();
-    /// let layer = RateLimitLayer::new(MemoryStore::new(), bytes, Constant::new("all"))
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), bytes, Key::new("all"))
     ///     .settle(Settlement::new().response_bytes("bytes"));
     /// let download = layer.layer(tower::service_fn(|_: Request<()>| async {
     ///     Ok::<_, std::convert::Infallible>(Response::new(String::from("hello")))

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
     Decision, FailureMode, Header, Key, Limiter, Policy, Quota, RateLimitLayer, RedisStore, Reservation,
-    algorithm::FixedWindow, key::Constant,
+    algorithm::FixedWindow,
 };
 
 fn policy() -> Policy {
@@ -74,7 +74,7 @@ async fn a_request_that_is_dropped_stays_charged_if_it_was_sent_and_is_not_sent_
     let server = RedisServer::start();
     let store = store(&server).await;
     let limiter = Limiter::new(store.clone());
-    let layer = RateLimitLayer::new(store, policy(), Constant::new("all"));
+    let layer = RateLimitLayer::new(store, policy(), Key::new("all"));
     ask(layer.clone(), 0).await;
     server.signal("STOP");
     let mut sent = Box::pin(ask(layer.clone(), 0));

@@ -15,7 +15,6 @@ use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
     Charge, Key, Limiter, ManualClock, MemoryStore, Policy, Quota, RateLimitLayer,
     algorithm::{Concurrency, FixedWindow},
-    key::Constant,
     store::{Action, Store},
 };
 
@@ -68,7 +67,7 @@ async fn a_response_holds_its_unit_until_its_body_ends_fails_or_is_dropped() {
                 let body = futures_util::stream::poll_fn(move |cx| body.poll_recv(cx));
                 async { Ok::<_, Infallible>(Response::new(StreamBody::new(body))) }
             });
-            let layer = RateLimitLayer::new(limiter.clone(), policy.clone(), Constant::new("all"));
+            let layer = RateLimitLayer::new(limiter.clone(), policy.clone(), Key::new("all"));
             let Ok(response) = layer.layer(service).oneshot(inner::get()).await;
             assert_eq!(response.headers()["ratelimit-policy"], r#""in-flight";q=1;qu="concurrent-requests""#);
             // The extensions of the response do not hold the permit.
@@ -98,11 +97,8 @@ async fn permits_that_a_handler_passes_on_are_held_until_its_body_ends() {
     let limiter = Limiter::new(MemoryStore::new());
     let (requests, exports) = (policy(9, LEASE), Policy::concurrency("exports", 1));
     let layers = [
-        ("counted", RateLimitLayer::new(limiter.clone(), requests.clone(), Constant::new("all"))),
-        (
-            "exempt",
-            RateLimitLayer::new(limiter.clone(), requests.clone(), Constant::new("all")).exempt(|_| true),
-        ),
+        ("counted", RateLimitLayer::new(limiter.clone(), requests.clone(), Key::new("all"))),
+        ("exempt", RateLimitLayer::new(limiter.clone(), requests.clone(), Key::new("all")).exempt(|_| true)),
     ];
     for (name, layer) in layers {
         let handler = {

@@ -7,7 +7,7 @@ use support::{RedisServer, inner::ask, store};
 use tower_ratelimit::{
     Answer, Decision, Header, Key, KeyExtractor, Limiter, MemoryStore, PeerIp, Policy, PolicySource, Quota,
     RateLimitLayer, Rule,
-    key::{Constant, FromExtension, RequestMethod},
+    key::{FromExtension, RequestMethod},
     layer::Preflight,
     policy::Penalty,
 };
@@ -108,7 +108,7 @@ async fn costs_chosen_policies_exemptions_and_permits_apply_to_preflights_too() 
     let tiers = PolicySource::per_request(|_: &Parts, _: &Key| Policy::new("chosen", Quota::per_hour(4)));
     let tiers = Rule::new(tiers, Header::new("x-api-key")).cost(|_| 2);
     let layer = RateLimitLayer::with_rules(MemoryStore::new(), tiers)
-        .and(Rule::new(Policy::concurrency("in-flight", 1), Constant::new("all")))
+        .and(Rule::new(Policy::concurrency("in-flight", 1), Key::new("all")))
         .exempt(PeerIp::new().within(["203.0.113.8"]).unwrap());
     let requests = [A, A, A, B, B, B, B].map(|peer| preflight(peer, &[]));
     assert_eq!(statuses(&layer, requests).await, [200, 200, 429, 200, 200, 200, 200]);

@@ -6,7 +6,7 @@ use http::{Request, Response, StatusCode};
 use support::{Down, RedisServer, inner::ask_for, store};
 use tower_ratelimit::{
     Charge, FailureMode, Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore, Rule,
-    algorithm::FixedWindow, key::Constant,
+    algorithm::FixedWindow,
 };
 
 fn day(name: &str, limit: u64) -> Policy {
@@ -56,8 +56,8 @@ async fn clients_see_nothing_of_a_shadow_and_on_decision_does() {
         let denials = Arc::new(Mutex::new(Vec::new()));
         let seen = denials.clone();
         let limit = if name == "admitted" { 100 } else { 1 };
-        let layer = RateLimitLayer::new(MemoryStore::new(), day("enforced", limit), Constant::new("all"))
-            .and(Rule::new(day("hidden", 1).shadow(), Constant::new("all")))
+        let layer = RateLimitLayer::new(MemoryStore::new(), day("enforced", limit), Key::new("all"))
+            .and(Rule::new(day("hidden", 1).shadow(), Key::new("all")))
             .on_decision(move |event| {
                 let shadows = event.decision().unwrap().shadows();
                 let denied = shadows.iter().filter(|shadow| shadow.is_denied());

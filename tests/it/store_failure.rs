@@ -24,7 +24,6 @@ use tower_ratelimit::{
     ErrorKind, FailureMode, Key, Limiter, PeerIp, Policy, Quota, RateLimitLayer, RedisStore, Rejection,
     algorithm::FixedWindow,
     bb8_redis::{RedisConnectionManager, bb8::Pool},
-    key::Constant,
 };
 
 /// A closed policy, so that a failed decision is an error and not an admission.
@@ -447,7 +446,7 @@ async fn an_unavailable_store_is_200_without_headers_or_503_over_http() {
 
 #[tokio::test]
 async fn a_503_names_a_wait_that_differs_between_clients() {
-    let layer = RateLimitLayer::new(Down, closed(1), Constant::new("all"));
+    let layer = RateLimitLayer::new(Down, closed(1), Key::new("all"));
     let mut waits = HashSet::new();
     for _ in 0..100 {
         let response = ask(&layer, get()).await;

@@ -9,7 +9,6 @@ use tower_ratelimit::{
     Rejection, Rule, Verdict,
     algorithm::{Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
     decision::Outcome,
-    key::Constant,
 };
 
 #[test]
@@ -333,7 +332,7 @@ async fn a_denied_decision_and_an_error_convert_to_their_rejection() {
 
 #[test]
 fn debug_of_a_rule_shows_its_policy_and_no_key() {
-    let rule = Rule::new(Policy::new("uploads", Quota::per_hour(1)), Constant::new("secret"));
+    let rule = Rule::new(Policy::new("uploads", Quota::per_hour(1)), Key::new("secret"));
     let shown = format!("{rule:?}");
     assert!(shown.contains("uploads") && !shown.contains("secret"), "{shown}");
 }

@@ -246,7 +246,10 @@ async fn redis_shows_its_batches_its_queue_its_leases_and_who_decided() {
         let value = |name| samples(&scrape, name).get("").copied();
         (value("ratelimit_leased_keys"), value("ratelimit_leased_units"))
     };
-    assert_eq!(counted(&handle, "ratelimit_decisions_total")["policy=leased,source=lease,verdict=admitted"], 1.0);
+    assert_eq!(
+        counted(&handle, "ratelimit_decisions_total")["policy=leased,source=lease,verdict=admitted"],
+        1.0
+    );
     // Other tests have leases too. The task that looks for unused leases sets the gauges.
     let found = async {
         while !matches!(gauges(), (Some(keys), Some(units)) if keys >= 1.0 && units >= 1.0) {

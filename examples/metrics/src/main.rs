@@ -31,8 +31,7 @@ use axum::{Router, routing::get};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 use tokio::{net::TcpListener, time::interval};
 use tower_ratelimit::{
-    Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, RedisStore,
-    metrics::BUCKETS,
+    Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, RedisStore, metrics::BUCKETS,
 };
 
 pub(crate) fn app(limiter: impl Into<Limiter>, prometheus: PrometheusHandle) -> Router {

@@ -76,6 +76,7 @@ impl Operator {
     /// # Errors
     ///
     /// Those of [`Limiter::check`].
+    #[doc(hidden)]
     pub async fn owed(&self, policy: &Policy, key: &Key) -> Result<u64, Error> {
         let debt = policy.debt_units();
         if debt == 0 {
@@ -91,6 +92,7 @@ impl Operator {
 
     /// The name under which the store keeps the count of `key` under `policy`: the key in Redis. `None` for a store that has
     /// no such names.
+    #[doc(hidden)]
     #[must_use]
     pub fn stored_name(&self, policy: &Policy, key: &Key) -> Option<String> {
         self.0.store.stored_name(policy, key)

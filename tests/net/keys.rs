@@ -4,8 +4,9 @@ use support::{RedisServer, redis_cluster::RedisCluster, settings};
 use tower_ratelimit::{
     ErrorKind, Key, Limiter, Policy, Quota, RedisStore,
     algorithm::{FixedWindow, SlidingLog},
+    internal::StoredKeys,
     policy::Penalty,
-    store::{Servers, StoredKeys},
+    store::Servers,
 };
 
 fn policies() -> [Policy; 3] {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 use tower_ratelimit::{
     decision::{Outcome, Verdict},
-    policy::PolicySummary,
+    internal::PolicySummary,
 };
 
 use super::explanation::{ExplainedCharge, Explanation};

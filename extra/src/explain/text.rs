@@ -31,7 +31,7 @@ impl fmt::Display for Explanation {
 
 impl fmt::Display for ExplainedCharge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "policy {}: {}", self.policy().name(), self.policy().summary())?;
+        writeln!(f, "policy {}: {}", self.policy().name(), self.policy())?;
         write!(f, "key {}", self.key().as_str())?;
         if let Some(identity) = self.identity().filter(|identity| *identity != self.key().as_str()) {
             // Escaped, because a client may have chosen it.

@@ -81,6 +81,7 @@ impl RedisStore {
     /// # Ok(())
     /// # }
     /// ```
+    #[doc(hidden)]
     pub async fn stored_keys(&self, policies: &[Policy], at_most: usize) -> Result<StoredKeys, Error> {
         let scan = Scan { pattern: self.names.pattern_of_all(), most: usize::MAX, looks: at_most };
         let scanned = self.link.clone().scan(scan, self.deadline.max(PROBE_TIMEOUT)).await;

@@ -256,7 +256,7 @@ fn list(policies: &[Policy], as_json: bool) -> String {
             "warnings": warnings.collect::<Vec<_>>(),
         }));
     }
-    let row = |policy: &Policy| vec![policy.name().to_owned(), policy.summary().to_string()];
+    let row = |policy: &Policy| vec![policy.name().to_owned(), policy.to_string()];
     let mut text = table(&["POLICY", "SETTINGS"], &policies.iter().map(row).collect::<Vec<_>>());
     warnings.for_each(|warning| text.push_str(&format!("warning: {warning}\n")));
     text

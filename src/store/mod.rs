@@ -11,11 +11,11 @@ mod store;
 #[cfg(feature = "redis")]
 use self::penalty_charge::Counts;
 #[cfg(feature = "redis")]
-pub use self::redis::{FindingKind, ProbeFinding, ProbeReport, RedisStore, RedisStoreBuilder, Servers};
+pub use self::redis::{ProbeReport, RedisStore, RedisStoreBuilder, Servers};
 pub(crate) use self::store::{LocalCounts, Owed, Owing};
 pub use self::{
     clock::ManualClock,
-    memory::{MemoryStore, MemoryStoreBuilder},
+    memory::MemoryStore,
     store::{Action, Store},
 };
 use self::{

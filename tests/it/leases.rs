@@ -22,11 +22,11 @@ use tower_ratelimit::{
     store::Store as _,
 };
 
-/// One of several instances: its own store, over a shared pool.
-#[derive(Clone)]
 /// How long a running instance keeps units that it does not spend.
 const HELD_UNUSED: Duration = Duration::from_millis(1_500);
 
+/// One of several instances: its own store, over a shared pool.
+#[derive(Clone)]
 struct Instance {
     store: RedisStore,
     limiter: Limiter,
@@ -47,7 +47,7 @@ impl Instance {
 
     /// Waits until no call from an earlier time is pending.
     async fn settled(&self) {
-        while self.store.lease_status().calls() > 0 {
+        while self.store.lease_status().calls > 0 {
             tokio::time::sleep(Duration::from_micros(100)).await;
         }
     }
@@ -66,7 +66,7 @@ impl Instance {
     }
 
     fn has_leases(&self) -> bool {
-        self.store.lease_status().keys() > 0
+        self.store.lease_status().keys > 0
     }
 
     async fn remaining(&self, policy: &Policy) -> u64 {

@@ -100,7 +100,7 @@ pub(super) async fn refund(
     match decision.outcomes().iter().chain(decision.shadows()).next() {
         Some(outcome) => Ok(json(&Left {
             remaining: outcome.remaining(),
-            capacity: outcome.capacity(),
+            capacity: outcome.policy().capacity(),
             reset_after: outcome.reset_after().as_secs_f64(),
         })),
         None => Ok(StatusCode::NO_CONTENT.into_response()),

@@ -53,7 +53,7 @@ impl fmt::Display for ExplainedCharge {
 
 impl ExplainedCharge {
     fn state(&self, f: &mut fmt::Formatter<'_>, outcome: &Outcome) -> fmt::Result {
-        let (remaining, capacity) = (outcome.remaining(), outcome.capacity());
+        let (remaining, capacity) = (outcome.remaining(), outcome.policy().capacity());
         if let Some(rest) = outcome.banned_for() {
             return writeln!(f, "the key is banned for {}", Span(rest));
         }

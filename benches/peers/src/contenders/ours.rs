@@ -115,7 +115,7 @@ fn limited(
     others: &[&str],
     setup: &Setup,
 ) -> Result<Box<dyn Subject>, Box<dyn Error>> {
-    let quota = Quota::new(setup.limit.count.into(), setup.limit.period)?;
+    let quota = Quota::try_new(setup.limit.count.into(), setup.limit.period)?;
     // A store that fails must show as wrong answers, and not as requests that were admitted without a decision.
     let named = |name: &str| policy(Policy::new(name, quota).on_store_failure(FailureMode::Closed));
     let layer = RateLimitLayer::new(store, named("p"), Header::from(KEY));

@@ -11,9 +11,10 @@ test:
 	@.ci/timed "doc tests" cargo test --package tower-ratelimit --package tower-ratelimit-extra \
 		--package tests --doc
 
-# `make test`; then all features, TLS, Sentinel, Cluster, gRPC, the programs of this workspace, the simulation of faults, and
-# five times the random steps of the differential tests.
+# `make test`; then all features, TLS, Sentinel, Cluster, gRPC, the programs of this workspace and of the guides, nginx in
+# front of a service, the simulation of faults, and five times the random steps of the differential tests.
 test-all: test
+	@.ci/get-nginx
 	@.ci/timed "all features, net, sim, programs" .ci/cargo-test --workspace --exclude tests --all-features --tests
 	@.ci/timed "doc tests, all features" cargo test --workspace --exclude tests --all-features --doc
 	@DIFFERENTIAL_STEPS=10000 .ci/timed "differential" .ci/cargo-test --package tower-ratelimit --package tests --test it -- \
@@ -52,6 +53,7 @@ test-simulation:
 # `make test-all` on Redis 6.2, the oldest supported version. Needs python3, a C compiler and make to build it. This build
 # has no TLS.
 test-oldest:
+	@.ci/get-nginx
 	@.ci/get-servers redis-6.2
 	PATH=$$PWD/target/servers/redis-6.2:$$PATH cargo test --workspace --all-features -- --skip tls
 

@@ -14,7 +14,7 @@ use std::{
 use criterion::{Criterion, criterion_group, criterion_main};
 use http::{Request, Response};
 use tower::{Layer, Service, ServiceExt, service_fn};
-use tower_ratelimit::{Headers, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, key::Constant};
+use tower_ratelimit::{Headers, Key, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer};
 
 fn request() -> Request<()> {
     let peer: SocketAddr = ([203, 0, 113, 7], 4711).into();
@@ -43,11 +43,10 @@ fn overhead(criterion: &mut Criterion) {
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
         return;
     };
-    let plenty = Quota::new(1_000_000_000_000, Duration::from_millis(1));
+    let plenty = Quota::try_new(1_000_000_000_000, Duration::from_millis(1));
     let Ok(plenty) = plenty else { return };
     let allow = |headers| {
-        RateLimitLayer::new(MemoryStore::new(), Policy::new("p", plenty), Constant::new("all"))
-            .headers(headers)
+        RateLimitLayer::new(MemoryStore::new(), Policy::new("p", plenty), Key::new("all")).headers(headers)
     };
     let mut group = criterion.benchmark_group("overhead");
 
@@ -71,7 +70,7 @@ fn overhead(criterion: &mut Criterion) {
     group.bench_function("denied", |bencher| {
         let policy = Policy::new("p", Quota::per_day(1));
         let mut service =
-            RateLimitLayer::new(MemoryStore::new(), policy, Constant::new("all")).layer(service_fn(hello));
+            RateLimitLayer::new(MemoryStore::new(), policy, Key::new("all")).layer(service_fn(hello));
         runtime.block_on(many(&mut service, 1));
         bencher.iter_custom(|requests| runtime.block_on(many(&mut service, requests)));
     });

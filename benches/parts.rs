@@ -16,7 +16,6 @@ use tower_ratelimit::{
     algorithm::{
         Algorithm, Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket,
     },
-    key::Constant,
     response::{Dialect, GrpcStatus, ProblemDetails, ResponseMapper},
 };
 
@@ -93,7 +92,7 @@ fn algorithms(criterion: &mut Criterion) {
     bench("Concurrency", held("plenty", 1_000), Some(held("one", 1)));
     // More units than requests in a period, after which entries leave the log.
     let log = |name, quota| Policy::new(name, quota).algorithm(SlidingLog::new());
-    let Ok(brief) = Quota::new(100_000, Duration::from_millis(1)) else { return };
+    let Ok(brief) = Quota::try_new(100_000, Duration::from_millis(1)) else { return };
     bench("SlidingLog", log("brief", brief), Some(log("one", quota(1))));
     group.finish();
 }
@@ -135,7 +134,7 @@ fn headers(criterion: &mut Criterion) {
     ];
     for (name, headers) in rows {
         let policy = Policy::new("p", quota(PLENTY));
-        let layer = RateLimitLayer::new(MemoryStore::new(), policy, Constant::new("all")).headers(headers);
+        let layer = RateLimitLayer::new(MemoryStore::new(), policy, Key::new("all")).headers(headers);
         answer(criterion, "headers", &layer, name, "text/plain");
     }
 }

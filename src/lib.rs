@@ -33,6 +33,22 @@
 //! # }
 //! ```
 //!
+//! # Guides
+//!
+//! New to the crate: [quickstart](guide::quickstart), [concepts and glossary](guide::concepts),
+//! [coming from another limiter](guide::migration), [FAQ](guide::faq).
+//!
+//! Before production: [**the client's address behind proxies**](guide::client_ip),
+//! [**deployment checklist**](guide::deployment), [failure modes](guide::failure), [Redis](guide::redis),
+//! [metrics and alerts](guide::metrics_and_alerts).
+//!
+//! By task: [keys](guide::keys), [numbers and algorithms](guide::choosing), [several limits, routes and costs](guide::several_limits),
+//! [logins and abuse](guide::logins), [LLM tokens and streams](guide::streams), [gRPC](guide::grpc),
+//! [WebSocket](guide::websocket), [jobs and outgoing calls](guide::outgoing), [testing](guide::testing).
+//!
+//! In operation: [troubleshooting by log line and error](guide::troubleshooting), [operations](guide::operations),
+//! [upgrades and rolling deploys](guide::upgrades).
+//!
 //! # The parts
 //!
 //! | question | built in | your own | module |
@@ -142,6 +158,16 @@ pub use self::{
     response::{Headers, Rejection},
     store::{ManualClock, MemoryStore},
 };
+
+/// What `tower-ratelimit-extra` and the tools use of exactly this version. It is not part of the API.
+#[doc(hidden)]
+pub mod internal {
+    #[cfg(feature = "serde")]
+    pub use crate::policy::configuration::PolicyChanges;
+    pub use crate::policy::summary::PolicySummary;
+    #[cfg(feature = "redis")]
+    pub use crate::store::redis::{LeaseStatus, RedisHash, StoredKeys};
+}
 
 /// Compiles the programs in the README.
 #[cfg(all(doctest, feature = "axum", feature = "redis"))]

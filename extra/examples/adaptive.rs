@@ -68,7 +68,7 @@ use axum::{
     routing::{get, put},
 };
 use tokio::net::TcpListener;
-use tower_ratelimit::{Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, key::Constant};
+use tower_ratelimit::{Key, Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer};
 use tower_ratelimit_extra::adaptive::{Adaptive, AdaptivePolicy, Gradient, LoadMeter};
 
 /// The service, and the limit of its clients.
@@ -85,7 +85,7 @@ pub(crate) fn app(limiter: impl Into<Limiter>) -> Result<(Router, AdaptivePolicy
     // The meter is the inner layer, so it measures only what is admitted.
     let meter = LoadMeter::new();
     let reports = Adaptive::new(Policy::concurrency("reports", 100)).follow(Gradient::new(&meter)).start()?;
-    let in_flight = RateLimitLayer::new(MemoryStore::new(), &reports, Constant::new("all"));
+    let in_flight = RateLimitLayer::new(MemoryStore::new(), &reports, Key::new("all"));
     let report = get(async || "a long report\n").layer((in_flight, meter));
 
     let limits = {

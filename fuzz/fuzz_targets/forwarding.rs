@@ -10,7 +10,7 @@ use std::{
 
 use http::{HeaderMap, HeaderValue, Request, request::Parts};
 use libfuzzer_sys::fuzz_target;
-use tower_ratelimit::{key::ForwardingHeader, ClientIp, Error, ErrorKind, Key, KeyExtractor, PeerIp, TrustedProxies};
+use tower_ratelimit::{ClientIp, Error, ErrorKind, Key, KeyExtractor, PeerIp, TrustedProxies};
 
 const PEERS: [Option<&str>; 5] = [
     None,
@@ -54,13 +54,7 @@ fn client(mode: usize, hops: usize, name: &str) -> ClientIp {
         1 => networks().and_unix_socket(),
         _ => TrustedProxies::hops(hops),
     };
-    ClientIp::behind(proxies).header(match name {
-        "x-forwarded-for" => ForwardingHeader::x_forwarded_for(),
-        "forwarded" => ForwardingHeader::forwarded(),
-        "x-real-ip" => ForwardingHeader::x_real_ip(),
-        "cf-connecting-ip" => ForwardingHeader::cf_connecting_ip(),
-        _ => ForwardingHeader::named(name),
-    })
+    ClientIp::behind(proxies).header(name)
 }
 
 fn is_ours(peer: &SocketAddr) -> bool {

@@ -2,7 +2,6 @@
 
 mod ban;
 mod charge;
-mod charges;
 #[expect(clippy::module_inception, reason = "the module's main type")]
 mod decision;
 mod local;
@@ -14,15 +13,11 @@ mod source;
 mod verdict;
 
 pub use self::{
-    ban::{Ban, BanList},
-    charge::Charge,
-    decision::Decision,
-    outcome::Outcome,
-    source::DecisionSource,
+    ban::BanList, charge::Charge, decision::Decision, outcome::Outcome, source::DecisionSource,
     verdict::Verdict,
 };
 pub(crate) use self::{
-    charges::Charges,
+    charge::Charges,
     decision::Report,
     local::{LocalCharge, Reconciliation},
     outcome::Claim,

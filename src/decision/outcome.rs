@@ -24,13 +24,13 @@ use crate::{algorithm::twin::Receipt, base::time::micros, key::Key, policy::Poli
 ///
 /// let decision = limiter.check(&policy, &Key::new("alice"), 2).await?;
 /// let admitted = &decision.outcomes()[0];
-/// assert!(!admitted.is_denied());
-/// assert_eq!((admitted.capacity(), admitted.remaining()), (2, 0));
+/// assert!(!admitted.verdict().is_denied());
+/// assert_eq!((admitted.granted(), admitted.remaining()), (2, 0));
 ///
 /// let decision = limiter.check(&policy, &Key::new("alice"), 1).await?;
 /// let denied = &decision.outcomes()[0];
-/// assert!(denied.is_denied());
-/// assert!(denied.retry_after() <= Some(denied.reset_after()));
+/// assert!(denied.verdict().is_denied());
+/// assert!(denied.verdict().retry_after() <= Some(denied.reset_after()));
 /// # Ok(())
 /// # }
 /// ```
@@ -194,8 +194,7 @@ impl Outcome {
 
     /// This outcome as a denial because the key is banned for `rest`, for your own stores. Nothing remains then, and the
     /// wait is no shorter than the ban.
-    #[must_use]
-    pub fn banning(mut self, rest: Duration) -> Self {
+    pub(crate) fn banning(mut self, rest: Duration) -> Self {
         let retry_after = match self.verdict {
             Verdict::Deny { retry_after } => retry_after.map(|wait| wait.max(rest)),
             _ => Some(rest),
@@ -214,8 +213,7 @@ impl Outcome {
     }
 
     /// Whether the policy denied because it [bans](Policy::penalty) the key. Also if it is this denial that bans it.
-    #[must_use]
-    pub const fn is_banned(&self) -> bool {
+    pub(crate) const fn is_banned(&self) -> bool {
         self.charge.ban().is_some()
     }
 
@@ -244,8 +242,7 @@ impl Outcome {
     }
 
     /// The key.
-    #[must_use]
-    pub const fn key(&self) -> &Key {
+    pub(crate) const fn key(&self) -> &Key {
         self.charge.key()
     }
 
@@ -256,8 +253,7 @@ impl Outcome {
     }
 
     /// Whether this policy denied the request.
-    #[must_use]
-    pub const fn is_denied(&self) -> bool {
+    pub(crate) const fn is_denied(&self) -> bool {
         self.verdict.is_denied()
     }
 
@@ -271,8 +267,7 @@ impl Outcome {
     }
 
     /// The most units that one request can charge: the policy's [capacity](Policy::capacity).
-    #[must_use]
-    pub fn capacity(&self) -> u64 {
+    pub(crate) fn capacity(&self) -> u64 {
         self.charge.policy().capacity()
     }
 
@@ -290,8 +285,7 @@ impl Outcome {
 
     /// The shortest wait after which this policy admits the same request. `None` if it admitted, and if waiting cannot
     /// help.
-    #[must_use]
-    pub const fn retry_after(&self) -> Option<Duration> {
+    pub(crate) const fn retry_after(&self) -> Option<Duration> {
         self.verdict.retry_after()
     }
 

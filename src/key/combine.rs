@@ -4,7 +4,11 @@ use std::slice;
 
 use http::request::Parts;
 
-use super::{Hashed, Key, KeyExtractor, Map, Or, extractor::impossible};
+use super::{
+    Key, KeyExtractor,
+    adapter::{Hashed, Map, Or},
+    extractor::impossible,
+};
 use crate::base::{Answer, Error, ErrorKind};
 
 impl<K: KeyExtractor> KeyExtractor for Map<K> {
@@ -55,7 +59,7 @@ fn changed(change: &(dyn Fn(&str) -> Answer<Key> + Send + Sync), key: Key) -> An
 impl<K: KeyExtractor> KeyExtractor for Hashed<K> {
     fn extract(&self, request: &Parts) -> Answer<Key> {
         let secret = self.secret.clone();
-        self.extractor.extract(request).then(move |key| Ok(key?.hashed(&secret)))
+        self.extractor.extract(request).then(move |key| Ok(key?.with_hash(&secret)))
     }
 
     fn warning(&self) -> Option<String> {
@@ -67,7 +71,7 @@ impl<K: KeyExtractor> KeyExtractor for Hashed<K> {
     }
 
     fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
-        Ok(self.extractor.keys_of(named)?.iter().map(|key| key.hashed(&self.secret)).collect())
+        Ok(self.extractor.keys_of(named)?.iter().map(|key| key.with_hash(&self.secret)).collect())
     }
 }
 

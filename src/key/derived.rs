@@ -15,7 +15,7 @@ impl Key {
     }
 
     /// A key that shows nothing of this one without `secret`.
-    pub(super) fn hashed(&self, secret: &Secret) -> Self {
+    pub(super) fn with_hash(&self, secret: &Secret) -> Self {
         let mut hashed = KEYED.to_owned();
         push_hex(&mut hashed, &secret.mac(self.as_str()));
         let mut origin = self.to_origin();
@@ -97,8 +97,8 @@ mod tests {
             long.of_second(),
             Key::join([&long, &short]),
             Key::new("x".repeat(95)).of_second(),
-            short.hashed(&secret),
-            Key::join([&short.hashed(&secret)]),
+            short.with_hash(&secret),
+            Key::join([&short.with_hash(&secret)]),
         ] {
             assert!(key.identity().is_some());
             let stored = key.clone().stored();

@@ -2,8 +2,11 @@ use std::{any::type_name, sync::Arc};
 
 use http::request::Parts;
 
-use super::{Hashed, IntoKey, Key, Map, Or, Secret, matcher::not_determined};
-use crate::base::{Answer, Error, ErrorKind};
+use super::{
+    IntoKey, Key, Secret,
+    adapter::{Hashed, Map, Or},
+};
+use crate::base::{Answer, Error, ErrorKind, valid};
 
 /// Finds the [`Key`] of a request, which identifies who is limited.
 ///
@@ -41,6 +44,7 @@ use crate::base::{Answer, Error, ErrorKind};
     note = "and return a value that implements `IntoKey`: a `Key`, a `String`, a number, a tuple of these, or an \
             `Option`, a `Result<_, tower_ratelimit::Error>` or an `Answer` of one; not text borrowed from the request"
 )]
+#[must_use = "an extractor does nothing until a layer or a rule uses it"]
 pub trait KeyExtractor: Send + Sync + 'static {
     /// The key of the request with the head `request`.
     ///
@@ -63,6 +67,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
 
     /// Whether keys may be [known later](Answer), because they are looked up: a client can then cause lookups with identities
     /// that it invents. A layer [warns](crate::RateLimitLayer::warnings) if nothing limits that. Defaults to `false`.
+    #[doc(hidden)]
     fn looks_up(&self) -> bool {
         false
     }
@@ -72,7 +77,27 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// Only a *missing* identity continues with `other`. An identity that cannot be used or is unknown is an error, and
     /// so is a mistake in the server's setup. The two extractors never return the same key: a client cannot use up the quota
     /// of an address by sending that address as its API key.
-    fn or<K: KeyExtractor>(self, other: K) -> Or<Self, K>
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use http::Request;
+    /// use tower_ratelimit::{Header, Key, KeyExtractor};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let key = Header::new("x-api-key").or(Key::new("anonymous"));
+    ///
+    /// let (parts, ()) = Request::get("/").header("x-api-key", "k1").body(())?.into_parts();
+    /// assert_eq!(key.extract(&parts).await?, Key::new("k1"));
+    ///
+    /// // Requests without an API key share one limit. No API key is in that limit, not even "anonymous".
+    /// let (parts, ()) = Request::get("/").body(())?.into_parts();
+    /// assert_ne!(key.extract(&parts).await?, Key::new("anonymous"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    fn or<K: KeyExtractor>(self, other: K) -> impl KeyExtractor
     where
         Self: Sized,
     {
@@ -103,7 +128,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// # Ok(())
     /// # }
     /// ```
-    fn map<F, T>(self, change: F) -> Map<Self>
+    fn map<F, T>(self, change: F) -> impl KeyExtractor
     where
         Self: Sized,
         F: Fn(&str) -> T + Send + Sync + 'static,
@@ -131,7 +156,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// # Ok(())
     /// # }
     /// ```
-    fn lowercase(self) -> Map<Self>
+    fn lowercase(self) -> impl KeyExtractor
     where
         Self: Sized,
     {
@@ -156,7 +181,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// # Ok(())
     /// # }
     /// ```
-    fn trim(self) -> Map<Self>
+    fn trim(self) -> impl KeyExtractor
     where
         Self: Sized,
     {
@@ -174,29 +199,13 @@ pub trait KeyExtractor: Send + Sync + 'static {
     ///
     /// # Panics
     ///
-    /// If `secret` is shorter than 16 bytes. [`try_hashed`](Self::try_hashed) returns an error instead.
+    /// If `secret` is shorter than 16 bytes.
     #[track_caller]
-    fn hashed(self, secret: impl AsRef<[u8]>) -> Hashed<Self>
+    fn hashed(self, secret: impl AsRef<[u8]>) -> impl KeyExtractor
     where
         Self: Sized,
     {
-        match self.try_hashed(secret) {
-            Ok(hashed) => hashed,
-            Err(error) => panic!("{error}"),
-        }
-    }
-
-    /// [`hashed`](Self::hashed) for a secret that is not known to be long enough, such as one from a configuration
-    /// file.
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidConfig`](ErrorKind::InvalidConfig): `secret` is shorter than 16 bytes.
-    fn try_hashed(self, secret: impl AsRef<[u8]>) -> Result<Hashed<Self>, Error>
-    where
-        Self: Sized,
-    {
-        Ok(Hashed { extractor: self, secret: Secret::try_new(secret.as_ref())? })
+        Hashed { extractor: self, secret: Secret::new(secret.as_ref()) }
     }
 
     /// Matches the requests of `identities`, to [exempt](crate::RateLimitLayer::exempt) or to
@@ -228,10 +237,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
     where
         Self: Sized,
     {
-        match self.try_any_of(identities) {
-            Ok(any_of) => any_of,
-            Err(error) => panic!("{error}"),
-        }
+        valid(self.try_any_of(identities))
     }
 
     /// [`any_of`](Self::any_of) for identities that are not known to be valid, such as those of a configuration file.
@@ -322,6 +328,20 @@ where
     extract
 }
 
+/// This key for all requests: a limit on the service as a whole.
+impl KeyExtractor for Key {
+    fn extract(&self, _: &Parts) -> Answer<Self> {
+        Answer::ready(Ok(self.clone()))
+    }
+
+    fn keys_of(&self, named: &Self) -> Result<Vec<Self>, Error> {
+        if named == self {
+            return Ok(vec![named.clone()]);
+        }
+        Err(impossible("the one key"))
+    }
+}
+
 /// For a closure, identity and key are the same.
 impl<F, T> KeyExtractor for F
 where
@@ -402,4 +422,19 @@ pub(super) fn only(
 /// The error for an identity that no request has. It does not show the identity, which may be a secret.
 pub(super) fn impossible(expected: &'static str) -> Error {
     Error::new(ErrorKind::InvalidIdentity, format!("no request has this identity: it must be {expected}"))
+}
+
+/// Whether a request with this head matches.
+pub(crate) type Matcher = Arc<dyn Fn(&Parts) -> Answer<bool> + Send + Sync>;
+
+/// The matcher that calls `matches`.
+pub(crate) fn matcher<M: Into<Answer<bool>>>(
+    matches: impl Fn(&Parts) -> M + Send + Sync + 'static,
+) -> Matcher {
+    Arc::new(move |request: &Parts| matches(request).into())
+}
+
+/// The error for a request whose client is not known and whose proxy is matched.
+pub(super) fn not_determined() -> Error {
+    Error::new(ErrorKind::InvalidIdentity, "the client behind the proxy could not be determined")
 }

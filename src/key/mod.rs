@@ -7,7 +7,7 @@
 //! | method, path, route | [`RequestMethod`], [`RequestPath`], [`MatchedRoute`] |
 //! | value in the request's extensions | [`FromExtension`] |
 //! | what an axum extractor returns | [`FromExtractor`] |
-//! | one key for all requests | [`Constant`] |
+//! | one key for all requests | a [`Key`] |
 //! | anything else in the head of a request | a closure, see [`from_fn`] |
 //! | several together | a tuple of extractors |
 //! | the first that is there | [`KeyExtractor::or`] |
@@ -32,12 +32,11 @@
 //! | from the first extractor of an `or`, if the key itself begins with `%>` or `%<` | `%<` and the key | `%<%>203.0.113.7` |
 //! | of a CORS preflight | `%^` and the key; in Redis behind the braces | `%^203.0.113.7` |
 //!
-//! If a mark makes a key longer than 96 bytes, `%#` and the key's hash stand after the mark. [`Key::from_stored`] reads
-//! these forms.
+//! If a mark makes a key longer than 96 bytes, `%#` and the key's hash stand after the mark.
 //!
 //! ```
 //! use http::Request;
-//! use tower_ratelimit::{Header, Key, KeyExtractor, key::Constant};
+//! use tower_ratelimit::{Header, Key, KeyExtractor};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), tower_ratelimit::Error> {
@@ -51,12 +50,12 @@
 //! assert_eq!(Key::join(&vec![acme; 20]).as_str(), "%+2a5b83c9b383cd519973803d6aeca4c4");
 //!
 //! let (request, ()) = Request::new(()).into_parts();
-//! let hashed = Constant::new("user-4").hashed("0123456789abcdef");
+//! let hashed = Key::new("user-4").hashed("0123456789abcdef");
 //! assert_eq!(hashed.extract(&request).await?.as_str(), "%*a6949588618bfddffa881161bfd2fd6d");
-//! let address = Constant::new("203.0.113.7");
+//! let address = Key::new("203.0.113.7");
 //! let second = Header::new("x-api-key").or(address);
 //! assert_eq!(second.extract(&request).await?.as_str(), "%>203.0.113.7");
-//! let first = second.or(Constant::new("all"));
+//! let first = second.or(Key::new("all"));
 //! assert_eq!(first.extract(&request).await?.as_str(), "%<%>203.0.113.7");
 //! # Ok(())
 //! # }
@@ -64,7 +63,6 @@
 
 mod adapter;
 mod combine;
-mod constant;
 mod convert;
 mod derived;
 mod extractor;
@@ -72,8 +70,6 @@ mod into_key;
 mod ip;
 #[expect(clippy::module_inception, reason = "the module's main type")]
 mod key;
-mod keys;
-mod matcher;
 mod request;
 mod secret;
 mod stored;
@@ -85,18 +81,16 @@ pub use http::request::Parts;
 #[cfg(feature = "axum")]
 pub use self::request::{FromExtractor, MatchedRoute};
 pub use self::{
-    adapter::{Hashed, Map, Or},
-    constant::Constant,
     extractor::{KeyExtractor, from_fn},
     into_key::IntoKey,
-    ip::{ClientIp, ForwardingHeader, PeerIp, TrustedProxies},
+    ip::{ClientIp, PeerIp, TrustedProxies},
     key::Key,
     request::{Bearer, Cookie, FromExtension, GrpcMethod, GrpcService, Header, RequestMethod, RequestPath},
 };
 pub(crate) use self::{
+    extractor::{Matcher, matcher},
     ip::preflight_key,
-    keys::Keys,
-    matcher::{Matcher, matcher},
+    key::Keys,
     secret::Secret,
     text::decode as percent_decode,
 };

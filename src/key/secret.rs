@@ -3,8 +3,6 @@ use std::{fmt, sync::Arc};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
-use crate::base::Error;
-
 /// A secret that turns identities into hashes which disclose nothing without it.
 #[derive(Clone)]
 pub(crate) struct Secret(Arc<Inner>);
@@ -24,23 +22,11 @@ impl Secret {
     /// If `secret` is shorter than 16 bytes.
     #[track_caller]
     pub(crate) fn new(secret: &[u8]) -> Self {
-        match Self::try_new(secret) {
-            Ok(secret) => secret,
-            Err(error) => panic!("{error}"),
-        }
-    }
-
-    /// # Errors
-    ///
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig): `secret` is shorter than 16 bytes.
-    pub(crate) fn try_new(secret: &[u8]) -> Result<Self, Error> {
-        if secret.len() < SHORTEST {
-            return Err(Error::invalid("a secret must have at least 16 bytes: use 32 random ones"));
-        }
+        assert!(secret.len() >= SHORTEST, "a secret must have at least 16 bytes: use 32 random ones");
         let Ok(mac) = Hmac::new_from_slice(secret) else {
             unreachable!("HMAC takes keys of any length");
         };
-        Ok(Self(Arc::new(Inner { secret: secret.into(), mac })))
+        Self(Arc::new(Inner { secret: secret.into(), mac }))
     }
 
     /// 128 bits of the HMAC-SHA256 of `text`.

@@ -6,7 +6,7 @@ use super::{
     rule::{Config, KeyedRule},
     service::KeyedRateLimit,
 };
-use crate::{key::IntoKey, limiter::Limiter, policy::Policy};
+use crate::{base::valid, key::IntoKey, limiter::Limiter, policy::Policy};
 
 /// Puts a rate limit in front of a Tower service with any type of request: messages, jobs, calls to a remote API.
 ///
@@ -85,9 +85,7 @@ impl<R: 'static> KeyedRateLimitLayer<R> {
     pub fn and(self, rule: KeyedRule<R>) -> Self {
         let config = &self.config;
         let accept = |policy| config.limiter.accept_beside(policy, config.known_policies());
-        if let Some(Err(error)) = rule.known.as_ref().map(accept) {
-            panic!("{error}");
-        }
+        valid(rule.known.as_ref().map_or(Ok(()), accept));
         self.with(|config| config.rules.push(rule))
     }
 

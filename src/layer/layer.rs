@@ -8,7 +8,7 @@ use super::{
     settlement::Settlement,
 };
 use crate::{
-    base::{Answer, Error},
+    base::{Answer, Error, valid},
     key::{KeyExtractor, matcher},
     limiter::Limiter,
     policy::{EnforcementSwitch, PolicySource},
@@ -31,7 +31,7 @@ use crate::{
 ///    goes straight to the service. A CORS preflight has [its own budget](Self#cors-preflights).
 /// 3. All charges are decided together, all or nothing, before the service is called.
 /// 4. If the request is admitted, the service is called with the [`Decision`](crate::Decision) in the request's
-///    extensions. The response gets the [`Headers`], and the decision in its extensions.
+///    extensions. The response gets the [`Headers`].
 /// 5. If the request is denied, the client gets the [`response`](Self::response): 429, or `RESOURCE_EXHAUSTED` over
 ///    gRPC. The service is not called, the body is not read, and nothing is charged.
 ///
@@ -165,9 +165,9 @@ impl RateLimitLayer {
     /// use axum::{Json, Router, body::Body, routing::get};
     /// use http::{Request, request::Parts};
     /// use tower::ServiceExt;
-    /// use tower_ratelimit::{key::Constant, MemoryStore, Policy, Quota, RateLimitLayer, Rejection, Rule};
+    /// use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitLayer, Rejection, Rule};
     ///
-    /// let rule = |name: &str, quota| Rule::new(Policy::new(name, quota), Constant::new("all"));
+    /// let rule = |name: &str, quota| Rule::new(Policy::new(name, quota), Key::new("all"));
     /// let search = RateLimitLayer::with_rules(MemoryStore::new(), rule("search", Quota::per_hour(1)))
     ///     .response(|rejection: &Rejection, _: &Parts| Json(rejection.to_string()));
     /// let export = search.sibling(rule("export", Quota::per_day(1)));
@@ -194,10 +194,7 @@ impl RateLimitLayer {
 
     #[track_caller]
     fn of(config: Result<Config, Error>) -> Self {
-        match config {
-            Ok(config) => Self { config: Arc::new(config) },
-            Err(error) => panic!("{error}"),
-        }
+        Self { config: Arc::new(valid(config)) }
     }
 
     /// Adds a rule for all requests. All rules are decided in one atomic step: if one policy denies a request, none is
@@ -209,10 +206,8 @@ impl RateLimitLayer {
     /// support the policy's algorithm.
     #[track_caller]
     pub fn and(self, rule: Rule) -> Self {
-        match self.config.rules.and(rule, &self.config.limiter) {
-            Ok(rules) => self.with(|config| config.rules = rules),
-            Err(error) => panic!("{error}"),
-        }
+        let rules = valid(self.config.rules.and(rule, &self.config.limiter));
+        self.with(|config| config.rules = rules)
     }
 
     /// Exempts the requests that `exempt` matches, in addition to those of earlier calls. Defaults to none.
@@ -272,7 +267,7 @@ impl RateLimitLayer {
     /// ```
     /// use http::{Request, Response};
     /// use tower::{Layer, ServiceExt};
-    /// use tower_ratelimit::{key::Constant, policy::Enforcement, MemoryStore, Policy, Quota, RateLimitLayer};
+    /// use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitLayer, policy::Enforcement};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -280,7 +275,7 @@ impl RateLimitLayer {
     ///     [(Enforcement::On, 429), (Enforcement::ReportOnly, 200), (Enforcement::Off, 200)]
     /// {
     ///     let policy = Policy::new("all", Quota::per_hour(1));
-    ///     let layer = RateLimitLayer::new(MemoryStore::new(), policy, Constant::new("all")).enforcement(enforcement);
+    ///     let layer = RateLimitLayer::new(MemoryStore::new(), policy, Key::new("all")).enforcement(enforcement);
     ///     let service = layer.layer(tower::service_fn(|_: Request<String>| async {
     ///         Ok::<_, std::convert::Infallible>(Response::new(String::new()))
     ///     }));
@@ -353,14 +348,14 @@ impl RateLimitLayer {
     ///
     /// use http::{Request, Response};
     /// use tower::{Layer, ServiceExt};
-    /// use tower_ratelimit::{key::Constant, MemoryStore, Policy, Quota, RateLimitLayer};
+    /// use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitLayer};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let seen = Arc::new(Mutex::new(Vec::new()));
     /// let log = seen.clone();
     /// let policy = Policy::new("api", Quota::per_hour(1));
-    /// let layer = RateLimitLayer::new(MemoryStore::new(), policy, Constant::new("all"))
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), policy, Key::new("all"))
     ///     .exempt(|parts| parts.uri.path() == "/health")
     ///     .on_decision(move |event| {
     ///         log.lock().unwrap().push((event.policy().map(String::from), event.kind().as_str()));

@@ -23,13 +23,13 @@ use crate::{
 /// ```
 /// use http::{Request, Response, request::Parts};
 /// use tower::{Layer, ServiceExt};
-/// use tower_ratelimit::{key::Constant, Header, MemoryStore, Policy, Quota, RateLimitLayer, Rule};
+/// use tower_ratelimit::{Header, Key, MemoryStore, Policy, Quota, RateLimitLayer, Rule};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// // Ten requests an hour for each API key, and two uploads an hour for all of them together.
 /// let upload = |parts: &Parts| if parts.uri.path() == "/upload" { 1 } else { 0 };
-/// let uploads = Rule::new(Policy::new("uploads", Quota::per_hour(2)), Constant::new("all")).cost(upload);
+/// let uploads = Rule::new(Policy::new("uploads", Quota::per_hour(2)), Key::new("all")).cost(upload);
 /// let per_key = Policy::new("per-key", Quota::per_hour(10));
 /// let layer = RateLimitLayer::new(MemoryStore::new(), per_key, Header::new("x-api-key")).and(uploads);
 ///
@@ -84,15 +84,15 @@ impl Rule {
     /// ```
     /// use http::{Request, Response};
     /// use tower::{Layer, ServiceExt};
-    /// use tower_ratelimit::{key::Constant, MemoryStore, Policy, Quota, RateLimitLayer, Rule};
+    /// use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitLayer, Rule};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// // Two requests an hour, only one of which may be something else than a download.
     /// let all = Policy::new("all", Quota::per_hour(2));
-    /// let dynamic = Rule::new(Policy::new("dynamic", Quota::per_hour(1)), Constant::new("all"))
+    /// let dynamic = Rule::new(Policy::new("dynamic", Quota::per_hour(1)), Key::new("all"))
     ///     .skip(|parts| parts.uri.path().starts_with("/downloads/"));
-    /// let layer = RateLimitLayer::new(MemoryStore::new(), all, Constant::new("all")).and(dynamic);
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), all, Key::new("all")).and(dynamic);
     /// let service = layer.layer(tower::service_fn(|_: Request<String>| async {
     ///     Ok::<_, std::convert::Infallible>(Response::new(String::new()))
     /// }));
@@ -123,13 +123,13 @@ impl Rule {
     /// ```
     /// use http::{Request, Response, StatusCode};
     /// use tower::{Layer, ServiceExt};
-    /// use tower_ratelimit::{key::Constant, layer::Rules, MemoryStore, Policy, Quota, RateLimitLayer, Rule};
+    /// use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitLayer, Rule, layer::Rules};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let failed = Rule::new(Policy::new("failed-logins", Quota::per_hour(1)), Constant::new("all"))
+    /// let failed = Rule::new(Policy::new("failed-logins", Quota::per_hour(1)), Key::new("all"))
     ///     .count_if(|response| response.status == StatusCode::UNAUTHORIZED);
-    /// let all = Rule::new(Policy::new("all", Quota::per_hour(4)), Constant::new("all"));
+    /// let all = Rule::new(Policy::new("all", Quota::per_hour(4)), Key::new("all"));
     /// let rules = Rules::new().route("POST /login", failed).every(all);
     /// let service = RateLimitLayer::with_rules(MemoryStore::new(), rules);
     /// let login = service.layer(tower::service_fn(|password: Request<String>| async move {

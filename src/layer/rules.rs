@@ -7,7 +7,7 @@ use super::{
     routes::{Routes, Scope},
     rule::Rule,
 };
-use crate::base::{Error, ErrorKind};
+use crate::base::{Error, ErrorKind, valid};
 
 /// A table of routes and their [`Rule`]s, for one layer around a whole service.
 ///
@@ -122,10 +122,7 @@ impl Rules {
     /// error instead.
     #[track_caller]
     pub fn route(self, route: &str, rule: Rule) -> Self {
-        match self.try_route(route, rule) {
-            Ok(rules) => rules,
-            Err(error) => panic!("{error}"),
-        }
+        valid(self.try_route(route, rule))
     }
 
     /// [`route`](Self::route) for a route that is not known to be valid, such as one from a configuration file.
@@ -137,9 +134,9 @@ impl Rules {
     /// # Example
     ///
     /// ```
-    /// use tower_ratelimit::{key::Constant, layer::Rules, Policy, Quota, Rule};
+    /// use tower_ratelimit::{Key, Policy, Quota, Rule, layer::Rules};
     ///
-    /// let rule = || Rule::new(Policy::new("login", Quota::per_hour(5)), Constant::new("all"));
+    /// let rule = || Rule::new(Policy::new("login", Quota::per_hour(5)), Key::new("all"));
     /// assert!(Rules::new().try_route("POST /login", rule()).is_ok());
     /// let error = Rules::new().try_route("/orders/:id", rule()).unwrap_err();
     /// assert_eq!(error.to_string(), r#"the route "/orders/:id" is invalid: write the parameter as "{id}""#);
@@ -154,17 +151,16 @@ impl Rules {
     /// # Panics
     ///
     /// If `path` is invalid, or cannot be in one table with another route, as for [`route`](Self::route).
-    /// [`try_method_route`](Self::try_method_route) returns an error instead.
     ///
     /// # Example
     ///
     /// ```
     /// use http::{Method, Request};
-    /// use tower_ratelimit::{key::Constant, layer::Rules, MemoryStore, Policy, Quota, RateLimitLayer, Rule};
+    /// use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitLayer, Rule, layer::Rules};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let rule = || Rule::new(Policy::new("refresh", Quota::per_hour(5)), Constant::new("all"));
+    /// let rule = || Rule::new(Policy::new("refresh", Quota::per_hour(5)), Key::new("all"));
     /// assert!(Rules::new().try_route("REFRESH /cache", rule()).is_err());
     /// let refresh = Method::from_bytes(b"REFRESH")?;
     /// let layer = RateLimitLayer::with_rules(MemoryStore::new(), Rules::new().method_route(refresh, "/cache", rule()));
@@ -177,19 +173,10 @@ impl Rules {
     /// ```
     #[track_caller]
     pub fn method_route(self, method: Method, path: &str, rule: Rule) -> Self {
-        match self.try_method_route(method, path, rule) {
-            Ok(rules) => rules,
-            Err(error) => panic!("{error}"),
-        }
-    }
-
-    /// [`method_route`](Self::method_route) for a path that is not known to be valid.
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidConfig`](ErrorKind::InvalidConfig), in the cases in which [`method_route`](Self::method_route) panics.
-    pub fn try_method_route(self, method: Method, path: &str, rule: Rule) -> Result<Self, Error> {
-        self.add_route(Pattern::new(format!("{method} {path}"), vec![method], path)?, rule)
+        valid(
+            Pattern::new(format!("{method} {path}"), vec![method], path)
+                .and_then(|pattern| self.add_route(pattern, rule)),
+        )
     }
 
     fn add_route(mut self, pattern: Pattern, rule: Rule) -> Result<Self, Error> {

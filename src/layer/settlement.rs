@@ -64,12 +64,12 @@ impl Settlement {
     /// ```
     /// use http::{Request, Response, StatusCode};
     /// use tower::{Layer, ServiceExt};
-    /// use tower_ratelimit::{key::Constant, layer::Settlement, MemoryStore, Policy, Quota, RateLimitLayer};
+    /// use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitLayer, layer::Settlement};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let failures = Policy::new("failed-logins", Quota::per_hour(2));
-    /// let layer = RateLimitLayer::new(MemoryStore::new(), failures, Constant::new("all"))
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), failures, Key::new("all"))
     ///     .settle(Settlement::new().count_if(|response| response.status == StatusCode::UNAUTHORIZED));
     /// let login = layer.layer(tower::service_fn(|password: Request<String>| async move {
     ///     let status = if password.body() == "secret" { 200 } else { 401 };
@@ -115,7 +115,7 @@ impl Settlement {
     /// use axum::{Router, body::Body, routing::post};
     /// use http::Request;
     /// use tower::ServiceExt;
-    /// use tower_ratelimit::{key::Constant, layer::Settlement, MemoryStore, Policy, Quota, RateLimitLayer, Reservation, Rule};
+    /// use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitLayer, Reservation, Rule, layer::Settlement};
     ///
     /// async fn complete(reservation: Reservation, prompt: String) -> Result<String, tower_ratelimit::Rejection> {
     ///     let answer = prompt.to_uppercase();
@@ -125,9 +125,9 @@ impl Settlement {
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # pub async fn main() {
-    /// let tokens = Rule::new(Policy::new("tokens", Quota::per_hour(1_000)), Constant::new("all")).cost(|_| 400);
+    /// let tokens = Rule::new(Policy::new("tokens", Quota::per_hour(1_000)), Key::new("all")).cost(|_| 400);
     /// let requests = Policy::new("requests", Quota::per_hour(10));
-    /// let layer = RateLimitLayer::new(MemoryStore::new(), requests, Constant::new("all"))
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), requests, Key::new("all"))
     ///     .and(tokens)
     ///     .settle(Settlement::new().reserve("tokens"));
     /// let app = Router::new().route("/", post(complete)).layer(layer);
@@ -166,12 +166,12 @@ impl Settlement {
     /// use http::{Request, Response};
     /// use http_body_util::{BodyExt, Full};
     /// use tower::{Layer, ServiceExt};
-    /// use tower_ratelimit::{key::Constant, layer::Settlement, MemoryStore, Policy, Quota, RateLimitLayer};
+    /// use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitLayer, layer::Settlement};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let bytes = Policy::new("bytes", Quota::per_minute(100_000)).debt(1_000_000);
-    /// let layer = RateLimitLayer::new(MemoryStore::new(), bytes, Constant::new("all"))
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), bytes, Key::new("all"))
     ///     .settle(Settlement::new().response_bytes("bytes"));
     /// let download = layer.layer(tower::service_fn(|_: Request<()>| async {
     ///     Ok::<_, std::convert::Infallible>(Response::new(Full::<bytes::Bytes>::from(vec![0; 301_000])))

@@ -83,6 +83,7 @@ impl Limiter {
 
     /// This limiter under another enforcement. A new one enforces; a handler gets that of its layer. A layer that is built with
     /// it has its enforcement, unless it [sets another one](crate::RateLimitLayer::enforcement).
+    #[doc(hidden)]
     #[must_use]
     pub fn under(&self, enforcement: Enforcement) -> Self {
         Self { enforcement, ..self.clone() }
@@ -171,9 +172,7 @@ impl Limiter {
     /// use axum::{Router, body::Body, response::IntoResponse, routing::post};
     /// use http::Request;
     /// use tower::ServiceExt;
-    /// use tower_ratelimit::{
-    ///     key::Constant, Decision, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, Rejection,
-    /// };
+    /// use tower_ratelimit::{Decision, Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, Rejection};
     ///
     /// // One unit for the request, and one more for each line of its body.
     /// async fn import(decision: Decision, limiter: Limiter, body: String) -> Result<impl IntoResponse, Rejection> {
@@ -185,7 +184,7 @@ impl Limiter {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # pub async fn main() {
     /// let policy = Policy::new("lines", Quota::per_hour(5));
-    /// let layer = RateLimitLayer::new(MemoryStore::new(), policy, Constant::new("all"));
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), policy, Key::new("all"));
     /// let app = Router::new().route("/", post(import)).layer(layer);
     ///
     /// let send = async |body: &'static str| {
@@ -305,6 +304,7 @@ impl Limiter {
     /// # Errors
     ///
     /// [`InvalidConfig`](ErrorKind::InvalidConfig) if it does not.
+    #[doc(hidden)]
     pub fn accept(&self, policy: &Policy) -> Result<(), Error> {
         self.store.accept(policy)
     }

@@ -2,20 +2,20 @@
 //!
 //! | name | type | labels | counts |
 //! |---|---|---|---|
-//! | [`ratelimit_decisions_total`](DECISIONS_TOTAL) | counter | `policy`, `verdict`, `source` | decisions of layers and [`Limiter`](crate::Limiter)s, once for each policy that was charged or that denied |
-//! | [`ratelimit_rejections_total`](REJECTIONS_TOTAL) | counter | `reason` | requests that a [`RateLimitLayer`](crate::RateLimitLayer) rejected |
-//! | [`ratelimit_store_errors_total`](STORE_ERRORS_TOTAL) | counter | `kind` | decisions and refunds that the store failed to make |
-//! | [`ratelimit_decision_duration_seconds`](DECISION_DURATION_SECONDS) | histogram | | the time that a decision waited for Redis, with its reply or in vain |
-//! | [`ratelimit_batch_decisions`](BATCH_DECISIONS) | histogram | | decisions in one call of the script |
-//! | [`ratelimit_queue_length`](QUEUE_LENGTH) | histogram | | decisions that wait to be sent, recorded by each one that has to wait |
-//! | [`ratelimit_leased_keys`](LEASED_KEYS) | gauge | | keys with units on [lease](crate::Policy::leased), as of the last 100 ms |
-//! | [`ratelimit_leased_units`](LEASED_UNITS) | gauge | | units on lease that are not spent, as of the last 100 ms |
-//! | [`ratelimit_open_breakers`](OPEN_BREAKERS) | gauge | | circuit breakers that are open |
-//! | [`ratelimit_enforcement_switches`](ENFORCEMENT_SWITCHES) | gauge | `position` | [switches](crate::policy::EnforcementSwitch) of this process |
-//! | [`ratelimit_failed_policy_sources`](FAILED_POLICY_SOURCES) | gauge | | files and hashes of live policies, of the crate `tower-ratelimit-extra`, whose latest content is not applied |
-//! | [`ratelimit_memory_keys`](MEMORY_KEYS) | gauge | | keys in all [`MemoryStore`](crate::MemoryStore)s |
-//! | [`ratelimit_instances`](INSTANCES) | gauge | | the instances that share the limits, as [last seen](crate::RedisStore::instances) |
-//! | [`ratelimit_adaptive_share`](ADAPTIVE_SHARE) | gauge | `policy` | the share of its full quota that an adaptive policy of the crate `tower-ratelimit-extra` applies, from its floor to 1 |
+//! | `ratelimit_decisions_total` | counter | `policy`, `verdict`, `source` | decisions of layers and [`Limiter`](crate::Limiter)s, once for each policy that was charged or that denied |
+//! | `ratelimit_rejections_total` | counter | `reason` | requests that a [`RateLimitLayer`](crate::RateLimitLayer) rejected |
+//! | `ratelimit_store_errors_total` | counter | `kind` | decisions and refunds that the store failed to make |
+//! | `ratelimit_decision_duration_seconds` | histogram | | the time that a decision waited for Redis, with its reply or in vain |
+//! | `ratelimit_batch_decisions` | histogram | | decisions in one call of the script |
+//! | `ratelimit_queue_length` | histogram | | decisions that wait to be sent, recorded by each one that has to wait |
+//! | `ratelimit_leased_keys` | gauge | | keys with units on [lease](crate::Policy::leased), as of the last 100 ms |
+//! | `ratelimit_leased_units` | gauge | | units on lease that are not spent, as of the last 100 ms |
+//! | `ratelimit_open_breakers` | gauge | | circuit breakers that are open |
+//! | `ratelimit_enforcement_switches` | gauge | `position` | [switches](crate::policy::EnforcementSwitch) of this process |
+//! | `ratelimit_failed_policy_sources` | gauge | | files and hashes of live policies, of the crate `tower-ratelimit-extra`, whose latest content is not applied |
+//! | `ratelimit_memory_keys` | gauge | | keys in all [`MemoryStore`](crate::MemoryStore)s |
+//! | `ratelimit_instances` | gauge | | the instances that share the limits, as [last seen](crate::RedisStore::instances) |
+//! | `ratelimit_adaptive_share` | gauge | `policy` | the share of its full quota that an adaptive policy of the crate `tower-ratelimit-extra` applies, from its floor to 1 |
 //!
 //! * `policy` is the name of a policy. It is empty if the store failed and the failure mode admitted.
 //! * `verdict` is `admitted`, `delayed`, `denied`, `banned` for a denial of a [banned](crate::Policy::penalty) key, or `shadow_denied` for a denial of a
@@ -46,19 +46,14 @@
 //!
 //! ```ignore
 //! use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
-//! use tower_ratelimit::metrics::{DECISION_DURATION_SECONDS, DURATION_BUCKETS};
+//! use tower_ratelimit::metrics::BUCKETS;
 //!
-//! let duration = Matcher::Full(DECISION_DURATION_SECONDS.into());
-//! let prometheus = PrometheusBuilder::new().set_buckets_for_metric(duration, &DURATION_BUCKETS)?.install_recorder()?;
+//! let mut builder = PrometheusBuilder::new();
+//! for (name, buckets) in BUCKETS {
+//!     builder = builder.set_buckets_for_metric(Matcher::Full(name.into()), &buckets)?;
+//! }
+//! let prometheus = builder.install_recorder()?;
 //! let app = app.route("/metrics", get(move || async move { prometheus.render() }));
-//! ```
-//!
-//! The names are constants:
-//!
-//! ```
-//! use tower_ratelimit::metrics;
-//!
-//! assert_eq!(metrics::DECISIONS_TOTAL, "ratelimit_decisions_total");
 //! ```
 
 mod handle;
@@ -66,9 +61,5 @@ mod names;
 mod policy;
 pub(crate) mod record;
 
-pub use self::names::{
-    ADAPTIVE_SHARE, BATCH_DECISIONS, DECISION_DURATION_SECONDS, DECISIONS_TOTAL, DURATION_BUCKETS,
-    ENFORCEMENT_SWITCHES, FAILED_POLICY_SOURCES, INSTANCES, LEASED_KEYS, LEASED_UNITS, LENGTH_BUCKETS,
-    MEMORY_KEYS, OPEN_BREAKERS, QUEUE_LENGTH, REJECTIONS_TOTAL, STORE_ERRORS_TOTAL, describe,
-};
+pub use self::names::{BUCKETS, describe};
 pub(crate) use self::policy::{PolicyCounters, Source, Verdict};

@@ -3,41 +3,43 @@
 use ::metrics::{Recorder, Unit, with_recorder};
 
 /// A counter of decisions, with the labels `policy`, `verdict` and `source`.
-pub const DECISIONS_TOTAL: &str = "ratelimit_decisions_total";
+pub(super) const DECISIONS_TOTAL: &str = "ratelimit_decisions_total";
 /// A counter of requests that a layer rejects, with the label `reason`.
-pub const REJECTIONS_TOTAL: &str = "ratelimit_rejections_total";
+pub(super) const REJECTIONS_TOTAL: &str = "ratelimit_rejections_total";
 /// A counter of decisions that the store failed to make, with the label `kind`.
-pub const STORE_ERRORS_TOTAL: &str = "ratelimit_store_errors_total";
+pub(super) const STORE_ERRORS_TOTAL: &str = "ratelimit_store_errors_total";
 /// A histogram of the seconds that a decision waits for Redis.
-pub const DECISION_DURATION_SECONDS: &str = "ratelimit_decision_duration_seconds";
+pub(super) const DECISION_DURATION_SECONDS: &str = "ratelimit_decision_duration_seconds";
 /// A histogram of the decisions that one call of the script carries.
-pub const BATCH_DECISIONS: &str = "ratelimit_batch_decisions";
+pub(super) const BATCH_DECISIONS: &str = "ratelimit_batch_decisions";
 /// A histogram of the decisions that wait to be sent, recorded by each one that has to wait.
-pub const QUEUE_LENGTH: &str = "ratelimit_queue_length";
+pub(super) const QUEUE_LENGTH: &str = "ratelimit_queue_length";
 /// A gauge of the keys with units on lease in this process.
-pub const LEASED_KEYS: &str = "ratelimit_leased_keys";
+pub(super) const LEASED_KEYS: &str = "ratelimit_leased_keys";
 /// A gauge of the units on lease in this process that are not spent yet.
-pub const LEASED_UNITS: &str = "ratelimit_leased_units";
+pub(super) const LEASED_UNITS: &str = "ratelimit_leased_units";
 /// A gauge of the circuit breakers of this process that are open: of a Redis server, or of a shard of a Cluster.
-pub const OPEN_BREAKERS: &str = "ratelimit_open_breakers";
+pub(super) const OPEN_BREAKERS: &str = "ratelimit_open_breakers";
 /// A gauge of the keys in all [`MemoryStore`](crate::MemoryStore)s of this process.
-pub const MEMORY_KEYS: &str = "ratelimit_memory_keys";
+pub(super) const MEMORY_KEYS: &str = "ratelimit_memory_keys";
 /// A gauge of the instances that have announced themselves in Redis, as this process last saw.
-pub const INSTANCES: &str = "ratelimit_instances";
+pub(super) const INSTANCES: &str = "ratelimit_instances";
 /// A gauge of the share of its full quota that an adaptive policy applies, from its floor to 1, with the label `policy`.
-pub const ADAPTIVE_SHARE: &str = "ratelimit_adaptive_share";
+pub(super) const ADAPTIVE_SHARE: &str = "ratelimit_adaptive_share";
 /// A gauge of the [switches](crate::policy::EnforcementSwitch) of this process, with the label `position`.
-pub const ENFORCEMENT_SWITCHES: &str = "ratelimit_enforcement_switches";
+pub(super) const ENFORCEMENT_SWITCHES: &str = "ratelimit_enforcement_switches";
 /// A gauge of the files and hashes of live policies whose latest content is not applied: it is invalid, cannot be read, or
 /// waits for another version.
-pub const FAILED_POLICY_SOURCES: &str = "ratelimit_failed_policy_sources";
+pub(super) const FAILED_POLICY_SOURCES: &str = "ratelimit_failed_policy_sources";
 
-/// Buckets for [`DECISION_DURATION_SECONDS`]: from 100 microseconds to a second.
-pub const DURATION_BUCKETS: [f64; 12] =
+const DURATIONS: [f64; 12] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0];
-/// Buckets for [`BATCH_DECISIONS`], which are at most 128, and for [`QUEUE_LENGTH`], which is at most 16 384.
-pub const LENGTH_BUCKETS: [f64; 12] =
-    [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 512.0, 2048.0, 8192.0, 16384.0];
+// A batch has at most 128 decisions, a queue 16 384.
+const LENGTHS: [f64; 12] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 512.0, 2048.0, 8192.0, 16384.0];
+
+/// The histograms, and buckets that suit each: durations from 100 microseconds to a second, lengths from 1 to the longest.
+pub const BUCKETS: [(&str, [f64; 12]); 3] =
+    [(DECISION_DURATION_SECONDS, DURATIONS), (BATCH_DECISIONS, LENGTHS), (QUEUE_LENGTH, LENGTHS)];
 
 type Describe = fn(&dyn Recorder, &'static str, Unit, &'static str);
 

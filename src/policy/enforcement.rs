@@ -74,14 +74,14 @@ impl FromStr for Enforcement {
 /// ```
 /// use http::{Request, Response};
 /// use tower::{Layer, ServiceExt};
-/// use tower_ratelimit::{key::Constant, policy::{Enforcement, EnforcementSwitch}};
+/// use tower_ratelimit::{Key, policy::{Enforcement, EnforcementSwitch}};
 /// use tower_ratelimit::{MemoryStore, Policy, Quota, RateLimitLayer};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let switch = EnforcementSwitch::default();
 /// let policy = Policy::new("all", Quota::per_hour(1));
-/// let layer = RateLimitLayer::new(MemoryStore::new(), policy, Constant::new("all")).enforcement(&switch);
+/// let layer = RateLimitLayer::new(MemoryStore::new(), policy, Key::new("all")).enforcement(&switch);
 /// let service = layer.layer(tower::service_fn(|_: Request<String>| async {
 ///     Ok::<_, std::convert::Infallible>(Response::new(String::new()))
 /// }));
@@ -153,6 +153,7 @@ impl EnforcementSwitch {
     }
 
     /// Whether there is another handle on the switch, such as that of a layer.
+    #[doc(hidden)]
     #[must_use]
     pub fn is_shared(&self) -> bool {
         Arc::strong_count(&self.0) > 1

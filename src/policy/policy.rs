@@ -1,6 +1,6 @@
 use std::{fmt, hash::BuildHasher as _, sync::Arc, time::Duration};
 
-use super::{FailureMode, PolicySummary, enforced::Enforced, quoted::quoted, traits::Traits};
+use super::{FailureMode, enforced::Enforced, quoted::quoted, traits::Traits};
 #[cfg(feature = "metrics")]
 use crate::metrics::PolicyCounters;
 use crate::{
@@ -15,6 +15,8 @@ use crate::{
 /// algorithm share their counts. Cloning is cheap. With the feature `serde`, policies are read
 /// [from a configuration file](crate::policy).
 ///
+/// `Display` writes all settings but the name: `5/min, gcra, failure mode local`.
+///
 /// # Example
 ///
 /// ```
@@ -26,7 +28,7 @@ use crate::{
 /// let daily = Policy::new("daily", Quota::per_day(10_000))
 ///     .algorithm(FixedWindow::aligned())
 ///     .on_store_failure(FailureMode::Closed);
-/// assert_eq!(daily.quota().limit(), 10_000);
+/// assert_eq!(daily.to_string(), "10000/day, fixed-window, failure mode closed");
 ///
 /// // A header could not carry this name.
 /// assert!(Policy::try_new("día", Quota::per_day(10)).is_err());
@@ -142,7 +144,7 @@ impl Policy {
 
     /// The policy `name` with at most `limit` units in use at any moment, over all instances, counted by
     /// [`Concurrency`](crate::algorithm::Concurrency). Units of a crashed instance are released after 30 seconds. For another
-    /// time, make it the period of the quota: `Policy::new(name, Quota::new(limit, time)?).algorithm(Concurrency::new())`.
+    /// time, make it the period of the quota: `Policy::new(name, Quota::new(limit, time)).algorithm(Concurrency::new())`.
     ///
     /// # Panics
     ///
@@ -171,7 +173,7 @@ impl Policy {
     #[must_use]
     #[track_caller]
     pub fn concurrency(name: &str, limit: u64) -> Self {
-        let quota = Quota::new(limit, LEASE);
+        let quota = Quota::try_new(limit, LEASE);
         valid(quota.and_then(|quota| Self::try_new(name, quota)?.try_algorithm(Concurrency::new())))
     }
 
@@ -243,33 +245,6 @@ impl Policy {
         &self.0.name.text
     }
 
-    /// All settings, to print or, with the feature `serde`, to serialize.
-    ///
-    /// # Example
-    ///
-    /// ```
-    /// use tower_ratelimit::{FailureMode, Policy, Quota};
-    ///
-    /// let login = Policy::new("login", Quota::per_minute(5)).on_store_failure(FailureMode::Closed).rollout(0.25);
-    /// assert_eq!(login.summary().to_string(), "5/min, gcra, enforced for 25 % of the keys, failure mode closed");
-    /// ```
-    #[must_use]
-    pub fn summary(&self) -> PolicySummary {
-        let options = &self.0.options;
-        PolicySummary {
-            name: self.name().to_owned(),
-            quota: self.0.quota,
-            algorithm: self.algorithm_name().to_owned(),
-            capacity: self.capacity(),
-            debt: self.debt_units(),
-            lease: options.lease,
-            has_penalty: self.has_penalty(),
-            content_bytes: options.bytes,
-            enforced: self.enforced_share(),
-            on_store_failure: options.on_store_failure,
-        }
-    }
-
     /// The name in quotes, as headers and problems carry it.
     pub(crate) fn quoted_name(&self) -> &str {
         &self.0.name.quoted
@@ -282,6 +257,7 @@ impl Policy {
     }
 
     /// The name of the algorithm, such as `gcra`.
+    #[doc(hidden)]
     #[must_use]
     pub fn algorithm_name(&self) -> &str {
         self.counting().name()
@@ -301,12 +277,12 @@ impl Policy {
     /// ```
     /// use http::{Request, Response};
     /// use tower::{Layer, ServiceExt};
-    /// use tower_ratelimit::{key::Constant, layer::Settlement, MemoryStore, Policy, Quota, RateLimitLayer};
+    /// use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitLayer, layer::Settlement};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let bytes = Policy::new("bytes", Quota::per_minute(100_000)).content_bytes();
-    /// let layer = RateLimitLayer::new(MemoryStore::new(), bytes, Constant::new("all"))
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), bytes, Key::new("all"))
     ///     .settle(Settlement::new().response_bytes("bytes"));
     /// let download = layer.layer(tower::service_fn(|_: Request<()>| async {
     ///     Ok::<_, std::convert::Infallible>(Response::new(String::from("hello")))
@@ -334,6 +310,7 @@ impl Policy {
 
     /// `name:algorithm`, the policy's part of the [name](crate::Operator::stored_name) under which a store keeps a count. The
     /// name of the policy is encoded as an identity is.
+    #[doc(hidden)]
     #[must_use]
     pub fn label(&self) -> &str {
         &self.0.name.label
@@ -345,6 +322,7 @@ impl Policy {
     }
 
     /// Whether its units are permits, in use until they are released, as those of [`concurrency`](Self::concurrency) are.
+    #[doc(hidden)]
     #[must_use]
     pub fn has_permits(&self) -> bool {
         self.has(Traits::PERMITS)
@@ -389,6 +367,7 @@ impl Policy {
     }
 
     /// What happens to a request when the store gives no decision in time.
+    #[doc(hidden)]
     #[must_use]
     pub fn failure_mode(&self) -> FailureMode {
         self.0.options.on_store_failure

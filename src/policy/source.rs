@@ -32,7 +32,7 @@ use crate::{
 /// ```
 /// use http::{Request, request::Parts};
 /// use tower::{Layer, ServiceExt};
-/// use tower_ratelimit::{key::Constant, Key, MemoryStore, Policy, PolicySource, Quota, RateLimitLayer};
+/// use tower_ratelimit::{Key, MemoryStore, Policy, PolicySource, Quota, RateLimitLayer};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -41,7 +41,7 @@ use crate::{
 ///     if parts.headers.contains_key("x-paid") { paid.clone() } else { free.clone() }
 /// });
 ///
-/// let layer = RateLimitLayer::new(MemoryStore::new(), tiers, Constant::new("all"));
+/// let layer = RateLimitLayer::new(MemoryStore::new(), tiers, Key::new("all"));
 /// let service = layer.layer(tower::service_fn(|_: Request<String>| async {
 ///     Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))
 /// }));
@@ -146,7 +146,7 @@ impl PolicySource {
     /// ```
     /// use http::Request;
     /// use tower::{Layer, ServiceExt};
-    /// use tower_ratelimit::{key::Constant, MemoryStore, Policy, PolicySource, Quota, RateLimitLayer};
+    /// use tower_ratelimit::{Key, MemoryStore, Policy, PolicySource, Quota, RateLimitLayer};
     ///
     /// #[derive(Clone)]
     /// struct Plan(Policy);
@@ -155,7 +155,7 @@ impl PolicySource {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let plans = PolicySource::from_extension(|plan: &Plan| plan.0.clone())
     ///     .or(Policy::new("anonymous", Quota::per_hour(1)));
-    /// let layer = RateLimitLayer::new(MemoryStore::new(), plans, Constant::new("all"));
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), plans, Key::new("all"));
     /// let service = layer.layer(tower::service_fn(|_: Request<String>| async {
     ///     Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))
     /// }));
@@ -269,13 +269,13 @@ impl PolicySource {
     /// use http::{Request, Response};
     /// use tokio::sync::watch;
     /// use tower::{Layer, ServiceExt};
-    /// use tower_ratelimit::{key::Constant, MemoryStore, Policy, PolicySource, Quota, RateLimitLayer};
+    /// use tower_ratelimit::{Key, MemoryStore, Policy, PolicySource, Quota, RateLimitLayer};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let (sender, receiver) = watch::channel(Policy::new("api", Quota::per_hour(1)));
     /// let source = PolicySource::watched(receiver);
-    /// let layer = RateLimitLayer::new(MemoryStore::new(), source, Constant::new("all"));
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), source, Key::new("all"));
     /// let service = layer.layer(tower::service_fn(|_: Request<String>| async {
     ///     Ok::<_, std::convert::Infallible>(Response::new(String::new()))
     /// }));

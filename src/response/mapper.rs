@@ -24,14 +24,14 @@ use super::{body::RejectionBody, rejection::Rejection};
 /// # #[cfg(feature = "axum")]
 /// # fn main() {
 /// use axum::{Json, response::IntoResponse};
-/// use tower_ratelimit::{key::Constant, response, MemoryStore, Parts, Policy, Quota, RateLimitLayer, Rejection};
+/// use tower_ratelimit::{Key, MemoryStore, Parts, Policy, Quota, RateLimitLayer, Rejection, response};
 ///
 /// fn slow_down(rejection: &Rejection, _: &Parts) -> impl IntoResponse + use<> {
 ///     Json(rejection.retry_after_seconds())
 /// }
 ///
 /// let policy = Policy::new("api", Quota::per_hour(1));
-/// let layer = RateLimitLayer::new(MemoryStore::new(), policy, Constant::new("all"));
+/// let layer = RateLimitLayer::new(MemoryStore::new(), policy, Key::new("all"));
 /// let layer = layer.response(slow_down);
 /// let layer = layer.response(response::from_fn(|rejection, _| rejection.to_string()));
 /// # drop(layer);
@@ -69,14 +69,14 @@ use super::{body::RejectionBody, rejection::Rejection};
 /// ```
 /// use http::{Request, Response, request::Parts};
 /// use tower::{Layer, ServiceExt};
-/// use tower_ratelimit::{key::Constant, MemoryStore, Policy, Quota, RateLimitLayer, Rejection};
+/// use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitLayer, Rejection};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let layer = RateLimitLayer::new(
 ///     MemoryStore::new(),
 ///     Policy::new("api", Quota::per_hour(1)),
-///     Constant::new("all"),
+///     Key::new("all"),
 /// )
 /// .response(|rejection: &Rejection, _: &Parts| {
 ///     let mut response = Response::new(String::from("slow down"));
@@ -113,6 +113,7 @@ pub trait ResponseMapper: Send + Sync + 'static {
     /// [rejects](crate::Rejection::into_http) it. The copy has the extensions too, so what they hold is dropped only when the
     /// service has answered. With `false` the layer keeps nothing, and such a rejection is mapped with a head that
     /// has the method if that is HEAD or the request is a gRPC call, the content type if it is a gRPC call, and nothing else.
+    #[doc(hidden)]
     fn reads_request(&self) -> bool {
         true
     }

@@ -39,7 +39,7 @@ impl Rejection {
     /// ```
     /// use http::{Request, Response, request::Parts};
     /// use tower::{Layer, ServiceExt};
-    /// use tower_ratelimit::{key::Constant, response::RejectionBody, Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, Rejection};
+    /// use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, Rejection, response::RejectionBody};
     ///
     /// /// Exports cost more than the layer has charged.
     /// async fn export(request: Request<String>) -> Result<Response<RejectionBody>, std::convert::Infallible> {
@@ -55,7 +55,7 @@ impl Rejection {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let policy = Policy::new("api", Quota::per_minute(100));
-    /// let service = RateLimitLayer::new(MemoryStore::new(), policy, Constant::new("all"))
+    /// let service = RateLimitLayer::new(MemoryStore::new(), policy, Key::new("all"))
     ///     .response(|rejection: &Rejection, parts: &Parts| Response::new(format!("{}: slow down", parts.uri)))
     ///     .layer(tower::service_fn(export));
     /// let request = || Request::get("/export").body(String::new());

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
     Decision, FailureMode, Header, Key, Limiter, Policy, Quota, RateLimitLayer, RedisStore, Reservation,
-    algorithm::FixedWindow, key::Constant,
+    algorithm::FixedWindow,
 };
 
 fn policy() -> Policy {
@@ -27,7 +27,7 @@ async fn store(server: &RedisServer) -> RedisStore {
 async fn ask(layer: RateLimitLayer, user: usize) -> String {
     let service = service_fn(|request: Request<String>| async move {
         let outcome = &request.extensions().get::<Decision>().unwrap().outcomes()[0];
-        let said = format!("{} {}", outcome.key().as_str(), outcome.remaining());
+        let said = format!("{} {}", outcome.charge().key().as_str(), outcome.remaining());
         Ok::<_, Infallible>(Response::new(said))
     });
     let request = Request::builder().header("x-user", user.to_string()).body(String::new()).unwrap();
@@ -74,7 +74,7 @@ async fn a_request_that_is_dropped_stays_charged_if_it_was_sent_and_is_not_sent_
     let server = RedisServer::start();
     let store = store(&server).await;
     let limiter = Limiter::new(store.clone());
-    let layer = RateLimitLayer::new(store, policy(), Constant::new("all"));
+    let layer = RateLimitLayer::new(store, policy(), Key::new("all"));
     ask(layer.clone(), 0).await;
     server.signal("STOP");
     let mut sent = Box::pin(ask(layer.clone(), 0));

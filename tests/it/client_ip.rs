@@ -5,9 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use http::{HeaderValue, Request, request::Parts};
 use proptest::prelude::*;
-use tower_ratelimit::{
-    ClientIp, Error, ErrorKind, Key, KeyExtractor, PeerIp, TrustedProxies, key::ForwardingHeader,
-};
+use tower_ratelimit::{ClientIp, Error, ErrorKind, Key, KeyExtractor, PeerIp, TrustedProxies};
 
 /// A request from `peer`, if any, with the header lines `lines`.
 fn request<N: AsRef<str>, V: AsRef<[u8]>>(
@@ -41,9 +39,7 @@ fn private() -> TrustedProxies {
     TrustedProxies::cidrs(["10.0.0.0/8", "fd00::/8"]).unwrap()
 }
 
-fn xff() -> ForwardingHeader {
-    ForwardingHeader::x_forwarded_for()
-}
+const X_FORWARDED_FOR: &str = "x-forwarded-for";
 
 /// The expected key or error of a row.
 type Expected = Result<&'static str, ErrorKind>;
@@ -56,7 +52,7 @@ struct Row {
     peer: &'static str,
     /// The number of trusted hops. 0 stands for the private networks.
     hops: usize,
-    header: fn() -> ForwardingHeader,
+    header: &'static str,
     lines: &'static [(&'static str, &'static [u8])],
     expected: Expected,
 }
@@ -69,7 +65,7 @@ const PROXY: &str = "10.0.0.1";
 fn check(rows: &[Row]) {
     for Row { name, peer, hops, header, lines, expected } in rows {
         let proxies = if *hops == 0 { private() } else { TrustedProxies::hops(*hops) };
-        let client = ClientIp::behind(proxies).header(header());
+        let client = ClientIp::behind(proxies).header(header);
         let request = from(peer, lines);
         let key = key_of(&client, &request);
         let shown = key.as_ref().map(Key::as_str).map_err(Error::kind);
@@ -89,13 +85,13 @@ fn key_of_peer(address: IpAddr) -> Key {
     key_of(&PeerIp::new(), &request).unwrap()
 }
 
-fn single(header: fn() -> ForwardingHeader, name: &'static str) {
+fn single(header: &'static str, name: &'static str) {
     for (lines, key) in [
         (vec![(name, "203.0.113.7")], "203.0.113.7"),
         (vec![(name, "[2001:db8::1]:80")], "2001:db8::/64"),
         (vec![], "10.0.0.1"),
     ] {
-        let client = ClientIp::behind(private()).header(header());
+        let client = ClientIp::behind(private()).header(header);
         assert_eq!(key_of(&client, &from(PROXY, &lines)).unwrap(), Key::new(key), "{name}");
         let direct = key_of(&client, &from("198.51.100.1", &lines)).unwrap();
         assert_eq!(direct, Key::new("198.51.100.1"), "{name}");
@@ -126,7 +122,7 @@ fn no_header_is_read_unless_proxies_are_declared() {
             let key = key_of(&PeerIp::new(), &spoofed).unwrap();
             assert_eq!(key, Key::new("203.0.113.7"), "{name}: {value}");
             let no_peer = from("", &[(name, value)]);
-            assert_eq!(PeerIp::new().address(&no_peer).unwrap_err().kind(), ErrorKind::MissingSetup);
+            assert_eq!(key_of(&PeerIp::new(), &no_peer).unwrap_err().kind(), ErrorKind::MissingSetup);
         }
     }
 }
@@ -136,8 +132,8 @@ fn fifty_spoofed_requests_have_one_key() {
     let clients = [
         ClientIp::behind(private()),
         ClientIp::behind(TrustedProxies::hops(1)),
-        ClientIp::behind(private()).header(ForwardingHeader::forwarded()),
-        ClientIp::behind(TrustedProxies::hops(1)).header(ForwardingHeader::forwarded()),
+        ClientIp::behind(private()).header("forwarded"),
+        ClientIp::behind(TrustedProxies::hops(1)).header("forwarded"),
     ];
     for client in &clients {
         let mut keys: Vec<_> = (0..50)
@@ -155,7 +151,14 @@ fn fifty_spoofed_requests_have_one_key() {
 
 #[test]
 fn the_client_is_the_first_hop_that_is_not_a_trusted_proxy() {
-    let row = |name, peer, hops, lines, expected| Row { name, peer, hops, header: xff, lines, expected };
+    let row = |name, peer, hops, lines, expected| Row {
+        name,
+        peer,
+        hops,
+        header: X_FORWARDED_FOR,
+        lines,
+        expected,
+    };
     let rows = [
         row("one proxy", PROXY, 0, &[(XFF, b"203.0.113.7")], Ok("203.0.113.7")),
         row("two proxies", PROXY, 0, &[(XFF, b"203.0.113.7, 10.9.9.9")], Ok("203.0.113.7")),
@@ -204,7 +207,8 @@ fn the_client_is_the_first_hop_that_is_not_a_trusted_proxy() {
 
 #[test]
 fn addresses_are_read_as_proxies_write_them() {
-    let row = |name, lines, expected| Row { name, peer: PROXY, hops: 0, header: xff, lines, expected };
+    let row =
+        |name, lines, expected| Row { name, peer: PROXY, hops: 0, header: X_FORWARDED_FOR, lines, expected };
     let rows = [
         row("port, as Azure writes it", &[(XFF, b"203.0.113.7:4711")], Ok("203.0.113.7")),
         row("port, as an ALB writes it", &[(XFF, b"1.2.3.4:1, 203.0.113.7:65535")], Ok("203.0.113.7")),
@@ -238,7 +242,7 @@ fn addresses_are_read_as_proxies_write_them() {
 
 #[test]
 fn forwarded_is_read_by_rfc_7239() {
-    let header = ForwardingHeader::forwarded;
+    let header = "forwarded";
     let row = |name, lines, expected| Row { name, peer: PROXY, hops: 0, header, lines, expected };
     let mut rows = vec![
         row("token", &[(FWD, b"for=203.0.113.7")], Ok("203.0.113.7")),
@@ -298,11 +302,11 @@ fn forwarded_is_read_by_rfc_7239() {
 
 #[test]
 fn only_the_declared_header_is_read_and_a_single_value_must_occur_once() {
-    single(ForwardingHeader::x_real_ip, "X-Real-IP");
-    single(ForwardingHeader::cf_connecting_ip, "CF-Connecting-IP");
-    single(|| ForwardingHeader::named("Fly-Client-IP"), "fly-client-ip");
+    single("x-real-ip", "X-Real-IP");
+    single("cf-connecting-ip", "CF-Connecting-IP");
+    single("Fly-Client-IP", "fly-client-ip");
 
-    let header = ForwardingHeader::x_real_ip;
+    let header = "x-real-ip";
     let row = |name, peer, hops, lines, expected| Row { name, peer, hops, header, lines, expected };
     check(&[
         row("twice", PROXY, 0, &[(XRI, b"1.2.3.4"), (XRI, b"203.0.113.7")], INVALID),
@@ -334,7 +338,8 @@ fn only_the_declared_header_is_read_and_a_single_value_must_occur_once() {
 
 #[test]
 fn equal_addresses_give_equal_keys() {
-    let row = |name, lines, expected| Row { name, peer: PROXY, hops: 0, header: xff, lines, expected };
+    let row =
+        |name, lines, expected| Row { name, peer: PROXY, hops: 0, header: X_FORWARDED_FOR, lines, expected };
     check(&[
         row("mapped", &[(XFF, b"::ffff:203.0.113.7")], Ok("203.0.113.7")),
         row("mapped in hex", &[(XFF, b"::FFFF:cb00:7107")], Ok("203.0.113.7")),
@@ -353,8 +358,6 @@ fn equal_addresses_give_equal_keys() {
     let customer = from("fd00::1", &[(XFF, "2001:db8:1:2fff::1")]);
     assert_eq!(key_of(&by_56, &customer).unwrap(), Key::new("2001:db8:1:2f00::/56"));
     assert_eq!(by_56.address(&customer).unwrap(), "2001:db8:1:2fff::1".parse::<IpAddr>().unwrap());
-    let proxy = PeerIp::new().ipv6_prefix(48).address(&customer).unwrap();
-    assert_eq!(proxy, "fd00::1".parse::<IpAddr>().unwrap());
     for wrong in [0, 129] {
         assert!(std::panic::catch_unwind(|| ClientIp::behind(private()).ipv6_prefix(wrong)).is_err());
     }
@@ -362,7 +365,7 @@ fn equal_addresses_give_equal_keys() {
 
 #[test]
 fn the_part_of_a_header_that_is_read_is_bounded() {
-    let forwarded = || ClientIp::behind(private()).header(ForwardingHeader::forwarded());
+    let forwarded = || ClientIp::behind(private()).header("forwarded");
     let hops = |hops| ClientIp::behind(TrustedProxies::hops(hops));
     let ours = |count: usize| vec!["10.0.0.9"; count].join(",");
     let spaces = |count: usize| " ".repeat(count);
@@ -454,7 +457,7 @@ fn the_part_of_a_header_that_is_read_is_bounded() {
         ("many empty lines", hops(1), vec![(XFF, String::new()); 9000], "10.0.0.1"),
         (
             "a single value",
-            hops(1).header(ForwardingHeader::x_real_ip()),
+            hops(1).header("x-real-ip"),
             vec![(XRI, format!("203.0.113.7{}", spaces(8192)))],
             "10.0.0.1",
         ),
@@ -476,8 +479,8 @@ fn a_request_without_an_identity_is_an_error_and_never_shares_a_key() {
         Box::new(ClientIp::behind(private())),
         Box::new(ClientIp::behind(private().and_unix_socket())),
         Box::new(ClientIp::behind(TrustedProxies::hops(1))),
-        Box::new(ClientIp::behind(TrustedProxies::hops(1)).header(ForwardingHeader::forwarded())),
-        Box::new(ClientIp::behind(TrustedProxies::hops(1)).header(ForwardingHeader::x_real_ip())),
+        Box::new(ClientIp::behind(TrustedProxies::hops(1)).header("forwarded")),
+        Box::new(ClientIp::behind(TrustedProxies::hops(1)).header("x-real-ip")),
     ];
     for extractor in &extractors {
         let error = key_of(extractor, &no_peer).unwrap_err();
@@ -498,7 +501,9 @@ fn an_invalid_network_or_header_name_is_an_error_when_the_extractor_is_built() {
             assert!(error.to_string().contains(&format!("{wrong:?}")), "{error}");
         }
     }
-    assert!(std::panic::catch_unwind(|| ForwardingHeader::named("not a name")).is_err());
+    assert!(
+        std::panic::catch_unwind(|| ClientIp::behind(TrustedProxies::hops(1)).header("not a name")).is_err()
+    );
 }
 
 #[test]
@@ -525,7 +530,8 @@ fn clients_with_an_ipv4_address_in_their_ipv6_address_have_the_key_of_the_former
     // `::` and `::1` have no IPv4 address in them, and whether an address is in a network is decided by the address itself.
     assert_eq!(key_of(&peer, &from("::1", &[] as &[(&str, &str)])).unwrap().as_str(), "::/64");
     let inside = from("64:ff9b::10.0.0.1", &[] as &[(&str, &str)]);
-    assert_eq!(peer.address(&inside).unwrap().to_string(), "64:ff9b::a00:1");
+    let within = PeerIp::new().within(["64:ff9b::a00:1"]).unwrap();
+    assert!(futures_util::FutureExt::now_or_never(within(&inside)).unwrap().unwrap());
     for wrong in ["64:ff9b:1::/95", "10.0.0.0/8", "gateway"] {
         assert_eq!(PeerIp::new().nat64_prefix(wrong).unwrap_err().kind(), ErrorKind::InvalidConfig);
     }
@@ -602,19 +608,13 @@ fn a_peer_on_a_unix_socket_is_a_defined_error() {
 
         request.headers.clear();
         says(key_of(&trusting(), request).unwrap_err(), "`x-forwarded-for` names no client");
-        let hops = ClientIp::behind(TrustedProxies::hops(1)).header(ForwardingHeader::x_real_ip());
+        let hops = ClientIp::behind(TrustedProxies::hops(1)).header("x-real-ip");
         says(key_of(&hops, request).unwrap_err(), "`x-real-ip` names no client");
     }
 }
 
-fn sources() -> [ForwardingHeader; 5] {
-    [
-        ForwardingHeader::x_forwarded_for(),
-        ForwardingHeader::forwarded(),
-        ForwardingHeader::x_real_ip(),
-        ForwardingHeader::cf_connecting_ip(),
-        ForwardingHeader::named("fly-client-ip"),
-    ]
+fn sources() -> [&'static str; 5] {
+    ["x-forwarded-for", "forwarded", "x-real-ip", "cf-connecting-ip", "fly-client-ip"]
 }
 
 /// Values that resemble a forwarding header, and arbitrary valid header values.
@@ -676,10 +676,10 @@ proptest! {
         let seen = SocketAddr::new(client, port);
         let expected = key_of_peer(client);
         for (name, header, element) in [
-            (XFF, ForwardingHeader::x_forwarded_for(), client.to_string()),
-            (XFF, ForwardingHeader::x_forwarded_for(), seen.to_string()),
-            (FWD, ForwardingHeader::forwarded(), format!("for=\"{seen}\";proto=https;host=\"a, \\\"b\"")),
-            (FWD, ForwardingHeader::forwarded(), format!("by=\"[::1]\";for=\"{seen}\"")),
+            (XFF, "x-forwarded-for", client.to_string()),
+            (XFF, "x-forwarded-for", seen.to_string()),
+            (FWD, "forwarded", format!("for=\"{seen}\";proto=https;host=\"a, \\\"b\"")),
+            (FWD, "forwarded", format!("by=\"[::1]\";for=\"{seen}\"")),
         ] {
             let mut appended = element;
             if second_proxy {
@@ -694,7 +694,7 @@ proptest! {
             let proxied = request(peer, lines.into_iter().map(|line| (name, line)));
             let hops = TrustedProxies::hops(if second_proxy { 2 } else { 1 });
             for proxies in [private(), hops] {
-                let extractor = ClientIp::behind(proxies).header(header.clone());
+                let extractor = ClientIp::behind(proxies).header(header);
                 prop_assert_eq!(key_of(&extractor, &proxied).unwrap(), expected.clone());
             }
         }

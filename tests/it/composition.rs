@@ -34,12 +34,11 @@ use tower_ratelimit::{
     Answer, Charge, Decision, Header, Key, KeyExtractor, Limiter, ManualClock, MemoryStore, Policy, Quota,
     RateLimitLayer, Rule,
     algorithm::LeakyBucket,
-    key::Constant,
     store::{Action, Store},
 };
 
 fn layer(limit: u64) -> RateLimitLayer {
-    RateLimitLayer::new(MemoryStore::new(), Policy::new("p", Quota::per_hour(limit)), Constant::new("all"))
+    RateLimitLayer::new(MemoryStore::new(), Policy::new("p", Quota::per_hour(limit)), Key::new("all"))
 }
 
 fn get() -> Request<String> {
@@ -144,7 +143,7 @@ async fn load_is_shed_before_the_charge_outside_and_after_it_inside() {
         ($($name:literal: $stack:expr, charged $charged:literal),* $(,)?) => {$(
             let memory = Limiter::new(MemoryStore::new());
             let policy = Policy::new("p", Quota::per_hour(9));
-            let limit = RateLimitLayer::new(memory.clone(), policy.clone(), Constant::new("all"));
+            let limit = RateLimitLayer::new(memory.clone(), policy.clone(), Key::new("all"));
             let mut service = $stack(ServiceBuilder::new(), limit).service(Strict::new().0);
             let mut busy = Box::pin(when_ready(&mut service, slow()).await);
             assert!((&mut busy).now_or_never().is_none());
@@ -167,7 +166,7 @@ async fn a_timeout_on_either_side_releases_the_permits() {
     let slow = || Request::get("/slow").body(String::new()).unwrap();
     let limiter = Limiter::new(MemoryStore::new());
     let policy = Policy::concurrency("in-flight", 1);
-    let limit = || RateLimitLayer::new(limiter.clone(), policy.clone(), Constant::new("all"));
+    let limit = || RateLimitLayer::new(limiter.clone(), policy.clone(), Key::new("all"));
     let soon = Duration::from_secs(1);
     for _ in 0..3 {
         let outside = ServiceBuilder::new().timeout(soon).layer(limit()).service(Strict::new().0);
@@ -236,8 +235,8 @@ async fn a_service_that_fails_while_a_request_is_delayed_returns_its_own_error()
     let queue =
         Policy::new("p", Quota::per_hour(1)).algorithm(LeakyBucket::queue(Duration::from_secs(36_000)));
     let limiter = Limiter::new(MemoryStore::new());
-    assert!(!limiter.check(&queue, &Key::new("all"), 1).await.unwrap().is_denied());
-    let layer = RateLimitLayer::new(limiter, queue, Constant::new("all"));
+    assert!(!limiter.check(&queue, &Key::new("all"), 1).await.unwrap().verdict().is_denied());
+    let layer = RateLimitLayer::new(limiter, queue, Key::new("all"));
     assert_eq!(layer.layer(FailsLater::default()).oneshot(get()).await.unwrap_err(), "it is gone");
 }
 
@@ -420,14 +419,14 @@ async fn a_request_dropped_in_any_state_leaves_at_most_its_charge_and_no_permit(
         let memory = MemoryStore::new();
         let counts = Limiter::new(memory.clone());
         let store = if late { Limiter::new(Late(memory)) } else { Limiter::new(memory) };
-        let layer = RateLimitLayer::new(store, in_flight(3), Constant::new("all"));
+        let layer = RateLimitLayer::new(store, in_flight(3), Key::new("all"));
         let layer = if known {
-            layer.and(Rule::new(policy.clone(), Constant::new("all")))
+            layer.and(Rule::new(policy.clone(), Key::new("all")))
         } else {
             layer.and(Rule::new(policy.clone(), Unknown))
         };
         // So that the queue delays the next request.
-        assert!(!counts.check(&policy, &Key::new("all"), 1).await.unwrap().is_denied(), "{name}");
+        assert!(!counts.check(&policy, &Key::new("all"), 1).await.unwrap().verdict().is_denied(), "{name}");
         let before = remaining(&counts, &policy).await;
 
         let (inner, calls) = Strict::new();
@@ -443,9 +442,12 @@ async fn a_request_dropped_in_any_state_leaves_at_most_its_charge_and_no_permit(
         let left = before - charged;
         assert_eq!(remaining(&counts, &policy).await, left, "{name}");
         for _ in 0..left {
-            assert!(!counts.check(&policy, &Key::new("all"), 1).await.unwrap().is_denied(), "{name}");
+            assert!(
+                !counts.check(&policy, &Key::new("all"), 1).await.unwrap().verdict().is_denied(),
+                "{name}"
+            );
         }
-        assert!(counts.check(&policy, &Key::new("all"), 1).await.unwrap().is_denied(), "{name}");
+        assert!(counts.check(&policy, &Key::new("all"), 1).await.unwrap().verdict().is_denied(), "{name}");
     }
 }
 
@@ -454,8 +456,8 @@ async fn requests_dropped_at_any_moment_leave_redis_connections_in_step() {
     let server = RedisServer::start();
     let limiter = Limiter::new(store(&server).await);
     let dropped = Policy::new("dropped", Quota::per_hour(1_000));
-    let layer = RateLimitLayer::new(limiter.clone(), in_flight(500), Constant::new("all"))
-        .and(Rule::new(dropped.clone(), Constant::new("all")));
+    let layer = RateLimitLayer::new(limiter.clone(), in_flight(500), Key::new("all"))
+        .and(Rule::new(dropped.clone(), Key::new("all")));
     let (inner, calls) = Strict::new();
     let service = layer.layer(inner);
     let slow = || Request::get("/slow").body(String::new()).unwrap();
@@ -482,6 +484,6 @@ async fn requests_dropped_at_any_moment_leave_redis_connections_in_step() {
     let left = remaining(&limiter, &dropped).await;
     assert!((800..=1_000 - called).contains(&left), "{left} left, {called} called");
     // Exactly the remaining units are admitted.
-    assert!(limiter.check(&dropped, &Key::new("all"), left + 1).await.unwrap().is_denied());
-    assert!(!limiter.check(&dropped, &Key::new("all"), left).await.unwrap().is_denied());
+    assert!(limiter.check(&dropped, &Key::new("all"), left + 1).await.unwrap().verdict().is_denied());
+    assert!(!limiter.check(&dropped, &Key::new("all"), left).await.unwrap().verdict().is_denied());
 }

@@ -15,12 +15,11 @@ use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
     Charge, Key, Limiter, ManualClock, MemoryStore, Policy, Quota, RateLimitLayer,
     algorithm::{Concurrency, FixedWindow},
-    key::Constant,
     store::{Action, Store},
 };
 
 fn policy(limit: u64, lease: Duration) -> Policy {
-    Policy::new("in-flight", Quota::new(limit, lease).unwrap()).algorithm(Concurrency::new())
+    Policy::new("in-flight", Quota::new(limit, lease)).algorithm(Concurrency::new())
 }
 
 const LEASE: Duration = Duration::from_secs(30);
@@ -68,7 +67,7 @@ async fn a_response_holds_its_unit_until_its_body_ends_fails_or_is_dropped() {
                 let body = futures_util::stream::poll_fn(move |cx| body.poll_recv(cx));
                 async { Ok::<_, Infallible>(Response::new(StreamBody::new(body))) }
             });
-            let layer = RateLimitLayer::new(limiter.clone(), policy.clone(), Constant::new("all"));
+            let layer = RateLimitLayer::new(limiter.clone(), policy.clone(), Key::new("all"));
             let Ok(response) = layer.layer(service).oneshot(inner::get()).await;
             assert_eq!(response.headers()["ratelimit-policy"], r#""in-flight";q=1;qu="concurrent-requests""#);
             // The extensions of the response do not hold the permit.
@@ -98,11 +97,8 @@ async fn permits_that_a_handler_passes_on_are_held_until_its_body_ends() {
     let limiter = Limiter::new(MemoryStore::new());
     let (requests, exports) = (policy(9, LEASE), Policy::concurrency("exports", 1));
     let layers = [
-        ("counted", RateLimitLayer::new(limiter.clone(), requests.clone(), Constant::new("all"))),
-        (
-            "exempt",
-            RateLimitLayer::new(limiter.clone(), requests.clone(), Constant::new("all")).exempt(|_| true),
-        ),
+        ("counted", RateLimitLayer::new(limiter.clone(), requests.clone(), Key::new("all"))),
+        ("exempt", RateLimitLayer::new(limiter.clone(), requests.clone(), Key::new("all")).exempt(|_| true)),
     ];
     for (name, layer) in layers {
         let handler = {
@@ -494,10 +490,10 @@ async fn contest(clock: &ManualClock, stores: [(&str, &dyn Store); 2], steps: Ve
             let outcome = &decision.outcomes()[0];
             let micros = |duration: Duration| u64::try_from(duration.as_micros()).unwrap();
             let said = (
-                !outcome.is_denied(),
+                !outcome.verdict().is_denied(),
                 outcome.remaining(),
                 micros(outcome.reset_after()),
-                outcome.retry_after().map(micros),
+                outcome.verdict().retry_after().map(micros),
             );
             assert_eq!(said, expected, "{name}, {action:?} of {} at {now}", charge.cost());
         }
@@ -510,7 +506,7 @@ fn a_permit_that_is_granted_from_outside_the_runtime_is_renewed() {
     let (period, key) = (Duration::from_millis(30), Key::new("all"));
     let clock = ManualClock::new();
     let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()));
-    let policy = Policy::new("exports", Quota::new(1, period).unwrap()).algorithm(Concurrency::new());
+    let policy = Policy::new("exports", Quota::new(1, period)).algorithm(Concurrency::new());
     // `check` is called here, outside the runtime, and awaited inside.
     let held = runtime.block_on(limiter.check(&policy, &key, 1)).unwrap();
     assert!(held.is_allowed());

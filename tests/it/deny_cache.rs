@@ -169,7 +169,8 @@ async fn a_denial_of_several_policies_is_remembered() {
     let again = limiter.check_all(&both).await.unwrap();
     assert_eq!(server.script_calls(), before);
     for decision in [denied, again] {
-        let said: Vec<_> = decision.outcomes().iter().map(|of| (!of.is_denied(), of.remaining())).collect();
+        let said: Vec<_> =
+            decision.outcomes().iter().map(|of| (!of.verdict().is_denied(), of.remaining())).collect();
         assert_eq!(said, [(true, 8), (false, 0)]);
     }
     // Other charges need their own decision, even if the outcome is the same.
@@ -213,7 +214,7 @@ async fn a_denial_whose_reply_was_slow_ends_when_its_wait_does() {
     let server = RedisServer::start();
     let clock = ManualClock::new();
     let limiter = Limiter::new(settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap());
-    let policy = Policy::new("p", Quota::new(1, Duration::from_millis(500)).unwrap());
+    let policy = Policy::new("p", Quota::new(1, Duration::from_millis(500)));
     let key = Key::new("alice");
     assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
     let mut slow = limiter.check(&policy, &key, 1);

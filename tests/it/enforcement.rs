@@ -10,8 +10,7 @@ use support::{
 };
 use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_ratelimit::{
-    ErrorKind, MemoryStore, Policy, Quota, RateLimitLayer, Rule,
-    key::Constant,
+    ErrorKind, Key, MemoryStore, Policy, Quota, RateLimitLayer, Rule,
     policy::{Enforcement, EnforcementSwitch},
 };
 
@@ -30,7 +29,7 @@ async fn outcome(layer: &RateLimitLayer) -> (u16, bool) {
 #[tokio::test]
 async fn a_fixed_enforcement_and_the_position_of_a_switch_mean_the_same() {
     let [denied, marked, ignored] = [(429, false), (200, true), (200, false)];
-    let new = || RateLimitLayer::new(MemoryStore::new(), once(), Constant::new("all"));
+    let new = || RateLimitLayer::new(MemoryStore::new(), once(), Key::new("all"));
     let switch = EnforcementSwitch::default();
     let switched = new().enforcement(&switch);
     ask(&switched, get()).await;
@@ -53,11 +52,11 @@ async fn a_fixed_enforcement_and_the_position_of_a_switch_mean_the_same() {
 #[tokio::test]
 async fn one_switch_is_for_all_layers_that_share_it() {
     let switch = EnforcementSwitch::new(Enforcement::Off);
-    let first = RateLimitLayer::new(MemoryStore::new(), once(), Constant::new("a")).enforcement(&switch);
+    let first = RateLimitLayer::new(MemoryStore::new(), once(), Key::new("a")).enforcement(&switch);
     let layers = [
-        first.sibling(Rule::new(Policy::new("other", Quota::per_hour(1)), Constant::new("b"))),
+        first.sibling(Rule::new(Policy::new("other", Quota::per_hour(1)), Key::new("b"))),
         first,
-        RateLimitLayer::new(MemoryStore::new(), once(), Constant::new("c")).enforcement(switch.clone()),
+        RateLimitLayer::new(MemoryStore::new(), once(), Key::new("c")).enforcement(switch.clone()),
     ];
     let statuses = async || {
         let mut statuses = Vec::new();
@@ -76,9 +75,8 @@ async fn one_switch_is_for_all_layers_that_share_it() {
 #[tokio::test]
 async fn blocked_requests_are_rejected_unless_the_switch_is_off() {
     let switch = EnforcementSwitch::default();
-    let layer = RateLimitLayer::new(MemoryStore::new(), once(), Constant::new("all"))
-        .block(|_| true)
-        .enforcement(&switch);
+    let layer =
+        RateLimitLayer::new(MemoryStore::new(), once(), Key::new("all")).block(|_| true).enforcement(&switch);
     for (enforcement, status) in ALL.into_iter().zip([429, 429, 200]) {
         switch.set(enforcement);
         assert_eq!(ask(&layer, get()).await.status(), status, "{enforcement}");
@@ -95,7 +93,7 @@ async fn a_request_that_has_begun_is_treated_as_before() {
         let switch = EnforcementSwitch::new(before);
         // Its decisions are not ready immediately.
         let store = Counted::new(MemoryStore::new());
-        let layer = RateLimitLayer::new(store, once(), Constant::new("all")).enforcement(&switch);
+        let layer = RateLimitLayer::new(store, once(), Key::new("all")).enforcement(&switch);
         ask(&layer, get()).await;
         let service = layer.layer(service_fn(|_: Request<String>| async {
             Ok::<_, Infallible>(Response::new(String::new()))

@@ -18,14 +18,13 @@ use tower_http::compression::CompressionLayer;
 use tower_ratelimit::{
     Charge, Decision, Error, ErrorKind, Headers, Key, Limiter, ManualClock, MemoryStore, Policy,
     PolicySource, Quota, RateLimitLayer, Rejection, Rule,
-    key::Constant,
     policy::Enforcement,
     response::{Dialect, GrpcCode, GrpcStatus, ProblemDetails, RejectionBody, ResponseMapper},
 };
 
 fn layer(name: &str) -> RateLimitLayer {
     let store = MemoryStore::with_clock(ManualClock::new());
-    RateLimitLayer::new(store, Policy::new(name, Quota::per_minute(100)), Constant::new("all"))
+    RateLimitLayer::new(store, Policy::new(name, Quota::per_minute(100)), Key::new("all"))
 }
 
 fn exports() -> Policy {
@@ -161,7 +160,7 @@ async fn only_the_innermost_layer_answers() {
 #[tokio::test]
 async fn a_mapper_that_returns_the_rejection_is_not_answered_by_an_outer_layer() {
     let policy = Policy::new("inner", Quota::per_minute(100));
-    let inner = layer("inner").sibling(Rule::new(policy, Constant::new("all")).cost(|_| 101));
+    let inner = layer("inner").sibling(Rule::new(policy, Key::new("all")).cost(|_| 101));
     let inner = inner.response(|rejection: &Rejection, _: &Parts| rejection.clone());
     let app = Router::new().route("/export", get(export)).layer(inner).layer(layer("outer").response(ours));
     let rejection = ask(&app, request("GET")).await;
@@ -318,14 +317,13 @@ async fn a_mapper_that_does_not_read_the_request_gets_no_copy_of_it() {
 #[tokio::test]
 async fn settings_apply_to_every_sibling_and_its_own_settings_win() {
     let store = MemoryStore::with_clock(ManualClock::new());
-    let limits = RateLimitLayer::new(store, Policy::new("first", Quota::per_hour(1)), Constant::new("all"))
+    let limits = RateLimitLayer::new(store, Policy::new("first", Quota::per_hour(1)), Key::new("all"))
         .response(ours)
         .grpc_response(GrpcStatus::default().code(|_| Some(GrpcCode::Aborted)))
         .headers(Headers::new(Dialect::LegacyDelta))
         .exempt(|parts| parts.uri.path() == "/health")
         .block(|parts| parts.headers.contains_key("x-blocked"));
-    let one =
-        |name: &str| limits.sibling(Rule::new(Policy::new(name, Quota::per_hour(1)), Constant::new("all")));
+    let one = |name: &str| limits.sibling(Rule::new(Policy::new(name, Quota::per_hour(1)), Key::new("all")));
     let health = get(async || "up");
     let app = |layer| {
         Router::new()
@@ -358,7 +356,7 @@ async fn settings_apply_to_every_sibling_and_its_own_settings_win() {
     let limiter = limits.limiter();
     let charge = Charge::new(&Policy::new("own", Quota::per_hour(1)), &Key::new("all"), 1);
     assert!(!limiter.peek_all(&[charge]).await.unwrap().is_allowed());
-    let off = limits.clone().enforcement(Enforcement::Off).sibling(Rule::new(exports(), Constant::new("b")));
+    let off = limits.clone().enforcement(Enforcement::Off).sibling(Rule::new(exports(), Key::new("b")));
     assert_eq!(ask(&app(off), request("GET")).await.status(), 200);
 }
 
@@ -368,8 +366,7 @@ struct Plan(Policy);
 #[tokio::test]
 async fn a_policy_from_the_extensions_is_used_and_a_missing_one_is_an_error_of_the_server() {
     let app = |source: PolicySource| {
-        let layer =
-            RateLimitLayer::new(MemoryStore::with_clock(ManualClock::new()), source, Constant::new("all"));
+        let layer = RateLimitLayer::new(MemoryStore::with_clock(ManualClock::new()), source, Key::new("all"));
         Router::new().route("/export", get(async |_: Query<Value>| "exported")).layer(layer)
     };
     let with = |plan: Option<&str>| {
@@ -392,8 +389,8 @@ async fn a_policy_from_the_extensions_is_used_and_a_missing_one_is_an_error_of_t
     assert_eq!(values(&ask(&lenient, with(None)).await, "ratelimit"), [r#""free";r=0;t=3600"#]);
 
     // With several rules, a missing policy does not deny requests under the others.
-    let several = RateLimitLayer::new(MemoryStore::new(), exports(), Constant::new("all"))
-        .and(Rule::new(plans(), Constant::new("all")));
+    let several = RateLimitLayer::new(MemoryStore::new(), exports(), Key::new("all"))
+        .and(Rule::new(plans(), Key::new("all")));
     let several = Router::new().route("/export", get(async || "")).layer(several);
     assert_eq!(ask(&several, with(None)).await.status(), 500);
     assert_eq!(ask(&several, with(Some("gold"))).await.status(), 200);

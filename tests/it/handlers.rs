@@ -10,7 +10,6 @@ use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_ratelimit::{
     Charge, Decision, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer,
     Rejection, Reservation, Rule,
-    key::Constant,
     layer::Settlement,
     policy::{Enforcement, EnforcementSwitch, Penalty, PolicySource},
 };
@@ -70,7 +69,7 @@ impl Row {
     fn layer(&self, limiter: &Limiter) -> RateLimitLayer {
         let policy = Some(self.policy.clone()).filter(|policy| policy.name() == "tokens");
         let source = PolicySource::per_request(move |_, _| policy.clone());
-        let rule = Rule::new(source, Constant::new("all")).cost(|_| ESTIMATE);
+        let rule = Rule::new(source, Key::new("all")).cost(|_| ESTIMATE);
         let layer = RateLimitLayer::with_rules(limiter.clone(), rule);
         (self.build)(layer.settle(Settlement::new().reserve("tokens")))
     }
@@ -188,10 +187,10 @@ async fn a_layer_that_does_not_charge_leaves_what_an_outer_layer_has_reserved() 
         ("over the limit", |layer| layer.enforcement(Enforcement::ReportOnly)),
     ] {
         let outer = Limiter::new(MemoryStore::new());
-        let free = Rule::new(tokens(), Constant::new("all")).cost(|_| ESTIMATE);
+        let free = Rule::new(tokens(), Key::new("all")).cost(|_| ESTIMATE);
         let free = RateLimitLayer::with_rules(outer.clone(), free);
         let other = Policy::new("paid", Quota::per_day(1));
-        let paid = Rule::new(other, Constant::new("all")).cost(|_| 2);
+        let paid = Rule::new(other, Key::new("all")).cost(|_| 2);
         let paid = RateLimitLayer::with_rules(MemoryStore::new(), paid);
         let app = Router::new()
             .route(
@@ -211,7 +210,7 @@ async fn a_layer_that_does_not_charge_leaves_what_an_outer_layer_has_reserved() 
 #[tokio::test]
 async fn a_handler_without_a_reserving_layer_is_answered_with_500() {
     let app = Router::new().route("/", post(async |_: Reservation| ()));
-    let layer = RateLimitLayer::new(MemoryStore::new(), tokens(), Constant::new("all"));
+    let layer = RateLimitLayer::new(MemoryStore::new(), tokens(), Key::new("all"));
     for app in [app.clone(), app.layer(layer)] {
         let response = app.oneshot(Request::post("/").body(Body::empty()).unwrap()).await.unwrap();
         assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
@@ -231,8 +230,7 @@ async fn under_report_only_a_handler_is_admitted_by_a_store_that_fails_and_learn
         assert!(Explanation::of(&limiter, &closed, &key, 1).await.is_err());
         Ok(String::new())
     }
-    let layer =
-        RateLimitLayer::new(Down, tokens(), Constant::new("all")).enforcement(Enforcement::ReportOnly);
+    let layer = RateLimitLayer::new(Down, tokens(), Key::new("all")).enforcement(Enforcement::ReportOnly);
     let app = Router::new().route("/", post(ask)).layer(layer);
     let response = app.oneshot(Request::post("/").body(Body::empty()).unwrap()).await.unwrap();
     assert_eq!(response.status(), StatusCode::OK);

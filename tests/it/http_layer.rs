@@ -26,14 +26,13 @@ use tower_ratelimit::{
     Answer, Charge, Decision, Error, ErrorKind, FailureMode, Header, Key, Limiter, MemoryStore, PeerIp,
     Policy, PolicySource, Quota, RateLimitLayer, RedisStore, Rule, Verdict,
     decision::Outcome,
-    key::Constant,
-    layer::{RateLimit, ResponseBody, ResponseFuture},
+    layer::{RateLimit, ResponseBody},
     policy::Enforcement,
     store::{Action, Store},
 };
 
 fn layer(limit: u64) -> RateLimitLayer {
-    RateLimitLayer::new(MemoryStore::new(), Policy::new("p", Quota::per_hour(limit)), Constant::new("all"))
+    RateLimitLayer::new(MemoryStore::new(), Policy::new("p", Quota::per_hour(limit)), Key::new("all"))
 }
 
 // Two uses that users of other crates ask for: a function that returns a layer, and a struct with a layer.
@@ -69,7 +68,7 @@ fn public_types_can_be_shared_between_threads() {
     shared::<Charge>();
     shared::<Decision>();
     shared::<Error>();
-    sent::<ResponseFuture<Router, axum::body::Body>>();
+    sent::<<RateLimit<Router> as Service<Request<axum::body::Body>>>::Future>();
     sent::<ResponseBody<axum::body::Body>>();
     sent::<Answer<Decision>>();
 }
@@ -147,8 +146,7 @@ fn admit(charge: &Charge) -> Outcome {
 #[tokio::test]
 async fn a_request_is_charged_once_however_often_it_is_polled() {
     let store = Counted::new(Says(admit));
-    let layer =
-        RateLimitLayer::new(store.clone(), Policy::new("p", Quota::per_hour(9)), Constant::new("all"));
+    let layer = RateLimitLayer::new(store.clone(), Policy::new("p", Quota::per_hour(9)), Key::new("all"));
     ask(&layer, get_request()).await;
     assert_eq!(store.asked(), 1);
 }
@@ -189,7 +187,7 @@ async fn the_decision_is_in_the_extensions_of_the_request_and_of_a_response_whos
 #[tokio::test]
 async fn the_limiter_of_a_request_is_the_one_that_decided() {
     let layer = |store: &MemoryStore, name| {
-        RateLimitLayer::new(store.clone(), Policy::new(name, Quota::per_hour(9)), Constant::new("all"))
+        RateLimitLayer::new(store.clone(), Policy::new(name, Quota::per_hour(9)), Key::new("all"))
     };
     let (outside, inside) = (MemoryStore::new(), MemoryStore::new());
     let undecided = Policy::new("inner", Quota::per_hour(9));
@@ -265,7 +263,7 @@ async fn each_route_has_its_own_limit_on_one_store() {
 async fn a_delayed_request_waits_and_then_reaches_the_service() {
     let delay =
         |charge: &Charge| Outcome::new(charge, Verdict::Delay(Duration::from_secs(3)), 0, Duration::ZERO);
-    let layer = RateLimitLayer::new(Says(delay), Policy::new("p", Quota::per_hour(1)), Constant::new("all"));
+    let layer = RateLimitLayer::new(Says(delay), Policy::new("p", Quota::per_hour(1)), Key::new("all"));
     let started = tokio::time::Instant::now();
     let response = ask(&layer, get_request()).await;
     assert_eq!(response.status(), 200);
@@ -297,7 +295,7 @@ async fn every_error_of_a_store_is_503_and_shows_nothing_of_it() {
         let app = Router::new().route("/", get(async || "hello")).layer(RateLimitLayer::new(
             Fails(kind),
             policy,
-            Constant::new("all"),
+            Key::new("all"),
         ));
         let request = Request::get("/").body(axum::body::Body::empty()).unwrap();
         let response = ServiceExt::oneshot(app, request).await.unwrap();

@@ -8,7 +8,7 @@ use support::inner::ask_and_read;
 use tower_ratelimit::{
     Answer, ClientIp, Decision, ErrorKind, Header, Key, KeyExtractor, MemoryStore, PeerIp, Policy,
     PolicySource, Quota, RateLimitLayer, TrustedProxies,
-    key::{Bearer, Constant, Cookie, ForwardingHeader, MatchedRoute, RequestMethod, RequestPath},
+    key::{Bearer, Cookie, MatchedRoute, RequestMethod, RequestPath},
 };
 
 fn head(request: http::request::Builder) -> Parts {
@@ -168,7 +168,7 @@ fn an_identity_that_its_extractor_never_returns_is_an_error() {
         ("method", of(RequestMethod::default), &["GET", "PATCH", "(other)"], &["get", "PURGE", ""]),
         ("path", of(RequestPath::default), &["/", "/a", "*"], &["a", "/a?b", "/a#b"]),
         ("route", of(MatchedRoute::default), &["/a/{b}", ""], &["a"]),
-        ("constant", of(|| Constant::new("all")), &["all"], &["al"]),
+        ("constant", of(|| Key::new("all")), &["all"], &["al"]),
         ("network", of(|| PeerIp::new().ipv6_prefix(56)), &["2001:db8::/56", "::1"], &["2001:db8::/64"]),
         ("mapped", of(domain), &["a@example.org"], &["example.org"]),
         ("tuple", of(|| (Header::new("a"), Header::new("b"))), &[], &["a", ""]),
@@ -235,7 +235,7 @@ async fn a_key_from_an_extractor_or_a_decision_can_be_named_in_its_final_form() 
         let peer: SocketAddr = "203.0.113.7:1".parse().unwrap();
         let request = Request::get("/").extension(peer).body(String::new()).unwrap();
         let response = ask_and_read(&layer, request).await;
-        let stored = response.extensions().get::<Decision>().unwrap().outcomes()[0].key().clone();
+        let stored = response.extensions().get::<Decision>().unwrap().outcomes()[0].charge().key().clone();
         let given = key(&extractor(), &from("203.0.113.7:1")).await.unwrap();
         assert_eq!(stored, given, "{name}");
         // It matches no other key, such as the key of a client that sends the key's text as a header.
@@ -324,7 +324,7 @@ async fn a_bearer_token_is_one_key_however_the_scheme_is_written() {
             lines.iter().fold(Request::get("/"), |request, line| request.header("authorization", *line));
         assert_eq!(key(&Bearer::new(), &head(request)).await, expected.map(Key::new), "{name}");
     }
-    let either = Bearer::new().or(Constant::new("anonymous"));
+    let either = Bearer::new().or(Key::new("anonymous"));
     assert!(key(&either, &with("authorization", "Basic t1")).await.is_ok());
     let error = Bearer::new().extract(&with("authorization", "Bearer s3cret s3cret")).await.unwrap_err();
     assert!(!error.to_string().contains("s3cret"), "{error}");
@@ -391,7 +391,7 @@ async fn link_local_neighbours_have_separate_keys() {
     assert_eq!(of("[fec0::1]:1").await, of("[fec0::2]:1").await);
     assert_eq!(of("[2001:db8::1]:1").await, of("[2001:db8::2]:1").await);
 
-    let client = ClientIp::behind(TrustedProxies::hops(1)).header(ForwardingHeader::x_real_ip());
+    let client = ClientIp::behind(TrustedProxies::hops(1)).header("x-real-ip");
     let proxied = async |address: &str| {
         let mut request = from("10.0.0.1:1");
         request.headers.insert("x-real-ip", address.parse().unwrap());

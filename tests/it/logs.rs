@@ -18,7 +18,6 @@ use tower_ratelimit::{
     ClientIp, Error, ErrorKind, FailureMode, Header, Key, KeyExtractor as _, Limiter, MemoryStore, PeerIp,
     Policy, PolicySource, Quota, RateLimitLayer, RedisStore, Rule, TrustedProxies,
     algorithm::SlidingLog,
-    key::{Constant, ForwardingHeader},
     policy::{Enforcement, EnforcementSwitch, Penalty},
 };
 use tower_ratelimit_extra::explain::Explanation;
@@ -298,7 +297,7 @@ async fn two_layers_with_one_policy_are_one_warning_that_names_it() {
 async fn what_a_layer_that_only_reports_would_deny_is_logged_as_such() {
     let (lines, _guard) = listen();
     let layer =
-        RateLimitLayer::new(MemoryStore::new(), Policy::new("api", Quota::per_day(1)), Constant::new("all"));
+        RateLimitLayer::new(MemoryStore::new(), Policy::new("api", Quota::per_day(1)), Key::new("all"));
     let reporting = layer.clone().enforcement(Enforcement::ReportOnly);
     for _ in 0..3 {
         ask(&reporting, get()).await;
@@ -387,7 +386,7 @@ async fn a_peer_that_the_server_does_not_provide_is_an_error_and_no_warning_of_a
 async fn a_trusted_proxy_without_a_usable_forwarding_header_is_one_warning_that_says_what_to_do() {
     let networks = || ClientIp::behind(TrustedProxies::cidrs(["10.0.0.0/8"]).unwrap());
     let hops = || ClientIp::behind(TrustedProxies::hops(2));
-    let real = || networks().header(ForwardingHeader::x_real_ip());
+    let real = || networks().header("x-real-ip");
     type Headers = &'static [(&'static str, &'static str)];
     let rows: [(&str, ClientIp, &str, Headers, usize); 9] = [
         ("no header", networks(), "10.0.0.1:80", &[], 1),
@@ -431,9 +430,9 @@ async fn two_layers_of_which_one_charges_nothing_cause_no_warning() {
     let store = MemoryStore::new();
     let policy = || Policy::new("api", Quota::per_day(1));
     let reporting =
-        RateLimitLayer::new(store, policy(), Constant::new("all")).enforcement(Enforcement::ReportOnly);
+        RateLimitLayer::new(store, policy(), Key::new("all")).enforcement(Enforcement::ReportOnly);
     let free =
-        reporting.sibling(Rule::new(policy(), Constant::new("all")).cost(|_| 0)).enforcement(Enforcement::On);
+        reporting.sibling(Rule::new(policy(), Key::new("all")).cost(|_| 0)).enforcement(Enforcement::On);
     let service = tower::service_fn(async |_: http::Request<String>| {
         Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))
     });
@@ -451,8 +450,8 @@ async fn an_outage_of_a_lookup_and_of_its_policy_source_is_one_line_each_without
         PolicySource::per_request(move |_: &http::request::Parts, _: &Key| accounts.get("secret-alice"))
             .or_on_error(Policy::new("fallback", Quota::per_day(9)));
     // The second rule limits what the lookup cannot tell apart, so there is no warning of that.
-    let rest = Rule::new(Policy::new("rest", Quota::per_day(9)), Constant::new("all"));
-    let layer = RateLimitLayer::new(MemoryStore::new(), tiers, Constant::new("all")).and(rest);
+    let rest = Rule::new(Policy::new("rest", Quota::per_day(9)), Key::new("all"));
+    let layer = RateLimitLayer::new(MemoryStore::new(), tiers, Key::new("all")).and(rest);
     let (lines, _guard) = listen();
     for _ in 0..5 {
         assert_eq!(ask(&layer, get()).await.status(), 200);
@@ -505,7 +504,7 @@ async fn changes_by_an_operator_are_one_line_each_without_the_key() {
 async fn what_a_layer_warns_of_is_logged_once() {
     let (lines, _guard) = listen();
     let login = Policy::new("login", Quota::per_minute(5));
-    let layer = RateLimitLayer::new(MemoryStore::new(), login, Constant::new("all"));
+    let layer = RateLimitLayer::new(MemoryStore::new(), login, Key::new("all"));
     assert_eq!(lines.with("SlidingLog"), 0, "the layer may be changed before it wraps a service");
     for _ in 0..3 {
         ask(&layer, get()).await;
@@ -518,12 +517,12 @@ async fn a_redundant_policy_and_a_cost_that_is_never_admitted_are_logged_once() 
     let (lines, _guard) = listen();
     let day = || Policy::new("day", Quota::per_day(1_000_000)).algorithm(SlidingLog::new());
     let second = || Policy::new("second", Quota::per_second(10));
-    let all = || Constant::new("all");
+    let all = || Key::new("all");
     let rarely = Policy::new("rarely", Quota::per_day(100_000));
     let same = Policy::new("same", Quota::per_second(10));
     let rows = [
         ("the same key", second(), Rule::new(day(), all()), 1),
-        ("another key", second(), Rule::new(day(), Constant::new("others")), 0),
+        ("another key", second(), Rule::new(day(), Key::new("others")), 0),
         ("another cost", second(), Rule::new(day(), all()).cost(|_| 3), 0),
         ("a limit that binds", second(), Rule::new(rarely, all()), 0),
         ("an equal policy", second(), Rule::new(same, all()), 1),

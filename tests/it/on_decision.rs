@@ -83,7 +83,7 @@ impl Events {
                 kind: event.kind(),
                 is_rejected: event.is_rejected(),
                 policy: event.policy().map(String::from),
-                source: event.source(),
+                source: event.decision().map(Decision::source),
                 error: event.error().map(Error::kind),
                 path: event.request().map(|request| request.uri.path().to_owned()),
             });
@@ -280,7 +280,7 @@ async fn redis_the_deny_cache_and_leases_are_told_apart() {
     let limiter = Limiter::new(store.clone());
     let source = async |policy: &Policy| {
         let decision = limiter.check(policy, &Key::new("alice"), 1).await.unwrap();
-        (!decision.is_denied(), decision.source())
+        (!decision.verdict().is_denied(), decision.source())
     };
 
     let single = policy(1);

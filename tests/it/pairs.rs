@@ -13,7 +13,6 @@ use tower_ratelimit::{
     Answer, Charge, Decision, Error, ErrorKind, FailureMode, Key, Limiter, ManualClock, MemoryStore, PeerIp,
     Policy, Quota, RateLimitLayer, Reservation,
     algorithm::{Concurrency, FixedWindow, LeakyBucket},
-    key::Constant,
     keyed::KeyedRateLimitLayer,
     layer::Settlement,
     policy::{Enforcement, Penalty},
@@ -59,7 +58,7 @@ async fn a_layer_enforces_as_its_limiter_does_unless_it_is_set() {
             let under = limiter.under(enforcement);
             let keyed = KeyedRateLimitLayer::new(under.clone(), policy.clone(), |(): &()| "all")
                 .layer(service_fn(async |()| Ok::<_, Infallible>(())));
-            let layer = RateLimitLayer::new(under, policy.clone(), Constant::new("all"));
+            let layer = RateLimitLayer::new(under, policy.clone(), Key::new("all"));
             for _ in 0..2 {
                 assert!(keyed.clone().oneshot(()).await.is_ok(), "{name}, {enforcement}");
                 assert_eq!(ask(&layer, get()).await.status(), 200, "{name}, {enforcement}");
@@ -94,7 +93,7 @@ async fn what_a_shadow_denies_is_not_reserved_under_it() {
     for (name, limiter) in stores("reserved-shadow").await {
         limiter.check(&tokens, &all(), 100).await.unwrap();
         let denied = limiter.check(&tokens, &all(), 50).await.unwrap();
-        assert!(denied.shadows()[0].is_denied());
+        assert!(denied.shadows()[0].verdict().is_denied());
         Reservation::new(&limiter, &denied).settle(30).await.unwrap();
         let owed = limiter.operator().owed(&tokens, &all()).await.unwrap();
         assert_eq!(owed, 0, "{name}");
@@ -122,7 +121,7 @@ async fn a_settlement_that_fails_rejects_no_request_while_the_layer_only_reports
     let tokens = day("tokens", 1_000).on_store_failure(FailureMode::Closed);
     let status = async |enforcement| {
         let store = Limiter::new(FailsLater(MemoryStore::new()));
-        let layer = RateLimitLayer::new(store, tokens.clone(), Constant::new("all"))
+        let layer = RateLimitLayer::new(store, tokens.clone(), Key::new("all"))
             .enforcement(enforcement)
             .settle(Settlement::new().reserve("tokens"));
         let service = layer.layer(service_fn(async |request: Request<String>| {
@@ -141,8 +140,7 @@ async fn the_bytes_of_a_response_that_does_not_count_are_not_charged() {
     for (name, limiter) in stores("uncounted-bytes").await {
         let settlement =
             Settlement::new().response_bytes("bytes").count_if(|response| response.status.is_success());
-        let layer =
-            RateLimitLayer::new(limiter.clone(), bytes.clone(), Constant::new("all")).settle(settlement);
+        let layer = RateLimitLayer::new(limiter.clone(), bytes.clone(), Key::new("all")).settle(settlement);
         for (status, remaining) in [(404, 1_000), (200, 900), (404, 900)] {
             let respond = move || Response::builder().status(status).body("x".repeat(100)).unwrap();
             let response = ask_for(&layer, get(), respond).await;
@@ -184,11 +182,14 @@ async fn a_rollout_has_the_same_clients_for_their_preflights() {
 #[tokio::test]
 async fn a_permit_that_a_shadow_denied_is_not_renewed() {
     let period = Duration::from_millis(300);
-    let jobs = Policy::new("jobs", Quota::new(1, period).unwrap()).algorithm(Concurrency::new()).shadow();
+    let jobs = Policy::new("jobs", Quota::new(1, period)).algorithm(Concurrency::new()).shadow();
     for (name, limiter) in stores("renewed-shadow").await {
         let first = limiter.check(&jobs, &all(), 1).await.unwrap();
         let second = limiter.check(&jobs, &all(), 1).await.unwrap();
-        assert!(!first.shadows()[0].is_denied() && second.shadows()[0].is_denied(), "{name}");
+        assert!(
+            !first.shadows()[0].verdict().is_denied() && second.shadows()[0].verdict().is_denied(),
+            "{name}"
+        );
         // Each permit is renewed after a third of the period.
         tokio::time::sleep(period).await;
         drop(first);
@@ -200,9 +201,7 @@ async fn a_permit_that_a_shadow_denied_is_not_renewed() {
 
 #[tokio::test]
 async fn a_shadow_holds_its_own_permits_beside_a_policy_of_another_cost() {
-    let jobs = |name, period| {
-        Policy::new(name, Quota::new(9, period).unwrap()).algorithm(Concurrency::new()).shadow()
-    };
+    let jobs = |name, period| Policy::new(name, Quota::new(9, period)).algorithm(Concurrency::new()).shadow();
     let (short, long) = (jobs("short", LONG / 20), jobs("long", LONG));
     let units = day("units", 100);
     for (name, limiter) in stores("shadow-permits").await {

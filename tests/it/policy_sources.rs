@@ -19,7 +19,6 @@ use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_ratelimit::{
     Answer, Decision, Error, ErrorKind, Header, Key, KeyExtractor, Limiter, MemoryStore, Policy,
     PolicySource, Quota, RateLimitLayer, Rejection, Rule,
-    key::Constant,
     layer::{DecisionEvent, DecisionKind},
     policy::{Enforcement, IntoPolicy},
     response::{ProblemDetails, ResponseMapper as _},
@@ -46,7 +45,7 @@ fn source<P: IntoPolicy>(choose: impl Fn() -> P + Send + Sync + 'static) -> Poli
 }
 
 fn layer(store: impl Into<Limiter>, source: PolicySource) -> RateLimitLayer {
-    RateLimitLayer::new(store, source, Constant::new("all"))
+    RateLimitLayer::new(store, source, Key::new("all"))
 }
 
 /// The status of a request, the policies that it was charged under, and the kind of the event.
@@ -124,8 +123,8 @@ async fn rules_without_a_policy_are_left_out_of_the_atomic_step() {
     for (row, (name, first, second, names, again)) in rows.into_iter().enumerate() {
         for (place, limiter) in [Limiter::new(MemoryStore::new()), redis.clone()].into_iter().enumerate() {
             let key = format!("{row}-{place}");
-            let layer = RateLimitLayer::new(limiter.clone(), first.clone(), Constant::new(key.clone()))
-                .and(Rule::new(second.clone(), Constant::new(key.clone())));
+            let layer = RateLimitLayer::new(limiter.clone(), first.clone(), Key::new(key.clone()))
+                .and(Rule::new(second.clone(), Key::new(key.clone())));
             assert_eq!(outcome(&layer, get()).await.1, names, "{name}");
             assert_eq!(outcome(&layer, get()).await.0, again, "{name}");
             // A denial charges none of them.
@@ -215,7 +214,7 @@ fn layers_that_know_no_identity() -> [(&'static str, RateLimitLayer); 5] {
     [
         ("key", by(Arc::new(|_: &Parts| Err::<Key, _>(unknown())))),
         ("later key", by(Arc::new(|_: &Parts| later(Err::<Key, _>(unknown()))))),
-        ("key with another", by(Arc::new((|_: &Parts| Err::<Key, _>(unknown())).or(Constant::new("other"))))),
+        ("key with another", by(Arc::new((|_: &Parts| Err::<Key, _>(unknown())).or(Key::new("other"))))),
         ("policy", layer(MemoryStore::new(), source(|| Err::<Policy, _>(unknown())))),
         ("later policy", layer(MemoryStore::new(), source(|| later(Err::<Policy, _>(unknown()))))),
     ]
@@ -313,8 +312,8 @@ async fn sources_run_while_the_request_is_there_and_the_cost_comes_from_the_requ
 async fn a_request_that_is_dropped_while_its_policy_is_looked_up_is_not_charged() {
     let limiter = Limiter::new(MemoryStore::new());
     let hangs = source(|| Answer::pending(pending::<Result<Policy, Error>>()));
-    let layer = RateLimitLayer::new(limiter.clone(), policy("a", 5), Constant::new("all"))
-        .and(Rule::new(hangs, Constant::new("all")));
+    let layer = RateLimitLayer::new(limiter.clone(), policy("a", 5), Key::new("all"))
+        .and(Rule::new(hangs, Key::new("all")));
     let late = tokio::time::timeout(Duration::from_millis(20), ask(&layer, get())).await;
     assert!(late.is_err());
     assert_eq!(limiter.peek(&policy("a", 5), &Key::new("all"), 0).await.unwrap().remaining(), Some(5));
@@ -390,7 +389,7 @@ async fn a_rule_skips_what_matches_its_exemption_and_needs_no_key_for_it() {
 
 #[tokio::test]
 async fn a_request_that_all_rules_skip_is_served_without_a_decision() {
-    let skipped = |name| Rule::new(policy(name, 1), Constant::new("all")).skip(|_| true);
+    let skipped = |name| Rule::new(policy(name, 1), Key::new("all")).skip(|_| true);
     let layer = layer(MemoryStore::new(), source(|| None::<Policy>)).and(skipped("a")).and(skipped("b"));
     for _ in 0..3 {
         assert_eq!(outcome(&layer, get()).await, (200, vec![], DecisionKind::Exempt));

@@ -11,7 +11,7 @@ use support::{
 use tower_ratelimit::{
     Answer, Decision, Header, Key, KeyExtractor, Limiter, MemoryStore, PeerIp, Policy, PolicySource, Quota,
     RateLimitLayer, Rule,
-    key::{Constant, FromExtension, RequestMethod},
+    key::{FromExtension, RequestMethod},
     layer::Preflight,
     policy::Penalty,
 };
@@ -93,7 +93,7 @@ async fn the_stored_key_of_a_preflight_has_a_mark() {
     for (lines, stored) in [(vec![("x-api-key", "k1")], "%^k1"), (vec![], "%^%^203.0.113.7")] {
         let response = ask_and_read(&layer(9, Header::new("x-api-key")), preflight(A, &lines)).await;
         let decision = response.extensions().get::<Decision>().unwrap();
-        assert_eq!(decision.outcomes()[0].key().as_str(), stored);
+        assert_eq!(decision.outcomes()[0].charge().key().as_str(), stored);
     }
 }
 
@@ -112,7 +112,7 @@ async fn costs_chosen_policies_exemptions_and_permits_apply_to_preflights_too() 
     let tiers = PolicySource::per_request(|_: &Parts, _: &Key| Policy::new("chosen", Quota::per_hour(4)));
     let tiers = Rule::new(tiers, Header::new("x-api-key")).cost(|_| 2);
     let layer = RateLimitLayer::with_rules(MemoryStore::new(), tiers)
-        .and(Rule::new(Policy::concurrency("in-flight", 1), Constant::new("all")))
+        .and(Rule::new(Policy::concurrency("in-flight", 1), Key::new("all")))
         .exempt(PeerIp::new().within(["203.0.113.8"]).unwrap());
     let requests = [A, A, A, B, B, B, B].map(|peer| preflight(peer, &[]));
     assert_eq!(statuses(&layer, requests).await, [200, 200, 429, 200, 200, 200, 200]);

@@ -12,9 +12,7 @@ use http::{Request, Response, Uri};
 use http_body_util::BodyExt as _;
 use tower::{Layer as _, Service, ServiceExt as _, util::BoxCloneService};
 use tower_http::normalize_path::NormalizePathLayer;
-use tower_ratelimit::{
-    Decision, MemoryStore, Policy, Quota, RateLimitLayer, Rule, key::Constant, layer::Rules,
-};
+use tower_ratelimit::{Decision, Key, MemoryStore, Policy, Quota, RateLimitLayer, Rule, layer::Rules};
 
 const TABLES: u64 = 120;
 const PATHS: usize = 60;
@@ -119,7 +117,7 @@ async fn served(Extension(name): Extension<String>, decision: Option<Decision>) 
 }
 
 fn rule(name: &str) -> Rule {
-    Rule::new(Policy::new(name, Quota::per_day(1_000_000)), Constant::new("all"))
+    Rule::new(Policy::new(name, Quota::per_day(1_000_000)), Key::new("all"))
 }
 
 fn boxed<S, B>(service: S) -> Boxed

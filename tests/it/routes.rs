@@ -16,8 +16,7 @@ use support::{RedisServer, inner::ask, store};
 use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_http::normalize_path::NormalizePathLayer;
 use tower_ratelimit::{
-    Decision, ErrorKind, Header, Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, Rule,
-    key::Constant, layer::Rules,
+    Decision, ErrorKind, Header, Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, Rule, layer::Rules,
 };
 
 fn policy(name: &'static str, limit: u64) -> Policy {
@@ -26,7 +25,7 @@ fn policy(name: &'static str, limit: u64) -> Policy {
 
 /// A rule that limits all clients together to `limit` requests.
 fn at_most(limit: u64, name: &'static str) -> Rule {
-    Rule::new(policy(name, limit), Constant::new("all"))
+    Rule::new(policy(name, limit), Key::new("all"))
 }
 
 fn rule(name: &'static str) -> Rule {
@@ -474,7 +473,7 @@ fn an_invalid_route_is_an_error_that_says_what_to_write() {
 
 #[test]
 fn policies_of_a_table_that_cannot_be_told_apart_are_a_panic_when_the_layer_is_made() {
-    let other = || Rule::new(policy("a", 7), Constant::new("all"));
+    let other = || Rule::new(policy("a", 7), Key::new("all"));
     let twice = "a request falls under two policies named \"a\": give each its own name";
     let differ = "the table has two policies named \"a\" that differ: give each its own name";
     type Row = (&'static str, Rules, Option<&'static str>);

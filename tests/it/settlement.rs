@@ -29,7 +29,6 @@ use tower_ratelimit::{
     Answer, Charge, Decision, Key, Limiter, ManualClock, MemoryStore, Policy, PolicySource, Quota,
     RateLimitLayer, Reservation, Rule,
     algorithm::{FixedWindow, LeakyBucket},
-    key::Constant,
     layer::{Rules, Settlement},
     store::{Action, Store},
 };
@@ -52,7 +51,7 @@ async fn becomes(limiter: &Limiter, policy: &Policy, expected: u64, name: &str) 
 }
 
 fn layer(limiter: &Limiter, policy: &Policy) -> RateLimitLayer {
-    RateLimitLayer::new(limiter.clone(), policy.clone(), Constant::new("all"))
+    RateLimitLayer::new(limiter.clone(), policy.clone(), Key::new("all"))
 }
 
 /// Answers with the status in the body of the request.
@@ -90,13 +89,13 @@ async fn a_rule_counts_only_the_responses_that_count_for_it() {
     let server = RedisServer::start();
     for (name, limiter) in limiters(&server).await {
         let [all, failed, created, shared] = ["all", "failed", "created", "shared"].map(|name| day(name, 9));
-        let rule = |policy: &Policy| Rule::new(policy.clone(), Constant::new("all"));
+        let rule = |policy: &Policy| Rule::new(policy.clone(), Key::new("all"));
         let chosen = created.clone();
         let chosen = PolicySource::per_request(move |_, _| chosen.clone());
         let rules = Rules::new()
             .every(rule(&all))
             .route("/a", rule(&failed).count_if(|response| response.status == StatusCode::UNAUTHORIZED))
-            .route("/a", Rule::new(chosen, Constant::new("all")).count_if(|response| response.status == 201))
+            .route("/a", Rule::new(chosen, Key::new("all")).count_if(|response| response.status == 201))
             // The same policy on two routes, counted in two ways.
             .route("/b", rule(&shared).count_if(|_| false))
             .route("/c", rule(&shared));
@@ -136,7 +135,7 @@ async fn a_rule_counts_only_the_responses_that_count_for_it() {
 fn two_rules_that_choose_the_policies_of_one_request_cannot_count_differently() {
     let chosen = || {
         let source = PolicySource::per_request(|_, _| None::<Policy>);
-        Rule::new(source, Constant::new("all"))
+        Rule::new(source, Key::new("all"))
     };
     let some = || chosen().count_if(|_| true);
     let (one, both) = (some(), some());
@@ -148,7 +147,7 @@ fn two_rules_that_choose_the_policies_of_one_request_cannot_count_differently() 
         ("one rule, twice", Rules::new().route("/a", one.clone()).route("/{b}", one), true),
         (
             "beside a known policy",
-            Rules::new().every(both).every(Rule::new(day("d", 1), Constant::new("all"))),
+            Rules::new().every(both).every(Rule::new(day("d", 1), Key::new("all"))),
             true,
         ),
     ];
@@ -213,7 +212,7 @@ async fn a_request_that_is_cancelled_during_its_delay_is_refunded() {
         let policy = Policy::new("queued", Quota::per_day(1))
             .algorithm(LeakyBucket::queue(Duration::from_secs(30 * 86_400)));
         let key = Key::new("all");
-        assert!(!limiter.check(&policy, &key, 1).await.unwrap().is_denied());
+        assert!(!limiter.check(&policy, &key, 1).await.unwrap().verdict().is_denied());
         let before = left(&limiter, &policy).await;
         let mut service =
             layer(&limiter, &policy).settle(Settlement::new().refund_cancelled()).layer(service_fn(echo));
@@ -366,7 +365,7 @@ async fn a_handler_settles_what_the_layer_has_reserved() {
                 let context = format!("{name}, {row}, {or_refund}");
                 let (requests, tokens) =
                     (day(&format!("requests {context}"), 9), day(&format!("tokens {context}"), 100));
-                let rule = Rule::new(tokens.clone(), Constant::new("all")).cost(|_| 50);
+                let rule = Rule::new(tokens.clone(), Key::new("all")).cost(|_| 50);
                 let built = layer(&limiter, &requests).and(rule);
                 let built = if or_refund {
                     built.settle(Settlement::new().reserve_or_refund(tokens.name()))
@@ -441,7 +440,7 @@ async fn a_permit_is_held_as_always_beside_a_reservation() {
     let policy = day("bytes", 1_000_000);
     let limiter = Limiter::new(MemoryStore::new());
     let permits = Policy::concurrency("permits", 1);
-    let built = layer(&limiter, &policy).and(Rule::new(permits.clone(), Constant::new("all"))).settle(
+    let built = layer(&limiter, &policy).and(Rule::new(permits.clone(), Key::new("all"))).settle(
         Settlement::new()
             .response_bytes("bytes")
             .count_if(|response| response.status.is_success())
@@ -527,7 +526,7 @@ async fn a_request_whose_bytes_are_charged_pays_its_cost_or_its_bytes_whichever_
     for (name, limiter) in limiters(&redis).await {
         for (request, expected) in rows {
             let policy = day(&request.replace(['/', ' '], "-"), 1_000_000);
-            let rule = Rule::new(policy.clone(), Constant::new("all")).cost(|_| 1_000);
+            let rule = Rule::new(policy.clone(), Key::new("all")).cost(|_| 1_000);
             let built = layer(&limiter, &day("requests", 100))
                 .and(rule)
                 .settle(Settlement::new().response_bytes(policy.name()));
@@ -587,7 +586,7 @@ async fn a_client_that_leaves_a_stream_is_charged_what_it_was_sent() {
     for (name, limiter) in limiters(&redis).await {
         for or_refund in [false, true] {
             let tokens = day(&format!("tokens {or_refund}"), 1_000);
-            let rule = Rule::new(tokens.clone(), Constant::new("all")).cost(|_| 100);
+            let rule = Rule::new(tokens.clone(), Key::new("all")).cost(|_| 100);
             let built = layer(&limiter, &day("requests", 100)).and(rule);
             let built = match or_refund {
                 true => built.settle(Settlement::new().reserve_or_refund(tokens.name())),

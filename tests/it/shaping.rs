@@ -12,7 +12,6 @@ use tokio::{task::JoinSet, time::Instant};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
     Key, Limiter, ManualClock, MemoryStore, Policy, Quota, RateLimitLayer, Verdict, algorithm::LeakyBucket,
-    key::Constant,
 };
 
 fn fifty_a_second(max_wait: Duration) -> Policy {
@@ -44,7 +43,7 @@ impl Calls {
 #[tokio::test(start_paused = true)]
 async fn a_burst_of_100_leaves_evenly_spaced_and_in_order() {
     let store = MemoryStore::with_clock(ManualClock::new());
-    let layer = RateLimitLayer::new(store, fifty_a_second(Duration::from_secs(2)), Constant::new("all"));
+    let layer = RateLimitLayer::new(store, fifty_a_second(Duration::from_secs(2)), Key::new("all"));
     let (calls, started) = (Calls::default(), Instant::now());
     let mut burst = JoinSet::new();
     for i in 0..110 {
@@ -68,7 +67,7 @@ async fn a_burst_of_100_leaves_evenly_spaced_and_in_order() {
 #[tokio::test(start_paused = true)]
 async fn a_delayed_request_whose_client_hangs_up_does_not_reach_the_service() {
     let store = MemoryStore::with_clock(ManualClock::new());
-    let layer = RateLimitLayer::new(store, fifty_a_second(Duration::from_secs(2)), Constant::new("all"));
+    let layer = RateLimitLayer::new(store, fifty_a_second(Duration::from_secs(2)), Key::new("all"));
     let (calls, started) = (Calls::default(), Instant::now());
     let mut waiting: Vec<_> = (0..10).map(|i| tokio::spawn(calls.send(&layer, i, started))).collect();
     tokio::time::sleep(SPACING / 2).await;

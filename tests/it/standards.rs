@@ -15,18 +15,18 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tower_ratelimit::{
     Answer, Charge, Decision, Error, ErrorKind, FailureMode, Header, Headers, Key, Limiter, ManualClock,
     MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rejection, Rule, Verdict, algorithm::FixedWindow,
-    decision::Outcome, key::Constant, layer::Preflight, policy::Enforcement, response::Dialect,
+    decision::Outcome, layer::Preflight, policy::Enforcement, response::Dialect,
 };
 
 const HOSTILE: &str = r#"a "quoted" \ {name}, ;q=1"#;
 
 fn layer(policy: Policy) -> RateLimitLayer {
-    RateLimitLayer::new(MemoryStore::with_clock(ManualClock::new()), policy, Constant::new("all"))
+    RateLimitLayer::new(MemoryStore::with_clock(ManualClock::new()), policy, Key::new("all"))
 }
 
 /// A rule with a fixed cost.
 fn costing(policy: Policy, cost: u64) -> Rule {
-    Rule::new(policy, Constant::new("all")).cost(move |_| cost)
+    Rule::new(policy, Key::new("all")).cost(move |_| cost)
 }
 
 /// The items of a list header as (string, parameters). Asserts that the header is in canonical form.
@@ -57,10 +57,8 @@ fn problem(body: &str) -> Value {
 
 #[tokio::test]
 async fn the_list_headers_are_canonical_structured_fields() {
-    let layer = layer(Policy::new(HOSTILE, Quota::per_minute(5))).and(Rule::new(
-        Policy::new("subsecond", Quota::new(7, Duration::from_millis(500)).unwrap()),
-        Constant::new("all"),
-    ));
+    let layer = layer(Policy::new(HOSTILE, Quota::per_minute(5)))
+        .and(Rule::new(Policy::new("subsecond", Quota::new(7, Duration::from_millis(500))), Key::new("all")));
     let response = ask(&layer, get()).await;
     let policies = items(response.headers(), "ratelimit-policy");
     assert_eq!(policies[0], (HOSTILE.into(), vec![("q".into(), 5), ("w".into(), 60)]));
@@ -73,7 +71,7 @@ async fn the_list_headers_are_canonical_structured_fields() {
 #[tokio::test]
 async fn integers_beyond_the_standard_are_clamped() {
     let store = Says(|charge: &Charge| Outcome::new(charge, Verdict::Allow, u64::MAX, Duration::MAX));
-    let layer = RateLimitLayer::new(store, Policy::new("p", Quota::per_day(1)), Constant::new("all"));
+    let layer = RateLimitLayer::new(store, Policy::new("p", Quota::per_day(1)), Key::new("all"));
     let response = ask(&layer, get()).await;
     let limits = items(response.headers(), "ratelimit");
     assert_eq!(limits[0].1, [("r".into(), 999_999_999_999_999), ("t".into(), 999_999_999_999_999)]);
@@ -90,7 +88,7 @@ fn a_policy_name_that_no_header_can_carry_is_an_error_and_others_are_escaped() {
 #[tokio::test]
 async fn the_policy_header_stays_the_same_and_in_order() {
     let both = layer(Policy::new("wide", Quota::per_day(100)))
-        .and(Rule::new(Policy::new("narrow", Quota::per_minute(2)), Constant::new("all")));
+        .and(Rule::new(Policy::new("narrow", Quota::per_minute(2)), Key::new("all")));
     let tightest = both.clone().headers(Headers::default().tightest_only());
     for _ in 0..4 {
         let all = ask(&both, get()).await;
@@ -110,7 +108,7 @@ fn the_remaining_units_never_promise_more_than_the_policy() {
     let millis = prop_oneof![(1..100_u64).prop_map(|seconds| seconds * 1_000), 1..100_000_u64];
     let rule = (1..40_u64, millis, prop_oneof![Just(0), 1..60_u64], 0..3_u8);
     proptest!(|((limit, millis, burst, algorithm) in rule, steps in steps)| {
-        let quota = Quota::new(limit, Duration::from_millis(millis)).unwrap();
+        let quota = Quota::new(limit, Duration::from_millis(millis));
         let policy = match algorithm {
             0 if burst > 0 => Policy::new("p", quota.burst(burst)),
             0 => Policy::new("p", quota),
@@ -239,7 +237,7 @@ async fn a_list_is_not_appended_to_a_dictionary() {
 async fn a_partition_key_is_a_keyed_hash_and_off_by_default() {
     let of = async |secret: &str, key: &str| {
         let store = MemoryStore::with_clock(ManualClock::new());
-        let layer = RateLimitLayer::new(store, Policy::new("p", Quota::per_hour(4)), Constant::new(key))
+        let layer = RateLimitLayer::new(store, Policy::new("p", Quota::per_hour(4)), Key::new(key))
             .headers(Headers::default().partition_key(secret));
         let response = ask(&layer, get()).await;
         assert!(!response.headers()["ratelimit-policy"].to_str().unwrap().contains("pk"));
@@ -265,7 +263,7 @@ async fn a_partition_key_is_the_first_96_bits_and_on_every_item() {
     // The hash of "user-4" contains a character that is not in every base64 alphabet.
     let pk = "pk=:ppSViGGL/d/6iBFh:";
     let layer = layer(Policy::new("narrow", Quota::per_hour(1)))
-        .and(Rule::new(Policy::new("wide", Quota::per_day(9)), Constant::new("user-4")))
+        .and(Rule::new(Policy::new("wide", Quota::per_day(9)), Key::new("user-4")))
         .headers(Headers::default().partition_key("0123456789abcdef"));
     for status in [200, 429] {
         let response = ask(&layer, get()).await;
@@ -286,8 +284,8 @@ fn a_partition_key_with_a_short_secret_panics() {
 async fn the_headers_of_older_drafts_describe_the_policy_that_binds() {
     let both = |headers| {
         layer(Policy::new("wide", Quota::per_day(100)))
-            .and(Rule::new(Policy::new("narrow", Quota::per_minute(2)), Constant::new("all")))
-            .and(Rule::new(Policy::new("same number", Quota::per_hour(100)), Constant::new("all")))
+            .and(Rule::new(Policy::new("narrow", Quota::per_minute(2)), Key::new("all")))
+            .and(Rule::new(Policy::new("same number", Quota::per_hour(100)), Key::new("all")))
             .headers(headers)
     };
     let seventh = both(Headers::new(Dialect::IetfDraft07));
@@ -345,7 +343,7 @@ async fn the_headers_of_older_drafts_agree_with_each_other_and_with_retry_after(
         ("a second", Quota::per_second(3), 1, "limit=3, remaining=2, reset=1", "3;w=1"),
         (
             "below a second",
-            Quota::new(3, Duration::from_millis(999)).unwrap(),
+            Quota::new(3, Duration::from_millis(999)),
             1,
             "limit=3, remaining=2, reset=1",
             "3",
@@ -376,7 +374,7 @@ async fn the_headers_of_older_drafts_agree_with_each_other_and_with_retry_after(
         assert_eq!(denied.headers()["retry-after"], "720");
 
         let store = Says(|charge: &Charge| Outcome::new(charge, Verdict::Allow, u64::MAX, Duration::MAX));
-        let largest = RateLimitLayer::new(store, Policy::new("p", Quota::per_day(7)), Constant::new("all"));
+        let largest = RateLimitLayer::new(store, Policy::new("p", Quota::per_day(7)), Key::new("all"));
         let response = ask(&largest.headers(headers.clone()), get()).await;
         assert_eq!(three(response.headers()), "limit=7, remaining=999999999999999, reset=999999999999999");
 
@@ -470,7 +468,7 @@ async fn a_response_with_no_room_for_more_headers_is_sent_without_ours() {
 async fn each_rejection_has_its_status() {
     let closed = Policy::new("p", Quota::per_hour(1)).on_store_failure(FailureMode::Closed);
     let policy = || Policy::new("p", Quota::per_hour(1));
-    let key = || Constant::new("all");
+    let key = || Key::new("all");
     let limited = layer(policy());
     ask(&limited, get()).await;
     let broken = |_: &Parts| Err::<Key, _>(Error::new(ErrorKind::StoreReply, "secret of an extractor"));
@@ -507,12 +505,12 @@ async fn retry_after_is_rounded_up_and_a_retry_then_is_admitted() {
         ("a third of a second", Quota::per_second(3).burst(1), "1"),
         ("a second and a half", Quota::per_minute(40).burst(1), "2"),
         ("a day", Quota::per_day(1), "86400"),
-        ("400 days", Quota::new(1, Duration::from_secs(400 * 86_400)).unwrap(), "34560000"),
+        ("400 days", Quota::new(1, Duration::from_secs(400 * 86_400)), "34560000"),
     ];
     for (name, quota, expected) in rows {
         let clock = ManualClock::new();
         let store = MemoryStore::with_clock(clock.clone());
-        let layer = RateLimitLayer::new(store, Policy::new("p", quota), Constant::new("all"));
+        let layer = RateLimitLayer::new(store, Policy::new("p", quota), Key::new("all"));
         assert_eq!(ask(&layer, get()).await.status(), 200, "{name}");
         let denied = ask(&layer, get()).await;
         assert_eq!(denied.headers()["retry-after"], expected, "{name}");
@@ -547,7 +545,7 @@ async fn jitter_of_any_length_is_bounded_and_names_no_wait_where_none_helps() {
     let store = Says(|charge: &Charge| {
         Outcome::new(charge, Verdict::Deny { retry_after: Some(Duration::MAX) }, 0, Duration::MAX)
     });
-    let longest = RateLimitLayer::new(store, Policy::new("p", Quota::per_day(1)), Constant::new("all"));
+    let longest = RateLimitLayer::new(store, Policy::new("p", Quota::per_day(1)), Key::new("all"));
     for layer in [limited.clone(), longest.retry_after_jitter(Duration::MAX)] {
         let denied = ask(&layer, get()).await;
         let wait: u64 = denied.headers()["retry-after"].to_str().unwrap().parse().unwrap();
@@ -563,7 +561,7 @@ async fn retry_after_is_bounded() {
     let store = Says(|charge: &Charge| {
         Outcome::new(charge, Verdict::Deny { retry_after: Some(Duration::MAX) }, 0, Duration::MAX)
     });
-    let layer = RateLimitLayer::new(store, Policy::new("p", Quota::per_day(1)), Constant::new("all"));
+    let layer = RateLimitLayer::new(store, Policy::new("p", Quota::per_day(1)), Key::new("all"));
     let denied = ask(&layer, get()).await;
     assert_eq!(denied.headers()["retry-after"], "2147483647");
     assert_eq!(parameter(&items(denied.headers(), "ratelimit")[0], "t"), Some(2_147_483_647));
@@ -586,7 +584,7 @@ async fn temporary_rejections_are_not_stored_by_caches() {
     assert!(!ask(&limited, get()).await.headers().contains_key("cache-control"));
     assert_eq!(ask(&limited, get()).await.headers()["cache-control"], "no-store");
     let closed = Policy::new("p", Quota::per_hour(1)).on_store_failure(FailureMode::Closed);
-    let down = RateLimitLayer::new(Down, closed, Constant::new("all"));
+    let down = RateLimitLayer::new(Down, closed, Key::new("all"));
     assert_eq!(ask(&down, get()).await.headers()["cache-control"], "no-store");
 }
 
@@ -625,8 +623,8 @@ async fn a_request_that_is_not_a_post_is_not_grpc_whatever_its_content_type() {
 #[tokio::test]
 async fn the_body_is_a_problem_that_names_exactly_the_policies_that_denied() {
     let layer = layer(Policy::new(HOSTILE, Quota::per_hour(1)))
-        .and(Rule::new(Policy::new("wide", Quota::per_hour(100)), Constant::new("all")))
-        .and(Rule::new(Policy::new("narrow", Quota::per_day(1)), Constant::new("all")));
+        .and(Rule::new(Policy::new("wide", Quota::per_hour(100)), Key::new("all")))
+        .and(Rule::new(Policy::new("narrow", Quota::per_day(1)), Key::new("all")));
     ask(&layer, get()).await;
     let denied = ask(&layer, get()).await;
     assert_eq!(denied.headers()["content-type"], "application/problem+json");
@@ -697,8 +695,8 @@ async fn a_denied_request_is_charged_nothing() {
     let clock = ManualClock::new();
     let limiter = Limiter::new(MemoryStore::with_clock(clock));
     let (narrow, wide) = (Policy::new("narrow", Quota::per_hour(1)), Policy::new("wide", Quota::per_hour(9)));
-    let layer = RateLimitLayer::new(limiter.clone(), narrow, Constant::new("all"))
-        .and(Rule::new(wide.clone(), Constant::new("all")));
+    let layer = RateLimitLayer::new(limiter.clone(), narrow, Key::new("all"))
+        .and(Rule::new(wide.clone(), Key::new("all")));
     for _ in 0..5 {
         ask(&layer, get()).await;
     }
@@ -751,8 +749,8 @@ async fn a_mapper_that_sets_no_status_does_not_answer_with_a_success() {
 async fn a_layer_that_only_reports_admits_and_marks_in_extension_and_header() {
     let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::new()));
     let narrow = Policy::new("narrow", Quota::per_hour(1));
-    let layer = RateLimitLayer::new(limiter.clone(), narrow, Constant::new("all"))
-        .and(Rule::new(Policy::new("wide", Quota::per_hour(9)), Constant::new("all")))
+    let layer = RateLimitLayer::new(limiter.clone(), narrow, Key::new("all"))
+        .and(Rule::new(Policy::new("wide", Quota::per_hour(9)), Key::new("all")))
         .enforcement(Enforcement::ReportOnly);
     let seen = async |request: Request<String>| {
         let inner = tower::service_fn(|request: Request<String>| async move {
@@ -784,8 +782,8 @@ async fn a_layer_that_only_reports_admits_and_marks_in_extension_and_header() {
 #[tokio::test]
 async fn the_mark_of_a_layer_that_only_reports_lists_all_policies_that_denied_as_strings() {
     let layer = layer(Policy::new(HOSTILE, Quota::per_hour(1)))
-        .and(Rule::new(Policy::new("wide", Quota::per_hour(9)), Constant::new("all")))
-        .and(Rule::new(Policy::new("narrow", Quota::per_day(1)), Constant::new("all")))
+        .and(Rule::new(Policy::new("wide", Quota::per_hour(9)), Key::new("all")))
+        .and(Rule::new(Policy::new("narrow", Quota::per_day(1)), Key::new("all")))
         .enforcement(Enforcement::ReportOnly);
     ask(&layer, get()).await;
     let marked = ask(&layer, get()).await;
@@ -806,7 +804,7 @@ async fn a_layer_that_only_reports_admits_undecided_requests_without_a_mark() {
         ("no header", RateLimitLayer::new(memory(), policy(), Header::new("x-api-key"))),
         ("no connect info", RateLimitLayer::new(memory(), policy(), PeerIp::new())),
         ("no identity, after a while", RateLimitLayer::new(memory(), policy(), later)),
-        ("store down, closed", RateLimitLayer::new(Down, policy(), Constant::new("all"))),
+        ("store down, closed", RateLimitLayer::new(Down, policy(), Key::new("all"))),
     ];
     for (name, layer) in rows {
         let seen = |request: Request<String>| async move {
@@ -868,7 +866,7 @@ async fn a_request_keeps_the_marks_of_all_layers_that_it_passed() {
         ("enforced", limits("middle", 9), r#"Some("\"outer\", \"inner\"")"#),
         (
             "undecided",
-            RateLimitLayer::new(Down, undecided, Constant::new("all")).enforcement(Enforcement::ReportOnly),
+            RateLimitLayer::new(Down, undecided, Key::new("all")).enforcement(Enforcement::ReportOnly),
             r#"Some("\"outer\", \"inner\"")"#,
         ),
     ];
@@ -944,8 +942,7 @@ async fn a_limit_without_headers_does_not_suppress_the_headers_of_an_outer_limit
 async fn the_t_of_a_fixed_window_is_its_rest_or_as_long_as_the_units_take_at_the_rate_of_the_quota() {
     let clock = ManualClock::new();
     let policy = Policy::new("p", Quota::per_hour(10)).algorithm(FixedWindow::anchored());
-    let layer =
-        RateLimitLayer::new(MemoryStore::with_clock(clock.clone()), policy.clone(), Constant::new("all"));
+    let layer = RateLimitLayer::new(MemoryStore::with_clock(clock.clone()), policy.clone(), Key::new("all"));
     for (cost, seconds, expected) in [(7, 0, "r=3;t=3600"), (1, 600, "r=2;t=3000"), (1, 2_940, "r=1;t=360")] {
         clock.advance(Duration::from_secs(seconds));
         let response = ask(&layer.sibling(costing(policy.clone(), cost)), get()).await;

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use http::request::Parts;
 use tower_ratelimit::{
-    KeyExtractor, MemoryStore, PeerIp, Policy, PolicySource, Quota, RateLimitLayer, Rule,
+    Key, KeyExtractor, MemoryStore, PeerIp, Policy, PolicySource, Quota, RateLimitLayer, Rule,
     algorithm::{FixedWindow, LeakyBucket, SlidingLog, TokenBucket},
-    key::{Constant, MatchedRoute, RequestPath},
+    key::{MatchedRoute, RequestPath},
     layer::{Rules, Settlement},
 };
 
 #[test]
 fn a_policy_warns_of_a_period_that_headers_cannot_express_and_of_a_login_limit_that_is_exceeded() {
-    let millis = |millis| Quota::new(5, Duration::from_millis(millis)).unwrap();
+    let millis = |millis| Quota::new(5, Duration::from_millis(millis));
     let minute = Quota::per_minute(5);
     let rows = [
         (Policy::new("api", minute), None),
@@ -56,7 +56,7 @@ fn a_policy_warns_of_a_period_that_headers_cannot_express_and_of_a_login_limit_t
 fn a_layer_warns_of_paths_as_keys_and_of_reservations_that_cannot_be_meant() {
     let policy = || Policy::new("api", Quota::per_minute(5));
     let layer = |key: Box<dyn KeyExtractor>| RateLimitLayer::new(MemoryStore::new(), policy(), key);
-    let all = || layer(Box::new(Constant::new("all")));
+    let all = || layer(Box::new(Key::new("all")));
     let path = "MatchedRoute";
     let rows = [
         (all(), None),
@@ -81,12 +81,11 @@ fn a_layer_warns_of_paths_as_keys_and_of_reservations_that_cannot_be_meant() {
             None => assert!(warnings.is_empty(), "{at}: {warnings:?}"),
         }
     }
-    let bytes = RateLimitLayer::new(MemoryStore::new(), policy().content_bytes(), Constant::new("all"));
+    let bytes = RateLimitLayer::new(MemoryStore::new(), policy().content_bytes(), Key::new("all"));
     assert!(bytes.settle(Settlement::new().response_bytes("api")).warnings().is_empty());
     // Which policies there are is not known.
-    let source =
-        PolicySource::per_request(|_: &Parts, _: &tower_ratelimit::Key| Policy::new("x", Quota::per_day(1)));
-    let chosen = RateLimitLayer::new(MemoryStore::new(), source, Constant::new("all"))
+    let source = PolicySource::per_request(|_: &Parts, _: &Key| Policy::new("x", Quota::per_day(1)));
+    let chosen = RateLimitLayer::new(MemoryStore::new(), source, Key::new("all"))
         .settle(Settlement::new().reserve("apis"));
     assert!(chosen.warnings().is_empty());
 }
@@ -95,13 +94,13 @@ fn a_layer_warns_of_paths_as_keys_and_of_reservations_that_cannot_be_meant() {
 fn a_layer_warns_of_requests_that_hold_permits_while_they_wait_in_a_queue() {
     let queue = || {
         let wait = LeakyBucket::queue(Duration::from_secs(8));
-        Rule::new(Policy::new("mails", Quota::per_second(2)).algorithm(wait), Constant::new("all"))
+        Rule::new(Policy::new("mails", Quota::per_second(2)).algorithm(wait), Key::new("all"))
     };
     let meter = || {
         let meter = LeakyBucket::meter();
-        Rule::new(Policy::new("mails", Quota::per_second(2)).algorithm(meter), Constant::new("all"))
+        Rule::new(Policy::new("mails", Quota::per_second(2)).algorithm(meter), Key::new("all"))
     };
-    let permits = || Rule::new(Policy::concurrency("jobs", 5), Constant::new("all"));
+    let permits = || Rule::new(Policy::concurrency("jobs", 5), Key::new("all"));
     let rows = [
         ("both", Rules::new().every(queue()).every(permits()), true),
         ("in the other order", Rules::new().every(permits()).every(queue()), true),

@@ -23,7 +23,7 @@ use tokio::{
     task::JoinSet,
     time::{advance, sleep},
 };
-use tower_ratelimit::{ManualClock, MemoryStore, Policy, Quota, RateLimitLayer, key::Constant};
+use tower_ratelimit::{Key, ManualClock, MemoryStore, Policy, Quota, RateLimitLayer};
 use tower_ratelimit_extra::adaptive::{Adaptive, AdaptivePolicy, Aimd, Gradient, LoadMeter, Signal, Vegas};
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -75,7 +75,7 @@ impl Limits {
         }
         let store = MemoryStore::with_clock(self.clock.clone());
         for policy in &self.policies {
-            app = app.layer(RateLimitLayer::new(store.clone(), policy, Constant::new("all")));
+            app = app.layer(RateLimitLayer::new(store.clone(), policy, Key::new("all")));
         }
         serve(app).await
     }

@@ -45,7 +45,7 @@ use tower_ratelimit::{
     Charge, Decision, Error, ErrorKind, FailureMode, Header, Key, KeyExtractor as _, Limiter, ManualClock,
     MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rejection, Reservation, Rule, Verdict,
     decision::Outcome,
-    key::{Constant, GrpcMethod, GrpcService},
+    key::{GrpcMethod, GrpcService},
     layer::Settlement,
     policy::Enforcement,
     response::{GrpcCode, GrpcStatus},
@@ -107,12 +107,12 @@ fn layer(quota: Quota, key: impl tower_ratelimit::KeyExtractor) -> RateLimitLaye
 }
 
 fn one() -> RateLimitLayer {
-    layer(Quota::per_hour(1), Constant::new("all"))
+    layer(Quota::per_hour(1), Key::new("all"))
 }
 
 /// [`one`] with calls that cost more than it ever admits.
 fn too_dear() -> RateLimitLayer {
-    one().sibling(Rule::new(Policy::new("calls", Quota::per_hour(1)), Constant::new("all")).cost(|_| 2))
+    one().sibling(Rule::new(Policy::new("calls", Quota::per_hour(1)), Key::new("all")).cost(|_| 2))
 }
 
 async fn listen() -> (TcpListenerStream, SocketAddr) {
@@ -170,13 +170,13 @@ fn size(fields: &HeaderMap) -> usize {
 
 fn closed() -> RateLimitLayer {
     let policy = Policy::new("calls", Quota::per_hour(1)).on_store_failure(FailureMode::Closed);
-    RateLimitLayer::new(Down, policy, Constant::new("all"))
+    RateLimitLayer::new(Down, policy, Key::new("all"))
 }
 
 fn denying(wait: Duration) -> RateLimitLayer {
     let deny =
         move |charge: &Charge| Outcome::new(charge, Verdict::Deny { retry_after: Some(wait) }, 0, wait);
-    RateLimitLayer::new(Says(deny), Policy::new("calls", Quota::per_hour(1)), Constant::new("all"))
+    RateLimitLayer::new(Says(deny), Policy::new("calls", Quota::per_hour(1)), Key::new("all"))
 }
 
 #[tokio::test]
@@ -196,7 +196,7 @@ async fn a_rejection_is_a_status_in_headers_that_end_the_stream() {
 async fn each_rejection_has_its_code() {
     let spent = "over the rate limit; try again in 3600 seconds";
     let no_peer = |_: &Parts| Err::<Key, _>(Error::new(ErrorKind::MissingSetup, "no peer"));
-    let blocked = layer(Quota::per_hour(9), Constant::new("all")).block(|_| true);
+    let blocked = layer(Quota::per_hour(9), Key::new("all")).block(|_| true);
     let table = [
         ("limited", one(), 2, Code::ResourceExhausted, spent),
         ("store down", closed(), 1, Code::Unavailable, "the rate limit is temporarily unavailable"),
@@ -302,7 +302,7 @@ impl Greeter for Costly {
 #[tokio::test]
 async fn a_tonic_handler_that_charges_more_returns_a_status_with_details() {
     let (listener, address) = listen().await;
-    let layer = layer(Quota::per_hour(9), Constant::new("all"));
+    let layer = layer(Quota::per_hour(9), Key::new("all"));
     let service = layer.layer(GreeterServer::new(Costly(FailureMode::Open)));
     tokio::spawn(Server::builder().add_service(service).serve_with_incoming(listener));
     let mut client = client(address).await;
@@ -322,7 +322,7 @@ async fn a_tonic_handler_that_charges_more_returns_a_status_with_details() {
 async fn an_error_of_the_limiter_in_a_tonic_handler_is_the_status_of_its_rejection() {
     let (listener, address) = listen().await;
     let policy = Policy::new("calls", Quota::per_hour(9));
-    let service = RateLimitLayer::new(Down, policy, Constant::new("all"))
+    let service = RateLimitLayer::new(Down, policy, Key::new("all"))
         .layer(GreeterServer::new(Costly(FailureMode::Closed)));
     tokio::spawn(Server::builder().add_service(service).serve_with_incoming(listener));
     let status = client(address).await.say_hello(hello()).await.unwrap_err();
@@ -383,7 +383,7 @@ async fn the_method_and_the_service_of_a_call_come_from_its_path() {
 #[tokio::test]
 async fn an_open_policy_serves_calls_while_the_store_is_unavailable() {
     let policy = Policy::new("calls", Quota::per_hour(1)).on_store_failure(FailureMode::Open);
-    let server = serve(RateLimitLayer::new(Down, policy, Constant::new("all"))).await;
+    let server = serve(RateLimitLayer::new(Down, policy, Key::new("all"))).await;
     let mut client = client(server).await;
     for _ in 0..3 {
         assert_eq!(client.say_hello(hello()).await.unwrap().into_inner().message, "you");
@@ -398,7 +398,7 @@ async fn a_tonic_handler_finds_all_it_may_ask_for_even_if_its_call_is_not_charge
         ("off", one().enforcement(Enforcement::Off)),
         ("exempt", one().exempt(|_| true)),
         ("over the limit, report only", too_dear().enforcement(Enforcement::ReportOnly)),
-        ("open", RateLimitLayer::new(Down, open, Constant::new("all"))),
+        ("open", RateLimitLayer::new(Down, open, Key::new("all"))),
     ];
     for (name, layer) in rows {
         let mut client = client(serve(layer.settle(Settlement::new().reserve("calls"))).await).await;
@@ -442,8 +442,8 @@ async fn a_message_that_is_too_long_is_cut_between_characters() {
 async fn the_details_name_the_wait_and_each_policy_that_denied() {
     let layers = |grpc| {
         one()
-            .and(Rule::new(Policy::new("wide", Quota::per_day(100)), Constant::new("all")))
-            .and(Rule::new(Policy::new("narrow", Quota::per_day(1)), Constant::new("jo")))
+            .and(Rule::new(Policy::new("wide", Quota::per_day(100)), Key::new("all")))
+            .and(Rule::new(Policy::new("narrow", Quota::per_day(1)), Key::new("jo")))
             .grpc_response(grpc)
     };
     for (grpc, subjects) in
@@ -523,7 +523,7 @@ fn many() -> RateLimitLayer {
         one().grpc_response(GrpcStatus::default().retry_pushback().name_identities()),
         |layer, n| {
             let name = format!("{n:03}{}", "\"".repeat(61));
-            layer.and(Rule::new(Policy::new(&name, Quota::per_hour(1)), Constant::new("i".repeat(100))))
+            layer.and(Rule::new(Policy::new(&name, Quota::per_hour(1)), Key::new("i".repeat(100))))
         },
     )
 }
@@ -738,7 +738,7 @@ async fn a_peer_on_a_unix_socket_is_the_servers_error() {
 
 #[tokio::test]
 async fn a_stream_is_charged_once() {
-    let mut client = client(serve(layer(Quota::per_hour(2), Constant::new("all"))).await).await;
+    let mut client = client(serve(layer(Quota::per_hour(2), Key::new("all"))).await).await;
     for _ in 0..2 {
         let stream = client.say_hellos(hello()).await.unwrap().into_inner();
         assert_eq!(stream.collect::<Vec<_>>().await.iter().filter(|reply| reply.is_ok()).count(), 7);
@@ -787,7 +787,7 @@ async fn a_measured_service_keeps_its_name_and_its_calls_end_with_their_trailers
         S::NAME
     }
     let (meter, (listener, address)) = (LoadMeter::new(), listen().await);
-    let limit = layer(Quota::per_hour(100), Constant::new("all"));
+    let limit = layer(Quota::per_hour(100), Key::new("all"));
     let measured = limit.layer(meter.layer(GreeterServer::new(Hello::default())));
     assert_eq!(name(&measured), "greeter.Greeter");
     tokio::spawn(Server::builder().add_service(measured).serve_with_incoming(listener));
@@ -806,7 +806,7 @@ async fn a_client_with_the_retry_policy_is_admitted_after_denials() {
     use tower_ratelimit_retry::RetryPolicy;
 
     let policy = Policy::new("calls", Quota::per_second(5).burst(1));
-    let server = serve(RateLimitLayer::new(MemoryStore::new(), policy, Constant::new("all"))).await;
+    let server = serve(RateLimitLayer::new(MemoryStore::new(), policy, Key::new("all"))).await;
     let client = client(server).await;
     let asked = Arc::new(AtomicU32::new(0));
     let counted = asked.clone();

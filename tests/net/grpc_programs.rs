@@ -19,7 +19,7 @@ use tower_ratelimit::{
     ClientIp, Decision, Error, ErrorKind, Key, KeyExtractor, Limiter, ManualClock, MemoryStore, PeerIp,
     Policy, Quota, RateLimitLayer, Rejection, Rule, TrustedProxies, Verdict,
     algorithm::FixedWindow,
-    key::{Constant, GrpcMethod, GrpcService},
+    key::{GrpcMethod, GrpcService},
     policy::Penalty,
 };
 
@@ -111,8 +111,8 @@ async fn a_banned_call_of_grpc_learns_when_the_ban_ends() {
         .algorithm(FixedWindow::anchored())
         .penalty(Penalty::after(2, MINUTE).ban(HOUR));
     let store = MemoryStore::with_clock(ManualClock::new());
-    let layer = RateLimitLayer::new(store, login, Constant::new("all"))
-        .and(Rule::new(day("daily", 9), Constant::new("all")));
+    let layer =
+        RateLimitLayer::new(store, login, Key::new("all")).and(Rule::new(day("daily", 9), Key::new("all")));
     let call = || Request::post("/").header("content-type", "application/grpc").body(String::new()).unwrap();
     for _ in 0..2 {
         ask_layer(&layer, call()).await;
@@ -137,7 +137,7 @@ async fn a_rejection_that_an_axum_handler_returns_to_a_grpc_client_has_details()
         Ok("exported")
     };
     let store = MemoryStore::with_clock(ManualClock::new());
-    let layer = RateLimitLayer::new(store, Policy::new("api", Quota::per_minute(100)), Constant::new("all"));
+    let layer = RateLimitLayer::new(store, Policy::new("api", Quota::per_minute(100)), Key::new("all"));
     let app = axum::Router::new().route("/", axum::routing::post(handler)).layer(layer);
     for denied in [false, true] {
         let call =

@@ -17,11 +17,6 @@ use tower_ratelimit::{
     Answer, Charge, Decision, Error, ErrorKind, FailureMode, Header, Key, Limiter, ManualClock, MemoryStore,
     Policy, Quota, RateLimitLayer,
     algorithm::LeakyBucket,
-    metrics::{
-        ADAPTIVE_SHARE, BATCH_DECISIONS, DECISION_DURATION_SECONDS, DECISIONS_TOTAL, ENFORCEMENT_SWITCHES,
-        FAILED_POLICY_SOURCES, LEASED_KEYS, LEASED_UNITS, MEMORY_KEYS, QUEUE_LENGTH, REJECTIONS_TOTAL,
-        STORE_ERRORS_TOTAL,
-    },
     policy::{Enforcement, EnforcementSwitch, Penalty},
     store::{Action, Store},
 };
@@ -93,11 +88,11 @@ async fn the_example_serves_its_counters_to_prometheus() {
         ("policy=per-ip,source=store,verdict=admitted", 2.0),
         ("policy=per-ip,source=store,verdict=denied", 1.0),
     ]);
-    assert_eq!(samples(&scrape, DECISIONS_TOTAL), decisions);
-    assert_eq!(nonzero(samples(&scrape, REJECTIONS_TOTAL)), map([("reason=denied", 1.0)]));
+    assert_eq!(samples(&scrape, "ratelimit_decisions_total"), decisions);
+    assert_eq!(nonzero(samples(&scrape, "ratelimit_rejections_total")), map([("reason=denied", 1.0)]));
     // Other tests have keys in memory too.
-    assert!(samples(&scrape, MEMORY_KEYS)[""] >= 1.0);
-    assert!(scrape.docs.contains_key(DECISIONS_TOTAL), "{:?}", scrape.docs);
+    assert!(samples(&scrape, "ratelimit_memory_keys")[""] >= 1.0);
+    assert!(scrape.docs.contains_key("ratelimit_decisions_total"), "{:?}", scrape.docs);
 }
 
 #[tokio::test]
@@ -125,7 +120,7 @@ async fn decisions_are_counted_for_each_policy_that_was_charged_or_that_denied()
         ("policy=queue,source=store,verdict=admitted", 1.0),
         ("policy=queue,source=store,verdict=delayed", 1.0),
     ]);
-    assert_eq!(counted(&handle, DECISIONS_TOTAL), expected);
+    assert_eq!(counted(&handle, "ratelimit_decisions_total"), expected);
 }
 
 #[tokio::test]
@@ -142,13 +137,13 @@ async fn denials_of_a_banned_key_have_a_separate_verdict() {
         ("policy=login,source=store,verdict=banned", 3.0),
         ("policy=login,source=store,verdict=denied", 1.0),
     ]);
-    assert_eq!(counted(&handle, DECISIONS_TOTAL), expected);
+    assert_eq!(counted(&handle, "ratelimit_decisions_total"), expected);
     let layer = RateLimitLayer::new(limiter, policy, Header::new("x-user"));
     let service =
         layer.layer(service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(String::new())) }));
     let request = Request::get("/").header("x-user", "alice").body(()).unwrap();
     service.oneshot(request).await.unwrap();
-    assert_eq!(counted(&handle, REJECTIONS_TOTAL), map([("reason=banned", 1.0)]));
+    assert_eq!(counted(&handle, "ratelimit_rejections_total"), map([("reason=banned", 1.0)]));
 }
 
 #[tokio::test]
@@ -164,7 +159,7 @@ async fn a_recorder_that_is_installed_late_counts_from_then_on() {
             check().await;
         }
         let expected = map([("policy=api,source=store,verdict=admitted", f64::from(count))]);
-        assert_eq!(counted(&handle, DECISIONS_TOTAL), expected);
+        assert_eq!(counted(&handle, "ratelimit_decisions_total"), expected);
     }
 }
 
@@ -205,11 +200,11 @@ async fn failures_of_the_store_and_rejections_are_counted_by_their_cause() {
         }
     }
     let errors = map([("kind=timeout", 2.0), ("kind=unreachable", 1.0)]);
-    assert_eq!(counted(&handle, STORE_ERRORS_TOTAL), errors);
+    assert_eq!(counted(&handle, "ratelimit_store_errors_total"), errors);
     let rejections = map([("reason=blocked", 3.0), ("reason=unavailable", 1.0)]);
-    assert_eq!(counted(&handle, REJECTIONS_TOTAL), rejections);
+    assert_eq!(counted(&handle, "ratelimit_rejections_total"), rejections);
     let decisions = map([("policy=,source=failure_mode,verdict=admitted", 2.0)]);
-    assert_eq!(counted(&handle, DECISIONS_TOTAL), decisions);
+    assert_eq!(counted(&handle, "ratelimit_decisions_total"), decisions);
 }
 
 #[tokio::test]
@@ -234,11 +229,11 @@ async fn redis_shows_its_batches_its_queue_its_leases_and_who_decided() {
         ("policy=single,source=store,verdict=admitted", 1.0),
         ("policy=single,source=store,verdict=denied", 1.0),
     ]);
-    assert_eq!(samples(&scrape, DECISIONS_TOTAL), expected);
-    assert_eq!(samples(&scrape, DECISION_DURATION_SECONDS), map([("", 102.0)]));
-    let batches = samples(&scrape, BATCH_DECISIONS)[""];
+    assert_eq!(samples(&scrape, "ratelimit_decisions_total"), expected);
+    assert_eq!(samples(&scrape, "ratelimit_decision_duration_seconds"), map([("", 102.0)]));
+    let batches = samples(&scrape, "ratelimit_batch_decisions")[""];
     assert!((3.0..60.0).contains(&batches), "{batches} batches of 102 decisions");
-    let waited = samples(&scrape, QUEUE_LENGTH)[""];
+    let waited = samples(&scrape, "ratelimit_queue_length")[""];
     // Not the first one, which found no lane open.
     assert!((50.0..102.0).contains(&waited), "{waited} of 102 decisions waited");
 
@@ -249,9 +244,12 @@ async fn redis_shows_its_batches_its_queue_its_leases_and_who_decided() {
     let gauges = || {
         let scrape = parse(&handle.render());
         let value = |name| samples(&scrape, name).get("").copied();
-        (value(LEASED_KEYS), value(LEASED_UNITS))
+        (value("ratelimit_leased_keys"), value("ratelimit_leased_units"))
     };
-    assert_eq!(counted(&handle, DECISIONS_TOTAL)["policy=leased,source=lease,verdict=admitted"], 1.0);
+    assert_eq!(
+        counted(&handle, "ratelimit_decisions_total")["policy=leased,source=lease,verdict=admitted"],
+        1.0
+    );
     // Other tests have leases too. The task that looks for unused leases sets the gauges.
     let found = async {
         while !matches!(gauges(), (Some(keys), Some(units)) if keys >= 1.0 && units >= 1.0) {
@@ -272,15 +270,15 @@ async fn an_adaptive_share_is_a_gauge_of_its_policy() {
     let policies = [start("search", 1.0), start("upload", 0.25)];
     let second = Duration::from_secs(1);
     tokio::time::sleep(second).await;
-    let first = counted(&handle, ADAPTIVE_SHARE);
+    let first = counted(&handle, "ratelimit_adaptive_share");
     assert_eq!((first.len(), first["policy=search"]), (2, 1.0));
     tokio::time::sleep(second * 10).await;
     let expected = map([("policy=search", 1.0), ("policy=upload", 0.25)]);
-    assert_eq!(counted(&handle, ADAPTIVE_SHARE), expected);
+    assert_eq!(counted(&handle, "ratelimit_adaptive_share"), expected);
     // A recorder that comes later sees shares that do not change.
     let (_guard, handle) = record(PrometheusBuilder::new());
     tokio::time::sleep(second).await;
-    assert_eq!(counted(&handle, ADAPTIVE_SHARE), expected);
+    assert_eq!(counted(&handle, "ratelimit_adaptive_share"), expected);
     drop(policies);
 }
 
@@ -326,9 +324,9 @@ async fn the_counters_of_a_layers_policies_start_at_zero() {
                 .map(move |verdict| (format!("policy={policy},source={source},verdict={verdict}"), 0.0))
         })
         .collect();
-    assert_eq!(samples(&scrape, DECISIONS_TOTAL), expected);
-    assert_eq!(samples(&scrape, STORE_ERRORS_TOTAL).len(), 8);
-    assert_eq!(samples(&scrape, REJECTIONS_TOTAL)["reason=unavailable"], 0.0);
+    assert_eq!(samples(&scrape, "ratelimit_decisions_total"), expected);
+    assert_eq!(samples(&scrape, "ratelimit_store_errors_total").len(), 8);
+    assert_eq!(samples(&scrape, "ratelimit_rejections_total")["reason=unavailable"], 0.0);
 }
 
 #[tokio::test]
@@ -341,11 +339,11 @@ async fn the_switches_and_the_errors_of_live_policies_are_gauges() {
     let store = settings().connect(&server.url()).await.unwrap();
     // Other tests may have switches, which are on.
     let switches = || {
-        let switches = counted(&handle, ENFORCEMENT_SWITCHES);
+        let switches = counted(&handle, "ratelimit_enforcement_switches");
         ["report-only", "off"]
             .map(|position| switches.get(&format!("position={position}")).copied().unwrap_or(0.0))
     };
-    let failed = || samples(&parse(&handle.render()), FAILED_POLICY_SOURCES).get("").copied();
+    let failed = || samples(&parse(&handle.render()), "ratelimit_failed_policy_sources").get("").copied();
     let switch = EnforcementSwitch::new(Enforcement::ReportOnly);
     assert_eq!(switches(), [1.0, 0.0]);
     switch.set(Enforcement::Off);

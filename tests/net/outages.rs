@@ -10,7 +10,6 @@ use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
     Decision, ErrorKind, FailureMode, Key, Limiter, Policy, Quota, RateLimitLayer, Reservation,
     algorithm::{FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
-    key::Constant,
     layer::Settlement,
 };
 
@@ -194,7 +193,7 @@ async fn requests_that_do_not_count_are_not_charged_for_an_outage() {
     let server = RedisServer::start();
     let limiters = limiters(&server, 2).await;
     let logins = Policy::new("logins", Quota::per_hour(10)).algorithm(SlidingLog::new());
-    let layer = RateLimitLayer::new(limiters[0].clone(), logins.clone(), Constant::new("alice")).settle(
+    let layer = RateLimitLayer::new(limiters[0].clone(), logins.clone(), Key::new("alice")).settle(
         Settlement::new().count_if(|response| response.status == StatusCode::UNAUTHORIZED).refund_cancelled(),
     );
     let login = layer.layer(service_fn(async |request: Request<String>| match request.body().as_str() {

@@ -344,14 +344,14 @@ fn a_grpc_denial_over_http_is_retried_if_it_has_a_hint() {
 #[test]
 fn a_cost_above_the_capacity_is_sent_once() {
     use tower::Layer;
-    use tower_ratelimit::{MemoryStore, Policy, Quota, RateLimitLayer, Rule, key::Constant};
+    use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitLayer, Rule};
 
     let store = MemoryStore::new();
     let policy = Policy::new("p", Quota::per_hour(5));
     for content_type in ["text/plain", "application/grpc"] {
         let asked = Arc::new(Mutex::new(0));
         let count = asked.clone();
-        let rule = Rule::new(policy.clone(), Constant::new("all")).cost(move |_| {
+        let rule = Rule::new(policy.clone(), Key::new("all")).cost(move |_| {
             *count.lock().unwrap() += 1;
             6
         });

@@ -14,7 +14,6 @@ use tokio::task::JoinHandle;
 use tower_ratelimit::{
     FailureMode, Key, Limiter, ManualClock, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore,
     algorithm::{Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
-    key::Constant,
     store::Servers,
 };
 use tower_ratelimit_extra::live::LivePolicies;
@@ -30,7 +29,7 @@ struct Instance {
 impl Instance {
     async fn start(store: RedisStore, default: &Policy) -> Self {
         let live = LivePolicies::redis(&store, [default.clone()]).await.unwrap();
-        let layer = RateLimitLayer::new(store, live.get("api").unwrap(), Constant::new("all"));
+        let layer = RateLimitLayer::new(store, live.get("api").unwrap(), Key::new("all"));
         let (admitted, stop) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
         let caller = || {
             let (layer, admitted, stop) = (layer.clone(), admitted.clone(), stop.clone());

@@ -45,6 +45,8 @@ pub(crate) enum Role {
     ScriptPeer,
     /// A native module in Redis. The targets name the better one.
     ModulePeer,
+    /// A native module in Redis, asked for so many policies of a request in one pipeline.
+    ModuleSeveral(usize),
     MemoryPeer,
     /// The peer in process that the targets name.
     Governor,
@@ -53,13 +55,25 @@ pub(crate) enum Role {
     /// Ours with leases of this many units.
     OurLeased(u64),
     OurMemory,
+    /// Ours with so many policies for a request.
+    OurSeveral(usize),
+    /// Ours with a penalty.
+    OurPenalty,
     /// Ours with other settings, for comparison only.
     OurOther,
 }
 
 impl Role {
     pub(crate) fn is_ours(self) -> bool {
-        matches!(self, Self::OurRedis | Self::OurLeased(_) | Self::OurMemory | Self::OurOther)
+        matches!(
+            self,
+            Self::OurRedis
+                | Self::OurLeased(_)
+                | Self::OurMemory
+                | Self::OurSeveral(_)
+                | Self::OurPenalty
+                | Self::OurOther
+        )
     }
 }
 

@@ -176,7 +176,7 @@ impl Figures<'_> {
         for contender in self.contenders.iter().filter(|contender| contender.role.is_ours()) {
             for scenario in Scenario::ALL {
                 let Some(ours) = self.result(contender, scenario) else { continue };
-                for (name, reference) in self.references(contender.place, scenario) {
+                for (name, reference) in self.references(contender, scenario) {
                     let _ = writeln!(
                         text,
                         "| {} | {} | {name} | {} |",
@@ -190,7 +190,7 @@ impl Figures<'_> {
         text.push('\n');
     }
 
-    fn references(&self, place: Place, scenario: Scenario) -> Vec<(String, f64)> {
+    fn references(&self, contender: &Contender, scenario: Scenario) -> Vec<(String, f64)> {
         let one = |role| {
             let name = self.named(role).map_or("", |contender| contender.name.as_str());
             self.of(role, scenario).map(|result| (name.to_owned(), result))
@@ -202,13 +202,13 @@ impl Figures<'_> {
             };
             best.map(|(result, name)| (format!("{what}: {name}"), result))
         };
-        let references = if place == Place::Process {
-            vec![one(Role::Governor), one(Role::MemoryPeer), one(Role::NoLimiter)]
-        } else {
-            match scenario {
-                Scenario::Denied => vec![best("best on Redis", &REDIS_PEERS), one(Role::NoLimiter)],
-                _ => vec![best("module", &[Role::ModulePeer]), best("best script", &[Role::ScriptPeer])],
+        let references = match (contender.place, contender.role, scenario) {
+            (Place::Process, ..) => {
+                vec![one(Role::Governor), one(Role::MemoryPeer), one(Role::NoLimiter)]
             }
+            (_, Role::OurSeveral(policies), _) => vec![one(Role::ModuleSeveral(policies))],
+            (.., Scenario::Denied) => vec![best("best on Redis", &REDIS_PEERS), one(Role::NoLimiter)],
+            _ => vec![best("module", &[Role::ModulePeer]), best("best script", &[Role::ScriptPeer])],
         };
         references.into_iter().flatten().collect()
     }

@@ -72,9 +72,19 @@ impl Scenario {
             Role::ScriptPeer | Role::ModulePeer | Role::OurRedis => {
                 Self::REDIS.contains(&self) && self != Self::HotTail
             }
-            Role::OurLeased(_) => {
-                matches!(self, Self::Allowed64 | Self::Hot64 | Self::Hot256 | Self::HotTail)
+            Role::OurSeveral(_) | Role::ModuleSeveral(_) | Role::OurPenalty => {
+                matches!(self, Self::Allowed16 | Self::Allowed64 | Self::Allowed256 | Self::OneInFlight)
             }
+            // No key is hot in the first three.
+            Role::OurLeased(_) => matches!(
+                self,
+                Self::Allowed16
+                    | Self::Allowed64
+                    | Self::Allowed256
+                    | Self::Hot64
+                    | Self::Hot256
+                    | Self::HotTail
+            ),
             Role::OurOther => matches!(self, Self::Allowed64 | Self::Allowed256 | Self::Denied),
         }
     }

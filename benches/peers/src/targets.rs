@@ -65,6 +65,10 @@ fn exact(figures: &Figures<'_>, targets: &mut Vec<Target>) {
         let name = format!("the same, one hot key, {} in flight", scenario.in_flight());
         targets.push(times(&name, AtLeast(2.0), over(scenario)));
     }
+    let two = [Role::OurSeveral(2), Role::ModuleSeveral(2)].map(|role| figures.of(role, Scenario::Allowed64));
+    let two = two[0].zip(two[1]).map(|(ours, module)| ours / module);
+    let name = "two policies, 64 in flight: over two calls of the module in a pipeline";
+    targets.push(times(name, AtLeast(0.9), two));
     let one = Scenario::OneInFlight;
     let p50 = divide(figures.of(Role::OurRedis, one), figures.least(&[Role::ModulePeer], one));
     targets.push(times("exact, 1 in flight, p50: over tower-redis-cell's", AtMost(1.05), p50));

@@ -31,8 +31,7 @@ use axum::{Router, routing::get};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 use tokio::{net::TcpListener, time::interval};
 use tower_ratelimit::{
-    Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, RedisStore,
-    metrics::{BATCH_DECISIONS, DECISION_DURATION_SECONDS, DURATION_BUCKETS, LENGTH_BUCKETS, QUEUE_LENGTH},
+    Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, RedisStore, metrics::BUCKETS,
 };
 
 pub(crate) fn app(limiter: impl Into<Limiter>, prometheus: PrometheusHandle) -> Router {
@@ -46,11 +45,9 @@ pub(crate) fn app(limiter: impl Into<Limiter>, prometheus: PrometheusHandle) -> 
 
 /// Without buckets, the exporter makes summaries, which cannot be added over instances.
 pub(crate) fn prometheus() -> Result<PrometheusBuilder, BuildError> {
-    let full = |name: &str| Matcher::Full(name.into());
-    PrometheusBuilder::new()
-        .set_buckets_for_metric(full(DECISION_DURATION_SECONDS), &DURATION_BUCKETS)?
-        .set_buckets_for_metric(full(BATCH_DECISIONS), &LENGTH_BUCKETS)?
-        .set_buckets_for_metric(full(QUEUE_LENGTH), &LENGTH_BUCKETS)
+    BUCKETS.iter().try_fold(PrometheusBuilder::new(), |builder, (name, buckets)| {
+        builder.set_buckets_for_metric(Matcher::Full((*name).into()), buckets)
+    })
 }
 
 #[tokio::main]

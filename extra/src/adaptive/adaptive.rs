@@ -24,14 +24,14 @@ use super::{
 ///
 /// ```
 /// use std::time::Duration;
-/// use tower_ratelimit::{key::Constant, MemoryStore, Policy, Quota, RateLimitLayer};
+/// use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitLayer};
 /// use tower_ratelimit_extra::adaptive::Adaptive;
 ///
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() -> Result<(), tower_ratelimit::Error> {
 /// let free_disk = || 0.25;
 /// let uploads = Adaptive::new(Policy::new("uploads", Quota::per_second(1_000))).floor(0.1).follow(free_disk).start()?;
-/// let layer = RateLimitLayer::new(MemoryStore::new(), &uploads, Constant::new("all"));
+/// let layer = RateLimitLayer::new(MemoryStore::new(), &uploads, Key::new("all"));
 ///
 /// assert_eq!(uploads.share(), 1.0);
 /// // It falls by half in half a second at most.
@@ -47,7 +47,7 @@ use super::{
 /// ```
 /// use std::time::Duration;
 /// use axum::{Router, routing::get};
-/// use tower_ratelimit::{key::Constant, MemoryStore, Policy, Quota, RateLimitLayer};
+/// use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitLayer};
 /// use tower_ratelimit_extra::adaptive::{Adaptive, Aimd, LoadMeter};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
@@ -61,7 +61,7 @@ use super::{
 ///     .route("/search", get(async || "nothing found"))
 ///     // The inner one: what is denied is not measured.
 ///     .layer(meter)
-///     .layer(RateLimitLayer::new(MemoryStore::new(), search, Constant::new("all")));
+///     .layer(RateLimitLayer::new(MemoryStore::new(), search, Key::new("all")));
 /// # drop(app);
 /// # Ok(())
 /// # }

@@ -43,7 +43,7 @@ impl Follower {
         #[cfg(feature = "metrics")]
         {
             let policy = self.full.name().to_owned();
-            metrics::gauge!(tower_ratelimit::metrics::ADAPTIVE_SHARE, "policy" => policy).set(share);
+            metrics::gauge!("ratelimit_adaptive_share", "policy" => policy).set(share);
         }
         let before = self.shares.send_replace(share);
         if share.to_bits() == before.to_bits() {

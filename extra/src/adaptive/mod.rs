@@ -71,7 +71,7 @@
 //! ```
 //! use std::time::Duration;
 //! use axum::{Router, routing::get};
-//! use tower_ratelimit::{key::Constant, MemoryStore, Policy, RateLimitLayer};
+//! use tower_ratelimit::{Key, MemoryStore, Policy, RateLimitLayer};
 //! use tower_ratelimit_extra::adaptive::{Adaptive, Aimd, LoadMeter};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
@@ -82,7 +82,7 @@
 //!     .follow(Aimd::new(&meter, Duration::from_millis(250)))
 //!     .start()?;
 //! // In process: each instance has its own limit.
-//! let limit = RateLimitLayer::new(MemoryStore::new(), &in_flight, Constant::new("all"));
+//! let limit = RateLimitLayer::new(MemoryStore::new(), &in_flight, Key::new("all"));
 //!
 //! // The meter is the inner layer, so it measures only what is admitted.
 //! let app: Router = Router::new().route("/", get(async || "hello")).layer(meter).layer(limit);

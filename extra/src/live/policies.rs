@@ -41,7 +41,7 @@ use super::{follow::Origin, update::Update};
 ///
 /// ```
 /// use std::{fs, time::Duration};
-/// use tower_ratelimit::{key::Constant, MemoryStore, Quota, RateLimitLayer};
+/// use tower_ratelimit::{Key, MemoryStore, Quota, RateLimitLayer};
 /// use tower_ratelimit_extra::live::LivePolicies;
 ///
 /// # #[tokio::main(flavor = "current_thread")]
@@ -53,7 +53,7 @@ use super::{follow::Origin, update::Update};
 ///     quota = '5/min'
 /// ")?;
 /// let mut live = LivePolicies::file(&path)?.poll_every(Duration::from_millis(50));
-/// let layer = RateLimitLayer::new(MemoryStore::new(), live.get("login")?, Constant::new("all"))
+/// let layer = RateLimitLayer::new(MemoryStore::new(), live.get("login")?, Key::new("all"))
 ///     .enforcement(live.enforcement());
 ///
 /// fs::write(&path, "

@@ -152,7 +152,7 @@ impl Set {
         }
         for (name, policy) in update.policies {
             let Some(sender) = state.policies.get(&name) else {
-                changed.push(format!("{name}: added ({})", policy.summary()));
+                changed.push(format!("{name}: added ({policy})"));
                 state.policies.insert(name, watch::Sender::new(policy));
                 continue;
             };
@@ -244,7 +244,7 @@ fn failed_sources_changed(change: i64) {
 
     static FAILED: AtomicI64 = AtomicI64::new(0);
     let failed = FAILED.fetch_add(change, Ordering::Relaxed) + change;
-    metrics::gauge!(tower_ratelimit::metrics::FAILED_POLICY_SOURCES).set(failed as f64);
+    metrics::gauge!("ratelimit_failed_policy_sources").set(failed as f64);
 }
 
 #[cfg(feature = "metrics")]

@@ -3,17 +3,17 @@ use std::{fmt, net::IpAddr};
 use http::request::Parts;
 
 use super::{
-    ForwardingHeader, TrustedProxies,
+    TrustedProxies,
     connection::{Peer, unknown_peer},
-    forwarding_header::Client,
+    forwarding_header::{Client, ForwardingHeader},
     networks::Networks,
     prefix::Prefix,
     proxies::Trust,
     warning::Warning,
 };
 use crate::{
-    base::{Answer, Error, ErrorKind},
-    key::{Key, KeyExtractor, matcher::not_determined},
+    base::{Answer, Error, ErrorKind, valid},
+    key::{Key, KeyExtractor, extractor::not_determined},
 };
 
 /// The address of the client behind proxies or load balancers.
@@ -44,12 +44,11 @@ use crate::{
 ///
 /// # Which header
 ///
-/// One [`ForwardingHeader`], and no other if it is missing. All declared proxies must handle it:
+/// One [header](Self::header), and no other if it is missing. All declared proxies must handle it:
 ///
-/// * Lists: proxies must append to [`x_forwarded_for`](ForwardingHeader::x_forwarded_for) (the default) and
-///   [`forwarded`](ForwardingHeader::forwarded), or overwrite them.
-/// * Single addresses: the outermost proxy must overwrite [`x_real_ip`](ForwardingHeader::x_real_ip),
-///   [`cf_connecting_ip`](ForwardingHeader::cf_connecting_ip) or [`named`](ForwardingHeader::named) on every request.
+/// * Lists: proxies must append to `x-forwarded-for` (the default) and `forwarded`, or overwrite them.
+/// * Single addresses: the outermost proxy must overwrite `x-real-ip`, `cf-connecting-ip` or any other header on every
+///   request.
 ///
 /// If a proxy forwards what the client sent in this header, the client chooses its key.
 ///
@@ -138,13 +137,40 @@ pub struct ClientIp {
 impl ClientIp {
     /// The client behind `proxies`.
     pub const fn behind(proxies: TrustedProxies) -> Self {
-        let header = ForwardingHeader::x_forwarded_for();
-        Self { proxies, header, prefix: Prefix::DEFAULT, warning: Warning::new() }
+        Self {
+            proxies,
+            header: ForwardingHeader::XForwardedFor,
+            prefix: Prefix::DEFAULT,
+            warning: Warning::new(),
+        }
     }
 
-    /// Sets the header that the proxies send. Defaults to [`ForwardingHeader::x_forwarded_for`].
-    pub fn header(mut self, header: ForwardingHeader) -> Self {
-        self.header = header;
+    /// Sets the header that the proxies send. Defaults to `x-forwarded-for`.
+    ///
+    /// `x-forwarded-for` and `forwarded` (RFC 7239) are lists. Any other header, such as `x-real-ip` of nginx or
+    /// `cf-connecting-ip` of Cloudflare, has a single address.
+    ///
+    /// # Panics
+    ///
+    /// If `name` is not a valid header name.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use http::Request;
+    /// use tower_ratelimit::{ClientIp, Key, KeyExtractor, TrustedProxies};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = ClientIp::behind(TrustedProxies::hops(1)).header("forwarded");
+    /// let (parts, ()) = Request::get("/").header("forwarded", "for=203.0.113.7").body(())?.into_parts();
+    /// assert_eq!(client.extract(&parts).await?, Key::new("203.0.113.7"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn header(mut self, name: &str) -> Self {
+        self.header = valid(ForwardingHeader::named(name));
         self
     }
 
@@ -154,7 +180,7 @@ impl ClientIp {
     ///
     /// # Panics
     ///
-    /// If `bits` is 0 or above 128. [`try_ipv6_prefix`](Self::try_ipv6_prefix) returns an error instead.
+    /// If `bits` is 0 or above 128.
     #[track_caller]
     pub const fn ipv6_prefix(mut self, bits: u8) -> Self {
         match self.prefix.with_bits(bits) {
@@ -162,17 +188,6 @@ impl ClientIp {
             Err(problem) => panic!("{}", problem),
         }
         self
-    }
-
-    /// [`ipv6_prefix`](Self::ipv6_prefix) for a number that is not known to be valid, such as one from a configuration
-    /// file.
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidConfig`](ErrorKind::InvalidConfig): `bits` is 0 or above 128.
-    pub fn try_ipv6_prefix(mut self, bits: u8) -> Result<Self, Error> {
-        self.prefix = self.prefix.with_bits(bits).map_err(Error::invalid)?;
-        Ok(self)
     }
 
     /// Sets the prefix of a NAT64 gateway with IPv4 clients, such as `64:ff9b:1::/96`: the IPv4 address in such an address

@@ -11,6 +11,4 @@ mod proxies;
 mod warning;
 
 pub(crate) use self::peer::preflight_key;
-pub use self::{
-    client::ClientIp, forwarding_header::ForwardingHeader, peer::PeerIp, proxies::TrustedProxies,
-};
+pub use self::{client::ClientIp, peer::PeerIp, proxies::TrustedProxies};

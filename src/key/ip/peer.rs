@@ -103,7 +103,7 @@ impl PeerIp {
     ///
     /// # Panics
     ///
-    /// If `bits` is 0 or above 128. [`try_ipv6_prefix`](Self::try_ipv6_prefix) returns an error instead.
+    /// If `bits` is 0 or above 128.
     #[track_caller]
     pub const fn ipv6_prefix(mut self, bits: u8) -> Self {
         match self.prefix.with_bits(bits) {
@@ -111,17 +111,6 @@ impl PeerIp {
             Err(problem) => panic!("{}", problem),
         }
         self
-    }
-
-    /// [`ipv6_prefix`](Self::ipv6_prefix) for a number that is not known to be valid, such as one from a configuration
-    /// file.
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidConfig`](ErrorKind::InvalidConfig): `bits` is 0 or above 128.
-    pub fn try_ipv6_prefix(mut self, bits: u8) -> Result<Self, Error> {
-        self.prefix = self.prefix.with_bits(bits).map_err(Error::invalid)?;
-        Ok(self)
     }
 
     /// Sets the prefix of a NAT64 gateway with IPv4 clients, such as `64:ff9b:1::/96`: the IPv4 address in such an address
@@ -168,7 +157,7 @@ impl PeerIp {
     ///
     /// [`MissingSetup`](ErrorKind::MissingSetup): the server does not provide the peer's address, or the peer is a Unix
     /// socket.
-    pub fn address(&self, request: &Parts) -> Result<IpAddr, Error> {
+    pub(crate) fn address(&self, request: &Parts) -> Result<IpAddr, Error> {
         match Peer::of(request) {
             Peer::Address(address) => Ok(address),
             Peer::UnixSocket => Err(Error::new(

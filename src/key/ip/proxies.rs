@@ -32,23 +32,11 @@ impl TrustedProxies {
     ///
     /// # Panics
     ///
-    /// If `count` is 0 or above 64. Without proxies use [`PeerIp`](crate::PeerIp). [`try_hops`](Self::try_hops)
-    /// returns an error instead.
+    /// If `count` is 0 or above 64. Without proxies use [`PeerIp`](crate::PeerIp).
     #[track_caller]
     pub const fn hops(count: usize) -> Self {
-        match valid(count) {
-            Ok(count) => Self(Trust::Hops(count)),
-            Err(problem) => panic!("{}", problem),
-        }
-    }
-
-    /// [`hops`](Self::hops) for a number that is not known to be valid, such as one from a configuration file.
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig): `count` is 0 or above 64.
-    pub fn try_hops(count: usize) -> Result<Self, Error> {
-        valid(count).map(|count| Self(Trust::Hops(count))).map_err(Error::invalid)
+        assert!(matches!(count, 1..=MAX_HOPS), "the number of trusted proxies must be 1 to 64");
+        Self(Trust::Hops(count))
     }
 
     /// Also trusts a peer on a Unix socket, such as an nginx on the same host.
@@ -59,12 +47,5 @@ impl TrustedProxies {
             *unix_socket = true;
         }
         self
-    }
-}
-
-const fn valid(count: usize) -> Result<usize, &'static str> {
-    match count {
-        1..=MAX_HOPS => Ok(count),
-        _ => Err("the number of trusted proxies must be 1 to 64"),
     }
 }

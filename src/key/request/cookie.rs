@@ -60,29 +60,12 @@ impl Cookie {
     /// # Panics
     ///
     /// If `name` is empty, or contains a character that the name of a cookie cannot contain: a control or non-ASCII
-    /// character, a space, `"`, `,`, `;` or `=`. [`try_new`](Self::try_new) returns an error instead.
+    /// character, a space, `"`, `,`, `;` or `=`.
     #[track_caller]
     pub fn new(name: &str) -> Self {
-        match Self::try_new(name) {
-            Ok(cookie) => cookie,
-            Err(error) => panic!("{error}"),
-        }
-    }
-
-    /// [`new`](Self::new) for a name that is not known to be valid, such as one from a configuration file.
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidConfig`](ErrorKind::InvalidConfig): `name` is empty or contains one of these characters.
-    pub fn try_new(name: &str) -> Result<Self, Error> {
         let is_valid = |byte: u8| byte.is_ascii_graphic() && !b"=;,\"".contains(&byte);
-        if name.is_empty() || !name.bytes().all(is_valid) {
-            return Err(Error::new(
-                ErrorKind::InvalidConfig,
-                format!("{name:?} is not the name of a cookie"),
-            ));
-        }
-        Ok(Self { name: name.into(), raw: false })
+        assert!(!name.is_empty() && name.bytes().all(is_valid), "{name:?} is not the name of a cookie");
+        Self { name: name.into(), raw: false }
     }
 
     /// Compares names and returns values without percent-decoding. Defaults to decoding.

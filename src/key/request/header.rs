@@ -2,7 +2,7 @@ use http::{HeaderName, request::Parts};
 
 use super::value;
 use crate::{
-    base::{Answer, Error, ErrorKind},
+    base::{Answer, Error, ErrorKind, valid},
     key::{Key, KeyExtractor, extractor::only},
 };
 
@@ -55,10 +55,7 @@ impl Header {
     /// [`HeaderName`] can be converted with [`From`].
     #[track_caller]
     pub fn new(name: &str) -> Self {
-        match Self::try_new(name) {
-            Ok(header) => header,
-            Err(error) => panic!("{error}"),
-        }
+        valid(Self::try_new(name))
     }
 
     /// [`new`](Self::new) for a name that is not known to be valid, such as one from a configuration file.

@@ -41,12 +41,13 @@ use crate::{
 /// ```
 /// use http::Request;
 /// use tower::{Layer, ServiceExt};
-/// use tower_ratelimit::{key::Constant, response::GrpcStatus, MemoryStore, Policy, Quota, RateLimitLayer};
+/// use tower_ratelimit::{Key, ManualClock, MemoryStore, Policy, Quota, RateLimitLayer, response::GrpcStatus};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let policy = Policy::new("calls", Quota::per_hour(1));
-/// let layer = RateLimitLayer::new(MemoryStore::new(), policy, Constant::new("all"))
+/// let store = MemoryStore::with_clock(ManualClock::new());
+/// let layer = RateLimitLayer::new(store, policy, Key::new("all"))
 ///     .grpc_response(GrpcStatus::default().retry_pushback());
 /// let service = layer.layer(tower::service_fn(|_: Request<String>| async {
 ///     Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))

@@ -35,14 +35,14 @@ use crate::{
 /// ```
 /// use http::{Request, Response};
 /// use tower::{Layer, ServiceExt};
-/// use tower_ratelimit::{key::Constant, response::Dialect, Headers, MemoryStore, Policy, Quota, RateLimitLayer};
+/// use tower_ratelimit::{Headers, Key, MemoryStore, Policy, Quota, RateLimitLayer, response::Dialect};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let layer = RateLimitLayer::new(
 ///     MemoryStore::new(),
 ///     Policy::new("api", Quota::per_minute(2)),
-///     Constant::new("all"),
+///     Key::new("all"),
 /// )
 /// .headers(Headers::new(Dialect::Ietf).and(Dialect::LegacyDelta));
 /// let service = layer.layer(tower::service_fn(|_: Request<String>| async {
@@ -73,9 +73,6 @@ pub struct Headers {
 }
 
 const SAME_NAMES: &str = "these dialects use the same header names: choose one of them";
-
-/// An address has 32 bits: with a shorter secret, a client could find the secret by trial.
-const SHORTEST_SECRET: usize = 16;
 
 impl Headers {
     /// The headers of `dialect` on every response. The default is [`Dialect::Ietf`].
@@ -161,30 +158,12 @@ impl Headers {
     ///
     /// # Panics
     ///
-    /// If `secret` is shorter than 16 bytes. [`try_partition_key`](Self::try_partition_key) gives an error instead.
+    /// If `secret` is shorter than 16 bytes.
     #[must_use]
     #[track_caller]
-    pub fn partition_key(self, secret: impl AsRef<[u8]>) -> Self {
-        match self.try_partition_key(secret) {
-            Ok(headers) => headers,
-            Err(error) => panic!("{error}"),
-        }
-    }
-
-    /// The fallible form of [`partition_key`](Self::partition_key), for a secret read from a configuration.
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidConfig`](ErrorKind::InvalidConfig) if `secret` is shorter than 16 bytes.
-    pub fn try_partition_key(mut self, secret: impl AsRef<[u8]>) -> Result<Self, Error> {
-        let secret = secret.as_ref();
-        if secret.len() < SHORTEST_SECRET {
-            return Err(Error::invalid(
-                "the secret of a partition key must have at least 16 bytes of random data",
-            ));
-        }
-        self.partition_key = Some(Secret::new(secret));
-        Ok(self)
+    pub fn partition_key(mut self, secret: impl AsRef<[u8]>) -> Self {
+        self.partition_key = Some(Secret::new(secret.as_ref()));
+        self
     }
 }
 

@@ -20,7 +20,7 @@ use tokio::{
     time::{Instant, Sleep, sleep, timeout},
 };
 use tower::{Layer as _, Service, ServiceExt as _, service_fn};
-use tower_ratelimit::{MemoryStore, Policy, Quota, RateLimitLayer, key::Constant};
+use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitLayer};
 use tower_ratelimit_extra::adaptive::{Adaptive, AdaptivePolicy, Aimd, Gradient, LoadMeter, Signal, Vegas};
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -234,7 +234,7 @@ async fn a_limit_in_flight_follows_the_latency_behind_its_layer_and_does_not_ris
 fn in_flight(most: u64, signal: impl Into<Signal>) -> (AdaptivePolicy, RateLimitLayer) {
     let policy =
         Adaptive::new(Policy::concurrency("in-flight", most)).floor(0.01).follow(signal).start().unwrap();
-    let limit = RateLimitLayer::new(MemoryStore::new(), &policy, Constant::new("all"));
+    let limit = RateLimitLayer::new(MemoryStore::new(), &policy, Key::new("all"));
     (policy, limit)
 }
 

@@ -11,8 +11,8 @@ use std::{
 use support::inner::{ask, get};
 use tokio::time::sleep;
 use tower_ratelimit::{
-    ErrorKind, ManualClock, MemoryStore, Policy, PolicySource, Quota, RateLimitLayer, algorithm::FixedWindow,
-    key::Constant,
+    ErrorKind, Key, ManualClock, MemoryStore, Policy, PolicySource, Quota, RateLimitLayer,
+    algorithm::FixedWindow,
 };
 use tower_ratelimit_extra::adaptive::{Adaptive, Aimd, Gradient, LoadMeter};
 
@@ -49,7 +49,7 @@ async fn the_quota_follows_between_floor_and_full_and_keeps_the_counts() {
     let dial = Dial::new(1.0);
     let adaptive = Adaptive::new(api()).floor(0.02).follow(dial.signal()).start().unwrap();
     let store = MemoryStore::with_clock(ManualClock::new());
-    let layer = RateLimitLayer::new(store, &adaptive, Constant::new("all"));
+    let layer = RateLimitLayer::new(store, &adaptive, Key::new("all"));
     let remaining = async || {
         let response = ask(&layer, get()).await;
         (response.status().as_u16(), response.headers()["ratelimit"].to_str().unwrap().to_owned())
@@ -145,7 +145,7 @@ async fn the_task_ends_with_the_last_handle_source_and_layer() {
     let keep: [fn(tower_ratelimit_extra::adaptive::AdaptivePolicy) -> Box<dyn std::any::Any>; 3] = [
         |adaptive| Box::new(adaptive),
         |adaptive| Box::new(PolicySource::from(adaptive)),
-        |adaptive| Box::new(RateLimitLayer::new(MemoryStore::new(), &adaptive, Constant::new("all"))),
+        |adaptive| Box::new(RateLimitLayer::new(MemoryStore::new(), &adaptive, Key::new("all"))),
     ];
     for (row, keep) in keep.into_iter().enumerate() {
         let kept = keep(start());

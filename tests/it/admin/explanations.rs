@@ -13,7 +13,6 @@ use support::{Down, RedisServer, settings};
 use tower_ratelimit::{
     Answer, Charge, Decision, Error, ErrorKind, FailureMode, Key, KeyExtractor as _, Limiter, ManualClock,
     MemoryStore, Policy, Quota, Verdict,
-    key::Constant,
     policy::Penalty,
     store::{Action, Store},
 };
@@ -25,7 +24,7 @@ async fn an_explanation_names_the_key_in_redis_and_the_identity_that_was_passed(
     let limiter = Limiter::new(settings().prefix("shop").connect(&server.url()).await.unwrap());
     let policy = Policy::new("a:b", Quota::per_hour(5));
     let (request, ()) = http::Request::new(()).into_parts();
-    let hashed = Constant::new("user-4").hashed("0123456789abcdef").extract(&request).await.unwrap();
+    let hashed = Key::new("user-4").hashed("0123456789abcdef").extract(&request).await.unwrap();
     let stored = Key::from_stored(hashed.as_str()).unwrap();
     let rows = [
         (Key::new("alice"), "shop:a%3Ab:gcra:{alice}", Some("alice")),

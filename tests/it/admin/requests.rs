@@ -8,7 +8,6 @@ use support::{
 use tower_ratelimit::{
     FailureMode, Header, Key, KeyExtractor as _, ManualClock, MemoryStore, PeerIp, Policy, PolicySource,
     Quota, RateLimitLayer, Rejection, Rule,
-    key::Constant,
     layer::Rules,
     policy::{Enforcement, EnforcementSwitch},
 };
@@ -69,8 +68,8 @@ async fn the_rules_that_apply_are_named_with_their_keys() {
 #[tokio::test]
 async fn it_says_what_the_next_request_gets_and_charges_nothing() {
     let store = MemoryStore::with_clock(ManualClock::new());
-    let layer = RateLimitLayer::new(store, policy("one"), Constant::new("all"))
-        .and(Rule::new(policy("other"), Constant::new("all")));
+    let layer = RateLimitLayer::new(store, policy("one"), Key::new("all"))
+        .and(Rule::new(policy("other"), Key::new("all")));
     let parts = || request("GET /", None);
     for status in [200, 200, 429, 429] {
         for _ in 0..3 {

@@ -9,8 +9,8 @@ use support::{
 };
 use tokio::time::sleep;
 use tower_ratelimit::{
-    ErrorKind, FailureMode, MemoryStore, Policy, Quota, RateLimitLayer, algorithm::FixedWindow,
-    key::Constant, policy::Enforcement,
+    ErrorKind, FailureMode, Key, MemoryStore, Policy, Quota, RateLimitLayer, algorithm::FixedWindow,
+    policy::Enforcement,
 };
 use tower_ratelimit_extra::live::LivePolicies;
 
@@ -39,7 +39,7 @@ async fn a_changed_file_changes_the_limit_of_a_running_layer_and_keeps_the_count
     let path = directory.file("limits.toml");
     fs::write(&path, file_of(&[("api", "2/h")])).unwrap();
     let live = LivePolicies::file(&path).unwrap();
-    let layer = RateLimitLayer::new(MemoryStore::new(), live.get("api").unwrap(), Constant::new("all"))
+    let layer = RateLimitLayer::new(MemoryStore::new(), live.get("api").unwrap(), Key::new("all"))
         .enforcement(live.enforcement());
     let status = async || ask(&layer, get()).await.status().as_u16();
     assert_eq!([status().await, status().await, status().await], [200, 200, 429]);
@@ -126,7 +126,7 @@ async fn an_invalid_file_changes_nothing_and_says_what_to_do() {
     let good = file_of(&[("api", "2/h"), ("login", "5/min")]);
     fs::write(&path, &good).unwrap();
     let live = LivePolicies::file(&path).unwrap();
-    let _layer = RateLimitLayer::new(MemoryStore::new(), live.get("login").unwrap(), Constant::new("all"));
+    let _layer = RateLimitLayer::new(MemoryStore::new(), live.get("login").unwrap(), Key::new("all"));
     let with = |line: &str| format!("{}{line}\n", file_of(&[("api", "3/h"), ("login", "6/min")]));
     let login =
         |entry: &str| format!("{}[[policies]]\nname = \"login\"\n{entry}\n", file_of(&[("api", "3/h")]));
@@ -405,11 +405,11 @@ async fn the_file_is_followed_until_the_last_handle_source_and_layer_is_dropped(
         |live| Box::new(live.get("api").unwrap()),
         |live| {
             let source = live.get("api").unwrap();
-            Box::new(RateLimitLayer::new(MemoryStore::new(), source, Constant::new("all")))
+            Box::new(RateLimitLayer::new(MemoryStore::new(), source, Key::new("all")))
         },
         |live| {
             let policy = Policy::new("own", Quota::per_hour(1));
-            let layer = RateLimitLayer::new(MemoryStore::new(), policy, Constant::new("all"));
+            let layer = RateLimitLayer::new(MemoryStore::new(), policy, Key::new("all"));
             Box::new(layer.enforcement(live.enforcement()))
         },
     ];

@@ -11,7 +11,6 @@ use support::{
 use tower_ratelimit::{
     Error, ErrorKind, FailureMode, Key, Limiter, Policy, Quota, RateLimitLayer, RedisStore,
     algorithm::{Algorithm, FixedWindow, Gcra, Replenishment},
-    key::Constant,
     policy::{Enforcement, Penalty},
 };
 use tower_ratelimit_extra::live::LivePolicies;
@@ -57,8 +56,8 @@ async fn operators_change_policies_and_return_to_the_defaults() {
     let live = live(&store).await;
     // The hash that is there is active immediately, and is a change of the defaults.
     assert_eq!((quotas(&live).join(", "), live.version()), ("api 2/h, login 6/min".into(), 1));
-    let layer = RateLimitLayer::new(store, live.get("api").unwrap(), Constant::new("all"))
-        .enforcement(live.enforcement());
+    let layer =
+        RateLimitLayer::new(store, live.get("api").unwrap(), Key::new("all")).enforcement(live.enforcement());
     let status = async || ask(&layer, get()).await.status().as_u16();
     assert_eq!([status().await, status().await, status().await], [200, 200, 429]);
 

@@ -7,7 +7,7 @@ use support::{
 use tokio::sync::watch;
 use tower_ratelimit::{
     FailureMode, Key, KeyExtractor, Limiter, MemoryStore, Policy, PolicySource, Quota, RateLimitLayer, Rule,
-    algorithm::SlidingLog, decision::Outcome, key::Constant,
+    algorithm::SlidingLog, decision::Outcome,
 };
 
 fn policy(name: &str, limit: u64) -> Policy {
@@ -15,7 +15,7 @@ fn policy(name: &str, limit: u64) -> Policy {
 }
 
 fn all() -> impl KeyExtractor {
-    Constant::new("all")
+    Key::new("all")
 }
 
 #[tokio::test]
@@ -59,8 +59,7 @@ async fn counts_are_kept_unless_the_name_or_the_algorithm_changes() {
         let redis = Limiter::new(support::store(&server).await);
         for limiter in [Limiter::new(MemoryStore::new()), redis] {
             let (sender, receiver) = watch::channel(old.clone());
-            let layer =
-                RateLimitLayer::new(limiter.clone(), PolicySource::watched(receiver), Constant::new(name));
+            let layer = RateLimitLayer::new(limiter.clone(), PolicySource::watched(receiver), Key::new(name));
             for _ in 0..3 {
                 ask(&layer, get()).await;
             }

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use http::{Request, StatusCode};
 use tower_ratelimit::{
-    Headers, RateLimitLayer, Rule,
-    key::{Constant, Header},
+    Headers, Key, RateLimitLayer, Rule,
+    key::Header,
     layer::{DecisionKind, Settlement},
     policy::Enforcement,
     response::Dialect,
@@ -19,8 +19,7 @@ fn layer() -> RateLimitLayer {
     let login = Policy::new("login", Quota::per_minute(1))
         .algorithm(FixedWindow::anchored())
         .penalty(Penalty::after(2, MINUTE).ban(HOUR));
-    RateLimitLayer::new(store, login, Constant::new("all"))
-        .and(Rule::new(day("daily", 9), Constant::new("all")))
+    RateLimitLayer::new(store, login, Key::new("all")).and(Rule::new(day("daily", 9), Key::new("all")))
 }
 
 #[tokio::test]
@@ -104,7 +103,7 @@ async fn report_only_admits_banned_clients_and_counts_their_denials() {
     // Enforced, it continues with this ban.
     let limiter = Limiter::new(MemoryStore::new());
     let policy = day("p", 1).penalty(three());
-    let reporting = RateLimitLayer::new(limiter.clone(), policy.clone(), Constant::new("all"))
+    let reporting = RateLimitLayer::new(limiter.clone(), policy.clone(), Key::new("all"))
         .enforcement(Enforcement::ReportOnly);
     for _ in 0..4 {
         ask_layer(&reporting, get()).await;

@@ -139,7 +139,7 @@ struct Simulation {
 impl Simulation {
     fn new(costs: Costs, traffic: Traffic) -> Result<Self, Box<dyn Error>> {
         let clock = ManualClock::new();
-        let quota = Quota::new(traffic.limit, Duration::from_secs(1))?;
+        let quota = Quota::try_new(traffic.limit, Duration::from_secs(1))?;
         let mut policy = Policy::new("simulated", quota);
         if traffic.lease > 1 {
             // Units leased from a window are spent in it.
@@ -231,7 +231,8 @@ impl Simulation {
             let key = Key::new(job.key.to_string());
             let decision = self.redis.check_up_to(&self.policy, &key, self.traffic.lease).await?;
             let outcome = &decision.outcomes()[0];
-            let wait = outcome.retry_after().unwrap_or_else(|| outcome.reset_after()).as_micros() as u64;
+            let wait =
+                outcome.verdict().retry_after().unwrap_or_else(|| outcome.reset_after()).as_micros() as u64;
             answered.push((job, Answer { granted: outcome.granted(), wait }));
         }
         let back = (self.free_at + self.costs.round_trip / 2.0) as u64;

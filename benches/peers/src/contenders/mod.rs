@@ -4,6 +4,7 @@ mod axum_gcra;
 mod barnacle;
 mod none;
 mod ours;
+mod pipelined_module;
 mod textbook;
 mod tower_governor;
 mod tower_rate_limit_redis;
@@ -20,6 +21,8 @@ pub(crate) fn all() -> Vec<Contender> {
         tower_rate_limiter::fixed_window(),
         tower_redis_cell::as_documented(),
         tower_redis_cell::nodelay(),
+        pipelined_module::contender(2),
+        pipelined_module::contender(3),
         tower_rate_limit_redis::contender(),
         barnacle::contender(),
         tower_governor::contender(),

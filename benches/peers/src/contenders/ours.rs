@@ -8,8 +8,8 @@ use std::{error::Error, time::Duration};
 
 use tower::Layer;
 use tower_ratelimit::{
-    FailureMode, Header, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore,
-    algorithm::FixedWindow, store::RedisStoreBuilder,
+    FailureMode, Header, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore, Rule,
+    algorithm::FixedWindow, policy::Penalty, store::RedisStoreBuilder,
 };
 
 use crate::{
@@ -23,6 +23,16 @@ const DEADLINE: Duration = Duration::from_secs(10);
 pub(super) fn modes() -> Vec<Contender> {
     vec![
         redis("tower-ratelimit, RedisStore", Role::OurRedis, |store| store, |policy| policy),
+        several("tower-ratelimit, RedisStore, two policies", &["q"]),
+        several("tower-ratelimit, RedisStore, three policies", &["q", "r"]),
+        redis(
+            "tower-ratelimit, RedisStore, a penalty",
+            Role::OurPenalty,
+            |settings| settings,
+            |policy| {
+                policy.penalty(Penalty::after(1_000, Duration::from_secs(10)).ban(Duration::from_secs(60)))
+            },
+        ),
         redis(
             "tower-ratelimit, RedisStore, fixed window",
             Role::OurOther,
@@ -58,6 +68,21 @@ fn redis(
     settings: fn(RedisStoreBuilder) -> RedisStoreBuilder,
     policy: fn(Policy) -> Policy,
 ) -> Contender {
+    on_redis(name, role, settings, policy, &[])
+}
+
+/// On Redis, with the policies `others` as well, of the same quota.
+fn several(name: &str, others: &'static [&'static str]) -> Contender {
+    on_redis(name, Role::OurSeveral(1 + others.len()), |settings| settings, |policy| policy, others)
+}
+
+fn on_redis(
+    name: &str,
+    role: Role,
+    settings: fn(RedisStoreBuilder) -> RedisStoreBuilder,
+    policy: fn(Policy) -> Policy,
+    others: &'static [&'static str],
+) -> Contender {
     Contender {
         name: name.into(),
         role,
@@ -66,7 +91,7 @@ fn redis(
         make: Box::new(move |setup| {
             Box::pin(async move {
                 let ours = settings(RedisStore::builder().prefix(&setup.prefix).deadline(DEADLINE));
-                limited(ours.connect(&setup.url).await?, policy, &setup)
+                limited(ours.connect(&setup.url).await?, policy, others, &setup)
             })
         }),
     }
@@ -78,18 +103,22 @@ fn memory(name: &str, policy: fn(Policy) -> Policy) -> Contender {
         role: Role::OurMemory,
         place: Place::Process,
         packages: &["tower-ratelimit"],
-        make: Box::new(move |setup| Box::pin(async move { limited(MemoryStore::new(), policy, &setup) })),
+        make: Box::new(move |setup| {
+            Box::pin(async move { limited(MemoryStore::new(), policy, &[], &setup) })
+        }),
     }
 }
 
 fn limited(
     store: impl Into<Limiter>,
     policy: fn(Policy) -> Policy,
+    others: &[&str],
     setup: &Setup,
 ) -> Result<Box<dyn Subject>, Box<dyn Error>> {
-    let quota = Quota::new(setup.limit.count.into(), setup.limit.period)?;
+    let quota = Quota::try_new(setup.limit.count.into(), setup.limit.period)?;
     // A store that fails must show as wrong answers, and not as requests that were admitted without a decision.
-    let policy = policy(Policy::new("p", quota).on_store_failure(FailureMode::Closed));
-    let layer = RateLimitLayer::new(store, policy, Header::from(KEY));
+    let named = |name: &str| policy(Policy::new(name, quota).on_store_failure(FailureMode::Closed));
+    let layer = RateLimitLayer::new(store, named("p"), Header::from(KEY));
+    let layer = others.iter().fold(layer, |layer, name| layer.and(Rule::new(named(name), Header::from(KEY))));
     Ok(subject(layer.layer(Handler)))
 }

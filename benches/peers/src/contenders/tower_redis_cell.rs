@@ -44,7 +44,7 @@ fn contender(name: &str, nodelay: bool) -> Contender {
     }
 }
 
-fn write(response: &mut Response<Body>, limit: usize, remaining: usize, reset: u64) {
+pub(super) fn write(response: &mut Response<Body>, limit: usize, remaining: usize, reset: u64) {
     let headers = response.headers_mut();
     headers.insert(HeaderName::from_static("x-ratelimit-limit"), HeaderValue::from(limit));
     headers.insert(HeaderName::from_static("x-ratelimit-remaining"), HeaderValue::from(remaining));

@@ -17,7 +17,9 @@ const PERIOD: Duration = Duration::from_secs(30 * 86_400);
 pub(crate) fn is_charged(explanation: &Explanation) -> bool {
     let outcome = explanation.charges().first().and_then(|charge| charge.outcome());
     outcome.is_none_or(|outcome| {
-        outcome.is_banned() || outcome.remaining() < outcome.capacity() || !outcome.reset_after().is_zero()
+        outcome.banned_for().is_some()
+            || outcome.remaining() < outcome.policy().capacity()
+            || !outcome.reset_after().is_zero()
     })
 }
 
@@ -39,7 +41,7 @@ pub(crate) async fn other_names(store: &RedisStore, policy: &Policy, key: &Key) 
 }
 
 fn by_each_algorithm(policy: &Policy) -> [Result<Policy, Error>; 7] {
-    let base = || Policy::try_new(policy.name(), Quota::new(policy.capacity(), PERIOD)?);
+    let base = || Policy::try_new(policy.name(), Quota::try_new(policy.capacity(), PERIOD)?);
     [
         base().and_then(|policy| policy.try_algorithm(Gcra::new())),
         base().and_then(|policy| policy.try_algorithm(TokenBucket::new())),

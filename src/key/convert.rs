@@ -54,7 +54,7 @@ impl<T: AsRef<[u8]> + ?Sized> From<&T> for Key {
     }
 }
 
-/// The key of the UUID with these bytes. It is that of the UUID's text, `67e55044-10b1-426f-9247-bb680e5fe0c8`.
+/// The key of the UUID with these bytes. It is the key of the UUID's text, `67e55044-10b1-426f-9247-bb680e5fe0c8`.
 impl From<[u8; 16]> for Key {
     fn from(uuid: [u8; 16]) -> Self {
         let mut text = String::with_capacity(36);

@@ -106,7 +106,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
 
     /// Changes the identities that this extractor finds with `change`.
     ///
-    /// Use it if an identity can be written in several forms. Otherwise each form has a limit of its own.
+    /// Use it if an identity can be written in several forms. Otherwise each form has a separate limit.
     ///
     /// * `change` sees the identity as the client sent it, see [`Key::identity`].
     /// * Of a [`hashed`](Self::hashed) identity, `change` sees the hash: call `map` before `hashed`.
@@ -163,9 +163,9 @@ pub trait KeyExtractor: Send + Sync + 'static {
         Map::new(self, str::to_lowercase)
     }
 
-    /// Removes white space at both ends of the identities, as Unicode defines it.
+    /// Removes whitespace at both ends of the identities, as Unicode defines it.
     ///
-    /// An identity that consists of white space is an error of the kind
+    /// An identity that consists of whitespace is an error of the kind
     /// [`InvalidIdentity`](ErrorKind::InvalidIdentity).
     ///
     /// # Example
@@ -186,7 +186,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
         Self: Sized,
     {
         Map::new(self, |identity: &str| match identity.trim() {
-            "" => Err(Error::new(ErrorKind::InvalidIdentity, "the identity is only white space")),
+            "" => Err(Error::new(ErrorKind::InvalidIdentity, "the identity is only whitespace")),
             trimmed => Ok(trimmed.to_owned()),
         })
     }
@@ -240,7 +240,8 @@ pub trait KeyExtractor: Send + Sync + 'static {
         valid(self.try_any_of(identities))
     }
 
-    /// [`any_of`](Self::any_of) for identities that are not known to be valid, such as those of a configuration file.
+    /// [`any_of`](Self::any_of) for identities that are not known to be valid, such as identities from a configuration
+    /// file.
     ///
     /// # Errors
     ///

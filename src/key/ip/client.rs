@@ -32,7 +32,7 @@ use crate::{
 ///
 /// Any client can send `X-Forwarded-For: 1.2.3.4`. A proxy *appends* the address that it sees. So the addresses on the
 /// left of the list are what the client sent, and only those on the right, which your proxies appended, can be trusted.
-/// A limit by the left-most address is no limit: a client sends another address with each request.
+/// A limit by the left-most address does not limit anything: a client sends another address with each request.
 ///
 /// # Which address is used
 ///
@@ -216,7 +216,7 @@ impl ClientIp {
     ///
     /// # Errors
     ///
-    /// [Those of the extractor](#errors).
+    /// [The same as the extractor](#errors).
     pub fn address(&self, request: &Parts) -> Result<IpAddr, Error> {
         self.locate(request).map(|client| client.address)
     }

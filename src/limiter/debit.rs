@@ -23,7 +23,7 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// Those of [`check`](Self::check). If the store fails, the [failure mode](crate::FailureMode) of the policies
+    /// The same as [`check`](Self::check). If the store fails, the [failure mode](crate::FailureMode) of the policies
     /// applies. A debit that fails is not repeated: it may have been charged.
     ///
     /// # Example

@@ -28,8 +28,8 @@ const MAX_KEYS: usize = 100_000;
 /// The most shares that are kept. Further ones are computed for each decision.
 const MAX_SHARES: usize = 64;
 /// How many charges are reconciled concurrently: about as many as fit into a call.
-const AT_ONCE: usize = 128;
-/// The pause before charges are handed back that the store did not take.
+const MOST_CONCURRENT: usize = 128;
+/// The pause before charges that the store did not take are sent again.
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// A decision's place on the ladder.
@@ -52,7 +52,7 @@ impl Rung {
     fn succeeded(&self, decision: &Decision) {
         // A lease and the deny cache answer while Redis is unavailable too.
         if decision.source() == DecisionSource::Store {
-            self.ladder.hand_back(&self.store);
+            self.ladder.start_reconciling(&self.store);
         }
     }
 
@@ -252,7 +252,7 @@ impl LocalCounts {
     }
 
     /// Charges to `store`, which has just answered, what is owed to it.
-    pub(super) fn hand_back(self: &Arc<Self>, store: &Arc<dyn Store>) {
+    pub(super) fn start_reconciling(self: &Arc<Self>, store: &Arc<dyn Store>) {
         // Nearly always this is one load.
         if !self.owes.load(Ordering::Relaxed) {
             return;
@@ -269,7 +269,7 @@ impl LocalCounts {
             let mut calls = JoinSet::new();
             // They make room for what is charged.
             for refund in owing.refunds {
-                if calls.len() >= AT_ONCE {
+                if calls.len() >= MOST_CONCURRENT {
                     calls.join_next().await;
                 }
                 let (ladder, store) = (ladder.clone(), store.clone());
@@ -278,11 +278,11 @@ impl LocalCounts {
             while calls.join_next().await.is_some() {}
             let charges = owing.charges.into_iter().map(|((_, key), owed)| (key, owed));
             for (key, owed) in owing.again.into_iter().chain(charges) {
-                if calls.len() >= AT_ONCE {
+                if calls.len() >= MOST_CONCURRENT {
                     calls.join_next().await;
                 }
                 let (ladder, store) = (ladder.clone(), store.clone());
-                calls.spawn(async move { ladder.hand_back_one(&store, key, owed).await });
+                calls.spawn(async move { ladder.reconcile_one(&store, key, owed).await });
             }
             calls.join_all().await;
             drop(under_way);
@@ -303,7 +303,7 @@ impl LocalCounts {
             }
             if !is_under_way {
                 self.owes.store(true, Ordering::Relaxed);
-                self.hand_back(store);
+                self.start_reconciling(store);
             }
             sleep(PAUSE / 10).await;
         }
@@ -318,7 +318,7 @@ impl LocalCounts {
     }
 
     /// Charges to `store` what it is owed by `key`. Remembers it again if it was not sent.
-    async fn hand_back_one(&self, store: &Arc<dyn Store>, key: Key, owed: Owed) {
+    async fn reconcile_one(&self, store: &Arc<dyn Store>, key: Key, owed: Owed) {
         let Some(counts) = self.counts.get() else { return };
         // Units that have been replenished no longer count.
         let units = {
@@ -401,11 +401,11 @@ mod tests {
     use super::*;
     use crate::base::{Answer, Quota};
 
-    /// Counts what is handed back.
+    /// Counts what is reconciled.
     #[derive(Clone, Default)]
-    struct HandedBack(Arc<AtomicUsize>);
+    struct Reconciled(Arc<AtomicUsize>);
 
-    impl Store for HandedBack {
+    impl Store for Reconciled {
         fn decide(&self, _: Action, _: &[Charge]) -> Answer<Decision> {
             self.0.fetch_add(1, Ordering::Relaxed);
             Answer::ready(Ok(Decision::new([])))
@@ -417,12 +417,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_owed_is_handed_back_when_the_store_decides_and_not_when_a_lease_does() {
-        let handed_back = HandedBack::default();
+    async fn what_is_owed_is_reconciled_when_the_store_decides_and_not_when_a_lease_does() {
+        let reconciled = Reconciled::default();
         let charge = Charge::new(&Policy::new("api", Quota::per_day(9)), &Key::new("alice"), 1);
         let rung = Rung {
             ladder: Arc::default(),
-            store: Arc::new(handed_back.clone()),
+            store: Arc::new(reconciled.clone()),
             action: Action::Charge,
             charges: Charges::One(charge),
         };
@@ -438,7 +438,7 @@ mod tests {
             for _ in 0..10 {
                 tokio::task::yield_now().await;
             }
-            assert_eq!(handed_back.0.load(Ordering::Relaxed), expected, "{source}");
+            assert_eq!(reconciled.0.load(Ordering::Relaxed), expected, "{source}");
         }
     }
 }

@@ -91,7 +91,7 @@ pub trait Store: Send + Sync + 'static {
     /// Removes everything that `key` was charged under `policy`.
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()>;
 
-    /// The name under which the store keeps the count of `key` under `policy`, for administrators: the key in Redis.
+    /// The name under which the store keeps the count of `key` under `policy`, for operators: the key in Redis.
     /// Defaults to `None`: there is no such name.
     #[doc(hidden)]
     fn stored_name(&self, policy: &Policy, key: &Key) -> Option<String> {

@@ -153,7 +153,7 @@ impl RedisStore {
     ///
     /// # Errors
     ///
-    /// * [`InvalidConfig`](ErrorKind::InvalidConfig): a URL is malformed, there is none, or the URLs of a Redis Cluster or
+    /// * [`InvalidConfig`](ErrorKind::InvalidConfig): a URL is malformed or missing, or the URLs of a Redis Cluster or
     ///   of sentinels differ in more than the address.
     /// * [`StoreUnreachable`](ErrorKind::StoreUnreachable): no server answers, or it does not accept the password.
     /// * [`StoreFailed`](ErrorKind::StoreFailed): the probe found that decisions fail. The message says what to change.

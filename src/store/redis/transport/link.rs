@@ -24,7 +24,7 @@ pub(crate) trait Link: Send + Sync + 'static {
         })
     }
 
-    /// Runs a command, as [`run`](Self::run) does. Its failure is no outage, so it is not recorded.
+    /// Runs a command, as [`run`](Self::run) does. Its failure is not an outage, so it is not recorded.
     fn ask(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value>;
 
     /// Runs a command that can wait, as [`ask`](Self::ask) does. Does not send it while a breaker is open that covers it.

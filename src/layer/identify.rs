@@ -107,7 +107,7 @@ impl Config {
         }
     }
 
-    /// The keys of the request under those of `rules` that do not skip it.
+    /// The keys of the request under the `rules` that do not skip it.
     fn keys_of(
         &self,
         rules: impl Iterator<Item = usize>,
@@ -194,7 +194,7 @@ pub(super) fn gather<T>(
 }
 
 impl<T> Gathered<T> {
-    /// With `earlier` in place of its own error, if there is one.
+    /// With `earlier` in place of the extractor's error, if it is set.
     pub(super) fn or(self, earlier: Option<Box<Error>>) -> Self {
         Self { unidentified: earlier.or(self.unidentified), ..self }
     }

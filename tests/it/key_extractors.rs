@@ -130,7 +130,7 @@ fn an_invalid_value_of_a_configuration_is_an_error_or_a_panic_with_the_same_mess
         (Header::try_new("x y").map(drop), "\"x y\" is not a header name"),
         (
             Header::new("x").try_any_of([""]).map(drop),
-            "identity 1: no request has this identity: it must be the value of a header, without white space around it",
+            "identity 1: no request has this identity: it must be the value of a header, without whitespace around it",
         ),
     ];
     for (result, message) in fallible {

@@ -45,7 +45,7 @@ pub(crate) enum Role {
     ScriptPeer,
     /// A native module in Redis. The targets name the better one.
     ModulePeer,
-    /// A native module in Redis, asked for so many policies of a request in one pipeline.
+    /// A native module in Redis that decides this many policies of a request in one pipeline.
     ModuleSeveral(usize),
     MemoryPeer,
     /// The peer in process that the targets name.
@@ -55,7 +55,7 @@ pub(crate) enum Role {
     /// Ours with leases of this many units.
     OurLeased(u64),
     OurMemory,
-    /// Ours with so many policies for a request.
+    /// Ours with this many policies for a request.
     OurSeveral(usize),
     /// Ours with a penalty.
     OurPenalty,

@@ -205,7 +205,7 @@ async fn an_invalid_file_changes_nothing_and_says_what_to_do() {
             login("quota = \"6/min burst 9\"\nalgorithm = \"fixed-window\""),
             "policy `login`: a fixed window has no burst: leave out `burst`",
         ),
-        ("no lease", with("lease = 0"), "policy `login`: a lease must be of 1 to 10^12 units"),
+        ("no lease", with("lease = 0"), "policy `login`: a lease must be of 1 to 1,000,000,000,000 units"),
         (
             "a negative lease",
             with("lease = -1"),

@@ -390,7 +390,7 @@ async fn an_invalid_hash_changes_nothing_and_says_what_to_do() {
             "no lease",
             "login",
             r#"{"quota":"5/s","lease":0}"#,
-            "field `login`: a lease must be of 1 to 10^12 units",
+            "field `login`: a lease must be of 1 to 1,000,000,000,000 units",
         ),
         (
             "an unknown algorithm",

@@ -1,4 +1,4 @@
-//! Downloads: a client may fetch a number of bytes, whatever the number of requests.
+//! Downloads: a client may fetch a number of bytes, regardless of the number of requests.
 //!
 //! Run with
 //!

@@ -85,7 +85,7 @@
 //! * If more decisions are requested concurrently than Redis can make within the deadline, the rest count as a failure of
 //!   the store.
 //! * If Redis fails over to a replica, charges that were not replicated are lost.
-//! * While the store is unavailable, each instance counts for itself, see [`FailureMode::Local`]; [`FailureMode::Open`]
+//! * While the store is unavailable, each instance counts separately, see [`FailureMode::Local`]; [`FailureMode::Open`]
 //!   limits nothing.
 //! * If a reply misses the deadline, the charge may have been made.
 //! * Policies with different keys are decided atomically on one Redis server. In a Redis Cluster they are decided one

@@ -44,7 +44,7 @@ local function open(penalty, started, denials, text)
     if bans >= TOO_LARGE or ends - started > MAX_BAN then
       error(FOREIGN, 0)
     end
-    -- Bounds the loop in `strike`, whatever the key holds.
+    -- Bounds the loop in `strike` for any value of the key.
     bans = math.min(bans, MOST_BANS)
   end
   if started > now then

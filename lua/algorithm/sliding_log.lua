@@ -9,8 +9,8 @@
   Mark      none: a refund finds the charge by its time.
 
   A decision calls LLEN and two to four LINDEX; a binary search with LINDEX follows where entries have expired or a
-  denial looks for its retry time. A refund reads and writes the entries before its charge or those after it, whichever
-  are fewer, with LINDEX and LSET.
+  denial looks for its retry time. A refund reads and writes the entries before its charge or the ones after it, the
+  smaller group, with LINDEX and LSET.
 
   Entries in the future mean that the clock stepped back. They count as of `now`. A denial writes this down, so that the
   retry time it names stays true.

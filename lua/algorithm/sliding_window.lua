@@ -120,7 +120,7 @@ local function open(window, latest, sum, text)
     return started, elapsed, '', 0, stale
   end
   if kept < stored then
-    -- Add up the cells that leave or those that stay, whichever are fewer.
+    -- Add up the cells that leave or the cells that stay, the smaller group.
     if stored - kept < kept then
       sum = sum - sum_of(body, kept, stored - 1)
     else

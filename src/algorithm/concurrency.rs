@@ -32,7 +32,7 @@ use crate::base::{Error, Quota};
 ///   until the renewals.
 /// * **Source**: the counting semaphore, with an expiry.
 /// * **Cost in Redis**: one sorted set per key, with a member of 50 to 140 bytes per request that holds permits,
-///   whatever its cost.
+///   regardless of its cost.
 /// * **Weakness**: the permits of a killed instance are unavailable until they expire. The retry time is when permits
 ///   expire; others may be released much sooner. If the permits of more than 1000 requests expire together, each
 ///   decision frees 1000 of them.

@@ -27,7 +27,8 @@ use crate::base::{Error, Quota};
 /// [`Policy::algorithm`](crate::Policy::algorithm) panics, for a queue
 ///
 /// * with a quota that has a [`burst`](Quota::burst): use [`delay_after`](Self::delay_after) instead;
-/// * with a longest wait above 400 days, not in whole microseconds, or in which more than 1,000,000,000,000 units drain;
+/// * with a longest wait above 400 days, not in whole microseconds, or in which more than 1,000,000,000,000 units
+///   drain;
 /// * with a `delay_after` of 0, above 1,000,000,000,000, or that takes more than 100 years to drain.
 ///
 /// # Example

@@ -118,8 +118,8 @@ impl Quota {
     ///
     /// # Panics
     ///
-    /// If `limit` is 0 or above 1,000,000,000,000, or `period` below 1 millisecond, above 400 days, or not of whole microseconds; in a
-    /// `const`, that is a compile error. [`try_new`](Self::try_new) gives an error instead.
+    /// If `limit` is 0 or above 1,000,000,000,000, or `period` below 1 millisecond, above 400 days, or not of whole
+    /// microseconds; in a `const`, that is a compile error. [`try_new`](Self::try_new) gives an error instead.
     #[must_use]
     #[track_caller]
     pub const fn new(limit: u64, period: Duration) -> Self {

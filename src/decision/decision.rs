@@ -176,7 +176,7 @@ impl Decision {
         !self.decided.outcomes.is_empty() || self.decided.failure.is_some()
     }
 
-    /// This decision, which admits whatever its outcomes are.
+    /// This decision, changed to admit regardless of its outcomes.
     pub(crate) fn admitted(self) -> Self {
         if self.is_denied() { self.with(|decided| decided.verdict = Verdict::Allow) } else { self }
     }

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_identity_is_one_key_whatever_its_type() {
+    fn one_identity_is_one_key_for_all_types() {
         let join = |parts: &[&str]| Key::join(&parts.iter().map(Key::new).collect::<Vec<_>>());
         let rows = [
             ("text", Key::from("7"), Key::from(7_u64)),

@@ -74,9 +74,9 @@ pub trait KeyExtractor: Send + Sync + 'static {
 
     /// Uses `other` for requests without the identity that this extractor looks for.
     ///
-    /// Only a *missing* identity continues with `other`. An identity that cannot be used or is unknown is an error, and
-    /// so is a mistake in the server's setup. The two extractors never return the same key: a client cannot use up the quota
-    /// of an address by sending that address as its API key.
+    /// Only a *missing* identity continues with `other`. An identity that cannot be used or is unknown is an error. A
+    /// mistake in the server's setup is also an error. The two extractors never return the same key: a client cannot
+    /// use up the quota of an address by sending that address as its API key.
     ///
     /// # Example
     ///

@@ -36,7 +36,7 @@ pub(super) enum Identity {
     Applicable(Vec<(usize, Key)>),
     /// The same, and why another rule cannot identify the client, which is the client's fault.
     Partly(Vec<(usize, Key)>, Box<Error>),
-    /// Some rules deny the request, whatever the others say, which have not found their keys.
+    /// Some rules deny the request. The others have not found their keys, and cannot change that.
     Denied(Box<Decision>),
 }
 

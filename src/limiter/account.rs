@@ -206,7 +206,7 @@ fn place(decision: &Decision, outcome: &Outcome) -> Option<usize> {
 /// A call of a round: the units by place.
 enum Change {
     Debit(Vec<u64>),
-    /// With whether this process had granted them. They are refunded whatever the store does.
+    /// With whether this process had granted them. They are refunded in any case.
     Refund(Vec<u64>, bool),
 }
 

@@ -345,8 +345,8 @@ impl LocalCounts {
         let surplus = {
             let _owing = lock(&self.owing);
             let (taken, surplus) = owed.units.charged(charged.charge(), charged.granted());
-            // What the store did not take still counts here, or every outage would be a new quota. So do units that were
-            // admitted during the call.
+            // What the store did not take still counts here, or every outage would be a new quota. Units that were
+            // admitted during the call do, too.
             drop(counts.decide_one(Action::Refund, Charge::new(&owed.share, &key, taken)));
             charged.refund(charged.claim_refund(surplus).units())
         };

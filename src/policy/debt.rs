@@ -20,8 +20,8 @@ impl Policy {
     /// # Panics
     ///
     /// If the algorithm allows no debt ([`Concurrency`](crate::algorithm::Concurrency), or a custom one), or quota and
-    /// debt together are above the bounds of a [`Quota`](crate::Quota). [`try_debt`](Self::try_debt) gives an error
-    /// instead, and so does [`try_algorithm`](Self::try_algorithm) if it is called later.
+    /// debt together are above the bounds of a [`Quota`](crate::Quota). [`try_debt`](Self::try_debt) returns an error
+    /// instead, as does a later call of [`try_algorithm`](Self::try_algorithm).
     ///
     /// # Example
     ///

@@ -44,8 +44,8 @@ impl Policy {
     ///
     /// If `most` is 0 or above 1,000,000,000,000, or the units of the algorithm cannot be leased exactly:
     /// [`SlidingLog`](crate::algorithm::SlidingLog), [`LeakyBucket::queue`](crate::algorithm::LeakyBucket::queue),
-    /// [`Concurrency`](crate::algorithm::Concurrency), or a custom one. [`try_leased`](Self::try_leased) gives an error
-    /// instead, and so does [`try_algorithm`](Self::try_algorithm) if it is called later.
+    /// [`Concurrency`](crate::algorithm::Concurrency), or a custom one. [`try_leased`](Self::try_leased) returns an
+    /// error instead, as does a later call of [`try_algorithm`](Self::try_algorithm).
     ///
     /// # Example
     ///

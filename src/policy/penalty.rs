@@ -121,9 +121,9 @@ impl fmt::Display for Penalty {
 impl Policy {
     /// Bans a key for a time after too many denials, over all instances. Defaults to no penalty.
     ///
-    /// A ban denies every request of the key that costs something, and its CORS preflights, whatever remains of the quota. It
-    /// charges nothing, like any other denial. [`Decision::banned_for`](crate::Decision::banned_for) has the time left. Clients get the problem
-    /// type `abnormal-usage-detected`, and `Retry-After` with the rest of the ban.
+    /// A ban denies every request of the key that costs something, and its CORS preflights, regardless of the remaining
+    /// quota. It charges nothing, like any other denial. [`Decision::banned_for`](crate::Decision::banned_for) has the
+    /// time left. Clients get the problem type `abnormal-usage-detected`, and `Retry-After` with the rest of the ban.
     ///
     /// * **What counts**: each request that this policy denies while no key of the request is banned. A banned request,
     ///   a peek, and a debit do not count. In a Redis Cluster, policies whose identities are in different slots are
@@ -152,10 +152,10 @@ impl Policy {
     ///
     /// # Panics
     ///
-    /// If the numbers are out of bounds (1 to 1,000,000 denials within 1 ms to 400 days, bans of 1 ms to 3650 days), the
-    /// longest ban is shorter than the first, or the policy is [leased](Self::leased).
-    /// [`try_penalty`](Self::try_penalty) gives an error instead, and so does [`try_leased`](Self::try_leased) if it is
-    /// called later.
+    /// If the numbers are out of bounds (1 to 1,000,000 denials within 1 ms to 400 days, bans of 1 ms to 3650 days),
+    /// the longest ban is shorter than the first, or the policy is [leased](Self::leased).
+    /// [`try_penalty`](Self::try_penalty) returns an error instead, as does a later call of
+    /// [`try_leased`](Self::try_leased).
     ///
     /// # Example
     ///

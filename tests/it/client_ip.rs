@@ -663,7 +663,7 @@ proptest! {
     }
 
     #[test]
-    fn the_address_that_the_proxy_appends_decides_whatever_the_client_writes(
+    fn the_address_that_the_proxy_appends_decides_and_not_what_the_client_writes(
         lines in prop::collection::vec(value(), 0..4),
         client in address().prop_filter("not a proxy of ours", |client| match client.to_canonical() {
             IpAddr::V4(v4) => v4.octets()[0] != 10,

@@ -58,7 +58,7 @@ enum Step {
     SwitchQuota {
         policy: usize,
     },
-    /// Refund units of an earlier decision, however long ago it was.
+    /// Refund units of an earlier decision, of any age.
     RefundOf {
         which: usize,
         share: f64,

@@ -1,4 +1,4 @@
-//! Random tables of routes, services of axum and paths: whatever serves a request has its rule applied.
+//! Random tables of routes, services of axum and paths: the rule of the route that serves a request applies.
 
 use std::{collections::BTreeSet, convert::Infallible, env};
 
@@ -216,7 +216,7 @@ fn path(rng: &mut Rng, routes: &[Route], prefix: &str) -> String {
 }
 
 #[tokio::test]
-async fn whatever_serves_a_request_has_its_rule_applied() {
+async fn the_rule_of_the_serving_route_applies() {
     // For more tables, and for the tables of a failure: `RANDOM_ROUTES=first-seed,tables`.
     let (first, tables) = match env::var("RANDOM_ROUTES") {
         Ok(text) => {

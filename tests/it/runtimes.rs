@@ -321,7 +321,7 @@ fn decisions_of_a_runtime_that_ends_fail_and_do_not_hang() {
 }
 
 #[test]
-fn leases_of_a_runtime_that_is_driven_are_returned_whatever_another_does() {
+fn leases_of_a_runtime_that_is_driven_are_returned_independently_of_others() {
     let server = RedisServer::start();
     let (idle, driven) = (current_thread(), current_thread());
     let store = driven.block_on(settings().connect(&server.url())).unwrap();

@@ -512,7 +512,7 @@ async fn end(server: SocketAddr, request: &str, slow: &Slow) {
 }
 
 #[tokio::test]
-async fn a_request_whose_bytes_are_charged_pays_its_cost_or_its_bytes_whichever_is_more() {
+async fn a_request_whose_bytes_are_charged_pays_the_larger_of_its_cost_and_its_bytes() {
     let redis = RedisServer::start();
     let rows = [
         ("GET /slow", 1_000),

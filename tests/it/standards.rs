@@ -589,7 +589,7 @@ async fn temporary_rejections_are_not_stored_by_caches() {
 }
 
 #[tokio::test]
-async fn no_rejection_is_stored_by_caches_whatever_its_status() {
+async fn no_rejection_is_stored_by_caches_with_any_status() {
     let policy = || Policy::new("p", Quota::per_hour(1));
     let no_header = RateLimitLayer::new(MemoryStore::new(), policy(), Header::new("x-api-key"));
     let no_peer = RateLimitLayer::new(MemoryStore::new(), policy(), PeerIp::new());
@@ -609,7 +609,7 @@ async fn no_rejection_is_stored_by_caches_whatever_its_status() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_not_a_post_is_not_grpc_whatever_its_content_type() {
+async fn a_request_that_is_not_a_post_is_never_grpc() {
     let layer = layer(Policy::new("p", Quota::per_hour(1)));
     ask(&layer, get()).await;
     for (method, status) in [("GET", 429), ("HEAD", 429), ("PUT", 429), ("POST", 200)] {

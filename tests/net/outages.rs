@@ -258,7 +258,7 @@ async fn instances_that_announced_themselves_share_the_limit() {
         (store.clone(), Limiter::new(store))
     };
     let instances = [limiter().await, limiter().await, limiter().await];
-    // The first one has no other to see. One that charges nothing, as `ratelimit-admin`, is none.
+    // The first one has no other to see. One that charges nothing, as `ratelimit-admin`, does not count.
     assert!(instances.iter().all(|(store, _)| store.instances() == Some(1)));
     let (watcher, watching) = limiter().await;
     let traffic = Policy::new("traffic", Quota::per_day(1_000_000));

@@ -572,7 +572,7 @@ fn while_a_server_denies_everything_retries_are_a_fifth_of_the_requests_and_ten_
 }
 
 #[test]
-fn each_request_counts_once_for_the_budget_whatever_its_response() {
+fn each_request_counts_once_for_the_budget_with_any_response() {
     let rows: &[(&str, &[&str], usize)] = &[
         ("too few requests", &["ok", "ok", "ok", "deny"], 0),
         ("the fifth request", &["ok", "ok", "ok", "ok", "deny"], 1),

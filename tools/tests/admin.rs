@@ -541,7 +541,7 @@ fn every_mistake_has_an_exit_code_and_a_remedy() {
 }
 
 #[test]
-fn no_password_is_shown_whatever_is_wrong() {
+fn no_error_shows_a_password() {
     let server = RedisServer::with(&["--requirepass", "right-horse"]);
     let address = format!("127.0.0.1:{}", server.port());
     let operator = Operator::new(&[]);

@@ -2,7 +2,7 @@
 //! crate, recorded and repeated, and the commands of the module.
 //!
 //! All of it from one blocking connection. 64 decisions are written together and their replies awaited together,
-//! whatever the size of a call, so that it is the call and not the wake-up of the server that is measured.
+//! regardless of the size of a call, so that it is the call and not the wake-up of the server that is measured.
 
 use std::{
     error::Error,

@@ -9,7 +9,7 @@ use super::{
     signal::Signal,
 };
 
-/// Keeps the queue in front of the service short: a few requests, whatever their latency.
+/// Keeps the queue in front of the service short: a few requests, regardless of their latency.
 ///
 /// The *baseline* is the smallest median latency of the last 20 seconds. After each window, the queue is estimated from the
 /// requests `n` that are in flight until they are answered, which are the answers a second, times the median:

@@ -175,7 +175,7 @@ impl Set {
         Ok(())
     }
 
-    /// Moves the switch, whatever becomes of the policies.
+    /// Moves the switch, independently of the policies.
     pub(super) fn switch(&self, enforcement: Enforcement) {
         if self.moves(&mut lock(&self.state), enforcement) {
             self.version.send_modify(|version| *version += 1);

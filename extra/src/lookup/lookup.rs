@@ -60,7 +60,7 @@ use super::{settings::Settings, shared::Shared};
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let accounts = Lookup::new(|api_key: String| async move { find(&api_key).await });
 ///
-/// // The client is the account, whichever of its API keys it sends.
+/// // The client is the account, regardless of the API key.
 /// let client = Header::new("x-api-key").map({
 ///     let accounts = accounts.clone();
 ///     move |api_key| accounts.get(api_key).map(|account| Key::new(account.id))
@@ -132,8 +132,8 @@ where
         self.with(|settings| settings.capacity = capacity)
     }
 
-    /// Sets how many keys without a value are kept. Defaults to 10,000. With 0, none: each request with such a key causes a
-    /// lookup.
+    /// Sets how many keys without a value are kept. Defaults to 10,000. With 0, none: each request with such a key
+    /// causes a lookup.
     pub fn misses(self, misses: usize) -> Self {
         self.with(|settings| settings.misses = misses)
     }

@@ -87,7 +87,7 @@ where
             let now = Instant::now();
             let age = now.saturating_duration_since(found.at);
             if age >= self.settings.ttl && age < self.settings.lifetime() && now >= found.next_try {
-                // The old value serves, whatever becomes of it.
+                // The old value serves, even if the lookup fails.
                 let _ = self.ask(&key.to_owned());
             }
             if age < self.settings.lifetime() {

@@ -39,8 +39,8 @@ use crate::{
 /// * [`TrustedProxies::cidrs`]: if the peer is not in the networks, the peer is the client and the header is ignored.
 ///   Otherwise the list is read from the right, and the first address outside the networks is the client. If all
 ///   addresses are inside, the left-most one is.
-/// * [`TrustedProxies::hops`]: the client is the `count`-th address from the right, whatever the peer is. **If clients
-///   can reach the service without passing the proxies, they can choose this address.**
+/// * [`TrustedProxies::hops`]: the client is the `count`-th address from the right, regardless of the peer. **If
+///   clients can reach the service without passing the proxies, they can choose this address.**
 ///
 /// # Which header
 ///
@@ -211,7 +211,7 @@ impl ClientIp {
         self
     }
 
-    /// The whole address of the client, whatever [`ipv6_prefix`](Self::ipv6_prefix) is. An IPv4 address in IPv6 form
+    /// The whole address of the client, regardless of [`ipv6_prefix`](Self::ipv6_prefix). An IPv4 address in IPv6 form
     /// is converted to IPv4.
     ///
     /// # Errors

@@ -150,7 +150,7 @@ impl PeerIp {
         self
     }
 
-    /// The whole address of the peer, whatever [`ipv6_prefix`](Self::ipv6_prefix) is. An IPv4 address in IPv6 form is
+    /// The whole address of the peer, regardless of [`ipv6_prefix`](Self::ipv6_prefix). An IPv4 address in IPv6 form is
     /// converted to IPv4.
     ///
     /// # Errors

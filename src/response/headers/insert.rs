@@ -1,4 +1,4 @@
-//! Writes single headers. A response holds at most some 24,000; a full one stays without the limit's headers.
+//! Writes single headers. A response holds about 24,000 headers at most; a full one does not get the limit's headers.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, header::Entry};

@@ -1,8 +1,8 @@
 //! Limits the attempts to connect to a server that does not accept them.
 //!
-//! A pool, and each connection that is being replaced, tries again for itself. So while attempts fail, at most two are under
-//! way, with a pause after each that failed. Two, so that one that hangs does not delay the first that succeeds. All
-//! others fail immediately with the error of the last one, so no caller waits for its turn.
+//! A pool, and each connection that is being replaced, tries again separately. So while attempts fail, at most two are
+//! under way, with a pause after each that failed. Two, so that one that hangs does not delay the first that succeeds.
+//! All others fail immediately with the error of the last one, so no caller waits for its turn.
 
 use std::{future::Future, sync::Mutex, time::Duration};
 

@@ -191,8 +191,8 @@ impl RedisStore {
     /// # }
     /// ```
     ///
-    /// It takes at most a second and a half, whatever the [`deadline`](RedisStoreBuilder::deadline) of a decision. That
-    /// includes up to half a second for leases that are under way or already being returned.
+    /// It takes at most a second and a half, regardless of the [`deadline`](RedisStoreBuilder::deadline) of a decision.
+    /// That includes up to half a second for leases that are under way or already being returned.
     ///
     /// # Errors
     ///

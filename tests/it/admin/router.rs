@@ -363,7 +363,7 @@ async fn a_frozen_redis_is_not_called_busy() {
     assert!(busy.is_empty(), "{busy:#?}\nof\n{details:#?}");
 }
 
-/// A store that fails so, whatever it is to do.
+/// A store that always fails so.
 #[derive(Clone)]
 struct Fails(ErrorKind);
 

@@ -114,7 +114,7 @@ impl Model {
         if self.is_of_another_type {
             return;
         }
-        // Whatever else the hash says.
+        // Regardless of the rest of the hash.
         let switch = self.hash.get("@enforcement").copied().unwrap_or("on");
         if ["on", "report-only", "off"].contains(&switch) {
             self.enforcement = switch;

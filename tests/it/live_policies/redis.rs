@@ -205,7 +205,7 @@ async fn changes_wait_for_the_version_if_there_is_one() {
 }
 
 #[tokio::test]
-async fn the_switch_moves_whatever_the_version_and_the_other_fields_say() {
+async fn the_switch_moves_independently_of_the_version_and_the_other_fields() {
     let server = RedisServer::start();
     edit(&server, &["HSET", "rl:policies", "@version", "1", "api", "3/h"]);
     let store = store(&server).await;

@@ -1,4 +1,4 @@
-//! Stores with a fixed behaviour.
+//! Stores with a fixed behavior.
 
 use std::sync::{
     Arc,

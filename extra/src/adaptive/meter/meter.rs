@@ -31,7 +31,7 @@ use super::{
 ///   service is overloaded.
 ///
 /// A request costs two readings of the clock and about six atomic operations, together about 0.13 microseconds. A meter takes
-/// 15 KB, whatever the traffic.
+/// 15 KB, regardless of the traffic.
 ///
 /// For a service that does not speak HTTP, call [`begin`](Self::begin) yourself, and drop what it returns if the client ends the request.
 ///

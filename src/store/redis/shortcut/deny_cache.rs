@@ -127,7 +127,7 @@ impl DenyCache {
         let (mut first, mut denying) = (None, 0);
         for outcome in decision.outcomes() {
             if is_banned {
-                // Whatever the policies that do not ban say, the request is denied until the ban ends.
+                // The request is denied until the ban ends, regardless of the policies that do not ban.
                 if let Some(rest) = outcome.banned_for() {
                     lifetime = lifetime.min(micros(rest));
                     denying += 1;
@@ -191,7 +191,7 @@ impl DenyCache {
 pub(crate) struct DenyObserver {
     cache: Arc<DenyCache>,
     stamp: Stamp,
-    /// Whether the job frees units that other requests can be charged. Then its keys are invalidated, whatever the
+    /// Whether the job frees units that other requests can be charged. Then its keys are invalidated, regardless of the
     /// decision.
     frees_units: bool,
     /// How many invalidations were caused by undoing a part of this job. They do not affect its denial.

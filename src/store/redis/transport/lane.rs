@@ -166,7 +166,7 @@ impl<S: Sender> Lane<S> {
         let (mut is_late, mut attempts) = (false, self.target.health.attempts());
         let connection = while_ticking(connection, || {
             // No call was sent, but none would be answered. If a connection is in use, its replies say otherwise. Each
-            // attempt counts once, however many lanes wait for it.
+            // attempt counts once, regardless of how many lanes wait for it.
             let no_connection = || self.target.health.no_connection();
             if attempts.count_failed() && self.target.breaker.record::<()>(&Err(no_connection())) {
                 // They fail for the cause, and not because of the breaker.

@@ -57,7 +57,7 @@ pub(crate) struct Scan {
     pub(crate) pattern: String,
     /// How many keys are enough.
     pub(crate) most: usize,
-    /// About how many keys of each server to look at, whatever their names.
+    /// About how many keys of each server to look at, regardless of their names.
     pub(crate) looks: usize,
 }
 

@@ -102,7 +102,8 @@ pub(crate) enum Command {
         #[arg(allow_hyphen_values = true)]
         key: String,
     },
-    /// Lists the keys that are banned, the longest ban first: of each policy the 10,000 longest. Looks at all keys of Redis.
+    /// Lists the keys that are banned, the longest ban first: of each policy the 10,000 longest. Looks at all keys of
+    /// Redis.
     Bans {
         /// Only keys of this policy.
         policy: Option<String>,

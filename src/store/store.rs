@@ -166,8 +166,9 @@ pub struct LocalCounts {
 /// What the store has not been told.
 #[derive(Default)]
 pub(crate) struct Owing {
-    /// What was admitted in this process, the oldest first.
-    pub(crate) charges: IndexMap<(Box<str>, Key), Owed>,
+    /// What was admitted in this process, the oldest first: under each policy and key, and apart from it what was debited where
+    /// there is room for debt, because only that becomes debt.
+    pub(crate) charges: IndexMap<(Box<str>, Key, bool), Owed>,
     /// What the store was already asked to charge, and did not.
     pub(crate) again: Vec<(Key, Owed)>,
     /// Refunds of what the store charged.

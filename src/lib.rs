@@ -141,6 +141,16 @@ pub use self::{
     store::{ManualClock, MemoryStore},
 };
 
+/// What `tower-ratelimit-extra` and the tools use of exactly this version. It is not part of the API.
+#[doc(hidden)]
+pub mod internal {
+    #[cfg(feature = "serde")]
+    pub use crate::policy::configuration::PolicyChanges;
+    pub use crate::policy::summary::PolicySummary;
+    #[cfg(feature = "redis")]
+    pub use crate::store::redis::{LeaseStatus, RedisHash, StoredKeys};
+}
+
 /// Compiles the programs in the README.
 #[cfg(all(doctest, feature = "axum", feature = "redis"))]
 #[doc = include_str!("../README.md")]

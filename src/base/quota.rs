@@ -198,6 +198,7 @@ impl Quota {
     ///
     /// assert_eq!(Quota::per_second(100).burst(30).scaled(0.5), Quota::per_second(50).burst(15));
     /// ```
+    #[doc(hidden)]
     #[must_use]
     pub fn scaled(self, share: f64) -> Self {
         // Products such as 100 x 0.07 are a little above a whole number.

@@ -267,8 +267,7 @@ impl Decision {
     }
 
     /// Whether the request is denied. Nothing was charged then.
-    #[must_use]
-    pub const fn is_denied(&self) -> bool {
+    pub(crate) const fn is_denied(&self) -> bool {
         self.verdict.is_denied()
     }
 

@@ -14,11 +14,7 @@ mod source;
 mod verdict;
 
 pub use self::{
-    ban::{Ban, BanList},
-    charge::Charge,
-    decision::Decision,
-    outcome::Outcome,
-    source::DecisionSource,
+    ban::BanList, charge::Charge, decision::Decision, outcome::Outcome, source::DecisionSource,
     verdict::Verdict,
 };
 pub(crate) use self::{

@@ -208,8 +208,7 @@ impl Outcome {
     }
 
     /// Whether the policy denied because it [bans](Policy::penalty) the key. Also if it is this denial that bans it.
-    #[must_use]
-    pub const fn is_banned(&self) -> bool {
+    pub(crate) const fn is_banned(&self) -> bool {
         self.charge.ban().is_some()
     }
 
@@ -238,8 +237,7 @@ impl Outcome {
     }
 
     /// The key.
-    #[must_use]
-    pub const fn key(&self) -> &Key {
+    pub(crate) const fn key(&self) -> &Key {
         self.charge.key()
     }
 
@@ -250,8 +248,7 @@ impl Outcome {
     }
 
     /// Whether this policy denied the request.
-    #[must_use]
-    pub const fn is_denied(&self) -> bool {
+    pub(crate) const fn is_denied(&self) -> bool {
         self.verdict.is_denied()
     }
 
@@ -265,8 +262,7 @@ impl Outcome {
     }
 
     /// The most units that one request can charge: the policy's [capacity](Policy::capacity).
-    #[must_use]
-    pub fn capacity(&self) -> u64 {
+    pub(crate) fn capacity(&self) -> u64 {
         self.charge.policy().capacity()
     }
 
@@ -284,8 +280,7 @@ impl Outcome {
 
     /// The shortest wait after which this policy admits the same request. `None` if it admitted, and if waiting cannot
     /// help.
-    #[must_use]
-    pub const fn retry_after(&self) -> Option<Duration> {
+    pub(crate) const fn retry_after(&self) -> Option<Duration> {
         self.verdict.retry_after()
     }
 

@@ -40,17 +40,20 @@ impl Key {
     /// # Ok(())
     /// # }
     /// ```
+    #[doc(hidden)]
     pub fn from_stored(text: &str) -> Result<Self, Error> {
         read(&encode_around_percent(text), 0)
     }
 
     /// Whether the stored form has a mark or a hash that says how the key was made. No client sends such an identity.
+    #[doc(hidden)]
     #[must_use]
     pub fn is_made(&self) -> bool {
         self.is_final() || self.as_str().starts_with(super::text::PREFLIGHT)
     }
 
     /// 64 bits of the SHA-256 of the stored form, as 16 hex digits: for logs, which must not show a key.
+    #[doc(hidden)]
     #[must_use]
     pub fn digest(&self) -> String {
         let mut digest = String::with_capacity(16);

@@ -5,6 +5,4 @@ mod layer;
 mod rule;
 mod service;
 
-pub use self::{
-    future::KeyedResponseFuture, layer::KeyedRateLimitLayer, rule::KeyedRule, service::KeyedRateLimit,
-};
+pub use self::{layer::KeyedRateLimitLayer, rule::KeyedRule, service::KeyedRateLimit};

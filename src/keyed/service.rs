@@ -21,21 +21,6 @@ impl<S, R> KeyedRateLimit<S, R> {
     pub(super) const fn new(inner: S, config: Arc<Config<R>>) -> Self {
         Self { inner, config }
     }
-
-    /// A reference to the inner service.
-    pub const fn get_ref(&self) -> &S {
-        &self.inner
-    }
-
-    /// A mutable reference to the inner service.
-    pub const fn get_mut(&mut self) -> &mut S {
-        &mut self.inner
-    }
-
-    /// Unwraps the inner service.
-    pub fn into_inner(self) -> S {
-        self.inner
-    }
 }
 
 impl<S, R> Service<R> for KeyedRateLimit<S, R>

@@ -39,6 +39,7 @@ impl RateLimitLayer {
     /// # Ok(())
     /// # }
     /// ```
+    #[doc(hidden)]
     pub async fn charges(&self, request: &Parts) -> Result<Vec<(Charge, Key)>, Rejection> {
         let config = &self.config;
         let identity = config

@@ -27,7 +27,6 @@ mod warnings;
 pub use self::{
     body::ResponseBody,
     event::{DecisionEvent, DecisionKind},
-    future::ResponseFuture,
     gate::Preflight,
     layer::RateLimitLayer,
     rule::Rule,

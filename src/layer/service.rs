@@ -24,21 +24,6 @@ impl<S> RateLimit<S> {
     pub(super) const fn new(inner: S, config: Arc<Config>) -> Self {
         Self { inner, config }
     }
-
-    /// A reference to the inner service.
-    pub const fn get_ref(&self) -> &S {
-        &self.inner
-    }
-
-    /// A mutable reference to the inner service.
-    pub const fn get_mut(&mut self) -> &mut S {
-        &mut self.inner
-    }
-
-    /// Unwraps the inner service.
-    pub fn into_inner(self) -> S {
-        self.inner
-    }
 }
 
 impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for RateLimit<S>

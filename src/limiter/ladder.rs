@@ -135,7 +135,7 @@ impl LocalCounts {
             .iter()
             .map(|charge| Charge::new(&self.share(charge.policy()), charge.key(), charge.cost()))
             .collect();
-        let counts = self.counts.get_or_init(|| Arc::new(MemoryStore::builder().capacity(MAX_KEYS).build()));
+        let counts = self.counts.get_or_init(|| Arc::new(MemoryStore::new().capacity(MAX_KEYS)));
         let owing = &mut *lock(&self.owing);
         // A twin of the user's may fail.
         let Ok(Ok(local)) = counts.decide(action, &shares).now() else {

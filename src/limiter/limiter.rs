@@ -82,6 +82,7 @@ impl Limiter {
     }
 
     /// This limiter under another enforcement. A new one enforces; a handler gets that of its layer.
+    #[doc(hidden)]
     #[must_use]
     pub fn under(&self, enforcement: Enforcement) -> Self {
         Self { enforcement, ..self.clone() }
@@ -297,6 +298,7 @@ impl Limiter {
     /// # Errors
     ///
     /// [`InvalidConfig`](ErrorKind::InvalidConfig) if it does not.
+    #[doc(hidden)]
     pub fn accept(&self, policy: &Policy) -> Result<(), Error> {
         self.store.accept(policy)
     }

@@ -76,6 +76,7 @@ impl Operator {
     /// # Errors
     ///
     /// Those of [`Limiter::check`].
+    #[doc(hidden)]
     pub async fn owed(&self, policy: &Policy, key: &Key) -> Result<u64, Error> {
         let debt = policy.debt_units();
         if debt == 0 {
@@ -91,6 +92,7 @@ impl Operator {
 
     /// The name under which the store keeps the count of `key` under `policy`: the key in Redis. `None` for a store that has
     /// no such names.
+    #[doc(hidden)]
     #[must_use]
     pub fn stored_name(&self, policy: &Policy, key: &Key) -> Option<String> {
         self.0.store.stored_name(policy, key)
@@ -126,11 +128,11 @@ impl Operator {
     ///
     /// operator.ban(&api, &mallory, Duration::from_secs(3_600)).await?;
     /// assert!(limiter.check(&api, &mallory, 1).await?.is_banned());
-    /// assert_eq!(operator.bans(&api).await?.bans()[0].key(), &mallory);
+    /// assert_eq!(operator.bans(&api).await?.bans[0].0, mallory);
     ///
     /// operator.unban(&api, &mallory).await?;
     /// assert!(limiter.check(&api, &mallory, 1).await?.is_allowed());
-    /// assert!(operator.bans(&api).await?.bans().is_empty());
+    /// assert!(operator.bans(&api).await?.bans.is_empty());
     /// # Ok(())
     /// # }
     /// ```
@@ -167,8 +169,7 @@ impl Operator {
     /// The keys that are banned under `policy` now, automatically or by hand, the longest ban first: all of them, or the
     /// 10 000 longest bans.
     ///
-    /// A key is as it is [stored](crate::key#the-stored-form): a long identity is a hash. [`unban`](Self::unban) takes it
-    /// as it is.
+    /// [`unban`](Self::unban) takes a key as it is in the list.
     ///
     /// A [`RedisStore`](crate::RedisStore) reads the names of all keys of all primaries with `SCAN`, step by step: Redis
     /// makes decisions in between, but the work grows with the number of its keys, so do not call this for
@@ -176,7 +177,7 @@ impl Operator {
     /// others. A store makes one list at a time: others wait. The Redis user needs `+scan`, which is not part of the store's
     /// `acl_rule`. A key that is banned or released during the scan may be missing or listed.
     ///
-    /// [`BanList::is_complete`] says whether there may be others, for either reason.
+    /// [`BanList::is_complete`] reports whether there may be others, for either reason.
     ///
     /// # Errors
     ///
@@ -184,7 +185,7 @@ impl Operator {
     /// deadline of a decision, or half a second if that is longer.
     pub async fn bans(&self, policy: &Policy) -> Result<BanList, Error> {
         with_penalty(policy)?;
-        Ok(self.0.store.bans(policy, MOST_BANS).await?.longest(MOST_BANS))
+        self.0.store.bans(policy, MOST_BANS).await
     }
 
     async fn set_ban(&self, policy: &Policy, key: &Key, time: u64) -> Result<Decision, Error> {

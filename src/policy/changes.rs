@@ -15,6 +15,7 @@ impl Policy {
     /// let new = Policy::new("login", Quota::per_minute(10)).debt(20);
     /// assert_eq!(login.changes_to(&new), "quota 5/min -> 10/min, debt 0 -> 20");
     /// ```
+    #[doc(hidden)]
     #[must_use]
     pub fn changes_to(&self, new: &Self) -> String {
         let (before, after) = (self.summary(), new.summary());

@@ -153,6 +153,7 @@ impl EnforcementSwitch {
     }
 
     /// Whether there is another handle on the switch, such as that of a layer.
+    #[doc(hidden)]
     #[must_use]
     pub fn is_shared(&self) -> bool {
         Arc::strong_count(&self.0) > 1

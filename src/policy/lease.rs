@@ -19,7 +19,7 @@ impl Policy {
     ///   charged to. A bucket keeps the room of leased units free until they are spent or the lease ends, within a second.
     /// * **Price**: one instance may hold unused units while another denies requests. A running instance
     ///   returns unused units within 1.5 seconds; an instance that shuts down returns them with
-    ///   [`return_leases`](crate::RedisStore::return_leases). After a crash they are missing for the time of
+    ///   [`Limiter::drain`](crate::Limiter::drain). After a crash they are missing for the time of
     ///   [`lease_bound`](Self::lease_bound).
     /// * **Size**: the lease follows the demand. A key with fewer than a hundred requests a second on this instance is not
     ///   leased. The lease doubles when it is used up quickly, and is never more than a quarter of what remains. An instance
@@ -54,10 +54,8 @@ impl Policy {
     /// use tower_ratelimit::{algorithm::SlidingLog, Policy, Quota};
     ///
     /// let api = Policy::new("api", Quota::per_second(50_000)).leased(1_000);
-    /// let bound = api.lease_bound().unwrap();
-    /// assert_eq!(bound.units(), 1_000);
     /// // A second, and then the units return at 50 a millisecond.
-    /// assert_eq!(bound.after_a_crash(), Duration::from_millis(1_020));
+    /// assert_eq!(api.lease_bound(), Some(Duration::from_millis(1_020)));
     ///
     /// let exact = Policy::new("exact", Quota::per_second(50_000)).algorithm(SlidingLog::new());
     /// assert!(exact.try_leased(1_000).is_err());
@@ -109,48 +107,19 @@ impl Policy {
         self.0.options.lease.min(self.capacity())
     }
 
-    /// The most that [leases](Self::leased) can withhold. `None` if nothing is leased.
+    /// How long the units of a crashed instance stay charged that it had on [lease](Self::leased). The same holds for an
+    /// instance that lost its connection to Redis, or shut down without [`Limiter::drain`](crate::Limiter::drain). A window
+    /// counts them until it ends, a bucket counts them as charged within a second after the crash. `None` if nothing is
+    /// leased.
     #[must_use]
-    pub fn lease_bound(&self) -> Option<LeaseBound> {
-        let units = self.most_held();
-        let missed = self.missed().filter(|_| units > 0)?;
-        Some(LeaseBound { units, after_a_crash: Duration::from_micros(missed) })
+    pub fn lease_bound(&self) -> Option<Duration> {
+        let missed = self.missed().filter(|_| self.0.options.lease > 0)?;
+        Some(Duration::from_micros(missed))
     }
 
     /// 0 if nothing is leased.
     #[cfg(feature = "redis")]
     pub(crate) fn most_leased(&self) -> u64 {
         self.0.options.lease
-    }
-}
-
-/// The most that [leases](crate::Policy::leased) can withhold: how many unused units of a key one instance holds, and
-/// for how long. See [`Policy::leased`](crate::Policy::leased) for an example.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LeaseBound {
-    pub(super) units: u64,
-    pub(super) after_a_crash: Duration,
-}
-
-impl LeaseBound {
-    /// The most units of one key that one instance holds.
-    #[must_use]
-    pub const fn units(&self) -> u64 {
-        self.units
-    }
-
-    /// How long a running instance holds units that it does not spend: 1.5 seconds. If Redis is unreachable, as long as
-    /// [after a crash](Self::after_a_crash).
-    #[must_use]
-    pub const fn while_running(&self) -> Duration {
-        Duration::from_millis(1_500)
-    }
-
-    /// How long the units of an instance stay charged that crashed, lost its connection to Redis, or
-    /// shut down without [returning its leases](crate::RedisStore::return_leases). A window counts them until it ends. A
-    /// bucket counts them as charged within a second after the crash.
-    #[must_use]
-    pub const fn after_a_crash(&self) -> Duration {
-        self.after_a_crash
     }
 }

@@ -4,7 +4,7 @@
 
 mod changes;
 #[cfg(feature = "serde")]
-mod configuration;
+pub(crate) mod configuration;
 mod debt;
 mod enforced;
 mod enforcement;
@@ -17,21 +17,16 @@ mod policy;
 mod quoted;
 mod rollout;
 mod source;
-mod summary;
+pub(crate) mod summary;
 mod traits;
 mod warnings;
 
-#[cfg(feature = "serde")]
-#[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
-pub use self::configuration::PolicyChanges;
 pub use self::{
     enforcement::{Enforcement, EnforcementSwitch},
     failure_mode::FailureMode,
     into_policy::IntoPolicy,
-    lease::LeaseBound,
     penalty::Penalty,
     policy::Policy,
     source::PolicySource,
-    summary::PolicySummary,
 };
 pub(crate) use self::{penalty::MAX_BAN, quoted::push_quoted, traits::Traits};

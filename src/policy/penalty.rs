@@ -202,6 +202,7 @@ impl Policy {
     }
 
     /// Whether the policy has a [penalty](Self::penalty), so that keys can be banned under it.
+    #[doc(hidden)]
     #[must_use]
     pub fn has_penalty(&self) -> bool {
         self.has(Traits::PENALTY)

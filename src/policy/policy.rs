@@ -1,6 +1,6 @@
 use std::{fmt, hash::BuildHasher as _, sync::Arc, time::Duration};
 
-use super::{FailureMode, PolicySummary, enforced::Enforced, quoted::quoted, traits::Traits};
+use super::{FailureMode, enforced::Enforced, quoted::quoted, summary::PolicySummary, traits::Traits};
 #[cfg(feature = "metrics")]
 use crate::metrics::PolicyCounters;
 use crate::{
@@ -15,6 +15,8 @@ use crate::{
 /// algorithm share their counts. Cloning is cheap. With the feature `serde`, policies are read
 /// [from a configuration file](crate::policy).
 ///
+/// `Display` writes all settings but the name: `5/min, gcra, failure mode local`.
+///
 /// # Example
 ///
 /// ```
@@ -26,7 +28,7 @@ use crate::{
 /// let daily = Policy::new("daily", Quota::per_day(10_000))
 ///     .algorithm(FixedWindow::aligned())
 ///     .on_store_failure(FailureMode::Closed);
-/// assert_eq!(daily.quota().limit(), 10_000);
+/// assert_eq!(daily.to_string(), "10000/d, fixed-window, failure mode closed");
 ///
 /// // A header could not carry this name.
 /// assert!(Policy::try_new("día", Quota::per_day(10)).is_err());
@@ -243,16 +245,8 @@ impl Policy {
         &self.0.name.text
     }
 
-    /// All settings, to print or, with the feature `serde`, to serialize.
-    ///
-    /// # Example
-    ///
-    /// ```
-    /// use tower_ratelimit::{FailureMode, Policy, Quota};
-    ///
-    /// let login = Policy::new("login", Quota::per_minute(5)).on_store_failure(FailureMode::Closed).rollout(0.25);
-    /// assert_eq!(login.summary().to_string(), "5/min, gcra, enforced for 25 % of the keys, failure mode closed");
-    /// ```
+    /// All settings, to serialize.
+    #[doc(hidden)]
     #[must_use]
     pub fn summary(&self) -> PolicySummary {
         let options = &self.0.options;
@@ -282,6 +276,7 @@ impl Policy {
     }
 
     /// The name of the algorithm, such as `gcra`.
+    #[doc(hidden)]
     #[must_use]
     pub fn algorithm_name(&self) -> &str {
         self.counting().name()
@@ -334,6 +329,7 @@ impl Policy {
 
     /// `name:algorithm`, the policy's part of the [name](crate::Operator::stored_name) under which a store keeps a count. The
     /// name of the policy is encoded as an identity is.
+    #[doc(hidden)]
     #[must_use]
     pub fn label(&self) -> &str {
         &self.0.name.label
@@ -345,6 +341,7 @@ impl Policy {
     }
 
     /// Whether its units are permits, in use until they are released, as those of [`concurrency`](Self::concurrency) are.
+    #[doc(hidden)]
     #[must_use]
     pub fn has_permits(&self) -> bool {
         self.has(Traits::PERMITS)
@@ -389,6 +386,7 @@ impl Policy {
     }
 
     /// What happens to a request when the store gives no decision in time.
+    #[doc(hidden)]
     #[must_use]
     pub fn failure_mode(&self) -> FailureMode {
         self.0.options.on_store_failure
@@ -492,6 +490,12 @@ fn check(algorithm: &dyn Algorithm) -> Result<(), Error> {
         return Err(Error::invalid("an algorithm of your own needs a name that no built-in one has"));
     }
     Ok(())
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.summary().fmt(f)
+    }
 }
 
 impl fmt::Debug for Policy {

@@ -3,29 +3,26 @@ use std::fmt;
 use super::FailureMode;
 use crate::base::Quota;
 
-/// The settings of a [`Policy`](super::Policy), to print. From [`Policy::summary`](super::Policy::summary), which has an
-/// example.
-///
-/// With the feature `serde` it is serialized as an object: `name`, `quota`, `algorithm`, `capacity`, `debt`, `lease`,
-/// `has_penalty`, `content_bytes`, `enforced` (the share of the keys, from 0 to 1) and `on_store_failure`. It cannot be read
-/// as a policy again: the options of the algorithm are missing.
+/// The settings of a policy, to print and to serialize. It cannot be read as a policy again: the options of the algorithm
+/// are missing.
+#[allow(missing_docs, reason = "the names of the settings")]
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct PolicySummary {
-    pub(super) name: String,
-    pub(super) quota: Quota,
-    pub(super) algorithm: String,
-    pub(super) capacity: u64,
-    pub(super) debt: u64,
-    pub(super) lease: u64,
-    pub(super) has_penalty: bool,
-    pub(super) content_bytes: bool,
-    pub(super) enforced: f64,
-    pub(super) on_store_failure: FailureMode,
+    pub name: String,
+    pub quota: Quota,
+    pub algorithm: String,
+    pub capacity: u64,
+    pub debt: u64,
+    pub lease: u64,
+    pub has_penalty: bool,
+    pub content_bytes: bool,
+    pub enforced: f64,
+    pub on_store_failure: FailureMode,
 }
 
-/// Everything but the name, and without what is not set: `5/min, gcra, failure mode local`.
+/// Everything but the name, and without what is not set.
 impl fmt::Display for PolicySummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, {}", self.quota, self.algorithm)?;

@@ -4,21 +4,18 @@ mod clock;
 mod memory;
 mod penalty_charge;
 #[cfg(feature = "redis")]
-mod redis;
+pub(crate) mod redis;
 #[expect(clippy::module_inception, reason = "the module's main trait")]
 mod store;
 
 #[cfg(feature = "redis")]
 use self::penalty_charge::Counts;
 #[cfg(feature = "redis")]
-pub use self::redis::{
-    FindingKind, LeaseStatus, ProbeFinding, ProbeReport, RedisHash, RedisStore, RedisStoreBuilder, Servers,
-    StoredKeys,
-};
+pub use self::redis::{ProbeReport, RedisStore, RedisStoreBuilder, Servers};
 pub(crate) use self::store::{LocalCounts, Owed, Owing};
 pub use self::{
     clock::ManualClock,
-    memory::{MemoryStore, MemoryStoreBuilder},
+    memory::MemoryStore,
     store::{Action, Store},
 };
 use self::{

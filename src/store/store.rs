@@ -65,12 +65,14 @@ pub trait Store: Send + Sync + 'static {
 
     /// Whether the store decides in this process and cannot fail. Then no [failure mode](crate::FailureMode) is applied.
     /// Defaults to `false`.
+    #[doc(hidden)]
     fn is_in_process(&self) -> bool {
         false
     }
 
     /// [`decide`](Self::decide) for one charge, which the store may keep instead of cloning it. Called only if it
     /// [decides in this process](Self::is_in_process). Defaults to `decide`.
+    #[doc(hidden)]
     fn decide_one(&self, action: Action, charge: Charge) -> Answer<Decision> {
         self.decide(action, &[charge])
     }
@@ -80,6 +82,7 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// A layer calls it before it waits for a key or a policy that is looked up, so clients that are over a limit cause no
     /// lookups. Defaults to `None`.
+    #[doc(hidden)]
     fn known_denial(&self, charges: &[Charge]) -> Option<Decision> {
         let _ = charges;
         None
@@ -90,6 +93,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// The name under which the store keeps the count of `key` under `policy`, for administrators: the key in Redis.
     /// Defaults to `None`: there is no such name.
+    #[doc(hidden)]
     fn stored_name(&self, policy: &Policy, key: &Key) -> Option<String> {
         let _ = (policy, key);
         None
@@ -101,6 +105,7 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     ///
     /// [`InvalidConfig`](ErrorKind::InvalidConfig) if the store cannot list bans.
+    #[doc(hidden)]
     fn bans(&self, policy: &Policy, most: usize) -> Answer<BanList> {
         let _ = (policy, most);
         Answer::ready(Err(Error::new(

@@ -90,7 +90,7 @@ impl Model {
     }
 
     fn entry(&mut self, outcome: &Outcome) -> &mut u64 {
-        let key = (outcome.policy().name().to_owned(), outcome.key().clone());
+        let key = (outcome.policy().name().to_owned(), outcome.charge().key().clone());
         self.used.entry(key).or_default()
     }
 }

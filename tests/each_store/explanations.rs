@@ -104,18 +104,18 @@ async fn carry_out(
             let [charge] = explained.charges() else { panic!("{explained:?}") };
             let (before, after) = (charge.outcome().unwrap(), all(&checked).remove(0));
             prop_assert_eq!(charge.is_shadow(), after.is_shadow());
-            if after.is_banned() && !before.is_banned() {
+            if after.banned_for().is_some() && !before.banned_for().is_some() {
                 // This denial has banned the key.
-                prop_assert!(peeked.is_denied());
+                prop_assert!(peeked.verdict().is_denied());
                 return Ok(());
             }
             prop_assert_eq!(peeked.verdict(), checked.verdict());
             prop_assert_eq!(before.verdict(), after.verdict());
-            prop_assert_eq!(before.retry_after(), after.retry_after());
+            prop_assert_eq!(before.verdict().retry_after(), after.verdict().retry_after());
             prop_assert_eq!(before.banned_for(), after.banned_for());
-            let charged = if !after.is_denied() { cost } else { 0 };
+            let charged = if !after.verdict().is_denied() { cost } else { 0 };
             prop_assert_eq!(before.remaining() - charged, after.remaining());
-            prop_assert!(charge.owed() == 0 || cost == 0 || before.is_denied());
+            prop_assert!(charge.owed() == 0 || cost == 0 || before.verdict().is_denied());
         }
         Step::Both { policies: [one, other], key: at, cost } => {
             let key = key(at);
@@ -123,7 +123,7 @@ async fn carry_out(
             let explained = Explanation::of_all(limiter, &charges).await.unwrap();
             let checked = limiter.check_all(&charges).await.unwrap();
             let peeked = explained.decision();
-            prop_assert_eq!(!peeked.is_denied(), !checked.is_denied());
+            prop_assert_eq!(!peeked.verdict().is_denied(), !checked.verdict().is_denied());
             if checked.is_banned() && checked.banned_for() != peeked.banned_for() {
                 return Ok(());
             }
@@ -159,12 +159,12 @@ async fn carry_out(
             let explained = Explanation::of(limiter, policy, &key, 1).await.unwrap();
             let [charge] = explained.charges() else { panic!("{explained:?}") };
             let outcome = charge.outcome().unwrap();
-            if outcome.is_banned() {
+            if outcome.banned_for().is_some() {
                 return Ok(());
             }
             prop_assert_eq!(
                 (outcome.remaining(), outcome.reset_after()),
-                (outcome.capacity(), Duration::ZERO)
+                (outcome.policy().capacity(), Duration::ZERO)
             );
         }
     }

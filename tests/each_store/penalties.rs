@@ -43,8 +43,8 @@ pub(crate) async fn provoke(limiter: &Limiter, policy: &Policy, key: &Key) -> (u
 
 /// The keys of the list, which is complete.
 pub(crate) fn texts(list: &BanList) -> Vec<&str> {
-    assert!(list.is_complete());
-    list.bans().iter().map(|ban| ban.key().as_str()).collect()
+    assert!(list.is_complete);
+    list.bans.iter().map(|(key, _)| key.as_str()).collect()
 }
 
 #[tokio::test]
@@ -125,7 +125,7 @@ async fn a_shadow_neither_counts_denials_nor_bans() {
         }
         assert_eq!(provoke(&limiter, &policy, &alice).await, (0, 2), "{name}");
         let shadow = ask(&limiter, &policy.clone().shadow(), &alice).await;
-        assert!(shadow.is_allowed() && !shadow.shadows()[0].is_banned(), "{name}: {shadow:?}");
+        assert!(shadow.is_allowed() && !shadow.shadows()[0].banned_for().is_some(), "{name}: {shadow:?}");
         // The denials of a shadow do not count for other policies either.
         let both = [
             Charge::new(&day("q", 9).penalty(three()), &alice, 1),
@@ -154,7 +154,7 @@ async fn a_banned_request_charges_no_policy_and_counts_for_nothing() {
                 let decision = limiter.check_all(&charges).await.unwrap();
                 assert!(decision.is_banned(), "{name}");
                 assert_eq!(decision.binding().unwrap().policy().name(), "login", "{name}");
-                let banned = decision.outcomes().iter().filter(|one| one.is_banned());
+                let banned = decision.outcomes().iter().filter(|one| one.banned_for().is_some());
                 assert_eq!(banned.map(|one| one.policy().name()).collect::<Vec<_>>(), ["login"], "{name}");
             }
         }
@@ -165,7 +165,7 @@ async fn a_banned_request_charges_no_policy_and_counts_for_nothing() {
         limiter.check(&partner, &alice, 2).await.unwrap();
         let both = [charge(&login, &alice), charge(&partner, &alice)];
         let decision = limiter.check_all(&both).await.unwrap();
-        assert!(decision.is_banned() && decision.outcomes()[1].is_denied(), "{name}");
+        assert!(decision.is_banned() && decision.outcomes()[1].verdict().is_denied(), "{name}");
         assert!(!limiter.peek(&partner, &alice, 1).await.unwrap().is_banned(), "{name}");
         assert!(ask(&limiter, &partner, &alice).await.is_banned(), "{name}");
     }
@@ -181,7 +181,11 @@ async fn all_policies_that_deny_count_the_denial() {
             limiter.check_all(&charges).await.unwrap();
         }
         let banned = limiter.check_all(&charges).await.unwrap();
-        let seen: Vec<_> = banned.outcomes().iter().map(|one| (!one.is_denied(), one.is_banned())).collect();
+        let seen: Vec<_> = banned
+            .outcomes()
+            .iter()
+            .map(|one| (!one.verdict().is_denied(), one.banned_for().is_some()))
+            .collect();
         assert_eq!(seen, [(false, true), (true, false), (false, false)], "{name}");
         // "b" admits, so it counted nothing, and was charged once.
         assert_eq!(limiter.peek(&policies[1], &alice, 1).await.unwrap().remaining(), Some(8), "{name}");
@@ -259,7 +263,11 @@ async fn every_store_counts_the_denials_of_random_requests_alike() {
 /// By outcome: the policy, whether it admits, whether it bans, and what remains.
 fn said(decision: &Decision) -> Vec<(&str, bool, bool, u64)> {
     let outcomes = decision.outcomes().iter().chain(decision.shadows());
-    outcomes.map(|one| (one.policy().name(), !one.is_denied(), one.is_banned(), one.remaining())).collect()
+    outcomes
+        .map(|one| {
+            (one.policy().name(), !one.verdict().is_denied(), one.banned_for().is_some(), one.remaining())
+        })
+        .collect()
 }
 
 #[tokio::test]
@@ -278,7 +286,7 @@ async fn the_most_charges_of_a_decision_can_all_have_penalties() {
         for denials in 1..=3 {
             let decision = limiter.check_all(&charges).await.unwrap();
             assert!(decision.failure().is_none(), "{name}: {:?}", decision.failure());
-            let banned = decision.outcomes().iter().filter(|one| one.is_banned()).count();
+            let banned = decision.outcomes().iter().filter(|one| one.banned_for().is_some()).count();
             assert_eq!(banned, if denials == 3 { 256 } else { 0 }, "{name}");
         }
     }
@@ -347,21 +355,21 @@ async fn bans_are_listed_the_longest_first() {
             ask(&limiter, &policy, &Key::new("denied")).await;
         }
         let list = limiter.operator().bans(&policy).await.unwrap();
-        let (bans, shown) = (list.bans(), texts(&list));
+        let (bans, shown) = (&list.bans, texts(&list));
         let mut expected: Vec<Key> = identities.iter().rev().map(Key::new).collect();
         expected.push(Key::new("automatic"));
-        let keys: Vec<Key> = bans.iter().map(|ban| ban.key().clone()).collect();
+        let keys: Vec<Key> = bans.iter().map(|(key, _)| key.clone()).collect();
         // Two of them have an hour left.
         assert_eq!(keys[..4], expected[..4], "{name}: {shown:?}");
         assert!(
             keys.len() == 6 && expected[4..].iter().all(|key| keys[4..].contains(key)),
             "{name}: {shown:?}"
         );
-        assert!(bans[0].rest() > 5 * HOUR - MINUTE && bans[0].rest() <= 5 * HOUR, "{name}");
+        assert!(bans[0].1 > 5 * HOUR - MINUTE && bans[0].1 <= 5 * HOUR, "{name}");
         assert_eq!(texts(&limiter.operator().bans(&other).await.unwrap()), ["mallory"], "{name}");
         // The listed keys can be unbanned, hashes too.
-        for ban in bans {
-            limiter.operator().unban(&policy, ban.key()).await.unwrap();
+        for (key, _) in bans {
+            limiter.operator().unban(&policy, key).await.unwrap();
         }
         assert_eq!(texts(&limiter.operator().bans(&policy).await.unwrap()), [""; 0], "{name}");
     }
@@ -379,14 +387,8 @@ async fn more_bans_are_listed_than_redis_reads_in_a_step() {
                 banned.unwrap();
             }
         }
-        let mut listed: Vec<Key> = limiter
-            .operator()
-            .bans(&policy)
-            .await
-            .unwrap()
-            .into_iter()
-            .map(|ban| ban.key().clone())
-            .collect();
+        let mut listed: Vec<Key> =
+            limiter.operator().bans(&policy).await.unwrap().bans.into_iter().map(|(key, _)| key).collect();
         listed.sort();
         assert_eq!(listed.len(), keys.len(), "{name}");
         assert_eq!(listed, keys, "{name}");

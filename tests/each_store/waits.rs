@@ -34,7 +34,7 @@ async fn a_permit_that_is_released_ends_a_wait_on_each_store() {
         let key = Key::new("all");
         let held = limiter.check(&policy, &key, 1).await.unwrap();
         let denied = limiter.wait(&policy, &key, 1, Duration::ZERO).await.unwrap();
-        assert!(denied.is_denied(), "{name}");
+        assert!(denied.verdict().is_denied(), "{name}");
         let (waited, ()) = tokio::join!(limiter.wait(&policy, &key, 1, LONG), async {
             tokio::task::yield_now().await;
             drop(held);
@@ -57,9 +57,9 @@ async fn a_wait_that_ends_without_an_admission_charges_nothing_on_each_store() {
         // Longer than the patience, and impossible.
         let unit = Duration::from_millis(100);
         let denied = limiter.wait(&bucket, &key, 2, unit).await.unwrap();
-        assert_eq!((denied.is_denied(), denied.retry_after()), (true, Some(unit * 2)), "{name}");
+        assert_eq!((denied.verdict().is_denied(), denied.retry_after()), (true, Some(unit * 2)), "{name}");
         let never = limiter.wait(&bucket, &key, 11, LONG).await.unwrap();
-        assert_eq!((never.is_denied(), never.retry_after()), (true, None), "{name}");
+        assert_eq!((never.verdict().is_denied(), never.retry_after()), (true, None), "{name}");
 
         // Dropped.
         let dropped = timeout(Duration::from_millis(20), limiter.wait(&bucket, &key, 10, LONG)).await;
@@ -73,7 +73,11 @@ async fn a_wait_that_ends_without_an_admission_charges_nothing_on_each_store() {
         let before = left(&queue).await;
         for _ in 0..3 {
             let denied = limiter.wait(&queue, &key, 1, Duration::ZERO).await.unwrap();
-            assert_eq!((denied.is_denied(), denied.retry_after()), (true, Some(unit)), "{name}: {denied:?}");
+            assert_eq!(
+                (denied.verdict().is_denied(), denied.retry_after()),
+                (true, Some(unit)),
+                "{name}: {denied:?}"
+            );
             assert_eq!((denied.outcomes()[0].granted(), denied.remaining()), (0, before), "{name}");
         }
         assert_eq!(left(&queue).await, before, "{name}");

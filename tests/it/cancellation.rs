@@ -27,7 +27,7 @@ async fn store(server: &RedisServer) -> RedisStore {
 async fn ask(layer: RateLimitLayer, user: usize) -> String {
     let service = service_fn(|request: Request<String>| async move {
         let outcome = &request.extensions().get::<Decision>().unwrap().outcomes()[0];
-        let said = format!("{} {}", outcome.key().as_str(), outcome.remaining());
+        let said = format!("{} {}", outcome.charge().key().as_str(), outcome.remaining());
         Ok::<_, Infallible>(Response::new(said))
     });
     let request = Request::builder().header("x-user", user.to_string()).body(String::new()).unwrap();

@@ -235,7 +235,7 @@ async fn a_service_that_fails_while_a_request_is_delayed_returns_its_own_error()
     let queue =
         Policy::new("p", Quota::per_hour(1)).algorithm(LeakyBucket::queue(Duration::from_secs(36_000)));
     let limiter = Limiter::new(MemoryStore::new());
-    assert!(!limiter.check(&queue, &Key::new("all"), 1).await.unwrap().is_denied());
+    assert!(!limiter.check(&queue, &Key::new("all"), 1).await.unwrap().verdict().is_denied());
     let layer = RateLimitLayer::new(limiter, queue, Key::new("all"));
     assert_eq!(layer.layer(FailsLater::default()).oneshot(get()).await.unwrap_err(), "it is gone");
 }
@@ -426,7 +426,7 @@ async fn a_request_dropped_in_any_state_leaves_at_most_its_charge_and_no_permit(
             layer.and(Rule::new(policy.clone(), Unknown))
         };
         // So that the queue delays the next request.
-        assert!(!counts.check(&policy, &Key::new("all"), 1).await.unwrap().is_denied(), "{name}");
+        assert!(!counts.check(&policy, &Key::new("all"), 1).await.unwrap().verdict().is_denied(), "{name}");
         let before = remaining(&counts, &policy).await;
 
         let (inner, calls) = Strict::new();
@@ -442,9 +442,12 @@ async fn a_request_dropped_in_any_state_leaves_at_most_its_charge_and_no_permit(
         let left = before - charged;
         assert_eq!(remaining(&counts, &policy).await, left, "{name}");
         for _ in 0..left {
-            assert!(!counts.check(&policy, &Key::new("all"), 1).await.unwrap().is_denied(), "{name}");
+            assert!(
+                !counts.check(&policy, &Key::new("all"), 1).await.unwrap().verdict().is_denied(),
+                "{name}"
+            );
         }
-        assert!(counts.check(&policy, &Key::new("all"), 1).await.unwrap().is_denied(), "{name}");
+        assert!(counts.check(&policy, &Key::new("all"), 1).await.unwrap().verdict().is_denied(), "{name}");
     }
 }
 
@@ -481,6 +484,6 @@ async fn requests_dropped_at_any_moment_leave_redis_connections_in_step() {
     let left = remaining(&limiter, &dropped).await;
     assert!((800..=1_000 - called).contains(&left), "{left} left, {called} called");
     // Exactly the remaining units are admitted.
-    assert!(limiter.check(&dropped, &Key::new("all"), left + 1).await.unwrap().is_denied());
-    assert!(!limiter.check(&dropped, &Key::new("all"), left).await.unwrap().is_denied());
+    assert!(limiter.check(&dropped, &Key::new("all"), left + 1).await.unwrap().verdict().is_denied());
+    assert!(!limiter.check(&dropped, &Key::new("all"), left).await.unwrap().verdict().is_denied());
 }

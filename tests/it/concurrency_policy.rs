@@ -490,10 +490,10 @@ async fn contest(clock: &ManualClock, stores: [(&str, &dyn Store); 2], steps: Ve
             let outcome = &decision.outcomes()[0];
             let micros = |duration: Duration| u64::try_from(duration.as_micros()).unwrap();
             let said = (
-                !outcome.is_denied(),
+                !outcome.verdict().is_denied(),
                 outcome.remaining(),
                 micros(outcome.reset_after()),
-                outcome.retry_after().map(micros),
+                outcome.verdict().retry_after().map(micros),
             );
             assert_eq!(said, expected, "{name}, {action:?} of {} at {now}", charge.cost());
         }

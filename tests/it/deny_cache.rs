@@ -169,7 +169,8 @@ async fn a_denial_of_several_policies_is_remembered() {
     let again = limiter.check_all(&both).await.unwrap();
     assert_eq!(server.script_calls(), before);
     for decision in [denied, again] {
-        let said: Vec<_> = decision.outcomes().iter().map(|of| (!of.is_denied(), of.remaining())).collect();
+        let said: Vec<_> =
+            decision.outcomes().iter().map(|of| (!of.verdict().is_denied(), of.remaining())).collect();
         assert_eq!(said, [(true, 8), (false, 0)]);
     }
     // Other charges need their own decision, even if the outcome is the same.

@@ -533,7 +533,7 @@ impl Contest {
             let decision = decision.unwrap();
             assert!(decision.failure().is_none(), "{name}: {decision:?}");
             decisions.push(decision.clone());
-            if *name == REMEMBERING && decision.is_denied() {
+            if *name == REMEMBERING && decision.verdict().is_denied() {
                 assert!(expected.iter().any(|said| !said.admitted), "{name}, {asked:?}, {ask:?} at {now}");
                 continue;
             }
@@ -652,7 +652,7 @@ impl Contest {
                     }
                     (Some(_), Err(error)) => panic!("{error}: {}", context()),
                     (Some(expected), Ok(decision)) => {
-                        if *name == REMEMBERING && decision.is_denied() {
+                        if *name == REMEMBERING && decision.verdict().is_denied() {
                             assert!(expected.iter().any(|said| !said.admitted), "{}", context());
                             continue;
                         }
@@ -698,7 +698,7 @@ impl Contest {
                 self.clock.advance(pause);
                 let peeked = limiter.peek_all(charges).await.unwrap();
                 assert!(peeked.failure().is_none(), "{name}: {peeked:?}");
-                verdicts.push(!peeked.is_denied());
+                verdicts.push(!peeked.verdict().is_denied());
             }
             assert_eq!(verdicts, [false, true], "{name}, {charges:?}, {wait:?}");
             self.clock.step_back(wait);
@@ -717,7 +717,7 @@ fn starts_below_its_burst(rule: &Rule) -> bool {
 
 fn said(decision: &Decision) -> Vec<Said> {
     let said = |outcome: &Outcome| Said {
-        admitted: !outcome.is_denied(),
+        admitted: !outcome.verdict().is_denied(),
         granted: outcome.granted(),
         remaining: outcome.remaining(),
         reset: outcome.reset_after(),
@@ -725,7 +725,7 @@ fn said(decision: &Decision) -> Vec<Said> {
             Verdict::Delay(delay) => delay,
             _ => Duration::ZERO,
         },
-        retry: outcome.retry_after(),
+        retry: outcome.verdict().retry_after(),
         banned: outcome.banned_for(),
     };
     decision.outcomes().iter().chain(decision.shadows()).map(said).collect()
@@ -858,8 +858,8 @@ async fn a_changed_quota_counts_what_was_charged_before() {
                 )
             };
             let take = async |limit, cost| limiter.check(&limited_to(limit), &key, cost).await.unwrap();
-            assert!(!take(10, 10).await.is_denied(), "{algorithm}");
-            assert!(take(10, 1).await.is_denied(), "{algorithm}");
+            assert!(!take(10, 10).await.verdict().is_denied(), "{algorithm}");
+            assert!(take(10, 1).await.verdict().is_denied(), "{algorithm}");
             // Raised: ten of twenty are used.
             assert_eq!(take(20, 9).await.remaining(), Some(1), "{algorithm}");
             // Lowered: all units are used, and one is available again within the time in which the quota refills.
@@ -868,7 +868,7 @@ async fn a_changed_quota_counts_what_was_charged_before() {
             let wait = denied.retry_after().unwrap();
             assert!(wait <= Duration::from_secs(86_400 + 3_600), "{algorithm}: {wait:?}");
             clock.advance(wait);
-            assert!(!take(4, 1).await.is_denied(), "{algorithm}");
+            assert!(!take(4, 1).await.verdict().is_denied(), "{algorithm}");
         }
     }
 }
@@ -929,11 +929,11 @@ async fn one_call_may_decide_under_two_quotas_of_a_policy() {
         };
         let (hour, day, key) = (per(1), per(24), Key::new(algorithm));
         for limiter in [&memory, &redis] {
-            assert!(!limiter.check(&day, &key, 3).await.unwrap().is_denied(), "{algorithm}");
+            assert!(!limiter.check(&day, &key, 3).await.unwrap().verdict().is_denied(), "{algorithm}");
         }
         clock.advance(Duration::from_secs(2 * 3_600));
         for limiter in [&memory, &redis] {
-            assert!(!limiter.check(&day, &key, 2).await.unwrap().is_denied(), "{algorithm}");
+            assert!(!limiter.check(&day, &key, 2).await.unwrap().verdict().is_denied(), "{algorithm}");
         }
         let decisions = |limiter: &Limiter| {
             [
@@ -1007,12 +1007,12 @@ async fn a_merged_cell_holds_the_most_units_that_fit() {
     let (narrow, wide, key) = (cells(2, 2_000), cells(1, 10_000), Key::new("alice"));
     let stores = both(&server, &clock).await;
     for (name, limiter) in &stores {
-        assert!(!limiter.check(&narrow, &key, limit).await.unwrap().is_denied(), "{name}");
+        assert!(!limiter.check(&narrow, &key, limit).await.unwrap().verdict().is_denied(), "{name}");
     }
     // A tenth of the first cell still counts.
     clock.advance(Duration::from_secs(2_300));
     for (name, limiter) in &stores {
-        assert!(!limiter.check(&narrow, &key, limit / 10 * 9).await.unwrap().is_denied(), "{name}");
+        assert!(!limiter.check(&narrow, &key, limit / 10 * 9).await.unwrap().verdict().is_denied(), "{name}");
         assert_eq!(limiter.peek(&wide, &key, 0).await.unwrap().remaining(), Some(0), "{name}");
     }
     // Half of the merged cell still counts, rounded up.

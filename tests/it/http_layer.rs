@@ -26,7 +26,7 @@ use tower_ratelimit::{
     Answer, Charge, Decision, Error, ErrorKind, FailureMode, Header, Key, Limiter, MemoryStore, PeerIp,
     Policy, PolicySource, Quota, RateLimitLayer, RedisStore, Rule, Verdict,
     decision::Outcome,
-    layer::{RateLimit, ResponseBody, ResponseFuture},
+    layer::{RateLimit, ResponseBody},
     policy::Enforcement,
     store::{Action, Store},
 };
@@ -68,7 +68,7 @@ fn public_types_can_be_shared_between_threads() {
     shared::<Charge>();
     shared::<Decision>();
     shared::<Error>();
-    sent::<ResponseFuture<Router, axum::body::Body>>();
+    sent::<<RateLimit<Router> as Service<Request<axum::body::Body>>>::Future>();
     sent::<ResponseBody<axum::body::Body>>();
     sent::<Answer<Decision>>();
 }

@@ -235,7 +235,7 @@ async fn a_key_from_an_extractor_or_a_decision_can_be_named_in_its_final_form() 
         let peer: SocketAddr = "203.0.113.7:1".parse().unwrap();
         let request = Request::get("/").extension(peer).body(String::new()).unwrap();
         let response = ask(&layer, request).await;
-        let stored = response.extensions().get::<Decision>().unwrap().outcomes()[0].key().clone();
+        let stored = response.extensions().get::<Decision>().unwrap().outcomes()[0].charge().key().clone();
         let given = key(&extractor(), &from("203.0.113.7:1")).await.unwrap();
         assert_eq!(stored, given, "{name}");
         // It matches no other key, such as that of a client that sends the key's text as a header.

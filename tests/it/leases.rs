@@ -22,6 +22,9 @@ use tower_ratelimit::{
     store::Store as _,
 };
 
+/// How long a running instance keeps units that it does not spend.
+const HELD_UNUSED: Duration = Duration::from_millis(1_500);
+
 /// One of several instances: its own store, over a shared pool.
 #[derive(Clone)]
 struct Instance {
@@ -44,7 +47,7 @@ impl Instance {
 
     /// Waits until no call from an earlier time is pending.
     async fn settled(&self) {
-        while self.store.lease_status().calls() > 0 {
+        while self.store.lease_status().calls > 0 {
             tokio::time::sleep(Duration::from_micros(100)).await;
         }
     }
@@ -63,7 +66,7 @@ impl Instance {
     }
 
     fn has_leases(&self) -> bool {
-        self.store.lease_status().keys() > 0
+        self.store.lease_status().keys > 0
     }
 
     async fn remaining(&self, policy: &Policy) -> u64 {
@@ -329,7 +332,7 @@ async fn live(server: &RedisServer, redis: &RedisPool, rule: Rule, steps: Vec<St
     let refill = rule.period * rule.burst.div_ceil(rule.limit).max(2);
     // If no request comes after the clock was set back, earlier state stays until the clock has caught up.
     let wait = Duration::from_micros(refill + set_back);
-    clock.advance(leased.lease_bound().unwrap().after_a_crash() + wait);
+    clock.advance(leased.lease_bound().unwrap() + wait);
     let all = match rule.kind {
         // Expired by now, so the key is new again.
         Kind::StartsEmpty => rule.burst / 3,
@@ -461,13 +464,12 @@ async fn an_idle_key_returns_its_lease_and_a_dropped_store_leaves_no_task() {
     let other = instance(&server).await;
     for policy in policies {
         let policy = policy.leased(100);
-        let bound = policy.lease_bound().unwrap();
         let busy = instance(&server).await;
         let admitted = warm_up(&busy, &policy).await;
         let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
         assert!(other.remaining(&policy).await < limit - admitted, "{}", policy.name());
         let back = async || other.remaining(&policy).await == limit - admitted;
-        assert!(within(bound.while_running(), back).await, "{}", policy.name());
+        assert!(within(HELD_UNUSED, back).await, "{}", policy.name());
         // The task that returned them ends.
         let fewer = async || tokio::runtime::Handle::current().metrics().num_alive_tasks() < tasks;
         assert!(within(Duration::from_secs(1), fewer).await, "{}", policy.name());
@@ -506,9 +508,9 @@ async fn the_lease_of_a_crashed_instance_is_free_after_the_documented_time() {
         assert!(crashed.has_leases(), "{name}");
         drop(crashed);
         let remaining = other.remaining(&policy).await;
-        assert!(remaining < 1_000 - 40 && remaining >= 1_000 - 40 - bound.units(), "{name}: {remaining}");
+        assert!(remaining < 1_000 - 40 && remaining >= 1_000 - 40 - 64, "{name}: {remaining}");
         // Spent units are replenished at their usual rate.
-        clock.advance(bound.after_a_crash() + Duration::from_millis(400));
+        clock.advance(bound + Duration::from_millis(400));
         assert_eq!(other.remaining(&policy).await, 1_000, "{name}");
     }
 }
@@ -537,7 +539,7 @@ async fn leases_on_a_key_are_fetched_one_at_a_time_and_nothing_is_lost_with_a_dr
     }
     assert!(busy.take(&policy, 1).await.is_allowed());
     let before = other.remaining(&policy).await;
-    assert!(within(policy.lease_bound().unwrap().while_running(), async || !busy.has_leases()).await);
+    assert!(within(HELD_UNUSED, async || !busy.has_leases()).await);
     busy.settled().await;
     // Only units of dropped requests are missing now: a dropped request may have been charged, but the lease that it
     // fetched is not lost.
@@ -656,7 +658,7 @@ async fn a_refund_that_is_dropped_while_it_waits_loses_no_lease() {
     drop(refund);
     assert!(other.await.unwrap().is_allowed());
     let back = async || busy.remaining(&policy).await == limit - admitted;
-    assert!(within(policy.lease_bound().unwrap().while_running(), back).await);
+    assert!(within(HELD_UNUSED, back).await);
 }
 
 /// A request returns a lease that is too small for it. Other requests may have been denied because of that lease.
@@ -724,12 +726,12 @@ fn policies_that_cannot_be_leased_are_errors_in_either_order() {
     ];
     for policy in either {
         let bound = policy.lease_bound().unwrap();
-        assert_eq!((bound.units(), bound.after_a_crash()), (5, Duration::from_secs(1)));
+        assert_eq!(bound, Duration::from_secs(1));
     }
     assert_eq!(policy().lease_bound(), None);
     // A lease never holds more units than the limit.
     let bound = Policy::new("p", Quota::per_minute(100)).leased(1_000_000).lease_bound().unwrap();
-    assert_eq!((bound.units(), bound.after_a_crash()), (100, Duration::from_secs(61)));
+    assert_eq!(bound, Duration::from_secs(61));
 }
 
 #[tokio::test]

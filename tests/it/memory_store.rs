@@ -14,7 +14,7 @@ fn stranger(i: u64) -> Key {
 
 #[tokio::test]
 async fn a_flood_of_identities_stays_within_the_capacity() {
-    let store = MemoryStore::builder().capacity(1_600).build();
+    let store = MemoryStore::new().capacity(1_600);
     let limiter = Limiter::new(store.clone());
     let policy = Policy::new("p", Quota::per_day(10));
     for i in 0..50_000 {
@@ -40,7 +40,7 @@ async fn a_capacity_of_any_size_is_filled_and_kept() {
     ];
     let policy = Policy::new("p", Quota::per_day(10));
     for Row { capacity, most } in rows {
-        let store = MemoryStore::builder().capacity(capacity).build();
+        let store = MemoryStore::new().capacity(capacity);
         let limiter = Limiter::new(store.clone());
         for i in 0..2 * most as u64 {
             limiter.check(&policy, &stranger(i), 1).await.unwrap();
@@ -48,7 +48,7 @@ async fn a_capacity_of_any_size_is_filled_and_kept() {
         assert!((most * 99 / 100..=most).contains(&store.len()), "{capacity}: {}", store.len());
     }
     // No memory is allocated before there are keys.
-    assert!(MemoryStore::builder().capacity(usize::MAX).build().is_empty());
+    assert!(MemoryStore::new().capacity(usize::MAX).is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -92,7 +92,7 @@ async fn new_keys_remove_none_that_matters_again_after_a_manual_clock_was_set_ba
 
 #[tokio::test]
 async fn a_key_that_matters_longer_outlives_a_flood_of_keys_that_do_not() {
-    let store = MemoryStore::builder().capacity(1_600).build();
+    let store = MemoryStore::new().capacity(1_600);
     let limiter = Limiter::new(store);
     let (long, short) =
         (Policy::new("long", Quota::per_day(1)), Policy::new("short", Quota::per_minute(100)));

@@ -280,7 +280,7 @@ async fn redis_the_deny_cache_and_leases_are_told_apart() {
     let limiter = Limiter::new(store.clone());
     let source = async |policy: &Policy| {
         let decision = limiter.check(policy, &Key::new("alice"), 1).await.unwrap();
-        (!decision.is_denied(), decision.source())
+        (!decision.verdict().is_denied(), decision.source())
     };
 
     let single = policy(1);

@@ -89,7 +89,7 @@ async fn the_stored_key_of_a_preflight_has_a_mark() {
     for (lines, stored) in [(vec![("x-api-key", "k1")], "%^k1"), (vec![], "%^%^203.0.113.7")] {
         let response = ask(&layer(9, Header::new("x-api-key")), preflight(A, &lines)).await;
         let decision = response.extensions().get::<Decision>().unwrap();
-        assert_eq!(decision.outcomes()[0].key().as_str(), stored);
+        assert_eq!(decision.outcomes()[0].charge().key().as_str(), stored);
     }
 }
 

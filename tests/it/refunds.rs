@@ -69,7 +69,7 @@ async fn saved_refunds_admit_no_more_guesses_than_the_limit() {
             let mut slow = Vec::new();
             for _ in 0..100 {
                 let decision = limiter.check(&policy, &key, 1).await.unwrap();
-                if !decision.is_denied() {
+                if !decision.verdict().is_denied() {
                     slow.push(decision);
                 }
                 clock.advance(Duration::from_secs(12));
@@ -78,7 +78,7 @@ async fn saved_refunds_admit_no_more_guesses_than_the_limit() {
             assert!(slow.len() > 80, "{store}, {name}: {}", slow.len());
             let mut guesses = 0;
             loop {
-                while !limiter.check(&policy, &key, 1).await.unwrap().is_denied() {
+                while !limiter.check(&policy, &key, 1).await.unwrap().verdict().is_denied() {
                     guesses += 1;
                 }
                 let Some(ended) = slow.pop() else { break };
@@ -99,10 +99,13 @@ async fn a_refund_of_an_expired_charge_refunds_nothing() {
             let key = Key::new("alice");
             let old = limiter.check(&policy, &key, 5).await.unwrap();
             clock.advance(Duration::from_secs(20));
-            assert!(!limiter.check(&policy, &key, 10).await.unwrap().is_denied(), "{store}, {name}");
+            assert!(
+                !limiter.check(&policy, &key, 10).await.unwrap().verdict().is_denied(),
+                "{store}, {name}"
+            );
             let after = limiter.refund(&old, 5).await.unwrap();
             assert_eq!(after.remaining(), Some(0), "{store}, {name}");
-            assert!(limiter.check(&policy, &key, 1).await.unwrap().is_denied(), "{store}, {name}");
+            assert!(limiter.check(&policy, &key, 1).await.unwrap().verdict().is_denied(), "{store}, {name}");
             clock.advance(Duration::from_secs(60));
         }
     }
@@ -143,7 +146,7 @@ async fn a_refund_after_a_reset_returns_nothing_of_a_charge_that_has_drained() {
         let second = limiter.check(&policy, &key, 5).await.unwrap();
         clock.advance(hour);
         limiter.operator().reset(&policy, &key).await.unwrap();
-        assert!(!limiter.check(&policy, &key, 10).await.unwrap().is_denied(), "{name}");
+        assert!(!limiter.check(&policy, &key, 10).await.unwrap().verdict().is_denied(), "{name}");
         assert_eq!(limiter.refund(&second, 5).await.unwrap().remaining(), Some(0), "{name}");
     }
 }
@@ -265,10 +268,10 @@ async fn a_denial_by_one_policy_has_nothing_to_refund_of_another() {
         for (name, policy) in every_algorithm(10, Duration::from_secs(60)) {
             let key = Key::new(&name);
             limiter.check(&exhausted, &key, 1).await.unwrap();
-            assert!(!limiter.check(&policy, &key, 3).await.unwrap().is_denied(), "{store}, {name}");
+            assert!(!limiter.check(&policy, &key, 3).await.unwrap().verdict().is_denied(), "{store}, {name}");
             let charges = [Charge::new(&policy, &key, 3), Charge::new(&exhausted, &key, 1)];
             let denied = limiter.check_all(&charges).await.unwrap();
-            assert!(denied.is_denied(), "{store}, {name}");
+            assert!(denied.verdict().is_denied(), "{store}, {name}");
             limiter.refund(&denied, 3).await.unwrap();
             let remaining = limiter.peek(&policy, &key, 0).await.unwrap().remaining();
             assert_eq!(remaining, Some(7), "{store}, {name}");
@@ -312,7 +315,7 @@ async fn run(limiter: &Limiter, clock: &ManualClock, name: &str, policy: &Policy
         match *step {
             Step::Take(units) => {
                 let decision = limiter.check(policy, key, units).await.unwrap();
-                if !decision.is_denied() {
+                if !decision.verdict().is_denied() {
                     let now = clock.now();
                     let opened = match open {
                         // A window that was refunded completely is removed.
@@ -431,7 +434,7 @@ async fn a_refund_in_the_middle_of_a_long_log_removes_the_oldest_units() {
             }
             clock.advance(Duration::from_millis(1));
         }
-        assert!(limiter.check(&policy, &key, 1).await.unwrap().is_denied(), "{store}");
+        assert!(limiter.check(&policy, &key, 1).await.unwrap().verdict().is_denied(), "{store}");
         let after = limiter.refund(&middle.unwrap(), 1).await.unwrap();
         assert_eq!(after.remaining(), Some(1), "{store}");
         // When the first request would have left the log, no further unit is free: its unit was removed already.

@@ -69,8 +69,8 @@ async fn the_ttl_of_a_bucket_covers_the_units_of_a_larger_quota() {
         }
         let () = server.command(&["FLUSHALL"]);
         let key = Key::new("alice");
-        assert!(!limiter.check(&large, &key, 100).await.unwrap().is_denied(), "{kind}");
-        assert!(limiter.check(&small, &key, 1).await.unwrap().is_denied(), "{kind}");
+        assert!(!limiter.check(&large, &key, 100).await.unwrap().verdict().is_denied(), "{kind}");
+        assert!(limiter.check(&small, &key, 1).await.unwrap().verdict().is_denied(), "{kind}");
         let name: Vec<String> = server.command(&["KEYS", "*"]);
         let left: i64 = server.command(&["PTTL", &name[0]]);
         // 100 units at 10 a minute, less what drained between the two decisions.
@@ -92,7 +92,7 @@ async fn the_units_of_a_much_larger_quota_get_a_ttl_that_redis_accepts() {
         if kind == "token bucket, not full at first" {
             continue;
         }
-        assert!(!limiter.check(&large, &key, most).await.unwrap().is_denied(), "{kind}");
+        assert!(!limiter.check(&large, &key, most).await.unwrap().verdict().is_denied(), "{kind}");
         let denied = limiter.check(&small, &key, 1).await.unwrap();
         assert_eq!(denied.remaining(), Some(0), "{kind}");
         let name: Vec<String> = server.command(&["KEYS", "*"]);
@@ -100,7 +100,10 @@ async fn the_units_of_a_much_larger_quota_get_a_ttl_that_redis_accepts() {
         assert!(left > 0, "{kind}: {left}");
         // A queue delays as much as its burst, and another aligned window has started.
         let again = limiter.check(&large, &key, most / 2).await.unwrap();
-        assert!(again.is_denied() || ["queue", "aligned window"].contains(&kind), "{kind}: {again:?}");
+        assert!(
+            again.verdict().is_denied() || ["queue", "aligned window"].contains(&kind),
+            "{kind}: {again:?}"
+        );
     }
 }
 
@@ -121,7 +124,7 @@ async fn every_key_has_a_ttl_as_long_as_its_state_matters() {
             let () = server.command(&["FLUSHALL"]);
             let key = Key::new("alice");
             let charged = limiter.check(&policy, &key, 1).await.unwrap();
-            assert!(!charged.is_denied(), "{name}, {kind}");
+            assert!(!charged.verdict().is_denied(), "{name}, {kind}");
             let reset = i64::try_from(charged.outcomes()[0].reset_after().as_millis()).unwrap();
             // Each later step keeps a TTL too.
             for step in ["charge", "denial", "refund"] {
@@ -168,12 +171,12 @@ async fn the_ttl_of_a_bucket_covers_later_refunds_and_a_start_that_is_not_full()
     for (name, policy, cost, refund, again, expected) in rows {
         let () = server.command(&["FLUSHALL"]);
         let key = Key::new("alice");
-        assert!(!limiter.check(&policy, &key, cost).await.unwrap().is_denied(), "{name}");
+        assert!(!limiter.check(&policy, &key, cost).await.unwrap().verdict().is_denied(), "{name}");
         if refund > 0 {
             limiter.operator().refund_latest(&policy, &key, refund).await.unwrap();
         }
         if again > 0 {
-            assert!(!limiter.check(&policy, &key, again).await.unwrap().is_denied(), "{name}");
+            assert!(!limiter.check(&policy, &key, again).await.unwrap().verdict().is_denied(), "{name}");
         }
         let stored: String = server.command(&["RANDOMKEY"]);
         let ttl: i64 = server.command(&["PTTL", &stored]);
@@ -195,7 +198,7 @@ async fn a_refund_of_a_charge_in_a_window_keeps_the_ttl_and_the_last_one_deletes
         let charged = limiter.check(&policy, &Key::new("alice"), 3).await.unwrap();
         let stored: String = server.command(&["RANDOMKEY"]);
         let _: u64 = server.command(&["PEXPIRE", &stored, "60000"]);
-        assert!(!limiter.refund(&charged, 1).await.unwrap().is_denied(), "{name}");
+        assert!(!limiter.refund(&charged, 1).await.unwrap().verdict().is_denied(), "{name}");
         let ttl: i64 = server.command(&["PTTL", &stored]);
         assert!((1..=60_000).contains(&ttl), "{name}: {ttl}");
         limiter.refund(&charged, 2).await.unwrap();
@@ -212,7 +215,7 @@ async fn a_log_drops_entries_that_have_expired() {
     let policy = Policy::new("p", Quota::per_minute(10)).algorithm(SlidingLog::new());
     for _ in 0..20 {
         clock.advance(Duration::from_secs(20));
-        assert!(!limiter.check(&policy, &Key::new("alice"), 1).await.unwrap().is_denied());
+        assert!(!limiter.check(&policy, &Key::new("alice"), 1).await.unwrap().verdict().is_denied());
     }
     let stored: String = server.command(&["RANDOMKEY"]);
     let length: u64 = server.command(&["LLEN", &stored]);
@@ -235,9 +238,9 @@ async fn denials_and_peeks_write_nothing() {
         };
         let before = writes();
         for cost in [policy.capacity(), policy.capacity() + 1, u64::MAX] {
-            assert!(limiter.check(&policy, &key, cost).await.unwrap().is_denied(), "{name}");
+            assert!(limiter.check(&policy, &key, cost).await.unwrap().verdict().is_denied(), "{name}");
         }
-        assert!(!limiter.check(&policy, &key, 0).await.unwrap().is_denied());
+        assert!(!limiter.check(&policy, &key, 0).await.unwrap().verdict().is_denied());
         limiter.peek(&policy, &key, 1).await.unwrap();
         assert_eq!(writes(), before, "{name}");
     }
@@ -280,7 +283,7 @@ async fn a_logged_request_needs_at_most_20_bytes_whatever_its_cost() {
     let policy = Policy::new("p", Quota::per_day(10_000_000)).algorithm(SlidingLog::new());
     let requests = 5_000;
     for i in 0..requests {
-        assert!(!limiter.check(&policy, &Key::new("a"), 1 + i % 1_000).await.unwrap().is_denied());
+        assert!(!limiter.check(&policy, &Key::new("a"), 1 + i % 1_000).await.unwrap().verdict().is_denied());
     }
     let key: String = server.command(&["RANDOMKEY"]);
     let used: u64 = server.command(&["MEMORY", "USAGE", &key, "SAMPLES", "0"]);

@@ -212,7 +212,7 @@ async fn a_request_that_is_cancelled_during_its_delay_is_refunded() {
         let policy = Policy::new("queued", Quota::per_day(1))
             .algorithm(LeakyBucket::queue(Duration::from_secs(30 * 86_400)));
         let key = Key::new("all");
-        assert!(!limiter.check(&policy, &key, 1).await.unwrap().is_denied());
+        assert!(!limiter.check(&policy, &key, 1).await.unwrap().verdict().is_denied());
         let before = left(&limiter, &policy).await;
         let mut service =
             layer(&limiter, &policy).settle(Settlement::new().refund_cancelled()).layer(service_fn(echo));

@@ -60,7 +60,7 @@ async fn clients_see_nothing_of_a_shadow_and_on_decision_does() {
             .and(Rule::new(day("hidden", 1).shadow(), Key::new("all")))
             .on_decision(move |event| {
                 let shadows = event.decision().unwrap().shadows();
-                let denied = shadows.iter().filter(|shadow| shadow.is_denied());
+                let denied = shadows.iter().filter(|shadow| shadow.verdict().is_denied());
                 seen.lock().unwrap().extend(denied.map(|shadow| shadow.policy().name().to_owned()));
             });
         for expected in [StatusCode::OK, status] {
@@ -105,6 +105,6 @@ async fn a_hot_key_of_a_shadow_is_not_leased_and_its_denials_are_not_cached() {
         let decision = limiter.check(&policy, &Key::new("alice"), 1).await.unwrap();
         assert!(decision.is_allowed());
     }
-    assert_eq!(redis.lease_status().units(), 0);
+    assert_eq!(redis.lease_status().units, 0);
     assert!(server.script_calls() >= 500, "{}", server.script_calls());
 }

@@ -348,7 +348,7 @@ async fn five_a_minute_admits_nine_in_the_first_minute_under_gcra_and_five_under
         let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()));
         let mut admitted = 0;
         for _ in 0..60 {
-            while !limiter.check(&policy, &Key::new("alice"), 1).await.unwrap().is_denied() {
+            while !limiter.check(&policy, &Key::new("alice"), 1).await.unwrap().verdict().is_denied() {
                 admitted += 1;
             }
             clock.advance(Duration::from_secs(1));

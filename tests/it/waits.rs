@@ -81,7 +81,7 @@ async fn a_delayed_decision_is_neither_allowed_nor_denied_and_no_handler_goes_on
     let (store, _) = store_that(|_| delay(3));
     let policy = Policy::new("p", Quota::per_hour(1));
     let decision = Limiter::new(store).check(&policy, &Key::new("all"), 1).await.unwrap();
-    assert!(!decision.is_allowed() && !decision.is_denied());
+    assert!(!decision.is_allowed() && !decision.verdict().is_denied());
     assert_eq!((decision.delay(), decision.retry_after()), (Some(Duration::from_secs(3)), None));
     let rejection = decision.into_result().unwrap_err();
     let cause = std::error::Error::source(&rejection).unwrap().to_string();

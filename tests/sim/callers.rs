@@ -135,7 +135,11 @@ pub(super) async fn call(shared: Arc<Shared>, mut random: Random) {
                 sleep(Duration::from_millis(random.below(200))).await;
             }
             let is_plain = held.is_empty() && !charges.iter().any(|(rule, ..)| *rule >= hot - 1);
-            if is_plain && !decision.is_denied() && !decision.outcomes().is_empty() && ask == Ask::Charge {
+            if is_plain
+                && !decision.verdict().is_denied()
+                && !decision.outcomes().is_empty()
+                && ask == Ask::Charge
+            {
                 let by = instance.owner.name.clone();
                 let charges = shared.ledger.charged(&decision, charges);
                 latest = Some((Made { decision, charges, by, at }, is_changed));

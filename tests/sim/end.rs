@@ -68,7 +68,7 @@ pub(super) async fn counts_are_right(shared: &Shared, network: &Network) {
     for instance in shared.instances.all() {
         let returned = instance.store.return_leases().await;
         let status = instance.store.lease_status();
-        if returned.is_err() || (status.keys(), status.units(), status.calls()) != (0, 0, 0) {
+        if returned.is_err() || (status.keys, status.units, status.calls) != (0, 0, 0) {
             network.log.violated(format_args!("leases are left: {status:?} {returned:?}"));
         }
     }
@@ -158,7 +158,7 @@ async fn is_admitted_again(shared: &Shared, network: &Network, instance: &Instan
     for _ in 0..2 {
         let charges = vec![(account.0, account.1, 1)];
         let answer = shared.decide(instance, Ask::Charge, charges, PATIENT).await;
-        if answer.is_some_and(|(answer, _)| answer.is_ok_and(|decision| !decision.is_denied())) {
+        if answer.is_some_and(|(answer, _)| answer.is_ok_and(|decision| !decision.verdict().is_denied())) {
             return;
         }
         sleep(SETTLED + shared.ledger.rules[account.0].full()).await;
@@ -173,7 +173,7 @@ async fn permits_expire(shared: &Shared, network: &Network, instance: &Instance)
     sleep(EXPIRY).await;
     let ask = async || {
         let (answer, held) = shared.decide(instance, Ask::Charge, vec![(number, 0, 1)], PATIENT).await?;
-        Some((answer.ok().filter(|decision| !decision.is_denied())?, held))
+        Some((answer.ok().filter(|decision| !decision.verdict().is_denied())?, held))
     };
     let mut held = ask().await;
     if held.is_none() {

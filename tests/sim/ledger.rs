@@ -128,7 +128,11 @@ impl Ledger {
             Ok(decision) => {
                 let remaining: Vec<u64> = decision.outcomes().iter().map(Outcome::remaining).collect();
                 let failure = decision.failure().map(Error::kind);
-                format!("{:?} {} {remaining:?} {failure:?}", decision.source(), !decision.is_denied())
+                format!(
+                    "{:?} {} {remaining:?} {failure:?}",
+                    decision.source(),
+                    !decision.verdict().is_denied()
+                )
             }
             Err(error) => format!("{:?}", error.kind()),
         };
@@ -171,7 +175,7 @@ impl Ledger {
         let inner = &mut *self.inner.lock().unwrap();
         let elapsed = self.started.elapsed() + inner.forward;
         let is_certain = asked.losses == inner.losses;
-        let allowed = !decision.is_denied();
+        let allowed = !decision.verdict().is_denied();
         let by_store = decision.source() == DecisionSource::Store;
         for (place, (&(rule_number, identity, cost), outcome)) in
             asked.charges.iter().zip(decision.outcomes()).enumerate()
@@ -185,7 +189,7 @@ impl Ledger {
             let policy = rule.policy(asked.by.is_changed);
             let limit = policy.quota().limit();
             let replenished = rule.replenished(rule.largest, elapsed);
-            if outcome.policy() != policy || outcome.key().as_str() != identity.to_string() {
+            if outcome.policy() != policy || outcome.charge().key().as_str() != identity.to_string() {
                 self.violated(asked, format_args!("is about {outcome:?}"));
             }
             let full = rule.replenished_in(limit).max(outcome.banned_for().unwrap_or_default());
@@ -195,7 +199,7 @@ impl Ledger {
             if granted > cost || allowed && asked.ask == Ask::Charge && granted != cost {
                 self.violated(asked, format_args!("{key}: {granted} units granted"));
             }
-            if outcome.is_denied() && !outcome.is_banned() && is_exact {
+            if outcome.verdict().is_denied() && !outcome.banned_for().is_some() && is_exact {
                 let wanted = if asked.ask == Ask::UpTo { 1 } else { cost };
                 let possible = account.possible - if charges { cost } else { 0 };
                 if possible + wanted <= limit {
@@ -203,7 +207,7 @@ impl Ledger {
                 }
             }
             let used = limit.saturating_sub(outcome.remaining());
-            if is_exact && !outcome.is_banned() && used > account.possible {
+            if is_exact && !outcome.banned_for().is_some() && used > account.possible {
                 let possible = account.possible;
                 self.violated(asked, format_args!("{key}: {used} units used, {possible} can be"));
             }
@@ -218,14 +222,14 @@ impl Ledger {
             }
             let ended = Ended {
                 by_store,
-                denied: outcome.is_denied(),
+                denied: outcome.verdict().is_denied(),
                 others_banned: decision.is_banned(),
                 banned_for: outcome.banned_for(),
                 obeys: cost > 0 && asked.ask != Ask::Debit,
                 counts: asked.ask.counts_denials(),
                 may_be_uncounted: asked.times_full != Some(inner.times_full),
             };
-            if rule.penalty.is_none() && outcome.is_banned() {
+            if rule.penalty.is_none() && outcome.banned_for().is_some() {
                 self.violated(asked, format_args!("{key}: banned without a penalty"));
             }
             if let Some(strikes) = rule.penalty {
@@ -281,7 +285,7 @@ impl Ledger {
             self.violated(asked, format_args!("has {} outcomes", decision.outcomes().len()));
             return held;
         }
-        let allowed = !decision.is_denied();
+        let allowed = !decision.verdict().is_denied();
         if decision.outcomes().is_empty() && !allowed {
             self.violated(asked, format_args!("denied without a count"));
         }

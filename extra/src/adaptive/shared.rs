@@ -3,11 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use tokio::time::Instant;
-use tower_ratelimit::{
-    Error, ErrorKind,
-    policy::Policy,
-    store::{RedisHash, RedisStore},
-};
+use tower_ratelimit::{Error, ErrorKind, internal::RedisHash, policy::Policy, store::RedisStore};
 
 use super::source::INTERVALS;
 use crate::base::{Outage, random};

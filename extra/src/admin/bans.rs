@@ -33,13 +33,13 @@ pub(super) async fn bans(State(settings): Shared, name: PathOf<PolicyName>) -> R
     let policy = settings.policy(&path(name)?.policy)?;
     with_penalty(&policy)?;
     let list = settings.limiter.operator().bans(&policy).await.map_err(|error| Problem::of_read(&error))?;
-    let bans = list.bans().iter().map(|ban| OneBan {
-        key: ban.key().as_str().to_owned(),
-        identity: ban.key().identity().map(Into::into),
-        key_hash: ban.key().digest(),
-        banned_for: ban.rest().as_secs_f64(),
+    let bans = list.bans.iter().map(|(key, rest)| OneBan {
+        key: key.as_str().to_owned(),
+        identity: key.identity().map(Into::into),
+        key_hash: key.digest(),
+        banned_for: rest.as_secs_f64(),
     });
-    Ok(json(&Bans { bans: bans.collect(), is_complete: list.is_complete() }))
+    Ok(json(&Bans { bans: bans.collect(), is_complete: list.is_complete }))
 }
 
 pub(super) async fn ban(

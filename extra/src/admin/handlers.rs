@@ -8,7 +8,10 @@ use axum::{
 };
 use http::{HeaderMap, StatusCode};
 use serde::{Deserialize, Serialize};
-use tower_ratelimit::policy::{Enforcement, EnforcementSwitch, Policy, PolicySummary};
+use tower_ratelimit::{
+    internal::PolicySummary,
+    policy::{Enforcement, EnforcementSwitch, Policy},
+};
 
 use super::{
     problem::{Problem, of_change},
@@ -97,7 +100,7 @@ pub(super) async fn refund(
     match decision.outcomes().iter().chain(decision.shadows()).next() {
         Some(outcome) => Ok(json(&Left {
             remaining: outcome.remaining(),
-            capacity: outcome.capacity(),
+            capacity: outcome.policy().capacity(),
             reset_after: outcome.reset_after().as_secs_f64(),
         })),
         None => Ok(StatusCode::NO_CONTENT.into_response()),

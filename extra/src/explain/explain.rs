@@ -114,7 +114,8 @@ async fn explain(limiter: &Limiter, asked: Vec<(Charge, Option<String>)>) -> Res
     for (charge, identity) in asked {
         let (policy, key) = (charge.policy(), charge.key());
         let mut outcomes = decision.outcomes().iter().chain(decision.shadows());
-        let outcome = outcomes.find(|one| one.key() == key && one.policy().name() == policy.name()).cloned();
+        let outcome =
+            outcomes.find(|one| one.charge().key() == key && one.policy().name() == policy.name()).cloned();
         let may_owe =
             decision.failure().is_none() && outcome.as_ref().is_some_and(|one| one.remaining() == 0);
         let owed = if may_owe { limiter.operator().owed(policy, key).await? } else { 0 };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 use tower_ratelimit::{
     decision::{Outcome, Verdict},
-    policy::PolicySummary,
+    internal::PolicySummary,
 };
 
 use super::explanation::{ExplainedCharge, Explanation};
@@ -68,7 +68,7 @@ impl Serialize for ExplainedCharge {
                 Verdict::Delay(delay) => Some(seconds(delay)),
                 _ => None,
             }),
-            retry_after: outcome.and_then(Outcome::retry_after).map(seconds),
+            retry_after: outcome.and_then(|outcome| outcome.verdict().retry_after()).map(seconds),
             banned_for: outcome.and_then(Outcome::banned_for).map(seconds),
             remaining: outcome.map(Outcome::remaining),
             reset_after: outcome.map(|outcome| seconds(outcome.reset_after())),

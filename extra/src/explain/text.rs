@@ -31,7 +31,7 @@ impl fmt::Display for Explanation {
 
 impl fmt::Display for ExplainedCharge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "policy {}: {}", self.policy().name(), self.policy().summary())?;
+        writeln!(f, "policy {}: {}", self.policy().name(), self.policy())?;
         write!(f, "key {}", self.key().as_str())?;
         if let Some(identity) = self.identity().filter(|identity| *identity != self.key().as_str()) {
             // Escaped, because a client may have chosen it.
@@ -53,7 +53,7 @@ impl fmt::Display for ExplainedCharge {
 
 impl ExplainedCharge {
     fn state(&self, f: &mut fmt::Formatter<'_>, outcome: &Outcome) -> fmt::Result {
-        let (remaining, capacity) = (outcome.remaining(), outcome.capacity());
+        let (remaining, capacity) = (outcome.remaining(), outcome.policy().capacity());
         if let Some(rest) = outcome.banned_for() {
             return writeln!(f, "the key is banned for {}", Span(rest));
         }

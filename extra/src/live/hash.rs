@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use tower_ratelimit::{
     Error, ErrorKind, Quota,
-    policy::{Enforcement, Policy, PolicyChanges},
+    internal::PolicyChanges,
+    policy::{Enforcement, Policy},
 };
 
 use super::{

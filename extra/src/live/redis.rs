@@ -3,7 +3,7 @@
 use std::{mem, sync::Arc, time::Duration};
 
 use tokio::task::{JoinHandle, spawn_blocking};
-use tower_ratelimit::{Error, Policy, RedisStore, policy::Enforcement, store::RedisHash};
+use tower_ratelimit::{Error, Policy, RedisStore, internal::RedisHash, policy::Enforcement};
 
 use super::{
     follow::Origin,

@@ -152,7 +152,7 @@ impl Set {
         }
         for (name, policy) in update.policies {
             let Some(sender) = state.policies.get(&name) else {
-                changed.push(format!("{name}: added ({})", policy.summary()));
+                changed.push(format!("{name}: added ({policy})"));
                 state.policies.insert(name, watch::Sender::new(policy));
                 continue;
             };

@@ -269,14 +269,14 @@ impl Contest {
             return Err(disagreement());
         }
         let charges_units = matches!(action, Action::Charge | Action::ChargeUpTo | Action::Debit);
-        if !redis.is_denied()
+        if !redis.verdict().is_denied()
             && charges_units
             && let ([redis, ..], [memory, ..]) = (redis.outcomes(), memory.outcomes())
         {
             let left = redis.granted();
             self.charged.push(Charged { redis: redis.clone(), memory: memory.clone(), left });
         }
-        Ok(Agreed { is_allowed: !redis.is_denied(), said: said(redis) })
+        Ok(Agreed { is_allowed: !redis.verdict().is_denied(), said: said(redis) })
     }
 
     pub(super) fn finding(

@@ -17,6 +17,10 @@ impl Clock {
         manual.map_or_else(|| Self::Monotonic { started: Instant::now(), wall: wall_micros() }, Self::Manual)
     }
 
+    pub(super) const fn is_manual(&self) -> bool {
+        matches!(self, Self::Manual(_))
+    }
+
     /// Microseconds since 1970-01-01T00:00:00Z.
     pub(super) fn now(&self) -> u64 {
         match self {

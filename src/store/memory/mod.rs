@@ -1,6 +1,5 @@
 //! Counts in the memory of this process.
 
-mod builder;
 mod clock;
 mod counting;
 mod penalties;
@@ -8,4 +7,4 @@ mod phases;
 mod shard;
 mod store;
 
-pub use self::{builder::MemoryStoreBuilder, store::MemoryStore};
+pub use self::store::MemoryStore;

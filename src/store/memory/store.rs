@@ -7,12 +7,11 @@ use std::{
 };
 
 use super::{
-    builder::MemoryStoreBuilder,
     clock::Clock,
     counting::Counting,
     penalties::Penalties,
     phases::{Phases, Planned},
-    shard::{CachePadded, Guards, Location, Shard, shards},
+    shard::{CachePadded, DEFAULT_CAPACITY, Guards, Location, Shard, shards},
 };
 use crate::{
     algorithm::{
@@ -21,7 +20,7 @@ use crate::{
         penalty::Strikes,
     },
     base::{Answer, Error, ErrorKind, sync::lock},
-    decision::{Ban, BanList, Charge, Decision, Outcome, Verdict},
+    decision::{BanList, Charge, Decision, Outcome, Verdict},
     key::Key,
     policy::{Policy, Traits},
     store::{Action, ManualClock, PenaltyCharge, StateChange, Store},
@@ -34,7 +33,7 @@ use crate::{
 ///
 /// # Bounded
 ///
-/// The store holds at most [`capacity`](MemoryStoreBuilder::capacity) keys. A key of 20 bytes takes 115 to 150 bytes of
+/// The store holds at most [`capacity`](Self::capacity) keys. A key of 20 bytes takes 115 to 150 bytes of
 /// memory. Some algorithms add to that: a sliding window or log 32 to 64 bytes, each cell of a sliding window 8, each
 /// request in a sliding log 32, and each unit in use under a concurrency policy 32.
 ///
@@ -72,21 +71,31 @@ pub struct MemoryStore {
 }
 
 impl MemoryStore {
-    /// A store with the default settings: up to 200 000 keys and a monotonic clock.
+    /// A store with a monotonic clock.
     #[must_use]
     pub fn new() -> Self {
-        Self::builder().build()
+        Self::of(Clock::new(None))
     }
 
     /// A store that takes the time from `clock`, for tests.
     #[must_use]
     pub fn with_clock(clock: ManualClock) -> Self {
-        Self::builder().manual_clock(clock).build()
+        Self::of(Clock::new(Some(clock)))
     }
 
-    /// A builder, to set the capacity and the clock.
-    pub fn builder() -> MemoryStoreBuilder {
-        MemoryStoreBuilder::new()
+    fn of(clock: Clock) -> Self {
+        let shards = shards(DEFAULT_CAPACITY, !clock.is_manual());
+        Self { shards, hasher: RandomState::new(), clock }
+    }
+
+    /// The same store, empty and for `keys` keys, approximately. A key is one identity under one policy. Defaults to 200,000.
+    ///
+    /// The store divides the capacity among 16 to 1024 shards of at least 16 keys each and rounds it up, so the
+    /// smallest store holds 256 keys. Shards fill unevenly, so the store may hold about 1 % less.
+    #[must_use]
+    pub fn capacity(mut self, keys: usize) -> Self {
+        self.shards = shards(keys, !self.clock.is_manual());
+        self
     }
 
     /// The number of keys that the store holds, including expired ones that are not removed yet.
@@ -200,15 +209,6 @@ fn outcome(charge: Charge, admission: Admission, gauge: Gauge, cost: u64) -> Out
     Outcome::of(charge, verdict, gauge.remaining, Duration::from_micros(gauge.reset)).granting(granted)
 }
 
-impl MemoryStoreBuilder {
-    /// Builds the store.
-    #[must_use]
-    pub fn build(self) -> MemoryStore {
-        let shards = shards(self.capacity, self.clock.is_none());
-        MemoryStore { shards, hasher: RandomState::new(), clock: Clock::new(self.clock) }
-    }
-}
-
 impl Store for MemoryStore {
     fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
         Answer::ready(match charges {
@@ -254,16 +254,18 @@ impl Store for MemoryStore {
     }
 
     fn bans(&self, policy: &Policy, most: usize) -> Answer<BanList> {
-        let Some(counted_by) = policy.bans() else { return Answer::ready(Ok(BanList::new([], true))) };
+        let Some(counted_by) = policy.bans() else {
+            return Answer::ready(Ok(BanList::longest(0, Vec::new(), true)));
+        };
         let (strikes, now) = (Strikes::of(counted_by.arguments()), self.clock.now());
         let mut bans = Vec::new();
         for shard in &*self.shards {
             let shard = lock(&shard.0);
             let rests = shard.states(counted_by).map(|(key, state)| (key, strikes.rest(Some(state), now)));
             let banned = rests.filter(|(_, rest)| *rest > 0);
-            bans.extend(banned.map(|(key, rest)| Ban::new(key.clone(), Duration::from_micros(rest))));
+            bans.extend(banned.map(|(key, rest)| (key.clone(), Duration::from_micros(rest))));
         }
-        Answer::ready(Ok(BanList::new(bans, true).longest(most)))
+        Answer::ready(Ok(BanList::longest(most, bans, true)))
     }
 
     fn accept(&self, policy: &Policy) -> Result<(), Error> {

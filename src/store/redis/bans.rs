@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     base::{Error, ErrorKind},
-    decision::{Ban, BanList, Charge},
+    decision::{BanList, Charge},
     key::Key,
     policy::Policy,
     store::{Action, Store as _},
@@ -25,7 +25,7 @@ const AT_ONCE: usize = 128;
 impl RedisStore {
     /// The keys that `policy` bans: the `most` longest bans.
     pub(super) async fn list_bans(self, policy: Policy, most: usize) -> Result<BanList, Error> {
-        let Some(counted_by) = policy.bans() else { return Ok(BanList::new([], true)) };
+        let Some(counted_by) = policy.bans() else { return Ok(BanList::longest(0, Vec::new(), true)) };
         let scan = Scan { pattern: self.names.pattern(counted_by), most: MOST_KEYS, looks: usize::MAX };
         let found = self.link.clone().scan(scan, self.deadline.max(PROBE_TIMEOUT)).await;
         let found = found.map_err(without_permission)?;
@@ -41,11 +41,11 @@ impl RedisStore {
                 peeks.spawn(async move { (key, peeked.await) });
             }
             if peeks.is_empty() {
-                return Ok(BanList::new(bans, found.is_complete).longest(most));
+                return Ok(BanList::longest(most, bans, found.is_complete));
             }
             for (key, peeked) in peeks.join_all().await {
                 match peeked {
-                    Ok(decision) => bans.extend(decision.retry_after().map(|rest| Ban::new(key, rest))),
+                    Ok(decision) => bans.extend(decision.retry_after().map(|rest| (key, rest))),
                     Err(error) if error.kind() == ErrorKind::ForeignValue => {}
                     Err(error) => return Err(error),
                 }

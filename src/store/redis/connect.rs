@@ -306,10 +306,10 @@ impl RedisStore {
     /// The store, if its server can make decisions. Logs the other findings.
     async fn checked(self) -> Result<Self, Error> {
         let report = self.probe().await?;
+        if let Some(error) = report.error() {
+            return Err(error);
+        }
         for finding in report.findings() {
-            if finding.prevents_decisions() {
-                return Err(finding.to_error());
-            }
             log!(warn, "{finding}");
         }
         if report.eviction_policy().is_none() {

@@ -43,6 +43,7 @@ impl RedisStore {
     /// The hash whose key is the [prefix](super::RedisStoreBuilder::prefix), a colon and `name`.
     ///
     /// A name with braces is a key of a limit. Choose one without.
+    #[doc(hidden)]
     #[must_use]
     pub fn hash(&self, name: &str) -> RedisHash {
         RedisHash {

@@ -14,33 +14,15 @@ use crate::{
 
 /// The keys that [`RedisStore::stored_keys`] has found.
 #[derive(Clone)]
-#[non_exhaustive]
 pub struct StoredKeys {
-    keys: Vec<(Policy, Key)>,
-    others: usize,
-    is_complete: bool,
-}
-
-impl StoredKeys {
     /// Each policy with a key that is charged or banned under it, in the order of the policies, then of the keys. The keys
     /// of one policy are in the order of their [stored form](crate::key#the-stored-form).
-    #[must_use]
-    pub fn keys(&self) -> &[(Policy, Key)] {
-        &self.keys
-    }
-
+    pub keys: Vec<(Policy, Key)>,
     /// How many names under the prefix belong to none of the policies: to other policies, to a policy that had another
-    /// algorithm, or to the hash of [live policies](crate::policy).
-    #[must_use]
-    pub const fn others(&self) -> usize {
-        self.others
-    }
-
+    /// algorithm, or to the hash of live policies.
+    pub others: usize,
     /// Whether all of Redis was looked at.
-    #[must_use]
-    pub const fn is_complete(&self) -> bool {
-        self.is_complete
-    }
+    pub is_complete: bool,
 }
 
 /// Shows no key.
@@ -66,21 +48,7 @@ impl RedisStore {
     /// Those of [`probe`](Self::probe), with [`StoreTimeout`](crate::ErrorKind::StoreTimeout) if a step takes longer than the
     /// deadline of a decision, or half a second if that is longer; and [`StoreFailed`](crate::ErrorKind::StoreFailed)
     /// without the permission. In a Redis Cluster, all primaries must answer.
-    ///
-    /// # Example
-    ///
-    /// ```no_run
-    /// use tower_ratelimit::{Policy, Quota, RedisStore};
-    ///
-    /// # async fn example() -> Result<(), tower_ratelimit::Error> {
-    /// let store = RedisStore::connect("redis://127.0.0.1:6379").await?;
-    /// let login = Policy::new("login", Quota::per_minute(5));
-    /// for (policy, key) in store.stored_keys(&[login], 100_000).await?.keys() {
-    ///     println!("{} {}", policy.name(), key.as_str());
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc(hidden)]
     pub async fn stored_keys(&self, policies: &[Policy], at_most: usize) -> Result<StoredKeys, Error> {
         let scan = Scan { pattern: self.names.pattern_of_all(), most: usize::MAX, looks: at_most };
         let scanned = self.link.clone().scan(scan, self.deadline.max(PROBE_TIMEOUT)).await;

@@ -36,11 +36,6 @@ mod transport;
 mod wire;
 
 pub use self::{
-    builder::RedisStoreBuilder,
-    hash::RedisHash,
-    keys::StoredKeys,
-    lease::LeaseStatus,
-    probe::{FindingKind, ProbeFinding, ProbeReport},
-    servers::Servers,
-    store::RedisStore,
+    builder::RedisStoreBuilder, hash::RedisHash, keys::StoredKeys, lease::LeaseStatus, probe::ProbeReport,
+    servers::Servers, store::RedisStore,
 };

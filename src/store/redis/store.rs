@@ -197,6 +197,7 @@ impl RedisStore {
     /// # Errors
     ///
     /// Every error of a decision. Some leases are then not returned, and calling this again does not return them.
+    #[doc(hidden)]
     pub async fn return_leases(&self) -> Result<(), Error> {
         let runtime = current()?;
         // A lease that is under way would be missed.
@@ -214,6 +215,7 @@ impl RedisStore {
     }
 
     /// The units on [lease](Policy::leased) in this store now. Under traffic, the value may be stale immediately.
+    #[doc(hidden)]
     #[must_use]
     pub fn lease_status(&self) -> LeaseStatus {
         self.leases.status()

@@ -173,7 +173,7 @@ async fn replay(options: Options) -> Result<(), Box<dyn Error>> {
     let clock = ManualClock::new();
     let limiter = if options.store == "memory" {
         // Enough capacity for all keys of a log, so that none is evicted.
-        Limiter::new(MemoryStore::builder().capacity(50_000_000).manual_clock(clock.clone()).build())
+        Limiter::new(MemoryStore::with_clock(clock.clone()).capacity(50_000_000))
     } else {
         let prefix = format!("replay-{}", std::process::id());
         let settings = RedisStore::builder().deadline(Duration::from_millis(500)).prefix(prefix);
@@ -326,9 +326,9 @@ fn verdict(request: &Request, decision: &Decision) -> Value {
         "t": request.t,
         "key": request.key,
         "op": request.op.name(),
-        "allowed": !decision.is_denied(),
+        "allowed": !decision.verdict().is_denied(),
         "granted": outcome.map(|outcome| outcome.granted()),
-        "limit": outcome.map(|outcome| outcome.capacity()),
+        "limit": outcome.map(|outcome| outcome.policy().capacity()),
         "remaining": outcome.map(|outcome| outcome.remaining()),
         "retry_after_us": match decision.verdict() {
             Verdict::Deny { retry_after: Some(wait) } => json!(micros(wait)),
@@ -370,7 +370,7 @@ impl Summary {
         if !matches!(request.op, Op::Take | Op::TakeUpTo) {
             return;
         }
-        let denied = u64::from(decision.is_denied());
+        let denied = u64::from(decision.verdict().is_denied());
         self.requests += 1;
         self.denied += denied;
         *self.denied_of.entry(request.key.clone()).or_default() += denied;

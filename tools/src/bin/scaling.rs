@@ -231,7 +231,8 @@ impl Simulation {
             let key = Key::new(job.key.to_string());
             let decision = self.redis.check_up_to(&self.policy, &key, self.traffic.lease).await?;
             let outcome = &decision.outcomes()[0];
-            let wait = outcome.retry_after().unwrap_or_else(|| outcome.reset_after()).as_micros() as u64;
+            let wait =
+                outcome.verdict().retry_after().unwrap_or_else(|| outcome.reset_after()).as_micros() as u64;
             answered.push((job, Answer { granted: outcome.granted(), wait }));
         }
         let back = (self.free_at + self.costs.round_trip / 2.0) as u64;

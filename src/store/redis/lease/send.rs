@@ -250,30 +250,13 @@ impl Drop for Sweeper {
     }
 }
 
-/// The units on lease in an instance, from [`RedisStore::lease_status`](crate::RedisStore::lease_status).
+/// The units on lease in an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseStatus {
-    keys: usize,
-    units: u64,
-    calls: usize,
-}
-
-impl LeaseStatus {
-    /// The number of keys with units on lease here, under all policies.
-    #[must_use]
-    pub const fn keys(&self) -> usize {
-        self.keys
-    }
-
-    /// The number of units on lease that are not spent yet.
-    #[must_use]
-    pub const fn units(&self) -> u64 {
-        self.units
-    }
-
-    /// The number of script calls under way that lease units ahead of requests or return them.
-    #[must_use]
-    pub const fn calls(&self) -> usize {
-        self.calls
-    }
+    /// The keys with units on lease here, under all policies.
+    pub keys: usize,
+    /// The units on lease that are not spent yet.
+    pub units: u64,
+    /// The script calls under way that lease units ahead of requests or return them.
+    pub calls: usize,
 }

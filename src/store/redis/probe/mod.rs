@@ -4,4 +4,4 @@ mod report;
 mod run;
 mod server;
 
-pub use self::report::{FindingKind, ProbeFinding, ProbeReport};
+pub use self::report::ProbeReport;

@@ -10,13 +10,13 @@ use crate::base::{Error, ErrorKind};
 /// # Example
 ///
 /// ```no_run
-/// use tower_ratelimit::{RedisStore, store::FindingKind};
+/// use tower_ratelimit::RedisStore;
 ///
 /// # async fn example() -> Result<(), tower_ratelimit::Error> {
 /// let store = RedisStore::builder().connect_lazy("redis://127.0.0.1:6379")?;
 /// let report = store.probe().await?;
 /// println!("{report}");
-/// assert!(report.findings().iter().all(|finding| finding.kind() != FindingKind::Eviction));
+/// assert!(report.can_decide());
 /// // The default deadline is 50 ms.
 /// assert!(report.round_trip().is_some_and(|round_trip| round_trip.as_millis() < 50));
 /// # Ok(())
@@ -25,36 +25,16 @@ use crate::base::{Error, ErrorKind};
 #[derive(Clone, Debug)]
 pub struct ProbeReport {
     pub(super) server: ServerInfo,
-    pub(super) findings: Vec<ProbeFinding>,
+    pub(in crate::store::redis) findings: Vec<Finding>,
 }
 
-/// A problem that a probe found, from [`ProbeReport::findings`]. Its text says what to change.
+/// A problem that a probe found.
 #[derive(Clone, Debug)]
-pub struct ProbeFinding {
-    kind: FindingKind,
-    text: String,
-}
-
-/// The kind of a [`ProbeFinding`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum FindingKind {
-    /// The server is a node of a Redis Cluster or a sentinel, and the store is for one server. No decision can be relied
-    /// on.
-    WrongTopology,
-    /// A decision on a key with the store's prefix fails: the Redis user may not access the key or run a command, scripts
-    /// are not allowed, or the server is a read-only replica.
-    Decision,
-    /// The algorithms of some policies fail, because the Redis user may not run a command.
-    Algorithm,
-    /// The server cannot decide at the moment: its memory is full, or it is loading its data.
-    Unavailable,
-    /// The server is older than the oldest supported version.
-    Version,
-    /// A round trip to the server takes longer than the deadline of a decision, so no decision is made in time.
-    Slow,
-    /// The server evicts exhausted limits when its memory is full.
-    Eviction,
+pub(in crate::store::redis) struct Finding {
+    /// Whether no decision can be made until it is solved. Otherwise it is a warning.
+    prevents_decisions: bool,
+    /// What to change.
+    pub(in crate::store::redis) text: String,
 }
 
 impl ProbeReport {
@@ -79,44 +59,32 @@ impl ProbeReport {
         self.server.round_trip
     }
 
-    /// The findings, the most severe first.
+    /// The problems, the most severe first. Each text says what to change.
     #[must_use]
-    pub fn findings(&self) -> &[ProbeFinding] {
-        &self.findings
+    pub fn findings(&self) -> impl Iterator<Item = &str> {
+        self.findings.iter().map(|finding| &*finding.text)
+    }
+
+    /// Why no decision can be made.
+    pub(in crate::store::redis) fn error(&self) -> Option<Error> {
+        let finding = self.findings.iter().find(|finding| finding.prevents_decisions)?;
+        Some(Error::new(ErrorKind::StoreFailed, finding.text.clone()))
     }
 
     /// Whether decisions can be made. If not, [`connect`](crate::RedisStore::connect) fails.
     #[must_use]
     pub fn can_decide(&self) -> bool {
-        !self.findings.iter().any(ProbeFinding::prevents_decisions)
+        self.error().is_none()
     }
 }
 
-impl ProbeFinding {
-    pub(super) fn new(kind: FindingKind, text: impl Into<String>) -> Self {
-        Self { kind, text: text.into() }
+impl Finding {
+    pub(super) fn error(text: impl Into<String>) -> Self {
+        Self { prevents_decisions: true, text: text.into() }
     }
 
-    /// The kind of problem.
-    #[must_use]
-    pub const fn kind(&self) -> FindingKind {
-        self.kind
-    }
-
-    /// Whether no decision can be made until it is solved. Otherwise it is a warning.
-    #[must_use]
-    pub const fn prevents_decisions(&self) -> bool {
-        matches!(self.kind, FindingKind::WrongTopology | FindingKind::Decision)
-    }
-
-    pub(in crate::store::redis) fn to_error(&self) -> Error {
-        Error::new(ErrorKind::StoreFailed, self.text.clone())
-    }
-}
-
-impl fmt::Display for ProbeFinding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
+    pub(super) fn warning(text: impl Into<String>) -> Self {
+        Self { prevents_decisions: false, text: text.into() }
     }
 }
 
@@ -127,8 +95,8 @@ impl fmt::Display for ProbeReport {
         match self.findings.len() {
             0 => write!(f, ": no problem found"),
             _ => self.findings.iter().try_for_each(|finding| {
-                let severity = if finding.prevents_decisions() { "error" } else { "warning" };
-                write!(f, "\n{severity}: {finding}")
+                let severity = if finding.prevents_decisions { "error" } else { "warning" };
+                write!(f, "\n{severity}: {}", finding.text)
             }),
         }
     }

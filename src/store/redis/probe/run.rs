@@ -9,7 +9,7 @@ use redis::{Cmd, Value};
 use tokio::time::Instant;
 
 use super::{
-    report::{FindingKind, ProbeFinding, ProbeReport},
+    report::{Finding, ProbeReport},
     server::ServerInfo,
 };
 #[cfg(feature = "cluster")]
@@ -58,7 +58,7 @@ impl RedisStore {
     /// // Starts without Redis, and says what is wrong once Redis is there.
     /// let store = RedisStore::builder().connect_lazy("redis://127.0.0.1:6379")?;
     /// match store.probe().await {
-    ///     Ok(report) if report.findings().is_empty() => {}
+    ///     Ok(report) if report.findings().next().is_none() => {}
     ///     Ok(report) => eprintln!("{report}"),
     ///     Err(error) => eprintln!("starting without Redis: {error}"),
     /// }
@@ -88,18 +88,18 @@ impl RedisStore {
         }
         if let Some(version) = server.outdated_version() {
             let text = format!("Redis {version} is not supported: upgrade the server to 6.2 or later");
-            findings.push(ProbeFinding::new(FindingKind::Version, text));
+            findings.push(Finding::warning(text));
         }
         if let Some(policy) = server.harmful_eviction() {
             let text = format!(
                 "Redis evicts exhausted limits when its memory is full (maxmemory-policy {policy}), and then admits their \
                  clients again; set maxmemory-policy to volatile-ttl, and use a separate Redis for the limits"
             );
-            findings.push(ProbeFinding::new(FindingKind::Eviction, text));
+            findings.push(Finding::warning(text));
         }
         server.round_trip = self.round_trip().await;
         if let Some(round_trip) = server.round_trip.filter(|round_trip| *round_trip > self.deadline) {
-            findings.push(ProbeFinding::new(FindingKind::Slow, slow_text(round_trip, self.deadline)));
+            findings.push(Finding::warning(slow_text(round_trip, self.deadline)));
         }
         let health = self.link.health();
         if health.introduce() {
@@ -138,7 +138,7 @@ impl RedisStore {
     }
 
     /// Loads the scripts, and makes a decision with each kind of state.
-    async fn failed_decisions(&self) -> Result<Vec<ProbeFinding>, Error> {
+    async fn failed_decisions(&self) -> Result<Vec<Finding>, Error> {
         for script in Script::all_built_in() {
             if let Err(error) = self.load(script).await {
                 return Ok(vec![self.failed("the scripts cannot be loaded", error)?]);
@@ -156,7 +156,7 @@ impl RedisStore {
         for (algorithm, policy) in others {
             if let Err(error) = self.decide_once(&policy).await {
                 let text = self.with_rule(&format!("decisions of the algorithm {algorithm} fail"), &error);
-                findings.push(ProbeFinding::new(FindingKind::Algorithm, text));
+                findings.push(Finding::warning(text));
             }
         }
         Ok(findings)
@@ -167,17 +167,17 @@ impl RedisStore {
     /// # Errors
     ///
     /// `error` if the server did not answer.
-    fn failed(&self, what: &str, error: Error) -> Result<ProbeFinding, Error> {
+    fn failed(&self, what: &str, error: Error) -> Result<Finding, Error> {
         let answered = is_answer(&error);
         // The other nodes of a Redis Cluster may be available.
         if error.fault().is_some_and(Fault::is_temporary) || !answered && self.link.is_cluster() {
             let text = format!("no decision can be made at the moment: {error}");
-            return Ok(ProbeFinding::new(FindingKind::Unavailable, text));
+            return Ok(Finding::warning(text));
         }
         if !answered {
             return Err(error);
         }
-        Ok(ProbeFinding::new(FindingKind::Decision, self.with_rule(what, &error)))
+        Ok(Finding::error(self.with_rule(what, &error)))
     }
 
     /// Describes `error`, with the permissions that the Redis user needs if it lacks one.
@@ -266,7 +266,7 @@ fn is_answer(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::StoreFailed | ErrorKind::ForeignValue)
 }
 
-fn wrong_topology(server: &ServerInfo) -> Option<ProbeFinding> {
+fn wrong_topology(server: &ServerInfo) -> Option<Finding> {
     let text = match server.mode.as_deref() {
         Some("cluster") => {
             "the server is one node of a Redis Cluster: connect to the nodes with Servers::cluster and the \
@@ -278,5 +278,5 @@ fn wrong_topology(server: &ServerInfo) -> Option<ProbeFinding> {
         }
         _ => return None,
     };
-    Some(ProbeFinding::new(FindingKind::WrongTopology, text))
+    Some(Finding::error(text))
 }

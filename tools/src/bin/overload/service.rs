@@ -132,7 +132,7 @@ pub(crate) async fn run(protection: Protection, seed: u64) -> Result<Vec<Request
             Some(policy) => Some(limiter.check(&policy, &key, 1).await?),
             None => None,
         };
-        if decision.as_ref().is_some_and(|decision| decision.is_denied()) {
+        if decision.as_ref().is_some_and(|decision| decision.verdict().is_denied()) {
             requests.push(Request { at, fate: Fate::Denied });
             continue;
         }

@@ -5,8 +5,7 @@ use std::{cmp::Reverse, time::Duration};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tower_ratelimit::{
-    Decision, Error, ErrorKind, Key, Limiter, Policy, RedisStore, Verdict,
-    decision::{Ban, Outcome},
+    Decision, Error, ErrorKind, Key, Limiter, Policy, RedisStore, Verdict, decision::Outcome,
     store::Store as _,
 };
 use tower_ratelimit_extra::{explain::Explanation, live::LivePolicies};
@@ -117,24 +116,24 @@ impl Admin {
         let (mut bans, mut is_complete) = (Vec::new(), true);
         for policy in policies {
             let banned = self.limiter.operator().bans(policy).await?;
-            is_complete &= banned.is_complete();
-            bans.extend(banned.into_iter().map(|ban| (policy.name(), ban)));
+            is_complete &= banned.is_complete;
+            bans.extend(banned.bans.into_iter().map(|(key, rest)| (policy.name(), key, rest)));
         }
         // Stable, so bans of the same length stay in the order of the policies and the keys.
-        bans.sort_by_key(|(_, ban)| Reverse(ban.rest()));
+        bans.sort_by_key(|(.., rest)| Reverse(*rest));
         if self.json {
-            let bans = bans.iter().map(|(policy, ban)| {
+            let bans = bans.iter().map(|(policy, key, rest)| {
                 json!({
                     "policy": policy,
-                    "key": ban.key().as_str(),
-                    "identity": ban.key().identity(),
-                    "banned_for": ban.rest().as_secs_f64(),
+                    "key": key.as_str(),
+                    "identity": key.identity(),
+                    "banned_for": rest.as_secs_f64(),
                 })
             });
             return Ok(text(&json!({ "bans": bans.collect::<Vec<_>>(), "is_complete": is_complete })));
         }
-        let row = |(policy, ban): &(&str, Ban)| {
-            vec![(*policy).to_owned(), ban.key().as_str().to_owned(), span(ban.rest())]
+        let row = |(policy, key, rest): &(&str, Key, Duration)| {
+            vec![(*policy).to_owned(), key.as_str().to_owned(), span(*rest)]
         };
         let rows: Vec<Vec<String>> = bans.iter().map(row).collect();
         let others = if is_complete { "" } else { "; there may be others" };
@@ -147,7 +146,7 @@ impl Admin {
             None => self.policies.clone(),
         };
         let found = self.store.stored_keys(&policies, scan).await?;
-        let shown = &found.keys()[..found.keys().len().min(limit)];
+        let shown = &found.keys[..found.keys.len().min(limit)];
         let mut states = Vec::with_capacity(shown.len());
         for (policy, key) in shown {
             states.push(match self.explain(policy, key, 1).await {
@@ -169,9 +168,9 @@ impl Admin {
                 };
             return Ok(text(&json!({
                 "keys": states.iter().map(of_key).collect::<Vec<_>>(),
-                "found": found.keys().len(),
-                "others": found.others(),
-                "is_complete": found.is_complete(),
+                "found": found.keys.len(),
+                "others": found.others,
+                "is_complete": found.is_complete,
             })));
         }
         let rows = states.iter().map(|(policy, key, explained)| {
@@ -180,11 +179,11 @@ impl Admin {
         });
         let rows: Vec<Vec<String>> = rows.collect();
         let mut text = table(&["POLICY", "KEY", "REMAINING", "RESET", "A REQUEST OF 1 UNIT"], &rows);
-        text.push_str(&format!("{} of {}", rows.len(), number(found.keys().len())));
-        if found.others() > 0 {
-            text.push_str(&format!("; other names under the prefix: {}", found.others()));
+        text.push_str(&format!("{} of {}", rows.len(), number(found.keys.len())));
+        if found.others > 0 {
+            text.push_str(&format!("; other names under the prefix: {}", found.others));
         }
-        if !found.is_complete() {
+        if !found.is_complete {
             text.push_str("; only a part of Redis was looked at: raise --scan");
         }
         if states.iter().any(|(.., explained)| explained.is_err()) {
@@ -256,7 +255,7 @@ fn list(policies: &[Policy], as_json: bool) -> String {
             "warnings": warnings.collect::<Vec<_>>(),
         }));
     }
-    let row = |policy: &Policy| vec![policy.name().to_owned(), policy.summary().to_string()];
+    let row = |policy: &Policy| vec![policy.name().to_owned(), policy.to_string()];
     let mut text = table(&["POLICY", "SETTINGS"], &policies.iter().map(row).collect::<Vec<_>>());
     warnings.for_each(|warning| text.push_str(&format!("warning: {warning}\n")));
     text
@@ -266,10 +265,10 @@ fn row(policy: &Policy, key: &Key, outcome: Option<&Outcome>) -> Vec<String> {
     let (remaining, reset, verdict) = match outcome {
         None => ("?".to_owned(), "?".to_owned(), "?".to_owned()),
         Some(outcome) => (
-            format!("{} of {}", outcome.remaining(), outcome.capacity()),
+            format!("{} of {}", outcome.remaining(), outcome.policy().capacity()),
             span(outcome.reset_after()),
             match outcome.verdict() {
-                _ if outcome.is_banned() => {
+                _ if outcome.banned_for().is_some() => {
                     format!("banned for {}", span(outcome.banned_for().unwrap_or_default()))
                 }
                 Verdict::Allow => "admitted".to_owned(),

@@ -17,7 +17,9 @@ const PERIOD: Duration = Duration::from_secs(30 * 86_400);
 pub(crate) fn is_charged(explanation: &Explanation) -> bool {
     let outcome = explanation.charges().first().and_then(|charge| charge.outcome());
     outcome.is_none_or(|outcome| {
-        outcome.is_banned() || outcome.remaining() < outcome.capacity() || !outcome.reset_after().is_zero()
+        outcome.banned_for().is_some()
+            || outcome.remaining() < outcome.policy().capacity()
+            || !outcome.reset_after().is_zero()
     })
 }
 

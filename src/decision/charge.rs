@@ -1,4 +1,6 @@
 use std::{
+    ops::Deref,
+    slice,
     sync::{
         LazyLock,
         atomic::{AtomicU64, Ordering},
@@ -95,6 +97,7 @@ impl Charge {
     }
 
     /// Sets the cost. The charge stays the same one for a refund and for the renewal of a permit.
+    #[doc(hidden)]
     #[must_use]
     pub const fn with_cost(mut self, cost: u64) -> Self {
         self.cost = cost;
@@ -149,6 +152,7 @@ impl Charge {
     }
 
     /// Whether its denial denies nothing: the policy is a [shadow](Policy::shadow) for this key.
+    #[doc(hidden)]
     #[must_use]
     #[inline]
     pub fn is_shadow(&self) -> bool {
@@ -182,4 +186,31 @@ fn next_holder() -> [u64; 2] {
     let nanos = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u32;
     let count = NEXT.fetch_add(1, Ordering::Relaxed) as u32;
     [*PROCESS, u64::from(nanos) << 32 | u64::from(count)]
+}
+
+/// The charges of a decision. A single one, which most decisions have, needs no allocation.
+#[derive(Clone, Debug)]
+pub(crate) enum Charges {
+    One(Charge),
+    Many(Vec<Charge>),
+}
+
+impl From<&[Charge]> for Charges {
+    fn from(charges: &[Charge]) -> Self {
+        match charges {
+            [charge] => Self::One(charge.clone()),
+            charges => Self::Many(charges.to_vec()),
+        }
+    }
+}
+
+impl Deref for Charges {
+    type Target = [Charge];
+
+    fn deref(&self) -> &[Charge] {
+        match self {
+            Self::One(charge) => slice::from_ref(charge),
+            Self::Many(charges) => charges,
+        }
+    }
 }

@@ -256,7 +256,7 @@ impl Decision {
     ///
     /// assert!(limiter.check(&policy, &partner, 1).await?.is_allowed());
     /// let delayed = limiter.check(&policy, &partner, 1).await?;
-    /// assert!(!delayed.is_allowed() && !delayed.is_denied());
+    /// assert!(!delayed.is_allowed() && !delayed.verdict().is_denied());
     /// assert_eq!(delayed.delay(), Some(Duration::from_millis(100)));
     /// # Ok(())
     /// # }

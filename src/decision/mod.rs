@@ -2,7 +2,6 @@
 
 mod ban;
 mod charge;
-mod charges;
 #[expect(clippy::module_inception, reason = "the module's main type")]
 mod decision;
 mod local;
@@ -18,7 +17,7 @@ pub use self::{
     verdict::Verdict,
 };
 pub(crate) use self::{
-    charges::Charges,
+    charge::Charges,
     decision::Report,
     local::{LocalCharge, Reconciliation},
     outcome::Claim,

@@ -24,13 +24,13 @@ use crate::{algorithm::twin::Receipt, base::time::micros, key::Key, policy::Poli
 ///
 /// let decision = limiter.check(&policy, &Key::new("alice"), 2).await?;
 /// let admitted = &decision.outcomes()[0];
-/// assert!(!admitted.is_denied());
-/// assert_eq!((admitted.capacity(), admitted.remaining()), (2, 0));
+/// assert!(!admitted.verdict().is_denied());
+/// assert_eq!((admitted.granted(), admitted.remaining()), (2, 0));
 ///
 /// let decision = limiter.check(&policy, &Key::new("alice"), 1).await?;
 /// let denied = &decision.outcomes()[0];
-/// assert!(denied.is_denied());
-/// assert!(denied.retry_after() <= Some(denied.reset_after()));
+/// assert!(denied.verdict().is_denied());
+/// assert!(denied.verdict().retry_after() <= Some(denied.reset_after()));
 /// # Ok(())
 /// # }
 /// ```
@@ -188,8 +188,7 @@ impl Outcome {
 
     /// This outcome as a denial because the key is banned for `rest`, for your own stores. Nothing remains then, and the
     /// wait is no shorter than the ban.
-    #[must_use]
-    pub fn banning(mut self, rest: Duration) -> Self {
+    pub(crate) fn banning(mut self, rest: Duration) -> Self {
         let retry_after = match self.verdict {
             Verdict::Deny { retry_after } => retry_after.map(|wait| wait.max(rest)),
             _ => Some(rest),

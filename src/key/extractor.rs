@@ -5,7 +5,6 @@ use http::request::Parts;
 use super::{
     IntoKey, Key, Secret,
     adapter::{Hashed, Map, Or},
-    matcher::not_determined,
 };
 use crate::base::{Answer, Error, ErrorKind, valid};
 
@@ -68,6 +67,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
 
     /// Whether keys may be [known later](Answer), because they are looked up: a client can then cause lookups with identities
     /// that it invents. A layer [warns](crate::RateLimitLayer::warnings) if nothing limits that. Defaults to `false`.
+    #[doc(hidden)]
     fn looks_up(&self) -> bool {
         false
     }
@@ -422,4 +422,19 @@ pub(super) fn only(
 /// The error for an identity that no request has. It does not show the identity, which may be a secret.
 pub(super) fn impossible(expected: &'static str) -> Error {
     Error::new(ErrorKind::InvalidIdentity, format!("no request has this identity: it must be {expected}"))
+}
+
+/// Whether a request with this head matches.
+pub(crate) type Matcher = Arc<dyn Fn(&Parts) -> Answer<bool> + Send + Sync>;
+
+/// The matcher that calls `matches`.
+pub(crate) fn matcher<M: Into<Answer<bool>>>(
+    matches: impl Fn(&Parts) -> M + Send + Sync + 'static,
+) -> Matcher {
+    Arc::new(move |request: &Parts| matches(request).into())
+}
+
+/// The error for a request whose client is not known and whose proxy is matched.
+pub(super) fn not_determined() -> Error {
+    Error::new(ErrorKind::InvalidIdentity, "the client behind the proxy could not be determined")
 }

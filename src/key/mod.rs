@@ -71,8 +71,6 @@ mod into_key;
 mod ip;
 #[expect(clippy::module_inception, reason = "the module's main type")]
 mod key;
-mod keys;
-mod matcher;
 mod request;
 mod secret;
 mod stored;
@@ -91,9 +89,9 @@ pub use self::{
     request::{Bearer, Cookie, FromExtension, GrpcMethod, GrpcService, Header, RequestMethod, RequestPath},
 };
 pub(crate) use self::{
+    extractor::{Matcher, matcher},
     ip::preflight_key,
-    keys::Keys,
-    matcher::{Matcher, matcher},
+    key::Keys,
     secret::Secret,
     text::decode as percent_decode,
 };

@@ -4,7 +4,7 @@ use http::request::Parts;
 
 use crate::{
     base::Error,
-    decision::{Decision, DecisionSource, Outcome, Verdict},
+    decision::{Decision, Outcome, Verdict},
     response::Rejection,
 };
 
@@ -152,12 +152,6 @@ impl<'a> DecisionEvent<'a> {
     #[must_use]
     pub fn key_hash(&self) -> Option<String> {
         self.decision.and_then(Decision::binding).map(|outcome| outcome.key().digest())
-    }
-
-    /// What made the [decision](Self::decision).
-    #[must_use]
-    pub fn source(&self) -> Option<DecisionSource> {
-        self.decision.map(Decision::source)
     }
 
     /// Why the client is unidentified or the store gave no decision. Also for a request that is admitted because the

@@ -108,6 +108,7 @@ impl Reservation {
     }
 
     /// Whether [`settle`](Self::settle) was called.
+    #[doc(hidden)]
     #[must_use]
     pub fn is_settled(&self) -> bool {
         lock(&self.0.end).is_settled

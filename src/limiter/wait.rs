@@ -51,7 +51,7 @@ impl Limiter {
     ///     assert!(limiter.wait(&calls, &partner, 1, Duration::from_secs(5)).await?.is_allowed());
     /// }
     /// // More than the burst is denied immediately.
-    /// assert!(limiter.wait(&calls, &partner, 2, Duration::from_secs(5)).await?.is_denied());
+    /// assert!(limiter.wait(&calls, &partner, 2, Duration::from_secs(5)).await?.verdict().is_denied());
     /// # Ok(())
     /// # }
     /// ```

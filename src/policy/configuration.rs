@@ -35,7 +35,7 @@ impl<'de> Deserialize<'de> for Policy {
 /// # Example
 ///
 /// ```
-/// use tower_ratelimit::{Policy, Quota, policy::PolicyChanges};
+/// use tower_ratelimit::{Policy, Quota, internal::PolicyChanges};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let login = Policy::new("login", Quota::per_minute(5)).shadow();

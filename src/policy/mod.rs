@@ -2,7 +2,6 @@
 #![cfg_attr(feature = "serde", doc = include_str!("configuration.md"))]
 #![doc = include_str!("counts.md")]
 
-mod changes;
 #[cfg(feature = "serde")]
 pub(crate) mod configuration;
 mod debt;

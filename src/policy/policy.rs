@@ -1,6 +1,6 @@
 use std::{fmt, hash::BuildHasher as _, sync::Arc, time::Duration};
 
-use super::{FailureMode, enforced::Enforced, quoted::quoted, summary::PolicySummary, traits::Traits};
+use super::{FailureMode, enforced::Enforced, quoted::quoted, traits::Traits};
 #[cfg(feature = "metrics")]
 use crate::metrics::PolicyCounters;
 use crate::{
@@ -28,7 +28,7 @@ use crate::{
 /// let daily = Policy::new("daily", Quota::per_day(10_000))
 ///     .algorithm(FixedWindow::aligned())
 ///     .on_store_failure(FailureMode::Closed);
-/// assert_eq!(daily.to_string(), "10000/d, fixed-window, failure mode closed");
+/// assert_eq!(daily.to_string(), "10000/day, fixed-window, failure mode closed");
 ///
 /// // A header could not carry this name.
 /// assert!(Policy::try_new("día", Quota::per_day(10)).is_err());
@@ -243,25 +243,6 @@ impl Policy {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.0.name.text
-    }
-
-    /// All settings, to serialize.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn summary(&self) -> PolicySummary {
-        let options = &self.0.options;
-        PolicySummary {
-            name: self.name().to_owned(),
-            quota: self.0.quota,
-            algorithm: self.algorithm_name().to_owned(),
-            capacity: self.capacity(),
-            debt: self.debt_units(),
-            lease: options.lease,
-            has_penalty: self.has_penalty(),
-            content_bytes: options.bytes,
-            enforced: self.enforced_share(),
-            on_store_failure: options.on_store_failure,
-        }
     }
 
     /// The name in quotes, as headers and problems carry it.
@@ -490,12 +471,6 @@ fn check(algorithm: &dyn Algorithm) -> Result<(), Error> {
         return Err(Error::invalid("an algorithm of your own needs a name that no built-in one has"));
     }
     Ok(())
-}
-
-impl fmt::Display for Policy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.summary().fmt(f)
-    }
 }
 
 impl fmt::Debug for Policy {

@@ -31,7 +31,7 @@ impl Policy {
     /// assert!(limiter.check(&strict, &alice, 1).await?.is_allowed());
     /// let decision = limiter.check(&strict, &alice, 1).await?;
     /// assert!(decision.is_allowed());
-    /// assert!(decision.shadows()[0].is_denied());
+    /// assert!(decision.shadows()[0].verdict().is_denied());
     /// # Ok(())
     /// # }
     /// ```

@@ -113,6 +113,7 @@ pub trait ResponseMapper: Send + Sync + 'static {
     /// [rejects](crate::Rejection::into_http) it. The copy has the extensions too, so what they hold is dropped only when the
     /// service has answered. With `false` the layer keeps nothing, and such a rejection is mapped with a head that
     /// has the method if that is HEAD or the request is a gRPC call, the content type if it is a gRPC call, and nothing else.
+    #[doc(hidden)]
     fn reads_request(&self) -> bool {
         true
     }

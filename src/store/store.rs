@@ -136,6 +136,7 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     ///
     /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if it does not.
+    #[doc(hidden)]
     fn accept(&self, policy: &Policy) -> Result<(), Error> {
         let _ = policy;
         Ok(())

@@ -83,7 +83,7 @@ impl Events {
                 kind: event.kind(),
                 is_rejected: event.is_rejected(),
                 policy: event.policy().map(String::from),
-                source: event.source(),
+                source: event.decision().map(Decision::source),
                 error: event.error().map(Error::kind),
                 path: event.request().map(|request| request.uri.path().to_owned()),
             });

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     base::{Answer, Error, ErrorKind, valid},
-    key::{Key, KeyExtractor, matcher::not_determined},
+    key::{Key, KeyExtractor, extractor::not_determined},
 };
 
 /// The address of the client behind proxies or load balancers.

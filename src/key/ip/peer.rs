@@ -157,7 +157,7 @@ impl PeerIp {
     ///
     /// [`MissingSetup`](ErrorKind::MissingSetup): the server does not provide the peer's address, or the peer is a Unix
     /// socket.
-    pub fn address(&self, request: &Parts) -> Result<IpAddr, Error> {
+    pub(crate) fn address(&self, request: &Parts) -> Result<IpAddr, Error> {
         match Peer::of(request) {
             Peer::Address(address) => Ok(address),
             Peer::UnixSocket => Err(Error::new(

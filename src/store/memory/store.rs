@@ -100,14 +100,8 @@ impl MemoryStore {
 
     /// The number of keys that the store holds, including expired ones that are not removed yet.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub fn key_count(&self) -> usize {
         self.shards.iter().map(|shard| lock(&shard.0).len()).sum()
-    }
-
-    /// Whether the store holds no keys.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     fn hash(&self, key: &Key) -> u64 {
@@ -289,6 +283,6 @@ impl Default for MemoryStore {
 
 impl fmt::Debug for MemoryStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryStore").field("keys", &self.len()).finish_non_exhaustive()
+        f.debug_struct("MemoryStore").field("keys", &self.key_count()).finish_non_exhaustive()
     }
 }

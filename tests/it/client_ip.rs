@@ -501,7 +501,9 @@ fn an_invalid_network_or_header_name_is_an_error_when_the_extractor_is_built() {
             assert!(error.to_string().contains(&format!("{wrong:?}")), "{error}");
         }
     }
-    assert!(std::panic::catch_unwind(|| "not a name").is_err());
+    assert!(
+        std::panic::catch_unwind(|| ClientIp::behind(TrustedProxies::hops(1)).header("not a name")).is_err()
+    );
 }
 
 #[test]
@@ -529,7 +531,7 @@ fn clients_with_an_ipv4_address_in_their_ipv6_address_have_the_key_of_the_former
     assert_eq!(key_of(&peer, &from("::1", &[] as &[(&str, &str)])).unwrap().as_str(), "::/64");
     let inside = from("64:ff9b::10.0.0.1", &[] as &[(&str, &str)]);
     let within = PeerIp::new().within(["64:ff9b::a00:1"]).unwrap();
-    assert!(within(&inside).now_or_never().unwrap().unwrap());
+    assert!(futures_util::FutureExt::now_or_never(within(&inside)).unwrap().unwrap());
     for wrong in ["64:ff9b:1::/95", "10.0.0.0/8", "gateway"] {
         assert_eq!(PeerIp::new().nat64_prefix(wrong).unwrap_err().kind(), ErrorKind::InvalidConfig);
     }

@@ -1,4 +1,4 @@
-//! Programs as a new user writes them: an axum service and a tonic service.
+//! A service with a limit for each address, a strict one for logins, plans by API key, and a switch.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -21,9 +21,7 @@ use tower_ratelimit::{
     policy::Enforcement,
 };
 
-/// An axum service with a limit for each address, a strict one for logins, plans by API key, one error format for
-/// layers and handlers, and a switch.
-mod shop {
+mod program {
     use std::{collections::HashMap, sync::Arc};
 
     use super::*;
@@ -84,8 +82,8 @@ fn shop(enforcement: Enforcement) -> (Router, ManualClock) {
     let clock = ManualClock::new();
     let plans = [("key-of-acme".to_owned(), Policy::new("paid", Quota::per_hour(2)))];
     let imports = Policy::new("imports", Quota::per_day(3));
-    let shop = shop::Shop { enforcement, plans: std::sync::Arc::new(plans.into()), imports };
-    (shop::app(shop, MemoryStore::with_clock(clock.clone())), clock)
+    let shop = program::Shop { enforcement, plans: std::sync::Arc::new(plans.into()), imports };
+    (program::app(shop, MemoryStore::with_clock(clock.clone())), clock)
 }
 
 async fn ask(

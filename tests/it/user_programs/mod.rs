@@ -1,0 +1,11 @@
+//! Programs as a new user writes them. What a user writes is in `app` or in the functions before the first test.
+//!
+//! A tonic server and a client that retries are in `tests/net/buffered_retry.rs`.
+
+mod api;
+mod from_others;
+mod gateway;
+mod messages;
+mod shop;
+mod tenants;
+mod worker;

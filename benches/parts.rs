@@ -92,7 +92,7 @@ fn algorithms(criterion: &mut Criterion) {
     bench("Concurrency", held("plenty", 1_000), Some(held("one", 1)));
     // More units than requests in a period, after which entries leave the log.
     let log = |name, quota| Policy::new(name, quota).algorithm(SlidingLog::new());
-    let Ok(brief) = Quota::new(100_000, Duration::from_millis(1)) else { return };
+    let Ok(brief) = Quota::try_new(100_000, Duration::from_millis(1)) else { return };
     bench("SlidingLog", log("brief", brief), Some(log("one", quota(1))));
     group.finish();
 }

@@ -47,7 +47,7 @@ async fn serve() -> Result<(), Box<dyn Error>> {
     let port: u16 = setting("PORT", 3000)?;
     let limit: u64 = setting("LIMIT", 5)?;
     let period: u64 = setting("PERIOD_SECS", 10)?;
-    let quota = Quota::new(limit, Duration::from_secs(period))?;
+    let quota = Quota::try_new(limit, Duration::from_secs(period))?;
 
     let (limiter, kept): (Limiter, _) = match env::var("REDIS_URL") {
         Ok(url) => (RedisStore::connect(&url).await?.into(), "in Redis, shared by every process"),

@@ -53,7 +53,7 @@ use crate::base::{Error, Quota};
 /// # async fn main() -> Result<(), tower_ratelimit::Error> {
 /// let limiter = Limiter::new(MemoryStore::new());
 /// let expiry = Duration::from_secs(120);
-/// let exports = Policy::new("exports", Quota::new(1, expiry)?).algorithm(Concurrency::new());
+/// let exports = Policy::new("exports", Quota::new(1, expiry)).algorithm(Concurrency::new());
 /// let tenant = Key::new("acme");
 ///
 /// let running = limiter.check(&exports, &tenant, 1).await?;

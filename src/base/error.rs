@@ -16,10 +16,10 @@ use super::fault::Fault;
 /// use std::time::Duration;
 /// use tower_ratelimit::{ErrorKind, Quota};
 ///
-/// let error = Quota::new(0, Duration::from_secs(1)).unwrap_err();
+/// let error = Quota::try_new(0, Duration::from_secs(1)).unwrap_err();
 /// assert_eq!(error.kind(), ErrorKind::InvalidConfig);
 /// assert_eq!(error.to_string(), "a quota's limit must be at least 1");
-/// assert!(Quota::new(1, Duration::from_secs(1)).is_ok());
+/// assert!(Quota::try_new(1, Duration::from_secs(1)).is_ok());
 /// ```
 #[derive(Clone)]
 pub struct Error {

@@ -43,8 +43,8 @@ use super::error::Error;
 /// assert_eq!(api.to_string(), "10/s burst 20");
 /// assert_eq!("10/s burst 20".parse::<Quota>()?, api);
 ///
-/// assert_eq!(Quota::new(100, Duration::from_secs(90))?.to_string(), "100/90s");
-/// assert!(Quota::new(100, Duration::ZERO).is_err());
+/// assert_eq!(Quota::new(100, Duration::from_secs(90)).to_string(), "100/90s");
+/// assert!(Quota::try_new(100, Duration::ZERO).is_err());
 /// # Ok::<(), tower_ratelimit::Error>(())
 /// ```
 ///
@@ -114,23 +114,40 @@ impl Quota {
         Self::must(limit, 86_400 * SECOND)
     }
 
-    /// `limit` units in every `period`: the fallible constructor, for values read from a configuration.
+    /// `limit` units in every `period`.
+    ///
+    /// # Panics
+    ///
+    /// If `limit` is 0 or above 10^12, or `period` below 1 millisecond, above 400 days, or not of whole microseconds; in a
+    /// `const`, that is a compile error. [`try_new`](Self::try_new) gives an error instead.
+    #[must_use]
+    #[track_caller]
+    pub const fn new(limit: u64, period: Duration) -> Self {
+        match Self::of(limit, period) {
+            Ok(quota) => quota,
+            Err(message) => panic!("{}", message),
+        }
+    }
+
+    /// The fallible form of [`new`](Self::new), for values read from a configuration.
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a limit of 0 or above 10^12, and for a
-    /// period below 1 millisecond, above 400 days, or not of whole microseconds.
-    pub const fn new(limit: u64, period: Duration) -> Result<Self, Error> {
-        if !period.subsec_nanos().is_multiple_of(1_000) {
-            return Err(Error::invalid("a quota's period must be of whole microseconds"));
-        }
-        let micros = period.as_micros();
-        // `Duration` holds more microseconds than `u64`; such a period is an error below as well.
-        let micros = if micros > MAX_PERIOD as u128 { u64::MAX } else { micros as u64 };
-        match Self::checked(limit, micros) {
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`new`](Self::new) panics.
+    pub const fn try_new(limit: u64, period: Duration) -> Result<Self, Error> {
+        match Self::of(limit, period) {
             Ok(quota) => Ok(quota),
             Err(message) => Err(Error::invalid(message)),
         }
+    }
+
+    const fn of(limit: u64, period: Duration) -> Result<Self, &'static str> {
+        if !period.subsec_nanos().is_multiple_of(1_000) {
+            return Err("a quota's period must be of whole microseconds");
+        }
+        let micros = period.as_micros();
+        // `Duration` holds more microseconds than `u64`; such a period is an error below as well.
+        Self::checked(limit, if micros > MAX_PERIOD as u128 { u64::MAX } else { micros as u64 })
     }
 
     /// The same rate, with up to `burst` units in one step. Defaults to the limit.
@@ -303,11 +320,11 @@ mod tests {
             },
         ];
         for Row { name, limit, period, message } in rows {
-            let error = Quota::new(limit, period).unwrap_err();
+            let error = Quota::try_new(limit, period).unwrap_err();
             assert!(error.to_string().contains(message), "{name}: {error}");
         }
-        assert!(Quota::new(MAX_UNITS, Duration::from_millis(1)).is_ok());
-        assert!(Quota::new(1, Duration::from_secs(400 * 86_400)).is_ok());
+        assert!(Quota::try_new(MAX_UNITS, Duration::from_millis(1)).is_ok());
+        assert!(Quota::try_new(1, Duration::from_secs(400 * 86_400)).is_ok());
     }
 
     #[test]

@@ -32,8 +32,7 @@
 //! | from the first extractor of an `or`, if the key itself begins with `%>` or `%<` | `%<` and the key | `%<%>203.0.113.7` |
 //! | of a CORS preflight | `%^` and the key; in Redis behind the braces | `%^203.0.113.7` |
 //!
-//! If a mark makes a key longer than 96 bytes, `%#` and the key's hash stand after the mark. [`Key::from_stored`] reads
-//! these forms.
+//! If a mark makes a key longer than 96 bytes, `%#` and the key's hash stand after the mark.
 //!
 //! ```
 //! use http::Request;

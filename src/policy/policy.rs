@@ -144,7 +144,7 @@ impl Policy {
 
     /// The policy `name` with at most `limit` units in use at any moment, over all instances, counted by
     /// [`Concurrency`](crate::algorithm::Concurrency). Units of a crashed instance are released after 30 seconds. For another
-    /// time, make it the period of the quota: `Policy::new(name, Quota::new(limit, time)?).algorithm(Concurrency::new())`.
+    /// time, make it the period of the quota: `Policy::new(name, Quota::new(limit, time)).algorithm(Concurrency::new())`.
     ///
     /// # Panics
     ///
@@ -173,7 +173,7 @@ impl Policy {
     #[must_use]
     #[track_caller]
     pub fn concurrency(name: &str, limit: u64) -> Self {
-        let quota = Quota::new(limit, LEASE);
+        let quota = Quota::try_new(limit, LEASE);
         valid(quota.and_then(|quota| Self::try_new(name, quota)?.try_algorithm(Concurrency::new())))
     }
 

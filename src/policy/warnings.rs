@@ -183,7 +183,7 @@ fn whole_seconds(quota: Quota) -> String {
     const SECOND: u64 = 1_000_000;
     let period = quota.period_micros();
     let limit = quota.limit().checked_mul(SECOND / period).filter(|_| SECOND.is_multiple_of(period));
-    let written = limit.and_then(|limit| Quota::new(limit, Duration::from_secs(1)).ok());
+    let written = limit.and_then(|limit| Quota::try_new(limit, Duration::from_secs(1)).ok());
     written.map_or_else(String::new, |quota| format!(", such as {quota} with the burst you need"))
 }
 
@@ -197,8 +197,7 @@ mod tests {
 
     /// A policy of a few units, each within some hundred milliseconds.
     fn random_policy(name: &str) -> Policy {
-        let quota =
-            Quota::new(fastrand::u64(1..=12), Duration::from_millis(fastrand::u64(1..=40) * 10)).unwrap();
+        let quota = Quota::new(fastrand::u64(1..=12), Duration::from_millis(fastrand::u64(1..=40) * 10));
         let bursting = quota.burst(fastrand::u64(1..=12));
         match fastrand::u8(0..6) {
             0 => Policy::new(name, bursting),

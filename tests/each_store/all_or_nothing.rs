@@ -62,7 +62,7 @@ fn policies(random: &mut fastrand::Rng) -> Vec<Policy> {
         |policy| policy.algorithm(SlidingLog::new()),
     ];
     let policy = |(number, build): (usize, &fn(Policy) -> Policy)| {
-        let quota = Quota::new(random.u64(10..100), std::time::Duration::from_secs(400 * 86_400)).unwrap();
+        let quota = Quota::new(random.u64(10..100), std::time::Duration::from_secs(400 * 86_400));
         build(Policy::new(&format!("p{number}"), quota).on_store_failure(FailureMode::Closed))
     };
     build.iter().enumerate().map(policy).collect()

@@ -22,7 +22,7 @@ use crate::stores::on_a_clock;
 const PERIOD: Duration = Duration::from_secs(10);
 
 fn policies() -> Vec<Policy> {
-    let policy = |name: &str| Policy::new(name, Quota::new(10, PERIOD).unwrap());
+    let policy = |name: &str| Policy::new(name, Quota::new(10, PERIOD));
     vec![
         policy("gcra"),
         policy("debt").debt(5),

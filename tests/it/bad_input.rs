@@ -154,7 +154,7 @@ async fn the_largest_cost_is_always_denied_and_charges_nothing() {
     let server = RedisServer::start();
     let redis = store(&server).await;
     for limiter in [Limiter::new(MemoryStore::new()), Limiter::new(redis)] {
-        let largest = Quota::new(1_000_000_000_000, std::time::Duration::from_secs(86_400)).unwrap();
+        let largest = Quota::new(1_000_000_000_000, std::time::Duration::from_secs(86_400));
         let policies = [
             Policy::new("small", Quota::per_hour(3)),
             Policy::new("large", largest),

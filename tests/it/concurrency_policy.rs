@@ -19,7 +19,7 @@ use tower_ratelimit::{
 };
 
 fn policy(limit: u64, lease: Duration) -> Policy {
-    Policy::new("in-flight", Quota::new(limit, lease).unwrap()).algorithm(Concurrency::new())
+    Policy::new("in-flight", Quota::new(limit, lease)).algorithm(Concurrency::new())
 }
 
 const LEASE: Duration = Duration::from_secs(30);
@@ -506,7 +506,7 @@ fn a_permit_that_is_granted_from_outside_the_runtime_is_renewed() {
     let (period, key) = (Duration::from_millis(30), Key::new("all"));
     let clock = ManualClock::new();
     let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()));
-    let policy = Policy::new("exports", Quota::new(1, period).unwrap()).algorithm(Concurrency::new());
+    let policy = Policy::new("exports", Quota::new(1, period)).algorithm(Concurrency::new());
     // `check` is called here, outside the runtime, and awaited inside.
     let held = runtime.block_on(limiter.check(&policy, &key, 1)).unwrap();
     assert!(held.is_allowed());

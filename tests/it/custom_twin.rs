@@ -289,7 +289,7 @@ impl Twin for Seats {
 #[tokio::test]
 async fn the_permits_of_a_custom_algorithm_are_held_renewed_and_released_on_both_stores() {
     let server = RedisServer::start();
-    let seats = Policy::new("seats", Quota::new(3, Duration::from_secs(2)).unwrap()).algorithm(Seats);
+    let seats = Policy::new("seats", Quota::new(3, Duration::from_secs(2))).algorithm(Seats);
     // Permits are released, not waited for.
     TwinTest::new(&seats).exact_retry(false).run(&server.url()).await.unwrap();
 

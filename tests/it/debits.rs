@@ -24,7 +24,7 @@ use tower_ratelimit::{
 const PERIOD: Duration = Duration::from_secs(100);
 
 fn ten(algorithm: impl Algorithm) -> Policy {
-    Policy::new("ten", Quota::new(10, PERIOD).unwrap()).algorithm(algorithm)
+    Policy::new("ten", Quota::new(10, PERIOD)).algorithm(algorithm)
 }
 
 /// A limiter in process and one on `server`, with one clock.
@@ -757,7 +757,7 @@ async fn each_policy_of_a_reservation_ends_at_the_total() {
 #[tokio::test]
 async fn a_debit_in_an_outage_shows_what_remains_here() {
     let limiter = Limiter::new(Down);
-    let policy = Policy::new("ten", Quota::new(10, PERIOD).unwrap()).debt(5);
+    let policy = Policy::new("ten", Quota::new(10, PERIOD)).debt(5);
     let charged = limiter.check(&policy, &Key::new("alice"), 2).await.unwrap();
     assert!(charged.failure().is_some());
     let debited = limiter.debit(&charged, 3).await.unwrap();

@@ -214,7 +214,7 @@ async fn a_denial_whose_reply_was_slow_ends_when_its_wait_does() {
     let server = RedisServer::start();
     let clock = ManualClock::new();
     let limiter = Limiter::new(settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap());
-    let policy = Policy::new("p", Quota::new(1, Duration::from_millis(500)).unwrap());
+    let policy = Policy::new("p", Quota::new(1, Duration::from_millis(500)));
     let key = Key::new("alice");
     assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
     let mut slow = limiter.check(&policy, &key, 1);

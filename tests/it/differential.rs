@@ -202,7 +202,7 @@ fn algorithm(rule: Rule) -> &'static str {
 }
 
 fn policy(name: &str, rule: Rule) -> Policy {
-    let quota = Quota::new(rule.limit, Duration::from_micros(rule.period)).unwrap();
+    let quota = Quota::new(rule.limit, Duration::from_micros(rule.period));
     let bursting = if rule.burst == rule.limit { quota } else { quota.burst(rule.burst) };
     let policy = match rule.counting {
         Counting::Gcra => Policy::new(name, bursting),
@@ -401,7 +401,7 @@ impl Contest {
         let (clock, expiring) = (ManualClock::new(), Limiter::new(MemoryStore::new()));
         // The time that the store was built at: the window of this policy started at a multiple of its period.
         let period = Duration::from_secs(400 * 86_400);
-        let epoch = Policy::new("clock", Quota::new(1, period).unwrap()).algorithm(FixedWindow::aligned());
+        let epoch = Policy::new("clock", Quota::new(1, period)).algorithm(FixedWindow::aligned());
         let reset = expiring.check(&epoch, &Key::new("clock"), 1).await.unwrap().outcomes()[0].reset_after();
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
         let windows = u32::try_from((wall + reset).as_secs() / period.as_secs()).unwrap();

@@ -126,7 +126,7 @@ async fn several_policies_are_charged_together_or_not_at_all() {
 async fn a_sliding_log_holds_in_every_span_over_two_instances() {
     let server = RedisServer::start();
     let (limit, period) = (20, Duration::from_millis(50));
-    let policy = Policy::new("p", Quota::new(limit, period).unwrap()).algorithm(SlidingLog::new());
+    let policy = Policy::new("p", Quota::new(limit, period)).algorithm(SlidingLog::new());
     let mut instances = Vec::new();
     for _ in 0..2 {
         instances.push(Limiter::new(store(&server).await));

@@ -24,8 +24,8 @@ fn now() -> u64 {
 
 /// A policy of each kind of state, with the name of its algorithm in keys.
 fn policies() -> Vec<(&'static str, Policy)> {
-    let slow = Quota::new(1, Duration::from_secs(400 * 86_400)).unwrap();
-    let fast = Quota::new(1_000_000_000_000, Duration::from_millis(1)).unwrap();
+    let slow = Quota::new(1, Duration::from_secs(400 * 86_400));
+    let fast = Quota::new(1_000_000_000_000, Duration::from_millis(1));
     let of = |quota| Policy::new("p", quota).on_store_failure(FailureMode::Closed);
     let day = || of(Quota::per_day(5));
     let second = Duration::from_secs(1);

@@ -202,7 +202,7 @@ async fn the_longest_wait_bounds_all_waits_together_and_ignores_delays() {
 
 #[tokio::test]
 async fn callers_that_may_wait_are_all_admitted_in_turn() {
-    let policy = Policy::new("p", Quota::new(1, Duration::from_millis(20)).unwrap());
+    let policy = Policy::new("p", Quota::new(1, Duration::from_millis(20)));
     let layer = KeyedRateLimitLayer::new(MemoryStore::new(), policy, |_: &&'static str| "all")
         .wait(Duration::from_secs(30));
     let service = layer.layer(service_fn(length));
@@ -221,7 +221,7 @@ async fn callers_that_may_wait_are_all_admitted_in_turn() {
 async fn a_waiting_caller_is_admitted_soon_after_a_permit_is_released() {
     let slots = || Policy::concurrency("slots", 1);
     // A second policy in the same decision sets its own wait.
-    let rate = Policy::new("rate", Quota::new(1, Duration::from_millis(20)).unwrap());
+    let rate = Policy::new("rate", Quota::new(1, Duration::from_millis(20)));
     let store = MemoryStore::new();
     let layers = [
         KeyedRateLimitLayer::new(store.clone(), slots(), |_: &&'static str| "a"),
@@ -310,7 +310,7 @@ async fn a_request_that_cannot_be_admitted_in_time_is_denied_at_once() {
 
 #[tokio::test]
 async fn a_queue_delays_and_a_permit_is_held_until_the_response() {
-    let queue = Policy::new("q", Quota::new(1, Duration::from_millis(10)).unwrap())
+    let queue = Policy::new("q", Quota::new(1, Duration::from_millis(10)))
         .algorithm(LeakyBucket::queue(Duration::from_secs(1)));
     let layer = KeyedRateLimitLayer::new(MemoryStore::new(), queue, |_: &&'static str| "all");
     assert_eq!(layer.layer(service_fn(length)).oneshot("abc").await.unwrap(), 3);

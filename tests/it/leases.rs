@@ -117,7 +117,7 @@ const INSTANCES: usize = 3;
 
 impl Rule {
     fn policies(&self) -> (Policy, Policy) {
-        let quota = Quota::new(self.limit, Duration::from_micros(self.period)).unwrap();
+        let quota = Quota::new(self.limit, Duration::from_micros(self.period));
         let plain = match self.kind {
             Kind::Gcra => Policy::new("p", quota.burst(self.burst)),
             Kind::Meter => Policy::new("p", quota.burst(self.burst)).algorithm(LeakyBucket::meter()),
@@ -402,7 +402,7 @@ async fn many_tasks_on_two_instances_admit_exactly_the_limit_with_few_calls() {
         Policy::new("window", Quota::per_day(limit)).algorithm(FixedWindow::anchored()),
         Policy::new("cells", Quota::per_day(limit)).algorithm(SlidingWindow::new()),
         // Less than one unit is replenished in a day.
-        Policy::new("gcra", Quota::new(1, Duration::from_secs(75_000)).unwrap().burst(limit)),
+        Policy::new("gcra", Quota::new(1, Duration::from_secs(75_000)).burst(limit)),
     ];
     for policy in policies {
         let policy = policy.leased(500);
@@ -488,7 +488,7 @@ async fn the_lease_of_a_crashed_instance_is_free_after_the_documented_time() {
     let server = RedisServer::start();
     let redis = pool(&server).await;
     let clock = ManualClock::new();
-    let quota = Quota::new(1_000, Duration::from_secs(10)).unwrap();
+    let quota = Quota::new(1_000, Duration::from_secs(10));
     let policies = [
         Policy::new("gcra", quota),
         Policy::new("meter", quota).algorithm(LeakyBucket::meter()),

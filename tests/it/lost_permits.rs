@@ -18,7 +18,7 @@ use tower_ratelimit::{
 const PERIOD: Duration = Duration::from_secs(6);
 
 fn policy(limit: u64) -> Policy {
-    Policy::new("jobs", Quota::new(limit, PERIOD).unwrap())
+    Policy::new("jobs", Quota::new(limit, PERIOD))
         .algorithm(Concurrency::new())
         .on_store_failure(FailureMode::Closed)
 }

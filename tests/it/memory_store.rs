@@ -126,7 +126,7 @@ async fn a_slower_quota_does_not_restore_expired_charges() {
         ("memory", Limiter::new(MemoryStore::new())),
         ("redis", Limiter::new(support::store(&server).await)),
     ];
-    let fast = Quota::new(5, Duration::from_millis(1)).unwrap();
+    let fast = Quota::new(5, Duration::from_millis(1));
     for (name, limiter) in stores {
         let policies = |quota| {
             [

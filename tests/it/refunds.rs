@@ -22,8 +22,8 @@ fn policy(name: &str, quota: Quota, algorithm: impl Algorithm) -> (String, Polic
 
 /// Policies with rounded numbers, with delays, or that do not start full. Only for the property tests.
 fn others(period: Duration) -> Vec<(String, Policy)> {
-    let quota = Quota::new(10, period).unwrap();
-    let fraction = Quota::new(7, period).unwrap();
+    let quota = Quota::new(10, period);
+    let fraction = Quota::new(7, period);
     vec![
         policy("fraction", fraction.burst(10), Gcra::new()),
         policy("fraction-of-steps", fraction, TokenBucket::new().refill_every(period)),
@@ -33,7 +33,7 @@ fn others(period: Duration) -> Vec<(String, Policy)> {
 }
 
 fn every_algorithm(limit: u64, period: Duration) -> Vec<(String, Policy)> {
-    let quota = Quota::new(limit, period).unwrap();
+    let quota = Quota::new(limit, period);
     vec![
         policy("gcra", quota, Gcra::new()),
         policy("meter", quota, LeakyBucket::meter()),
@@ -203,7 +203,7 @@ async fn after_refunds_of_18_years_earlier_charges_cannot_be_refunded() {
     let clock = ManualClock::new();
     let key = Key::new("alice");
     // A unit drains in 400 days.
-    let quota = Quota::new(1, Duration::from_secs(400 * 86_400)).unwrap().burst(20);
+    let quota = Quota::new(1, Duration::from_secs(400 * 86_400)).burst(20);
     let (_, policy) = policy("p", quota, Gcra::new());
     for (name, limiter) in both(&server, &clock).await {
         let check = async || limiter.check(&policy, &key, 1).await.unwrap();

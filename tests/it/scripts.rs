@@ -84,8 +84,8 @@ async fn the_units_of_a_much_larger_quota_get_a_ttl_that_redis_accepts() {
     let server = RedisServer::start();
     let limiter = Limiter::new(store(&server).await);
     let most = 1_000_000_000_000;
-    let large = Quota::new(most, Duration::from_secs(86_400)).unwrap();
-    let small = Quota::new(1, Duration::from_secs(400 * 86_400)).unwrap();
+    let large = Quota::new(most, Duration::from_secs(86_400));
+    let small = Quota::new(1, Duration::from_secs(400 * 86_400));
     for ((kind, large), (_, small)) in each("p", large).into_iter().zip(each("p", small)) {
         let () = server.command(&["FLUSHALL"]);
         let key = Key::new("alice");
@@ -111,7 +111,7 @@ async fn the_units_of_a_much_larger_quota_get_a_ttl_that_redis_accepts() {
 async fn every_key_has_a_ttl_as_long_as_its_state_matters() {
     let server = RedisServer::start();
     let limiter = Limiter::new(store(&server).await);
-    let quota = |limit, period| Quota::new(limit, period).unwrap();
+    let quota = |limit, period| Quota::new(limit, period);
     let rows = [
         ("a second", Quota::per_second(10)),
         ("a day", Quota::per_day(10)),
@@ -389,7 +389,7 @@ async fn the_printed_acl_rule_is_sufficient_and_each_of_its_commands_is_needed()
         drop(adaptive);
         published(0).await?;
         // Permits are renewed and released.
-        let short = Policy::new("short", Quota::new(2, Duration::from_millis(600)).unwrap())
+        let short = Policy::new("short", Quota::new(2, Duration::from_millis(600)))
             .algorithm(Concurrency::new())
             .on_store_failure(FailureMode::Closed);
         let held = limiter.check(&short, &key, 1).await?;

@@ -98,7 +98,7 @@ fn a_quota_parses_what_it_prints() {
     ];
     let bursts = proptest::option::of(units.clone());
     proptest!(|(limit in units, period in periods, burst in bursts)| {
-        let quota = Quota::new(limit, Duration::from_micros(period)).unwrap();
+        let quota = Quota::new(limit, Duration::from_micros(period));
         let quota = burst.and_then(|burst| quota.try_burst(burst).ok()).unwrap_or(quota);
         let text = quota.to_string();
         prop_assert_eq!(text.parse::<Quota>().unwrap(), quota, "{}", text);
@@ -110,7 +110,7 @@ fn a_quota_parses_what_it_prints() {
 
 #[test]
 fn quotas_parse_the_usual_spellings_and_print_one_of_them() {
-    let every = |limit, millis| Quota::new(limit, Duration::from_millis(millis)).unwrap();
+    let every = |limit, millis| Quota::new(limit, Duration::from_millis(millis));
     let rows = [
         ("100/min", Quota::per_minute(100), "100/min"),
         ("10/s burst 20", Quota::per_second(10).burst(20), "10/s burst 20"),
@@ -119,7 +119,7 @@ fn quotas_parse_the_usual_spellings_and_print_one_of_them() {
         ("10_000/day", Quota::per_day(10_000), "10000/day"),
         ("5/90s", every(5, 90_000), "5/90s"),
         ("100/500ms", every(100, 500), "100/500ms"),
-        ("1/1500us", Quota::new(1, Duration::from_micros(1_500)).unwrap(), "1/1500us"),
+        ("1/1500us", Quota::new(1, Duration::from_micros(1_500)), "1/1500us"),
         ("7/1000ms", Quota::per_second(7), "7/s"),
         (" 10 / Second ", Quota::per_second(10), "10/s"),
         ("10 per 2 hours BURST 3", every(10, 7_200_000).burst(3), "10/2h burst 3"),
@@ -292,7 +292,7 @@ fn an_invalid_constant_panics_at_its_call_site() {
 fn a_concurrency_policy_counts_permits_and_names_invalid_limits() {
     assert_eq!(
         Policy::concurrency("exports", 5),
-        Policy::new("exports", Quota::new(5, Duration::from_secs(30)).unwrap()).algorithm(Concurrency::new())
+        Policy::new("exports", Quota::new(5, Duration::from_secs(30))).algorithm(Concurrency::new())
     );
     let panics = |limit| {
         let panic = std::panic::catch_unwind(|| Policy::concurrency("p", limit)).unwrap_err();

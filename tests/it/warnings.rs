@@ -12,7 +12,7 @@ use tower_ratelimit::{
 
 #[test]
 fn a_policy_warns_of_a_period_that_headers_cannot_express_and_of_a_login_limit_that_is_exceeded() {
-    let millis = |millis| Quota::new(5, Duration::from_millis(millis)).unwrap();
+    let millis = |millis| Quota::new(5, Duration::from_millis(millis));
     let minute = Quota::per_minute(5);
     let rows = [
         (Policy::new("api", minute), None),

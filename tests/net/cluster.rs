@@ -819,7 +819,7 @@ async fn a_late_rollback_refunds_nothing_in_the_next_window() {
         settings().deny_cache(Duration::ZERO).connect(Servers::cluster(cluster.urls())).await.unwrap(),
     );
     let period = Duration::from_secs(2);
-    let window = Policy::new("window", Quota::new(3_000, period).unwrap())
+    let window = Policy::new("window", Quota::new(3_000, period))
         .algorithm(FixedWindow::aligned())
         .on_store_failure(FailureMode::Closed);
     let nothing_left = closed("nothing-left", 1);

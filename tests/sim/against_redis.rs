@@ -179,7 +179,7 @@ async fn every_script_decides_as_in_redis_and_leaves_the_same_data() {
     let settings = settings().manual_clock(clock.clone());
     let mut here = Side::new(settings.clone().build(pool).unwrap());
     let mut there = Side::new(settings.connect(&redis.url()).await.unwrap());
-    let quota = Quota::new(12, Duration::from_secs(3)).unwrap();
+    let quota = Quota::new(12, Duration::from_secs(3));
     let policies = [
         Policy::new("gcra", quota.burst(20)),
         Policy::new("steps", quota).algorithm(TokenBucket::new().refill_every(quota.period())),
@@ -190,7 +190,7 @@ async fn every_script_decides_as_in_redis_and_leaves_the_same_data() {
         Policy::new("log", quota).algorithm(SlidingLog::new()),
         Policy::new("cells", quota).algorithm(SlidingWindow::new().segments(6)),
         Policy::new("permits", Quota::per_hour(12)).algorithm(Concurrency::new()),
-        Policy::new("leased", Quota::new(500, Duration::from_secs(3)).unwrap()).leased(40),
+        Policy::new("leased", Quota::new(500, Duration::from_secs(3))).leased(40),
     ];
     let permits = policies[8].clone();
     let mut random = Random::new(11);

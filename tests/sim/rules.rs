@@ -132,14 +132,14 @@ impl Rule {
 
 /// A policy that takes part in some decisions, and must change none.
 pub(super) fn shadow() -> Policy {
-    Policy::new("shadow", Quota::new(5, DAY).unwrap()).algorithm(FixedWindow::anchored()).shadow()
+    Policy::new("shadow", Quota::new(5, DAY)).algorithm(FixedWindow::anchored()).shadow()
 }
 
 /// Two quotas of a period: the same twice, or a limit that instances change to and from.
 fn quotas(random: &mut Random, [least, most]: [u64; 2], period: Duration) -> [Quota; 2] {
     let limit = random.between(least, most);
     let other = if random.chance(300) { random.between(least, most) } else { limit };
-    [limit, other].map(|limit| Quota::new(limit, period).unwrap())
+    [limit, other].map(|limit| Quota::new(limit, period))
 }
 
 fn strikes(random: &mut Random) -> Strikes {

@@ -103,7 +103,7 @@ impl Operator {
 }
 
 fn login() -> Policy {
-    Policy::new("login", Quota::new(5, std::time::Duration::from_secs(604_800)).unwrap())
+    Policy::new("login", Quota::new(5, std::time::Duration::from_secs(604_800)))
 }
 
 fn daily() -> Policy {

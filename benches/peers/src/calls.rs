@@ -78,7 +78,7 @@ fn record(url: &str, decisions: usize) -> Result<Vec<Call>, String> {
         let store = RedisStore::builder().prefix(format!("calls{decisions}")).build(pool);
         let limiter = Limiter::new(store.map_err(|error| text(&error))?);
         let quota =
-            Quota::new(Limit::PLENTY.count.into(), Limit::PLENTY.period).map_err(|error| text(&error))?;
+            Quota::try_new(Limit::PLENTY.count.into(), Limit::PLENTY.period).map_err(|error| text(&error))?;
         let policy = Policy::new("p", quota);
         let mut calls: Vec<Call> = Vec::new();
         let mut keys = (0..RECORDED * 16).map(|n| Key::new(format!("client-c-{n:011}")));

@@ -54,7 +54,7 @@ impl Instances {
         local: Arc<LocalCounts>,
     ) -> Self {
         // Its numbers are valid for the algorithm.
-        let quota = Quota::new(MOST, EXPIRY).unwrap_or(Quota::per_minute(MOST));
+        let quota = Quota::new(MOST, EXPIRY);
         let policy = Policy::new("%instances", quota).algorithm(Concurrency::new());
         let permit = Charge::new(&policy, &Key::new("%instances"), 1);
         let deadline = deadline.min(PROBE_TIMEOUT);

@@ -57,7 +57,7 @@ async fn lane(
     let clock = ManualClock::new();
     let start = clock.now();
     let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()));
-    let policy = Policy::new("plot", Quota::new(LIMIT, PERIOD)?).algorithm(algorithm);
+    let policy = Policy::new("plot", Quota::new(LIMIT, PERIOD)).algorithm(algorithm);
     let mut lane = Lane { name, says, left: Vec::new(), denied: Vec::new() };
     for at in traffic() {
         clock.set(start + Duration::from_micros((at * 1e6).round() as u64));

@@ -249,7 +249,7 @@ async fn replay(options: Options) -> Result<(), Box<dyn Error>> {
 }
 
 fn quota(limit: u64, period: Duration, burst: Option<u64>) -> Result<Quota, tower_ratelimit::Error> {
-    let quota = Quota::new(limit, period)?;
+    let quota = Quota::try_new(limit, period)?;
     burst.map_or(Ok(quota), |burst| quota.try_burst(burst))
 }
 

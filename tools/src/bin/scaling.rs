@@ -139,7 +139,7 @@ struct Simulation {
 impl Simulation {
     fn new(costs: Costs, traffic: Traffic) -> Result<Self, Box<dyn Error>> {
         let clock = ManualClock::new();
-        let quota = Quota::new(traffic.limit, Duration::from_secs(1))?;
+        let quota = Quota::try_new(traffic.limit, Duration::from_secs(1))?;
         let mut policy = Policy::new("simulated", quota);
         if traffic.lease > 1 {
             // Units leased from a window are spent in it.

@@ -41,7 +41,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
 /// A limit that is never reached.
 fn limit(store: impl Into<Limiter>) -> Result<RateLimitLayer, Box<dyn Error>> {
-    let quota = Quota::new(10_000_000, Duration::from_secs(365 * 24 * 60 * 60))?;
+    let quota = Quota::try_new(10_000_000, Duration::from_secs(365 * 24 * 60 * 60))?;
     // A store that fails must show as answers other than 2xx.
     let policy = Policy::new("p", quota).on_store_failure(FailureMode::Closed);
     Ok(RateLimitLayer::new(store, policy, Header::new("x-api-key")))

@@ -87,7 +87,7 @@ fn limited(
     policy: fn(Policy) -> Policy,
     setup: &Setup,
 ) -> Result<Box<dyn Subject>, Box<dyn Error>> {
-    let quota = Quota::new(setup.limit.count.into(), setup.limit.period)?;
+    let quota = Quota::try_new(setup.limit.count.into(), setup.limit.period)?;
     // A store that fails must show as wrong answers, and not as requests that were admitted without a decision.
     let policy = policy(Policy::new("p", quota).on_store_failure(FailureMode::Closed));
     let layer = RateLimitLayer::new(store, policy, Header::from(KEY));

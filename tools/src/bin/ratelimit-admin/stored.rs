@@ -41,7 +41,7 @@ pub(crate) async fn other_names(store: &RedisStore, policy: &Policy, key: &Key) 
 }
 
 fn by_each_algorithm(policy: &Policy) -> [Result<Policy, Error>; 7] {
-    let base = || Policy::try_new(policy.name(), Quota::new(policy.capacity(), PERIOD)?);
+    let base = || Policy::try_new(policy.name(), Quota::try_new(policy.capacity(), PERIOD)?);
     [
         base().and_then(|policy| policy.try_algorithm(Gcra::new())),
         base().and_then(|policy| policy.try_algorithm(TokenBucket::new())),

@@ -199,7 +199,7 @@ impl Ledger {
             if granted > cost || allowed && asked.ask == Ask::Charge && granted != cost {
                 self.violated(asked, format_args!("{key}: {granted} units granted"));
             }
-            if outcome.verdict().is_denied() && !outcome.banned_for().is_some() && is_exact {
+            if outcome.verdict().is_denied() && outcome.banned_for().is_none() && is_exact {
                 let wanted = if asked.ask == Ask::UpTo { 1 } else { cost };
                 let possible = account.possible - if charges { cost } else { 0 };
                 if possible + wanted <= limit {
@@ -207,7 +207,7 @@ impl Ledger {
                 }
             }
             let used = limit.saturating_sub(outcome.remaining());
-            if is_exact && !outcome.banned_for().is_some() && used > account.possible {
+            if is_exact && outcome.banned_for().is_none() && used > account.possible {
                 let possible = account.possible;
                 self.violated(asked, format_args!("{key}: {used} units used, {possible} can be"));
             }

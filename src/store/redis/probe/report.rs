@@ -60,7 +60,6 @@ impl ProbeReport {
     }
 
     /// The problems, the most severe first. Each text says what to change.
-    #[must_use]
     pub fn findings(&self) -> impl Iterator<Item = &str> {
         self.findings.iter().map(|finding| &*finding.text)
     }

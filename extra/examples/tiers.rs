@@ -75,22 +75,14 @@ use tower_ratelimit::{
     Error, ErrorKind, Header, Key, KeyExtractor as _, Limiter, MemoryStore, PeerIp, Policy, PolicySource,
     Quota, RateLimitLayer, Rejection, Rule,
     layer::Rules,
-    policy::IntoPolicy as _,
     response::{ProblemDetails, RejectionBody, ResponseMapper as _},
 };
 use tower_ratelimit_extra::lookup::Lookup;
 
-#[derive(Clone, Copy, PartialEq)]
-enum Plan {
-    Free,
-    Paid,
-    Unlimited,
-}
-
 #[derive(Clone, Copy)]
 struct Account {
+    plan: &'static str,
     id: u64,
-    plan: Plan,
 }
 
 /// The accounts by their API keys. In a service, this is a database.
@@ -102,9 +94,9 @@ struct Accounts {
 
 impl Accounts {
     fn new() -> Self {
-        let ann = Account { id: 1, plan: Plan::Free };
-        let acme = Account { id: 2, plan: Plan::Paid };
-        let operators = Account { id: 3, plan: Plan::Unlimited };
+        let ann = Account { plan: "free", id: 1 };
+        let acme = Account { plan: "paid", id: 2 };
+        let operators = Account { plan: "unlimited", id: 3 };
         let by_key = [("k-ann-1", ann), ("k-ann-2", ann), ("k-acme", acme), ("k-ops", operators)];
         Self { by_key: Arc::new(HashMap::from(by_key)), queries: Arc::default() }
     }
@@ -128,29 +120,27 @@ pub(crate) fn app(limiter: impl Into<Limiter>) -> Router {
         async move { accounts.find(&api_key).await }
     });
 
-    // The API keys of an account share its limit.
-    let by_account = Header::new(API_KEY).map({
-        let accounts = accounts.clone();
-        move |api_key| accounts.get(api_key).map(|account| Key::new(account.id))
-    });
+    // The API keys of an account share its limit. The key has the plan too, so the account is looked up once. The parts of
+    // an identity are joined by U+001F.
+    let account = Header::new(API_KEY)
+        .map(move |api_key| accounts.get(api_key).map(|account| Key::new((account.plan, account.id))));
 
     let free = Policy::new("free", Quota::per_minute(2));
     let paid = Policy::new("paid", Quota::per_minute(100));
     let anonymous = Policy::new("anonymous", Quota::per_minute(1));
-    let tier = PolicySource::per_request(move |request: &Parts, _: &Key| {
-        let Some(api_key) = request.headers.get(API_KEY) else { return anonymous.clone().into_policy() };
-        let (free, paid) = (free.clone(), paid.clone());
-        // The key extractor has looked it up, so the answer is ready.
-        accounts.get(api_key.to_str().unwrap_or_default()).map(move |account| match account.plan {
-            Plan::Free => Some(free),
-            Plan::Paid => Some(paid),
-            Plan::Unlimited => None,
-        })
+    let tier = PolicySource::per_request(move |_: &Parts, account: &Key| {
+        let account = account.identity().unwrap_or_default();
+        match account.split_once('\u{1f}') {
+            Some(("unlimited", _)) => None,
+            Some(("paid", _)) => Some(paid.clone()),
+            Some(_) => Some(free.clone()),
+            None => Some(anonymous.clone()),
+        }
     });
 
     // A request whose API key is unknown is charged under this one.
     let per_ip = Rule::new(Policy::new("per-ip", Quota::per_minute(6)), PeerIp::new());
-    let rules = Rules::new().every(per_ip).route("/", Rule::new(tier, by_account.or(PeerIp::new())));
+    let rules = Rules::new().every(per_ip).route("/", Rule::new(tier, account.or(PeerIp::new())));
     Router::new()
         .route("/", get(async || "hello\n"))
         .route(

@@ -104,7 +104,7 @@ async fn carry_out(
             let [charge] = explained.charges() else { panic!("{explained:?}") };
             let (before, after) = (charge.outcome().unwrap(), all(&checked).remove(0));
             prop_assert_eq!(charge.is_shadow(), after.is_shadow());
-            if after.banned_for().is_some() && !before.banned_for().is_some() {
+            if after.banned_for().is_some() && before.banned_for().is_none() {
                 // This denial has banned the key.
                 prop_assert!(peeked.verdict().is_denied());
                 return Ok(());

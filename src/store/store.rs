@@ -285,7 +285,7 @@ pub enum Action {
     /// Ban the keys, under policies with a [penalty](crate::Policy::penalty), for as many microseconds from now as the cost
     /// says. A cost of 0 ends the ban, and forgets the denials and bans before. Charges nothing.
     ///
-    /// The outcome is [banned](crate::decision::Outcome::is_banned) if the key is banned then. A store without bans returns
+    /// The outcome is [banned](crate::decision::Outcome::banned_for) if the key is banned then. A store without bans returns
     /// another one.
     Ban,
 }

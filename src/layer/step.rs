@@ -240,7 +240,10 @@ impl Config {
         );
         self.log(&rejection, report_only);
         if report_only {
-            return Step::Serve(Some(decision));
+            return match decision.delay() {
+                Some(delay) => Step::Delay(delay, decision),
+                None => Step::Serve(Some(decision)),
+            };
         }
         // The response's extensions get no permit.
         drop(decision.take_permit());

@@ -86,7 +86,8 @@ impl Owing {
     /// Remembers what `share` granted in place of `charge`.
     fn owe(&mut self, charge: &Charge, share: &Outcome) -> Option<Arc<Reconciliation>> {
         let is_full = self.len() >= MAX_KEYS;
-        let name = (charge.policy().label().into(), charge.key().clone());
+        let policy = charge.policy();
+        let name = (policy.label().into(), charge.key().clone(), policy.counts_debits());
         // What is reconciled is not a request, which could be denied and counted.
         let policy = || (charge.policy().without_penalty(), share.policy().clone());
         let owed = match self.charges.entry(name) {
@@ -246,7 +247,9 @@ impl LocalCounts {
         if let Some(counts) = self.counts.get() {
             let nothing = Charge::new(&self.share(policy), key, 0);
             let owing = &mut *lock(&self.owing);
-            owing.charges.swap_remove(&(policy.label().into(), nothing.key().clone()));
+            for debits in [false, true] {
+                owing.charges.swap_remove(&(policy.label().into(), nothing.key().clone(), debits));
+            }
             drop(counts.reset(nothing.policy(), nothing.key()));
         }
     }
@@ -276,7 +279,7 @@ impl LocalCounts {
                 calls.spawn(async move { ladder.refund_one(&store, refund).await });
             }
             while calls.join_next().await.is_some() {}
-            let charges = owing.charges.into_iter().map(|((_, key), owed)| (key, owed));
+            let charges = owing.charges.into_iter().map(|((_, key, _), owed)| (key, owed));
             for (key, owed) in owing.again.into_iter().chain(charges) {
                 if calls.len() >= MOST_CONCURRENT {
                     calls.join_next().await;

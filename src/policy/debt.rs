@@ -82,7 +82,9 @@ impl Policy {
             ));
         };
         counting.arguments = own.into();
-        let mut counted_by = self.clone().set(|options| (options.lease, options.penalty) = (0, None));
+        let mut counted_by = self.clone().set(|options| {
+            (options.lease, options.penalty, options.counts_debits) = (0, None, true);
+        });
         let counting = &mut Arc::make_mut(&mut counted_by.0).counting;
         (counting.arguments, counting.capacity) = (debits.into(), capacity);
         Arc::make_mut(&mut self.0).options.debt = Some(Debt { units, counted_by });
@@ -92,6 +94,11 @@ impl Policy {
     /// The units of debt that it has room for.
     pub(crate) fn debt_units(&self) -> u64 {
         self.0.options.debt.as_ref().map_or(0, |debt| debt.units)
+    }
+
+    /// Whether it is the policy that counts another one's debits.
+    pub(crate) fn counts_debits(&self) -> bool {
+        self.0.options.counts_debits
     }
 
     /// The policy that counts debits.

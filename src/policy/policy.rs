@@ -81,6 +81,8 @@ pub(super) struct Options {
     /// The most units that are leased; 0 for no lease.
     pub(super) lease: u64,
     pub(super) debt: Option<Debt>,
+    /// Whether it counts the debits of a policy with room for debts.
+    pub(super) counts_debits: bool,
     /// What counts the denials of a key and bans it: a policy of the same name.
     pub(super) penalty: Option<Policy>,
     /// Whether its units are bytes of content.

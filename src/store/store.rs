@@ -166,8 +166,9 @@ pub struct LocalCounts {
 /// What the store has not been told.
 #[derive(Default)]
 pub(crate) struct Owing {
-    /// What was admitted in this process, the oldest first.
-    pub(crate) charges: IndexMap<(Box<str>, Key), Owed>,
+    /// What was admitted in this process, the oldest first: under each policy and key, and apart from it what was debited where
+    /// there is room for debt, because only that becomes debt.
+    pub(crate) charges: IndexMap<(Box<str>, Key, bool), Owed>,
     /// What the store was already asked to charge, and did not.
     pub(crate) again: Vec<(Key, Owed)>,
     /// Refunds of what the store charged.
@@ -284,7 +285,7 @@ pub enum Action {
     /// Ban the keys, under policies with a [penalty](crate::Policy::penalty), for as many microseconds from now as the cost
     /// says. A cost of 0 ends the ban, and forgets the denials and bans before. Charges nothing.
     ///
-    /// The outcome is [banned](crate::decision::Outcome::is_banned) if the key is banned then. A store without bans returns
+    /// The outcome is [banned](crate::decision::Outcome::banned_for) if the key is banned then. A store without bans returns
     /// another one.
     Ban,
 }

@@ -125,7 +125,7 @@ async fn a_shadow_neither_counts_denials_nor_bans() {
         }
         assert_eq!(provoke(&limiter, &policy, &alice).await, (0, 2), "{name}");
         let shadow = ask(&limiter, &policy.clone().shadow(), &alice).await;
-        assert!(shadow.is_allowed() && !shadow.shadows()[0].banned_for().is_some(), "{name}: {shadow:?}");
+        assert!(shadow.is_allowed() && shadow.shadows()[0].banned_for().is_none(), "{name}: {shadow:?}");
         // The denials of a shadow do not count for other policies either.
         let both = [
             Charge::new(&day("q", 9).penalty(three()), &alice, 1),

@@ -7,7 +7,7 @@ use std::{
 };
 
 const FEATURES: usize = 9;
-const PAIRS: usize = 18;
+const PAIRS: usize = 20;
 const MEETINGS: usize = 13;
 
 fn tests() -> PathBuf {

@@ -10,8 +10,8 @@ use support::{
 };
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Answer, Charge, Decision, Error, ErrorKind, FailureMode, Key, Limiter, ManualClock, MemoryStore, PeerIp,
-    Policy, Quota, RateLimitLayer, Reservation,
+    Answer, Charge, Decision, Error, ErrorKind, FailureMode, Header, Key, Limiter, ManualClock, MemoryStore,
+    PeerIp, Policy, Quota, RateLimitLayer, Reservation, Rule,
     algorithm::{Concurrency, FixedWindow, LeakyBucket},
     keyed::KeyedRateLimitLayer,
     layer::Settlement,
@@ -47,6 +47,23 @@ async fn a_wait_that_is_only_reported_ends_admitted() {
         let decision = report.wait(&queue, &all(), 1, Duration::ZERO).await.unwrap();
         assert!(decision.is_allowed(), "{name}: {decision:?}");
         assert_eq!(left(&limiter, &queue).await, before, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_reported_request_waits_for_its_place_in_a_queue_though_another_rule_cannot_identify_it() {
+    let queue = Policy::new("calls", Quota::per_second(100)).algorithm(LeakyBucket::queue(LONG));
+    let layer = RateLimitLayer::new(MemoryStore::new(), queue, all())
+        .and(Rule::new(day("keys", 1), Header::new("x-api-key")))
+        .enforcement(Enforcement::ReportOnly);
+    let service = layer.layer(service_fn(async |request: Request<String>| {
+        let decision = request.extensions().get::<Decision>().unwrap();
+        assert_eq!(decision.delay(), None);
+        Ok::<_, Infallible>(Response::new(String::new()))
+    }));
+    for _ in 0..3 {
+        let response = service.clone().oneshot(Request::new(String::new())).await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK);
     }
 }
 

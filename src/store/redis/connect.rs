@@ -307,6 +307,7 @@ impl RedisStore {
         }
         for finding in report.findings() {
             log!(warn, "{finding}");
+            let _ = finding;
         }
         if report.eviction_policy().is_none() {
             log!(

@@ -11,7 +11,7 @@ use crate::base::{Answer, Error, ErrorKind, valid};
 /// Finds the [`Key`] of a request, which identifies who is limited.
 ///
 /// These types implement it: [`PeerIp`](crate::PeerIp), [`ClientIp`](crate::ClientIp), [`Header`](crate::Header) and
-/// the others of the module [`key`](crate::key); a [`Key`], which is then that of all requests; tuples of 2 to 4
+/// the others of the module [`key`](crate::key); a [`Key`], which is then the key of all requests; tuples of 2 to 4
 /// extractors, whose keys are joined; and closures over the head of the request that return something which can be made
 /// [into a key](IntoKey).
 ///

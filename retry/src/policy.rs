@@ -194,7 +194,7 @@ impl RetryPolicy {
     /// The most that is added to the wait that the server names, in percent of the wait. Defaults to 10.
     ///
     /// The addition is random, so clients with the same wait do not retry together. 0 waits exactly as long as the
-    /// server says.
+    /// server requests.
     #[must_use]
     pub fn jitter(mut self, percent: u32) -> Self {
         self.jitter = percent;

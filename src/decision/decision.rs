@@ -246,7 +246,7 @@ impl Decision {
         Self { decided, ..self }
     }
 
-    /// Keeps only the first outcome of each policy name, which is all that tells the items of a header apart.
+    /// Keeps only the first outcome of each policy name, because a header's items differ only in the name.
     pub(crate) fn by_name(&self) -> Self {
         let mut outcomes: Vec<Outcome> = Vec::with_capacity(self.outcomes().len());
         for outcome in self.outcomes() {

@@ -24,8 +24,8 @@ pub struct DecisionEvent<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DecisionKind {
-    /// Every policy admits the request; or the store failed and the [`FailureMode`](crate::FailureMode)s admit it, which
-    /// [`DecisionEvent::error`] tells.
+    /// Every policy admits the request; or the store failed and the [`FailureMode`](crate::FailureMode)s admit it, in
+    /// which case [`DecisionEvent::error`] is set.
     Admitted,
     /// Admitted after a delay. The service is called later.
     Delayed,

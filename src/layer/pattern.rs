@@ -35,7 +35,7 @@ impl Pattern {
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](ErrorKind::InvalidConfig), with a message that says what to write.
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig), with a message that states what to write.
     pub(super) fn parse(text: &str) -> Result<Self, Error> {
         let invalid = |problem: String| invalid(text, &problem);
         let begins_path = |at: usize| text[..at].ends_with(char::is_whitespace);

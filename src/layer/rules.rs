@@ -118,8 +118,8 @@ impl Rules {
     /// # Panics
     ///
     /// If `route` is invalid, or cannot be in one table with another route: a parameter and a catch-all at the same
-    /// place, such as `/{page}` and `/{*rest}`. The message says what to write. [`try_route`](Self::try_route) returns an
-    /// error instead.
+    /// place, such as `/{page}` and `/{*rest}`. The message states what to write. [`try_route`](Self::try_route)
+    /// returns an error instead.
     #[track_caller]
     pub fn route(self, route: &str, rule: Rule) -> Self {
         valid(self.try_route(route, rule))

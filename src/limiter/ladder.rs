@@ -1,9 +1,9 @@
 //! The failure ladder: what decides while the store fails.
 //!
-//! The [`FailureMode`]s of the policies say it. Policies that are [`Local`](FailureMode::Local) are counted in a store in
-//! this process, at this instance's share. When the store answers again, what was admitted during the outage and still counts is
-//! charged to it, and counts here only if the store had no room for it. So neither one outage nor several are a
-//! second quota. Units that are refunded are not charged, or refunded to the store.
+//! The [`FailureMode`]s of the policies define it. Policies that are [`Local`](FailureMode::Local) are counted in a
+//! store in this process, at this instance's share. When the store answers again, what was admitted during the outage
+//! and still counts is charged to it, and counts here only if the store had no room for it. So neither one outage nor
+//! several are a second quota. Units that are refunded are not charged, or refunded to the store.
 
 use std::{
     fmt, mem, slice,

@@ -32,7 +32,7 @@ use crate::{
 /// # In a handler
 ///
 /// The limiter of a request follows the [`Enforcement`] that its layer had when the request arrived. Under
-/// [`ReportOnly`](Enforcement::ReportOnly) its checks, peeks and debits count and admit: the outcomes of [`Decision::outcomes`] tell
+/// [`ReportOnly`](Enforcement::ReportOnly) its checks, peeks and debits count and admit: [`Decision::outcomes`] shows
 /// which policies denied. Under [`Off`](Enforcement::Off) they admit without a count, and ask no store.
 ///
 /// # Example

@@ -138,8 +138,8 @@ impl PolicySource {
     /// The policy that `choose` returns for a value in the request's extensions, such as the user that an outer
     /// authentication layer has put there. `choose` returns what the closure of [`per_request`](Self::per_request) may.
     ///
-    /// A request without the value is answered 500, and the log says which layer is missing: the layers are in the wrong order.
-    /// Use [`or`](Self::or) if the value is optional.
+    /// A request without the value is answered 500, and the log names the missing layer: the layers are in the wrong
+    /// order. Use [`or`](Self::or) if the value is optional.
     ///
     /// # Example
     ///

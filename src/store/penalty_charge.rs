@@ -1,7 +1,7 @@
 use super::store::{Action, Spec, StateChange};
 use crate::decision::Charge;
 
-/// A charge against the [penalty](crate::Policy::penalty) of a policy. It says whether the key is banned, and what counts
+/// A charge against the [penalty](crate::Policy::penalty) of a policy. It reports whether the key is banned, and counts
 /// its denials.
 #[derive(Clone, Debug)]
 pub(crate) struct PenaltyCharge {

@@ -1,8 +1,9 @@
 //! Quotas that follow the load of a service, or any other signal.
 //!
-//! A quota that is right today is wrong tomorrow: a database becomes slower, an instance is missing, requests change. If it
-//! is too high, an overloaded service answers every request too late, and does no useful work at all. [`Adaptive`] lowers a
-//! quota while a signal says so, and raises it again. `docs/adaptive.md` in the repository shows what that is worth.
+//! A quota that is right today is wrong tomorrow: a database becomes slower, an instance is missing, requests change.
+//! If it is too high, an overloaded service answers every request too late, and does no useful work at all.
+//! [`Adaptive`] lowers a quota on a signal's demand, and raises it again. `docs/adaptive.md` in the repository shows
+//! what that is worth.
 //!
 //! | question | types |
 //! |---|---|

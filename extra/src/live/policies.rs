@@ -79,7 +79,8 @@ pub struct LivePolicies {
 }
 
 impl LivePolicies {
-    /// Policies from the TOML file at `path`, which is read again every 500 ms, or as [`poll_every`](Self::poll_every) says.
+    /// Policies from the TOML file at `path`, which is read again every 500 ms, or at the interval of
+    /// [`poll_every`](Self::poll_every).
     ///
     /// The policies are tables `[[policies]]`, as in [any configuration file](tower_ratelimit::policy#policies-in-a-configuration-file).
     /// `enforcement`, above them, sets the [switch](Self::enforcement): `"on"`, the default, `"report-only"` or `"off"`.
@@ -201,7 +202,7 @@ impl LivePolicies {
     /// The switch that the file or the hash moves. Give it to layers with
     /// [`RateLimitLayer::enforcement`](tower_ratelimit::RateLimitLayer::enforcement).
     ///
-    /// If you move it yourself, it stays so until the file or the hash says something else than before.
+    /// If you move it yourself, it stays so until the value in the file or the hash changes.
     #[must_use]
     pub fn enforcement(&self) -> &EnforcementSwitch {
         self.set.enforcement()

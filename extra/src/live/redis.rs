@@ -39,15 +39,16 @@ impl LivePolicies {
     ///
     /// # How instances follow
     ///
-    /// Each instance reads the hash with `HGETALL` every 500 ms, or as [`poll_every`](Self::poll_every) says, on the
-    /// connections of this store and within its [deadline](tower_ratelimit::store::RedisStoreBuilder::deadline), at most half a second. No
-    /// request waits for it. While Redis is unavailable the policies stay as they are. The hash has no TTL, so no `volatile`
-    /// eviction policy removes it. A Redis without persistence loses it with a restart: the defaults apply again, and a
-    /// warning in the log says so.
+    /// Each instance reads the hash with `HGETALL` every 500 ms, or at the interval of
+    /// [`poll_every`](Self::poll_every), on the connections of this store and within its
+    /// [deadline](tower_ratelimit::store::RedisStoreBuilder::deadline), at most half a second. No request waits for it.
+    /// While Redis is unavailable the policies stay as they are. The hash has no TTL, so no `volatile` eviction policy
+    /// removes it. A Redis without persistence loses it with a restart: the defaults apply again, and a warning is
+    /// logged.
     ///
-    /// An invalid hash changes nothing, see [above](Self#what-happens-to-a-change). If it cannot be read when this function is called, or is
-    /// invalid, the defaults apply, and [`last_error`](Self::last_error) says why. This takes at most a second
-    /// and a half.
+    /// An invalid hash changes nothing, see [above](Self#what-happens-to-a-change). If it cannot be read when this
+    /// function is called, or is invalid, the defaults apply, and [`last_error`](Self::last_error) has the reason. This
+    /// takes at most a second and a half.
     ///
     /// The Redis user needs `+hgetall`, which is part of [`acl_rule`](RedisStore::acl_rule), and operators need
     /// `+hset +hdel ~rl:policies`. Who can write the hash can turn the limits off. In a Redis Cluster, the hash is on one node.

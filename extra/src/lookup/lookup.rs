@@ -27,9 +27,9 @@ use super::{settings::Settings, shared::Shared};
 /// # Errors of a lookup
 ///
 /// The function's own error becomes the [`source`](StdError::source) of an [`Error`] of the kind
-/// [`IdentityUnavailable`](ErrorKind::IdentityUnavailable), and the request is rejected with 500. The same kind is used if
-/// the lookup takes too long. An [`Error`] of this crate is returned as it is. If its kind says that the client is at fault,
-/// such as [`UnknownIdentity`](ErrorKind::UnknownIdentity), the old value no longer serves.
+/// [`IdentityUnavailable`](ErrorKind::IdentityUnavailable), and the request is rejected with 500. The same kind is used
+/// if the lookup takes too long. An [`Error`] of this crate is returned as it is. If its kind blames the client, such
+/// as [`UnknownIdentity`](ErrorKind::UnknownIdentity), the old value no longer serves.
 ///
 /// The start of an outage is logged once, without the cause, which may name a client. Log the cause in your function.
 ///

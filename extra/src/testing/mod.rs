@@ -17,7 +17,7 @@
 //! # }
 //! ```
 //!
-//! A failure says which step failed, what was requested, what each store decided, and how to repeat it:
+//! A failure reports which step failed, what was requested, what each store decided, and how to repeat it:
 //!
 //! ```text
 //! the twins of the algorithm hourly disagree at step 9 with the seed 17

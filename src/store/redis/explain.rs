@@ -96,7 +96,7 @@ pub(super) fn describe(error: &RedisError) -> String {
             (None, _) => tls_remedy(error).map_or_else(|| error.to_string(), ToOwned::to_owned),
         },
         redis::ErrorKind::AuthenticationFailed => match fault_of(error) {
-            // redis-rs does not say which of the two it is.
+            // redis-rs does not report which of the two it is.
             Some(Fault::WrongPass) => {
                 "the server does not accept this user and password: correct them in the URL, or remove them if the server \
                  has no password"

@@ -18,7 +18,7 @@ use super::{
 pub(super) enum Source {
     /// At the address of a URL.
     Url(Box<ConnectionInfo>),
-    /// Where the sentinels say.
+    /// At the address that the sentinels report.
     #[cfg(feature = "sentinel")]
     Primary(Arc<Primary>),
 }

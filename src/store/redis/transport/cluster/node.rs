@@ -6,7 +6,7 @@
 //! with its pong keeps its connection: only a broken one is replaced.
 //!
 //! If a connection breaks, the client sends its commands again, although they may have been carried out. Here the error
-//! of a script call says that it must not. A call that was not sent at all has a distinct error.
+//! of a script call forbids it. A call that was not sent at all has a distinct error.
 
 use std::{future::poll_fn, io, pin::pin, task::Poll, time::Duration};
 

@@ -209,8 +209,8 @@ impl Key {
     ///
     /// | key | identity |
     /// |---|---|
-    /// | of [`hashed`](crate::KeyExtractor::hashed) | the hashed extractor's |
-    /// | of [`or`](crate::KeyExtractor::or) | the extractor's that found it |
+    /// | of [`hashed`](crate::KeyExtractor::hashed) | the identity from the hashed extractor |
+    /// | of [`or`](crate::KeyExtractor::or) | the identity from the extractor that found it |
     /// | of a tuple or of [`join`](Self::join) | the identities of the parts, with U+001F between them, and U+001E before a part that the second extractor of an `or` found |
     ///
     /// `None` in these cases: the identity is not UTF-8; a part of it contains U+001D, U+001E or U+001F; or it is not

@@ -131,9 +131,9 @@ impl<'a> DecisionEvent<'a> {
         self.is_rejected
     }
 
-    /// The decision of the policies: `None` without a decision, because the request is blocked, exempt, unidentified
-    /// under all rules, or the store is unavailable. Of a [rejection by the service](DecisionKind::RejectedByService),
-    /// its decision.
+    /// The decision of the policies. `None` if no decision was made, because the request is blocked, exempt,
+    /// unidentified under all rules, or the store is unavailable. For a [rejection by the
+    /// service](DecisionKind::RejectedByService), the rejection's decision.
     #[must_use]
     pub const fn decision(&self) -> Option<&'a Decision> {
         self.decision

@@ -264,7 +264,7 @@ impl Round {
         }
     }
 
-    /// The next call. Without one, the account is even, or a call has failed.
+    /// The next call. `None` if the account is even, or a call has failed.
     fn next(&mut self) -> Option<Answer<Decision>> {
         loop {
             if let Some(call) = self.call() {

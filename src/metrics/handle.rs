@@ -92,8 +92,8 @@ impl<H: Handle> Local<H> {
     }
 }
 
-/// The handles that threads share, for the first two recorders, of which the first is often the facade's own that
-/// records nothing. With a third one, each use is a registration.
+/// Handles that threads share, for the first two recorders. The first is often the facade's no-op recorder. With a
+/// third recorder, each use registers again.
 pub(super) struct Shared<H>([OnceLock<Registered<H>>; 2]);
 
 impl<H: Handle> Shared<H> {

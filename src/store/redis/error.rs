@@ -66,7 +66,7 @@ pub(crate) fn unreachable(address: &str, error: &RedisError) -> Error {
     with_cause(Error::new(ErrorKind::StoreUnreachable, message), error)
 }
 
-/// Adds what the server said when the client introduced itself, or that it said nothing.
+/// Adds what the server said when the client introduced itself, or that no server listens.
 fn with_cause(error: Error, cause: &RedisError) -> Error {
     let fault = match fault_of(cause) {
         None if io_kind(cause) == Some(std::io::ErrorKind::ConnectionRefused) => Some(Fault::NotListening),

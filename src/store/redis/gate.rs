@@ -39,7 +39,7 @@ impl Gate {
     ///
     /// # Errors
     ///
-    /// The result of `attempt`, or of the last one if it may not.
+    /// The error of `attempt`, or of the last attempt if this one may not be made.
     pub(super) async fn pass<T>(&self, attempt: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
         let _guard = self.enter()?;
         let ended = attempt.await;

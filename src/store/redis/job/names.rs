@@ -59,7 +59,8 @@ impl KeyNames {
         escaped(&self.prefix) + ":*"
     }
 
-    /// The key whose Redis key under `policy` is `name`: the reverse of [`write`](Self::write). `None` if it has none.
+    /// The key whose Redis key under `policy` is `name`: the reverse of [`write`](Self::write). `None` if no key has
+    /// this name.
     pub(crate) fn key(&self, name: &[u8], policy: &Policy) -> Option<Key> {
         let name = str::from_utf8(name).ok()?;
         let rest = name.strip_prefix(&*self.start(policy))?;

@@ -4,8 +4,8 @@
 //! can charge that key a unit, so the same request gets the same denial, with the rest of the wait. Four events end a
 //! denial early: a reset, a refund, returned leased units, and a policy of the same name with another quota. Events in
 //! the same store take effect immediately, events of other instances when the denial has been stored for
-//! [`DenyCache::max_age`]. A denial by several policies ends with each such event in the same store: the wait may
-//! belong to another policy than its cell.
+//! [`DenyCache::max_age`]. A denial by several policies ends with each such event in the same store: the wait may come
+//! from a policy other than the cell's.
 //!
 //! Denials by a policy whose penalty counts them are not stored, because Redis must count them. But denials of a banned
 //! key are, until the ban ends: a ban is ended early by the same events.

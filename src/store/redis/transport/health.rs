@@ -28,7 +28,7 @@ pub(crate) struct Health {
     failing: AtomicBool,
     /// The outage; `None` while Redis is available.
     outage: Mutex<Option<Outage>>,
-    /// The decisions that failed for another reason than the server.
+    /// The decisions that failed for a reason that concerns only them.
     single: Mutex<Single>,
     /// Whether a connection was ever made.
     has_connected: AtomicBool,

@@ -101,7 +101,7 @@ impl Job {
     }
 }
 
-/// Encodes the script call for `jobs`, which must be able to share a batch. `None` if it has none.
+/// Encodes the script call for `jobs`, which must be able to share a batch. `None` without jobs.
 pub(crate) fn encode(jobs: &[&Job]) -> Option<Call> {
     let first = jobs.first()?;
     let keys = Keys::of(jobs);
